@@ -1,0 +1,2 @@
+//! The fulmar program.
+fn main() {}
