@@ -1,0 +1,46 @@
+//! The four acknowledgements of PUBLISH (sections 3.4 to 3.7) in their short forms: a few
+//! instructions each, since a broker writes one or two for every message.
+
+use crate::reason::ReasonCode;
+use crate::types::{PacketId, Version};
+
+/// Which acknowledgement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AckKind {
+    /// PUBACK: QoS 1, the only answer.
+    Puback,
+    /// PUBREC: QoS 2, first answer.
+    Pubrec,
+    /// PUBREL: QoS 2, the sender's release.
+    Pubrel,
+    /// PUBCOMP: QoS 2, last answer.
+    Pubcomp,
+}
+
+impl AckKind {
+    /// The packet's first byte.
+    pub(crate) fn first_byte(self) -> u8 {
+        match self {
+            AckKind::Puback => 0x40,
+            AckKind::Pubrec => 0x50,
+            AckKind::Pubrel => 0x62,
+            AckKind::Pubcomp => 0x70,
+        }
+    }
+}
+
+/// Appends an acknowledgement without properties. 3.1.1 cannot say a reason.
+pub fn encode(
+    out: &mut Vec<u8>,
+    version: Version,
+    kind: AckKind,
+    id: PacketId,
+    reason: ReasonCode,
+) {
+    let [high, low] = id.get().to_be_bytes();
+    if reason == ReasonCode::Success || version == Version::V311 {
+        out.extend_from_slice(&[kind.first_byte(), 2, high, low]);
+    } else {
+        out.extend_from_slice(&[kind.first_byte(), 3, high, low, reason.as_u8()]);
+    }
+}

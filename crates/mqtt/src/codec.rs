@@ -1,0 +1,80 @@
+//! From bytes to packets: find the frame, then decode it (section 2).
+//!
+//! [`peek_frame`] looks at the fixed header only: a packet over the limit is refused before its
+//! body has arrived, and an incomplete one costs nothing to ask for again.
+
+use crate::error::DecodeError;
+use crate::packet::Packet;
+use crate::types::Version;
+use crate::wire::variable;
+
+/// One whole packet, not yet looked into.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Frame<'a> {
+    /// Packet type and flags.
+    pub first: u8,
+    /// What follows the fixed header.
+    pub body: &'a [u8],
+    /// Length of the whole packet in bytes.
+    pub len: usize,
+}
+
+impl Frame<'_> {
+    /// Packet type, 0 to 15.
+    #[must_use]
+    pub fn packet_type(&self) -> u8 {
+        self.first >> 4
+    }
+}
+
+/// The packet at the start of `buffer`; `None` when it is not complete yet.
+///
+/// # Errors
+/// The length field is malformed, or says more than `max_packet_bytes`.
+#[inline]
+pub fn peek_frame(
+    buffer: &[u8],
+    max_packet_bytes: usize,
+) -> Result<Option<Frame<'_>>, DecodeError> {
+    let Some(len) = packet_len(buffer, max_packet_bytes)? else { return Ok(None) };
+    let Some(packet) = buffer.get(..len.total) else { return Ok(None) };
+    Ok(Some(Frame { first: packet[0], body: &packet[len.header..], len: len.total }))
+}
+
+/// Length of the packet at the start of `buffer`, body arrived or not; `None` when the length field
+/// itself is cut short. For readers that want to reserve room.
+///
+/// # Errors
+/// As [`peek_frame`].
+#[inline]
+pub fn packet_len(
+    buffer: &[u8],
+    max_packet_bytes: usize,
+) -> Result<Option<PacketLen>, DecodeError> {
+    let Some((_, rest)) = buffer.split_first() else { return Ok(None) };
+    let Some((remaining, length_bytes)) = variable(rest)? else { return Ok(None) };
+    let header = 1 + length_bytes;
+    let total = header + remaining;
+    if total > max_packet_bytes {
+        return Err(DecodeError::TooLarge { size: total, limit: max_packet_bytes });
+    }
+    Ok(Some(PacketLen { header, total }))
+}
+
+/// Lengths a fixed header tells, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PacketLen {
+    /// Of the fixed header.
+    pub header: usize,
+    /// Of the whole packet.
+    pub total: usize,
+}
+
+/// Decodes a frame. CONNECT says its version itself; for all others it is the connection's.
+///
+/// # Errors
+/// Says what is wrong; [`DecodeError::reason`] is the answer to give.
+#[inline]
+pub fn decode<'a>(frame: &Frame<'a>, version: Version) -> Result<Packet<'a>, DecodeError> {
+    Packet::decode(frame, version)
+}

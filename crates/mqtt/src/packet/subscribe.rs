@@ -1,0 +1,276 @@
+//! SUBSCRIBE, UNSUBSCRIBE and their answers (sections 3.8 to 3.11).
+//!
+//! The list of filters stays encoded; it is checked once and then iterated over.
+
+use super::end;
+use crate::error::DecodeError;
+use crate::properties::{Place, Properties};
+use crate::types::{PacketId, QoS, Version};
+use crate::wire::{Reader, put_binary, put_packet, put_packet_id};
+
+/// When a new subscription is sent retained messages (section 3.8.3.1).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RetainHandling {
+    /// At every SUBSCRIBE.
+    #[default]
+    Always = 0,
+    /// Only if the subscription is new.
+    IfNew = 1,
+    /// Never.
+    Never = 2,
+}
+
+/// Options of one subscription.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SubscribeOptions {
+    /// Highest quality of service to deliver at.
+    pub qos: QoS,
+    /// Not the client's own publications.
+    pub no_local: bool,
+    /// Keep the publisher's RETAIN flag.
+    pub retain_as_published: bool,
+    /// When to send retained messages.
+    pub retain_handling: RetainHandling,
+}
+
+impl SubscribeOptions {
+    /// The options byte.
+    #[must_use]
+    pub fn to_byte(self) -> u8 {
+        self.qos as u8
+            | u8::from(self.no_local) << 2
+            | u8::from(self.retain_as_published) << 3
+            | (self.retain_handling as u8) << 4
+    }
+
+    /// The options a byte says; 3.1.1 knows only the quality of service.
+    ///
+    /// # Errors
+    /// Reserved bits are set, or a value does not exist.
+    pub fn from_byte(byte: u8, version: Version) -> Result<SubscribeOptions, DecodeError> {
+        let qos = QoS::try_from(byte & 0x03).map_err(|_| DecodeError::QoS)?;
+        if byte & 0xC0 != 0 || (version == Version::V311 && byte & 0xFC != 0) {
+            return Err(DecodeError::Flags);
+        }
+        let retain_handling = match byte >> 4 & 0x03 {
+            0 => RetainHandling::Always,
+            1 => RetainHandling::IfNew,
+            2 => RetainHandling::Never,
+            _ => return Err(DecodeError::Protocol("retain handling 3 does not exist")),
+        };
+        Ok(SubscribeOptions {
+            qos,
+            no_local: byte & 0x04 != 0,
+            retain_as_published: byte & 0x08 != 0,
+            retain_handling,
+        })
+    }
+}
+
+/// Filters of a SUBSCRIBE (with options) or UNSUBSCRIBE (without), still encoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FilterList<'a> {
+    raw: &'a [u8],
+    with_options: bool,
+    version: Version,
+}
+
+impl<'a> FilterList<'a> {
+    fn read(
+        reader: Reader<'a>,
+        with_options: bool,
+        version: Version,
+    ) -> Result<FilterList<'a>, DecodeError> {
+        let list = FilterList { raw: reader.rest(), with_options, version };
+        let mut reader = reader;
+        if reader.is_empty() {
+            return Err(DecodeError::NoFilter);
+        }
+        while !reader.is_empty() {
+            list.read_one(&mut reader)?;
+        }
+        Ok(list)
+    }
+
+    fn read_one(
+        &self,
+        reader: &mut Reader<'a>,
+    ) -> Result<(&'a str, SubscribeOptions), DecodeError> {
+        let filter = reader.string()?;
+        if !self.with_options {
+            return Ok((filter, SubscribeOptions::default()));
+        }
+        let options = SubscribeOptions::from_byte(reader.u8()?, self.version)?;
+        Ok((filter, options))
+    }
+
+    /// Every filter as sent, `$share/…` included, not yet checked for wildcards in the wrong place.
+    pub fn iter(self) -> impl Iterator<Item = (&'a str, SubscribeOptions)> {
+        let mut reader = Reader::new(self.raw);
+        std::iter::from_fn(move || {
+            if reader.is_empty() {
+                return None;
+            }
+            // Checked when the list was made.
+            self.read_one(&mut reader).ok()
+        })
+    }
+
+    /// Encodes filters for [`FilterList::from_encoded`]; options only in SUBSCRIBE.
+    pub fn encode_one(out: &mut Vec<u8>, filter: &str, options: Option<SubscribeOptions>) {
+        put_binary(out, filter.as_bytes());
+        out.extend(options.map(SubscribeOptions::to_byte));
+    }
+
+    /// A list from what [`FilterList::encode_one`] wrote.
+    ///
+    /// # Errors
+    /// It is empty or was not written so.
+    pub fn from_encoded(
+        raw: &'a [u8],
+        with_options: bool,
+        version: Version,
+    ) -> Result<FilterList<'a>, DecodeError> {
+        FilterList::read(Reader::new(raw), with_options, version)
+    }
+}
+
+/// Reads a packet identifier, and properties where the version has them.
+fn read_head<'a>(
+    reader: &mut Reader<'a>,
+    version: Version,
+    place: Place,
+) -> Result<(PacketId, Properties<'a>), DecodeError> {
+    let packet_id = reader.packet_id()?;
+    let properties = match version {
+        Version::V5 => Properties::read(reader, place)?,
+        Version::V311 => Properties::NONE,
+    };
+    Ok((packet_id, properties))
+}
+
+fn put_head(out: &mut Vec<u8>, version: Version, packet_id: PacketId, properties: Properties<'_>) {
+    put_packet_id(out, packet_id);
+    if version == Version::V5 {
+        properties.put(out);
+    }
+}
+
+/// A request for subscriptions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Subscribe<'a> {
+    /// Its identifier.
+    pub packet_id: PacketId,
+    /// Properties.
+    pub properties: Properties<'a>,
+    /// What to subscribe to; at least one.
+    pub filters: FilterList<'a>,
+}
+
+impl<'a> Subscribe<'a> {
+    pub(super) fn decode(body: &'a [u8], version: Version) -> Result<Subscribe<'a>, DecodeError> {
+        let mut reader = Reader::new(body);
+        let (packet_id, properties) = read_head(&mut reader, version, Place::Subscribe)?;
+        let filters = FilterList::read(reader, true, version)?;
+        Ok(Subscribe { packet_id, properties, filters })
+    }
+
+    /// Appends the packet.
+    pub fn encode(&self, version: Version, out: &mut Vec<u8>) {
+        put_packet(out, 0x82, |out| {
+            put_head(out, version, self.packet_id, self.properties);
+            out.extend_from_slice(self.filters.raw);
+        });
+    }
+}
+
+/// A request to end subscriptions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unsubscribe<'a> {
+    /// Its identifier.
+    pub packet_id: PacketId,
+    /// Properties.
+    pub properties: Properties<'a>,
+    /// What to unsubscribe from; at least one.
+    pub filters: FilterList<'a>,
+}
+
+impl<'a> Unsubscribe<'a> {
+    pub(super) fn decode(body: &'a [u8], version: Version) -> Result<Unsubscribe<'a>, DecodeError> {
+        let mut reader = Reader::new(body);
+        let (packet_id, properties) = read_head(&mut reader, version, Place::Unsubscribe)?;
+        let filters = FilterList::read(reader, false, version)?;
+        Ok(Unsubscribe { packet_id, properties, filters })
+    }
+
+    /// Appends the packet.
+    pub fn encode(&self, version: Version, out: &mut Vec<u8>) {
+        put_packet(out, 0xA2, |out| {
+            put_head(out, version, self.packet_id, self.properties);
+            out.extend_from_slice(self.filters.raw);
+        });
+    }
+}
+
+/// The answer to SUBSCRIBE.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Suback<'a> {
+    /// Identifier of the SUBSCRIBE.
+    pub packet_id: PacketId,
+    /// Properties.
+    pub properties: Properties<'a>,
+    /// A reason code a filter; 3.1.1: granted QoS or 0x80.
+    pub codes: &'a [u8],
+}
+
+impl<'a> Suback<'a> {
+    pub(super) fn decode(body: &'a [u8], version: Version) -> Result<Suback<'a>, DecodeError> {
+        let mut reader = Reader::new(body);
+        let (packet_id, properties) = read_head(&mut reader, version, Place::Ack)?;
+        Ok(Suback { packet_id, properties, codes: reader.rest() })
+    }
+
+    /// Appends the packet. Every failure is 0x80 to a 3.1.1 client (3.1.1 section 3.9.3).
+    pub fn encode(&self, version: Version, out: &mut Vec<u8>) {
+        put_packet(out, 0x90, |out| {
+            put_head(out, version, self.packet_id, self.properties);
+            match version {
+                Version::V5 => out.extend_from_slice(self.codes),
+                Version::V311 => out.extend(self.codes.iter().map(|code| (*code).min(0x80))),
+            }
+        });
+    }
+}
+
+/// The answer to UNSUBSCRIBE.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unsuback<'a> {
+    /// Identifier of the UNSUBSCRIBE.
+    pub packet_id: PacketId,
+    /// Properties.
+    pub properties: Properties<'a>,
+    /// A reason code a filter; 3.1.1 has none.
+    pub codes: &'a [u8],
+}
+
+impl<'a> Unsuback<'a> {
+    pub(super) fn decode(body: &'a [u8], version: Version) -> Result<Unsuback<'a>, DecodeError> {
+        let mut reader = Reader::new(body);
+        let (packet_id, properties) = read_head(&mut reader, version, Place::Ack)?;
+        let codes = reader.rest();
+        if version == Version::V311 {
+            end(reader)?;
+        }
+        Ok(Unsuback { packet_id, properties, codes })
+    }
+
+    /// Appends the packet.
+    pub fn encode(&self, version: Version, out: &mut Vec<u8>) {
+        put_packet(out, 0xB0, |out| {
+            put_head(out, version, self.packet_id, self.properties);
+            if version == Version::V5 {
+                out.extend_from_slice(self.codes);
+            }
+        });
+    }
+}

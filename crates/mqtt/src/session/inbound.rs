@@ -1,0 +1,76 @@
+//! The receiving side of QoS 2: an identifier once seen is a duplicate until it is released
+//! ([MQTT-4.3.3-10]).
+
+use crate::types::PacketId;
+
+/// What a QoS 2 PUBLISH is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Received {
+    /// To be handed on.
+    New,
+    /// Already handed on; only to be acknowledged.
+    Duplicate,
+    /// More than the receive maximum are open (0x93).
+    TooMany,
+}
+
+/// Identifiers received and not yet released. Owns no memory while there are none.
+#[derive(Clone, Debug, Default)]
+pub struct Inbound {
+    /// In order of arrival: PUBREL comes in that order too, so the search ends at the front.
+    open: std::collections::VecDeque<PacketId>,
+}
+
+impl Inbound {
+    /// None open.
+    #[must_use]
+    pub fn new() -> Inbound {
+        Inbound::default()
+    }
+
+    /// A PUBLISH with this identifier has come; at most `maximum` may be open.
+    pub fn publish(&mut self, id: PacketId, maximum: u16) -> Received {
+        if self.open.contains(&id) {
+            return Received::Duplicate;
+        }
+        if self.open.len() >= usize::from(maximum) {
+            return Received::TooMany;
+        }
+        self.open.push_back(id);
+        Received::New
+    }
+
+    /// PUBREL has come; whether the identifier was open.
+    pub fn release(&mut self, id: PacketId) -> bool {
+        let Some(at) = self.open.iter().position(|open| *open == id) else { return false };
+        self.open.remove(at);
+        if self.open.is_empty() && self.open.capacity() > 32 {
+            self.open = std::collections::VecDeque::new();
+        }
+        true
+    }
+
+    /// Opens an identifier that storage remembers.
+    pub fn restore(&mut self, id: PacketId) {
+        if !self.open.contains(&id) {
+            self.open.push_back(id);
+        }
+    }
+
+    /// Number of open identifiers.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.open.len()
+    }
+
+    /// Whether none is open.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.open.is_empty()
+    }
+
+    /// Every open identifier in order of arrival.
+    pub fn iter(&self) -> impl Iterator<Item = PacketId> {
+        self.open.iter().copied()
+    }
+}

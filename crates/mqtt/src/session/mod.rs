@@ -1,0 +1,13 @@
+//! Delivery state of one direction of one flow (section 4.3), the same for clients and servers.
+//!
+//! [`Outbound`] is the sender: packet identifiers, the send window, what is in flight and how far.
+//! [`Inbound`] is the receiver of QoS 2: which identifiers have come and are not yet released.
+//! [`TopicAliases`] is a receiver's alias table.
+
+mod aliases;
+mod inbound;
+mod outbound;
+
+pub use aliases::TopicAliases;
+pub use inbound::{Inbound, Received};
+pub use outbound::{AckError, Outbound, Replay};

@@ -1,0 +1,278 @@
+//! The sending side of QoS 1 and 2 (sections 4.3 and 4.4).
+//!
+//! Entries are kept in the order in which they were sent, which is the order to send them again in
+//! ([MQTT-4.6.0-1]). Acknowledgements nearly always come in that order too, so looking for one
+//! nearly always ends at the front.
+
+use std::collections::VecDeque;
+
+use crate::types::{PacketId, QoS};
+
+/// An acknowledgement that fits nothing in flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AckError {
+    /// No message in flight has this identifier.
+    #[error("packet identifier {0} is not in flight")]
+    Unknown(PacketId),
+    /// The message is at another step of its exchange.
+    #[error("packet identifier {0} is at another step of its exchange")]
+    WrongStep(PacketId),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    AwaitPuback,
+    AwaitPubrec,
+    AwaitPubcomp,
+}
+
+#[derive(Clone, Debug)]
+struct Entry<M> {
+    id: PacketId,
+    step: Step,
+    message: M,
+}
+
+/// What to send again for one entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Replay<'a, M> {
+    /// PUBLISH with DUP.
+    Publish {
+        /// Its identifier.
+        packet_id: PacketId,
+        /// Its quality of service.
+        qos: QoS,
+        /// Its message.
+        message: &'a M,
+    },
+    /// PUBREL.
+    Pubrel {
+        /// Its identifier.
+        packet_id: PacketId,
+    },
+}
+
+impl<M> Replay<'_, M> {
+    /// The identifier of the packet to send.
+    #[must_use]
+    pub fn packet_id(&self) -> PacketId {
+        match self {
+            Replay::Publish { packet_id, .. } | Replay::Pubrel { packet_id } => *packet_id,
+        }
+    }
+}
+
+/// Messages in flight in one direction. `M` is the owner's handle of a message. Owns no memory
+/// while nothing is in flight.
+#[derive(Clone, Debug)]
+pub struct Outbound<M> {
+    entries: VecDeque<Entry<M>>,
+    /// Identifiers in use for SUBSCRIBE and UNSUBSCRIBE; a client's, never more than a few.
+    reserved: Vec<PacketId>,
+    next_id: PacketId,
+    /// How many identifiers from `next_id` on are known to be free.
+    free_run: u16,
+    window: u16,
+}
+
+impl<M> Outbound<M> {
+    /// Nothing in flight; at most `window` messages may be (the receiver's receive maximum).
+    #[must_use]
+    pub fn new(window: u16) -> Outbound<M> {
+        Outbound {
+            entries: VecDeque::new(),
+            reserved: Vec::new(),
+            next_id: PacketId::FIRST,
+            free_run: u16::MAX,
+            window,
+        }
+    }
+
+    /// Whether the window is full.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.entries.len() >= usize::from(self.window)
+    }
+
+    /// Messages in flight.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Changes the window, as a new connection may.
+    pub fn set_window(&mut self, window: u16) {
+        self.window = window;
+    }
+
+    /// Puts a message in flight at QoS 1 or 2 and names it; `None` when the window is full.
+    pub fn push(&mut self, qos: QoS, message: M) -> Option<PacketId> {
+        if self.is_full() {
+            return None;
+        }
+        let id = self.allocate()?;
+        let step = if qos == QoS::ExactlyOnce { Step::AwaitPubrec } else { Step::AwaitPuback };
+        self.entries.push_back(Entry { id, step, message });
+        Some(id)
+    }
+
+    /// Puts a message back in flight that storage remembers; `released` when its PUBREC had come.
+    pub fn restore(&mut self, id: PacketId, qos: QoS, released: bool, message: M) {
+        let step = match (qos, released) {
+            (_, true) => Step::AwaitPubcomp,
+            (QoS::ExactlyOnce, false) => Step::AwaitPubrec,
+            _ => Step::AwaitPuback,
+        };
+        self.entries.push_back(Entry { id, step, message });
+        self.next_id = id.next();
+        self.free_run = 0;
+    }
+
+    /// Takes an identifier for SUBSCRIBE or UNSUBSCRIBE; `None` when all are in use.
+    pub fn reserve(&mut self) -> Option<PacketId> {
+        let id = self.allocate()?;
+        self.reserved.push(id);
+        Some(id)
+    }
+
+    /// Gives a reserved identifier back; whether it was reserved.
+    pub fn unreserve(&mut self, id: PacketId) -> bool {
+        let Some(at) = self.reserved.iter().position(|used| *used == id) else { return false };
+        self.reserved.swap_remove(at);
+        true
+    }
+
+    fn allocate(&mut self) -> Option<PacketId> {
+        if self.free_run == 0 {
+            self.find_free_run()?;
+        }
+        let id = self.next_id;
+        self.next_id = id.next();
+        self.free_run -= 1;
+        Some(id)
+    }
+
+    /// Moves `next_id` to a free identifier and counts how many are free from there on. Walks over
+    /// what is in flight once in up to 65,535 messages.
+    fn find_free_run(&mut self) -> Option<()> {
+        let mut used: Vec<u16> = self.entries.iter().map(|entry| entry.id.get()).collect();
+        used.extend(self.reserved.iter().map(|id| id.get()));
+        used.sort_unstable();
+        for _ in 0..=used.len() {
+            let next = self.next_id.get();
+            let at = used.partition_point(|id| *id < next);
+            match used.get(at) {
+                Some(id) if *id == next => self.next_id = self.next_id.next(),
+                Some(id) => {
+                    self.free_run = id - next;
+                    return Some(());
+                }
+                // Free up to the end of the range; what lies below is looked at when it is reached.
+                None => {
+                    self.free_run = (u16::MAX - next).saturating_add(1);
+                    return Some(());
+                }
+            }
+        }
+        None
+    }
+
+    fn find(&self, id: PacketId) -> Result<usize, AckError> {
+        self.entries.iter().position(|entry| entry.id == id).ok_or(AckError::Unknown(id))
+    }
+
+    fn find_at(&self, id: PacketId, step: Step) -> Result<usize, AckError> {
+        let at = self.find(id)?;
+        if self.entries[at].step == step { Ok(at) } else { Err(AckError::WrongStep(id)) }
+    }
+
+    fn remove(&mut self, at: usize) -> Option<M> {
+        let entry = self.entries.remove(at);
+        if self.entries.is_empty() && self.entries.capacity() > 64 {
+            self.entries = VecDeque::new();
+        }
+        entry.map(|entry| entry.message)
+    }
+
+    /// The message in flight under `id`.
+    pub fn get_mut(&mut self, id: PacketId) -> Option<&mut M> {
+        let at = self.find(id).ok()?;
+        Some(&mut self.entries[at].message)
+    }
+
+    /// PUBACK: the message is delivered.
+    ///
+    /// # Errors
+    /// Nothing waits for this.
+    pub fn puback(&mut self, id: PacketId) -> Result<M, AckError> {
+        let at = self.find_at(id, Step::AwaitPuback)?;
+        self.remove(at).ok_or(AckError::Unknown(id))
+    }
+
+    /// PUBREC: the receiver has the message; PUBREL is due. A repeated PUBREC is answered again.
+    ///
+    /// # Errors
+    /// Nothing waits for this.
+    pub fn pubrec(&mut self, id: PacketId) -> Result<&M, AckError> {
+        let at = self.find(id)?;
+        let entry = &mut self.entries[at];
+        if entry.step == Step::AwaitPuback {
+            return Err(AckError::WrongStep(id));
+        }
+        entry.step = Step::AwaitPubcomp;
+        Ok(&entry.message)
+    }
+
+    /// PUBREC with an error: the receiver refuses, the exchange is over ([MQTT-4.3.3-4]).
+    ///
+    /// # Errors
+    /// Nothing waits for this.
+    pub fn pubrec_refused(&mut self, id: PacketId) -> Result<M, AckError> {
+        let at = self.find_at(id, Step::AwaitPubrec)?;
+        self.remove(at).ok_or(AckError::Unknown(id))
+    }
+
+    /// PUBCOMP: the exchange is over.
+    ///
+    /// # Errors
+    /// Nothing waits for this.
+    pub fn pubcomp(&mut self, id: PacketId) -> Result<M, AckError> {
+        let at = self.find_at(id, Step::AwaitPubcomp)?;
+        self.remove(at).ok_or(AckError::Unknown(id))
+    }
+
+    /// Takes a message out that will not be sent after all.
+    pub fn abandon(&mut self, id: PacketId) -> Option<M> {
+        let at = self.find(id).ok()?;
+        self.remove(at)
+    }
+
+    /// Everything in flight, as it has to be sent again on a new connection, in order.
+    pub fn replay(&self) -> impl Iterator<Item = Replay<'_, M>> {
+        self.entries.iter().map(Entry::replay)
+    }
+
+    /// What has to be sent again for `id`.
+    #[must_use]
+    pub fn replay_of(&self, id: PacketId) -> Option<Replay<'_, M>> {
+        self.find(id).ok().map(|at| self.entries[at].replay())
+    }
+
+    /// Takes everything out, in order: identifier not needed, whether PUBREC had come, message.
+    pub fn drain(&mut self) -> impl Iterator<Item = (bool, M)> {
+        let entries = std::mem::take(&mut self.entries);
+        self.free_run = 0;
+        entries.into_iter().map(|entry| (entry.step == Step::AwaitPubcomp, entry.message))
+    }
+}
+
+impl<M> Entry<M> {
+    fn replay(&self) -> Replay<'_, M> {
+        let (packet_id, message) = (self.id, &self.message);
+        match self.step {
+            Step::AwaitPuback => Replay::Publish { packet_id, qos: QoS::AtLeastOnce, message },
+            Step::AwaitPubrec => Replay::Publish { packet_id, qos: QoS::ExactlyOnce, message },
+            Step::AwaitPubcomp => Replay::Pubrel { packet_id },
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! Reading and writing of the basic data types (section 1.5). Not public: packets are.
+
+use crate::error::DecodeError;
+use crate::types::PacketId;
+
+/// The largest value of a variable byte integer.
+pub(crate) const MAX_VARIABLE: usize = 268_435_455;
+
+/// A cursor over the bytes of one packet.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reader<'a> {
+    bytes: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    pub(crate) fn new(bytes: &'a [u8]) -> Reader<'a> {
+        Reader { bytes }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    pub(crate) fn rest(self) -> &'a [u8] {
+        self.bytes
+    }
+
+    pub(crate) fn take(&mut self, n: usize) -> Result<&'a [u8], DecodeError> {
+        let (head, tail) = self.bytes.split_at_checked(n).ok_or(DecodeError::Length)?;
+        self.bytes = tail;
+        Ok(head)
+    }
+
+    pub(crate) fn u8(&mut self) -> Result<u8, DecodeError> {
+        Ok(self.take(1)?[0])
+    }
+
+    pub(crate) fn u16(&mut self) -> Result<u16, DecodeError> {
+        let b = self.take(2)?;
+        Ok(u16::from_be_bytes([b[0], b[1]]))
+    }
+
+    pub(crate) fn u32(&mut self) -> Result<u32, DecodeError> {
+        let b = self.take(4)?;
+        Ok(u32::from_be_bytes([b[0], b[1], b[2], b[3]]))
+    }
+
+    pub(crate) fn packet_id(&mut self) -> Result<PacketId, DecodeError> {
+        PacketId::new(self.u16()?).ok_or(DecodeError::PacketId)
+    }
+
+    pub(crate) fn variable(&mut self) -> Result<usize, DecodeError> {
+        let (value, used) = variable(self.bytes)?.ok_or(DecodeError::Length)?;
+        self.bytes = &self.bytes[used..];
+        Ok(value)
+    }
+
+    /// Binary data with a two-byte length.
+    pub(crate) fn binary(&mut self) -> Result<&'a [u8], DecodeError> {
+        let length = self.u16()?;
+        self.take(usize::from(length))
+    }
+
+    pub(crate) fn string(&mut self) -> Result<&'a str, DecodeError> {
+        let bytes = self.binary()?;
+        let text = std::str::from_utf8(bytes).map_err(|_| DecodeError::String)?;
+        if bytes.contains(&0) {
+            return Err(DecodeError::String);
+        }
+        Ok(text)
+    }
+}
+
+/// A variable byte integer at the start of `bytes` and its length; `None` when cut short.
+pub(crate) fn variable(bytes: &[u8]) -> Result<Option<(usize, usize)>, DecodeError> {
+    let mut value = 0usize;
+    for (i, &byte) in bytes.iter().take(4).enumerate() {
+        value |= usize::from(byte & 0x7F) << (7 * i);
+        if byte & 0x80 == 0 {
+            // [MQTT-1.5.5-1]: the encoding must be the shortest one.
+            if i > 0 && byte == 0 {
+                return Err(DecodeError::VariableByteInteger);
+            }
+            return Ok(Some((value, i + 1)));
+        }
+    }
+    if bytes.len() >= 4 { Err(DecodeError::VariableByteInteger) } else { Ok(None) }
+}
+
+/// Bytes `value` takes as a variable byte integer.
+pub(crate) fn variable_len(value: usize) -> usize {
+    match value {
+        0..128 => 1,
+        128..16_384 => 2,
+        16_384..2_097_152 => 3,
+        _ => 4,
+    }
+}
+
+/// Appends a variable byte integer; values over the maximum are cut to it.
+pub(crate) fn put_variable(out: &mut Vec<u8>, value: usize) {
+    let mut value = value.min(MAX_VARIABLE);
+    loop {
+        let byte = (value & 0x7F) as u8;
+        value >>= 7;
+        if value == 0 {
+            out.push(byte);
+            return;
+        }
+        out.push(byte | 0x80);
+    }
+}
+
+/// Appends binary data with its length; what is over 65,535 bytes is cut off.
+pub(crate) fn put_binary(out: &mut Vec<u8>, bytes: &[u8]) {
+    let length = u16::try_from(bytes.len()).unwrap_or(u16::MAX);
+    out.extend_from_slice(&length.to_be_bytes());
+    out.extend_from_slice(&bytes[..usize::from(length)]);
+}
+
+pub(crate) fn put_packet_id(out: &mut Vec<u8>, id: PacketId) {
+    out.extend_from_slice(&id.get().to_be_bytes());
+}
+
+/// Appends a packet whose body `write` appends. The length field is widened afterwards if the body
+/// turns out longer than 127 bytes, which packets written this way seldom are.
+pub(crate) fn put_packet(out: &mut Vec<u8>, first: u8, write: impl FnOnce(&mut Vec<u8>)) {
+    out.push(first);
+    put_measured(out, write);
+}
+
+/// Appends what `write` appends behind its length as a variable byte integer.
+pub(crate) fn put_measured(out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
+    let at = out.len();
+    out.push(0);
+    write(out);
+    let length = out.len() - at - 1;
+    let mut field = Vec::with_capacity(4);
+    put_variable(&mut field, length);
+    if let [only] = field[..] {
+        out[at] = only;
+    } else {
+        out.splice(at..=at, field);
+    }
+}
