@@ -1,1 +1,46 @@
-//! Placeholder.
+//! The broker core: who gets which message, and what must be remembered for whom.
+//!
+//! No sockets, no threads of its own but the password checker's, no clock: a shell (the
+//! `fulmar-transport` crate) feeds bytes of ordered streams and the time, and takes bytes and
+//! deadlines. A message's way through the modules: [`connection`](Connection) → `publish` → `route`
+//! (`tree`) → `deliver` (`session`) → the receivers' connections. What must survive goes to
+//! [`storage`] in batches and holds back its acknowledgement until it is durable.
+#![forbid(unsafe_code)]
+
+pub mod access;
+pub mod auth;
+mod broker;
+mod chores;
+mod connection;
+mod deliver;
+mod flows;
+mod limits;
+mod mailbox;
+pub mod message;
+pub mod metrics;
+mod notice;
+mod peer;
+mod publish;
+mod registry;
+mod restore;
+mod retained;
+mod route;
+mod session;
+mod shard;
+pub mod storage;
+mod subscribe;
+mod sys;
+mod time;
+mod tree;
+mod will;
+
+pub use broker::{Broker, BrokerConfig};
+pub use connection::{
+    Closing, Connection, LostCause, Output, ReadState, Received, Refused, StreamAction, StreamEnd,
+};
+pub use limits::{DropPolicy, Limits};
+pub use mailbox::CloseOrder;
+pub use notice::Notice;
+pub use peer::{ListenerPolicy, Peer, StreamKey, Token, TransportKind, TransportStats};
+pub use shard::Shard;
+pub use time::Timestamp;

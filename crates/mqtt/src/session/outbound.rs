@@ -19,11 +19,12 @@ pub enum AckError {
     WrongStep(PacketId),
 }
 
+/// What an entry waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
-    AwaitPuback,
-    AwaitPubrec,
-    AwaitPubcomp,
+    Puback,
+    Pubrec,
+    Pubcomp,
 }
 
 #[derive(Clone, Debug)]
@@ -111,7 +112,7 @@ impl<M> Outbound<M> {
             return None;
         }
         let id = self.allocate()?;
-        let step = if qos == QoS::ExactlyOnce { Step::AwaitPubrec } else { Step::AwaitPuback };
+        let step = if qos == QoS::ExactlyOnce { Step::Pubrec } else { Step::Puback };
         self.entries.push_back(Entry { id, step, message });
         Some(id)
     }
@@ -119,9 +120,9 @@ impl<M> Outbound<M> {
     /// Puts a message back in flight that storage remembers; `released` when its PUBREC had come.
     pub fn restore(&mut self, id: PacketId, qos: QoS, released: bool, message: M) {
         let step = match (qos, released) {
-            (_, true) => Step::AwaitPubcomp,
-            (QoS::ExactlyOnce, false) => Step::AwaitPubrec,
-            _ => Step::AwaitPuback,
+            (_, true) => Step::Pubcomp,
+            (QoS::ExactlyOnce, false) => Step::Pubrec,
+            _ => Step::Puback,
         };
         self.entries.push_back(Entry { id, step, message });
         self.next_id = id.next();
@@ -205,7 +206,7 @@ impl<M> Outbound<M> {
     /// # Errors
     /// Nothing waits for this.
     pub fn puback(&mut self, id: PacketId) -> Result<M, AckError> {
-        let at = self.find_at(id, Step::AwaitPuback)?;
+        let at = self.find_at(id, Step::Puback)?;
         self.remove(at).ok_or(AckError::Unknown(id))
     }
 
@@ -216,10 +217,10 @@ impl<M> Outbound<M> {
     pub fn pubrec(&mut self, id: PacketId) -> Result<&M, AckError> {
         let at = self.find(id)?;
         let entry = &mut self.entries[at];
-        if entry.step == Step::AwaitPuback {
+        if entry.step == Step::Puback {
             return Err(AckError::WrongStep(id));
         }
-        entry.step = Step::AwaitPubcomp;
+        entry.step = Step::Pubcomp;
         Ok(&entry.message)
     }
 
@@ -228,7 +229,7 @@ impl<M> Outbound<M> {
     /// # Errors
     /// Nothing waits for this.
     pub fn pubrec_refused(&mut self, id: PacketId) -> Result<M, AckError> {
-        let at = self.find_at(id, Step::AwaitPubrec)?;
+        let at = self.find_at(id, Step::Pubrec)?;
         self.remove(at).ok_or(AckError::Unknown(id))
     }
 
@@ -237,7 +238,7 @@ impl<M> Outbound<M> {
     /// # Errors
     /// Nothing waits for this.
     pub fn pubcomp(&mut self, id: PacketId) -> Result<M, AckError> {
-        let at = self.find_at(id, Step::AwaitPubcomp)?;
+        let at = self.find_at(id, Step::Pubcomp)?;
         self.remove(at).ok_or(AckError::Unknown(id))
     }
 
@@ -262,7 +263,7 @@ impl<M> Outbound<M> {
     pub fn drain(&mut self) -> impl Iterator<Item = (bool, M)> {
         let entries = std::mem::take(&mut self.entries);
         self.free_run = 0;
-        entries.into_iter().map(|entry| (entry.step == Step::AwaitPubcomp, entry.message))
+        entries.into_iter().map(|entry| (entry.step == Step::Pubcomp, entry.message))
     }
 }
 
@@ -270,9 +271,9 @@ impl<M> Entry<M> {
     fn replay(&self) -> Replay<'_, M> {
         let (packet_id, message) = (self.id, &self.message);
         match self.step {
-            Step::AwaitPuback => Replay::Publish { packet_id, qos: QoS::AtLeastOnce, message },
-            Step::AwaitPubrec => Replay::Publish { packet_id, qos: QoS::ExactlyOnce, message },
-            Step::AwaitPubcomp => Replay::Pubrel { packet_id },
+            Step::Puback => Replay::Publish { packet_id, qos: QoS::AtLeastOnce, message },
+            Step::Pubrec => Replay::Publish { packet_id, qos: QoS::ExactlyOnce, message },
+            Step::Pubcomp => Replay::Pubrel { packet_id },
         }
     }
 }

@@ -1,0 +1,208 @@
+//! Access rules: who may publish and subscribe where.
+//!
+//! A list of rules, first match decides, with a default for what none matches. In a rule's topic
+//! `%u` stands for the user's name and `%c` for the client identifier. A name with a wildcard or a
+//! slash in it never fills a placeholder: a client that calls itself `#` would match everything.
+
+use fulmar_mqtt::topic::{TopicError, check_filter, matches};
+
+/// What a client wants to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Publish to a topic name.
+    Publish,
+    /// Subscribe to a topic filter.
+    Subscribe,
+}
+
+/// Whom a rule is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Who {
+    /// Everybody.
+    Anyone,
+    /// Clients without a user name.
+    Anonymous,
+    /// One user.
+    User(Box<str>),
+    /// One client identifier.
+    Client(Box<str>),
+}
+
+/// One rule.
+#[derive(Clone, Debug)]
+pub struct Rule {
+    /// Whether it allows or denies.
+    pub allow: bool,
+    /// Whom it is about.
+    pub who: Who,
+    /// What it is about; `None` for both.
+    pub action: Option<Action>,
+    /// Topic filter, perhaps with placeholders.
+    pub filter: Box<str>,
+}
+
+/// All rules of a broker.
+#[derive(Clone, Debug)]
+pub struct AccessRules {
+    rules: Vec<Rule>,
+    default_allow: bool,
+}
+
+impl Default for AccessRules {
+    /// Everything is allowed but publishing under `$SYS`, which nobody may.
+    fn default() -> Self {
+        AccessRules { rules: Vec::new(), default_allow: true }
+    }
+}
+
+/// The client a decision is about.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Subject<'a> {
+    pub(crate) username: Option<&'a str>,
+    pub(crate) client_id: &'a str,
+}
+
+impl AccessRules {
+    /// Rules in order, and what holds where none matches.
+    ///
+    /// # Errors
+    /// The first filter that is not one.
+    pub fn new(
+        rules: Vec<Rule>,
+        default_allow: bool,
+    ) -> Result<AccessRules, (Box<str>, TopicError)> {
+        for rule in &rules {
+            check_filter(&rule.filter).map_err(|error| (rule.filter.clone(), error))?;
+        }
+        Ok(AccessRules { rules, default_allow })
+    }
+
+    /// Whether every client may do everything, so that nothing need be looked up.
+    pub(crate) fn is_open(&self) -> bool {
+        self.rules.is_empty() && self.default_allow
+    }
+
+    /// Whether the client may publish to `topic`, or subscribe to it as a filter.
+    pub(crate) fn allows(&self, subject: Subject<'_>, action: Action, topic: &str) -> bool {
+        for rule in &self.rules {
+            let about = rule.action.is_none_or(|only| only == action) && rule.is_about(subject);
+            if about && rule.covers(subject, action, topic) {
+                return rule.allow;
+            }
+        }
+        self.default_allow
+    }
+}
+
+impl Rule {
+    fn is_about(&self, subject: Subject<'_>) -> bool {
+        match &self.who {
+            Who::Anyone => true,
+            Who::Anonymous => subject.username.is_none(),
+            Who::User(name) => subject.username == Some(name),
+            Who::Client(id) => subject.client_id == &**id,
+        }
+    }
+
+    fn covers(&self, subject: Subject<'_>, action: Action, topic: &str) -> bool {
+        let Some(filter) = fill(&self.filter, subject) else { return false };
+        match action {
+            Action::Publish => matches(&filter, topic),
+            // A denial must catch every filter that could reach what it denies; an allowance only
+            // those that reach nothing else.
+            Action::Subscribe if self.allow => includes(&filter, topic),
+            Action::Subscribe => overlaps(&filter, topic),
+        }
+    }
+}
+
+/// The filter with its placeholders filled; `None` when a name cannot fill one.
+fn fill(filter: &str, subject: Subject<'_>) -> Option<String> {
+    let mut filled = filter.to_owned();
+    for (placeholder, name) in [("%u", subject.username), ("%c", Some(subject.client_id))] {
+        if !filter.contains(placeholder) {
+            continue;
+        }
+        let name = name.filter(|name| !name.is_empty() && !name.contains(['+', '#', '/']))?;
+        filled = filled.replace(placeholder, name);
+    }
+    Some(filled)
+}
+
+/// Whether everything `inner` matches is matched by `outer`.
+fn includes(outer: &str, inner: &str) -> bool {
+    let mut inner_levels = inner.split('/');
+    for level in outer.split('/') {
+        match (level, inner_levels.next()) {
+            ("#", _) => return true,
+            (_, None) | (_, Some("#")) => return false,
+            ("+", Some(_)) => {}
+            (a, Some(b)) if a == b => {}
+            _ => return false,
+        }
+    }
+    inner_levels.next().is_none()
+}
+
+/// Whether some topic is matched by both filters.
+fn overlaps(a: &str, b: &str) -> bool {
+    let (mut a, mut b) = (a.split('/'), b.split('/'));
+    loop {
+        match (a.next(), b.next()) {
+            (Some("#"), _) | (_, Some("#")) | (None, None) => return true,
+            (Some("+"), Some(_)) | (Some(_), Some("+")) => {}
+            (Some(x), Some(y)) if x == y => {}
+            _ => return false,
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn rule(allow: bool, who: Who, action: Option<Action>, filter: &str) -> Rule {
+        Rule { allow, who, action, filter: filter.into() }
+    }
+
+    const ANN: Subject<'_> = Subject { username: Some("ann"), client_id: "phone" };
+
+    #[test]
+    fn first_match_decides_and_placeholders_are_filled() {
+        let rules = AccessRules::new(
+            vec![
+                rule(false, Who::Anyone, Some(Action::Publish), "devices/%u/locked"),
+                rule(true, Who::Anyone, None, "devices/%u/#"),
+                rule(true, Who::Client("phone".into()), Some(Action::Subscribe), "news/+"),
+            ],
+            false,
+        )
+        .unwrap();
+        assert!(rules.allows(ANN, Action::Publish, "devices/ann/temp"));
+        assert!(!rules.allows(ANN, Action::Publish, "devices/ann/locked"));
+        assert!(!rules.allows(ANN, Action::Publish, "devices/bob/temp"));
+        assert!(rules.allows(ANN, Action::Subscribe, "news/+"));
+        assert!(!rules.allows(ANN, Action::Subscribe, "news/#"));
+        assert!(!rules.allows(ANN, Action::Subscribe, "#"));
+    }
+
+    #[test]
+    fn a_denial_catches_wider_subscriptions() {
+        let rules =
+            AccessRules::new(vec![rule(false, Who::Anyone, None, "secret/#")], true).unwrap();
+        assert!(!rules.allows(ANN, Action::Subscribe, "#"));
+        assert!(!rules.allows(ANN, Action::Subscribe, "+/keys"));
+        assert!(rules.allows(ANN, Action::Subscribe, "public/#"));
+    }
+
+    #[test]
+    fn names_with_wildcards_fill_nothing() {
+        let rules = AccessRules::new(vec![rule(true, Who::Anyone, None, "d/%c/#")], false).unwrap();
+        for client_id in ["#", "+", "a/b", ""] {
+            let subject = Subject { username: None, client_id };
+            assert!(!rules.allows(subject, Action::Publish, "d/x/y"), "{client_id}");
+            assert!(!rules.allows(subject, Action::Subscribe, "d/#"), "{client_id}");
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! What all workers share: the tree, retained messages, sessions, limits, counters.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::{Mutex, RwLock};
+
+use crate::auth::Gate;
+use crate::chores::Chores;
+use crate::limits::Limits;
+use crate::mailbox::{CloseOrder, Mail, Mailbox};
+use crate::message::MessageId;
+use crate::metrics::Metrics;
+use crate::registry::Registry;
+use crate::retained::RetainedStore;
+use crate::session::Attachment;
+use crate::storage::{Restored, Storage};
+use crate::time::Timestamp;
+use crate::tree::TopicTree;
+
+/// How a broker is set up.
+#[derive(Debug)]
+pub struct BrokerConfig {
+    /// Number of workers that will drive it; 1 to 1024.
+    pub workers: usize,
+    /// Bounds.
+    pub limits: Limits,
+    /// Who may come in and what they may do.
+    pub gate: Gate,
+    /// Seconds between two publications of `$SYS`; 0 for never.
+    pub sys_interval_s: u32,
+}
+
+/// A broker. Workers drive it, each through its [`crate::Shard`].
+pub struct Broker {
+    limits: Limits,
+    sys_interval_s: u32,
+    gate: RwLock<Arc<Gate>>,
+    tree: RwLock<TopicTree>,
+    tree_generation: AtomicU64,
+    retained: RwLock<RetainedStore>,
+    registry: Registry,
+    mailboxes: Box<[Mailbox]>,
+    metrics: Metrics,
+    storage: Arc<dyn Storage>,
+    next_message: AtomicU64,
+    chores: Mutex<Chores>,
+    next_chore: AtomicU64,
+    started: Timestamp,
+}
+
+impl std::fmt::Debug for Broker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Broker").field("workers", &self.mailboxes.len()).finish_non_exhaustive()
+    }
+}
+
+impl Broker {
+    /// A broker with what storage remembers.
+    #[must_use]
+    pub fn new(
+        config: BrokerConfig,
+        storage: Arc<dyn Storage>,
+        restored: Restored,
+        now: Timestamp,
+    ) -> Arc<Broker> {
+        let workers = config.workers.clamp(1, 1024);
+        let broker = Arc::new(Broker {
+            sys_interval_s: config.sys_interval_s,
+            gate: RwLock::new(Arc::new(config.gate)),
+            tree: RwLock::default(),
+            tree_generation: AtomicU64::new(1),
+            retained: RwLock::default(),
+            registry: Registry::new(restored.last_session_key),
+            mailboxes: (0..workers).map(|_| Mailbox::default()).collect(),
+            metrics: Metrics::new(workers),
+            storage,
+            next_message: AtomicU64::new(restored.last_message_id + 1),
+            chores: Mutex::default(),
+            next_chore: AtomicU64::new(now.0),
+            started: now,
+            limits: config.limits,
+        });
+        crate::restore::restore(&broker, restored, now);
+        broker
+    }
+
+    /// Bounds.
+    #[must_use]
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// Counters.
+    #[must_use]
+    pub fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+
+    /// Replaces authentication and access rules; connected clients stay, new decisions follow the
+    /// new rules.
+    pub fn set_gate(&self, gate: Gate) {
+        *self.gate.write() = Arc::new(gate);
+    }
+
+    /// Sessions, connected or not.
+    #[must_use]
+    pub fn sessions(&self) -> usize {
+        self.registry.len()
+    }
+
+    /// Subscriptions of all sessions.
+    #[must_use]
+    pub fn subscriptions(&self) -> usize {
+        self.tree.read().len()
+    }
+
+    /// Retained messages and the bytes they count for.
+    #[must_use]
+    pub fn retained_totals(&self) -> (usize, usize) {
+        let retained = self.retained.read();
+        (retained.len(), retained.bytes())
+    }
+
+    /// When the broker was started.
+    #[must_use]
+    pub fn started(&self) -> Timestamp {
+        self.started
+    }
+
+    /// Durable storage.
+    #[must_use]
+    pub fn storage(&self) -> &dyn Storage {
+        &*self.storage
+    }
+
+    /// Wakes the workers that wait for storage; storage calls this after a commit.
+    pub fn storage_committed(&self) {
+        for mailbox in &self.mailboxes {
+            mailbox.rouse();
+        }
+    }
+
+    /// Disconnects every client with this reason, as each worker gets to it.
+    pub fn close_all(&self, order: CloseOrder) {
+        for at in self.registry.attachments() {
+            let mail = Mail::Close(at.token, order);
+            self.mailboxes[usize::from(at.shard)].post_one(mail);
+        }
+    }
+
+    pub(crate) fn gate(&self) -> Arc<Gate> {
+        Arc::clone(&self.gate.read())
+    }
+
+    pub(crate) fn tree(&self) -> &RwLock<TopicTree> {
+        &self.tree
+    }
+
+    pub(crate) fn tree_generation(&self) -> &AtomicU64 {
+        &self.tree_generation
+    }
+
+    /// Changes the tree and makes cached routes stale.
+    pub(crate) fn change_tree<R>(&self, change: impl FnOnce(&mut TopicTree) -> R) -> R {
+        let mut tree = self.tree.write();
+        let result = change(&mut tree);
+        self.tree_generation.fetch_add(1, Ordering::AcqRel);
+        result
+    }
+
+    pub(crate) fn retained(&self) -> &RwLock<RetainedStore> {
+        &self.retained
+    }
+
+    pub(crate) fn registry(&self) -> &Registry {
+        &self.registry
+    }
+
+    pub(crate) fn mailboxes(&self) -> &[Mailbox] {
+        &self.mailboxes
+    }
+
+    pub(crate) fn next_message_id(&self) -> MessageId {
+        MessageId(self.next_message.fetch_add(1, Ordering::Relaxed))
+    }
+
+    pub(crate) fn chores(&self) -> &Mutex<Chores> {
+        &self.chores
+    }
+
+    pub(crate) fn sys_interval_s(&self) -> u32 {
+        self.sys_interval_s
+    }
+
+    pub(crate) fn next_chore(&self) -> Timestamp {
+        Timestamp(self.next_chore.load(Ordering::Acquire))
+    }
+
+    /// Sets when housekeeping is due next and tells the first worker if that is sooner.
+    pub(crate) fn chore_due(&self, at: Timestamp) {
+        if self.next_chore.fetch_min(at.0, Ordering::AcqRel) > at.0 {
+            self.mailboxes[0].rouse();
+        }
+    }
+
+    pub(crate) fn set_next_chore(&self, at: Timestamp) {
+        self.next_chore.store(at.0, Ordering::Release);
+    }
+
+    pub(crate) fn mail(&self, at: Attachment, mail: Mail) {
+        self.mailboxes[usize::from(at.shard)].post_one(mail);
+    }
+}

@@ -1,0 +1,185 @@
+//! Housekeeping: sessions and flows that expire, wills that are due, `$SYS`.
+//!
+//! The first worker does it. Each session has at most one entry in the heap, for the soonest thing
+//! it waits for; when that comes the session is looked at as a whole. A client that comes and goes
+//! a thousand times therefore costs one entry, not a thousand.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::broker::Broker;
+use crate::flows;
+use crate::message::MessageParts;
+use crate::session::{Session, SessionState};
+use crate::shard::Shard;
+use crate::time::Timestamp;
+use crate::will::Will;
+
+/// Expired retained messages removed in one go.
+const SWEEP: usize = 1000;
+
+/// Time between two looks for expired retained messages.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(30);
+
+/// What is due when.
+#[derive(Debug, Default)]
+pub(crate) struct Chores {
+    sessions: BinaryHeap<Reverse<Due>>,
+    next_sys: Timestamp,
+    next_sweep: Timestamp,
+}
+
+#[derive(Debug)]
+struct Due {
+    at: Timestamp,
+    session: Arc<Session>,
+}
+
+impl PartialEq for Due {
+    fn eq(&self, other: &Due) -> bool {
+        self.at == other.at
+    }
+}
+
+impl Eq for Due {}
+
+impl PartialOrd for Due {
+    fn partial_cmp(&self, other: &Due) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Due {
+    fn cmp(&self, other: &Due) -> std::cmp::Ordering {
+        self.at.cmp(&other.at)
+    }
+}
+
+/// Sees to it that the session is looked at when the soonest thing it waits for is due.
+pub(crate) fn look_after(broker: &Broker, session: &Arc<Session>, state: &mut SessionState) {
+    let mut at = flows::next_expiry(state);
+    if state.attachment.is_none() {
+        at = at.min(state.expires_at).min(state.will_at.unwrap_or(Timestamp::NEVER));
+    }
+    if at == Timestamp::NEVER || state.ended || state.chore_at.is_some_and(|set| set <= at) {
+        return;
+    }
+    state.chore_at = Some(at);
+    broker.chores().lock().sessions.push(Reverse(Due { at, session: Arc::clone(session) }));
+    broker.chore_due(at);
+}
+
+/// Does what is due.
+pub(crate) fn run(shard: &mut Shard) {
+    let now = shard.turn.now;
+    let broker = Arc::clone(&shard.turn.broker);
+    if broker.next_chore() > now {
+        return;
+    }
+    // From here on a new chore that is sooner than what is found below moves it forward again.
+    broker.set_next_chore(Timestamp::NEVER);
+    while let Some(session) = next_due(&broker, now) {
+        look_at(shard, &session);
+    }
+    sweep_retained(shard, &broker);
+    publish_sys(shard, &broker);
+    let chores = broker.chores().lock();
+    let mut next = chores.next_sweep;
+    if broker.sys_interval_s() > 0 {
+        next = next.min(chores.next_sys);
+    }
+    if let Some(Reverse(due)) = chores.sessions.peek() {
+        next = next.min(due.at);
+    }
+    drop(chores);
+    broker.chore_due(next);
+}
+
+fn next_due(broker: &Broker, now: Timestamp) -> Option<Arc<Session>> {
+    let mut chores = broker.chores().lock();
+    chores.sessions.peek().filter(|due| due.0.at <= now)?;
+    chores.sessions.pop().map(|Reverse(due)| due.session)
+}
+
+fn look_at(shard: &mut Shard, session: &Arc<Session>) {
+    let turn = &mut shard.turn;
+    let mut state = session.lock();
+    state.chore_at = None;
+    let mut will = None;
+    let absent = state.attachment.is_none();
+    let over = absent && state.expires_at <= turn.now;
+    if absent && (over || state.will_at.is_some_and(|at| at <= turn.now)) {
+        state.will_at = None;
+        will = state.will.take();
+    }
+    if over {
+        crate::registry::end(&mut state, session, turn);
+    } else {
+        flows::expire(&mut state, session, turn);
+        look_after(&turn.broker, session, &mut state);
+    }
+    drop(state);
+    if over {
+        turn.broker.registry().remove(session);
+    }
+    if let Some(will) = will {
+        publish_will(shard, session.key().0, &will);
+    }
+}
+
+/// Publishes a will as its session (section 3.1.2.5).
+pub(crate) fn publish_will(shard: &mut Shard, publisher: u64, will: &Will) {
+    let now = shard.turn.now;
+    shard.turn.metrics().wills_published.add(1);
+    shard.publish(MessageParts {
+        topic: &will.topic,
+        properties: &will.properties,
+        payload: &will.payload,
+        qos: will.qos,
+        retain: will.retain,
+        expires_at: will.message_expiry_s.map(|seconds| now.plus_secs(seconds)),
+        publisher,
+    });
+}
+
+fn sweep_retained(shard: &mut Shard, broker: &Arc<Broker>) {
+    let now = shard.turn.now;
+    {
+        let mut chores = broker.chores().lock();
+        if chores.next_sweep > now {
+            return;
+        }
+        chores.next_sweep = now + SWEEP_INTERVAL;
+    }
+    let expired = broker.retained().read().expired(now, SWEEP);
+    for topic in expired {
+        if broker.retained().write().remove(&topic) {
+            shard.turn.op(crate::storage::Op::RetainedRemove(topic));
+        }
+    }
+    shard.routes.forget_stale(broker);
+}
+
+fn publish_sys(shard: &mut Shard, broker: &Arc<Broker>) {
+    let now = shard.turn.now;
+    {
+        let mut chores = broker.chores().lock();
+        if broker.sys_interval_s() == 0 || chores.next_sys > now {
+            return;
+        }
+        chores.next_sys = now.plus_secs(broker.sys_interval_s());
+    }
+    for (topic, payload) in crate::sys::values(broker, now) {
+        shard.publish(MessageParts {
+            topic: &topic,
+            properties: &[],
+            payload: payload.as_bytes(),
+            qos: fulmar_mqtt::QoS::AtMostOnce,
+            retain: true,
+            expires_at: None,
+            publisher: 0,
+        });
+    }
+}

@@ -1,0 +1,548 @@
+//! One network connection of a client: bytes in, bytes out, by the rules of MQTT.
+//!
+//! The transport feeds [`Connection::receive`] and takes [`Connection::output`]; a connection knows
+//! neither sockets nor clocks. `connect` lets the client in, `packets` handles what it sends then,
+//! `streams` its further QUIC streams. What belongs to the client rather than to the connection is
+//! in its [`Session`].
+
+mod connect;
+mod packets;
+mod streams;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use fulmar_mqtt::ack::{self, AckKind};
+use fulmar_mqtt::codec::peek_frame;
+use fulmar_mqtt::packet::Disconnect;
+use fulmar_mqtt::session::TopicAliases;
+use fulmar_mqtt::{PacketId, Properties, ReasonCode, Version};
+use smallvec::SmallVec;
+
+use crate::mailbox::CloseOrder;
+use crate::notice::{News, Notice};
+use crate::peer::{Peer, StreamKey, Token, TransportStats};
+use crate::registry::{self, Departure};
+use crate::session::{Attachment, Session};
+use crate::shard::{Shard, TurnNumber, Waiter};
+use crate::storage::FlowId;
+use crate::time::Timestamp;
+
+use connect::PendingConnect;
+
+/// What became of bytes given to [`Connection::receive`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Received {
+    /// Bytes taken; what is left is the beginning of a packet, or waits because of `state`.
+    pub consumed: usize,
+    /// What the transport is to do next.
+    pub state: ReadState,
+}
+
+/// What a stream wants from its transport.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReadState {
+    /// More bytes, together with those not consumed.
+    More,
+    /// Nothing until a notice; then call [`Connection::receive`] again with what was not consumed.
+    Blocked,
+    /// Nothing any more.
+    Closed,
+}
+
+/// How a stream ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StreamEnd {
+    /// The peer finished it.
+    Finished,
+    /// The peer reset it with this code.
+    Reset(u64),
+}
+
+/// Why a transport lost its connection; for the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LostCause {
+    /// The peer closed it.
+    PeerClosed,
+    /// It was reset or failed.
+    Failed,
+    /// Nothing was heard for the transport's idle timeout.
+    IdleTimeout,
+    /// The transport closed it on the core's wish.
+    Closed,
+}
+
+/// How to end the transport connection once all output is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Closing {
+    /// QUIC application error code; 0 for an orderly end.
+    pub quic_code: u64,
+    /// Why, for the log.
+    pub reason: &'static str,
+}
+
+/// Output of one stream.
+#[derive(Debug, Default)]
+pub struct Output {
+    /// Bytes to send; hand the buffer back with [`Shard::recycle`] when they are written.
+    pub bytes: Vec<u8>,
+    /// There is more already: ask again when these are written.
+    pub more: bool,
+}
+
+/// What the core wants done to a QUIC stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StreamAction {
+    /// Reset the sending and stop the receiving side with this code.
+    Abort(StreamKey, u64),
+    /// Finish the sending side.
+    Finish(StreamKey),
+}
+
+/// The connection limit is reached: close without a word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refused;
+
+#[derive(Debug)]
+enum State {
+    /// No CONNECT yet.
+    New,
+    /// CONNECT is here and its credentials are being checked.
+    Authenticating(Box<PendingConnect>),
+    Connected(Arc<Session>),
+    /// Closing or closed; input is ignored.
+    Ended,
+}
+
+#[derive(Debug)]
+struct Stream {
+    key: StreamKey,
+    /// The flow it carries; `None` before its first byte.
+    flow: Option<FlowId>,
+    /// Replies, written by this connection's own worker.
+    out: Vec<u8>,
+    aliases: Option<Box<TopicAliases>>,
+    blocked: bool,
+}
+
+impl Stream {
+    fn new(key: StreamKey, flow: Option<FlowId>) -> Stream {
+        Stream { key, flow, out: Vec::new(), aliases: None, blocked: false }
+    }
+}
+
+/// An acknowledgement that waits for storage.
+#[derive(Debug)]
+struct WaitingAck {
+    turn: TurnNumber,
+    stream: StreamKey,
+    what: Waiting,
+}
+
+#[derive(Debug)]
+enum Waiting {
+    Ack(AckKind, PacketId, ReasonCode),
+    /// Any other packet, already encoded (SUBACK, UNSUBACK, CONNACK).
+    Packet(Box<[u8]>),
+}
+
+/// A connection.
+#[derive(Debug)]
+pub struct Connection {
+    at: Attachment,
+    peer: Peer,
+    state: State,
+    version: Version,
+    /// Data so far came before the QUIC handshake was complete and could be a replay.
+    early: bool,
+    announced: bool,
+    lost: bool,
+    keep_alive_s: u16,
+    opened: Timestamp,
+    last_input: Timestamp,
+    streams: SmallVec<[Stream; 1]>,
+    waiting: VecDeque<WaitingAck>,
+    actions: Vec<StreamAction>,
+    closing: Option<Closing>,
+    /// Topic the access rules allowed last; publishers repeat themselves.
+    allowed_topic: Box<str>,
+    stats: Option<Box<TransportStats>>,
+}
+
+impl Connection {
+    /// A connection that has come in.
+    ///
+    /// # Errors
+    /// The broker has as many as it takes.
+    pub fn new(shard: &mut Shard, token: Token, peer: Peer) -> Result<Connection, Refused> {
+        let broker = shard.broker();
+        if broker.metrics().connections() >= broker.limits().max_connections as u64 {
+            shard.metrics().connections_refused.add(1);
+            tracing::warn!(peer = %peer.address, "connection limit reached, connection refused");
+            return Err(Refused);
+        }
+        let kind = peer.transport.index();
+        shard.metrics().connections[kind].add(1);
+        shard.metrics().connections_opened[kind].add(1);
+        Ok(Connection {
+            at: shard.turn.attachment(token),
+            peer,
+            state: State::New,
+            version: Version::V5,
+            early: false,
+            announced: false,
+            lost: false,
+            keep_alive_s: 0,
+            opened: shard.now(),
+            last_input: shard.now(),
+            streams: SmallVec::from_buf([Stream::new(StreamKey::CONTROL, Some(FlowId::CONTROL))]),
+            waiting: VecDeque::new(),
+            actions: Vec::new(),
+            closing: None,
+            allowed_topic: Box::default(),
+            stats: None,
+        })
+    }
+
+    /// One whose first data comes before the QUIC handshake is complete.
+    ///
+    /// # Errors
+    /// As [`Connection::new`].
+    pub fn new_early(shard: &mut Shard, token: Token, peer: Peer) -> Result<Connection, Refused> {
+        let mut connection = Connection::new(shard, token, peer)?;
+        connection.early = true;
+        Ok(connection)
+    }
+
+    /// The other end.
+    #[must_use]
+    pub fn peer(&self) -> &Peer {
+        &self.peer
+    }
+
+    /// Takes bytes of one stream, in order.
+    pub fn receive(&mut self, shard: &mut Shard, stream: StreamKey, data: &[u8]) -> Received {
+        self.last_input = shard.now();
+        let mut consumed = 0;
+        let state = loop {
+            if self.closing.is_some() || matches!(self.state, State::Ended) {
+                break ReadState::Closed;
+            }
+            let Some(index) = self.streams.iter().position(|open| open.key == stream) else {
+                break ReadState::Closed;
+            };
+            if self.must_wait(shard, index) {
+                self.streams[index].blocked = true;
+                break ReadState::Blocked;
+            }
+            self.streams[index].blocked = false;
+            let rest = &data[consumed..];
+            if self.streams[index].flow.is_none() {
+                match self.begin_data_stream(shard, index, rest) {
+                    Some(used) => consumed += used,
+                    None => break ReadState::More,
+                }
+                continue;
+            }
+            match peek_frame(rest, shard.broker().limits().max_packet_bytes) {
+                Ok(Some(frame)) => {
+                    if self.early && !connect::may_come_early(frame.packet_type()) {
+                        self.streams[index].blocked = true;
+                        break ReadState::Blocked;
+                    }
+                    consumed += frame.len;
+                    self.handle_frame(shard, index, &frame);
+                }
+                Ok(None) => break ReadState::More,
+                Err(error) => self.refuse_packet(shard, error.reason(), &error),
+            }
+        };
+        shard.metrics().bytes_received.add(consumed as u64);
+        self.announce_output(shard);
+        Received { consumed, state }
+    }
+
+    /// Whether a stream's next packet has to wait.
+    fn must_wait(&self, shard: &Shard, index: usize) -> bool {
+        match &self.state {
+            State::Authenticating(_) => true,
+            // Data streams wait for the control stream's CONNECT.
+            State::New => index != 0,
+            State::Connected(_) => {
+                let open = usize::from(shard.broker().limits().receive_maximum);
+                self.waiting.len() >= open || shard.turn.storage_is_behind()
+            }
+            State::Ended => false,
+        }
+    }
+
+    /// News from the core.
+    pub fn notice(&mut self, shard: &mut Shard, notice: Notice) {
+        match notice.0 {
+            News::Ready => self.announced = false,
+            News::Durable => self.release_waiting(shard),
+            News::TakenOver => {
+                self.disconnect(shard, ReasonCode::SessionTakenOver, "session taken over");
+            }
+            News::Overflowed => {
+                self.disconnect(shard, ReasonCode::QuotaExceeded, "session queue overflowed");
+            }
+            News::Close(CloseOrder::ShuttingDown) => {
+                self.disconnect(shard, ReasonCode::ServerShuttingDown, "server shutting down");
+            }
+            News::Close(CloseOrder::Administrative) => {
+                self.disconnect(shard, ReasonCode::AdministrativeAction, "closed by operator");
+            }
+            News::Authenticated(reply) => self.authenticated(shard, reply),
+        }
+        self.announce_output(shard);
+    }
+
+    fn release_waiting(&mut self, shard: &mut Shard) {
+        let durable = shard.turn.durable();
+        while self.waiting.front().is_some_and(|ack| ack.turn <= durable) {
+            let Some(ack) = self.waiting.pop_front() else { break };
+            let Some(stream) = self.streams.iter_mut().find(|open| open.key == ack.stream) else {
+                continue;
+            };
+            match ack.what {
+                Waiting::Ack(kind, id, reason) => {
+                    ack::encode(&mut stream.out, self.version, kind, id, reason);
+                }
+                Waiting::Packet(bytes) => stream.out.extend_from_slice(&bytes),
+            }
+        }
+        if self.waiting.is_empty() {
+            self.waiting = VecDeque::new();
+        }
+    }
+
+    /// Answers on a stream, after what is stored in this turn is durable if `stored`; and never
+    /// before an earlier answer ([MQTT-4.6.0-2]).
+    fn answer(&mut self, shard: &mut Shard, index: usize, stored: bool, what: Waiting) {
+        if stored || !self.waiting.is_empty() {
+            let turn = shard.turn.when_durable(Waiter::Acknowledge(self.at.token));
+            let stream = self.streams[index].key;
+            self.waiting.push_back(WaitingAck { turn, stream, what });
+            return;
+        }
+        let out = &mut self.streams[index].out;
+        if out.capacity() == 0 {
+            *out = shard.turn.buffer();
+        }
+        match what {
+            Waiting::Ack(kind, id, reason) => ack::encode(out, self.version, kind, id, reason),
+            Waiting::Packet(bytes) => out.extend_from_slice(&bytes),
+        }
+    }
+
+    /// Tells the transport once that there is output of this connection's own.
+    fn announce_output(&mut self, shard: &mut Shard) {
+        let has = !self.actions.is_empty()
+            || self.closing.is_some()
+            || self.streams.iter().any(|stream| !stream.out.is_empty());
+        if has && !self.announced {
+            self.announced = true;
+            shard.turn.ready(self.at);
+        }
+    }
+
+    /// Streams that may have output.
+    pub fn ready_streams(&self, out: &mut SmallVec<[StreamKey; 4]>) {
+        if self.streams.len() == 1 {
+            out.push(StreamKey::CONTROL);
+            return;
+        }
+        let flows: SmallVec<[StreamKey; 8]> = match &self.state {
+            State::Connected(session) => {
+                let state = session.lock();
+                let own = state.is_attached(self.at);
+                let ready = state.flows.iter().filter(|flow| own && flow.ready);
+                ready.filter_map(|flow| flow.stream).collect()
+            }
+            _ => SmallVec::new(),
+        };
+        let open = self.streams.iter();
+        let ready = open.filter(|stream| !stream.out.is_empty() || flows.contains(&stream.key));
+        out.extend(ready.map(|stream| stream.key));
+    }
+
+    /// Takes what a stream has to send. Call it only when what it gave before is written: what is
+    /// not taken stays in the session's bounded queue, where the limits for slow receivers apply.
+    pub fn output(&mut self, shard: &mut Shard, key: StreamKey) -> Output {
+        let Some(stream) = self.streams.iter_mut().find(|stream| stream.key == key) else {
+            return Output::default();
+        };
+        let mut output = Output { bytes: std::mem::take(&mut stream.out), more: false };
+        if let State::Connected(session) = &self.state {
+            take_from_session(shard, session, self.at, key, &mut output);
+        }
+        shard.metrics().bytes_sent.add(output.bytes.len() as u64);
+        output
+    }
+
+    /// What is to be done to QUIC streams.
+    pub fn stream_actions(&mut self) -> Vec<StreamAction> {
+        std::mem::take(&mut self.actions)
+    }
+
+    /// Whether a stream waits for a notice.
+    #[must_use]
+    pub fn is_blocked(&self, stream: StreamKey) -> bool {
+        self.streams.iter().any(|open| open.key == stream && open.blocked)
+    }
+
+    /// When [`Connection::on_deadline`] is to be called; may have moved after any other call.
+    #[must_use]
+    pub fn deadline(&self, shard: &Shard) -> Timestamp {
+        match &self.state {
+            State::New | State::Authenticating(_) => {
+                self.opened + shard.broker().limits().connect_timeout
+            }
+            // One and a half times the keep alive ([MQTT-3.1.2-22]).
+            State::Connected(_) if self.keep_alive_s > 0 => {
+                Timestamp(self.last_input.0 + u64::from(self.keep_alive_s) * 1500)
+            }
+            State::Connected(_) | State::Ended => Timestamp::NEVER,
+        }
+    }
+
+    /// Time is up for something.
+    pub fn on_deadline(&mut self, shard: &mut Shard) {
+        if self.deadline(shard) > shard.now() {
+            return;
+        }
+        match &self.state {
+            State::Connected(_) => {
+                shard.metrics().keep_alive_timeouts.add(1);
+                self.disconnect(shard, ReasonCode::KeepAliveTimeout, "keep alive timeout");
+            }
+            State::New | State::Authenticating(_) => {
+                self.end(shard, "no CONNECT in time", 0);
+            }
+            State::Ended => {}
+        }
+        self.announce_output(shard);
+    }
+
+    /// How to close, once everything is written; `None` while the connection goes on.
+    #[must_use]
+    pub fn closing(&self) -> Option<Closing> {
+        self.closing
+    }
+
+    /// The transport is gone. To be called once, also after [`Connection::closing`].
+    pub fn lost(&mut self, shard: &mut Shard, cause: LostCause) {
+        if self.lost {
+            return;
+        }
+        self.lost = true;
+        let kind = self.peer.transport.index();
+        shard.metrics().connections[kind].sub(1);
+        if let State::Connected(session) = &self.state {
+            tracing::debug!(peer = %self.peer.address, client = session.client_id(), ?cause,
+                "connection lost");
+        }
+        self.leave(shard, Departure { discard_will: false, expiry_interval_s: None });
+    }
+
+    /// The QUIC handshake is complete: what comes from now on is no replay.
+    pub fn handshake_confirmed(&mut self, shard: &mut Shard, identity: Option<Box<str>>) {
+        self.early = false;
+        if self.peer.identity.is_none() {
+            self.peer.identity = identity;
+        }
+        shard.turn.ready(self.at);
+    }
+
+    /// The path's state, as the transport knows it.
+    pub fn set_transport_stats(&mut self, shard: &Shard, stats: TransportStats) {
+        let old = self.stats.as_deref().copied().unwrap_or_default();
+        let metrics = shard.metrics();
+        metrics.quic_migrations.add(u64::from(stats.migrations.saturating_sub(old.migrations)));
+        metrics.quic_lost_packets.add(stats.lost_packets.saturating_sub(old.lost_packets));
+        metrics.quic_early_accepted.add(u64::from(stats.early_data && !old.early_data));
+        self.stats = Some(Box::new(stats));
+    }
+
+    /// Leaves the session, if there is one, and publishes a will that is due.
+    fn leave(&mut self, shard: &mut Shard, departure: Departure) {
+        if let State::Connected(session) = std::mem::replace(&mut self.state, State::Ended) {
+            if let Some(will) = registry::leave(&mut shard.turn, &session, self.at, departure) {
+                crate::chores::publish_will(shard, session.key().0, &will);
+            }
+        }
+    }
+
+    /// Closes because of a bad packet, and says so (section 4.13).
+    fn refuse_packet(
+        &mut self,
+        shard: &mut Shard,
+        reason: ReasonCode,
+        why: &dyn std::fmt::Display,
+    ) {
+        shard.metrics().protocol_errors.add(1);
+        tracing::info!(peer = %self.peer.address, client = self.client_id(), %reason, "bad packet: {why}");
+        self.disconnect(shard, reason, "protocol error");
+    }
+
+    /// Closes with a DISCONNECT that gives the reason, to clients that know such a thing; before
+    /// CONNECT nothing may be said.
+    fn disconnect(&mut self, shard: &mut Shard, reason: ReasonCode, why: &'static str) {
+        if self.closing.is_some() {
+            return;
+        }
+        if matches!(self.state, State::Connected(_)) && self.version == Version::V5 {
+            let packet = Disconnect { reason, properties: Properties::NONE };
+            packet.encode(self.version, &mut self.streams[0].out);
+        }
+        self.end(shard, why, u64::from(reason.as_u8()));
+    }
+
+    fn end(&mut self, shard: &mut Shard, why: &'static str, quic_code: u64) {
+        if self.closing.is_some() {
+            return;
+        }
+        tracing::debug!(peer = %self.peer.address, client = self.client_id(), "closing: {why}");
+        self.closing = Some(Closing { quic_code, reason: why });
+        self.waiting = VecDeque::new();
+        self.leave(shard, Departure { discard_will: false, expiry_interval_s: None });
+    }
+
+    fn client_id(&self) -> &str {
+        match &self.state {
+            State::Connected(session) => session.client_id(),
+            State::Authenticating(pending) => pending.client_id(),
+            State::New | State::Ended => "",
+        }
+    }
+}
+
+/// Adds what a session has for a stream to its own output.
+fn take_from_session(
+    shard: &mut Shard,
+    session: &Arc<Session>,
+    at: Attachment,
+    key: StreamKey,
+    output: &mut Output,
+) {
+    let mut state = session.lock();
+    if !state.is_attached(at) {
+        return;
+    }
+    let Some(index) = state.flows.iter().position(|flow| flow.stream == Some(key)) else { return };
+    if state.flows[index].outbox.is_empty() && state.flows[index].has_more() {
+        state.refill(session, &mut shard.turn, index);
+    }
+    let flow = &mut state.flows[index];
+    let outbox = std::mem::take(&mut flow.outbox);
+    output.more = flow.can_refill();
+    flow.ready = output.more;
+    drop(state);
+    if output.bytes.is_empty() {
+        output.bytes = outbox;
+    } else {
+        output.bytes.extend_from_slice(&outbox);
+        shard.recycle(outbox);
+    }
+}

@@ -1,0 +1,412 @@
+//! What a connected client sends: publications, acknowledgements, subscriptions, goodbye
+//! (sections 3.3 to 3.15).
+
+use std::sync::Arc;
+
+use fulmar_mqtt::ack::AckKind;
+use fulmar_mqtt::codec::{Frame, decode};
+use fulmar_mqtt::packet::{Disconnect, Publish, Suback, Subscribe, Unsuback, Unsubscribe};
+use fulmar_mqtt::session::Received as Qos2;
+use fulmar_mqtt::topic::{Subscription, check_name};
+use fulmar_mqtt::{Packet, PacketId, Properties, Property, QoS, ReasonCode};
+
+use super::{Connection, State, Waiting};
+use crate::access::{Action, Subject};
+use crate::message::MessageParts;
+use crate::registry::Departure;
+use crate::session::Session;
+use crate::shard::Shard;
+use crate::storage::{FlowId, Op};
+use crate::time::Timestamp;
+
+/// Most filters answered in one SUBSCRIBE or UNSUBSCRIBE; the packet's size bounds it too.
+const MAX_FILTERS: usize = 10_000;
+
+/// What a PUBLISH says in its properties about this hop.
+#[derive(Default)]
+struct Hop {
+    alias: Option<u16>,
+    expires_at: Option<Timestamp>,
+    /// Some properties are not to be forwarded as they stand.
+    rewrite: bool,
+    illegal: bool,
+}
+
+impl Hop {
+    fn read(properties: Properties<'_>, now: Timestamp) -> Hop {
+        let mut hop = Hop::default();
+        if properties.is_empty() {
+            return hop;
+        }
+        for property in properties.iter() {
+            match property {
+                Property::TopicAlias(alias) => (hop.alias, hop.rewrite) = (Some(alias), true),
+                Property::MessageExpiryInterval(seconds) => {
+                    (hop.expires_at, hop.rewrite) = (Some(now.plus_secs(seconds)), true);
+                }
+                // [MQTT-3.3.4-6]: only servers send it.
+                Property::SubscriptionIdentifier(_) => hop.illegal = true,
+                Property::ResponseTopic(topic) => hop.illegal |= check_name(topic).is_err(),
+                _ => {}
+            }
+        }
+        hop
+    }
+}
+
+impl Connection {
+    /// One whole packet on a stream that has a flow.
+    pub(super) fn handle_frame(&mut self, shard: &mut Shard, index: usize, frame: &Frame<'_>) {
+        let State::Connected(session) = &self.state else {
+            return self.handle_first(shard, frame);
+        };
+        let session = Arc::clone(session);
+        match decode(frame, self.version) {
+            Ok(Packet::Publish(publish)) => self.handle_publish(shard, index, &session, &publish),
+            Ok(Packet::Ack(kind, ack)) => {
+                self.handle_ack(shard, index, &session, kind, ack.packet_id, ack.reason);
+            }
+            Ok(packet) => self.handle_other(shard, index, &session, packet),
+            Err(error) => self.refuse_packet(shard, error.reason(), &error),
+        }
+    }
+
+    fn handle_other(
+        &mut self,
+        shard: &mut Shard,
+        index: usize,
+        session: &Arc<Session>,
+        packet: Packet<'_>,
+    ) {
+        let control = index == 0;
+        match packet {
+            Packet::Subscribe(packet) => self.handle_subscribe(shard, index, session, &packet),
+            Packet::Unsubscribe(packet) => self.handle_unsubscribe(shard, index, session, &packet),
+            Packet::Pingreq => Packet::Pingresp.encode(self.version, &mut self.streams[index].out),
+            Packet::Disconnect(packet) if control => self.handle_disconnect(shard, &packet),
+            packet => {
+                let why = format_args!("{} is not allowed here", packet.name()).to_string();
+                self.refuse_packet(shard, ReasonCode::ProtocolError, &why);
+            }
+        }
+    }
+
+    fn handle_publish(
+        &mut self,
+        shard: &mut Shard,
+        index: usize,
+        session: &Arc<Session>,
+        publish: &Publish<'_>,
+    ) {
+        shard.metrics().messages_received.add(1);
+        let hop = Hop::read(publish.properties, shard.now());
+        if hop.illegal {
+            let why = "PUBLISH carries a property only servers send, or a bad response topic";
+            return self.refuse_packet(shard, ReasonCode::ProtocolError, &why);
+        }
+        let aliased: Box<str>;
+        let topic = match hop.alias {
+            None => publish.topic,
+            Some(alias) => match self.resolve_alias(shard, index, alias, publish.topic) {
+                Some(topic) => {
+                    aliased = topic;
+                    &aliased
+                }
+                None => {
+                    let why = format!("topic alias {alias} is not known or too large");
+                    return self.refuse_packet(shard, ReasonCode::TopicAliasInvalid, &why);
+                }
+            },
+        };
+        if let Err(error) = check_name(topic) {
+            return self.refuse_packet(shard, ReasonCode::TopicNameInvalid, &error);
+        }
+        let reason = self.may_publish(shard, session, topic);
+        let forwarded: Vec<u8>;
+        let properties = if hop.rewrite {
+            let mut kept = Vec::new();
+            publish.properties.forwardable_into(&mut kept);
+            forwarded = kept;
+            &forwarded[..]
+        } else {
+            publish.properties.raw()
+        };
+        let parts = MessageParts {
+            topic,
+            properties,
+            payload: publish.payload,
+            qos: publish.qos,
+            retain: publish.retain,
+            expires_at: hop.expires_at,
+            publisher: session.key().0,
+        };
+        match (publish.qos, publish.packet_id) {
+            (QoS::AtLeastOnce, Some(id)) => self.publish_qos1(shard, index, parts, id, reason),
+            (QoS::ExactlyOnce, Some(id)) => {
+                self.publish_qos2(shard, index, session, parts, id, reason);
+            }
+            _ if reason.is_error() => {}
+            _ => {
+                shard.publish(parts);
+            }
+        }
+    }
+
+    fn publish_qos1(
+        &mut self,
+        shard: &mut Shard,
+        index: usize,
+        parts: MessageParts<'_>,
+        id: PacketId,
+        reason: ReasonCode,
+    ) {
+        let before = shard.turn.batch_len();
+        let reason = publish_unless_denied(shard, parts, reason);
+        let stored = shard.turn.batch_len() > before;
+        self.answer(shard, index, stored, Waiting::Ack(AckKind::Puback, id, reason));
+    }
+
+    fn publish_qos2(
+        &mut self,
+        shard: &mut Shard,
+        index: usize,
+        session: &Arc<Session>,
+        parts: MessageParts<'_>,
+        id: PacketId,
+        reason: ReasonCode,
+    ) {
+        let before = shard.turn.batch_len();
+        if reason.is_error() {
+            // An error in PUBREC ends the exchange; the identifier is free again.
+            return self.answer(shard, index, false, Waiting::Ack(AckKind::Pubrec, id, reason));
+        }
+        let maximum = shard.broker().limits().receive_maximum;
+        let flow_id = self.flow_of(index);
+        let mut state = session.lock();
+        let durable = state.durable;
+        let own = state.is_attached(self.at);
+        let Some(flow) = state.flow_mut(flow_id).filter(|_| own) else { return };
+        let received = flow.inbound.publish(id, maximum);
+        drop(state);
+        let reason = match received {
+            Qos2::TooMany => {
+                let why = "more QoS 2 messages than the receive maximum are open";
+                return self.refuse_packet(shard, ReasonCode::ReceiveMaximumExceeded, &why);
+            }
+            Qos2::Duplicate => ReasonCode::Success,
+            Qos2::New => {
+                if durable {
+                    let (session, flow) = (session.key(), flow_id);
+                    shard.turn.op(Op::InboundReceived { session, flow, packet_id: id });
+                }
+                publish_unless_denied(shard, parts, reason)
+            }
+        };
+        let stored = shard.turn.batch_len() > before;
+        self.answer(shard, index, stored, Waiting::Ack(AckKind::Pubrec, id, reason));
+    }
+
+    fn handle_ack(
+        &mut self,
+        shard: &mut Shard,
+        index: usize,
+        session: &Arc<Session>,
+        kind: AckKind,
+        id: PacketId,
+        reason: ReasonCode,
+    ) {
+        let flow = self.flow_of(index);
+        let turn = &mut shard.turn;
+        let mut state = session.lock();
+        if !state.is_attached(self.at) {
+            return;
+        }
+        // An acknowledgement of nothing is no crime: the message may have expired or been dropped.
+        let unknown = ReasonCode::PacketIdentifierNotFound;
+        let answer = match kind {
+            AckKind::Puback => {
+                let _ = state.puback(session, turn, flow, id);
+                None
+            }
+            AckKind::Pubcomp => {
+                let _ = state.pubcomp(session, turn, flow, id);
+                None
+            }
+            AckKind::Pubrec => match state.pubrec(session, turn, flow, id, reason) {
+                Ok(_) if reason.is_error() => None,
+                Ok(stored) => Some((AckKind::Pubrel, stored, ReasonCode::Success)),
+                Err(_) => Some((AckKind::Pubrel, false, unknown)),
+            },
+            AckKind::Pubrel => {
+                let durable = state.durable;
+                let known = state.flow_mut(flow).is_some_and(|flow| flow.inbound.release(id));
+                if known && durable {
+                    let session = session.key();
+                    turn.op(Op::InboundReleased { session, flow, packet_id: id });
+                }
+                let reason = if known { ReasonCode::Success } else { unknown };
+                Some((AckKind::Pubcomp, known && durable, reason))
+            }
+        };
+        drop(state);
+        if let Some((kind, stored, reason)) = answer {
+            self.answer(shard, index, stored, Waiting::Ack(kind, id, reason));
+        }
+    }
+
+    fn handle_subscribe(
+        &mut self,
+        shard: &mut Shard,
+        index: usize,
+        session: &Arc<Session>,
+        packet: &Subscribe<'_>,
+    ) {
+        let identifier = packet.properties.iter().find_map(|property| match property {
+            Property::SubscriptionIdentifier(id) => Some(id),
+            _ => None,
+        });
+        let shared_no_local = packet
+            .filters
+            .iter()
+            .any(|(filter, options)| options.no_local && filter.starts_with("$share/"));
+        if shared_no_local {
+            // [MQTT-3.8.3-4].
+            let why = "No Local on a shared subscription";
+            return self.refuse_packet(shard, ReasonCode::ProtocolError, &why);
+        }
+        let gate = shard.broker().gate();
+        let flow = self.flow_of(index);
+        let before = shard.turn.batch_len();
+        let mut codes = Vec::new();
+        let mut state = session.lock();
+        if !state.is_attached(self.at) {
+            return;
+        }
+        let username = state.username.clone();
+        let subject = Subject { username: username.as_deref(), client_id: session.client_id() };
+        for (text, options) in packet.filters.iter().take(MAX_FILTERS) {
+            let denied = Subscription::parse(text)
+                .is_ok_and(|parsed| !gate.rules.allows(subject, Action::Subscribe, parsed.filter));
+            let turn = &mut shard.turn;
+            let code = if denied {
+                turn.metrics().access_denied.add(1);
+                tracing::info!(client = session.client_id(), filter = text, "subscription denied");
+                ReasonCode::NotAuthorized
+            } else {
+                crate::subscribe::add(&mut state, session, turn, text, options, identifier, flow)
+            };
+            codes.push(code.as_u8());
+        }
+        drop(state);
+        let stored = shard.turn.batch_len() > before;
+        let suback =
+            Suback { packet_id: packet.packet_id, properties: Properties::NONE, codes: &codes };
+        let mut bytes = Vec::new();
+        suback.encode(self.version, &mut bytes);
+        self.answer(shard, index, stored, Waiting::Packet(bytes.into()));
+    }
+
+    fn handle_unsubscribe(
+        &mut self,
+        shard: &mut Shard,
+        index: usize,
+        session: &Arc<Session>,
+        packet: &Unsubscribe<'_>,
+    ) {
+        let before = shard.turn.batch_len();
+        let mut codes = Vec::new();
+        let mut state = session.lock();
+        if !state.is_attached(self.at) {
+            return;
+        }
+        for (text, _) in packet.filters.iter().take(MAX_FILTERS) {
+            let turn = &mut shard.turn;
+            codes.push(crate::subscribe::remove(&mut state, session, turn, text).as_u8());
+        }
+        drop(state);
+        let stored = shard.turn.batch_len() > before;
+        let unsuback =
+            Unsuback { packet_id: packet.packet_id, properties: Properties::NONE, codes: &codes };
+        let mut bytes = Vec::new();
+        unsuback.encode(self.version, &mut bytes);
+        self.answer(shard, index, stored, Waiting::Packet(bytes.into()));
+    }
+
+    fn handle_disconnect(&mut self, shard: &mut Shard, packet: &Disconnect<'_>) {
+        let expiry = packet.properties.iter().find_map(|property| match property {
+            Property::SessionExpiryInterval(seconds) => Some(seconds),
+            _ => None,
+        });
+        if let (State::Connected(session), Some(1..)) = (&self.state, expiry)
+            && session.lock().expiry_interval_s == 0
+        {
+            // Section 3.14.2.2.2: what was 0 at CONNECT cannot become more.
+            let why = "session expiry was 0 at CONNECT and cannot be set at DISCONNECT";
+            return self.refuse_packet(shard, ReasonCode::ProtocolError, &why);
+        }
+        self.leave(
+            shard,
+            Departure {
+                discard_will: packet.reason != ReasonCode::DisconnectWithWill,
+                expiry_interval_s: expiry,
+            },
+        );
+        self.end(shard, "client disconnected", 0);
+    }
+
+    fn flow_of(&self, index: usize) -> FlowId {
+        self.streams[index].flow.unwrap_or(FlowId::CONTROL)
+    }
+
+    /// Sets an alias, or looks it up.
+    fn resolve_alias(
+        &mut self,
+        shard: &Shard,
+        index: usize,
+        alias: u16,
+        topic: &str,
+    ) -> Option<Box<str>> {
+        let maximum = shard.broker().limits().topic_alias_maximum;
+        let table = self.streams[index].aliases.get_or_insert_default();
+        if topic.is_empty() {
+            return table.get(alias).map(Into::into);
+        }
+        table.set(alias, maximum, topic).then(|| topic.into())
+    }
+
+    fn may_publish(&mut self, shard: &Shard, session: &Session, topic: &str) -> ReasonCode {
+        let gate = shard.broker().gate();
+        if topic.starts_with('$') {
+            return self.deny(shard, session, topic);
+        }
+        if gate.rules.is_open() || *self.allowed_topic == *topic {
+            return ReasonCode::Success;
+        }
+        let username = session.lock().username.clone();
+        let subject = Subject { username: username.as_deref(), client_id: session.client_id() };
+        if gate.rules.allows(subject, Action::Publish, topic) {
+            self.allowed_topic = topic.into();
+            return ReasonCode::Success;
+        }
+        self.deny(shard, session, topic)
+    }
+
+    fn deny(&self, shard: &Shard, session: &Session, topic: &str) -> ReasonCode {
+        shard.metrics().access_denied.add(1);
+        tracing::info!(peer = %self.peer.address, client = session.client_id(), topic,
+            "publication denied");
+        // A 3.1.1 client cannot be told and takes any answer for success; the message is dropped.
+        ReasonCode::NotAuthorized
+    }
+}
+
+fn publish_unless_denied(
+    shard: &mut Shard,
+    parts: MessageParts<'_>,
+    reason: ReasonCode,
+) -> ReasonCode {
+    if reason.is_error() {
+        return reason;
+    }
+    if shard.publish(parts) == 0 { ReasonCode::NoMatchingSubscribers } else { ReasonCode::Success }
+}

@@ -1,0 +1,136 @@
+//! Further QUIC streams of a connection, each carrying one flow (see [`crate::flows`]).
+
+use fulmar_mqtt::ReasonCode;
+use fulmar_mqtt::flow::{self, FlowHeader, StreamError};
+
+use super::{Connection, State, Stream, StreamAction, StreamEnd};
+use crate::flows;
+use crate::peer::StreamKey;
+use crate::registry::Departure;
+use crate::shard::Shard;
+use crate::storage::FlowId;
+
+impl Connection {
+    /// The peer has opened a further bidirectional stream.
+    pub fn stream_opened(&mut self, _shard: &mut Shard, stream: StreamKey) {
+        if self.streams.iter().all(|open| open.key != stream) {
+            self.streams.push(Stream::new(stream, None));
+        }
+    }
+
+    /// The peer has ended a stream. The control stream's end is the connection's.
+    pub fn stream_ended(&mut self, shard: &mut Shard, stream: StreamKey, end: StreamEnd) {
+        if stream == StreamKey::CONTROL {
+            self.leave(shard, Departure { discard_will: false, expiry_interval_s: None });
+            self.end(shard, "control stream ended", 0);
+            self.announce_output(shard);
+            return;
+        }
+        self.drop_stream(shard, stream);
+        if end == StreamEnd::Finished {
+            self.actions.push(StreamAction::Finish(stream));
+        }
+        self.announce_output(shard);
+    }
+
+    fn drop_stream(&mut self, shard: &mut Shard, stream: StreamKey) {
+        self.streams.retain(|open| open.key != stream);
+        if let State::Connected(session) = &self.state {
+            let mut state = session.lock();
+            if state.is_attached(self.at) {
+                flows::lose_stream(&mut state, session, &mut shard.turn, stream);
+            }
+        }
+    }
+
+    /// Reads how a data stream begins: with a flow header, or straight with a packet. Returns the
+    /// bytes used; `None` when more are needed.
+    pub(super) fn begin_data_stream(
+        &mut self,
+        shard: &mut Shard,
+        index: usize,
+        data: &[u8],
+    ) -> Option<usize> {
+        let first = *data.first()?;
+        let key = self.streams[index].key;
+        if !flow::is_flow_header(first) {
+            let opened = self.with_session(shard, |state, _, shard| {
+                flows::open_unnamed(state, &shard.turn, key)
+            });
+            self.finish_begin(shard, index, opened);
+            return Some(0);
+        }
+        match flow::decode(data) {
+            Ok(None) => None,
+            Ok(Some((FlowHeader::ClientData(header), used))) => {
+                let opened = self.with_session(shard, |state, session, shard| {
+                    flows::open_named(state, session, &mut shard.turn, key, header)
+                });
+                let opened = opened.map(|(id, displaced)| {
+                    if let Some(old) = displaced.filter(|old| *old != key) {
+                        self.displace(old);
+                    }
+                    id
+                });
+                // Displacing may have moved this stream's place.
+                let index = self.streams.iter().position(|open| open.key == key)?;
+                self.finish_begin(shard, index, opened);
+                Some(used)
+            }
+            Ok(Some(_)) => {
+                self.finish_begin(shard, index, Err(StreamError::StreamType));
+                Some(data.len())
+            }
+            Err(error) => {
+                tracing::info!(peer = %self.peer.address, "bad flow header: {error}");
+                self.finish_begin(shard, index, Err(error.stream_error()));
+                Some(data.len())
+            }
+        }
+    }
+
+    fn with_session<R>(
+        &self,
+        shard: &mut Shard,
+        act: impl FnOnce(
+            &mut crate::session::SessionState,
+            &std::sync::Arc<crate::session::Session>,
+            &mut Shard,
+        ) -> Result<R, StreamError>,
+    ) -> Result<R, StreamError> {
+        let State::Connected(session) = &self.state else {
+            return Err(StreamError::FlowRefused);
+        };
+        let mut state = session.lock();
+        if !state.is_attached(self.at) {
+            return Err(StreamError::FlowRefused);
+        }
+        act(&mut state, session, shard)
+    }
+
+    fn finish_begin(
+        &mut self,
+        shard: &mut Shard,
+        index: usize,
+        opened: Result<FlowId, StreamError>,
+    ) {
+        let key = self.streams[index].key;
+        match opened {
+            Ok(id) => self.streams[index].flow = Some(id),
+            Err(error) => {
+                shard.metrics().protocol_errors.add(1);
+                tracing::info!(peer = %self.peer.address, client = self.client_id(), ?error,
+                    "data stream refused");
+                self.streams.remove(index);
+                self.actions.push(StreamAction::Abort(key, error as u64));
+            }
+        }
+    }
+
+    /// A newer stream has taken over a flow (draft section 9.14): the old one is aborted.
+    fn displace(&mut self, old: StreamKey) {
+        self.streams.retain(|open| open.key != old);
+        let code = u64::from(ReasonCode::Success.as_u8());
+        self.actions.push(StreamAction::Abort(old, code));
+    }
+}

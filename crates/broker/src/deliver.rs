@@ -1,0 +1,463 @@
+//! The outgoing side of a session: send now, keep for later, or drop by the rules; then
+//! acknowledgements, and refilling what a connection takes (MQTT 5.0 sections 4.3, 4.4, 4.9).
+//!
+//! Everything here happens under the session's lock. A message of a durable session is recorded in
+//! the same storage batch that holds back its publisher's acknowledgement. At QoS 2 it is also not
+//! sent before storage knows under which identifier: sent earlier and lost in a crash, it would be
+//! sent again under another one and arrive twice.
+
+use std::sync::Arc;
+
+use fulmar_mqtt::ack::{self, AckKind};
+use fulmar_mqtt::session::{AckError, Replay};
+use fulmar_mqtt::{PacketId, QoS, ReasonCode};
+
+use crate::limits::DropPolicy;
+use crate::mailbox::Mail;
+use crate::publish::{Publication, Terms, encode_publish};
+use crate::session::{Attachment, Flow, Held, Session, SessionState};
+use crate::shard::{Turn, Waiter};
+use crate::storage::{Delivery, FlowId, Op, Position, Progress};
+
+/// Encoded bytes at which refilling stops; the rest follows when these have been taken.
+const REFILL_BYTES: usize = 64 * 1024;
+
+/// Topics looked at in one refill for retained messages.
+const RETAINED_BUDGET: usize = 10_000;
+
+impl SessionState {
+    /// Delivers a publication to one flow. True when the session took it.
+    pub(crate) fn deliver(
+        &mut self,
+        session: &Arc<Session>,
+        turn: &mut Turn,
+        publication: &mut Publication<'_>,
+        flow: FlowId,
+        terms: Terms<'_>,
+    ) -> bool {
+        if self.ended {
+            return false;
+        }
+        let Some(index) = self.flow_index(flow) else { return false };
+        if terms.qos == QoS::AtMostOnce {
+            return self.send_unacknowledged(turn, publication, index, terms);
+        }
+        if !self.keeps_messages() {
+            return false;
+        }
+        let broker = Arc::clone(&turn.broker);
+        let held = Held {
+            message: publication.message(&broker),
+            position: self.next_position(),
+            identifiers: terms.identifiers.into(),
+            qos: terms.qos,
+            retain: terms.retain,
+            sendable: !(self.durable && terms.qos == QoS::ExactlyOnce),
+        };
+        let flow = &self.flows[index];
+        let may_send = flow.stream.is_some()
+            && !flow.has_waiting()
+            && !flow.outbound.is_full()
+            && flow.outbox.len() < turn.limits().max_outbox_bytes;
+        if !may_send {
+            return self.enqueue(session, turn, index, held);
+        }
+        self.send_first(session, turn, publication, index, held, terms)
+    }
+
+    /// QoS 0: into the outbox of a connected receiver, or nowhere.
+    fn send_unacknowledged(
+        &mut self,
+        turn: &mut Turn,
+        publication: &mut Publication<'_>,
+        index: usize,
+        terms: Terms<'_>,
+    ) -> bool {
+        let Some(attachment) = self.attachment else { return false };
+        let flow = &mut self.flows[index];
+        if flow.stream.is_none() {
+            return false;
+        }
+        if flow.outbox.len() >= turn.limits().max_outbox_bytes {
+            turn.metrics().messages_dropped_qos0.add(1);
+            return false;
+        }
+        if flow.outbox.capacity() == 0 {
+            flow.outbox = turn.buffer();
+        }
+        let start = flow.outbox.len();
+        publication.encode(&mut flow.outbox, self.version, terms, None, turn.now);
+        if flow.outbox.len() - start > self.max_packet_bytes as usize {
+            flow.outbox.truncate(start);
+            turn.metrics().messages_dropped_size.add(1);
+            return false;
+        }
+        turn.metrics().messages_sent.add(1);
+        flow.announce(turn, attachment);
+        true
+    }
+
+    /// QoS 1 and 2 with room in the window.
+    fn send_first(
+        &mut self,
+        session: &Arc<Session>,
+        turn: &mut Turn,
+        publication: &mut Publication<'_>,
+        index: usize,
+        held: Held,
+        terms: Terms<'_>,
+    ) -> bool {
+        let (durable, version, max) = (self.durable, self.version, self.max_packet_bytes);
+        let attachment = self.attachment;
+        let flow = &mut self.flows[index];
+        let record = durable.then(|| held.clone());
+        let (position, sendable) = (held.position, held.sendable);
+        let Some(packet_id) = flow.outbound.push(terms.qos, held) else {
+            // The window was seen to have room under this very lock.
+            return false;
+        };
+        if let Some(held) = record {
+            turn.op(enqueue_op(session, flow.id, &held, Some(packet_id)));
+        }
+        if !sendable {
+            turn.when_durable(Waiter::Send(Arc::clone(session), flow.id, packet_id, position));
+            return true;
+        }
+        if flow.outbox.capacity() == 0 {
+            flow.outbox = turn.buffer();
+        }
+        let start = flow.outbox.len();
+        publication.encode(&mut flow.outbox, version, terms, Some(packet_id), turn.now);
+        if flow.outbox.len() - start > max as usize {
+            flow.outbox.truncate(start);
+            flow.abandon(session, turn, packet_id, durable);
+            turn.metrics().messages_dropped_size.add(1);
+            return false;
+        }
+        turn.metrics().messages_sent.add(1);
+        if let Some(attachment) = attachment {
+            flow.announce(turn, attachment);
+        }
+        true
+    }
+
+    /// Keeps a message for later, within the session's bounds.
+    fn enqueue(
+        &mut self,
+        session: &Arc<Session>,
+        turn: &mut Turn,
+        index: usize,
+        held: Held,
+    ) -> bool {
+        let size = held.message.size();
+        let (most, most_bytes, policy) = {
+            let limits = turn.limits();
+            (limits.max_queued_messages, limits.max_queued_bytes, limits.drop_policy)
+        };
+        while self.queued_messages >= most || self.queued_bytes + size > most_bytes {
+            turn.metrics().messages_dropped_queue.add(1);
+            if policy == DropPolicy::Disconnect
+                && let Some(at) = self.attachment
+            {
+                turn.tell(at, Mail::Overflowed(at.token));
+            }
+            if policy != DropPolicy::Oldest || !self.drop_oldest(session, turn, index) {
+                return false;
+            }
+        }
+        self.queued_messages += 1;
+        self.queued_bytes += size;
+        let flow = &mut self.flows[index];
+        if self.durable {
+            turn.op(enqueue_op(session, flow.id, &held, None));
+        }
+        flow.queue.push_back(held);
+        true
+    }
+
+    fn drop_oldest(&mut self, session: &Session, turn: &mut Turn, index: usize) -> bool {
+        match self.flows[index].queue.pop_front() {
+            Some(old) => {
+                self.unqueued(&old);
+                self.forget(session, turn, index, old.position);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Accounts for a message that has left a queue.
+    fn unqueued(&mut self, held: &Held) {
+        self.queued_messages = self.queued_messages.saturating_sub(1);
+        self.queued_bytes = self.queued_bytes.saturating_sub(held.message.size());
+    }
+
+    fn forget(&self, session: &Session, turn: &mut Turn, index: usize, position: Position) {
+        if self.durable {
+            let flow = self.flows[index].id;
+            turn.op(Op::Dequeue { session: session.key(), flow, position });
+        }
+    }
+
+    /// Puts back a message that storage held for this session.
+    pub(crate) fn restore(&mut self, index: usize, held: Held, progress: Progress) {
+        self.seen_position(held.position);
+        let flow = &mut self.flows[index];
+        match progress {
+            Progress::Queued => {
+                self.queued_messages += 1;
+                self.queued_bytes += held.message.size();
+                flow.queue.push_back(held);
+            }
+            Progress::Sent(packet_id) => flow.outbound.restore(packet_id, held.qos, false, held),
+            Progress::Released(packet_id) => {
+                flow.outbound.restore(packet_id, held.qos, true, held);
+            }
+        }
+    }
+
+    /// A QoS 2 message's identifier is durable: send it, if there is still somebody to send to.
+    pub(crate) fn release(
+        &mut self,
+        turn: &mut Turn,
+        flow: FlowId,
+        packet_id: PacketId,
+        position: Position,
+    ) {
+        let (version, now, attachment) = (self.version, turn.now, self.attachment);
+        let Some(flow) = self.flow_mut(flow) else { return };
+        let connected = flow.stream.is_some();
+        let Some(held) = flow.outbound.get_mut(packet_id) else { return };
+        if held.position != position || held.sendable {
+            return;
+        }
+        held.sendable = true;
+        if !connected {
+            return;
+        }
+        let terms = Terms { qos: held.qos, retain: held.retain, identifiers: &held.identifiers };
+        let parts = held.message.parts();
+        if flow.outbox.capacity() == 0 {
+            flow.outbox = turn.buffer();
+        }
+        encode_publish(&mut flow.outbox, version, &parts, terms, Some(packet_id), false, now);
+        turn.metrics().messages_sent.add(1);
+        if let Some(attachment) = attachment {
+            flow.announce(turn, attachment);
+        }
+    }
+
+    /// Refills a flow's outbox: what must be sent again, then the queue, then retained messages
+    /// owed to new subscriptions.
+    pub(crate) fn refill(&mut self, session: &Arc<Session>, turn: &mut Turn, index: usize) {
+        while self.flows[index].outbox.len() < REFILL_BYTES {
+            let moved = self.resend_one(turn, index) || self.send_queued(session, turn, index);
+            if !moved {
+                break;
+            }
+        }
+        if !self.flows[index].has_waiting() {
+            self.send_retained(session, turn, index);
+        }
+    }
+
+    fn resend_one(&mut self, turn: &mut Turn, index: usize) -> bool {
+        let (version, now) = (self.version, turn.now);
+        let flow = &mut self.flows[index];
+        let Some(packet_id) = flow.rare.as_mut().and_then(|rare| rare.resend.pop_front()) else {
+            return false;
+        };
+        match flow.outbound.replay_of(packet_id) {
+            // One whose identifier is not durable yet goes out when it is.
+            Some(Replay::Publish { message: held, .. }) if held.sendable => {
+                let identifiers = &held.identifiers;
+                let terms = Terms { qos: held.qos, retain: held.retain, identifiers };
+                let parts = held.message.parts();
+                let out = &mut flow.outbox;
+                encode_publish(out, version, &parts, terms, Some(packet_id), true, now);
+                turn.metrics().messages_sent.add(1);
+            }
+            Some(Replay::Pubrel { .. }) => {
+                let out = &mut flow.outbox;
+                ack::encode(out, version, AckKind::Pubrel, packet_id, ReasonCode::Success);
+            }
+            Some(Replay::Publish { .. }) | None => {}
+        }
+        true
+    }
+
+    fn send_queued(&mut self, session: &Arc<Session>, turn: &mut Turn, index: usize) -> bool {
+        let (version, now, max) = (self.version, turn.now, self.max_packet_bytes);
+        if self.flows[index].outbound.is_full() {
+            return false;
+        }
+        let Some(held) = self.flows[index].queue.pop_front() else { return false };
+        self.unqueued(&held);
+        if held.message.is_expired(now) {
+            turn.metrics().messages_expired.add(1);
+            self.forget(session, turn, index, held.position);
+            return true;
+        }
+        let durable = self.durable;
+        let flow = &mut self.flows[index];
+        let (message, position) = (Arc::clone(&held.message), held.position);
+        let (qos, retain, sendable) = (held.qos, held.retain, held.sendable);
+        let identifiers = held.identifiers.clone();
+        let Some(packet_id) = flow.outbound.push(qos, held) else { return false };
+        if !sendable {
+            let progress = Progress::Sent(packet_id);
+            let (session_key, flow_id) = (session.key(), flow.id);
+            turn.op(Op::Advance { session: session_key, flow: flow_id, position, progress });
+            turn.when_durable(Waiter::Send(Arc::clone(session), flow_id, packet_id, position));
+            return true;
+        }
+        let start = flow.outbox.len();
+        let terms = Terms { qos, retain, identifiers: &identifiers };
+        let parts = message.parts();
+        encode_publish(&mut flow.outbox, version, &parts, terms, Some(packet_id), false, now);
+        if flow.outbox.len() - start > max as usize {
+            flow.outbox.truncate(start);
+            flow.abandon(session, turn, packet_id, durable);
+            turn.metrics().messages_dropped_size.add(1);
+            return true;
+        }
+        turn.metrics().messages_sent.add(1);
+        true
+    }
+
+    fn send_retained(&mut self, session: &Arc<Session>, turn: &mut Turn, index: usize) {
+        let broker = Arc::clone(&turn.broker);
+        let mut budget = RETAINED_BUDGET;
+        let mut parcel = crate::publish::Parcel::default();
+        while self.flows[index].outbox.len() < REFILL_BYTES && budget > 0 {
+            let flow = &mut self.flows[index];
+            let flow_id = flow.id;
+            let full = flow.outbound.is_full();
+            let Some(cursors) = flow.rare.as_mut().map(|rare| &mut rare.retained) else { return };
+            let Some(cursor) = cursors.front_mut() else { return };
+            if full && cursor.qos > QoS::AtMostOnce {
+                return;
+            }
+            let next = cursor.next(&broker.retained().read(), turn.now, &mut budget);
+            let (most, identifiers) = (cursor.qos, cursor.identifiers.clone());
+            if next.is_none() && cursor.is_done() {
+                cursors.pop_front();
+            }
+            if let Some(message) = next {
+                let qos = most.min(message.qos());
+                let terms = Terms { qos, retain: true, identifiers: &identifiers };
+                let mut publication = Publication::of(&message, &mut parcel);
+                self.deliver(session, turn, &mut publication, flow_id, terms);
+            }
+        }
+    }
+
+    /// PUBACK from the client.
+    pub(crate) fn puback(
+        &mut self,
+        session: &Session,
+        turn: &mut Turn,
+        flow: FlowId,
+        packet_id: PacketId,
+    ) -> Result<(), AckError> {
+        let Some(index) = self.flow_index(flow) else { return Ok(()) };
+        let held = self.flows[index].outbound.puback(packet_id)?;
+        self.forget(session, turn, index, held.position);
+        self.room_made(turn, index);
+        Ok(())
+    }
+
+    /// PUBREC from the client. True when PUBREL must wait for storage.
+    pub(crate) fn pubrec(
+        &mut self,
+        session: &Session,
+        turn: &mut Turn,
+        flow: FlowId,
+        packet_id: PacketId,
+        reason: ReasonCode,
+    ) -> Result<bool, AckError> {
+        let Some(index) = self.flow_index(flow) else { return Ok(false) };
+        let flow = &mut self.flows[index];
+        if reason.is_error() {
+            let held = flow.outbound.pubrec_refused(packet_id)?;
+            self.forget(session, turn, index, held.position);
+            self.room_made(turn, index);
+            return Ok(false);
+        }
+        let held = flow.outbound.pubrec(packet_id)?;
+        let position = held.position;
+        if self.durable {
+            let flow = flow.id;
+            let progress = Progress::Released(packet_id);
+            turn.op(Op::Advance { session: session.key(), flow, position, progress });
+        }
+        Ok(self.durable)
+    }
+
+    /// PUBCOMP from the client.
+    pub(crate) fn pubcomp(
+        &mut self,
+        session: &Session,
+        turn: &mut Turn,
+        flow: FlowId,
+        packet_id: PacketId,
+    ) -> Result<(), AckError> {
+        let Some(index) = self.flow_index(flow) else { return Ok(()) };
+        let held = self.flows[index].outbound.pubcomp(packet_id)?;
+        self.forget(session, turn, index, held.position);
+        self.room_made(turn, index);
+        Ok(())
+    }
+
+    /// The window has room again: whoever owns the connection refills.
+    fn room_made(&mut self, turn: &mut Turn, index: usize) {
+        let attachment = self.attachment;
+        let flow = &mut self.flows[index];
+        if let Some(attachment) = attachment
+            && flow.has_more()
+        {
+            flow.announce(turn, attachment);
+        }
+    }
+}
+
+impl Flow {
+    /// Tells the flow's connection once that there is output.
+    pub(crate) fn announce(&mut self, turn: &mut Turn, attachment: Attachment) {
+        if !self.ready {
+            self.ready = true;
+            turn.ready(attachment);
+        }
+    }
+
+    /// Gives up a message that was just put in flight and cannot be sent.
+    fn abandon(&mut self, session: &Session, turn: &mut Turn, packet_id: PacketId, durable: bool) {
+        if let Some(held) = self.outbound.abandon(packet_id)
+            && durable
+        {
+            let (session, flow) = (session.key(), self.id);
+            turn.op(Op::Dequeue { session, flow, position: held.position });
+        }
+    }
+}
+
+fn enqueue_op(session: &Session, flow: FlowId, held: &Held, packet_id: Option<PacketId>) -> Op {
+    // At QoS 1 the identifier need not survive: after a crash the message is simply sent again.
+    let exactly_once = held.qos == QoS::ExactlyOnce;
+    let progress = match packet_id {
+        Some(packet_id) if exactly_once => Progress::Sent(packet_id),
+        _ => Progress::Queued,
+    };
+    Op::Enqueue {
+        session: session.key(),
+        flow,
+        position: held.position,
+        message: Arc::clone(&held.message),
+        delivery: Delivery {
+            qos: held.qos,
+            retain: held.retain,
+            identifiers: held.identifiers.as_slice().into(),
+        },
+        progress,
+    }
+}

@@ -1,0 +1,240 @@
+//! Data streams of a session: opening, resuming, losing and expiring their flows.
+//!
+//! A stream without a header (EMQX's simple multi-stream mode) has no name by which it could be
+//! resumed. When it goes, what it was owed moves to the control flow, so that a persistent session
+//! loses nothing: subscriptions deliver there from then on, and unacknowledged messages are sent
+//! again under new identifiers. A QoS 2 message whose PUBREC was lost with such a stream can
+//! therefore arrive twice; the draft's persistent flows are the cure.
+
+use std::sync::Arc;
+
+use fulmar_mqtt::flow::{DataFlow, FlowFlags, StreamError};
+use fulmar_mqtt::topic::Subscription;
+
+use crate::peer::StreamKey;
+use crate::session::{Flow, FlowPersistence, Session, SessionState};
+use crate::shard::Turn;
+use crate::storage::{FlowId, Op, Progress};
+use crate::time::Timestamp;
+
+/// Flow identifiers of streams without a header lie above all that a varint can say.
+const UNNAMED: u64 = 1 << 62;
+
+/// Gives a stream without a header its flow.
+pub(crate) fn open_unnamed(
+    state: &mut SessionState,
+    turn: &Turn,
+    stream: StreamKey,
+) -> Result<FlowId, StreamError> {
+    if state.flows.len() >= turn.limits().max_flows_per_session {
+        return Err(StreamError::FlowRefused);
+    }
+    let id = FlowId(UNNAMED | stream.0);
+    let mut flow = Flow::new(id, state.window);
+    flow.stream = Some(stream);
+    state.flows.push(flow);
+    Ok(id)
+}
+
+/// Gives a stream with a header its flow: the one of that name if the session has it, unless the
+/// client wants it clean (draft sections 9.14 and 9.15). Returns the stream it was on before.
+pub(crate) fn open_named(
+    state: &mut SessionState,
+    session: &Arc<Session>,
+    turn: &mut Turn,
+    stream: StreamKey,
+    header: DataFlow,
+) -> Result<(FlowId, Option<StreamKey>), StreamError> {
+    let id = FlowId(header.id);
+    let mut displaced = None;
+    if let Some(index) = state.flow_index(id) {
+        displaced = state.flows[index].stream;
+        if header.flags.has(FlowFlags::CLEAN) {
+            remove(state, session, turn, id);
+        }
+    }
+    let window = state.window;
+    let index = match state.flow_index(id) {
+        Some(index) => index,
+        None if header.flags.has(FlowFlags::ABORT_IF_NO_STATE) => {
+            return Err(StreamError::NoFlowState);
+        }
+        None if state.flows.len() >= turn.limits().max_flows_per_session => {
+            return Err(StreamError::FlowRefused);
+        }
+        None => {
+            state.flows.push(Flow::new(id, window));
+            state.flows.len() - 1
+        }
+    };
+    let keeps = FlowFlags::PERSISTENT_QOS | FlowFlags::PERSISTENT_SUBSCRIPTIONS;
+    let expiry_s = if header.flags.0 & keeps == 0 { 0 } else { header.expiry_s };
+    let flow = &mut state.flows[index];
+    flow.attach(stream, window);
+    flow.rare().persistence =
+        Some(FlowPersistence { flags: header.flags.0, expiry_s, expires_at: Timestamp::NEVER });
+    if state.durable && expiry_s > 0 {
+        let (session, flow, flags) = (session.key(), id, header.flags.0);
+        turn.op(Op::FlowPut { session, flow, flags, expiry_s });
+    }
+    let attachment = state.attachment;
+    let flow = &mut state.flows[index];
+    if let Some(attachment) = attachment
+        && flow.has_more()
+    {
+        flow.announce(turn, attachment);
+    }
+    Ok((id, displaced))
+}
+
+/// A stream is gone while its connection lives.
+pub(crate) fn lose_stream(
+    state: &mut SessionState,
+    session: &Arc<Session>,
+    turn: &mut Turn,
+    stream: StreamKey,
+) {
+    let Some(index) = state.flows.iter().position(|flow| flow.stream == Some(stream)) else {
+        return;
+    };
+    lose(state, session, turn, index);
+    crate::chores::look_after(&turn.broker, session, state);
+}
+
+/// All streams are gone with their connection.
+pub(crate) fn detach_all(state: &mut SessionState, session: &Arc<Session>, turn: &mut Turn) {
+    if let Some(control) = state.flows.first_mut() {
+        control.detach();
+    }
+    for index in (1..state.flows.len()).rev() {
+        lose(state, session, turn, index);
+    }
+}
+
+fn lose(state: &mut SessionState, session: &Arc<Session>, turn: &mut Turn, index: usize) {
+    let now = turn.now;
+    let flow = &mut state.flows[index];
+    flow.detach();
+    let keep_s = flow.persistence().map_or(0, |terms| terms.expiry_s);
+    if keep_s == 0 {
+        let id = flow.id;
+        move_to_control(state, session, turn, id);
+        return;
+    }
+    let expires_at = Timestamp(now.0.saturating_add(keep_s.saturating_mul(1000)));
+    if let Some(terms) = &mut flow.rare().persistence {
+        terms.expires_at = expires_at;
+    }
+}
+
+/// Persistent flows whose time is over at `now` move to the control flow too.
+pub(crate) fn expire(state: &mut SessionState, session: &Arc<Session>, turn: &mut Turn) {
+    let now = turn.now;
+    let over = |flow: &Flow| {
+        flow.stream.is_none() && flow.persistence().is_some_and(|terms| terms.expires_at <= now)
+    };
+    while let Some(id) = state.flows.iter().skip(1).find(|flow| over(flow)).map(|flow| flow.id) {
+        move_to_control(state, session, turn, id);
+    }
+}
+
+/// When the next flow of this session expires.
+pub(crate) fn next_expiry(state: &SessionState) -> Timestamp {
+    let waiting = state.flows.iter().filter(|flow| flow.stream.is_none());
+    let times = waiting.filter_map(Flow::persistence).map(|terms| terms.expires_at);
+    times.min().unwrap_or(Timestamp::NEVER)
+}
+
+fn move_to_control(state: &mut SessionState, session: &Arc<Session>, turn: &mut Turn, id: FlowId) {
+    let Some(index) = state.flow_index(id).filter(|index| *index > 0) else { return };
+    let mut flow = state.flows.remove(index);
+    if state.ended {
+        return;
+    }
+    redirect_subscriptions(state, session, turn, id);
+    // Released QoS 2 messages have arrived; only their last handshake is lost.
+    let unacknowledged = flow.outbound.drain().filter(|(released, _)| !released);
+    let mut waiting: Vec<_> = unacknowledged.map(|(_, held)| (true, held)).collect();
+    waiting.extend(flow.queue.drain(..).map(|held| (false, held)));
+    for (was_in_flight, mut held) in waiting {
+        held.sendable = !(state.durable && held.qos == fulmar_mqtt::QoS::ExactlyOnce);
+        if was_in_flight {
+            state.queued_messages += 1;
+            state.queued_bytes += held.message.size();
+        }
+        if state.durable {
+            turn.op(Op::Enqueue {
+                session: session.key(),
+                flow: FlowId::CONTROL,
+                position: held.position,
+                message: Arc::clone(&held.message),
+                delivery: crate::storage::Delivery {
+                    qos: held.qos,
+                    retain: held.retain,
+                    identifiers: held.identifiers.as_slice().into(),
+                },
+                progress: Progress::Queued,
+            });
+        }
+        state.flows[0].queue.push_back(held);
+    }
+    if state.durable {
+        turn.op(Op::FlowRemove { session: session.key(), flow: id });
+    }
+    let attachment = state.attachment;
+    let control = &mut state.flows[0];
+    if let Some(attachment) = attachment
+        && control.has_more()
+    {
+        control.announce(turn, attachment);
+    }
+}
+
+fn redirect_subscriptions(
+    state: &mut SessionState,
+    session: &Arc<Session>,
+    turn: &mut Turn,
+    id: FlowId,
+) {
+    let moved: Vec<_> = state
+        .subscriptions
+        .iter_mut()
+        .filter(|(_, subscription)| subscription.flow == id)
+        .map(|(filter, subscription)| {
+            subscription.flow = FlowId::CONTROL;
+            (filter.clone(), *subscription)
+        })
+        .collect();
+    for (filter, subscription) in moved {
+        if let Ok(parsed) = Subscription::parse(&filter) {
+            let subscriber = crate::subscribe::subscriber(session, &subscription);
+            turn.broker.change_tree(|tree| tree.insert(parsed.filter, parsed.share, subscriber));
+        }
+        if state.durable {
+            let record = crate::subscribe::record(session, &filter, &subscription);
+            turn.op(Op::SubscriptionPut(record));
+        }
+    }
+}
+
+/// Discards a flow with all it holds (the client asked for a clean one).
+fn remove(state: &mut SessionState, session: &Arc<Session>, turn: &mut Turn, id: FlowId) {
+    let Some(index) = state.flow_index(id).filter(|index| *index > 0) else { return };
+    let flow = state.flows.remove(index);
+    for held in &flow.queue {
+        state.queued_messages = state.queued_messages.saturating_sub(1);
+        state.queued_bytes = state.queued_bytes.saturating_sub(held.message.size());
+    }
+    let filters: Vec<Box<str>> = state
+        .subscriptions
+        .iter()
+        .filter(|(_, subscription)| subscription.flow == id)
+        .map(|(filter, _)| filter.clone())
+        .collect();
+    for filter in filters {
+        crate::subscribe::remove(state, session, turn, &filter);
+    }
+    if state.durable {
+        turn.op(Op::FlowRemove { session: session.key(), flow: id });
+    }
+}

@@ -1,0 +1,96 @@
+//! Every bound the core enforces, in one place, with its unit in its name.
+//!
+//! At each bound there is a defined answer (an MQTT reason code, a drop policy, back-pressure), a
+//! metric and a log line; see the field's own words.
+
+use std::time::Duration;
+
+/// What happens to a session's queue when a message comes and it is full.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DropPolicy {
+    /// The oldest message that is not in flight gives way.
+    Oldest,
+    /// The new message is dropped.
+    #[default]
+    Newest,
+    /// The session's client is disconnected with 0x97 (Quota exceeded); an offline session drops
+    /// the new message.
+    Disconnect,
+}
+
+/// Bounds of one broker.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Largest MQTT packet accepted, fixed header included, in bytes; larger ones close the
+    /// connection with 0x95 (Packet too large). At most 268,435,460.
+    pub max_packet_bytes: usize,
+    /// Connections at once over all listeners; further ones are closed before any MQTT byte.
+    pub max_connections: usize,
+    /// Longest client identifier in bytes; longer ones get 0x85 (Client Identifier not valid).
+    pub max_client_id_bytes: usize,
+    /// QoS 1 and 2 publishes a client may have unacknowledged (MQTT 5.0 section 3.1.2.11.3).
+    pub receive_maximum: u16,
+    /// QoS 1 and 2 deliveries the broker keeps in flight to one flow, however many the client
+    /// would take.
+    pub max_in_flight: u16,
+    /// Topic aliases a client may set on one stream.
+    pub topic_alias_maximum: u16,
+    /// Longest keep alive in seconds; a client that asks for more or for none is told this one
+    /// (Server Keep Alive). `None` leaves the client's choice.
+    pub max_keep_alive_s: Option<u16>,
+    /// Longest session expiry interval in seconds; longer ones are cut and the client is told.
+    pub max_session_expiry_s: u32,
+    /// Sessions at once, connected or not; further clients get 0x97 (Quota exceeded).
+    pub max_sessions: usize,
+    /// Subscriptions of one session; further ones get 0x97 in SUBACK.
+    pub max_subscriptions_per_session: usize,
+    /// Flows (data streams with state) of one session; further streams are reset.
+    pub max_flows_per_session: usize,
+    /// Retained messages; further topics get 0x97.
+    pub max_retained_messages: usize,
+    /// Bytes of retained messages, topics and properties included.
+    pub max_retained_bytes: usize,
+    /// Messages queued for one session beyond those in flight.
+    pub max_queued_messages: usize,
+    /// Bytes queued for one session beyond those in flight.
+    pub max_queued_bytes: usize,
+    /// What gives way when a session's queue is full.
+    pub drop_policy: DropPolicy,
+    /// Encoded bytes waiting for one stream; above it QoS 0 messages are dropped for this
+    /// receiver and QoS 1 and 2 stay in the queue.
+    pub max_outbox_bytes: usize,
+    /// Time a connection has from its first byte to a whole CONNECT, authentication included.
+    pub connect_timeout: Duration,
+    /// Operations waiting for the disk above which publishers are not read from.
+    pub max_storage_backlog: usize,
+    /// Topics a worker remembers the receivers of.
+    pub max_cached_routes: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            max_packet_bytes: 1024 * 1024,
+            max_connections: 100_000,
+            max_client_id_bytes: 256,
+            receive_maximum: 1024,
+            max_in_flight: 1024,
+            topic_alias_maximum: 64,
+            max_keep_alive_s: None,
+            max_session_expiry_s: 7 * 24 * 3600,
+            max_sessions: 200_000,
+            max_subscriptions_per_session: 1000,
+            max_flows_per_session: 64,
+            max_retained_messages: 100_000,
+            max_retained_bytes: 256 * 1024 * 1024,
+            max_queued_messages: 10_000,
+            max_queued_bytes: 16 * 1024 * 1024,
+            drop_policy: DropPolicy::default(),
+            max_outbox_bytes: 1024 * 1024,
+            connect_timeout: Duration::from_secs(10),
+            max_storage_backlog: 50_000,
+            max_cached_routes: 16_384,
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! How workers tell each other things: one mailbox a worker, one wake-up a batch.
+//!
+//! A worker that is awake will look into its mailbox before it sleeps, so only a sleeping one is
+//! woken. The order of `asleep` and the queue's lock makes a lost wake-up impossible: the sleeper
+//! sets the flag and then looks, the sender puts and then reads the flag.
+
+use std::fmt;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+
+use crate::auth::AuthReply;
+use crate::peer::Token;
+
+/// What one worker tells another about a connection of that other.
+#[derive(Debug)]
+pub(crate) enum Mail {
+    /// Its session has output.
+    Ready(Token),
+    /// Its client connected again elsewhere.
+    TakenOver(Token),
+    /// Its session's queue overflowed and the policy is to disconnect.
+    Overflowed(Token),
+    /// An operator or the broker wants it closed with this reason.
+    Close(Token, CloseOrder),
+    /// A slow authentication has been decided.
+    Authenticated(Token, AuthReply),
+}
+
+/// Why the broker closes a connection of its own accord.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CloseOrder {
+    /// The server is shutting down (0x8B).
+    ShuttingDown,
+    /// An operator's decision (0x98).
+    Administrative,
+}
+
+type Wake = Box<dyn Fn() + Send + Sync>;
+
+/// One worker's mailbox.
+#[derive(Default)]
+pub(crate) struct Mailbox {
+    queue: Mutex<Vec<Mail>>,
+    asleep: AtomicBool,
+    wake: OnceLock<Wake>,
+}
+
+impl fmt::Debug for Mailbox {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Mailbox").field("asleep", &self.asleep).finish_non_exhaustive()
+    }
+}
+
+impl Mailbox {
+    /// Says how its worker is woken; the first call counts.
+    pub(crate) fn set_wake(&self, wake: Wake) {
+        let _ = self.wake.set(wake);
+    }
+
+    /// Hands over a batch and wakes the worker if it sleeps.
+    pub(crate) fn post(&self, batch: &mut Vec<Mail>) {
+        if batch.is_empty() {
+            return;
+        }
+        self.queue.lock().append(batch);
+        self.rouse();
+    }
+
+    /// Hands over one thing and wakes the worker if it sleeps.
+    pub(crate) fn post_one(&self, mail: Mail) {
+        self.queue.lock().push(mail);
+        self.rouse();
+    }
+
+    /// Wakes the worker if it sleeps.
+    pub(crate) fn rouse(&self) {
+        if self.asleep.swap(false, Ordering::SeqCst)
+            && let Some(wake) = self.wake.get()
+        {
+            wake();
+        }
+    }
+
+    /// Takes everything, swapping in `into`, which should be empty.
+    pub(crate) fn take(&self, into: &mut Vec<Mail>) {
+        std::mem::swap(&mut *self.queue.lock(), into);
+    }
+
+    /// The worker is about to sleep; false when something has come meanwhile.
+    pub(crate) fn fall_asleep(&self) -> bool {
+        self.asleep.store(true, Ordering::SeqCst);
+        if self.queue.lock().is_empty() {
+            return true;
+        }
+        self.asleep.store(false, Ordering::SeqCst);
+        false
+    }
+
+    /// The worker is up.
+    pub(crate) fn wake_up(&self) {
+        self.asleep.store(false, Ordering::SeqCst);
+    }
+}

@@ -1,0 +1,151 @@
+//! An application message: immutable, shared by every queue that holds it.
+//!
+//! Topic, properties and payload lie in one allocation. The properties are kept in their MQTT 5.0
+//! encoding, without those that belong to one hop only (topic alias, subscription identifier) and
+//! without the message expiry interval, which is counted down and written anew at each delivery
+//! (MQTT 5.0 section 3.3.2.3.3).
+
+use std::sync::Arc;
+
+use fulmar_mqtt::QoS;
+
+use crate::time::Timestamp;
+
+/// Names a stored message; unique for the life of the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct MessageId(pub u64);
+
+/// Everything a [`Message`] is made of, borrowed.
+#[derive(Clone, Copy, Debug)]
+pub struct MessageParts<'a> {
+    /// Topic name, at most 65,535 bytes.
+    pub topic: &'a str,
+    /// Forwardable properties in MQTT 5.0 encoding, without their length prefix.
+    pub properties: &'a [u8],
+    /// Application payload.
+    pub payload: &'a [u8],
+    /// Quality of service the publisher used.
+    pub qos: QoS,
+    /// The publisher's RETAIN flag.
+    pub retain: bool,
+    /// When the message stops being deliverable; `None` for never.
+    pub expires_at: Option<Timestamp>,
+    /// Session that published it, 0 for the broker itself; decides No Local.
+    pub publisher: u64,
+}
+
+/// An application message as the broker holds it.
+#[derive(Debug)]
+pub struct Message {
+    id: MessageId,
+    data: Box<[u8]>,
+    topic_len: u16,
+    properties_len: u32,
+    qos: QoS,
+    retain: bool,
+    expires_at: Option<Timestamp>,
+    publisher: u64,
+}
+
+impl Message {
+    /// Copies `parts` into a shared message named `id`.
+    ///
+    /// A topic longer than 65,535 bytes cannot come from the codec; it would be cut here.
+    #[must_use]
+    pub fn new(id: MessageId, parts: &MessageParts<'_>) -> Arc<Message> {
+        let topic = parts.topic.as_bytes();
+        let topic_len = u16::try_from(topic.len()).unwrap_or(u16::MAX);
+        let topic = &topic[..usize::from(topic_len)];
+        let mut data =
+            Vec::with_capacity(topic.len() + parts.properties.len() + parts.payload.len());
+        data.extend_from_slice(topic);
+        data.extend_from_slice(parts.properties);
+        data.extend_from_slice(parts.payload);
+        Arc::new(Message {
+            id,
+            data: data.into_boxed_slice(),
+            topic_len,
+            properties_len: u32::try_from(parts.properties.len()).unwrap_or(0),
+            qos: parts.qos,
+            retain: parts.retain,
+            expires_at: parts.expires_at,
+            publisher: parts.publisher,
+        })
+    }
+
+    /// Storage name of this message.
+    #[must_use]
+    pub fn id(&self) -> MessageId {
+        self.id
+    }
+
+    /// Topic name.
+    #[must_use]
+    pub fn topic(&self) -> &str {
+        // The bytes came from a `&str`; a cut at 65,535 bytes is the only way to fail.
+        std::str::from_utf8(&self.data[..usize::from(self.topic_len)]).unwrap_or_default()
+    }
+
+    /// Forwardable properties in MQTT 5.0 encoding, without length prefix.
+    #[must_use]
+    pub fn properties(&self) -> &[u8] {
+        let start = usize::from(self.topic_len);
+        &self.data[start..start + self.properties_len as usize]
+    }
+
+    /// Application payload.
+    #[must_use]
+    pub fn payload(&self) -> &[u8] {
+        &self.data[usize::from(self.topic_len) + self.properties_len as usize..]
+    }
+
+    /// Quality of service the publisher used.
+    #[must_use]
+    pub fn qos(&self) -> QoS {
+        self.qos
+    }
+
+    /// The publisher's RETAIN flag.
+    #[must_use]
+    pub fn retain(&self) -> bool {
+        self.retain
+    }
+
+    /// When the message stops being deliverable.
+    #[must_use]
+    pub fn expires_at(&self) -> Option<Timestamp> {
+        self.expires_at
+    }
+
+    /// Session that published it, 0 for the broker itself.
+    #[must_use]
+    pub fn publisher(&self) -> u64 {
+        self.publisher
+    }
+
+    /// Bytes this message counts against queue and retained limits.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.data.len() + size_of::<Message>()
+    }
+
+    /// Whether the message may no longer be delivered at `now`.
+    #[must_use]
+    pub fn is_expired(&self, now: Timestamp) -> bool {
+        self.expires_at.is_some_and(|at| at <= now)
+    }
+
+    /// The parts it was made of.
+    #[must_use]
+    pub fn parts(&self) -> MessageParts<'_> {
+        MessageParts {
+            topic: self.topic(),
+            properties: self.properties(),
+            payload: self.payload(),
+            qos: self.qos,
+            retain: self.retain,
+            expires_at: self.expires_at,
+            publisher: self.publisher,
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! What a transport tells the core of a connection, and the names both use.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// Names a connection within its worker. The transport chooses it and never uses one twice for
+/// different connections within a time in which a notice could still be on its way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Token(pub u64);
+
+/// Names a stream within its connection: the QUIC stream identifier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct StreamKey(pub u64);
+
+impl StreamKey {
+    /// The control stream; the only one of TCP, TLS and WebSocket connections.
+    pub const CONTROL: StreamKey = StreamKey(0);
+}
+
+/// How a connection is carried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum TransportKind {
+    /// Plain TCP.
+    Tcp,
+    /// TLS over TCP.
+    Tls,
+    /// WebSocket over TCP.
+    Ws,
+    /// WebSocket over TLS.
+    Wss,
+    /// QUIC.
+    Quic,
+}
+
+impl TransportKind {
+    /// Every kind, in the order of [`TransportKind::index`].
+    pub const ALL: [TransportKind; 5] = [
+        TransportKind::Tcp,
+        TransportKind::Tls,
+        TransportKind::Ws,
+        TransportKind::Wss,
+        TransportKind::Quic,
+    ];
+
+    /// Its place in [`TransportKind::ALL`].
+    #[must_use]
+    pub fn index(self) -> usize {
+        self as usize
+    }
+
+    /// Its name in logs, metrics and `$SYS`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            TransportKind::Tcp => "tcp",
+            TransportKind::Tls => "tls",
+            TransportKind::Ws => "ws",
+            TransportKind::Wss => "wss",
+            TransportKind::Quic => "quic",
+        }
+    }
+}
+
+impl fmt::Display for TransportKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// What a listener demands of those who connect to it.
+#[derive(Clone, Debug)]
+pub struct ListenerPolicy {
+    /// Its name in logs.
+    pub name: Box<str>,
+    /// Whether clients without credentials are let in.
+    pub allow_anonymous: bool,
+}
+
+/// The other end of a connection, as far as the transport knows it.
+#[derive(Clone, Debug)]
+pub struct Peer {
+    /// Its address when the connection began.
+    pub address: SocketAddr,
+    /// How it came.
+    pub transport: TransportKind,
+    /// Name from a verified client certificate.
+    pub identity: Option<Box<str>>,
+    /// The listener it came through.
+    pub listener: Arc<ListenerPolicy>,
+}
+
+/// State of one QUIC connection's path, for `$SYS` and metrics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TransportStats {
+    /// Smoothed round-trip time in microseconds.
+    pub rtt_us: u64,
+    /// Congestion window in bytes.
+    pub cwnd_bytes: u64,
+    /// Packets sent.
+    pub sent_packets: u64,
+    /// Packets declared lost.
+    pub lost_packets: u64,
+    /// Times the peer's address changed.
+    pub migrations: u32,
+    /// Whether early data was accepted.
+    pub early_data: bool,
+}

@@ -1,0 +1,233 @@
+//! One message on its way to all its receivers.
+//!
+//! It is encoded at most once a protocol version and layout (with or without packet identifier);
+//! for each receiver the bytes are copied and the first byte and the identifier set. The shared
+//! [`Message`] is made only when somebody must remember it: a QoS 0 message to connected
+//! receivers never allocates.
+
+use std::sync::Arc;
+
+use fulmar_mqtt::publish::{PublishHead, encode_header};
+use fulmar_mqtt::{PacketId, QoS, Version};
+
+use crate::broker::Broker;
+use crate::message::{Message, MessageParts};
+use crate::route::Target;
+use crate::session::Session;
+use crate::shard::{Shard, Turn};
+use crate::time::Timestamp;
+
+/// Reusable encodings of the message in hand; lives in its worker.
+#[derive(Debug, Default)]
+pub(crate) struct Parcel {
+    templates: [Template; 4],
+}
+
+#[derive(Debug, Default)]
+struct Template {
+    made: bool,
+    bytes: Vec<u8>,
+    packet_id_at: usize,
+}
+
+/// How one receiver gets it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Terms<'a> {
+    pub(crate) qos: QoS,
+    pub(crate) retain: bool,
+    pub(crate) identifiers: &'a [u32],
+}
+
+/// A message being published.
+#[derive(Debug)]
+pub(crate) struct Publication<'a> {
+    parts: MessageParts<'a>,
+    message: Option<Arc<Message>>,
+    parcel: &'a mut Parcel,
+}
+
+impl<'a> Publication<'a> {
+    pub(crate) fn new(parts: MessageParts<'a>, parcel: &'a mut Parcel) -> Publication<'a> {
+        for template in &mut parcel.templates {
+            template.made = false;
+        }
+        Publication { parts, message: None, parcel }
+    }
+
+    /// One that already has its shared form.
+    pub(crate) fn of(message: &'a Arc<Message>, parcel: &'a mut Parcel) -> Publication<'a> {
+        let mut publication = Publication::new(message.parts(), parcel);
+        publication.message = Some(Arc::clone(message));
+        publication
+    }
+
+    pub(crate) fn parts(&self) -> &MessageParts<'a> {
+        &self.parts
+    }
+
+    /// The shared form, made at the first call.
+    pub(crate) fn message(&mut self, broker: &Broker) -> Arc<Message> {
+        let message =
+            self.message.get_or_insert_with(|| Message::new(broker.next_message_id(), &self.parts));
+        Arc::clone(message)
+    }
+
+    /// Appends the PUBLISH packet for one receiver.
+    pub(crate) fn encode(
+        &mut self,
+        out: &mut Vec<u8>,
+        version: Version,
+        terms: Terms<'_>,
+        packet_id: Option<PacketId>,
+        now: Timestamp,
+    ) {
+        if !terms.identifiers.is_empty() && version == Version::V5 {
+            encode_publish(out, version, &self.parts, terms, packet_id, false, now);
+            return;
+        }
+        let layout = usize::from(version == Version::V5) * 2 + usize::from(packet_id.is_some());
+        let template = &mut self.parcel.templates[layout];
+        if !template.made {
+            template.bytes.clear();
+            let bytes = &mut template.bytes;
+            encode_publish(bytes, version, &self.parts, terms, packet_id, false, now);
+            let tail = self.parts.payload.len();
+            template.packet_id_at = packet_id_place(bytes, self.parts.topic.len());
+            debug_assert!(template.packet_id_at + tail <= template.bytes.len());
+            template.made = true;
+        }
+        let start = out.len();
+        out.extend_from_slice(&template.bytes);
+        out[start] = first_byte(terms.qos, terms.retain);
+        if let Some(packet_id) = packet_id {
+            let at = start + template.packet_id_at;
+            out[at..at + 2].copy_from_slice(&packet_id.get().to_be_bytes());
+        }
+    }
+}
+
+fn first_byte(qos: QoS, retain: bool) -> u8 {
+    0x30 | (qos as u8) << 1 | u8::from(retain)
+}
+
+/// Where the packet identifier lies: behind the fixed header and the topic name.
+fn packet_id_place(packet: &[u8], topic_len: usize) -> usize {
+    let length_bytes = packet[1..].iter().take_while(|byte| **byte & 0x80 != 0).count() + 1;
+    1 + length_bytes + 2 + topic_len
+}
+
+/// Appends a PUBLISH packet with everything written anew.
+pub(crate) fn encode_publish(
+    out: &mut Vec<u8>,
+    version: Version,
+    parts: &MessageParts<'_>,
+    terms: Terms<'_>,
+    packet_id: Option<PacketId>,
+    dup: bool,
+    now: Timestamp,
+) {
+    let message_expiry = parts.expires_at.map(|at| {
+        let left = at.since(now);
+        u32::try_from(left.as_millis().div_ceil(1000)).unwrap_or(u32::MAX)
+    });
+    let head = PublishHead {
+        dup,
+        qos: terms.qos,
+        retain: terms.retain,
+        topic: parts.topic,
+        packet_id,
+        message_expiry,
+        topic_alias: None,
+        subscription_ids: terms.identifiers,
+        raw_properties: parts.properties,
+        payload_len: parts.payload.len(),
+    };
+    encode_header(out, version, &head);
+    out.extend_from_slice(parts.payload);
+}
+
+impl Shard {
+    /// Publishes: sets or clears the retained message if asked to, and delivers to everybody the
+    /// topic reaches. Returns how many took it.
+    pub(crate) fn publish(&mut self, parts: MessageParts<'_>) -> usize {
+        let broker = Arc::clone(&self.turn.broker);
+        let route = self.routes.find(&broker, parts.topic);
+        let mut publication = Publication::new(parts, &mut self.parcel);
+        if parts.retain {
+            self.turn.retain(&mut publication);
+        }
+        let mut taken = 0;
+        for target in &route.targets {
+            taken += usize::from(self.turn.hand_over(&mut publication, target));
+        }
+        for group in &route.shared {
+            let turn = &mut self.turn;
+            let mut first_absent = None;
+            let mut done = false;
+            for member in group.rotation() {
+                if member.session.lock().attachment.is_none() {
+                    first_absent = first_absent.or(Some(member));
+                    continue;
+                }
+                if turn.hand_over(&mut publication, &Target::of(member)) {
+                    done = true;
+                    break;
+                }
+            }
+            if let (false, Some(member)) = (done, first_absent) {
+                done = turn.hand_over(&mut publication, &Target::of(member));
+            }
+            taken += usize::from(done);
+        }
+        if taken == 0 {
+            self.turn.metrics().messages_unroutable.add(1);
+        }
+        taken
+    }
+}
+
+impl Turn {
+    fn hand_over(&mut self, publication: &mut Publication<'_>, target: &Target) -> bool {
+        let parts = publication.parts();
+        if target.no_local && parts.publisher == target.session.key().0 {
+            return false;
+        }
+        let terms = Terms {
+            qos: target.qos.min(parts.qos),
+            retain: parts.retain && target.retain_as_published,
+            identifiers: &target.identifiers,
+        };
+        deliver(self, &target.session, publication, target.flow, terms)
+    }
+
+    /// Sets or clears the topic's retained message; the store's bound decides.
+    fn retain(&mut self, publication: &mut Publication<'_>) {
+        let broker = Arc::clone(&self.broker);
+        let topic = publication.parts().topic;
+        if publication.parts().payload.is_empty() {
+            if broker.retained().write().remove(topic) && !topic.starts_with('$') {
+                self.op(crate::storage::Op::RetainedRemove(topic.into()));
+            }
+            return;
+        }
+        let message = publication.message(&broker);
+        match broker.retained().write().put(Arc::clone(&message), broker.limits()) {
+            Ok(()) if !topic.starts_with('$') => {
+                self.op(crate::storage::Op::RetainedPut(message));
+            }
+            Ok(()) => {}
+            Err(crate::retained::RetainedFull) => self.metrics().retained_refused.add(1),
+        }
+    }
+}
+
+/// Delivers to one flow of one session.
+pub(crate) fn deliver(
+    turn: &mut Turn,
+    session: &Arc<Session>,
+    publication: &mut Publication<'_>,
+    flow: crate::storage::FlowId,
+    terms: Terms<'_>,
+) -> bool {
+    session.lock().deliver(session, turn, publication, flow, terms)
+}

@@ -1,0 +1,169 @@
+//! Retained messages: the last value of each topic, for whoever subscribes later
+//! (MQTT 5.0 section 3.3.1.3).
+//!
+//! Kept in topic order, so that a filter only looks at the topics that share its literal prefix,
+//! and so that a subscription to many topics can be served a few at a time: a cursor remembers the
+//! last topic it gave.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::Arc;
+
+use fulmar_mqtt::QoS;
+use fulmar_mqtt::topic::matches;
+
+use crate::limits::Limits;
+use crate::message::Message;
+use crate::session::Identifiers;
+use crate::time::Timestamp;
+
+/// The topic's message was not kept: a bound was reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RetainedFull;
+
+/// All retained messages.
+#[derive(Debug, Default)]
+pub(crate) struct RetainedStore {
+    by_topic: BTreeMap<Box<str>, Arc<Message>>,
+    bytes: usize,
+}
+
+impl RetainedStore {
+    /// Sets the topic's message.
+    pub(crate) fn put(
+        &mut self,
+        message: Arc<Message>,
+        limits: &Limits,
+    ) -> Result<(), RetainedFull> {
+        let size = message.size();
+        let old = self.by_topic.get(message.topic()).map_or(0, |old| old.size());
+        let full = (old == 0 && self.by_topic.len() >= limits.max_retained_messages)
+            || self.bytes - old + size > limits.max_retained_bytes;
+        if full {
+            return Err(RetainedFull);
+        }
+        self.bytes = self.bytes - old + size;
+        self.by_topic.insert(message.topic().into(), message);
+        Ok(())
+    }
+
+    /// Clears the topic; returns whether it had a message.
+    pub(crate) fn remove(&mut self, topic: &str) -> bool {
+        match self.by_topic.remove(topic) {
+            Some(old) => {
+                self.bytes -= old.size();
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Number of retained messages.
+    pub(crate) fn len(&self) -> usize {
+        self.by_topic.len()
+    }
+
+    /// Bytes they count for.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Topics whose message is past its expiry at `now`, at most `most`.
+    pub(crate) fn expired(&self, now: Timestamp, most: usize) -> Vec<Box<str>> {
+        let old = self.by_topic.values().filter(|message| message.is_expired(now));
+        old.take(most).map(|message| message.topic().into()).collect()
+    }
+
+    /// The next message for `cursor`, looking at no more than `budget` topics.
+    fn next(&self, cursor: &mut RetainedCursor, budget: &mut usize) -> Option<Arc<Message>> {
+        if !cursor.filter.contains(['+', '#']) {
+            cursor.done = true;
+            return self.by_topic.get(&*cursor.filter).map(Arc::clone);
+        }
+        let prefix = literal_prefix(&cursor.filter);
+        let start = match &cursor.after {
+            Some(topic) => Bound::Excluded(&**topic),
+            None => Bound::Included(prefix),
+        };
+        for (topic, message) in self.by_topic.range::<str, _>((start, Bound::Unbounded)) {
+            if !topic.starts_with(prefix) {
+                break;
+            }
+            if *budget == 0 {
+                return None;
+            }
+            *budget -= 1;
+            cursor.after = Some(topic.clone());
+            if matches(&cursor.filter, topic) {
+                return Some(Arc::clone(message));
+            }
+        }
+        cursor.done = true;
+        None
+    }
+}
+
+/// The part of a filter before its first wildcard. `sport/#` also matches `sport`, so the slash
+/// before a `#` is not part of it.
+fn literal_prefix(filter: &str) -> &str {
+    let end = filter.find(['+', '#']).unwrap_or(filter.len());
+    let prefix = &filter[..end];
+    if filter[end..].starts_with('#') { prefix.strip_suffix('/').unwrap_or(prefix) } else { prefix }
+}
+
+/// A subscription's progress through the retained messages it is owed.
+#[derive(Debug)]
+pub(crate) struct RetainedCursor {
+    filter: Box<str>,
+    after: Option<Box<str>>,
+    done: bool,
+    /// Highest quality of service the subscription takes.
+    pub(crate) qos: QoS,
+    /// Subscription identifier to send along.
+    pub(crate) identifiers: Identifiers,
+    /// No Local: skip what this session published itself.
+    pub(crate) skip_publisher: Option<u64>,
+}
+
+impl RetainedCursor {
+    pub(crate) fn new(
+        filter: &str,
+        qos: QoS,
+        identifiers: Identifiers,
+        skip_publisher: Option<u64>,
+    ) -> RetainedCursor {
+        RetainedCursor {
+            filter: filter.into(),
+            after: None,
+            done: false,
+            qos,
+            identifiers,
+            skip_publisher,
+        }
+    }
+
+    /// The next message that is still deliverable; looks at no more than `budget` topics, and
+    /// takes those from it.
+    pub(crate) fn next(
+        &mut self,
+        store: &RetainedStore,
+        now: Timestamp,
+        budget: &mut usize,
+    ) -> Option<Arc<Message>> {
+        while !self.done {
+            let message = store.next(self, budget);
+            let Some(message) = message else {
+                return None;
+            };
+            if !message.is_expired(now) && self.skip_publisher != Some(message.publisher()) {
+                return Some(message);
+            }
+        }
+        None
+    }
+
+    /// Whether everything has been given.
+    pub(crate) fn is_done(&self) -> bool {
+        self.done
+    }
+}

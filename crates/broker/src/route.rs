@@ -1,0 +1,117 @@
+//! Which sessions a topic reaches, remembered by each worker.
+//!
+//! A publisher sends to the same few topics again and again; the walk through the tree and the
+//! merging of overlapping subscriptions happen once a topic and tree generation.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use fulmar_mqtt::QoS;
+use rustc_hash::FxHashMap;
+
+use crate::broker::Broker;
+use crate::session::{Identifiers, Session};
+use crate::storage::FlowId;
+use crate::tree::{Matches, SharedGroup, Subscriber};
+
+/// One receiver of a topic: a flow of a session, its overlapping subscriptions merged into the one
+/// delivery that MQTT 5.0 section 3.3.4 allows, at the highest quality of service among them.
+#[derive(Debug)]
+pub(crate) struct Target {
+    pub(crate) session: Arc<Session>,
+    pub(crate) flow: FlowId,
+    pub(crate) qos: QoS,
+    pub(crate) no_local: bool,
+    pub(crate) retain_as_published: bool,
+    pub(crate) identifiers: Identifiers,
+}
+
+impl Target {
+    pub(crate) fn of(subscriber: &Subscriber) -> Target {
+        Target {
+            session: Arc::clone(&subscriber.session),
+            flow: subscriber.flow,
+            qos: subscriber.qos,
+            no_local: subscriber.no_local,
+            retain_as_published: subscriber.retain_as_published,
+            identifiers: subscriber.identifier.into_iter().collect(),
+        }
+    }
+
+    fn merge(&mut self, other: &Subscriber) {
+        if other.qos > self.qos {
+            self.qos = other.qos;
+        }
+        self.no_local &= other.no_local;
+        self.retain_as_published |= other.retain_as_published;
+        self.identifiers.extend(other.identifier);
+    }
+}
+
+/// Everything a topic reaches.
+#[derive(Debug)]
+pub(crate) struct Route {
+    generation: u64,
+    pub(crate) targets: Box<[Target]>,
+    pub(crate) shared: Box<[Arc<SharedGroup>]>,
+}
+
+impl Route {
+    fn new(generation: u64, matches: Matches) -> Route {
+        let mut targets: Vec<Target> = Vec::with_capacity(matches.plain.len());
+        let mut places = FxHashMap::default();
+        for subscriber in &matches.plain {
+            let place = (subscriber.session.key(), subscriber.flow);
+            match places.entry(place) {
+                std::collections::hash_map::Entry::Occupied(at) => {
+                    let at: &usize = at.get();
+                    targets[*at].merge(subscriber);
+                }
+                std::collections::hash_map::Entry::Vacant(free) => {
+                    free.insert(targets.len());
+                    targets.push(Target::of(subscriber));
+                }
+            }
+        }
+        Route {
+            generation,
+            targets: targets.into_boxed_slice(),
+            shared: matches.shared.into_boxed_slice(),
+        }
+    }
+}
+
+/// A worker's memory of routes.
+#[derive(Debug, Default)]
+pub(crate) struct RouteCache {
+    routes: FxHashMap<Box<str>, Arc<Route>>,
+}
+
+impl RouteCache {
+    /// The topic's route as of now.
+    pub(crate) fn find(&mut self, broker: &Broker, topic: &str) -> Arc<Route> {
+        let generation = broker.tree_generation().load(Ordering::Acquire);
+        if let Some(route) = self.routes.get(topic)
+            && route.generation == generation
+        {
+            return Arc::clone(route);
+        }
+        let (generation, matches) = {
+            let tree = broker.tree().read();
+            // Read under the lock: a change made since would have given another number.
+            (broker.tree_generation().load(Ordering::Acquire), tree.matches(topic))
+        };
+        let route = Arc::new(Route::new(generation, matches));
+        if self.routes.len() >= broker.limits().max_cached_routes {
+            self.routes.clear();
+        }
+        self.routes.insert(topic.into(), Arc::clone(&route));
+        route
+    }
+
+    /// Forgets routes of an older tree, which keep ended sessions alive.
+    pub(crate) fn forget_stale(&mut self, broker: &Broker) {
+        let generation = broker.tree_generation().load(Ordering::Acquire);
+        self.routes.retain(|_, route| route.generation == generation);
+    }
+}

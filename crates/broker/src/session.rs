@@ -1,0 +1,276 @@
+//! A session: what the broker remembers of a client, connected or not (MQTT 5.0 section 4.1).
+//!
+//! A session belongs to no thread. Whoever has something for it takes its lock for the length of
+//! one delivery; the worker that owns its connection takes it once a flush. Inside a session lie
+//! its flows: the control flow, which is all a TCP client has, and one a QUIC data stream. Packet
+//! identifiers, in-flight messages and the outgoing queue are a flow's own; subscriptions belong to
+//! the session and name the flow on which they deliver.
+//!
+//! Lock order: registry, session, then tree or retained messages. Nobody holds two sessions.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use fulmar_mqtt::session::{Inbound, Outbound};
+use fulmar_mqtt::{PacketId, QoS, Version};
+use parking_lot::{Mutex, MutexGuard};
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+
+use crate::limits::Limits;
+use crate::message::Message;
+use crate::peer::{StreamKey, Token};
+use crate::retained::RetainedCursor;
+use crate::storage::{FlowId, Position, SessionKey};
+use crate::time::Timestamp;
+use crate::will::Will;
+
+/// A client's session. Shared by the subscription tree, the registry and its connection.
+#[derive(Debug)]
+pub(crate) struct Session {
+    key: SessionKey,
+    client_id: Box<str>,
+    state: Mutex<SessionState>,
+}
+
+impl Session {
+    pub(crate) fn new(key: SessionKey, client_id: &str, limits: &Limits) -> Arc<Session> {
+        Arc::new(Session {
+            key,
+            client_id: client_id.into(),
+            state: Mutex::new(SessionState::new(limits)),
+        })
+    }
+
+    pub(crate) fn key(&self) -> SessionKey {
+        self.key
+    }
+
+    pub(crate) fn client_id(&self) -> &str {
+        &self.client_id
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, SessionState> {
+        self.state.lock()
+    }
+}
+
+/// Where a session's connection lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Attachment {
+    pub(crate) shard: u16,
+    pub(crate) token: Token,
+}
+
+/// A subscription as its session remembers it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SessionSubscription {
+    pub(crate) flow: FlowId,
+    pub(crate) options: u8,
+    pub(crate) identifier: Option<u32>,
+}
+
+#[derive(Debug)]
+pub(crate) struct SessionState {
+    pub(crate) attachment: Option<Attachment>,
+    pub(crate) version: Version,
+    /// Its records are in storage.
+    pub(crate) durable: bool,
+    /// Removed from the registry; nothing may be delivered or subscribed any more.
+    pub(crate) ended: bool,
+    pub(crate) username: Option<Box<str>>,
+    pub(crate) expiry_interval_s: u32,
+    pub(crate) expires_at: Timestamp,
+    /// Largest packet the client takes, in bytes.
+    pub(crate) max_packet_bytes: u32,
+    /// In-flight window of each flow: the client's receive maximum within our own limit.
+    pub(crate) window: u16,
+    next_position: u64,
+    /// Messages and bytes in all flows' queues, not counting those in flight.
+    pub(crate) queued_messages: usize,
+    pub(crate) queued_bytes: usize,
+    pub(crate) flows: SmallVec<[Flow; 1]>,
+    pub(crate) subscriptions: FxHashMap<Box<str>, SessionSubscription>,
+    pub(crate) will: Option<Box<Will>>,
+    /// When the broker looks after this session next; see [`crate::chores`].
+    pub(crate) chore_at: Option<Timestamp>,
+    /// When the will of a lost connection is due.
+    pub(crate) will_at: Option<Timestamp>,
+}
+
+impl SessionState {
+    fn new(limits: &Limits) -> SessionState {
+        SessionState {
+            attachment: None,
+            version: Version::V5,
+            durable: false,
+            ended: false,
+            username: None,
+            expiry_interval_s: 0,
+            expires_at: Timestamp::NEVER,
+            max_packet_bytes: u32::MAX,
+            window: limits.max_in_flight,
+            next_position: 0,
+            queued_messages: 0,
+            queued_bytes: 0,
+            flows: SmallVec::from_buf([Flow::new(FlowId::CONTROL, limits.max_in_flight)]),
+            subscriptions: FxHashMap::default(),
+            will: None,
+            chore_at: None,
+            will_at: None,
+        }
+    }
+
+    pub(crate) fn next_position(&mut self) -> Position {
+        self.next_position += 1;
+        Position(self.next_position)
+    }
+
+    /// Continues positions above one that was restored.
+    pub(crate) fn seen_position(&mut self, position: Position) {
+        self.next_position = self.next_position.max(position.0);
+    }
+
+    pub(crate) fn flow_index(&self, id: FlowId) -> Option<usize> {
+        self.flows.iter().position(|flow| flow.id == id)
+    }
+
+    pub(crate) fn flow_mut(&mut self, id: FlowId) -> Option<&mut Flow> {
+        self.flows.iter_mut().find(|flow| flow.id == id)
+    }
+
+    /// Whether `at` is this session's connection now: false for one that was taken over.
+    pub(crate) fn is_attached(&self, at: Attachment) -> bool {
+        self.attachment == Some(at)
+    }
+
+    /// Whether a message that cannot be sent now is worth keeping.
+    pub(crate) fn keeps_messages(&self) -> bool {
+        !self.ended && (self.attachment.is_some() || self.expiry_interval_s > 0)
+    }
+}
+
+/// One ordered exchange inside a session: the control stream, or a data stream.
+#[derive(Debug)]
+pub(crate) struct Flow {
+    pub(crate) id: FlowId,
+    /// The stream it runs on now.
+    pub(crate) stream: Option<StreamKey>,
+    /// Its connection has been told that there is output.
+    pub(crate) ready: bool,
+    /// Sent and not yet acknowledged, in order.
+    pub(crate) outbound: Outbound<Held>,
+    /// QoS 2 identifiers received and not yet released.
+    pub(crate) inbound: Inbound,
+    /// Not yet sent, in order.
+    pub(crate) queue: VecDeque<Held>,
+    /// Encoded packets for the connection to take.
+    pub(crate) outbox: Vec<u8>,
+    /// What most flows never need.
+    pub(crate) rare: Option<Box<FlowExtras>>,
+}
+
+/// The seldom used part of a flow.
+#[derive(Debug, Default)]
+pub(crate) struct FlowExtras {
+    /// In-flight identifiers to send again after a reconnection, in order.
+    pub(crate) resend: VecDeque<PacketId>,
+    /// Retained messages still to be sent for new subscriptions.
+    pub(crate) retained: VecDeque<RetainedCursor>,
+    /// Set for the draft's persistent flows.
+    pub(crate) persistence: Option<FlowPersistence>,
+}
+
+/// A persistent flow's terms (draft sections 9.7 and 9.8).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FlowPersistence {
+    pub(crate) expiry_s: u64,
+    pub(crate) expires_at: Timestamp,
+}
+
+impl Flow {
+    pub(crate) fn new(id: FlowId, window: u16) -> Flow {
+        Flow {
+            id,
+            stream: None,
+            ready: false,
+            outbound: Outbound::new(window),
+            inbound: Inbound::new(),
+            queue: VecDeque::new(),
+            outbox: Vec::new(),
+            rare: None,
+        }
+    }
+
+    pub(crate) fn rare(&mut self) -> &mut FlowExtras {
+        self.rare.get_or_insert_default()
+    }
+
+    pub(crate) fn persistence(&self) -> Option<FlowPersistence> {
+        self.rare.as_ref().and_then(|rare| rare.persistence)
+    }
+
+    /// Whether messages wait that must go out before a new one may.
+    pub(crate) fn has_waiting(&self) -> bool {
+        !self.queue.is_empty() || self.rare.as_ref().is_some_and(|rare| !rare.resend.is_empty())
+    }
+
+    /// Whether [`Flow::outbox`] could be refilled.
+    pub(crate) fn has_more(&self) -> bool {
+        self.has_waiting() || self.rare.as_ref().is_some_and(|rare| !rare.retained.is_empty())
+    }
+
+    /// Whether refilling [`Flow::outbox`] would put something into it now.
+    pub(crate) fn can_refill(&self) -> bool {
+        let room = !self.outbound.is_full();
+        let rare = self.rare.as_ref();
+        let owed = |rare: &FlowExtras| {
+            let next = rare.retained.front();
+            next.is_some_and(|cursor| room || cursor.qos == QoS::AtMostOnce)
+        };
+        rare.is_some_and(|rare| !rare.resend.is_empty())
+            || (room && !self.queue.is_empty())
+            || (self.queue.is_empty() && rare.is_some_and(|rare| owed(rare)))
+    }
+
+    /// Puts the flow on a stream of a new connection: whatever was encoded for the old one is
+    /// gone, and everything unacknowledged is to be sent again ([MQTT-4.4.0-1]).
+    pub(crate) fn attach(&mut self, stream: StreamKey, window: u16) {
+        self.stream = Some(stream);
+        self.ready = false;
+        self.outbox = Vec::new();
+        self.outbound.set_window(window);
+        let resend: VecDeque<PacketId> =
+            self.outbound.replay().map(|replay| replay.packet_id()).collect();
+        if !resend.is_empty() || self.rare.is_some() {
+            self.rare().resend = resend;
+        }
+    }
+
+    /// Takes the flow off its stream.
+    pub(crate) fn detach(&mut self) {
+        self.stream = None;
+        self.ready = false;
+        self.outbox = Vec::new();
+        if let Some(rare) = &mut self.rare {
+            rare.resend = VecDeque::new();
+            rare.retained = VecDeque::new();
+        }
+    }
+}
+
+/// A message on its way to one receiver.
+#[derive(Clone, Debug)]
+pub(crate) struct Held {
+    pub(crate) message: Arc<Message>,
+    pub(crate) position: Position,
+    pub(crate) identifiers: Identifiers,
+    pub(crate) qos: QoS,
+    pub(crate) retain: bool,
+    /// QoS 2 of a durable session: false until storage knows its packet identifier, and so until
+    /// it may be sent.
+    pub(crate) sendable: bool,
+}
+
+/// Subscription identifiers of one delivery; nearly always none or one.
+pub(crate) type Identifiers = SmallVec<[u32; 2]>;

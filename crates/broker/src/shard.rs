@@ -1,0 +1,297 @@
+//! A worker's view of the broker: what one thread owns, and what one turn of its loop gathers.
+//!
+//! A turn: the shell takes in bytes, which may append to sessions of any worker, to the storage
+//! batch and to the ready lists; [`Shard::take_notices`] then says which of this worker's
+//! connections have something to send; [`Shard::end_turn`] hands the storage batch over and tells
+//! the other workers. What waits for storage is released in the turn after its commit.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use fulmar_mqtt::PacketId;
+
+use crate::broker::Broker;
+use crate::limits::Limits;
+use crate::mailbox::Mail;
+use crate::metrics::ShardMetrics;
+use crate::notice::Notice;
+use crate::peer::Token;
+use crate::publish::Parcel;
+use crate::route::RouteCache;
+use crate::session::{Attachment, Session};
+use crate::storage::{FlowId, Op, Position, Seq};
+use crate::time::Timestamp;
+
+/// Buffers kept for reuse, and the largest worth keeping.
+const POOLED_BUFFERS: usize = 256;
+const POOLED_BUFFER_BYTES: usize = 64 * 1024;
+
+/// Numbers the turns of one worker; something durable waits for the end of its turn.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct TurnNumber(pub(crate) u64);
+
+/// Something that may happen once its turn's batch is durable.
+#[derive(Debug)]
+pub(crate) enum Waiter {
+    /// A connection has acknowledgements to send.
+    Acknowledge(Token),
+    /// A QoS 2 message may be sent under its now durable identifier.
+    Send(Arc<Session>, FlowId, PacketId, Position),
+}
+
+/// A worker's part of the broker. One a thread; every call of the core takes it.
+#[derive(Debug)]
+pub struct Shard {
+    pub(crate) routes: RouteCache,
+    pub(crate) parcel: Parcel,
+    pub(crate) turn: Turn,
+    spare_mail: Vec<Mail>,
+}
+
+/// What a turn gathers; apart from [`Shard`] so that a cached route can be read meanwhile.
+#[derive(Debug)]
+pub(crate) struct Turn {
+    pub(crate) broker: Arc<Broker>,
+    pub(crate) index: usize,
+    pub(crate) now: Timestamp,
+    number: TurnNumber,
+    ready: Vec<(Token, Notice)>,
+    outgoing: Vec<Vec<Mail>>,
+    batch: Vec<Op>,
+    submitted: VecDeque<(TurnNumber, Seq)>,
+    waiters: VecDeque<(TurnNumber, Waiter)>,
+    durable: TurnNumber,
+    pool: Vec<Vec<u8>>,
+}
+
+impl Shard {
+    /// The part of worker `index`; `wake` interrupts its sleep from another thread.
+    ///
+    /// # Panics
+    /// If `index` is not below the number of workers the broker was made for.
+    #[must_use]
+    pub fn new(
+        broker: Arc<Broker>,
+        index: usize,
+        now: Timestamp,
+        wake: Arc<dyn Fn() + Send + Sync>,
+    ) -> Shard {
+        let workers = broker.mailboxes().len();
+        assert!(index < workers, "worker {index} of {workers}");
+        broker.mailboxes()[index].set_wake(Box::new(move || wake()));
+        Shard {
+            routes: RouteCache::default(),
+            parcel: Parcel::default(),
+            turn: Turn {
+                broker,
+                index,
+                now,
+                number: TurnNumber(1),
+                ready: Vec::new(),
+                outgoing: (0..workers).map(|_| Vec::new()).collect(),
+                batch: Vec::new(),
+                submitted: VecDeque::new(),
+                waiters: VecDeque::new(),
+                durable: TurnNumber(0),
+                pool: Vec::new(),
+            },
+            spare_mail: Vec::new(),
+        }
+    }
+
+    /// Tells the time; once a turn.
+    pub fn set_now(&mut self, now: Timestamp) {
+        self.turn.now = now;
+    }
+
+    /// The time it was told last.
+    #[must_use]
+    pub fn now(&self) -> Timestamp {
+        self.turn.now
+    }
+
+    /// The broker this is a part of.
+    #[must_use]
+    pub fn broker(&self) -> &Arc<Broker> {
+        &self.turn.broker
+    }
+
+    /// This worker's counters.
+    #[must_use]
+    pub fn metrics(&self) -> &ShardMetrics {
+        self.turn.metrics()
+    }
+
+    /// Appends what this worker's connections should be told: hand each to
+    /// [`crate::Connection::notice`], then flush that connection. Call until it gives nothing.
+    pub fn take_notices(&mut self, out: &mut Vec<(Token, Notice)>) {
+        self.turn.release_durable();
+        let mut mail = std::mem::take(&mut self.spare_mail);
+        self.turn.broker.mailboxes()[self.turn.index].take(&mut mail);
+        out.extend(mail.drain(..).map(Notice::from_mail));
+        self.spare_mail = mail;
+        out.append(&mut self.turn.ready);
+    }
+
+    /// Ends a turn: hands the storage batch over and tells the other workers what is theirs.
+    pub fn end_turn(&mut self) {
+        self.turn.end();
+    }
+
+    /// Says that this worker is about to sleep; false when it must not, because mail has come.
+    #[must_use]
+    pub fn before_sleep(&mut self) -> bool {
+        if !self.turn.ready.is_empty() {
+            return false;
+        }
+        let broker = &self.turn.broker;
+        let mailbox = &broker.mailboxes()[self.turn.index];
+        if !mailbox.fall_asleep() {
+            return false;
+        }
+        // A commit between the last look and falling asleep would have found us awake.
+        let front = self.turn.submitted.front();
+        if front.is_some_and(|(_, seq)| broker.storage().committed() >= *seq) {
+            mailbox.wake_up();
+            return false;
+        }
+        true
+    }
+
+    /// Says that this worker is up again.
+    pub fn after_sleep(&mut self) {
+        self.turn.broker.mailboxes()[self.turn.index].wake_up();
+    }
+
+    /// When [`Shard::on_deadline`] wants to be called; only the first worker keeps house.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Timestamp> {
+        (self.turn.index == 0).then(|| self.turn.broker.next_chore())
+    }
+
+    /// Does the housekeeping that is due: session expiry, delayed wills, `$SYS`.
+    pub fn on_deadline(&mut self) {
+        if self.turn.index == 0 {
+            crate::chores::run(self);
+        }
+    }
+
+    /// An empty buffer, perhaps with capacity.
+    #[must_use]
+    pub fn buffer(&mut self) -> Vec<u8> {
+        self.turn.buffer()
+    }
+
+    /// Takes a buffer back.
+    pub fn recycle(&mut self, buffer: Vec<u8>) {
+        self.turn.recycle(buffer);
+    }
+}
+
+impl Turn {
+    pub(crate) fn limits(&self) -> &Limits {
+        self.broker.limits()
+    }
+
+    pub(crate) fn metrics(&self) -> &ShardMetrics {
+        self.broker.metrics().shard(self.index)
+    }
+
+    pub(crate) fn attachment(&self, token: Token) -> Attachment {
+        // Workers are counted in cores; the broker refuses to be made for more than u16::MAX.
+        Attachment { shard: u16::try_from(self.index).unwrap_or(u16::MAX), token }
+    }
+
+    /// Tells the connection at `at` that its session has output.
+    pub(crate) fn ready(&mut self, at: Attachment) {
+        self.tell(at, Mail::Ready(at.token));
+    }
+
+    /// Puts mail for a connection on its way; it leaves at the end of the turn.
+    pub(crate) fn tell(&mut self, at: Attachment, mail: Mail) {
+        let shard = usize::from(at.shard);
+        if shard == self.index {
+            self.ready.push(Notice::from_mail(mail));
+        } else {
+            self.outgoing[shard].push(mail);
+        }
+    }
+
+    /// Appends to the storage batch.
+    pub(crate) fn op(&mut self, op: Op) {
+        self.batch.push(op);
+    }
+
+    /// Number of operations in the batch so far: whether something was stored since.
+    pub(crate) fn batch_len(&self) -> usize {
+        self.batch.len()
+    }
+
+    /// Registers something to happen when all that this turn stores is durable, and says which
+    /// turn that is.
+    pub(crate) fn when_durable(&mut self, waiter: Waiter) -> TurnNumber {
+        self.waiters.push_back((self.number, waiter));
+        self.number
+    }
+
+    /// The newest turn whose batch is durable.
+    pub(crate) fn durable(&self) -> TurnNumber {
+        self.durable
+    }
+
+    /// Whether storage is so far behind that publishers must wait.
+    pub(crate) fn storage_is_behind(&self) -> bool {
+        self.broker.storage().backlog() > self.limits().max_storage_backlog
+    }
+
+    pub(crate) fn buffer(&mut self) -> Vec<u8> {
+        self.pool.pop().unwrap_or_default()
+    }
+
+    pub(crate) fn recycle(&mut self, mut buffer: Vec<u8>) {
+        let capacity = buffer.capacity();
+        if capacity == 0 || capacity > POOLED_BUFFER_BYTES || self.pool.len() >= POOLED_BUFFERS {
+            return;
+        }
+        buffer.clear();
+        self.pool.push(buffer);
+    }
+
+    fn end(&mut self) {
+        if !self.batch.is_empty() || self.waiters.back().is_some_and(|w| w.0 == self.number) {
+            let seq = self.broker.storage().submit(&mut self.batch);
+            self.submitted.push_back((self.number, seq));
+            self.number.0 += 1;
+        }
+        for (mailbox, mail) in self.broker.mailboxes().iter().zip(&mut self.outgoing) {
+            mailbox.post(mail);
+        }
+    }
+
+    /// Lets go what waited for commits that have happened.
+    fn release_durable(&mut self) {
+        if self.submitted.is_empty() {
+            return;
+        }
+        let committed = self.broker.storage().committed();
+        while let Some(&(turn, seq)) = self.submitted.front()
+            && seq <= committed
+        {
+            self.durable = turn;
+            self.submitted.pop_front();
+        }
+        while let Some((turn, _)) = self.waiters.front()
+            && *turn <= self.durable
+        {
+            match self.waiters.pop_front() {
+                Some((_, Waiter::Acknowledge(token))) => {
+                    self.ready.push((token, Notice::durable()));
+                }
+                Some((_, Waiter::Send(session, flow, packet_id, position))) => {
+                    session.lock().release(self, flow, packet_id, position);
+                }
+                None => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! What the broker asks of durable storage, as data: operations, group commit, restored state.
+//!
+//! The core appends [`Op`]s to a batch while it handles input and submits the batch once a turn of
+//! its loop. Storage commits batches in groups and says how far it has come by a [`Seq`]; whatever
+//! must not happen before it is durable (PUBACK, PUBREC, PUBCOMP, sending a QoS 2 message, PUBREL)
+//! waits for its batch's number. All operations of one batch become durable together or not at all.
+//!
+//! Nothing here touches a disk; `fulmar-store` implements [`Storage`] over SQLite.
+
+use std::sync::Arc;
+
+use fulmar_mqtt::{PacketId, QoS};
+
+use crate::message::Message;
+use crate::time::Timestamp;
+
+/// Number of a submitted batch; they become durable in order. 0 means "already durable".
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Seq(pub u64);
+
+/// Names a session for the life of the store; never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SessionKey(pub u64);
+
+/// A flow inside a session: 0 is the control flow, others are the draft's flow identifiers
+/// (QUIC varints, below 2^62).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FlowId(pub u64);
+
+impl FlowId {
+    /// The flow of the control stream, the only one of a TCP connection.
+    pub const CONTROL: FlowId = FlowId(0);
+}
+
+/// Place of a message in a flow's outgoing order; grows within a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Position(pub u64);
+
+/// A persistent session as it is stored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionRecord {
+    /// Its key.
+    pub key: SessionKey,
+    /// MQTT client identifier.
+    pub client_id: Box<str>,
+    /// Authenticated user name, for access checks of later deliveries.
+    pub username: Option<Box<str>>,
+    /// Session expiry interval in seconds; `u32::MAX` never expires.
+    pub expiry_interval_s: u32,
+    /// When it expires if nobody connects; `None` while connected.
+    pub expires_at: Option<Timestamp>,
+}
+
+/// A subscription of a persistent session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SubscriptionRecord {
+    /// Session it belongs to.
+    pub session: SessionKey,
+    /// Flow on which deliveries go out.
+    pub flow: FlowId,
+    /// Full filter, `$share/group/…` included.
+    pub filter: Box<str>,
+    /// Subscription options byte (MQTT 5.0 section 3.8.3.1).
+    pub options: u8,
+    /// Subscription identifier, if the client gave one.
+    pub identifier: Option<u32>,
+}
+
+/// How a queued message is to be delivered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Delivery {
+    /// Quality of service of this delivery.
+    pub qos: QoS,
+    /// RETAIN flag of this delivery.
+    pub retain: bool,
+    /// Subscription identifiers to send.
+    pub identifiers: Box<[u32]>,
+}
+
+/// How far a stored delivery has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// Not sent yet, no packet identifier.
+    Queued,
+    /// Sent (or about to be) under this packet identifier.
+    Sent(PacketId),
+    /// QoS 2: PUBREC has come; PUBREL is out or about to be.
+    Released(PacketId),
+}
+
+/// One change to durable state.
+#[derive(Clone, Debug)]
+pub enum Op {
+    /// Inserts or replaces a session.
+    SessionPut(SessionRecord),
+    /// Removes a session with its flows, subscriptions and queues.
+    SessionRemove(SessionKey),
+    /// Inserts or replaces a persistent flow; `expiry_s` counts from the loss of its stream.
+    FlowPut {
+        /// Session it belongs to.
+        session: SessionKey,
+        /// Its identifier.
+        flow: FlowId,
+        /// The draft's flow flags byte.
+        flags: u8,
+        /// Flow expiry interval in seconds.
+        expiry_s: u64,
+    },
+    /// Removes a flow with its queue, inbound identifiers and subscriptions.
+    FlowRemove {
+        /// Session it belongs to.
+        session: SessionKey,
+        /// Its identifier.
+        flow: FlowId,
+    },
+    /// Inserts or replaces the subscription of this session to this filter.
+    SubscriptionPut(SubscriptionRecord),
+    /// Removes a subscription.
+    SubscriptionRemove {
+        /// Session it belongs to.
+        session: SessionKey,
+        /// Full filter.
+        filter: Box<str>,
+    },
+    /// Appends a message to a flow's outgoing queue. The message itself is stored once however
+    /// many queues hold it.
+    Enqueue {
+        /// Session that will receive it.
+        session: SessionKey,
+        /// Flow it goes out on.
+        flow: FlowId,
+        /// Its place in the order.
+        position: Position,
+        /// The message.
+        message: Arc<Message>,
+        /// How it is delivered.
+        delivery: Delivery,
+        /// Queued, or already given a packet identifier.
+        progress: Progress,
+    },
+    /// Records how far a queued message has come.
+    Advance {
+        /// Session that receives it.
+        session: SessionKey,
+        /// Flow it goes out on.
+        flow: FlowId,
+        /// Its place in the order.
+        position: Position,
+        /// The new state.
+        progress: Progress,
+    },
+    /// Removes a delivered, dropped or expired message from a queue.
+    Dequeue {
+        /// Session that received it.
+        session: SessionKey,
+        /// Flow it went out on.
+        flow: FlowId,
+        /// Its place in the order.
+        position: Position,
+    },
+    /// Remembers a QoS 2 packet identifier received from a client and not yet released.
+    InboundReceived {
+        /// Session that sent it.
+        session: SessionKey,
+        /// Flow it came on.
+        flow: FlowId,
+        /// Its packet identifier.
+        packet_id: PacketId,
+    },
+    /// Forgets it: PUBREL has come.
+    InboundReleased {
+        /// Session that sent it.
+        session: SessionKey,
+        /// Flow it came on.
+        flow: FlowId,
+        /// Its packet identifier.
+        packet_id: PacketId,
+    },
+    /// Sets the retained message of its topic.
+    RetainedPut(Arc<Message>),
+    /// Clears a topic's retained message.
+    RetainedRemove(Box<str>),
+}
+
+/// A stored delivery, as restored.
+#[derive(Clone, Debug)]
+pub struct QueuedRecord {
+    /// Session that will receive it.
+    pub session: SessionKey,
+    /// Flow it goes out on.
+    pub flow: FlowId,
+    /// Its place in the order.
+    pub position: Position,
+    /// The message, shared between the queues that hold it.
+    pub message: Arc<Message>,
+    /// How it is delivered.
+    pub delivery: Delivery,
+    /// How far it had come.
+    pub progress: Progress,
+}
+
+/// Everything storage holds, read once at start.
+#[derive(Debug, Default)]
+pub struct Restored {
+    /// Sessions.
+    pub sessions: Vec<SessionRecord>,
+    /// Persistent flows: session, flow, flags, expiry in seconds.
+    pub flows: Vec<(SessionKey, FlowId, u8, u64)>,
+    /// Subscriptions.
+    pub subscriptions: Vec<SubscriptionRecord>,
+    /// Outgoing queues, by session, flow and position ascending.
+    pub queued: Vec<QueuedRecord>,
+    /// QoS 2 packet identifiers received and not released.
+    pub inbound: Vec<(SessionKey, FlowId, PacketId)>,
+    /// Retained messages.
+    pub retained: Vec<Arc<Message>>,
+    /// Largest message number ever stored; new ones continue above it.
+    pub last_message_id: u64,
+    /// Largest session key ever stored; new ones continue above it.
+    pub last_session_key: u64,
+}
+
+/// Durable storage as the broker sees it.
+pub trait Storage: Send + Sync {
+    /// Hands over a batch, in order with all earlier ones of this caller, and empties it. Never
+    /// waits for the disk; the batch is durable once [`Storage::committed`] reaches the returned
+    /// number. An empty batch returns the number of the newest batch handed over so far.
+    fn submit(&self, batch: &mut Vec<Op>) -> Seq;
+
+    /// Number up to which everything is durable.
+    fn committed(&self) -> Seq;
+
+    /// Bytes or operations handed over and not yet durable; the broker stops reading from
+    /// publishers while this is above its limit.
+    fn backlog(&self) -> usize;
+
+    /// Set once when storage can no longer write (disk full, I/O error): nothing more will be
+    /// committed, and the broker refuses what needs durability. The text says why.
+    fn failure(&self) -> Option<String>;
+}
+
+/// Storage that keeps nothing: every batch counts as durable at once. For brokers without
+/// persistence and for tests.
+#[derive(Debug, Default)]
+pub struct NoStorage;
+
+impl Storage for NoStorage {
+    fn submit(&self, batch: &mut Vec<Op>) -> Seq {
+        batch.clear();
+        Seq(0)
+    }
+
+    fn committed(&self) -> Seq {
+        Seq(0)
+    }
+
+    fn backlog(&self) -> usize {
+        0
+    }
+
+    fn failure(&self) -> Option<String> {
+        None
+    }
+}

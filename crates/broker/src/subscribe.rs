@@ -1,0 +1,107 @@
+//! Adding and removing a session's subscriptions, in the session, the tree and storage at once
+//! (MQTT 5.0 sections 3.8 and 3.10).
+
+use std::sync::Arc;
+
+use fulmar_mqtt::packet::{RetainHandling, SubscribeOptions};
+use fulmar_mqtt::topic::Subscription;
+use fulmar_mqtt::{ReasonCode, Version};
+
+use crate::retained::RetainedCursor;
+use crate::session::{Session, SessionState, SessionSubscription};
+use crate::shard::Turn;
+use crate::storage::{FlowId, Op, SubscriptionRecord};
+use crate::tree::Subscriber;
+
+/// The tree's form of a session's subscription.
+pub(crate) fn subscriber(session: &Arc<Session>, own: &SessionSubscription) -> Subscriber {
+    // The byte was made from valid options.
+    let options = SubscribeOptions::from_byte(own.options, Version::V5).unwrap_or_default();
+    Subscriber {
+        session: Arc::clone(session),
+        flow: own.flow,
+        qos: options.qos,
+        no_local: options.no_local,
+        retain_as_published: options.retain_as_published,
+        identifier: own.identifier,
+    }
+}
+
+/// Storage's form of a session's subscription.
+pub(crate) fn record(
+    session: &Session,
+    filter: &str,
+    own: &SessionSubscription,
+) -> SubscriptionRecord {
+    SubscriptionRecord {
+        session: session.key(),
+        flow: own.flow,
+        filter: filter.into(),
+        options: own.options,
+        identifier: own.identifier,
+    }
+}
+
+/// Adds or replaces a subscription and queues the retained messages it is owed. Access has been
+/// checked.
+pub(crate) fn add(
+    state: &mut SessionState,
+    session: &Arc<Session>,
+    turn: &mut Turn,
+    text: &str,
+    options: SubscribeOptions,
+    identifier: Option<u32>,
+    flow: FlowId,
+) -> ReasonCode {
+    let Ok(parsed) = Subscription::parse(text) else { return ReasonCode::TopicFilterInvalid };
+    let known = state.subscriptions.contains_key(text);
+    if !known && state.subscriptions.len() >= turn.limits().max_subscriptions_per_session {
+        return ReasonCode::QuotaExceeded;
+    }
+    let own = SessionSubscription { flow, options: options.to_byte(), identifier };
+    state.subscriptions.insert(text.into(), own);
+    let subscriber = subscriber(session, &own);
+    turn.broker.change_tree(|tree| tree.insert(parsed.filter, parsed.share, subscriber));
+    if state.durable {
+        turn.op(Op::SubscriptionPut(record(session, text, &own)));
+    }
+    let wants_retained = match options.retain_handling {
+        RetainHandling::Always => true,
+        RetainHandling::IfNew => !known,
+        RetainHandling::Never => false,
+    };
+    // Section 3.8.4: no retained messages for shared subscriptions.
+    if wants_retained && parsed.share.is_none() {
+        let skip = options.no_local.then_some(session.key().0);
+        let identifiers = identifier.into_iter().collect();
+        let cursor = RetainedCursor::new(parsed.filter, options.qos, identifiers, skip);
+        let attachment = state.attachment;
+        if let (Some(flow), Some(attachment)) = (state.flow_mut(flow), attachment) {
+            flow.rare().retained.push_back(cursor);
+            flow.announce(turn, attachment);
+        }
+    }
+    match options.qos {
+        fulmar_mqtt::QoS::AtMostOnce => ReasonCode::Success,
+        fulmar_mqtt::QoS::AtLeastOnce => ReasonCode::GrantedQos1,
+        fulmar_mqtt::QoS::ExactlyOnce => ReasonCode::GrantedQos2,
+    }
+}
+
+/// Removes a subscription.
+pub(crate) fn remove(
+    state: &mut SessionState,
+    session: &Session,
+    turn: &mut Turn,
+    text: &str,
+) -> ReasonCode {
+    let Ok(parsed) = Subscription::parse(text) else { return ReasonCode::TopicFilterInvalid };
+    if state.subscriptions.remove(text).is_none() {
+        return ReasonCode::NoSubscriptionExisted;
+    }
+    turn.broker.change_tree(|tree| tree.remove(parsed.filter, parsed.share, session));
+    if state.durable {
+        turn.op(Op::SubscriptionRemove { session: session.key(), filter: text.into() });
+    }
+    ReasonCode::Success
+}

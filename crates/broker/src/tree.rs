@@ -1,0 +1,256 @@
+//! The subscription tree: which subscribers a topic name reaches.
+//!
+//! One node a topic level; `+` and `#` have their own places in a node, so that matching walks the
+//! name's levels and never scans siblings (MQTT 5.0 section 4.7). Filters that begin with a wildcard
+//! do not match names that begin with `$` ([MQTT-4.7.2-1]). Shared subscriptions
+//! (section 4.8.2) hang on the same nodes, grouped by share name.
+//!
+//! Every change gives the tree a new generation; a cached match is good while that stands still.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use fulmar_mqtt::QoS;
+use rustc_hash::FxHashMap;
+
+use crate::session::Session;
+use crate::storage::FlowId;
+
+/// One subscription as the router sees it.
+#[derive(Clone, Debug)]
+pub(crate) struct Subscriber {
+    pub(crate) session: Arc<Session>,
+    pub(crate) flow: FlowId,
+    pub(crate) qos: QoS,
+    pub(crate) no_local: bool,
+    pub(crate) retain_as_published: bool,
+    pub(crate) identifier: Option<u32>,
+}
+
+/// The members of one share name on one filter; one of them gets each message.
+#[derive(Debug)]
+pub(crate) struct SharedGroup {
+    pub(crate) members: Vec<Subscriber>,
+    next: AtomicUsize,
+}
+
+impl SharedGroup {
+    /// Members in the order in which they should be tried for the next message.
+    pub(crate) fn rotation(&self) -> impl Iterator<Item = &Subscriber> {
+        let start = self.next.fetch_add(1, Ordering::Relaxed) % self.members.len().max(1);
+        self.members[start..].iter().chain(&self.members[..start])
+    }
+}
+
+/// What a topic name reaches: every plain subscription, and the groups of shared ones.
+#[derive(Debug, Default)]
+pub(crate) struct Matches {
+    pub(crate) plain: Vec<Subscriber>,
+    pub(crate) shared: Vec<Arc<SharedGroup>>,
+}
+
+#[derive(Debug, Default)]
+struct Node {
+    children: FxHashMap<Box<str>, Node>,
+    plus: Option<Box<Node>>,
+    /// Subscribers of the filter that ends here.
+    here: Leaf,
+    /// Subscribers of the filter that ends here with `/#`.
+    hash: Leaf,
+}
+
+#[derive(Debug, Default)]
+struct Leaf {
+    plain: Vec<Subscriber>,
+    shared: Vec<(Box<str>, Arc<SharedGroup>)>,
+}
+
+/// All subscriptions of the broker.
+#[derive(Debug, Default)]
+pub(crate) struct TopicTree {
+    root: Node,
+    subscriptions: usize,
+}
+
+impl TopicTree {
+    /// Adds a subscription, replacing the one this session has to the same filter and share name.
+    /// Returns whether one was replaced.
+    pub(crate) fn insert(
+        &mut self,
+        filter: &str,
+        share: Option<&str>,
+        subscriber: Subscriber,
+    ) -> bool {
+        let replaced = self.root.leaf_mut(filter).insert(share, subscriber);
+        self.subscriptions += usize::from(!replaced);
+        replaced
+    }
+
+    /// Removes a session's subscription; returns whether it was there.
+    pub(crate) fn remove(&mut self, filter: &str, share: Option<&str>, session: &Session) -> bool {
+        let mut levels: Vec<&str> = filter.split('/').collect();
+        let hash = levels.last() == Some(&"#");
+        if hash {
+            levels.pop();
+        }
+        let removed = self.root.remove(&levels, hash, share, session);
+        self.subscriptions -= usize::from(removed);
+        removed
+    }
+
+    /// Number of subscriptions.
+    pub(crate) fn len(&self) -> usize {
+        self.subscriptions
+    }
+
+    /// Everything `topic` reaches.
+    pub(crate) fn matches(&self, topic: &str) -> Matches {
+        let mut found = Matches::default();
+        let dollar = topic.starts_with('$');
+        self.root.collect(Some(topic), dollar, &mut found);
+        found
+    }
+}
+
+impl Node {
+    fn leaf_mut(&mut self, filter: &str) -> &mut Leaf {
+        let mut node = self;
+        for level in filter.split('/') {
+            node = match level {
+                "#" => return &mut node.hash,
+                "+" => node.plus.get_or_insert_default(),
+                name => node.children.entry(name.into()).or_default(),
+            };
+        }
+        &mut node.here
+    }
+
+    /// Removes a subscription below this node, and nodes that have become empty on the way back.
+    fn remove(
+        &mut self,
+        levels: &[&str],
+        hash: bool,
+        share: Option<&str>,
+        session: &Session,
+    ) -> bool {
+        let Some((level, rest)) = levels.split_first() else {
+            let leaf = if hash { &mut self.hash } else { &mut self.here };
+            return leaf.remove(share, session);
+        };
+        if *level == "+" {
+            let Some(child) = &mut self.plus else { return false };
+            let removed = child.remove(rest, hash, share, session);
+            if child.is_empty() {
+                self.plus = None;
+            }
+            return removed;
+        }
+        let Some(child) = self.children.get_mut(*level) else { return false };
+        let removed = child.remove(rest, hash, share, session);
+        if child.is_empty() {
+            self.children.remove(*level);
+            if self.children.is_empty() {
+                self.children = FxHashMap::default();
+            }
+        }
+        removed
+    }
+
+    fn is_empty(&self) -> bool {
+        self.children.is_empty()
+            && self.plus.is_none()
+            && self.here.is_empty()
+            && self.hash.is_empty()
+    }
+
+    /// `rest` is what is left of the topic name below this node; `None` when it ended here.
+    fn collect(&self, rest: Option<&str>, dollar: bool, found: &mut Matches) {
+        // `sport/#` also matches `sport` itself (section 4.7.1.2).
+        if !dollar {
+            self.hash.collect(found);
+        }
+        let Some(rest) = rest else {
+            self.here.collect(found);
+            return;
+        };
+        let (level, rest) = match rest.split_once('/') {
+            Some((level, rest)) => (level, Some(rest)),
+            None => (rest, None),
+        };
+        if let Some(child) = self.children.get(level) {
+            child.collect(rest, false, found);
+        }
+        if let Some(child) = &self.plus
+            && !dollar
+        {
+            child.collect(rest, false, found);
+        }
+    }
+}
+
+impl Leaf {
+    fn is_empty(&self) -> bool {
+        self.plain.is_empty() && self.shared.is_empty()
+    }
+
+    fn collect(&self, found: &mut Matches) {
+        found.plain.extend_from_slice(&self.plain);
+        found.shared.extend(self.shared.iter().map(|(_, group)| Arc::clone(group)));
+    }
+
+    fn insert(&mut self, share: Option<&str>, subscriber: Subscriber) -> bool {
+        let Some(share) = share else {
+            return put(&mut self.plain, subscriber);
+        };
+        if let Some((_, group)) = self.shared.iter_mut().find(|(name, _)| **name == *share) {
+            let mut members = group.members.clone();
+            let replaced = put(&mut members, subscriber);
+            *group = Arc::new(SharedGroup { members, next: AtomicUsize::new(0) });
+            return replaced;
+        }
+        let group = SharedGroup { members: vec![subscriber], next: AtomicUsize::new(0) };
+        self.shared.push((share.into(), Arc::new(group)));
+        false
+    }
+
+    fn remove(&mut self, share: Option<&str>, session: &Session) -> bool {
+        let Some(share) = share else {
+            return take(&mut self.plain, session);
+        };
+        let Some(at) = self.shared.iter().position(|(name, _)| **name == *share) else {
+            return false;
+        };
+        let mut members = self.shared[at].1.members.clone();
+        let removed = take(&mut members, session);
+        if members.is_empty() {
+            self.shared.swap_remove(at);
+        } else {
+            self.shared[at].1 = Arc::new(SharedGroup { members, next: AtomicUsize::new(0) });
+        }
+        removed
+    }
+}
+
+fn put(list: &mut Vec<Subscriber>, subscriber: Subscriber) -> bool {
+    match list.iter_mut().find(|s| s.session.key() == subscriber.session.key()) {
+        Some(slot) => {
+            *slot = subscriber;
+            true
+        }
+        None => {
+            list.push(subscriber);
+            false
+        }
+    }
+}
+
+fn take(list: &mut Vec<Subscriber>, session: &Session) -> bool {
+    let Some(at) = list.iter().position(|s| s.session.key() == session.key()) else {
+        return false;
+    };
+    list.swap_remove(at);
+    if list.is_empty() {
+        *list = Vec::new();
+    }
+    true
+}
