@@ -71,8 +71,7 @@ pub(crate) fn open_named(
     let expiry_s = if header.flags.0 & keeps == 0 { 0 } else { header.expiry_s };
     let flow = &mut state.flows[index];
     flow.attach(stream, window);
-    flow.rare().persistence =
-        Some(FlowPersistence { flags: header.flags.0, expiry_s, expires_at: Timestamp::NEVER });
+    flow.rare().persistence = Some(FlowPersistence { expiry_s, expires_at: Timestamp::NEVER });
     if state.durable && expiry_s > 0 {
         let (session, flow, flags) = (session.key(), id, header.flags.0);
         turn.op(Op::FlowPut { session, flow, flags, expiry_s });
