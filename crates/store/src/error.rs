@@ -1,0 +1,81 @@
+//! What can go wrong with the database file, and what to do about it.
+//!
+//! Failures of a running store are not errors of a call: they show in `Storage::failure`.
+
+use std::path::{Path, PathBuf};
+
+use rusqlite::ErrorCode;
+
+/// Why the store could not be opened, or not closed with everything written.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The folder of the database does not exist.
+    #[error("data folder {} does not exist: create it, owned by the user the broker runs as", .0.display())]
+    MissingFolder(PathBuf),
+    /// Another process has the database open.
+    #[error("{} is in use by another process: stop that one, or give this one its own data folder", .0.display())]
+    InUse(PathBuf),
+    /// The database was written by a newer Fulmar.
+    #[error("{} has schema version {found}, this Fulmar knows up to {known}: run the newer Fulmar, or restore a backup made before the upgrade", path.display())]
+    TooNew {
+        /// The database file.
+        path: PathBuf,
+        /// Version found in the file.
+        found: i64,
+        /// Newest version this build understands.
+        known: i64,
+    },
+    /// A SQLite database of some other program.
+    #[error("{} is not a Fulmar database: move it away or choose another data folder", .0.display())]
+    Foreign(PathBuf),
+    /// The file is damaged.
+    #[error("{} is damaged ({detail}): restore a backup, or move the file away to start empty", path.display())]
+    Damaged {
+        /// The database file.
+        path: PathBuf,
+        /// What SQLite found.
+        detail: String,
+    },
+    /// The file could not be created or its permissions not be set.
+    #[error("cannot prepare {}: {source}", path.display())]
+    File {
+        /// The database file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// Any other failure of SQLite while opening.
+    #[error("cannot open {}: {source}", path.display())]
+    Sqlite {
+        /// The database file.
+        path: PathBuf,
+        /// What SQLite said.
+        source: rusqlite::Error,
+    },
+    /// The writer thread could not be started.
+    #[error("cannot start the storage writer: {0}")]
+    Thread(std::io::Error),
+    /// Closed although not everything handed over could be written.
+    #[error("{batches} batches were not written before the storage closed: {reason}")]
+    Unwritten {
+        /// Batches handed over and not durable.
+        batches: u64,
+        /// Why.
+        reason: String,
+    },
+}
+
+impl Error {
+    /// Sorts a SQLite error met while opening `path`.
+    pub(crate) fn opening(path: &Path, source: rusqlite::Error) -> Error {
+        let path = path.to_owned();
+        match source.sqlite_error_code() {
+            Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => Error::InUse(path),
+            Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => Error::Damaged {
+                path,
+                detail: source.to_string(),
+            },
+            _ => Error::Sqlite { path, source },
+        }
+    }
+}

@@ -1,0 +1,411 @@
+//! Operations gathered for one transaction, with those that undo each other taken out.
+//!
+//! A message delivered faster than the disk writes never reaches the disk: its `Enqueue` and
+//! `Dequeue` meet here and vanish. What is left keeps its order where order matters (sessions,
+//! flows, subscriptions, new queue rows); removals of rows stored by earlier transactions come
+//! first, so that on a full disk a group can make the room it needs.
+//!
+//! This relies on two promises of the broker: a position is used once in the life of a session,
+//! and a packet identifier is received again only after it was released.
+
+use std::sync::Arc;
+
+use fulmar_broker::message::Message;
+use fulmar_broker::storage::{FlowId, Op, Position, Progress, Seq, SessionKey};
+use fulmar_mqtt::PacketId;
+use rustc_hash::FxHashMap;
+
+use crate::inbox::Chunk;
+
+/// Below this length holes are not worth closing, and buffers are kept between groups.
+const KEEP_OPS: usize = 32_768;
+
+/// One place in one outgoing queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct QueueSlot {
+    pub(crate) session: SessionKey,
+    pub(crate) flow: FlowId,
+    pub(crate) position: Position,
+}
+
+/// One packet identifier received on one flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct InboundSlot {
+    pub(crate) session: SessionKey,
+    pub(crate) flow: FlowId,
+    pub(crate) packet_id: PacketId,
+}
+
+/// What one transaction will write.
+#[derive(Default)]
+pub(crate) struct Group {
+    /// Number of the last batch in it.
+    pub(crate) last: Seq,
+    /// Batches in it.
+    pub(crate) batches: u64,
+    /// Operations handed over for it.
+    pub(crate) ops: u64,
+    /// What it counts against the backlog.
+    pub(crate) bytes: usize,
+    /// Rows of earlier transactions to remove from queues.
+    pub(crate) dequeued: Vec<QueueSlot>,
+    /// Identifiers of earlier transactions to forget.
+    pub(crate) released: Vec<InboundSlot>,
+    /// New progress of rows of earlier transactions.
+    pub(crate) advanced: FxHashMap<QueueSlot, Progress>,
+    /// New retained message by topic; `None` clears it.
+    pub(crate) retained: FxHashMap<Box<str>, Option<Arc<Message>>>,
+    ordered: Vec<Option<Op>>,
+    holes: usize,
+    enqueued: FxHashMap<QueueSlot, usize>,
+    received: FxHashMap<InboundSlot, usize>,
+}
+
+impl Group {
+    /// Adds a chunk and leaves its buffer empty.
+    pub(crate) fn absorb(&mut self, chunk: &mut Chunk) {
+        self.last = chunk.last;
+        self.batches += chunk.batches;
+        self.bytes += chunk.bytes;
+        self.ops += chunk.ops.len() as u64;
+        for op in chunk.ops.drain(..) {
+            self.add(op);
+        }
+        if self.holes > KEEP_OPS && self.holes > self.ordered.len() / 2 {
+            self.close_holes();
+        }
+    }
+
+    /// Operations left that keep their order.
+    pub(crate) fn ordered(&self) -> impl Iterator<Item = &Op> {
+        self.ordered.iter().flatten()
+    }
+
+    /// Operations that will be written.
+    pub(crate) fn live(&self) -> usize {
+        self.dequeued.len()
+            + self.released.len()
+            + self.advanced.len()
+            + self.retained.len()
+            + (self.ordered.len() - self.holes)
+    }
+
+    /// Empties it for the next transaction; buffers of an unusually large one are given back.
+    pub(crate) fn clear(&mut self) {
+        if self.ordered.capacity() > KEEP_OPS || self.dequeued.capacity() > KEEP_OPS {
+            *self = Group::default();
+            return;
+        }
+        self.batches = 0;
+        self.ops = 0;
+        self.bytes = 0;
+        self.holes = 0;
+        self.dequeued.clear();
+        self.released.clear();
+        self.advanced.clear();
+        self.retained.clear();
+        self.ordered.clear();
+        self.enqueued.clear();
+        self.received.clear();
+    }
+
+    fn add(&mut self, op: Op) {
+        match op {
+            Op::Enqueue {
+                session,
+                flow,
+                position,
+                ..
+            } => {
+                let slot = QueueSlot {
+                    session,
+                    flow,
+                    position,
+                };
+                self.enqueued.insert(slot, self.ordered.len());
+                self.ordered.push(Some(op));
+            }
+            Op::Advance {
+                session,
+                flow,
+                position,
+                progress,
+            } => {
+                self.advance(
+                    QueueSlot {
+                        session,
+                        flow,
+                        position,
+                    },
+                    progress,
+                );
+            }
+            Op::Dequeue {
+                session,
+                flow,
+                position,
+            } => {
+                self.dequeue(QueueSlot {
+                    session,
+                    flow,
+                    position,
+                });
+            }
+            Op::InboundReceived {
+                session,
+                flow,
+                packet_id,
+            } => {
+                let slot = InboundSlot {
+                    session,
+                    flow,
+                    packet_id,
+                };
+                self.received.insert(slot, self.ordered.len());
+                self.ordered.push(Some(op));
+            }
+            Op::InboundReleased {
+                session,
+                flow,
+                packet_id,
+            } => {
+                let slot = InboundSlot {
+                    session,
+                    flow,
+                    packet_id,
+                };
+                match self.received.remove(&slot) {
+                    Some(index) => self.remove(index),
+                    None => self.released.push(slot),
+                }
+            }
+            Op::RetainedPut(message) => {
+                self.retained.insert(message.topic().into(), Some(message));
+            }
+            Op::RetainedRemove(topic) => {
+                self.retained.insert(topic, None);
+            }
+            Op::SessionPut(_)
+            | Op::SessionRemove(_)
+            | Op::FlowPut { .. }
+            | Op::FlowRemove { .. }
+            | Op::SubscriptionPut(_)
+            | Op::SubscriptionRemove { .. } => self.ordered.push(Some(op)),
+        }
+    }
+
+    fn advance(&mut self, slot: QueueSlot, to: Progress) {
+        let Some(&index) = self.enqueued.get(&slot) else {
+            self.advanced.insert(slot, to);
+            return;
+        };
+        if let Some(Some(Op::Enqueue { progress, .. })) = self.ordered.get_mut(index) {
+            *progress = to;
+        }
+    }
+
+    fn dequeue(&mut self, slot: QueueSlot) {
+        if let Some(index) = self.enqueued.remove(&slot) {
+            self.remove(index);
+        } else {
+            self.advanced.remove(&slot);
+            self.dequeued.push(slot);
+        }
+    }
+
+    fn remove(&mut self, index: usize) {
+        if let Some(op) = self.ordered.get_mut(index) {
+            *op = None;
+            self.holes += 1;
+        }
+    }
+
+    /// While a full disk keeps a group waiting, traffic that cancels out must not pile up holes.
+    fn close_holes(&mut self) {
+        self.ordered.retain(Option::is_some);
+        self.holes = 0;
+        self.enqueued.clear();
+        self.received.clear();
+        for (index, op) in self.ordered.iter().enumerate() {
+            match *op {
+                Some(Op::Enqueue {
+                    session,
+                    flow,
+                    position,
+                    ..
+                }) => {
+                    self.enqueued.insert(
+                        QueueSlot {
+                            session,
+                            flow,
+                            position,
+                        },
+                        index,
+                    );
+                }
+                Some(Op::InboundReceived {
+                    session,
+                    flow,
+                    packet_id,
+                }) => {
+                    self.received.insert(
+                        InboundSlot {
+                            session,
+                            flow,
+                            packet_id,
+                        },
+                        index,
+                    );
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use fulmar_broker::message::{MessageId, MessageParts};
+    use fulmar_broker::storage::Delivery;
+    use fulmar_mqtt::QoS;
+
+    const SESSION: SessionKey = SessionKey(1);
+    const FLOW: FlowId = FlowId::CONTROL;
+
+    fn message(id: u64) -> Arc<Message> {
+        let parts = MessageParts {
+            topic: "t",
+            properties: &[],
+            payload: &[],
+            qos: QoS::AtLeastOnce,
+            retain: false,
+            expires_at: None,
+            publisher: 0,
+        };
+        Message::new(MessageId(id), &parts)
+    }
+
+    fn enqueue(position: u64) -> Op {
+        Op::Enqueue {
+            session: SESSION,
+            flow: FLOW,
+            position: Position(position),
+            message: message(position),
+            delivery: Delivery {
+                qos: QoS::AtLeastOnce,
+                retain: false,
+                identifiers: Box::default(),
+            },
+            progress: Progress::Queued,
+        }
+    }
+
+    fn advance(position: u64, progress: Progress) -> Op {
+        Op::Advance {
+            session: SESSION,
+            flow: FLOW,
+            position: Position(position),
+            progress,
+        }
+    }
+
+    fn dequeue(position: u64) -> Op {
+        Op::Dequeue {
+            session: SESSION,
+            flow: FLOW,
+            position: Position(position),
+        }
+    }
+
+    fn group(ops: Vec<Op>) -> Group {
+        let mut group = Group::default();
+        group.absorb(&mut Chunk {
+            ops,
+            last: Seq(1),
+            batches: 1,
+            bytes: 0,
+        });
+        group
+    }
+
+    #[test]
+    fn enqueue_and_dequeue_in_one_group_vanish() {
+        let id = PacketId::new(7).unwrap();
+        let group = group(vec![enqueue(1), advance(1, Progress::Sent(id)), dequeue(1)]);
+        assert_eq!(group.live(), 0);
+        assert_eq!(group.ops, 3);
+    }
+
+    #[test]
+    fn dequeue_of_a_stored_row_replaces_its_advance() {
+        let id = PacketId::new(7).unwrap();
+        let group = group(vec![advance(1, Progress::Sent(id)), dequeue(1)]);
+        assert_eq!(group.dequeued.len(), 1);
+        assert_eq!(group.live(), 1);
+    }
+
+    #[test]
+    fn advance_of_a_new_row_is_written_with_it() {
+        let id = PacketId::new(7).unwrap();
+        let group = group(vec![enqueue(1), advance(1, Progress::Released(id))]);
+        let ops: Vec<&Op> = group.ordered().collect();
+        assert!(
+            matches!(ops[..], [Op::Enqueue { progress: Progress::Released(got), .. }] if *got == id)
+        );
+    }
+
+    #[test]
+    fn an_identifier_released_and_used_again_is_kept() {
+        let packet_id = PacketId::new(3).unwrap();
+        let received = Op::InboundReceived {
+            session: SESSION,
+            flow: FLOW,
+            packet_id,
+        };
+        let released = Op::InboundReleased {
+            session: SESSION,
+            flow: FLOW,
+            packet_id,
+        };
+        let group = group(vec![released.clone(), received.clone(), released, received]);
+        assert_eq!(group.released.len(), 1);
+        assert_eq!(group.ordered().count(), 1);
+    }
+
+    #[test]
+    fn only_the_last_retained_message_of_a_topic_is_written() {
+        let group = group(vec![
+            Op::RetainedPut(message(1)),
+            Op::RetainedPut(message(2)),
+        ]);
+        assert_eq!(group.live(), 1);
+        assert_eq!(group.retained["t"].as_ref().unwrap().id(), MessageId(2));
+    }
+
+    #[test]
+    fn traffic_that_cancels_out_leaves_no_memory_behind() {
+        let mut group = Group::default();
+        for round in 0..4u64 {
+            let first = round * 40_000 + 1;
+            let kept = first + 39_999;
+            let mut ops: Vec<Op> = (first..=kept).map(enqueue).collect();
+            ops.extend((first..kept).map(dequeue));
+            group.absorb(&mut Chunk {
+                ops,
+                last: Seq(round),
+                batches: 1,
+                bytes: 0,
+            });
+        }
+        assert_eq!(group.live(), 4);
+        assert_eq!(group.ordered.len(), 4);
+        group.absorb(&mut Chunk {
+            ops: vec![dequeue(40_000)],
+            ..Chunk::default()
+        });
+        assert_eq!(group.live(), 3);
+        assert!(group.dequeued.is_empty());
+    }
+}

@@ -1,0 +1,132 @@
+//! The broker's side of the store: hand over, ask how far it is, close.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+
+use fulmar_broker::storage::{Op, Restored, Seq, Storage};
+use parking_lot::Mutex;
+
+use crate::error::Error;
+use crate::options::Options;
+use crate::schema;
+use crate::stats::Stats;
+use crate::writer::{Shared, Writer};
+
+/// Durable storage in one SQLite file. Owns its writer thread: [`SqliteStorage::close`] or dropping
+/// the handle writes what was handed over and ends the thread.
+pub struct SqliteStorage {
+    shared: Arc<Shared>,
+    writer: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl SqliteStorage {
+    /// Opens or creates the database file at `path` and reads everything it holds. The folder must
+    /// exist; the file is made readable by its owner only.
+    ///
+    /// `wake` is called on the writer's thread after each commit, and when writing begins to fail;
+    /// it must not block.
+    ///
+    /// # Errors
+    ///
+    /// See [`Error`]: folder missing, in use by another process, newer schema, another program's
+    /// database, damaged, or not accessible.
+    pub fn open(
+        path: &Path,
+        options: &Options,
+        wake: Box<dyn Fn() + Send>,
+    ) -> Result<(SqliteStorage, Restored), Error> {
+        let connection = schema::open(path, options)?;
+        let shared = Arc::new(Shared::new(options));
+        let name = path.display().to_string();
+        let (writer, restored) =
+            Writer::restore(connection, name, options, Arc::clone(&shared), wake)
+                .map_err(|source| Error::opening(path, source))?;
+        let thread = std::thread::Builder::new()
+            .name("fulmar-store".into())
+            .spawn(move || writer.run())
+            .map_err(Error::Thread)?;
+        let storage = SqliteStorage {
+            shared,
+            writer: Mutex::new(Some(thread)),
+        };
+        Ok((storage, restored))
+    }
+
+    /// Writes everything handed over, then ends the writer. While the disk fails one more attempt
+    /// is made. What is submitted afterwards is dropped and never reported durable.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unwritten`] if not everything became durable.
+    pub fn close(&self) -> Result<(), Error> {
+        self.shared.inbox.close();
+        let ended = self.writer.lock().take().map(JoinHandle::join);
+        let missing = self.shared.inbox.submitted().0 - self.committed().0;
+        if missing == 0 && !matches!(ended, Some(Err(_))) {
+            return Ok(());
+        }
+        let reason = self
+            .failure()
+            .unwrap_or_else(|| "the writer ended early".to_owned());
+        Err(Error::Unwritten {
+            batches: missing,
+            reason,
+        })
+    }
+
+    /// Counters since the store was opened.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.shared.stats.lock().clone()
+    }
+}
+
+impl Storage for SqliteStorage {
+    fn submit(&self, batch: &mut Vec<Op>) -> Seq {
+        let bytes = weight(batch);
+        // Before the push: the writer may be done with the batch before this returns.
+        self.shared.backlog.fetch_add(bytes, Ordering::Relaxed);
+        self.shared.inbox.push(batch, bytes)
+    }
+
+    fn committed(&self) -> Seq {
+        Seq(self.shared.committed.load(Ordering::Acquire))
+    }
+
+    /// In bytes: what the operations and their messages take in memory.
+    fn backlog(&self) -> usize {
+        self.shared.backlog.load(Ordering::Relaxed)
+    }
+
+    fn failure(&self) -> Option<String> {
+        self.shared.failure.lock().clone()
+    }
+}
+
+impl Drop for SqliteStorage {
+    fn drop(&mut self) {
+        if self.writer.lock().is_some()
+            && let Err(error) = self.close()
+        {
+            tracing::error!(%error, "storage dropped");
+        }
+    }
+}
+
+/// Bytes `batch` holds in memory. A message fanned out to many queues is counted once when its
+/// operations follow each other, as the broker submits them.
+fn weight(batch: &[Op]) -> usize {
+    let mut bytes = size_of_val(batch);
+    let mut last = None;
+    for op in batch {
+        if let Op::Enqueue { message, .. } | Op::RetainedPut(message) = op {
+            if last != Some(message.id()) {
+                bytes += message.size();
+            }
+            last = Some(message.id());
+        }
+    }
+    bytes
+}

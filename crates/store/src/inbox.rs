@@ -1,0 +1,202 @@
+//! Where submitted batches wait for the writer, already cut into chunks of whole batches.
+//!
+//! Submitting is the broker's hot path: one short lock, operations moved, and a wake-up only when
+//! the writer really sleeps. A chunk is what the writer puts into one transaction.
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use fulmar_broker::storage::{Op, Seq};
+use parking_lot::{Condvar, Mutex};
+
+/// Chunk buffers kept for reuse hold at most this many operations (about 1 MiB).
+const SPARE_OPS: usize = 16_384;
+
+/// Whole batches, in order, for one transaction.
+#[derive(Debug, Default)]
+pub(crate) struct Chunk {
+    /// Their operations.
+    pub(crate) ops: Vec<Op>,
+    /// Number of the last batch.
+    pub(crate) last: Seq,
+    /// How many batches.
+    pub(crate) batches: u64,
+    /// What they count against the backlog.
+    pub(crate) bytes: usize,
+}
+
+/// What the writer waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Asleep {
+    /// It does not wait.
+    No,
+    /// The next batch wakes it.
+    UntilBatch,
+    /// A full chunk wakes it, before its own timeout does.
+    UntilFull,
+    /// Only closing wakes it, before its own timeout does.
+    UntilClosing,
+}
+
+struct State {
+    chunks: VecDeque<Chunk>,
+    spare: Vec<Op>,
+    submitted: Seq,
+    asleep: Asleep,
+    closing: bool,
+    refusing: bool,
+}
+
+/// The queue between the broker's workers and the writer.
+pub(crate) struct Inbox {
+    state: Mutex<State>,
+    changed: Condvar,
+    chunk_ops: usize,
+}
+
+/// Why [`Inbox::wait`] returned.
+pub(crate) enum Work {
+    /// Batches to write.
+    Chunk(Chunk),
+    /// Nothing came until the given moment.
+    Quiet,
+    /// Nothing is left and nothing more will come.
+    Closed,
+}
+
+impl Inbox {
+    /// An empty inbox whose chunks take no further batch from `chunk_ops` operations on.
+    pub(crate) fn new(chunk_ops: usize) -> Inbox {
+        Inbox {
+            state: Mutex::new(State {
+                chunks: VecDeque::new(),
+                spare: Vec::new(),
+                submitted: Seq(0),
+                asleep: Asleep::No,
+                closing: false,
+                refusing: false,
+            }),
+            changed: Condvar::new(),
+            chunk_ops: chunk_ops.max(1),
+        }
+    }
+
+    /// Takes over `batch` and returns its number. After [`Inbox::refuse`] the operations are
+    /// dropped, so that a dead store does not eat the memory, and the number is never reached.
+    pub(crate) fn push(&self, batch: &mut Vec<Op>, bytes: usize) -> Seq {
+        let mut state = self.state.lock();
+        if batch.is_empty() {
+            return state.submitted;
+        }
+        state.submitted.0 += 1;
+        let seq = state.submitted;
+        if state.refusing {
+            batch.clear();
+            return seq;
+        }
+        if state
+            .chunks
+            .back()
+            .is_none_or(|c| c.ops.len() >= self.chunk_ops)
+        {
+            let ops = std::mem::take(&mut state.spare);
+            state.chunks.push_back(Chunk {
+                ops,
+                ..Chunk::default()
+            });
+        }
+        let mut full = false;
+        if let Some(chunk) = state.chunks.back_mut() {
+            chunk.ops.append(batch);
+            chunk.last = seq;
+            chunk.batches += 1;
+            chunk.bytes += bytes;
+            full = chunk.ops.len() >= self.chunk_ops;
+        }
+        let wake = match state.asleep {
+            Asleep::UntilBatch => true,
+            Asleep::UntilFull => full,
+            Asleep::No | Asleep::UntilClosing => false,
+        };
+        if wake {
+            state.asleep = Asleep::No;
+            drop(state);
+            self.changed.notify_one();
+        }
+        seq
+    }
+
+    /// Number of the newest batch.
+    pub(crate) fn submitted(&self) -> Seq {
+        self.state.lock().submitted
+    }
+
+    /// Waits for a chunk, but not before `not_before` unless one is full; reports quiet at
+    /// `quiet_at` if one is given and nothing has come.
+    pub(crate) fn wait(&self, not_before: Instant, quiet_at: Option<Instant>) -> Work {
+        let mut state = self.state.lock();
+        loop {
+            let now = Instant::now();
+            if let Some(front) = state.chunks.front() {
+                let full = front.ops.len() >= self.chunk_ops;
+                if (full || state.closing || now >= not_before)
+                    && let Some(chunk) = state.chunks.pop_front()
+                {
+                    return Work::Chunk(chunk);
+                }
+                state.asleep = Asleep::UntilFull;
+                self.changed.wait_until(&mut state, not_before);
+            } else if state.closing {
+                return Work::Closed;
+            } else if let Some(at) = quiet_at {
+                if now >= at {
+                    return Work::Quiet;
+                }
+                state.asleep = Asleep::UntilBatch;
+                self.changed.wait_until(&mut state, at);
+            } else {
+                state.asleep = Asleep::UntilBatch;
+                self.changed.wait(&mut state);
+            }
+            state.asleep = Asleep::No;
+        }
+    }
+
+    /// Waits until `until` or until the store is being closed; says whether it is.
+    pub(crate) fn pause(&self, until: Instant) -> bool {
+        let mut state = self.state.lock();
+        while !state.closing && Instant::now() < until {
+            state.asleep = Asleep::UntilClosing;
+            self.changed.wait_until(&mut state, until);
+        }
+        state.asleep = Asleep::No;
+        state.closing
+    }
+
+    /// Everything that waits, without waiting for it.
+    pub(crate) fn drain(&self) -> VecDeque<Chunk> {
+        std::mem::take(&mut self.state.lock().chunks)
+    }
+
+    /// Gives a chunk's buffer back for reuse; `ops` must be empty.
+    pub(crate) fn recycle(&self, ops: Vec<Op>) {
+        let mut state = self.state.lock();
+        if ops.capacity() <= SPARE_OPS && ops.capacity() > state.spare.capacity() {
+            state.spare = ops;
+        }
+    }
+
+    /// Asks the writer to write what is there and end.
+    pub(crate) fn close(&self) {
+        self.state.lock().closing = true;
+        self.changed.notify_one();
+    }
+
+    /// From now on nothing is kept.
+    pub(crate) fn refuse(&self) {
+        let mut state = self.state.lock();
+        state.refusing = true;
+        state.chunks = VecDeque::new();
+        state.spare = Vec::new();
+    }
+}

@@ -1,0 +1,31 @@
+//! Settings of the store. Every default is what the benchmark `benches/commit.rs` found best.
+
+use std::time::Duration;
+
+/// How the store commits and how large it may grow.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Shortest time from the start of one commit to the start of the next. Under load it makes
+    /// groups larger and fsyncs fewer; a lone batch on an idle store never waits. Zero commits
+    /// again as soon as the last commit is done.
+    pub commit_interval: Duration,
+    /// Operations after which a transaction takes no further batch; at least 1. Bounds how long a
+    /// commit takes. A batch is never split, so a single larger one is still one transaction.
+    pub commit_max_ops: usize,
+    /// Largest size of the database file in bytes, `None` for as large as the disk. At the limit
+    /// the store behaves as on a full disk: it fails, and recovers when room has been made.
+    pub max_bytes: Option<u64>,
+    /// Memory for SQLite's page cache in bytes.
+    pub cache_bytes: u32,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            commit_interval: Duration::ZERO,
+            commit_max_ops: 16_384,
+            max_bytes: None,
+            cache_bytes: 16 << 20,
+        }
+    }
+}

@@ -1,0 +1,260 @@
+//! The writer thread: take what has come, commit it, publish how far it is; survive a full disk.
+//!
+//! It sleeps on the inbox and wakes for work, for the end of a retry pause, or once after a busy
+//! time to copy the write-ahead log back while nobody waits. It is the only user of the database.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use fulmar_broker::storage::Restored;
+use parking_lot::Mutex;
+use rusqlite::wal::CheckpointMode;
+use rusqlite::{Connection, ErrorCode};
+
+use crate::group::Group;
+use crate::inbox::{Inbox, Work};
+use crate::options::Options;
+use crate::restore::{self, Counts};
+use crate::schema;
+use crate::stats::Stats;
+use crate::tables::Tables;
+
+/// Quiet for this long, the writer copies a log of [`IDLE_LOG_PAGES`] back into the database.
+const QUIET: Duration = Duration::from_millis(100);
+/// SQLite's own default threshold, 4 MiB.
+const IDLE_LOG_PAGES: u64 = 1_000;
+/// Under load the log is copied back at 64 MiB: hot pages are then written once for many commits,
+/// and the stall (measured below 100 ms) comes seldom.
+const BUSY_LOG_PAGES: u64 = 16_384;
+/// Pauses between attempts after a failure grow from the first to the last.
+const RETRY_FIRST: Duration = Duration::from_millis(50);
+const RETRY_LAST: Duration = Duration::from_secs(2);
+
+/// What the handle and the writer share.
+pub(crate) struct Shared {
+    pub(crate) inbox: Inbox,
+    pub(crate) committed: AtomicU64,
+    pub(crate) backlog: AtomicUsize,
+    pub(crate) failure: Mutex<Option<String>>,
+    pub(crate) stats: Mutex<Stats>,
+}
+
+impl Shared {
+    pub(crate) fn new(options: &Options) -> Shared {
+        Shared {
+            inbox: Inbox::new(options.commit_max_ops),
+            committed: AtomicU64::new(0),
+            backlog: AtomicUsize::new(0),
+            failure: Mutex::new(None),
+            stats: Mutex::new(Stats::default()),
+        }
+    }
+}
+
+/// Everything the writer thread owns.
+pub(crate) struct Writer {
+    pub(crate) connection: Connection,
+    pub(crate) counts: Counts,
+    pub(crate) last_message_id: u64,
+    pub(crate) last_session_key: u64,
+    pub(crate) path: String,
+    pub(crate) commit_interval: Duration,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) wake: Box<dyn Fn() + Send>,
+}
+
+impl Writer {
+    /// Reads the stored state and makes the writer that continues from it.
+    pub(crate) fn restore(
+        connection: Connection,
+        path: String,
+        options: &Options,
+        shared: Arc<Shared>,
+        wake: Box<dyn Fn() + Send>,
+    ) -> rusqlite::Result<(Writer, Restored)> {
+        let (restored, counts) = restore::restore(&connection)?;
+        let writer = Writer {
+            connection,
+            counts,
+            last_message_id: restored.last_message_id,
+            last_session_key: restored.last_session_key,
+            path,
+            commit_interval: options.commit_interval,
+            shared,
+            wake,
+        };
+        Ok((writer, restored))
+    }
+
+    /// The thread's body; returns when the storage is closed or can never write again.
+    pub(crate) fn run(self) {
+        let shared = Arc::clone(&self.shared);
+        let path = self.path.clone();
+        let outcome = self.work();
+        shared.inbox.refuse();
+        let text = match outcome {
+            Ok(()) => "the storage is closed".to_owned(),
+            Err(error) => {
+                tracing::error!(path, %error, "storage gave up");
+                failure_text(&path, &error)
+            }
+        };
+        shared.failure.lock().get_or_insert(text);
+    }
+
+    fn work(mut self) -> rusqlite::Result<()> {
+        let counts = std::mem::take(&mut self.counts);
+        let mut tables = Tables::new(
+            &self.connection,
+            counts,
+            self.last_message_id,
+            self.last_session_key,
+        )?;
+        let mut group = Group::default();
+        let mut not_before = Instant::now();
+        let mut log_pages = 0;
+        loop {
+            let quiet_at = (log_pages >= IDLE_LOG_PAGES).then(|| Instant::now() + QUIET);
+            match self.shared.inbox.wait(not_before, quiet_at) {
+                Work::Chunk(mut chunk) => {
+                    group.absorb(&mut chunk);
+                    self.shared.inbox.recycle(chunk.ops);
+                    not_before = Instant::now() + self.commit_interval;
+                    self.commit(&mut tables, &mut group)?;
+                    log_pages = self.log_pages();
+                    if log_pages >= BUSY_LOG_PAGES {
+                        log_pages = self.checkpoint();
+                    }
+                }
+                Work::Quiet => log_pages = self.checkpoint(),
+                Work::Closed => break,
+            }
+        }
+        tables.write_highest()?;
+        drop(tables);
+        schema::mark_clean(&self.connection, true)
+        // Dropping the connection copies the log back and removes it.
+    }
+
+    /// Commits `group`, however often it takes, and publishes it.
+    fn commit(&self, tables: &mut Tables<'_>, group: &mut Group) -> rusqlite::Result<()> {
+        let mut pause = RETRY_FIRST;
+        let mut closing = false;
+        while group.live() > 0 {
+            let start = Instant::now();
+            let Err(error) = tables.write(group) else {
+                self.shared.stats.lock().record_commit(start.elapsed());
+                break;
+            };
+            self.shared.stats.lock().failed_commits += 1;
+            self.report_failure(&error);
+            if closing || !is_transient(&error) {
+                return Err(error);
+            }
+            closing = self.shared.inbox.pause(Instant::now() + pause);
+            pause = (pause * 2).min(RETRY_LAST);
+            // The log may have room again once it is copied back, and what was submitted
+            // meanwhile may undo some of what does not fit.
+            self.checkpoint();
+            for mut chunk in self.shared.inbox.drain() {
+                group.absorb(&mut chunk);
+            }
+        }
+        self.publish(group);
+        Ok(())
+    }
+
+    fn publish(&self, group: &mut Group) {
+        let recovered = self.shared.failure.lock().take().is_some();
+        if recovered {
+            tracing::info!(path = self.path, "storage writes again");
+        }
+        {
+            let mut stats = self.shared.stats.lock();
+            stats.batches += group.batches;
+            stats.ops += group.ops;
+            stats.cancelled_ops += group.ops - group.live() as u64;
+        }
+        self.shared
+            .backlog
+            .fetch_sub(group.bytes, Ordering::Relaxed);
+        self.shared.committed.store(group.last.0, Ordering::Release);
+        group.clear();
+        (self.wake)();
+    }
+
+    /// Makes a failure visible; logs and wakes the broker only when it is a new one.
+    fn report_failure(&self, error: &rusqlite::Error) {
+        let text = failure_text(&self.path, error);
+        let mut failure = self.shared.failure.lock();
+        if failure.as_ref() == Some(&text) {
+            return;
+        }
+        tracing::error!(path = self.path, %error, "storage cannot write; acknowledgements wait");
+        *failure = Some(text);
+        drop(failure);
+        (self.wake)();
+    }
+
+    /// Pages in the write-ahead log.
+    fn log_pages(&self) -> u64 {
+        let pages = self
+            .connection
+            .wal_checkpoint_v2(None::<&str>, CheckpointMode::NOOP)
+            .map_or(0, |(log, copied)| u64::try_from(log - copied).unwrap_or(0));
+        self.shared.stats.lock().wal_pages = pages;
+        pages
+    }
+
+    /// Copies the log back into the database, so that the next commit starts it anew. Says how
+    /// many pages are left to copy: 0 also after a failure, which a commit will meet again if it
+    /// lasts, so that a full disk is not tried in a circle.
+    fn checkpoint(&self) -> u64 {
+        match self
+            .connection
+            .wal_checkpoint_v2(None::<&str>, CheckpointMode::PASSIVE)
+        {
+            Ok(_) => {
+                self.shared.stats.lock().checkpoints += 1;
+                0
+            }
+            Err(error) => {
+                tracing::warn!(path = self.path, %error, "write-ahead log could not be copied back");
+                0
+            }
+        }
+    }
+}
+
+/// Whether the same group may succeed later without anybody repairing the database.
+fn is_transient(error: &rusqlite::Error) -> bool {
+    matches!(
+        error.sqlite_error_code(),
+        Some(
+            ErrorCode::DiskFull
+                | ErrorCode::SystemIoFailure
+                | ErrorCode::OutOfMemory
+                | ErrorCode::ReadOnly
+                | ErrorCode::CannotOpen
+                | ErrorCode::DatabaseBusy
+                | ErrorCode::DatabaseLocked
+        )
+    )
+}
+
+fn failure_text(path: &str, error: &rusqlite::Error) -> String {
+    let advice = match error.sqlite_error_code() {
+        Some(ErrorCode::DiskFull) => {
+            "make room on the disk or raise the size limit; writing goes on by itself"
+        }
+        Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
+            "the file is damaged: stop the broker and restore a backup"
+        }
+        _ if is_transient(error) => {
+            "check the disk and the folder's rights; writing goes on by itself"
+        }
+        _ => "this is a defect in Fulmar: please report it; restart the broker to go on",
+    };
+    format!("cannot write {path}: {error}; {advice}")
+}
