@@ -4,9 +4,9 @@
 //! order below 2^63, which no counter reaches. A value that cannot come from here (a quality of
 //! service of 7) is reported as damage.
 
+use fulmar_broker::Timestamp;
 use fulmar_broker::message::{Message, MessageId, MessageParts};
 use fulmar_broker::storage::{Delivery, FlowId, Progress, SessionKey};
-use fulmar_broker::time::Timestamp;
 use fulmar_mqtt::{PacketId, QoS};
 use rusqlite::types::Type;
 use rusqlite::{Result, Row};

