@@ -1,1 +1,30 @@
-//! Placeholder.
+//! Listeners and connections: sockets in, the broker core's calls out.
+//!
+//! [`Server`] runs one worker a core. A worker is one thread with one event loop that owns its
+//! listeners (SO_REUSEPORT), its connections and its [`fulmar_broker::Shard`]; connections never
+//! move and workers share nothing but the broker. There is no async runtime: a turn of the loop
+//! reads everything first and writes everything last, which is what makes bursts cheap.
+//!
+//! Read in this order: `server` (threads), `listen` (binding), `worker` (the loop), `stream` (a
+//! connection), `layers` (TLS in `secure`, WebSocket in `ws`), `tail` (incomplete packets).
+#![warn(missing_docs)]
+
+mod clock;
+mod config;
+mod error;
+mod layers;
+mod listen;
+mod secure;
+mod server;
+mod stream;
+mod tail;
+mod timer;
+mod worker;
+mod ws;
+
+pub use clock::Clock;
+pub use config::{
+    Carrier, Identify, ListenerConfig, ServerConfig, SharedTls, TlsSettings, TransportLimits,
+};
+pub use error::StartError;
+pub use server::Server;

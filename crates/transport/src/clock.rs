@@ -1,0 +1,43 @@
+//! The wall clock as the broker core wants it: milliseconds since the Unix epoch that never run
+//! backwards.
+//!
+//! The wall clock is read once, at start; from then on a monotonic clock is added to it, so that a
+//! step of the system's clock neither expires every session nor stops every timer.
+
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use fulmar_broker::Timestamp;
+
+/// A clock that all workers of a server share by copy.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock {
+    epoch: Timestamp,
+    started: Instant,
+}
+
+impl Clock {
+    /// A clock that shows the system's time now and goes on by itself.
+    #[must_use]
+    pub fn start() -> Clock {
+        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Clock { epoch: Timestamp(0) + since_epoch, started: Instant::now() }
+    }
+
+    /// The time now.
+    #[must_use]
+    pub fn now(&self) -> Timestamp {
+        self.epoch + self.started.elapsed()
+    }
+
+    /// What this clock showed, or will show, at `instant`.
+    #[must_use]
+    pub fn at(&self, instant: Instant) -> Timestamp {
+        self.epoch + instant.saturating_duration_since(self.started)
+    }
+
+    /// Time from now to `deadline`; zero when it has passed, `None` when it never comes.
+    #[must_use]
+    pub fn until(&self, deadline: Timestamp) -> Option<Duration> {
+        (deadline != Timestamp::NEVER).then(|| deadline.since(self.now()))
+    }
+}

@@ -1,0 +1,128 @@
+//! What a [`crate::Server`] is started with: listeners and the bounds of the transports.
+//!
+//! Bounds of MQTT itself (packet size, queues, connections) are the broker's
+//! [`fulmar_broker::Limits`]; those here are about sockets.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fulmar_broker::{ListenerPolicy, TransportKind};
+use parking_lot::RwLock;
+use rustls::pki_types::CertificateDer;
+
+/// What to listen on and within which bounds.
+#[derive(Clone, Debug)]
+pub struct ServerConfig {
+    /// Worker threads; at least 1 and the number the broker was made for.
+    pub workers: usize,
+    /// Where to listen.
+    pub listeners: Vec<ListenerConfig>,
+    /// Bounds of the transports.
+    pub limits: TransportLimits,
+}
+
+/// One address clients may connect to.
+#[derive(Clone, Debug)]
+pub struct ListenerConfig {
+    /// Where; port 0 lets the system choose. IPv6 addresses take IPv6 only.
+    pub address: SocketAddr,
+    /// How MQTT is carried there.
+    pub carrier: Carrier,
+    /// What is demanded of clients.
+    pub policy: Arc<ListenerPolicy>,
+}
+
+/// How a TCP listener carries MQTT: with TLS or not, in WebSocket frames or not.
+#[derive(Clone, Debug)]
+pub struct Carrier {
+    /// TLS settings; `None` for a plain listener.
+    pub tls: Option<TlsSettings>,
+    /// Whether MQTT is carried in WebSocket frames.
+    pub websocket: bool,
+}
+
+impl Carrier {
+    /// MQTT right over TCP.
+    pub const TCP: Carrier = Carrier { tls: None, websocket: false };
+    /// MQTT in WebSocket frames over TCP.
+    pub const WS: Carrier = Carrier { tls: None, websocket: true };
+
+    /// Its name in `$SYS`, metrics and logs.
+    #[must_use]
+    pub fn kind(&self) -> TransportKind {
+        match (self.tls.is_some(), self.websocket) {
+            (false, false) => TransportKind::Tcp,
+            (true, false) => TransportKind::Tls,
+            (false, true) => TransportKind::Ws,
+            (true, true) => TransportKind::Wss,
+        }
+    }
+}
+
+/// Names a client by the certificate it has proven to hold; `None` when it names nobody.
+pub type Identify = fn(&CertificateDer<'_>) -> Option<Box<str>>;
+
+/// TLS of one or several listeners.
+#[derive(Clone)]
+pub struct TlsSettings {
+    /// Certificate, ALPN and client verification; exchanged while listening. Early data must be
+    /// off (`max_early_data_size` 0).
+    pub config: Arc<SharedTls>,
+    /// Reads the user's name from a verified client certificate.
+    pub identify: Identify,
+}
+
+impl fmt::Debug for TlsSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TlsSettings").finish_non_exhaustive()
+    }
+}
+
+/// A TLS configuration that can be exchanged; connections begun before keep theirs.
+pub struct SharedTls(RwLock<Arc<rustls::ServerConfig>>);
+
+impl SharedTls {
+    /// Shares `config`.
+    #[must_use]
+    pub fn new(config: Arc<rustls::ServerConfig>) -> SharedTls {
+        SharedTls(RwLock::new(config))
+    }
+
+    /// The configuration for the next connection.
+    #[must_use]
+    pub fn current(&self) -> Arc<rustls::ServerConfig> {
+        Arc::clone(&self.0.read())
+    }
+
+    /// Uses `config` for connections from now on.
+    pub fn replace(&self, config: Arc<rustls::ServerConfig>) {
+        *self.0.write() = config;
+    }
+}
+
+/// Bounds of the transports.
+#[derive(Clone, Debug)]
+pub struct TransportLimits {
+    /// Time a client has for the TLS handshake and the WebSocket upgrade together.
+    pub handshake_timeout: Duration,
+    /// Time a closed connection is kept so that the peer reads why before a reset can overtake it.
+    pub linger: Duration,
+    /// Bytes of incomplete packets a worker holds over all its connections; the connection that
+    /// would exceed it is closed.
+    pub max_partial_bytes_per_worker: usize,
+    /// Bytes read from one connection before others have their turn.
+    pub max_read_bytes_per_turn: usize,
+}
+
+impl Default for TransportLimits {
+    fn default() -> Self {
+        TransportLimits {
+            handshake_timeout: Duration::from_secs(10),
+            linger: Duration::from_secs(2),
+            max_partial_bytes_per_worker: 256 * 1024 * 1024,
+            max_read_bytes_per_turn: 256 * 1024,
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! What lies between a socket and MQTT where a listener asks for it: TLS, then the HTTP upgrade and
+//! WebSocket frames. Boxed in the connection, so that plain TCP does not pay for it.
+//!
+//! Like the core it is fed and drained and touches no socket.
+
+use std::net::SocketAddr;
+
+use crate::config::{Carrier, TlsSettings};
+use crate::secure::{MAX_RAW_BYTES, TlsSession};
+use crate::ws::{
+    CloseCode, Event, FrameDecoder, MAX_REQUEST_BYTES, Upgrade, answer, append_binary,
+    append_close, append_pong,
+};
+
+/// Most bytes [`Layers::put_kept`] puts before what is read next.
+pub(crate) const MAX_KEPT_BYTES: usize = MAX_RAW_BYTES;
+
+/// Bytes waiting to be written above which pings stay unanswered; a peer that sends pings without
+/// reading must not make us hoard pongs.
+const MAX_PENDING_FOR_PONG_BYTES: usize = 4096;
+
+/// The layers of one connection.
+#[derive(Debug)]
+pub(crate) struct Layers {
+    address: SocketAddr,
+    tls: Option<Box<TlsSession>>,
+    web: Option<Web>,
+    /// MQTT has begun.
+    opened: bool,
+}
+
+#[derive(Debug)]
+enum Web {
+    /// Collects the request.
+    Upgrading(Vec<u8>),
+    Frames(FrameDecoder),
+    /// A close frame was sent or the upgrade refused.
+    Closed,
+}
+
+/// What was found in the bytes received.
+#[derive(Debug)]
+pub(crate) enum Decoded<'a> {
+    /// Handshakes are done and MQTT begins; with the name in the client's certificate.
+    Opened(Option<Box<str>>),
+    /// Bytes of MQTT.
+    Data(&'a [u8]),
+}
+
+type Sink<'s> = dyn FnMut(Decoded<'_>) + 's;
+
+impl Layers {
+    /// The layers `carrier` asks for, none for plain TCP.
+    pub(crate) fn new(
+        carrier: &Carrier,
+        address: SocketAddr,
+    ) -> Result<Option<Box<Layers>>, rustls::Error> {
+        if carrier.tls.is_none() && !carrier.websocket {
+            return Ok(None);
+        }
+        let tls = match &carrier.tls {
+            Some(settings) => Some(Box::new(TlsSession::new(settings.config.current())?)),
+            None => None,
+        };
+        let web = carrier.websocket.then(|| Web::Upgrading(Vec::new()));
+        Ok(Some(Box::new(Layers { address, tls, web, opened: false })))
+    }
+
+    /// The peer's address.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Memory held for incomplete input, in bytes.
+    pub(crate) fn held(&self) -> usize {
+        let request = match &self.web {
+            Some(Web::Upgrading(request)) => request.capacity(),
+            _ => 0,
+        };
+        request + self.tls.as_ref().map_or(0, |tls| tls.held())
+    }
+
+    /// Copies ciphertext kept from before to the start of `buffer`, for the next bytes to be read
+    /// after it; says how many.
+    pub(crate) fn put_kept(&self, buffer: &mut [u8]) -> usize {
+        let raw = self.tls.as_ref().map_or(&[][..], |tls| tls.raw());
+        buffer[..raw.len()].copy_from_slice(raw);
+        raw.len()
+    }
+
+    /// Takes what was read, kept bytes first, and hands what it means to `sink`; answers that need
+    /// no MQTT are appended to `out`. `plain` is room for decrypted bytes.
+    ///
+    /// # Errors
+    /// Why the connection is to be closed once `out` is sent.
+    pub(crate) fn receive(
+        &mut self,
+        settings: Option<&TlsSettings>,
+        input: &mut [u8],
+        plain: &mut Vec<u8>,
+        out: &mut Vec<u8>,
+        sink: &mut Sink<'_>,
+    ) -> Result<(), &'static str> {
+        let Some(tls) = &mut self.tls else {
+            return self.receive_plain(None, input, out, sink);
+        };
+        let progress = tls.receive(input, plain, out).map_err(|error| {
+            tracing::debug!(peer = %self.address, %error, "TLS failed");
+            "TLS failed"
+        })?;
+        let too_long = tls.raw().len() > MAX_RAW_BYTES;
+        if progress.established {
+            let mut answers = Vec::new();
+            let decoded = self.receive_plain(settings, plain, &mut answers, sink);
+            self.send(&answers, out);
+            decoded?;
+        }
+        match (progress.peer_closed, too_long) {
+            (true, _) => Err("the peer ended TLS"),
+            (_, true) => Err("a TLS handshake message is too long"),
+            _ => Ok(()),
+        }
+    }
+
+    fn receive_plain(
+        &mut self,
+        settings: Option<&TlsSettings>,
+        input: &mut [u8],
+        out: &mut Vec<u8>,
+        sink: &mut Sink<'_>,
+    ) -> Result<(), &'static str> {
+        let mut rest = input;
+        if let Some(Web::Upgrading(request)) = &mut self.web {
+            let before = request.len();
+            match upgrade(request, rest) {
+                Upgrade::Incomplete => return Ok(()),
+                Upgrade::Reject { response, reason } => {
+                    out.extend_from_slice(&response);
+                    self.web = Some(Web::Closed);
+                    return Err(reason);
+                }
+                Upgrade::Accept { response, consumed } => {
+                    out.extend_from_slice(&response);
+                    rest = &mut rest[consumed - before..];
+                    self.web = Some(Web::Frames(FrameDecoder::default()));
+                }
+            }
+        }
+        if !self.opened {
+            self.opened = true;
+            sink(Decoded::Opened(self.identity(settings)));
+        }
+        match &mut self.web {
+            Some(Web::Frames(frames)) => match receive_frames(frames, rest, out, sink) {
+                Ok(()) => Ok(()),
+                Err((code, reason)) => {
+                    append_close(out, code);
+                    self.web = Some(Web::Closed);
+                    Err(reason)
+                }
+            },
+            None if !rest.is_empty() => {
+                sink(Decoded::Data(rest));
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn identity(&self, settings: Option<&TlsSettings>) -> Option<Box<str>> {
+        let identify = settings?.identify;
+        identify(self.tls.as_ref()?.peer_certificates()?.first()?)
+    }
+
+    /// Appends `output`, framed and encrypted, to `out`. `spare` is room for what is in between.
+    ///
+    /// # Errors
+    /// TLS has ended.
+    pub(crate) fn encode(
+        &mut self,
+        output: &[u8],
+        out: &mut Vec<u8>,
+        spare: &mut Vec<u8>,
+    ) -> Result<(), rustls::Error> {
+        match (&mut self.tls, &self.web) {
+            (None, None) => out.extend_from_slice(output),
+            (None, Some(_)) => append_binary(out, output),
+            (Some(tls), None) => tls.encrypt(output, out)?,
+            (Some(tls), Some(_)) => {
+                spare.clear();
+                append_binary(spare, output);
+                tls.encrypt(spare, out)?;
+                spare.clear();
+            }
+        }
+        Ok(())
+    }
+
+    /// Appends the close frame and close_notify that have not been sent.
+    pub(crate) fn say_goodbye(&mut self, out: &mut Vec<u8>) {
+        if let Some(Web::Frames(_)) = self.web {
+            let mut frame = Vec::new();
+            append_close(&mut frame, CloseCode::Normal);
+            self.web = Some(Web::Closed);
+            self.send(&frame, out);
+        }
+        if let Some(tls) = &mut self.tls {
+            tls.close(out);
+        }
+    }
+
+    /// Appends bytes of the layer above TLS to `out`.
+    fn send(&mut self, bytes: &[u8], out: &mut Vec<u8>) {
+        if bytes.is_empty() {
+            return;
+        }
+        match &mut self.tls {
+            None => out.extend_from_slice(bytes),
+            // A session that cannot encrypt any more has failed and is being closed.
+            Some(tls) => drop(tls.encrypt(bytes, out)),
+        }
+    }
+}
+
+/// Adds what was read to the request and answers it when that may make sense: at first, to refuse
+/// what is not HTTP at once, and when a line has ended, so that a request which comes byte by byte
+/// is not parsed for each.
+fn upgrade(request: &mut Vec<u8>, read: &[u8]) -> Upgrade {
+    let first = request.is_empty();
+    let room = MAX_REQUEST_BYTES.saturating_sub(request.len());
+    let before = request.len();
+    request.extend_from_slice(&read[..read.len().min(room)]);
+    if !first && room > read.len() && !request[before..].contains(&b'\n') {
+        return Upgrade::Incomplete;
+    }
+    answer(request)
+}
+
+fn receive_frames(
+    frames: &mut FrameDecoder,
+    mut rest: &mut [u8],
+    out: &mut Vec<u8>,
+    sink: &mut Sink<'_>,
+) -> Result<(), (CloseCode, &'static str)> {
+    while !rest.is_empty() {
+        let (used, event) =
+            frames.next(rest).map_err(|code| (code, "the peer violates WebSocket framing"))?;
+        match event {
+            Some(Event::Data(bytes)) => sink(Decoded::Data(bytes)),
+            Some(Event::Ping(bytes)) if out.len() < MAX_PENDING_FOR_PONG_BYTES => {
+                append_pong(out, bytes);
+            }
+            Some(Event::Close) => return Err((CloseCode::Normal, "the peer closed the WebSocket")),
+            Some(Event::Ping(_)) | None => {}
+        }
+        rest = &mut rest[used..];
+    }
+    Ok(())
+}

@@ -1,0 +1,108 @@
+//! Binding: one socket a worker on one address, told apart by the kernel (SO_REUSEPORT).
+//!
+//! SO_REUSEPORT has a trap: a second broker on the same port would start without an error and
+//! take half of the clients. An address is therefore first bound without it; only when nobody
+//! else has it are the shared sockets made. Port 0 is decided by the first socket.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener, UdpSocket};
+
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+
+/// Connections the kernel keeps for a listener that has not yet accepted them; a burst of devices
+/// coming back after a power cut should not meet resets. The kernel's own `somaxconn` caps it.
+const BACKLOG: i32 = 4096;
+
+/// `count` listening sockets on `address`, non-blocking.
+///
+/// TCP_NODELAY is set here because accepted sockets inherit it, which saves a system call each.
+pub(crate) fn bind_tcp(address: SocketAddr, count: usize) -> io::Result<Vec<TcpListener>> {
+    bind(address, count, Type::STREAM)?
+        .into_iter()
+        .map(|socket| {
+            socket.set_tcp_nodelay(true)?;
+            socket.listen(BACKLOG)?;
+            Ok(socket.into())
+        })
+        .collect()
+}
+
+/// `count` datagram sockets on `address`, non-blocking, in the order of the workers.
+#[allow(dead_code, reason = "the QUIC listener, which lands next, binds with it")]
+pub(crate) fn bind_udp(address: SocketAddr, count: usize) -> io::Result<Vec<UdpSocket>> {
+    Ok(bind(address, count, Type::DGRAM)?.into_iter().map(UdpSocket::from).collect())
+}
+
+fn bind(address: SocketAddr, count: usize, kind: Type) -> io::Result<Vec<Socket>> {
+    let mut address = address;
+    if address.port() != 0 {
+        let probe = open(address, kind)?;
+        // A stream socket may take over connections in TIME_WAIT, never a listening one; for
+        // datagrams the option would allow what the probe is to find.
+        probe.set_reuse_address(kind == Type::STREAM)?;
+        probe.bind(&SockAddr::from(address))?;
+    }
+    let mut sockets = Vec::with_capacity(count);
+    for _ in 0..count {
+        let socket = open(address, kind)?;
+        if kind == Type::STREAM {
+            socket.set_reuse_address(true)?;
+        }
+        socket.set_reuse_port(true)?;
+        socket.bind(&SockAddr::from(address))?;
+        if let Some(bound) = socket.local_addr()?.as_socket() {
+            address = bound;
+        }
+        sockets.push(socket);
+    }
+    Ok(sockets)
+}
+
+fn open(address: SocketAddr, kind: Type) -> io::Result<Socket> {
+    let protocol = if kind == Type::STREAM { Protocol::TCP } else { Protocol::UDP };
+    let socket = Socket::new(Domain::for_address(address), kind, Some(protocol))?;
+    if address.is_ipv6() {
+        // Both families on one port are two listeners; a dual-stack one would be in their way.
+        socket.set_only_v6(true)?;
+    }
+    socket.set_nonblocking(true)?;
+    Ok(socket)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use std::net::{Ipv4Addr, TcpStream};
+
+    const ANY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+
+    #[test]
+    fn workers_share_the_port_the_first_one_got() {
+        for ports in [
+            bind_tcp(ANY, 3).unwrap().iter().map(|s| s.local_addr().unwrap()).collect::<Vec<_>>(),
+            bind_udp(ANY, 3).unwrap().iter().map(|s| s.local_addr().unwrap()).collect::<Vec<_>>(),
+        ] {
+            assert_ne!(ports[0].port(), 0);
+            assert!(ports.iter().all(|port| *port == ports[0]));
+        }
+    }
+
+    #[test]
+    fn an_address_in_use_is_refused_although_ports_are_shared() {
+        let tcp = bind_tcp(ANY, 2).unwrap();
+        let error = bind_tcp(tcp[0].local_addr().unwrap(), 2).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+        let udp = bind_udp(ANY, 2).unwrap();
+        let error = bind_udp(udp[0].local_addr().unwrap(), 2).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+    }
+
+    #[test]
+    fn accepted_sockets_inherit_nodelay() {
+        let listener = bind_tcp(ANY, 1).unwrap().remove(0);
+        listener.set_nonblocking(false).unwrap();
+        let _client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        assert!(listener.accept().unwrap().0.nodelay().unwrap());
+    }
+}

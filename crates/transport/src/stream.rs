@@ -1,0 +1,478 @@
+//! One byte-stream connection: TCP, with TLS and WebSocket framing between the socket and the core
+//! where the listener says so.
+//!
+//! It owns no buffer while idle. What is read is decoded in the worker's buffer; what the core has
+//! to say is taken only when the last was fully written, so that the session's own bounded queue,
+//! not the transport, is where a slow reader's messages wait.
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr};
+
+use fulmar_broker::{
+    Connection, LostCause, Notice, Peer, ReadState, Shard, StreamKey, Timestamp, Token,
+};
+use mio::net::TcpStream;
+use tracing::debug;
+
+use crate::config::{ListenerConfig, TransportLimits};
+use crate::layers::{Decoded, Layers, MAX_KEPT_BYTES};
+use crate::tail::{Tail, Taken};
+use crate::timer::Armed;
+
+/// Bytes asked of one read. A read that brings fewer has emptied the socket.
+const READ_BYTES: usize = 64 * 1024;
+
+/// What a worker lends its connections for a call.
+#[derive(Debug)]
+pub(crate) struct Io {
+    pub(crate) shard: Shard,
+    pub(crate) limits: TransportLimits,
+    /// Reads go here.
+    read: Box<[u8]>,
+    /// Decrypted bytes; empty between calls.
+    plain: Vec<u8>,
+    /// Memory all connections of this worker hold for incomplete packets, in bytes.
+    partial_bytes: usize,
+}
+
+impl Io {
+    pub(crate) fn new(shard: Shard, limits: TransportLimits) -> Io {
+        let read = vec![0; MAX_KEPT_BYTES + READ_BYTES].into_boxed_slice();
+        Io { shard, limits, read, plain: Vec::new(), partial_bytes: 0 }
+    }
+}
+
+/// What the worker is to do with a connection after a call.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum After {
+    /// Wait for the next event.
+    Wait,
+    /// Call [`StreamConn::readable`] again next turn: its share of this one is used up.
+    Again,
+    /// Remove it.
+    Gone,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Phase {
+    /// TLS handshake or WebSocket upgrade.
+    Opening,
+    /// MQTT flows.
+    Open,
+    /// The last bytes are on their way out; then the sending side is shut down.
+    Closing,
+    /// Everything is sent; waiting for the peer to close, so that no reset overtakes the reason.
+    Lingering,
+}
+
+/// A connection and where it stands.
+#[derive(Debug)]
+pub(crate) struct StreamConn {
+    socket: TcpStream,
+    token: Token,
+    phase: Phase,
+    /// The socket may have bytes: an edge was seen that no short read has answered.
+    may_read: bool,
+    /// The peer has shut down its sending side: read on to the end of the stream.
+    read_closed: bool,
+    /// The socket takes no more until its next writable edge.
+    write_blocked: bool,
+    /// The core takes no bytes until a notice says so.
+    core_blocked: bool,
+    /// In the worker's list of connections to flush.
+    pub(crate) flush_listed: bool,
+    /// In the worker's list of connections to read from again.
+    pub(crate) again_listed: bool,
+    /// The worker's listener it came through.
+    pub(crate) listener: u16,
+    pub(crate) armed: Armed,
+    /// End of the handshake or of lingering; the core has its own deadline.
+    own_deadline: Timestamp,
+    tail: Tail,
+    pending: Vec<u8>,
+    written: usize,
+    layers: Option<Box<Layers>>,
+    mqtt: Option<Connection>,
+}
+
+impl StreamConn {
+    /// A connection just accepted; `None` when it is refused.
+    pub(crate) fn accept(
+        socket: TcpStream,
+        address: SocketAddr,
+        token: Token,
+        (index, listener): (u16, &ListenerConfig),
+        io: &mut Io,
+    ) -> Option<StreamConn> {
+        let mut conn = StreamConn {
+            socket,
+            token,
+            phase: Phase::Opening,
+            may_read: false,
+            read_closed: false,
+            write_blocked: false,
+            core_blocked: false,
+            flush_listed: false,
+            again_listed: false,
+            listener: index,
+            armed: Armed::default(),
+            own_deadline: Timestamp::NEVER,
+            tail: Tail::default(),
+            pending: Vec::new(),
+            written: 0,
+            layers: None,
+            mqtt: None,
+        };
+        match Layers::new(&listener.carrier, address) {
+            Ok(None) => conn.open(io, address, listener, None).then_some(conn),
+            Ok(layers) => {
+                conn.layers = layers;
+                conn.own_deadline = io.shard.now() + io.limits.handshake_timeout;
+                Some(conn)
+            }
+            Err(error) => {
+                tracing::error!(%error, "TLS cannot be started with this configuration");
+                None
+            }
+        }
+    }
+
+    /// Begins MQTT; false when the core refuses the connection.
+    fn open(
+        &mut self,
+        io: &mut Io,
+        address: SocketAddr,
+        listener: &ListenerConfig,
+        identity: Option<Box<str>>,
+    ) -> bool {
+        let peer = Peer {
+            address,
+            transport: listener.carrier.kind(),
+            identity,
+            listener: listener.policy.clone(),
+        };
+        let Ok(mqtt) = Connection::new(&mut io.shard, self.token, peer) else {
+            debug!(%address, "refused: too many connections");
+            return false;
+        };
+        self.mqtt = Some(mqtt);
+        self.phase = Phase::Open;
+        self.own_deadline = Timestamp::NEVER;
+        true
+    }
+
+    pub(crate) fn token(&self) -> Token {
+        self.token
+    }
+
+    pub(crate) fn socket(&mut self) -> &mut TcpStream {
+        &mut self.socket
+    }
+
+    /// When [`StreamConn::on_deadline`] is to be called.
+    pub(crate) fn deadline(&self, shard: &Shard) -> Timestamp {
+        let core = self.mqtt.as_ref().map_or(Timestamp::NEVER, |mqtt| mqtt.deadline(shard));
+        core.min(self.own_deadline)
+    }
+
+    /// The poller saw bytes, or the end of the stream with `read_closed`.
+    pub(crate) fn note_readable(&mut self, read_closed: bool) {
+        self.may_read = true;
+        self.read_closed |= read_closed;
+    }
+
+    /// The poller saw room to write.
+    pub(crate) fn note_writable(&mut self) {
+        self.write_blocked = false;
+    }
+
+    /// Whether [`StreamConn::flush`] is to be called without the core asking for it.
+    pub(crate) fn wants_flush(&self) -> bool {
+        self.phase == Phase::Closing || (!self.pending.is_empty() && !self.write_blocked)
+    }
+
+    /// Whether it is on its way out.
+    pub(crate) fn is_closing(&self) -> bool {
+        matches!(self.phase, Phase::Closing | Phase::Lingering)
+    }
+
+    /// Whether the handshake is not over yet.
+    pub(crate) fn is_opening(&self) -> bool {
+        self.phase == Phase::Opening
+    }
+
+    /// Reads until the socket is empty, the core is busy or this turn's share is used up.
+    pub(crate) fn readable(&mut self, io: &mut Io, listener: &ListenerConfig) -> After {
+        let mut share = io.limits.max_read_bytes_per_turn;
+        while self.may_read && !self.core_blocked && self.phase != Phase::Closing {
+            if share == 0 {
+                return After::Again;
+            }
+            let kept = self.layers.as_ref().map_or(0, |layers| layers.put_kept(&mut io.read));
+            match self.socket.read(&mut io.read[kept..kept + READ_BYTES]) {
+                Ok(0) => return self.lost(io, LostCause::PeerClosed),
+                Ok(n) => {
+                    share = share.saturating_sub(n);
+                    self.may_read = n == READ_BYTES || self.read_closed;
+                    if self.take(io, kept + n, listener) == After::Gone {
+                        return After::Gone;
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.may_read = false,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => return self.lost(io, LostCause::Failed),
+            }
+        }
+        After::Wait
+    }
+
+    /// Handles the `len` bytes at the start of the worker's buffer.
+    fn take(&mut self, io: &mut Io, len: usize, listener: &ListenerConfig) -> After {
+        if self.phase == Phase::Lingering {
+            return After::Wait;
+        }
+        let before = self.partial_bytes();
+        // The core takes `io` while it is shown the bytes, so the buffers change hands meanwhile.
+        let mut buffer = std::mem::take(&mut io.read);
+        let after = if self.layers.is_some() {
+            self.take_layered(io, &mut buffer[..len], listener)
+        } else {
+            self.feed(io, &buffer[..len]);
+            After::Wait
+        };
+        io.read = buffer;
+        io.partial_bytes = (io.partial_bytes + self.partial_bytes()).saturating_sub(before);
+        if after == After::Gone {
+            return after;
+        }
+        if io.partial_bytes > io.limits.max_partial_bytes_per_worker
+            && before < self.partial_bytes()
+        {
+            tracing::warn!(
+                peer = ?self.socket.peer_addr().ok(),
+                bytes = io.partial_bytes,
+                "closed: incomplete packets of all connections exceed the bound"
+            );
+            return self.lost(io, LostCause::Closed);
+        }
+        self.see_closing();
+        After::Wait
+    }
+
+    fn take_layered(&mut self, io: &mut Io, input: &mut [u8], listener: &ListenerConfig) -> After {
+        let Some(mut layers) = self.layers.take() else { return After::Wait };
+        // The sink below needs the whole of `self` and `io`, so their buffers step aside.
+        let mut plain = std::mem::take(&mut io.plain);
+        let mut out = std::mem::take(&mut self.pending);
+        let address = layers.address();
+        let mut refused = false;
+        let settings = listener.carrier.tls.as_ref();
+        let result =
+            layers.receive(settings, input, &mut plain, &mut out, &mut |decoded| match decoded {
+                Decoded::Opened(identity) => refused = !self.open(io, address, listener, identity),
+                Decoded::Data(bytes) => self.feed(io, bytes),
+            });
+        plain.clear();
+        plain.shrink_to(READ_BYTES);
+        io.plain = plain;
+        self.pending = out;
+        self.layers = Some(layers);
+        if refused {
+            return After::Gone;
+        }
+        if let Err(reason) = result {
+            debug!(peer = %address, reason, "closing");
+            self.drop_core(io, LostCause::Closed);
+            self.phase = Phase::Closing;
+        }
+        After::Wait
+    }
+
+    /// Shows MQTT bytes to the core.
+    fn feed(&mut self, io: &mut Io, bytes: &[u8]) {
+        if self.core_blocked {
+            self.tail.keep(bytes);
+            return;
+        }
+        let Some(mqtt) = &mut self.mqtt else { return };
+        let blocked = &mut self.core_blocked;
+        self.tail.feed(bytes, |data| offer(mqtt, &mut io.shard, data, blocked));
+    }
+
+    /// Passes a notice on, and what was held back while the core was busy.
+    pub(crate) fn notice(
+        &mut self,
+        io: &mut Io,
+        notice: Notice,
+        listener: &ListenerConfig,
+    ) -> After {
+        let Some(mqtt) = &mut self.mqtt else { return After::Wait };
+        mqtt.notice(&mut io.shard, notice);
+        if !self.core_blocked {
+            self.see_closing();
+            return After::Wait;
+        }
+        let before = self.tail.capacity();
+        let blocked = &mut self.core_blocked;
+        self.tail.offer_kept(|data| offer(mqtt, &mut io.shard, data, blocked));
+        io.partial_bytes = (io.partial_bytes + self.tail.capacity()).saturating_sub(before);
+        self.see_closing();
+        self.readable(io, listener)
+    }
+
+    /// Passes a deadline on.
+    pub(crate) fn on_deadline(&mut self, io: &mut Io) -> After {
+        let now = io.shard.now();
+        if self.own_deadline <= now {
+            return self.lost(io, LostCause::Closed);
+        }
+        if let Some(mqtt) = &mut self.mqtt
+            && mqtt.deadline(&io.shard) <= now
+        {
+            mqtt.on_deadline(&mut io.shard);
+            self.see_closing();
+        }
+        After::Wait
+    }
+
+    fn see_closing(&mut self) {
+        if self.phase == Phase::Open
+            && self.mqtt.as_ref().is_some_and(|mqtt| mqtt.closing().is_some())
+        {
+            self.phase = Phase::Closing;
+        }
+    }
+
+    /// Writes what there is, asking the core for more as long as the socket takes it.
+    pub(crate) fn flush(&mut self, io: &mut Io) -> After {
+        let mut said_something = !self.pending.is_empty();
+        // What was pending may be older than what the core has got since.
+        let mut more = true;
+        loop {
+            if !self.pending.is_empty() {
+                match self.write_pending(io) {
+                    Ok(true) if more => {}
+                    Ok(true) => break,
+                    Ok(false) => return self.wait_to_close(io),
+                    Err(_) => return self.lost(io, LostCause::Failed),
+                }
+            }
+            let Some(mqtt) = &mut self.mqtt else { break };
+            let output = mqtt.output(&mut io.shard, StreamKey::CONTROL);
+            if output.bytes.is_empty() {
+                break;
+            }
+            said_something = true;
+            more = output.more;
+            if !self.encode(io, output.bytes) {
+                return self.lost(io, LostCause::Failed);
+            }
+        }
+        self.see_closing();
+        if self.phase == Phase::Closing {
+            self.say_goodbye(io, said_something)
+        } else {
+            After::Wait
+        }
+    }
+
+    /// Puts `output`, dressed as the layers want it, into the empty `pending`.
+    fn encode(&mut self, io: &mut Io, output: Vec<u8>) -> bool {
+        let Some(layers) = &mut self.layers else {
+            self.pending = output;
+            return true;
+        };
+        let mut framed = io.shard.buffer();
+        let encoded = layers.encode(&output, &mut framed, &mut io.plain);
+        io.shard.recycle(output);
+        self.pending = framed;
+        encoded.is_ok()
+    }
+
+    /// Writes `pending`; false when the socket took only a part.
+    fn write_pending(&mut self, io: &mut Io) -> io::Result<bool> {
+        while !self.write_blocked {
+            match self.socket.write(&self.pending[self.written..]) {
+                Ok(n) => {
+                    self.written += n;
+                    if self.written == self.pending.len() {
+                        self.written = 0;
+                        io.shard.recycle(std::mem::take(&mut self.pending));
+                        return Ok(true);
+                    }
+                    self.write_blocked = true;
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.write_blocked = true;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(false)
+    }
+
+    /// A peer that does not read must not keep a closing connection.
+    fn wait_to_close(&mut self, io: &mut Io) -> After {
+        self.see_closing();
+        if self.phase == Phase::Closing && self.own_deadline == Timestamp::NEVER {
+            self.own_deadline = io.shard.now() + io.limits.linger;
+        }
+        After::Wait
+    }
+
+    /// Everything of a closing connection is written: says goodbye in each layer, then lingers.
+    fn say_goodbye(&mut self, io: &mut Io, said_something: bool) -> After {
+        self.drop_core(io, LostCause::Closed);
+        if let Some(layers) = &mut self.layers {
+            layers.say_goodbye(&mut self.pending);
+            if !self.pending.is_empty() && self.write_pending(io).is_err() {
+                return After::Gone;
+            }
+        } else if !said_something {
+            // The peer said goodbye and waits for nothing.
+            return After::Gone;
+        }
+        if !self.pending.is_empty() {
+            return self.wait_to_close(io);
+        }
+        if self.socket.shutdown(Shutdown::Write).is_err() {
+            return After::Gone;
+        }
+        self.phase = Phase::Lingering;
+        self.own_deadline = io.shard.now() + io.limits.linger;
+        self.may_read = true;
+        After::Again
+    }
+
+    /// The transport has failed or ended: tells the core, once.
+    pub(crate) fn lost(&mut self, io: &mut Io, cause: LostCause) -> After {
+        self.drop_core(io, cause);
+        After::Gone
+    }
+
+    /// Gives back what it counts for in the worker's bound, before it is dropped.
+    pub(crate) fn forget(&mut self, io: &mut Io) {
+        io.partial_bytes = io.partial_bytes.saturating_sub(self.partial_bytes());
+    }
+
+    fn drop_core(&mut self, io: &mut Io, cause: LostCause) {
+        if let Some(mut mqtt) = self.mqtt.take() {
+            mqtt.lost(&mut io.shard, cause);
+        }
+        let before = self.partial_bytes();
+        self.tail.clear();
+        self.core_blocked = false;
+        io.partial_bytes = (io.partial_bytes + self.partial_bytes()).saturating_sub(before);
+    }
+
+    fn partial_bytes(&self) -> usize {
+        self.tail.capacity() + self.layers.as_ref().map_or(0, |layers| layers.held())
+    }
+}
+
+fn offer(mqtt: &mut Connection, shard: &mut Shard, data: &[u8], blocked: &mut bool) -> Taken {
+    let received = mqtt.receive(shard, StreamKey::CONTROL, data);
+    *blocked = received.state == ReadState::Blocked;
+    Taken { consumed: received.consumed, go_on: received.state == ReadState::More }
+}

@@ -1,0 +1,429 @@
+//! One worker: an event loop on a thread of its own, with everything it touches owned by it.
+//!
+//! A turn: wait for sockets, read from them, run timers; deliver the core's notices; write each
+//! connection that has something to say once; hand the turn's work over; sleep. Sockets are
+//! registered once, edge-triggered, for both directions, and never again.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use fulmar_broker::{CloseOrder, LostCause, Notice, Timestamp, Token};
+use mio::event::Event;
+use mio::net::{TcpListener, TcpStream};
+use mio::{Events, Interest, Poll};
+use slab::Slab;
+use tracing::{debug, error, info, warn};
+
+use crate::clock::Clock;
+use crate::config::ListenerConfig;
+use crate::stream::{After, Io, StreamConn};
+use crate::timer::{Armed, Timers};
+
+/// Events taken from the poller at once.
+const EVENTS: usize = 1024;
+
+/// Connections accepted from one listener before the others have their turn.
+const ACCEPTS_PER_TURN: usize = 128;
+
+/// Rest of a listener that met the end of file descriptors or memory.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
+
+/// Longest sleep while draining.
+const DRAIN_TURN: Duration = Duration::from_millis(20);
+
+/// Rounds of notices and writes a turn; what is left then waits for one look at the sockets.
+const NOTICE_ROUNDS: usize = 4;
+
+/// The poller's name for the waker. Names of listeners have the top bit, those of connections have
+/// their generation below it, so none meets another.
+pub(crate) const WAKER: mio::Token = mio::Token(usize::MAX);
+const LISTENER_BIT: u64 = 1 << 63;
+const GENERATION_MASK: u32 = 0x3fff_ffff;
+
+/// How the server's handle reaches its workers.
+#[derive(Debug)]
+pub(crate) struct Control {
+    /// When draining gives up, in milliseconds; 0 while not draining.
+    drain_by: AtomicU64,
+    /// Workers that still accept connections.
+    accepting: AtomicUsize,
+    /// The mail that tells every client is in the workers' boxes.
+    told: AtomicBool,
+}
+
+impl Control {
+    pub(crate) fn new(workers: usize) -> Control {
+        Control {
+            drain_by: AtomicU64::new(0),
+            accepting: AtomicUsize::new(workers),
+            told: AtomicBool::new(false),
+        }
+    }
+
+    /// Asks the workers to drain by `deadline`; they look when they are woken.
+    pub(crate) fn drain(&self, deadline: Timestamp) {
+        self.drain_by.store(deadline.0.max(1), Ordering::SeqCst);
+    }
+
+    fn draining(&self) -> Option<Timestamp> {
+        match self.drain_by.load(Ordering::SeqCst) {
+            0 => None,
+            deadline => Some(Timestamp(deadline)),
+        }
+    }
+}
+
+/// A listening socket of one worker.
+#[derive(Debug)]
+pub(crate) struct Listener {
+    socket: TcpListener,
+    config: Arc<ListenerConfig>,
+    /// The socket may have connections.
+    ready: bool,
+    armed: Armed,
+    /// Until when it rests after an error.
+    paused_until: Timestamp,
+}
+
+/// See the module's words.
+#[derive(Debug)]
+pub(crate) struct Worker {
+    poll: Poll,
+    clock: Clock,
+    control: Arc<Control>,
+    io: Io,
+    listeners: Vec<Listener>,
+    /// Configurations by the listener's number; they outlive the listeners when draining.
+    configs: Vec<Arc<ListenerConfig>>,
+    conns: Slab<StreamConn>,
+    generation: u32,
+    timers: Timers,
+    again: Vec<u64>,
+    to_flush: Vec<u64>,
+    notices: Vec<(Token, Notice)>,
+    draining: bool,
+    /// [`Control::told`] as it was a turn ago.
+    told: bool,
+}
+
+impl Worker {
+    /// A worker of `listeners`, already bound.
+    pub(crate) fn new(
+        poll: Poll,
+        clock: Clock,
+        control: Arc<Control>,
+        io: Io,
+        listeners: Vec<(TcpListener, Arc<ListenerConfig>)>,
+    ) -> io::Result<Worker> {
+        let configs = listeners.iter().map(|(_, config)| Arc::clone(config)).collect();
+        let mut worker = Worker {
+            poll,
+            clock,
+            control,
+            io,
+            listeners: Vec::new(),
+            configs,
+            conns: Slab::new(),
+            generation: 0,
+            timers: Timers::default(),
+            again: Vec::new(),
+            to_flush: Vec::new(),
+            notices: Vec::new(),
+            draining: false,
+            told: false,
+        };
+        for (index, (mut socket, config)) in listeners.into_iter().enumerate() {
+            let token = mio::Token((LISTENER_BIT | index as u64) as usize);
+            worker.poll.registry().register(&mut socket, token, Interest::READABLE)?;
+            worker.listeners.push(Listener {
+                socket,
+                config,
+                ready: false,
+                armed: Armed::default(),
+                paused_until: Timestamp(0),
+            });
+        }
+        Ok(worker)
+    }
+
+    /// Runs until drained.
+    ///
+    /// # Errors
+    /// The poller fails, which it does only when the process is out of resources.
+    pub(crate) fn run(mut self) -> io::Result<()> {
+        let mut events = Events::with_capacity(EVENTS);
+        loop {
+            let timeout = self.timeout();
+            if let Err(error) = self.poll.poll(&mut events, timeout)
+                && error.kind() != io::ErrorKind::Interrupted
+            {
+                error!(%error, "the worker's poller failed");
+                return Err(error);
+            }
+            self.io.shard.after_sleep();
+            self.io.shard.set_now(self.clock.now());
+            self.read_again();
+            for event in &events {
+                self.event(event);
+            }
+            self.accept_all();
+            self.run_timers();
+            self.exchange();
+            let drained = self.drain();
+            self.io.shard.end_turn();
+            if drained {
+                return Ok(());
+            }
+        }
+    }
+
+    /// How long to sleep: not at all while there is work.
+    fn timeout(&mut self) -> Option<Duration> {
+        let busy = !self.again.is_empty()
+            || !self.to_flush.is_empty()
+            || self.listeners.iter().any(|listener| listener.ready);
+        if busy || !self.io.shard.before_sleep() {
+            return Some(Duration::ZERO);
+        }
+        let deadlines = [self.timers.next(), self.io.shard.next_deadline(), self.drain_deadline()];
+        deadlines.into_iter().flatten().min().and_then(|deadline| self.clock.until(deadline))
+    }
+
+    /// While draining the others' progress is looked at now and then.
+    fn drain_deadline(&self) -> Option<Timestamp> {
+        self.draining.then(|| self.io.shard.now() + DRAIN_TURN)
+    }
+
+    fn event(&mut self, event: &Event) {
+        if event.token() == WAKER {
+            return;
+        }
+        let token = event.token().0 as u64;
+        if token & LISTENER_BIT != 0 {
+            if let Some(listener) = self.listeners.get_mut((token & !LISTENER_BIT) as usize) {
+                listener.ready = self.io.shard.now() >= listener.paused_until;
+            }
+            return;
+        }
+        let readable = event.is_readable() || event.is_read_closed() || event.is_error();
+        let writable = event.is_writable();
+        let read_closed = event.is_read_closed() || event.is_error();
+        self.with(token, |conn, io, listener| {
+            if writable {
+                conn.note_writable();
+            }
+            if !readable {
+                return After::Wait;
+            }
+            conn.note_readable(read_closed);
+            conn.readable(io, listener)
+        });
+    }
+
+    /// Calls `f` with the connection `token` names, if it still exists, and follows what it says.
+    fn with(
+        &mut self,
+        token: u64,
+        f: impl FnOnce(&mut StreamConn, &mut Io, &ListenerConfig) -> After,
+    ) {
+        let index = token as u32 as usize;
+        let Some(conn) = self.conns.get_mut(index).filter(|conn| conn.token().0 == token) else {
+            return;
+        };
+        match f(conn, &mut self.io, &self.configs[usize::from(conn.listener)]) {
+            After::Gone => {
+                conn.forget(&mut self.io);
+                self.conns.remove(index);
+                return;
+            }
+            After::Again if !conn.again_listed => {
+                conn.again_listed = true;
+                self.again.push(token);
+            }
+            After::Again | After::Wait => {}
+        }
+        if conn.wants_flush() && !conn.flush_listed {
+            conn.flush_listed = true;
+            self.to_flush.push(token);
+        }
+        let deadline = conn.deadline(&self.io.shard);
+        self.timers.arm(&mut conn.armed, deadline, token);
+    }
+
+    /// Goes on with connections whose share of the last turn was used up.
+    fn read_again(&mut self) {
+        for token in std::mem::take(&mut self.again) {
+            self.with(token, |conn, io, listener| {
+                conn.again_listed = false;
+                conn.readable(io, listener)
+            });
+        }
+    }
+
+    fn accept_all(&mut self) {
+        for index in 0..self.listeners.len() {
+            for _ in 0..ACCEPTS_PER_TURN {
+                if !self.listeners[index].ready {
+                    break;
+                }
+                self.accept(index);
+            }
+        }
+    }
+
+    fn accept(&mut self, index: usize) {
+        let listener = &mut self.listeners[index];
+        match listener.socket.accept() {
+            Ok((socket, address)) => {
+                if let Err(error) = self.admit(index, socket, address) {
+                    warn!(%address, %error, "a connection could not be registered");
+                }
+            }
+            Err(error) => match error.kind() {
+                io::ErrorKind::WouldBlock => listener.ready = false,
+                io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted => {}
+                _ => {
+                    warn!(
+                        listener = %listener.config.policy.name, %error,
+                        "cannot accept connections; trying again shortly (raise the limit of open \
+                         files if that is what is short)"
+                    );
+                    listener.ready = false;
+                    listener.paused_until = self.io.shard.now() + ACCEPT_PAUSE;
+                    let token = LISTENER_BIT | index as u64;
+                    self.timers.arm(&mut listener.armed, listener.paused_until, token);
+                }
+            },
+        }
+    }
+
+    fn admit(&mut self, index: usize, socket: TcpStream, address: SocketAddr) -> io::Result<()> {
+        // Connections in a handshake are not the core's yet, so they are bounded here.
+        if self.conns.len() >= self.io.shard.broker().limits().max_connections {
+            debug!(%address, "refused: too many connections");
+            return Ok(());
+        }
+        self.generation = (self.generation + 1) & GENERATION_MASK;
+        let entry = self.conns.vacant_entry();
+        let token = Token(entry.key() as u64 | u64::from(self.generation) << 32);
+        let config = &self.listeners[index].config;
+        let Some(mut conn) =
+            StreamConn::accept(socket, address, token, (index as u16, config), &mut self.io)
+        else {
+            return Ok(());
+        };
+        let interest = Interest::READABLE | Interest::WRITABLE;
+        let name = mio::Token(token.0 as usize);
+        if let Err(error) = self.poll.registry().register(conn.socket(), name, interest) {
+            conn.lost(&mut self.io, LostCause::Failed);
+            return Err(error);
+        }
+        let deadline = conn.deadline(&self.io.shard);
+        self.timers.arm(&mut conn.armed, deadline, token.0);
+        entry.insert(conn);
+        Ok(())
+    }
+
+    fn run_timers(&mut self) {
+        let now = self.io.shard.now();
+        while let Some((at, token)) = self.timers.pop(now) {
+            if token & LISTENER_BIT != 0 {
+                if let Some(listener) = self.listeners.get_mut((token & !LISTENER_BIT) as usize) {
+                    listener.ready |= Timers::take(&mut listener.armed, at);
+                }
+                continue;
+            }
+            self.with(token, |conn, io, _| {
+                let due = Timers::take(&mut conn.armed, at) && conn.deadline(&io.shard) <= now;
+                if due { conn.on_deadline(io) } else { After::Wait }
+            });
+        }
+        if self.io.shard.next_deadline().is_some_and(|deadline| deadline <= now) {
+            self.io.shard.on_deadline();
+        }
+    }
+
+    /// Delivers notices and writes, until there is nothing more of either.
+    fn exchange(&mut self) {
+        for _ in 0..NOTICE_ROUNDS {
+            let mut notices = std::mem::take(&mut self.notices);
+            loop {
+                self.io.shard.take_notices(&mut notices);
+                if notices.is_empty() {
+                    break;
+                }
+                for (token, notice) in notices.drain(..) {
+                    self.notice(token, notice);
+                }
+            }
+            self.notices = notices;
+            if self.to_flush.is_empty() {
+                return;
+            }
+            let mut to_flush = std::mem::take(&mut self.to_flush);
+            for token in to_flush.drain(..) {
+                self.with(token, |conn, io, _| {
+                    conn.flush_listed = false;
+                    conn.flush(io)
+                });
+            }
+            if self.to_flush.is_empty() {
+                self.to_flush = to_flush;
+            }
+        }
+    }
+
+    fn notice(&mut self, token: Token, notice: Notice) {
+        self.with(token.0, |conn, io, listener| conn.notice(io, notice, listener));
+        let index = token.0 as u32 as usize;
+        if let Some(conn) = self.conns.get_mut(index)
+            && conn.token() == token
+            && !conn.flush_listed
+        {
+            conn.flush_listed = true;
+            self.to_flush.push(token.0);
+        }
+    }
+
+    /// Stops accepting when the server asks for it; says when everything is over.
+    fn drain(&mut self) -> bool {
+        let Some(deadline) = self.control.draining() else { return false };
+        if !self.draining {
+            self.draining = true;
+            self.listeners.clear();
+            self.lose_all(StreamConn::is_opening);
+            if self.control.accepting.fetch_sub(1, Ordering::SeqCst) == 1 {
+                // Nobody accepts any more, so nobody is missed.
+                self.io.shard.broker().close_all(CloseOrder::ShuttingDown);
+                self.control.told.store(true, Ordering::SeqCst);
+            }
+        } else if self.told {
+            // All that have a session have been told by now; the others cannot be.
+            self.lose_all(|conn| !conn.is_closing());
+        }
+        self.told = self.control.told.load(Ordering::SeqCst);
+        let late = self.io.shard.now() >= deadline;
+        if late {
+            if !self.conns.is_empty() {
+                info!(connections = self.conns.len(), "closed without waiting any longer");
+            }
+            self.lose_all(|_| true);
+        }
+        self.conns.is_empty() && (late || self.told)
+    }
+
+    fn lose_all(&mut self, which: impl Fn(&StreamConn) -> bool) {
+        let io = &mut self.io;
+        self.conns.retain(|_, conn| {
+            let lose = which(conn);
+            if lose {
+                conn.lost(io, LostCause::Closed);
+                conn.forget(io);
+            }
+            !lose
+        });
+    }
+}

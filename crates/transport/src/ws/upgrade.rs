@@ -1,0 +1,177 @@
+//! The HTTP request that becomes a WebSocket (RFC 6455 section 4.2), or its refusal in words.
+//!
+//! MQTT is served at `/mqtt` and `/`, subprotocol `mqtt` (MQTT 5.0 section 6; `mqttv3.1` is what
+//! older clients ask for). Anything else is answered with a status and one line that says what to
+//! do; no other HTTP is spoken here.
+
+use tungstenite::error::{Error, ProtocolError};
+use tungstenite::handshake::machine::TryParse;
+use tungstenite::handshake::server::{Request, create_response, write_response};
+use tungstenite::http::HeaderValue;
+
+/// Longest request accepted, in bytes; longer ones get status 431.
+pub(crate) const MAX_REQUEST_BYTES: usize = 8 * 1024;
+
+/// Where MQTT is served.
+const PATHS: [&str; 2] = ["/mqtt", "/"];
+
+/// Subprotocols served, the first being the standard's.
+const PROTOCOLS: [&str; 2] = ["mqtt", "mqttv3.1"];
+
+/// What to do with the bytes received so far.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Upgrade {
+    /// Wait for more.
+    Incomplete,
+    /// Send `response`; WebSocket frames begin after `consumed` bytes.
+    Accept { consumed: usize, response: Vec<u8> },
+    /// Send `response` and close.
+    Reject { response: Vec<u8>, reason: &'static str },
+}
+
+/// Answers the request at the start of `received`.
+pub(crate) fn answer(received: &[u8]) -> Upgrade {
+    let parsed = Request::try_parse(&received[..received.len().min(MAX_REQUEST_BYTES)]);
+    match parsed {
+        Ok(Some((consumed, request))) => match accept(&request) {
+            Ok(response) => Upgrade::Accept { consumed, response },
+            Err(refusal) => refusal.into(),
+        },
+        Ok(None) if received.len() >= MAX_REQUEST_BYTES => {
+            Refusal("431 Request Header Fields Too Large", "the request is too long").into()
+        }
+        Ok(None) => Upgrade::Incomplete,
+        Err(error) => refusal(&error).into(),
+    }
+}
+
+fn accept(request: &Request) -> Result<Vec<u8>, Refusal> {
+    if !PATHS.contains(&request.uri().path()) {
+        return Err(Refusal("404 Not Found", "MQTT is served at /mqtt"));
+    }
+    let mut response = create_response(request).map_err(|error| refusal(&error))?;
+    if let Some(protocol) = choose_protocol(request)? {
+        let value = HeaderValue::from_static(protocol);
+        response.headers_mut().insert("Sec-WebSocket-Protocol", value);
+    }
+    let mut bytes = Vec::with_capacity(192);
+    write_response(&mut bytes, &response).map_err(|error| refusal(&error))?;
+    Ok(bytes)
+}
+
+/// The subprotocol to answer with; `None` for a client that named none, which some do.
+fn choose_protocol(request: &Request) -> Result<Option<&'static str>, Refusal> {
+    let mut offered = request.headers().get_all("Sec-WebSocket-Protocol").iter().peekable();
+    if offered.peek().is_none() {
+        return Ok(None);
+    }
+    let names: Vec<_> = offered
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|list| list.split(',').map(str::trim))
+        .collect();
+    PROTOCOLS
+        .into_iter()
+        .find(|protocol| names.contains(protocol))
+        .map(Some)
+        .ok_or(Refusal("400 Bad Request", "ask for the WebSocket subprotocol mqtt"))
+}
+
+/// Status line and the sentence that goes with it.
+struct Refusal(&'static str, &'static str);
+
+fn refusal(error: &Error) -> Refusal {
+    match error {
+        Error::Protocol(ProtocolError::WrongHttpMethod) => {
+            Refusal("405 Method Not Allowed", "a WebSocket begins with GET")
+        }
+        Error::Protocol(
+            ProtocolError::MissingConnectionUpgradeHeader
+            | ProtocolError::MissingUpgradeWebSocketHeader
+            | ProtocolError::MissingSecWebSocketVersionHeader,
+        ) => Refusal("426 Upgrade Required", "this is MQTT over WebSocket, version 13"),
+        _ => Refusal("400 Bad Request", "this is not a valid WebSocket request"),
+    }
+}
+
+impl From<Refusal> for Upgrade {
+    fn from(Refusal(status, reason): Refusal) -> Upgrade {
+        let upgrade = if status.starts_with("426") {
+            "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+        } else if status.starts_with("405") {
+            "Connection: close\r\nAllow: GET\r\n"
+        } else {
+            "Connection: close\r\n"
+        };
+        let length = reason.len() + 1;
+        let response = format!(
+            "HTTP/1.1 {status}\r\n{upgrade}Content-Type: text/plain\r\n\
+             Content-Length: {length}\r\n\r\n{reason}\n"
+        );
+        Upgrade::Reject { response: response.into_bytes(), reason }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(line: &str, headers: &str) -> Vec<u8> {
+        format!("{line}\r\nHost: broker\r\n{headers}\r\n").into_bytes()
+    }
+
+    const UPGRADE: &str = "Connection: keep-alive, Upgrade\r\nUpgrade: websocket\r\n\
+        Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
+
+    fn status(upgrade: &Upgrade) -> String {
+        match upgrade {
+            Upgrade::Incomplete => "incomplete".into(),
+            Upgrade::Accept { response, .. } | Upgrade::Reject { response, .. } => {
+                String::from_utf8_lossy(response).chars().skip(9).take(3).collect()
+            }
+        }
+    }
+
+    #[test]
+    fn rfc_6455_sample_nonce_is_answered() {
+        let headers = format!("{UPGRADE}Sec-WebSocket-Protocol: chat, mqtt\r\n");
+        let mut bytes = request("GET /mqtt HTTP/1.1", &headers);
+        let length = bytes.len();
+        bytes.extend([0x82, 0x80]);
+        let Upgrade::Accept { consumed, response } = answer(&bytes) else {
+            panic!("{:?}", answer(&bytes));
+        };
+        assert_eq!(consumed, length);
+        let response = String::from_utf8_lossy(&response).to_lowercase();
+        assert!(response.starts_with("http/1.1 101 "), "{response}");
+        assert!(response.contains("\r\nsec-websocket-accept: s3pplmbitxaq9kygzzhzrbk+xoo=\r\n"));
+        assert!(response.contains("\r\nsec-websocket-protocol: mqtt\r\n"));
+        assert!(response.ends_with("\r\n\r\n"));
+    }
+
+    #[test]
+    fn what_is_not_a_websocket_gets_a_plain_answer() {
+        let mqtt31 = format!("{UPGRADE}Sec-WebSocket-Protocol: mqttv3.1\r\n");
+        let other = format!("{UPGRADE}Sec-WebSocket-Protocol: chat\r\n");
+        for (line, headers, expected) in [
+            ("GET / HTTP/1.1", UPGRADE, "101"),
+            ("GET /mqtt?token=x HTTP/1.1", &mqtt31, "101"),
+            ("GET /mqtt HTTP/1.1", &other, "400"),
+            ("GET /mqtt HTTP/1.1", "", "426"),
+            ("GET /other HTTP/1.1", UPGRADE, "404"),
+            ("POST /mqtt HTTP/1.1", UPGRADE, "405"),
+            ("\u{10}\u{0}MQTT", "", "400"),
+        ] {
+            assert_eq!(status(&answer(&request(line, headers))), expected, "{line} {headers}");
+        }
+    }
+
+    #[test]
+    fn a_request_is_bounded_and_may_come_in_pieces() {
+        let whole = request("GET /mqtt HTTP/1.1", UPGRADE);
+        for end in 0..whole.len() {
+            assert_eq!(answer(&whole[..end]), Upgrade::Incomplete, "{end}");
+        }
+        let endless = request("GET /mqtt HTTP/1.1", &format!("X: {}", "a".repeat(9000)));
+        assert_eq!(status(&answer(&endless)), "431");
+    }
+}
