@@ -230,12 +230,12 @@ pub trait Storage: Send + Sync {
     /// Number up to which everything is durable.
     fn committed(&self) -> Seq;
 
-    /// Bytes or operations handed over and not yet durable; the broker stops reading from
-    /// publishers while this is above its limit.
+    /// Operations handed over and not yet durable, large messages counting for several; the broker
+    /// stops reading from publishers while this is above its limit.
     fn backlog(&self) -> usize;
 
-    /// Set once when storage can no longer write (disk full, I/O error): nothing more will be
-    /// committed, and the broker refuses what needs durability. The text says why.
+    /// Why storage cannot write (disk full, I/O error). While it is set nothing is committed, and the
+    /// broker refuses what needs durability; it is `None` again once storage has recovered.
     fn failure(&self) -> Option<String>;
 }
 

@@ -34,12 +34,7 @@ impl Bench {
             let _ = wake.try_send(());
         });
         let (storage, _) = SqliteStorage::open(path, options, wake).unwrap();
-        Bench {
-            storage,
-            woken,
-            next: 0,
-            cpu_before: cpu_time(),
-        }
+        Bench { storage, woken, next: 0, cpu_before: cpu_time() }
     }
 
     fn enqueue(&mut self) -> Op {
@@ -79,11 +74,7 @@ impl Bench {
         let stats = self.storage.stats();
         let cpu = cpu_time() - self.cpu_before;
         waits.sort_unstable();
-        let at = |part: usize| {
-            waits
-                .get(waits.len() * part / 1000)
-                .map_or(0, Duration::as_micros)
-        };
+        let at = |part: usize| waits.get(waits.len() * part / 1000).map_or(0, Duration::as_micros);
         println!(
             "{name:<44} {:>9.0} ops/s {:>6.2} CPU µs/op {:>7} commits {:>6} ops/commit \
              {:>3} % cancelled; durable after p50 {} p99 {} max {} µs; {} checkpoints",
@@ -180,11 +171,7 @@ fn restore(path: &Path, messages: u64) {
     let copy = path.with_extension("copy");
     let storage = timed("after a clean end");
     std::fs::copy(path, &copy).unwrap();
-    std::fs::copy(
-        path.with_extension("db-wal"),
-        copy.with_extension("copy-wal"),
-    )
-    .unwrap();
+    std::fs::copy(path.with_extension("db-wal"), copy.with_extension("copy-wal")).unwrap();
     drop(storage);
     let start = Instant::now();
     let (_storage, restored) =
@@ -203,10 +190,8 @@ fn main() {
     let path = |name: &str| folder.path().join(format!("{name}.db"));
     sparse(&path("sparse"));
     for interval_ms in [0, 1, 2, 5] {
-        let options = Options {
-            commit_interval: Duration::from_millis(interval_ms),
-            ..Options::default()
-        };
+        let options =
+            Options { commit_interval: Duration::from_millis(interval_ms), ..Options::default() };
         let name = |what: &str| format!("{what}, interval {interval_ms} ms");
         flood(
             &path(&format!("a{interval_ms}")),

@@ -63,10 +63,7 @@ pub(crate) fn get_text(row: &Row<'_>, index: usize) -> Result<Box<str>> {
 
 /// Columns `index` and `index + 1` as session and flow.
 pub(crate) fn get_flow(row: &Row<'_>, index: usize) -> Result<(SessionKey, FlowId)> {
-    Ok((
-        SessionKey(get_u64(row, index)?),
-        FlowId(get_u64(row, index + 1)?),
-    ))
+    Ok((SessionKey(get_u64(row, index)?), FlowId(get_u64(row, index + 1)?)))
 }
 
 /// Column `index` as a packet identifier.
@@ -101,11 +98,7 @@ pub(crate) fn get_delivery(row: &Row<'_>, index: usize) -> Result<Delivery> {
             words.iter().copied().map(u32::from_le_bytes).collect()
         }
     };
-    Ok(Delivery {
-        qos: get_qos(row, index)?,
-        retain: row.get(index + 1)?,
-        identifiers,
-    })
+    Ok(Delivery { qos: get_qos(row, index)?, retain: row.get(index + 1)?, identifiers })
 }
 
 /// Columns packet_id and released from `index` on.
@@ -115,11 +108,7 @@ pub(crate) fn get_progress(row: &Row<'_>, index: usize) -> Result<Progress> {
     }
     let packet_id = get_packet_id(row, index)?;
     let released: bool = row.get(index + 1)?;
-    Ok(if released {
-        Progress::Released(packet_id)
-    } else {
-        Progress::Sent(packet_id)
-    })
+    Ok(if released { Progress::Released(packet_id) } else { Progress::Sent(packet_id) })
 }
 
 fn get_qos(row: &Row<'_>, index: usize) -> Result<QoS> {

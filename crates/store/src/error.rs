@@ -71,10 +71,9 @@ impl Error {
         let path = path.to_owned();
         match source.sqlite_error_code() {
             Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => Error::InUse(path),
-            Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => Error::Damaged {
-                path,
-                detail: source.to_string(),
-            },
+            Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
+                Error::Damaged { path, detail: source.to_string() }
+            }
             _ => Error::Sqlite { path, source },
         }
     }

@@ -46,7 +46,7 @@ pub(crate) struct Group {
     /// Operations handed over for it.
     pub(crate) ops: u64,
     /// What it counts against the backlog.
-    pub(crate) bytes: usize,
+    pub(crate) weight: usize,
     /// Rows of earlier transactions to remove from queues.
     pub(crate) dequeued: Vec<QueueSlot>,
     /// Identifiers of earlier transactions to forget.
@@ -66,7 +66,7 @@ impl Group {
     pub(crate) fn absorb(&mut self, chunk: &mut Chunk) {
         self.last = chunk.last;
         self.batches += chunk.batches;
-        self.bytes += chunk.bytes;
+        self.weight += chunk.weight;
         self.ops += chunk.ops.len() as u64;
         for op in chunk.ops.drain(..) {
             self.add(op);
@@ -98,7 +98,7 @@ impl Group {
         }
         self.batches = 0;
         self.ops = 0;
-        self.bytes = 0;
+        self.weight = 0;
         self.holes = 0;
         self.dequeued.clear();
         self.released.clear();
@@ -111,69 +111,24 @@ impl Group {
 
     fn add(&mut self, op: Op) {
         match op {
-            Op::Enqueue {
-                session,
-                flow,
-                position,
-                ..
-            } => {
-                let slot = QueueSlot {
-                    session,
-                    flow,
-                    position,
-                };
+            Op::Enqueue { session, flow, position, .. } => {
+                let slot = QueueSlot { session, flow, position };
                 self.enqueued.insert(slot, self.ordered.len());
                 self.ordered.push(Some(op));
             }
-            Op::Advance {
-                session,
-                flow,
-                position,
-                progress,
-            } => {
-                self.advance(
-                    QueueSlot {
-                        session,
-                        flow,
-                        position,
-                    },
-                    progress,
-                );
+            Op::Advance { session, flow, position, progress } => {
+                self.advance(QueueSlot { session, flow, position }, progress);
             }
-            Op::Dequeue {
-                session,
-                flow,
-                position,
-            } => {
-                self.dequeue(QueueSlot {
-                    session,
-                    flow,
-                    position,
-                });
+            Op::Dequeue { session, flow, position } => {
+                self.dequeue(QueueSlot { session, flow, position });
             }
-            Op::InboundReceived {
-                session,
-                flow,
-                packet_id,
-            } => {
-                let slot = InboundSlot {
-                    session,
-                    flow,
-                    packet_id,
-                };
+            Op::InboundReceived { session, flow, packet_id } => {
+                let slot = InboundSlot { session, flow, packet_id };
                 self.received.insert(slot, self.ordered.len());
                 self.ordered.push(Some(op));
             }
-            Op::InboundReleased {
-                session,
-                flow,
-                packet_id,
-            } => {
-                let slot = InboundSlot {
-                    session,
-                    flow,
-                    packet_id,
-                };
+            Op::InboundReleased { session, flow, packet_id } => {
+                let slot = InboundSlot { session, flow, packet_id };
                 match self.received.remove(&slot) {
                     Some(index) => self.remove(index),
                     None => self.released.push(slot),
@@ -228,34 +183,11 @@ impl Group {
         self.received.clear();
         for (index, op) in self.ordered.iter().enumerate() {
             match *op {
-                Some(Op::Enqueue {
-                    session,
-                    flow,
-                    position,
-                    ..
-                }) => {
-                    self.enqueued.insert(
-                        QueueSlot {
-                            session,
-                            flow,
-                            position,
-                        },
-                        index,
-                    );
+                Some(Op::Enqueue { session, flow, position, .. }) => {
+                    self.enqueued.insert(QueueSlot { session, flow, position }, index);
                 }
-                Some(Op::InboundReceived {
-                    session,
-                    flow,
-                    packet_id,
-                }) => {
-                    self.received.insert(
-                        InboundSlot {
-                            session,
-                            flow,
-                            packet_id,
-                        },
-                        index,
-                    );
+                Some(Op::InboundReceived { session, flow, packet_id }) => {
+                    self.received.insert(InboundSlot { session, flow, packet_id }, index);
                 }
                 _ => {}
             }
@@ -303,30 +235,16 @@ mod tests {
     }
 
     fn advance(position: u64, progress: Progress) -> Op {
-        Op::Advance {
-            session: SESSION,
-            flow: FLOW,
-            position: Position(position),
-            progress,
-        }
+        Op::Advance { session: SESSION, flow: FLOW, position: Position(position), progress }
     }
 
     fn dequeue(position: u64) -> Op {
-        Op::Dequeue {
-            session: SESSION,
-            flow: FLOW,
-            position: Position(position),
-        }
+        Op::Dequeue { session: SESSION, flow: FLOW, position: Position(position) }
     }
 
     fn group(ops: Vec<Op>) -> Group {
         let mut group = Group::default();
-        group.absorb(&mut Chunk {
-            ops,
-            last: Seq(1),
-            batches: 1,
-            bytes: 0,
-        });
+        group.absorb(&mut Chunk { ops, last: Seq(1), batches: 1, weight: 0 });
         group
     }
 
@@ -359,16 +277,8 @@ mod tests {
     #[test]
     fn an_identifier_released_and_used_again_is_kept() {
         let packet_id = PacketId::new(3).unwrap();
-        let received = Op::InboundReceived {
-            session: SESSION,
-            flow: FLOW,
-            packet_id,
-        };
-        let released = Op::InboundReleased {
-            session: SESSION,
-            flow: FLOW,
-            packet_id,
-        };
+        let received = Op::InboundReceived { session: SESSION, flow: FLOW, packet_id };
+        let released = Op::InboundReleased { session: SESSION, flow: FLOW, packet_id };
         let group = group(vec![released.clone(), received.clone(), released, received]);
         assert_eq!(group.released.len(), 1);
         assert_eq!(group.ordered().count(), 1);
@@ -376,10 +286,7 @@ mod tests {
 
     #[test]
     fn only_the_last_retained_message_of_a_topic_is_written() {
-        let group = group(vec![
-            Op::RetainedPut(message(1)),
-            Op::RetainedPut(message(2)),
-        ]);
+        let group = group(vec![Op::RetainedPut(message(1)), Op::RetainedPut(message(2))]);
         assert_eq!(group.live(), 1);
         assert_eq!(group.retained["t"].as_ref().unwrap().id(), MessageId(2));
     }
@@ -392,19 +299,11 @@ mod tests {
             let kept = first + 39_999;
             let mut ops: Vec<Op> = (first..=kept).map(enqueue).collect();
             ops.extend((first..kept).map(dequeue));
-            group.absorb(&mut Chunk {
-                ops,
-                last: Seq(round),
-                batches: 1,
-                bytes: 0,
-            });
+            group.absorb(&mut Chunk { ops, last: Seq(round), batches: 1, weight: 0 });
         }
         assert_eq!(group.live(), 4);
         assert_eq!(group.ordered.len(), 4);
-        group.absorb(&mut Chunk {
-            ops: vec![dequeue(40_000)],
-            ..Chunk::default()
-        });
+        group.absorb(&mut Chunk { ops: vec![dequeue(40_000)], ..Chunk::default() });
         assert_eq!(group.live(), 3);
         assert!(group.dequeued.is_empty());
     }

@@ -14,6 +14,9 @@ use crate::schema;
 use crate::stats::Stats;
 use crate::writer::{Shared, Writer};
 
+/// Bytes of a message that weigh as much as an operation in the backlog.
+const BYTES_PER_OP: usize = 1024;
+
 /// Durable storage in one SQLite file. Owns its writer thread: [`SqliteStorage::close`] or dropping
 /// the handle writes what was handed over and ends the thread.
 pub struct SqliteStorage {
@@ -47,10 +50,7 @@ impl SqliteStorage {
             .name("fulmar-store".into())
             .spawn(move || writer.run())
             .map_err(Error::Thread)?;
-        let storage = SqliteStorage {
-            shared,
-            writer: Mutex::new(Some(thread)),
-        };
+        let storage = SqliteStorage { shared, writer: Mutex::new(Some(thread)) };
         Ok((storage, restored))
     }
 
@@ -67,13 +67,8 @@ impl SqliteStorage {
         if missing == 0 && !matches!(ended, Some(Err(_))) {
             return Ok(());
         }
-        let reason = self
-            .failure()
-            .unwrap_or_else(|| "the writer ended early".to_owned());
-        Err(Error::Unwritten {
-            batches: missing,
-            reason,
-        })
+        let reason = self.failure().unwrap_or_else(|| "the writer ended early".to_owned());
+        Err(Error::Unwritten { batches: missing, reason })
     }
 
     /// Counters since the store was opened.
@@ -85,17 +80,17 @@ impl SqliteStorage {
 
 impl Storage for SqliteStorage {
     fn submit(&self, batch: &mut Vec<Op>) -> Seq {
-        let bytes = weight(batch);
+        let weight = weight(batch);
         // Before the push: the writer may be done with the batch before this returns.
-        self.shared.backlog.fetch_add(bytes, Ordering::Relaxed);
-        self.shared.inbox.push(batch, bytes)
+        self.shared.backlog.fetch_add(weight, Ordering::Relaxed);
+        self.shared.inbox.push(batch, weight)
     }
 
     fn committed(&self) -> Seq {
         Seq(self.shared.committed.load(Ordering::Acquire))
     }
 
-    /// In bytes: what the operations and their messages take in memory.
+    /// In operations; one that holds a message counts one more for each whole KiB of it.
     fn backlog(&self) -> usize {
         self.shared.backlog.load(Ordering::Relaxed)
     }
@@ -115,18 +110,20 @@ impl Drop for SqliteStorage {
     }
 }
 
-/// Bytes `batch` holds in memory. A message fanned out to many queues is counted once when its
-/// operations follow each other, as the broker submits them.
+/// What `batch` adds to the backlog: one for each operation and one for each whole
+/// [`BYTES_PER_OP`] of a message, so that a limit on it bounds the memory whatever the size of
+/// messages. A message fanned out to many queues is counted once when its operations follow each
+/// other, as the broker submits them.
 fn weight(batch: &[Op]) -> usize {
-    let mut bytes = size_of_val(batch);
+    let mut weight = batch.len();
     let mut last = None;
     for op in batch {
         if let Op::Enqueue { message, .. } | Op::RetainedPut(message) = op {
             if last != Some(message.id()) {
-                bytes += message.size();
+                weight += message.size() / BYTES_PER_OP;
             }
             last = Some(message.id());
         }
     }
-    bytes
+    weight
 }

@@ -22,7 +22,7 @@ pub(crate) struct Chunk {
     /// How many batches.
     pub(crate) batches: u64,
     /// What they count against the backlog.
-    pub(crate) bytes: usize,
+    pub(crate) weight: usize,
 }
 
 /// What the writer waits for.
@@ -83,7 +83,7 @@ impl Inbox {
 
     /// Takes over `batch` and returns its number. After [`Inbox::refuse`] the operations are
     /// dropped, so that a dead store does not eat the memory, and the number is never reached.
-    pub(crate) fn push(&self, batch: &mut Vec<Op>, bytes: usize) -> Seq {
+    pub(crate) fn push(&self, batch: &mut Vec<Op>, weight: usize) -> Seq {
         let mut state = self.state.lock();
         if batch.is_empty() {
             return state.submitted;
@@ -94,23 +94,16 @@ impl Inbox {
             batch.clear();
             return seq;
         }
-        if state
-            .chunks
-            .back()
-            .is_none_or(|c| c.ops.len() >= self.chunk_ops)
-        {
+        if state.chunks.back().is_none_or(|c| c.ops.len() >= self.chunk_ops) {
             let ops = std::mem::take(&mut state.spare);
-            state.chunks.push_back(Chunk {
-                ops,
-                ..Chunk::default()
-            });
+            state.chunks.push_back(Chunk { ops, ..Chunk::default() });
         }
         let mut full = false;
         if let Some(chunk) = state.chunks.back_mut() {
             chunk.ops.append(batch);
             chunk.last = seq;
             chunk.batches += 1;
-            chunk.bytes += bytes;
+            chunk.weight += weight;
             full = chunk.ops.len() >= self.chunk_ops;
         }
         let wake = match state.asleep {

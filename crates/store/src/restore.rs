@@ -68,9 +68,7 @@ fn collect<T>(
 }
 
 fn highest(connection: &Connection, name: &str) -> Result<u64> {
-    connection.query_row("SELECT value FROM meta WHERE name = ?1", [name], |row| {
-        get_u64(row, 0)
-    })
+    connection.query_row("SELECT value FROM meta WHERE name = ?1", [name], |row| get_u64(row, 0))
 }
 
 fn sessions(connection: &Connection) -> Result<Vec<SessionRecord>> {
@@ -87,14 +85,10 @@ fn sessions(connection: &Connection) -> Result<Vec<SessionRecord>> {
 }
 
 fn flows(connection: &Connection) -> Result<Vec<(SessionKey, FlowId, u8, u64)>> {
-    collect(
-        connection,
-        "SELECT session, flow, flags, expiry_s FROM flow",
-        |row| {
-            let (session, flow) = get_flow(row, 0)?;
-            Ok((session, flow, row.get(2)?, get_u64(row, 3)?))
-        },
-    )
+    collect(connection, "SELECT session, flow, flags, expiry_s FROM flow", |row| {
+        let (session, flow) = get_flow(row, 0)?;
+        Ok((session, flow, row.get(2)?, get_u64(row, 3)?))
+    })
 }
 
 fn subscriptions(connection: &Connection) -> Result<Vec<SubscriptionRecord>> {
@@ -112,14 +106,10 @@ fn subscriptions(connection: &Connection) -> Result<Vec<SubscriptionRecord>> {
 }
 
 fn inbound(connection: &Connection) -> Result<Vec<(SessionKey, FlowId, PacketId)>> {
-    collect(
-        connection,
-        "SELECT session, flow, packet_id FROM inbound",
-        |row| {
-            let (session, flow) = get_flow(row, 0)?;
-            Ok((session, flow, get_packet_id(row, 2)?))
-        },
-    )
+    collect(connection, "SELECT session, flow, packet_id FROM inbound", |row| {
+        let (session, flow) = get_flow(row, 0)?;
+        Ok((session, flow, get_packet_id(row, 2)?))
+    })
 }
 
 fn take(messages: &mut Messages, id: u64) -> Option<Arc<Message>> {

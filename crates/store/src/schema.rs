@@ -95,9 +95,7 @@ pub(crate) fn open(path: &Path, options: &Options) -> Result<Connection, Error> 
     let mut connection = Connection::open_with_flags(path, flags).map_err(failed)?;
     // Whoever holds the lock holds it for good; waiting would only delay the message.
     connection.busy_timeout(Duration::ZERO).map_err(failed)?;
-    connection
-        .pragma_update(None, "locking_mode", "EXCLUSIVE")
-        .map_err(failed)?;
+    connection.pragma_update(None, "locking_mode", "EXCLUSIVE").map_err(failed)?;
     let version = check_owner(path, &connection)?;
     configure(&connection, options).map_err(failed)?;
     migrate(&mut connection, version).map_err(failed)?;
@@ -114,22 +112,14 @@ pub(crate) fn mark_clean(connection: &Connection, clean: bool) -> Result<()> {
 /// Creates the file for its owner only, or takes rights of others away. Never opens a file that is
 /// there: closing it again would drop the locks this process holds on it (POSIX `fcntl`).
 fn prepare_file(path: &Path) -> Result<(), Error> {
-    let failed = |source| Error::File {
-        path: path.to_owned(),
-        source,
-    };
+    let failed = |source| Error::File { path: path.to_owned(), source };
     let folder = path.parent().filter(|p| !p.as_os_str().is_empty());
     if let Some(folder) = folder
         && !folder.is_dir()
     {
         return Err(Error::MissingFolder(folder.to_owned()));
     }
-    match OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(path)
-    {
+    match OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
         Ok(_) => Ok(()),
         Err(e) if e.kind() == ErrorKind::AlreadyExists => {
             let mode = fs::metadata(path).map_err(failed)?.permissions().mode();
@@ -157,11 +147,7 @@ fn check_owner(path: &Path, connection: &Connection) -> Result<i64, Error> {
     }
     let known = MIGRATIONS.len() as i64;
     if !(0..=known).contains(&version) {
-        return Err(Error::TooNew {
-            path: path.to_owned(),
-            found: version,
-            known,
-        });
+        return Err(Error::TooNew { path: path.to_owned(), found: version, known });
     }
     Ok(version)
 }
@@ -199,19 +185,13 @@ fn migrate(connection: &mut Connection, version: i64) -> Result<()> {
 fn check_damage(path: &Path, connection: &Connection) -> Result<(), Error> {
     let failed = |source| Error::opening(path, source);
     let clean: bool = connection
-        .query_row("SELECT value FROM meta WHERE name = 'clean'", [], |row| {
-            row.get(0)
-        })
+        .query_row("SELECT value FROM meta WHERE name = 'clean'", [], |row| row.get(0))
         .map_err(failed)?;
     if !clean {
-        let found: String = connection
-            .query_row("PRAGMA quick_check(1)", [], |row| row.get(0))
-            .map_err(failed)?;
+        let found: String =
+            connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0)).map_err(failed)?;
         if found != "ok" {
-            return Err(Error::Damaged {
-                path: path.to_owned(),
-                detail: found,
-            });
+            return Err(Error::Damaged { path: path.to_owned(), detail: found });
         }
     }
     mark_clean(connection, false).map_err(failed)

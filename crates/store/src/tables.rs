@@ -88,10 +88,8 @@ impl<'c> Tables<'c> {
             )?,
             advance: sql("UPDATE queue SET packet_id = ?4, released = ?5
                 WHERE session = ?1 AND flow = ?2 AND position = ?3")?,
-            dequeue: sql(
-                "DELETE FROM queue WHERE session = ?1 AND flow = ?2 AND position = ?3
-                RETURNING message",
-            )?,
+            dequeue: sql("DELETE FROM queue WHERE session = ?1 AND flow = ?2 AND position = ?3
+                RETURNING message")?,
             receive: sql("INSERT OR IGNORE INTO inbound VALUES (?1, ?2, ?3)")?,
             release: sql(
                 "DELETE FROM inbound WHERE session = ?1 AND flow = ?2 AND packet_id = ?3",
@@ -100,10 +98,7 @@ impl<'c> Tables<'c> {
             retained_put: sql("INSERT OR REPLACE INTO retained VALUES (?1, ?2)")?,
             retained_remove: sql("DELETE FROM retained WHERE topic = ?1")?,
             meta_put: sql("UPDATE meta SET value = ?2 WHERE name = ?1")?,
-            references: References {
-                counts,
-                undo: Vec::new(),
-            },
+            references: References { counts, undo: Vec::new() },
             highest_message: Highest::new("last_message_id", highest_message),
             highest_session: Highest::new("last_session_key", highest_session),
         })
@@ -134,8 +129,7 @@ impl<'c> Tables<'c> {
     /// Writes the exact highest numbers instead of the reserved ones, for a clean end.
     pub(crate) fn write_highest(&mut self) -> Result<()> {
         for highest in [&self.highest_message, &self.highest_session] {
-            self.meta_put
-                .execute(params![highest.name, int(highest.seen)])?;
+            self.meta_put.execute(params![highest.name, int(highest.seen)])?;
         }
         Ok(())
     }
@@ -175,12 +169,7 @@ impl<'c> Tables<'c> {
         match op {
             Op::SessionPut(record) => self.put_session(record),
             Op::SessionRemove(session) => self.remove_session(*session),
-            Op::FlowPut {
-                session,
-                flow,
-                flags,
-                expiry_s,
-            } => {
+            Op::FlowPut { session, flow, flags, expiry_s } => {
                 let columns = params![int(session.0), int(flow.0), flags, int(*expiry_s)];
                 self.flow_put.execute(columns).map(drop)
             }
@@ -191,11 +180,7 @@ impl<'c> Tables<'c> {
                 self.subscription_remove.execute(columns).map(drop)
             }
             Op::Enqueue { .. } => self.enqueue(op),
-            Op::InboundReceived {
-                session,
-                flow,
-                packet_id,
-            } => {
+            Op::InboundReceived { session, flow, packet_id } => {
                 let columns = params![int(session.0), int(flow.0), packet_id.get()];
                 self.receive.execute(columns).map(drop)
             }
@@ -237,8 +222,7 @@ impl<'c> Tables<'c> {
         }
         let mut rows = self.session_unqueue.query([int(session.0)])?;
         while let Some(row) = rows.next()? {
-            self.references
-                .release(get_u64(row, 0)?, &mut self.message_remove)?;
+            self.references.release(get_u64(row, 0)?, &mut self.message_remove)?;
         }
         Ok(())
     }
@@ -250,22 +234,13 @@ impl<'c> Tables<'c> {
         }
         let mut rows = self.flow_unqueue.query(key)?;
         while let Some(row) = rows.next()? {
-            self.references
-                .release(get_u64(row, 0)?, &mut self.message_remove)?;
+            self.references.release(get_u64(row, 0)?, &mut self.message_remove)?;
         }
         Ok(())
     }
 
     fn enqueue(&mut self, op: &Op) -> Result<()> {
-        let Op::Enqueue {
-            session,
-            flow,
-            position,
-            message,
-            delivery,
-            progress,
-        } = op
-        else {
+        let Op::Enqueue { session, flow, position, message, delivery, progress } = op else {
             return Ok(());
         };
         self.refer(message)?;
@@ -286,10 +261,7 @@ impl<'c> Tables<'c> {
 
     fn dequeue(&mut self, slot: &QueueSlot) -> Result<()> {
         let key = [int(slot.session.0), int(slot.flow.0), int(slot.position.0)];
-        let message = self
-            .dequeue
-            .query_row(key, |row| get_u64(row, 0))
-            .optional()?;
+        let message = self.dequeue.query_row(key, |row| get_u64(row, 0)).optional()?;
         match message {
             Some(id) => self.references.release(id, &mut self.message_remove),
             None => Ok(()),
@@ -297,15 +269,11 @@ impl<'c> Tables<'c> {
     }
 
     fn retain(&mut self, topic: &str, message: Option<&Message>) -> Result<()> {
-        let before = self
-            .retained_find
-            .query_row([topic], |row| get_u64(row, 0))
-            .optional()?;
+        let before = self.retained_find.query_row([topic], |row| get_u64(row, 0)).optional()?;
         match message {
             Some(message) => {
                 self.refer(message)?;
-                self.retained_put
-                    .execute(params![topic, int(message.id().0)])?;
+                self.retained_put.execute(params![topic, int(message.id().0)])?;
             }
             None => {
                 self.retained_remove.execute([topic])?;
@@ -388,12 +356,7 @@ struct Highest {
 
 impl Highest {
     fn new(name: &'static str, stored: u64) -> Highest {
-        Highest {
-            name,
-            seen: stored,
-            committed: stored,
-            written: stored,
-        }
+        Highest { name, seen: stored, committed: stored, written: stored }
     }
 
     fn see(&mut self, number: u64) {

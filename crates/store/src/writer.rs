@@ -105,12 +105,8 @@ impl Writer {
 
     fn work(mut self) -> rusqlite::Result<()> {
         let counts = std::mem::take(&mut self.counts);
-        let mut tables = Tables::new(
-            &self.connection,
-            counts,
-            self.last_message_id,
-            self.last_session_key,
-        )?;
+        let mut tables =
+            Tables::new(&self.connection, counts, self.last_message_id, self.last_session_key)?;
         let mut group = Group::default();
         let mut not_before = Instant::now();
         let mut log_pages = 0;
@@ -176,9 +172,7 @@ impl Writer {
             stats.ops += group.ops;
             stats.cancelled_ops += group.ops - group.live() as u64;
         }
-        self.shared
-            .backlog
-            .fetch_sub(group.bytes, Ordering::Relaxed);
+        self.shared.backlog.fetch_sub(group.weight, Ordering::Relaxed);
         self.shared.committed.store(group.last.0, Ordering::Release);
         group.clear();
         (self.wake)();
@@ -211,10 +205,7 @@ impl Writer {
     /// many pages are left to copy: 0 also after a failure, which a commit will meet again if it
     /// lasts, so that a full disk is not tried in a circle.
     fn checkpoint(&self) -> u64 {
-        match self
-            .connection
-            .wal_checkpoint_v2(None::<&str>, CheckpointMode::PASSIVE)
-        {
+        match self.connection.wal_checkpoint_v2(None::<&str>, CheckpointMode::PASSIVE) {
             Ok(_) => {
                 self.shared.stats.lock().checkpoints += 1;
                 0

@@ -21,10 +21,7 @@ fn fill(opened: &Opened) -> (u64, u64) {
 }
 
 fn small() -> Options {
-    Options {
-        max_bytes: Some(512 << 10),
-        ..Options::default()
-    }
+    Options { max_bytes: Some(512 << 10), ..Options::default() }
 }
 
 #[test]
@@ -35,10 +32,7 @@ fn room_made_by_deliveries_lets_the_waiting_messages_in() {
     let (committed, submitted) = fill(&opened);
     assert!(committed > 5 && committed < submitted);
     let text = opened.storage.failure().unwrap();
-    assert!(
-        text.contains("fulmar.db") && text.contains("make room"),
-        "{text}"
-    );
+    assert!(text.contains("fulmar.db") && text.contains("make room"), "{text}");
     assert!(opened.storage.stats().failed_commits > 0);
 
     let seq = opened.submit((1..=committed).map(|position| dequeue(1, position)));

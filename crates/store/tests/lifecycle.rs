@@ -13,10 +13,7 @@ use fulmar_store::{Error, Options, SqliteStorage};
 
 /// The first batch is committed at once; what follows within the hour waits for the close.
 fn one_group_after_the_first() -> Options {
-    Options {
-        commit_interval: Duration::from_secs(3600),
-        ..Options::default()
-    }
+    Options { commit_interval: Duration::from_secs(3600), ..Options::default() }
 }
 
 fn open_error(path: &std::path::Path) -> Error {
@@ -37,12 +34,7 @@ fn restored_queues_share_their_message() {
     opened.storage.close().unwrap();
     let restored = reopen(&path);
     assert_eq!(restored.queued.len(), 3);
-    assert!(
-        restored
-            .queued
-            .iter()
-            .all(|q| Arc::ptr_eq(&q.message, &restored.queued[0].message))
-    );
+    assert!(restored.queued.iter().all(|q| Arc::ptr_eq(&q.message, &restored.queued[0].message)));
     assert_eq!(restored.queued[0].message.payload(), b"payload");
     assert_eq!(restored.last_message_id, 5);
 }
@@ -53,10 +45,7 @@ fn a_message_lives_until_its_last_reference() {
     let path = database(folder.path());
     let (opened, _) = Opened::new(&path, &Options::default());
     let shared = message(1, b"x");
-    opened.submit([
-        enqueue(1, 1, Arc::clone(&shared)),
-        enqueue(2, 1, Arc::clone(&shared)),
-    ]);
+    opened.submit([enqueue(1, 1, Arc::clone(&shared)), enqueue(2, 1, Arc::clone(&shared))]);
     opened.storage.close().unwrap();
     drop(opened);
 
@@ -66,9 +55,7 @@ fn a_message_lives_until_its_last_reference() {
     opened.storage.close().unwrap();
     let count = || -> i64 {
         let sqlite = rusqlite::Connection::open(&path).unwrap();
-        sqlite
-            .query_row("SELECT count(*) FROM message", [], |row| row.get(0))
-            .unwrap()
+        sqlite.query_row("SELECT count(*) FROM message", [], |row| row.get(0)).unwrap()
     };
     assert_eq!(count(), 1);
     let (opened, restored) = Opened::new(&path, &Options::default());
@@ -92,11 +79,19 @@ fn what_cancels_out_is_not_written_but_counts_as_committed() {
     assert_eq!(opened.storage.committed(), last);
     assert_eq!(opened.storage.backlog(), 0);
     let stats = opened.storage.stats();
-    assert_eq!(
-        (stats.commits, stats.batches, stats.ops, stats.cancelled_ops),
-        (1, 3, 3, 2)
-    );
+    assert_eq!((stats.commits, stats.batches, stats.ops, stats.cancelled_ops), (1, 3, 3, 2));
     assert_eq!(positions(&reopen(&path), 1), [1]);
+}
+
+#[test]
+fn the_backlog_weighs_a_shared_message_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let (opened, _) = Opened::new(&database(folder.path()), &one_group_after_the_first());
+    let first = opened.submit([dequeue(1, 1)]);
+    opened.wait(first);
+    let large = message(1, &vec![0; 100 << 10]);
+    opened.submit([enqueue(1, 2, Arc::clone(&large)), enqueue(2, 2, large)]);
+    assert_eq!(opened.storage.backlog(), 2 + 100);
 }
 
 #[test]
@@ -112,10 +107,7 @@ fn an_empty_batch_has_the_number_of_the_newest() {
 fn threads_submit_side_by_side_and_each_keeps_its_order() {
     let folder = tempfile::tempdir().unwrap();
     let path = database(folder.path());
-    let options = Options {
-        commit_max_ops: 64,
-        ..Options::default()
-    };
+    let options = Options { commit_max_ops: 64, ..Options::default() };
     let (opened, _) = Opened::new(&path, &options);
     std::thread::scope(|scope| {
         for session in 1..=2u64 {
@@ -160,10 +152,7 @@ fn after_close_nothing_is_reported_durable() {
     let seq = opened.submit([dequeue(1, 1)]);
     assert!(opened.storage.committed() < seq);
     assert!(opened.storage.failure().unwrap().contains("closed"));
-    assert!(matches!(
-        opened.storage.close(),
-        Err(Error::Unwritten { batches: 1, .. })
-    ));
+    assert!(matches!(opened.storage.close(), Err(Error::Unwritten { batches: 1, .. })));
 }
 
 #[test]

@@ -51,12 +51,7 @@ impl Model {
                 self.queued.retain(|k, _| k.0.0 != s.0);
                 self.inbound.retain(|k| k.0.0 != s.0);
             }
-            Op::FlowPut {
-                session,
-                flow,
-                flags,
-                expiry_s,
-            } => {
+            Op::FlowPut { session, flow, flags, expiry_s } => {
                 self.flows.insert((session.0, flow.0), (*flags, *expiry_s));
             }
             Op::FlowRemove { session, flow } => {
@@ -68,56 +63,30 @@ impl Model {
             }
             Op::SubscriptionPut(s) => {
                 let value = (s.flow.0, format!("{s:?}"));
-                self.subscriptions
-                    .insert((s.session.0, s.filter.to_string()), value);
+                self.subscriptions.insert((s.session.0, s.filter.to_string()), value);
             }
             Op::SubscriptionRemove { session, filter } => {
                 self.subscriptions.remove(&(session.0, filter.to_string()));
             }
-            Op::Enqueue {
-                session,
-                flow,
-                position,
-                message,
-                delivery,
-                progress,
-            } => {
+            Op::Enqueue { session, flow, position, message, delivery, progress } => {
                 let key = ((session.0, flow.0), position.0);
-                self.queued
-                    .insert(key, queued_text(message, delivery, *progress));
+                self.queued.insert(key, queued_text(message, delivery, *progress));
                 queue.insert(key, (Arc::clone(message), delivery.clone()));
             }
-            Op::Advance {
-                session,
-                flow,
-                position,
-                progress,
-            } => {
+            Op::Advance { session, flow, position, progress } => {
                 let key = ((session.0, flow.0), position.0);
                 if let Some(row) = self.queued.get_mut(&key) {
                     let (message, delivery) = &queue[&key];
                     *row = queued_text(message, delivery, *progress);
                 }
             }
-            Op::Dequeue {
-                session,
-                flow,
-                position,
-            } => {
+            Op::Dequeue { session, flow, position } => {
                 self.queued.remove(&((session.0, flow.0), position.0));
             }
-            Op::InboundReceived {
-                session,
-                flow,
-                packet_id,
-            } => {
+            Op::InboundReceived { session, flow, packet_id } => {
                 self.inbound.insert(((session.0, flow.0), packet_id.get()));
             }
-            Op::InboundReleased {
-                session,
-                flow,
-                packet_id,
-            } => {
+            Op::InboundReleased { session, flow, packet_id } => {
                 self.inbound.remove(&((session.0, flow.0), packet_id.get()));
             }
             Op::RetainedPut(m) => drop(self.retained.insert(m.topic().into(), format!("{m:?}"))),
@@ -129,33 +98,18 @@ impl Model {
         let order = |q: &QueuedRecord| (q.session, q.flow, q.position);
         assert!(restored.queued.is_sorted_by_key(order));
         let subscription = |s: &SubscriptionRecord| {
-            (
-                (s.session.0, s.filter.to_string()),
-                (s.flow.0, format!("{s:?}")),
-            )
+            ((s.session.0, s.filter.to_string()), (s.flow.0, format!("{s:?}")))
         };
         let queued = |q: &QueuedRecord| {
             let key = ((q.session.0, q.flow.0), q.position.0);
             (key, queued_text(&q.message, &q.delivery, q.progress))
         };
         Model {
-            sessions: restored
-                .sessions
-                .iter()
-                .map(|s| (s.key.0, format!("{s:?}")))
-                .collect(),
-            flows: restored
-                .flows
-                .iter()
-                .map(|f| ((f.0.0, f.1.0), (f.2, f.3)))
-                .collect(),
+            sessions: restored.sessions.iter().map(|s| (s.key.0, format!("{s:?}"))).collect(),
+            flows: restored.flows.iter().map(|f| ((f.0.0, f.1.0), (f.2, f.3))).collect(),
             subscriptions: restored.subscriptions.iter().map(subscription).collect(),
             queued: restored.queued.iter().map(queued).collect(),
-            inbound: restored
-                .inbound
-                .iter()
-                .map(|i| ((i.0.0, i.1.0), i.2.get()))
-                .collect(),
+            inbound: restored.inbound.iter().map(|i| ((i.0.0, i.1.0), i.2.get())).collect(),
             retained: restored
                 .retained
                 .iter()
@@ -185,13 +139,8 @@ enum Step {
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
-    let choice =
-        (0u8..20, 1u64..4, 0u64..2, 0u64..1 << 32).prop_map(|(kind, session, flow, pick)| Choice {
-            kind,
-            session,
-            flow,
-            pick,
-        });
+    let choice = (0u8..20, 1u64..4, 0u64..2, 0u64..1 << 32)
+        .prop_map(|(kind, session, flow, pick)| Choice { kind, session, flow, pick });
     let submit = proptest::collection::vec(choice, 1..12).prop_map(Step::Submit);
     let step = prop_oneof![
         20 => submit,
@@ -218,10 +167,7 @@ struct Run {
 
 fn options() -> Options {
     // Small, so that several transactions are under way when the store crashes.
-    Options {
-        commit_max_ops: 16,
-        ..Options::default()
-    }
+    Options { commit_max_ops: 16, ..Options::default() }
 }
 
 impl Run {
@@ -283,10 +229,7 @@ impl Run {
         let copy = copy(self.folder.path());
         let path = database(copy.path());
         if let Some(at) = tear {
-            let log = OpenOptions::new()
-                .write(true)
-                .open(path.with_extension("db-wal"))
-                .unwrap();
+            let log = OpenOptions::new().write(true).open(path.with_extension("db-wal")).unwrap();
             let length = log.metadata().unwrap().len();
             log.set_len(length * u64::from(at) / 65_536).unwrap();
         }
@@ -315,12 +258,7 @@ impl Run {
             state.queued.values().any(|q| q.starts_with(&text))
                 || state.retained.values().any(|r| *r == text)
         };
-        self.messages
-            .iter()
-            .filter(stored)
-            .map(|m| m.id().0)
-            .max()
-            .unwrap_or(0)
+        self.messages.iter().filter(stored).map(|m| m.id().0).max().unwrap_or(0)
     }
 
     fn operation(&mut self, choice: &Choice) -> Option<Op> {
@@ -335,12 +273,7 @@ impl Run {
                 expires_at: pick.is_multiple_of(3).then_some(Timestamp(u64::MAX - pick)),
             }),
             1 if pick.is_multiple_of(4) => Op::SessionRemove(session),
-            2 => Op::FlowPut {
-                session,
-                flow,
-                flags: pick as u8,
-                expiry_s: pick,
-            },
+            2 => Op::FlowPut { session, flow, flags: pick as u8, expiry_s: pick },
             3 if pick.is_multiple_of(4) => Op::FlowRemove { session, flow },
             4 => Op::SubscriptionPut(SubscriptionRecord {
                 session,
@@ -349,10 +282,7 @@ impl Run {
                 options: pick as u8,
                 identifier: pick.is_multiple_of(2).then_some(pick as u32),
             }),
-            5 => Op::SubscriptionRemove {
-                session,
-                filter: format!("f/{}", pick % 3).into(),
-            },
+            5 => Op::SubscriptionRemove { session, filter: format!("f/{}", pick % 3).into() },
             6..=9 => self.enqueue(session, flow, pick),
             10..=13 => {
                 let keys: Vec<_> = self.now.queued.keys().collect();
@@ -360,18 +290,9 @@ impl Run {
                 let (session, flow) = (SessionKey(session), FlowId(flow));
                 let position = Position(position);
                 if choice.kind < 12 {
-                    Op::Advance {
-                        session,
-                        flow,
-                        position,
-                        progress: progress(pick),
-                    }
+                    Op::Advance { session, flow, position, progress: progress(pick) }
                 } else {
-                    Op::Dequeue {
-                        session,
-                        flow,
-                        position,
-                    }
+                    Op::Dequeue { session, flow, position }
                 }
             }
             14 | 15 => {
@@ -380,19 +301,11 @@ impl Run {
                 if self.now.inbound.contains(&key) {
                     return None;
                 }
-                Op::InboundReceived {
-                    session,
-                    flow,
-                    packet_id,
-                }
+                Op::InboundReceived { session, flow, packet_id }
             }
             16 => {
                 let packet_id = PacketId::new(1 + (pick % 3) as u16)?;
-                Op::InboundReleased {
-                    session,
-                    flow,
-                    packet_id,
-                }
+                Op::InboundReleased { session, flow, packet_id }
             }
             17 | 18 => Op::RetainedPut(self.message(pick)),
             _ => Op::RetainedRemove(format!("t/{}", pick % 3).into()),
@@ -407,11 +320,7 @@ impl Run {
             flow,
             position: Position(self.position),
             message: self.message(pick),
-            delivery: Delivery {
-                qos: qos(pick),
-                retain: pick.is_multiple_of(2),
-                identifiers,
-            },
+            delivery: Delivery { qos: qos(pick), retain: pick.is_multiple_of(2), identifiers },
             progress: progress(pick >> 8),
         }
     }
