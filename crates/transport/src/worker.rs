@@ -346,23 +346,20 @@ impl Worker {
         }
     }
 
-    /// Delivers notices and writes, until there is nothing more of either.
+    /// Delivers notices and writes, until there is nothing more of either or others must have their
+    /// turn: the shard refuses to sleep over what is left.
     fn exchange(&mut self) {
         for _ in 0..NOTICE_ROUNDS {
             let mut notices = std::mem::take(&mut self.notices);
-            loop {
-                self.io.shard.take_notices(&mut notices);
-                if notices.is_empty() {
-                    break;
-                }
-                for (token, notice) in notices.drain(..) {
-                    self.notice(token, notice);
-                }
-            }
-            self.notices = notices;
-            if self.to_flush.is_empty() {
+            self.io.shard.take_notices(&mut notices);
+            if notices.is_empty() && self.to_flush.is_empty() {
+                self.notices = notices;
                 return;
             }
+            for (token, notice) in notices.drain(..) {
+                self.notice(token, notice);
+            }
+            self.notices = notices;
             let mut to_flush = std::mem::take(&mut self.to_flush);
             for token in to_flush.drain(..) {
                 self.with(token, |conn, io, _| {

@@ -276,7 +276,7 @@ impl Connection {
         }
     }
 
-    /// News from the core.
+    /// News from the core. The transport asks for output after it, so none is announced.
     pub fn notice(&mut self, shard: &mut Shard, notice: Notice) {
         match notice.0 {
             News::Ready => self.announced = false,
@@ -295,7 +295,6 @@ impl Connection {
             }
             News::Authenticated(reply) => self.authenticated(shard, reply),
         }
-        self.announce_output(shard);
     }
 
     fn release_waiting(&mut self, shard: &mut Shard) {
