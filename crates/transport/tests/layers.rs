@@ -1,0 +1,228 @@
+//! TLS and WebSocket listeners against independent clients: rustls' buffered client and
+//! tungstenite's own, neither of which the server uses.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+mod common;
+
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+
+use common::{Client, PINGREQ, PINGRESP, TestServer, eventually, publish};
+use fulmar_transport::{Carrier, SharedTls, TlsSettings, TransportLimits};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::server::WebPkiClientVerifier;
+use rustls::version::{TLS12, TLS13};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig, StreamOwned};
+use tungstenite::client::IntoClientRequest;
+use tungstenite::{Message, WebSocket};
+
+struct Identity {
+    certificate: CertificateDer<'static>,
+    key: PrivateKeyDer<'static>,
+}
+
+impl Identity {
+    fn new() -> Identity {
+        let made = rcgen::generate_simple_self_signed(vec!["localhost".into()]).unwrap();
+        let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
+        Identity { certificate: made.cert.der().clone(), key }
+    }
+
+    fn roots(&self) -> Arc<RootCertStore> {
+        let mut roots = RootCertStore::empty();
+        roots.add(self.certificate.clone()).unwrap();
+        Arc::new(roots)
+    }
+
+    fn server(&self) -> Arc<ServerConfig> {
+        let config = ServerConfig::builder()
+            .with_no_client_auth()
+            .with_single_cert(vec![self.certificate.clone()], self.key.clone_key())
+            .unwrap();
+        Arc::new(config)
+    }
+
+    fn carrier(&self, websocket: bool) -> Carrier {
+        carrier(self.server(), websocket)
+    }
+}
+
+fn carrier(config: Arc<ServerConfig>, websocket: bool) -> Carrier {
+    let config = Arc::new(SharedTls::new(config));
+    Carrier { tls: Some(TlsSettings { config, identify: |_| Some("known".into()) }), websocket }
+}
+
+type Tls = StreamOwned<ClientConnection, TcpStream>;
+
+fn tls(config: ClientConfig, stream: TcpStream) -> Tls {
+    let name = ServerName::try_from("localhost").unwrap();
+    StreamOwned::new(ClientConnection::new(Arc::new(config), name).unwrap(), stream)
+}
+
+fn trusting(server: &Identity) -> ClientConfig {
+    ClientConfig::builder().with_root_certificates(server.roots()).with_no_client_auth()
+}
+
+/// A WebSocket as a stream of bytes, each write a frame.
+struct Web<S> {
+    socket: WebSocket<S>,
+    read: Vec<u8>,
+}
+
+impl<S: Read + Write> Web<S> {
+    fn open(stream: S) -> Web<S> {
+        let mut request = "ws://localhost/mqtt".into_client_request().unwrap();
+        let protocol = tungstenite::http::HeaderValue::from_static("mqtt");
+        request.headers_mut().insert("Sec-WebSocket-Protocol", protocol);
+        let (socket, response) = tungstenite::client(request, stream).map_err(drop).unwrap();
+        assert_eq!(response.headers()["Sec-WebSocket-Protocol"], "mqtt");
+        Web { socket, read: Vec::new() }
+    }
+}
+
+impl<S: Read + Write> Read for Web<S> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while self.read.is_empty() {
+            match self.socket.read().map_err(io::Error::other)? {
+                Message::Binary(bytes) => self.read.extend_from_slice(&bytes),
+                Message::Close(_) => return Ok(0),
+                other => panic!("{other:?}"),
+            }
+        }
+        let n = buffer.len().min(self.read.len());
+        buffer[..n].copy_from_slice(&self.read[..n]);
+        self.read.drain(..n);
+        Ok(n)
+    }
+}
+
+impl<S: Read + Write> Write for Web<S> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.socket.send(Message::binary(bytes.to_vec())).map_err(io::Error::other)?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Everything a carrier has to carry: small, large, both directions, an orderly end.
+fn converse(server: &TestServer, stream: impl Read + Write) {
+    let mut client = Client(stream);
+    client.connect("layered");
+    client.subscribe("t");
+    for size in [0, 1, 100, 5_000, 70_000, 900_000] {
+        let payload: Vec<u8> = (0..size).map(|i: usize| (i * 31) as u8).collect();
+        for part in publish("t", &payload).chunks(50_000) {
+            client.send(part);
+        }
+        assert!(client.receive("t") == payload, "{size} bytes");
+    }
+    let burst: Vec<u8> = (0..500).flat_map(|_| PINGREQ).collect();
+    client.send(&burst);
+    for _ in 0..500 {
+        assert_eq!(client.next(), (PINGRESP, vec![]));
+    }
+    assert_eq!(server.connections(), 1);
+    client.send(&[0xe0, 0]);
+    client.expect_end();
+    eventually("the connection to be forgotten", || server.connections() == 0);
+}
+
+#[test]
+fn websocket_carries_mqtt() {
+    let server = TestServer::start(1, vec![Carrier::WS]);
+    converse(&server, Web::open(server.dial(0)));
+}
+
+#[test]
+fn tls_carries_mqtt_in_both_versions() {
+    let identity = Identity::new();
+    let server = TestServer::start(1, vec![identity.carrier(false)]);
+    for version in [&TLS12, &TLS13] {
+        let config = ClientConfig::builder_with_protocol_versions(&[version])
+            .with_root_certificates(identity.roots())
+            .with_no_client_auth();
+        converse(&server, tls(config, server.dial(0)));
+    }
+}
+
+#[test]
+fn websocket_over_tls_carries_mqtt() {
+    let identity = Identity::new();
+    let server = TestServer::start(1, vec![identity.carrier(true)]);
+    converse(&server, Web::open(tls(trusting(&identity), server.dial(0))));
+}
+
+#[test]
+fn a_ping_is_answered_and_a_close_too() {
+    let server = TestServer::start(1, vec![Carrier::WS]);
+    let mut web = Web::open(server.dial(0));
+    web.socket.send(Message::Ping(vec![1, 2, 3].into())).unwrap();
+    assert_eq!(web.socket.read().unwrap(), Message::Pong(vec![1, 2, 3].into()));
+    web.socket.close(None).unwrap();
+    assert!(matches!(web.socket.read().unwrap(), Message::Close(Some(_))));
+    eventually("the connection to be forgotten", || server.connections() == 0);
+}
+
+#[test]
+fn http_is_answered_in_words() {
+    let server = TestServer::start(1, vec![Carrier::WS]);
+    let mut client = server.dial(0);
+    client.write_all(b"GET /mqtt HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    client.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 426 "), "{answer}");
+    assert!(answer.ends_with("MQTT over WebSocket, version 13\n"), "{answer}");
+}
+
+#[test]
+fn a_stranger_to_tls_gets_an_alert() {
+    let identity = Identity::new();
+    let server = TestServer::start(1, vec![identity.carrier(false)]);
+    let mut client = server.dial(0);
+    client.write_all(&common::connect("plain")).unwrap();
+    let mut answer = Vec::new();
+    client.read_to_end(&mut answer).unwrap();
+    assert_eq!(answer.first(), Some(&21), "an alert record: {answer:?}");
+}
+
+#[test]
+fn a_certificate_names_its_client() {
+    let (server_id, client_id) = (Identity::new(), Identity::new());
+    let verifier =
+        WebPkiClientVerifier::builder(client_id.roots()).allow_unauthenticated().build().unwrap();
+    let config = ServerConfig::builder()
+        .with_client_cert_verifier(verifier)
+        .with_single_cert(vec![server_id.certificate.clone()], server_id.key.clone_key())
+        .unwrap();
+    let carriers = vec![carrier(Arc::new(config), false)];
+    let server = TestServer::with_limits(1, carriers, TransportLimits::default(), false);
+
+    let mut anonymous = Client(tls(trusting(&server_id), server.dial(0)));
+    assert!(anonymous.try_connect("anonymous") >= 0x80);
+
+    let config = ClientConfig::builder()
+        .with_root_certificates(server_id.roots())
+        .with_client_auth_cert(vec![client_id.certificate.clone()], client_id.key.clone_key())
+        .unwrap();
+    let mut known = Client(tls(config, server.dial(0)));
+    known.connect("known");
+}
+
+#[test]
+fn a_new_certificate_is_used_without_restart() {
+    let (old, new) = (Identity::new(), Identity::new());
+    let carrier = old.carrier(false);
+    let shared = carrier.tls.as_ref().unwrap().config.clone();
+    let server = TestServer::start(1, vec![carrier]);
+    let mut before = Client(tls(trusting(&old), server.dial(0)));
+    before.connect("before");
+    shared.replace(new.server());
+    let mut after = Client(tls(trusting(&new), server.dial(0)));
+    after.connect("after");
+    before.send(&PINGREQ);
+    assert_eq!(before.next().0, PINGRESP);
+}
