@@ -188,7 +188,8 @@ impl StreamConn {
 
     /// Whether [`StreamConn::flush`] is to be called without the core asking for it.
     pub(crate) fn wants_flush(&self) -> bool {
-        self.phase == Phase::Closing || (!self.pending.is_empty() && !self.write_blocked)
+        // While the socket takes nothing, its next writable edge is waited for.
+        !self.write_blocked && (self.phase == Phase::Closing || !self.pending.is_empty())
     }
 
     /// Whether it is on its way out.
@@ -475,4 +476,20 @@ fn offer(mqtt: &mut Connection, shard: &mut Shard, data: &[u8], blocked: &mut bo
     let received = mqtt.receive(shard, StreamKey::CONTROL, data);
     *blocked = received.state == ReadState::Blocked;
     Taken { consumed: received.consumed, go_on: received.state == ReadState::More }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An idle connection is this and what the session holds: everything else is boxed or empty.
+    #[test]
+    fn an_idle_connection_is_small() {
+        let bytes = std::mem::size_of::<StreamConn>();
+        assert!(
+            bytes <= 448,
+            "{bytes} bytes, {} of them the core's",
+            std::mem::size_of::<Connection>()
+        );
+    }
 }
