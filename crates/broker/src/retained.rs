@@ -151,10 +151,7 @@ impl RetainedCursor {
         budget: &mut usize,
     ) -> Option<Arc<Message>> {
         while !self.done {
-            let message = store.next(self, budget);
-            let Some(message) = message else {
-                return None;
-            };
+            let message = store.next(self, budget)?;
             if !message.is_expired(now) && self.skip_publisher != Some(message.publisher()) {
                 return Some(message);
             }

@@ -35,6 +35,14 @@ impl Clock {
         self.epoch + instant.saturating_duration_since(self.started)
     }
 
+    /// When this clock shows `deadline`; `None` when it never does.
+    pub(crate) fn instant(&self, deadline: Timestamp) -> Option<Instant> {
+        if deadline == Timestamp::NEVER {
+            return None;
+        }
+        self.started.checked_add(deadline.since(self.epoch))
+    }
+
     /// Time from now to `deadline`; zero when it has passed, `None` when it never comes.
     #[must_use]
     pub fn until(&self, deadline: Timestamp) -> Option<Duration> {

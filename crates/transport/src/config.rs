@@ -12,6 +12,9 @@ use fulmar_broker::{ListenerPolicy, TransportKind};
 use parking_lot::RwLock;
 use rustls::pki_types::CertificateDer;
 
+use crate::quic::QuicSettings;
+use crate::tls::ServerTls;
+
 /// What to listen on and within which bounds.
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
@@ -19,8 +22,23 @@ pub struct ServerConfig {
     pub workers: usize,
     /// Where to listen.
     pub listeners: Vec<ListenerConfig>,
+    /// Where to listen for QUIC.
+    pub quic: Vec<QuicListener>,
     /// Bounds of the transports.
     pub limits: TransportLimits,
+}
+
+/// One UDP address for QUIC clients.
+#[derive(Clone, Debug)]
+pub struct QuicListener {
+    /// Where; port 0 lets the system choose. IPv6 addresses take IPv6 only.
+    pub address: SocketAddr,
+    /// What is demanded of clients.
+    pub policy: Arc<ListenerPolicy>,
+    /// Certificate and client verification.
+    pub tls: ServerTls,
+    /// QUIC's own settings.
+    pub settings: QuicSettings,
 }
 
 /// One address clients may connect to.

@@ -21,6 +21,9 @@ pub enum StartError {
         /// The number configured.
         workers: usize,
     },
+    /// TLS for QUIC cannot be set up.
+    #[error(transparent)]
+    Tls(#[from] crate::tls::TlsError),
     /// A worker could not be set up.
     #[error("cannot start a worker: {0}")]
     Worker(#[from] io::Error),

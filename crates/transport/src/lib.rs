@@ -6,7 +6,8 @@
 //! reads everything first and writes everything last, which is what makes bursts cheap.
 //!
 //! Read in this order: `server` (threads), `listen` (binding), `worker` (the loop), `stream` (a
-//! connection), `layers` (TLS in `secure`, WebSocket in `ws`), `tail` (incomplete packets).
+//! connection), `layers` (TLS in `secure`, WebSocket in `ws`), `tail` (incomplete packets); and beside
+//! them `quic`, which has its own kind of connection.
 #![warn(missing_docs)]
 
 mod clock;
@@ -14,17 +15,21 @@ mod config;
 mod error;
 mod layers;
 mod listen;
+mod quic;
 mod secure;
 mod server;
 mod stream;
 mod tail;
 mod timer;
+pub mod tls;
 mod worker;
 mod ws;
 
 pub use clock::Clock;
 pub use config::{
-    Carrier, Identify, ListenerConfig, ServerConfig, SharedTls, TlsSettings, TransportLimits,
+    Carrier, Identify, ListenerConfig, QuicListener, ServerConfig, SharedTls, TlsSettings,
+    TransportLimits,
 };
 pub use error::StartError;
+pub use quic::{QuicKeys, QuicSettings, RetryPolicy};
 pub use server::Server;

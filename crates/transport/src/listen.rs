@@ -8,10 +8,16 @@ use std::io;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+use tracing::warn;
+
+use crate::quic::steering;
 
 /// Connections the kernel keeps for a listener that has not yet accepted them; a burst of devices
 /// coming back after a power cut should not meet resets. The kernel's own `somaxconn` caps it.
 const BACKLOG: i32 = 4096;
+
+/// UDP buffers asked of the kernel, in bytes: a burst of all clients must fit.
+const UDP_BUFFER_BYTES: usize = 4 * 1024 * 1024;
 
 /// `count` listening sockets on `address`, non-blocking.
 ///
@@ -28,9 +34,24 @@ pub(crate) fn bind_tcp(address: SocketAddr, count: usize) -> io::Result<Vec<TcpL
 }
 
 /// `count` datagram sockets on `address`, non-blocking, in the order of the workers.
-#[allow(dead_code, reason = "the QUIC listener, which lands next, binds with it")]
+///
+/// The kernel steers each datagram to the worker its connection ID names; where it cannot, there is
+/// one socket and one worker.
 pub(crate) fn bind_udp(address: SocketAddr, count: usize) -> io::Result<Vec<UdpSocket>> {
-    Ok(bind(address, count, Type::DGRAM)?.into_iter().map(UdpSocket::from).collect())
+    let count = count.min(steering::MAX_WORKERS);
+    let mut sockets = bind(address, count, Type::DGRAM)?;
+    for socket in &sockets {
+        // Best effort: the kernel may give less, which costs speed, not correctness.
+        let _ = socket.set_recv_buffer_size(UDP_BUFFER_BYTES);
+        let _ = socket.set_send_buffer_size(UDP_BUFFER_BYTES);
+    }
+    if count > 1
+        && let Err(error) = steering::attach(&sockets[0], count)
+    {
+        warn!(%error, "QUIC uses one worker: this kernel cannot steer packets by connection ID");
+        sockets.truncate(1);
+    }
+    Ok(sockets.into_iter().map(UdpSocket::from).collect())
 }
 
 fn bind(address: SocketAddr, count: usize, kind: Type) -> io::Result<Vec<Socket>> {

@@ -15,9 +15,10 @@ use mio::{Poll, Waker};
 use tracing::warn;
 
 use crate::clock::Clock;
-use crate::config::{ListenerConfig, ServerConfig, TransportLimits};
+use crate::config::{ListenerConfig, QuicListener, ServerConfig, TransportLimits};
 use crate::error::StartError;
-use crate::listen::bind_tcp;
+use crate::listen::{bind_tcp, bind_udp};
+use crate::quic::{Place, QuicShard};
 use crate::stream::Io;
 use crate::worker::{Control, WAKER, Worker};
 
@@ -25,12 +26,18 @@ use crate::worker::{Control, WAKER, Worker};
 #[derive(Debug)]
 pub struct Server {
     bound: Vec<SocketAddr>,
+    bound_quic: Vec<SocketAddr>,
     clock: Clock,
     control: Arc<Control>,
     threads: Vec<(JoinHandle<io::Result<()>>, Arc<Waker>)>,
 }
 
-type BoundListeners = Vec<(TcpListener, Arc<ListenerConfig>)>;
+/// What one worker is given.
+#[derive(Default)]
+struct Sockets {
+    tcp: Vec<(TcpListener, Arc<ListenerConfig>)>,
+    quic: Vec<QuicShard>,
+}
 
 impl Server {
     /// Binds all listeners and starts the workers.
@@ -50,7 +57,7 @@ impl Server {
             return Err(StartError::Workers { workers });
         }
         let mut bound = Vec::with_capacity(config.listeners.len());
-        let mut sockets: Vec<BoundListeners> = (0..workers).map(|_| Vec::new()).collect();
+        let mut sockets: Vec<Sockets> = (0..workers).map(|_| Sockets::default()).collect();
         for listener in config.listeners {
             let address = listener.address;
             let bind_error = |source| StartError::Bind { address, source };
@@ -60,13 +67,18 @@ impl Server {
             }
             let listener = Arc::new(listener);
             for (worker, socket) in sockets.iter_mut().zip(shared) {
-                worker.push((TcpListener::from_std(socket), Arc::clone(&listener)));
+                worker.tcp.push((TcpListener::from_std(socket), Arc::clone(&listener)));
             }
         }
+        let mut bound_quic = Vec::with_capacity(config.quic.len());
+        for (endpoint, listener) in config.quic.iter().enumerate() {
+            bound_quic.push(add_quic(&mut sockets, listener, endpoint, clock)?);
+        }
         let control = Arc::new(Control::new(workers));
-        let mut server = Server { bound, clock, control, threads: Vec::with_capacity(workers) };
-        for (index, listeners) in sockets.into_iter().enumerate() {
-            server.spawn(Arc::clone(broker), index, listeners, config.limits.clone())?;
+        let threads = Vec::with_capacity(workers);
+        let mut server = Server { bound, bound_quic, clock, control, threads };
+        for (index, sockets) in sockets.into_iter().enumerate() {
+            server.spawn(Arc::clone(broker), index, sockets, config.limits.clone())?;
         }
         Ok(server)
     }
@@ -75,7 +87,7 @@ impl Server {
         &mut self,
         broker: Arc<Broker>,
         index: usize,
-        listeners: BoundListeners,
+        sockets: Sockets,
         limits: TransportLimits,
     ) -> io::Result<()> {
         let poll = Poll::new()?;
@@ -89,7 +101,7 @@ impl Server {
         let run = move || {
             let shard = Shard::new(broker, index, clock.now(), Arc::new(wake));
             let io = Io::new(shard, limits);
-            Worker::new(poll, clock, control, io, listeners)?.run()
+            Worker::new(poll, clock, control, io, sockets.tcp, sockets.quic)?.run()
         };
         let name = format!("fulmar-worker-{index}");
         let thread = std::thread::Builder::new().name(name).spawn(run)?;
@@ -102,6 +114,12 @@ impl Server {
     #[must_use]
     pub fn bound(&self) -> &[SocketAddr] {
         &self.bound
+    }
+
+    /// Where the QUIC listeners are bound, in the order of the configuration.
+    #[must_use]
+    pub fn bound_quic(&self) -> &[SocketAddr] {
+        &self.bound_quic
     }
 
     /// Stops accepting, tells every client (MQTT 5.0 reason 0x8B) and waits at most `timeout` for
@@ -127,6 +145,25 @@ impl Server {
             }
         }
     }
+}
+
+/// Binds one QUIC listener and gives every worker its endpoint.
+fn add_quic(
+    workers: &mut [Sockets],
+    listener: &QuicListener,
+    endpoint: usize,
+    clock: Clock,
+) -> Result<SocketAddr, StartError> {
+    let bind_error = |source| StartError::Bind { address: listener.address, source };
+    let shared = bind_udp(listener.address, workers.len()).map_err(bind_error)?;
+    let first = shared.first().map_or(Ok(listener.address), std::net::UdpSocket::local_addr);
+    let address = first.map_err(bind_error)?;
+    let count = shared.len();
+    for (index, (worker, socket)) in workers.iter_mut().zip(shared).enumerate() {
+        let place = Place { index, workers: count, endpoint };
+        worker.quic.push(QuicShard::new(socket, listener, place, clock)?);
+    }
+    Ok(address)
 }
 
 impl Drop for Server {

@@ -8,7 +8,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fulmar_broker::{CloseOrder, LostCause, Notice, Timestamp, Token};
 use mio::event::Event;
@@ -19,6 +19,7 @@ use tracing::{debug, error, info, warn};
 
 use crate::clock::Clock;
 use crate::config::ListenerConfig;
+use crate::quic::{self, QuicShard};
 use crate::stream::{After, Io, StreamConn};
 use crate::timer::{Armed, Timers};
 
@@ -42,6 +43,9 @@ const NOTICE_ROUNDS: usize = 4;
 pub(crate) const WAKER: mio::Token = mio::Token(usize::MAX);
 const LISTENER_BIT: u64 = 1 << 63;
 const GENERATION_MASK: u32 = 0x3fff_ffff;
+
+/// Marks the poller's names of QUIC sockets; above the generation's bits, below the listeners'.
+const QUIC_SOCKET_BIT: u64 = 1 << 62;
 
 /// How the server's handle reaches its workers.
 #[derive(Debug)]
@@ -99,6 +103,7 @@ pub(crate) struct Worker {
     /// Configurations by the listener's number; they outlive the listeners when draining.
     configs: Vec<Arc<ListenerConfig>>,
     conns: Slab<StreamConn>,
+    quic: Vec<QuicShard>,
     generation: u32,
     timers: Timers,
     again: Vec<u64>,
@@ -117,6 +122,7 @@ impl Worker {
         control: Arc<Control>,
         io: Io,
         listeners: Vec<(TcpListener, Arc<ListenerConfig>)>,
+        quic: Vec<QuicShard>,
     ) -> io::Result<Worker> {
         let configs = listeners.iter().map(|(_, config)| Arc::clone(config)).collect();
         let mut worker = Worker {
@@ -127,6 +133,7 @@ impl Worker {
             listeners: Vec::new(),
             configs,
             conns: Slab::new(),
+            quic,
             generation: 0,
             timers: Timers::default(),
             again: Vec::new(),
@@ -145,6 +152,10 @@ impl Worker {
                 armed: Armed::default(),
                 paused_until: Timestamp(0),
             });
+        }
+        for (index, quic) in worker.quic.iter_mut().enumerate() {
+            let token = mio::Token((QUIC_SOCKET_BIT | index as u64) as usize);
+            quic.register(worker.poll.registry(), token)?;
         }
         Ok(worker)
     }
@@ -184,12 +195,16 @@ impl Worker {
     fn timeout(&mut self) -> Option<Duration> {
         let busy = !self.again.is_empty()
             || !self.to_flush.is_empty()
+            || self.quic.iter().any(QuicShard::has_work)
             || self.listeners.iter().any(|listener| listener.ready);
         if busy || !self.io.shard.before_sleep() {
             return Some(Duration::ZERO);
         }
         let deadlines = [self.timers.next(), self.io.shard.next_deadline(), self.drain_deadline()];
-        deadlines.into_iter().flatten().min().and_then(|deadline| self.clock.until(deadline))
+        let next = deadlines.into_iter().flatten().min();
+        let quic = self.quic.iter().filter_map(QuicShard::next_deadline).min();
+        let quic = quic.map(|at| at.saturating_duration_since(Instant::now()));
+        next.and_then(|deadline| self.clock.until(deadline)).into_iter().chain(quic).min()
     }
 
     /// While draining the others' progress is looked at now and then.
@@ -205,6 +220,12 @@ impl Worker {
         if token & LISTENER_BIT != 0 {
             if let Some(listener) = self.listeners.get_mut((token & !LISTENER_BIT) as usize) {
                 listener.ready = self.io.shard.now() >= listener.paused_until;
+            }
+            return;
+        }
+        if token & QUIC_SOCKET_BIT != 0 {
+            if let Some(quic) = self.quic.get_mut((token & !QUIC_SOCKET_BIT) as usize) {
+                quic.on_event(&mut self.io.shard, event.is_readable(), Instant::now());
             }
             return;
         }
@@ -341,6 +362,9 @@ impl Worker {
                 if due { conn.on_deadline(io) } else { After::Wait }
             });
         }
+        for quic in &mut self.quic {
+            quic.on_timeout(&mut self.io.shard, Instant::now());
+        }
         if self.io.shard.next_deadline().is_some_and(|deadline| deadline <= now) {
             self.io.shard.on_deadline();
         }
@@ -352,7 +376,8 @@ impl Worker {
         for _ in 0..NOTICE_ROUNDS {
             let mut notices = std::mem::take(&mut self.notices);
             self.io.shard.take_notices(&mut notices);
-            if notices.is_empty() && self.to_flush.is_empty() {
+            let quiet = self.quic.iter().all(|quic| !quic.has_work());
+            if notices.is_empty() && self.to_flush.is_empty() && quiet {
                 self.notices = notices;
                 return;
             }
@@ -360,6 +385,9 @@ impl Worker {
                 self.notice(token, notice);
             }
             self.notices = notices;
+            for quic in &mut self.quic {
+                quic.flush(&mut self.io.shard, Instant::now());
+            }
             let mut to_flush = std::mem::take(&mut self.to_flush);
             for token in to_flush.drain(..) {
                 self.with(token, |conn, io, _| {
@@ -374,6 +402,12 @@ impl Worker {
     }
 
     fn notice(&mut self, token: Token, notice: Notice) {
+        if let Some(endpoint) = quic::endpoint_of(token) {
+            if let Some(quic) = self.quic.get_mut(endpoint) {
+                quic.notice(&mut self.io.shard, token, notice);
+            }
+            return;
+        }
         self.with(token.0, |conn, io, listener| conn.notice(io, notice, listener));
         let index = token.0 as u32 as usize;
         if let Some(conn) = self.conns.get_mut(index)
@@ -392,6 +426,9 @@ impl Worker {
             self.draining = true;
             self.listeners.clear();
             self.lose_all(StreamConn::is_opening);
+            for quic in &mut self.quic {
+                quic.begin_close(&mut self.io.shard, Instant::now());
+            }
             if self.control.accepting.fetch_sub(1, Ordering::SeqCst) == 1 {
                 // Nobody accepts any more, so nobody is missed.
                 self.io.shard.broker().close_all(CloseOrder::ShuttingDown);
@@ -409,7 +446,7 @@ impl Worker {
             }
             self.lose_all(|_| true);
         }
-        self.conns.is_empty() && (late || self.told)
+        late || (self.told && self.conns.is_empty() && self.quic.iter().all(QuicShard::is_idle))
     }
 
     fn lose_all(&mut self, which: impl Fn(&StreamConn) -> bool) {

@@ -466,10 +466,10 @@ impl Connection {
 
     /// Leaves the session, if there is one, and publishes a will that is due.
     fn leave(&mut self, shard: &mut Shard, departure: Departure) {
-        if let State::Connected(session) = std::mem::replace(&mut self.state, State::Ended) {
-            if let Some(will) = registry::leave(&mut shard.turn, &session, self.at, departure) {
-                crate::chores::publish_will(shard, session.key().0, &will);
-            }
+        if let State::Connected(session) = std::mem::replace(&mut self.state, State::Ended)
+            && let Some(will) = registry::leave(&mut shard.turn, &session, self.at, departure)
+        {
+            crate::chores::publish_will(shard, session.key().0, &will);
         }
     }
 

@@ -1,0 +1,131 @@
+//! QUIC's settings, and what quinn-proto is told of them.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use quinn_proto::congestion::{BbrConfig, CubicConfig};
+use quinn_proto::crypto::rustls::QuicServerConfig;
+use quinn_proto::{EndpointConfig, IdleTimeout, ServerConfig, TransportConfig, VarInt};
+use ring::{hkdf, hmac};
+
+use super::steering::WorkerCids;
+use crate::tls::{ServerTls, TlsError};
+
+/// Whether clients must prove their address before the server does work for them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RetryPolicy {
+    /// While many handshakes are in progress.
+    #[default]
+    Auto,
+    /// Always; costs every new client a round trip.
+    Always,
+    /// Never.
+    Never,
+}
+
+/// Secrets that should outlive the process: with them a restarted server's stateless resets are
+/// believed and its address tokens are good.
+#[derive(Clone)]
+pub struct QuicKeys(pub [u8; 64]);
+
+impl std::fmt::Debug for QuicKeys {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("QuicKeys(…)")
+    }
+}
+
+/// QUIC's settings.
+#[derive(Clone, Debug)]
+pub struct QuicSettings {
+    /// Time without a packet after which a connection is gone. The server sends nothing to keep a
+    /// connection alive: that is for the client to want.
+    pub idle_timeout: Duration,
+    /// Time for the handshake and the control stream's first bytes.
+    pub handshake_timeout: Duration,
+    /// Streams a client may have open at once.
+    pub max_streams: u32,
+    /// Unread bytes a client may send on one stream.
+    pub stream_window_bytes: u32,
+    /// Unread bytes a client may send on one connection.
+    pub connection_window_bytes: u32,
+    /// Least number of bytes in flight that are allowed whatever the congestion window.
+    pub min_send_window_bytes: u64,
+    /// Address validation.
+    pub retry: RetryPolicy,
+    /// Handshakes in progress on one worker above which [`RetryPolicy::Auto`] demands it.
+    pub retry_above: usize,
+    /// Handshakes in progress on one worker above which new ones are ignored.
+    pub max_handshakes: usize,
+    /// Whether early data (0-RTT) is taken.
+    pub early_data: bool,
+    /// BBR instead of CUBIC.
+    pub bbr: bool,
+    /// Folder for qlog files, one a connection; `None` for none.
+    pub qlog_dir: Option<PathBuf>,
+    /// Secrets.
+    pub keys: QuicKeys,
+}
+
+impl QuicSettings {
+    /// Defaults with these secrets.
+    #[must_use]
+    pub fn new(keys: QuicKeys) -> QuicSettings {
+        QuicSettings {
+            idle_timeout: Duration::from_secs(30),
+            handshake_timeout: Duration::from_secs(10),
+            max_streams: 64,
+            stream_window_bytes: 256 * 1024,
+            connection_window_bytes: 1024 * 1024,
+            min_send_window_bytes: 32 * 1024,
+            retry: RetryPolicy::Auto,
+            retry_above: 200,
+            max_handshakes: 4000,
+            early_data: true,
+            bbr: false,
+            qlog_dir: None,
+            keys,
+        }
+    }
+
+    pub(super) fn endpoint(&self, index: usize, workers: usize) -> EndpointConfig {
+        let key = hmac::Key::new(hmac::HMAC_SHA256, &self.keys.0[..32]);
+        let mut config = EndpointConfig::new(Arc::new(key));
+        config.cid_generator(move || Box::new(WorkerCids::new(index, workers)));
+        config
+    }
+
+    pub(super) fn server(&self, tls: &ServerTls) -> Result<ServerConfig, TlsError> {
+        let mut rustls = (*tls.quic).clone();
+        if !self.early_data {
+            rustls.max_early_data_size = 0;
+        }
+        let crypto = QuicServerConfig::try_from(Arc::new(rustls))?;
+        let token_key = hkdf::Salt::new(hkdf::HKDF_SHA256, &[]).extract(&self.keys.0[32..]);
+        let mut config = ServerConfig::new(Arc::new(crypto), Arc::new(token_key));
+        config.transport_config(Arc::new(self.transport()));
+        config.migration(true);
+        Ok(config)
+    }
+
+    /// Also for one connection with a qlog of its own.
+    pub(super) fn transport(&self) -> TransportConfig {
+        let mut config = TransportConfig::default();
+        let idle = IdleTimeout::try_from(self.idle_timeout).ok();
+        config
+            .max_idle_timeout(idle)
+            .max_concurrent_bidi_streams(VarInt::from_u32(self.max_streams.max(1)))
+            .max_concurrent_uni_streams(VarInt::from_u32(0))
+            .stream_receive_window(VarInt::from_u32(self.stream_window_bytes))
+            .receive_window(VarInt::from_u32(self.connection_window_bytes))
+            .send_window(self.min_send_window_bytes)
+            .datagram_receive_buffer_size(None)
+            .allow_spin(true);
+        if self.bbr {
+            config.congestion_controller_factory(Arc::new(BbrConfig::default()));
+        } else {
+            config.congestion_controller_factory(Arc::new(CubicConfig::default()));
+        }
+        config
+    }
+}

@@ -1,0 +1,385 @@
+//! QUIC (RFC 9000) for a worker: quinn-proto's state machines, driven by the worker's own loop.
+//!
+//! There is no task and no lock a connection: datagrams are read in batches, each touched
+//! connection is asked once a turn for what it has to send, and everything a connection holds when
+//! idle is in [`conn::QuicConn`]. `steering` keeps a connection with its worker when the client's
+//! address changes; `conn` translates between streams and the broker core.
+
+mod config;
+mod conn;
+mod socket;
+pub(crate) mod steering;
+mod timers;
+
+use std::net::UdpSocket;
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::BytesMut;
+use fulmar_broker::{ListenerPolicy, Notice, Shard, Token};
+use quinn_proto::{ConnectionHandle, DatagramEvent, Endpoint, Incoming, ServerConfig, Transmit};
+
+pub use config::{QuicKeys, QuicSettings, RetryPolicy};
+
+use crate::clock::Clock;
+use crate::config::QuicListener;
+use crate::error::StartError;
+use crate::tls::ClientAuth;
+use conn::QuicConn;
+use socket::Socket;
+use timers::Timers;
+
+/// Marks a [`Token`] as a QUIC connection's.
+const QUIC_BIT: u64 = 1 << 63;
+
+/// Bits of a token: index, endpoint, generation.
+const INDEX_BITS: u32 = 28;
+const ENDPOINT_BITS: u32 = 4;
+
+/// Datagrams read from the socket in one turn, at most.
+const DATAGRAMS_A_TURN: usize = 4096;
+
+/// Where an endpoint stands among all.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    /// Worker.
+    pub(crate) index: usize,
+    /// Workers that share the port.
+    pub(crate) workers: usize,
+    /// Endpoint of this worker.
+    pub(crate) endpoint: usize,
+}
+
+/// The endpoint of its worker that a QUIC connection's token names; `None` for other tokens.
+pub(crate) fn endpoint_of(token: Token) -> Option<usize> {
+    let mask = (1 << ENDPOINT_BITS) - 1;
+    (token.0 & QUIC_BIT != 0).then_some((token.0 >> INDEX_BITS & mask) as usize)
+}
+
+fn index_of(token: Token) -> usize {
+    (token.0 & ((1 << INDEX_BITS) - 1)) as usize
+}
+
+/// One QUIC port of one worker.
+pub(crate) struct QuicShard {
+    endpoint: Endpoint,
+    socket: Socket,
+    settings: QuicSettings,
+    server: Arc<ServerConfig>,
+    policy: Arc<ListenerPolicy>,
+    client_auth: ClientAuth,
+    place: Place,
+    clock: Clock,
+    /// By connection handle.
+    conns: Vec<Option<Box<QuicConn>>>,
+    open: usize,
+    handshakes: usize,
+    generation: u32,
+    /// Connections that may have something to send.
+    dirty: Vec<usize>,
+    timers: Timers,
+    /// Scratch for datagrams under construction.
+    scratch: Vec<u8>,
+    closing: bool,
+}
+
+impl std::fmt::Debug for QuicShard {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("QuicShard").field("open", &self.open).finish_non_exhaustive()
+    }
+}
+
+impl QuicShard {
+    pub(crate) fn new(
+        socket: UdpSocket,
+        listener: &QuicListener,
+        place: Place,
+        clock: Clock,
+    ) -> Result<QuicShard, StartError> {
+        let settings = &listener.settings;
+        let server = Arc::new(settings.server(&listener.tls)?);
+        let socket = Socket::new(socket)?;
+        let endpoint_config = Arc::new(settings.endpoint(place.index, place.workers));
+        let allow_mtud = !socket.may_fragment();
+        Ok(QuicShard {
+            endpoint: Endpoint::new(endpoint_config, Some(Arc::clone(&server)), allow_mtud, None),
+            socket,
+            settings: settings.clone(),
+            server,
+            policy: Arc::clone(&listener.policy),
+            client_auth: listener.tls.client_auth,
+            place,
+            clock,
+            conns: Vec::new(),
+            open: 0,
+            handshakes: 0,
+            generation: 0,
+            dirty: Vec::new(),
+            timers: Timers::default(),
+            scratch: Vec::new(),
+            closing: false,
+        })
+    }
+
+    pub(crate) fn register(
+        &mut self,
+        registry: &mio::Registry,
+        token: mio::Token,
+    ) -> std::io::Result<()> {
+        self.socket.register(registry, token)
+    }
+
+    pub(crate) fn is_idle(&self) -> bool {
+        self.open == 0
+    }
+
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        self.timers.next()
+    }
+
+    /// The socket is readable, writable or both.
+    pub(crate) fn on_event(&mut self, shard: &mut Shard, readable: bool, now: Instant) {
+        self.socket.retry();
+        if !readable {
+            return;
+        }
+        let mut left = DATAGRAMS_A_TURN;
+        while left > 0 {
+            let mut batch = match self.socket.receive() {
+                Ok(Some(batch)) => batch,
+                Ok(None) => return,
+                Err(error) => {
+                    tracing::debug!("UDP receive failed: {error}");
+                    return;
+                }
+            };
+            left = left.saturating_sub(batch.len().max(1));
+            for datagram in batch.drain(..) {
+                self.on_datagram(shard, datagram, now);
+            }
+            self.socket.give_back(batch);
+        }
+        // More may wait, and an edge-triggered socket will not say so again.
+        self.timers.arm(u64::MAX, &mut None, Some(now));
+    }
+
+    fn on_datagram(&mut self, shard: &mut Shard, datagram: socket::Datagram, now: Instant) {
+        let socket::Datagram { remote, local_ip, ecn, bytes } = datagram;
+        let bytes: BytesMut = bytes;
+        self.scratch.clear();
+        let event = self.endpoint.handle(now, remote, local_ip, ecn, bytes, &mut self.scratch);
+        match event {
+            Some(DatagramEvent::ConnectionEvent(handle, event)) => {
+                if let Some(conn) = self.conns.get_mut(handle.0).and_then(Option::as_mut) {
+                    conn.inner.handle_event(event);
+                    self.drive(shard, handle.0, now);
+                }
+            }
+            Some(DatagramEvent::NewConnection(incoming)) => self.on_incoming(shard, incoming, now),
+            Some(DatagramEvent::Response(transmit)) => self.send_scratch(&transmit),
+            None => {}
+        }
+    }
+
+    fn on_incoming(&mut self, shard: &mut Shard, incoming: Incoming, now: Instant) {
+        let peer = incoming.remote_address();
+        if self.closing || self.handshakes >= self.settings.max_handshakes {
+            tracing::debug!(%peer, "QUIC connection ignored: too many handshakes or draining");
+            self.endpoint.ignore(incoming);
+            return;
+        }
+        let wants_proof = match self.settings.retry {
+            RetryPolicy::Always => true,
+            RetryPolicy::Never => false,
+            RetryPolicy::Auto => self.handshakes >= self.settings.retry_above,
+        };
+        self.scratch.clear();
+        if wants_proof && incoming.may_retry() {
+            match self.endpoint.retry(incoming, &mut self.scratch) {
+                Ok(transmit) => self.send_scratch(&transmit),
+                Err(error) => self.endpoint.ignore(error.into_incoming()),
+            }
+            return;
+        }
+        let config = self.config_for_next();
+        match self.endpoint.accept(incoming, now, &mut self.scratch, config) {
+            Ok((handle, inner)) => self.begin(shard, handle, inner, now),
+            Err(error) => {
+                tracing::debug!(%peer, "QUIC connection refused: {}", error.cause);
+                if let Some(transmit) = error.response {
+                    self.send_scratch(&transmit);
+                }
+            }
+        }
+    }
+
+    /// A configuration of its own for a connection that is to be logged.
+    fn config_for_next(&self) -> Option<Arc<ServerConfig>> {
+        let folder = self.settings.qlog_dir.as_ref()?;
+        let name = format!("{}-{}-{}.qlog", std::process::id(), self.place.index, self.generation);
+        let file = match std::fs::File::create(folder.join(&name)) {
+            Ok(file) => file,
+            Err(error) => {
+                tracing::warn!("cannot write qlog {}/{name}: {error}", folder.display());
+                return None;
+            }
+        };
+        let mut qlog = quinn_proto::QlogConfig::default();
+        qlog.writer(Box::new(std::io::BufWriter::new(file))).title(Some(name));
+        let mut transport = self.settings.transport();
+        transport.qlog_stream(qlog.into_stream());
+        let mut config = (*self.server).clone();
+        config.transport_config(Arc::new(transport));
+        Some(Arc::new(config))
+    }
+
+    fn begin(
+        &mut self,
+        shard: &mut Shard,
+        handle: ConnectionHandle,
+        inner: quinn_proto::Connection,
+        now: Instant,
+    ) {
+        let at = handle.0;
+        if at >= self.conns.len() {
+            self.conns.resize_with(at + 1, || None);
+        }
+        self.generation = (self.generation + 1) & 0x7FFF_FFFF;
+        let endpoint = (self.place.endpoint as u64) << INDEX_BITS;
+        let generation = u64::from(self.generation) << (INDEX_BITS + ENDPOINT_BITS);
+        let token = Token(QUIC_BIT | generation & !QUIC_BIT | endpoint | at as u64);
+        let must_know_first = self.client_auth == ClientAuth::Required;
+        let deadline = now + self.settings.handshake_timeout;
+        let policy = Arc::clone(&self.policy);
+        let conn = QuicConn::new(inner, token, policy, deadline, must_know_first);
+        self.conns[at] = Some(Box::new(conn));
+        self.open += 1;
+        self.handshakes += 1;
+        self.drive(shard, at, now);
+    }
+
+    /// Lets a connection act on what has happened to it, and marks it for sending.
+    fn drive(&mut self, shard: &mut Shard, at: usize, now: Instant) {
+        let Some(conn) = self.conns.get_mut(at).and_then(Option::as_mut) else { return };
+        let was_handshaking = conn.counts_as_handshake;
+        conn.drive(&mut self.endpoint, ConnectionHandle(at), shard, now);
+        if was_handshaking && !conn.counts_as_handshake {
+            self.handshakes -= 1;
+        }
+        if conn.is_drained() {
+            if conn.counts_as_handshake {
+                self.handshakes -= 1;
+            }
+            conn.lost(shard);
+            self.conns[at] = None;
+            self.open -= 1;
+            return;
+        }
+        if !conn.dirty {
+            conn.dirty = true;
+            self.dirty.push(at);
+        }
+    }
+
+    pub(crate) fn notice(&mut self, shard: &mut Shard, token: Token, notice: Notice) {
+        let at = index_of(token);
+        let Some(conn) = self.conns.get_mut(at).and_then(Option::as_mut) else { return };
+        if conn.token() != token {
+            return;
+        }
+        conn.notice(shard, notice);
+        if !conn.dirty {
+            conn.dirty = true;
+            self.dirty.push(at);
+        }
+    }
+
+    /// Whether [`QuicShard::flush`] would do something.
+    pub(crate) fn has_work(&self) -> bool {
+        !self.dirty.is_empty() && !self.socket.is_blocked()
+    }
+
+    /// Moves output into streams and datagrams onto the wire.
+    pub(crate) fn flush(&mut self, shard: &mut Shard, now: Instant) {
+        if !self.has_work() {
+            return;
+        }
+        let mut dirty = std::mem::take(&mut self.dirty);
+        for at in dirty.drain(..) {
+            let Some(conn) = self.conns.get_mut(at).and_then(Option::as_mut) else { continue };
+            conn.dirty = false;
+            conn.write(shard, now);
+            self.transmit(at, now);
+            self.drive_quietly(shard, at, now);
+        }
+        // What became dirty meanwhile has its turn in the next round.
+        dirty.append(&mut self.dirty);
+        self.dirty = dirty;
+    }
+
+    /// Handles what sending brought about and sets the timer.
+    fn drive_quietly(&mut self, shard: &mut Shard, at: usize, now: Instant) {
+        let Some(conn) = self.conns.get_mut(at).and_then(Option::as_mut) else { return };
+        if conn.has_events() {
+            self.drive(shard, at, now);
+        }
+        let Some(conn) = self.conns.get_mut(at).and_then(Option::as_mut) else { return };
+        let deadline = conn.deadline(shard, &self.clock);
+        let key = at as u64;
+        self.timers.arm(key, &mut conn.timer, deadline);
+    }
+
+    fn transmit(&mut self, at: usize, now: Instant) {
+        let segments = self.socket.max_segments();
+        loop {
+            let Some(conn) = self.conns.get_mut(at).and_then(Option::as_mut) else { return };
+            self.scratch.clear();
+            let Some(transmit) = conn.inner.poll_transmit(now, segments, &mut self.scratch) else {
+                return;
+            };
+            self.send_scratch(&transmit);
+            if self.socket.is_blocked() {
+                if let Some(conn) = self.conns.get_mut(at).and_then(Option::as_mut)
+                    && !conn.dirty
+                {
+                    conn.dirty = true;
+                    self.dirty.push(at);
+                }
+                return;
+            }
+        }
+    }
+
+    fn send_scratch(&mut self, transmit: &Transmit) {
+        self.socket.send(transmit, &self.scratch[..transmit.size]);
+    }
+
+    /// Fires what is due.
+    pub(crate) fn on_timeout(&mut self, shard: &mut Shard, now: Instant) {
+        while let Some((at, key)) = self.timers.pop_due(now) {
+            if key == u64::MAX {
+                self.on_event(shard, true, now);
+                continue;
+            }
+            let Ok(index) = usize::try_from(key) else { continue };
+            let Some(conn) = self.conns.get_mut(index).and_then(Option::as_mut) else { continue };
+            if conn.timer != Some(at) {
+                continue;
+            }
+            conn.timer = None;
+            conn.on_timeout(shard, now);
+            self.drive(shard, index, now);
+        }
+    }
+
+    /// The worker is draining: nothing new is accepted, and who has said nothing yet is let go.
+    pub(crate) fn begin_close(&mut self, shard: &mut Shard, now: Instant) {
+        self.closing = true;
+        for at in 0..self.conns.len() {
+            if let Some(conn) = self.conns[at].as_mut() {
+                conn.begin_close(now);
+                self.drive(shard, at, now);
+            }
+        }
+    }
+}
