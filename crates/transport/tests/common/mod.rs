@@ -48,7 +48,7 @@ impl TestServer {
                 policy: Arc::clone(&policy),
             })
             .collect();
-        let config = ServerConfig { workers, listeners, limits };
+        let config = ServerConfig { workers, listeners, quic: Vec::new(), limits };
         let server = Server::start(&broker, config, clock).unwrap();
         TestServer { broker, server }
     }
