@@ -182,8 +182,12 @@ fn an_address_in_use_is_named() {
     let policy = fulmar_broker::ListenerPolicy { name: "second".into(), allow_anonymous: true };
     let listener =
         ListenerConfig { address, carrier: Carrier::TCP, policy: std::sync::Arc::new(policy) };
-    let config =
-        ServerConfig { workers: 1, listeners: vec![listener], limits: TransportLimits::default() };
+    let config = ServerConfig {
+        workers: 1,
+        listeners: vec![listener],
+        quic: Vec::new(),
+        limits: TransportLimits::default(),
+    };
     let error = Server::start(&server.broker, config, Clock::start()).unwrap_err();
     assert!(matches!(error, StartError::Bind { address: named, .. } if named == address));
     assert!(error.to_string().contains("another program listens there"), "{error}");
