@@ -1,36 +1,40 @@
-//! The `fulmar` program: command line, configuration, wiring. Little logic.
+//! The `fulmar` program: picks the command, runs it, turns its outcome into an exit code.
+//!
+//! Exit codes are a contract with scripts: 0 success, 1 failure, 2 wrong usage, be it of the
+//! command line or of the configuration. No command's own work is done here.
 
+mod bench;
+mod cert;
+mod cli;
 mod config;
+mod exit;
+mod logging;
+mod pubsub;
 mod serve;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::Parser;
 
-/// MQTT broker and edge gateway for bad networks, QUIC first.
-#[derive(Parser)]
-#[command(name = "fulmar", version, arg_required_else_help = true)]
-struct Cli {
-    #[command(subcommand)]
-    command: Command,
-}
-
-#[derive(Subcommand)]
-enum Command {
-    Serve(serve::ServeArgs),
-}
+use crate::cli::{Cli, Command};
 
 fn main() -> ExitCode {
-    // Wrong usage ends here with code 2 and clap's explanation.
-    let cli = Cli::parse();
-    let result = match cli.command {
-        Command::Serve(args) => serve::run(&args),
+    let Cli { log, command } = Cli::parse();
+    let outcome = match command {
+        Command::Serve(args) => serve::run(&args, &log),
+        Command::Pub(args) => with_log(&log, || pubsub::publish(args)),
+        Command::Sub(args) => with_log(&log, || pubsub::subscribe(args)),
+        Command::Bench(args) => with_log(&log, || bench::run(args)),
+        Command::Cert(args) => with_log(&log, || cert::run(args)),
     };
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("fulmar: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    exit::code(outcome)
+}
+
+/// For the commands without a configuration file: only what goes wrong is logged unless asked.
+fn with_log(
+    log: &logging::LogArgs,
+    run: impl FnOnce() -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    logging::start(log, "warn")?;
+    run()
 }

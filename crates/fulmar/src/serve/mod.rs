@@ -26,40 +26,42 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::config::{Anonymous, ClientAuth, Config, Retry};
+use crate::logging::{self, LogArgs};
 
 /// Time clients have to take their last messages when the broker stops.
 const DRAIN: Duration = Duration::from_secs(5);
 
-/// Run the broker.
+const EXAMPLES: &str = "\
+Examples:
+  fulmar serve                             on loopback, with a development CA of its own
+  fulmar serve --data /var/lib/fulmar      state and certificates in this folder
+  fulmar serve --config fulmar.toml        as the file says; every key: fulmar.example.toml
+  FULMAR_LISTENERS__MQTT='[\"127.0.0.1:0\"]' fulmar serve
+                                           one key from the environment";
+
+/// Run the broker
 ///
 /// Without a configuration file it listens on loopback only, lets anonymous clients in there, and
 /// makes a development certificate in its data folder, which `fulmar pub` and `fulmar sub` on this
-/// machine find by themselves. fulmar.example.toml shows every setting.
+/// machine find by themselves.
+///
+/// One line `ready mqtt=ADDRESS …` on standard output says that every listener is bound; the log
+/// goes to standard error. SIGTERM and SIGINT drain and exit 0; SIGHUP reads certificates,
+/// passwords and access rules again.
 #[derive(clap::Args, Debug)]
-pub(crate) struct ServeArgs {
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
     /// Configuration file (TOML)
     #[arg(long, short, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Folder for sessions, messages and certificates
     #[arg(long, value_name = "DIR", env = "FULMAR_DATA")]
     data: Option<PathBuf>,
-    /// How to write the log, which goes to standard error
-    #[arg(long, value_enum, default_value_t = LogFormat::Text)]
-    log_format: LogFormat,
-    /// What to log: error, warn, info, debug or trace, or a filter like fulmar_broker=debug
-    #[arg(long, default_value = "info", env = "FULMAR_LOG")]
-    log: String,
-}
-
-#[derive(Clone, Copy, Debug, clap::ValueEnum)]
-enum LogFormat {
-    Text,
-    Json,
 }
 
 /// Runs the broker until SIGTERM or SIGINT.
-pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
-    start_log(args)?;
+pub(crate) fn run(args: &Args, log: &LogArgs) -> anyhow::Result<()> {
+    logging::start(log, "info")?;
     let config = Config::load(args.config.as_deref())?;
     let data = data_dir(args, &config)?;
     let signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).context("cannot take signals")?;
@@ -100,18 +102,7 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn start_log(args: &ServeArgs) -> anyhow::Result<()> {
-    let filter = tracing_subscriber::EnvFilter::try_new(&args.log)
-        .with_context(|| format!("--log {:?}", args.log))?;
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    match args.log_format {
-        LogFormat::Text => builder.init(),
-        LogFormat::Json => builder.json().init(),
-    }
-    Ok(())
-}
-
-fn data_dir(args: &ServeArgs, config: &Config) -> anyhow::Result<PathBuf> {
+fn data_dir(args: &Args, config: &Config) -> anyhow::Result<PathBuf> {
     let configured = &config.server.data_dir;
     let data = match (&args.data, configured.as_os_str().is_empty()) {
         (Some(data), _) => data.clone(),
@@ -268,7 +259,7 @@ fn announce(server: &Server, names: &[&str], http: &[SocketAddr]) -> anyhow::Res
     writeln!(out, "{line}").and_then(|()| out.flush()).context("standard output")
 }
 
-fn wait(mut signals: Signals, args: &ServeArgs, broker: &Broker, certificates: &Certificates) {
+fn wait(mut signals: Signals, args: &Args, broker: &Broker, certificates: &Certificates) {
     for signal in signals.forever() {
         if signal != SIGHUP {
             return;

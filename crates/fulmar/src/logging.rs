@@ -1,0 +1,49 @@
+//! The log: one subscriber for the whole program, to standard error, as text or JSON lines.
+//!
+//! Standard output belongs to results (the `ready` line, received messages).
+
+use std::io::IsTerminal;
+
+use anyhow::anyhow;
+use clap::{Args, ValueEnum};
+use tracing_subscriber::EnvFilter;
+
+use crate::exit::Usage;
+
+/// Options every command takes.
+#[derive(Args, Debug)]
+pub(crate) struct LogArgs {
+    /// What to log: error, warn, info, debug or trace, or a filter like fulmar_broker=debug
+    #[arg(long, global = true, value_name = "FILTER", env = "FULMAR_LOG", help_heading = "Log")]
+    log_level: Option<String>,
+    /// How to write the log, which goes to standard error
+    #[arg(long, global = true, value_enum, default_value_t = Format::Text, help_heading = "Log")]
+    log_format: Format,
+}
+
+/// How log lines look.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Format {
+    /// For people.
+    Text,
+    /// One JSON object a line, for collectors.
+    Json,
+}
+
+/// Starts the log. `level` holds where neither option nor environment says otherwise.
+///
+/// # Errors
+/// The filter cannot be read.
+pub(crate) fn start(args: &LogArgs, level: &str) -> anyhow::Result<()> {
+    let from_env = std::env::var(EnvFilter::DEFAULT_ENV).ok();
+    let filter = args.log_level.as_deref().or(from_env.as_deref()).unwrap_or(level);
+    let filter = EnvFilter::try_new(filter).map_err(|error| {
+        Usage(format!("log filter {filter:?}: {error}; try `info` or `info,fulmar_broker=debug`"))
+    })?;
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let started = match args.log_format {
+        Format::Text => log.with_ansi(std::io::stderr().is_terminal()).try_init(),
+        Format::Json => log.json().flatten_event(true).try_init(),
+    };
+    started.map_err(|error| anyhow!("cannot start the log: {error}"))
+}
