@@ -145,17 +145,13 @@ impl Connection {
             reason: ReasonCode::Success,
             properties: terms.as_properties(),
         };
-        // A session that is promised to outlive the connection is durable before it is promised;
-        // but nothing else waits for it, so the client gets its answer at once unless it is new.
-        let stored = shard.turn.batch_len() > before && !opened.present;
+        // A session that is promised to outlive the connection is durable before it is promised.
+        let stored = shard.turn.batch_len() > before;
         let mut packet = Vec::new();
         connack.encode(self.version, &mut packet);
         self.state = State::Connected(opened.session.clone());
-        if stored {
-            self.answer(shard, 0, true, super::Waiting::Packet(packet.into()));
-        } else {
-            self.streams[0].out.extend_from_slice(&packet);
-        }
+        self.greeted = !stored;
+        self.answer(shard, 0, stored, super::Waiting::Packet(packet.into()));
         if let Some(will) = opened.due_will {
             crate::chores::publish_will(shard, opened.session.key().0, &will);
         }

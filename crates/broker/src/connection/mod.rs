@@ -156,6 +156,8 @@ pub struct Connection {
     /// Data so far came before the QUIC handshake was complete and could be a replay.
     early: bool,
     announced: bool,
+    /// CONNACK is out; nothing of the session may go before it ([MQTT-3.2.0-1]).
+    greeted: bool,
     lost: bool,
     keep_alive_s: u16,
     opened: Timestamp,
@@ -191,6 +193,7 @@ impl Connection {
             version: Version::V5,
             early: false,
             announced: false,
+            greeted: false,
             lost: false,
             keep_alive_s: 0,
             opened: shard.now(),
@@ -310,6 +313,8 @@ impl Connection {
                 }
                 Waiting::Packet(bytes) => stream.out.extend_from_slice(&bytes),
             }
+            // CONNACK is the first answer of all.
+            self.greeted = true;
         }
         if self.waiting.is_empty() {
             self.waiting = VecDeque::new();
@@ -373,7 +378,7 @@ impl Connection {
             return Output::default();
         };
         let mut output = Output { bytes: std::mem::take(&mut stream.out), more: false };
-        if let State::Connected(session) = &self.state {
+        if let (State::Connected(session), true) = (&self.state, self.greeted) {
             take_from_session(shard, session, self.at, key, &mut output);
         }
         shard.metrics().bytes_sent.add(output.bytes.len() as u64);

@@ -202,7 +202,8 @@ impl Connection {
                 publish_unless_denied(shard, parts, reason)
             }
         };
-        let stored = shard.turn.batch_len() > before;
+        // A duplicate's first copy may not be durable yet, so its answer waits as well.
+        let stored = durable || shard.turn.batch_len() > before;
         self.answer(shard, index, stored, Waiting::Ack(AckKind::Pubrec, id, reason));
     }
 
@@ -245,7 +246,8 @@ impl Connection {
                     turn.op(Op::InboundReleased { session, flow, packet_id: id });
                 }
                 let reason = if known { ReasonCode::Success } else { unknown };
-                Some((AckKind::Pubcomp, known && durable, reason))
+                // The identifier's first release may not be durable yet either.
+                Some((AckKind::Pubcomp, durable, reason))
             }
         };
         drop(state);

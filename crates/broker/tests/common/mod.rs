@@ -1,0 +1,479 @@
+//! A broker in simulated time, with workers that are turned by hand and clients that are bytes.
+#![allow(dead_code, clippy::unwrap_used, clippy::missing_panics_doc, missing_docs, unreachable_pub)]
+
+pub mod storage;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fulmar_broker::auth::Gate;
+use fulmar_broker::storage::{NoStorage, Restored, Storage};
+use fulmar_broker::{
+    Broker, BrokerConfig, Connection, Limits, ListenerPolicy, LostCause, Peer, ReadState, Shard,
+    StreamKey, Timestamp, Token, TransportKind,
+};
+use fulmar_mqtt::ack::AckKind;
+use fulmar_mqtt::codec::{decode, peek_frame};
+use fulmar_mqtt::packet::{Ack, Connect, FilterList, Publish, Subscribe, SubscribeOptions};
+use fulmar_mqtt::{Packet, PacketId, Properties, Property, PropertyBuf, QoS, ReasonCode, Version};
+use smallvec::SmallVec;
+
+/// A connection of the simulated world, by number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Conn(pub u64);
+
+struct Line {
+    shard: usize,
+    connection: Connection,
+    version: Version,
+    /// Bytes the broker has not consumed.
+    unread: Vec<u8>,
+    /// Bytes the client has not looked at.
+    inbox: Vec<u8>,
+    open: bool,
+}
+
+pub struct World {
+    pub broker: Arc<Broker>,
+    shards: Vec<Shard>,
+    lines: HashMap<u64, Line>,
+    now: Timestamp,
+    next: u64,
+}
+
+/// What a client sees, owned.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Seen {
+    Connack { present: bool, reason: ReasonCode, assigned: Option<String> },
+    Publish(Got),
+    Ack(AckKind, u16, ReasonCode),
+    Suback(Vec<u8>),
+    Unsuback(Vec<u8>),
+    Pingresp,
+    Disconnect(ReasonCode),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Got {
+    pub topic: String,
+    pub payload: Vec<u8>,
+    pub qos: QoS,
+    pub retain: bool,
+    pub dup: bool,
+    pub id: u16,
+    pub subscription_ids: Vec<u32>,
+    pub expiry: Option<u32>,
+}
+
+impl Got {
+    pub fn text(&self) -> String {
+        format!("{} {}", self.topic, String::from_utf8_lossy(&self.payload))
+    }
+}
+
+pub struct Setup {
+    pub workers: usize,
+    pub limits: Limits,
+    pub gate: Gate,
+    pub storage: Arc<dyn Storage>,
+    pub restored: Restored,
+    pub now: Timestamp,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Setup {
+            workers: 2,
+            limits: Limits::default(),
+            gate: Gate::default(),
+            storage: Arc::new(NoStorage),
+            restored: Restored::default(),
+            now: Timestamp(1_000_000),
+        }
+    }
+}
+
+/// How a client connects.
+#[derive(Clone, Debug)]
+pub struct Hello {
+    pub id: &'static str,
+    pub version: Version,
+    pub clean: bool,
+    pub expiry: Option<u32>,
+    pub keep_alive: u16,
+    pub receive_maximum: Option<u16>,
+    pub max_packet: Option<u32>,
+    pub will: Option<(&'static str, u32)>,
+}
+
+pub fn hello(id: &'static str) -> Hello {
+    Hello {
+        id,
+        version: Version::V5,
+        clean: true,
+        expiry: None,
+        keep_alive: 0,
+        receive_maximum: None,
+        max_packet: None,
+        will: None,
+    }
+}
+
+/// One that comes back to the session it left.
+pub fn lasting(id: &'static str) -> Hello {
+    Hello { clean: false, expiry: Some(1000), ..hello(id) }
+}
+
+impl World {
+    pub fn new() -> World {
+        World::with(Setup::default())
+    }
+
+    pub fn with(setup: Setup) -> World {
+        let config = BrokerConfig {
+            workers: setup.workers,
+            limits: setup.limits,
+            gate: setup.gate,
+            sys_interval_s: 0,
+        };
+        let broker = Broker::new(config, setup.storage, setup.restored, setup.now);
+        let shard = |index| Shard::new(Arc::clone(&broker), index, setup.now, Arc::new(|| {}));
+        let shards = (0..setup.workers).map(shard).collect();
+        World { broker, shards, lines: HashMap::new(), now: setup.now, next: 0 }
+    }
+
+    pub fn now(&self) -> Timestamp {
+        self.now
+    }
+
+    /// Lets time pass; fires what is due.
+    pub fn wait(&mut self, time: Duration) {
+        self.now = self.now + time;
+        for shard in &mut self.shards {
+            shard.set_now(self.now);
+            if shard.next_deadline().is_some_and(|at| at <= self.now) {
+                shard.on_deadline();
+            }
+        }
+        let numbers: Vec<u64> = self.lines.keys().copied().collect();
+        for number in numbers {
+            let line = self.lines.get_mut(&number).unwrap();
+            let shard = &mut self.shards[line.shard];
+            if line.open && line.connection.deadline(shard) <= self.now {
+                line.connection.on_deadline(shard);
+            }
+        }
+        self.settle();
+    }
+
+    /// A network connection to one of the workers.
+    pub fn open(&mut self, shard: usize) -> Conn {
+        let number = self.next;
+        self.next += 1;
+        let peer = Peer {
+            address: ([127, 0, 0, 1], 1000).into(),
+            transport: TransportKind::Tcp,
+            identity: None,
+            listener: Arc::new(ListenerPolicy { name: "test".into(), allow_anonymous: true }),
+        };
+        let connection = Connection::new(&mut self.shards[shard], Token(number), peer).unwrap();
+        let line = Line {
+            shard,
+            connection,
+            version: Version::V5,
+            unread: Vec::new(),
+            inbox: Vec::new(),
+            open: true,
+        };
+        self.lines.insert(number, line);
+        Conn(number)
+    }
+
+    /// Opens, sends CONNECT, and expects to be let in. Returns whether a session was present.
+    pub fn connect(&mut self, shard: usize, hello: &Hello) -> (Conn, bool) {
+        let conn = self.open(shard);
+        self.say_hello(conn, hello);
+        match self.seen(conn).first() {
+            Some(Seen::Connack { present, reason: ReasonCode::Success, .. }) => (conn, *present),
+            other => panic!("expected to be let in, saw {other:?}"),
+        }
+    }
+
+    pub fn say_hello(&mut self, conn: Conn, hello: &Hello) {
+        self.line(conn).version = hello.version;
+        let mut properties = PropertyBuf::new();
+        let mut will_properties = PropertyBuf::new();
+        if let Some(seconds) = hello.expiry {
+            properties.push(Property::SessionExpiryInterval(seconds));
+        }
+        if let Some(most) = hello.receive_maximum {
+            properties.push(Property::ReceiveMaximum(most));
+        }
+        if let Some(most) = hello.max_packet {
+            properties.push(Property::MaximumPacketSize(most));
+        }
+        let will = hello.will.map(|(topic, delay)| {
+            if delay > 0 {
+                will_properties.push(Property::WillDelayInterval(delay));
+            }
+            topic
+        });
+        let will = will.map(|topic| fulmar_mqtt::packet::LastWill {
+            topic,
+            payload: b"will",
+            qos: QoS::AtMostOnce,
+            retain: false,
+            properties: will_properties.as_properties(),
+        });
+        self.send(
+            conn,
+            &Packet::Connect(Connect {
+                version: hello.version,
+                clean_start: hello.clean,
+                keep_alive_s: hello.keep_alive,
+                client_id: hello.id,
+                properties: properties.as_properties(),
+                will,
+                username: None,
+                password: None,
+            }),
+        );
+    }
+
+    pub fn send(&mut self, conn: Conn, packet: &Packet<'_>) {
+        let mut bytes = Vec::new();
+        packet.encode(self.line(conn).version, &mut bytes);
+        self.send_bytes(conn, &bytes);
+    }
+
+    pub fn send_bytes(&mut self, conn: Conn, bytes: &[u8]) {
+        self.line(conn).unread.extend_from_slice(bytes);
+        self.offer(conn.0);
+        self.settle();
+    }
+
+    pub fn publish(&mut self, conn: Conn, topic: &str, payload: &str, qos: QoS, id: u16) {
+        self.publish_with(conn, topic, payload, qos, id, false, Properties::NONE);
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    pub fn publish_with(
+        &mut self,
+        conn: Conn,
+        topic: &str,
+        payload: &str,
+        qos: QoS,
+        id: u16,
+        retain: bool,
+        properties: Properties<'_>,
+    ) {
+        let packet_id = PacketId::new(id).filter(|_| qos > QoS::AtMostOnce);
+        let payload = payload.as_bytes();
+        let publish = Publish { dup: false, qos, retain, topic, packet_id, properties, payload };
+        self.send(conn, &Packet::Publish(publish));
+    }
+
+    pub fn ack(&mut self, conn: Conn, kind: AckKind, id: u16) {
+        let packet_id = PacketId::new(id).unwrap();
+        let (reason, properties) = (ReasonCode::Success, Properties::NONE);
+        self.send(conn, &Packet::Ack(kind, Ack { packet_id, reason, properties }));
+    }
+
+    pub fn subscribe(&mut self, conn: Conn, filter: &str, qos: QoS) -> Vec<u8> {
+        let options = SubscribeOptions { qos, ..SubscribeOptions::default() };
+        self.subscribe_with(conn, filter, options, None);
+        let seen = self.peek(conn);
+        let suback = seen.iter().find_map(|seen| match seen {
+            Seen::Suback(codes) => Some(codes.clone()),
+            _ => None,
+        });
+        suback.unwrap_or_default()
+    }
+
+    pub fn subscribe_with(
+        &mut self,
+        conn: Conn,
+        filter: &str,
+        options: SubscribeOptions,
+        id: Option<u32>,
+    ) {
+        let version = self.line(conn).version;
+        let mut list = Vec::new();
+        FilterList::encode_one(&mut list, filter, Some(options));
+        let mut properties = PropertyBuf::new();
+        if let Some(id) = id {
+            properties.push(Property::SubscriptionIdentifier(id));
+        }
+        let subscribe = Subscribe {
+            packet_id: PacketId::new(9999).unwrap(),
+            properties: properties.as_properties(),
+            filters: FilterList::from_encoded(&list, true, version).unwrap(),
+        };
+        self.send(conn, &Packet::Subscribe(subscribe));
+    }
+
+    /// The network connection breaks.
+    pub fn cut(&mut self, conn: Conn) {
+        let line = self.lines.get_mut(&conn.0).unwrap();
+        line.open = false;
+        line.connection.lost(&mut self.shards[line.shard], LostCause::Failed);
+        self.settle();
+    }
+
+    /// Whether the broker has closed the connection.
+    pub fn is_closed(&mut self, conn: Conn) -> bool {
+        self.line(conn).connection.closing().is_some()
+    }
+
+    fn line(&mut self, conn: Conn) -> &mut Line {
+        self.lines.get_mut(&conn.0).unwrap()
+    }
+
+    fn offer(&mut self, number: u64) {
+        let line = self.lines.get_mut(&number).unwrap();
+        if !line.open {
+            return;
+        }
+        let shard = &mut self.shards[line.shard];
+        let received = line.connection.receive(shard, StreamKey::CONTROL, &line.unread);
+        line.unread.drain(..received.consumed);
+        if received.state == ReadState::Closed {
+            line.unread.clear();
+        }
+    }
+
+    /// Turns the workers until nothing moves.
+    pub fn settle(&mut self) {
+        loop {
+            let mut moved = false;
+            for at in 0..self.shards.len() {
+                let mut notices = Vec::new();
+                self.shards[at].take_notices(&mut notices);
+                for (token, notice) in notices {
+                    moved = true;
+                    let Some(line) = self.lines.get_mut(&token.0) else { continue };
+                    if line.open {
+                        line.connection.notice(&mut self.shards[at], notice);
+                    }
+                }
+                self.shards[at].end_turn();
+                moved |= !self.shards[at].before_sleep();
+                self.shards[at].after_sleep();
+            }
+            let numbers: Vec<u64> = self.lines.keys().copied().collect();
+            for number in numbers {
+                if !self.lines[&number].unread.is_empty() {
+                    let before = self.lines[&number].unread.len();
+                    self.offer(number);
+                    moved |= self.lines[&number].unread.len() != before;
+                }
+                moved |= self.drain(number);
+            }
+            if !moved {
+                return;
+            }
+        }
+    }
+
+    fn drain(&mut self, number: u64) -> bool {
+        let line = self.lines.get_mut(&number).unwrap();
+        let shard = &mut self.shards[line.shard];
+        let mut moved = false;
+        if !line.open {
+            return false;
+        }
+        let mut keys = SmallVec::new();
+        line.connection.ready_streams(&mut keys);
+        loop {
+            let output = line.connection.output(shard, StreamKey::CONTROL);
+            moved |= !output.bytes.is_empty();
+            line.inbox.extend_from_slice(&output.bytes);
+            if !output.more {
+                return moved;
+            }
+        }
+    }
+
+    /// What the client has received and not looked at; stays.
+    pub fn peek(&mut self, conn: Conn) -> Vec<Seen> {
+        let line = self.line(conn);
+        let (version, mut rest) = (line.version, &line.inbox[..]);
+        let mut seen = Vec::new();
+        while let Some(frame) = peek_frame(rest, usize::MAX).unwrap() {
+            seen.push(see(decode(&frame, version).unwrap()));
+            rest = &rest[frame.len..];
+        }
+        assert!(rest.is_empty(), "the broker sent half a packet");
+        seen
+    }
+
+    /// What the client has received since it looked last.
+    pub fn seen(&mut self, conn: Conn) -> Vec<Seen> {
+        let seen = self.peek(conn);
+        self.line(conn).inbox.clear();
+        seen
+    }
+
+    /// The publications among [`World::seen`].
+    pub fn got(&mut self, conn: Conn) -> Vec<Got> {
+        let publishes = self.seen(conn).into_iter().filter_map(|seen| match seen {
+            Seen::Publish(got) => Some(got),
+            _ => None,
+        });
+        publishes.collect()
+    }
+
+    /// [`World::got`] as `topic payload`.
+    pub fn texts(&mut self, conn: Conn) -> Vec<String> {
+        self.got(conn).iter().map(Got::text).collect()
+    }
+}
+
+fn see(packet: Packet<'_>) -> Seen {
+    match packet {
+        Packet::Connack(connack) => Seen::Connack {
+            present: connack.session_present,
+            reason: connack.reason,
+            assigned: connack.properties.iter().find_map(|property| match property {
+                Property::AssignedClientIdentifier(id) => Some(id.to_owned()),
+                _ => None,
+            }),
+        },
+        Packet::Publish(publish) => {
+            let properties = publish.properties;
+            Seen::Publish(Got {
+                topic: publish.topic.to_owned(),
+                payload: publish.payload.to_vec(),
+                qos: publish.qos,
+                retain: publish.retain,
+                dup: publish.dup,
+                id: publish.packet_id.map_or(0, PacketId::get),
+                subscription_ids: properties
+                    .iter()
+                    .filter_map(|property| match property {
+                        Property::SubscriptionIdentifier(id) => Some(id),
+                        _ => None,
+                    })
+                    .collect(),
+                expiry: properties.iter().find_map(|property| match property {
+                    Property::MessageExpiryInterval(seconds) => Some(seconds),
+                    _ => None,
+                }),
+            })
+        }
+        Packet::Ack(kind, ack) => Seen::Ack(kind, ack.packet_id.get(), ack.reason),
+        Packet::Suback(suback) => Seen::Suback(suback.codes.to_vec()),
+        Packet::Unsuback(unsuback) => Seen::Unsuback(unsuback.codes.to_vec()),
+        Packet::Pingresp => Seen::Pingresp,
+        Packet::Disconnect(disconnect) => Seen::Disconnect(disconnect.reason),
+        other => panic!("a server does not send {}", other.name()),
+    }
+}
+
+impl World {
+    /// Looks at a connection's bytes as of another version.
+    pub fn line_version(&mut self, conn: Conn, version: Version) {
+        self.line(conn).version = version;
+    }
+}
