@@ -161,17 +161,19 @@ fn serves(chain: &[CertificateDer<'_>], names: &[String]) -> bool {
     if left.is_none_or(|left| left.whole_days() < RENEW_DAYS) {
         return false;
     }
-    let has: Vec<String> = leaf
-        .extensions()
-        .iter()
-        .filter_map(|extension| match extension.parsed_extension() {
+    let has = alternative_names(&leaf);
+    names.iter().all(|name| has.contains(name))
+}
+
+/// Host names and addresses a certificate is for.
+pub(crate) fn alternative_names(certificate: &X509Certificate<'_>) -> Vec<String> {
+    let names = certificate.extensions().iter().filter_map(|extension| {
+        match extension.parsed_extension() {
             ParsedExtension::SubjectAlternativeName(names) => Some(&names.general_names),
             _ => None,
-        })
-        .flatten()
-        .filter_map(general_name)
-        .collect();
-    names.iter().all(|name| has.contains(name))
+        }
+    });
+    names.flatten().filter_map(general_name).collect()
 }
 
 fn general_name(name: &GeneralName<'_>) -> Option<String> {

@@ -61,6 +61,17 @@ pub fn write(path: &Path, contents: &[u8], secret: bool) -> Result<(), CertError
     File::open(folder.unwrap_or(Path::new("."))).and_then(|folder| folder.sync_all()).map_err(fail)
 }
 
+/// As [`write`], but never over a file that is there.
+///
+/// # Errors
+/// The file exists, or the system refuses.
+pub fn write_new(path: &Path, contents: &[u8], secret: bool) -> Result<(), CertError> {
+    if path.exists() {
+        return Err(CertError::Exists(path.to_owned()));
+    }
+    write(path, contents, secret)
+}
+
 /// Makes a folder for secrets: its owner's only. One that exists is left as it is.
 ///
 /// # Errors

@@ -42,6 +42,46 @@ pub enum CertError {
     Generate(#[from] rcgen::Error),
 }
 
+/// What a certificate says, as text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Description {
+    /// Distinguished name of whom it is for.
+    pub subject: String,
+    /// Distinguished name of who signed it.
+    pub issuer: String,
+    /// Host names and addresses.
+    pub names: Vec<String>,
+    /// When its validity begins.
+    pub not_before: String,
+    /// When its validity ends.
+    pub not_after: String,
+    /// SHA-256 of the whole certificate, in hexadecimal.
+    pub sha256: String,
+    /// SHA-256 of its public key in base64, as Chromium's
+    /// `--ignore-certificate-errors-spki-list` takes it.
+    pub spki_sha256_base64: String,
+}
+
+/// Reads a certificate for people; `None` when it is not one.
+#[must_use]
+pub fn describe(certificate: &CertificateDer<'_>) -> Option<Description> {
+    use base64::Engine as _;
+    use ring::digest::{SHA256, digest};
+    let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
+    let whole = digest(&SHA256, certificate);
+    let hex: Vec<String> = whole.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+    let spki = digest(&SHA256, parsed.public_key().raw);
+    Some(Description {
+        subject: parsed.subject().to_string(),
+        issuer: parsed.issuer().to_string(),
+        names: authority::alternative_names(&parsed),
+        not_before: parsed.validity().not_before.to_string(),
+        not_after: parsed.validity().not_after.to_string(),
+        sha256: hex.concat(),
+        spki_sha256_base64: base64::engine::general_purpose::STANDARD.encode(spki),
+    })
+}
+
 /// The subject's common name.
 #[must_use]
 pub fn common_name(certificate: &CertificateDer<'_>) -> Option<Box<str>> {
