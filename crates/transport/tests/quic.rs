@@ -325,7 +325,7 @@ async fn a_returning_client_publishes_in_its_first_flight() {
     first.close(0u32.into(), b"");
     let endpoint = Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
     let connecting = endpoint.connect_with(config, site.address(), "localhost").unwrap();
-    let (connection, accepted) = connecting.into_0rtt().ok().expect("a ticket for early data");
+    let Ok((connection, accepted)) = connecting.into_0rtt() else { panic!("no ticket kept") };
     let mut control = Pipe::open(&connection).await;
     control.send(&[hello("e").bytes(), publish("early", b"!", 0)].concat()).await;
     assert!(timeout(PATIENCE, accepted).await.unwrap(), "early data was refused");
