@@ -123,11 +123,13 @@ struct Stream {
     out: Vec<u8>,
     aliases: Option<Box<TopicAliases>>,
     blocked: bool,
+    /// The peer has finished its side; this one ends when every answer is out.
+    finished: bool,
 }
 
 impl Stream {
     fn new(key: StreamKey, flow: Option<FlowId>) -> Stream {
-        Stream { key, flow, out: Vec::new(), aliases: None, blocked: false }
+        Stream { key, flow, out: Vec::new(), aliases: None, blocked: false, finished: false }
     }
 }
 
@@ -385,8 +387,10 @@ impl Connection {
         output
     }
 
-    /// What is to be done to QUIC streams.
+    /// What is to be done to QUIC streams. Output taken before goes out before a
+    /// [`StreamAction::Finish`].
     pub fn stream_actions(&mut self) -> Vec<StreamAction> {
+        self.finish_answered();
         std::mem::take(&mut self.actions)
     }
 

@@ -18,7 +18,9 @@ impl Connection {
         }
     }
 
-    /// The peer has ended a stream. The control stream's end is the connection's.
+    /// The peer has ended a stream. The control stream's end is the connection's. A data stream
+    /// that was finished, not reset, is still owed the answers to what it carried: a client may
+    /// well send one PUBLISH and a FIN, and wait for the PUBACK.
     pub fn stream_ended(&mut self, shard: &mut Shard, stream: StreamKey, end: StreamEnd) {
         if stream == StreamKey::CONTROL {
             self.leave(shard, Departure { discard_will: false, expiry_interval_s: None });
@@ -26,15 +28,33 @@ impl Connection {
             self.announce_output(shard);
             return;
         }
-        self.drop_stream(shard, stream);
-        if end == StreamEnd::Finished {
-            self.actions.push(StreamAction::Finish(stream));
+        self.lose_flow(shard, stream);
+        if let (StreamEnd::Finished, Some(open)) =
+            (end, self.streams.iter_mut().find(|open| open.key == stream))
+        {
+            open.finished = true;
+            self.finish_answered();
+        } else {
+            self.streams.retain(|open| open.key != stream);
         }
         self.announce_output(shard);
     }
 
-    fn drop_stream(&mut self, shard: &mut Shard, stream: StreamKey) {
-        self.streams.retain(|open| open.key != stream);
+    /// Finishes the streams whose peer has finished and that are owed nothing more.
+    pub(super) fn finish_answered(&mut self) {
+        let Connection { streams, waiting, actions, .. } = self;
+        streams.retain(|open| {
+            let owed = || waiting.iter().any(|ack| ack.stream == open.key);
+            let over = open.finished && open.out.is_empty() && !owed();
+            if over {
+                actions.push(StreamAction::Finish(open.key));
+            }
+            !over
+        });
+    }
+
+    /// Takes a stream's flow from it.
+    fn lose_flow(&mut self, shard: &mut Shard, stream: StreamKey) {
         if let State::Connected(session) = &self.state {
             let mut state = session.lock();
             if state.is_attached(self.at) {

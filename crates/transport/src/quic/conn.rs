@@ -21,14 +21,12 @@ use quinn_proto::{
 use rustls_pki_types::CertificateDer;
 use smallvec::SmallVec;
 
+use super::timers::Armed;
 use crate::clock::Clock;
 use crate::tls;
 
 /// Congestion windows' worth of bytes that may be unacknowledged or unsent.
 const SEND_WINDOWS: u64 = 2;
-
-/// Least bytes that may be, whatever the congestion window.
-const MIN_SEND_WINDOW: u64 = 32 * 1024;
 
 /// Time a closing connection has to get its last bytes acknowledged.
 const LINGER: Duration = Duration::from_secs(1);
@@ -46,12 +44,14 @@ struct Stream {
     blocked: bool,
     /// The peer has finished or reset its side; to be told to the core when all is read.
     ended: Option<StreamEnd>,
+    /// The core has said its last on it: to be finished when `pending` is out.
+    finish: bool,
 }
 
 impl Stream {
     fn new(id: StreamId) -> Stream {
         let (tail, pending) = (Vec::new(), Vec::new());
-        Stream { id, tail, pending, pending_at: 0, blocked: false, ended: None }
+        Stream { id, tail, pending, pending_at: 0, blocked: false, ended: None, finish: false }
     }
 
     fn key(&self) -> StreamKey {
@@ -69,10 +69,14 @@ pub(crate) struct QuicConn {
     begin_by: Option<Instant>,
     /// The client's name must be known before anything it sends is looked at.
     must_know_first: bool,
+    /// Bytes that may be unacknowledged whatever the congestion window.
+    min_send_window: u64,
     pub(crate) counts_as_handshake: bool,
     pub(crate) dirty: bool,
-    pub(crate) timer: Option<Instant>,
+    pub(crate) timer: Armed,
     close_at: Option<Instant>,
+    /// Nothing follows on the control stream.
+    goodbye_said: bool,
     drained: bool,
     migrations: u32,
     next_stats: Option<Instant>,
@@ -87,6 +91,7 @@ impl QuicConn {
         policy: Arc<ListenerPolicy>,
         begin_by: Instant,
         must_know_first: bool,
+        min_send_window: u64,
     ) -> QuicConn {
         let last_remote = inner.remote_address();
         QuicConn {
@@ -97,10 +102,12 @@ impl QuicConn {
             streams: SmallVec::new(),
             begin_by: Some(begin_by),
             must_know_first,
+            min_send_window,
             counts_as_handshake: true,
             dirty: false,
-            timer: None,
+            timer: Armed::default(),
             close_at: None,
+            goodbye_said: false,
             drained: false,
             migrations: 0,
             next_stats: None,
@@ -180,7 +187,7 @@ impl QuicConn {
             Event::Stream(StreamEvent::Opened { dir: Dir::Bi }) => self.accept_streams(shard),
             Event::Stream(StreamEvent::Readable { id }) => self.read(shard, id),
             Event::Stream(StreamEvent::Finished { id }) => {
-                if u64::from(VarInt::from(id)) == 0 && self.close_at.is_some() {
+                if u64::from(VarInt::from(id)) == 0 && self.goodbye_said {
                     // The last bytes have arrived; no need to linger.
                     self.close_at = Some(Instant::now());
                 }
@@ -293,9 +300,13 @@ impl QuicConn {
         if let Some(core) = &mut self.core {
             core.stream_ended(shard, key, end);
         }
-        // The control stream stays for what is still to be said on it.
-        if key != StreamKey::CONTROL {
+        // A finished stream stays for what is still to be said on it, the control stream in any
+        // case. A reset one goes, and both of its directions with it: while one is open, it counts
+        // against the streams the client may have.
+        if key != StreamKey::CONTROL && end != StreamEnd::Finished {
             self.streams.remove(at);
+            let _ = self.inner.send_stream(id).reset(VarInt::from_u32(0));
+            let _ = self.inner.recv_stream(id).stop(VarInt::from_u32(0));
         }
     }
 
@@ -321,7 +332,7 @@ impl QuicConn {
         }
         let Some(core) = &mut self.core else { return };
         let window = self.inner.congestion_state().window();
-        self.inner.set_send_window((window * SEND_WINDOWS).max(MIN_SEND_WINDOW));
+        self.inner.set_send_window((window * SEND_WINDOWS).max(self.min_send_window));
         let mut ready = SmallVec::new();
         core.ready_streams(&mut ready);
         for stream in &mut self.streams {
@@ -348,40 +359,57 @@ impl QuicConn {
         for action in core.stream_actions() {
             self.act(action);
         }
+        self.finish_streams();
         self.close_when_said(now);
+    }
+
+    /// Finishes data streams on which everything is written.
+    fn finish_streams(&mut self) {
+        let QuicConn { streams, inner, .. } = self;
+        streams.retain(|stream| {
+            let over = stream.finish && stream.pending.is_empty();
+            if over && inner.send_stream(stream.id).finish().is_err() {
+                // The peer has stopped it, and waits to hear that it is so.
+                let _ = inner.send_stream(stream.id).reset(VarInt::from_u32(0));
+            }
+            !over
+        });
     }
 
     fn act(&mut self, action: StreamAction) {
         let (StreamAction::Abort(key, _) | StreamAction::Finish(key)) = action;
-        let Ok(id) = VarInt::from_u64(key.0).map(StreamId::from) else { return };
-        // Errors say that the stream is gone already, which is what is wanted.
         match action {
             StreamAction::Abort(_, code) => {
+                let Ok(id) = VarInt::from_u64(key.0).map(StreamId::from) else { return };
                 let code = VarInt::from_u64(code).unwrap_or(VarInt::MAX);
+                // Errors say that the stream is gone already, which is what is wanted.
                 let _ = self.inner.send_stream(id).reset(code);
                 let _ = self.inner.recv_stream(id).stop(code);
                 self.streams.retain(|stream| stream.id != id);
             }
             StreamAction::Finish(_) => {
-                let _ = self.inner.send_stream(id).finish();
+                if let Some(stream) = self.streams.iter_mut().find(|stream| stream.key() == key) {
+                    stream.finish = true;
+                }
             }
         }
     }
 
-    /// Once the core wants to close and everything is in quinn's hands, finishes the control stream
-    /// and gives it a moment to be acknowledged: a close frame overtakes data.
+    /// Once the core wants to close, gives everything a moment to be written and acknowledged,
+    /// because a close frame overtakes data, and a peer that does not read may never let it out.
     fn close_when_said(&mut self, now: Instant) {
-        let wants = self.core.as_ref().is_some_and(|core| core.closing().is_some());
-        let said = self.streams.iter().all(|stream| stream.pending_at >= stream.pending.len());
-        if !wants || !said {
+        if self.core.as_ref().is_none_or(|core| core.closing().is_none()) {
             return;
         }
-        if self.close_at.is_none() {
+        let close_at = *self.close_at.get_or_insert(now + LINGER);
+        let said = self.streams.iter().all(|stream| stream.pending.is_empty());
+        if said && !self.goodbye_said {
+            self.goodbye_said = true;
             if let Some(control) = self.streams.first() {
                 let _ = self.inner.send_stream(control.id).finish();
             }
-            self.close_at = Some(now + LINGER);
-        } else if self.close_at.is_some_and(|at| at <= now) {
+        }
+        if close_at <= now {
             self.close(now);
         }
     }

@@ -78,6 +78,8 @@ pub(crate) struct QuicShard {
     /// Connections that may have something to send.
     dirty: Vec<usize>,
     timers: Timers,
+    /// Reading stopped with datagrams left, so that others have their turn.
+    unread_since: Option<Instant>,
     /// Scratch for datagrams under construction.
     scratch: Vec<u8>,
     closing: bool,
@@ -116,6 +118,7 @@ impl QuicShard {
             generation: 0,
             dirty: Vec::new(),
             timers: Timers::default(),
+            unread_since: None,
             scratch: Vec::new(),
             closing: false,
         })
@@ -134,7 +137,7 @@ impl QuicShard {
     }
 
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        self.timers.next()
+        self.unread_since.or_else(|| self.timers.next())
     }
 
     /// The socket is readable, writable or both.
@@ -160,7 +163,7 @@ impl QuicShard {
             self.socket.give_back(batch);
         }
         // More may wait, and an edge-triggered socket will not say so again.
-        self.timers.arm(u64::MAX, &mut None, Some(now));
+        self.unread_since = Some(now);
     }
 
     fn on_datagram(&mut self, shard: &mut Shard, datagram: socket::Datagram, now: Instant) {
@@ -251,7 +254,8 @@ impl QuicShard {
         let must_know_first = self.client_auth == ClientAuth::Required;
         let deadline = now + self.settings.handshake_timeout;
         let policy = Arc::clone(&self.policy);
-        let conn = QuicConn::new(inner, token, policy, deadline, must_know_first);
+        let window = self.settings.min_send_window_bytes;
+        let conn = QuicConn::new(inner, token, policy, deadline, must_know_first, window);
         self.conns[at] = Some(Box::new(conn));
         self.open += 1;
         self.handshakes += 1;
@@ -356,17 +360,15 @@ impl QuicShard {
 
     /// Fires what is due.
     pub(crate) fn on_timeout(&mut self, shard: &mut Shard, now: Instant) {
+        if self.unread_since.take().is_some() {
+            self.on_event(shard, true, now);
+        }
         while let Some((at, key)) = self.timers.pop_due(now) {
-            if key == u64::MAX {
-                self.on_event(shard, true, now);
-                continue;
-            }
             let Ok(index) = usize::try_from(key) else { continue };
             let Some(conn) = self.conns.get_mut(index).and_then(Option::as_mut) else { continue };
-            if conn.timer != Some(at) {
+            if !conn.timer.take(at) {
                 continue;
             }
-            conn.timer = None;
             conn.on_timeout(shard, now);
             self.drive(shard, index, now);
         }
