@@ -2,20 +2,23 @@
 //!
 //! It is neutral (plain packets, no knowledge of the broker) and lighter than what it measures: one
 //! thread, packets encoded once, no allocation per message. Always bounded in connections and time.
-//! Read in the order of data: [`plan`] (who does what), [`load`] (what they say), [`tcp`] (how it
-//! travels), [`run`] (the phases), [`report`].
+//! Read in the order of data: [`plan`] (who does what), [`load`] (what they say), [`tcp`] and
+//! [`quic`] (how it travels), [`run`] (the phases), [`report`].
 
 mod load;
 mod plan;
 mod process;
 mod progress;
+mod quic;
 mod report;
 mod run;
 mod tcp;
+mod trust;
 mod wait;
 mod wire;
 
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
@@ -117,6 +120,15 @@ struct Common {
     /// Process of the broker, to measure its CPU time and memory; repeat for several
     #[arg(long, value_name = "PID")]
     pid: Vec<u32>,
+    /// Streams a QUIC connection spreads its topics over, the control stream included
+    #[arg(long, default_value_t = 1, value_parser = number(1..=64))]
+    streams: u64,
+    /// Authority of the broker's certificate (PEM), for quic://
+    #[arg(long, value_name = "FILE")]
+    cafile: Option<PathBuf>,
+    /// Believe any certificate, for quic://
+    #[arg(long, conflicts_with = "cafile")]
+    insecure: bool,
     /// User name to log in with
     #[arg(short, long, requires = "password")]
     user: Option<String>,
@@ -164,6 +176,9 @@ impl Common {
             (_, Scenario::FanOut { .. }) => 32,
             _ => 256,
         });
+        if self.streams > 1 && !self.url.starts_with("quic://") {
+            bail!("--streams is for quic:// only");
+        }
         if self.burst > window {
             bail!("--window {window} is smaller than --burst {}", self.burst);
         }
@@ -173,7 +188,7 @@ impl Common {
             payload_bytes: self.payload as usize,
             burst: self.burst as usize,
             window,
-            streams: 1,
+            streams: self.streams as usize,
         })
     }
 }
@@ -192,7 +207,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(&stop))?;
         signal_hook::flag::register(signal, Arc::clone(&stop))?;
     }
-    let driver = driver(&common.url)?;
+    let driver = driver(&common)?;
     let login = common.user.clone().zip(common.password.clone());
     let load = Load::new(plan, format!("bench/{}", std::process::id()), login)?;
     let settings = Settings {
@@ -211,25 +226,38 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn driver(url: &str) -> anyhow::Result<Box<dyn Driver>> {
+fn driver(common: &Common) -> anyhow::Result<Box<dyn Driver>> {
+    let url = &common.url;
     match url.split_once("://") {
         Some(("mqtt", rest)) => Ok(Box::new(tcp::Tcp::new(resolve(rest, 1883)?)?)),
-        _ => bail!("{url}: the load generator speaks mqtt://HOST:PORT"),
+        Some(("quic", rest)) => {
+            let broker = resolve(rest, 14567)?;
+            let tls = trust::tls(common.cafile.as_deref(), common.insecure)?;
+            Ok(Box::new(quic::Quic::new(broker, host(rest).to_owned(), tls)?))
+        }
+        _ => bail!("{url}: the load generator speaks mqtt://HOST:PORT and quic://HOST:PORT"),
     }
+}
+
+/// The host of HOST, HOST:PORT, [ADDRESS] or [ADDRESS]:PORT.
+fn host(authority: &str) -> &str {
+    let authority = authority.trim_end_matches('/');
+    let host =
+        authority.rsplit_once(':').filter(|(host, _)| !host.contains(':') || host.ends_with(']'));
+    host.map_or(authority, |(host, _)| host).trim_matches(['[', ']'])
 }
 
 /// HOST or HOST:PORT, to its first address.
 fn resolve(authority: &str, default_port: u16) -> anyhow::Result<SocketAddr> {
     let authority = authority.trim_end_matches('/');
-    let has_port = authority.rsplit_once(':').is_some_and(|(host, port)| {
-        port.parse::<u16>().is_ok() && (!host.contains(':') || host.ends_with(']'))
-    });
-    let addresses = if has_port {
-        authority.to_socket_addrs()
-    } else {
-        (authority.trim_matches(['[', ']']), default_port).to_socket_addrs()
+    let port = match authority.rsplit_once(':') {
+        Some((host, port)) if !host.contains(':') || host.ends_with(']') => {
+            port.parse().with_context(|| format!("{authority}: {port} is no port number"))?
+        }
+        _ => default_port,
     };
-    addresses
+    (host(authority), port)
+        .to_socket_addrs()
         .with_context(|| format!("cannot resolve {authority}"))?
         .next()
         .with_context(|| format!("{authority} has no address"))
@@ -261,5 +289,7 @@ mod tests {
         assert_eq!(address("127.0.0.1:2000/"), "127.0.0.1:2000");
         assert_eq!(address("[::1]"), "[::1]:1883");
         assert_eq!(address("[::1]:99"), "[::1]:99");
+        assert_eq!(address("::1"), "[::1]:1883");
+        assert!(resolve("127.0.0.1:http", 1883).is_err());
     }
 }

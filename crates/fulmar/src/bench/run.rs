@@ -35,6 +35,8 @@ pub(super) trait Driver {
     fn turn(&mut self, load: &mut Load, until: Instant) -> anyhow::Result<()>;
     /// Connections to have in their handshake at once.
     fn parallel(&self) -> usize;
+    /// Ends all connections.
+    fn close(&mut self, load: &mut Load) -> anyhow::Result<()>;
 }
 
 /// How long, and whose CPU time to look at.
@@ -159,13 +161,13 @@ impl Run<'_> {
 
     fn goodbye(&mut self) -> anyhow::Result<()> {
         // After an interrupt some connections may not have been opened.
-        if self.stopped() {
-            return Ok(());
+        if !self.stopped() {
+            for connection in 0..self.load.plan().connections() {
+                self.load.end(connection);
+            }
+            self.flush()?;
         }
-        for connection in 0..self.load.plan().connections() {
-            self.load.end(connection);
-        }
-        self.flush()
+        self.driver.close(&mut self.load)
     }
 
     fn snapshot(&self) -> anyhow::Result<Snapshot> {

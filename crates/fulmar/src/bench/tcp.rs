@@ -148,4 +148,9 @@ impl Driver for Tcp {
     fn parallel(&self) -> usize {
         64
     }
+
+    fn close(&mut self, _load: &mut Load) -> anyhow::Result<()> {
+        self.streams.clear();
+        Ok(())
+    }
 }
