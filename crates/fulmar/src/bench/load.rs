@@ -377,3 +377,152 @@ impl Flow {
         self.sent += 1;
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::bench::plan::Scenario;
+
+    const CONNACK: [u8; 4] = [0x20, 2, 0, 0];
+    const SUBACK: [u8; 5] = [0x90, 3, 0, 1, 0];
+    /// Lanes of one pair.
+    const SUBSCRIBER: usize = 0;
+    const PUBLISHER: usize = 1;
+
+    /// One pair with a window of two bursts of four.
+    fn pair(qos: QoS) -> Load {
+        let scenario = Scenario::Pairs { count: 1 };
+        let plan = Plan { scenario, qos, payload_bytes: 16, burst: 4, window: 8, streams: 1 };
+        let mut load = Load::new(plan, "b/1".to_owned(), None).unwrap();
+        for lane in [SUBSCRIBER, PUBLISHER] {
+            load.begin(lane);
+            assert_eq!(take(&mut load, lane)[0] >> 4, 1);
+            load.receive(lane, &CONNACK).unwrap();
+        }
+        assert_eq!(take(&mut load, SUBSCRIBER)[0] >> 4, 8);
+        load.receive(SUBSCRIBER, &SUBACK).unwrap();
+        assert_eq!(load.ready_lanes(), 2);
+        load
+    }
+
+    /// What a driver with a bottomless socket would write.
+    fn take(load: &mut Load, lane: usize) -> Vec<u8> {
+        let mut all = Vec::new();
+        loop {
+            let out = load.outgoing(lane);
+            if out.is_empty() {
+                return all;
+            }
+            all.append(out);
+        }
+    }
+
+    fn packets(bytes: &[u8]) -> Vec<&[u8]> {
+        let mut rest = bytes;
+        let mut packets = Vec::new();
+        while let Some(frame) = peek_frame(rest, MAX_PACKET_BYTES).unwrap() {
+            packets.push(&rest[..frame.len]);
+            rest = &rest[frame.len..];
+        }
+        assert!(rest.is_empty());
+        packets
+    }
+
+    #[test]
+    fn deliveries_make_room_for_the_next_burst() {
+        let mut load = pair(QoS::AtMostOnce);
+        assert!(take(&mut load, PUBLISHER).is_empty(), "nothing before traffic starts");
+        load.set_publishing(true);
+        let first = take(&mut load, PUBLISHER);
+        assert_eq!(packets(&first).len(), 8);
+        let sent = packets(&first);
+        load.receive(SUBSCRIBER, &sent[..3].concat()).unwrap();
+        assert!(take(&mut load, PUBLISHER).is_empty(), "room for three, a burst is four");
+        load.receive(SUBSCRIBER, sent[3]).unwrap();
+        assert_eq!(packets(&take(&mut load, PUBLISHER)).len(), 4);
+        assert_eq!((load.totals.published, load.totals.delivered), (12, 4));
+        assert_eq!(load.latency.len(), 4);
+    }
+
+    #[test]
+    fn packets_cut_anywhere_count_the_same() {
+        for size in 1..40 {
+            let mut load = pair(QoS::AtMostOnce);
+            load.set_publishing(true);
+            let sent = take(&mut load, PUBLISHER);
+            sent.chunks(size).for_each(|part| load.receive(SUBSCRIBER, part).unwrap());
+            assert_eq!(load.totals.delivered, 8, "pieces of {size}");
+        }
+    }
+
+    #[test]
+    fn qos_1_waits_for_acknowledgements_too_and_acknowledges() {
+        let mut load = pair(QoS::AtLeastOnce);
+        load.set_publishing(true);
+        let sent = take(&mut load, PUBLISHER);
+        load.receive(SUBSCRIBER, &sent).unwrap();
+        let answers = take(&mut load, SUBSCRIBER);
+        assert_eq!(packets(&answers)[7], [0x40, 2, 0, 8]);
+        assert!(take(&mut load, PUBLISHER).is_empty(), "delivered but not acknowledged");
+        load.receive(PUBLISHER, &answers).unwrap();
+        assert_eq!(packets(&take(&mut load, PUBLISHER)).len(), 8);
+    }
+
+    #[test]
+    fn qos_2_takes_all_four_steps() {
+        let mut load = pair(QoS::ExactlyOnce);
+        load.set_publishing(true);
+        let sent = take(&mut load, PUBLISHER);
+        load.receive(SUBSCRIBER, packets(&sent)[0]).unwrap();
+        assert_eq!(take(&mut load, SUBSCRIBER), [0x50, 2, 0, 1]);
+        load.receive(PUBLISHER, &[0x50, 2, 0, 1]).unwrap();
+        assert_eq!(take(&mut load, PUBLISHER), [0x62, 2, 0, 1]);
+        load.receive(SUBSCRIBER, &[0x62, 2, 0, 1]).unwrap();
+        assert_eq!(take(&mut load, SUBSCRIBER), [0x70, 2, 0, 1]);
+    }
+
+    #[test]
+    fn a_flow_whose_messages_were_dropped_goes_on_after_two_checks() {
+        let mut load = pair(QoS::AtMostOnce);
+        load.set_publishing(true);
+        let sent = take(&mut load, PUBLISHER);
+        load.receive(SUBSCRIBER, packets(&sent)[0]).unwrap();
+        load.check_progress();
+        assert_eq!(load.totals.lost, 0, "there was progress");
+        load.check_progress();
+        assert_eq!(load.totals.lost, 7);
+        assert_eq!(packets(&take(&mut load, PUBLISHER)).len(), 8);
+    }
+
+    #[test]
+    fn paced_messages_bear_the_time_they_were_due() {
+        let scenario = Scenario::FanIn { publishers: 2, subscribers: 1, rate: 1e9 };
+        let plan = Plan {
+            scenario,
+            qos: QoS::AtLeastOnce,
+            payload_bytes: 8,
+            burst: 1,
+            window: 1,
+            streams: 1,
+        };
+        let mut load = Load::new(plan, "b/1".to_owned(), None).unwrap();
+        load.publishing = true;
+        // One nanosecond apart and two thousand late: all are due at once.
+        load.clock -= std::time::Duration::from_nanos(2_000);
+        assert!(load.pace().is_some());
+        assert!(load.totals.published >= 2_000);
+        let first = take(&mut load, 2);
+        let frame = peek_frame(&first, MAX_PACKET_BYTES).unwrap().unwrap();
+        assert_eq!(wire::publish_parts(frame.first, frame.body), Some((Some([0, 1]), 1)));
+    }
+
+    #[test]
+    fn refusals_and_strangers_are_errors() {
+        let mut load = pair(QoS::AtMostOnce);
+        assert!(load.receive(PUBLISHER, &[0x20, 2, 0, 5]).is_err());
+        assert!(load.receive(SUBSCRIBER, &[0x90, 3, 0, 1, 0x80]).is_err());
+        assert!(load.receive(SUBSCRIBER, &[0x30, 4, 0, 1, b'x', 1]).is_err());
+        assert!(load.receive(SUBSCRIBER, &[0xF0, 0]).is_err());
+    }
+}
