@@ -1,1 +1,30 @@
-//! Helpers shared by the end-to-end tests.
+//! The one way to make a broker for an end-to-end test: [`TestBroker::start`].
+//!
+//! It runs the real program, as a process of its own, on ports the system chooses and with a data
+//! folder that goes with it. What a test says to it, it says over the network or by signals;
+//! nothing of the broker's code is linked here. Clients are the tests' own affair.
+#![allow(clippy::unwrap_used)]
+
+mod binary;
+mod broker;
+mod log;
+
+use std::time::{Duration, Instant};
+
+pub use binary::{fulmar, run};
+pub use broker::{Builder, TestBroker};
+
+/// Longest time to wait for anything that must happen; far above what a busy machine needs.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Looks again and again until `done`.
+///
+/// # Panics
+/// It is not done within [`PATIENCE`]; names `what`.
+pub fn eventually(what: &str, mut done: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !done() {
+        assert!(Instant::now() < end, "waited too long for: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}

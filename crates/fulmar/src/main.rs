@@ -35,6 +35,6 @@ fn with_log(
     log: &logging::LogArgs,
     run: impl FnOnce() -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
-    logging::start(log, "warn")?;
+    logging::start(log, "warn", None)?;
     run()
 }

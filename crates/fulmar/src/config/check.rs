@@ -1,0 +1,160 @@
+//! What single values cannot say: keys that go together, ranges, and listeners nobody could use.
+
+use std::fmt::Display;
+use std::net::SocketAddr;
+use std::path::Path;
+
+use super::Config;
+use super::convert::set;
+use super::sections::ClientAuth;
+use crate::exit::Usage;
+
+/// Workers a broker can be made for.
+const MAX_WORKERS: usize = 1024;
+
+/// The largest packet MQTT can express (MQTT 5.0 section 1.5.5), fixed header included.
+const MAX_PACKET_BYTES: usize = 268_435_460;
+
+pub(super) fn check(config: &Config) -> anyhow::Result<()> {
+    together(config)?;
+    ranges(config)?;
+    for (name, addresses) in config.listeners.mqtt_listeners() {
+        for address in addresses {
+            usable(config, name, address)?;
+        }
+    }
+    Ok(())
+}
+
+fn is_set(path: &Path) -> bool {
+    set(path).is_some()
+}
+
+fn together(config: &Config) -> Result<(), Usage> {
+    let (tls, auth) = (&config.tls, &config.auth);
+    let wrong = |text: &str| Err(Usage(text.to_owned()));
+    if is_set(&tls.cert) != is_set(&tls.key) {
+        return wrong(
+            "[tls] cert and key go together: set both, or neither for a development certificate",
+        );
+    }
+    if tls.client_auth != ClientAuth::Off && !is_set(&tls.client_ca) {
+        return wrong(
+            "[tls] client_auth needs client_ca, the authority that signs the clients' certificates",
+        );
+    }
+    if auth.jwt_algorithm.is_empty() == is_set(&auth.jwt_key_file) {
+        return wrong(
+            "[auth] jwt_algorithm and jwt_key_file go together: set both, or neither for no tokens",
+        );
+    }
+    let rules = &config.acl.rules;
+    if let Some(at) = rules.iter().position(|rule| rule.subjects() > 1) {
+        let text = "[[acl.rules]] number {}: user, client and anonymous exclude each other";
+        return wrong(&text.replace("{}", &(at + 1).to_string()));
+    }
+    Ok(())
+}
+
+fn ranges(config: &Config) -> Result<(), Usage> {
+    let limits = &config.limits;
+    within("server.workers", config.server.workers, 0, MAX_WORKERS)?;
+    within("quic.idle_timeout_s", config.quic.idle_timeout_s, 1, 24 * 3600)?;
+    within("quic.max_streams", config.quic.max_streams, 1, 65_535)?;
+    within("limits.max_packet_bytes", limits.max_packet_bytes, 64, MAX_PACKET_BYTES)?;
+    within("limits.max_connections", limits.max_connections, 1, usize::MAX)?;
+    within("limits.max_client_id_bytes", limits.max_client_id_bytes, 23, 65_535)?;
+    within("limits.receive_maximum", limits.receive_maximum, 1, u16::MAX)?;
+    within("limits.max_in_flight", limits.max_in_flight, 1, u16::MAX)?;
+    within("limits.max_sessions", limits.max_sessions, 1, usize::MAX)?;
+    within("limits.max_outbox_bytes", limits.max_outbox_bytes, 4096, usize::MAX)?;
+    within("limits.connect_timeout_s", limits.connect_timeout_s, 1, 3600)
+}
+
+fn within<T: PartialOrd + Display>(key: &str, value: T, least: T, most: T) -> Result<(), Usage> {
+    if value >= least && value <= most {
+        return Ok(());
+    }
+    let (section, key) = key.split_once('.').unwrap_or(("", key));
+    Err(Usage(format!("[{section}] {key} = {value}: must be from {least} to {most}")))
+}
+
+/// A listener on which every client would be refused is a mistake; so is one that is open to a
+/// network because nobody thought of it, which the defaults make the same thing.
+fn usable(config: &Config, name: &str, address: &SocketAddr) -> Result<(), Usage> {
+    let (auth, tls) = (&config.auth, &config.tls);
+    let credentials = is_set(&auth.password_file) || !auth.jwt_algorithm.is_empty();
+    let certificates = name != "mqtt" && name != "ws" && tls.client_auth != ClientAuth::Off;
+    if credentials || certificates || auth.allow_anonymous.at(*address) {
+        return Ok(());
+    }
+    Err(Usage(format!(
+        "[listeners] {name} = {address}: nobody could connect there: anonymous clients are not \
+         allowed and no other way in is configured. Next: set [auth] password_file (`fulmar passwd` \
+         makes one), jwt_algorithm or [tls] client_ca; or, on a network you trust, [auth] \
+         allow_anonymous = \"always\""
+    )))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::super::sections::Anonymous;
+    use super::*;
+
+    fn with(change: impl FnOnce(&mut Config)) -> Result<(), String> {
+        let mut config = Config::default();
+        change(&mut config);
+        check(&config).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_defaults_are_good() {
+        with(|_| ()).unwrap();
+    }
+
+    #[test]
+    fn halves_are_refused() {
+        assert!(with(|c| c.tls.cert = "a.pem".into()).unwrap_err().contains("cert and key"));
+        assert!(
+            with(|c| c.tls.client_auth = ClientAuth::Required).unwrap_err().contains("client_ca")
+        );
+        assert!(with(|c| c.auth.jwt_key_file = "k".into()).unwrap_err().contains("jwt_algorithm"));
+    }
+
+    #[test]
+    fn ranges_name_key_value_and_bounds() {
+        let error = with(|c| c.quic.idle_timeout_s = 0).unwrap_err();
+        assert_eq!(error, "[quic] idle_timeout_s = 0: must be from 1 to 86400");
+    }
+
+    #[test]
+    fn off_loopback_there_must_be_a_way_in() {
+        let open: SocketAddr = "192.0.2.1:1883".parse().unwrap();
+        assert!(with(|c| c.listeners.mqtt = vec![open]).unwrap_err().contains("192.0.2.1:1883"));
+        with(|c| {
+            c.listeners.mqtt = vec![open];
+            c.auth.allow_anonymous = Anonymous::Always;
+        })
+        .unwrap();
+        with(|c| {
+            c.listeners.mqtt = vec![open];
+            c.auth.password_file = "passwords".into();
+        })
+        .unwrap();
+        let certificates = |c: &mut Config| {
+            c.tls.client_ca = "ca.pem".into();
+            c.tls.client_auth = ClientAuth::Required;
+        };
+        with(|c| {
+            c.listeners.quic = vec![open];
+            certificates(c);
+        })
+        .unwrap();
+        let plain = with(|c| {
+            c.listeners.ws = vec![open];
+            certificates(c);
+        });
+        assert!(plain.is_err(), "certificates do not help on a listener without TLS");
+    }
+}

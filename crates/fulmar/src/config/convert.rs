@@ -1,0 +1,166 @@
+//! From sections to the forms the other crates take. The files that sections name are read here.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use fulmar_broker::access::{AccessRules, Action, Rule, Who};
+use fulmar_broker::auth::{Gate, JwtVerifier, PasswordFile};
+use fulmar_broker::{Limits, ListenerPolicy};
+use fulmar_transport::{QuicKeys, QuicSettings, RetryPolicy, TransportLimits, tls};
+
+use super::Config;
+use super::sections::{
+    AclRule, Anonymous, ClientAuth, LimitsConfig, Quic, Retry, RuleAction, Storage,
+};
+use crate::exit::Usage;
+
+fn seconds(seconds: u32) -> Duration {
+    Duration::from_secs(u64::from(seconds))
+}
+
+impl LimitsConfig {
+    /// Bounds of the broker.
+    pub(crate) fn broker(&self) -> Limits {
+        Limits {
+            max_packet_bytes: self.max_packet_bytes,
+            max_connections: self.max_connections,
+            max_client_id_bytes: self.max_client_id_bytes,
+            receive_maximum: self.receive_maximum,
+            max_in_flight: self.max_in_flight,
+            topic_alias_maximum: self.topic_alias_maximum,
+            max_keep_alive_s: (self.max_keep_alive_s > 0).then_some(self.max_keep_alive_s),
+            max_session_expiry_s: self.max_session_expiry_s,
+            max_sessions: self.max_sessions,
+            max_subscriptions_per_session: self.max_subscriptions_per_session,
+            max_flows_per_session: self.max_flows_per_session,
+            max_retained_messages: self.max_retained_messages,
+            max_retained_bytes: self.max_retained_bytes,
+            max_queued_messages: self.max_queued_messages,
+            max_queued_bytes: self.max_queued_bytes,
+            drop_policy: self.drop_policy,
+            max_outbox_bytes: self.max_outbox_bytes,
+            max_storage_backlog: self.max_storage_backlog,
+            connect_timeout: seconds(self.connect_timeout_s),
+            ..Limits::default()
+        }
+    }
+
+    /// Bounds of the stream transports.
+    pub(crate) fn transport(&self) -> TransportLimits {
+        TransportLimits {
+            handshake_timeout: seconds(self.handshake_timeout_s),
+            max_partial_bytes_per_worker: self.max_partial_bytes_per_worker,
+            ..TransportLimits::default()
+        }
+    }
+}
+
+impl Quic {
+    /// Settings of the QUIC listeners.
+    pub(crate) fn settings(&self, keys: QuicKeys, limits: &LimitsConfig) -> QuicSettings {
+        QuicSettings {
+            idle_timeout: seconds(self.idle_timeout_s),
+            handshake_timeout: seconds(limits.handshake_timeout_s),
+            max_streams: self.max_streams,
+            stream_window_bytes: self.stream_window_bytes,
+            connection_window_bytes: self.connection_window_bytes,
+            min_send_window_bytes: u64::from(self.min_send_window_bytes),
+            retry: match self.retry {
+                Retry::Auto => RetryPolicy::Auto,
+                Retry::Always => RetryPolicy::Always,
+                Retry::Never => RetryPolicy::Never,
+            },
+            early_data: self.early_data,
+            bbr: self.bbr,
+            qlog_dir: set(&self.qlog_dir).map(Path::to_owned),
+            ..QuicSettings::new(keys)
+        }
+    }
+}
+
+impl ClientAuth {
+    /// The transports' form.
+    pub(crate) fn policy(self) -> tls::ClientAuth {
+        match self {
+            ClientAuth::Off => tls::ClientAuth::Off,
+            ClientAuth::Optional => tls::ClientAuth::Optional,
+            ClientAuth::Required => tls::ClientAuth::Required,
+        }
+    }
+}
+
+impl Storage {
+    /// Options of the store.
+    pub(crate) fn options(&self) -> fulmar_store::Options {
+        fulmar_store::Options {
+            commit_interval: Duration::from_millis(u64::from(self.commit_interval_ms)),
+            commit_max_ops: self.commit_max_ops.max(1),
+            max_bytes: (self.max_bytes > 0).then_some(self.max_bytes),
+            ..fulmar_store::Options::default()
+        }
+    }
+}
+
+impl Config {
+    /// Authentication and access rules, with the files they name.
+    ///
+    /// # Errors
+    /// A file cannot be read, or does not hold what it should.
+    pub(crate) fn gate(&self) -> anyhow::Result<Gate> {
+        let auth = &self.auth;
+        let passwords = set(&auth.password_file).map(PasswordFile::load).transpose()?;
+        let jwt = set(&auth.jwt_key_file)
+            .map(|path| -> anyhow::Result<JwtVerifier> {
+                let key = std::fs::read(path);
+                let key = key.with_context(|| format!("[auth] jwt_key_file {}", path.display()))?;
+                Ok(JwtVerifier::new(&auth.jwt_algorithm, &key)?)
+            })
+            .transpose()?;
+        let rules = self.acl.rules.iter().map(AclRule::rule).collect();
+        let rules = AccessRules::new(rules, self.acl.default_allow)
+            .map_err(|(filter, error)| Usage(format!("[[acl.rules]] topic {filter:?}: {error}")))?;
+        Ok(Gate { passwords, jwt, rules })
+    }
+
+    /// What the listener `name` demands of clients that come to `address`.
+    pub(crate) fn policy(&self, name: &str, address: SocketAddr) -> Arc<ListenerPolicy> {
+        let allow_anonymous = self.auth.allow_anonymous.at(address);
+        Arc::new(ListenerPolicy { name: name.into(), allow_anonymous })
+    }
+}
+
+impl Anonymous {
+    /// Whether anonymous clients may come in at this address.
+    pub(super) fn at(self, address: SocketAddr) -> bool {
+        match self {
+            Anonymous::Always => true,
+            Anonymous::Loopback => address.ip().is_loopback(),
+            Anonymous::Never => false,
+        }
+    }
+}
+
+impl AclRule {
+    fn rule(&self) -> Rule {
+        let who = match (&self.user, &self.client) {
+            (Some(user), _) => Who::User(user.as_str().into()),
+            (None, Some(client)) => Who::Client(client.as_str().into()),
+            (None, None) if self.anonymous => Who::Anonymous,
+            (None, None) => Who::Anyone,
+        };
+        let action = match self.action {
+            RuleAction::Both => None,
+            RuleAction::Publish => Some(Action::Publish),
+            RuleAction::Subscribe => Some(Action::Subscribe),
+        };
+        Rule { allow: self.allow, who, action, filter: self.topic.as_str().into() }
+    }
+}
+
+/// A path that is set.
+pub(crate) fn set(path: &Path) -> Option<&Path> {
+    (!path.as_os_str().is_empty()).then_some(path)
+}

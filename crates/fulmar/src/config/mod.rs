@@ -1,0 +1,168 @@
+//! The configuration: what can be set, with what default, and who may be wrong about it.
+//!
+//! One TOML file, overridden by environment variables (`read`); every section is a plain struct
+//! (`sections`) whose `Default` is what `fulmar serve` does without any file. What values mean
+//! together is checked here (`check`), before anything is opened or bound; the forms the other
+//! crates want are made in `convert`. `fulmar.example.toml` at the root of the repository documents
+//! every key; a test holds the two together.
+
+mod check;
+mod convert;
+mod read;
+mod sections;
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+pub(crate) use convert::set;
+use sections::{Acl, Auth, LimitsConfig, Listeners, Log, Quic, Server, Storage, Sys, Tls};
+
+/// Everything that can be configured.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Config {
+    pub(crate) server: Server,
+    pub(crate) listeners: Listeners,
+    pub(crate) tls: Tls,
+    pub(crate) quic: Quic,
+    pub(crate) limits: LimitsConfig,
+    pub(crate) auth: Auth,
+    pub(crate) acl: Acl,
+    pub(crate) storage: Storage,
+    pub(crate) sys: Sys,
+    pub(crate) log: Log,
+}
+
+impl Config {
+    /// Reads the file, if one is named, then the process's environment.
+    ///
+    /// # Errors
+    /// [`crate::exit::Usage`] that names the place, what is wrong there, and what is allowed.
+    pub(crate) fn load(path: Option<&Path>) -> anyhow::Result<Config> {
+        Config::load_with(path, std::env::vars())
+    }
+
+    fn load_with(
+        path: Option<&Path>,
+        environment: impl Iterator<Item = (String, String)>,
+    ) -> anyhow::Result<Config> {
+        let config = read::read(path, environment)?;
+        check::check(&config)?;
+        Ok(config)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use serde_json::Value;
+    use std::collections::BTreeSet;
+
+    const EXAMPLE: &str = include_str!("../../../../fulmar.example.toml");
+
+    fn load(text: &str, environment: &[(&str, &str)]) -> anyhow::Result<Config> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("fulmar.toml");
+        std::fs::write(&path, text).unwrap();
+        let owned = environment.iter().map(|(key, value)| ((*key).into(), (*value).into()));
+        Config::load_with(Some(&path), owned)
+    }
+
+    fn refused(text: &str, environment: &[(&str, &str)]) -> String {
+        let error = load(text, environment).unwrap_err();
+        assert!(error.downcast_ref::<crate::exit::Usage>().is_some(), "{error}");
+        error.to_string()
+    }
+
+    #[test]
+    fn the_example_is_the_defaults() {
+        assert_eq!(load(EXAMPLE, &[]).unwrap(), Config::default());
+    }
+
+    #[test]
+    fn the_example_documents_every_key_and_no_other() {
+        let example: Value = toml::from_str(EXAMPLE).unwrap();
+        let default = serde_json::to_value(Config::default()).unwrap();
+        let keys = |value: &Value| -> BTreeSet<String> {
+            let sections = value.as_object().unwrap().iter();
+            let keys = sections.flat_map(|(section, keys)| {
+                keys.as_object().unwrap().keys().map(move |key| format!("{section}.{key}"))
+            });
+            keys.filter(|key| key != "acl.rules").collect()
+        };
+        assert_eq!(keys(&example), keys(&default));
+    }
+
+    #[test]
+    fn the_rules_in_the_example_are_good_rules() {
+        let rules = EXAMPLE.find("# [[acl.rules]]").unwrap();
+        let rules = EXAMPLE[rules..].split("\n\n").next().unwrap();
+        let text: Vec<&str> = rules.lines().map(|line| line.trim_start_matches("# ")).collect();
+        let config = load(&text.join("\n"), &[]).unwrap();
+        assert!(!config.acl.rules.is_empty());
+        config.gate().unwrap();
+    }
+
+    #[test]
+    fn the_environment_overrides_the_file() {
+        let environment = [
+            ("FULMAR_LIMITS__MAX_PACKET_BYTES", "4096"),
+            ("FULMAR_LISTENERS__MQTT", r#"["127.0.0.1:0", "[::1]:0"]"#),
+            ("FULMAR_SERVER__DATA_DIR", "/srv/fulmar"),
+            ("FULMAR_QUIC__EARLY_DATA", "false"),
+            ("FULMAR_DATA", "/not/a/key"),
+        ];
+        let config =
+            load("[limits]\nmax_packet_bytes = 1\nmax_sessions = 7\n", &environment).unwrap();
+        assert_eq!(config.limits.max_packet_bytes, 4096);
+        assert_eq!(config.limits.max_sessions, 7);
+        assert_eq!(config.listeners.mqtt.len(), 2);
+        assert_eq!(config.server.data_dir, Path::new("/srv/fulmar"));
+        assert!(!config.quic.early_data);
+    }
+
+    #[test]
+    fn errors_name_the_place_and_what_is_allowed() {
+        let cases: [(&str, &[&str]); 7] = [
+            (
+                "[limits]\nmax_packet_byte = 5\n",
+                &["fulmar.toml:2:1", "did you mean `max_packet_bytes`?"],
+            ),
+            ("[limit]\n", &["fulmar.toml:1:2", "did you mean `limits`?"]),
+            (
+                "[quic]\nidle_timeout_s = \"long\"\n",
+                &["fulmar.toml:2:", "idle_timeout_s = \"long\"", "0 to 4294967295"],
+            ),
+            ("[limits]\nreceive_maximum = 100000\n", &["fulmar.toml:2:", "0 to 65535"]),
+            ("[limits]\ndrop_policy = \"any\"\n", &["`oldest`, `newest`, `disconnect`"]),
+            ("[server]\nworkers = \n", &["fulmar.toml:2:"]),
+            ("[[acl.rules]]\nallow = true\n", &["fulmar.toml:1:", "missing field `topic`"]),
+        ];
+        for (text, parts) in cases {
+            let error = refused(text, &[]);
+            for part in parts {
+                assert!(error.contains(part), "{part:?} is not in: {error}");
+            }
+        }
+    }
+
+    #[test]
+    fn errors_of_the_environment_name_the_variable() {
+        for (variable, value, part) in [
+            ("FULMAR_QUIC__RETRY", "sometimes", "`auto`, `always`, `never`"),
+            ("FULMAR_LIMITS__RECEIVE_MAX", "5", "did you mean `receive_maximum`?"),
+            ("FULMAR_LISTENERS__MQTT", "127.0.0.1:1883", "expected a sequence"),
+        ] {
+            let error = refused("", &[(variable, value)]);
+            assert!(error.contains(variable) && error.contains(part), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_missing_file_is_named() {
+        let error = Config::load_with(Some(Path::new("/none.toml")), std::iter::empty());
+        assert!(error.unwrap_err().to_string().contains("/none.toml"));
+    }
+}

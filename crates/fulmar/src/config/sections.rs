@@ -1,0 +1,327 @@
+//! The sections of the configuration file: plain data with defaults, units in the names.
+//!
+//! What each key means to the person who sets it is said in `fulmar.example.toml`. An empty path or
+//! string stands for "not set", so that every key can be written down with its default.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use fulmar_broker::{DropPolicy, Limits};
+use fulmar_transport::{QuicKeys, QuicSettings, TransportLimits};
+use serde::{Deserialize, Serialize};
+
+use crate::logging::Format;
+
+/// The program itself.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Server {
+    /// Worker threads; 0 for one a core.
+    pub(crate) workers: usize,
+    /// Data folder; empty for the user's default one.
+    pub(crate) data_dir: PathBuf,
+    /// Time clients have to take their last messages when the broker stops.
+    pub(crate) drain_timeout_s: u32,
+}
+
+impl Default for Server {
+    fn default() -> Self {
+        Server { workers: 0, data_dir: PathBuf::new(), drain_timeout_s: 5 }
+    }
+}
+
+/// Where to listen. An empty list switches a listener off.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Listeners {
+    pub(crate) mqtt: Vec<SocketAddr>,
+    pub(crate) mqtts: Vec<SocketAddr>,
+    pub(crate) ws: Vec<SocketAddr>,
+    pub(crate) wss: Vec<SocketAddr>,
+    pub(crate) quic: Vec<SocketAddr>,
+    pub(crate) http: Vec<SocketAddr>,
+}
+
+impl Default for Listeners {
+    fn default() -> Self {
+        let local = |port| vec![SocketAddr::from(([127, 0, 0, 1], port))];
+        Listeners {
+            mqtt: local(1883),
+            mqtts: local(8883),
+            ws: local(8083),
+            wss: local(8443),
+            quic: local(14567),
+            http: local(9090),
+        }
+    }
+}
+
+impl Listeners {
+    /// The listeners that take MQTT clients, by name.
+    pub(crate) fn mqtt_listeners(&self) -> [(&'static str, &[SocketAddr]); 5] {
+        [
+            ("mqtt", &self.mqtt),
+            ("mqtts", &self.mqtts),
+            ("ws", &self.ws),
+            ("wss", &self.wss),
+            ("quic", &self.quic),
+        ]
+    }
+}
+
+/// Certificates.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Tls {
+    /// Certificate chain in PEM; empty for the development authority's.
+    pub(crate) cert: PathBuf,
+    /// Its private key, mode 0600.
+    pub(crate) key: PathBuf,
+    /// Further names and addresses in the development certificate.
+    pub(crate) names: Vec<String>,
+    /// Whether clients show certificates.
+    pub(crate) client_auth: ClientAuth,
+    /// Authority of client certificates.
+    pub(crate) client_ca: PathBuf,
+}
+
+/// Whether clients show certificates.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum ClientAuth {
+    #[default]
+    Off,
+    Optional,
+    Required,
+}
+
+/// When QUIC clients must prove their address.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Retry {
+    #[default]
+    Auto,
+    Always,
+    Never,
+}
+
+/// QUIC; see [`QuicSettings`].
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Quic {
+    pub(crate) idle_timeout_s: u32,
+    pub(crate) max_streams: u32,
+    pub(crate) early_data: bool,
+    pub(crate) retry: Retry,
+    pub(crate) bbr: bool,
+    pub(crate) stream_window_bytes: u32,
+    pub(crate) connection_window_bytes: u32,
+    pub(crate) min_send_window_bytes: u32,
+    pub(crate) qlog_dir: PathBuf,
+}
+
+impl Default for Quic {
+    fn default() -> Self {
+        let quic = QuicSettings::new(QuicKeys([0; 64]));
+        Quic {
+            idle_timeout_s: seconds(quic.idle_timeout),
+            max_streams: quic.max_streams,
+            early_data: quic.early_data,
+            retry: Retry::Auto,
+            bbr: quic.bbr,
+            stream_window_bytes: quic.stream_window_bytes,
+            connection_window_bytes: quic.connection_window_bytes,
+            min_send_window_bytes: u32::try_from(quic.min_send_window_bytes).unwrap_or(u32::MAX),
+            qlog_dir: PathBuf::new(),
+        }
+    }
+}
+
+fn seconds(duration: std::time::Duration) -> u32 {
+    u32::try_from(duration.as_secs()).unwrap_or(u32::MAX)
+}
+
+/// Bounds; see [`Limits`] and [`TransportLimits`].
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct LimitsConfig {
+    pub(crate) max_packet_bytes: usize,
+    pub(crate) max_connections: usize,
+    pub(crate) max_client_id_bytes: usize,
+    pub(crate) receive_maximum: u16,
+    pub(crate) max_in_flight: u16,
+    pub(crate) topic_alias_maximum: u16,
+    /// 0 leaves the client's choice.
+    pub(crate) max_keep_alive_s: u16,
+    pub(crate) max_session_expiry_s: u32,
+    pub(crate) max_sessions: usize,
+    pub(crate) max_subscriptions_per_session: usize,
+    pub(crate) max_flows_per_session: usize,
+    pub(crate) max_retained_messages: usize,
+    pub(crate) max_retained_bytes: usize,
+    pub(crate) max_queued_messages: usize,
+    pub(crate) max_queued_bytes: usize,
+    pub(crate) drop_policy: DropPolicy,
+    pub(crate) max_outbox_bytes: usize,
+    pub(crate) max_partial_bytes_per_worker: usize,
+    pub(crate) max_storage_backlog: usize,
+    pub(crate) connect_timeout_s: u32,
+    pub(crate) handshake_timeout_s: u32,
+}
+
+impl Default for LimitsConfig {
+    fn default() -> Self {
+        let (limits, transport) = (Limits::default(), TransportLimits::default());
+        LimitsConfig {
+            max_packet_bytes: limits.max_packet_bytes,
+            max_connections: limits.max_connections,
+            max_client_id_bytes: limits.max_client_id_bytes,
+            receive_maximum: limits.receive_maximum,
+            max_in_flight: limits.max_in_flight,
+            topic_alias_maximum: limits.topic_alias_maximum,
+            max_keep_alive_s: limits.max_keep_alive_s.unwrap_or(0),
+            max_session_expiry_s: limits.max_session_expiry_s,
+            max_sessions: limits.max_sessions,
+            max_subscriptions_per_session: limits.max_subscriptions_per_session,
+            max_flows_per_session: limits.max_flows_per_session,
+            max_retained_messages: limits.max_retained_messages,
+            max_retained_bytes: limits.max_retained_bytes,
+            max_queued_messages: limits.max_queued_messages,
+            max_queued_bytes: limits.max_queued_bytes,
+            drop_policy: limits.drop_policy,
+            max_outbox_bytes: limits.max_outbox_bytes,
+            max_partial_bytes_per_worker: transport.max_partial_bytes_per_worker,
+            max_storage_backlog: limits.max_storage_backlog,
+            connect_timeout_s: seconds(limits.connect_timeout),
+            handshake_timeout_s: seconds(transport.handshake_timeout),
+        }
+    }
+}
+
+/// Who may come in without credentials.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Anonymous {
+    /// On loopback listeners only.
+    #[default]
+    Loopback,
+    Always,
+    Never,
+}
+
+/// Authentication.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Auth {
+    pub(crate) allow_anonymous: Anonymous,
+    /// `user:argon2-hash` lines; empty for none.
+    pub(crate) password_file: PathBuf,
+    /// HS256, RS256, ES256 or EdDSA; empty for no tokens.
+    pub(crate) jwt_algorithm: String,
+    /// The secret or the public key.
+    pub(crate) jwt_key_file: PathBuf,
+}
+
+/// Access rules.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Acl {
+    /// What holds where no rule matches.
+    pub(crate) default_allow: bool,
+    pub(crate) rules: Vec<AclRule>,
+}
+
+impl Default for Acl {
+    fn default() -> Self {
+        Acl { default_allow: true, rules: Vec::new() }
+    }
+}
+
+/// One access rule; about everybody unless it names a user, a client or the anonymous.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct AclRule {
+    pub(super) allow: bool,
+    pub(super) topic: String,
+    #[serde(default)]
+    pub(super) user: Option<String>,
+    #[serde(default)]
+    pub(super) client: Option<String>,
+    #[serde(default)]
+    pub(super) anonymous: bool,
+    #[serde(default)]
+    pub(super) action: RuleAction,
+}
+
+impl AclRule {
+    /// How many subjects it names; more than one makes no sense.
+    pub(super) fn subjects(&self) -> usize {
+        let named = [self.user.is_some(), self.client.is_some(), self.anonymous];
+        named.into_iter().filter(|&named| named).count()
+    }
+}
+
+/// What a rule is about.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum RuleAction {
+    #[default]
+    Both,
+    Publish,
+    Subscribe,
+}
+
+/// Durable state; see [`fulmar_store::Options`].
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Storage {
+    /// Off: sessions and retained messages live as long as the process.
+    pub(crate) enabled: bool,
+    /// Shortest time between two commits.
+    pub(crate) commit_interval_ms: u32,
+    /// Operations after which a commit takes no more.
+    pub(crate) commit_max_ops: usize,
+    /// Largest size of the database; 0 for as large as the disk.
+    pub(crate) max_bytes: u64,
+}
+
+impl Default for Storage {
+    fn default() -> Self {
+        let options = fulmar_store::Options::default();
+        Storage {
+            enabled: true,
+            commit_interval_ms: u32::try_from(options.commit_interval.as_millis()).unwrap_or(0),
+            commit_max_ops: options.commit_max_ops,
+            max_bytes: options.max_bytes.unwrap_or(0),
+        }
+    }
+}
+
+/// `$SYS` topics.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Sys {
+    /// Seconds between two publications; 0 for never.
+    pub(crate) interval_s: u32,
+}
+
+impl Default for Sys {
+    fn default() -> Self {
+        Sys { interval_s: 10 }
+    }
+}
+
+/// The log on standard error.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Log {
+    /// A level or a filter; see [`crate::logging`].
+    pub(crate) level: String,
+    pub(crate) format: Format,
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Log { level: "info".to_owned(), format: Format::Text }
+    }
+}

@@ -1,0 +1,130 @@
+//! The broker's numbers in Prometheus' text format, version 0.0.4.
+//!
+//! Counters' names and help texts are the broker's own (`fulmar_broker::metrics`); gauges and what
+//! the store counts are named here. Every name begins with `fulmar_` and carries its unit.
+
+use std::fmt::{Display, Write as _};
+
+use fulmar_broker::TransportKind;
+use fulmar_store::{COMMIT_BUCKETS_US, Stats};
+
+use super::Operated;
+
+pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+pub(super) fn render(state: &Operated) -> String {
+    let broker = &*state.broker;
+    let mut page = Page::default();
+    page.head("build_info", "gauge", "The version that runs; always 1");
+    page.sample("build_info", &format!("{{version=\"{}\"}}", env!("CARGO_PKG_VERSION")), 1);
+    let (retained, retained_bytes) = broker.retained_totals();
+    page.one("sessions", "gauge", "Sessions, connected or not", broker.sessions());
+    page.one("subscriptions", "gauge", "Subscriptions of all sessions", broker.subscriptions());
+    page.one("retained_messages", "gauge", "Retained messages", retained);
+    page.one("retained_bytes", "gauge", "Bytes of retained messages", retained_bytes);
+    page.one("storage_backlog", "gauge", "Operations not yet durable", broker.storage().backlog());
+    let failing = u8::from(broker.storage().failure().is_some());
+    page.one("storage_failing", "gauge", "1 while the disk cannot be written", failing);
+    page.head("connections", "gauge", "Connections open now");
+    for kind in TransportKind::ALL {
+        let open = broker.metrics().sum(|shard| &shard.connections[kind.index()]);
+        page.sample("connections", &format!("{{transport=\"{kind}\"}}"), open);
+    }
+    page.head("connections_opened_total", "counter", "Connections ever opened");
+    for kind in TransportKind::ALL {
+        let opened = broker.metrics().sum(|shard| &shard.connections_opened[kind.index()]);
+        page.sample("connections_opened_total", &format!("{{transport=\"{kind}\"}}"), opened);
+    }
+    for (name, kind, help, value) in broker.metrics().totals() {
+        let name = if kind == "counter" { format!("{name}_total") } else { name.to_owned() };
+        page.one(&name, kind, help, value);
+    }
+    if let Some(store) = &state.store {
+        page.store(&store.stats());
+    }
+    page.text
+}
+
+#[derive(Default)]
+struct Page {
+    text: String,
+}
+
+impl Page {
+    fn head(&mut self, name: &str, kind: &str, help: &str) {
+        self.line(format_args!("# HELP fulmar_{name} {help}"));
+        self.line(format_args!("# TYPE fulmar_{name} {kind}"));
+    }
+
+    fn sample(&mut self, name: &str, labels: &str, value: impl Display) {
+        self.line(format_args!("fulmar_{name}{labels} {value}"));
+    }
+
+    fn one(&mut self, name: &str, kind: &str, help: &str, value: impl Display) {
+        self.head(name, kind, help);
+        self.sample(name, "", value);
+    }
+
+    fn store(&mut self, stats: &Stats) {
+        for (name, help, value) in [
+            ("storage_batches_total", "Batches made durable", stats.batches),
+            ("storage_ops_total", "Operations made durable", stats.ops),
+            (
+                "storage_ops_cancelled_total",
+                "Operations that cost no disk work",
+                stats.cancelled_ops,
+            ),
+            ("storage_commits_failed_total", "Commits that failed", stats.failed_commits),
+            ("storage_checkpoints_total", "Copies of the log into the database", stats.checkpoints),
+        ] {
+            self.one(name, "counter", help, value);
+        }
+        self.one("storage_wal_pages", "gauge", "Pages in the write-ahead log", stats.wal_pages);
+        let name = "storage_commit_seconds";
+        self.head(name, "histogram", "Duration of commits");
+        let mut below = 0;
+        for (bound, count) in COMMIT_BUCKETS_US.iter().zip(&stats.commit_histogram) {
+            below += count;
+            let labels = format!("{{le=\"{}\"}}", seconds(*bound));
+            self.sample("storage_commit_seconds_bucket", &labels, below);
+        }
+        self.sample("storage_commit_seconds_bucket", "{le=\"+Inf\"}", stats.commits);
+        self.sample("storage_commit_seconds_sum", "", seconds(stats.commit_us_sum));
+        self.sample("storage_commit_seconds_count", "", stats.commits);
+    }
+
+    fn line(&mut self, line: std::fmt::Arguments<'_>) {
+        // Writing to a String cannot fail.
+        let _ = writeln!(self.text, "{line}");
+    }
+}
+
+fn seconds(us: u64) -> f64 {
+    us as f64 / 1e6
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn a_histogram_is_cumulative_and_in_seconds() {
+        let mut stats = Stats::default();
+        stats.commit_histogram[0] = 2;
+        stats.commit_histogram[2] = 1;
+        stats.commits = 3;
+        stats.commit_us_sum = Duration::from_millis(3).as_micros() as u64;
+        let mut page = Page::default();
+        page.store(&stats);
+        for line in [
+            "fulmar_storage_commit_seconds_bucket{le=\"0.00025\"} 2",
+            "fulmar_storage_commit_seconds_bucket{le=\"0.001\"} 3",
+            "fulmar_storage_commit_seconds_bucket{le=\"+Inf\"} 3",
+            "fulmar_storage_commit_seconds_sum 0.003",
+        ] {
+            assert!(page.text.lines().any(|l| l == line), "{line} is not in\n{}", page.text);
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! From the configured addresses to running listeners, and back to the line that says where they are.
+
+use std::fmt::Write as _;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use fulmar_broker::Broker;
+use fulmar_transport::{
+    Carrier, Clock, ListenerConfig, QuicListener, QuicSettings, Server, ServerConfig, StartError,
+};
+
+use super::certificates::Certificates;
+use crate::config::Config;
+
+/// Every listener that takes MQTT clients, running.
+pub(super) struct Running {
+    pub(super) server: Server,
+    names: Vec<&'static str>,
+}
+
+/// Binds all listeners and starts the workers.
+///
+/// # Errors
+/// Names the key of the address that cannot be bound.
+pub(super) fn start(
+    broker: &Arc<Broker>,
+    workers: usize,
+    config: &Config,
+    certificates: &Certificates,
+    quic: &QuicSettings,
+    clock: Clock,
+) -> anyhow::Result<Running> {
+    let (names, listeners) = stream_listeners(config, certificates).into_iter().unzip();
+    let quic_listener = |&address: &SocketAddr| QuicListener {
+        address,
+        policy: config.policy("quic", address),
+        tls: certificates.tls.clone(),
+        settings: quic.clone(),
+    };
+    let server_config = ServerConfig {
+        workers,
+        listeners,
+        quic: config.listeners.quic.iter().map(quic_listener).collect(),
+        limits: config.limits.transport(),
+    };
+    let server = Server::start(broker, server_config, clock).map_err(|error| {
+        let key = key_of(config, &error);
+        let error = anyhow::Error::from(error);
+        match key {
+            Some(key) => error.context(where_to_change(key)),
+            None => error,
+        }
+    })?;
+    Ok(Running { server, names })
+}
+
+fn stream_listeners(
+    config: &Config,
+    certificates: &Certificates,
+) -> Vec<(&'static str, ListenerConfig)> {
+    let tls = certificates.stream_settings();
+    let listeners = &config.listeners;
+    let kinds = [
+        ("mqtt", &listeners.mqtt, Carrier::TCP),
+        ("mqtts", &listeners.mqtts, Carrier { tls: Some(tls.clone()), websocket: false }),
+        ("ws", &listeners.ws, Carrier::WS),
+        ("wss", &listeners.wss, Carrier { tls: Some(tls), websocket: true }),
+    ];
+    let mut all = Vec::new();
+    for (name, addresses, carrier) in kinds {
+        all.extend(addresses.iter().map(|&address| {
+            let policy = config.policy(name, address);
+            (name, ListenerConfig { address, carrier: carrier.clone(), policy })
+        }));
+    }
+    all
+}
+
+/// The key that holds the address an error is about.
+fn key_of(config: &Config, error: &StartError) -> Option<&'static str> {
+    let StartError::Bind { address, .. } = error else { return None };
+    let mut listeners = config.listeners.mqtt_listeners().into_iter();
+    listeners.find(|(_, addresses)| addresses.contains(address)).map(|(name, _)| name)
+}
+
+/// For an address that cannot be bound.
+pub(super) fn where_to_change(key: &str) -> String {
+    format!("[listeners] {key} (or FULMAR_LISTENERS__{})", key.to_uppercase())
+}
+
+impl Running {
+    /// The one line on standard output: `ready` and every listener with the port it really has.
+    pub(super) fn ready_line(&self, http: &[SocketAddr]) -> anyhow::Result<String> {
+        let mut line = "ready".to_owned();
+        let streams = self.names.iter().copied().zip(self.server.bound());
+        let quic = self.server.bound_quic().iter().map(|address| ("quic", address));
+        let http = http.iter().map(|address| ("http", address));
+        for (name, address) in streams.chain(quic).chain(http) {
+            write!(line, " {name}={address}").context("ready line")?;
+        }
+        Ok(line)
+    }
+}

@@ -1,0 +1,256 @@
+//! A broker process of one test.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ExitStatus, Stdio};
+
+use tempfile::TempDir;
+
+use crate::binary::fulmar;
+use crate::log::Log;
+use crate::{PATIENCE, eventually};
+
+/// Every listener the program has; each gets a free port on loopback.
+const LISTENERS: [&str; 6] = ["mqtt", "mqtts", "ws", "wss", "quic", "http"];
+
+/// How a broker is to be started.
+#[derive(Debug, Default)]
+pub struct Builder {
+    config: String,
+    env: BTreeMap<String, String>,
+    log_level: Option<String>,
+}
+
+impl Builder {
+    /// A configuration file with this text. Listeners are better set by [`Builder::listen`].
+    #[must_use]
+    pub fn config(mut self, toml: &str) -> Builder {
+        toml.clone_into(&mut self.config);
+        self
+    }
+
+    /// An environment variable, such as `FULMAR_LIMITS__MAX_PACKET_BYTES`.
+    #[must_use]
+    pub fn env(mut self, key: &str, value: &str) -> Builder {
+        self.env.insert(key.to_owned(), value.to_owned());
+        self
+    }
+
+    /// Addresses of one listener, as `ADDRESS:PORT`; none switches it off.
+    #[must_use]
+    pub fn listen(self, name: &str, addresses: &[&str]) -> Builder {
+        self.env(&variable(name), &format!("{addresses:?}"))
+    }
+
+    /// The log filter; `info` without it.
+    #[must_use]
+    pub fn log_level(mut self, filter: &str) -> Builder {
+        self.log_level = Some(filter.to_owned());
+        self
+    }
+
+    /// Starts it and waits for its ready line.
+    ///
+    /// # Panics
+    /// It does not become ready; shows its log.
+    #[must_use]
+    pub fn start(mut self) -> TestBroker {
+        for name in LISTENERS {
+            self.env.entry(variable(name)).or_insert_with(|| r#"["127.0.0.1:0"]"#.to_owned());
+        }
+        let folder = TempDir::new().unwrap();
+        std::fs::write(folder.path().join("fulmar.toml"), &self.config).unwrap();
+        let process = Process::start(&self, folder.path());
+        TestBroker { builder: self, folder, process }
+    }
+}
+
+fn variable(listener: &str) -> String {
+    format!("FULMAR_LISTENERS__{}", listener.to_uppercase())
+}
+
+/// A running broker; dropping it kills it and removes its data.
+#[derive(Debug)]
+pub struct TestBroker {
+    builder: Builder,
+    folder: TempDir,
+    process: Process,
+}
+
+impl TestBroker {
+    /// A broker with default settings on free loopback ports.
+    ///
+    /// # Panics
+    /// It does not become ready; shows its log.
+    #[must_use]
+    pub fn start() -> TestBroker {
+        TestBroker::builder().start()
+    }
+
+    /// A broker with settings of the test's own.
+    #[must_use]
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    /// Where the listener `name` (`mqtt`, `mqtts`, `ws`, `wss`, `quic`, `http`) is bound.
+    ///
+    /// # Panics
+    /// The ready line does not name it.
+    #[must_use]
+    pub fn address(&self, name: &str) -> SocketAddr {
+        let found = self.process.bound.iter().find(|(bound, _)| bound == name);
+        found.unwrap_or_else(|| panic!("no {name} in {:?}", self.process.bound)).1
+    }
+
+    /// Every `name=address` of the ready line.
+    #[must_use]
+    pub fn bound(&self) -> &[(String, SocketAddr)] {
+        &self.process.bound
+    }
+
+    /// Its data folder.
+    #[must_use]
+    pub fn data(&self) -> PathBuf {
+        data(self.folder.path())
+    }
+
+    /// The certificate of its development authority, for clients.
+    #[must_use]
+    pub fn ca_file(&self) -> PathBuf {
+        self.data().join("ca").join("ca.pem")
+    }
+
+    /// The configuration file, to be changed before [`TestBroker::hang_up`].
+    #[must_use]
+    pub fn config_file(&self) -> PathBuf {
+        self.folder.path().join("fulmar.toml")
+    }
+
+    /// Its process identifier.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.process.child.id()
+    }
+
+    /// What it has written to standard error so far.
+    #[must_use]
+    pub fn log(&self) -> String {
+        self.process.log.text()
+    }
+
+    /// Waits for a line of the log that contains `text` and gives it.
+    ///
+    /// # Panics
+    /// No such line comes.
+    pub fn wait_for_log(&self, text: &str) -> String {
+        let line = self.process.log.find(PATIENCE, |line| line.contains(text));
+        line.unwrap_or_else(|| panic!("no {text:?} in the log:\n{}", self.log()))
+    }
+
+    /// What it has written to standard output so far.
+    #[must_use]
+    pub fn output(&self) -> String {
+        self.process.output.text()
+    }
+
+    /// SIGHUP: read certificates, passwords and access rules again.
+    pub fn hang_up(&self) {
+        self.process.signal(libc::SIGHUP);
+    }
+
+    /// SIGTERM, and how it ended.
+    ///
+    /// # Panics
+    /// It does not end in time.
+    pub fn terminate(&mut self) -> ExitStatus {
+        self.process.signal(libc::SIGTERM);
+        self.process.wait()
+    }
+
+    /// SIGKILL: it gets no chance to save anything.
+    pub fn kill(&mut self) {
+        self.process.child.kill().unwrap();
+        self.process.child.wait().unwrap();
+    }
+
+    /// Starts it again, after [`TestBroker::kill`] or [`TestBroker::terminate`], with the same data
+    /// on the same ports.
+    ///
+    /// # Panics
+    /// It still runs, or does not become ready.
+    pub fn restart(&mut self) {
+        let ended = self.process.child.try_wait().unwrap();
+        assert!(ended.is_some(), "it still runs");
+        for (name, address) in &self.process.bound {
+            self.builder.env.insert(variable(name), format!("[\"{address}\"]"));
+        }
+        self.process = Process::start(&self.builder, self.folder.path());
+    }
+}
+
+fn data(folder: &Path) -> PathBuf {
+    folder.join("data")
+}
+
+#[derive(Debug)]
+struct Process {
+    child: Child,
+    output: Log,
+    log: Log,
+    bound: Vec<(String, SocketAddr)>,
+}
+
+impl Process {
+    fn start(builder: &Builder, folder: &Path) -> Process {
+        let mut command = fulmar();
+        command.arg("serve").arg("--data").arg(data(folder));
+        command.arg("--config").arg(folder.join("fulmar.toml"));
+        command.args(["--log-level", builder.log_level.as_deref().unwrap_or("info")]);
+        command.envs(&builder.env).stdin(Stdio::null());
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let output = Log::follow(child.stdout.take().unwrap());
+        let log = Log::follow(child.stderr.take().unwrap());
+        // Owned from here on, so that a broker that never gets ready is killed all the same.
+        let mut process = Process { child, output, log, bound: Vec::new() };
+        let Some(line) = process.output.find(PATIENCE, |line| line.starts_with("ready")) else {
+            panic!("the broker did not get ready:\n{}", process.log.text());
+        };
+        process.bound = parse_ready(&line);
+        process
+    }
+
+    fn signal(&self, signal: i32) {
+        let pid = self.child.id().to_string();
+        let number = format!("-{signal}");
+        let sent = std::process::Command::new("kill").args([&number, &pid]).status().unwrap();
+        assert!(sent.success(), "the broker is gone:\n{}", self.log.text());
+    }
+
+    fn wait(&mut self) -> ExitStatus {
+        let mut status = None;
+        eventually("the broker to end", || {
+            status = self.child.try_wait().unwrap();
+            status.is_some()
+        });
+        status.unwrap()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // Both fail when it has ended already, which is as good.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn parse_ready(line: &str) -> Vec<(String, SocketAddr)> {
+    let parse = |word: &str| {
+        let (name, address) = word.split_once('=')?;
+        Some((name.to_owned(), address.parse().ok()?))
+    };
+    let words = line.split(' ').skip(1);
+    words.map(|word| parse(word).unwrap_or_else(|| panic!("{word:?} in {line:?}"))).collect()
+}

@@ -1,0 +1,168 @@
+//! The contract of `fulmar serve`: what it prints, how it ends, how it refuses to start.
+#![allow(clippy::unwrap_used)]
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::Output;
+
+use fulmar_tests::{PATIENCE, TestBroker, eventually, fulmar, run};
+
+/// Runs `fulmar serve` with a configuration that must not work, until it has given up.
+fn refused(config: &str) -> (i32, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("fulmar.toml");
+    std::fs::write(&file, config).unwrap();
+    let mut command = fulmar();
+    command.arg("serve").arg("--data").arg(folder.path().join("data"));
+    ended(&run(command.arg("--config").arg(&file)))
+}
+
+fn ended(output: &Output) -> (i32, String) {
+    assert!(output.stdout.is_empty(), "{}", String::from_utf8_lossy(&output.stdout));
+    (output.status.code().unwrap(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+/// All listeners but `mqtt` off, and that one on `address`.
+fn only_mqtt(address: &str) -> String {
+    let off: String =
+        ["mqtts", "ws", "wss", "quic", "http"].map(|l| format!("{l} = []\n")).concat();
+    format!("[listeners]\nmqtt = [\"{address}\"]\n{off}")
+}
+
+/// Status and body of a GET over plain HTTP/1.1.
+fn get(address: SocketAddr, path: &str) -> (u16, String) {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n").unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    let (head, body) = text.split_once("\r\n\r\n").unwrap();
+    (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+}
+
+#[test]
+fn the_ready_line_is_the_only_output_and_names_every_listener() {
+    let mut broker = TestBroker::start();
+    let names: Vec<&str> = broker.bound().iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, ["mqtt", "mqtts", "ws", "wss", "quic", "http"]);
+    assert!(broker.bound().iter().all(|(_, address)| address.port() != 0));
+    for name in ["mqtt", "mqtts", "ws", "wss", "http"] {
+        TcpStream::connect(broker.address(name)).unwrap();
+    }
+    assert_eq!(broker.terminate().code(), Some(0), "{}", broker.log());
+    assert_eq!(broker.output().lines().count(), 1, "{}", broker.output());
+}
+
+#[test]
+fn listeners_that_are_off_are_not_in_the_ready_line() {
+    let off = ["mqtts", "ws", "wss", "quic", "http"];
+    let builder = off.iter().fold(TestBroker::builder(), |builder, name| builder.listen(name, &[]));
+    let broker = builder.start();
+    assert_eq!(broker.bound().len(), 1);
+    assert_eq!(broker.bound()[0].0, "mqtt");
+}
+
+#[test]
+fn sigterm_ends_it_although_a_client_is_connected() {
+    let mut broker = TestBroker::start();
+    let mut client = TcpStream::connect(broker.address("mqtt")).unwrap();
+    client.set_read_timeout(Some(PATIENCE)).unwrap();
+    client.write_all(b"\x10\x0d\x00\x04MQTT\x05\x02\x00\x3c\x00\x00\x00").unwrap();
+    let mut first = [0];
+    client.read_exact(&mut first).unwrap();
+    assert_eq!(first[0], 0x20, "CONNACK");
+    assert_eq!(broker.terminate().code(), Some(0), "{}", broker.log());
+    let mut rest = Vec::new();
+    client.read_to_end(&mut rest).unwrap();
+    // DISCONNECT with 0x8B, Server shutting down (MQTT 5.0 section 3.14.2.1).
+    assert!(rest.windows(3).any(|bytes| bytes[0] == 0xe0 && bytes[2] == 0x8b), "{rest:x?}");
+}
+
+#[test]
+fn killed_it_starts_again_on_the_same_ports_and_data() {
+    let mut broker = TestBroker::start();
+    let (ports, ca) = (broker.bound().to_vec(), std::fs::read(broker.ca_file()).unwrap());
+    broker.kill();
+    broker.restart();
+    assert_eq!(broker.bound(), ports);
+    assert_eq!(std::fs::read(broker.ca_file()).unwrap(), ca);
+}
+
+#[test]
+fn health_and_metrics_answer() {
+    let broker = TestBroker::start();
+    let http = broker.address("http");
+    assert_eq!(get(http, "/health/live").0, 200);
+    assert_eq!(get(http, "/health/ready").0, 200);
+    assert_eq!(get(http, "/nothing").0, 404);
+    let (status, metrics) = get(http, "/metrics");
+    assert_eq!(status, 200);
+    let _client = TcpStream::connect(broker.address("mqtt")).unwrap();
+    assert!(metrics.contains("# TYPE fulmar_connections gauge"), "{metrics}");
+    eventually("the connection to be counted", || {
+        get(http, "/metrics").1.contains("fulmar_connections{transport=\"tcp\"} 1")
+    });
+}
+
+#[test]
+fn the_data_folder_is_its_owners_only() {
+    use std::os::unix::fs::PermissionsExt;
+    let broker = TestBroker::start();
+    let mode = |path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(broker.data()), 0o700);
+    assert_eq!(mode(broker.data().join("ca").join("ca.key")), 0o600);
+}
+
+#[test]
+fn an_unknown_key_names_file_line_and_the_nearest_key() {
+    let (code, error) = refused("[limits]\n\nmax_paket_bytes = 1000\n");
+    assert_eq!(code, 2, "{error}");
+    for part in ["fulmar.toml:3:", "max_paket_bytes", "did you mean `max_packet_bytes`?"] {
+        assert!(error.contains(part), "{part:?} is not in {error}");
+    }
+}
+
+#[test]
+fn a_wrong_value_names_the_environment_variable() {
+    let mut command = fulmar();
+    command.arg("serve").env("FULMAR_QUIC__RETRY", "sometimes");
+    let (code, error) = ended(&run(&mut command));
+    assert_eq!(code, 2, "{error}");
+    for part in ["FULMAR_QUIC__RETRY", "sometimes", "auto", "always", "never"] {
+        assert!(error.contains(part), "{part:?} is not in {error}");
+    }
+}
+
+#[test]
+fn a_port_in_use_is_named_with_the_key_to_change() {
+    let other = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = other.local_addr().unwrap().to_string();
+    let (code, error) = refused(&only_mqtt(&address));
+    assert_eq!(code, 1, "{error}");
+    for part in [&address, "listeners", "mqtt"] {
+        assert!(error.contains(part), "{part:?} is not in {error}");
+    }
+}
+
+#[test]
+fn a_listener_nobody_could_use_is_refused() {
+    let (code, error) = refused(&only_mqtt("0.0.0.0:0"));
+    assert_eq!(code, 2, "{error}");
+    for part in ["0.0.0.0:0", "password_file", "allow_anonymous"] {
+        assert!(error.contains(part), "{part:?} is not in {error}");
+    }
+}
+
+#[test]
+fn wrong_usage_is_2_and_help_and_version_are_0() {
+    for wrong in [&["serve", "--nonsense"][..], &["fly"], &[], &["serve", "--config", "/none"]] {
+        let output = run(fulmar().args(wrong));
+        assert_eq!(output.status.code(), Some(2), "{wrong:?}");
+        assert!(output.stdout.is_empty(), "{wrong:?}");
+    }
+    for right in [&["--help"][..], &["--version"], &["serve", "--help"]] {
+        let output = run(fulmar().args(right));
+        assert_eq!(output.status.code(), Some(0), "{right:?}");
+        assert!(!output.stdout.is_empty(), "{right:?}");
+    }
+}
