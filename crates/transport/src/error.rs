@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 #[non_exhaustive]
 pub enum StartError {
     /// An address could not be bound.
-    #[error("cannot listen on {address}: {source}{}", advice(source))]
+    #[error("cannot listen on {address}{}", advice(source))]
     Bind {
         /// The address as configured.
         address: SocketAddr,

@@ -1,0 +1,78 @@
+"""Starts the fulmar program for a test, on free ports, and stops it by process id."""
+
+import os
+import pathlib
+import signal
+import subprocess
+import tempfile
+import time
+import unittest
+
+PATIENCE_S = 60
+
+
+def binary() -> str:
+    """The program under test; `make test` says where it is."""
+    path = os.environ.get("FULMAR_BIN")
+    if not path or not pathlib.Path(path).is_file():
+        raise unittest.TestCase.failureException("set FULMAR_BIN to the fulmar binary (make test does)")
+    return path
+
+
+class Broker:
+    """A broker with a data folder of its own; `kill` and `start` again keep ports and data."""
+
+    KINDS = ("mqtt", "mqtts", "ws", "wss", "quic", "http")
+
+    def __init__(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.data = pathlib.Path(self.folder.name)
+        self.ports = {kind: 0 for kind in self.KINDS}
+        self.process = None
+        self.start()
+
+    @property
+    def ca(self) -> str:
+        return str(self.data / "ca" / "ca.pem")
+
+    def start(self):
+        config = self.data / "fulmar.toml"
+        lines = [f'{kind} = ["127.0.0.1:{port}"]' for kind, port in self.ports.items()]
+        config.write_text("[listeners]\n" + "\n".join(lines) + "\n")
+        log = open(self.data / "log", "ab")
+        command = [binary(), "serve", "--config", str(config), "--data", str(self.data)]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+        log.close()
+        line = self.process.stdout.readline()
+        if not line.startswith("ready "):
+            self.process.wait(10)
+            raise AssertionError(f"no ready line: {line!r}\n{(self.data / 'log').read_text()}")
+        for word in line.split()[1:]:
+            kind, address = word.split("=", 1)
+            self.ports[kind] = int(address.rsplit(":", 1)[1])
+
+    def kill(self):
+        """As a power cut would."""
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait(10)
+        self.process.stdout.close()
+
+    def stop(self) -> int:
+        self.process.send_signal(signal.SIGTERM)
+        code = self.process.wait(20)
+        self.process.stdout.close()
+        return code
+
+    def close(self):
+        if self.process.poll() is None:
+            self.kill()
+        self.folder.cleanup()
+
+
+def eventually(what: str, done):
+    """Polls until `done()` is true; fails with `what` when it takes too long."""
+    end = time.monotonic() + PATIENCE_S
+    while not done():
+        if time.monotonic() > end:
+            raise AssertionError(f"waited too long for {what}")
+        time.sleep(0.01)

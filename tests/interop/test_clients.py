@@ -1,0 +1,167 @@
+"""Clients we did not write, over every transport: mosquitto's, paho, aioquic."""
+
+import asyncio
+import ssl
+import subprocess
+import threading
+import unittest
+
+import paho.mqtt.client as paho
+from aioquic.asyncio import connect as quic_connect
+from aioquic.asyncio.protocol import QuicConnectionProtocol
+from aioquic.quic.configuration import QuicConfiguration
+from aioquic.quic.events import StreamDataReceived
+
+from broker import PATIENCE_S, Broker, eventually
+
+
+class WithBroker(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.broker = Broker()
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.broker.close()
+
+
+class Mosquitto(WithBroker):
+    def round_trip(self, topic, options, version):
+        # Line by line, or SUBACK would be told only at the end.
+        command = ["stdbuf", "-oL", "mosquitto_sub", "-h", "localhost", *options, "-V", version, "-t", topic, "-q", "2"]
+        with subprocess.Popen([*command, "-C", "1", "-v", "-d"], stdout=subprocess.PIPE, text=True) as sub:
+            timer = threading.Timer(PATIENCE_S, sub.kill)
+            timer.start()
+            for line in sub.stdout:
+                if "received SUBACK" in line:
+                    break
+            publish = ["mosquitto_pub", "-h", "localhost", *options, "-V", version, "-t", topic, "-m", "hello", "-q", "2"]
+            subprocess.run(publish, check=True, timeout=PATIENCE_S)
+            rest = sub.stdout.read()
+            timer.cancel()
+            self.assertIn(f"{topic} hello", rest)
+            self.assertEqual(sub.wait(), 0)
+
+    def test_tcp(self):
+        for version in ("mqttv311", "mqttv5"):
+            self.round_trip(f"m/tcp/{version}", ["-p", str(self.broker.ports["mqtt"])], version)
+
+    def test_tls(self):
+        options = ["-p", str(self.broker.ports["mqtts"]), "--cafile", self.broker.ca]
+        self.round_trip("m/tls", options, "mqttv5")
+
+
+class Paho(WithBroker):
+    def client(self, version, transport="tcp", tls=False):
+        client = paho.Client(paho.CallbackAPIVersion.VERSION2, protocol=version, transport=transport)
+        if transport == "websockets":
+            client.ws_set_options(path="/mqtt")
+        if tls:
+            client.tls_set(ca_certs=self.broker.ca, cert_reqs=ssl.CERT_REQUIRED)
+        return client
+
+    def round_trip(self, version, port, **how):
+        got, subscribed = [], threading.Event()
+        sub, pub = self.client(version, **how), self.client(version, **how)
+        sub.on_message = lambda client, data, message: got.append((message.topic, message.payload, message.qos))
+        sub.on_subscribe = lambda *rest: subscribed.set()
+        sub.on_connect = lambda *rest: sub.subscribe("paho/#", 2)
+        for client in (sub, pub):
+            client.connect("localhost", port)
+            client.loop_start()
+        try:
+            self.assertTrue(subscribed.wait(PATIENCE_S))
+            for qos in (0, 1, 2):
+                pub.publish(f"paho/{qos}", b"x" * 5000, qos).wait_for_publish(PATIENCE_S)
+            eventually("three messages", lambda: len(got) >= 3)
+            self.assertEqual(sorted(got), [(f"paho/{qos}", b"x" * 5000, qos) for qos in (0, 1, 2)])
+        finally:
+            for client in (sub, pub):
+                client.disconnect()
+                client.loop_stop()
+
+    def test_tcp(self):
+        for version in (paho.MQTTv311, paho.MQTTv5):
+            self.round_trip(version, self.broker.ports["mqtt"])
+
+    def test_tls(self):
+        self.round_trip(paho.MQTTv5, self.broker.ports["mqtts"], tls=True)
+
+    def test_websocket(self):
+        self.round_trip(paho.MQTTv311, self.broker.ports["ws"], transport="websockets")
+
+    def test_websocket_over_tls(self):
+        self.round_trip(paho.MQTTv5, self.broker.ports["wss"], transport="websockets", tls=True)
+
+
+class Stream(QuicConnectionProtocol):
+    """Collects what comes on each stream."""
+
+    def __init__(self, *rest, **named):
+        super().__init__(*rest, **named)
+        self.received = {}
+        self.news = asyncio.Event()
+
+    def quic_event_received(self, event):
+        if isinstance(event, StreamDataReceived):
+            self.received[event.stream_id] = self.received.get(event.stream_id, b"") + event.data
+            self.news.set()
+
+    def send(self, stream, data):
+        self._quic.send_stream_data(stream, data)
+        self.transmit()
+
+    async def wait_for(self, stream, data):
+        async with asyncio.timeout(PATIENCE_S):
+            while data not in self.received.get(stream, b""):
+                self.news.clear()
+                await self.news.wait()
+
+
+def text(value):
+    return len(value).to_bytes(2, "big") + value
+
+
+class Aioquic(WithBroker):
+    """MQTT 3.1.1 by hand over a QUIC stack that is not ours."""
+
+    def configuration(self):
+        configuration = QuicConfiguration(is_client=True, alpn_protocols=["mqtt"])
+        configuration.load_verify_locations(self.broker.ca)
+        return configuration
+
+    def dial(self):
+        port = self.broker.ports["quic"]
+        how = {"configuration": self.configuration(), "create_protocol": Stream}
+        return quic_connect("localhost", port, **how)
+
+    async def exchange(self):
+        async with self.dial() as quic:
+            body = text(b"MQTT") + bytes([4, 2, 0, 60]) + text(b"aioquic")
+            quic.send(0, bytes([0x10, len(body)]) + body)
+            await quic.wait_for(0, bytes([0x20, 2, 0, 0]))
+            # A second stream subscribes; what it asked for comes back on it.
+            body = bytes([0, 1]) + text(b"q/+") + bytes([1])
+            quic.send(4, bytes([0x82, len(body)]) + body)
+            await quic.wait_for(4, bytes([0x90, 3, 0, 1, 1]))
+            body = text(b"q/1") + bytes([0, 7]) + b"over quic"
+            quic.send(0, bytes([0x32, len(body)]) + body)
+            await quic.wait_for(0, bytes([0x40, 2, 0, 7]))
+            await quic.wait_for(4, b"over quic")
+
+    def test_two_streams(self):
+        # localhost may be ::1 first; the broker listens on 127.0.0.1.
+        original = asyncio.BaseEventLoop.getaddrinfo
+
+        async def ipv4(loop, host, *rest, **named):
+            return await original(loop, "127.0.0.1" if host == "localhost" else host, *rest, **named)
+
+        asyncio.BaseEventLoop.getaddrinfo = ipv4
+        try:
+            asyncio.run(self.exchange())
+        finally:
+            asyncio.BaseEventLoop.getaddrinfo = original
+
+
+if __name__ == "__main__":
+    unittest.main()
