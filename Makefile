@@ -34,7 +34,7 @@ $(VENV)/ready: tests/interop/requirements.txt
 kill-test: $(VENV)/ready
 	cargo build --release -p fulmar
 	cd tests/interop && FULMAR_BIN=$(abspath $(TARGET))/release/fulmar \
-		FULMAR_KILL_MESSAGES=100000 FULMAR_KILL_TIMES=10 \
+		FULMAR_KILL_MESSAGES=100000 FULMAR_KILL_TIMES=10 FULMAR_PATIENCE_S=600 \
 		$(abspath $(VENV))/bin/python -m unittest -v test_kill
 
 lint:

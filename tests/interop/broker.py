@@ -8,7 +8,7 @@ import tempfile
 import time
 import unittest
 
-PATIENCE_S = 60
+PATIENCE_S = int(os.environ.get("FULMAR_PATIENCE_S", "60"))
 
 
 def binary() -> str:
@@ -24,7 +24,8 @@ class Broker:
 
     KINDS = ("mqtt", "mqtts", "ws", "wss", "quic", "http")
 
-    def __init__(self):
+    def __init__(self, settings=""):
+        self.settings = settings
         self.folder = tempfile.TemporaryDirectory()
         self.data = pathlib.Path(self.folder.name)
         self.ports = {kind: 0 for kind in self.KINDS}
@@ -38,7 +39,7 @@ class Broker:
     def start(self):
         config = self.data / "fulmar.toml"
         lines = [f'{kind} = ["127.0.0.1:{port}"]' for kind, port in self.ports.items()]
-        config.write_text("[listeners]\n" + "\n".join(lines) + "\n")
+        config.write_text("[listeners]\n" + "\n".join(lines) + "\n" + self.settings)
         log = open(self.data / "log", "ab")
         command = [binary(), "serve", "--config", str(config), "--data", str(self.data)]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)

@@ -32,9 +32,10 @@ def lasting_client(name, port):
 
 class Kill(unittest.TestCase):
     def play(self, qos):
-        broker = Broker()
+        # The queue must hold what the subscriber has not yet taken; dropping is another test's matter.
+        broker = Broker(f"[limits]\nmax_queued_messages = {MESSAGES + 1}\n")
         self.addCleanup(broker.close)
-        got, acknowledged, subscribed = collections.Counter(), set(), threading.Event()
+        got, acknowledged, subscribed = collections.Counter(), [], threading.Event()
         lock = threading.Lock()
 
         def on_message(client, data, message):
@@ -46,7 +47,7 @@ class Kill(unittest.TestCase):
         sub.on_subscribe = lambda *rest: subscribed.set()
         sub.on_connect = lambda *rest: None if subscribed.is_set() else sub.subscribe("kill", qos)
         pub = lasting_client("pub", broker.ports["mqtt"])
-        pub.on_publish = lambda client, data, mid, *rest: acknowledged.add(mid)
+        pub.on_publish = lambda client, data, mid, *rest: acknowledged.append(mid)
         for client in (sub, pub):
             client.loop_start()
             self.addCleanup(client.loop_stop)
