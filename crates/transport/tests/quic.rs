@@ -1,235 +1,99 @@
 //! QUIC from end to end with quinn as the client: streams, early data, migration, vanishing.
 #![allow(clippy::unwrap_used)]
 
-use std::net::{SocketAddr, UdpSocket};
-use std::sync::Arc;
+mod quic_site;
+
+use std::net::UdpSocket;
 use std::time::Duration;
 
-use fulmar_broker::auth::Gate;
-use fulmar_broker::storage::{NoStorage, Restored};
-use fulmar_broker::{Broker, BrokerConfig, Limits, ListenerPolicy};
-use fulmar_certs::authority::Authority;
-use fulmar_certs::files;
 use fulmar_mqtt::ack::AckKind;
-use fulmar_mqtt::codec::{decode, packet_len, peek_frame};
 use fulmar_mqtt::flow::{self, DataFlow, FlowFlags, FlowHeader};
-use fulmar_mqtt::packet::{Ack, Connect, FilterList, Publish, Subscribe, SubscribeOptions};
-use fulmar_mqtt::{Packet, PacketId, Properties, Property, PropertyBuf, QoS, ReasonCode, Version};
-use fulmar_transport::tls::{ClientAuth, Identity, RootCertStore, ServerTls};
-use fulmar_transport::{
-    Clock, QuicKeys, QuicListener, QuicSettings, RetryPolicy, Server, ServerConfig, TransportLimits,
-};
-use quinn::crypto::rustls::QuicClientConfig;
-use quinn::{ClientConfig, Connection, Endpoint, RecvStream, SendStream};
-use rustls_pki_types::CertificateDer;
+use fulmar_mqtt::{QoS, ReasonCode};
+use fulmar_transport::RetryPolicy;
+use quic_site::*;
+use quinn::{Connection, ConnectionError, Endpoint};
 use tokio::time::timeout;
 
-/// Longest time anything here may take.
-const PATIENCE: Duration = Duration::from_secs(20);
-
-struct Site {
-    broker: Arc<Broker>,
-    server: Server,
-    root: CertificateDer<'static>,
+/// The code the server has closed with.
+async fn close_code(connection: &Connection) -> u64 {
+    match timeout(PATIENCE, connection.closed()).await.expect("never closed") {
+        ConnectionError::ApplicationClosed(close) => close.error_code.into_inner(),
+        other => panic!("not closed by MQTT: {other}"),
+    }
 }
 
-impl Site {
-    fn start(workers: usize, change: impl FnOnce(&mut QuicSettings)) -> Site {
-        let dir = tempfile::tempdir().unwrap();
-        let authority = Authority::open(dir.path()).unwrap();
-        let (chain, key) = authority.server_files(&["localhost".to_owned()]).unwrap();
-        let chain = files::read_chain(&chain).unwrap();
-        let root = chain[1].clone();
-        let identity = Identity::new(chain, files::read_key(&key).unwrap()).unwrap();
-        let tls = ServerTls::new(&identity, ClientAuth::Off, RootCertStore::empty()).unwrap();
-        let mut settings = QuicSettings::new(QuicKeys([7; 64]));
-        change(&mut settings);
-        let clock = Clock::start();
-        let config = BrokerConfig {
-            workers,
-            limits: Limits::default(),
-            gate: Gate::default(),
-            sys_interval_s: 0,
-        };
-        let broker = Broker::new(config, Arc::new(NoStorage), Restored::default(), clock.now());
-        let policy = Arc::new(ListenerPolicy { name: "quic".into(), allow_anonymous: true });
-        let address = "127.0.0.1:0".parse().unwrap();
-        let quic = vec![QuicListener { address, policy, tls, settings }];
-        let limits = TransportLimits::default();
-        let config = ServerConfig { workers, listeners: Vec::new(), quic, limits };
-        let server = Server::start(&broker, config, clock).unwrap();
-        Site { broker, server, root }
-    }
+#[tokio::test]
+async fn a_qos2_exchange_and_an_orderly_goodbye() {
+    let site = Site::start(2, |_| {});
+    let (_sub_conn, mut sub, _) = site.client(&hello("s")).await;
+    sub.send(&subscribe("#", QoS::ExactlyOnce)).await;
+    assert_eq!(sub.next().await, Seen::Suback);
+    let leaver = Hello { id: "p", lasting: false, will: Some("will") };
+    let (connection, mut publisher, _) = site.client(&leaver).await;
+    publisher.send(&publish_at(QoS::ExactlyOnce, "t", b"2", 3)).await;
+    assert_eq!(publisher.next().await, Seen::Ack(AckKind::Pubrec, 3));
+    // Sent again, it is not a second message.
+    publisher.send(&publish_at(QoS::ExactlyOnce, "t", b"2", 3)).await;
+    assert_eq!(publisher.next().await, Seen::Ack(AckKind::Pubrec, 3));
+    publisher.send(&ack(AckKind::Pubrel, 3)).await;
+    assert_eq!(publisher.next().await, Seen::Ack(AckKind::Pubcomp, 3));
+    assert_eq!(sub.next().await, Seen::Publish { payload: b"2".to_vec(), id: 1, dup: false });
+    sub.send(&ack(AckKind::Pubrec, 1)).await;
+    assert_eq!(sub.next().await, Seen::Ack(AckKind::Pubrel, 1));
+    sub.send(&ack(AckKind::Pubcomp, 1)).await;
+    publisher.send(&disconnect()).await;
+    assert_eq!(close_code(&connection).await, 0);
+    site.last_word("t").await;
+    // And no will before it.
+    assert_eq!(sub.payload().await, b"last");
+}
 
-    fn address(&self) -> SocketAddr {
-        self.server.bound_quic()[0]
+#[tokio::test]
+async fn a_stream_for_each_message_is_answered_and_given_back() {
+    let site = Site::start(1, |quic| quic.max_streams = 8);
+    let (connection, _control, _) = site.client(&hello("c")).await;
+    for i in 1..=50u16 {
+        let mut data = timeout(PATIENCE, Pipe::open(&connection)).await.expect("no stream left");
+        data.send(&publish("t", b"x", i)).await;
+        data.out.finish().unwrap();
+        assert_eq!(data.next().await, Seen::Puback(i));
+        assert_eq!(timeout(PATIENCE, data.input.read(&mut [0])).await.unwrap(), Ok(None));
     }
-
-    /// A client's TLS and QUIC settings; tickets are remembered in them.
-    fn client_config(&self) -> ClientConfig {
-        let mut roots = rustls::RootCertStore::empty();
-        roots.add(self.root.clone()).unwrap();
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let mut tls = rustls::ClientConfig::builder_with_provider(provider)
-            .with_protocol_versions(&[&rustls::version::TLS13])
-            .unwrap()
-            .with_root_certificates(roots)
-            .with_no_client_auth();
-        tls.alpn_protocols = vec![b"mqtt".to_vec()];
-        tls.enable_early_data = true;
-        ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls).unwrap()))
+    for i in 1..=50u16 {
+        let mut data = timeout(PATIENCE, Pipe::open(&connection)).await.expect("no stream left");
+        data.send(&publish("t", b"x", i)).await;
+        data.out.reset(7u32.into()).unwrap();
+        let _ = data.input.stop(7u32.into());
     }
+}
 
-    async fn dial(&self, config: &ClientConfig) -> Connection {
-        let endpoint = Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
-        let connecting =
-            endpoint.connect_with(config.clone(), self.address(), "localhost").unwrap();
-        timeout(PATIENCE, connecting).await.unwrap().unwrap()
-    }
-
-    /// A connected client and whether the session was present.
-    async fn client(&self, hello: &Hello) -> (Connection, Pipe, bool) {
-        let connection = self.dial(&self.client_config()).await;
-        let mut control = Pipe::open(&connection).await;
-        control.send(&hello.bytes()).await;
-        let Seen::Connack(present) = control.next().await else { panic!("no CONNACK") };
-        (connection, control, present)
-    }
-
-    fn connections(&self) -> u64 {
-        self.broker.metrics().connections()
-    }
-
-    async fn eventually(&self, what: &str, done: impl Fn(&Site) -> bool) {
-        let waiting = async {
-            while !done(self) {
-                tokio::task::yield_now().await;
+#[tokio::test]
+async fn nothing_is_lost_when_the_address_changes_amid_a_burst() {
+    let site = Site::start(2, |_| {});
+    let (_sub_conn, mut sub, _) = site.client(&hello("s")).await;
+    sub.send(&subscribe("t", QoS::AtLeastOnce)).await;
+    sub.next().await;
+    let endpoint = Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
+    let config = site.client_config();
+    let connecting = endpoint.connect_with(config, site.address(), "localhost").unwrap();
+    let connection = connecting.await.unwrap();
+    let mut control = Pipe::open(&connection).await;
+    control.send(&hello("m").bytes()).await;
+    control.next().await;
+    for i in 1..=200u16 {
+        control.send(&publish("t", &i.to_be_bytes(), i)).await;
+        if i % 50 == 0 {
+            assert_eq!(control.next().await, Seen::Puback(i - 49));
+            endpoint.rebind(UdpSocket::bind("127.0.0.1:0").unwrap()).unwrap();
+            for acknowledged in i - 48..=i {
+                assert_eq!(control.next().await, Seen::Puback(acknowledged));
             }
-        };
-        timeout(PATIENCE, waiting).await.unwrap_or_else(|_| panic!("waited too long for {what}"));
-    }
-}
-
-struct Hello {
-    id: &'static str,
-    lasting: bool,
-}
-
-impl Hello {
-    fn bytes(&self) -> Vec<u8> {
-        let mut properties = PropertyBuf::new();
-        if self.lasting {
-            properties.push(Property::SessionExpiryInterval(600));
-        }
-        encode(&Packet::Connect(Connect {
-            version: Version::V5,
-            clean_start: !self.lasting,
-            keep_alive_s: 0,
-            client_id: self.id,
-            properties: properties.as_properties(),
-            will: None,
-            username: None,
-            password: None,
-        }))
-    }
-}
-
-fn hello(id: &'static str) -> Hello {
-    Hello { id, lasting: false }
-}
-
-fn encode(packet: &Packet<'_>) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    packet.encode(Version::V5, &mut bytes);
-    bytes
-}
-
-fn subscribe(filter: &str, qos: QoS) -> Vec<u8> {
-    let mut list = Vec::new();
-    let options = SubscribeOptions { qos, ..SubscribeOptions::default() };
-    FilterList::encode_one(&mut list, filter, Some(options));
-    encode(&Packet::Subscribe(Subscribe {
-        packet_id: PacketId::FIRST,
-        properties: Properties::NONE,
-        filters: FilterList::from_encoded(&list, true, Version::V5).unwrap(),
-    }))
-}
-
-fn publish(topic: &str, payload: &[u8], id: u16) -> Vec<u8> {
-    let packet_id = PacketId::new(id);
-    let qos = if packet_id.is_some() { QoS::AtLeastOnce } else { QoS::AtMostOnce };
-    let properties = Properties::NONE;
-    let publish = Publish { dup: false, qos, retain: false, topic, packet_id, properties, payload };
-    encode(&Packet::Publish(publish))
-}
-
-fn puback(id: u16) -> Vec<u8> {
-    let packet_id = PacketId::new(id).unwrap();
-    let (reason, properties) = (ReasonCode::Success, Properties::NONE);
-    encode(&Packet::Ack(AckKind::Puback, Ack { packet_id, reason, properties }))
-}
-
-#[derive(Debug, PartialEq, Eq)]
-enum Seen {
-    Connack(bool),
-    Publish { payload: Vec<u8>, id: u16, dup: bool },
-    Puback(u16),
-    Suback,
-    Disconnect(ReasonCode),
-}
-
-/// One bidirectional stream that carries packets.
-struct Pipe {
-    out: SendStream,
-    input: RecvStream,
-    buffer: Vec<u8>,
-}
-
-impl Pipe {
-    async fn open(connection: &Connection) -> Pipe {
-        let (out, input) = connection.open_bi().await.unwrap();
-        Pipe { out, input, buffer: Vec::new() }
-    }
-
-    async fn send(&mut self, bytes: &[u8]) {
-        self.out.write_all(bytes).await.unwrap();
-    }
-
-    async fn next(&mut self) -> Seen {
-        timeout(PATIENCE, self.read()).await.expect("nothing came")
-    }
-
-    async fn read(&mut self) -> Seen {
-        loop {
-            if let Some(frame) = peek_frame(&self.buffer, usize::MAX).unwrap() {
-                let seen = match decode(&frame, Version::V5).unwrap() {
-                    Packet::Connack(connack) => Seen::Connack(connack.session_present),
-                    Packet::Publish(publish) => Seen::Publish {
-                        payload: publish.payload.to_vec(),
-                        id: publish.packet_id.map_or(0, PacketId::get),
-                        dup: publish.dup,
-                    },
-                    Packet::Ack(AckKind::Puback, ack) => Seen::Puback(ack.packet_id.get()),
-                    Packet::Suback(_) => Seen::Suback,
-                    Packet::Disconnect(disconnect) => Seen::Disconnect(disconnect.reason),
-                    other => panic!("unexpected {}", other.name()),
-                };
-                let length = packet_len(&self.buffer, usize::MAX).unwrap().unwrap().total;
-                self.buffer.drain(..length);
-                return seen;
-            }
-            let mut piece = [0; 4096];
-            let length = self.input.read(&mut piece).await.unwrap().expect("stream ended");
-            self.buffer.extend_from_slice(&piece[..length]);
         }
     }
-
-    async fn payload(&mut self) -> Vec<u8> {
-        match self.next().await {
-            Seen::Publish { payload, .. } => payload,
-            other => panic!("expected a message, saw {other:?}"),
-        }
+    for i in 1..=200u16 {
+        assert_eq!(sub.payload().await, i.to_be_bytes());
     }
+    assert!(site.broker.metrics().sum(|shard| &shard.quic_migrations) >= 1);
 }
 
 #[tokio::test]
@@ -244,7 +108,7 @@ async fn messages_pass_and_a_bad_packet_is_answered_before_the_close() {
     assert_eq!(sub.next().await, Seen::Publish { payload: b"one".to_vec(), id: 1, dup: false });
     publisher.send(&[0x36, 0x05, 0, 1, b'a', 0, 1]).await;
     assert_eq!(publisher.next().await, Seen::Disconnect(ReasonCode::MalformedPacket));
-    timeout(PATIENCE, pub_conn.closed()).await.unwrap();
+    assert_eq!(close_code(&pub_conn).await, 0x81);
     sub.send(&puback(1)).await;
 }
 
@@ -285,7 +149,7 @@ async fn data_streams_carry_their_own_acknowledgements_and_deliveries() {
 #[tokio::test]
 async fn a_named_flow_survives_its_connection() {
     let site = Site::start(2, |_| {});
-    let lasting = Hello { id: "c", lasting: true };
+    let lasting = Hello { id: "c", lasting: true, will: None };
     let flags = FlowFlags(FlowFlags::PERSISTENT_QOS | FlowFlags::PERSISTENT_SUBSCRIPTIONS);
     let mut header = Vec::new();
     let flow = DataFlow { id: 4, expiry_s: 600, flags };

@@ -475,7 +475,8 @@ impl QuicConn {
             sent_packets: path.sent_packets,
             lost_packets: path.lost_packets,
             migrations: self.migrations,
-            early_data: self.inner.accepted_0rtt(),
+            // Not `accepted_0rtt`, which is for clients: a server has keys only if it accepts.
+            early_data: self.inner.has_0rtt(),
         }
     }
 }

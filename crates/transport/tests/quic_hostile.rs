@@ -1,0 +1,171 @@
+//! QUIC clients that mean harm or have bad luck: replayed first flights, stalled handshakes,
+//! readers that do not read, clients that vanish.
+#![allow(clippy::unwrap_used)]
+
+mod quic_site;
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use fulmar_mqtt::QoS;
+use fulmar_transport::RetryPolicy;
+use quic_site::*;
+use quinn::{ClientConfig, Endpoint};
+use tokio::net::UdpSocket;
+use tokio::time::timeout;
+
+/// Connects once, so that the configuration holds a ticket.
+async fn collect_ticket(site: &Site, config: &ClientConfig) {
+    let (connection, mut control, _) = site.client_with(config, &hello("e")).await;
+    control.send(&disconnect()).await;
+    timeout(PATIENCE, connection.closed()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_recorded_first_flight_works_once() {
+    let site = Site::start(2, |_| {});
+    let config = site.client_config();
+    collect_ticket(&site, &config).await;
+    let (_sub_conn, mut sub, _) = site.client(&hello("s")).await;
+    sub.send(&subscribe("early", QoS::AtMostOnce)).await;
+    sub.next().await;
+    let received = || site.broker.metrics().sum(|shard| &shard.messages_received);
+
+    let relay = Relay::start(site.address()).await;
+    let endpoint = Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
+    let connecting = endpoint.connect_with(config, relay.address, "localhost").unwrap();
+    let Ok((connection, accepted)) = connecting.into_0rtt() else { panic!("no ticket kept") };
+    let mut control = Pipe::open(&connection).await;
+    control.send(&[hello("e").bytes(), publish("early", b"!", 0)].concat()).await;
+    assert!(timeout(PATIENCE, accepted).await.unwrap(), "early data was refused");
+    assert_eq!(control.next().await, Seen::Connack(false));
+    assert_eq!(sub.payload().await, b"!");
+    assert_eq!(received(), 1);
+    let flight = relay.recorded.lock().unwrap().clone();
+    connection.close(0u32.into(), b"");
+    site.eventually("the first connection to go", |site| site.connections() == 1).await;
+
+    // Sent again until the server has forgotten the connection and begins another: it answers with
+    // an Initial packet then.
+    let thief = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let replaying = async {
+        let mut buffer = [0; 2048];
+        loop {
+            for datagram in &flight {
+                thief.send_to(datagram, site.address()).await.unwrap();
+            }
+            let answer = timeout(Duration::from_millis(50), thief.recv(&mut buffer)).await;
+            if answer.is_ok() && buffer[0] & 0xF0 == 0xC0 {
+                return;
+            }
+        }
+    };
+    timeout(PATIENCE, replaying).await.expect("the server never answered the replay");
+    site.last_word("early").await;
+    assert_eq!(sub.payload().await, b"last");
+    assert_eq!(received(), 2);
+    let early = || site.broker.metrics().sum(|shard| &shard.quic_early_accepted);
+    assert_eq!(early(), 1);
+}
+
+#[tokio::test]
+async fn a_restarted_server_refuses_early_data_and_acts_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let before = Site::start_in(&dir, 1, |_| {});
+    let config = before.client_config();
+    collect_ticket(&before, &config).await;
+    drop(before);
+    let site = Site::start_in(&dir, 1, |_| {});
+    let (_sub_conn, mut sub, _) = site.client(&hello("s")).await;
+    sub.send(&subscribe("early", QoS::AtMostOnce)).await;
+    sub.next().await;
+    let endpoint = Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
+    let connecting = endpoint.connect_with(config, site.address(), "localhost").unwrap();
+    let Ok((connection, accepted)) = connecting.into_0rtt() else { panic!("no ticket kept") };
+    let flight = [hello("e").bytes(), publish("early", b"!", 0)].concat();
+    let mut early = Pipe::open(&connection).await;
+    early.send(&flight).await;
+    assert!(!timeout(PATIENCE, accepted).await.unwrap(), "a lost ticket was accepted");
+    // What was said early is lost, as the client now knows.
+    let mut control = Pipe::open(&connection).await;
+    control.send(&flight).await;
+    assert_eq!(control.next().await, Seen::Connack(false));
+    assert_eq!(sub.payload().await, b"!");
+    site.last_word("early").await;
+    assert_eq!(sub.payload().await, b"last");
+}
+
+#[tokio::test]
+async fn stalled_handshakes_give_their_places_back() {
+    const STALLED: usize = 10;
+    let site = Site::start(1, |quic| {
+        quic.handshake_timeout = Duration::from_secs(1);
+        quic.retry = RetryPolicy::Never;
+        quic.max_handshakes = STALLED;
+    });
+    // First packets of clients that believe the server is here, passed on by a thief.
+    let endpoint = Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
+    let mut buffer = [0; 2048];
+    for _ in 0..STALLED {
+        let here = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let thief = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let address = here.local_addr().unwrap();
+        let connecting = endpoint.connect_with(site.client_config(), address, "localhost").unwrap();
+        let length = timeout(PATIENCE, here.recv(&mut buffer)).await.unwrap().unwrap();
+        thief.send_to(&buffer[..length], site.address()).await.unwrap();
+        timeout(PATIENCE, thief.recv(&mut buffer)).await.expect("not answered").unwrap();
+        drop(connecting);
+    }
+    let (_connection, mut control, _) = site.client(&hello("c")).await;
+    control.send(&subscribe("t", QoS::AtMostOnce)).await;
+    assert_eq!(control.next().await, Seen::Suback);
+}
+
+#[tokio::test]
+async fn a_vanished_clients_will_is_published() {
+    let site = Site::start(2, |quic| quic.idle_timeout = Duration::from_secs(1));
+    let (_sub_conn, mut sub, _) =
+        site.client_with(&site.patient_config(64 * 1024), &hello("s")).await;
+    sub.send(&subscribe("will", QoS::AtMostOnce)).await;
+    sub.next().await;
+    let relay = Relay::start(site.address()).await;
+    let endpoint = Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
+    let config = site.patient_config(64 * 1024);
+    let connecting = endpoint.connect_with(config, relay.address, "localhost").unwrap();
+    let connection = timeout(PATIENCE, connecting).await.unwrap().unwrap();
+    let mut control = Pipe::open(&connection).await;
+    control.send(&Hello { id: "v", lasting: false, will: Some("will") }.bytes()).await;
+    control.next().await;
+    assert_eq!(site.connections(), 2);
+    relay.passing.store(false, Ordering::SeqCst);
+    assert_eq!(sub.payload().await, b"gone");
+    site.eventually("the vanished client to be forgotten", |site| site.connections() == 1).await;
+}
+
+#[tokio::test]
+async fn a_reader_that_does_not_read_holds_little() {
+    const MESSAGES: u32 = 8000;
+    let site = Site::start(2, |_| {});
+    let config = site.patient_config(64 * 1024);
+    let (_slow_conn, mut slow, _) = site.client_with(&config, &hello("slow")).await;
+    slow.send(&subscribe("t", QoS::AtMostOnce)).await;
+    slow.next().await;
+    let (_conn, mut publisher, _) = site.client(&hello("p")).await;
+    let mut payload = [0; 1024];
+    for i in 0..MESSAGES {
+        payload[..4].copy_from_slice(&i.to_be_bytes());
+        publisher.send(&publish("t", &payload, 0)).await;
+    }
+    publisher.send(&publish("other", b"", 1)).await;
+    assert_eq!(publisher.next().await, Seen::Puback(1));
+    site.eventually("messages to be dropped for the slow reader", |site| {
+        site.broker.metrics().sum(|shard| &shard.messages_dropped_qos0) > u64::from(MESSAGES) / 2
+    })
+    .await;
+    // The client's window, quinn's and the outbox: far from the 8 MiB that were published.
+    let handed_out = site.broker.metrics().sum(|shard| &shard.bytes_sent);
+    assert!(handed_out < 2 * 1024 * 1024, "{handed_out} bytes are on their way");
+    for i in 0..20u32 {
+        assert_eq!(slow.payload().await[..4], i.to_be_bytes());
+    }
+}

@@ -1,0 +1,334 @@
+//! A broker with a QUIC port on loopback, and what a client of it needs: quinn for the transport,
+//! `fulmar-mqtt` for the packets, and a relay that records datagrams or stops passing them on.
+#![allow(clippy::unwrap_used, dead_code, unreachable_pub)]
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use fulmar_broker::auth::Gate;
+use fulmar_broker::storage::{NoStorage, Restored};
+use fulmar_broker::{Broker, BrokerConfig, Limits, ListenerPolicy};
+use fulmar_certs::authority::Authority;
+use fulmar_certs::files;
+use fulmar_mqtt::ack::AckKind;
+use fulmar_mqtt::codec::{decode, packet_len, peek_frame};
+use fulmar_mqtt::packet::{
+    Ack, Connect, Disconnect, FilterList, LastWill, Publish, Subscribe, SubscribeOptions,
+};
+use fulmar_mqtt::{Packet, PacketId, Properties, Property, PropertyBuf, QoS, ReasonCode, Version};
+use fulmar_transport::tls::{ClientAuth, Identity, RootCertStore, ServerTls};
+use fulmar_transport::{
+    Clock, QuicKeys, QuicListener, QuicSettings, Server, ServerConfig, TransportLimits,
+};
+use quinn::crypto::rustls::QuicClientConfig;
+use quinn::{ClientConfig, Connection, Endpoint, RecvStream, SendStream, TransportConfig};
+use rustls_pki_types::CertificateDer;
+use tokio::net::UdpSocket;
+use tokio::time::timeout;
+
+/// Longest time anything here may take.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+pub struct Site {
+    pub broker: Arc<Broker>,
+    pub server: Server,
+    pub root: CertificateDer<'static>,
+}
+
+impl Site {
+    pub fn start(workers: usize, change: impl FnOnce(&mut QuicSettings)) -> Site {
+        Site::start_in(&tempfile::tempdir().unwrap(), workers, change)
+    }
+
+    /// With the certificates in `dir`, which a restarted server has too.
+    pub fn start_in(
+        dir: &tempfile::TempDir,
+        workers: usize,
+        change: impl FnOnce(&mut QuicSettings),
+    ) -> Site {
+        let authority = Authority::open(dir.path()).unwrap();
+        let (chain, key) = authority.server_files(&["localhost".to_owned()]).unwrap();
+        let chain = files::read_chain(&chain).unwrap();
+        let root = chain[1].clone();
+        let identity = Identity::new(chain, files::read_key(&key).unwrap()).unwrap();
+        let tls = ServerTls::new(&identity, ClientAuth::Off, RootCertStore::empty()).unwrap();
+        let mut settings = QuicSettings::new(QuicKeys([7; 64]));
+        change(&mut settings);
+        let clock = Clock::start();
+        let config = BrokerConfig {
+            workers,
+            limits: Limits::default(),
+            gate: Gate::default(),
+            sys_interval_s: 0,
+        };
+        let broker = Broker::new(config, Arc::new(NoStorage), Restored::default(), clock.now());
+        let policy = Arc::new(ListenerPolicy { name: "quic".into(), allow_anonymous: true });
+        let address = "127.0.0.1:0".parse().unwrap();
+        let quic = vec![QuicListener { address, policy, tls, settings }];
+        let limits = TransportLimits::default();
+        let config = ServerConfig { workers, listeners: Vec::new(), quic, limits };
+        let server = Server::start(&broker, config, clock).unwrap();
+        Site { broker, server, root }
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.server.bound_quic()[0]
+    }
+
+    /// A client's TLS and QUIC settings; tickets are remembered in them.
+    pub fn client_config(&self) -> ClientConfig {
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add(self.root.clone()).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let mut tls = rustls::ClientConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        tls.alpn_protocols = vec![b"mqtt".to_vec()];
+        tls.enable_early_data = true;
+        ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls).unwrap()))
+    }
+
+    /// The same with a transport that is kept alive and takes at most `window` unread bytes.
+    pub fn patient_config(&self, window: u32) -> ClientConfig {
+        let mut transport = TransportConfig::default();
+        transport.keep_alive_interval(Some(Duration::from_millis(200)));
+        transport.stream_receive_window(window.into());
+        let mut config = self.client_config();
+        config.transport_config(Arc::new(transport));
+        config
+    }
+
+    pub async fn dial(&self, config: &ClientConfig) -> Connection {
+        let endpoint = Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
+        let connecting =
+            endpoint.connect_with(config.clone(), self.address(), "localhost").unwrap();
+        timeout(PATIENCE, connecting).await.unwrap().unwrap()
+    }
+
+    /// A connected client and whether the session was present.
+    pub async fn client(&self, hello: &Hello) -> (Connection, Pipe, bool) {
+        self.client_with(&self.client_config(), hello).await
+    }
+
+    pub async fn client_with(
+        &self,
+        config: &ClientConfig,
+        hello: &Hello,
+    ) -> (Connection, Pipe, bool) {
+        let connection = self.dial(config).await;
+        let mut control = Pipe::open(&connection).await;
+        control.send(&hello.bytes()).await;
+        let Seen::Connack(present) = control.next().await else { panic!("no CONNACK") };
+        (connection, control, present)
+    }
+
+    pub fn connections(&self) -> u64 {
+        self.broker.metrics().connections()
+    }
+
+    pub async fn eventually(&self, what: &str, done: impl Fn(&Site) -> bool) {
+        let waiting = async {
+            while !done(self) {
+                tokio::task::yield_now().await;
+            }
+        };
+        timeout(PATIENCE, waiting).await.unwrap_or_else(|_| panic!("waited too long for {what}"));
+    }
+
+    /// A new client says one last thing, so that who hears it knows nothing came before.
+    pub async fn last_word(&self, topic: &str) {
+        let (_connection, mut control, _) = self.client(&hello("last")).await;
+        control.send(&publish(topic, b"last", 1)).await;
+        assert_eq!(control.next().await, Seen::Puback(1));
+    }
+}
+
+pub struct Hello {
+    pub id: &'static str,
+    pub lasting: bool,
+    pub will: Option<&'static str>,
+}
+
+impl Hello {
+    pub fn bytes(&self) -> Vec<u8> {
+        let mut properties = PropertyBuf::new();
+        if self.lasting {
+            properties.push(Property::SessionExpiryInterval(600));
+        }
+        encode(&Packet::Connect(Connect {
+            version: Version::V5,
+            clean_start: !self.lasting,
+            keep_alive_s: 0,
+            client_id: self.id,
+            properties: properties.as_properties(),
+            will: self.will.map(|topic| LastWill {
+                topic,
+                payload: b"gone",
+                qos: QoS::AtMostOnce,
+                retain: false,
+                properties: Properties::NONE,
+            }),
+            username: None,
+            password: None,
+        }))
+    }
+}
+
+pub fn hello(id: &'static str) -> Hello {
+    Hello { id, lasting: false, will: None }
+}
+
+pub fn encode(packet: &Packet<'_>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    packet.encode(Version::V5, &mut bytes);
+    bytes
+}
+
+pub fn subscribe(filter: &str, qos: QoS) -> Vec<u8> {
+    let mut list = Vec::new();
+    let options = SubscribeOptions { qos, ..SubscribeOptions::default() };
+    FilterList::encode_one(&mut list, filter, Some(options));
+    encode(&Packet::Subscribe(Subscribe {
+        packet_id: PacketId::FIRST,
+        properties: Properties::NONE,
+        filters: FilterList::from_encoded(&list, true, Version::V5).unwrap(),
+    }))
+}
+
+pub fn publish(topic: &str, payload: &[u8], id: u16) -> Vec<u8> {
+    let qos = if id == 0 { QoS::AtMostOnce } else { QoS::AtLeastOnce };
+    publish_at(qos, topic, payload, id)
+}
+
+pub fn publish_at(qos: QoS, topic: &str, payload: &[u8], id: u16) -> Vec<u8> {
+    let packet_id = PacketId::new(id);
+    let properties = Properties::NONE;
+    let publish = Publish { dup: false, qos, retain: false, topic, packet_id, properties, payload };
+    encode(&Packet::Publish(publish))
+}
+
+pub fn puback(id: u16) -> Vec<u8> {
+    ack(AckKind::Puback, id)
+}
+
+pub fn disconnect() -> Vec<u8> {
+    let reason = ReasonCode::Success;
+    encode(&Packet::Disconnect(Disconnect { reason, properties: Properties::NONE }))
+}
+
+pub fn ack(kind: AckKind, id: u16) -> Vec<u8> {
+    let packet_id = PacketId::new(id).unwrap();
+    let (reason, properties) = (ReasonCode::Success, Properties::NONE);
+    encode(&Packet::Ack(kind, Ack { packet_id, reason, properties }))
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub enum Seen {
+    Connack(bool),
+    Publish { payload: Vec<u8>, id: u16, dup: bool },
+    Puback(u16),
+    Ack(AckKind, u16),
+    Suback,
+    Disconnect(ReasonCode),
+}
+
+/// One bidirectional stream that carries packets.
+pub struct Pipe {
+    pub out: SendStream,
+    pub input: RecvStream,
+    buffer: Vec<u8>,
+}
+
+impl Pipe {
+    pub async fn open(connection: &Connection) -> Pipe {
+        let (out, input) = connection.open_bi().await.unwrap();
+        Pipe { out, input, buffer: Vec::new() }
+    }
+
+    pub async fn send(&mut self, bytes: &[u8]) {
+        self.out.write_all(bytes).await.unwrap();
+    }
+
+    pub async fn next(&mut self) -> Seen {
+        timeout(PATIENCE, self.read()).await.expect("nothing came")
+    }
+
+    pub async fn read(&mut self) -> Seen {
+        loop {
+            if let Some(frame) = peek_frame(&self.buffer, usize::MAX).unwrap() {
+                let seen = match decode(&frame, Version::V5).unwrap() {
+                    Packet::Connack(connack) => Seen::Connack(connack.session_present),
+                    Packet::Publish(publish) => Seen::Publish {
+                        payload: publish.payload.to_vec(),
+                        id: publish.packet_id.map_or(0, PacketId::get),
+                        dup: publish.dup,
+                    },
+                    Packet::Ack(AckKind::Puback, ack) => Seen::Puback(ack.packet_id.get()),
+                    Packet::Ack(kind, ack) => Seen::Ack(kind, ack.packet_id.get()),
+                    Packet::Suback(_) => Seen::Suback,
+                    Packet::Disconnect(disconnect) => Seen::Disconnect(disconnect.reason),
+                    other => panic!("unexpected {}", other.name()),
+                };
+                let length = packet_len(&self.buffer, usize::MAX).unwrap().unwrap().total;
+                self.buffer.drain(..length);
+                return seen;
+            }
+            let mut piece = [0; 4096];
+            let length = self.input.read(&mut piece).await.unwrap().expect("stream ended");
+            self.buffer.extend_from_slice(&piece[..length]);
+        }
+    }
+
+    pub async fn payload(&mut self) -> Vec<u8> {
+        match self.next().await {
+            Seen::Publish { payload, .. } => payload,
+            other => panic!("expected a message, saw {other:?}"),
+        }
+    }
+}
+
+/// Passes datagrams between one client and the server, until told to stop, and keeps the client's.
+pub struct Relay {
+    pub address: SocketAddr,
+    pub passing: Arc<AtomicBool>,
+    pub recorded: Arc<Mutex<Vec<Vec<u8>>>>,
+}
+
+impl Relay {
+    pub async fn start(server: SocketAddr) -> Relay {
+        let near = Arc::new(UdpSocket::bind("127.0.0.1:0").await.unwrap());
+        let far = Arc::new(UdpSocket::bind("127.0.0.1:0").await.unwrap());
+        far.connect(server).await.unwrap();
+        let address = near.local_addr().unwrap();
+        let relay =
+            Relay { address, passing: Arc::new(AtomicBool::new(true)), recorded: Arc::default() };
+        let client = Arc::new(Mutex::new(address));
+        let (passing, recorded) = (Arc::clone(&relay.passing), Arc::clone(&relay.recorded));
+        let (from, to, remember) = (Arc::clone(&near), Arc::clone(&far), Arc::clone(&client));
+        tokio::spawn(async move {
+            let mut buffer = [0; 2048];
+            while let Ok((length, sender)) = from.recv_from(&mut buffer).await {
+                *remember.lock().unwrap() = sender;
+                recorded.lock().unwrap().push(buffer[..length].to_vec());
+                if passing.load(Ordering::SeqCst) {
+                    to.send(&buffer[..length]).await.unwrap();
+                }
+            }
+        });
+        let passing = Arc::clone(&relay.passing);
+        tokio::spawn(async move {
+            let mut buffer = [0; 2048];
+            while let Ok(length) = far.recv(&mut buffer).await {
+                let to = *client.lock().unwrap();
+                if passing.load(Ordering::SeqCst) {
+                    near.send_to(&buffer[..length], to).await.unwrap();
+                }
+            }
+        });
+        relay
+    }
+}
