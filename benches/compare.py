@@ -6,6 +6,10 @@ plain; QUIC is always encrypted, so its rows compare only with each other. Round
 (A B C, A B C, ...) so that a busy neighbour disturbs all alike. The load comes from `fulmar bench`,
 which knows nothing of the broker it talks to.
 
+Read ratios, not absolute figures, and distrust a run on a busy machine: a broker that waits for a
+core finds more work at once when it gets it, which flatters those that batch. The load average
+before the cells is printed for that reason.
+
 Prints a Markdown table of medians with their spread and the ratio to mosquitto, and writes it with
 every single figure as JSON to bench-results/. Standard library only.
 """
@@ -347,11 +351,14 @@ def main():
     if not reports:
         sys.exit("compare: nothing was measured")
     versions = {broker.name: broker.version() for broker in brokers}
+    loads = [report["load_before"] for runs in reports.values() for report in runs]
     text = "\n".join(
         [
             f"{about['cpu']}, {about['cores']} cores, Linux {about['kernel']}, {about['time']};"
             f" {rounds} rounds of {seconds} s, 64 B payload, loopback, no persistence; medians.",
-            "TCP is plain, QUIC encrypted. ‡: the generator used more CPU than the broker.",
+            "TCP is plain, QUIC encrypted. ‡: the generator used more CPU than the broker."
+            f" Load average before the cells: median {statistics.median(loads):.1f},"
+            f" {max(loads):.1f} at most.",
             ", ".join(versions.values()),
             "",
             table(reports, [broker.name for broker in brokers]),

@@ -28,6 +28,7 @@ use clap::Subcommand;
 use fulmar_mqtt::QoS;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+use crate::exit::Usage;
 use load::Load;
 use plan::{Plan, Scenario};
 use process::Processes;
@@ -177,10 +178,10 @@ impl Common {
             _ => 256,
         });
         if self.streams > 1 && !self.url.starts_with("quic://") {
-            bail!("--streams is for quic:// only");
+            bail!(Usage("--streams is for quic:// only".to_owned()));
         }
         if self.burst > window {
-            bail!("--window {window} is smaller than --burst {}", self.burst);
+            bail!(Usage(format!("--window {window} is smaller than --burst {}", self.burst)));
         }
         Ok(Plan {
             scenario,
@@ -235,7 +236,9 @@ fn driver(common: &Common) -> anyhow::Result<Box<dyn Driver>> {
             let tls = trust::tls(common.cafile.as_deref(), common.insecure)?;
             Ok(Box::new(quic::Quic::new(broker, host(rest).to_owned(), tls)?))
         }
-        _ => bail!("{url}: the load generator speaks mqtt://HOST:PORT and quic://HOST:PORT"),
+        _ => bail!(Usage(format!(
+            "{url}: the load generator speaks mqtt://HOST:PORT and quic://HOST:PORT"
+        ))),
     }
 }
 

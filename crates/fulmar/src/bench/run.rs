@@ -152,8 +152,12 @@ impl Run<'_> {
         loop {
             let missing =
                 (self.load.totals.published * receivers).saturating_sub(self.load.totals.delivered);
-            if missing == 0 || Instant::now() >= end || self.stopped() {
+            if missing == 0 || Instant::now() >= end {
                 return Ok(missing);
+            }
+            // What was still under way is not lost; only what had been given up on before.
+            if self.stopped() {
+                return Ok(self.load.totals.lost);
             }
             self.cycle(end)?;
         }

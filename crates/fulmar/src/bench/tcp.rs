@@ -68,9 +68,14 @@ impl Tcp {
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(failed(connection, error)),
+                Err(error) => return Err(self.failed(connection, error)),
             }
         }
+    }
+
+    fn failed(&self, connection: usize, error: io::Error) -> anyhow::Error {
+        let context = format!("connection {} to {}", connection + 1, self.broker);
+        anyhow::Error::new(error).context(context)
     }
 
     fn handle(&mut self, load: &mut Load, event: &Event) -> anyhow::Result<()> {
@@ -91,10 +96,6 @@ impl Tcp {
 fn in_progress(error: &io::Error) -> bool {
     error.kind() == ErrorKind::WouldBlock
         || error.raw_os_error() == Some(rustix::io::Errno::INPROGRESS.raw_os_error())
-}
-
-fn failed(connection: usize, error: io::Error) -> anyhow::Error {
-    anyhow::Error::new(error).context(format!("connection {}", connection + 1))
 }
 
 impl Driver for Tcp {
@@ -129,7 +130,7 @@ impl Driver for Tcp {
                     return Ok(());
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(failed(lane, error)),
+                Err(error) => return Err(self.failed(lane, error)),
             }
         }
     }

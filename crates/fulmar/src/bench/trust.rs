@@ -13,6 +13,8 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 
+use crate::exit::Usage;
+
 /// TLS 1.3 for QUIC with ALPN `mqtt`.
 ///
 /// # Errors
@@ -27,7 +29,9 @@ pub(super) fn tls(cafile: Option<&Path>, insecure: bool) -> anyhow::Result<Clien
             .with_custom_certificate_verifier(Arc::new(AnyCertificate(provider)))
             .with_no_client_auth(),
         Some(file) => builder.with_root_certificates(roots(file)?).with_no_client_auth(),
-        None => bail!("quic:// needs --cafile FILE, or --insecure to believe any certificate"),
+        None => bail!(Usage(
+            "quic:// needs --cafile FILE, or --insecure to believe any certificate".to_owned()
+        )),
     };
     config.alpn_protocols = vec![b"mqtt".to_vec()];
     Ok(config)
