@@ -10,8 +10,8 @@ Read ratios, not absolute figures, and distrust a run on a busy machine: a broke
 core finds more work at once when it gets it, which flatters those that batch. The load average
 before the cells is printed for that reason.
 
-Prints a Markdown table of medians with their spread and the ratio to mosquitto, and writes it with
-every single figure as JSON to bench-results/. Standard library only.
+Prints a Markdown table of medians with their spread and the ratio to mosquitto (QUIC: to RMQTT),
+and writes it with every single figure as JSON to bench-results/. Standard library only.
 """
 
 import argparse
@@ -32,7 +32,8 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 START_LIMIT_S = 20
 STOP_LIMIT_S = 10
-BASELINE = "mosquitto"
+# The peer that ratios refer to, by transport.
+BASELINES = {"tcp": "mosquitto", "quic": "rmqtt"}
 
 # name: (arguments of fulmar bench, figure, unit, decimals, whether more is better)
 SCENARIOS = {
@@ -242,12 +243,12 @@ def table(reports, names):
     """Markdown rows; one per transport, scenario and broker."""
     rows = [
         "| transport, scenario | broker | msg per broker CPU-s or KiB per connection (range)"
-        " | × mosquitto over TCP | msg/s | p50 / p99 ms | RSS MiB | generator CPU / broker CPU |",
+        " | × mosquitto (QUIC: × rmqtt) | msg/s | p50 / p99 ms | RSS MiB | generator CPU / broker CPU |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for (transport, scenario), group in grouped(reports).items():
         _, figure, unit, decimals, more_is_better = SCENARIOS[scenario]
-        base = reports.get(("tcp", scenario, BASELINE))
+        base = group.get(BASELINES[transport])
         base = statistics.median(report[figure] for report in base) if base else None
         for name in (name for name in names if name in group):
             runs = group[name]
@@ -256,8 +257,9 @@ def table(reports, names):
             ratio = "-"
             if base and middle > 0:
                 ratio = f"{middle / base if more_is_better else base / middle:.2f}"
-            spread = f"{min(values):,.{decimals}f} to {max(values):,.{decimals}f}"
-            cells = [f"{transport} {scenario}", name, f"{middle:,.{decimals}f} {unit} ({spread})"]
+            spread = f" ({min(values):,.{decimals}f} to {max(values):,.{decimals}f})"
+            figure_cell = f"{middle:,.{decimals}f} {unit}" + (spread if len(values) > 1 else "")
+            cells = [f"{transport} {scenario}", name, figure_cell]
             rows.append("| " + " | ".join([*cells, ratio, *details(runs)]) + " |")
     return "\n".join(rows)
 
