@@ -271,3 +271,14 @@ async fn idlers_and_garbage_disturb_nobody() {
     assert_eq!(control.payload().await, b"x");
     timeout(PATIENCE, idler.closed()).await.expect("the idler is closed");
 }
+
+#[tokio::test]
+async fn a_draining_server_says_so_and_does_not_wait_for_nothing() {
+    let site = Site::start(2, |_| {});
+    let (connection, mut control, _) = site.client(&hello("c")).await;
+    let patience = Duration::from_secs(60);
+    let draining = tokio::task::spawn_blocking(move || site.server.drain(patience));
+    assert_eq!(control.next().await, Seen::Disconnect(ReasonCode::ServerShuttingDown));
+    assert_eq!(close_code(&connection).await, 0x8B);
+    timeout(PATIENCE, draining).await.expect("drained at once").unwrap();
+}
