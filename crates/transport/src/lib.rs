@@ -20,6 +20,7 @@ mod secure;
 mod server;
 mod stream;
 mod tail;
+pub mod tickets;
 mod timer;
 pub mod tls;
 mod worker;
