@@ -7,7 +7,8 @@
 //!
 //! Read in this order: `server` (threads), `listen` (binding), `worker` (the loop), `stream` (a
 //! connection), `layers` (TLS in `secure`, WebSocket in `ws`), `tail` (incomplete packets); and beside
-//! them `quic`, which has its own kind of connection.
+//! them `quic`, which has its own kind of connection, and `tls` with `tickets`, what all of them
+//! show and demand in handshakes and how early data stays single-use.
 #![warn(missing_docs)]
 
 mod clock;

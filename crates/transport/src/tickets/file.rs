@@ -6,7 +6,7 @@
 //!
 //! - The process died, the machine ran on: what was written is in the kernel's cache, and the
 //!   next process reads it. The store carries the kernel's boot ID to tell this case.
-//! - The broker stopped in order: [`Store::close`] has fsynced the store and then written so into
+//! - The broker stopped in order: `Store::close` has fsynced the store and then written so into
 //!   the file beside it, which the next opening empties, durably, before anything else. That
 //!   file is also the lock that keeps a second process out from before the one to after the other.
 //! - Otherwise the machine went down under a running broker: the disk may hold any older state,
@@ -176,7 +176,7 @@ fn create_tables(connection: &Connection) -> SqlResult<()> {
          ) STRICT;
          CREATE TABLE IF NOT EXISTS ticket (
              number INTEGER PRIMARY KEY,          -- in the order of issue
-             id BLOB NOT NULL UNIQUE,             -- SHA-256 of scope and ticket
+             id BLOB NOT NULL UNIQUE,             -- a digest of the ticket
              born INTEGER NOT NULL,               -- s since the Unix epoch
              session BLOB NOT NULL
          ) STRICT;",

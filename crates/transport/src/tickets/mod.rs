@@ -3,7 +3,7 @@
 //! rustls takes the ticket out of this store before it accepts the early data that came with it
 //! (RFC 8446 section 8.1, single-use tickets), so a recorded first flight fails a second time as
 //! long as a taken ticket stays taken, whatever happens to the process or the machine. How that
-//! is had without an fsync in the handshake is told in [`file`]. Tickets are bounded in number,
+//! is had without an fsync in the handshake is told in `file`. Tickets are bounded in number,
 //! size and age. There is no thread: a put or a take is one small SQLite transaction (measured 15
 //! to 30 µs beside the 350 µs of a handshake), done where it is asked for.
 //!
@@ -19,7 +19,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
-use ring::digest;
 use rusqlite::{ErrorCode, params};
 use rustls::server::StoresServerSessions;
 use rustls::time_provider::{DefaultTimeProvider, TimeProvider};
@@ -98,7 +97,7 @@ struct Counters {
     failed: AtomicU64,
 }
 
-/// The store. Shared by all workers; configurations see it through [`Tickets::scoped`].
+/// The store, shared by all workers.
 #[derive(Debug)]
 pub struct Tickets {
     /// `None` once closed.
@@ -159,14 +158,6 @@ impl Tickets {
         Tickets { table, path, max, clock, counters: Counters::default() }
     }
 
-    /// A view for one TLS configuration. A ticket is found only through the scope it was issued
-    /// through, so `scope` must tell apart what a full handshake would demand of the client:
-    /// resuming skips the request for a client certificate.
-    #[must_use]
-    pub fn scoped(self: &Arc<Tickets>, scope: [u8; 32]) -> Arc<dyn StoresServerSessions> {
-        Arc::new(Scoped { tickets: Arc::clone(self), scope })
-    }
-
     /// What became of tickets so far.
     #[must_use]
     pub fn counts(&self) -> TicketCounts {
@@ -194,34 +185,40 @@ impl Tickets {
         table.map_or(Ok(()), |table| table.store.close())
     }
 
-    fn put(&self, id: &[u8; 32], session: &[u8]) -> bool {
+    fn keep(&self, id: &[u8], session: &[u8]) -> bool {
         let mut table = self.table.lock();
         let (Some(table), Some(now)) = (table.as_mut(), self.now()) else { return false };
         if session.len() > MAX_SESSION_BYTES {
             add(&self.counters.failed, 1);
             return false;
         }
-        let stored = table.insert(id, now, session);
+        let mut stored = table.insert(id, now, session);
+        if stored.as_ref().is_err_and(is_full) {
+            self.make_room(table, now, SWEEP);
+            stored = table.insert(id, now, session);
+        }
         match &stored {
             Ok(()) => add(&self.counters.issued, 1),
             Err(error) => self.failed("not kept", error),
         }
-        // Also after a failure: the limit of the file's size is met by making room.
-        let full = matches!(&stored, Err(e) if e.sqlite_error_code() == Some(ErrorCode::DiskFull));
-        if full || table.held > self.max || table.puts.is_multiple_of(SWEEP) {
-            let excess = if full { SWEEP } else { table.held.saturating_sub(self.max) };
-            match table.sweep(now, excess) {
-                Ok((expired, evicted)) => {
-                    add(&self.counters.expired, expired);
-                    add(&self.counters.evicted, evicted);
-                }
-                Err(error) => self.failed("old ones not removed", &error),
-            }
+        let excess = table.held.saturating_sub(self.max);
+        if excess > 0 || table.puts.is_multiple_of(SWEEP) {
+            self.make_room(table, now, excess);
         }
         stored.is_ok()
     }
 
-    fn take(&self, id: &[u8; 32]) -> Option<Vec<u8>> {
+    fn make_room(&self, table: &mut Table, now: u64, excess: usize) {
+        match table.sweep(now, excess) {
+            Ok((expired, evicted)) => {
+                add(&self.counters.expired, expired);
+                add(&self.counters.evicted, evicted);
+            }
+            Err(error) => self.failed("old ones not removed", &error),
+        }
+    }
+
+    fn remove(&self, id: &[u8]) -> Option<Vec<u8>> {
         let mut table = self.table.lock();
         let taken = table.as_mut()?.take(id);
         drop(table);
@@ -262,8 +259,13 @@ fn add(counter: &AtomicU64, n: u64) {
     counter.fetch_add(n, Ordering::Relaxed);
 }
 
+/// The file's bound is met, or the disk's.
+fn is_full(error: &rusqlite::Error) -> bool {
+    error.sqlite_error_code() == Some(ErrorCode::DiskFull)
+}
+
 impl Table {
-    fn insert(&mut self, id: &[u8; 32], now: u64, session: &[u8]) -> rusqlite::Result<()> {
+    fn insert(&mut self, id: &[u8], now: u64, session: &[u8]) -> rusqlite::Result<()> {
         self.puts = self.puts.wrapping_add(1);
         self.store
             .connection
@@ -273,7 +275,7 @@ impl Table {
         Ok(())
     }
 
-    fn take(&mut self, id: &[u8; 32]) -> rusqlite::Result<Option<(u64, Vec<u8>)>> {
+    fn take(&mut self, id: &[u8]) -> rusqlite::Result<Option<(u64, Vec<u8>)>> {
         let mut delete = self
             .store
             .connection
@@ -317,28 +319,9 @@ impl Table {
     }
 }
 
-/// The store as one TLS configuration sees it.
-#[derive(Debug)]
-struct Scoped {
-    tickets: Arc<Tickets>,
-    scope: [u8; 32],
-}
-
-impl Scoped {
-    /// What stands for a ticket in the store. The ticket itself is not written down.
-    fn id(&self, ticket: &[u8]) -> [u8; 32] {
-        let mut context = digest::Context::new(&digest::SHA256);
-        context.update(&self.scope);
-        context.update(ticket);
-        let mut id = [0; 32];
-        id.copy_from_slice(context.finish().as_ref());
-        id
-    }
-}
-
-impl StoresServerSessions for Scoped {
+impl StoresServerSessions for Tickets {
     fn put(&self, ticket: Vec<u8>, session: Vec<u8>) -> bool {
-        self.tickets.put(&self.id(&ticket), &session)
+        self.keep(&ticket, &session)
     }
 
     /// Finds nothing: only TLS 1.2 asks without taking.
@@ -347,7 +330,7 @@ impl StoresServerSessions for Scoped {
     }
 
     fn take(&self, ticket: &[u8]) -> Option<Vec<u8>> {
-        self.tickets.take(&self.id(ticket))
+        self.remove(ticket)
     }
 
     fn can_cache(&self) -> bool {

@@ -1,4 +1,11 @@
-//! TLS configurations of the listeners, with a certificate that can be replaced while they run.
+//! TLS configurations of the listeners. What they show and what they demand of clients can be
+//! replaced while they run.
+//!
+//! Cipher suites go by the client's order, so that its hardware decides between AES and ChaCha20.
+//! Over TCP no ALPN is negotiated: MQTT clients send none or what they like. Connections are not
+//! made here, and early data is for QUIC only.
+
+mod clients;
 
 use std::sync::Arc;
 
@@ -6,12 +13,19 @@ use parking_lot::RwLock;
 pub use rustls::RootCertStore;
 use rustls::ServerConfig;
 use rustls::crypto::ring::default_provider;
-use rustls::server::{ClientHello, ResolvesServerCert, WebPkiClientVerifier};
+use rustls::server::danger::ClientCertVerifier;
+use rustls::server::{
+    ClientHello, ResolvesServerCert, ServerSessionMemoryCache, StoresServerSessions,
+};
 use rustls::sign::CertifiedKey;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
-/// TLS sessions the server remembers for resumption, over all transports.
-pub const REMEMBERED_SESSIONS: usize = 65_536;
+use crate::tickets::{TicketError, Tickets};
+use clients::{Bound, Clients};
+
+/// TLS sessions over TCP the server remembers for resumption, in memory only: those of TLS 1.2
+/// would lose their forward secrecy on disk, and without early data they gain little there.
+const TCP_SESSIONS: usize = 16_384;
 
 /// Names of MQTT over QUIC in the handshake; the second is RMQTT's for MQTT 5.
 const QUIC_ALPN: [&[u8]; 2] = [b"mqtt", b"mqttv5"];
@@ -28,6 +42,9 @@ pub enum TlsError {
     /// QUIC needs a cipher suite that is missing.
     #[error("no cipher suite for QUIC")]
     Quic(#[from] quinn_proto::crypto::rustls::NoInitialCipherSuite),
+    /// Tickets cannot be kept.
+    #[error(transparent)]
+    Tickets(#[from] TicketError),
 }
 
 /// Whether clients show certificates.
@@ -97,10 +114,11 @@ pub struct ServerTls {
     pub quic: Arc<ServerConfig>,
     /// Whether clients show certificates.
     pub client_auth: ClientAuth,
+    clients: Arc<Clients>,
 }
 
 impl ServerTls {
-    /// Both configurations from one identity.
+    /// Both configurations from one identity; tickets end with the process.
     ///
     /// # Errors
     /// The client authorities are unusable.
@@ -109,36 +127,48 @@ impl ServerTls {
         client_auth: ClientAuth,
         client_roots: RootCertStore,
     ) -> Result<ServerTls, TlsError> {
-        // Stateful on both: rustls allows early data only with tickets that the server remembers,
-        // and takes each once, which is what keeps a recorded first flight from working twice.
-        let sessions = rustls::server::ServerSessionMemoryCache::new(REMEMBERED_SESSIONS);
+        ServerTls::with_tickets(identity, client_auth, client_roots, &Tickets::in_memory()?)
+    }
+
+    /// The same with QUIC's tickets in a store that may outlive the process.
+    ///
+    /// # Errors
+    /// The client authorities are unusable.
+    pub fn with_tickets(
+        identity: &Arc<Identity>,
+        client_auth: ClientAuth,
+        client_roots: RootCertStore,
+        tickets: &Arc<Tickets>,
+    ) -> Result<ServerTls, TlsError> {
         let provider = Arc::new(default_provider());
-        let build = |versions: &[&'static rustls::SupportedProtocolVersion]| {
-            let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
-                .with_protocol_versions(versions)?;
-            let builder = if client_auth == ClientAuth::Off {
-                builder.with_no_client_auth()
-            } else {
-                let roots = Arc::new(client_roots.clone());
-                let verifier =
-                    WebPkiClientVerifier::builder_with_provider(roots, Arc::clone(&provider));
-                let verifier = match client_auth {
-                    ClientAuth::Optional => verifier.allow_unauthenticated(),
-                    _ => verifier,
-                };
-                builder.with_client_cert_verifier(verifier.build()?)
-            };
-            let mut config = builder.with_cert_resolver(Arc::clone(identity) as _);
-            // AES or ChaCha20 as the client's hardware likes: its order counts, which is the default.
-            config.session_storage = Arc::clone(&sessions) as _;
+        let clients = Clients::new(client_auth, client_roots, &provider)?;
+        let build = |versions: &[&'static rustls::SupportedProtocolVersion],
+                     sessions: Arc<dyn StoresServerSessions>| {
+            let verifier = Arc::clone(&clients) as Arc<dyn ClientCertVerifier>;
+            let mut config = ServerConfig::builder_with_provider(Arc::clone(&provider))
+                .with_protocol_versions(versions)?
+                .with_client_cert_verifier(verifier)
+                .with_cert_resolver(Arc::clone(identity) as _);
+            config.ignore_client_order = false;
+            config.session_storage =
+                Arc::new(Bound { sessions, clients: Arc::clone(&clients) }) as _;
             config.send_tls13_tickets = 1;
             Ok::<_, TlsError>(config)
         };
-        let tcp = build(rustls::ALL_VERSIONS)?;
-        let mut quic = build(&[&rustls::version::TLS13])?;
+        let tcp = build(rustls::ALL_VERSIONS, ServerSessionMemoryCache::new(TCP_SESSIONS))?;
+        let mut quic = build(&[&rustls::version::TLS13], Arc::clone(tickets) as _)?;
         quic.alpn_protocols = QUIC_ALPN.map(<[u8]>::to_vec).to_vec();
         quic.max_early_data_size = u32::MAX;
-        Ok(ServerTls { tcp: Arc::new(tcp), quic: Arc::new(quic), client_auth })
+        Ok(ServerTls { tcp: Arc::new(tcp), quic: Arc::new(quic), client_auth, clients })
+    }
+
+    /// Verifies clients' certificates against these authorities from now on, also on listeners
+    /// that run. Sessions made before are not resumed.
+    ///
+    /// # Errors
+    /// They are unusable; the old ones stay then.
+    pub fn replace_client_roots(&self, roots: RootCertStore) -> Result<(), TlsError> {
+        Ok(self.clients.replace(roots)?)
     }
 }
 
