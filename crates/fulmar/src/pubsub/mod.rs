@@ -1,33 +1,56 @@
-//! `fulmar pub` and `fulmar sub`.
+//! `fulmar pub` and `fulmar sub`: options as in mosquitto_pub and mosquitto_sub where they mean the
+//! same. The client library does the work.
 
-const PUB_EXAMPLES: &str = "\
-Examples:
-  fulmar pub mqtt://localhost -t plant/temp -m 21.5      one message over TCP";
+mod options;
+mod publish;
+mod subscribe;
 
-const SUB_EXAMPLES: &str = "\
-Examples:
-  fulmar sub quic://localhost -t 'plant/#' -v            everything under plant, over QUIC";
+pub(crate) use publish::Args as PubArgs;
+pub(crate) use subscribe::Args as SubArgs;
 
-/// Publish messages
-#[derive(clap::Args, Debug)]
-#[command(after_help = PUB_EXAMPLES)]
-pub(crate) struct PubArgs {
-    /// Broker: mqtt://, mqtts://, quic://, ws:// or wss:// HOST[:PORT]
-    url: String,
-}
+use anyhow::{Context, bail};
+use fulmar_client::{Error, Event, Events};
 
-/// Subscribe and print what arrives
-#[derive(clap::Args, Debug)]
-#[command(after_help = SUB_EXAMPLES)]
-pub(crate) struct SubArgs {
-    /// Broker: mqtt://, mqtts://, quic://, ws:// or wss:// HOST[:PORT]
-    url: String,
-}
+use crate::exit::Usage;
 
+/// Publishes.
 pub(crate) fn publish(args: PubArgs) -> anyhow::Result<()> {
-    anyhow::bail!("not built yet: publishing to {}", args.url)
+    block_on(publish::run(args))
 }
 
+/// Subscribes.
 pub(crate) fn subscribe(args: SubArgs) -> anyhow::Result<()> {
-    anyhow::bail!("not built yet: subscribing at {}", args.url)
+    block_on(subscribe::run(args))
+}
+
+fn block_on(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.context("cannot start the runtime")?;
+    let outcome = runtime.block_on(work);
+    // A reader of standard input cannot be interrupted and must not hold up the exit.
+    runtime.shutdown_background();
+    outcome
+}
+
+/// A mistake of the command line is told apart from a failure of the network.
+fn explain(error: Error) -> anyhow::Error {
+    match error {
+        Error::Url { .. } | Error::Options(_) | Error::Topic { .. } => {
+            Usage(error.to_string()).into()
+        }
+        other => other.into(),
+    }
+}
+
+/// Waits for the first connection. Unlike a lost one, one that never was is not tried again: the
+/// person at the keyboard wants to know.
+async fn connected(events: &mut Events) -> anyhow::Result<()> {
+    match events.next().await {
+        Some(Event::Connected { transport, session_present, .. }) => {
+            tracing::info!(transport = transport.scheme(), session_present, "connected");
+            Ok(())
+        }
+        Some(Event::Disconnected { reason, .. }) => Err(explain(reason)),
+        Some(Event::Message(_)) | None => bail!("the connection ended before it began"),
+    }
 }

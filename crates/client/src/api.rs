@@ -1,0 +1,175 @@
+//! The public handles: [`Client`] asks, [`Events`] tells, [`Delivery`] is one publication's fate.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use fulmar_mqtt::ReasonCode;
+use fulmar_mqtt::packet::SubscribeOptions;
+use fulmar_mqtt::topic::{Subscription, check_name};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::dial::Dialer;
+use crate::driver::{Control, Driver, Publication};
+use crate::error::Error;
+use crate::message::Message;
+use crate::options::Options;
+use crate::url::Transport;
+
+/// Events and messages that may wait for the application before the connection is read no further.
+const EVENTS: usize = 1024;
+
+/// Commands on their way to the task.
+const COMMANDS: usize = 256;
+
+/// A handle of one session; clones share it. When the last one is dropped the session ends as by
+/// [`Client::disconnect`].
+#[derive(Clone, Debug)]
+pub struct Client {
+    publications: mpsc::Sender<Publication>,
+    control: mpsc::Sender<Control>,
+}
+
+/// What happens, in order.
+#[derive(Debug)]
+pub struct Events {
+    receiver: mpsc::Receiver<Event>,
+}
+
+/// Something that happened.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// The server has accepted a connection.
+    Connected {
+        /// Whether it had kept the session.
+        session_present: bool,
+        /// What carries it, which may be the fallback.
+        transport: Transport,
+        /// Whether CONNECT went in the first flight (QUIC's 0-RTT).
+        early_data: bool,
+    },
+    /// A message came. It is acknowledged when the client has it, not when the application has.
+    Message(Message),
+    /// The connection is lost or did not come about.
+    Disconnected {
+        /// Why.
+        reason: Error,
+        /// When it is tried again; `None` when it is not.
+        retry_in: Option<Duration>,
+    },
+}
+
+/// Resolves when the server has taken a publication over: at once when sent (QoS 0), at PUBACK (1),
+/// at PUBCOMP (2).
+#[derive(Debug)]
+#[must_use = "a future does nothing to tell of a failure unless awaited"]
+pub struct Delivery {
+    receiver: oneshot::Receiver<Result<ReasonCode, Error>>,
+}
+
+impl Future for Delivery {
+    type Output = Result<ReasonCode, Error>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let received = Pin::new(&mut self.receiver).poll(context);
+        received.map(|result| result.unwrap_or(Err(Error::Closed)))
+    }
+}
+
+impl Events {
+    /// The next event; `None` when the client is closed. Cancelling it loses nothing.
+    pub async fn next(&mut self) -> Option<Event> {
+        self.receiver.recv().await
+    }
+}
+
+impl Client {
+    /// Starts a client on the current tokio runtime and returns before it is connected.
+    ///
+    /// # Errors
+    /// The options cannot be used, or a certificate or key file cannot be read.
+    pub fn connect(options: Options) -> Result<(Client, Events), Error> {
+        options.check()?;
+        let options = Arc::new(options);
+        let dialer = Dialer::new(Arc::clone(&options))?;
+        let (publications, publications_out) = mpsc::channel(COMMANDS);
+        let (control, control_out) = mpsc::channel(COMMANDS);
+        let (events, receiver) = mpsc::channel(EVENTS);
+        tokio::spawn(Driver::new(options, dialer, publications_out, control_out, events).run());
+        Ok((Client { publications, control }, Events { receiver }))
+    }
+
+    /// Queues a message, connected or not; waits while the queue is full.
+    ///
+    /// # Errors
+    /// The topic is not a name, or the client is closed.
+    pub async fn publish(&self, message: Message) -> Result<Delivery, Error> {
+        check_name(&message.topic)
+            .map_err(|source| Error::Topic { topic: message.topic.clone(), source })?;
+        let (done, receiver) = oneshot::channel();
+        self.publications.send((message, done)).await.map_err(|_| Error::Closed)?;
+        Ok(Delivery { receiver })
+    }
+
+    /// Subscribes and waits for the answer: a reason code for each filter. The subscriptions are
+    /// made again where a server has lost the session.
+    ///
+    /// # Errors
+    /// A filter is not one, none is given, or the client is closed.
+    pub async fn subscribe<F: AsRef<str>>(
+        &self,
+        filters: &[(F, SubscribeOptions)],
+    ) -> Result<Vec<ReasonCode>, Error> {
+        let filters = filters
+            .iter()
+            .map(|(filter, options)| Ok((check_subscription(filter.as_ref())?, *options)))
+            .collect::<Result<_, _>>()?;
+        self.ask(|done| Control::Subscribe(filters, done)).await
+    }
+
+    /// Unsubscribes and waits for the answer: a reason code for each filter.
+    ///
+    /// # Errors
+    /// As [`Client::subscribe`].
+    pub async fn unsubscribe<F: AsRef<str>>(
+        &self,
+        filters: &[F],
+    ) -> Result<Vec<ReasonCode>, Error> {
+        let filters = filters.iter().map(|filter| check_subscription(filter.as_ref()));
+        let filters = filters.collect::<Result<_, _>>()?;
+        self.ask(|done| Control::Unsubscribe(filters, done)).await
+    }
+
+    async fn ask(
+        &self,
+        make: impl FnOnce(oneshot::Sender<Result<Vec<ReasonCode>, Error>>) -> Control,
+    ) -> Result<Vec<ReasonCode>, Error> {
+        let (done, answer) = oneshot::channel();
+        self.control.send(make(done)).await.map_err(|_| Error::Closed)?;
+        answer.await.unwrap_or(Err(Error::Closed))
+    }
+
+    /// Moves QUIC to a new UDP socket, for use when the network has changed; the connection
+    /// continues. Nothing to do for the other transports.
+    pub async fn rebind(&self) {
+        // A client that is closed has no socket to move.
+        drop(self.control.send(Control::Rebind).await);
+    }
+
+    /// Ends the session in an orderly way: what is queued is delivered first, for no longer than
+    /// the options' `drain_timeout`.
+    pub async fn disconnect(&self) {
+        let (done, ended) = oneshot::channel();
+        if self.control.send(Control::Disconnect(done)).await.is_ok() {
+            // The other end is dropped when all is over.
+            drop(ended.await);
+        }
+    }
+}
+
+fn check_subscription(filter: &str) -> Result<String, Error> {
+    let wrong = |source| Error::Topic { topic: filter.to_owned(), source };
+    Subscription::parse(filter).map_err(wrong)?;
+    Ok(filter.to_owned())
+}

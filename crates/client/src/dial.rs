@@ -1,0 +1,261 @@
+//! From a URL to a byte stream: names, sockets, TLS, WebSocket, QUIC, and the race between QUIC and
+//! TLS over TCP where UDP may be blocked.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls_pki_types::ServerName;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+use crate::error::Error;
+use crate::options::{Fallback, Options};
+use crate::quic::{QuicDialer, QuicLink};
+use crate::url::{BrokerUrl, Transport};
+use crate::{tls, websocket};
+
+/// Head start of QUIC before TLS over TCP is tried too. The "happy eyeballs" advice for
+/// connection attempts is 250 ms (RFC 8305 section 5); QUIC is what is wanted, so a little more.
+const HEAD_START: Duration = Duration::from_millis(300);
+
+/// How long a closing link may take to tell the server.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
+
+type Reader = Box<dyn AsyncRead + Send + Unpin>;
+
+/// The sending half; QUIC's can tell when everything has arrived.
+pub(crate) enum Writer {
+    Plain(Box<dyn AsyncWrite + Send + Unpin>),
+    Quic(quinn::SendStream),
+}
+
+/// A byte stream to a server.
+pub(crate) struct Link {
+    pub(crate) reader: Reader,
+    pub(crate) writer: Writer,
+    pub(crate) transport: Transport,
+    pub(crate) quic: Option<QuicLink>,
+}
+
+impl Writer {
+    /// Writes some, or flushes when there is nothing to write, since TLS keeps bytes back until
+    /// asked. Cancelling it loses nothing.
+    pub(crate) async fn push(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        match self {
+            Writer::Plain(writer) if bytes.is_empty() => writer.flush().await.map(|()| 0),
+            Writer::Plain(writer) => writer.write(bytes).await,
+            Writer::Quic(_) if bytes.is_empty() => Ok(0),
+            Writer::Quic(stream) => Ok(stream.write(bytes).await?),
+        }
+    }
+}
+
+impl Link {
+    fn plain<S>(stream: S, transport: Transport) -> Link
+    where
+        S: AsyncRead + AsyncWrite + Send + 'static,
+    {
+        let (reader, writer) = tokio::io::split(stream);
+        let writer = Writer::Plain(Box::new(writer));
+        Link { reader: Box::new(reader), writer, transport, quic: None }
+    }
+
+    pub(crate) fn quic(
+        reader: quinn::RecvStream,
+        writer: quinn::SendStream,
+        quic: QuicLink,
+    ) -> Link {
+        let writer = Writer::Quic(writer);
+        Link { reader: Box::new(reader), writer, transport: Transport::Quic, quic: Some(quic) }
+    }
+
+    /// Ends the stream and, over QUIC, closes the connection only when all of it has arrived: a
+    /// close would throw away what is on its way.
+    pub(crate) async fn close(self) {
+        let close = async {
+            match self.writer {
+                Writer::Plain(mut writer) => drop(writer.shutdown().await),
+                Writer::Quic(mut stream) => {
+                    if stream.finish().is_ok() {
+                        drop(stream.stopped().await);
+                    }
+                }
+            }
+            if let Some(quic) = &self.quic {
+                quic.close().await;
+            }
+        };
+        if tokio::time::timeout(CLOSE_TIMEOUT, close).await.is_err() {
+            tracing::debug!("the server did not confirm the end of the connection");
+        }
+    }
+}
+
+/// Makes links for one client.
+pub(crate) struct Dialer {
+    options: Arc<Options>,
+    tls: Option<Arc<rustls::ClientConfig>>,
+    quic: Option<QuicDialer>,
+}
+
+impl Dialer {
+    pub(crate) fn new(options: Arc<Options>) -> Result<Dialer, Error> {
+        let transport = options.url.transport;
+        let config = transport.is_secure().then(|| tls::client_config(&options)).transpose()?;
+        let quic = match (&config, transport) {
+            (Some(config), Transport::Quic) => Some(QuicDialer::new(config.clone())?),
+            _ => None,
+        };
+        let tls = config.map(|mut config| {
+            if transport == Transport::Wss {
+                config.alpn_protocols = vec![b"http/1.1".to_vec()];
+            }
+            Arc::new(config)
+        });
+        Ok(Dialer { options, tls, quic })
+    }
+
+    pub(crate) fn rebind(&self) {
+        if let Some(Err(error)) = self.quic.as_ref().map(QuicDialer::rebind) {
+            tracing::warn!(%error, "cannot move to a new socket");
+        }
+    }
+
+    /// Dials, by both ways where told to.
+    pub(crate) async fn dial(&self) -> Result<Link, Error> {
+        let url = &self.options.url;
+        match self.options.fallback {
+            Fallback::Race { port } => {
+                let tcp = BrokerUrl { transport: Transport::Tls, port, ..url.clone() };
+                race(self.dial_one(url), self.dial_one(&tcp), HEAD_START).await
+            }
+            Fallback::None => self.dial_one(url).await,
+        }
+    }
+
+    async fn dial_one(&self, url: &BrokerUrl) -> Result<Link, Error> {
+        let fail = |reason: String| {
+            let hint = hint(url, &reason);
+            Error::Dial { url: url.to_string(), reason: reason + hint }
+        };
+        let addresses = tokio::net::lookup_host((url.host.as_str(), url.port)).await;
+        let addresses = addresses.map_err(|error| fail(error.to_string()))?;
+        let mut last = "the name has no address".to_owned();
+        for address in addresses {
+            match self.dial_address(url, address).await {
+                Ok(link) => return Ok(link),
+                Err(error) => last = error,
+            }
+        }
+        Err(fail(last))
+    }
+
+    async fn dial_address(&self, url: &BrokerUrl, address: SocketAddr) -> Result<Link, String> {
+        if let (Transport::Quic, Some(quic)) = (url.transport, &self.quic) {
+            return quic.dial(address, &url.host).await;
+        }
+        let text = |error: std::io::Error| error.to_string();
+        let tcp = TcpStream::connect(address).await.map_err(text)?;
+        tcp.set_nodelay(true).map_err(text)?;
+        let limit = self.options.max_packet_bytes as usize;
+        let Some(tls) = self.tls.as_ref().filter(|_| url.transport.is_secure()) else {
+            return match url.transport {
+                Transport::Ws => self.upgrade(tcp, url, limit).await,
+                _ => Ok(Link::plain(tcp, url.transport)),
+            };
+        };
+        let name = ServerName::try_from(url.host.clone()).map_err(|error| error.to_string())?;
+        let stream = TlsConnector::from(Arc::clone(tls)).connect(name, tcp).await.map_err(text)?;
+        match url.transport {
+            Transport::Wss => self.upgrade(stream, url, limit).await,
+            _ => Ok(Link::plain(stream, url.transport)),
+        }
+    }
+
+    async fn upgrade<S>(&self, stream: S, url: &BrokerUrl, limit: usize) -> Result<Link, String>
+    where
+        S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
+        let stream = websocket::connect(stream, &url.to_string(), limit).await;
+        stream.map(|stream| Link::plain(stream, url.transport)).map_err(|error| error.to_string())
+    }
+}
+
+/// The first to succeed; `second` starts after `head_start`, or at once when `first` fails. When
+/// both fail the error is the first's, which is what was asked for.
+async fn race<T, E>(
+    first: impl Future<Output = Result<T, E>>,
+    second: impl Future<Output = Result<T, E>>,
+    head_start: Duration,
+) -> Result<T, E> {
+    tokio::pin!(first, second);
+    let failed = tokio::select! {
+        biased;
+        done = &mut first => match done {
+            Ok(link) => return Ok(link),
+            Err(error) => Some(error),
+        },
+        () = tokio::time::sleep(head_start) => None,
+    };
+    if let Some(error) = failed {
+        return second.await.map_err(|_| error);
+    }
+    tokio::select! {
+        biased;
+        done = &mut first => match done {
+            Ok(link) => Ok(link),
+            Err(error) => second.await.map_err(|_| error),
+        },
+        done = &mut second => match done {
+            Ok(link) => Ok(link),
+            Err(_) => first.await,
+        },
+    }
+}
+
+/// What to try next.
+fn hint(url: &BrokerUrl, reason: &str) -> &'static str {
+    let about = |words: &[&str]| words.iter().any(|word| reason.contains(word));
+    if about(&["UnknownIssuer", "UnknownCA", "unknown CA", "BadSignature"]) {
+        "; name the server's authority with --cafile"
+    } else if about(&["NotValidForName"]) {
+        "; use a host name the server's certificate is for"
+    } else if about(&["refused"]) {
+        "; is a broker listening there?"
+    } else if url.transport == Transport::Quic && about(&["timed out"]) {
+        "; if UDP is blocked try --fallback or mqtts://"
+    } else {
+        ""
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::future::{pending, ready};
+
+    #[tokio::test(start_paused = true)]
+    async fn the_preferred_way_has_a_head_start_and_the_other_a_chance() {
+        let slow = |delay, value: Result<u8, u8>| async move {
+            tokio::time::sleep(Duration::from_millis(delay)).await;
+            value
+        };
+        let race = |a, b| super::race(a, b, HEAD_START);
+        assert_eq!(race(slow(200, Ok(1)), slow(0, Ok(2))).await, Ok(1));
+        assert_eq!(race(slow(900, Ok(1)), slow(100, Ok(2))).await, Ok(2));
+        assert_eq!(race(slow(350, Ok(1)), slow(100, Ok(2))).await, Ok(1));
+        assert_eq!(race(slow(10, Err(1)), slow(0, Ok(2))).await, Ok(2));
+        assert_eq!(race(slow(10, Err(1)), slow(0, Err(2))).await, Err(1));
+        assert_eq!(race(slow(900, Err(1)), slow(0, Err(2))).await, Err(1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn blocked_udp_does_not_hold_up_the_fallback() {
+        let blocked = pending::<Result<u8, u8>>();
+        let start = tokio::time::Instant::now();
+        assert_eq!(race(blocked, ready(Ok(2)), HEAD_START).await, Ok(2));
+        assert_eq!(start.elapsed(), HEAD_START);
+    }
+}

@@ -1,0 +1,399 @@
+//! The task behind a client: moves bytes between a link and the session machine, dials again when
+//! the link is lost, and passes commands in and events out.
+//!
+//! It never waits for the application while the server waits for it: events that do not fit stay in
+//! a backlog, and while there is one nothing more is read. All decisions of the protocol are the
+//! machine's.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::{Buf, BytesMut};
+use fulmar_mqtt::ReasonCode;
+use fulmar_mqtt::packet::SubscribeOptions;
+use tokio::io::AsyncReadExt;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{sleep, sleep_until, timeout_at};
+
+use crate::api::Event;
+use crate::dial::{Dialer, Link};
+use crate::error::Error;
+use crate::machine::{MAX_OUT_BYTES, Machine, Outcome};
+use crate::message::Message;
+use crate::options::Options;
+use crate::url::Transport;
+
+/// Least room for one read, in bytes.
+const READ_BYTES: usize = 16 * 1024;
+
+/// Stands for "no deadline".
+const FAR: Duration = Duration::from_secs(24 * 3600);
+
+/// Time for a last packet on a link that is given up.
+const FAREWELL: Duration = Duration::from_millis(500);
+
+/// Publications taken over in one turn, to be written together.
+const BATCH: usize = 256;
+
+type Published = oneshot::Sender<Result<ReasonCode, Error>>;
+type Answered = oneshot::Sender<Result<Vec<ReasonCode>, Error>>;
+
+/// A message and who wants to know of its fate.
+pub(crate) type Publication = (Message, Published);
+
+/// What is not a publication and must not wait behind a full queue of them.
+#[derive(Debug)]
+pub(crate) enum Control {
+    Subscribe(Vec<(String, SubscribeOptions)>, Answered),
+    Unsubscribe(Vec<String>, Answered),
+    Rebind,
+    /// The sender is dropped when the client is closed.
+    Disconnect(oneshot::Sender<()>),
+}
+
+pub(crate) struct Driver {
+    options: Arc<Options>,
+    dialer: Arc<Dialer>,
+    machine: Machine<Published, Answered>,
+    inbox: Inbox,
+    events: mpsc::Sender<Event>,
+    backlog: VecDeque<Event>,
+    /// What carries the connection.
+    transport: Transport,
+    /// Whether the server took this connection's early data.
+    early_data: bool,
+    /// Who waits for the end.
+    ended: Vec<oneshot::Sender<()>>,
+    /// When to stop waiting for deliveries; set when the client is to be closed.
+    drain_by: Option<Instant>,
+}
+
+/// The commands' receiving ends.
+struct Inbox {
+    publications: mpsc::Receiver<Publication>,
+    control: mpsc::Receiver<Control>,
+    open: bool,
+}
+
+enum Command {
+    Publish(Publication),
+    Control(Control),
+    /// Every handle is dropped.
+    End,
+}
+
+/// What a turn of the loop was woken by.
+enum Wake {
+    EarlyData(bool),
+    Read(std::io::Result<usize>),
+    Wrote(std::io::Result<usize>),
+    Command(Command),
+    /// Events were handed over.
+    Room,
+    Time,
+}
+
+impl Inbox {
+    /// The next command; publications only when there is room for them.
+    async fn next(&mut self, room: bool) -> Command {
+        if !self.open {
+            return std::future::pending().await;
+        }
+        tokio::select! {
+            control = self.control.recv() => match control {
+                Some(control) => Command::Control(control),
+                None => {
+                    self.open = false;
+                    Command::End
+                }
+            },
+            Some(publication) = self.publications.recv(), if room => Command::Publish(publication),
+        }
+    }
+}
+
+impl Driver {
+    pub(crate) fn new(
+        options: Arc<Options>,
+        dialer: Dialer,
+        publications: mpsc::Receiver<Publication>,
+        control: mpsc::Receiver<Control>,
+        events: mpsc::Sender<Event>,
+    ) -> Driver {
+        Driver {
+            machine: Machine::new(Arc::clone(&options), Instant::now()),
+            dialer: Arc::new(dialer),
+            inbox: Inbox { publications, control, open: true },
+            events,
+            backlog: VecDeque::new(),
+            transport: options.url.transport,
+            early_data: false,
+            ended: Vec::new(),
+            drain_by: None,
+            options,
+        }
+    }
+
+    /// Runs until the client is closed or trying again is of no use.
+    pub(crate) async fn run(mut self) {
+        let mut failures = 0;
+        while let Some((error, was_up)) = self.attempt().await {
+            failures = if was_up { 1 } else { failures + 1 };
+            let backoff = self.options.reconnect.filter(|_| !error.is_permanent());
+            let retry_in = backoff.map(|backoff| backoff.wait(failures));
+            tracing::debug!(url = %self.options.url, %error, ?retry_in, "not connected");
+            let event = Event::Disconnected { reason: error.clone(), retry_in };
+            self.backlog.push_back(event);
+            let Some(wait) = retry_in else {
+                self.machine.abandon(&error);
+                break;
+            };
+            if self.meanwhile(sleep(wait)).await.is_none() {
+                break;
+            }
+        }
+        self.machine.abandon(&Error::Closed);
+        self.settle();
+        let Driver { events, backlog, .. } = self;
+        for event in backlog {
+            if events.send(event).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// One connection from dialling to its end; `None` when the client is closed. Tells the error
+    /// and whether the server had accepted the connection.
+    async fn attempt(&mut self) -> Option<(Error, bool)> {
+        let by = Instant::now() + self.options.connect_timeout;
+        let dialer = Arc::clone(&self.dialer);
+        let dial = async move { timeout_at(by.into(), dialer.dial()).await };
+        let link = match self.meanwhile(dial).await? {
+            Ok(Ok(link)) => link,
+            Ok(Err(error)) => return Some((error, false)),
+            Err(_) => return Some((self.no_answer(), false)),
+        };
+        let outcome = self.serve(link, by).await;
+        let was_up = self.machine.is_up();
+        self.machine.disconnected();
+        self.settle();
+        outcome.err().map(|error| (error, was_up))
+    }
+
+    fn no_answer(&self) -> Error {
+        let reason = format!(
+            "no answer within {} s; check host, port and scheme",
+            self.options.connect_timeout.as_secs()
+        );
+        Error::Dial { url: self.options.url.to_string(), reason }
+    }
+
+    /// Awaits `future` while taking commands in and handing events out; `None` when the client is
+    /// to be closed and nothing is left that a connection could still deliver.
+    async fn meanwhile<F: Future>(&mut self, future: F) -> Option<F::Output> {
+        tokio::pin!(future);
+        loop {
+            let over = self.drain_by.is_some_and(|by| by <= Instant::now());
+            if over || (self.drain_by.is_some() && self.machine.is_idle()) {
+                return None;
+            }
+            let drain_by = self.drain_by.unwrap_or_else(|| Instant::now() + FAR);
+            tokio::select! {
+                output = &mut future => return Some(output),
+                command = self.inbox.next(self.machine.has_room()) => self.command(command),
+                () = make_room(&self.events, &mut self.backlog), if !self.backlog.is_empty() => {}
+                () = sleep_until(drain_by.into()) => {}
+            }
+        }
+    }
+
+    fn command(&mut self, command: Command) {
+        match command {
+            Command::Publish((message, done)) => {
+                self.machine.publish(message, done);
+                self.take_publications(BATCH);
+            }
+            Command::Control(Control::Subscribe(filters, done)) => {
+                self.machine.subscribe(filters, done);
+            }
+            Command::Control(Control::Unsubscribe(filters, done)) => {
+                self.machine.unsubscribe(filters, done);
+            }
+            Command::Control(Control::Rebind) => self.dialer.rebind(),
+            Command::Control(Control::Disconnect(done)) => {
+                self.ended.push(done);
+                self.close();
+            }
+            Command::End => self.close(),
+        }
+    }
+
+    fn take_publications(&mut self, most: usize) {
+        for _ in 0..most {
+            if !self.machine.has_room() {
+                return;
+            }
+            let Ok((message, done)) = self.inbox.publications.try_recv() else { return };
+            self.machine.publish(message, done);
+        }
+    }
+
+    fn close(&mut self) {
+        // What was published before comes first, room or not: the channel is bounded.
+        while let Ok((message, done)) = self.inbox.publications.try_recv() {
+            self.machine.publish(message, done);
+        }
+        self.drain_by.get_or_insert_with(|| Instant::now() + self.options.drain_timeout);
+        self.machine.close();
+    }
+
+    /// Hands outcomes on.
+    fn settle(&mut self) {
+        while let Some(outcome) = self.machine.poll() {
+            match outcome {
+                Outcome::Connected { session_present } => {
+                    let (transport, early_data) = (self.transport, self.early_data);
+                    let event = Event::Connected { session_present, transport, early_data };
+                    self.backlog.push_back(event);
+                }
+                Outcome::Message(message) => self.backlog.push_back(Event::Message(message)),
+                // Whoever asked may not want to know any more.
+                Outcome::Published(done, result) => drop(done.send(result)),
+                Outcome::Answered(done, result) => drop(done.send(result)),
+            }
+        }
+    }
+
+    /// Serves a link until DISCONNECT is sent and the link closed.
+    async fn serve(&mut self, mut link: Link, connect_by: Instant) -> Result<(), Error> {
+        let mut early = link.quic.as_mut().and_then(|quic| quic.early.take());
+        (self.transport, self.early_data) = (link.transport, false);
+        self.machine.connect(Instant::now(), early.is_some());
+        let mut input = BytesMut::new();
+        let mut unflushed = false;
+        loop {
+            self.settle();
+            let out = self.machine.output();
+            if self.machine.is_done() && out.is_empty() && !unflushed {
+                link.close().await;
+                return Ok(());
+            }
+            let accepting = self.machine.has_room() && out.len() < MAX_OUT_BYTES;
+            let waiting = !self.backlog.is_empty();
+            let wake_at = self.wake_at(connect_by);
+            input.reserve(READ_BYTES);
+            let wake = tokio::select! {
+                biased;
+                accepted = answer(&mut early) => Wake::EarlyData(accepted),
+                written = link.writer.push(out), if unflushed || !out.is_empty() => {
+                    Wake::Wrote(written)
+                }
+                () = make_room(&self.events, &mut self.backlog), if waiting => Wake::Room,
+                read = link.reader.read_buf(&mut input), if !waiting => Wake::Read(read),
+                command = self.inbox.next(accepting) => Wake::Command(command),
+                () = sleep_until(wake_at.into()) => Wake::Time,
+            };
+            match wake {
+                Wake::EarlyData(accepted) => {
+                    early = None;
+                    self.early_data = accepted;
+                    if !accepted {
+                        link = self.start_over(link).await?;
+                        input.clear();
+                    }
+                }
+                Wake::Wrote(bytes) => {
+                    let bytes = bytes.map_err(lost)?;
+                    unflushed = bytes > 0;
+                    self.machine.sent(bytes, Instant::now());
+                }
+                Wake::Room => {}
+                Wake::Read(read) => {
+                    if read.map_err(lost)? == 0 {
+                        return Err(Error::Lost("the server closed it".to_owned()));
+                    }
+                    self.read(&mut link, &mut input).await?;
+                }
+                Wake::Command(command) => self.command(command),
+                Wake::Time => self.time(connect_by)?,
+            }
+        }
+    }
+
+    /// The server refused early data: everything again, on a new stream of the same connection.
+    async fn start_over(&mut self, link: Link) -> Result<Link, Error> {
+        self.machine.early_data_rejected();
+        let quic = link.quic.ok_or_else(|| Error::Lost("no QUIC connection".to_owned()))?;
+        let link = quic.open().await.map_err(Error::Lost)?;
+        self.machine.connect(Instant::now(), false);
+        Ok(link)
+    }
+
+    async fn read(&mut self, link: &mut Link, input: &mut BytesMut) -> Result<(), Error> {
+        match self.machine.input(Instant::now(), input) {
+            Ok(used) => {
+                input.advance(used);
+                Ok(())
+            }
+            Err(error) => {
+                // Say why, if the link takes it at once; it is lost either way.
+                let farewell = async {
+                    link.writer.push(self.machine.output()).await?;
+                    link.writer.push(&[]).await
+                };
+                drop(tokio::time::timeout(FAREWELL, farewell).await);
+                Err(error)
+            }
+        }
+    }
+
+    fn wake_at(&self, connect_by: Instant) -> Instant {
+        let connecting = (!self.machine.is_up() && !self.machine.is_done()).then_some(connect_by);
+        let deadlines = [connecting, self.machine.deadline(), self.drain_by];
+        deadlines.into_iter().flatten().min().unwrap_or_else(|| Instant::now() + FAR)
+    }
+
+    fn time(&mut self, connect_by: Instant) -> Result<(), Error> {
+        let now = Instant::now();
+        if self.drain_by.is_some_and(|by| by <= now) {
+            if self.machine.is_done() {
+                return Err(Error::Lost("the server does not take the last bytes".to_owned()));
+            }
+            self.machine.close_now();
+            self.drain_by = Some(now + FAREWELL);
+        }
+        if !self.machine.is_up() && !self.machine.is_done() && connect_by <= now {
+            return Err(self.no_answer());
+        }
+        self.machine.tick(now, self.backlog.is_empty())
+    }
+}
+
+fn lost(error: std::io::Error) -> Error {
+    Error::Lost(error.to_string())
+}
+
+/// Whether the server took the early data; never, where there was none.
+async fn answer(early: &mut Option<quinn::ZeroRttAccepted>) -> bool {
+    match early {
+        Some(accepted) => accepted.await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Hands over as many events as fit, at least one; all are dropped when nobody listens any more.
+async fn make_room(events: &mpsc::Sender<Event>, backlog: &mut VecDeque<Event>) {
+    let Ok(permit) = events.reserve().await else {
+        backlog.clear();
+        return;
+    };
+    if let Some(event) = backlog.pop_front() {
+        permit.send(event);
+    }
+    while let Ok(permit) = events.try_reserve()
+        && let Some(event) = backlog.pop_front()
+    {
+        permit.send(event);
+    }
+}

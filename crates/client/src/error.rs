@@ -1,0 +1,93 @@
+//! What can go wrong for the user of a client, with what to try next.
+
+use fulmar_mqtt::ReasonCode;
+use fulmar_mqtt::topic::TopicError;
+
+/// Why something failed. Cheap to clone: one failure may be told to many.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum Error {
+    /// The URL is not one of a broker.
+    #[error("{url:?}: {reason}; write SCHEME://HOST[:PORT] with mqtt, mqtts, quic, ws or wss")]
+    Url {
+        /// As given.
+        url: String,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// Options that cannot be used together or files that cannot be read.
+    #[error("{0}")]
+    Options(String),
+    /// No connection.
+    #[error("cannot connect to {url}: {reason}")]
+    Dial {
+        /// Where to.
+        url: String,
+        /// Why not, and what to try.
+        reason: String,
+    },
+    /// The server did not accept CONNECT.
+    #[error("{url} refused the connection: {reason}{detail}")]
+    Refused {
+        /// Which server.
+        url: String,
+        /// Its answer.
+        reason: ReasonCode,
+        /// The server's own words, if any, after a colon.
+        detail: String,
+    },
+    /// The server ended the connection with a reason.
+    #[error("the server ended the connection: {0}")]
+    Disconnected(ReasonCode),
+    /// The connection was lost.
+    #[error("connection lost: {0}")]
+    Lost(String),
+    /// The server broke the protocol.
+    #[error("the server broke the protocol: {0}")]
+    Protocol(String),
+    /// The server said nothing for one and a half keep-alive intervals.
+    #[error("the server does not answer any more")]
+    KeepAlive,
+    /// The server, or what it announced about itself, rules the request out.
+    #[error("not possible at this server: {0}")]
+    Rejected(ReasonCode),
+    /// Not a topic name or filter.
+    #[error("{topic:?}: {source}")]
+    Topic {
+        /// As given.
+        topic: String,
+        /// What is wrong with it.
+        source: TopicError,
+    },
+    /// The client has been disconnected.
+    #[error("the client is closed")]
+    Closed,
+}
+
+impl Error {
+    /// Whether trying again without changing anything is of no use.
+    #[must_use]
+    pub fn is_permanent(&self) -> bool {
+        use ReasonCode as R;
+        match self {
+            Error::Url { .. } | Error::Options(_) | Error::Topic { .. } | Error::Closed => true,
+            // Two clients with one identifier would take the session from each other for ever.
+            Error::Disconnected(reason) => *reason == R::SessionTakenOver,
+            Error::Refused { reason, .. } => matches!(
+                reason,
+                R::UnsupportedProtocolVersion
+                    | R::ClientIdentifierNotValid
+                    | R::BadUserNameOrPassword
+                    | R::NotAuthorized
+                    | R::Banned
+                    | R::BadAuthenticationMethod
+                    | R::MalformedPacket
+                    | R::ProtocolError
+                    | R::TopicNameInvalid
+                    | R::PacketTooLarge
+                    | R::QosNotSupported
+                    | R::RetainNotSupported
+            ),
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! Messages as applications see them (section 3.3).
+
+use bytes::Bytes;
+use fulmar_mqtt::packet::Publish;
+use fulmar_mqtt::{Property, PropertyBuf, QoS};
+
+/// A message to publish, or one received.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Message {
+    /// Topic name.
+    pub topic: String,
+    /// Payload.
+    pub payload: Bytes,
+    /// Quality of service.
+    pub qos: QoS,
+    /// To be kept by the server; of a received message: whether it was kept.
+    pub retain: bool,
+    /// Whether it may have been received before; not looked at when publishing.
+    pub dup: bool,
+    /// MQTT 5.0 properties; left out for 3.1.1.
+    pub properties: PropertyBuf,
+}
+
+impl Message {
+    /// A message at QoS 0.
+    #[must_use]
+    pub fn new(topic: impl Into<String>, payload: impl Into<Bytes>) -> Message {
+        Message {
+            topic: topic.into(),
+            payload: payload.into(),
+            qos: QoS::AtMostOnce,
+            retain: false,
+            dup: false,
+            properties: PropertyBuf::new(),
+        }
+    }
+
+    /// At this quality of service.
+    #[must_use]
+    pub fn qos(mut self, qos: QoS) -> Message {
+        self.qos = qos;
+        self
+    }
+
+    /// At QoS 1.
+    #[must_use]
+    pub fn qos1(self) -> Message {
+        self.qos(QoS::AtLeastOnce)
+    }
+
+    /// At QoS 2.
+    #[must_use]
+    pub fn qos2(self) -> Message {
+        self.qos(QoS::ExactlyOnce)
+    }
+
+    /// To be kept by the server for later subscribers.
+    #[must_use]
+    pub fn retain(mut self) -> Message {
+        self.retain = true;
+        self
+    }
+
+    pub(crate) fn received(topic: &str, publish: &Publish<'_>) -> Message {
+        let mut properties = PropertyBuf::new();
+        for property in publish.properties.iter() {
+            if !matches!(property, Property::TopicAlias(_)) {
+                properties.push(property);
+            }
+        }
+        Message {
+            topic: topic.to_owned(),
+            payload: Bytes::copy_from_slice(publish.payload),
+            qos: publish.qos,
+            retain: publish.retain,
+            dup: publish.dup,
+            properties,
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! What a client can be told before it connects. Every bound has its unit in its name or its type.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use fulmar_mqtt::topic::check_name;
+use fulmar_mqtt::{PropertyBuf, Version};
+
+use crate::error::Error;
+use crate::message::Message;
+use crate::url::{BrokerUrl, Transport};
+
+/// Which servers to believe, where the transport is encrypted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Trust {
+    /// On this machine its development authority if there is one, and the system's authorities.
+    #[default]
+    Auto,
+    /// The authorities in this PEM file and no others.
+    CaFile(PathBuf),
+    /// Anybody. For experiments: whoever sits between reads and changes everything.
+    Insecure,
+}
+
+/// How to try again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Backoff {
+    /// First wait; each further one is twice as long.
+    pub first: Duration,
+    /// Longest wait. Half of each wait is random, so that many clients do not come at once.
+    pub longest: Duration,
+}
+
+impl Backoff {
+    /// The wait before the attempt after `failures` failures in a row.
+    pub(crate) fn wait(&self, failures: u32) -> Duration {
+        let doubled = self.first.saturating_mul(1 << failures.saturating_sub(1).min(16));
+        doubled.min(self.longest).mul_f64(0.5 + fastrand::f64() / 2.0)
+    }
+}
+
+/// What to do where UDP does not pass.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Fallback {
+    /// Nothing: QUIC or not at all.
+    #[default]
+    None,
+    /// Dial TLS over TCP too when QUIC is not there after 300 ms; the first one wins.
+    Race {
+        /// TCP port, 8883 by convention.
+        port: u16,
+    },
+}
+
+/// What the server publishes when this client is lost.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Will {
+    /// The message.
+    pub message: Message,
+    /// Seconds to wait for the client to come back; MQTT 5.0 only.
+    pub delay_s: u32,
+}
+
+/// Everything about one client.
+#[derive(Clone)]
+pub struct Options {
+    /// Where the broker is.
+    pub url: BrokerUrl,
+    /// Protocol version.
+    pub version: Version,
+    /// Client identifier; empty lets the server choose.
+    pub client_id: String,
+    /// User name.
+    pub username: Option<String>,
+    /// Password or token.
+    pub password: Option<Vec<u8>>,
+    /// Whether the first connection begins a new session; later ones resume it.
+    pub clean_start: bool,
+    /// Seconds the server keeps the session without a connection; with 3.1.1 all but 0 mean for ever.
+    pub session_expiry_s: u32,
+    /// Keep alive in seconds, 0 for none.
+    pub keep_alive_s: u16,
+    /// QoS 1 and 2 messages the server may send without acknowledgement, at least 1.
+    pub receive_maximum: u16,
+    /// Largest packet to take, in bytes.
+    pub max_packet_bytes: u32,
+    /// Messages that may wait for a connection or for acknowledgements before `publish` waits too.
+    pub max_queued_messages: usize,
+    /// Will.
+    pub will: Option<Will>,
+    /// Further CONNECT properties (user properties, authentication); MQTT 5.0 only.
+    pub connect_properties: PropertyBuf,
+    /// Which servers to believe.
+    pub trust: Trust,
+    /// Client certificate chain and private key, PEM files.
+    pub certificate: Option<(PathBuf, PathBuf)>,
+    /// What to do where UDP does not pass.
+    pub fallback: Fallback,
+    /// How to try again; `None` gives up at the first failure.
+    pub reconnect: Option<Backoff>,
+    /// Longest time for one attempt, CONNACK included.
+    pub connect_timeout: Duration,
+    /// Longest time `disconnect` waits for what is not acknowledged.
+    pub drain_timeout: Duration,
+}
+
+impl std::fmt::Debug for Options {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // No credentials.
+        f.debug_struct("Options")
+            .field("url", &self.url)
+            .field("client_id", &self.client_id)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Options {
+    /// Options with defaults: MQTT 5.0, a new session that ends with the connection, keep alive 60
+    /// s, reconnecting after 0.25 s to 30 s.
+    ///
+    /// # Errors
+    /// The URL is not one of a broker.
+    pub fn new(url: &str) -> Result<Options, Error> {
+        Ok(Options {
+            url: url.parse()?,
+            version: Version::V5,
+            client_id: String::new(),
+            username: None,
+            password: None,
+            clean_start: true,
+            session_expiry_s: 0,
+            keep_alive_s: 60,
+            receive_maximum: 512,
+            max_packet_bytes: 16 << 20,
+            max_queued_messages: 1024,
+            will: None,
+            connect_properties: PropertyBuf::new(),
+            trust: Trust::Auto,
+            certificate: None,
+            fallback: Fallback::None,
+            reconnect: Some(Backoff {
+                first: Duration::from_millis(250),
+                longest: Duration::from_secs(30),
+            }),
+            connect_timeout: Duration::from_secs(10),
+            drain_timeout: Duration::from_secs(10),
+        })
+    }
+
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        let fail = |text: &str| Err(Error::Options(text.to_owned()));
+        if self.client_id.is_empty() && self.version == Version::V311 && !self.is_clean_v311() {
+            return fail("a session that is to be kept needs a client identifier");
+        }
+        if self.version == Version::V311 && self.password.is_some() && self.username.is_none() {
+            return fail("MQTT 3.1.1 has no password without a user name");
+        }
+        let names = [Some(&self.client_id), self.username.as_ref()];
+        let too_long = names.iter().flatten().any(|text| text.len() > usize::from(u16::MAX));
+        let secret = self.password.as_ref().map_or(0, Vec::len);
+        let will = self.will.as_ref().map_or(0, |will| will.message.payload.len());
+        if too_long || secret.max(will) > usize::from(u16::MAX) {
+            return fail("client identifier, user name, password and will end at 65,535 bytes");
+        }
+        if let Some(will) = &self.will {
+            let topic = &will.message.topic;
+            let wrong = |source| Error::Topic { topic: topic.clone(), source };
+            check_name(topic).map_err(wrong)?;
+        }
+        if self.receive_maximum == 0 || self.max_queued_messages == 0 {
+            return fail("receive maximum and queue are at least 1");
+        }
+        if self.fallback != Fallback::None && self.url.transport != Transport::Quic {
+            return fail("falling back to TLS is for quic:// URLs");
+        }
+        Ok(())
+    }
+
+    /// 3.1.1's one flag for two things.
+    pub(crate) fn is_clean_v311(&self) -> bool {
+        self.session_expiry_s == 0
+    }
+}

@@ -1,0 +1,102 @@
+//! Which servers to believe and who we are: the rustls configuration of a client.
+//!
+//! One configuration is made for a client and shared by all its connections, since it holds the
+//! session tickets that make 0-RTT possible. They end with the process: rustls does not let a client
+//! store them.
+
+use std::sync::Arc;
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
+use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+
+use crate::error::Error;
+use crate::options::{Options, Trust};
+
+fn options_error(error: impl ToString) -> Error {
+    Error::Options(error.to_string())
+}
+
+/// Makes the configuration, without application protocols.
+pub(crate) fn client_config(options: &Options) -> Result<ClientConfig, Error> {
+    let provider = Arc::new(ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
+        .with_safe_default_protocol_versions()
+        .map_err(options_error)?;
+    let builder = match &options.trust {
+        Trust::Insecure => {
+            let anybody = Arc::new(Anybody(provider));
+            builder.dangerous().with_custom_certificate_verifier(anybody)
+        }
+        trust => builder.with_root_certificates(roots(trust, options.url.is_loopback())?),
+    };
+    match &options.certificate {
+        None => Ok(builder.with_no_client_auth()),
+        Some((chain, key)) => {
+            let chain = fulmar_certs::files::read_chain(chain).map_err(options_error)?;
+            let key = fulmar_certs::files::read_key(key).map_err(options_error)?;
+            builder.with_client_auth_cert(chain, key).map_err(options_error)
+        }
+    }
+}
+
+fn roots(trust: &Trust, loopback: bool) -> Result<RootCertStore, Error> {
+    let mut roots = RootCertStore::empty();
+    if let Trust::CaFile(path) = trust {
+        for certificate in fulmar_certs::files::read_chain(path).map_err(options_error)? {
+            roots.add(certificate).map_err(|error| {
+                Error::Options(format!("{}: not a usable authority: {error}", path.display()))
+            })?;
+        }
+        return Ok(roots);
+    }
+    if loopback {
+        for path in fulmar_certs::dev_ca_locations().iter().filter(|path| path.is_file()) {
+            // A broken file where nobody named one is no reason to stop; the handshake will tell.
+            let chain = fulmar_certs::files::read_chain(path).unwrap_or_default();
+            roots.add_parsable_certificates(chain);
+        }
+    }
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    Ok(roots)
+}
+
+/// Believes any certificate, but not that somebody holds its key without proof.
+#[derive(Debug)]
+struct Anybody(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for Anybody {
+    fn verify_server_cert(
+        &self,
+        _end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls12_signature(message, cert, dss, &self.0.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, cert, dss, &self.0.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}

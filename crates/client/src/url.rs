@@ -1,0 +1,202 @@
+//! Addresses of brokers: `SCHEME://HOST[:PORT][/PATH]`. User and password are options, not part of
+//! an address, so that they do not end in logs and process lists.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::str::FromStr;
+
+use crate::error::Error;
+
+/// What carries MQTT.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Transport {
+    /// Plain TCP, `mqtt://`.
+    Tcp,
+    /// TLS over TCP, `mqtts://`.
+    Tls,
+    /// QUIC, `quic://`.
+    Quic,
+    /// WebSocket, `ws://`.
+    Ws,
+    /// WebSocket over TLS, `wss://`.
+    Wss,
+}
+
+impl Transport {
+    const ALL: [(Transport, &'static str, u16); 5] = [
+        (Transport::Tcp, "mqtt", 1883),
+        (Transport::Tls, "mqtts", 8883),
+        (Transport::Quic, "quic", 14567),
+        (Transport::Ws, "ws", 8083),
+        (Transport::Wss, "wss", 8443),
+    ];
+
+    fn entry(self) -> &'static (Transport, &'static str, u16) {
+        // The table is in the order of the variants; a test holds them together.
+        &Transport::ALL[self as usize]
+    }
+
+    /// The URL scheme.
+    #[must_use]
+    pub fn scheme(self) -> &'static str {
+        self.entry().1
+    }
+
+    /// The port used when a URL names none.
+    #[must_use]
+    pub fn default_port(self) -> u16 {
+        self.entry().2
+    }
+
+    /// Whether the bytes are encrypted.
+    #[must_use]
+    pub fn is_secure(self) -> bool {
+        matches!(self, Transport::Tls | Transport::Quic | Transport::Wss)
+    }
+}
+
+/// Where a broker is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BrokerUrl {
+    /// What carries MQTT.
+    pub transport: Transport,
+    /// Name or address, an IPv6 address without brackets.
+    pub host: String,
+    /// TCP or UDP port.
+    pub port: u16,
+    /// Path of the WebSocket, with its slash; `/mqtt` unless given.
+    pub path: String,
+}
+
+impl BrokerUrl {
+    /// Whether the host is this machine.
+    #[must_use]
+    pub fn is_loopback(&self) -> bool {
+        self.host.eq_ignore_ascii_case("localhost")
+            || self.host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+    }
+
+    /// Host and port as they stand in a URL.
+    pub(crate) fn authority(&self) -> String {
+        if self.host.contains(':') {
+            format!("[{}]:{}", self.host, self.port)
+        } else {
+            format!("{}:{}", self.host, self.port)
+        }
+    }
+}
+
+impl fmt::Display for BrokerUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}://{}", self.transport.scheme(), self.authority())?;
+        match self.transport {
+            Transport::Ws | Transport::Wss => f.write_str(&self.path),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl FromStr for BrokerUrl {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<BrokerUrl, Error> {
+        parse(text).map_err(|reason| {
+            // Whatever stands before an @ may be a password.
+            let url =
+                text.rsplit_once('@').map_or(text.to_owned(), |(_, rest)| format!("…@{rest}"));
+            Error::Url { url, reason }
+        })
+    }
+}
+
+fn parse(text: &str) -> Result<BrokerUrl, &'static str> {
+    let (scheme, rest) = text.split_once("://").ok_or("there is no scheme")?;
+    let known = Transport::ALL.iter().find(|(_, name, _)| scheme.eq_ignore_ascii_case(name));
+    let (transport, _, default_port) = *known.ok_or("the scheme is not known")?;
+    let (authority, path) = match rest.find('/') {
+        Some(at) => rest.split_at(at),
+        None => (rest, ""),
+    };
+    let web = matches!(transport, Transport::Ws | Transport::Wss);
+    if !web && !matches!(path, "" | "/") {
+        return Err("only WebSocket URLs have a path");
+    }
+    if authority.contains('@') {
+        return Err("user and password are options (-u, -P), not part of the URL");
+    }
+    if authority.bytes().chain(path.bytes()).any(|byte| byte <= b' ' || byte == 0x7F) {
+        return Err("there are blanks or control characters in it");
+    }
+    let (host, port) = match authority.strip_prefix('[') {
+        Some(inner) => {
+            let (host, after) = inner.split_once(']').ok_or("there is a [ without ]")?;
+            host.parse::<std::net::Ipv6Addr>().map_err(|_| "not an IPv6 address in brackets")?;
+            let port = match after {
+                "" => None,
+                after => Some(after.strip_prefix(':').ok_or("after ] only :PORT may follow")?),
+            };
+            (host, port)
+        }
+        None => match authority.split_once(':') {
+            Some((_, port)) if port.contains(':') => {
+                return Err("put the IPv6 address in brackets");
+            }
+            Some((host, port)) => (host, Some(port)),
+            None => (authority, None),
+        },
+    };
+    if host.is_empty() {
+        return Err("there is no host");
+    }
+    let port = match port {
+        None => default_port,
+        Some(port) => {
+            port.parse().ok().filter(|port| *port != 0).ok_or("the port is not 1–65535")?
+        }
+    };
+    let path = if matches!(path, "" | "/") { "/mqtt" } else { path };
+    Ok(BrokerUrl { transport, host: host.to_owned(), port, path: path.to_owned() })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn schemes_have_their_ports() {
+        for (transport, scheme, port) in Transport::ALL {
+            let url: BrokerUrl = format!("{scheme}://h").parse().unwrap();
+            assert_eq!((url.transport, url.port), (transport, port));
+            assert_eq!(transport.scheme(), scheme);
+        }
+    }
+
+    #[test]
+    fn urls_print_as_they_parse() {
+        for text in ["mqtt://a:1", "quic://[::1]:14567", "wss://h:443/x/y", "ws://h:8083/mqtt"] {
+            assert_eq!(text.parse::<BrokerUrl>().unwrap().to_string(), text);
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_and_passwords_are_not() {
+        for bad in
+            ["h", "http://h", "mqtt://", "mqtt://h:0", "mqtt://::1", "mqtt://h/x", "ws://[1]"]
+        {
+            assert!(bad.parse::<BrokerUrl>().is_err(), "{bad}");
+        }
+        let error = "mqtt://me:secret@h".parse::<BrokerUrl>().unwrap_err().to_string();
+        assert!(!error.contains("secret") && error.contains("-u"), "{error}");
+    }
+
+    #[test]
+    fn loopback_is_known_by_name_and_address() {
+        for (host, local) in
+            [("localhost", true), ("127.0.0.9", true), ("[::1]", true), ("h", false)]
+        {
+            let url: BrokerUrl = format!("quic://{host}").parse().unwrap();
+            assert_eq!(url.is_loopback(), local, "{host}");
+        }
+    }
+}
