@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use fulmar_mqtt::QoS;
 use fulmar_transport::RetryPolicy;
+use fulmar_transport::tickets::Tickets;
 use quic_site::*;
-use quinn::{ClientConfig, Endpoint};
+use quinn::{ClientConfig, Connection, Endpoint};
 use tokio::net::UdpSocket;
 use tokio::time::timeout;
 
@@ -19,6 +20,33 @@ async fn collect_ticket(site: &Site, config: &ClientConfig) {
     let (connection, mut control, _) = site.client_with(config, &hello("e")).await;
     control.send(&disconnect()).await;
     timeout(PATIENCE, connection.closed()).await.unwrap();
+}
+
+/// Sends a recorded flight again until the server has forgotten the connection, if it knew it, and
+/// begins another: it answers with an Initial packet then.
+async fn replay(flight: &[Vec<u8>], site: &Site) {
+    let thief = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let replaying = async {
+        let mut buffer = [0; 2048];
+        loop {
+            for datagram in flight {
+                thief.send_to(datagram, site.address()).await.unwrap();
+            }
+            let answer = timeout(Duration::from_millis(50), thief.recv(&mut buffer)).await;
+            if answer.is_ok() && buffer[0] & 0xF0 == 0xC0 {
+                return;
+            }
+        }
+    };
+    timeout(PATIENCE, replaying).await.expect("the server never answered the replay");
+}
+
+/// A client of `site` that has subscribed to `early`.
+async fn listener(site: &Site) -> (Connection, Pipe) {
+    let (connection, mut control, _) = site.client(&hello("s")).await;
+    control.send(&subscribe("early", QoS::AtMostOnce)).await;
+    assert_eq!(control.next().await, Seen::Suback);
+    (connection, control)
 }
 
 #[tokio::test]
@@ -45,22 +73,7 @@ async fn a_recorded_first_flight_works_once() {
     connection.close(0u32.into(), b"");
     site.eventually("the first connection to go", |site| site.connections() == 1).await;
 
-    // Sent again until the server has forgotten the connection and begins another: it answers with
-    // an Initial packet then.
-    let thief = UdpSocket::bind("127.0.0.1:0").await.unwrap();
-    let replaying = async {
-        let mut buffer = [0; 2048];
-        loop {
-            for datagram in &flight {
-                thief.send_to(datagram, site.address()).await.unwrap();
-            }
-            let answer = timeout(Duration::from_millis(50), thief.recv(&mut buffer)).await;
-            if answer.is_ok() && buffer[0] & 0xF0 == 0xC0 {
-                return;
-            }
-        }
-    };
-    timeout(PATIENCE, replaying).await.expect("the server never answered the replay");
+    replay(&flight, &site).await;
     site.last_word("early").await;
     assert_eq!(sub.payload().await, b"last");
     assert_eq!(received(), 2);
@@ -93,6 +106,39 @@ async fn a_restarted_server_refuses_early_data_and_acts_once() {
     assert_eq!(sub.payload().await, b"!");
     site.last_word("early").await;
     assert_eq!(sub.payload().await, b"last");
+}
+
+#[tokio::test]
+async fn early_data_survives_a_restart_and_its_recording_does_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let start = || {
+        let tickets = Tickets::open(&dir.path().join("tickets.db")).unwrap();
+        Site::start_with(&dir, &tickets, 1, |_| {})
+    };
+    let first = start();
+    let config = first.client_config();
+    collect_ticket(&first, &config).await;
+    drop(first);
+
+    let second = start();
+    let (_sub_conn, mut sub) = listener(&second).await;
+    let relay = Relay::start(second.address()).await;
+    let endpoint = Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
+    let connecting = endpoint.connect_with(config, relay.address, "localhost").unwrap();
+    let Ok((connection, accepted)) = connecting.into_0rtt() else { panic!("no ticket kept") };
+    let mut control = Pipe::open(&connection).await;
+    control.send(&[hello("e").bytes(), publish("early", b"!", 0)].concat()).await;
+    assert!(timeout(PATIENCE, accepted).await.unwrap(), "the ticket was forgotten");
+    assert_eq!(sub.payload().await, b"!");
+    let flight = relay.recorded.lock().unwrap().clone();
+    drop(second);
+
+    let third = start();
+    let (_sub_conn, mut sub) = listener(&third).await;
+    replay(&flight, &third).await;
+    third.last_word("early").await;
+    assert_eq!(sub.payload().await, b"last");
+    assert_eq!(third.broker.metrics().sum(|shard| &shard.quic_early_accepted), 0);
 }
 
 #[tokio::test]

@@ -18,6 +18,7 @@ use fulmar_mqtt::packet::{
     Ack, Connect, Disconnect, FilterList, LastWill, Publish, Subscribe, SubscribeOptions,
 };
 use fulmar_mqtt::{Packet, PacketId, Properties, Property, PropertyBuf, QoS, ReasonCode, Version};
+use fulmar_transport::tickets::Tickets;
 use fulmar_transport::tls::{ClientAuth, Identity, RootCertStore, ServerTls};
 use fulmar_transport::{
     Clock, QuicKeys, QuicListener, QuicSettings, Server, ServerConfig, TransportLimits,
@@ -48,12 +49,23 @@ impl Site {
         workers: usize,
         change: impl FnOnce(&mut QuicSettings),
     ) -> Site {
+        Site::start_with(dir, &Tickets::in_memory().unwrap(), workers, change)
+    }
+
+    /// With these tickets, which may be kept in `dir`.
+    pub fn start_with(
+        dir: &tempfile::TempDir,
+        tickets: &Arc<Tickets>,
+        workers: usize,
+        change: impl FnOnce(&mut QuicSettings),
+    ) -> Site {
         let authority = Authority::open(dir.path()).unwrap();
         let (chain, key) = authority.server_files(&["localhost".to_owned()]).unwrap();
         let chain = files::read_chain(&chain).unwrap();
         let root = chain[1].clone();
         let identity = Identity::new(chain, files::read_key(&key).unwrap()).unwrap();
-        let tls = ServerTls::new(&identity, ClientAuth::Off, RootCertStore::empty()).unwrap();
+        let nobody = RootCertStore::empty();
+        let tls = ServerTls::with_tickets(&identity, ClientAuth::Off, nobody, tickets).unwrap();
         let mut settings = QuicSettings::new(QuicKeys([7; 64]));
         change(&mut settings);
         let clock = Clock::start();
