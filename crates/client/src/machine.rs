@@ -9,6 +9,8 @@
 //! outcome. Packets from the server are handled in `incoming`.
 
 mod incoming;
+#[cfg(test)]
+mod tests;
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -1,0 +1,401 @@
+//! Sessions against a simulated server: single rules, and any losses at any time.
+
+#![allow(clippy::unwrap_used)]
+
+use fulmar_mqtt::ack::{self, AckKind};
+use fulmar_mqtt::codec::{decode, peek_frame};
+use fulmar_mqtt::packet::{Connack, Suback};
+use proptest::prelude::*;
+
+use super::*;
+
+type Session = Machine<u32, u32>;
+
+/// A server that keeps one session, QoS state included, until told to forget it.
+#[derive(Default)]
+struct Server {
+    has_session: bool,
+    open: Vec<PacketId>,
+    got: Vec<(String, QoS, bool)>,
+    subscribed: Vec<String>,
+    connects: usize,
+    clean_starts: usize,
+}
+
+impl Server {
+    /// Takes whole packets and answers them.
+    fn take(&mut self, bytes: &[u8], limits: &PropertyBuf) -> Vec<u8> {
+        let mut out = Vec::new();
+        let mut at = 0;
+        while let Some(frame) = peek_frame(&bytes[at..], 1 << 20).unwrap() {
+            self.packet(decode(&frame, Version::V5).unwrap(), limits, &mut out);
+            at += frame.len;
+        }
+        assert_eq!(at, bytes.len(), "the client writes whole packets");
+        out
+    }
+
+    fn packet(&mut self, packet: Packet<'_>, limits: &PropertyBuf, out: &mut Vec<u8>) {
+        let mut answer = |kind, id| ack::encode(out, Version::V5, kind, id, ReasonCode::Success);
+        match packet {
+            Packet::Connect(connect) => {
+                self.connects += 1;
+                self.clean_starts += usize::from(connect.clean_start);
+                if connect.clean_start {
+                    self.forget();
+                }
+                let session_present = std::mem::replace(&mut self.has_session, true);
+                let properties = limits.as_properties();
+                Connack { session_present, reason: ReasonCode::Success, properties }
+                    .encode(Version::V5, out);
+            }
+            Packet::Publish(publish) => {
+                let new = match publish.packet_id {
+                    Some(id) if publish.qos == QoS::ExactlyOnce => {
+                        answer(AckKind::Pubrec, id);
+                        let new = !self.open.contains(&id);
+                        if new {
+                            self.open.push(id);
+                        }
+                        new
+                    }
+                    Some(id) => {
+                        answer(AckKind::Puback, id);
+                        true
+                    }
+                    None => true,
+                };
+                if new {
+                    let text = String::from_utf8(publish.payload.to_vec()).unwrap();
+                    self.got.push((text, publish.qos, publish.dup));
+                }
+            }
+            Packet::Ack(AckKind::Pubrel, ack) => {
+                self.open.retain(|id| *id != ack.packet_id);
+                answer(AckKind::Pubcomp, ack.packet_id);
+            }
+            Packet::Subscribe(subscribe) => {
+                let names: Vec<_> = subscribe.filters.iter().map(|(f, _)| f.to_owned()).collect();
+                let codes = vec![1; names.len()];
+                self.subscribed.extend(names);
+                let packet_id = subscribe.packet_id;
+                Suback { packet_id, properties: Properties::NONE, codes: &codes }
+                    .encode(Version::V5, out);
+            }
+            Packet::Pingreq => Packet::Pingresp.encode(Version::V5, out),
+            Packet::Disconnect(_) => {}
+            other => panic!("unexpected {}", other.name()),
+        }
+    }
+
+    fn forget(&mut self) {
+        self.has_session = false;
+        self.open.clear();
+        self.subscribed.clear();
+    }
+}
+
+struct Pair {
+    now: Instant,
+    session: Session,
+    server: Server,
+    limits: PropertyBuf,
+    done: Vec<(u32, Result<ReasonCode, Error>)>,
+    messages: Vec<Message>,
+}
+
+impl Pair {
+    fn new() -> Pair {
+        let mut options = Options::new("mqtt://h").unwrap();
+        options.session_expiry_s = 100;
+        let now = Instant::now();
+        Pair {
+            now,
+            session: Machine::new(Arc::new(options), now),
+            server: Server::default(),
+            limits: PropertyBuf::new(),
+            done: Vec::new(),
+            messages: Vec::new(),
+        }
+    }
+
+    fn flush(&mut self) -> Vec<u8> {
+        let out = self.session.output().to_vec();
+        self.session.sent(out.len(), self.now);
+        out
+    }
+
+    /// One round trip; the answers are lost if `lose_answers`. Whether anything moved.
+    fn round(&mut self, lose_answers: bool) -> bool {
+        let out = self.flush();
+        let answers = self.server.take(&out, &self.limits);
+        if !lose_answers {
+            self.give(&answers).unwrap();
+        }
+        !out.is_empty()
+    }
+
+    fn give(&mut self, bytes: &[u8]) -> Result<usize, Error> {
+        let used = self.session.input(self.now, bytes);
+        while let Some(outcome) = self.session.poll() {
+            match outcome {
+                Outcome::Published(token, result) => self.done.push((token, result)),
+                Outcome::Message(message) => self.messages.push(message),
+                Outcome::Answered(_, result) => assert!(result.is_ok()),
+                Outcome::Connected { .. } => {}
+            }
+        }
+        used
+    }
+
+    fn settle(&mut self) {
+        while self.round(false) {}
+    }
+
+    fn up(&mut self) {
+        self.session.connect(self.now, false);
+        self.settle();
+        assert!(self.session.is_up());
+    }
+
+    fn publish(&mut self, qos: QoS, token: u32) {
+        self.session.publish(Message::new("t", token.to_string()).qos(qos), token);
+    }
+
+    fn payloads(&self) -> Vec<u32> {
+        self.server.got.iter().map(|(text, ..)| text.parse().unwrap()).collect()
+    }
+}
+
+#[test]
+fn every_quality_of_service_is_delivered_in_order() {
+    let mut pair = Pair::new();
+    for (token, qos) in
+        [QoS::AtMostOnce, QoS::AtLeastOnce, QoS::ExactlyOnce].into_iter().enumerate()
+    {
+        pair.publish(qos, token as u32);
+    }
+    pair.up();
+    assert_eq!(pair.payloads(), [0, 1, 2]);
+    assert!(pair.done.iter().all(|(_, result)| result.is_ok()));
+    assert_eq!(pair.done.len(), 3);
+}
+
+#[test]
+fn mqtt_4_4_0_1_a_resumed_session_sends_again_with_dup() {
+    let mut pair = Pair::new();
+    pair.up();
+    pair.publish(QoS::AtLeastOnce, 1);
+    pair.publish(QoS::ExactlyOnce, 2);
+    pair.round(true);
+    pair.session.disconnected();
+    pair.up();
+    // QoS 1 came twice, marked; QoS 2 once.
+    let got: Vec<_> = pair.server.got.iter().map(|(text, _, dup)| (text.as_str(), *dup)).collect();
+    assert_eq!(got, [("1", false), ("2", false), ("1", true)]);
+    assert_eq!(pair.done.len(), 2);
+    assert_eq!(pair.server.clean_starts, 1);
+}
+
+#[test]
+fn a_lost_session_is_rebuilt() {
+    let mut pair = Pair::new();
+    pair.up();
+    pair.session.subscribe(vec![("a/#".into(), SubscribeOptions::default())], 9);
+    pair.settle();
+    pair.publish(QoS::AtLeastOnce, 1);
+    pair.session.disconnected();
+    pair.server.forget();
+    pair.up();
+    assert_eq!(pair.server.subscribed, ["a/#"]);
+    assert_eq!(pair.server.got, [("1".to_owned(), QoS::AtLeastOnce, false)]);
+}
+
+#[test]
+fn mqtt_3_3_4_7_the_receive_maximum_holds() {
+    let mut pair = Pair::new();
+    pair.limits.push(Property::ReceiveMaximum(2));
+    pair.up();
+    (0..5).for_each(|token| pair.publish(QoS::AtLeastOnce, token));
+    pair.round(true);
+    assert_eq!(pair.payloads(), [0, 1]);
+    pair.session.disconnected();
+    pair.up();
+    assert_eq!(pair.payloads(), [0, 1, 0, 1, 2, 3, 4]);
+}
+
+#[test]
+fn what_the_server_does_not_take_is_refused_here() {
+    let mut pair = Pair::new();
+    pair.limits.push(Property::MaximumQoS(1)).push(Property::MaximumPacketSize(20));
+    pair.limits.push(Property::RetainAvailable(false));
+    pair.up();
+    pair.publish(QoS::ExactlyOnce, 1);
+    pair.session.publish(Message::new("t", vec![0; 20]), 2);
+    pair.session.publish(Message::new("t", "x").retain(), 3);
+    pair.settle();
+    let reasons = pair.done.iter().map(|(_, result)| match result {
+        Err(Error::Rejected(reason)) => *reason,
+        other => panic!("{other:?}"),
+    });
+    use ReasonCode as R;
+    assert_eq!(
+        reasons.collect::<Vec<_>>(),
+        [R::QosNotSupported, R::PacketTooLarge, R::RetainNotSupported]
+    );
+    assert!(pair.server.got.is_empty());
+}
+
+#[test]
+fn mqtt_4_3_3_10_a_repeated_qos_2_message_is_told_once() {
+    let mut pair = Pair::new();
+    pair.up();
+    let message = Message::new("t", "x").qos2();
+    for dup in [false, true] {
+        let mut bytes = Vec::new();
+        put_publish(&mut bytes, Version::V5, &message, PacketId::new(7), dup);
+        pair.give(&bytes).unwrap();
+    }
+    assert_eq!(pair.messages.len(), 1);
+    // PUBREC both times.
+    assert_eq!(pair.flush(), [0x50, 2, 0, 7, 0x50, 2, 0, 7]);
+}
+
+#[test]
+fn early_data_goes_with_connect_and_again_when_refused() {
+    let mut pair = Pair::new();
+    pair.publish(QoS::AtMostOnce, 0);
+    pair.publish(QoS::AtLeastOnce, 1);
+    pair.session.connect(pair.now, true);
+    let mut refused = Server::default();
+    refused.take(&pair.flush(), &PropertyBuf::new());
+    assert_eq!(refused.got.len(), 2, "both go with CONNECT");
+    pair.session.early_data_rejected();
+    pair.up();
+    assert_eq!(pair.server.got.len(), 2, "nothing of the refused flight is lost or doubled");
+    pair.session.disconnected();
+
+    let mut taken = Pair::new();
+    taken.publish(QoS::AtMostOnce, 0);
+    taken.publish(QoS::AtLeastOnce, 1);
+    taken.session.connect(taken.now, true);
+    taken.settle();
+    assert_eq!(taken.payloads(), [0, 1]);
+    assert_eq!(taken.done.len(), 2);
+}
+
+#[test]
+fn mqtt_3_1_2_20_a_quiet_client_pings_and_gives_up_on_a_silent_server() {
+    let mut pair = Pair::new();
+    pair.up();
+    let due = pair.session.deadline().unwrap();
+    assert_eq!(due - pair.now, Duration::from_secs(60));
+    pair.session.tick(due, true).unwrap();
+    assert_eq!(pair.flush(), [0xC0, 0]);
+    let late = pair.session.deadline().unwrap();
+    assert!(pair.session.tick(late, false).is_ok(), "nobody has listened");
+    let later = pair.session.deadline().unwrap();
+    assert!(matches!(pair.session.tick(later, true), Err(Error::KeepAlive)));
+}
+
+#[test]
+fn a_server_that_breaks_the_protocol_is_told_so() {
+    let mut pair = Pair::new();
+    pair.up();
+    assert!(matches!(pair.give(&[0x90, 4, 0, 9, 0, 0]), Err(Error::Protocol(_))));
+    assert_eq!(pair.flush(), [0xE0, 1, ReasonCode::ProtocolError.as_u8()]);
+    let mut early = Pair::new();
+    early.session.connect(early.now, false);
+    early.flush();
+    assert!(matches!(early.give(&[0xD0, 0]), Err(Error::Protocol(_))));
+}
+
+#[test]
+fn closing_delivers_first() {
+    let mut pair = Pair::new();
+    pair.publish(QoS::ExactlyOnce, 1);
+    pair.session.close();
+    pair.session.connect(pair.now, false);
+    pair.settle();
+    assert!(pair.session.is_done());
+    assert_eq!(pair.done.len(), 1);
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Publish(u8),
+    Round { lose_answers: bool },
+    Reconnect,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        3 => (0u8..3).prop_map(Step::Publish),
+        3 => any::<bool>().prop_map(|lose_answers| Step::Round { lose_answers }),
+        1 => Just(Step::Reconnect),
+    ]
+}
+
+proptest! {
+    /// Whatever is lost: QoS 1 arrives, QoS 2 arrives once, both in the order of their first
+    /// sending, and every publication is told its fate once.
+    #[test]
+    fn nothing_is_lost_whatever_the_connection_does(
+        steps in proptest::collection::vec(step(), 0..60),
+        window in 1u16..5,
+    ) {
+        let mut pair = Pair::new();
+        pair.limits.push(Property::ReceiveMaximum(window));
+        let mut sent: Vec<QoS> = Vec::new();
+        let mut broken = true;
+        for step in steps {
+            match step {
+                Step::Publish(qos) => {
+                    let qos = QoS::try_from(qos).unwrap();
+                    pair.publish(qos, sent.len() as u32);
+                    sent.push(qos);
+                }
+                Step::Round { lose_answers } if !broken => {
+                    pair.round(lose_answers);
+                    // A stream that has lost bytes delivers nothing after them.
+                    broken |= lose_answers;
+                }
+                Step::Round { .. } => {}
+                Step::Reconnect => {
+                    pair.session.disconnected();
+                    pair.session.connect(pair.now, false);
+                    broken = false;
+                }
+            }
+        }
+        pair.session.disconnected();
+        pair.up();
+        let got = pair.payloads();
+        for (token, qos) in sent.iter().enumerate() {
+            let times = got.iter().filter(|seen| **seen == token as u32).count();
+            match qos {
+                QoS::AtMostOnce => prop_assert!(times <= 1),
+                QoS::AtLeastOnce => prop_assert!(times >= 1),
+                QoS::ExactlyOnce => prop_assert_eq!(times, 1),
+            }
+        }
+        let mut first: Vec<u32> = Vec::new();
+        for token in got.into_iter().filter(|token| sent[*token as usize] != QoS::AtMostOnce) {
+            if !first.contains(&token) {
+                first.push(token);
+            }
+        }
+        prop_assert!(first.is_sorted(), "{:?}", first);
+        let mut told: Vec<_> = pair.done.iter().map(|(token, _)| *token).collect();
+        told.sort_unstable();
+        prop_assert_eq!(told, (0..sent.len() as u32).collect::<Vec<_>>());
+    }
+
+    /// Any bytes from a server end in an error or are waited for; they never panic.
+    #[test]
+    fn any_bytes_are_survived(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        let mut pair = Pair::new();
+        pair.up();
+        drop(pair.give(&bytes));
+    }
+}
