@@ -59,6 +59,13 @@ struct Pending<P> {
     token: P,
 }
 
+/// A publication in early data.
+#[derive(Debug)]
+enum Early<P> {
+    Unacknowledged(Pending<P>),
+    InFlight(PacketId),
+}
+
 #[derive(Debug)]
 enum Ask {
     Subscribe(Vec<(String, SubscribeOptions)>),
@@ -109,8 +116,8 @@ pub(crate) struct Machine<P, R> {
     outbound: Outbound<Pending<P>>,
     /// In flight since an earlier connection and not sent again on this one.
     replay: VecDeque<PacketId>,
-    /// QoS 0 sent in early data, which the server may still refuse as a whole.
-    early: Vec<Pending<P>>,
+    /// Sent in early data, which the server may still refuse as a whole; in order.
+    early: Vec<Early<P>>,
     inbound: Inbound,
     aliases: TopicAliases,
     waiting: VecDeque<Request<R>>,
@@ -166,18 +173,31 @@ impl<P, R> Machine<P, R> {
     /// The connection is gone.
     pub(crate) fn disconnected(&mut self) {
         // At most once: they may have arrived.
-        for sent in std::mem::take(&mut self.early) {
-            self.outcomes.push_back(Outcome::Published(sent.token, Ok(ReasonCode::Success)));
-        }
+        self.early_data_sent();
         self.down();
     }
 
     /// The server has refused early data: nothing of it was seen, all of it goes out again.
     pub(crate) fn early_data_rejected(&mut self) {
-        for unsent in std::mem::take(&mut self.early).into_iter().rev() {
-            self.queue.push_front(unsent);
+        for sent in std::mem::take(&mut self.early).into_iter().rev() {
+            let unsent = match sent {
+                Early::Unacknowledged(pending) => Some(pending),
+                Early::InFlight(id) => self.outbound.abandon(id),
+            };
+            if let Some(pending) = unsent {
+                self.queue.push_front(pending);
+            }
         }
         self.down();
+    }
+
+    /// What went out in early data is as good as sent.
+    fn early_data_sent(&mut self) {
+        for sent in std::mem::take(&mut self.early) {
+            if let Early::Unacknowledged(Pending { token, .. }) = sent {
+                self.outcomes.push_back(Outcome::Published(token, Ok(ReasonCode::Success)));
+            }
+        }
     }
 
     fn down(&mut self) {
@@ -332,7 +352,7 @@ impl<P, R> Machine<P, R> {
                     let done = Outcome::Published(pending.token, Ok(ReasonCode::Success));
                     self.outcomes.push_back(done);
                 } else {
-                    self.early.push(pending);
+                    self.early.push(Early::Unacknowledged(pending));
                 }
             } else if self.outbound.is_full() {
                 self.queue.push_front(pending);
@@ -368,6 +388,9 @@ impl<P, R> Machine<P, R> {
         let message = Arc::clone(&pending.message);
         if let Some(id) = self.outbound.push(message.qos, pending) {
             put_publish(&mut self.out, self.options.version, &message, Some(id), false);
+            if self.phase != Phase::Up {
+                self.early.push(Early::InFlight(id));
+            }
         }
     }
 

@@ -110,9 +110,7 @@ impl<P, R> Machine<P, R> {
         self.connected_before = true;
         self.take_terms(connack);
         self.outcomes.push_back(Outcome::Connected { session_present: connack.session_present });
-        for sent in std::mem::take(&mut self.early) {
-            self.outcomes.push_back(Outcome::Published(sent.token, Ok(ReasonCode::Success)));
-        }
+        self.early_data_sent();
         if !connack.session_present {
             self.inbound = Inbound::new();
             self.restore_subscriptions();
