@@ -1,27 +1,32 @@
-# What a newcomer types is what CI runs.
+# What a newcomer types is what CI runs. `make` alone lists the targets.
 
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 VENV := $(TARGET)/interop-venv
+# make run: 0 starts the broker without the demonstration publisher.
+DEMO ?= 1
+# make bench: full (every peer, three rounds) or short (one quick round).
+BENCH ?= full
 
-.PHONY: run test test-rust test-interop lint fmt bench kill-test tools
+.DEFAULT_GOAL := help
+.PHONY: help run test test-rust test-interop kill-test lint fmt doc bench tools needs
 
-# Starts a broker on this machine with safe defaults and a demonstration publisher.
-# DEMO=0 leaves the publisher out.
-run:
-	@scripts/need-cargo
-	cargo build --release -p fulmar
-	@DEMO=$(or $(DEMO),1) scripts/run $(TARGET)/release/fulmar
+help: ## List the targets
+	@echo "Fulmar, an MQTT broker that is QUIC-first. README.md is where to begin."
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | \
+		while IFS='|' read -r name text; do printf '  make %-13s %s\n' "$$name" "$$text"; done
 
-# Everything: unit, property and end-to-end tests, then clients we did not write.
-test: test-rust test-interop
+run: needs ## Start a broker on this machine with a demonstration publisher (DEMO=0: without)
+	cargo build --release --locked --package fulmar
+	@DEMO=$(DEMO) exec scripts/run $(TARGET)/release/fulmar
 
-test-rust:
-	@scripts/need-cargo
-	cargo test --workspace
+test: test-rust test-interop ## Run every test, those with clients we did not write included
 
-test-interop: $(VENV)/ready
+test-rust: needs ## Run the tests that need nothing but Rust
+	cargo test --workspace --locked --no-fail-fast
+
+test-interop: needs $(VENV)/ready ## Run the tests with clients we did not write
 	@tests/interop/setup
-	cargo build -p fulmar
+	cargo build --locked --package fulmar
 	cd tests/interop && FULMAR_BIN=$(abspath $(TARGET))/debug/fulmar \
 		$(abspath $(VENV))/bin/python -m unittest -v
 
@@ -30,29 +35,31 @@ $(VENV)/ready: tests/interop/requirements.txt
 	$(VENV)/bin/pip install --quiet --disable-pip-version-check -r $<
 	touch $@
 
-# 100,000 messages at QoS 1 and at QoS 2 while the broker is killed ten times.
-kill-test: $(VENV)/ready
-	cargo build --release -p fulmar
+kill-test: needs $(VENV)/ready ## Kill the broker ten times during 100,000 QoS 1 and QoS 2 messages
+	cargo build --release --locked --package fulmar
 	cd tests/interop && FULMAR_BIN=$(abspath $(TARGET))/release/fulmar \
 		FULMAR_KILL_MESSAGES=100000 FULMAR_KILL_TIMES=10 FULMAR_PATIENCE_S=600 \
 		$(abspath $(VENV))/bin/python -m unittest -v test_kill
 
-lint:
+lint: needs ## Check format, lints, documentation, licences and, with a network, advisories
 	cargo fmt --all --check
-	cargo clippy --workspace --all-targets -- -D warnings
-	@if command -v cargo-deny >/dev/null; then cargo deny check licenses bans sources; \
-	else echo "cargo-deny is not installed: licences and advisories were not checked (make tools)"; fi
+	cargo clippy --workspace --all-targets --locked -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked --quiet
+	@scripts/deny
 
-fmt:
+fmt: needs ## Format the sources
 	cargo fmt --all
 
-# Compares this broker with mosquitto and peers built into target/peers (benches/compare.py).
-# BENCH=short takes one quick round, for CI.
-bench:
-	cargo build --release
-	benches/peers/build target/peers
-	benches/compare.py $(if $(filter short,$(BENCH)),--short)
+doc: needs ## Build the documentation of all crates
+	cargo doc --workspace --no-deps --locked
 
-# Developers' tools that nothing else needs.
-tools:
+bench: needs ## Compare with other brokers on this machine (BENCH=short: quickly)
+	cargo build --release --locked --package fulmar
+	benches/peers/build target/peers
+	benches/compare.py --fulmar $(TARGET)/release/fulmar $(if $(filter short,$(BENCH)),--short)
+
+tools: needs ## Install what only developers need: cargo-deny
 	cargo install --locked cargo-deny
+
+needs:
+	@scripts/need-cargo

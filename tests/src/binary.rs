@@ -29,12 +29,12 @@ pub fn fulmar() -> Command {
     command
 }
 
-/// Runs a command that should end by itself, and gives what came out of it.
+/// Runs a command that should end by itself, and gives what came out of it, line by line.
 ///
 /// # Panics
 /// It does not end within [`PATIENCE`]; shows what it wrote.
 pub fn run(command: &mut Command) -> Output {
-    let piped = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let piped = command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = piped.spawn().unwrap();
     let stdout = Log::follow(child.stdout.take().unwrap());
     let stderr = Log::follow(child.stderr.take().unwrap());

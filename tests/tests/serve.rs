@@ -1,8 +1,11 @@
 //! The contract of `fulmar serve`: what it prints, how it ends, how it refuses to start.
 #![allow(clippy::unwrap_used)]
 
+use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
 use std::process::Output;
 
 use fulmar_tests::{PATIENCE, TestBroker, eventually, fulmar, run};
@@ -27,6 +30,35 @@ fn only_mqtt(address: &str) -> String {
     let off: String =
         ["mqtts", "ws", "wss", "quic", "http"].map(|l| format!("{l} = []\n")).concat();
     format!("[listeners]\nmqtt = [\"{address}\"]\n{off}")
+}
+
+/// Reason code of CONNACK for a client with this name and password (MQTT 5.0 section 3.2.2.2).
+fn log_in(address: SocketAddr, user: &str, password: &str) -> u8 {
+    let field = |text: &str| {
+        let mut bytes = u16::try_from(text.len()).unwrap().to_be_bytes().to_vec();
+        bytes.extend(text.as_bytes());
+        bytes
+    };
+    // Clean start, user name and password; keep alive 60 s; no properties; an empty identifier.
+    let head = [&field("MQTT")[..], &[5, 0xc2, 0, 60, 0], &field("")].concat();
+    let body = [head, field(user), field(password)].concat();
+    let mut client = TcpStream::connect(address).unwrap();
+    client.set_read_timeout(Some(PATIENCE)).unwrap();
+    client.write_all(&[&[0x10, u8::try_from(body.len()).unwrap()], &body[..]].concat()).unwrap();
+    let mut answer = [0; 4];
+    client.read_exact(&mut answer).unwrap();
+    assert_eq!(answer[0], 0x20, "CONNACK");
+    answer[3]
+}
+
+/// Adds a user to a password file with `fulmar passwd`.
+fn passwd(file: &Path, user: &str, password: &str) {
+    let secret = file.with_extension("secret");
+    std::fs::write(&secret, password).unwrap();
+    let mut command = fulmar();
+    command.args(["passwd", user, "--file"]).arg(file).stdin(File::open(&secret).unwrap());
+    let output = run(&mut command);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 /// Status and body of a GET over plain HTTP/1.1.
@@ -111,6 +143,58 @@ fn the_data_folder_is_its_owners_only() {
     let mode = |path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!(mode(broker.data()), 0o700);
     assert_eq!(mode(broker.data().join("ca").join("ca.key")), 0o600);
+}
+
+#[test]
+fn users_are_added_while_it_runs() {
+    let folder = tempfile::tempdir().unwrap();
+    let passwords = folder.path().join("passwords");
+    passwd(&passwords, "ann", "first");
+    let config = format!("[auth]\nallow_anonymous = \"never\"\npassword_file = {passwords:?}\n");
+    let broker = TestBroker::builder().config(&config).start();
+    let mqtt = broker.address("mqtt");
+    assert_eq!(log_in(mqtt, "ann", "first"), 0);
+    assert_eq!(log_in(mqtt, "ann", "wrong"), 0x86);
+    assert_eq!(log_in(mqtt, "bob", "second"), 0x86);
+    passwd(&passwords, "bob", "second");
+    passwd(&passwords, "ann", "third");
+    broker.hang_up();
+    broker.wait_for_log("access rules read again");
+    assert_eq!(log_in(mqtt, "bob", "second"), 0);
+    assert_eq!(log_in(mqtt, "ann", "first"), 0x86);
+    assert_eq!(log_in(mqtt, "ann", "third"), 0);
+}
+
+#[test]
+fn a_bad_reload_changes_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let passwords = folder.path().join("passwords");
+    passwd(&passwords, "ann", "first");
+    let config = format!("[auth]\nallow_anonymous = \"never\"\npassword_file = {passwords:?}\n");
+    let broker = TestBroker::builder().config(&config).start();
+    std::fs::write(&passwords, "ann:plaintext\n").unwrap();
+    broker.hang_up();
+    let line = broker.wait_for_log("nothing changed");
+    assert!(line.contains("passwords:1"), "{line}");
+    assert!(!line.contains("plaintext"), "a secret is in the log: {line}");
+    assert_eq!(log_in(broker.address("mqtt"), "ann", "first"), 0);
+}
+
+#[test]
+fn the_service_manager_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("notify");
+    let socket = UnixDatagram::bind(&path).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut broker = TestBroker::builder().env("NOTIFY_SOCKET", path.to_str().unwrap()).start();
+    let next = || {
+        let mut buffer = [0; 64];
+        let len = socket.recv(&mut buffer).unwrap();
+        String::from_utf8(buffer[..len].to_vec()).unwrap()
+    };
+    assert_eq!(next(), "READY=1");
+    broker.terminate();
+    assert_eq!(next(), "STOPPING=1");
 }
 
 #[test]

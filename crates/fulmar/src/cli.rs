@@ -5,7 +5,7 @@
 use clap::{Parser, Subcommand};
 
 use crate::logging::LogArgs;
-use crate::{bench, cert, pubsub, serve};
+use crate::{bench, cert, passwd, pubsub, serve};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -39,6 +39,8 @@ pub(crate) enum Command {
     Bench(bench::Args),
     /// Make a development CA and certificates
     Cert(cert::Args),
+    /// Make a line of the password file
+    Passwd(passwd::Args),
 }
 
 #[cfg(test)]

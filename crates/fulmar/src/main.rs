@@ -9,6 +9,7 @@ mod cli;
 mod config;
 mod exit;
 mod logging;
+mod passwd;
 mod pubsub;
 mod serve;
 
@@ -25,6 +26,7 @@ fn main() -> ExitCode {
         Command::Pub(args) => with_log(&log, || pubsub::publish(args)),
         Command::Sub(args) => with_log(&log, || pubsub::subscribe(args)),
         Command::Bench(args) => with_log(&log, || bench::run(args)),
+        Command::Passwd(args) => with_log(&log, || passwd::run(&args)),
         Command::Cert(args) => with_log(&log, || cert::run(args)),
     };
     exit::code(outcome)

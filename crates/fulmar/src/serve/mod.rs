@@ -8,6 +8,7 @@
 mod certificates;
 mod http;
 mod listeners;
+mod notify;
 mod secrets;
 
 use std::io::Write as _;
@@ -88,9 +89,11 @@ pub(crate) fn run(args: &Args, log: &LogArgs) -> anyhow::Result<()> {
     let line = running.ready_line(http.bound())?;
     tracing::info!(version = env!("CARGO_PKG_VERSION"), data = %data.display(), workers, "{line}");
     announce(&line)?;
+    notify::ready();
     wait(signals, args, &broker, &certificates);
     let drain = Duration::from_secs(u64::from(config.server.drain_timeout_s));
     tracing::info!(limit_s = drain.as_secs(), "draining");
+    notify::stopping();
     http.stop();
     running.server.drain(drain);
     if let Some(store) = stored.store {
