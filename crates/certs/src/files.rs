@@ -61,7 +61,7 @@ pub fn write(path: &Path, contents: &[u8], secret: bool) -> Result<(), CertError
     File::open(folder.unwrap_or(Path::new("."))).and_then(|folder| folder.sync_all()).map_err(fail)
 }
 
-/// As [`write`], but never over a file that is there.
+/// As [`write()`], but never over a file that is there.
 ///
 /// # Errors
 /// The file exists, or the system refuses.
