@@ -6,7 +6,7 @@
 use crate::error::DecodeError;
 use crate::packet::Packet;
 use crate::types::Version;
-use crate::wire::variable;
+use crate::wire::{MAX_VARIABLE, variable};
 
 /// One whole packet, not yet looked into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,16 +30,34 @@ impl Frame<'_> {
 /// The packet at the start of `buffer`; `None` when it is not complete yet.
 ///
 /// # Errors
-/// The length field is malformed, or says more than `max_packet_bytes`.
+/// The length field is malformed or says more than `max_packet_bytes`, or no packet begins like it.
 #[inline]
 pub fn peek_frame(
     buffer: &[u8],
     max_packet_bytes: usize,
 ) -> Result<Option<Frame<'_>>, DecodeError> {
     let Some(len) = packet_len(buffer, max_packet_bytes)? else { return Ok(None) };
-    let Some(packet) = buffer.get(..len.total) else { return Ok(None) };
+    let Some(packet) = buffer.get(..len.total) else {
+        // Don't wait for the body of something that cannot be a packet, such as an HTTP request.
+        return check_first_byte(buffer[0]).map(|()| None);
+    };
     Ok(Some(Frame { first: packet[0], body: &packet[len.header..], len: len.total }))
 }
+
+/// Whether a packet of either version can begin with `first`: its type, and the flags that its type
+/// requires (section 2.1.3).
+fn check_first_byte(first: u8) -> Result<(), DecodeError> {
+    match (first >> 4, first & 0x0F) {
+        (3, flags) if flags & 0x06 == 0x06 => Err(DecodeError::QoS),
+        (3, flags) if flags & 0x0E == 0x08 => Err(DecodeError::Flags),
+        (3, _) | (6 | 8 | 10, 2) | (1 | 2 | 4 | 5 | 7 | 9 | 11..=15, 0) => Ok(()),
+        (0, _) => Err(DecodeError::PacketType(0)),
+        _ => Err(DecodeError::Flags),
+    }
+}
+
+/// Largest packet the protocol can express, in bytes (section 2.1.4).
+pub const MAX_PACKET_BYTES: usize = 5 + MAX_VARIABLE;
 
 /// Length of the packet at the start of `buffer`, body arrived or not; `None` when the length field
 /// itself is cut short. For readers that want to reserve room.

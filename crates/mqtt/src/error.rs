@@ -72,8 +72,9 @@ impl DecodeError {
             DecodeError::ProtocolName | DecodeError::ProtocolVersion(_) => {
                 ReasonCode::UnsupportedProtocolVersion
             }
+            // An identifier that is not valid for its packet is malformed (section 2.2.2.2), one
+            // that is doubled or out of range a protocol error (section 2.2.2.2 and each packet's).
             DecodeError::PropertyTwice(_)
-            | DecodeError::PropertyNotAllowed(_)
             | DecodeError::PropertyValue(_)
             | DecodeError::NoFilter
             | DecodeError::Protocol(_) => ReasonCode::ProtocolError,

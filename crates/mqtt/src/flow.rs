@@ -69,12 +69,18 @@ pub enum FlowError {
     /// The control flow's identifier is not 0, or a data flow's has the wrong owner bit.
     #[error("flow identifier {0} does not fit the flow's type")]
     Identifier(u64),
-    /// Flags that contradict each other, or optional headers, of which the draft defines none.
-    #[error("flow flags 0x{0:02X} are not allowed")]
+    /// Flags that contradict each other.
+    #[error("flow flags 0x{0:02X} contradict each other")]
     Flags(u8),
+    /// A server's flow that is to keep subscriptions, which are the client's alone to make.
+    #[error("flow flags 0x{0:02X} ask for subscriptions in a server's flow")]
+    ServerSubscriptions(u8),
+    /// Optional headers, of which the draft defines none.
+    #[error("flow flags 0x{0:02X} announce optional headers, which are not supported")]
+    OptionalHeaders(u8),
 }
 
-/// Longest header: four variable-length integers' worth and the flags.
+/// Longest header in bytes: three variable-length integers and the flags.
 pub const MAX_HEADER_BYTES: usize = 8 * 3 + 1;
 
 /// Whether a data stream that begins with this byte begins with a flow header.
@@ -121,10 +127,15 @@ fn check_flags(flags: u8, server: bool) -> Result<FlowFlags, FlowError> {
     let has = FlowFlags(flags);
     let contradiction = has.has(FlowFlags::CLEAN) && has.has(FlowFlags::ABORT_IF_NO_STATE);
     let not_the_servers = server && has.has(FlowFlags::PERSISTENT_SUBSCRIPTIONS);
-    if contradiction || not_the_servers || has.has(FlowFlags::OPTIONAL_HEADERS) {
-        return Err(FlowError::Flags(flags));
+    if contradiction {
+        Err(FlowError::Flags(flags))
+    } else if not_the_servers {
+        Err(FlowError::ServerSubscriptions(flags))
+    } else if has.has(FlowFlags::OPTIONAL_HEADERS) {
+        Err(FlowError::OptionalHeaders(flags))
+    } else {
+        Ok(has)
     }
-    Ok(has)
 }
 
 /// Appends a header.
@@ -194,10 +205,14 @@ pub enum StreamError {
     StreamType = 0xB5,
     /// Flow identifier and type do not go together.
     BadFlowId = 0xB6,
+    /// Subscriptions cannot be kept on this flow.
+    PersistentSubscriptions = 0xB8,
     /// Optional headers are not supported.
     OptionalHeader = 0xB9,
     /// The flow is not allowed, or there are too many.
     FlowRefused = 0xBE,
+    /// Both ends forget the flow, as after a protocol error of level 1 (section 11).
+    DiscardState = 0xBF,
 }
 
 impl FlowError {
@@ -207,7 +222,9 @@ impl FlowError {
         match self {
             FlowError::Type(_) => StreamError::StreamType,
             FlowError::Identifier(_) => StreamError::BadFlowId,
-            FlowError::Flags(_) => StreamError::OptionalHeader,
+            FlowError::Flags(_) => StreamError::DiscardState,
+            FlowError::ServerSubscriptions(_) => StreamError::PersistentSubscriptions,
+            FlowError::OptionalHeaders(_) => StreamError::OptionalHeader,
         }
     }
 }
@@ -233,6 +250,8 @@ mod tests {
         assert_eq!(decode(&[0x12, 0x03, 0x00, 0x00]), Err(FlowError::Identifier(3)));
         assert_eq!(decode(&[0x13, 0x02, 0x00, 0x00]), Err(FlowError::Identifier(2)));
         assert_eq!(decode(&[0x12, 0x02, 0x00, 0x03]), Err(FlowError::Flags(3)));
+        assert_eq!(decode(&[0x13, 0x03, 0x00, 0x40]), Err(FlowError::ServerSubscriptions(0x40)));
+        assert_eq!(decode(&[0x12, 0x02, 0x00, 0x80]), Err(FlowError::OptionalHeaders(0x80)));
         assert_eq!(decode(&[0x11, 0x01, 0x00]), Err(FlowError::Identifier(1)));
         assert_eq!(decode(&[0x15, 0x00]), Err(FlowError::Type(0x15)));
     }

@@ -5,7 +5,8 @@
 //! with properties costs nothing until somebody asks. [`PropertyBuf`] builds the same encoding.
 
 use crate::error::DecodeError;
-use crate::wire::{Reader, put_binary, put_variable};
+use crate::topic::check_name;
+use crate::wire::{Reader, put_binary, put_string, put_variable};
 
 /// One property.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +43,8 @@ pub enum Property<'a> {
 
 const MESSAGE_EXPIRY: u8 = 0x02;
 const SUBSCRIPTION_IDENTIFIER: u8 = 0x0B;
+const AUTHENTICATION_METHOD: u8 = 0x15;
+const AUTHENTICATION_DATA: u8 = 0x16;
 const TOPIC_ALIAS: u8 = 0x23;
 const USER_PROPERTY: u8 = 0x26;
 
@@ -104,13 +107,16 @@ impl<'a> Properties<'a> {
     pub const NONE: Properties<'static> = Properties { raw: &[] };
 
     /// Reads length and properties off `reader`.
+    #[inline]
     pub(crate) fn read(
         reader: &mut Reader<'a>,
         place: Place,
     ) -> Result<Properties<'a>, DecodeError> {
         let length = reader.variable()?;
         let raw = reader.take(length)?;
-        check(raw, place)?;
+        if length > 0 {
+            check(raw, place)?;
+        }
         Ok(Properties { raw })
     }
 
@@ -174,6 +180,10 @@ fn check(raw: &[u8], place: Place) -> Result<(), DecodeError> {
         let (_, property) = read_property(&mut reader)?;
         check_value(id, property)?;
     }
+    // Sections 3.1.2.11.10 and 3.15.2.2.3.
+    if seen & set(&[AUTHENTICATION_DATA, AUTHENTICATION_METHOD]) == set(&[AUTHENTICATION_DATA]) {
+        return Err(DecodeError::Protocol("authentication data without a method"));
+    }
     Ok(())
 }
 
@@ -185,6 +195,10 @@ fn check_value(id: u8, property: Property<'_>) -> Result<(), DecodeError> {
         | Property::MaximumPacketSize(0)
         | Property::PayloadFormatIndicator(2..)
         | Property::MaximumQoS(2..) => Err(DecodeError::PropertyValue(id)),
+        // [MQTT-3.3.2-14], [MQTT-3.1.3-11]: a topic name, to which somebody will publish.
+        Property::ResponseTopic(topic) => {
+            check_name(topic).map_err(|_| DecodeError::PropertyValue(id))
+        }
         _ => Ok(()),
     }
 }
@@ -255,32 +269,32 @@ impl PropertyBuf {
         match property {
             P::PayloadFormatIndicator(v) => put_u8(out, 0x01, v),
             P::MessageExpiryInterval(v) => put_u32(out, 0x02, v),
-            P::ContentType(v) => put_bytes(out, 0x03, v.as_bytes()),
-            P::ResponseTopic(v) => put_bytes(out, 0x08, v.as_bytes()),
+            P::ContentType(v) => put_text(out, 0x03, v),
+            P::ResponseTopic(v) => put_text(out, 0x08, v),
             P::CorrelationData(v) => put_bytes(out, 0x09, v),
             P::SubscriptionIdentifier(v) => {
                 out.push(0x0B);
                 put_variable(out, v as usize);
             }
             P::SessionExpiryInterval(v) => put_u32(out, 0x11, v),
-            P::AssignedClientIdentifier(v) => put_bytes(out, 0x12, v.as_bytes()),
+            P::AssignedClientIdentifier(v) => put_text(out, 0x12, v),
             P::ServerKeepAlive(v) => put_u16(out, 0x13, v),
-            P::AuthenticationMethod(v) => put_bytes(out, 0x15, v.as_bytes()),
+            P::AuthenticationMethod(v) => put_text(out, 0x15, v),
             P::AuthenticationData(v) => put_bytes(out, 0x16, v),
             P::RequestProblemInformation(v) => put_u8(out, 0x17, u8::from(v)),
             P::WillDelayInterval(v) => put_u32(out, 0x18, v),
             P::RequestResponseInformation(v) => put_u8(out, 0x19, u8::from(v)),
-            P::ResponseInformation(v) => put_bytes(out, 0x1A, v.as_bytes()),
-            P::ServerReference(v) => put_bytes(out, 0x1C, v.as_bytes()),
-            P::ReasonString(v) => put_bytes(out, 0x1F, v.as_bytes()),
+            P::ResponseInformation(v) => put_text(out, 0x1A, v),
+            P::ServerReference(v) => put_text(out, 0x1C, v),
+            P::ReasonString(v) => put_text(out, 0x1F, v),
             P::ReceiveMaximum(v) => put_u16(out, 0x21, v),
             P::TopicAliasMaximum(v) => put_u16(out, 0x22, v),
             P::TopicAlias(v) => put_u16(out, 0x23, v),
             P::MaximumQoS(v) => put_u8(out, 0x24, v),
             P::RetainAvailable(v) => put_u8(out, 0x25, u8::from(v)),
             P::UserProperty(name, value) => {
-                put_bytes(out, 0x26, name.as_bytes());
-                put_binary(out, value.as_bytes());
+                put_text(out, 0x26, name);
+                put_string(out, value);
             }
             P::MaximumPacketSize(v) => put_u32(out, 0x27, v),
             P::WildcardSubscriptionAvailable(v) => put_u8(out, 0x28, u8::from(v)),
@@ -309,6 +323,11 @@ fn put_u16(out: &mut Vec<u8>, id: u8, value: u16) {
 fn put_u32(out: &mut Vec<u8>, id: u8, value: u32) {
     out.push(id);
     out.extend_from_slice(&value.to_be_bytes());
+}
+
+fn put_text(out: &mut Vec<u8>, id: u8, value: &str) {
+    out.push(id);
+    put_string(out, value);
 }
 
 fn put_bytes(out: &mut Vec<u8>, id: u8, value: &[u8]) {

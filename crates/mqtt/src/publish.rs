@@ -2,7 +2,7 @@
 //! properties that are already encoded (section 3.3).
 
 use crate::types::{PacketId, QoS, Version};
-use crate::wire::{put_binary, put_packet_id, put_variable, variable_len};
+use crate::wire::{fitting, put_packet_id, put_string, put_variable, variable_len};
 
 /// Everything of a PUBLISH but its payload.
 #[derive(Clone, Copy, Debug)]
@@ -38,7 +38,8 @@ impl PublishHead<'_> {
             + self.raw_properties.len()
     }
 
-    /// Length of the whole packet in bytes, payload included.
+    /// Length of the whole packet in bytes, payload included; over
+    /// [`MAX_PACKET_BYTES`](crate::codec::MAX_PACKET_BYTES) it cannot be sent.
     #[must_use]
     pub fn encoded_len(&self, version: Version) -> usize {
         let remaining = self.remaining_len(version);
@@ -53,18 +54,22 @@ impl PublishHead<'_> {
                 variable_len(length) + length
             }
         };
-        2 + self.topic.len() + self.packet_id.map_or(0, |_| 2) + properties + self.payload_len
+        2 + fitting(self.topic).len()
+            + self.packet_id.map_or(0, |_| 2)
+            + properties
+            + self.payload_len
     }
 }
 
-/// Appends everything of a PUBLISH but its payload.
+/// Appends everything of a PUBLISH but its payload. The caller has seen to it that the packet is
+/// not longer than the protocol can say, which is far above any sensible limit.
 pub fn encode_header(out: &mut Vec<u8>, version: Version, head: &PublishHead<'_>) {
     let remaining = head.remaining_len(version);
     out.reserve(5 + remaining);
     let dup = u8::from(head.dup) << 3;
     out.push(0x30 | dup | (head.qos as u8) << 1 | u8::from(head.retain));
     put_variable(out, remaining);
-    put_binary(out, head.topic.as_bytes());
+    put_string(out, head.topic);
     if let Some(id) = head.packet_id {
         put_packet_id(out, id);
     }

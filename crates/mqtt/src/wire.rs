@@ -98,24 +98,50 @@ pub(crate) fn variable_len(value: usize) -> usize {
 }
 
 /// Appends a variable byte integer; values over the maximum are cut to it.
+#[inline]
 pub(crate) fn put_variable(out: &mut Vec<u8>, value: usize) {
+    if value < 128 {
+        out.push(value as u8);
+    } else {
+        let (field, length) = variable_field(value);
+        out.extend_from_slice(&field[..length]);
+    }
+}
+
+/// A variable byte integer and how many bytes of the array it takes.
+fn variable_field(value: usize) -> ([u8; 4], usize) {
     let mut value = value.min(MAX_VARIABLE);
+    let mut field = [0; 4];
+    let mut length = 0;
     loop {
-        let byte = (value & 0x7F) as u8;
+        field[length] = (value & 0x7F) as u8;
         value >>= 7;
         if value == 0 {
-            out.push(byte);
-            return;
+            return (field, length + 1);
         }
-        out.push(byte | 0x80);
+        field[length] |= 0x80;
+        length += 1;
     }
 }
 
 /// Appends binary data with its length; what is over 65,535 bytes is cut off.
+#[inline]
 pub(crate) fn put_binary(out: &mut Vec<u8>, bytes: &[u8]) {
     let length = u16::try_from(bytes.len()).unwrap_or(u16::MAX);
     out.extend_from_slice(&length.to_be_bytes());
     out.extend_from_slice(&bytes[..usize::from(length)]);
+}
+
+/// Appends a string with its length; what is over 65,535 bytes is cut off, between characters.
+#[inline]
+pub(crate) fn put_string(out: &mut Vec<u8>, text: &str) {
+    put_binary(out, fitting(text).as_bytes());
+}
+
+/// As much of `text` as a string of the protocol holds.
+#[inline]
+pub(crate) fn fitting(text: &str) -> &str {
+    &text[..text.floor_char_boundary(usize::from(u16::MAX))]
 }
 
 pub(crate) fn put_packet_id(out: &mut Vec<u8>, id: PacketId) {
@@ -135,11 +161,10 @@ pub(crate) fn put_measured(out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) 
     out.push(0);
     write(out);
     let length = out.len() - at - 1;
-    let mut field = Vec::with_capacity(4);
-    put_variable(&mut field, length);
-    if let [only] = field[..] {
-        out[at] = only;
-    } else {
-        out.splice(at..=at, field);
+    let (field, field_len) = variable_field(length);
+    if field_len > 1 {
+        out.extend_from_slice(&field[1..field_len]);
+        out[at + 1..].rotate_right(field_len - 1);
     }
+    out[at] = field[0];
 }

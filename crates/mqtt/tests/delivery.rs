@@ -154,6 +154,12 @@ proptest! {
         prop_assert_eq!(first, (0..sent).collect::<Vec<_>>());
     }
 
+}
+
+proptest! {
+    // One case walks through all identifiers and back to the first.
+    #![proptest_config(ProptestConfig::with_cases(12))]
+
     /// However long some messages stay in flight, no identifier is given out twice.
     #[test]
     fn identifiers_in_flight_are_distinct(held in proptest::collection::btree_set(0usize..70_000, 0..20)) {

@@ -5,7 +5,7 @@ use crate::error::DecodeError;
 use crate::properties::{Place, Properties};
 use crate::reason::ReasonCode;
 use crate::types::{QoS, Version};
-use crate::wire::{Reader, put_binary, put_packet};
+use crate::wire::{Reader, put_binary, put_packet, put_string};
 
 /// A client's request for a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,16 +88,16 @@ impl<'a> Connect<'a> {
             if self.version == Version::V5 {
                 self.properties.put(out);
             }
-            put_binary(out, self.client_id.as_bytes());
+            put_string(out, self.client_id);
             if let Some(will) = &self.will {
                 if self.version == Version::V5 {
                     will.properties.put(out);
                 }
-                put_binary(out, will.topic.as_bytes());
+                put_string(out, will.topic);
                 put_binary(out, will.payload);
             }
             if let Some(username) = self.username {
-                put_binary(out, username.as_bytes());
+                put_string(out, username);
             }
             if let Some(password) = self.password {
                 put_binary(out, password);
@@ -170,15 +170,22 @@ impl<'a> Connack<'a> {
             return Err(DecodeError::Flags);
         }
         let code = reader.u8()?;
-        let (reason, properties) = match version {
-            Version::V311 => (ReasonCode::from_v311_return_code(code), Properties::NONE),
-            Version::V5 => {
-                (ReasonCode::from_u8(code), Properties::read(&mut reader, Place::Connack)?)
-            }
+        // A server that does not know version 5 refuses in the words of 3.1.1, without properties.
+        let (reason, properties) = if version == Version::V311 || (reader.is_empty() && code != 0) {
+            (ReasonCode::from_v311_return_code(code), Properties::NONE)
+        } else {
+            (ReasonCode::from_u8(code), Properties::read(&mut reader, Place::Connack)?)
         };
         end(reader)?;
-        let reason = reason.ok_or(DecodeError::ReasonCode(code))?;
-        Ok(Connack { session_present: flags == 1, reason, properties })
+        let reason = reason
+            .filter(|reason| *reason == ReasonCode::Success || reason.is_error())
+            .ok_or(DecodeError::ReasonCode(code))?;
+        let session_present = flags == 1;
+        if session_present && reason.is_error() {
+            // [MQTT-3.2.2-6], 3.1.1 [MQTT-3.2.2-4].
+            return Err(DecodeError::Protocol("a refused client cannot have a session present"));
+        }
+        Ok(Connack { session_present, reason, properties })
     }
 
     /// Appends the packet.

@@ -96,7 +96,12 @@ impl<'a> Ack<'a> {
             return Err(DecodeError::Length);
         }
         let code = reader.u8()?;
-        ack.reason = ReasonCode::from_u8(code).ok_or(DecodeError::ReasonCode(code))?;
+        ack.reason = ReasonCode::from_u8(code)
+            .filter(|reason| {
+                reason.is_error()
+                    || matches!(reason, ReasonCode::Success | ReasonCode::NoMatchingSubscribers)
+            })
+            .ok_or(DecodeError::ReasonCode(code))?;
         if !reader.is_empty() {
             ack.properties = Properties::read(&mut reader, Place::Ack)?;
         }

@@ -23,6 +23,11 @@ impl<'a> Disconnect<'a> {
             return Err(DecodeError::Length);
         }
         let (reason, properties) = decode_reason(body, Place::Disconnect)?;
+        if !matches!(reason, ReasonCode::Success | ReasonCode::DisconnectWithWill)
+            && !reason.is_error()
+        {
+            return Err(DecodeError::ReasonCode(reason.as_u8()));
+        }
         Ok(Disconnect { reason, properties })
     }
 
@@ -47,6 +52,13 @@ pub struct Auth<'a> {
 impl<'a> Auth<'a> {
     pub(super) fn decode(body: &'a [u8]) -> Result<Auth<'a>, DecodeError> {
         let (reason, properties) = decode_reason(body, Place::Auth)?;
+        // [MQTT-3.15.2-1].
+        if !matches!(
+            reason,
+            ReasonCode::Success | ReasonCode::ContinueAuthentication | ReasonCode::ReAuthenticate
+        ) {
+            return Err(DecodeError::ReasonCode(reason.as_u8()));
+        }
         Ok(Auth { reason, properties })
     }
 

@@ -6,7 +6,7 @@ use super::end;
 use crate::error::DecodeError;
 use crate::properties::{Place, Properties};
 use crate::types::{PacketId, QoS, Version};
-use crate::wire::{Reader, put_binary, put_packet, put_packet_id};
+use crate::wire::{Reader, put_packet, put_packet_id, put_string};
 
 /// When a new subscription is sent retained messages (section 3.8.3.1).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -48,7 +48,8 @@ impl SubscribeOptions {
     /// # Errors
     /// Reserved bits are set, or a value does not exist.
     pub fn from_byte(byte: u8, version: Version) -> Result<SubscribeOptions, DecodeError> {
-        let qos = QoS::try_from(byte & 0x03).map_err(|_| DecodeError::QoS)?;
+        let qos = QoS::try_from(byte & 0x03)
+            .map_err(|_| DecodeError::Protocol("maximum quality of service 3 does not exist"))?;
         if byte & 0xC0 != 0 || (version == Version::V311 && byte & 0xFC != 0) {
             return Err(DecodeError::Flags);
         }
@@ -118,7 +119,7 @@ impl<'a> FilterList<'a> {
 
     /// Encodes filters for [`FilterList::from_encoded`]; options only in SUBSCRIBE.
     pub fn encode_one(out: &mut Vec<u8>, filter: &str, options: Option<SubscribeOptions>) {
-        put_binary(out, filter.as_bytes());
+        put_string(out, filter);
         out.extend(options.map(SubscribeOptions::to_byte));
     }
 
@@ -153,6 +154,17 @@ fn put_head(out: &mut Vec<u8>, version: Version, packet_id: PacketId, properties
     put_packet_id(out, packet_id);
     if version == Version::V5 {
         properties.put(out);
+    }
+}
+
+/// The reason codes at the end of an answer: at least one, none that `allowed` does not know.
+/// Failures need not be in the specification's table; that they are failures is enough to know.
+fn read_codes(reader: Reader<'_>, allowed: impl Fn(u8) -> bool) -> Result<&[u8], DecodeError> {
+    let codes = reader.rest();
+    match codes.iter().find(|code| !allowed(**code)) {
+        Some(code) => Err(DecodeError::ReasonCode(*code)),
+        None if codes.is_empty() => Err(DecodeError::Length),
+        None => Ok(codes),
     }
 }
 
@@ -227,7 +239,11 @@ impl<'a> Suback<'a> {
     pub(super) fn decode(body: &'a [u8], version: Version) -> Result<Suback<'a>, DecodeError> {
         let mut reader = Reader::new(body);
         let (packet_id, properties) = read_head(&mut reader, version, Place::Ack)?;
-        Ok(Suback { packet_id, properties, codes: reader.rest() })
+        let codes = read_codes(reader, |code| match version {
+            Version::V311 => matches!(code, 0..=2 | 0x80),
+            Version::V5 => matches!(code, 0..=2 | 0x80..),
+        })?;
+        Ok(Suback { packet_id, properties, codes })
     }
 
     /// Appends the packet. Every failure is 0x80 to a 3.1.1 client (3.1.1 section 3.9.3).
@@ -257,10 +273,10 @@ impl<'a> Unsuback<'a> {
     pub(super) fn decode(body: &'a [u8], version: Version) -> Result<Unsuback<'a>, DecodeError> {
         let mut reader = Reader::new(body);
         let (packet_id, properties) = read_head(&mut reader, version, Place::Ack)?;
-        let codes = reader.rest();
-        if version == Version::V311 {
-            end(reader)?;
-        }
+        let codes = match version {
+            Version::V311 => end(reader).map(|()| [].as_slice())?,
+            Version::V5 => read_codes(reader, |code| matches!(code, 0 | 0x11 | 0x80..))?,
+        };
         Ok(Unsuback { packet_id, properties, codes })
     }
 

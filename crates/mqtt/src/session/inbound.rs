@@ -1,6 +1,8 @@
 //! The receiving side of QoS 2: an identifier once seen is a duplicate until it is released
 //! ([MQTT-4.3.3-10]).
 
+use std::collections::VecDeque;
+
 use crate::types::PacketId;
 
 /// What a QoS 2 PUBLISH is.
@@ -18,7 +20,9 @@ pub enum Received {
 #[derive(Clone, Debug, Default)]
 pub struct Inbound {
     /// In order of arrival: PUBREL comes in that order too, so the search ends at the front.
-    open: std::collections::VecDeque<PacketId>,
+    /// Plain numbers, because the standard library searches those with vector instructions: a
+    /// PUBLISH with a new identifier is looked for everywhere.
+    open: VecDeque<u16>,
 }
 
 impl Inbound {
@@ -30,30 +34,35 @@ impl Inbound {
 
     /// A PUBLISH with this identifier has come; at most `maximum` may be open.
     pub fn publish(&mut self, id: PacketId, maximum: u16) -> Received {
-        if self.open.contains(&id) {
+        if self.is_open(id) {
             return Received::Duplicate;
         }
         if self.open.len() >= usize::from(maximum) {
             return Received::TooMany;
         }
-        self.open.push_back(id);
+        self.open.push_back(id.get());
         Received::New
+    }
+
+    fn is_open(&self, id: PacketId) -> bool {
+        let (front, back) = self.open.as_slices();
+        front.contains(&id.get()) || back.contains(&id.get())
     }
 
     /// PUBREL has come; whether the identifier was open.
     pub fn release(&mut self, id: PacketId) -> bool {
-        let Some(at) = self.open.iter().position(|open| *open == id) else { return false };
+        let Some(at) = self.open.iter().position(|open| *open == id.get()) else { return false };
         self.open.remove(at);
         if self.open.is_empty() && self.open.capacity() > 32 {
-            self.open = std::collections::VecDeque::new();
+            self.open = VecDeque::new();
         }
         true
     }
 
     /// Opens an identifier that storage remembers.
     pub fn restore(&mut self, id: PacketId) {
-        if !self.open.contains(&id) {
-            self.open.push_back(id);
+        if !self.is_open(id) {
+            self.open.push_back(id.get());
         }
     }
 
@@ -71,6 +80,6 @@ impl Inbound {
 
     /// Every open identifier in order of arrival.
     pub fn iter(&self) -> impl Iterator<Item = PacketId> {
-        self.open.iter().copied()
+        self.open.iter().filter_map(|id| PacketId::new(*id))
     }
 }

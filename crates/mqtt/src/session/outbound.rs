@@ -2,7 +2,7 @@
 //!
 //! Entries are kept in the order in which they were sent, which is the order to send them again in
 //! ([MQTT-4.6.0-1]). Acknowledgements nearly always come in that order too, so looking for one
-//! nearly always ends at the front.
+//! nearly always ends at the front; where it does not, its identifier tells where to look.
 
 use std::collections::VecDeque;
 
@@ -108,6 +108,7 @@ impl<M> Outbound<M> {
 
     /// Puts a message in flight at QoS 1 or 2 and names it; `None` when the window is full.
     pub fn push(&mut self, qos: QoS, message: M) -> Option<PacketId> {
+        debug_assert_ne!(qos, QoS::AtMostOnce, "QoS 0 is never in flight");
         if self.is_full() {
             return None;
         }
@@ -178,8 +179,17 @@ impl<M> Outbound<M> {
         None
     }
 
+    /// Where `id` is. Identifiers are given out in order, so without gaps an entry is as far from
+    /// the front as its identifier is from the first one's, and gaps only bring it closer: the
+    /// search goes from there to the front, and to the back only for what [`Outbound::restore`]
+    /// put there out of order. This keeps acknowledgements in any order cheap in a large window.
     fn find(&self, id: PacketId) -> Result<usize, AckError> {
-        self.entries.iter().position(|entry| entry.id == id).ok_or(AckError::Unknown(id))
+        let first = self.entries.front().ok_or(AckError::Unknown(id))?.id;
+        let distance = usize::from(id.get().wrapping_sub(first.get()));
+        let guess = distance.min(self.entries.len() - 1);
+        let is_it = |at: &usize| self.entries[*at].id == id;
+        let found = (0..=guess).rev().find(is_it);
+        found.or_else(|| (guess + 1..self.entries.len()).find(is_it)).ok_or(AckError::Unknown(id))
     }
 
     fn find_at(&self, id: PacketId, step: Step) -> Result<usize, AckError> {
