@@ -182,10 +182,12 @@ impl Driver {
     }
 
     fn no_answer(&self) -> Error {
-        let reason = format!(
-            "no answer within {} s; check host, port and scheme",
-            self.options.connect_timeout.as_secs()
-        );
+        let next = match self.options.url.transport {
+            Transport::Quic => "if UDP is blocked try --fallback or mqtts://",
+            _ => "check host, port and scheme",
+        };
+        let reason =
+            format!("no answer within {} s; {next}", self.options.connect_timeout.as_secs());
         Error::Dial { url: self.options.url.to_string(), reason }
     }
 
