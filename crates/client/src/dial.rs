@@ -1,10 +1,12 @@
 //! From a URL to a byte stream: names, sockets, TLS, WebSocket, QUIC, and the race between QUIC and
 //! TLS over TCP where UDP may be blocked.
 
-use std::net::SocketAddr;
-use std::sync::Arc;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use rustls_pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -19,6 +21,10 @@ use crate::{tls, websocket};
 /// Head start of QUIC before TLS over TCP is tried too. The "happy eyeballs" advice for
 /// connection attempts is 250 ms (RFC 8305 section 5); QUIC is what is wanted, so a little more.
 const HEAD_START: Duration = Duration::from_millis(300);
+
+/// Time for one address of a name before the next is tried too (RFC 8305 section 5). A UDP port
+/// where nobody listens does not answer, and `localhost` is `::1` first on most machines.
+const NEXT_ADDRESS: Duration = Duration::from_millis(250);
 
 /// How long a closing link may take to tell the server.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -98,6 +104,8 @@ pub(crate) struct Dialer {
     options: Arc<Options>,
     tls: Option<Arc<rustls::ClientConfig>>,
     quic: Option<QuicDialer>,
+    /// The address that answered last, tried first: early data goes to one address only.
+    answered: Mutex<Option<IpAddr>>,
 }
 
 impl Dialer {
@@ -114,7 +122,7 @@ impl Dialer {
             }
             Arc::new(config)
         });
-        Ok(Dialer { options, tls, quic })
+        Ok(Dialer { options, tls, quic, answered: Mutex::new(None) })
     }
 
     pub(crate) fn rebind(&self) {
@@ -142,14 +150,21 @@ impl Dialer {
         };
         let addresses = tokio::net::lookup_host((url.host.as_str(), url.port)).await;
         let addresses = addresses.map_err(|error| fail(error.to_string()))?;
-        let mut last = "the name has no address".to_owned();
-        for address in addresses {
-            match self.dial_address(url, address).await {
-                Ok(link) => return Ok(link),
-                Err(error) => last = error,
+        let mut addresses: Vec<_> = addresses.collect();
+        let known = *self.answered.lock().unwrap_or_else(PoisonError::into_inner);
+        // Stable: the resolver's order is kept otherwise.
+        addresses.sort_by_key(|address| Some(address.ip()) != known);
+        let attempts = addresses
+            .into_iter()
+            .map(async |address| self.dial_address(url, address).await.map(|link| (address, link)));
+        match staggered(attempts, NEXT_ADDRESS).await {
+            Some(Ok((address, link))) => {
+                *self.answered.lock().unwrap_or_else(PoisonError::into_inner) = Some(address.ip());
+                Ok(link)
             }
+            Some(Err(error)) => Err(fail(error)),
+            None => Err(fail("the name has no address".to_owned())),
         }
-        Err(fail(last))
     }
 
     async fn dial_address(&self, url: &BrokerUrl, address: SocketAddr) -> Result<Link, String> {
@@ -215,6 +230,29 @@ async fn race<T, E>(
     }
 }
 
+/// The first of several attempts to succeed, each started `gap` after the one before it or as soon
+/// as one fails; the last error when all fail, `None` when there are none.
+async fn staggered<T, E, F: Future<Output = Result<T, E>>>(
+    attempts: impl Iterator<Item = F>,
+    gap: Duration,
+) -> Option<Result<T, E>> {
+    let mut attempts = attempts.peekable();
+    let mut running = FuturesUnordered::new();
+    let mut last = None;
+    loop {
+        running.extend(attempts.next());
+        tokio::select! {
+            biased;
+            done = running.next() => match done {
+                Some(Err(error)) => last = Some(Err(error)),
+                Some(done) => return Some(done),
+                None => return last,
+            },
+            () = tokio::time::sleep(gap), if attempts.peek().is_some() => {}
+        }
+    }
+}
+
 /// What to try next.
 fn hint(url: &BrokerUrl, reason: &str) -> &'static str {
     let about = |words: &[&str]| words.iter().any(|word| reason.contains(word));
@@ -249,6 +287,33 @@ mod tests {
         assert_eq!(race(slow(10, Err(1)), slow(0, Ok(2))).await, Ok(2));
         assert_eq!(race(slow(10, Err(1)), slow(0, Err(2))).await, Err(1));
         assert_eq!(race(slow(900, Err(1)), slow(0, Err(2))).await, Err(1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_silent_address_does_not_hold_up_the_next() {
+        // Address 0 never answers, odd ones refuse at once, even ones accept.
+        let dial = |address: u8| async move {
+            match address {
+                0 => pending().await,
+                _ if address % 2 == 1 => Err(address),
+                _ => Ok(address),
+            }
+        };
+        let cases: [(&[u8], _, u32); 5] = [
+            (&[2, 4], Some(Ok(2)), 0),
+            (&[1, 2], Some(Ok(2)), 0),
+            (&[0, 2], Some(Ok(2)), 1),
+            (&[0, 1, 0, 4], Some(Ok(4)), 2),
+            (&[1, 3], Some(Err(3)), 0),
+        ];
+        for (addresses, outcome, gaps) in cases {
+            let start = tokio::time::Instant::now();
+            let attempts = addresses.iter().map(|address| dial(*address));
+            assert_eq!(staggered(attempts, NEXT_ADDRESS).await, outcome, "{addresses:?}");
+            assert_eq!(start.elapsed(), NEXT_ADDRESS * gaps, "{addresses:?}");
+        }
+        let none: [std::future::Ready<Result<u8, u8>>; 0] = [];
+        assert_eq!(staggered(none.into_iter(), NEXT_ADDRESS).await, None);
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,4 +1,4 @@
-//! QUIC: one endpoint for all connections of a client, the control stream, 0-RTT, rebinding.
+//! QUIC: an endpoint for each address family, the control stream, 0-RTT, rebinding.
 //!
 //! Conventions of today's MQTT-over-QUIC servers: ALPN `mqtt`, the first bidirectional stream is
 //! the control stream.
@@ -29,8 +29,9 @@ const KEEP_ALIVE: Duration = Duration::from_secs(12);
 /// Dials and remembers the endpoint and, in its TLS configuration, the tickets.
 pub(crate) struct QuicDialer {
     config: ClientConfig,
-    /// The last endpoint used, for rebinding; a lock because another task asks for that.
-    endpoint: Mutex<Option<Endpoint>>,
+    /// One for IPv4 and one for IPv6 once they are needed, since both may be tried at a time; a lock
+    /// because they are rebound from elsewhere.
+    endpoints: Mutex<[Option<Endpoint>; 2]>,
 }
 
 /// What is special about a link over QUIC.
@@ -58,20 +59,18 @@ impl QuicDialer {
             .keep_alive_interval(Some(KEEP_ALIVE));
         let mut config = ClientConfig::new(Arc::new(crypto));
         config.transport_config(Arc::new(transport));
-        Ok(QuicDialer { config, endpoint: Mutex::new(None) })
+        Ok(QuicDialer { config, endpoints: Mutex::new([None, None]) })
     }
 
     /// The endpoint of the address's family.
     fn endpoint(&self, address: SocketAddr) -> std::io::Result<Endpoint> {
-        let mut slot = self.endpoint.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(endpoint) = slot.as_ref()
-            && endpoint.local_addr()?.is_ipv6() == address.is_ipv6()
-        {
+        let ipv6 = address.is_ipv6();
+        let mut endpoints = self.endpoints.lock().unwrap_or_else(PoisonError::into_inner);
+        let slot = &mut endpoints[usize::from(ipv6)];
+        if let Some(endpoint) = slot {
             return Ok(endpoint.clone());
         }
-        let endpoint = Endpoint::client(any(address.is_ipv6()))?;
-        *slot = Some(endpoint.clone());
-        Ok(endpoint)
+        Ok(slot.insert(Endpoint::client(any(ipv6))?).clone())
     }
 
     /// Connects and opens the control stream, in the first flight if there is a ticket.
@@ -88,11 +87,13 @@ impl QuicDialer {
         QuicLink { connection, endpoint, early }.open().await
     }
 
-    /// Moves to a new socket; connections follow by migration.
+    /// Moves to new sockets; connections follow by migration.
     pub(crate) fn rebind(&self) -> std::io::Result<()> {
-        let slot = self.endpoint.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(endpoint) = slot.as_ref() else { return Ok(()) };
-        endpoint.rebind(UdpSocket::bind(any(endpoint.local_addr()?.is_ipv6()))?)
+        let endpoints = self.endpoints.lock().unwrap_or_else(PoisonError::into_inner);
+        for endpoint in endpoints.iter().flatten() {
+            endpoint.rebind(UdpSocket::bind(any(endpoint.local_addr()?.is_ipv6()))?)?;
+        }
+        Ok(())
     }
 }
 
