@@ -4,6 +4,7 @@
 mod quic_site;
 
 use std::net::UdpSocket;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use fulmar_mqtt::ack::AckKind;
@@ -144,6 +145,75 @@ async fn data_streams_carry_their_own_acknowledgements_and_deliveries() {
     third.send(&publish("d", b"x", 9)).await;
     assert_eq!(third.next().await, Seen::Puback(9));
     assert_eq!(data.payload().await, b"x");
+}
+
+#[tokio::test]
+async fn a_stream_that_only_publishes_need_not_be_heard() {
+    let site = Site::start(1, |_| {});
+    let (_sub_conn, mut sub, _) = site.client(&hello("s")).await;
+    sub.send(&subscribe("t", QoS::AtMostOnce)).await;
+    sub.next().await;
+    let (connection, mut control, _) = site.client(&hello("p")).await;
+    let mut data = Pipe::open(&connection).await;
+    data.send(&publish("t", b"1", 0)).await;
+    assert_eq!(sub.payload().await, b"1");
+    data.input.stop(0u32.into()).unwrap();
+    // The server knows of it when it has answered what was said after.
+    control.send(&publish("other", b"", 1)).await;
+    assert_eq!(control.next().await, Seen::Puback(1));
+    data.send(&publish("t", b"2", 0)).await;
+    data.out.finish().unwrap();
+    assert_eq!(sub.payload().await, b"2");
+}
+
+#[tokio::test]
+async fn after_a_loss_streams_share_no_datagram() {
+    const STREAMS: usize = 8;
+    let site = Site::start(1, |_| {});
+    let (_pub_conn, mut publisher, _) = site.client(&hello("p")).await;
+    let relay = Relay::start(site.address()).await;
+    let endpoint = Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
+    let config = site.client_config();
+    let connecting = endpoint.connect_with(config, relay.address, "localhost").unwrap();
+    let connection = timeout(PATIENCE, connecting).await.unwrap().unwrap();
+    let mut control = Pipe::open(&connection).await;
+    control.send(&hello("c").bytes()).await;
+    control.next().await;
+    let topics: Vec<String> = (0..STREAMS).map(|i| format!("t/{i}")).collect();
+    let mut streams = Vec::new();
+    for topic in &topics {
+        let mut stream = Pipe::open(&connection).await;
+        stream.send(&subscribe(topic, QoS::AtMostOnce)).await;
+        assert_eq!(stream.next().await, Seen::Suback);
+        streams.push(stream);
+    }
+    let burst: Vec<u8> = topics.iter().flat_map(|topic| publish(topic, b"x", 0)).collect();
+    let datagrams = || connection.stats().udp_rx.datagrams;
+
+    let before = datagrams();
+    publisher.send(&burst).await;
+    for stream in &mut streams {
+        assert_eq!(stream.payload().await, b"x");
+    }
+    let together = datagrams() - before;
+    assert!(together < STREAMS as u64, "{together} datagrams without a loss");
+
+    relay.passing.store(false, Ordering::SeqCst);
+    publisher.send(&publish("t/0", b"late", 0)).await;
+    site.eventually("a loss", |_| relay.dropped.load(Ordering::SeqCst) > 0).await;
+    relay.passing.store(true, Ordering::SeqCst);
+    assert_eq!(streams[0].payload().await, b"late");
+    // The server learns of the loss with the acknowledgement that this brings along.
+    control.send(&publish("other", b"", 1)).await;
+    assert_eq!(control.next().await, Seen::Puback(1));
+
+    let before = datagrams();
+    publisher.send(&burst).await;
+    for stream in &mut streams {
+        assert_eq!(stream.payload().await, b"x");
+    }
+    let apart = datagrams() - before;
+    assert!(apart >= STREAMS as u64, "{apart} datagrams after a loss");
 }
 
 #[tokio::test]

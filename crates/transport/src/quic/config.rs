@@ -61,7 +61,7 @@ pub struct QuicSettings {
     pub early_data: bool,
     /// BBR instead of CUBIC.
     pub bbr: bool,
-    /// Folder for qlog files, one a connection; `None` for none.
+    /// Folder for qlog files, one a connection, at most 1000 an endpoint; `None` for none.
     pub qlog_dir: Option<PathBuf>,
     /// Secrets.
     pub keys: QuicKeys,

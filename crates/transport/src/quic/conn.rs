@@ -31,6 +31,11 @@ const SEND_WINDOWS: u64 = 2;
 /// Time a closing connection has to get its last bytes acknowledged.
 const LINGER: Duration = Duration::from_secs(1);
 
+/// Time after a loss during which streams do not share datagrams. Together they would be lost
+/// together, and one lost packet would delay several topics; apart they cost a datagram each, which
+/// a path that loses nothing need not pay.
+const APART_AFTER_LOSS: Duration = Duration::from_secs(10);
+
 /// Time between two looks at the path's state, while the connection is in use.
 const STATS_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -71,6 +76,9 @@ pub(crate) struct QuicConn {
     must_know_first: bool,
     /// Bytes that may be unacknowledged whatever the congestion window.
     min_send_window: u64,
+    /// Lost packets already taken note of, and until when streams are kept apart for them.
+    losses_seen: u64,
+    apart_until: Option<Instant>,
     pub(crate) counts_as_handshake: bool,
     pub(crate) dirty: bool,
     pub(crate) timer: Armed,
@@ -103,6 +111,8 @@ impl QuicConn {
             begin_by: Some(begin_by),
             must_know_first,
             min_send_window,
+            losses_seen: 0,
+            apart_until: None,
             counts_as_handshake: true,
             dirty: false,
             timer: Armed::default(),
@@ -192,11 +202,8 @@ impl QuicConn {
                     self.close_at = Some(Instant::now());
                 }
             }
-            Event::Stream(StreamEvent::Stopped { id, .. }) => {
-                if let Some(stream) = self.streams.iter_mut().find(|stream| stream.id == id) {
-                    stream.ended.get_or_insert(StreamEnd::Reset(0));
-                }
-                self.read(shard, id);
+            Event::Stream(StreamEvent::Stopped { id, error_code }) => {
+                self.on_stopped(shard, id, error_code);
             }
             // Every flush tries to write whatever waits.
             Event::Stream(StreamEvent::Writable { .. } | StreamEvent::Available { .. })
@@ -204,6 +211,20 @@ impl QuicConn {
             | Event::HandshakeDataReady
             | Event::DatagramReceived
             | Event::DatagramsUnblocked => {}
+        }
+    }
+
+    /// The peer does not want to hear more on a stream. What it says there counts nevertheless: a
+    /// client that only publishes lets go of the other direction at once. Nobody speaks MQTT
+    /// without hearing the control stream, so that one ends.
+    fn on_stopped(&mut self, shard: &mut Shard, id: StreamId, code: VarInt) {
+        let _ = self.inner.send_stream(id).reset(code);
+        let Some(stream) = self.streams.iter_mut().find(|stream| stream.id == id) else { return };
+        stream.pending = Vec::new();
+        stream.pending_at = 0;
+        if stream.key() == StreamKey::CONTROL && stream.ended.is_none() {
+            stream.ended = Some(StreamEnd::Reset(code.into_inner()));
+            self.read(shard, id);
         }
     }
 
@@ -325,42 +346,53 @@ impl QuicConn {
         }
     }
 
-    /// Moves the core's output into quinn's streams.
-    pub(crate) fn write(&mut self, shard: &mut Shard, now: Instant) {
+    /// Moves the core's output into quinn's streams. `send` puts what they hold on the wire; it is
+    /// called between streams that are to share no datagram.
+    pub(crate) fn write(
+        &mut self,
+        shard: &mut Shard,
+        now: Instant,
+        mut send: impl FnMut(&mut Connection),
+    ) {
         if self.inner.is_closed() {
             return;
         }
+        let apart = self.keeps_streams_apart(now);
         let Some(core) = &mut self.core else { return };
         let window = self.inner.congestion_state().window();
         self.inner.set_send_window((window * SEND_WINDOWS).max(self.min_send_window));
         let mut ready = SmallVec::new();
         core.ready_streams(&mut ready);
+        let mut unsent = false;
         for stream in &mut self.streams {
-            let key = stream.key();
-            loop {
-                if !write_pending(&mut self.inner, stream) {
-                    break;
-                }
-                if !ready.contains(&key) {
-                    break;
-                }
-                let output = core.output(shard, key);
-                let more = output.more;
-                stream.pending = output.bytes;
-                stream.pending_at = 0;
-                if stream.pending.is_empty() {
-                    break;
-                }
-                if !write_pending(&mut self.inner, stream) || !more {
-                    break;
-                }
+            let is_ready = ready.contains(&stream.key());
+            if !is_ready && stream.pending.is_empty() {
+                continue;
             }
+            if apart && unsent {
+                send(&mut self.inner);
+            }
+            write_stream(&mut self.inner, core, shard, stream, is_ready);
+            unsent = true;
         }
         for action in core.stream_actions() {
             self.act(action);
         }
         self.finish_streams();
         self.close_when_said(now);
+    }
+
+    /// Whether the path has lost packets lately and there are streams to tell apart.
+    fn keeps_streams_apart(&mut self, now: Instant) -> bool {
+        if self.streams.len() < 2 {
+            return false;
+        }
+        let lost = self.inner.stats().path.lost_packets;
+        if lost > self.losses_seen {
+            self.losses_seen = lost;
+            self.apart_until = Some(now + APART_AFTER_LOSS);
+        }
+        self.apart_until.is_some_and(|until| now < until)
     }
 
     /// Finishes data streams on which everything is written.
@@ -501,6 +533,23 @@ fn feed(core: &mut Core, shard: &mut Shard, stream: &mut Stream, data: &[u8]) {
     stream.blocked = received.state == ReadState::Blocked;
     if received.state == ReadState::Closed {
         stream.tail = Vec::new();
+    }
+}
+
+/// Writes what waits on a stream, then what the core has for it, for as long as quinn takes it.
+fn write_stream(
+    inner: &mut Connection,
+    core: &mut Core,
+    shard: &mut Shard,
+    stream: &mut Stream,
+    ready: bool,
+) {
+    let mut more = ready;
+    while write_pending(inner, stream) && more {
+        let output = core.output(shard, stream.key());
+        more = output.more && !output.bytes.is_empty();
+        stream.pending = output.bytes;
+        stream.pending_at = 0;
     }
 }
 

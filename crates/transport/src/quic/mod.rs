@@ -17,7 +17,9 @@ use std::time::Instant;
 
 use bytes::BytesMut;
 use fulmar_broker::{ListenerPolicy, Notice, Shard, Token};
-use quinn_proto::{ConnectionHandle, DatagramEvent, Endpoint, Incoming, ServerConfig, Transmit};
+use quinn_proto::{
+    Connection, ConnectionHandle, DatagramEvent, Endpoint, Incoming, ServerConfig, Transmit,
+};
 
 pub use config::{QuicKeys, QuicSettings, RetryPolicy};
 
@@ -35,6 +37,9 @@ const QUIC_BIT: u64 = 1 << 63;
 /// Bits of a token: index, endpoint, generation.
 const INDEX_BITS: u32 = 28;
 const ENDPOINT_BITS: u32 = 4;
+
+/// Connections of one endpoint that get a qlog, at most: the disk is the operator's.
+const MAX_QLOGS: usize = 1000;
 
 /// Datagrams read from the socket in one turn, at most.
 const DATAGRAMS_A_TURN: usize = 4096;
@@ -82,6 +87,7 @@ pub(crate) struct QuicShard {
     unread_since: Option<Instant>,
     /// Scratch for datagrams under construction.
     scratch: Vec<u8>,
+    qlogs_left: usize,
     closing: bool,
 }
 
@@ -120,6 +126,7 @@ impl QuicShard {
             timers: Timers::default(),
             unread_since: None,
             scratch: Vec::new(),
+            qlogs_left: MAX_QLOGS,
             closing: false,
         })
     }
@@ -186,8 +193,12 @@ impl QuicShard {
 
     fn on_incoming(&mut self, shard: &mut Shard, incoming: Incoming, now: Instant) {
         let peer = incoming.remote_address();
-        if self.closing || self.handshakes >= self.settings.max_handshakes {
-            tracing::debug!(%peer, "QUIC connection ignored: too many handshakes or draining");
+        // The core counts those that have a control stream; here all count, or clients that never
+        // open one would be bounded only by their deadline.
+        let full = self.handshakes >= self.settings.max_handshakes
+            || self.open >= shard.broker().limits().max_connections;
+        if self.closing || full {
+            tracing::debug!(%peer, full, "QUIC connection ignored: too many, or draining");
             self.endpoint.ignore(incoming);
             return;
         }
@@ -217,9 +228,14 @@ impl QuicShard {
     }
 
     /// A configuration of its own for a connection that is to be logged.
-    fn config_for_next(&self) -> Option<Arc<ServerConfig>> {
+    fn config_for_next(&mut self) -> Option<Arc<ServerConfig>> {
         let folder = self.settings.qlog_dir.as_ref()?;
-        let name = format!("{}-{}-{}.qlog", std::process::id(), self.place.index, self.generation);
+        self.qlogs_left = self.qlogs_left.checked_sub(1)?;
+        if self.qlogs_left == 0 {
+            tracing::warn!("{MAX_QLOGS} qlog files written; no more until the next start");
+        }
+        let Place { index, endpoint, .. } = self.place;
+        let name = format!("{}-{endpoint}-{index}-{}.qlog", std::process::id(), self.generation);
         let file = match std::fs::File::create(folder.join(&name)) {
             Ok(file) => file,
             Err(error) => {
@@ -312,8 +328,16 @@ impl QuicShard {
         for at in dirty.drain(..) {
             let Some(conn) = self.conns.get_mut(at).and_then(Option::as_mut) else { continue };
             conn.dirty = false;
-            conn.write(shard, now);
-            self.transmit(at, now);
+            let (socket, scratch) = (&mut self.socket, &mut self.scratch);
+            let mut emptied = true;
+            let mut send = |inner: &mut Connection| emptied = transmit(inner, socket, scratch, now);
+            conn.write(shard, now, &mut send);
+            send(&mut conn.inner);
+            if !emptied {
+                // The kernel is full; goes on when the socket is writable.
+                conn.dirty = true;
+                self.dirty.push(at);
+            }
             self.drive_quietly(shard, at, now);
         }
         // What became dirty meanwhile has its turn in the next round.
@@ -331,27 +355,6 @@ impl QuicShard {
         let deadline = conn.deadline(shard, &self.clock);
         let key = at as u64;
         self.timers.arm(key, &mut conn.timer, deadline);
-    }
-
-    fn transmit(&mut self, at: usize, now: Instant) {
-        let segments = self.socket.max_segments();
-        loop {
-            let Some(conn) = self.conns.get_mut(at).and_then(Option::as_mut) else { return };
-            self.scratch.clear();
-            let Some(transmit) = conn.inner.poll_transmit(now, segments, &mut self.scratch) else {
-                return;
-            };
-            self.send_scratch(&transmit);
-            if self.socket.is_blocked() {
-                if let Some(conn) = self.conns.get_mut(at).and_then(Option::as_mut)
-                    && !conn.dirty
-                {
-                    conn.dirty = true;
-                    self.dirty.push(at);
-                }
-                return;
-            }
-        }
     }
 
     fn send_scratch(&mut self, transmit: &Transmit) {
@@ -384,4 +387,21 @@ impl QuicShard {
             }
         }
     }
+}
+
+/// Puts everything a connection has to send, and may, on the wire; false when the kernel is full.
+fn transmit(
+    inner: &mut Connection,
+    socket: &mut Socket,
+    scratch: &mut Vec<u8>,
+    now: Instant,
+) -> bool {
+    while !socket.is_blocked() {
+        scratch.clear();
+        let Some(transmit) = inner.poll_transmit(now, socket.max_segments(), scratch) else {
+            return true;
+        };
+        socket.send(&transmit, &scratch[..transmit.size]);
+    }
+    false
 }

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, dead_code, unreachable_pub)]
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -307,6 +307,8 @@ impl Pipe {
 pub struct Relay {
     pub address: SocketAddr,
     pub passing: Arc<AtomicBool>,
+    /// The server's datagrams that were not passed on.
+    pub dropped: Arc<AtomicUsize>,
     pub recorded: Arc<Mutex<Vec<Vec<u8>>>>,
 }
 
@@ -316,8 +318,12 @@ impl Relay {
         let far = Arc::new(UdpSocket::bind("127.0.0.1:0").await.unwrap());
         far.connect(server).await.unwrap();
         let address = near.local_addr().unwrap();
-        let relay =
-            Relay { address, passing: Arc::new(AtomicBool::new(true)), recorded: Arc::default() };
+        let relay = Relay {
+            address,
+            passing: Arc::new(AtomicBool::new(true)),
+            dropped: Arc::default(),
+            recorded: Arc::default(),
+        };
         let client = Arc::new(Mutex::new(address));
         let (passing, recorded) = (Arc::clone(&relay.passing), Arc::clone(&relay.recorded));
         let (from, to, remember) = (Arc::clone(&near), Arc::clone(&far), Arc::clone(&client));
@@ -331,13 +337,15 @@ impl Relay {
                 }
             }
         });
-        let passing = Arc::clone(&relay.passing);
+        let (passing, dropped) = (Arc::clone(&relay.passing), Arc::clone(&relay.dropped));
         tokio::spawn(async move {
             let mut buffer = [0; 2048];
             while let Ok(length) = far.recv(&mut buffer).await {
                 let to = *client.lock().unwrap();
                 if passing.load(Ordering::SeqCst) {
                     near.send_to(&buffer[..length], to).await.unwrap();
+                } else {
+                    dropped.fetch_add(1, Ordering::SeqCst);
                 }
             }
         });
