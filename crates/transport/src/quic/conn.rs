@@ -21,6 +21,7 @@ use quinn_proto::{
 use rustls_pki_types::CertificateDer;
 use smallvec::SmallVec;
 
+use super::config::QuicSettings;
 use super::timers::Armed;
 use crate::clock::Clock;
 use crate::tls;
@@ -79,6 +80,8 @@ pub(crate) struct QuicConn {
     /// Lost packets already taken note of, and until when streams are kept apart for them.
     losses_seen: u64,
     apart_until: Option<Instant>,
+    /// Streams the client may have open once it uses more than one.
+    max_streams: u32,
     pub(crate) counts_as_handshake: bool,
     pub(crate) dirty: bool,
     pub(crate) timer: Armed,
@@ -99,7 +102,7 @@ impl QuicConn {
         policy: Arc<ListenerPolicy>,
         begin_by: Instant,
         must_know_first: bool,
-        min_send_window: u64,
+        settings: &QuicSettings,
     ) -> QuicConn {
         let last_remote = inner.remote_address();
         QuicConn {
@@ -110,9 +113,10 @@ impl QuicConn {
             streams: SmallVec::new(),
             begin_by: Some(begin_by),
             must_know_first,
-            min_send_window,
+            min_send_window: settings.min_send_window_bytes,
             losses_seen: 0,
             apart_until: None,
+            max_streams: settings.max_streams.max(1),
             counts_as_handshake: true,
             dirty: false,
             timer: Armed::default(),
@@ -255,6 +259,8 @@ impl QuicConn {
             let stream = Stream::new(id);
             if let (Some(core), true) = (&mut self.core, stream.key() != StreamKey::CONTROL) {
                 core.stream_opened(shard, stream.key());
+                // Asked again it does nothing.
+                self.inner.set_max_concurrent_streams(Dir::Bi, VarInt::from_u32(self.max_streams));
             }
             self.streams.push(stream);
             self.read(shard, id);

@@ -270,8 +270,7 @@ impl QuicShard {
         let must_know_first = self.client_auth == ClientAuth::Required;
         let deadline = now + self.settings.handshake_timeout;
         let policy = Arc::clone(&self.policy);
-        let window = self.settings.min_send_window_bytes;
-        let conn = QuicConn::new(inner, token, policy, deadline, must_know_first, window);
+        let conn = QuicConn::new(inner, token, policy, deadline, must_know_first, &self.settings);
         self.conns[at] = Some(Box::new(conn));
         self.open += 1;
         self.handshakes += 1;
