@@ -5,6 +5,10 @@
 
 use std::time::Duration;
 
+/// Largest CONNECT taken, in bytes, whatever the limit for packets: until it is whole nobody knows
+/// who sends it. Room for a will of 64 KiB and a generous token; larger ones get 0x95.
+pub(crate) const MAX_CONNECT_BYTES: usize = 100 * 1024;
+
 /// What happens to a session's queue when a message comes and it is full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
 #[serde(rename_all = "lowercase")]

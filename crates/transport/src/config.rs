@@ -128,8 +128,12 @@ pub struct TransportLimits {
     /// Time a closed connection is kept so that the peer reads why before a reset can overtake it.
     pub linger: Duration,
     /// Bytes of incomplete packets a worker holds over all its connections; the connection that
-    /// would exceed it is closed.
+    /// would exceed it is closed with 0x97 (Quota exceeded).
     pub max_partial_bytes_per_worker: usize,
+    /// Bytes of incomplete packets one QUIC connection may have the server hold, over all its
+    /// streams; one that would exceed it is closed with 0x97. Never less than two packets of the
+    /// largest size.
+    pub max_partial_bytes_per_connection: usize,
     /// Bytes read from one connection before others have their turn.
     pub max_read_bytes_per_turn: usize,
 }
@@ -140,6 +144,7 @@ impl Default for TransportLimits {
             handshake_timeout: Duration::from_secs(10),
             linger: Duration::from_secs(2),
             max_partial_bytes_per_worker: 256 * 1024 * 1024,
+            max_partial_bytes_per_connection: 4 * 1024 * 1024,
             max_read_bytes_per_turn: 256 * 1024,
         }
     }

@@ -16,6 +16,7 @@ mod config;
 mod error;
 mod layers;
 mod listen;
+mod partial;
 mod quic;
 mod secure;
 mod server;

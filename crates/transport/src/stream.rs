@@ -16,6 +16,7 @@ use tracing::debug;
 
 use crate::config::{ListenerConfig, TransportLimits};
 use crate::layers::{Decoded, Layers, MAX_KEPT_BYTES};
+use crate::partial::PartialBytes;
 use crate::tail::{Tail, Taken};
 use crate::timer::Armed;
 
@@ -31,14 +32,15 @@ pub(crate) struct Io {
     read: Box<[u8]>,
     /// Decrypted bytes; empty between calls.
     plain: Vec<u8>,
-    /// Memory all connections of this worker hold for incomplete packets, in bytes.
-    partial_bytes: usize,
+    /// What all connections of this worker hold for incomplete packets.
+    pub(crate) partial: PartialBytes,
 }
 
 impl Io {
     pub(crate) fn new(shard: Shard, limits: TransportLimits) -> Io {
         let read = vec![0; MAX_KEPT_BYTES + READ_BYTES].into_boxed_slice();
-        Io { shard, limits, read, plain: Vec::new(), partial_bytes: 0 }
+        let partial = PartialBytes::new(limits.max_partial_bytes_per_worker);
+        Io { shard, limits, read, plain: Vec::new(), partial }
     }
 }
 
@@ -242,20 +244,29 @@ impl StreamConn {
             After::Wait
         };
         io.read = buffer;
-        io.partial_bytes = (io.partial_bytes + self.partial_bytes()).saturating_sub(before);
+        io.partial.change(before, self.partial_bytes());
         if after == After::Gone {
             return after;
         }
-        if io.partial_bytes > io.limits.max_partial_bytes_per_worker
-            && before < self.partial_bytes()
-        {
-            tracing::warn!(
-                peer = ?self.socket.peer_addr().ok(),
-                bytes = io.partial_bytes,
-                "closed: incomplete packets of all connections exceed the bound"
-            );
-            return self.lost(io, LostCause::Closed);
+        if io.partial.is_exceeded() && before < self.partial_bytes() {
+            return self.refuse_partial(io);
         }
+        self.see_closing();
+        After::Wait
+    }
+
+    /// Closes because incomplete packets exceed their bound.
+    fn refuse_partial(&mut self, io: &mut Io) -> After {
+        tracing::warn!(
+            peer = ?self.socket.peer_addr().ok(),
+            bytes = io.partial.held(),
+            "closing: incomplete packets of all connections exceed the bound"
+        );
+        let Some(mqtt) = &mut self.mqtt else { return self.lost(io, LostCause::Closed) };
+        mqtt.refuse_partial(&mut io.shard);
+        let before = self.partial_bytes();
+        self.tail.clear();
+        io.partial.change(before, self.partial_bytes());
         self.see_closing();
         After::Wait
     }
@@ -316,7 +327,7 @@ impl StreamConn {
         let before = self.tail.capacity();
         let blocked = &mut self.core_blocked;
         self.tail.offer_kept(|data| offer(mqtt, &mut io.shard, data, blocked));
-        io.partial_bytes = (io.partial_bytes + self.tail.capacity()).saturating_sub(before);
+        io.partial.change(before, self.tail.capacity());
         self.see_closing();
         self.readable(io, listener)
     }
@@ -454,7 +465,7 @@ impl StreamConn {
 
     /// Gives back what it counts for in the worker's bound, before it is dropped.
     pub(crate) fn forget(&mut self, io: &mut Io) {
-        io.partial_bytes = io.partial_bytes.saturating_sub(self.partial_bytes());
+        io.partial.change(self.partial_bytes(), 0);
     }
 
     fn drop_core(&mut self, io: &mut Io, cause: LostCause) {
@@ -464,7 +475,7 @@ impl StreamConn {
         let before = self.partial_bytes();
         self.tail.clear();
         self.core_blocked = false;
-        io.partial_bytes = (io.partial_bytes + self.partial_bytes()).saturating_sub(before);
+        io.partial.change(before, self.partial_bytes());
     }
 
     fn partial_bytes(&self) -> usize {

@@ -225,7 +225,7 @@ impl Worker {
         }
         if token & QUIC_SOCKET_BIT != 0 {
             if let Some(quic) = self.quic.get_mut((token & !QUIC_SOCKET_BIT) as usize) {
-                quic.on_event(&mut self.io.shard, event.is_readable(), Instant::now());
+                quic.on_event(&mut self.io, event.is_readable(), Instant::now());
             }
             return;
         }
@@ -363,7 +363,7 @@ impl Worker {
             });
         }
         for quic in &mut self.quic {
-            quic.on_timeout(&mut self.io.shard, Instant::now());
+            quic.on_timeout(&mut self.io, Instant::now());
         }
         if self.io.shard.next_deadline().is_some_and(|deadline| deadline <= now) {
             self.io.shard.on_deadline();
@@ -386,7 +386,7 @@ impl Worker {
             }
             self.notices = notices;
             for quic in &mut self.quic {
-                quic.flush(&mut self.io.shard, Instant::now());
+                quic.flush(&mut self.io, Instant::now());
             }
             let mut to_flush = std::mem::take(&mut self.to_flush);
             for token in to_flush.drain(..) {
@@ -404,7 +404,7 @@ impl Worker {
     fn notice(&mut self, token: Token, notice: Notice) {
         if let Some(endpoint) = quic::endpoint_of(token) {
             if let Some(quic) = self.quic.get_mut(endpoint) {
-                quic.notice(&mut self.io.shard, token, notice);
+                quic.notice(&mut self.io, token, notice);
             }
             return;
         }
@@ -427,7 +427,7 @@ impl Worker {
             self.listeners.clear();
             self.lose_all(StreamConn::is_opening);
             for quic in &mut self.quic {
-                quic.begin_close(&mut self.io.shard, Instant::now());
+                quic.begin_close(&mut self.io, Instant::now());
             }
             if self.control.accepting.fetch_sub(1, Ordering::SeqCst) == 1 {
                 // Nobody accepts any more, so nobody is missed.

@@ -7,7 +7,7 @@ mod quic_site;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use fulmar_mqtt::QoS;
+use fulmar_mqtt::{QoS, ReasonCode};
 use fulmar_transport::RetryPolicy;
 use fulmar_transport::tickets::Tickets;
 use quic_site::*;
@@ -113,7 +113,7 @@ async fn early_data_survives_a_restart_and_its_recording_does_not() {
     let dir = tempfile::tempdir().unwrap();
     let start = || {
         let tickets = Tickets::open(&dir.path().join("tickets.db")).unwrap();
-        Site::start_with(&dir, &tickets, 1, |_| {})
+        Site::start_with(&dir, &tickets, 1)
     };
     let first = start();
     let config = first.client_config();
@@ -214,4 +214,111 @@ async fn a_reader_that_does_not_read_holds_little() {
     for i in 0..20u32 {
         assert_eq!(slow.payload().await[..4], i.to_be_bytes());
     }
+}
+
+/// The first `sent` bytes of a PUBLISH of `whole` bytes.
+fn cut_publish(whole: usize, sent: usize) -> Vec<u8> {
+    let mut packet = publish("t", &vec![0; whole], 0);
+    packet.truncate(sent);
+    packet
+}
+
+#[tokio::test]
+async fn cut_packets_on_many_streams_are_bounded() {
+    const PACKET_BYTES: usize = 60 * 1024;
+    let mut setup = Setup::new(1);
+    setup.broker.limits.max_packet_bytes = 64 * 1024;
+    setup.limits.max_partial_bytes_per_connection = 256 * 1024;
+    setup.limits.max_partial_bytes_per_worker = 512 * 1024;
+    let site = setup.start();
+    let refused = || site.broker.metrics().sum(|shard| &shard.partial_refused);
+    // What one held is given back when it goes, or the third of these would be refused for others.
+    for round in 1..=4 {
+        let (connection, mut control, _) = site.client(&hello("c")).await;
+        let opener = connection.clone();
+        let flood = tokio::spawn(async move {
+            let mut streams = Vec::new();
+            while let Ok((mut out, input)) = opener.open_bi().await {
+                if out.write_all(&cut_publish(PACKET_BYTES, PACKET_BYTES / 2)).await.is_err() {
+                    break;
+                }
+                streams.push((out, input));
+            }
+        });
+        assert_eq!(control.next().await, Seen::Disconnect(ReasonCode::QuotaExceeded));
+        assert_eq!(close_code(&connection).await, 0x97);
+        assert_eq!(refused(), round);
+        timeout(PATIENCE, flood).await.unwrap().unwrap();
+    }
+    let (_connection, mut control, _) = site.client(&hello("c")).await;
+    let whole = cut_publish(PACKET_BYTES, usize::MAX);
+    let (start, rest) = whole.split_at(PACKET_BYTES / 2);
+    control.send(start).await;
+    control.send(rest).await;
+    control.send(&publish("t", b"", 1)).await;
+    assert_eq!(control.next().await, Seen::Puback(1));
+}
+
+#[tokio::test]
+async fn a_worker_holds_a_bounded_part_of_packets_for_all() {
+    // What fits a first flight, so that it is here before what is said after it.
+    const PACKET_BYTES: usize = 9 * 1024;
+    let mut setup = Setup::new(1);
+    setup.limits.max_partial_bytes_per_worker = 48 * 1024;
+    let site = setup.start();
+    let mut held = Vec::new();
+    let last = loop {
+        let (connection, mut control, _) = site.client(&hello("")).await;
+        let whole = publish("t", &[0; PACKET_BYTES], 0);
+        let sent = || connection.stats().udp_tx.bytes;
+        let before = sent();
+        control.send(&whole[..PACKET_BYTES]).await;
+        let on_its_way = |_: &Site| sent() > before + PACKET_BYTES as u64;
+        site.eventually("the packet to be sent", on_its_way).await;
+        // On another stream, so that it is not held behind.
+        let mut data = Pipe::open(&connection).await;
+        let _ = data.out.write_all(&publish("t", b"", 1)).await;
+        let refused = tokio::select! {
+            biased;
+            code = close_code(&connection) => Some(code),
+            seen = data.read() => { assert_eq!(seen, Seen::Puback(1)); None }
+        };
+        if let Some(code) = refused {
+            break code;
+        }
+        held.push((connection, control));
+        assert!(held.len() < 10, "nobody was refused");
+    };
+    assert_eq!(last, 0x97);
+    // Those that were there before are not harmed.
+    for (_, control) in &mut held {
+        control.send(&publish("t", &[0; PACKET_BYTES], 0)[PACKET_BYTES..]).await;
+        control.send(&publish("t", b"", 2)).await;
+        assert_eq!(control.next().await, Seen::Puback(2));
+    }
+}
+
+#[tokio::test]
+async fn strangers_are_held_little_for() {
+    let site = Site::start(1, |_| {});
+    // A CONNECT of half a megabyte, which any other packet may have.
+    let connection = site.dial(&site.client_config()).await;
+    let mut control = Pipe::open(&connection).await;
+    control.send(&[0x10, 0x80, 0x80, 0x20]).await;
+    assert_eq!(close_code(&connection).await, 0x95);
+    // The start of something else is enough to know it.
+    let connection = site.dial(&site.client_config()).await;
+    let mut control = Pipe::open(&connection).await;
+    control.send(&[0x30]).await;
+    assert_eq!(close_code(&connection).await, 0x82);
+    // What comes on other streams before CONNECT fills one small window.
+    let connection = site.dial(&site.client_config()).await;
+    let mut control = Pipe::open(&connection).await;
+    control.send(&[0x10]).await;
+    let mut data = Pipe::open(&connection).await;
+    let flood = tokio::spawn(async move { data.out.write_all(&[0x30; 1024 * 1024]).await });
+    let blocked = || connection.stats().frame_tx.data_blocked > 0;
+    site.eventually("the client to run out of credit", |_| blocked()).await;
+    assert!(connection.stats().udp_tx.bytes < 128 * 1024, "{:?}", connection.stats().udp_tx);
+    flood.abort();
 }

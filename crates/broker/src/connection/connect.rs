@@ -23,6 +23,11 @@ pub(super) fn may_come_early(packet_type: u8) -> bool {
     matches!(packet_type, 1 | 3 | 6)
 }
 
+/// Whether a packet that begins with this byte is a CONNECT.
+pub(super) fn is_connect(first: u8) -> bool {
+    first >> 4 == 1
+}
+
 /// A CONNECT whose credentials are being checked.
 #[derive(Debug)]
 pub(super) struct PendingConnect {
@@ -46,11 +51,6 @@ impl PendingConnect {
 impl Connection {
     /// The first packet of a connection.
     pub(super) fn handle_first(&mut self, shard: &mut Shard, frame: &Frame<'_>) {
-        if frame.packet_type() != 1 {
-            let why = "the first packet is not CONNECT";
-            self.refuse_packet(shard, ReasonCode::ProtocolError, &why);
-            return;
-        }
         match fulmar_mqtt::codec::decode(frame, Version::V5) {
             Ok(Packet::Connect(connect)) => self.handle_connect(shard, &connect),
             Ok(_) => {}

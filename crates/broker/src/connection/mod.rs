@@ -19,6 +19,7 @@ use fulmar_mqtt::session::TopicAliases;
 use fulmar_mqtt::{PacketId, Properties, ReasonCode, Version};
 use smallvec::SmallVec;
 
+use crate::limits::MAX_CONNECT_BYTES;
 use crate::mailbox::CloseOrder;
 use crate::notice::{News, Notice};
 use crate::peer::{Peer, StreamKey, Token, TransportStats};
@@ -28,7 +29,7 @@ use crate::shard::{Shard, TurnNumber, Waiter};
 use crate::storage::FlowId;
 use crate::time::Timestamp;
 
-use connect::PendingConnect;
+use connect::{PendingConnect, is_connect};
 
 /// What became of bytes given to [`Connection::receive`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -249,7 +250,12 @@ impl Connection {
                 }
                 continue;
             }
-            match peek_frame(rest, shard.broker().limits().max_packet_bytes) {
+            if matches!(self.state, State::New) && rest.first().is_some_and(|&b| !is_connect(b)) {
+                let why = "the first packet is not CONNECT";
+                self.refuse_packet(shard, ReasonCode::ProtocolError, &why);
+                continue;
+            }
+            match peek_frame(rest, self.max_packet_bytes(shard)) {
                 Ok(Some(frame)) => {
                     if self.early && !connect::may_come_early(frame.packet_type()) {
                         self.streams[index].blocked = true;
@@ -265,6 +271,28 @@ impl Connection {
         shard.metrics().bytes_received.add(consumed as u64);
         self.announce_output(shard);
         Received { consumed, state }
+    }
+
+    /// Largest packet taken now. A stranger is not held a megabyte for.
+    fn max_packet_bytes(&self, shard: &Shard) -> usize {
+        let most = shard.broker().limits().max_packet_bytes;
+        match &self.state {
+            State::Connected(_) => most,
+            State::New | State::Authenticating(_) | State::Ended => most.min(MAX_CONNECT_BYTES),
+        }
+    }
+
+    /// Whether the client has been let in.
+    #[must_use]
+    pub fn is_connected(&self) -> bool {
+        matches!(self.state, State::Connected(_))
+    }
+
+    /// Closes because the transport holds more of the client's incomplete packets than it may.
+    pub fn refuse_partial(&mut self, shard: &mut Shard) {
+        shard.metrics().partial_refused.add(1);
+        self.disconnect(shard, ReasonCode::QuotaExceeded, "incomplete packets exceed the bound");
+        self.announce_output(shard);
     }
 
     /// Whether a stream's next packet has to wait.

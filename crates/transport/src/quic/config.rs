@@ -17,6 +17,10 @@ use crate::tls::{ServerTls, TlsError};
 /// connection at 64 streams, half a KiB at these.
 const FIRST_STREAMS: u32 = 8;
 
+/// Unread bytes taken on one connection before its client is let in; a CONNECT and a good deal of
+/// early data fit, and strangers do not fill the memory.
+const FIRST_WINDOW_BYTES: u32 = 64 * 1024;
+
 /// Whether clients must prove their address before the server does work for them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RetryPolicy {
@@ -122,7 +126,7 @@ impl QuicSettings {
             .max_concurrent_bidi_streams(VarInt::from_u32(self.max_streams.clamp(1, FIRST_STREAMS)))
             .max_concurrent_uni_streams(VarInt::from_u32(0))
             .stream_receive_window(VarInt::from_u32(self.stream_window_bytes))
-            .receive_window(VarInt::from_u32(self.connection_window_bytes))
+            .receive_window(VarInt::from_u32(self.connection_window_bytes.min(FIRST_WINDOW_BYTES)))
             .send_window(self.min_send_window_bytes)
             .datagram_receive_buffer_size(None)
             .allow_spin(true);

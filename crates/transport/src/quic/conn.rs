@@ -11,19 +11,21 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use fulmar_broker::{
-    Connection as Core, ListenerPolicy, LostCause, Notice, Peer, ReadState, Shard, StreamAction,
-    StreamEnd, StreamKey, Token, TransportKind, TransportStats,
+    Connection as Core, ListenerPolicy, LostCause, Notice, Peer, Shard, StreamAction, StreamEnd,
+    StreamKey, Token, TransportKind, TransportStats,
 };
 use quinn_proto::{
     Connection, ConnectionError, ConnectionHandle, Dir, Endpoint, Event, ReadError, StreamEvent,
-    StreamId, VarInt, WriteError,
+    StreamId, VarInt,
 };
 use rustls_pki_types::CertificateDer;
 use smallvec::SmallVec;
 
 use super::config::QuicSettings;
+use super::stream::Stream;
 use super::timers::Armed;
 use crate::clock::Clock;
+use crate::stream::Io;
 use crate::tls;
 
 /// Congestion windows' worth of bytes that may be unacknowledged or unsent.
@@ -40,31 +42,6 @@ const APART_AFTER_LOSS: Duration = Duration::from_secs(10);
 /// Time between two looks at the path's state, while the connection is in use.
 const STATS_INTERVAL: Duration = Duration::from_secs(5);
 
-struct Stream {
-    id: StreamId,
-    /// Received bytes that the core could not use yet.
-    tail: Vec<u8>,
-    /// Output that quinn did not take, from `pending_at` on.
-    pending: Vec<u8>,
-    pending_at: usize,
-    blocked: bool,
-    /// The peer has finished or reset its side; to be told to the core when all is read.
-    ended: Option<StreamEnd>,
-    /// The core has said its last on it: to be finished when `pending` is out.
-    finish: bool,
-}
-
-impl Stream {
-    fn new(id: StreamId) -> Stream {
-        let (tail, pending) = (Vec::new(), Vec::new());
-        Stream { id, tail, pending, pending_at: 0, blocked: false, ended: None, finish: false }
-    }
-
-    fn key(&self) -> StreamKey {
-        StreamKey(u64::from(VarInt::from(self.id)))
-    }
-}
-
 pub(crate) struct QuicConn {
     pub(crate) inner: Connection,
     token: Token,
@@ -75,6 +52,10 @@ pub(crate) struct QuicConn {
     begin_by: Option<Instant>,
     /// The client's name must be known before anything it sends is looked at.
     must_know_first: bool,
+    /// Memory its streams hold for incomplete packets, as told to the worker's account.
+    partial_bytes: usize,
+    /// The receive window of a client that has been let in, until it is.
+    full_window: Option<VarInt>,
     /// Bytes that may be unacknowledged whatever the congestion window.
     min_send_window: u64,
     /// Lost packets already taken note of, and until when streams are kept apart for them.
@@ -113,6 +94,8 @@ impl QuicConn {
             streams: SmallVec::new(),
             begin_by: Some(begin_by),
             must_know_first,
+            partial_bytes: 0,
+            full_window: Some(VarInt::from_u32(settings.connection_window_bytes)),
             min_send_window: settings.min_send_window_bytes,
             losses_seen: 0,
             apart_until: None,
@@ -149,7 +132,7 @@ impl QuicConn {
         own.into_iter().flatten().min()
     }
 
-    pub(crate) fn on_timeout(&mut self, shard: &mut Shard, now: Instant) {
+    pub(crate) fn on_timeout(&mut self, io: &mut Io, now: Instant) {
         self.inner.handle_timeout(now);
         if self.begin_by.is_some_and(|by| by <= now) {
             self.begin_by = None;
@@ -161,7 +144,7 @@ impl QuicConn {
             self.close(now);
         }
         if let Some(core) = &mut self.core {
-            core.on_deadline(shard);
+            core.on_deadline(&mut io.shard);
         }
     }
 
@@ -178,7 +161,7 @@ impl QuicConn {
         &mut self,
         endpoint: &mut Endpoint,
         handle: ConnectionHandle,
-        shard: &mut Shard,
+        io: &mut Io,
         now: Instant,
     ) {
         loop {
@@ -189,17 +172,17 @@ impl QuicConn {
                 }
             }
             let Some(event) = self.inner.poll() else { break };
-            self.on_event(shard, event);
+            self.on_event(io, event);
         }
-        self.watch_path(shard, now);
+        self.watch_path(io, now);
     }
 
-    fn on_event(&mut self, shard: &mut Shard, event: Event) {
+    fn on_event(&mut self, io: &mut Io, event: Event) {
         match event {
-            Event::Connected => self.on_connected(shard),
-            Event::ConnectionLost { reason } => self.on_lost(shard, &reason),
-            Event::Stream(StreamEvent::Opened { dir: Dir::Bi }) => self.accept_streams(shard),
-            Event::Stream(StreamEvent::Readable { id }) => self.read(shard, id),
+            Event::Connected => self.on_connected(io),
+            Event::ConnectionLost { reason } => self.on_lost(io, &reason),
+            Event::Stream(StreamEvent::Opened { dir: Dir::Bi }) => self.accept_streams(io),
+            Event::Stream(StreamEvent::Readable { id }) => self.read(io, id),
             Event::Stream(StreamEvent::Finished { id }) => {
                 if u64::from(VarInt::from(id)) == 0 && self.goodbye_said {
                     // The last bytes have arrived; no need to linger.
@@ -207,7 +190,7 @@ impl QuicConn {
                 }
             }
             Event::Stream(StreamEvent::Stopped { id, error_code }) => {
-                self.on_stopped(shard, id, error_code);
+                self.on_stopped(io, id, error_code);
             }
             // Every flush tries to write whatever waits.
             Event::Stream(StreamEvent::Writable { .. } | StreamEvent::Available { .. })
@@ -221,24 +204,23 @@ impl QuicConn {
     /// The peer does not want to hear more on a stream. What it says there counts nevertheless: a
     /// client that only publishes lets go of the other direction at once. Nobody speaks MQTT
     /// without hearing the control stream, so that one ends.
-    fn on_stopped(&mut self, shard: &mut Shard, id: StreamId, code: VarInt) {
+    fn on_stopped(&mut self, io: &mut Io, id: StreamId, code: VarInt) {
         let _ = self.inner.send_stream(id).reset(code);
         let Some(stream) = self.streams.iter_mut().find(|stream| stream.id == id) else { return };
-        stream.pending = Vec::new();
-        stream.pending_at = 0;
+        stream.forget_pending();
         if stream.key() == StreamKey::CONTROL && stream.ended.is_none() {
             stream.ended = Some(StreamEnd::Reset(code.into_inner()));
-            self.read(shard, id);
+            self.read(io, id);
         }
     }
 
-    fn on_connected(&mut self, shard: &mut Shard) {
+    fn on_connected(&mut self, io: &mut Io) {
         self.counts_as_handshake = false;
         let identity = self.identity();
         if let Some(core) = &mut self.core {
-            core.handshake_confirmed(shard, identity);
+            core.handshake_confirmed(&mut io.shard, identity);
         }
-        self.accept_streams(shard);
+        self.accept_streams(io);
     }
 
     /// The name in the client's certificate.
@@ -248,26 +230,26 @@ impl QuicConn {
         tls::client_name(chain.first()?)
     }
 
-    fn accept_streams(&mut self, shard: &mut Shard) {
+    fn accept_streams(&mut self, io: &mut Io) {
         if self.must_know_first && self.inner.is_handshaking() {
             return;
         }
         while let Some(id) = self.inner.streams().accept(Dir::Bi) {
-            if self.core.is_none() && !self.begin(shard) {
+            if self.core.is_none() && !self.begin(io) {
                 return;
             }
             let stream = Stream::new(id);
             if let (Some(core), true) = (&mut self.core, stream.key() != StreamKey::CONTROL) {
-                core.stream_opened(shard, stream.key());
+                core.stream_opened(&mut io.shard, stream.key());
                 // Asked again it does nothing.
                 self.inner.set_max_concurrent_streams(Dir::Bi, VarInt::from_u32(self.max_streams));
             }
             self.streams.push(stream);
-            self.read(shard, id);
+            self.read(io, id);
         }
     }
 
-    fn begin(&mut self, shard: &mut Shard) -> bool {
+    fn begin(&mut self, io: &mut Io) -> bool {
         let peer = Peer {
             address: self.inner.remote_address(),
             transport: TransportKind::Quic,
@@ -275,9 +257,9 @@ impl QuicConn {
             listener: Arc::clone(&self.policy),
         };
         let core = if self.inner.is_handshaking() {
-            Core::new_early(shard, self.token, peer)
+            Core::new_early(&mut io.shard, self.token, peer)
         } else {
-            Core::new(shard, self.token, peer)
+            Core::new(&mut io.shard, self.token, peer)
         };
         self.begin_by = None;
         match core {
@@ -292,15 +274,16 @@ impl QuicConn {
     }
 
     /// Reads a stream until it is empty or the core has enough.
-    fn read(&mut self, shard: &mut Shard, id: StreamId) {
+    fn read(&mut self, io: &mut Io, id: StreamId) {
         let Some(core) = &mut self.core else { return };
         let Some(stream) = self.streams.iter_mut().find(|stream| stream.id == id) else { return };
+        let before = stream.partial_bytes();
         if stream.ended.is_none() && !stream.blocked {
             let mut receiver = self.inner.recv_stream(id);
             if let Ok(mut chunks) = receiver.read(true) {
                 loop {
                     match chunks.next(usize::MAX) {
-                        Ok(Some(chunk)) => feed(core, shard, stream, &chunk.bytes),
+                        Ok(Some(chunk)) => stream.feed(core, &mut io.shard, &chunk.bytes),
                         Ok(None) => stream.ended = Some(StreamEnd::Finished),
                         Err(ReadError::Reset(code)) => {
                             stream.ended = Some(StreamEnd::Reset(code.into_inner()));
@@ -315,17 +298,54 @@ impl QuicConn {
                 let _ = chunks.finalize();
             }
         }
-        if stream.ended.is_some() && !stream.blocked {
-            self.end_stream(shard, id);
+        let (over, after) = (stream.ended.is_some() && !stream.blocked, stream.partial_bytes());
+        if over {
+            self.end_stream(io, id);
+        } else if after != before {
+            self.account(io);
+            if after > before {
+                self.bound_partial(io);
+            }
         }
     }
 
-    fn end_stream(&mut self, shard: &mut Shard, id: StreamId) {
+    /// Brings the worker's account of incomplete packets up to date.
+    fn account(&mut self, io: &mut Io) {
+        let held = self.streams.iter().map(Stream::partial_bytes).sum();
+        io.partial.change(self.partial_bytes, held);
+        self.partial_bytes = held;
+    }
+
+    /// Closes a connection that has come to hold more for incomplete packets than it may.
+    fn bound_partial(&mut self, io: &mut Io) {
+        let packet = io.shard.broker().limits().max_packet_bytes;
+        let most = io.limits.max_partial_bytes_per_connection.max(packet.saturating_mul(2));
+        let own = self.partial_bytes > most;
+        if !own && !io.partial.is_exceeded() {
+            return;
+        }
+        tracing::warn!(
+            peer = %self.inner.remote_address(),
+            bytes = if own { self.partial_bytes } else { io.partial.held() },
+            "closing: incomplete packets of {} exceed the bound",
+            if own { "the connection" } else { "all connections" }
+        );
+        if let Some(core) = &mut self.core {
+            core.refuse_partial(&mut io.shard);
+        }
+        self.streams.iter_mut().for_each(Stream::forget_input);
+        self.account(io);
+    }
+
+    fn end_stream(&mut self, io: &mut Io, id: StreamId) {
         let Some(at) = self.streams.iter().position(|stream| stream.id == id) else { return };
         let key = self.streams[at].key();
         let end = self.streams[at].ended.unwrap_or(StreamEnd::Finished);
+        // What it ended with is no packet.
+        self.streams[at].forget_input();
+        self.account(io);
         if let Some(core) = &mut self.core {
-            core.stream_ended(shard, key, end);
+            core.stream_ended(&mut io.shard, key, end);
         }
         // A finished stream stays for what is still to be said on it, the control stream in any
         // case. A reset one goes, and both of its directions with it: while one is open, it counts
@@ -337,18 +357,19 @@ impl QuicConn {
         }
     }
 
-    pub(crate) fn notice(&mut self, shard: &mut Shard, notice: Notice) {
+    pub(crate) fn notice(&mut self, io: &mut Io, notice: Notice) {
         let Some(core) = &mut self.core else { return };
-        core.notice(shard, notice);
+        core.notice(&mut io.shard, notice);
         let blocked = self.streams.iter().filter(|stream| stream.blocked);
         for id in blocked.map(|stream| stream.id).collect::<SmallVec<[StreamId; 4]>>() {
             if let (Some(core), Some(stream)) =
                 (&mut self.core, self.streams.iter_mut().find(|stream| stream.id == id))
             {
                 stream.blocked = false;
-                feed(core, shard, stream, &[]);
+                stream.feed(core, &mut io.shard, &[]);
+                self.account(io);
             }
-            self.read(shard, id);
+            self.read(io, id);
         }
     }
 
@@ -356,7 +377,7 @@ impl QuicConn {
     /// called between streams that are to share no datagram.
     pub(crate) fn write(
         &mut self,
-        shard: &mut Shard,
+        io: &mut Io,
         now: Instant,
         mut send: impl FnMut(&mut Connection),
     ) {
@@ -372,17 +393,22 @@ impl QuicConn {
         let mut unsent = false;
         for stream in &mut self.streams {
             let is_ready = ready.contains(&stream.key());
-            if !is_ready && stream.pending.is_empty() {
+            if !is_ready && stream.is_written() {
                 continue;
             }
             if apart && unsent {
                 send(&mut self.inner);
             }
-            write_stream(&mut self.inner, core, shard, stream, is_ready);
+            stream.write(&mut self.inner, core, &mut io.shard, is_ready);
             unsent = true;
         }
+        if core.is_connected()
+            && let Some(window) = self.full_window.take()
+        {
+            self.inner.set_receive_window(window);
+        }
         for action in core.stream_actions() {
-            self.act(action);
+            self.act(io, action);
         }
         self.finish_streams();
         self.close_when_said(now);
@@ -405,7 +431,7 @@ impl QuicConn {
     fn finish_streams(&mut self) {
         let QuicConn { streams, inner, .. } = self;
         streams.retain(|stream| {
-            let over = stream.finish && stream.pending.is_empty();
+            let over = stream.finish && stream.is_written();
             if over && inner.send_stream(stream.id).finish().is_err() {
                 // The peer has stopped it, and waits to hear that it is so.
                 let _ = inner.send_stream(stream.id).reset(VarInt::from_u32(0));
@@ -414,7 +440,7 @@ impl QuicConn {
         });
     }
 
-    fn act(&mut self, action: StreamAction) {
+    fn act(&mut self, io: &mut Io, action: StreamAction) {
         let (StreamAction::Abort(key, _) | StreamAction::Finish(key)) = action;
         match action {
             StreamAction::Abort(_, code) => {
@@ -424,6 +450,7 @@ impl QuicConn {
                 let _ = self.inner.send_stream(id).reset(code);
                 let _ = self.inner.recv_stream(id).stop(code);
                 self.streams.retain(|stream| stream.id != id);
+                self.account(io);
             }
             StreamAction::Finish(_) => {
                 if let Some(stream) = self.streams.iter_mut().find(|stream| stream.key() == key) {
@@ -440,7 +467,7 @@ impl QuicConn {
             return;
         }
         let close_at = *self.close_at.get_or_insert(now + LINGER);
-        let said = self.streams.iter().all(|stream| stream.pending.is_empty());
+        let said = self.streams.iter().all(Stream::is_written);
         if said && !self.goodbye_said {
             self.goodbye_said = true;
             if let Some(control) = self.streams.first() {
@@ -462,7 +489,7 @@ impl QuicConn {
         self.lost.get_or_insert(LostCause::Closed);
     }
 
-    fn on_lost(&mut self, shard: &mut Shard, reason: &ConnectionError) {
+    fn on_lost(&mut self, io: &mut Io, reason: &ConnectionError) {
         let cause = match reason {
             ConnectionError::TimedOut => LostCause::IdleTimeout,
             ConnectionError::ApplicationClosed(_) | ConnectionError::ConnectionClosed(_) => {
@@ -473,22 +500,23 @@ impl QuicConn {
         };
         tracing::debug!(peer = %self.inner.remote_address(), "QUIC connection ended: {reason}");
         self.lost = Some(cause);
-        self.lost(shard);
-        // Only quinn's part lives on, until late packets can no longer come.
-        self.streams = SmallVec::new();
+        self.lost(io);
         self.begin_by = None;
         self.close_at = None;
     }
 
     /// Tells the core, once, that the connection is gone.
-    pub(crate) fn lost(&mut self, shard: &mut Shard) {
+    pub(crate) fn lost(&mut self, io: &mut Io) {
         if let Some(mut core) = self.core.take() {
-            core.set_transport_stats(shard, self.stats());
-            core.lost(shard, self.lost.unwrap_or(LostCause::Closed));
+            core.set_transport_stats(&io.shard, self.stats());
+            core.lost(&mut io.shard, self.lost.unwrap_or(LostCause::Closed));
         }
+        // Only quinn's part lives on, until late packets can no longer come.
+        self.streams = SmallVec::new();
+        self.account(io);
     }
 
-    fn watch_path(&mut self, shard: &mut Shard, now: Instant) {
+    fn watch_path(&mut self, io: &mut Io, now: Instant) {
         let remote = self.inner.remote_address();
         let moved = remote != self.last_remote;
         if moved {
@@ -500,7 +528,7 @@ impl QuicConn {
             self.next_stats = Some(now + STATS_INTERVAL);
             let stats = self.stats();
             if let Some(core) = &mut self.core {
-                core.set_transport_stats(shard, stats);
+                core.set_transport_stats(&io.shard, stats);
             }
         }
     }
@@ -517,62 +545,4 @@ impl QuicConn {
             early_data: self.inner.has_0rtt(),
         }
     }
-}
-
-/// Hands received bytes to the core, behind what it could not use before.
-fn feed(core: &mut Core, shard: &mut Shard, stream: &mut Stream, data: &[u8]) {
-    let key = stream.key();
-    let received = if stream.tail.is_empty() {
-        let received = core.receive(shard, key, data);
-        stream.tail.extend_from_slice(&data[received.consumed..]);
-        received
-    } else {
-        stream.tail.extend_from_slice(data);
-        let received = core.receive(shard, key, &stream.tail);
-        if received.consumed >= stream.tail.len() {
-            stream.tail = Vec::new();
-        } else {
-            stream.tail.drain(..received.consumed);
-        }
-        received
-    };
-    stream.blocked = received.state == ReadState::Blocked;
-    if received.state == ReadState::Closed {
-        stream.tail = Vec::new();
-    }
-}
-
-/// Writes what waits on a stream, then what the core has for it, for as long as quinn takes it.
-fn write_stream(
-    inner: &mut Connection,
-    core: &mut Core,
-    shard: &mut Shard,
-    stream: &mut Stream,
-    ready: bool,
-) {
-    let mut more = ready;
-    while write_pending(inner, stream) && more {
-        let output = core.output(shard, stream.key());
-        more = output.more && !output.bytes.is_empty();
-        stream.pending = output.bytes;
-        stream.pending_at = 0;
-    }
-}
-
-/// Offers a stream's waiting output to quinn; true when none is left.
-fn write_pending(inner: &mut Connection, stream: &mut Stream) -> bool {
-    while stream.pending_at < stream.pending.len() {
-        let left = &stream.pending[stream.pending_at..];
-        match inner.send_stream(stream.id).write(left) {
-            Ok(written) => stream.pending_at += written,
-            Err(WriteError::Blocked) => return false,
-            // The peer does not want it, or the stream is gone: so is its output.
-            Err(WriteError::Stopped(_) | WriteError::ClosedStream) => {
-                stream.pending_at = stream.pending.len();
-            }
-        }
-    }
-    stream.pending = Vec::new();
-    stream.pending_at = 0;
-    true
 }

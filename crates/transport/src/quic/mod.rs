@@ -9,6 +9,7 @@ mod config;
 mod conn;
 mod socket;
 pub(crate) mod steering;
+mod stream;
 mod timers;
 
 use std::net::UdpSocket;
@@ -16,7 +17,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::BytesMut;
-use fulmar_broker::{ListenerPolicy, Notice, Shard, Token};
+use fulmar_broker::{ListenerPolicy, Notice, Token};
 use quinn_proto::{
     Connection, ConnectionHandle, DatagramEvent, Endpoint, Incoming, ServerConfig, Transmit,
 };
@@ -26,6 +27,7 @@ pub use config::{QuicKeys, QuicSettings, RetryPolicy};
 use crate::clock::Clock;
 use crate::config::QuicListener;
 use crate::error::StartError;
+use crate::stream::Io;
 use crate::tls::ClientAuth;
 use conn::QuicConn;
 use socket::Socket;
@@ -148,7 +150,7 @@ impl QuicShard {
     }
 
     /// The socket is readable, writable or both.
-    pub(crate) fn on_event(&mut self, shard: &mut Shard, readable: bool, now: Instant) {
+    pub(crate) fn on_event(&mut self, io: &mut Io, readable: bool, now: Instant) {
         self.socket.retry();
         if !readable {
             return;
@@ -165,7 +167,7 @@ impl QuicShard {
             };
             left = left.saturating_sub(batch.len().max(1));
             for datagram in batch.drain(..) {
-                self.on_datagram(shard, datagram, now);
+                self.on_datagram(io, datagram, now);
             }
             self.socket.give_back(batch);
         }
@@ -173,7 +175,7 @@ impl QuicShard {
         self.unread_since = Some(now);
     }
 
-    fn on_datagram(&mut self, shard: &mut Shard, datagram: socket::Datagram, now: Instant) {
+    fn on_datagram(&mut self, io: &mut Io, datagram: socket::Datagram, now: Instant) {
         let socket::Datagram { remote, local_ip, ecn, bytes } = datagram;
         let bytes: BytesMut = bytes;
         self.scratch.clear();
@@ -182,21 +184,21 @@ impl QuicShard {
             Some(DatagramEvent::ConnectionEvent(handle, event)) => {
                 if let Some(conn) = self.conns.get_mut(handle.0).and_then(Option::as_mut) {
                     conn.inner.handle_event(event);
-                    self.drive(shard, handle.0, now);
+                    self.drive(io, handle.0, now);
                 }
             }
-            Some(DatagramEvent::NewConnection(incoming)) => self.on_incoming(shard, incoming, now),
+            Some(DatagramEvent::NewConnection(incoming)) => self.on_incoming(io, incoming, now),
             Some(DatagramEvent::Response(transmit)) => self.send_scratch(&transmit),
             None => {}
         }
     }
 
-    fn on_incoming(&mut self, shard: &mut Shard, incoming: Incoming, now: Instant) {
+    fn on_incoming(&mut self, io: &mut Io, incoming: Incoming, now: Instant) {
         let peer = incoming.remote_address();
         // The core counts those that have a control stream; here all count, or clients that never
         // open one would be bounded only by their deadline.
         let full = self.handshakes >= self.settings.max_handshakes
-            || self.open >= shard.broker().limits().max_connections;
+            || self.open >= io.shard.broker().limits().max_connections;
         if self.closing || full {
             tracing::debug!(%peer, full, "QUIC connection ignored: too many, or draining");
             self.endpoint.ignore(incoming);
@@ -217,7 +219,7 @@ impl QuicShard {
         }
         let config = self.config_for_next();
         match self.endpoint.accept(incoming, now, &mut self.scratch, config) {
-            Ok((handle, inner)) => self.begin(shard, handle, inner, now),
+            Ok((handle, inner)) => self.begin(io, handle, inner, now),
             Err(error) => {
                 tracing::debug!(%peer, "QUIC connection refused: {}", error.cause);
                 if let Some(transmit) = error.response {
@@ -254,7 +256,7 @@ impl QuicShard {
 
     fn begin(
         &mut self,
-        shard: &mut Shard,
+        io: &mut Io,
         handle: ConnectionHandle,
         inner: quinn_proto::Connection,
         now: Instant,
@@ -274,14 +276,14 @@ impl QuicShard {
         self.conns[at] = Some(Box::new(conn));
         self.open += 1;
         self.handshakes += 1;
-        self.drive(shard, at, now);
+        self.drive(io, at, now);
     }
 
     /// Lets a connection act on what has happened to it, and marks it for sending.
-    fn drive(&mut self, shard: &mut Shard, at: usize, now: Instant) {
+    fn drive(&mut self, io: &mut Io, at: usize, now: Instant) {
         let Some(conn) = self.conns.get_mut(at).and_then(Option::as_mut) else { return };
         let was_handshaking = conn.counts_as_handshake;
-        conn.drive(&mut self.endpoint, ConnectionHandle(at), shard, now);
+        conn.drive(&mut self.endpoint, ConnectionHandle(at), io, now);
         if was_handshaking && !conn.counts_as_handshake {
             self.handshakes -= 1;
         }
@@ -289,7 +291,7 @@ impl QuicShard {
             if conn.counts_as_handshake {
                 self.handshakes -= 1;
             }
-            conn.lost(shard);
+            conn.lost(io);
             self.conns[at] = None;
             self.open -= 1;
             return;
@@ -300,13 +302,13 @@ impl QuicShard {
         }
     }
 
-    pub(crate) fn notice(&mut self, shard: &mut Shard, token: Token, notice: Notice) {
+    pub(crate) fn notice(&mut self, io: &mut Io, token: Token, notice: Notice) {
         let at = index_of(token);
         let Some(conn) = self.conns.get_mut(at).and_then(Option::as_mut) else { return };
         if conn.token() != token {
             return;
         }
-        conn.notice(shard, notice);
+        conn.notice(io, notice);
         if !conn.dirty {
             conn.dirty = true;
             self.dirty.push(at);
@@ -319,7 +321,7 @@ impl QuicShard {
     }
 
     /// Moves output into streams and datagrams onto the wire.
-    pub(crate) fn flush(&mut self, shard: &mut Shard, now: Instant) {
+    pub(crate) fn flush(&mut self, io: &mut Io, now: Instant) {
         if !self.has_work() {
             return;
         }
@@ -330,14 +332,14 @@ impl QuicShard {
             let (socket, scratch) = (&mut self.socket, &mut self.scratch);
             let mut emptied = true;
             let mut send = |inner: &mut Connection| emptied = transmit(inner, socket, scratch, now);
-            conn.write(shard, now, &mut send);
+            conn.write(io, now, &mut send);
             send(&mut conn.inner);
             if !emptied {
                 // The kernel is full; goes on when the socket is writable.
                 conn.dirty = true;
                 self.dirty.push(at);
             }
-            self.drive_quietly(shard, at, now);
+            self.drive_quietly(io, at, now);
         }
         // What became dirty meanwhile has its turn in the next round.
         dirty.append(&mut self.dirty);
@@ -345,13 +347,13 @@ impl QuicShard {
     }
 
     /// Handles what sending brought about and sets the timer.
-    fn drive_quietly(&mut self, shard: &mut Shard, at: usize, now: Instant) {
+    fn drive_quietly(&mut self, io: &mut Io, at: usize, now: Instant) {
         let Some(conn) = self.conns.get_mut(at).and_then(Option::as_mut) else { return };
         if conn.has_events() {
-            self.drive(shard, at, now);
+            self.drive(io, at, now);
         }
         let Some(conn) = self.conns.get_mut(at).and_then(Option::as_mut) else { return };
-        let deadline = conn.deadline(shard, &self.clock);
+        let deadline = conn.deadline(&io.shard, &self.clock);
         let key = at as u64;
         self.timers.arm(key, &mut conn.timer, deadline);
     }
@@ -361,9 +363,9 @@ impl QuicShard {
     }
 
     /// Fires what is due.
-    pub(crate) fn on_timeout(&mut self, shard: &mut Shard, now: Instant) {
+    pub(crate) fn on_timeout(&mut self, io: &mut Io, now: Instant) {
         if self.unread_since.take().is_some() {
-            self.on_event(shard, true, now);
+            self.on_event(io, true, now);
         }
         while let Some((at, key)) = self.timers.pop_due(now) {
             let Ok(index) = usize::try_from(key) else { continue };
@@ -371,18 +373,18 @@ impl QuicShard {
             if !conn.timer.take(at) {
                 continue;
             }
-            conn.on_timeout(shard, now);
-            self.drive(shard, index, now);
+            conn.on_timeout(io, now);
+            self.drive(io, index, now);
         }
     }
 
     /// The worker is draining: nothing new is accepted, and who has said nothing yet is let go.
-    pub(crate) fn begin_close(&mut self, shard: &mut Shard, now: Instant) {
+    pub(crate) fn begin_close(&mut self, io: &mut Io, now: Instant) {
         self.closing = true;
         for at in 0..self.conns.len() {
             if let Some(conn) = self.conns[at].as_mut() {
                 conn.begin_close(now);
-                self.drive(shard, at, now);
+                self.drive(io, at, now);
             }
         }
     }

@@ -24,13 +24,67 @@ use fulmar_transport::{
     Clock, QuicKeys, QuicListener, QuicSettings, Server, ServerConfig, TransportLimits,
 };
 use quinn::crypto::rustls::QuicClientConfig;
-use quinn::{ClientConfig, Connection, Endpoint, RecvStream, SendStream, TransportConfig};
+use quinn::{
+    ClientConfig, Connection, ConnectionError, Endpoint, RecvStream, SendStream, TransportConfig,
+};
 use rustls_pki_types::CertificateDer;
 use tokio::net::UdpSocket;
 use tokio::time::timeout;
 
 /// Longest time anything here may take.
 pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// What a site is started with; change what a test is about.
+pub struct Setup {
+    pub address: SocketAddr,
+    pub quic: QuicSettings,
+    pub limits: TransportLimits,
+    pub broker: BrokerConfig,
+    pub tickets: Arc<Tickets>,
+}
+
+impl Setup {
+    pub fn new(workers: usize) -> Setup {
+        Setup {
+            address: "127.0.0.1:0".parse().unwrap(),
+            quic: QuicSettings::new(QuicKeys([7; 64])),
+            limits: TransportLimits::default(),
+            broker: BrokerConfig {
+                workers,
+                limits: Limits::default(),
+                gate: Gate::default(),
+                sys_interval_s: 0,
+            },
+            tickets: Tickets::in_memory().unwrap(),
+        }
+    }
+
+    /// Starts it with certificates of its own.
+    pub fn start(self) -> Site {
+        self.start_in(&tempfile::tempdir().unwrap())
+    }
+
+    /// Starts it with the certificates in `dir`, which a restarted server has too.
+    pub fn start_in(self, dir: &tempfile::TempDir) -> Site {
+        let authority = Authority::open(dir.path()).unwrap();
+        let (chain, key) = authority.server_files(&["localhost".to_owned()]).unwrap();
+        let chain = files::read_chain(&chain).unwrap();
+        let root = chain[1].clone();
+        let identity = Identity::new(chain, files::read_key(&key).unwrap()).unwrap();
+        let (auth, nobody) = (ClientAuth::Off, RootCertStore::empty());
+        let tls = ServerTls::with_tickets(&identity, auth, nobody, &self.tickets).unwrap();
+        let clock = Clock::start();
+        let workers = self.broker.workers;
+        let broker =
+            Broker::new(self.broker, Arc::new(NoStorage), Restored::default(), clock.now());
+        let policy = Arc::new(ListenerPolicy { name: "quic".into(), allow_anonymous: true });
+        let (address, settings) = (self.address, self.quic);
+        let quic = vec![QuicListener { address, policy, tls, settings }];
+        let config = ServerConfig { workers, listeners: Vec::new(), quic, limits: self.limits };
+        let server = Server::start(&broker, config, clock).unwrap();
+        Site { broker, server, root }
+    }
+}
 
 pub struct Site {
     pub broker: Arc<Broker>,
@@ -49,40 +103,14 @@ impl Site {
         workers: usize,
         change: impl FnOnce(&mut QuicSettings),
     ) -> Site {
-        Site::start_with(dir, &Tickets::in_memory().unwrap(), workers, change)
+        let mut setup = Setup::new(workers);
+        change(&mut setup.quic);
+        setup.start_in(dir)
     }
 
     /// With these tickets, which may be kept in `dir`.
-    pub fn start_with(
-        dir: &tempfile::TempDir,
-        tickets: &Arc<Tickets>,
-        workers: usize,
-        change: impl FnOnce(&mut QuicSettings),
-    ) -> Site {
-        let authority = Authority::open(dir.path()).unwrap();
-        let (chain, key) = authority.server_files(&["localhost".to_owned()]).unwrap();
-        let chain = files::read_chain(&chain).unwrap();
-        let root = chain[1].clone();
-        let identity = Identity::new(chain, files::read_key(&key).unwrap()).unwrap();
-        let nobody = RootCertStore::empty();
-        let tls = ServerTls::with_tickets(&identity, ClientAuth::Off, nobody, tickets).unwrap();
-        let mut settings = QuicSettings::new(QuicKeys([7; 64]));
-        change(&mut settings);
-        let clock = Clock::start();
-        let config = BrokerConfig {
-            workers,
-            limits: Limits::default(),
-            gate: Gate::default(),
-            sys_interval_s: 0,
-        };
-        let broker = Broker::new(config, Arc::new(NoStorage), Restored::default(), clock.now());
-        let policy = Arc::new(ListenerPolicy { name: "quic".into(), allow_anonymous: true });
-        let address = "127.0.0.1:0".parse().unwrap();
-        let quic = vec![QuicListener { address, policy, tls, settings }];
-        let limits = TransportLimits::default();
-        let config = ServerConfig { workers, listeners: Vec::new(), quic, limits };
-        let server = Server::start(&broker, config, clock).unwrap();
-        Site { broker, server, root }
+    pub fn start_with(dir: &tempfile::TempDir, tickets: &Arc<Tickets>, workers: usize) -> Site {
+        Setup { tickets: Arc::clone(tickets), ..Setup::new(workers) }.start_in(dir)
     }
 
     pub fn address(&self) -> SocketAddr {
@@ -246,6 +274,14 @@ pub enum Seen {
     Ack(AckKind, u16),
     Suback,
     Disconnect(ReasonCode),
+}
+
+/// The code the server has closed with.
+pub async fn close_code(connection: &Connection) -> u64 {
+    match timeout(PATIENCE, connection.closed()).await.expect("never closed") {
+        ConnectionError::ApplicationClosed(close) => close.error_code.into_inner(),
+        other => panic!("not closed by MQTT: {other}"),
+    }
 }
 
 /// One bidirectional stream that carries packets.
