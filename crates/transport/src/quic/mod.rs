@@ -9,7 +9,6 @@ mod config;
 mod conn;
 mod socket;
 pub(crate) mod steering;
-mod stream;
 mod timers;
 
 use std::net::UdpSocket;

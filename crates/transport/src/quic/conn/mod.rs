@@ -1,0 +1,195 @@
+//! One QUIC connection: its streams on one side, the broker core on the other.
+//!
+//! Here are its deadlines and quinn's events; `input` is what its streams bring, `output` what they
+//! take, `stream` one of them, `end` how it closes, `path` what it knows of the way there.
+
+mod end;
+mod input;
+mod output;
+mod path;
+mod stream;
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::Bytes;
+use fulmar_broker::{Connection as Core, ListenerPolicy, LostCause, Shard, Token};
+use quinn_proto::{Connection, ConnectionHandle, Dir, Endpoint, Event, StreamEvent, VarInt};
+use rustls_pki_types::CertificateDer;
+use smallvec::SmallVec;
+
+use super::config::QuicSettings;
+use super::timers::Armed;
+use crate::clock::Clock;
+use crate::stream::Io;
+use crate::tls;
+use stream::Stream;
+
+/// A connection: quinn's state machine, the core's, and what lies between.
+pub(crate) struct QuicConn {
+    pub(crate) inner: Connection,
+    token: Token,
+    policy: Arc<ListenerPolicy>,
+    core: Option<Core>,
+    streams: SmallVec<[Stream; 1]>,
+    /// By when the handshake must be over and the control stream open.
+    begin_by: Option<Instant>,
+    /// The client's name must be known before anything it sends is looked at.
+    must_know_first: bool,
+    /// Memory its streams hold for incomplete packets, as told to the worker's account.
+    partial_bytes: usize,
+    /// The receive window of a client that has been let in, until it is.
+    full_window: Option<VarInt>,
+    /// Bytes that may be unacknowledged whatever the congestion window.
+    min_send_window: u64,
+    /// Lost packets already taken note of, and until when streams are kept apart for them.
+    losses_seen: u64,
+    apart_until: Option<Instant>,
+    /// Streams the client may have open once it uses more than one.
+    max_streams: u32,
+    pub(crate) counts_as_handshake: bool,
+    pub(crate) dirty: bool,
+    pub(crate) timer: Armed,
+    close_at: Option<Instant>,
+    /// Nothing follows on the control stream.
+    goodbye_said: bool,
+    drained: bool,
+    migrations: u32,
+    next_stats: Option<Instant>,
+    last_remote: std::net::SocketAddr,
+    lost: Option<LostCause>,
+}
+
+impl QuicConn {
+    pub(crate) fn new(
+        inner: Connection,
+        token: Token,
+        policy: Arc<ListenerPolicy>,
+        begin_by: Instant,
+        must_know_first: bool,
+        settings: &QuicSettings,
+    ) -> QuicConn {
+        let last_remote = inner.remote_address();
+        QuicConn {
+            inner,
+            token,
+            policy,
+            core: None,
+            streams: SmallVec::new(),
+            begin_by: Some(begin_by),
+            must_know_first,
+            partial_bytes: 0,
+            full_window: Some(VarInt::from_u32(settings.connection_window_bytes)),
+            min_send_window: settings.min_send_window_bytes,
+            losses_seen: 0,
+            apart_until: None,
+            max_streams: settings.max_streams.max(1),
+            counts_as_handshake: true,
+            dirty: false,
+            timer: Armed::default(),
+            close_at: None,
+            goodbye_said: false,
+            drained: false,
+            migrations: 0,
+            next_stats: None,
+            last_remote,
+            lost: None,
+        }
+    }
+
+    pub(crate) fn token(&self) -> Token {
+        self.token
+    }
+
+    pub(crate) fn is_drained(&self) -> bool {
+        self.drained
+    }
+
+    /// Something may have come up since [`QuicConn::drive`].
+    pub(crate) fn has_events(&self) -> bool {
+        self.inner.is_drained() && !self.drained
+    }
+
+    pub(crate) fn deadline(&mut self, shard: &Shard, clock: &Clock) -> Option<Instant> {
+        let core = self.core.as_ref().and_then(|core| clock.instant(core.deadline(shard)));
+        let own = [self.inner.poll_timeout(), core, self.begin_by, self.close_at];
+        own.into_iter().flatten().min()
+    }
+
+    pub(crate) fn on_timeout(&mut self, io: &mut Io, now: Instant) {
+        self.inner.handle_timeout(now);
+        if self.begin_by.is_some_and(|by| by <= now) {
+            self.begin_by = None;
+            tracing::info!(peer = %self.inner.remote_address(),
+                "QUIC connection without a control stream in time");
+            self.inner.close(now, VarInt::from_u32(0), Bytes::from_static(b"no control stream"));
+        }
+        if self.close_at.is_some_and(|at| at <= now) {
+            self.close(now);
+        }
+        if let Some(core) = &mut self.core {
+            core.on_deadline(&mut io.shard);
+        }
+    }
+
+    /// Acts on everything quinn has to tell.
+    pub(crate) fn drive(
+        &mut self,
+        endpoint: &mut Endpoint,
+        handle: ConnectionHandle,
+        io: &mut Io,
+        now: Instant,
+    ) {
+        loop {
+            while let Some(event) = self.inner.poll_endpoint_events() {
+                self.drained |= event.is_drained();
+                if let Some(answer) = endpoint.handle_event(handle, event) {
+                    self.inner.handle_event(answer);
+                }
+            }
+            let Some(event) = self.inner.poll() else { break };
+            self.on_event(io, event);
+        }
+        self.watch_path(io, now);
+    }
+
+    fn on_event(&mut self, io: &mut Io, event: Event) {
+        match event {
+            Event::Connected => self.on_connected(io),
+            Event::ConnectionLost { reason } => self.on_lost(io, &reason),
+            Event::Stream(StreamEvent::Opened { dir: Dir::Bi }) => self.accept_streams(io),
+            Event::Stream(StreamEvent::Readable { id }) => self.read(io, id),
+            Event::Stream(StreamEvent::Finished { id }) => {
+                if u64::from(VarInt::from(id)) == 0 && self.goodbye_said {
+                    // The last bytes have arrived; no need to linger.
+                    self.close_at = Some(Instant::now());
+                }
+            }
+            Event::Stream(StreamEvent::Stopped { id, error_code }) => {
+                self.on_stopped(io, id, error_code);
+            }
+            // Every flush tries to write whatever waits.
+            Event::Stream(StreamEvent::Writable { .. } | StreamEvent::Available { .. })
+            | Event::Stream(StreamEvent::Opened { dir: Dir::Uni })
+            | Event::HandshakeDataReady
+            | Event::DatagramReceived
+            | Event::DatagramsUnblocked => {}
+        }
+    }
+
+    fn on_connected(&mut self, io: &mut Io) {
+        self.counts_as_handshake = false;
+        let identity = self.identity();
+        if let Some(core) = &mut self.core {
+            core.handshake_confirmed(&mut io.shard, identity);
+        }
+        self.accept_streams(io);
+    }
+
+    /// The name in the client's certificate.
+    fn identity(&self) -> Option<Box<str>> {
+        let chain = self.inner.crypto_session().peer_identity()?;
+        let chain = chain.downcast::<Vec<CertificateDer<'static>>>().ok()?;
+        tls::client_name(chain.first()?)
+    }
+}
