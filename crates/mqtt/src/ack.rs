@@ -18,6 +18,18 @@ pub enum AckKind {
 }
 
 impl AckKind {
+    /// The acknowledgement that begins with `first`, if one does.
+    #[inline]
+    pub(crate) fn from_first_byte(first: u8) -> Option<AckKind> {
+        match first {
+            0x40 => Some(AckKind::Puback),
+            0x50 => Some(AckKind::Pubrec),
+            0x62 => Some(AckKind::Pubrel),
+            0x70 => Some(AckKind::Pubcomp),
+            _ => None,
+        }
+    }
+
     /// The packet's first byte.
     pub(crate) fn first_byte(self) -> u8 {
         match self {

@@ -13,42 +13,51 @@ pub(crate) struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
+    #[inline]
     pub(crate) fn new(bytes: &'a [u8]) -> Reader<'a> {
         Reader { bytes }
     }
 
+    #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
 
+    #[inline]
     pub(crate) fn rest(self) -> &'a [u8] {
         self.bytes
     }
 
+    #[inline]
     pub(crate) fn take(&mut self, n: usize) -> Result<&'a [u8], DecodeError> {
         let (head, tail) = self.bytes.split_at_checked(n).ok_or(DecodeError::Length)?;
         self.bytes = tail;
         Ok(head)
     }
 
+    #[inline]
     pub(crate) fn u8(&mut self) -> Result<u8, DecodeError> {
         Ok(self.take(1)?[0])
     }
 
+    #[inline]
     pub(crate) fn u16(&mut self) -> Result<u16, DecodeError> {
         let b = self.take(2)?;
         Ok(u16::from_be_bytes([b[0], b[1]]))
     }
 
+    #[inline]
     pub(crate) fn u32(&mut self) -> Result<u32, DecodeError> {
         let b = self.take(4)?;
         Ok(u32::from_be_bytes([b[0], b[1], b[2], b[3]]))
     }
 
+    #[inline]
     pub(crate) fn packet_id(&mut self) -> Result<PacketId, DecodeError> {
         PacketId::new(self.u16()?).ok_or(DecodeError::PacketId)
     }
 
+    #[inline]
     pub(crate) fn variable(&mut self) -> Result<usize, DecodeError> {
         let (value, used) = variable(self.bytes)?.ok_or(DecodeError::Length)?;
         self.bytes = &self.bytes[used..];
@@ -56,11 +65,13 @@ impl<'a> Reader<'a> {
     }
 
     /// Binary data with a two-byte length.
+    #[inline]
     pub(crate) fn binary(&mut self) -> Result<&'a [u8], DecodeError> {
         let length = self.u16()?;
         self.take(usize::from(length))
     }
 
+    #[inline]
     pub(crate) fn string(&mut self) -> Result<&'a str, DecodeError> {
         let bytes = self.binary()?;
         let text = std::str::from_utf8(bytes).map_err(|_| DecodeError::String)?;
@@ -72,7 +83,19 @@ impl<'a> Reader<'a> {
 }
 
 /// A variable byte integer at the start of `bytes` and its length; `None` when cut short.
+#[inline]
 pub(crate) fn variable(bytes: &[u8]) -> Result<Option<(usize, usize)>, DecodeError> {
+    match bytes {
+        // Nearly every length is one or two bytes.
+        [only @ 0..0x80, ..] => Ok(Some((usize::from(*only), 1))),
+        [low, high @ 1..0x80, ..] => {
+            Ok(Some((usize::from(low & 0x7F) | usize::from(*high) << 7, 2)))
+        }
+        _ => long_variable(bytes),
+    }
+}
+
+fn long_variable(bytes: &[u8]) -> Result<Option<(usize, usize)>, DecodeError> {
     let mut value = 0usize;
     for (i, &byte) in bytes.iter().take(4).enumerate() {
         value |= usize::from(byte & 0x7F) << (7 * i);

@@ -46,19 +46,25 @@ impl<'a> Packet<'a> {
         if kind == 3 {
             return Publish::decode(frame, version).map(Packet::Publish);
         }
+        if let Some(ack) = AckKind::from_first_byte(frame.first) {
+            return Ack::decode(frame.body, version).map(|packet| Packet::Ack(ack, packet));
+        }
+        Packet::decode_rare(frame, version)
+    }
+
+    /// What comes once in a connection, not once in a message.
+    fn decode_rare(frame: &Frame<'a>, version: Version) -> Result<Packet<'a>, DecodeError> {
+        let kind = frame.packet_type();
         let flags = frame.first & 0x0F;
-        let wanted = if matches!(kind, 6 | 8 | 10) { 2 } else { 0 };
-        if flags != wanted {
+        let wanted = if matches!(kind, 8 | 10) { 2 } else { 0 };
+        // Acknowledgements end here when their flags are wrong.
+        if flags != wanted || matches!(kind, 4..=7) {
             return Err(DecodeError::Flags);
         }
         let body = frame.body;
         Ok(match kind {
             1 => Packet::Connect(Connect::decode(body)?),
             2 => Packet::Connack(Connack::decode(body, version)?),
-            4 => Packet::Ack(AckKind::Puback, Ack::decode(body, version)?),
-            5 => Packet::Ack(AckKind::Pubrec, Ack::decode(body, version)?),
-            6 => Packet::Ack(AckKind::Pubrel, Ack::decode(body, version)?),
-            7 => Packet::Ack(AckKind::Pubcomp, Ack::decode(body, version)?),
             8 => Packet::Subscribe(Subscribe::decode(body, version)?),
             9 => Packet::Suback(Suback::decode(body, version)?),
             10 => Packet::Unsubscribe(Unsubscribe::decode(body, version)?),

@@ -88,25 +88,31 @@ impl<'a> Ack<'a> {
     pub(super) fn decode(body: &'a [u8], version: Version) -> Result<Ack<'a>, DecodeError> {
         let mut reader = Reader::new(body);
         let packet_id = reader.packet_id()?;
-        let mut ack = Ack { packet_id, reason: ReasonCode::Success, properties: Properties::NONE };
-        if reader.is_empty() {
-            return Ok(ack);
-        }
+        let ack = Ack { packet_id, reason: ReasonCode::Success, properties: Properties::NONE };
+        if reader.is_empty() { Ok(ack) } else { ack.decode_rest(reader, version) }
+    }
+
+    /// The reason and properties, which only few acknowledgements have.
+    fn decode_rest(
+        mut self,
+        mut reader: Reader<'a>,
+        version: Version,
+    ) -> Result<Ack<'a>, DecodeError> {
         if version == Version::V311 {
             return Err(DecodeError::Length);
         }
         let code = reader.u8()?;
-        ack.reason = ReasonCode::from_u8(code)
+        self.reason = ReasonCode::from_u8(code)
             .filter(|reason| {
                 reason.is_error()
                     || matches!(reason, ReasonCode::Success | ReasonCode::NoMatchingSubscribers)
             })
             .ok_or(DecodeError::ReasonCode(code))?;
         if !reader.is_empty() {
-            ack.properties = Properties::read(&mut reader, Place::Ack)?;
+            self.properties = Properties::read(&mut reader, Place::Ack)?;
         }
         end(reader)?;
-        Ok(ack)
+        Ok(self)
     }
 
     /// Appends the packet.
