@@ -6,9 +6,12 @@ VENV := $(TARGET)/interop-venv
 DEMO ?= 1
 # make bench: full (every peer, three rounds) or short (one quick round).
 BENCH ?= full
+# make fuzz: seconds for each target, and which targets; all unless named.
+FUZZ_SECONDS ?= 600
+FUZZ ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-rust test-interop kill-test lint fmt doc bench tools needs
+.PHONY: help run test test-rust test-interop kill-test fuzz lint fmt doc bench tools needs
 
 help: ## List the targets
 	@echo "Fulmar, an MQTT broker that is QUIC-first. README.md is where to begin."
@@ -40,6 +43,9 @@ kill-test: needs $(VENV)/ready ## Kill the broker ten times during 100,000 QoS 1
 	cd tests/interop && FULMAR_BIN=$(abspath $(TARGET))/release/fulmar \
 		FULMAR_KILL_MESSAGES=100000 FULMAR_KILL_TIMES=10 FULMAR_PATIENCE_S=600 \
 		$(abspath $(VENV))/bin/python -m unittest -v test_kill
+
+fuzz: needs ## Look for inputs that break a rule, FUZZ_SECONDS a target (FUZZ="TARGET...": only these)
+	FUZZ_SECONDS=$(FUZZ_SECONDS) scripts/fuzz $(FUZZ)
 
 lint: needs ## Check format, lints, documentation, licences and, with a network, advisories
 	cargo fmt --all --check
