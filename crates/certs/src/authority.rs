@@ -1,20 +1,21 @@
 //! The development authority: a CA of one's own in the data folder, made at first use.
 //!
-//! It signs with ECDSA on P-256, which everything that speaks TLS 1.2 or 1.3 can verify. Its
-//! certificates are for machines whose clients can be given the authority's certificate; public
-//! services want a public authority's.
+//! It signs with ECDSA on P-256, which everything that speaks TLS 1.2 or 1.3 can verify; the
+//! extensions are those RFC 5280 (section 4.2) wants, which strict verifiers insist on. It is for
+//! machines whose clients can be given the authority's certificate; public services want a public
+//! authority's. There is no revocation: a lost key means a new authority.
 
-use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose,
+    KeyUsagePurpose, PublicKeyData,
 };
 use rustls_pki_types::CertificateDer;
-use x509_parser::prelude::{FromDer, GeneralName, ParsedExtension, X509Certificate};
+use x509_parser::prelude::{FromDer, X509Certificate};
 
-use crate::{CertError, files};
+use crate::{CertError, files, inspect};
 
 /// Days an authority's certificate is valid.
 const AUTHORITY_DAYS: u32 = 3650;
@@ -24,6 +25,9 @@ pub const LEAF_DAYS: u32 = 397;
 
 /// Days before its end at which a server's certificate is made anew.
 const RENEW_DAYS: i64 = 30;
+
+/// Longest common name in characters (RFC 5280 appendix A, `ub-common-name`).
+const MAX_COMMON_NAME: usize = 64;
 
 /// What a certificate is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +41,10 @@ pub enum Purpose {
 /// A development authority.
 pub struct Authority {
     folder: PathBuf,
+    certificate: CertificateDer<'static>,
     certificate_pem: String,
+    /// End of its validity: whoever verifies would refuse what outlives it.
+    end: SystemTime,
     issuer: Issuer<'static, KeyPair>,
 }
 
@@ -56,25 +63,37 @@ pub struct Issued {
 }
 
 impl Authority {
-    /// Opens the authority in `folder`, or makes one there.
+    /// Opens the authority in `folder`, or makes one there: `ca.pem` and `ca.key`. A key that is
+    /// there is never replaced, also not by a second process that comes at the same time.
     ///
     /// # Errors
-    /// The folder or its files cannot be used.
+    /// The folder or its files cannot be used, or do not fit together; the authority has ended.
     pub fn open(folder: &Path) -> Result<Authority, CertError> {
-        let (certificate, key) = (folder.join("ca.pem"), folder.join("ca.key"));
-        if !certificate.exists() && !key.exists() {
+        let (certificate_path, key_path) = (folder.join("ca.pem"), folder.join("ca.key"));
+        if !key_path.exists() {
+            if certificate_path.exists() {
+                return Err(CertError::NoKey { certificate: certificate_path, key: key_path });
+            }
             files::make_private_dir(folder)?;
-            create(&certificate, &key)?;
+            let key = KeyPair::generate()?;
+            keep_first(files::write_new(&key_path, key.serialize_pem().as_bytes(), true))?;
         }
-        files::read_key(&key)?;
-        let read = |path: &Path| {
-            let fail = |source| CertError::File { path: path.to_owned(), source };
-            std::fs::read_to_string(path).map_err(fail)
-        };
-        let certificate_pem = read(&certificate)?;
-        let key = KeyPair::from_pem(&read(&key)?)?;
-        let issuer = Issuer::from_ca_cert_pem(&certificate_pem, key)?;
-        Ok(Authority { folder: folder.to_owned(), certificate_pem, issuer })
+        let key = load_key(&key_path)?;
+        if !certificate_path.exists() {
+            let pem = self_signed(&key, AUTHORITY_DAYS)?;
+            keep_first(files::write_new(&certificate_path, pem.as_bytes(), false))?;
+        }
+        let certificate = files::read_chain(&certificate_path)?.swap_remove(0);
+        if !belongs(&certificate, &key) {
+            return Err(CertError::Mismatch { certificate: certificate_path, key: key_path });
+        }
+        let end = end_of(&certificate).unwrap_or(SystemTime::UNIX_EPOCH);
+        if end <= SystemTime::now() {
+            return Err(CertError::Ended { certificate: certificate_path, key: key_path });
+        }
+        let issuer = Issuer::from_ca_cert_der(&certificate, key)?;
+        let certificate_pem = files::read_text(&certificate_path)?;
+        Ok(Authority { folder: folder.to_owned(), certificate, certificate_pem, end, issuer })
     }
 
     /// Path of the authority's certificate, to be given to clients.
@@ -83,7 +102,9 @@ impl Authority {
         self.folder.join("ca.pem")
     }
 
-    /// Issues a certificate.
+    /// Issues a certificate for `days` days, or until the authority's own end: of a server named `name` that is reached by the host
+    /// names and addresses in `alternatives`, or of the client `name`, whose alternatives are
+    /// none.
     ///
     /// # Errors
     /// A name is not one.
@@ -94,18 +115,27 @@ impl Authority {
         purpose: Purpose,
         days: u32,
     ) -> Result<Issued, CertError> {
-        let names = match purpose {
-            Purpose::Server => alternatives.to_vec(),
-            Purpose::Client => Vec::new(),
+        check_name(name)?;
+        let too_long = name.chars().count() > MAX_COMMON_NAME;
+        let (names, usage) = match purpose {
+            Purpose::Server => (alternatives.to_vec(), ExtendedKeyUsagePurpose::ServerAuth),
+            Purpose::Client if too_long => {
+                let reason = "a client's name has at most 64 characters";
+                return Err(CertError::Name { name: name.to_owned(), reason });
+            }
+            Purpose::Client => (Vec::new(), ExtendedKeyUsagePurpose::ClientAuth),
         };
+        names.iter().try_for_each(|name| check_host(name))?;
         let mut params = CertificateParams::new(names)?;
-        params.distinguished_name.push(DnType::CommonName, name);
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        if !too_long {
+            params.distinguished_name.push(DnType::CommonName, name);
+        }
         set_validity(&mut params, days);
+        params.not_after = params.not_after.min(self.end.into());
+        params.is_ca = IsCa::ExplicitNoCa;
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-        params.extended_key_usages = vec![match purpose {
-            Purpose::Server => ExtendedKeyUsagePurpose::ServerAuth,
-            Purpose::Client => ExtendedKeyUsagePurpose::ClientAuth,
-        }];
+        params.extended_key_usages = vec![usage];
         params.use_authority_key_identifier_extension = true;
         let key = KeyPair::generate()?;
         let certificate = params.signed_by(&key, &self.issuer)?;
@@ -113,105 +143,179 @@ impl Authority {
         Ok(Issued { chain_pem, key_pem: key.serialize_pem() })
     }
 
-    /// The certificate of this machine's server: the one in the folder while it is good for these
-    /// names and not about to end, otherwise a new one. Returns the paths of chain and key.
+    /// The certificate of this machine's server: the one in the folder while it is this
+    /// authority's, good for these names and not about to end, otherwise a new one. Returns the
+    /// paths of chain and key.
     ///
     /// # Errors
     /// The files cannot be read or written.
     pub fn server_files(&self, names: &[String]) -> Result<(PathBuf, PathBuf), CertError> {
         let (chain, key) = (self.folder.join("server.pem"), self.folder.join("server.key"));
-        let good = files::read_chain(&chain).is_ok_and(|chain| serves(&chain, names))
-            && files::read_key(&key).is_ok();
-        if !good {
+        if !self.is_good(&chain, &key, names) {
             let name = names.first().map_or("localhost", String::as_str);
             let issued = self.issue(name, names, Purpose::Server, LEAF_DAYS)?;
+            // A crash between the two is noticed next time: they do not belong together then.
             files::write(&key, issued.key_pem.as_bytes(), true)?;
             files::write(&chain, issued.chain_pem.as_bytes(), false)?;
         }
         Ok((chain, key))
     }
+
+    fn is_good(&self, chain: &Path, key: &Path, names: &[String]) -> bool {
+        let Ok(chain) = files::read_chain(chain) else { return false };
+        let Ok(key) = load_key(key) else { return false };
+        let [leaf, authority] = &chain[..] else { return false };
+        *authority == self.certificate && belongs(leaf, &key) && serves(leaf, names)
+    }
 }
 
-fn create(certificate_path: &Path, key_path: &Path) -> Result<(), CertError> {
+/// Names under which programs on this machine reach its servers: the loopback names, and the host
+/// name if it is one.
+#[must_use]
+pub fn local_names() -> Vec<String> {
+    let mut names = ["localhost", "127.0.0.1", "::1"].map(str::to_owned).to_vec();
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let host = host.trim();
+    if check_host(host).is_ok() && !names.iter().any(|name| name == host) {
+        names.push(host.to_owned());
+    }
+    names
+}
+
+/// Whoever was first has written the file; it is read afterwards.
+fn keep_first(written: Result<(), CertError>) -> Result<(), CertError> {
+    match written {
+        Err(CertError::Exists(_)) => Ok(()),
+        other => other,
+    }
+}
+
+fn load_key(path: &Path) -> Result<KeyPair, CertError> {
+    Ok(KeyPair::try_from(&files::read_key(path)?)?)
+}
+
+fn self_signed(key: &KeyPair, days: u32) -> Result<String, CertError> {
     let mut params = CertificateParams::new(Vec::<String>::new())?;
+    params.distinguished_name = rcgen::DistinguishedName::new();
     params.distinguished_name.push(DnType::CommonName, "Fulmar development CA");
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-    set_validity(&mut params, AUTHORITY_DAYS);
-    let key = KeyPair::generate()?;
-    let certificate = params.self_signed(&key)?;
-    files::write(key_path, key.serialize_pem().as_bytes(), true)?;
-    files::write(certificate_path, certificate.pem().as_bytes(), false)
+    set_validity(&mut params, days);
+    Ok(params.self_signed(key)?.pem())
 }
 
 fn set_validity(params: &mut CertificateParams, days: u32) {
-    let now = std::time::SystemTime::now();
-    let day = std::time::Duration::from_secs(24 * 3600);
+    let now = SystemTime::now();
+    let day = Duration::from_secs(24 * 3600);
     // A client whose clock is a little behind must not find it too young.
     params.not_before = (now - day / 24).into();
     params.not_after = (now + day * days).into();
 }
 
-/// Whether the first certificate covers all these names and does not end soon.
-fn serves(chain: &[CertificateDer<'_>], names: &[String]) -> bool {
-    let Some((_, leaf)) = chain.first().and_then(|der| X509Certificate::from_der(der).ok()) else {
-        return false;
+fn check_name(name: &str) -> Result<(), CertError> {
+    let reason = if name.is_empty() {
+        "it is empty"
+    } else if name.chars().any(char::is_control) {
+        "it has control characters"
+    } else {
+        return Ok(());
     };
+    Err(CertError::Name { name: name.to_owned(), reason })
+}
+
+/// Takes addresses and host names, also with a wildcard as their first label.
+fn check_host(name: &str) -> Result<(), CertError> {
+    if name.parse::<std::net::IpAddr>().is_ok() {
+        return Ok(());
+    }
+    let label = |label: &str| {
+        let letters = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'_';
+        (1..=63).contains(&label.len()) && label.bytes().all(letters)
+    };
+    let rest = name.strip_prefix("*.").unwrap_or(name);
+    if name.len() <= 253 && rest.split('.').all(label) {
+        return Ok(());
+    }
+    let reason = "it is neither a host name nor an IP address";
+    Err(CertError::Name { name: name.to_owned(), reason })
+}
+
+/// When its validity ends; `None` before 1970 and for what is no certificate.
+fn end_of(certificate: &CertificateDer<'_>) -> Option<SystemTime> {
+    let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
+    let end_s = u64::try_from(parsed.validity().not_after.timestamp()).ok()?;
+    SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(end_s))
+}
+
+/// Whether the certificate is about this key.
+fn belongs(certificate: &CertificateDer<'_>, key: &KeyPair) -> bool {
+    X509Certificate::from_der(certificate)
+        .is_ok_and(|(_, parsed)| parsed.public_key().raw == key.subject_public_key_info())
+}
+
+/// Whether a certificate covers all these names and does not end soon.
+fn serves(certificate: &CertificateDer<'_>, names: &[String]) -> bool {
+    let Ok((_, leaf)) = X509Certificate::from_der(certificate) else { return false };
     let left = leaf.validity().time_to_expiration();
     if left.is_none_or(|left| left.whole_days() < RENEW_DAYS) {
         return false;
     }
-    let has = alternative_names(&leaf);
+    let has = inspect::alternative_names(&leaf);
     names.iter().all(|name| has.contains(name))
-}
-
-/// Host names and addresses a certificate is for.
-pub(crate) fn alternative_names(certificate: &X509Certificate<'_>) -> Vec<String> {
-    let names = certificate.extensions().iter().filter_map(|extension| {
-        match extension.parsed_extension() {
-            ParsedExtension::SubjectAlternativeName(names) => Some(&names.general_names),
-            _ => None,
-        }
-    });
-    names.flatten().filter_map(general_name).collect()
-}
-
-fn general_name(name: &GeneralName<'_>) -> Option<String> {
-    match name {
-        GeneralName::DNSName(name) => Some((*name).to_owned()),
-        GeneralName::IPAddress(bytes) => match bytes.len() {
-            4 => <[u8; 4]>::try_from(*bytes).ok().map(|b| IpAddr::from(b).to_string()),
-            16 => <[u8; 16]>::try_from(*bytes).ok().map(|b| IpAddr::from(b).to_string()),
-            _ => None,
-        },
-        _ => None,
-    }
 }
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use std::fs;
     use std::os::unix::fs::PermissionsExt;
 
     fn names(names: &[&str]) -> Vec<String> {
         names.iter().map(|name| (*name).to_owned()).collect()
     }
 
+    fn server(folder: &Path, of: &[&str]) -> String {
+        let authority = Authority::open(folder).unwrap();
+        let (chain, _) = authority.server_files(&names(of)).unwrap();
+        fs::read_to_string(chain).unwrap()
+    }
+
     #[test]
     fn the_authority_and_a_good_server_certificate_stay() {
         let dir = tempfile::tempdir().unwrap();
-        let local = names(&["localhost", "127.0.0.1", "::1"]);
-        let read = || {
-            let authority = Authority::open(dir.path()).unwrap();
-            let (chain, _) = authority.server_files(&local).unwrap();
-            std::fs::read_to_string(chain).unwrap()
-        };
-        let first = read();
-        assert_eq!(first, read());
+        let first = server(dir.path(), &["localhost", "127.0.0.1", "::1"]);
+        assert_eq!(first, server(dir.path(), &["::1", "localhost"]));
+        assert_ne!(first, server(dir.path(), &["localhost", "broker.example"]));
+    }
+
+    #[test]
+    fn a_server_certificate_is_renewed_before_it_ends() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = server(dir.path(), &["localhost"]);
         let authority = Authority::open(dir.path()).unwrap();
-        authority.server_files(&names(&["broker.example"])).unwrap();
-        assert_ne!(first, std::fs::read_to_string(dir.path().join("server.pem")).unwrap());
+        for (days, stays) in [(29, false), (32, true)] {
+            let issued =
+                authority.issue("x", &names(&["localhost"]), Purpose::Server, days).unwrap();
+            fs::write(dir.path().join("server.pem"), &issued.chain_pem).unwrap();
+            fs::write(dir.path().join("server.key"), &issued.key_pem).unwrap();
+            assert_eq!(server(dir.path(), &["localhost"]) == issued.chain_pem, stays, "{days}");
+        }
+        assert_ne!(first, server(dir.path(), &["localhost"]));
+    }
+
+    #[test]
+    fn a_server_certificate_of_another_key_or_authority_is_made_anew() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = server(dir.path(), &["localhost"]);
+        let other = Authority::open(dir.path()).unwrap();
+        let other = other.issue("x", &[], Purpose::Server, 90).unwrap();
+        fs::write(dir.path().join("server.key"), other.key_pem).unwrap();
+        let second = server(dir.path(), &["localhost"]);
+        assert_ne!(first, second, "a crash between key and chain");
+        fs::remove_file(dir.path().join("ca.pem")).unwrap();
+        fs::remove_file(dir.path().join("ca.key")).unwrap();
+        assert_ne!(second, server(dir.path(), &["localhost"]), "a new authority");
     }
 
     #[test]
@@ -219,10 +323,72 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         Authority::open(dir.path()).unwrap();
         let key = dir.path().join("ca.key");
-        assert_eq!(std::fs::metadata(&key).unwrap().permissions().mode() & 0o777, 0o600);
-        std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o644)).unwrap();
+        assert_eq!(fs::metadata(&key).unwrap().permissions().mode() & 0o777, 0o600);
+        fs::set_permissions(&key, fs::Permissions::from_mode(0o644)).unwrap();
         let error = Authority::open(dir.path()).unwrap_err().to_string();
         assert!(error.contains("chmod 600"), "{error}");
+    }
+
+    #[test]
+    fn a_key_without_certificate_gets_one_and_is_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        Authority::open(dir.path()).unwrap();
+        let key = fs::read(dir.path().join("ca.key")).unwrap();
+        fs::remove_file(dir.path().join("ca.pem")).unwrap();
+        Authority::open(dir.path()).unwrap();
+        assert_eq!(key, fs::read(dir.path().join("ca.key")).unwrap());
+        fs::remove_file(dir.path().join("ca.key")).unwrap();
+        let error = Authority::open(dir.path()).unwrap_err();
+        assert!(matches!(error, CertError::NoKey { .. }), "{error}");
+        assert!(!dir.path().join("ca.key").exists());
+    }
+
+    #[test]
+    fn parts_of_two_authorities_are_refused() {
+        let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        Authority::open(one.path()).unwrap();
+        Authority::open(two.path()).unwrap();
+        fs::copy(one.path().join("ca.pem"), two.path().join("ca.pem")).unwrap();
+        let error = Authority::open(two.path()).unwrap_err();
+        assert!(matches!(error, CertError::Mismatch { .. }), "{error}");
+    }
+
+    /// Puts an authority into `folder` that is valid for so many days.
+    fn short_lived(folder: &Path, days: u32) {
+        let key = KeyPair::generate().unwrap();
+        files::write(&folder.join("ca.key"), key.serialize_pem().as_bytes(), true).unwrap();
+        fs::write(folder.join("ca.pem"), self_signed(&key, days).unwrap()).unwrap();
+    }
+
+    #[test]
+    fn nothing_outlives_the_authority_and_an_ended_one_says_so() {
+        let dir = tempfile::tempdir().unwrap();
+        short_lived(dir.path(), 100);
+        let authority = Authority::open(dir.path()).unwrap();
+        let path = dir.path().join("leaf.pem");
+        for (days, most) in [(365, 100), (50, 50)] {
+            let issued = authority.issue("x", &[], Purpose::Client, days).unwrap();
+            fs::write(&path, issued.chain_pem).unwrap();
+            let leaf = files::read_chain(&path).unwrap().swap_remove(0);
+            let left = crate::describe(&leaf).unwrap().days_left;
+            assert!((most - 1..=most).contains(&left), "{left} days");
+        }
+        short_lived(dir.path(), 0);
+        let error = Authority::open(dir.path()).unwrap_err();
+        assert!(matches!(error, CertError::Ended { .. }), "{error}");
+    }
+
+    #[test]
+    fn processes_that_come_together_share_one_authority() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().join("ca");
+        let open = || Authority::open(&folder).unwrap().certificate;
+        let all: Vec<_> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..8).map(|_| scope.spawn(open)).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        assert!(all.iter().all(|certificate| *certificate == all[0]));
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 2, "nothing left behind");
     }
 
     #[test]
@@ -231,9 +397,34 @@ mod tests {
         let authority = Authority::open(dir.path()).unwrap();
         let issued = authority.issue("meter-7", &[], Purpose::Client, 1).unwrap();
         let path = dir.path().join("client.pem");
-        std::fs::write(&path, issued.chain_pem).unwrap();
+        fs::write(&path, issued.chain_pem).unwrap();
         let chain = files::read_chain(&path).unwrap();
-        assert_eq!(crate::common_name(&chain[0]).as_deref(), Some("meter-7"));
+        assert_eq!(crate::user_name(&chain[0]).as_deref(), Some("meter-7"));
         assert_eq!(chain.len(), 2);
+    }
+
+    #[test]
+    fn names_that_are_none_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let authority = Authority::open(dir.path()).unwrap();
+        let issue = |name: &str, alternative: &str, purpose| {
+            authority.issue(name, &names(&[alternative]), purpose, 1).is_ok()
+        };
+        assert!(issue("x", "*.example.org", Purpose::Server));
+        assert!(issue(&"x".repeat(65), "a", Purpose::Server));
+        for bad in ["", "a b", "mqtt://x", "a..b", "*", "héllo", "1.2.3.4:1883"] {
+            assert!(!issue("x", bad, Purpose::Server), "{bad:?}");
+        }
+        assert!(issue(&"é".repeat(64), "", Purpose::Client));
+        for bad in ["", "a\nb", &"x".repeat(65)] {
+            assert!(!issue(bad, "", Purpose::Client), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn local_names_are_good_for_a_certificate() {
+        let local = local_names();
+        assert!(local.starts_with(&names(&["localhost", "127.0.0.1", "::1"])));
+        assert!(local.iter().all(|name| check_host(name).is_ok()));
     }
 }

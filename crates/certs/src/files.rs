@@ -1,26 +1,36 @@
 //! Reading and writing PEM files.
+//!
+//! A file is written whole or not at all, over crashes too. Keys are never readable by others, not
+//! even for a moment while they are written, and are refused when they are.
 
+use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
-use std::io::Write;
+use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
 use crate::CertError;
 
-fn file_error(path: &Path, source: std::io::Error) -> CertError {
+fn file_error(path: &Path, source: io::Error) -> CertError {
     CertError::File { path: path.to_owned(), source }
+}
+
+pub(crate) fn read_text(path: &Path) -> Result<String, CertError> {
+    fs::read_to_string(path).map_err(|source| file_error(path, source))
 }
 
 /// Reads a certificate chain, leaf first.
 ///
 /// # Errors
-/// The file cannot be read or holds no certificate.
+/// The file cannot be read, is damaged or holds no certificate.
 pub fn read_chain(path: &Path) -> Result<Vec<CertificateDer<'static>>, CertError> {
     let bytes = fs::read(path).map_err(|source| file_error(path, source))?;
-    let chain: Vec<_> = CertificateDer::pem_slice_iter(&bytes).filter_map(Result::ok).collect();
+    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
+    let chain = chain.map_err(|source| CertError::Malformed { path: path.to_owned(), source })?;
     if chain.is_empty() {
         return Err(CertError::Missing { path: path.to_owned(), wanted: "certificate" });
     }
@@ -30,15 +40,27 @@ pub fn read_chain(path: &Path) -> Result<Vec<CertificateDer<'static>>, CertError
 /// Reads a private key; refuses one that group or others can read.
 ///
 /// # Errors
-/// The file cannot be read, is open to others, or holds no key.
+/// The file cannot be read, is open to others, encrypted or damaged, or holds no key.
 pub fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>, CertError> {
-    let metadata = fs::metadata(path).map_err(|source| file_error(path, source))?;
-    if metadata.mode() & 0o077 != 0 {
+    let fail = |source| file_error(path, source);
+    let mut file = File::open(path).map_err(fail)?;
+    if file.metadata().map_err(fail)?.mode() & 0o077 != 0 {
         return Err(CertError::KeyExposed(path.to_owned()));
     }
-    let bytes = fs::read(path).map_err(|source| file_error(path, source))?;
-    PrivateKeyDer::from_pem_slice(&bytes)
-        .map_err(|_| CertError::Missing { path: path.to_owned(), wanted: "private key" })
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes).map_err(fail)?;
+    let path = || path.to_owned();
+    match PrivateKeyDer::from_pem_slice(&bytes) {
+        Ok(key) => Ok(key),
+        Err(rustls_pki_types::pem::Error::NoItemsFound) => {
+            let encrypted = b"-----BEGIN ENCRYPTED PRIVATE KEY-----";
+            if bytes.windows(encrypted.len()).any(|window| window == encrypted) {
+                return Err(CertError::Encrypted(path()));
+            }
+            Err(CertError::Missing { path: path(), wanted: "private key" })
+        }
+        Err(source) => Err(CertError::Malformed { path: path(), source }),
+    }
 }
 
 /// Writes a file whole or not at all, readable by its owner only if `secret`.
@@ -46,19 +68,8 @@ pub fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>, CertError> {
 /// # Errors
 /// The system refuses.
 pub fn write(path: &Path, contents: &[u8], secret: bool) -> Result<(), CertError> {
-    let fail = |source| file_error(path, source);
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(format!(".{}.new", std::process::id()));
-    let temporary = path.with_file_name(name);
-    let mode = if secret { 0o600 } else { 0o644 };
-    let open =
-        OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(&temporary);
-    let mut file = open.map_err(fail)?;
-    file.write_all(contents).and_then(|()| file.sync_all()).map_err(fail)?;
-    fs::rename(&temporary, path).map_err(fail)?;
-    // The rename itself has to survive a power cut.
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    File::open(folder.unwrap_or(Path::new("."))).and_then(|folder| folder.sync_all()).map_err(fail)
+    put(path, contents, secret, |new, path| fs::rename(new, path))
+        .map_err(|source| file_error(path, source))
 }
 
 /// As [`write()`], but never over a file that is there.
@@ -66,10 +77,57 @@ pub fn write(path: &Path, contents: &[u8], secret: bool) -> Result<(), CertError
 /// # Errors
 /// The file exists, or the system refuses.
 pub fn write_new(path: &Path, contents: &[u8], secret: bool) -> Result<(), CertError> {
-    if path.exists() {
-        return Err(CertError::Exists(path.to_owned()));
+    // Unlike a rename, a link fails if the name is taken.
+    let link = |new: &Path, path: &Path| {
+        fs::hard_link(new, path)?;
+        fs::remove_file(new)
+    };
+    match put(path, contents, secret, link) {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+            Err(CertError::Exists(path.to_owned()))
+        }
+        // Some file systems have no links (FAT).
+        Err(error) if error.kind() == ErrorKind::PermissionDenied && !path.exists() => {
+            write(path, contents, secret)
+        }
+        other => other.map_err(|source| file_error(path, source)),
     }
-    write(path, contents, secret)
+}
+
+/// Writes beside `path`, then lets `publish` bring it there; what is left over is removed.
+fn put(
+    path: &Path,
+    contents: &[u8],
+    secret: bool,
+    publish: impl FnOnce(&Path, &Path) -> io::Result<()>,
+) -> io::Result<()> {
+    let new = temporary(path);
+    let mode = if secret { 0o600 } else { 0o644 };
+    // A file left over by a process of the same number may have other rights.
+    match fs::remove_file(&new) {
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&new)?;
+    let written =
+        file.write_all(contents).and_then(|()| file.sync_all()).and_then(|()| publish(&new, path));
+    if let Err(error) = written {
+        // The error to tell is the first one.
+        let _ = fs::remove_file(&new);
+        return Err(error);
+    }
+    // The new name itself has to survive a power cut.
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    File::open(folder.unwrap_or(Path::new("."))).and_then(|folder| folder.sync_all())
+}
+
+fn temporary(path: &Path) -> PathBuf {
+    static NUMBER: AtomicU64 = AtomicU64::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let mut name = OsString::from(".");
+    name.push(path.file_name().unwrap_or_default());
+    name.push(format!(".{}.{number}", std::process::id()));
+    path.with_file_name(name)
 }
 
 /// Makes a folder for secrets: its owner's only. One that exists is left as it is.
@@ -82,4 +140,46 @@ pub fn make_private_dir(path: &Path) -> Result<(), CertError> {
         .mode(0o700)
         .create(path)
         .map_err(|source| file_error(path, source))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn holding(text: &str) -> (tempfile::TempDir, PathBuf) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file.pem");
+        write(&path, text.as_bytes(), true).unwrap();
+        (dir, path)
+    }
+
+    #[test]
+    fn what_is_no_key_or_chain_is_named() {
+        let damaged = "-----BEGIN CERTIFICATE-----\nMIIB*\n-----END CERTIFICATE-----\n";
+        let (_dir, path) = holding(damaged);
+        assert!(matches!(read_chain(&path), Err(CertError::Malformed { .. })));
+        let (_dir, path) = holding("nothing of the kind");
+        assert!(matches!(read_chain(&path), Err(CertError::Missing { .. })));
+        assert!(matches!(read_key(&path), Err(CertError::Missing { .. })));
+        let (_dir, path) = holding(
+            "-----BEGIN ENCRYPTED PRIVATE KEY-----\nMIIB\n-----END ENCRYPTED PRIVATE KEY-----\n",
+        );
+        let error = read_key(&path).unwrap_err().to_string();
+        assert!(error.contains("openssl pkey"), "{error}");
+    }
+
+    #[test]
+    fn a_file_is_replaced_whole_and_nothing_is_left_beside_it() {
+        let (dir, path) = holding("one");
+        write(&path, b"two", false).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"two");
+        let error = write_new(&path, b"three", true).unwrap_err();
+        assert!(matches!(error, CertError::Exists(_)), "{error}");
+        assert_eq!(fs::read(&path).unwrap(), b"two");
+        write_new(&dir.path().join("other"), b"four", true).unwrap();
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
+        let mode = |name| fs::metadata(dir.path().join(name)).unwrap().mode() & 0o777;
+        assert_eq!((mode("file.pem"), mode("other")), (0o644, 0o600));
+    }
 }

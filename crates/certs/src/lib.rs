@@ -1,19 +1,24 @@
 //! Certificates: the development authority, files, and what is in them.
 //!
 //! [`authority`] makes and keeps a development CA and issues from it; [`files`] reads PEM with
-//! errors that say what to do and writes so that a crash leaves the old file or the new one.
+//! errors that say what to do and writes so that a crash leaves the old file or the new one;
+//! [`describe`] and [`user_name`] read certificates. Verifying them is left to TLS.
 #![forbid(unsafe_code)]
 
 pub mod authority;
 pub mod files;
+mod inspect;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
-use rustls_pki_types::CertificateDer;
-use x509_parser::prelude::{FromDer, X509Certificate};
+use rustls_pki_types::pem;
+
+pub use inspect::{Description, describe, user_name};
 
 /// Why a certificate or key cannot be made, read or written.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum CertError {
     /// The system refuses a file.
     #[error("{path}: {source}")]
@@ -26,6 +31,9 @@ pub enum CertError {
     /// A private key that others can read.
     #[error("{0}: private key is readable by others; run `chmod 600 {0}`")]
     KeyExposed(PathBuf),
+    /// A private key under a password.
+    #[error("{0}: private key is encrypted; decrypt it with `openssl pkey -in {0} -out FILE`")]
+    Encrypted(PathBuf),
     /// A file without what it should hold.
     #[error("{path}: no {wanted} in PEM form found")]
     Missing {
@@ -34,75 +42,86 @@ pub enum CertError {
         /// What was looked for.
         wanted: &'static str,
     },
+    /// A file that is cut off or garbled.
+    #[error("{path}: damaged PEM file: {source}")]
+    Malformed {
+        /// Which file.
+        path: PathBuf,
+        /// Where it goes wrong.
+        source: pem::Error,
+    },
     /// A file that is there already.
     #[error("{0} exists already; move it away or choose another name")]
     Exists(PathBuf),
+    /// An authority that has lost its key.
+    #[error(
+        "{certificate} is there but {key} is not; put the key back, or move the certificate away \
+         to have a new authority, which clients must then be given"
+    )]
+    NoKey {
+        /// The certificate.
+        certificate: PathBuf,
+        /// The missing key.
+        key: PathBuf,
+    },
+    /// An authority past its time.
+    #[error(
+        "{certificate} is no longer valid; move it and {key} away to have a new authority, which \
+         clients must then be given"
+    )]
+    Ended {
+        /// The certificate.
+        certificate: PathBuf,
+        /// Its key.
+        key: PathBuf,
+    },
+    /// A certificate about another key.
+    #[error("{certificate} does not belong to {key}")]
+    Mismatch {
+        /// The certificate.
+        certificate: PathBuf,
+        /// The key.
+        key: PathBuf,
+    },
+    /// A name that cannot stand in a certificate.
+    #[error("{name:?} cannot be certified: {reason}")]
+    Name {
+        /// The name.
+        name: String,
+        /// Why.
+        reason: &'static str,
+    },
     /// The certificate cannot be made.
     #[error("cannot make the certificate: {0}")]
     Generate(#[from] rcgen::Error),
 }
 
-/// What a certificate says, as text.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Description {
-    /// Distinguished name of whom it is for.
-    pub subject: String,
-    /// Distinguished name of who signed it.
-    pub issuer: String,
-    /// Host names and addresses.
-    pub names: Vec<String>,
-    /// When its validity begins.
-    pub not_before: String,
-    /// When its validity ends.
-    pub not_after: String,
-    /// SHA-256 of the whole certificate, in hexadecimal.
-    pub sha256: String,
-    /// SHA-256 of its public key in base64, as Chromium's
-    /// `--ignore-certificate-errors-spki-list` takes it.
-    pub spki_sha256_base64: String,
-}
+/// Folder in the data folder where the development authority lives.
+pub const AUTHORITY_FOLDER: &str = "ca";
 
-/// Reads a certificate for people; `None` when it is not one.
-#[must_use]
-pub fn describe(certificate: &CertificateDer<'_>) -> Option<Description> {
-    use base64::Engine as _;
-    use ring::digest::{SHA256, digest};
-    let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
-    let whole = digest(&SHA256, certificate);
-    let hex: Vec<String> = whole.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
-    let spki = digest(&SHA256, parsed.public_key().raw);
-    Some(Description {
-        subject: parsed.subject().to_string(),
-        issuer: parsed.issuer().to_string(),
-        names: authority::alternative_names(&parsed),
-        not_before: parsed.validity().not_before.to_string(),
-        not_after: parsed.validity().not_after.to_string(),
-        sha256: hex.concat(),
-        spki_sha256_base64: base64::engine::general_purpose::STANDARD.encode(spki),
-    })
-}
-
-/// The subject's common name.
-#[must_use]
-pub fn common_name(certificate: &CertificateDer<'_>) -> Option<Box<str>> {
-    let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
-    let name = parsed.subject().iter_common_name().next()?.as_str().ok()?;
-    Some(name.into())
-}
+/// The data folder of system services.
+const SYSTEM_DATA_DIR: &str = "/var/lib/fulmar";
 
 /// Where programs of the same user look for a development authority's certificate, likeliest first.
+/// The last place is relative to the working folder: trust it for servers on this machine only.
 #[must_use]
 pub fn dev_ca_locations() -> Vec<PathBuf> {
-    let from_env = std::env::var_os("FULMAR_DATA").map(PathBuf::from);
-    let folders = from_env.into_iter().chain([default_data_dir(), PathBuf::from("data")]);
-    folders.map(|folder| folder.join("ca").join("ca.pem")).collect()
+    let folders = [default_data_dir(), PathBuf::from(SYSTEM_DATA_DIR), PathBuf::from("data")];
+    let mut locations: Vec<PathBuf> = set("FULMAR_DATA").into_iter().chain(folders).collect();
+    locations.dedup();
+    locations.iter().map(|folder| folder.join(AUTHORITY_FOLDER).join("ca.pem")).collect()
 }
 
 /// The data folder used when none is named: `$XDG_DATA_HOME/fulmar`, or its default, or
 /// `/var/lib/fulmar` where there is no home.
 #[must_use]
 pub fn default_data_dir() -> PathBuf {
-    let base = std::env::var_os("XDG_DATA_HOME").map(PathBuf::from);
-    let home = std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".local/share"));
-    base.or(home).map_or_else(|| PathBuf::from("/var/lib/fulmar"), |base| base.join("fulmar"))
+    let home = || set("HOME").map(|home| home.join(".local/share"));
+    let base = set("XDG_DATA_HOME").filter(|base| base.is_absolute()).or_else(home);
+    base.map_or_else(|| PathBuf::from(SYSTEM_DATA_DIR), |base| base.join("fulmar"))
+}
+
+/// A folder from the environment; an empty variable counts as none.
+fn set(variable: &str) -> Option<PathBuf> {
+    std::env::var_os(variable).filter(|value| *value != OsString::new()).map(PathBuf::from)
 }

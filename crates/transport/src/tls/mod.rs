@@ -172,8 +172,8 @@ impl ServerTls {
     }
 }
 
-/// The name in a verified client certificate: its subject's common name, at most 256 bytes.
+/// The user a verified client certificate names, at most 256 bytes; `None` for a longer name.
 #[must_use]
 pub fn client_name(leaf: &CertificateDer<'_>) -> Option<Box<str>> {
-    fulmar_certs::common_name(leaf).filter(|name| name.len() <= 256)
+    fulmar_certs::user_name(leaf).filter(|name| name.len() <= 256)
 }

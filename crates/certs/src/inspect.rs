@@ -1,0 +1,168 @@
+//! What is in a certificate, for people and for telling users apart. Nothing is verified here.
+
+use std::net::IpAddr;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use ring::digest::{SHA256, digest};
+use rustls_pki_types::CertificateDer;
+use x509_parser::certificate::BasicExtension;
+use x509_parser::extensions::ExtendedKeyUsage;
+use x509_parser::prelude::{FromDer, GeneralName, ParsedExtension, X509Certificate};
+
+/// What a certificate says, as text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Description {
+    /// Distinguished name of whom it is for.
+    pub subject: String,
+    /// Distinguished name of who signed it.
+    pub issuer: String,
+    /// Host names and addresses.
+    pub names: Vec<String>,
+    /// Whether it may sign others.
+    pub is_authority: bool,
+    /// Whether a TLS server may show it.
+    pub is_server: bool,
+    /// Whether a TLS client may show it.
+    pub is_client: bool,
+    /// The user a broker takes such a client for; see [`user_name`].
+    pub user: Option<Box<str>>,
+    /// When its validity begins.
+    pub not_before: String,
+    /// When its validity ends.
+    pub not_after: String,
+    /// Whole days until then; negative after it.
+    pub days_left: i64,
+    /// SHA-256 of the whole certificate, in hexadecimal.
+    pub sha256: String,
+    /// SHA-256 of its public key in base64, as Chromium's
+    /// `--ignore-certificate-errors-spki-list` takes it.
+    pub spki_sha256_base64: String,
+}
+
+/// Reads a certificate for people; `None` when it is not one.
+#[must_use]
+pub fn describe(certificate: &CertificateDer<'_>) -> Option<Description> {
+    let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
+    let whole = digest(&SHA256, certificate);
+    let hex: Vec<String> = whole.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+    let spki = digest(&SHA256, parsed.public_key().raw);
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).ok()?;
+    let left_s = parsed.validity().not_after.timestamp() - now.as_secs().cast_signed();
+    Some(Description {
+        subject: parsed.subject().to_string(),
+        issuer: parsed.issuer().to_string(),
+        names: alternative_names(&parsed),
+        is_authority: parsed.is_ca(),
+        is_server: may(&parsed, |usage| usage.server_auth),
+        is_client: may(&parsed, |usage| usage.client_auth),
+        user: user_name(certificate),
+        not_before: parsed.validity().not_before.to_string(),
+        not_after: parsed.validity().not_after.to_string(),
+        days_left: left_s.div_euclid(24 * 3600),
+        sha256: hex.concat(),
+        spki_sha256_base64: STANDARD.encode(spki),
+    })
+}
+
+/// The name of the user a client certificate is about: the subject's common name, or without one
+/// the first e-mail address, host name or URI among the alternative names.
+#[must_use]
+pub fn user_name(certificate: &CertificateDer<'_>) -> Option<Box<str>> {
+    let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
+    if let Some(name) = parsed.subject().iter_common_name().next() {
+        return name.as_str().ok().filter(|name| !name.is_empty()).map(Into::into);
+    }
+    let mut names = general_names(&parsed).filter_map(|name| match name {
+        GeneralName::RFC822Name(name) | GeneralName::DNSName(name) | GeneralName::URI(name) => {
+            Some(*name)
+        }
+        _ => None,
+    });
+    names.find(|name| !name.is_empty()).map(Into::into)
+}
+
+/// Whether its holder may do something in TLS; one that does not say may do all (RFC 5280 section
+/// 4.2.1.12). Authorities sign, and nothing else.
+fn may(
+    certificate: &X509Certificate<'_>,
+    what: impl FnOnce(&ExtendedKeyUsage<'_>) -> bool,
+) -> bool {
+    let usages = certificate.extended_key_usage().ok();
+    let allowed = |extension: BasicExtension<&ExtendedKeyUsage<'_>>| {
+        extension.value.any || what(extension.value)
+    };
+    !certificate.is_ca() && usages.is_some_and(|usages| usages.is_none_or(allowed))
+}
+
+/// Host names and addresses a certificate is for.
+pub(crate) fn alternative_names(certificate: &X509Certificate<'_>) -> Vec<String> {
+    general_names(certificate).filter_map(host).collect()
+}
+
+fn general_names<'a>(
+    certificate: &'a X509Certificate<'_>,
+) -> impl Iterator<Item = &'a GeneralName<'a>> {
+    let names = certificate.extensions().iter().filter_map(|extension| {
+        match extension.parsed_extension() {
+            ParsedExtension::SubjectAlternativeName(names) => Some(&names.general_names),
+            _ => None,
+        }
+    });
+    names.flatten()
+}
+
+fn host(name: &GeneralName<'_>) -> Option<String> {
+    match name {
+        GeneralName::DNSName(name) => Some((*name).to_owned()),
+        GeneralName::IPAddress(bytes) => {
+            let four = <[u8; 4]>::try_from(*bytes).map(IpAddr::from);
+            let address = four.or_else(|_| <[u8; 16]>::try_from(*bytes).map(IpAddr::from));
+            address.ok().map(|address| address.to_string())
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, SanType};
+
+    fn certificate(common_name: Option<&str>, names: Vec<SanType>) -> CertificateDer<'static> {
+        let mut params = CertificateParams::default();
+        params.distinguished_name = DistinguishedName::new();
+        if let Some(name) = common_name {
+            params.distinguished_name.push(DnType::CommonName, name);
+        }
+        params.subject_alt_names = names;
+        params.self_signed(&KeyPair::generate().unwrap()).unwrap().der().clone()
+    }
+
+    #[test]
+    fn a_user_is_named_by_common_name_before_alternative_names() {
+        let mail = || vec![SanType::Rfc822Name("ann@example.org".try_into().unwrap())];
+        let of = |certificate| user_name(&certificate).map(String::from);
+        assert_eq!(of(certificate(Some("ann"), mail())).as_deref(), Some("ann"));
+        assert_eq!(of(certificate(None, mail())).as_deref(), Some("ann@example.org"));
+        assert_eq!(of(certificate(Some(""), mail())), None, "an empty common name");
+        assert_eq!(of(certificate(None, Vec::new())), None);
+        assert_eq!(of(CertificateDer::from(vec![0x30, 0x82])), None);
+    }
+
+    #[test]
+    fn a_certificate_describes_itself() {
+        let names = vec![
+            SanType::DnsName("broker.example".try_into().unwrap()),
+            SanType::IpAddress("2001:db8::1".parse().unwrap()),
+        ];
+        let about = describe(&certificate(Some("broker"), names)).unwrap();
+        assert_eq!(about.subject, "CN=broker");
+        assert_eq!(about.names, ["broker.example", "2001:db8::1"]);
+        assert_eq!((about.sha256.len(), about.spki_sha256_base64.len()), (64, 44));
+        assert!(!about.is_authority && about.is_server && about.is_client);
+        assert_eq!(about.user.as_deref(), Some("broker"));
+        assert!(describe(&CertificateDer::from(vec![1, 2, 3])).is_none());
+    }
+}
