@@ -1,11 +1,15 @@
 //! `fulmar cert`: a development CA, certificates from it, and a look into any certificate.
+//!
+//! What is printed is for people, or with `--json` one object for scripts. The work is done in
+//! `fulmar_certs`; nothing here overwrites a file.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::Subcommand;
 use fulmar_certs::authority::{Authority, LEAF_DAYS, Purpose};
-use fulmar_certs::{describe, files};
+use fulmar_certs::{AUTHORITY_FOLDER, CertError, Description, describe, files};
+use serde_json::json;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -20,6 +24,9 @@ Clients on other machines need the CA's ca.pem: mosquitto_pub --cafile ca.pem â€
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
+    /// One JSON object instead of lines
+    #[arg(long, global = true)]
+    json: bool,
     #[command(subcommand)]
     action: Action,
 }
@@ -27,12 +34,19 @@ pub(crate) struct Args {
 #[derive(Debug, Subcommand)]
 enum Action {
     /// Make the CA if there is none; print the path of its certificate
+    ///
+    /// It is `ca.pem` beside its key `ca.key` (mode 0600). An authority that is there is never
+    /// replaced.
     Ca {
-        /// Folder of the CA [default: ca in the data folder, which `fulmar serve` uses]
+        /// Folder of the CA [default: `ca` in $FULMAR_DATA or the default data folder, as
+        /// `fulmar serve` uses it]
         #[arg(long, value_name = "DIR")]
         dir: Option<PathBuf>,
     },
     /// Issue a certificate from it
+    ///
+    /// Prints the paths of the certificate and of its key (mode 0600). Files that are there are
+    /// never overwritten.
     Issue {
         /// The server's host name, or the client's user name; also the name of the files
         name: String,
@@ -48,7 +62,7 @@ enum Action {
         /// Folder of the CA
         #[arg(long, value_name = "DIR")]
         dir: Option<PathBuf>,
-        /// Folder for NAME.pem and NAME.key
+        /// Folder for NAME.pem and NAME.key, made if it is not there
         #[arg(long, value_name = "DIR", default_value = ".")]
         out: PathBuf,
     },
@@ -56,76 +70,187 @@ enum Action {
     Show {
         /// PEM file; of a chain the first certificate is shown
         file: PathBuf,
-        /// One JSON object instead of lines
-        #[arg(long)]
-        json: bool,
     },
 }
 
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
-    match args.action {
-        Action::Ca { dir } => {
-            println!("{}", open(dir)?.certificate_path().display());
-            Ok(())
-        }
+    let printed = match args.action {
+        Action::Ca { dir } => authority(&open(dir)?, args.json)?,
         Action::Issue { name, san, client, days, dir, out } => {
             let (purpose, names) = if client {
                 (Purpose::Client, Vec::new())
             } else {
-                let mut names = vec![name.clone()];
-                names.extend(san);
-                (Purpose::Server, names)
+                (Purpose::Server, [vec![name.clone()], san].concat())
             };
-            issue(&open(dir)?, &name, &names, purpose, days, &out)
+            issue(&open(dir)?, &Request { name, names, purpose, days }, &out, args.json)?
         }
-        Action::Show { file, json } => show(&file, json),
-    }
+        Action::Show { file } => show(&file, args.json)?,
+    };
+    println!("{printed}");
+    Ok(())
+}
+
+struct Request {
+    name: String,
+    names: Vec<String>,
+    purpose: Purpose,
+    days: u32,
 }
 
 fn open(dir: Option<PathBuf>) -> anyhow::Result<Authority> {
-    let dir = dir.unwrap_or_else(|| fulmar_certs::default_data_dir().join("ca"));
-    Ok(Authority::open(&dir)?)
+    let data = || std::env::var_os("FULMAR_DATA").filter(|data| !data.is_empty());
+    let data = || data().map_or_else(fulmar_certs::default_data_dir, PathBuf::from);
+    Ok(Authority::open(&dir.unwrap_or_else(|| data().join(AUTHORITY_FOLDER)))?)
+}
+
+fn authority(authority: &Authority, json: bool) -> anyhow::Result<String> {
+    let path = authority.certificate_path();
+    let about = read(&path)?;
+    Ok(if json {
+        json!({ "ca": text(&path), "not_after": about.not_after, "sha256": about.sha256 })
+            .to_string()
+    } else {
+        text(&path)
+    })
 }
 
 fn issue(
     authority: &Authority,
-    name: &str,
-    names: &[String],
-    purpose: Purpose,
-    days: u32,
+    request: &Request,
     out: &Path,
-) -> anyhow::Result<()> {
-    if name.contains('/') || name.starts_with('.') {
+    json: bool,
+) -> anyhow::Result<String> {
+    let Request { name, names, purpose, days } = request;
+    // A wildcard's star would be a pattern to every shell.
+    let file = name.replace('*', "_");
+    if file.contains('/') || file.starts_with('.') {
         return Err(crate::exit::Usage(format!("{name:?} cannot be the name of a file")).into());
     }
-    let issued = authority.issue(name, names, purpose, days)?;
-    let (chain, key) = (out.join(format!("{name}.pem")), out.join(format!("{name}.key")));
+    let issued = authority.issue(name, names, *purpose, *days)?;
+    let (chain, key) = (out.join(format!("{file}.pem")), out.join(format!("{file}.key")));
+    if chain.exists() {
+        return Err(CertError::Exists(chain).into());
+    }
+    files::make_private_dir(out)?;
     files::write_new(&key, issued.key_pem.as_bytes(), true)?;
     files::write_new(&chain, issued.chain_pem.as_bytes(), false)?;
-    println!("{}\n{}", chain.display(), key.display());
-    Ok(())
+    Ok(if json {
+        let ca = text(&authority.certificate_path());
+        let not_after = read(&chain)?.not_after;
+        json!({ "certificate": text(&chain), "key": text(&key), "ca": ca, "not_after": not_after })
+            .to_string()
+    } else {
+        format!("{}\n{}", text(&chain), text(&key))
+    })
 }
 
-fn show(file: &Path, json: bool) -> anyhow::Result<()> {
-    let chain = files::read_chain(file)?;
-    let leaf = chain.first().context("no certificate")?;
-    let about =
-        describe(leaf).with_context(|| format!("{}: not an X.509 certificate", file.display()))?;
+/// A path as people and JSON take it; what is not UTF-8 in it is lost.
+fn text(path: &Path) -> String {
+    path.display().to_string()
+}
+
+fn show(file: &Path, json: bool) -> anyhow::Result<String> {
+    let about = read(file)?;
     if json {
-        let object = serde_json::json!({
+        let object = json!({
             "subject": about.subject, "issuer": about.issuer, "names": about.names,
+            "is_authority": about.is_authority, "is_server": about.is_server,
+            "is_client": about.is_client, "user": about.user,
             "not_before": about.not_before, "not_after": about.not_after,
+            "days_left": about.days_left,
             "sha256": about.sha256, "spki_sha256_base64": about.spki_sha256_base64,
         });
-        println!("{object}");
-    } else {
-        println!("subject:      {}", about.subject);
-        println!("issuer:       {}", about.issuer);
-        println!("names:        {}", about.names.join(", "));
-        println!("valid from:   {}", about.not_before);
-        println!("valid until:  {}", about.not_after);
-        println!("SHA-256:      {}", about.sha256);
-        println!("SPKI SHA-256: {}", about.spki_sha256_base64);
+        return Ok(object.to_string());
     }
-    Ok(())
+    let mut lines = vec![
+        format!("subject:      {}", about.subject),
+        format!("issuer:       {}", about.issuer),
+        format!("for:          {}", uses(&about)),
+    ];
+    if !about.names.is_empty() {
+        lines.push(format!("names:        {}", about.names.join(", ")));
+    }
+    lines.extend([
+        format!("valid from:   {}", about.not_before),
+        format!("valid until:  {} ({})", about.not_after, left(about.days_left)),
+        format!("SHA-256:      {}", about.sha256),
+        format!("SPKI SHA-256: {}", about.spki_sha256_base64),
+    ]);
+    Ok(lines.join("\n"))
+}
+
+fn uses(about: &Description) -> String {
+    let mut uses = Vec::new();
+    if about.is_authority {
+        uses.push("an authority".to_owned());
+    }
+    if about.is_server {
+        uses.push("servers".to_owned());
+    }
+    if about.is_client {
+        uses.push(match &about.user {
+            Some(user) => format!("clients, as user {user:?}"),
+            None => "clients".to_owned(),
+        });
+    }
+    if uses.is_empty() { "no use in TLS".to_owned() } else { uses.join("; ") }
+}
+
+fn read(file: &Path) -> anyhow::Result<Description> {
+    let chain = files::read_chain(file)?;
+    let about = chain.first().and_then(describe);
+    about.with_context(|| format!("{}: not an X.509 certificate", file.display()))
+}
+
+fn left(days: i64) -> String {
+    match days {
+        ..0 => "EXPIRED".to_owned(),
+        0 => "ends today".to_owned(),
+        1 => "1 day left".to_owned(),
+        _ => format!("{days} days left"),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn request(name: &str, purpose: Purpose) -> Request {
+        Request { name: name.to_owned(), names: vec!["localhost".to_owned()], purpose, days: 10 }
+    }
+
+    #[test]
+    fn what_is_issued_can_be_shown_and_is_not_overwritten() {
+        let dir = tempfile::tempdir().unwrap();
+        let ca = open(Some(dir.path().join("ca"))).unwrap();
+        let server = request("broker", Purpose::Server);
+        let printed = issue(&ca, &server, dir.path(), true).unwrap();
+        let printed: serde_json::Value = serde_json::from_str(&printed).unwrap();
+        let certificate = Path::new(printed["certificate"].as_str().unwrap());
+        let shown: serde_json::Value =
+            serde_json::from_str(&show(certificate, true).unwrap()).unwrap();
+        assert_eq!(shown["subject"], "CN=broker");
+        assert_eq!(shown["names"], json!(["localhost"]));
+        assert_eq!((&shown["is_server"], &shown["is_client"]), (&json!(true), &json!(false)));
+        assert_eq!(shown["is_authority"], json!(false));
+        assert!([9, 10].contains(&shown["days_left"].as_i64().unwrap()));
+        let key = std::fs::read(printed["key"].as_str().unwrap()).unwrap();
+        let error = issue(&ca, &server, dir.path(), true).unwrap_err().to_string();
+        assert!(error.contains("exists already"), "{error}");
+        std::fs::remove_file(certificate).unwrap();
+        issue(&ca, &server, dir.path(), true).unwrap_err();
+        assert_eq!(key, std::fs::read(printed["key"].as_str().unwrap()).unwrap());
+        assert!(!certificate.exists(), "no certificate for a key that was not written");
+    }
+
+    #[test]
+    fn a_name_that_leaves_the_folder_is_wrong_usage() {
+        let dir = tempfile::tempdir().unwrap();
+        let ca = open(Some(dir.path().join("ca"))).unwrap();
+        for name in ["../x", ".x", "a/b"] {
+            let error = issue(&ca, &request(name, Purpose::Client), dir.path(), false).unwrap_err();
+            assert!(error.is::<crate::exit::Usage>(), "{name}: {error}");
+        }
+    }
 }
