@@ -131,6 +131,7 @@ fn health_and_metrics_answer() {
     assert_eq!(status, 200);
     let _client = TcpStream::connect(broker.address("mqtt")).unwrap();
     assert!(metrics.contains("# TYPE fulmar_connections gauge"), "{metrics}");
+    assert!(metrics.contains("\nfulmar_tls_tickets 0\n"), "{metrics}");
     eventually("the connection to be counted", || {
         get(http, "/metrics").1.contains("fulmar_connections{transport=\"tcp\"} 1")
     });
@@ -142,7 +143,9 @@ fn the_data_folder_is_its_owners_only() {
     let broker = TestBroker::start();
     let mode = |path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!(mode(broker.data()), 0o700);
-    assert_eq!(mode(broker.data().join("ca").join("ca.key")), 0o600);
+    for secret in ["ca/ca.key", "ca/server.key", "quic.key", "broker.db", "tickets.db"] {
+        assert_eq!(mode(broker.data().join(secret)), 0o600, "{secret}");
+    }
 }
 
 #[test]

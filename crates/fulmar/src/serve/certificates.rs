@@ -1,43 +1,40 @@
-//! The broker's certificate: the configured one, or one from a development authority of its own.
+//! The broker's certificate, the configured one or one from a development authority of its own;
+//! whom it takes client certificates from; and the TLS tickets it has given out.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::Context;
-use fulmar_certs::authority::Authority;
-use fulmar_certs::files;
+use anyhow::{Context, bail};
+use fulmar_certs::authority::{Authority, local_names};
+use fulmar_certs::{AUTHORITY_FOLDER, files};
+use fulmar_transport::tickets::Tickets;
 use fulmar_transport::tls::{Identity, RootCertStore, ServerTls};
 use fulmar_transport::{SharedTls, TlsSettings, tls};
 
 use crate::config::{Config, set};
 
-/// Names and addresses every development certificate is good for.
-const LOCAL_NAMES: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
-
-/// TLS for the listeners, and the files it came from.
+/// TLS for the listeners, and what it is made of.
 pub(super) struct Certificates {
     identity: Arc<Identity>,
     /// For every listener that has TLS.
     pub(super) tls: ServerTls,
-    chain: PathBuf,
-    key: PathBuf,
+    /// Of QUIC clients; kept in the data folder unless storage is off.
+    pub(super) tickets: Arc<Tickets>,
+    data: PathBuf,
 }
 
 impl Certificates {
     /// Reads the configured files, or makes what is missing in `data`.
     pub(super) fn open(config: &Config, data: &Path) -> anyhow::Result<Certificates> {
-        let (chain, key) = match (set(&config.tls.cert), set(&config.tls.key)) {
-            (Some(chain), Some(key)) => (chain.to_owned(), key.to_owned()),
-            _ => {
-                let mut names = LOCAL_NAMES.map(str::to_owned).to_vec();
-                names.extend(config.tls.names.iter().cloned());
-                Authority::open(&data.join("ca"))?.server_files(&names)?
-            }
-        };
+        let (chain, key) = identity_files(config, data)?;
         let identity = Identity::new(files::read_chain(&chain)?, files::read_key(&key)?)?;
-        let roots = client_roots(set(&config.tls.client_ca))?;
-        let tls = ServerTls::new(&identity, config.tls.client_auth.policy(), roots)?;
-        Ok(Certificates { identity, tls, chain, key })
+        let tickets = match config.storage.enabled {
+            true => Tickets::open(&data.join("tickets.db"))?,
+            false => Tickets::in_memory()?,
+        };
+        let (auth, roots) = (config.tls.client_auth.policy(), client_roots(config)?);
+        let tls = ServerTls::with_tickets(&identity, auth, roots, &tickets)?;
+        Ok(Certificates { identity, tls, tickets, data: data.to_owned() })
     }
 
     /// For the listeners over TCP.
@@ -48,16 +45,32 @@ impl Certificates {
         }
     }
 
-    /// Reads certificate and key again; connections from now on get the new one.
-    pub(super) fn reload(&self) -> anyhow::Result<()> {
-        self.identity.replace(files::read_chain(&self.chain)?, files::read_key(&self.key)?)?;
-        Ok(())
+    /// Reads certificate, key and client authorities again, for connections from now on; a
+    /// development certificate that ends soon is made anew.
+    pub(super) fn reload(&self, config: &Config) -> anyhow::Result<()> {
+        if config.tls.client_auth.policy() != self.tls.client_auth {
+            bail!("[tls] client_auth has changed: that takes a restart");
+        }
+        let (chain, key) = identity_files(config, &self.data)?;
+        let roots = client_roots(config)?;
+        self.identity.replace(files::read_chain(&chain)?, files::read_key(&key)?)?;
+        Ok(self.tls.replace_client_roots(roots)?)
     }
 }
 
-fn client_roots(file: Option<&Path>) -> anyhow::Result<RootCertStore> {
+/// Paths of chain and key.
+fn identity_files(config: &Config, data: &Path) -> anyhow::Result<(PathBuf, PathBuf)> {
+    if let (Some(chain), Some(key)) = (set(&config.tls.cert), set(&config.tls.key)) {
+        return Ok((chain.to_owned(), key.to_owned()));
+    }
+    let mut names = local_names();
+    names.extend(config.tls.names.iter().cloned());
+    Ok(Authority::open(&data.join(AUTHORITY_FOLDER))?.server_files(&names)?)
+}
+
+fn client_roots(config: &Config) -> anyhow::Result<RootCertStore> {
     let mut roots = RootCertStore::empty();
-    let Some(file) = file else { return Ok(roots) };
+    let Some(file) = set(&config.tls.client_ca) else { return Ok(roots) };
     for certificate in files::read_chain(file)? {
         roots.add(certificate).with_context(|| format!("[tls] client_ca {}", file.display()))?;
     }

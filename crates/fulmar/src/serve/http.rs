@@ -14,6 +14,7 @@ use axum::response::IntoResponse;
 use axum::routing::get;
 use fulmar_broker::Broker;
 use fulmar_store::SqliteStorage;
+use fulmar_transport::tickets::Tickets;
 use tokio::sync::watch;
 
 use super::listeners::where_to_change;
@@ -29,6 +30,7 @@ pub(super) struct Operated {
     pub(super) broker: Arc<Broker>,
     /// `None` when storage is off.
     pub(super) store: Option<Arc<SqliteStorage>>,
+    pub(super) tickets: Arc<Tickets>,
 }
 
 /// The running HTTP port, on a thread of its own.

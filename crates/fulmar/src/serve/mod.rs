@@ -84,7 +84,11 @@ pub(crate) fn run(args: &Args, log: &LogArgs) -> anyhow::Result<()> {
     let broker = Broker::new(broker_config, stored.storage, stored.restored, clock.now());
     stored.wake.set(Arc::downgrade(&broker)).ok().context("storage was given two brokers")?;
     let running = listeners::start(&broker, workers, &config, &certificates, &quic, clock)?;
-    let state = http::Operated { broker: Arc::clone(&broker), store: stored.store.clone() };
+    let state = http::Operated {
+        broker: Arc::clone(&broker),
+        store: stored.store.clone(),
+        tickets: Arc::clone(&certificates.tickets),
+    };
     let http = http::Http::start(&config.listeners.http, state)?;
     let line = running.ready_line(http.bound())?;
     tracing::info!(version = env!("CARGO_PKG_VERSION"), data = %data.display(), workers, "{line}");
@@ -96,6 +100,10 @@ pub(crate) fn run(args: &Args, log: &LogArgs) -> anyhow::Result<()> {
     notify::stopping();
     http.stop();
     running.server.drain(drain);
+    if let Err(error) = certificates.tickets.close() {
+        // Clients come back by a full handshake then; that is no failure of the broker.
+        tracing::warn!("TLS tickets are not kept: {error}");
+    }
     if let Some(store) = stored.store {
         store.close().context("storage")?;
     }
@@ -161,8 +169,9 @@ fn wait(mut signals: Signals, args: &Args, broker: &Broker, certificates: &Certi
 
 /// All or nothing: the new rules hold only if the new certificate can be used too.
 fn reload(args: &Args, broker: &Broker, certificates: &Certificates) -> anyhow::Result<()> {
-    let gate = Config::load(args.config.as_deref())?.gate()?;
-    certificates.reload()?;
+    let config = Config::load(args.config.as_deref())?;
+    let gate = config.gate()?;
+    certificates.reload(&config)?;
     broker.set_gate(gate);
     Ok(())
 }

@@ -7,6 +7,7 @@ use std::fmt::{Display, Write as _};
 
 use fulmar_broker::TransportKind;
 use fulmar_store::{COMMIT_BUCKETS_US, Stats};
+use fulmar_transport::tickets::TicketCounts;
 
 use super::Operated;
 
@@ -39,6 +40,7 @@ pub(super) fn render(state: &Operated) -> String {
         let name = if kind == "counter" { format!("{name}_total") } else { name.to_owned() };
         page.one(&name, kind, help, value);
     }
+    page.tickets(&state.tickets.counts());
     if let Some(store) = &state.store {
         page.store(&store.stats());
     }
@@ -91,6 +93,20 @@ impl Page {
         self.sample("storage_commit_seconds_bucket", "{le=\"+Inf\"}", stats.commits);
         self.sample("storage_commit_seconds_sum", "", seconds(stats.commit_us_sum));
         self.sample("storage_commit_seconds_count", "", stats.commits);
+    }
+
+    fn tickets(&mut self, counts: &TicketCounts) {
+        for (name, help, value) in [
+            ("tls_tickets_issued_total", "TLS tickets given to QUIC clients", counts.issued),
+            ("tls_tickets_taken_total", "QUIC sessions resumed with a ticket", counts.taken),
+            ("tls_tickets_missed_total", "Tickets used before or unknown", counts.missed),
+            ("tls_tickets_expired_total", "Tickets removed for their age", counts.expired),
+            ("tls_tickets_evicted_total", "Tickets removed to make room", counts.evicted),
+            ("tls_tickets_failed_total", "Tickets lost to a failing disk", counts.failed),
+        ] {
+            self.one(name, "counter", help, value);
+        }
+        self.one("tls_tickets", "gauge", "TLS tickets that are good", counts.held);
     }
 
     fn line(&mut self, line: std::fmt::Arguments<'_>) {
