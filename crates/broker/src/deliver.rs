@@ -9,13 +9,13 @@
 use std::sync::Arc;
 
 use fulmar_mqtt::ack::{self, AckKind};
-use fulmar_mqtt::session::{AckError, Replay};
+use fulmar_mqtt::session::{AckError, Outbound, Replay};
 use fulmar_mqtt::{PacketId, QoS, ReasonCode};
 
 use crate::limits::DropPolicy;
 use crate::mailbox::Mail;
 use crate::publish::{Publication, Terms, encode_publish};
-use crate::session::{Attachment, Flow, Held, Session, SessionState};
+use crate::session::{Attachment, Clearance, Flow, Held, Session, SessionState};
 use crate::shard::{Turn, Waiter};
 use crate::storage::{Delivery, FlowId, Op, Position, Progress};
 
@@ -52,7 +52,7 @@ impl SessionState {
             identifiers: terms.identifiers.into(),
             qos: terms.qos,
             retain: terms.retain,
-            sendable: !(self.durable && terms.qos == QoS::ExactlyOnce),
+            clearance: Clearance::of_new(self.durable, terms.qos),
         };
         let flow = &self.flows[index];
         let may_send = flow.stream.is_some()
@@ -111,7 +111,7 @@ impl SessionState {
         let attachment = self.attachment;
         let flow = &mut self.flows[index];
         let record = durable.then(|| held.clone());
-        let (position, sendable) = (held.position, held.sendable);
+        let (position, clearance) = (held.position, held.clearance);
         let Some(packet_id) = flow.outbound.push(terms.qos, held) else {
             // The window was seen to have room under this very lock.
             return false;
@@ -119,7 +119,8 @@ impl SessionState {
         if let Some(held) = record {
             turn.op(enqueue_op(session, flow.id, &held, Some(packet_id)));
         }
-        if !sendable {
+        if clearance != Clearance::Clear {
+            flow.rare().unclear.push_back((packet_id, position));
             turn.when_durable(Waiter::Send(Arc::clone(session), flow.id, packet_id, position));
             return true;
         }
@@ -216,7 +217,9 @@ impl SessionState {
         }
     }
 
-    /// A QoS 2 message's identifier is durable: send it, if there is still somebody to send to.
+    /// A QoS 2 message's identifier is durable: send it and what waited for it, if there is still
+    /// somebody to send to. Workers hear of commits at times of their own; this keeps the order
+    /// ([MQTT-4.6.0-5]).
     pub(crate) fn release(
         &mut self,
         turn: &mut Turn,
@@ -226,23 +229,38 @@ impl SessionState {
     ) {
         let (version, now, attachment) = (self.version, turn.now, self.attachment);
         let Some(flow) = self.flow_mut(flow) else { return };
-        let connected = flow.stream.is_some();
-        let Some(held) = flow.outbound.get_mut(packet_id) else { return };
-        if held.position != position || held.sendable {
-            return;
+        let Flow { outbound, outbox, rare, stream, .. } = flow;
+        let Some(rare) = rare else { return };
+        match in_flight(outbound, packet_id, position) {
+            Some(held) if held.clearance == Clearance::Unstored => {
+                held.clearance = Clearance::Stored;
+            }
+            _ => return,
         }
-        held.sendable = true;
-        if !connected {
-            return;
+        while let Some(&(packet_id, position)) = rare.unclear.front() {
+            let held = in_flight(outbound, packet_id, position);
+            if held.as_ref().is_some_and(|held| held.clearance == Clearance::Unstored) {
+                break;
+            }
+            rare.unclear.pop_front();
+            let Some(held) = held else { continue };
+            held.clearance = Clearance::Clear;
+            // What is to be sent again goes out before it, and it with them.
+            if stream.is_none() || rare.resend.contains(&packet_id) {
+                continue;
+            }
+            if outbox.capacity() == 0 {
+                *outbox = turn.buffer();
+            }
+            let terms =
+                Terms { qos: held.qos, retain: held.retain, identifiers: &held.identifiers };
+            let parts = held.message.parts();
+            encode_publish(outbox, version, &parts, terms, Some(packet_id), false, now);
+            turn.metrics().messages_sent.add(1);
         }
-        let terms = Terms { qos: held.qos, retain: held.retain, identifiers: &held.identifiers };
-        let parts = held.message.parts();
-        if flow.outbox.capacity() == 0 {
-            flow.outbox = turn.buffer();
-        }
-        encode_publish(&mut flow.outbox, version, &parts, terms, Some(packet_id), false, now);
-        turn.metrics().messages_sent.add(1);
-        if let Some(attachment) = attachment {
+        if let Some(attachment) = attachment
+            && !flow.outbox.is_empty()
+        {
             flow.announce(turn, attachment);
         }
     }
@@ -269,7 +287,7 @@ impl SessionState {
         };
         match flow.outbound.replay_of(packet_id) {
             // One whose identifier is not durable yet goes out when it is.
-            Some(Replay::Publish { message: held, .. }) if held.sendable => {
+            Some(Replay::Publish { message: held, .. }) if held.clearance == Clearance::Clear => {
                 let identifiers = &held.identifiers;
                 let terms = Terms { qos: held.qos, retain: held.retain, identifiers };
                 let parts = held.message.parts();
@@ -301,10 +319,11 @@ impl SessionState {
         let durable = self.durable;
         let flow = &mut self.flows[index];
         let (message, position) = (Arc::clone(&held.message), held.position);
-        let (qos, retain, sendable) = (held.qos, held.retain, held.sendable);
+        let (qos, retain, clearance) = (held.qos, held.retain, held.clearance);
         let identifiers = held.identifiers.clone();
         let Some(packet_id) = flow.outbound.push(qos, held) else { return false };
-        if !sendable {
+        if clearance != Clearance::Clear {
+            flow.rare().unclear.push_back((packet_id, position));
             let progress = Progress::Sent(packet_id);
             let (session_key, flow_id) = (session.key(), flow.id);
             turn.op(Op::Advance { session: session_key, flow: flow_id, position, progress });
@@ -439,6 +458,11 @@ impl Flow {
             turn.op(Op::Dequeue { session, flow, position: held.position });
         }
     }
+}
+
+/// The message in flight under this identifier, unless another has it by now.
+fn in_flight(outbound: &mut Outbound<Held>, id: PacketId, position: Position) -> Option<&mut Held> {
+    outbound.get_mut(id).filter(|held| held.position == position)
 }
 
 fn enqueue_op(session: &Session, flow: FlowId, held: &Held, packet_id: Option<PacketId>) -> Op {

@@ -12,7 +12,7 @@ use fulmar_mqtt::flow::{DataFlow, FlowFlags, StreamError};
 use fulmar_mqtt::topic::Subscription;
 
 use crate::peer::StreamKey;
-use crate::session::{Flow, FlowPersistence, Session, SessionState};
+use crate::session::{Clearance, Flow, FlowPersistence, Session, SessionState};
 use crate::shard::Turn;
 use crate::storage::{FlowId, Op, Progress};
 use crate::time::Timestamp;
@@ -156,7 +156,7 @@ fn move_to_control(state: &mut SessionState, session: &Arc<Session>, turn: &mut 
     let mut waiting: Vec<_> = unacknowledged.map(|(_, held)| (true, held)).collect();
     waiting.extend(flow.queue.drain(..).map(|held| (false, held)));
     for (was_in_flight, mut held) in waiting {
-        held.sendable = !(state.durable && held.qos == fulmar_mqtt::QoS::ExactlyOnce);
+        held.clearance = Clearance::of_new(state.durable, held.qos);
         if was_in_flight {
             state.queued_messages += 1;
             state.queued_bytes += held.message.size();

@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 
-use fulmar_mqtt::QoS;
 use fulmar_mqtt::topic::Subscription;
 use rustc_hash::FxHashMap;
 
 use crate::broker::Broker;
-use crate::session::{Flow, FlowPersistence, Held, Session, SessionSubscription};
+use crate::session::{Clearance, Flow, FlowPersistence, Held, Session, SessionSubscription};
 use crate::storage::{FlowId, Restored, SessionKey};
 use crate::time::Timestamp;
 
@@ -58,7 +57,7 @@ pub(crate) fn restore(broker: &Arc<Broker>, restored: Restored, now: Timestamp) 
             identifiers: queued.delivery.identifiers.as_ref().into(),
             qos: queued.delivery.qos,
             retain: queued.delivery.retain,
-            sendable: !(unsent && queued.delivery.qos == QoS::ExactlyOnce),
+            clearance: Clearance::of_new(unsent, queued.delivery.qos),
         };
         state.restore(index, held, queued.progress);
     }

@@ -175,6 +175,8 @@ pub(crate) struct Flow {
 pub(crate) struct FlowExtras {
     /// In-flight identifiers to send again after a reconnection, in order.
     pub(crate) resend: VecDeque<PacketId>,
+    /// In flight but not yet clear to go out, in order.
+    pub(crate) unclear: VecDeque<(PacketId, Position)>,
     /// Retained messages still to be sent for new subscriptions.
     pub(crate) retained: VecDeque<RetainedCursor>,
     /// Set for the draft's persistent flows.
@@ -267,9 +269,25 @@ pub(crate) struct Held {
     pub(crate) identifiers: Identifiers,
     pub(crate) qos: QoS,
     pub(crate) retain: bool,
-    /// QoS 2 of a durable session: false until storage knows its packet identifier, and so until
-    /// it may be sent.
-    pub(crate) sendable: bool,
+    pub(crate) clearance: Clearance,
+}
+
+/// Whether a message may go out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Clearance {
+    /// QoS 2 of a durable session: storage does not know its packet identifier yet.
+    Unstored,
+    /// Storage knows it, but not yet that of an earlier message, which must go out first.
+    Stored,
+    /// It may be sent, and sent again.
+    Clear,
+}
+
+impl Clearance {
+    /// That of a message that has not been sent.
+    pub(crate) fn of_new(durable: bool, qos: QoS) -> Clearance {
+        if durable && qos == QoS::ExactlyOnce { Clearance::Unstored } else { Clearance::Clear }
+    }
 }
 
 /// Subscription identifiers of one delivery; nearly always none or one.

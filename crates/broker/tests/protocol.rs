@@ -435,3 +435,49 @@ fn an_acknowledgement_waits_for_storage_and_keeps_its_order() {
     let acks = [Seen::Ack(Puback, 1, ReasonCode::Success), Seen::Ack(Puback, 2, nobody)];
     assert_eq!(world.seen(publisher), acks);
 }
+
+/// Each worker hears of a commit at a time of its own. The subscriber's sends what was queued while it was
+/// away, the publisher's what comes now.
+#[test]
+fn mqtt_4_6_0_5_qos_2_keeps_its_order_whichever_worker_hears_of_the_commit_first() {
+    for (subscribers, publishers) in [(0, 1), (1, 0)] {
+        let storage = Arc::new(SimStorage::default());
+        let setup = Setup { storage: Arc::clone(&storage) as _, ..Setup::default() };
+        let mut world = World::with(setup);
+        let commit = |world: &mut World| {
+            storage.commit();
+            world.settle();
+        };
+        let come_back = |world: &mut World| {
+            let conn = world.open(subscribers);
+            world.say_hello(conn, &lasting("s"));
+            commit(world);
+            conn
+        };
+        let subscriber = come_back(&mut world);
+        world.subscribe(subscriber, "t", Q2);
+        commit(&mut world);
+        world.cut(subscriber);
+        let publisher = world.connect(publishers, &hello("p")).0;
+        world.publish(publisher, "t", "1", Q2, 1);
+        world.publish(publisher, "t", "2", Q2, 2);
+        commit(&mut world);
+
+        let subscriber = come_back(&mut world);
+        world.publish(publisher, "t", "3", Q2, 3);
+        world.publish(publisher, "t", "4", Q2, 4);
+        assert_eq!(world.texts(subscriber), [""; 0], "sent before its identifier is durable");
+        commit(&mut world);
+        assert_eq!(world.texts(subscriber), ["t 1", "t 2", "t 3", "t 4"]);
+
+        // The same for what is in flight but not yet clear when the client comes back.
+        world.publish(publisher, "t", "5", Q2, 5);
+        world.cut(subscriber);
+        let subscriber = world.open(subscribers);
+        world.say_hello(subscriber, &lasting("s"));
+        world.publish(publisher, "t", "6", Q2, 6);
+        commit(&mut world);
+        commit(&mut world);
+        assert_eq!(world.texts(subscriber), ["t 1", "t 2", "t 3", "t 4", "t 5", "t 6"]);
+    }
+}
