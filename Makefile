@@ -1,7 +1,10 @@
 # What a newcomer types is what CI runs. `make` alone lists the targets.
 
 TARGET := $(or $(CARGO_TARGET_DIR),target)
+# What the interoperability tests are run with.
 VENV := $(TARGET)/interop-venv
+NODE := tests/interop/node
+QUIC_GO := $(TARGET)/interop-quic-go
 # make run: 0 starts the broker without the demonstration publisher.
 DEMO ?= 1
 # make bench: full (every peer, three rounds) or short (one quick round).
@@ -11,7 +14,8 @@ FUZZ_SECONDS ?= 600
 FUZZ ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-rust test-interop kill-test fuzz lint fmt doc bench tools needs
+.PHONY: help run test test-rust test-interop kill-test fuzz lint fmt doc bench tools needs \
+	interop-needs
 
 help: ## List the targets
 	@echo "Fulmar, an MQTT broker that is QUIC-first. README.md is where to begin."
@@ -27,16 +31,26 @@ test: test-rust test-interop ## Run every test, those with clients we did not wr
 test-rust: needs ## Run the tests that need nothing but Rust
 	cargo test --workspace --locked --no-fail-fast
 
-test-interop: needs $(VENV)/ready ## Run the tests with clients we did not write
-	@tests/interop/setup
+test-interop: needs interop-needs $(VENV)/ready $(NODE)/node_modules/ready $(QUIC_GO) ## Run the tests with clients we did not write
 	cargo build --locked --package fulmar
 	cd tests/interop && FULMAR_BIN=$(abspath $(TARGET))/debug/fulmar \
-		$(abspath $(VENV))/bin/python -m unittest -v
+		FULMAR_QUIC_GO=$(abspath $(QUIC_GO)) $(abspath $(VENV))/bin/python -m unittest -v
 
 $(VENV)/ready: tests/interop/requirements.txt
 	python3 -m venv $(VENV)
 	$(VENV)/bin/pip install --quiet --disable-pip-version-check -r $<
 	touch $@
+
+$(NODE)/node_modules/ready: $(NODE)/package-lock.json | interop-needs
+	cd $(NODE) && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error
+	touch $@
+
+$(QUIC_GO): $(wildcard tests/interop/go/*) | interop-needs
+	mkdir -p $(@D)
+	cd tests/interop/go && go test -c -o $(abspath $@) .
+
+interop-needs:
+	@tests/interop/setup
 
 kill-test: needs $(VENV)/ready ## Kill the broker ten times during 100,000 QoS 1 and QoS 2 messages
 	cargo build --release --locked --package fulmar

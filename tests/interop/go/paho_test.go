@@ -1,0 +1,187 @@
+// Eclipse Paho's Go clients over QUIC: MQTT 5 with autopaho, which repairs lost connections by itself, and
+// MQTT 3.1.1 with the older library.
+package interop
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/url"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/eclipse/paho.golang/autopaho"
+	"github.com/eclipse/paho.golang/packets"
+	"github.com/eclipse/paho.golang/paho"
+	mqtt "github.com/eclipse/paho.mqtt.golang"
+)
+
+// peer is an autopaho client over QUIC with a session that outlives its connections.
+type peer struct {
+	*autopaho.ConnectionManager
+	got *inbox
+	// connection is the newest one, to be cut.
+	connection atomic.Pointer[stream]
+	resumed    atomic.Int32
+}
+
+func newPeer(t *testing.T, ctx context.Context, name string) *peer {
+	t.Helper()
+	p := &peer{got: newInbox()}
+	address, tlsConfig := brokerAddress(t), configuration(t)
+	manager, err := autopaho.NewConnection(ctx, autopaho.ClientConfig{
+		ServerUrls:            []*url.URL{{Scheme: "quic", Host: address.String()}},
+		KeepAlive:             30,
+		SessionExpiryInterval: 600,
+		ReconnectBackoff:      autopaho.NewConstantBackoff(10 * time.Millisecond),
+		AttemptConnection: func(ctx context.Context, _ autopaho.ClientConfig, _ *url.URL) (net.Conn, error) {
+			control, err := dial(ctx, address, tlsConfig)
+			if err != nil {
+				return nil, err
+			}
+			p.connection.Store(control)
+			return packets.NewThreadSafeConn(control), nil
+		},
+		OnConnectionUp: func(_ *autopaho.ConnectionManager, connack *paho.Connack) {
+			if connack.SessionPresent {
+				p.resumed.Add(1)
+			}
+		},
+		ClientConfig: paho.ClientConfig{
+			ClientID: name,
+			OnPublishReceived: []func(paho.PublishReceived) (bool, error){
+				func(message paho.PublishReceived) (bool, error) {
+					p.got.put(fmt.Sprintf("%s q%d", message.Packet.Payload, message.Packet.QoS))
+					return true, nil
+				},
+			},
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.ConnectionManager = manager
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		if err := manager.Disconnect(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := manager.AwaitConnection(ctx); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func (p *peer) subscribe(t *testing.T, ctx context.Context, filter string) {
+	t.Helper()
+	options := []paho.SubscribeOptions{{Topic: filter, QoS: 2}}
+	if _, err := p.Subscribe(ctx, &paho.Subscribe{Subscriptions: options}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestPahoMqtt5EveryQos(t *testing.T) {
+	ctx := withPatience(t)
+	sub, pub := newPeer(t, ctx, "go-sub"), newPeer(t, ctx, "go-pub")
+	sub.subscribe(t, ctx, "go/qos")
+	for qos := range byte(3) {
+		message := paho.Publish{Topic: "go/qos", QoS: qos, Payload: fmt.Appendf(nil, "m%d", qos)}
+		if _, err := pub.Publish(ctx, &message); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := pub.Publish(ctx, &paho.Publish{Topic: "go/qos", QoS: 2, Payload: []byte("end")}); err != nil {
+		t.Fatal(err)
+	}
+	got := sub.got.until(t, ctx, "end q2")
+	if !slices.Equal(got, []string{"m0 q0", "m1 q1", "m2 q2"}) {
+		t.Fatalf("got %q", got)
+	}
+}
+
+// Both ends lose their connection again and again while QoS 2 messages are under way.
+func TestPahoMqtt5Reconnects(t *testing.T) {
+	const messages, cuts = 200, 4
+	ctx := withPatience(t)
+	sub, pub := newPeer(t, ctx, "go-cut-sub"), newPeer(t, ctx, "go-cut-pub")
+	sub.subscribe(t, ctx, "go/cut")
+	var expected []string
+	for number := range messages {
+		message := paho.Publish{Topic: "go/cut", QoS: 2, Payload: fmt.Appendf(nil, "%d", number)}
+		if err := pub.PublishViaQueue(ctx, &autopaho.QueuePublish{Publish: &message}); err != nil {
+			t.Fatal(err)
+		}
+		expected = append(expected, fmt.Sprintf("%d q2", number))
+		if number%(messages/cuts) == messages/cuts/2 {
+			for _, end := range []*peer{sub, pub} {
+				cut(t, ctx, end)
+			}
+		}
+	}
+	last := paho.Publish{Topic: "go/cut", QoS: 2, Payload: []byte("end")}
+	if err := pub.PublishViaQueue(ctx, &autopaho.QueuePublish{Publish: &last}); err != nil {
+		t.Fatal(err)
+	}
+	got := slices.Clone(sub.got.until(t, ctx, "end q2"))
+	slices.Sort(got)
+	slices.Sort(expected)
+	if !slices.Equal(got, expected) {
+		t.Fatalf("%d messages sent, got %d: %q", len(expected), len(got), got)
+	}
+}
+
+// cut closes a client's connection and waits until it has its session back, so that the next cut meets the
+// next connection.
+func cut(t *testing.T, ctx context.Context, end *peer) {
+	t.Helper()
+	before := end.resumed.Load()
+	end.connection.Load().quic.CloseWithError(0, "cut by the test")
+	for end.resumed.Load() == before {
+		if ctx.Err() != nil {
+			t.Fatal("no reconnection")
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+func TestPahoMqtt311EveryQos(t *testing.T) {
+	ctx := withPatience(t)
+	address, tlsConfig := brokerAddress(t), configuration(t)
+	got := newInbox()
+	open := func(name string) mqtt.Client {
+		options := mqtt.NewClientOptions().AddBroker("tls://" + address.String())
+		options.SetClientID(name).SetProtocolVersion(4).SetAutoReconnect(false)
+		options.SetCustomOpenConnectionFn(func(*url.URL, mqtt.ClientOptions) (net.Conn, error) {
+			return dial(ctx, address, tlsConfig)
+		})
+		client := mqtt.NewClient(options)
+		await(t, client.Connect())
+		t.Cleanup(func() { client.Disconnect(250) })
+		return client
+	}
+	sub, pub := open("go-old-sub"), open("go-old-pub")
+	await(t, sub.Subscribe("go/old", 2, func(_ mqtt.Client, message mqtt.Message) {
+		got.put(fmt.Sprintf("%s q%d", message.Payload(), message.Qos()))
+	}))
+	for qos := range byte(3) {
+		await(t, pub.Publish("go/old", qos, false, fmt.Sprintf("m%d", qos)))
+	}
+	await(t, pub.Publish("go/old", 2, false, "end"))
+	if all := got.until(t, ctx, "end q2"); !slices.Equal(all, []string{"m0 q0", "m1 q1", "m2 q2"}) {
+		t.Fatalf("got %q", all)
+	}
+}
+
+func await(t *testing.T, token mqtt.Token) {
+	t.Helper()
+	if !token.WaitTimeout(patience) {
+		t.Fatal("no answer")
+	}
+	if token.Error() != nil {
+		t.Fatal(token.Error())
+	}
+}
