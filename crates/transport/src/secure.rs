@@ -29,6 +29,9 @@ pub(crate) struct TlsSession {
     /// Ciphertext of an incomplete record or handshake message.
     raw: Vec<u8>,
     established: bool,
+    /// Good for nothing any more. rustls must not be asked again: it may hold on to messages by
+    /// their place in input that is gone, and panics then.
+    failed: bool,
 }
 
 /// What a piece of ciphertext brought, apart from plaintext.
@@ -49,7 +52,7 @@ impl fmt::Debug for TlsSession {
 impl TlsSession {
     pub(crate) fn new(config: Arc<ServerConfig>) -> Result<TlsSession, Error> {
         let conn = UnbufferedServerConnection::new(config)?;
-        Ok(TlsSession { conn, raw: Vec::new(), established: false })
+        Ok(TlsSession { conn, raw: Vec::new(), established: false, failed: false })
     }
 
     /// Ciphertext to put before what is read next.
@@ -79,41 +82,42 @@ impl TlsSession {
         plain: &mut Vec<u8>,
         out: &mut Vec<u8>,
     ) -> Result<Progress, Error> {
+        if self.failed {
+            return Err(Error::HandshakeNotComplete);
+        }
         let mut used = 0;
         let mut peer_closed = false;
         let result = loop {
-            match step(&mut self.conn, &mut input[used..], plain, out) {
-                Ok((discard, step)) => {
-                    used += discard;
-                    match step {
-                        Step::More => {}
-                        Step::PeerClosed => peer_closed = true,
-                        Step::Dry { established } => {
-                            self.established |= established;
-                            break Ok(());
-                        }
-                    }
+            let (discard, step) = step(&mut self.conn, &mut input[used..], plain, out);
+            used += discard;
+            match step {
+                Ok(Step::More) => {}
+                Ok(Step::PeerClosed) => peer_closed = true,
+                Ok(Step::Dry { established }) => {
+                    self.established |= established;
+                    break Ok(());
                 }
                 Err(error) => break Err(error),
             }
         };
-        match result {
-            Ok(()) => {
-                self.raw.clear();
-                let rest = input.get(used..).unwrap_or_default();
-                if rest.is_empty() {
-                    self.raw = Vec::new();
-                } else {
-                    self.raw.extend_from_slice(rest);
-                }
-                Ok(Progress { established: self.established, peer_closed })
+        if let Err(error) = result {
+            // rustls has queued an alert, and gives it out before it looks at any input.
+            while self.conn.wants_write()
+                && matches!(step(&mut self.conn, &mut [], plain, out), (_, Ok(Step::More)))
+            {
             }
-            Err(error) => {
-                // rustls has queued an alert; it comes out before the error is told again.
-                while let Ok((_, Step::More)) = step(&mut self.conn, &mut [], plain, out) {}
-                Err(error)
-            }
+            self.raw = Vec::new();
+            self.failed = true;
+            return Err(error);
         }
+        self.raw.clear();
+        let rest = input.get(used..).unwrap_or_default();
+        if rest.is_empty() {
+            self.raw = Vec::new();
+        } else {
+            self.raw.extend_from_slice(rest);
+        }
+        Ok(Progress { established: self.established, peer_closed })
     }
 
     /// Appends `plain`, encrypted, to `out`.
@@ -138,6 +142,9 @@ impl TlsSession {
         room: usize,
         write: impl FnOnce(&mut WriteTraffic<'_>, &mut [u8]) -> Result<usize, EncryptError>,
     ) -> Result<(), Error> {
+        if self.failed {
+            return Err(Error::HandshakeNotComplete);
+        }
         loop {
             let UnbufferedStatus { discard, state } = self.conn.process_tls_records(&mut self.raw);
             match state? {
@@ -171,38 +178,41 @@ enum Step {
     },
 }
 
+/// Lets rustls take one step; says how much of the input is done with, also in case of an error.
 fn step(
     conn: &mut UnbufferedServerConnection,
     input: &mut [u8],
     plain: &mut Vec<u8>,
     out: &mut Vec<u8>,
-) -> Result<(usize, Step), Error> {
+) -> (usize, Result<Step, Error>) {
     let UnbufferedStatus { mut discard, state } = conn.process_tls_records(input);
-    let step = match state? {
-        ConnectionState::ReadTraffic(mut traffic) => {
-            while let Some(record) = traffic.next_record() {
-                let record = record?;
-                discard += record.discard;
-                plain.extend_from_slice(record.payload);
+    let step = match state {
+        Ok(ConnectionState::ReadTraffic(mut traffic)) => loop {
+            match traffic.next_record() {
+                Some(Ok(record)) => {
+                    discard += record.discard;
+                    plain.extend_from_slice(record.payload);
+                }
+                Some(Err(error)) => break Err(error),
+                None => break Ok(Step::More),
             }
-            Step::More
+        },
+        Ok(ConnectionState::EncodeTlsData(mut data)) => {
+            encode(|room| data.encode(room), out).map(|()| Step::More)
         }
-        ConnectionState::EncodeTlsData(mut data) => {
-            encode(|room| data.encode(room), out)?;
-            Step::More
-        }
-        ConnectionState::TransmitTlsData(data) => {
+        Ok(ConnectionState::TransmitTlsData(data)) => {
             data.done();
-            Step::More
+            Ok(Step::More)
         }
-        ConnectionState::PeerClosed => Step::PeerClosed,
-        ConnectionState::BlockedHandshake => Step::Dry { established: false },
-        ConnectionState::WriteTraffic(_) | ConnectionState::Closed => {
-            Step::Dry { established: true }
+        Ok(ConnectionState::PeerClosed) => Ok(Step::PeerClosed),
+        Ok(ConnectionState::BlockedHandshake) => Ok(Step::Dry { established: false }),
+        Ok(ConnectionState::WriteTraffic(_) | ConnectionState::Closed) => {
+            Ok(Step::Dry { established: true })
         }
-        _ => return Err(Error::General("early data is not taken over TCP".into())),
+        Ok(_) => Err(Error::General("early data is not taken over TCP".into())),
+        Err(error) => Err(error),
     };
-    Ok((discard, step))
+    (discard, step)
 }
 
 fn encode(
@@ -219,6 +229,77 @@ fn encode(
             }
             Err(EncodeError::InsufficientSize(e)) => out.resize(start + e.required_size, 0),
             Err(e @ EncodeError::AlreadyEncoded) => return Err(Error::General(e.to_string())),
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use rustls::pki_types::PrivateKeyDer;
+
+    fn config() -> Arc<ServerConfig> {
+        let made = rcgen::generate_simple_self_signed(vec!["localhost".into()]).unwrap();
+        let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
+        let config = ServerConfig::builder().with_no_client_auth();
+        Arc::new(config.with_single_cert(vec![made.cert.der().clone()], key).unwrap())
+    }
+
+    /// The first flight of a client that would be let in.
+    fn hello() -> Vec<u8> {
+        let roots = rustls::RootCertStore::empty();
+        let config = rustls::ClientConfig::builder().with_root_certificates(roots);
+        let config = Arc::new(config.with_no_client_auth());
+        let mut client =
+            rustls::ClientConnection::new(config, "localhost".try_into().unwrap()).unwrap();
+        let mut flight = Vec::new();
+        client.write_tls(&mut flight).unwrap();
+        flight
+    }
+
+    /// Records as strangers might send them: mostly of handshake messages, several in one or one in
+    /// several, some damaged.
+    fn records() -> impl Strategy<Value = Vec<u8>> {
+        let message =
+            (0..30u8, prop::collection::vec(any::<u8>(), 0..20)).prop_map(|(kind, body)| {
+                [&[kind, 0, 0, u8::try_from(body.len()).unwrap()], &body[..]].concat()
+            });
+        let content = prop_oneof![
+            3 => prop::collection::vec(message, 1..4).prop_map(|messages| messages.concat()),
+            1 => prop::collection::vec(any::<u8>(), 0..40),
+            1 => Just(hello()[5..].to_vec()),
+        ];
+        let kind = prop_oneof![4 => Just(22u8), 1 => 18..26u8];
+        let record = (kind, content).prop_map(|(kind, content)| {
+            let len = u16::try_from(content.len()).unwrap().to_be_bytes();
+            [&[kind, 3, 3], &len[..], &content].concat()
+        });
+        prop::collection::vec(record, 1..4).prop_map(|records| records.concat())
+    }
+
+    proptest! {
+        #[test]
+        fn no_flight_of_a_stranger_is_more_than_an_error(
+            flight in records(),
+            cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..3),
+        ) {
+            let mut tls = TlsSession::new(config()).unwrap();
+            let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut.index(flight.len())).collect();
+            cuts.push(flight.len());
+            cuts.sort_unstable();
+            let (mut from, mut failed) = (0, false);
+            let (mut plain, mut out) = (Vec::new(), Vec::new());
+            for to in cuts {
+                let mut input = [tls.raw(), &flight[from..to]].concat();
+                let result = tls.receive(&mut input, &mut plain, &mut out);
+                prop_assert!(!failed || result.is_err(), "it is over after an error");
+                failed |= result.is_err();
+                from = to;
+            }
+            tls.close(&mut out);
+            prop_assert!(plain.is_empty());
         }
     }
 }

@@ -189,6 +189,43 @@ fn a_stranger_to_tls_gets_an_alert() {
     assert_eq!(answer.first(), Some(&21), "an alert record: {answer:?}");
 }
 
+/// Two handshake messages in one record: rustls still has the second when it refuses the first.
+#[test]
+fn a_refused_message_that_another_follows_harms_only_its_sender() {
+    let identity = Identity::new();
+    let server = TestServer::start(1, vec![identity.carrier(false)]);
+    // A ClientHello and a Finished, both empty.
+    let mut stranger = server.dial(0);
+    stranger.write_all(b"\x16\x03\x01\x00\x08\x01\x00\x00\x00\x14\x00\x00\x00").unwrap();
+    let mut answer = Vec::new();
+    stranger.read_to_end(&mut answer).unwrap();
+    assert_eq!(answer.first(), Some(&21), "an alert record: {answer:?}");
+    converse(&server, tls(trusting(&identity), server.dial(0)));
+}
+
+#[test]
+fn clients_without_the_certificate_demanded_harm_only_themselves() {
+    let (server, client) = (Identity::new(), Identity::new());
+    let verifier = WebPkiClientVerifier::builder(client.roots()).build().unwrap();
+    let config = ServerConfig::builder()
+        .with_client_cert_verifier(verifier)
+        .with_single_cert(vec![server.certificate.clone()], server.key.clone_key())
+        .unwrap();
+    let running = TestServer::start(1, vec![carrier(Arc::new(config), false)]);
+    for version in [&TLS12, &TLS13] {
+        let versions = ClientConfig::builder_with_protocol_versions(&[version]);
+        let config = versions.with_root_certificates(server.roots()).with_no_client_auth();
+        let mut stream = tls(config, running.dial(0));
+        // In TLS 1.3 the client learns of its refusal when it reads.
+        let mut answer = Vec::new();
+        let refused = stream.write_all(&PINGREQ).and_then(|()| stream.read_to_end(&mut answer));
+        assert!(refused.unwrap_err().to_string().contains("CertificateRequired"));
+    }
+    let known = ClientConfig::builder().with_root_certificates(server.roots());
+    let known = known.with_client_auth_cert(vec![client.certificate], client.key).unwrap();
+    converse(&running, tls(known, running.dial(0)));
+}
+
 #[test]
 fn a_certificate_names_its_client() {
     let (server_id, client_id) = (Identity::new(), Identity::new());
