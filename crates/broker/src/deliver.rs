@@ -282,6 +282,9 @@ impl SessionState {
     fn resend_one(&mut self, turn: &mut Turn, index: usize) -> bool {
         let (version, now) = (self.version, turn.now);
         let flow = &mut self.flows[index];
+        if !flow.can_resend() {
+            return false;
+        }
         let Some(packet_id) = flow.rare.as_mut().and_then(|rare| rare.resend.pop_front()) else {
             return false;
         };

@@ -11,7 +11,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use fulmar_mqtt::session::{Inbound, Outbound};
+use fulmar_mqtt::session::{Inbound, Outbound, Replay};
 use fulmar_mqtt::{PacketId, QoS, Version};
 use parking_lot::{Mutex, MutexGuard};
 use rustc_hash::FxHashMap;
@@ -222,6 +222,17 @@ impl Flow {
         self.has_waiting() || self.rare.as_ref().is_some_and(|rare| !rare.retained.is_empty())
     }
 
+    /// Whether there is something to send again and the client has room for it: it may take fewer
+    /// messages at once than on the connection that broke ([MQTT-3.3.4-9]).
+    pub(crate) fn can_resend(&self) -> bool {
+        let Some(resend) = self.rare.as_ref().map(|rare| &rare.resend) else { return false };
+        let publishes =
+            |id: &PacketId| matches!(self.outbound.replay_of(*id), Some(Replay::Publish { .. }));
+        resend
+            .front()
+            .is_some_and(|next| !publishes(next) || self.outbound.has_room_beside(resend.len()))
+    }
+
     /// Whether refilling [`Flow::outbox`] would put something into it now.
     pub(crate) fn can_refill(&self) -> bool {
         let room = !self.outbound.is_full();
@@ -230,7 +241,7 @@ impl Flow {
             let next = rare.retained.front();
             next.is_some_and(|cursor| room || cursor.qos == QoS::AtMostOnce)
         };
-        rare.is_some_and(|rare| !rare.resend.is_empty())
+        self.can_resend()
             || (room && !self.queue.is_empty())
             || (self.queue.is_empty() && rare.is_some_and(|rare| owed(rare)))
     }

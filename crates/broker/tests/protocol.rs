@@ -96,6 +96,32 @@ fn a_lasting_session_keeps_messages_and_resends_with_dup() {
 }
 
 #[test]
+fn mqtt_3_3_4_9_what_is_sent_again_keeps_to_the_new_receive_maximum() {
+    let mut world = World::new();
+    let publisher = world.connect(0, &hello("p")).0;
+    let first = world.connect(0, &lasting("s")).0;
+    world.subscribe(first, "t", Q1);
+    for id in 1..=5 {
+        world.publish(publisher, "t", &id.to_string(), Q1, id);
+    }
+    world.cut(first);
+    let second = world.open(1);
+    world.say_hello(second, &Hello { receive_maximum: Some(2), ..lasting("s") });
+    let mut texts = Vec::new();
+    loop {
+        let got = world.got(second);
+        assert!(got.len() <= 2, "{got:?}");
+        let Some(last) = got.last() else { break };
+        texts.extend(got.iter().map(Got::text));
+        world.ack(second, Puback, last.id);
+        if got.len() == 2 {
+            world.ack(second, Puback, got[0].id);
+        }
+    }
+    assert_eq!(texts, ["t 1", "t 2", "t 3", "t 4", "t 5"]);
+}
+
+#[test]
 fn a_session_ends_with_its_expiry() {
     let mut world = World::new();
     let first = world.connect(0, &lasting("s")).0;

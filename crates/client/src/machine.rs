@@ -369,9 +369,14 @@ impl<P, R> Machine<P, R> {
 
     fn pump_replay(&mut self) {
         while self.out.len() < MAX_OUT_BYTES
-            && let Some(id) = self.replay.pop_front()
+            && let Some(id) = self.replay.front().copied()
         {
             match self.outbound.replay_of(id) {
+                Some(Replay::Publish { .. })
+                    if !self.outbound.has_room_beside(self.replay.len()) =>
+                {
+                    return;
+                }
                 Some(Replay::Publish { packet_id, message, .. }) => {
                     let version = self.options.version;
                     put_publish(&mut self.out, version, &message.message, Some(packet_id), true);
@@ -381,6 +386,7 @@ impl<P, R> Machine<P, R> {
                 }
                 None => {}
             }
+            self.replay.pop_front();
         }
     }
 

@@ -255,15 +255,18 @@ impl<P, R> Machine<P, R> {
             let text = "an answer to a request that was not made";
             return Err(broken(ReasonCode::ProtocolError, text));
         };
-        let (_, request) = self.asked.remove(at);
-        self.outbound.unreserve(id);
         let codes: Option<Vec<_>> = codes.iter().map(|code| ReasonCode::from_u8(*code)).collect();
         let codes = codes.ok_or_else(|| broken(ReasonCode::MalformedPacket, "reason code"))?;
+        // An answer that is wrong ends the connection, and the request is made again on the next.
+        if let Ask::Subscribe(filters) = &self.asked[at].1.ask
+            && codes.len() != filters.len()
+        {
+            return Err(broken(ReasonCode::ProtocolError, "SUBACK of another length"));
+        }
+        let (_, request) = self.asked.remove(at);
+        self.outbound.unreserve(id);
         let codes = match request.ask {
             Ask::Subscribe(filters) => {
-                if codes.len() != filters.len() {
-                    return Err(broken(ReasonCode::ProtocolError, "SUBACK of another length"));
-                }
                 for ((filter, options), code) in filters.into_iter().zip(&codes) {
                     self.subscriptions.retain(|(known, _)| *known != filter);
                     if !code.is_error() {

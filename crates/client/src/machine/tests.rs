@@ -182,6 +182,44 @@ fn every_quality_of_service_is_delivered_in_order() {
 }
 
 #[test]
+fn mqtt_3_3_4_7_what_is_sent_again_keeps_to_the_new_receive_maximum() {
+    let mut pair = Pair::new();
+    pair.up();
+    (0..5).for_each(|token| pair.publish(QoS::AtLeastOnce, token));
+    pair.round(true);
+    pair.session.disconnected();
+    pair.server.got.clear();
+    pair.limits.push(Property::ReceiveMaximum(2));
+    pair.session.connect(pair.now, false);
+    pair.round(false);
+    pair.round(true);
+    assert_eq!(pair.payloads(), [0, 1]);
+    pair.session.disconnected();
+    pair.up();
+    assert_eq!(pair.payloads(), [0, 1, 0, 1, 2, 3, 4]);
+    assert!(pair.session.is_idle());
+}
+
+#[test]
+fn a_wrong_answer_ends_the_connection_and_not_the_request() {
+    let mut pair = Pair::new();
+    pair.up();
+    pair.session.subscribe(vec![("a".to_owned(), SubscribeOptions::default())], 7);
+    let out = pair.flush();
+    let frame = peek_frame(&out, 1 << 20).unwrap().unwrap();
+    let Ok(Packet::Subscribe(asked)) = decode(&frame, Version::V5) else { panic!("{frame:?}") };
+    let packet_id = asked.packet_id;
+    let mut answer = Vec::new();
+    Suback { packet_id, properties: Properties::NONE, codes: &[0, 0] }
+        .encode(Version::V5, &mut answer);
+    assert!(matches!(pair.give(&answer), Err(Error::Protocol(_))));
+    pair.session.disconnected();
+    pair.up();
+    assert_eq!(pair.server.subscribed, ["a"]);
+    assert!(pair.session.is_idle());
+}
+
+#[test]
 fn mqtt_4_4_0_1_a_resumed_session_sends_again_with_dup() {
     let mut pair = Pair::new();
     pair.up();

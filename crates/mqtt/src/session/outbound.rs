@@ -95,6 +95,14 @@ impl<M> Outbound<M> {
         self.entries.len() >= usize::from(self.window)
     }
 
+    /// Whether one more may be sent to the receiver if `unsent` of the messages in flight, left over
+    /// from an earlier connection, have not been sent on this one: it may take fewer at once than it
+    /// took before, and the limit holds for what is sent again too ([MQTT-3.3.4-7], [MQTT-3.3.4-9]).
+    #[must_use]
+    pub fn has_room_beside(&self, unsent: usize) -> bool {
+        self.entries.len().saturating_sub(unsent) < usize::from(self.window)
+    }
+
     /// Messages in flight.
     #[must_use]
     pub fn in_flight(&self) -> usize {
