@@ -20,12 +20,18 @@ def binary() -> str:
 
 
 class Broker:
-    """A broker with a data folder of its own; `kill` and `start` again keep ports and data."""
+    """A broker with a data folder of its own; `kill` and `start` again keep ports and data.
+
+    `prefix` is a command that runs it, somewhere else perhaps, as the same process; `addresses` are those
+    of listeners that are not on loopback.
+    """
 
     KINDS = ("mqtt", "mqtts", "ws", "wss", "quic", "http")
 
-    def __init__(self, settings=""):
+    def __init__(self, settings="", prefix=(), addresses=None):
         self.settings = settings
+        self.prefix = prefix
+        self.addresses = {**dict.fromkeys(self.KINDS, "127.0.0.1"), **(addresses or {})}
         self.folder = tempfile.TemporaryDirectory()
         self.data = pathlib.Path(self.folder.name)
         self.ports = {kind: 0 for kind in self.KINDS}
@@ -38,10 +44,10 @@ class Broker:
 
     def start(self):
         config = self.data / "fulmar.toml"
-        lines = [f'{kind} = ["127.0.0.1:{port}"]' for kind, port in self.ports.items()]
+        lines = [f'{kind} = ["{self.addresses[kind]}:{port}"]' for kind, port in self.ports.items()]
         config.write_text("[listeners]\n" + "\n".join(lines) + "\n" + self.settings)
         log = open(self.data / "log", "ab")
-        command = [binary(), "serve", "--config", str(config), "--data", str(self.data)]
+        command = [*self.prefix, binary(), "serve", "--config", str(config), "--data", str(self.data)]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
         log.close()
         line = self.process.stdout.readline()

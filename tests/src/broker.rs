@@ -1,7 +1,8 @@
 //! A broker process of one test.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ExitStatus, Stdio};
 
@@ -149,6 +150,18 @@ impl TestBroker {
         line.unwrap_or_else(|| panic!("no {text:?} in the log:\n{}", self.log()))
     }
 
+    /// A figure of its `/metrics`, by its name without `fulmar_` and with its labels.
+    ///
+    /// # Panics
+    /// There is no such figure.
+    #[must_use]
+    pub fn metric(&self, name: &str) -> f64 {
+        let (_, page) = http_get(self.address("http"), "/metrics");
+        let mut lines = page.lines().filter_map(|line| line.strip_prefix("fulmar_"));
+        let value = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        value.unwrap_or_else(|| panic!("no {name} in\n{page}")).parse().unwrap()
+    }
+
     /// What it has written to standard output so far.
     #[must_use]
     pub fn output(&self) -> String {
@@ -244,6 +257,21 @@ impl Drop for Process {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Status and body of a GET over plain HTTP/1.1.
+///
+/// # Panics
+/// There is no answer.
+#[must_use]
+pub fn http_get(address: SocketAddr, path: &str) -> (u16, String) {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n").unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    let (head, body) = text.split_once("\r\n\r\n").unwrap();
+    (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
 }
 
 fn parse_ready(line: &str) -> Vec<(String, SocketAddr)> {

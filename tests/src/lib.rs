@@ -12,7 +12,7 @@ mod log;
 use std::time::{Duration, Instant};
 
 pub use binary::{fulmar, run};
-pub use broker::{Builder, TestBroker};
+pub use broker::{Builder, TestBroker, http_get};
 
 /// Longest time to wait for anything that must happen; far above what a busy machine needs.
 pub const PATIENCE: Duration = Duration::from_secs(30);

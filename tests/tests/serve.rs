@@ -8,7 +8,7 @@ use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::Output;
 
-use fulmar_tests::{PATIENCE, TestBroker, eventually, fulmar, run};
+use fulmar_tests::{PATIENCE, TestBroker, eventually, fulmar, http_get, run};
 
 /// Runs `fulmar serve` with a configuration that must not work, until it has given up.
 fn refused(config: &str) -> (i32, String) {
@@ -59,17 +59,6 @@ fn passwd(file: &Path, user: &str, password: &str) {
     command.args(["passwd", user, "--file"]).arg(file).stdin(File::open(&secret).unwrap());
     let output = run(&mut command);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-}
-
-/// Status and body of a GET over plain HTTP/1.1.
-fn get(address: SocketAddr, path: &str) -> (u16, String) {
-    let mut stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n").unwrap();
-    let mut text = String::new();
-    stream.read_to_string(&mut text).unwrap();
-    let (head, body) = text.split_once("\r\n\r\n").unwrap();
-    (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
 }
 
 #[test]
@@ -124,16 +113,16 @@ fn killed_it_starts_again_on_the_same_ports_and_data() {
 fn health_and_metrics_answer() {
     let broker = TestBroker::start();
     let http = broker.address("http");
-    assert_eq!(get(http, "/health/live").0, 200);
-    assert_eq!(get(http, "/health/ready").0, 200);
-    assert_eq!(get(http, "/nothing").0, 404);
-    let (status, metrics) = get(http, "/metrics");
+    assert_eq!(http_get(http, "/health/live").0, 200);
+    assert_eq!(http_get(http, "/health/ready").0, 200);
+    assert_eq!(http_get(http, "/nothing").0, 404);
+    let (status, metrics) = http_get(http, "/metrics");
     assert_eq!(status, 200);
     let _client = TcpStream::connect(broker.address("mqtt")).unwrap();
     assert!(metrics.contains("# TYPE fulmar_connections gauge"), "{metrics}");
     assert!(metrics.contains("\nfulmar_tls_tickets 0\n"), "{metrics}");
     eventually("the connection to be counted", || {
-        get(http, "/metrics").1.contains("fulmar_connections{transport=\"tcp\"} 1")
+        http_get(http, "/metrics").1.contains("fulmar_connections{transport=\"tcp\"} 1")
     });
 }
 

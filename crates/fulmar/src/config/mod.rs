@@ -51,6 +51,28 @@ impl Config {
         check::check(&config)?;
         Ok(config)
     }
+
+    /// The keys, as `section.key`, that differ from `old` and that a running broker does not take.
+    pub(crate) fn changed_for_a_restart(&self, old: &Config) -> Vec<String> {
+        let [old, new] = [old, self].map(|config| serde_json::to_value(config).unwrap_or_default());
+        let mut changed = Vec::new();
+        for (section, keys) in new.as_object().into_iter().flatten() {
+            for (key, value) in keys.as_object().into_iter().flatten() {
+                let name = format!("{section}.{key}");
+                if old[section][key] != *value && !reloaded(&name) {
+                    changed.push(name);
+                }
+            }
+        }
+        changed.sort_unstable();
+        changed
+    }
+}
+
+/// Whether SIGHUP is enough for a change of this key.
+fn reloaded(key: &str) -> bool {
+    let at_start = ["auth.allow_anonymous", "tls.client_auth"].contains(&key);
+    !at_start && ["acl.", "auth.", "tls."].iter().any(|section| key.starts_with(section))
 }
 
 #[cfg(test)]
@@ -93,6 +115,15 @@ mod tests {
             keys.filter(|key| key != "acl.rules").collect()
         };
         assert_eq!(keys(&example), keys(&default));
+    }
+
+    #[test]
+    fn changes_that_take_a_restart_are_named() {
+        let new = "[limits]\nmax_sessions = 5\n[auth]\nallow_anonymous = \"never\"\npassword_file = \"x\"\n\
+                   [acl]\ndefault_allow = false\n";
+        let changed = load(new, &[]).unwrap().changed_for_a_restart(&Config::default());
+        assert_eq!(changed, ["auth.allow_anonymous", "limits.max_sessions"]);
+        assert!(Config::default().changed_for_a_restart(&Config::default()).is_empty());
     }
 
     #[test]

@@ -26,8 +26,7 @@ pub(super) struct Certificates {
 impl Certificates {
     /// Reads the configured files, or makes what is missing in `data`.
     pub(super) fn open(config: &Config, data: &Path) -> anyhow::Result<Certificates> {
-        let (chain, key) = identity_files(config, data)?;
-        let identity = Identity::new(files::read_chain(&chain)?, files::read_key(&key)?)?;
+        let identity = read_identity(config, data)?;
         let tickets = match config.storage.enabled {
             true => Tickets::open(&data.join("tickets.db"))?,
             false => Tickets::in_memory()?,
@@ -46,16 +45,23 @@ impl Certificates {
     }
 
     /// Reads certificate, key and client authorities again, for connections from now on; a
-    /// development certificate that ends soon is made anew.
+    /// development certificate that ends soon or lacks a name is made anew. All or nothing.
     pub(super) fn reload(&self, config: &Config) -> anyhow::Result<()> {
         if config.tls.client_auth.policy() != self.tls.client_auth {
-            bail!("[tls] client_auth has changed: that takes a restart");
+            bail!("[tls] client_auth has changed, which takes a restart");
         }
-        let (chain, key) = identity_files(config, &self.data)?;
-        let roots = client_roots(config)?;
-        self.identity.replace(files::read_chain(&chain)?, files::read_key(&key)?)?;
-        Ok(self.tls.replace_client_roots(roots)?)
+        let identity = read_identity(config, &self.data)?;
+        self.tls.replace_client_roots(client_roots(config)?)?;
+        self.identity.replace(&identity);
+        Ok(())
     }
+}
+
+fn read_identity(config: &Config, data: &Path) -> anyhow::Result<Arc<Identity>> {
+    let (chain, key) = identity_files(config, data)?;
+    let identity = Identity::new(files::read_chain(&chain)?, files::read_key(&key)?);
+    let of = || format!("[tls] cert {} and key {}", chain.display(), key.display());
+    identity.with_context(of)
 }
 
 /// Paths of chain and key.

@@ -9,6 +9,7 @@ mod certificates;
 mod http;
 mod listeners;
 mod notify;
+mod reload;
 mod secrets;
 
 use std::io::Write as _;
@@ -26,6 +27,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use self::certificates::Certificates;
+use self::reload::Reloader;
 use crate::config::{Config, set};
 use crate::logging::{self, LogArgs};
 
@@ -44,8 +46,8 @@ Examples:
 /// machine find by themselves.
 ///
 /// One line `ready mqtt=ADDRESS …` on standard output says that every listener is bound; the log
-/// goes to standard error. SIGTERM and SIGINT drain and exit 0; SIGHUP reads certificates,
-/// passwords and access rules again.
+/// goes to standard error. SIGTERM and SIGINT drain and exit 0; SIGHUP reads certificates, client
+/// authorities, passwords and access rules again.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -94,7 +96,11 @@ pub(crate) fn run(args: &Args, log: &LogArgs) -> anyhow::Result<()> {
     tracing::info!(version = env!("CARGO_PKG_VERSION"), data = %data.display(), workers, "{line}");
     announce(&line)?;
     notify::ready();
-    wait(signals, args, &broker, &certificates);
+    let file = args.config.as_deref();
+    wait(
+        signals,
+        &Reloader { file, started: &config, broker: &broker, certificates: &certificates },
+    );
     let drain = Duration::from_secs(u64::from(config.server.drain_timeout_s));
     tracing::info!(limit_s = drain.as_secs(), "draining");
     notify::stopping();
@@ -155,23 +161,11 @@ fn announce(line: &str) -> anyhow::Result<()> {
 }
 
 /// Returns when the program is to stop.
-fn wait(mut signals: Signals, args: &Args, broker: &Broker, certificates: &Certificates) {
+fn wait(mut signals: Signals, reloader: &Reloader<'_>) {
     for signal in signals.forever() {
         if signal != SIGHUP {
             return;
         }
-        match reload(args, broker, certificates) {
-            Ok(()) => tracing::info!("certificates, passwords and access rules read again"),
-            Err(error) => tracing::error!("nothing changed: {error:#}"),
-        }
+        reloader.run();
     }
-}
-
-/// All or nothing: the new rules hold only if the new certificate can be used too.
-fn reload(args: &Args, broker: &Broker, certificates: &Certificates) -> anyhow::Result<()> {
-    let config = Config::load(args.config.as_deref())?;
-    let gate = config.gate()?;
-    certificates.reload(&config)?;
-    broker.set_gate(gate);
-    Ok(())
 }

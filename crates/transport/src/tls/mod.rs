@@ -78,17 +78,10 @@ impl Identity {
         Ok(Arc::new(Identity { current }))
     }
 
-    /// Replaces it.
-    ///
-    /// # Errors
-    /// As [`Identity::new`]; the old one stays then.
-    pub fn replace(
-        &self,
-        chain: Vec<CertificateDer<'static>>,
-        key: PrivateKeyDer<'static>,
-    ) -> Result<(), TlsError> {
-        *self.current.write() = certified(chain, key)?;
-        Ok(())
+    /// Shows `new`'s certificate from now on, also on listeners that run.
+    pub fn replace(&self, new: &Identity) {
+        let new = Arc::clone(&new.current.read());
+        *self.current.write() = new;
     }
 }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use fulmar_broker::auth::Gate;
 use fulmar_broker::storage::{NoStorage, Restored};
 use fulmar_broker::{Broker, BrokerConfig, Limits, ListenerPolicy};
-use fulmar_certs::authority::Authority;
+use fulmar_certs::authority::{Authority, Purpose};
 use fulmar_certs::files;
 use fulmar_mqtt::ack::AckKind;
 use fulmar_mqtt::codec::{decode, packet_len, peek_frame};
@@ -27,7 +27,10 @@ use quinn::crypto::rustls::QuicClientConfig;
 use quinn::{
     ClientConfig, Connection, ConnectionError, Endpoint, RecvStream, SendStream, TransportConfig,
 };
-use rustls_pki_types::CertificateDer;
+use rustls::ConfigBuilder;
+use rustls::client::WantsClientCert;
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::net::UdpSocket;
 use tokio::time::timeout;
 
@@ -41,6 +44,8 @@ pub struct Setup {
     pub limits: TransportLimits,
     pub broker: BrokerConfig,
     pub tickets: Arc<Tickets>,
+    /// Clients' certificates are verified against the authority that signs the server's.
+    pub client_auth: ClientAuth,
 }
 
 impl Setup {
@@ -56,6 +61,7 @@ impl Setup {
                 sys_interval_s: 0,
             },
             tickets: Tickets::in_memory().unwrap(),
+            client_auth: ClientAuth::Off,
         }
     }
 
@@ -71,8 +77,10 @@ impl Setup {
         let chain = files::read_chain(&chain).unwrap();
         let root = chain[1].clone();
         let identity = Identity::new(chain, files::read_key(&key).unwrap()).unwrap();
-        let (auth, nobody) = (ClientAuth::Off, RootCertStore::empty());
-        let tls = ServerTls::with_tickets(&identity, auth, nobody, &self.tickets).unwrap();
+        let mut clients = RootCertStore::empty();
+        clients.add(root.clone()).unwrap();
+        let tls = ServerTls::with_tickets(&identity, self.client_auth, clients, &self.tickets);
+        let tls = tls.unwrap();
         let clock = Clock::start();
         let workers = self.broker.workers;
         let broker =
@@ -119,14 +127,30 @@ impl Site {
 
     /// A client's TLS and QUIC settings; tickets are remembered in them.
     pub fn client_config(&self) -> ClientConfig {
+        self.finish(self.tls_builder().with_no_client_auth())
+    }
+
+    /// The same for a client with a certificate for `user` from the authority in `dir`.
+    pub fn certified_config(&self, dir: &tempfile::TempDir, user: &str) -> ClientConfig {
+        let authority = Authority::open(dir.path()).unwrap();
+        let issued = authority.issue(user, &[], Purpose::Client, 1).unwrap();
+        let chain = CertificateDer::pem_slice_iter(issued.chain_pem.as_bytes());
+        let chain = chain.collect::<Result<_, _>>().unwrap();
+        let key = PrivateKeyDer::from_pem_slice(issued.key_pem.as_bytes()).unwrap();
+        self.finish(self.tls_builder().with_client_auth_cert(chain, key).unwrap())
+    }
+
+    fn tls_builder(&self) -> ConfigBuilder<rustls::ClientConfig, WantsClientCert> {
         let mut roots = rustls::RootCertStore::empty();
         roots.add(self.root.clone()).unwrap();
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let mut tls = rustls::ClientConfig::builder_with_provider(provider)
+        let builder = rustls::ClientConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&rustls::version::TLS13])
-            .unwrap()
-            .with_root_certificates(roots)
-            .with_no_client_auth();
+            .unwrap();
+        builder.with_root_certificates(roots)
+    }
+
+    fn finish(&self, mut tls: rustls::ClientConfig) -> ClientConfig {
         tls.alpn_protocols = vec![b"mqtt".to_vec()];
         tls.enable_early_data = true;
         ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls).unwrap()))

@@ -1,0 +1,51 @@
+//! SIGHUP: reads certificate, client authorities, passwords, token keys and access rules again.
+//!
+//! All or nothing: where anything is wrong, everything stays as it was and the log says what to
+//! mend. Connected clients stay; what they may do follows the new rules. Other keys take a restart,
+//! and are named when they have changed.
+
+use std::path::Path;
+
+use fulmar_broker::Broker;
+
+use super::certificates::Certificates;
+use crate::config::Config;
+
+/// What a running broker is reloaded from, and where to.
+pub(super) struct Reloader<'a> {
+    /// The configuration file.
+    pub(super) file: Option<&'a Path>,
+    /// The configuration the broker was started with.
+    pub(super) started: &'a Config,
+    pub(super) broker: &'a Broker,
+    pub(super) certificates: &'a Certificates,
+}
+
+impl Reloader<'_> {
+    /// Reloads, and tells the log how it went.
+    pub(super) fn run(&self) {
+        match self.reload() {
+            Ok(config) => {
+                tracing::info!(
+                    "certificates, client authorities, passwords and access rules read again"
+                );
+                let waiting = config.changed_for_a_restart(self.started);
+                if !waiting.is_empty() {
+                    tracing::warn!("changed, but not before a restart: {}", waiting.join(", "));
+                }
+            }
+            Err(error) => tracing::error!(
+                "nothing changed and the broker goes on as before; mend this, then send SIGHUP \
+                 again: {error:#}"
+            ),
+        }
+    }
+
+    fn reload(&self) -> anyhow::Result<Config> {
+        let config = Config::load(self.file)?;
+        let gate = config.gate()?;
+        self.certificates.reload(&config)?;
+        self.broker.set_gate(gate);
+        Ok(config)
+    }
+}

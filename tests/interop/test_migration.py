@@ -1,0 +1,192 @@
+"""QUIC connections over changing networks, in namespaces of the tests' own: a translator that gives a client
+another port and address, a host that gets another address, a host that vanishes.
+
+In the first two, messages flow all the time at QoS 1 and 2 and towards a subscriber; each arrives, in order
+and once, and nobody connects again."""
+
+import pathlib
+import subprocess
+import sys
+import threading
+import time
+import unittest
+
+from broker import Broker, binary, eventually
+from namespaces import BROKER, CLIENT, ROUTER_INSIDE, ROUTER_OUTSIDE, Site
+
+MESSAGES_A_PHASE = 200
+UNDER_WAY = 40
+# Seconds without a packet after which the broker forgets a client, in the test where clients vanish.
+IDLE_TIMEOUT_S = 4
+VANISHING = 100
+NAT = str(pathlib.Path(__file__).parent / "nat.py")
+
+
+def on_lines(process: subprocess.Popen, take):
+    """Hands over what a process prints, line by line, on a thread of its own."""
+
+    def follow():
+        for line in process.stdout:
+            take(line.rstrip("\n"))
+
+    threading.Thread(target=follow, daemon=True).start()
+
+
+class OwnNetwork(unittest.TestCase):
+    def setUp(self):
+        self.site = Site()
+        self.addCleanup(self.site.close)
+
+    def start_broker(self, settings=""):
+        # More workers than one, or a packet from a new address could not come to the wrong one.
+        settings = (
+            f'[server]\nworkers = 4\n[auth]\nallow_anonymous = "always"\n'
+            f'[tls]\nnames = ["{BROKER}", "{ROUTER_INSIDE}"]\n{settings}'
+        )
+        self.broker = Broker(settings, prefix=self.site.inside("broker"), addresses={"quic": BROKER})
+        self.addCleanup(self.broker.close)
+
+    def run_on(self, host: str, *command: str) -> subprocess.Popen:
+        """A program that ends with the test at the latest."""
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "bufsize": 1}
+        process = subprocess.Popen(self.site.inside(host, *command), **pipes)
+
+        def end():
+            process.kill()
+            process.wait()
+            process.stdin.close()
+            process.stdout.close()
+
+        self.addCleanup(end)
+        return process
+
+    def metric(self, name: str) -> int:
+        url = f"http://127.0.0.1:{self.broker.ports['http']}/metrics"
+        page = self.site.ask("broker", "python3", "-c", f"import urllib.request as u; print(u.urlopen('{url}').read().decode())")
+        line = next(line for line in page.splitlines() if line.startswith(f"fulmar_{name} "))
+        return int(line.split()[-1])
+
+    def connections(self) -> int:
+        return self.metric('connections{transport="quic"}')
+
+    def log(self) -> str:
+        return (self.broker.data / "log").read_text()
+
+
+class Migration(OwnNetwork):
+    def start_clients(self, server: str, port: int):
+        url = f"quic://{server}:{port}"
+        # Who only listens learns of a change when it speaks next: after this many seconds of silence.
+        common = ["--cafile", self.broker.ca, "-k", "4", "-q"]
+        self.got = {"1": [], "2": []}
+
+        def take(line):
+            topic, payload = line.split(" ", 1)
+            self.got[topic.removeprefix("move/")].append(payload)
+
+        sub = self.run_on("client", binary(), "sub", url, *common, "2", "-t", "move/+", "-v")
+        on_lines(sub, take)
+        eventually("the subscription", lambda: self.metric("subscriptions") == 1)
+        self.publishers = [
+            self.run_on("client", binary(), "pub", url, *common, qos, "-t", f"move/{qos}", "-l") for qos in self.got
+        ]
+        self.sent = []
+
+    def publish_phase(self):
+        """Publishes at both levels, never far ahead of what has arrived, and leaves messages under way."""
+        for _ in range(MESSAGES_A_PHASE):
+            text = f"message {len(self.sent)}"
+            self.sent.append(text)
+            for publisher in self.publishers:
+                publisher.stdin.write(text + "\n")
+            enough = len(self.sent) - UNDER_WAY
+            eventually("messages", lambda: all(len(got) >= enough for got in self.got.values()))
+
+    def finish(self, changes: int, addresses: list[str]):
+        for publisher in self.publishers:
+            publisher.stdin.close()
+        for publisher in self.publishers:
+            # Ends well when all it published is acknowledged.
+            self.assertEqual(publisher.wait(60), 0)
+        eventually("all messages", lambda: all(len(got) >= len(self.sent) for got in self.got.values()))
+        for qos, got in self.got.items():
+            self.assertEqual(got, self.sent, f"QoS {qos}")
+        clients = len(self.publishers) + 1
+        self.assertEqual(self.metric('connections_opened_total{transport="quic"}'), clients, "somebody connected again")
+        self.assertGreaterEqual(self.metric("quic_migrations_total"), clients * changes)
+        for address in addresses:
+            self.assertRegex(self.log(), rf"changed its address.* to=\S*{address}:")
+
+    def test_a_translator_changes_port_and_address_mid_flow(self):
+        self.start_broker()
+        words = [f"{ROUTER_INSIDE}:14567", f"{BROKER}:{self.broker.ports['quic']}", ROUTER_OUTSIDE[0]]
+        nat = self.run_on("router", sys.executable, NAT, *words)
+        self.assertEqual(nat.stdout.readline(), "ready\n")
+        self.start_clients(ROUTER_INSIDE, 14567)
+        for outside in (ROUTER_OUTSIDE[1], ROUTER_OUTSIDE[0]):
+            self.publish_phase()
+            nat.stdin.write(outside + "\n")
+            self.assertEqual(nat.stdout.readline(), "moved\n")
+        self.publish_phase()
+        self.finish(2, ROUTER_OUTSIDE)
+
+    def test_the_clients_host_gets_another_address_mid_flow(self):
+        self.start_broker()
+        self.start_clients(BROKER, self.broker.ports["quic"])
+        self.publish_phase()
+        before = CLIENT
+        for after, gateway in (("10.66.3.2", "10.66.3.1"), ("10.66.4.2", "10.66.4.1")):
+            self.site.address("router", "client", gateway)
+            self.site.address("client", "wire", after)
+            self.site.address("client", "wire", before, "delete")
+            self.site.route("client", gateway)
+            before = after
+            self.publish_phase()
+        self.finish(2, ["10.66.3.2", "10.66.4.2"])
+
+
+class Vanishing(OwnNetwork):
+    def test_vanished_clients_leave_nothing_behind(self):
+        self.start_broker(f"[quic]\nidle_timeout_s = {IDLE_TIMEOUT_S}\nretry = \"never\"\n")
+        url = f"quic://{BROKER}:{self.broker.ports['quic']}"
+        # One that stays, on the broker's own host, so that it is not counted on the wire.
+        self.run_on("broker", binary(), "sub", url, "--cafile", self.broker.ca, "-k", "2", "-t", "stays")
+        eventually("one client", lambda: self.metric("subscriptions") == 1)
+        resident = [self.vanish(url) for _ in range(3)]
+        # A hundred connections take more than a tenth of what a broker takes that has just started.
+        self.assertLess(resident[-1], resident[0] * 1.1, f"memory grows with vanished clients: KiB {resident}")
+
+    def vanish(self, url: str) -> int:
+        """Clients come and their link dies without a word. Gives the broker's memory after they are forgotten."""
+        many = ["-n", str(VANISHING), "--seconds", "600", "--cafile", self.broker.ca]
+        clients = self.run_on("client", binary(), "bench", "conns", url, *many)
+        eventually("clients", lambda: self.metric("sessions") == VANISHING + 1)
+        sent = self.quiet()
+        self.site.down("router", "client")
+        since = time.monotonic()
+        eventually("the clients to be forgotten", lambda: self.connections() == 1)
+        # The last packet came before the link went down.
+        self.assertLess(time.monotonic() - since, IDLE_TIMEOUT_S + 10)
+        self.assertEqual(self.site.packets_sent("broker"), sent, "the broker sent packets to keep connections alive")
+        self.assertEqual((self.metric("sessions"), self.metric("subscriptions")), (1, 1))
+        clients.kill()
+        clients.wait()
+        self.site.up("router", "client")
+        # Taking the link down took its routes along.
+        self.site.route("client", ROUTER_INSIDE)
+        status = pathlib.Path(f"/proc/{self.broker.process.pid}/status").read_text()
+        return int(status.split("VmRSS:")[1].split()[0])
+
+    def quiet(self) -> int:
+        """Waits until the last acknowledgement has been sent."""
+        sent = self.site.packets_sent("broker")
+        while True:
+            time.sleep(0.3)
+            now = self.site.packets_sent("broker")
+            if now == sent:
+                return sent
+            sent = now
+
+
+if __name__ == "__main__":
+    unittest.main()
