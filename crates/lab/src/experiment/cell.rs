@@ -1,0 +1,94 @@
+//! From the matrix to cells, and what placeholders mean in one of them.
+
+use super::value::{Levels, Ordered};
+use super::{Experiment, Template};
+use std::collections::BTreeMap;
+
+use toml::Spanned;
+
+/// One combination of the conditions' values, in the order of the file.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Cell(pub Vec<(String, String)>);
+
+impl Cell {
+    /// Value of a condition.
+    #[must_use]
+    pub fn get(&self, condition: &str) -> Option<&str> {
+        self.0.iter().find(|(name, _)| name == condition).map(|(_, value)| value.as_str())
+    }
+
+    /// By condition, as samples keep it.
+    #[must_use]
+    pub fn to_map(&self) -> BTreeMap<String, String> {
+        self.0.iter().cloned().collect()
+    }
+
+    /// Whether each named condition has one of its values.
+    #[must_use]
+    pub fn matches(&self, only: &Ordered<Spanned<Levels>>) -> bool {
+        only.iter().all(|(condition, levels)| {
+            let allowed = &levels.get_ref().0;
+            self.get(condition).is_some_and(|value| allowed.iter().any(|l| l.as_str() == value))
+        })
+    }
+
+    /// For people and as a key: `transport=quic loss=5`.
+    #[must_use]
+    pub fn label(&self) -> String {
+        let parts: Vec<String> =
+            self.0.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        if parts.is_empty() { "the only cell".to_owned() } else { parts.join(" ") }
+    }
+
+    /// Fills in a text's placeholders: conditions, definitions that hang on them, and what
+    /// `builtin` knows. A definition's own placeholders are filled in too.
+    ///
+    /// # Errors
+    /// A mistake in the text, or the name of a placeholder that has no value here.
+    pub(crate) fn fill(
+        &self,
+        experiment: &Experiment,
+        text: &str,
+        builtin: &dyn Fn(&str) -> Option<String>,
+    ) -> Result<String, String> {
+        let plain = |name: &str| self.get(name).map(str::to_owned).or_else(|| builtin(name));
+        let no_value = |name: String| format!("`{{{name}}}` has no value in {}", self.label());
+        Template::parse(text)?
+            .fill(|name| {
+                let defined = || {
+                    let text = self.definition(experiment, name)?;
+                    Template::parse(text).ok()?.fill(plain).ok()
+                };
+                plain(name).or_else(defined)
+            })
+            .map_err(no_value)
+    }
+
+    fn definition<'a>(&self, experiment: &'a Experiment, name: &str) -> Option<&'a str> {
+        experiment.define.iter().find_map(|(condition, levels)| {
+            Some(levels.get(self.get(condition)?)?.get(name)?.get_ref().as_str())
+        })
+    }
+}
+
+impl Experiment {
+    /// All cells, the first condition changing slowest.
+    #[must_use]
+    pub fn cells(&self) -> Vec<Cell> {
+        let mut cells = vec![Cell(Vec::new())];
+        for (condition, levels) in self.matrix.iter() {
+            cells = cells
+                .iter()
+                .flat_map(|cell| {
+                    levels.iter().map(move |level| {
+                        let mut longer = cell.clone();
+                        longer.0.push((condition.to_owned(), level.get_ref().to_string()));
+                        longer
+                    })
+                })
+                .collect();
+        }
+        cells.retain(|cell| !self.skip.iter().any(|skip| cell.matches(skip)));
+        cells
+    }
+}

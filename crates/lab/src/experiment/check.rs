@@ -1,0 +1,378 @@
+//! What the keys of an experiment file must mean together. Each check names the place it found.
+
+use std::ops::Range;
+use std::path::Path;
+
+use toml::Spanned;
+
+use super::error::{Mistake, Source, no_such};
+use super::file::{Compare, Experiment, Figure, From, Measure, Role, Shape, Suite, What, Where};
+use super::value::Ordered;
+use super::{Cell, find};
+use crate::network::Fabric;
+
+/// Most cells of one experiment.
+const MAX_CELLS: usize = 10_000;
+
+/// Most repetitions of a cell.
+const MAX_REPETITIONS: u32 = 10_000;
+
+/// Longest time for one sample, in seconds.
+const MAX_TIMEOUT_S: f64 = 86_400.0;
+
+type Checked = Result<(), Mistake>;
+
+pub(super) fn suite(source: Source<'_>, suite: &Suite, folder: &Path) -> Checked {
+    for part in &suite.parts {
+        let path = find(folder, part.get_ref());
+        if !path.is_file() {
+            let message =
+                format!("no experiment `{}`: {} is no file", part.get_ref(), path.display());
+            return Err(source.mistake(part.span(), message));
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn experiment(
+    source: Source<'_>,
+    experiment: &Experiment,
+    folder: &Path,
+    fabric: &dyn Fabric,
+) -> Checked {
+    let check = Check { source, experiment };
+    check.numbers()?;
+    check.names()?;
+    check.matrix()?;
+    let cells = experiment.cells();
+    check.links(&cells, fabric)?;
+    check.files(&cells)?;
+    check.roles(&cells)?;
+    check.marks()?;
+    for (_, measure) in &experiment.measures.0 {
+        check.measure(measure)?;
+    }
+    for figure in &experiment.figures {
+        check.figure(figure)?;
+    }
+    for compare in &experiment.compare {
+        check.compare(compare, folder)?;
+    }
+    Ok(())
+}
+
+struct Check<'a> {
+    source: Source<'a>,
+    experiment: &'a Experiment,
+}
+
+impl Check<'_> {
+    fn fail<T>(&self, span: Range<usize>, message: impl Into<String>) -> Result<T, Mistake> {
+        Err(self.source.mistake(span, message))
+    }
+
+    fn range(&self, key: &str, value: &Spanned<f64>, low: f64, high: f64) -> Checked {
+        if (low..=high).contains(value.get_ref()) {
+            return Ok(());
+        }
+        let message = format!("`{key}` is {}; allowed is {low} to {high}", value.get_ref());
+        self.fail(value.span(), message)
+    }
+
+    fn numbers(&self) -> Checked {
+        let e = self.experiment;
+        self.range("timeout_s", &e.timeout_s, 0.001, MAX_TIMEOUT_S)?;
+        self.range("cores", &e.cores, 0.01, 64.0)?;
+        self.range("alone", &e.alone, 0.0, 1.0)?;
+        let repetitions = *e.repetitions.get_ref();
+        if !(1..=MAX_REPETITIONS).contains(&repetitions) {
+            let message =
+                format!("`repetitions` is {repetitions}; allowed is 1 to {MAX_REPETITIONS}");
+            return self.fail(e.repetitions.span(), message);
+        }
+        Ok(())
+    }
+
+    fn names(&self) -> Checked {
+        let e = self.experiment;
+        let keys = |names: Vec<&Spanned<String>>| -> Checked {
+            let mut seen: Vec<&str> = Vec::new();
+            for name in names {
+                let text = name.get_ref().as_str();
+                let allowed = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+                if text.is_empty() || text.len() > 32 || !text.chars().all(allowed) {
+                    let message = format!(
+                        "`{text}` is no name; allowed are 1 to 32 letters, digits, `_` and `-`"
+                    );
+                    return self.fail(name.span(), message);
+                }
+                if seen.contains(&text) {
+                    return self.fail(name.span(), format!("`{text}` is there twice"));
+                }
+                seen.push(text);
+            }
+            Ok(())
+        };
+        keys(e.hosts.iter().collect())?;
+        keys(e.matrix.0.iter().map(|(name, _)| name).collect())?;
+        keys(e.roles.0.iter().map(|(name, _)| name).collect())?;
+        keys(e.measures.0.iter().map(|(name, _)| name).collect())?;
+        keys(e.marks.0.iter().map(|(name, _)| name).collect())
+    }
+
+    fn matrix(&self) -> Checked {
+        let e = self.experiment;
+        let mut cells = 1_usize;
+        for (name, levels) in &e.matrix.0 {
+            cells = cells.saturating_mul(levels.len());
+            if levels.is_empty() || cells > MAX_CELLS {
+                let message = format!("the matrix has {cells} cells; allowed is 1 to {MAX_CELLS}");
+                return self.fail(name.span(), message);
+            }
+        }
+        for (condition, levels) in &e.define.0 {
+            self.condition(condition)?;
+            for (level, _) in &levels.0 {
+                self.level(condition.get_ref(), level.get_ref(), level.span())?;
+            }
+        }
+        for skip in &e.skip {
+            self.conditions(skip)?;
+        }
+        Ok(())
+    }
+
+    fn condition(&self, name: &Spanned<String>) -> Checked {
+        self.known("condition", name, self.experiment.matrix.keys().collect())
+    }
+
+    fn level(&self, condition: &str, level: &str, span: Range<usize>) -> Checked {
+        let levels = self.experiment.matrix.get(condition).map_or(&[][..], Vec::as_slice);
+        let known: Vec<&str> = levels.iter().map(|level| level.get_ref().as_str()).collect();
+        if known.contains(&level) {
+            return Ok(());
+        }
+        self.fail(span, no_such(&format!("value of `{condition}`"), level, &known))
+    }
+
+    fn conditions(&self, only: &Where) -> Checked {
+        for (condition, levels) in &only.0 {
+            self.condition(condition)?;
+            for level in &levels.get_ref().0 {
+                self.level(condition.get_ref(), level.as_str(), levels.span())?;
+            }
+        }
+        Ok(())
+    }
+
+    fn known(&self, kind: &str, name: &Spanned<String>, known: Vec<&str>) -> Checked {
+        if known.contains(&name.get_ref().as_str()) {
+            return Ok(());
+        }
+        self.fail(name.span(), no_such(kind, name.get_ref(), &known))
+    }
+
+    fn host(&self, host: &Spanned<String>) -> Checked {
+        let hosts = self.experiment.hosts.iter().map(|host| host.get_ref().as_str()).collect();
+        self.known("host", host, hosts)
+    }
+
+    fn role(&self, role: &Spanned<String>) -> Checked {
+        self.known("role", role, self.experiment.roles.keys().collect())
+    }
+
+    /// Fills in a text for a cell with stand-ins for what only a run knows.
+    fn text(&self, cell: &Cell, text: &str, span: Range<usize>) -> Result<String, Mistake> {
+        let hosts = &self.experiment.hosts;
+        let builtin = |name: &str| match name.split_once('.') {
+            Some(("addr", host)) => {
+                hosts.iter().any(|h| h.get_ref() == host).then(|| "10.0.0.1".to_owned())
+            }
+            Some(("port", _)) => Some("1".to_owned()),
+            _ => matches!(name, "dir" | "fulmar" | "seed" | "repetition").then(|| "1".to_owned()),
+        };
+        let filled = cell.fill(self.experiment, text, &builtin);
+        filled.map_err(|mut message| {
+            if message.contains("has no value") {
+                message.push_str(
+                    "; known are the conditions, what `define` says for them, {addr.HOST}, \
+                     {port.NAME}, {dir}, {fulmar}, {seed} and {repetition}",
+                );
+            }
+            self.source.mistake(span, message)
+        })
+    }
+
+    fn links(&self, cells: &[Cell], fabric: &dyn Fabric) -> Checked {
+        for link in &self.experiment.links {
+            for end in link.between.get_ref() {
+                self.host(&Spanned::new(link.between.span(), end.clone()))?;
+            }
+            for (key, value) in &link.set.0 {
+                for cell in cells {
+                    let filled = self.text(cell, value.get_ref().as_str(), value.span())?;
+                    fabric
+                        .check(key.get_ref(), &filled)
+                        .map_err(|message| self.source.mistake(key.span(), message))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn files(&self, cells: &[Cell]) -> Checked {
+        for (name, text) in &self.experiment.files.0 {
+            let path = Path::new(name.get_ref());
+            let inside = path.components().all(|c| matches!(c, std::path::Component::Normal(_)));
+            if !inside || name.get_ref().is_empty() {
+                let message = format!("`{}` is no path inside the working folder", name.get_ref());
+                return self.fail(name.span(), message);
+            }
+            for cell in cells {
+                self.text(cell, text.get_ref(), text.span())?;
+            }
+        }
+        Ok(())
+    }
+
+    fn roles(&self, cells: &[Cell]) -> Checked {
+        let roles = &self.experiment.roles.0;
+        for (index, (name, role)) in roles.iter().enumerate() {
+            self.host(&role.host)?;
+            self.conditions(&role.only)?;
+            if role.run.get_ref().is_empty() {
+                return self.fail(role.run.span(), "`run` names no program");
+            }
+            if !(0.0..=MAX_TIMEOUT_S).contains(&role.delay_s) {
+                return self.fail(name.span(), "`delay_s` is 0 or more seconds");
+            }
+            if let Some(after) = &role.after {
+                let before: Vec<&str> = roles[..index]
+                    .iter()
+                    .filter(|(_, role)| !role.service)
+                    .map(|(name, _)| name.get_ref().as_str())
+                    .collect();
+                self.known("earlier role that ends by itself", after, before)?;
+            }
+            for cell in cells.iter().filter(|cell| cell.matches(&role.only)) {
+                self.role_texts(role, cell)?;
+            }
+        }
+        if roles.iter().all(|(_, role)| role.service) {
+            let span = roles.first().map_or(0..0, |(name, _)| name.span());
+            return self.fail(span, "all roles are services: nothing ends a sample");
+        }
+        Ok(())
+    }
+
+    fn role_texts(&self, role: &Role, cell: &Cell) -> Checked {
+        let values = role.env.0.iter().map(|(_, value)| value);
+        for text in role.run.get_ref().iter().chain(values) {
+            self.text(cell, text.get_ref(), text.span())?;
+        }
+        Ok(())
+    }
+
+    fn marks(&self) -> Checked {
+        self.experiment.marks.0.iter().try_for_each(|(_, mark)| self.role(&mark.role))
+    }
+
+    fn mark(&self, mark: &Spanned<String>) -> Checked {
+        self.known("mark", mark, self.experiment.marks.keys().collect())
+    }
+
+    fn measure(&self, measure: &Measure) -> Checked {
+        self.conditions(&measure.only)?;
+        if let Some(role) = &measure.role {
+            self.role(role)?;
+        }
+        if let Some(host) = &measure.host {
+            self.host(host)?;
+        }
+        for mark in measure.since.iter().chain(&measure.until) {
+            self.mark(mark)?;
+        }
+        let what = measure.what.as_ref().map(|what| *what.get_ref());
+        let of_process = matches!(what, Some(What::RssKib | What::CpuPct | What::CpuS));
+        let of_packets = matches!(what, Some(What::Count | What::Bytes));
+        let (complete, needs) = match measure.from {
+            From::Lines => {
+                (measure.role.is_some() && measure.field.is_some(), "`role` and `field`")
+            }
+            From::Process => (
+                measure.role.is_some() && of_process,
+                "`role` and `what`: rss_kib, cpu_pct or cpu_s",
+            ),
+            From::Packets => {
+                (measure.host.is_some() && of_packets, "`host` and `what`: count or bytes")
+            }
+            From::Marks => {
+                (measure.since.is_some() && measure.until.is_some(), "`since` and `until`")
+            }
+        };
+        if complete {
+            return Ok(());
+        }
+        let place = [&measure.role, &measure.field, &measure.host, &measure.since, &measure.until]
+            .into_iter()
+            .flatten()
+            .map(Spanned::span)
+            .next();
+        let place = place.or_else(|| Some(self.measure_key(measure)?.span())).unwrap_or(0..0);
+        let from = format!("{:?}", measure.from).to_lowercase();
+        self.fail(place, format!("a measure from `{from}` needs {needs}"))
+    }
+
+    fn measure_key(&self, measure: &Measure) -> Option<&Spanned<String>> {
+        let all = &self.experiment.measures.0;
+        all.iter().find(|(_, one)| std::ptr::eq(one, measure)).map(|(name, _)| name)
+    }
+
+    fn named_measure(&self, measure: &Spanned<String>) -> Checked {
+        self.known("measure", measure, self.experiment.measures.keys().collect())
+    }
+
+    fn figure(&self, figure: &Figure) -> Checked {
+        self.named_measure(&figure.measure)?;
+        self.conditions(&figure.only)?;
+        for condition in figure.x.iter().chain(&figure.series).chain(&figure.each) {
+            self.condition(condition)?;
+        }
+        let needs_x = matches!(figure.shape, Shape::Bars | Shape::Lines | Shape::Boxes);
+        if needs_x && figure.x.is_none() {
+            return self.fail(figure.measure.span(), "bars, lines and boxes need `x`, a condition");
+        }
+        if let (Shape::Lines, Some(x)) = (figure.shape, &figure.x) {
+            for level in self.experiment.matrix.get(x.get_ref()).into_iter().flatten() {
+                if level.get_ref().as_str().parse::<f64>().is_err() {
+                    let message = format!("lines need numbers, and `{}` is none", level.get_ref());
+                    return self.fail(x.span(), message);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn compare(&self, compare: &Compare, folder: &Path) -> Checked {
+        self.named_measure(&compare.measure)?;
+        self.conditions(&compare.only)?;
+        if let Some(against) = &compare.against {
+            self.conditions(against)?;
+        }
+        for (_, condition) in &compare.matching.0 {
+            self.condition(condition)?;
+        }
+        let path = folder.join(compare.paper.get_ref());
+        let columns = csv::Reader::from_path(&path).and_then(|mut csv| csv.headers().cloned());
+        let columns = columns.map_err(|error| {
+            self.source.mistake(compare.paper.span(), format!("{}: {error}", path.display()))
+        })?;
+        let known: Vec<&str> = columns.iter().collect();
+        self.known("column", &compare.column, known.clone())?;
+        let keys = |table: &Ordered<Spanned<String>>| -> Checked {
+            table.0.iter().try_for_each(|(key, _)| self.known("column", key, known.clone()))
+        };
+        keys(&compare.rows)?;
+        keys(&compare.matching)
+    }
+}

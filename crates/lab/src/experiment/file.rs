@@ -1,0 +1,362 @@
+//! What stands in an experiment file, key by key. What the keys mean together is checked in `check`.
+//!
+//! Every string that may hold placeholders keeps its place, so that a mistake found later still
+//! names its line.
+
+use serde::Deserialize;
+use toml::Spanned;
+
+use super::value::{Level, Levels, Ordered};
+use crate::stats::Centre;
+
+/// Conditions and the values they are limited to.
+pub type Where = Ordered<Spanned<Levels>>;
+
+/// One experiment.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Experiment {
+    /// The file's name without `.toml`.
+    #[serde(skip)]
+    pub name: String,
+    /// One line for lists and headings.
+    pub title: String,
+    /// What is asked, and how it is measured; paragraphs are apart by empty lines.
+    #[serde(default)]
+    pub about: String,
+    /// How often each cell of the matrix is run.
+    pub repetitions: Spanned<u32>,
+    /// Seed of everything random, the links' decisions included.
+    #[serde(default)]
+    pub seed: u64,
+    /// Longest time a sample may take, in seconds; what runs longer is stopped and kept as a timeout.
+    pub timeout_s: Spanned<f64>,
+    /// Share of a core that a cell uses; decides how many run side by side.
+    #[serde(default = "one_core")]
+    pub cores: Spanned<f64>,
+    /// Share of the samples that run with nothing beside them, to show what neighbours do to figures.
+    #[serde(default = "some_alone")]
+    pub alone: Spanned<f64>,
+    /// Machines, by name.
+    pub hosts: Vec<Spanned<String>>,
+    /// What joins them.
+    #[serde(default)]
+    pub links: Vec<Link>,
+    /// Conditions and their values; each combination is a cell.
+    #[serde(default)]
+    pub matrix: Ordered<Vec<Spanned<Level>>>,
+    /// Further placeholders that hang on a condition's value: condition, value, name, text.
+    #[serde(default)]
+    pub define: Ordered<Ordered<Ordered<Spanned<String>>>>,
+    /// Combinations to leave out.
+    #[serde(default)]
+    pub skip: Vec<Where>,
+    /// Files to write into the working folder of each sample.
+    #[serde(default)]
+    pub files: Ordered<Spanned<String>>,
+    /// Programs, in the order in which they are started.
+    pub roles: Ordered<Role>,
+    /// Moments, each a line that a role prints.
+    #[serde(default)]
+    pub marks: Ordered<Mark>,
+    /// What is measured.
+    pub measures: Ordered<Measure>,
+    /// Pictures in the report.
+    #[serde(default)]
+    pub figures: Vec<Figure>,
+    /// Published figures to set ours beside.
+    #[serde(default)]
+    pub compare: Vec<Compare>,
+}
+
+fn one_core() -> Spanned<f64> {
+    Spanned::new(0..0, 1.0)
+}
+
+fn some_alone() -> Spanned<f64> {
+    Spanned::new(0..0, 0.1)
+}
+
+/// A link between two hosts.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Link {
+    /// The two.
+    pub between: Spanned<[String; 2]>,
+    /// Keys of the link model; values may hold placeholders.
+    #[serde(default)]
+    pub set: Ordered<Spanned<Level>>,
+}
+
+/// A program on a host.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Role {
+    /// Where it runs.
+    pub host: Spanned<String>,
+    /// The program and its arguments; no shell.
+    pub run: Spanned<Vec<Spanned<String>>>,
+    /// Environment variables to add.
+    #[serde(default)]
+    pub env: Ordered<Spanned<String>>,
+    /// It runs until the others are done and is then stopped, as a broker is.
+    #[serde(default)]
+    pub service: bool,
+    /// Part of a line it prints, on either output, when it can be used; the roles after it wait for it.
+    pub ready: Option<Spanned<String>>,
+    /// A role that must have ended before this one is started.
+    pub after: Option<Spanned<String>>,
+    /// Seconds to wait before it is started.
+    #[serde(default)]
+    pub delay_s: f64,
+    /// Exit codes that are a success.
+    #[serde(default = "zero")]
+    pub exit: Vec<i32>,
+    /// The only conditions in which it takes part.
+    #[serde(default, rename = "where")]
+    pub only: Where,
+}
+
+fn zero() -> Vec<i32> {
+    vec![0]
+}
+
+/// A moment: the first line of a role's output that holds a text.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Mark {
+    /// Role.
+    pub role: Spanned<String>,
+    /// Text in its line. A JSON line's `at_ns` (monotonic clock) is believed more than its arrival.
+    pub line: String,
+}
+
+/// Something measured: one number for a sample, made from what roles print, what they use, or what
+/// the network saw.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Measure {
+    /// For headings and axes.
+    pub title: String,
+    /// Unit, for people.
+    pub unit: String,
+    /// Where numbers come from.
+    pub from: From,
+    /// Role that prints or uses (`lines`, `process`).
+    pub role: Option<Spanned<String>>,
+    /// Field of its JSON lines: a number or a list of numbers (`lines`).
+    pub field: Option<Spanned<String>>,
+    /// What of a process or of packets (`process`, `packets`).
+    pub what: Option<Spanned<What>>,
+    /// Host whose packets count, those it sends and those meant for it (`packets`).
+    pub host: Option<Spanned<String>>,
+    /// Kind of packets that count: `handshake`, `data` or `ack`; all without it (`packets`).
+    pub kind: Option<Spanned<Kind>>,
+    /// Mark from which on it counts; from the beginning without it (`packets`, `marks`).
+    pub since: Option<Spanned<String>>,
+    /// Mark up to which it counts; to the end without it (`packets`, `marks`).
+    pub until: Option<Spanned<String>>,
+    /// How a sample's numbers become one.
+    #[serde(default)]
+    pub take: Take,
+    /// How the samples of a cell become one figure.
+    #[serde(default)]
+    pub centre: Centre,
+    /// Factor on every number.
+    #[serde(default = "one")]
+    pub scale: f64,
+    /// Which way is better.
+    #[serde(default)]
+    pub better: Better,
+    /// The only conditions in which it is expected.
+    #[serde(default, rename = "where")]
+    pub only: Where,
+}
+
+fn one() -> f64 {
+    1.0
+}
+
+/// Where a measure's numbers come from.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum From {
+    /// JSON objects a role prints, one a line.
+    Lines,
+    /// The kernel's account of a role's process.
+    Process,
+    /// What the observer in the network saw.
+    Packets,
+    /// Seconds from one mark to another.
+    Marks,
+}
+
+/// What of a process or of packets.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+pub enum What {
+    /// Resident memory in KiB, over time.
+    RssKib,
+    /// Share of a core in percent, over time.
+    CpuPct,
+    /// CPU seconds used up to now, over time.
+    CpuS,
+    /// Packets.
+    Count,
+    /// Bytes of IP packets.
+    Bytes,
+}
+
+/// A kind of packet.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// Of a connection's set-up.
+    Handshake,
+    /// With content.
+    Data,
+    /// Acknowledgements only.
+    Ack,
+}
+
+impl Kind {
+    /// As the observer calls it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Handshake => "handshake",
+            Kind::Data => "data",
+            Kind::Ack => "ack",
+        }
+    }
+}
+
+/// How a sample's numbers become one.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum Take {
+    /// Median, the default.
+    #[default]
+    Median,
+    /// Mean.
+    Mean,
+    /// Smallest.
+    Min,
+    /// Largest.
+    Max,
+    /// 95th percentile.
+    P95,
+    /// 99th percentile.
+    P99,
+    /// Sum.
+    Sum,
+    /// How many there are.
+    Count,
+    /// The first.
+    First,
+    /// The last.
+    Last,
+}
+
+/// Which way is better.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum Better {
+    /// Small figures.
+    #[default]
+    Lower,
+    /// Large figures.
+    Higher,
+}
+
+/// A picture.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Figure {
+    /// Its heading.
+    pub title: String,
+    /// How it is drawn.
+    #[serde(rename = "as")]
+    pub shape: Shape,
+    /// What it shows.
+    pub measure: Spanned<String>,
+    /// Condition along the horizontal axis (`bars`, `lines`, `boxes`).
+    pub x: Option<Spanned<String>>,
+    /// Condition told apart by colour.
+    pub series: Option<Spanned<String>>,
+    /// One picture for each value of this condition.
+    pub each: Option<Spanned<String>>,
+    /// The only conditions it shows.
+    #[serde(default, rename = "where")]
+    pub only: Where,
+    /// Logarithmic axis of the measure.
+    #[serde(default)]
+    pub log: bool,
+    /// A sentence on how to read it.
+    #[serde(default)]
+    pub note: String,
+}
+
+/// How a picture is drawn.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum Shape {
+    /// Bars with intervals of confidence.
+    Bars,
+    /// Lines with intervals of confidence over a condition with numbers.
+    Lines,
+    /// Box plots of all numbers of all samples.
+    Boxes,
+    /// Empirical distribution of all numbers of all samples.
+    Ecdf,
+    /// A measure over the time of a sample.
+    Time,
+}
+
+/// A table of published figures and ours.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Compare {
+    /// Its heading.
+    pub title: String,
+    /// CSV file, from the folder of the experiment file.
+    pub paper: Spanned<String>,
+    /// Authors, title, year, table.
+    pub source: String,
+    /// Column with the published figure.
+    pub column: Spanned<String>,
+    /// Columns of the paper and the text they are limited to.
+    #[serde(default)]
+    pub rows: Ordered<Spanned<String>>,
+    /// Columns of the paper and the condition of ours that means the same.
+    #[serde(default, rename = "match")]
+    pub matching: Ordered<Spanned<String>>,
+    /// Measure of ours.
+    pub measure: Spanned<String>,
+    /// Conditions of ours.
+    #[serde(default, rename = "where")]
+    pub only: Where,
+    /// Conditions that differ in the cell to relate ours to: the figure is then by how many percent
+    /// ours is lower than that one.
+    pub against: Option<Where>,
+    /// Factor from the published unit to ours.
+    #[serde(default = "one")]
+    pub scale: f64,
+    /// In what the two experiments differ.
+    pub differs: String,
+    /// The least figure we want to see (a reduction) or the largest (anything else).
+    pub goal: Option<f64>,
+}
+
+/// Several experiments under one name.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Suite {
+    /// One line for lists and headings.
+    pub title: String,
+    /// What the parts have to do with each other.
+    #[serde(default)]
+    pub about: String,
+    /// Experiments, by name.
+    pub parts: Vec<Spanned<String>>,
+}

@@ -1,0 +1,96 @@
+//! Experiment files: one TOML file says hosts, links, roles, conditions and measures.
+//!
+//! Reading a file ([`load`]) finds every mistake that can be found without running anything, and
+//! names line, key and what is allowed. What an experiment means cell by cell is in [`Cell`].
+
+mod cell;
+mod check;
+mod error;
+mod file;
+mod template;
+mod value;
+
+use std::path::{Path, PathBuf};
+
+pub use cell::Cell;
+pub use error::Mistake;
+pub use file::{
+    Better, Compare, Experiment, Figure, From, Kind, Link, Mark, Measure, Role, Shape, Suite, Take,
+    What, Where,
+};
+pub use value::{Level, Levels, Ordered};
+
+pub(crate) use template::Template;
+
+use crate::network::Fabric;
+use error::Source;
+
+/// What a file under `experiments/` holds.
+#[derive(Clone, Debug)]
+pub enum Document {
+    /// An experiment and the text it was read from.
+    Experiment(Box<Experiment>, String),
+    /// Names of experiments beside it.
+    Suite(Suite),
+}
+
+impl Document {
+    /// One line on it.
+    #[must_use]
+    pub fn title(&self) -> &str {
+        match self {
+            Document::Experiment(experiment, _) => &experiment.title,
+            Document::Suite(suite) => &suite.title,
+        }
+    }
+}
+
+/// Reads a file and checks all of it; `fabric` checks the links' settings.
+///
+/// # Errors
+/// The first mistake.
+pub fn load(path: &Path, fabric: &dyn Fabric) -> Result<Document, Mistake> {
+    let file = path.display().to_string();
+    let text = std::fs::read_to_string(path).map_err(|error| Mistake {
+        file: file.clone(),
+        place: None,
+        shown: String::new(),
+        message: error.to_string(),
+    })?;
+    let name = path.file_stem().unwrap_or_default().to_string_lossy();
+    let folder = path.parent().unwrap_or(Path::new(""));
+    parse(Source { file: &file, text: &text }, &name, folder, fabric)
+}
+
+fn parse(
+    source: Source<'_>,
+    name: &str,
+    folder: &Path,
+    fabric: &dyn Fabric,
+) -> Result<Document, Mistake> {
+    let text = source.text;
+    let table: toml::Table = toml::from_str(text).map_err(|error| source.syntax(&error))?;
+    if table.contains_key("parts") {
+        let suite: Suite = toml::from_str(text).map_err(|error| source.syntax(&error))?;
+        check::suite(source, &suite, folder)?;
+        return Ok(Document::Suite(suite));
+    }
+    let mut experiment: Experiment = toml::from_str(text).map_err(|error| source.syntax(&error))?;
+    name.clone_into(&mut experiment.name);
+    check::experiment(source, &experiment, folder, fabric)?;
+    Ok(Document::Experiment(Box::new(experiment), text.to_owned()))
+}
+
+/// Path of an experiment by name or path: `mqtt-quic` is `FOLDER/mqtt-quic.toml`.
+#[must_use]
+pub fn find(folder: &Path, name: &str) -> PathBuf {
+    let given = Path::new(name);
+    if given.extension().is_some_and(|extension| extension == "toml") {
+        given.to_owned()
+    } else {
+        folder.join(name).with_added_extension("toml")
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,189 @@
+//! Mistakes are refused with line, key and what is allowed; good files mean what they say.
+
+#![allow(clippy::unwrap_used)]
+
+use super::*;
+use crate::network::{Loopback, Network, NetworkPlan};
+
+/// Knows one key.
+struct LossOnly;
+
+impl Fabric for LossOnly {
+    fn check(&self, key: &str, value: &str) -> Result<(), String> {
+        match (key, value.parse::<f64>()) {
+            ("loss_pct", Ok(0.0..=100.0)) => Ok(()),
+            ("loss_pct", _) => Err(format!("`loss_pct` is {value}; allowed is 0 to 100")),
+            _ => Err(format!("unknown key `{key}`")),
+        }
+    }
+
+    fn open(&self, plan: &NetworkPlan) -> std::io::Result<Box<dyn Network>> {
+        Loopback.open(plan)
+    }
+}
+
+const GOOD: &str = r#"
+title = "A good one"
+repetitions = 3
+timeout_s = 10
+hosts = ["client", "server"]
+
+[[links]]
+between = ["client", "server"]
+set = { loss_pct = "{loss}" }
+
+[matrix]
+way = ["tcp", "quic"]
+loss = [0, 2.5]
+
+[define.way.tcp]
+url = "mqtt://{addr.server}:{port.mqtt}"
+[define.way.quic]
+url = "quic://{addr.server}:{port.mqtt}"
+
+[[skip]]
+way = "tcp"
+loss = [2.5]
+
+[roles.server]
+host = "server"
+run = ["serve", "{dir}/data"]
+service = true
+ready = "ready"
+
+[roles.client]
+host = "client"
+run = ["ask", "{url}", "--json={{{seed}}}"]
+
+[measures.latency]
+title = "Latency"
+unit = "ms"
+from = "lines"
+role = "client"
+field = "latency_ms"
+
+[[figures]]
+title = "Latency by loss"
+as = "lines"
+measure = "latency"
+x = "loss"
+series = "way"
+"#;
+
+fn read(text: &str) -> Result<Document, Mistake> {
+    let source = Source { file: "good.toml", text };
+    parse(source, "good", Path::new("/nowhere"), &LossOnly)
+}
+
+#[test]
+fn a_good_file_means_what_it_says() {
+    let Document::Experiment(experiment, _) = read(GOOD).unwrap() else { panic!("a suite") };
+    let cells = experiment.cells();
+    let labels: Vec<String> = cells.iter().map(Cell::label).collect();
+    assert_eq!(labels, ["way=tcp loss=0", "way=quic loss=0", "way=quic loss=2.5"]);
+    let builtin = |name: &str| match name {
+        "addr.server" => Some("10.0.0.2".to_owned()),
+        "port.mqtt" => Some("1883".to_owned()),
+        "seed" => Some("7".to_owned()),
+        _ => None,
+    };
+    let run = experiment.roles.get("client").unwrap().run.get_ref();
+    let fill = |index: usize| cells[2].fill(&experiment, run[index].get_ref(), &builtin).unwrap();
+    assert_eq!(fill(1), "quic://10.0.0.2:1883");
+    assert_eq!(fill(2), "--json={7}");
+}
+
+#[test]
+fn mistakes_are_refused_with_line_key_and_what_is_allowed() {
+    let cases: [(&str, &str, &str, &[&str]); 21] = [
+        ("title = \"A good one\"", "titel = \"x\"", ":2:1", &["`titel`", "did you mean `title`?"]),
+        ("repetitions = 3", "repetitions = 0", ":3:15", &["`repetitions` is 0", "1 to 10000"]),
+        ("repetitions = 3", "repetitions = \"x\"", ":3:15", &["0 to 4294967295"]),
+        ("timeout_s = 10", "timeout_s = -1", ":4:13", &["`timeout_s` is -1", "0.001 to 86400"]),
+        ("[\"client\", \"server\"]\n\n", "[\"cl ient\"]\n\n", ":5:10", &["`cl ient` is no name"]),
+        (
+            "between = [\"client\", \"server\"]",
+            "between = [\"client\", \"sever\"]",
+            ":8:11",
+            &["unknown host `sever`", "did you mean `server`?"],
+        ),
+        ("loss_pct = \"{loss}\"", "loss = 1", ":9:9", &["unknown key `loss`"]),
+        ("loss = [0, 2.5]", "loss = [0, 2.5, 250]", ":9:9", &["`loss_pct` is 250", "0 to 100"]),
+        (
+            "loss_pct = \"{loss}\"",
+            "loss_pct = \"{los}\"",
+            ":9:20",
+            &["`{los}` has no value", "{addr.HOST}"],
+        ),
+        ("way = [\"tcp\", \"quic\"]", "way = []", ":12:1", &["0 cells", "1 to 10000"]),
+        (
+            "[define.way.quic]",
+            "[define.way.quik]",
+            ":17:13",
+            &["unknown value of `way` `quik`", "did you mean `quic`?"],
+        ),
+        ("[define.way.quic]", "[define.weg.quic]", ":17:9", &["unknown condition `weg`"]),
+        ("run = [\"serve\", \"{dir}/data\"]", "run = []", ":26:7", &["names no program"]),
+        ("\"{dir}/data\"", "\"{dir\"", ":26:17", &["write `{{` for a brace"]),
+        (
+            "service = true",
+            "service = false\nafter = \"client\"",
+            ":28:9",
+            &["unknown earlier role"],
+        ),
+        ("field = \"latency_ms\"", "", ":38:8", &["`lines` needs `role` and `field`"]),
+        ("from = \"lines\"", "from = \"line\"", ":37:8", &["did you mean `lines`?"]),
+        ("measure = \"latency\"", "measure = \"latenz\"", ":44:11", &["unknown measure `latenz`"]),
+        ("x = \"loss\"", "x = \"way\"", ":45:5", &["lines need numbers", "`tcp`"]),
+        (
+            "host = \"client\"\nrun",
+            "host = \"client\"\nservice = true\nrun",
+            ":24:8",
+            &["all roles are services"],
+        ),
+        (
+            "title = \"Latency by",
+            "[figures.where]\nloss = 3\n[[figures]]\ntitle = \"by",
+            ":41:1",
+            &["missing field"],
+        ),
+    ];
+    for (old, new, place, parts) in cases {
+        assert!(GOOD.contains(old), "{old} is not in the example");
+        let mistake = read(&GOOD.replacen(old, new, 1)).unwrap_err().to_string();
+        for part in parts.iter().chain([&place]) {
+            assert!(mistake.contains(part), "{part:?} is not in: {mistake}");
+        }
+    }
+}
+
+#[test]
+fn a_comparison_needs_its_paper_and_columns() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("p.csv"), "testbed,ms\nwired,3\n").unwrap();
+    let compare = "\n[[compare]]\ntitle = \"t\"\npaper = \"p.csv\"\nsource = \"s\"\ncolumn = \"ms\"\n\
+                   measure = \"latency\"\ndiffers = \"d\"\n";
+    let read = |text: &str| {
+        let source = Source { file: "x.toml", text };
+        parse(source, "x", folder.path(), &LossOnly)
+    };
+    let good = format!("{GOOD}{compare}");
+    read(&good).unwrap();
+    let wrong = read(&good.replace("\"ms\"\nmeasure", "\"zz\"\nmeasure")).unwrap_err();
+    assert!(wrong.message.contains("unknown column `zz`; known here: testbed, ms"), "{wrong}");
+    let missing = read(&good.replace("p.csv", "q.csv")).unwrap_err();
+    assert!(missing.message.contains("q.csv"), "{missing}");
+}
+
+#[test]
+fn a_suite_names_experiments_that_exist() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("a.toml"), GOOD).unwrap();
+    let text = "title = \"Both\"\nparts = [\"a\", \"b\"]\n";
+    let source = Source { file: "s.toml", text };
+    let mistake = parse(source, "s", folder.path(), &LossOnly).unwrap_err();
+    assert_eq!(mistake.place, Some((2, 15)));
+    let text = &text.replace(", \"b\"", "");
+    let source = Source { file: "s.toml", text };
+    assert!(matches!(parse(source, "s", folder.path(), &LossOnly), Ok(Document::Suite(_))));
+}

@@ -1,0 +1,155 @@
+//! Building blocks of an experiment file: tables that keep the file's order, and condition values.
+
+use std::fmt;
+use std::marker::PhantomData;
+
+use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use toml::Spanned;
+
+/// A table in the order in which it was written, with the places of its keys.
+#[derive(Clone, Debug)]
+pub struct Ordered<V>(pub(crate) Vec<(Spanned<String>, V)>);
+
+impl<V> Default for Ordered<V> {
+    fn default() -> Self {
+        Ordered(Vec::new())
+    }
+}
+
+impl<V> Ordered<V> {
+    /// The value of a key.
+    #[must_use]
+    pub fn get(&self, key: &str) -> Option<&V> {
+        self.0.iter().find(|(name, _)| name.get_ref() == key).map(|(_, value)| value)
+    }
+
+    /// Keys and values.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, &V)> {
+        self.0.iter().map(|(name, value)| (name.get_ref().as_str(), value))
+    }
+
+    /// Keys.
+    pub fn keys(&self) -> impl ExactSizeIterator<Item = &str> {
+        self.0.iter().map(|(name, _)| name.get_ref().as_str())
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl<'de, V: Deserialize<'de>> Deserialize<'de> for Ordered<V> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Entries<V>(PhantomData<V>);
+        impl<'de, V: Deserialize<'de>> Visitor<'de> for Entries<V> {
+            type Value = Ordered<V>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a table")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut entries = Vec::new();
+                while let Some(entry) = map.next_entry()? {
+                    entries.push(entry);
+                }
+                Ok(Ordered(entries))
+            }
+        }
+        deserializer.deserialize_map(Entries(PhantomData))
+    }
+}
+
+/// A value of a condition: text, number or truth, kept as it is shown and put into commands.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Level(String);
+
+impl Level {
+    /// As text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Level {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for Level {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(OneLevel)
+    }
+}
+
+struct OneLevel;
+
+impl Visitor<'_> for OneLevel {
+    type Value = Level;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a string, a number or true or false")
+    }
+
+    fn visit_bool<E: Error>(self, value: bool) -> Result<Level, E> {
+        Ok(Level(value.to_string()))
+    }
+
+    fn visit_i64<E: Error>(self, value: i64) -> Result<Level, E> {
+        Ok(Level(value.to_string()))
+    }
+
+    fn visit_f64<E: Error>(self, value: f64) -> Result<Level, E> {
+        Ok(Level(value.to_string()))
+    }
+
+    fn visit_str<E: Error>(self, value: &str) -> Result<Level, E> {
+        Ok(Level(value.to_owned()))
+    }
+}
+
+/// One value or a list of them.
+#[derive(Clone, Debug)]
+pub struct Levels(pub(crate) Vec<Level>);
+
+impl<'de> Deserialize<'de> for Levels {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Many;
+        impl<'de> Visitor<'de> for Many {
+            type Value = Levels;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a value or a list of values")
+            }
+
+            fn visit_bool<E: Error>(self, value: bool) -> Result<Levels, E> {
+                OneLevel.visit_bool(value).map(|one| Levels(vec![one]))
+            }
+
+            fn visit_i64<E: Error>(self, value: i64) -> Result<Levels, E> {
+                OneLevel.visit_i64(value).map(|one| Levels(vec![one]))
+            }
+
+            fn visit_f64<E: Error>(self, value: f64) -> Result<Levels, E> {
+                OneLevel.visit_f64(value).map(|one| Levels(vec![one]))
+            }
+
+            fn visit_str<E: Error>(self, value: &str) -> Result<Levels, E> {
+                OneLevel.visit_str(value).map(|one| Levels(vec![one]))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Levels, A::Error> {
+                let mut levels = Vec::new();
+                while let Some(level) = seq.next_element()? {
+                    levels.push(level);
+                }
+                Ok(Levels(levels))
+            }
+        }
+        deserializer.deserialize_any(Many)
+    }
+}

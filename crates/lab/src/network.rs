@@ -1,0 +1,142 @@
+//! What the runner needs of a network: hosts to start programs on, their addresses, and what an
+//! observer in the middle has seen.
+//!
+//! [`Loopback`] is the network without a link: every host is this machine. The link emulator is
+//! another [`Fabric`]; tests bring a third. No impairment is known here: a link's keys travel as
+//! they stand in the experiment file.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, TcpListener};
+use std::path::PathBuf;
+use std::process::{Child, Command};
+
+use serde::{Deserialize, Serialize};
+
+/// A link between two hosts, placeholders filled in.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LinkPlan {
+    /// The two hosts, by name.
+    pub between: [String; 2],
+    /// What is wrong with the link, in the order of the file: keys of the link model and values.
+    pub settings: Vec<(String, String)>,
+}
+
+/// A network to be made for one sample.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NetworkPlan {
+    /// Hosts by name.
+    pub hosts: Vec<String>,
+    /// Links between them.
+    pub links: Vec<LinkPlan>,
+    /// Seed of all the network's random decisions.
+    pub seed: u64,
+    /// Folder for captures and logs; it exists.
+    pub folder: PathBuf,
+}
+
+/// One packet as the observer saw it enter the network.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Seen {
+    /// When, in nanoseconds of this machine's monotonic clock.
+    pub at_ns: u64,
+    /// Sender, by name.
+    pub from: String,
+    /// Receiver, by name.
+    pub to: String,
+    /// Length of the IP packet in bytes.
+    pub bytes: u32,
+    /// Whether the link let it through.
+    pub delivered: bool,
+    /// What it carried: `handshake`, `data` or `ack`.
+    pub kind: &'static str,
+}
+
+/// What the network knows at the end of a sample.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Observed {
+    /// Every packet, in order of time; empty where nothing observes.
+    pub packets: Vec<Seen>,
+    /// Further figures for the sample's record, such as counters a flow.
+    pub counters: BTreeMap<String, f64>,
+    /// How late the network itself was, where it delays packets.
+    pub lateness: Option<Lateness>,
+}
+
+/// How much later than decided packets left the emulator, in microseconds.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
+pub struct Lateness {
+    /// Median.
+    pub p50_us: f64,
+    /// 99th percentile.
+    pub p99_us: f64,
+    /// Worst.
+    pub max_us: f64,
+}
+
+/// Makes networks.
+pub trait Fabric: Sync {
+    /// Says what is wrong with one of a link's settings, and what is allowed.
+    ///
+    /// # Errors
+    /// The explanation, without the place; the caller knows it.
+    fn check(&self, key: &str, value: &str) -> Result<(), String>;
+
+    /// Makes a network.
+    ///
+    /// # Errors
+    /// What is missing on this machine, for a person to read.
+    fn open(&self, plan: &NetworkPlan) -> std::io::Result<Box<dyn Network>>;
+}
+
+/// A network that exists. Dropping it takes it away.
+pub trait Network {
+    /// Address of a host of the plan.
+    fn address(&self, host: &str) -> Option<IpAddr>;
+
+    /// A TCP and UDP port that nothing on this host uses.
+    ///
+    /// # Errors
+    /// None is left.
+    fn free_port(&mut self, host: &str) -> std::io::Result<u16>;
+
+    /// Starts a program on a host.
+    ///
+    /// # Errors
+    /// As of [`Command::spawn`].
+    fn spawn(&mut self, host: &str, command: &mut Command) -> std::io::Result<Child>;
+
+    /// Ends the network and tells what it saw.
+    fn close(self: Box<Self>) -> Observed;
+}
+
+/// No link: all hosts are this machine's loopback interface, and nothing observes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Loopback;
+
+impl Fabric for Loopback {
+    fn check(&self, key: &str, _value: &str) -> Result<(), String> {
+        Err(format!("`{key}` needs the link emulator, and loopback has none"))
+    }
+
+    fn open(&self, _plan: &NetworkPlan) -> std::io::Result<Box<dyn Network>> {
+        Ok(Box::new(Loopback))
+    }
+}
+
+impl Network for Loopback {
+    fn address(&self, _host: &str) -> Option<IpAddr> {
+        Some(Ipv4Addr::LOCALHOST.into())
+    }
+
+    fn free_port(&mut self, _host: &str) -> std::io::Result<u16> {
+        TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr().map(|address| address.port())
+    }
+
+    fn spawn(&mut self, _host: &str, command: &mut Command) -> std::io::Result<Child> {
+        command.spawn()
+    }
+
+    fn close(self: Box<Self>) -> Observed {
+        Observed::default()
+    }
+}

@@ -1,0 +1,256 @@
+//! From what was recorded to one number a measure.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use crate::experiment::{Cell, Experiment, From, Measure, Take, What};
+use crate::network::{Observed, Seen};
+use crate::stats::{mean, median, quantile, sorted};
+
+/// What was recorded of a sample besides what the network saw.
+#[derive(Debug, Default)]
+pub(super) struct Record {
+    /// When it began, by the monotonic clock.
+    pub(super) began_ns: u64,
+    /// JSON objects by role, with their time.
+    pub(super) objects: BTreeMap<String, Vec<(u64, Value)>>,
+    /// Moments by mark.
+    pub(super) marks: BTreeMap<String, u64>,
+    /// Use of the machine by role: time, CPU seconds, resident KiB.
+    pub(super) usage: BTreeMap<String, Vec<(u64, f64, f64)>>,
+}
+
+/// Numbers of a measure with their time.
+type Points = Vec<(u64, f64)>;
+
+/// Values and points of a sample.
+pub(super) type Measured = (BTreeMap<String, f64>, BTreeMap<String, Vec<[f64; 2]>>);
+
+/// Works out all measures of a cell.
+///
+/// # Errors
+/// The first one without a number, and why.
+pub(super) fn measure_all(
+    experiment: &Experiment,
+    cell: &Cell,
+    record: &Record,
+    observed: &Observed,
+) -> Result<Measured, String> {
+    let (mut values, mut all_points) = (BTreeMap::new(), BTreeMap::new());
+    for (name, measure) in experiment.measures.iter() {
+        if !cell.matches(&measure.only) {
+            continue;
+        }
+        let (points, keep) = points(measure, record, observed)
+            .map_err(|reason| format!("measure {name}: {reason}"))?;
+        let scaled: Vec<f64> = points.iter().map(|(_, value)| value * measure.scale).collect();
+        let value = take(measure.take, &scaled)
+            .ok_or_else(|| format!("measure {name}: not a single number"))?;
+        values.insert(name.to_owned(), value);
+        if keep {
+            let seconds = |at_ns: u64| at_ns.saturating_sub(record.began_ns) as f64 / 1e9;
+            let kept = points.iter().zip(scaled);
+            let kept = kept.map(|((at, _), value)| [round(seconds(*at)), value]).collect();
+            all_points.insert(name.to_owned(), kept);
+        }
+    }
+    Ok((values, all_points))
+}
+
+/// To a tenth of a millisecond: what is beyond is noise, and takes room in the file.
+fn round(seconds: f64) -> f64 {
+    (seconds * 1e4).round() / 1e4
+}
+
+/// The numbers, and whether they are worth keeping one by one.
+fn points(
+    measure: &Measure,
+    record: &Record,
+    observed: &Observed,
+) -> Result<(Points, bool), String> {
+    let role = measure.role.as_ref().map_or("", |role| role.get_ref());
+    let mark = |mark: &Option<toml::Spanned<String>>| match mark {
+        None => Ok(None),
+        Some(mark) => match record.marks.get(mark.get_ref()) {
+            Some(at) => Ok(Some(*at)),
+            None => Err(format!("no line was the mark `{}`", mark.get_ref())),
+        },
+    };
+    let (since, until) = (mark(&measure.since)?, mark(&measure.until)?);
+    match measure.from {
+        From::Lines => {
+            let field = measure.field.as_ref().map_or("", |field| field.get_ref());
+            let objects = record.objects.get(role).map_or(&[][..], Vec::as_slice);
+            let points = numbers(objects, field);
+            if points.is_empty() && measure.take != Take::Count {
+                return Err(format!(
+                    "{role} printed {} JSON objects, none with a number `{field}`",
+                    objects.len()
+                ));
+            }
+            Ok((points, true))
+        }
+        From::Process => {
+            let usage = record.usage.get(role).map_or(&[][..], Vec::as_slice);
+            Ok((used(usage, measure.what.as_ref().map(|what| *what.get_ref())), true))
+        }
+        From::Packets => {
+            let window = since.unwrap_or(0)..=until.unwrap_or(u64::MAX);
+            Ok((vec![(record.began_ns, count(measure, observed, &window)?)], false))
+        }
+        From::Marks => {
+            let (since, until) = (since.unwrap_or(0), until.unwrap_or(0));
+            Ok((vec![(until, (until as f64 - since as f64) / 1e9)], false))
+        }
+    }
+}
+
+fn numbers(objects: &[(u64, Value)], field: &str) -> Points {
+    let mut points = Vec::new();
+    for (at, object) in objects {
+        match object.get(field) {
+            Some(Value::Array(list)) => {
+                points.extend(list.iter().filter_map(Value::as_f64).map(|number| (*at, number)));
+            }
+            Some(one) => points.extend(one.as_f64().map(|number| (*at, number))),
+            None => {}
+        }
+    }
+    points
+}
+
+fn used(usage: &[(u64, f64, f64)], what: Option<What>) -> Points {
+    match what {
+        Some(What::RssKib) => usage.iter().map(|(at, _, rss)| (*at, *rss)).collect(),
+        Some(What::CpuPct) => {
+            let pairs = usage.windows(2).filter(|pair| pair[1].0 > pair[0].0);
+            pairs
+                .map(|pair| {
+                    let seconds = (pair[1].0 - pair[0].0) as f64 / 1e9;
+                    (pair[1].0, 100.0 * (pair[1].1 - pair[0].1) / seconds)
+                })
+                .collect()
+        }
+        _ => usage.iter().map(|(at, cpu, _)| (*at, *cpu)).collect(),
+    }
+}
+
+fn count(
+    measure: &Measure,
+    observed: &Observed,
+    window: &std::ops::RangeInclusive<u64>,
+) -> Result<f64, String> {
+    if observed.packets.is_empty() {
+        return Err("the network has seen no packet; it has no observer".to_owned());
+    }
+    let host = measure.host.as_ref().map_or("", |host| host.get_ref());
+    let kind = measure.kind.as_ref().map(|kind| kind.get_ref().name());
+    let counts = |seen: &&Seen| {
+        (seen.from == host || seen.to == host)
+            && window.contains(&seen.at_ns)
+            && kind.is_none_or(|kind| seen.kind == kind)
+    };
+    let counted = observed.packets.iter().filter(counts);
+    let bytes = measure.what.as_ref().is_some_and(|what| *what.get_ref() == What::Bytes);
+    Ok(if bytes { counted.map(|seen| f64::from(seen.bytes)).sum() } else { counted.count() as f64 })
+}
+
+fn take(take: Take, numbers: &[f64]) -> Option<f64> {
+    match take {
+        Take::Median => median(numbers),
+        Take::Mean => mean(numbers),
+        Take::Min => numbers.iter().copied().reduce(f64::min),
+        Take::Max => numbers.iter().copied().reduce(f64::max),
+        Take::P95 => quantile(&sorted(numbers), 0.95),
+        Take::P99 => quantile(&sorted(numbers), 0.99),
+        Take::Sum => (!numbers.is_empty()).then(|| numbers.iter().sum()),
+        Take::Count => Some(numbers.len() as f64),
+        Take::First => numbers.first().copied(),
+        Take::Last => numbers.last().copied(),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn measure(keys: &str) -> Measure {
+        toml::from_str(&format!("title = 't'\nunit = 'u'\n{keys}")).unwrap()
+    }
+
+    fn value(keys: &str, record: &Record, observed: &Observed) -> Result<f64, String> {
+        let measure = measure(keys);
+        let (points, _) = points(&measure, record, observed)?;
+        let numbers: Vec<f64> = points.iter().map(|(_, number)| *number).collect();
+        take(measure.take, &numbers).ok_or_else(|| "none".to_owned())
+    }
+
+    fn record() -> Record {
+        let json = |text: &str| serde_json::from_str(text).unwrap();
+        let lines = vec![(5, json(r#"{"ms": 3}"#)), (6, json(r#"{"ms": [1, 8]}"#))];
+        Record {
+            began_ns: 1,
+            objects: [("client".to_owned(), lines)].into(),
+            marks: [("begin".to_owned(), 10), ("end".to_owned(), 30)].into(),
+            usage: [("server".to_owned(), vec![(0, 0.0, 50.0), (1_000_000_000, 0.25, 60.0)])]
+                .into(),
+        }
+    }
+
+    #[test]
+    fn numbers_come_from_lines_processes_and_marks() {
+        let none = Observed::default();
+        let lines = "from = 'lines'\nrole = 'client'\nfield = 'ms'\n";
+        for (take, expected) in [
+            ("median", 3.0),
+            ("max", 8.0),
+            ("min", 1.0),
+            ("sum", 12.0),
+            ("count", 3.0),
+            ("last", 8.0),
+        ] {
+            let keys = format!("{lines}take = '{take}'");
+            assert_eq!(value(&keys, &record(), &none), Ok(expected), "{take}");
+        }
+        let missing = value(&lines.replace("'ms'", "'s'"), &record(), &none).unwrap_err();
+        assert_eq!(missing, "client printed 2 JSON objects, none with a number `s`");
+        let process = "from = 'process'\nrole = 'server'\ntake = 'last'\nwhat = ";
+        assert_eq!(value(&format!("{process}'rss_kib'"), &record(), &none), Ok(60.0));
+        assert_eq!(value(&format!("{process}'cpu_pct'"), &record(), &none), Ok(25.0));
+        assert_eq!(value(&format!("{process}'cpu_s'"), &record(), &none), Ok(0.25));
+        let marks = "from = 'marks'\nsince = 'begin'\nuntil = 'end'";
+        assert_eq!(value(marks, &record(), &none), Ok(20e-9));
+        let marks = "from = 'marks'\nsince = 'begin'\nuntil = 'never'";
+        assert_eq!(value(marks, &record(), &none).unwrap_err(), "no line was the mark `never`");
+    }
+
+    #[test]
+    fn packets_are_counted_by_host_kind_and_moment() {
+        let seen = |at_ns, from: &str, to: &str, bytes, kind| {
+            let (from, to) = (from.to_owned(), to.to_owned());
+            Seen { at_ns, from, to, bytes, delivered: true, kind }
+        };
+        let packets = vec![
+            seen(5, "a", "b", 100, "handshake"),
+            seen(12, "b", "a", 200, "handshake"),
+            seen(20, "a", "b", 50, "data"),
+            seen(20, "c", "b", 70, "data"),
+            seen(40, "b", "a", 60, "ack"),
+        ];
+        let observed = Observed { packets, ..Observed::default() };
+        let packets = "from = 'packets'\nhost = 'a'\nwhat = ";
+        for (keys, expected) in [
+            ("'count'", 4.0),
+            ("'bytes'", 410.0),
+            ("'count'\nkind = 'handshake'", 2.0),
+            ("'count'\nuntil = 'end'", 3.0),
+            ("'bytes'\nsince = 'begin'\nuntil = 'end'", 250.0),
+        ] {
+            assert_eq!(value(&format!("{packets}{keys}"), &record(), &observed), Ok(expected));
+        }
+        let blind = value(&format!("{packets}'count'"), &record(), &Observed::default());
+        assert!(blind.unwrap_err().contains("no observer"));
+    }
+}

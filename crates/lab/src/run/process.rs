@@ -1,0 +1,279 @@
+//! Programs of a sample: started on their hosts, listened to line by line, watched, and ended.
+//!
+//! Every program and whatever it starts carries a mark in its environment; [`end_marked`] ends by
+//! it even what has left its process group, and [`end_left_over`] what an earlier lab that was
+//! killed left behind. Signals go to process numbers through pidfds, so that a number that has been
+//! given to somebody else is never hit.
+
+use std::fs;
+use std::io::{self, BufRead, BufReader, Read};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::SyncSender;
+use std::thread;
+
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, kill_process_group, pidfd_open,
+    pidfd_send_signal, waitid,
+};
+
+use crate::network::Network;
+
+/// Longest line of output that is kept, in bytes; the rest of it is dropped.
+const MAX_LINE_BYTES: u64 = 1 << 20;
+
+/// Environment variable of all programs: process number and start time of the lab, and the sample.
+const MARK: &str = "FULMAR_LAB";
+
+/// What a program did.
+#[derive(Debug)]
+pub(super) enum Event {
+    /// It printed a line.
+    Line { program: usize, at_ns: u64, error: bool, text: String },
+    /// One of its two outputs is at its end.
+    Closed { program: usize },
+    /// It ended, but is not yet reaped.
+    Ended { program: usize },
+}
+
+/// A program that was started.
+#[derive(Debug)]
+pub(super) struct Program {
+    child: Child,
+    ended: Option<ExitStatus>,
+}
+
+/// Nanoseconds of the monotonic clock, which all processes of this machine share.
+pub(super) fn now_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
+}
+
+/// The mark of a sample of this lab.
+pub(super) fn mark(sample: u64) -> String {
+    let own = std::process::id();
+    format!("{own}.{}.{sample}", start_time(own).unwrap_or(0))
+}
+
+impl Program {
+    /// Starts a program in a process group of its own; `number` names it in events.
+    pub(super) fn start(
+        network: &mut dyn Network,
+        host: &str,
+        mut command: Command,
+        mark: &str,
+        number: usize,
+        events: &SyncSender<Event>,
+    ) -> io::Result<Program> {
+        use std::os::unix::process::CommandExt;
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.process_group(0).env(MARK, mark);
+        let mut child = network.spawn(host, &mut command)?;
+        if let Some(output) = child.stdout.take() {
+            listen(output, number, false, events.clone());
+        }
+        if let Some(output) = child.stderr.take() {
+            listen(output, number, true, events.clone());
+        }
+        watch(&child, number, events.clone());
+        Ok(Program { child, ended: None })
+    }
+
+    pub(super) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Reaps a program that has ended, and ends what is left of its group first.
+    pub(super) fn reap(&mut self) -> io::Result<ExitStatus> {
+        if let Some(status) = self.ended {
+            return Ok(status);
+        }
+        self.signal(Signal::KILL);
+        let status = self.child.wait()?;
+        self.ended = Some(status);
+        Ok(status)
+    }
+
+    /// Signals the group of a program that is not reaped.
+    pub(super) fn signal(&self, signal: Signal) {
+        let group = Pid::from_raw(self.child.id() as i32).filter(|_| self.ended.is_none());
+        if let Some(group) = group {
+            // It may have ended on its own.
+            let _ = kill_process_group(group, signal);
+        }
+    }
+
+    pub(super) fn has_ended(&self) -> bool {
+        self.ended.is_some()
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        if let Err(error) = self.reap() {
+            tracing::warn!(process = self.child.id(), %error, "cannot end a program");
+        }
+    }
+}
+
+fn listen(
+    output: impl Read + Send + 'static,
+    program: usize,
+    error: bool,
+    events: SyncSender<Event>,
+) {
+    thread::spawn(move || {
+        let mut output = BufReader::new(output);
+        let mut line = Vec::new();
+        while let Ok(read) = (&mut output).take(MAX_LINE_BYTES).read_until(b'\n', &mut line) {
+            if read == 0 {
+                break;
+            }
+            let at_ns = now_ns();
+            let text = String::from_utf8_lossy(&line).trim_end().to_owned();
+            line.clear();
+            if events.send(Event::Line { program, at_ns, error, text }).is_err() {
+                // The sample is over; what is still printed would block the program.
+                let _ = io::copy(&mut output, &mut io::sink());
+                return;
+            }
+        }
+        // Nobody listens when the sample is already over.
+        let _ = events.send(Event::Closed { program });
+    });
+}
+
+fn watch(child: &Child, program: usize, events: SyncSender<Event>) {
+    let id = Pid::from_child(child);
+    thread::spawn(move || {
+        // Not reaped here: until the owner does, the number stays this process's.
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+        while let Err(rustix::io::Errno::INTR) = waitid(WaitId::Pid(id), options) {}
+        // As in `listen`.
+        let _ = events.send(Event::Ended { program });
+    });
+}
+
+/// Ends every process with this mark.
+pub(super) fn end_marked(mark: &str) {
+    end_processes(|found| found == mark);
+}
+
+/// Ends what labs left behind that are no longer there, as after kill -9. Returns how many.
+pub fn end_left_over() -> usize {
+    end_processes(|found| {
+        let mut parts = found.split('.').map(str::parse::<u64>);
+        let (Some(Ok(lab)), Some(Ok(started))) = (parts.next(), parts.next()) else { return false };
+        u32::try_from(lab).ok().and_then(start_time) != Some(started)
+    })
+}
+
+fn end_processes(wanted: impl Fn(&str) -> bool) -> usize {
+    let Ok(all) = fs::read_dir("/proc") else { return 0 };
+    let numbers = all.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    numbers.filter(|number| end_process(*number, &wanted)).count()
+}
+
+fn end_process(number: i32, wanted: &impl Fn(&str) -> bool) -> bool {
+    if number as u32 == std::process::id() || !mark_of(number).is_some_and(|mark| wanted(&mark)) {
+        return false;
+    }
+    let Some(pid) = Pid::from_raw(number) else { return false };
+    let Ok(handle) = pidfd_open(pid, PidfdFlags::empty()) else { return false };
+    // Asked again now that the handle holds the process fast.
+    mark_of(number).is_some_and(|mark| wanted(&mark))
+        && pidfd_send_signal(handle, Signal::KILL).is_ok()
+}
+
+fn mark_of(number: i32) -> Option<String> {
+    let environment = fs::read(format!("/proc/{number}/environ")).ok()?;
+    environment.split(|byte| *byte == 0).find_map(|variable| {
+        let value = variable.strip_prefix(MARK.as_bytes())?.strip_prefix(b"=")?;
+        Some(String::from_utf8_lossy(value).into_owned())
+    })
+}
+
+/// When a process was started, in clock ticks since boot: field 22 of proc_pid_stat(5).
+fn start_time(number: u32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{number}/stat")).ok()?;
+    stat.rsplit_once(") ")?.1.split(' ').nth(19)?.parse().ok()
+}
+
+/// What a process uses: CPU seconds so far and resident KiB; `None` when it is gone.
+pub(super) fn usage(number: u32) -> Option<(f64, f64)> {
+    let stat = fs::read_to_string(format!("/proc/{number}/stat")).ok()?;
+    let fields: Vec<&str> = stat.rsplit_once(") ")?.1.split(' ').collect();
+    let ticks: f64 = fields.get(11)?.parse::<f64>().ok()? + fields.get(12)?.parse::<f64>().ok()?;
+    let pages: f64 = fields.get(21)?.parse().ok()?;
+    let page_kib = rustix::param::page_size() as f64 / 1024.0;
+    Some((ticks / rustix::param::clock_ticks_per_second() as f64, pages * page_kib))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::network::Loopback;
+    use std::sync::mpsc::sync_channel;
+    use std::time::Duration;
+
+    fn shell(script: &str, mark: &str, events: &SyncSender<Event>) -> Program {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        Program::start(&mut Loopback, "here", command, mark, 3, events).unwrap()
+    }
+
+    #[test]
+    fn lines_and_ends_are_told() {
+        let (sender, events) = sync_channel(16);
+        let mut program = shell("echo one; echo two >&2; exit 5", "test.lines", &sender);
+        let (mut lines, mut ended) = (Vec::new(), false);
+        while lines.len() < 2 || !ended {
+            match events.recv_timeout(Duration::from_secs(20)).unwrap() {
+                Event::Line { program: 3, error, text, .. } => lines.push((error, text)),
+                Event::Ended { program: 3 } => ended = true,
+                Event::Closed { program: 3 } => {}
+                other => panic!("{other:?}"),
+            }
+        }
+        lines.sort();
+        assert_eq!(lines, [(false, "one".to_owned()), (true, "two".to_owned())]);
+        assert_eq!(program.reap().unwrap().code(), Some(5));
+    }
+
+    #[test]
+    fn what_left_its_group_is_ended_by_its_mark() {
+        let (sender, events) = sync_channel(16);
+        let mark = mark(77);
+        let mut program = shell("setsid sleep 600 & echo $!", &mark, &sender);
+        let number = loop {
+            let event = events.recv_timeout(Duration::from_secs(20)).unwrap();
+            if let Event::Line { text, .. } = event {
+                break text.parse::<u32>().unwrap();
+            }
+        };
+        program.reap().unwrap();
+        let began = start_time(number);
+        // setsid may fork: its child carries the mark all the same. Standard output of the escaped
+        // process is this pipe, so the listener ends only when it is gone.
+        end_marked(&mark);
+        drop(sender);
+        while events.recv_timeout(Duration::from_secs(20)).is_ok() {}
+        assert!(
+            began.is_none()
+                || usage(number).is_none()
+                || start_time(number) != began
+                || zombie(number)
+        );
+    }
+
+    fn zombie(number: u32) -> bool {
+        let stat = fs::read_to_string(format!("/proc/{number}/stat")).unwrap_or_default();
+        stat.contains(") Z ")
+    }
+
+    #[test]
+    fn this_process_uses_memory() {
+        let (_, rss) = usage(std::process::id()).unwrap();
+        assert!(rss > 100.0, "{rss} KiB");
+    }
+}
