@@ -51,7 +51,7 @@ impl Default for Listeners {
             ws: local(8083),
             wss: local(8443),
             quic: local(14567),
-            http: local(9090),
+            http: local(14568),
         }
     }
 }
