@@ -4,6 +4,7 @@
 use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::Output;
@@ -128,12 +129,24 @@ fn health_and_metrics_answer() {
 
 #[test]
 fn the_data_folder_is_its_owners_only() {
-    use std::os::unix::fs::PermissionsExt;
     let broker = TestBroker::start();
-    let mode = |path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
-    assert_eq!(mode(broker.data()), 0o700);
-    for secret in ["ca/ca.key", "ca/server.key", "quic.key", "broker.db", "tickets.db"] {
-        assert_eq!(mode(broker.data().join(secret)), 0o600, "{secret}");
+    let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(&broker.data()), 0o700);
+    let (mut folders, mut files) = (vec![broker.data()], Vec::new());
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() { folders.push(path) } else { files.push(path) }
+        }
+    }
+    let name = |path: &Path| path.file_name().unwrap().to_str().unwrap().to_owned();
+    for secret in ["ca.key", "server.key", "quic.key", "broker.db", "broker.db-wal", "tickets.db"] {
+        assert!(files.iter().any(|path| name(path) == secret), "no {secret} in {files:?}");
+    }
+    for path in files {
+        // Certificates are to be handed out.
+        let wanted = if path.extension().is_some_and(|end| end == "pem") { 0o644 } else { 0o600 };
+        assert_eq!(mode(&path), wanted, "{path:?}");
     }
 }
 
