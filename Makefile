@@ -1,6 +1,8 @@
 # What a newcomer types is what CI runs. `make` alone lists the targets.
 
 TARGET := $(or $(CARGO_TARGET_DIR),target)
+# The program that tests run.
+FULMAR := $(abspath $(TARGET))/debug/fulmar
 # What the interoperability tests are run with.
 VENV := $(TARGET)/interop-venv
 NODE := tests/interop/node
@@ -14,7 +16,7 @@ FUZZ_SECONDS ?= 600
 FUZZ ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-rust test-interop kill-test fuzz lint fmt doc bench tools needs \
+.PHONY: help run test test-rust built test-interop kill-test fuzz lint fmt doc bench tools needs \
 	interop-needs
 
 help: ## List the targets
@@ -26,14 +28,18 @@ run: needs ## Start a broker on this machine with a demonstration publisher (DEM
 	cargo build --release --locked --package fulmar
 	@DEMO=$(DEMO) exec scripts/run $(TARGET)/release/fulmar
 
-test: test-rust test-interop ## Run every test, those with clients we did not write included
+test: interop-needs test-rust test-interop ## Run every test, those with clients we did not write included
 
-test-rust: needs ## Run the tests that need nothing but Rust
-	cargo test --workspace --locked --no-fail-fast
+test-rust: built ## Run the tests that need nothing but Rust
+	FULMAR_BIN=$(FULMAR) cargo test --workspace --locked --no-fail-fast
 
-test-interop: needs interop-needs $(VENV)/ready $(NODE)/node_modules/ready $(QUIC_GO) ## Run the tests with clients we did not write
-	cargo build --locked --package fulmar
-	cd tests/interop && FULMAR_BIN=$(abspath $(TARGET))/debug/fulmar \
+# The program and the tests in one go: cargo would compile dependencies again for the program alone,
+# whose features are fewer.
+built: needs
+	cargo build --workspace --all-targets --locked
+
+test-interop: interop-needs built $(VENV)/ready $(NODE)/node_modules/ready $(QUIC_GO) ## Run the tests with clients we did not write
+	cd tests/interop && FULMAR_BIN=$(FULMAR) \
 		FULMAR_QUIC_GO=$(abspath $(QUIC_GO)) $(abspath $(VENV))/bin/python -m unittest -v
 
 $(VENV)/ready: tests/interop/requirements.txt
