@@ -7,7 +7,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
-use std::process::Output;
+use std::process::{Output, Stdio};
 
 use fulmar_tests::{PATIENCE, TestBroker, eventually, fulmar, http_get, run};
 
@@ -125,6 +125,36 @@ fn health_and_metrics_answer() {
     eventually("the connection to be counted", || {
         http_get(http, "/metrics").1.contains("fulmar_connections{transport=\"tcp\"} 1")
     });
+}
+
+#[test]
+fn a_quic_clients_path_is_told_over_http_and_in_sys() {
+    let broker = TestBroker::builder().env("FULMAR_SYS__INTERVAL_S", "1").start();
+    let (http, mqtt) = (broker.address("http"), broker.address("mqtt"));
+    assert_eq!(http_get(http, "/connections"), (200, r#"{"connections":[]}"#.to_owned()));
+    let url = format!("quic://localhost:{}", broker.address("quic").port());
+    let mut client = fulmar();
+    client.args(["sub", &url, "-t", "t", "-i", "a meter", "--cafile"]).arg(broker.ca_file());
+    let mut client = client.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    eventually("the client to be listed", || http_get(http, "/connections/a%20meter").0 == 200);
+    let page: serde_json::Value = serde_json::from_str(&http_get(http, "/connections").1).unwrap();
+    assert_eq!(page["connections"][0]["client"], "a meter", "{page}");
+    assert!(page["connections"][0]["rtt_us"].as_u64() > Some(0), "{page}");
+    let place = &page["connections"][0]["place"];
+    assert_eq!(http_get(http, &format!("/connections?after={place}")).1, r#"{"connections":[]}"#);
+    assert_eq!(http_get(http, "/connections?before=1").0, 400);
+    assert_eq!(http_get(http, "/connections/nobody").0, 404);
+    assert!(http_get(http, "/metrics").1.contains("fulmar_quic_rtt_seconds_bucket{le=\"+Inf\"}"));
+
+    let mut watcher = fulmar();
+    let filter = "$SYS/broker/connections/+/transport";
+    watcher.args(["sub", &format!("mqtt://{mqtt}"), "-t", filter, "-v", "-C", "1"]);
+    let told = String::from_utf8(run(&mut watcher).stdout).unwrap();
+    client.kill().unwrap();
+    client.wait().unwrap();
+    let (topic, figures) = told.trim().split_once(" {").unwrap();
+    assert_eq!(topic, "$SYS/broker/connections/a meter/transport");
+    assert!(figures.contains("\"rtt_us\":"), "{figures}");
 }
 
 #[test]

@@ -16,6 +16,7 @@ use crate::retained::RetainedStore;
 use crate::session::Attachment;
 use crate::storage::{Restored, Storage};
 use crate::time::Timestamp;
+use crate::transports::Transports;
 use crate::tree::TopicTree;
 
 /// How a broker is set up.
@@ -45,6 +46,7 @@ pub struct Broker {
     storage: Arc<dyn Storage>,
     next_message: AtomicU64,
     chores: Mutex<Chores>,
+    transports: Transports,
     next_chore: AtomicU64,
     started: Timestamp,
 }
@@ -77,6 +79,7 @@ impl Broker {
             storage,
             next_message: AtomicU64::new(restored.last_message_id + 1),
             chores: Mutex::default(),
+            transports: Transports::default(),
             next_chore: AtomicU64::new(now.0),
             started: now,
             limits: config.limits,
@@ -183,6 +186,10 @@ impl Broker {
 
     pub(crate) fn next_message_id(&self) -> MessageId {
         MessageId(self.next_message.fetch_add(1, Ordering::Relaxed))
+    }
+
+    pub(crate) fn transport_list(&self) -> &Transports {
+        &self.transports
     }
 
     pub(crate) fn chores(&self) -> &Mutex<Chores> {

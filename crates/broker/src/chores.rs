@@ -182,4 +182,5 @@ fn publish_sys(shard: &mut Shard, broker: &Arc<Broker>) {
             publisher: 0,
         });
     }
+    crate::transports::publish(shard, broker);
 }

@@ -31,6 +31,7 @@ pub mod storage;
 mod subscribe;
 mod sys;
 mod time;
+mod transports;
 mod tree;
 mod will;
 
@@ -44,3 +45,4 @@ pub use notice::Notice;
 pub use peer::{ListenerPolicy, Peer, StreamKey, Token, TransportKind, TransportStats};
 pub use shard::Shard;
 pub use time::Timestamp;
+pub use transports::ClientTransport;

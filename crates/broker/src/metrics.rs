@@ -6,7 +6,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::peer::TransportKind;
+use crate::peer::{TransportKind, TransportStats};
 
 /// A number only one thread changes and any thread reads.
 #[derive(Debug, Default)]
@@ -40,6 +40,8 @@ macro_rules! cells {
             pub connections: [Cell; 5],
             /// Connections ever opened, by transport.
             pub connections_opened: [Cell; 5],
+            /// What QUIC connections' paths were seen to be like.
+            pub paths: PathHistograms,
         }
 
         impl ShardMetrics {
@@ -75,7 +77,99 @@ cells! {
     wills_published, "counter", "Wills published";
     quic_migrations, "counter", "Address changes of QUIC connections";
     quic_early_accepted, "counter", "QUIC connections whose early data was accepted";
+    quic_sent_packets, "counter", "QUIC packets sent";
     quic_lost_packets, "counter", "QUIC packets declared lost";
+    quic_sent_bytes, "counter", "Bytes of datagrams sent by QUIC connections";
+    quic_received_bytes, "counter", "Bytes of datagrams received by QUIC connections";
+    quic_streams_opened, "counter", "Streams opened by QUIC clients, control streams included";
+}
+
+/// Upper bounds of the histograms' buckets.
+const RTT_US: &[u64] = &[
+    500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000,
+    2_500_000, 5_000_000,
+];
+const CWND_BYTES: &[u64] =
+    &[4_096, 8_192, 16_384, 32_768, 65_536, 131_072, 262_144, 524_288, 1_048_576, 4_194_304];
+const LOSS_PPM: &[u64] = &[0, 1_000, 5_000, 10_000, 20_000, 50_000, 100_000, 200_000, 500_000];
+
+/// How often values up to each bound were seen.
+#[derive(Debug)]
+pub struct Histogram {
+    bounds: &'static [u64],
+    /// One more than bounds, for what is above them all.
+    counts: Box<[Cell]>,
+    sum: Cell,
+}
+
+impl Histogram {
+    fn new(bounds: &'static [u64]) -> Histogram {
+        let counts = (0..=bounds.len()).map(|_| Cell::default()).collect();
+        Histogram { bounds, counts, sum: Cell::default() }
+    }
+
+    fn observe(&self, value: u64) {
+        self.counts[self.bounds.partition_point(|bound| *bound < value)].add(1);
+        self.sum.add(value);
+    }
+}
+
+/// Samples of QUIC connections' paths: one a connection in use every few seconds.
+#[derive(Debug)]
+pub struct PathHistograms {
+    /// Smoothed round-trip times in microseconds.
+    pub rtt_us: Histogram,
+    /// Congestion windows in bytes.
+    pub cwnd_bytes: Histogram,
+    /// Packets lost since the sample before, in millionths of those sent.
+    pub loss_ppm: Histogram,
+}
+
+impl Default for PathHistograms {
+    fn default() -> Self {
+        PathHistograms {
+            rtt_us: Histogram::new(RTT_US),
+            cwnd_bytes: Histogram::new(CWND_BYTES),
+            loss_ppm: Histogram::new(LOSS_PPM),
+        }
+    }
+}
+
+impl ShardMetrics {
+    /// Counts what has happened on a connection's path since it was told of last.
+    pub(crate) fn count_path(&self, old: &TransportStats, new: &TransportStats) {
+        let sent = new.sent_packets.saturating_sub(old.sent_packets);
+        let lost = new.lost_packets.saturating_sub(old.lost_packets);
+        self.quic_sent_packets.add(sent);
+        self.quic_lost_packets.add(lost);
+        self.quic_sent_bytes.add(new.sent_bytes.saturating_sub(old.sent_bytes));
+        self.quic_received_bytes.add(new.received_bytes.saturating_sub(old.received_bytes));
+        let streams = new.streams_opened.saturating_sub(old.streams_opened);
+        self.quic_streams_opened.add(u64::from(streams));
+        self.quic_migrations.add(u64::from(new.migrations.saturating_sub(old.migrations)));
+        self.quic_early_accepted.add(u64::from(new.early_data && !old.early_data));
+        // Packets may be declared lost that were sent before the sample.
+        if let Some(lost_ppm) = lost.saturating_mul(1_000_000).checked_div(sent) {
+            self.paths.rtt_us.observe(new.rtt_us);
+            self.paths.cwnd_bytes.observe(new.cwnd_bytes);
+            self.paths.loss_ppm.observe(lost_ppm.min(1_000_000));
+        }
+    }
+}
+
+/// A histogram of all workers together, as Prometheus wants it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HistogramTotals {
+    /// Its name, which ends with the unit.
+    pub name: &'static str,
+    /// What it shows.
+    pub help: &'static str,
+    /// Upper bounds, and how many values were at most that.
+    pub buckets: Vec<(f64, u64)>,
+    /// All values, those above the last bound included.
+    pub count: u64,
+    /// Their sum.
+    pub sum: f64,
 }
 
 /// All workers' counters.
@@ -109,6 +203,51 @@ impl Metrics {
         TransportKind::ALL.iter().map(|kind| self.sum(|s| &s.connections[kind.index()])).sum()
     }
 
+    /// The histograms.
+    #[must_use]
+    pub fn histograms(&self) -> Vec<HistogramTotals> {
+        vec![
+            self.histogram(
+                "quic_rtt_seconds",
+                "Round-trip times of QUIC connections, sampled every few seconds of use",
+                1e6,
+                |shard| &shard.paths.rtt_us,
+            ),
+            self.histogram(
+                "quic_congestion_window_bytes",
+                "Congestion windows of QUIC connections, sampled every few seconds of use",
+                1.0,
+                |shard| &shard.paths.cwnd_bytes,
+            ),
+            self.histogram(
+                "quic_loss_ratio",
+                "Share of packets lost by a QUIC connection between two samples",
+                1e6,
+                |shard| &shard.paths.loss_ppm,
+            ),
+        ]
+    }
+
+    fn histogram(
+        &self,
+        name: &'static str,
+        help: &'static str,
+        scale: f64,
+        of: impl Fn(&ShardMetrics) -> &Histogram,
+    ) -> HistogramTotals {
+        let bounds = self.shards.first().map_or(&[][..], |shard| of(shard).bounds);
+        let count_at = |at: usize| self.sum(|shard| &of(shard).counts[at]);
+        let mut below = 0;
+        let cumulative = bounds.iter().enumerate().map(|(at, bound)| {
+            below += count_at(at);
+            (*bound as f64 / scale, below)
+        });
+        let buckets = cumulative.collect();
+        let count = below + count_at(bounds.len());
+        let sum = self.sum(|shard| &of(shard).sum) as f64 / scale;
+        HistogramTotals { name, help, buckets, count, sum }
+    }
+
     /// Every plain counter: name, Prometheus type, help, value.
     #[must_use]
     pub fn totals(&self) -> Vec<(&'static str, &'static str, &'static str, u64)> {
@@ -120,5 +259,42 @@ impl Metrics {
         }
         let named = ShardMetrics::ALL.iter().zip(sums);
         named.map(|(&(name, kind, help), value)| (name, kind, help, value)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn samples_of_all_workers_make_one_cumulative_histogram() {
+        let metrics = Metrics::new(2);
+        let before = TransportStats::default();
+        let at = |rtt_us, sent_packets, lost_packets| TransportStats {
+            rtt_us,
+            sent_packets,
+            lost_packets,
+            ..before
+        };
+        metrics.shard(0).count_path(&before, &at(900, 100, 0));
+        metrics.shard(1).count_path(&before, &at(40_000, 100, 3));
+        metrics.shard(1).count_path(&at(40_000, 100, 3), &at(9_000_000, 104, 3));
+        // Nothing was sent: no news of the path.
+        metrics.shard(1).count_path(&before, &before);
+        let [rtt, _, loss] = &metrics.histograms()[..] else { panic!("three histograms") };
+        let below = |histogram: &HistogramTotals, bound: f64| {
+            histogram.buckets.iter().find(|(b, _)| (b - bound).abs() < 1e-9).map(|(_, n)| *n)
+        };
+        assert_eq!(below(rtt, 0.0005), Some(0));
+        assert_eq!(below(rtt, 0.001), Some(1));
+        assert_eq!(below(rtt, 0.05), Some(2));
+        assert_eq!((below(rtt, 5.0), rtt.count), (Some(2), 3));
+        assert!((rtt.sum - 9.0409).abs() < 1e-9, "{}", rtt.sum);
+        assert_eq!(
+            (below(loss, 0.0), below(loss, 0.02), below(loss, 0.05)),
+            (Some(2), Some(2), Some(3))
+        );
+        assert_eq!(metrics.sum(|shard| &shard.quic_lost_packets), 3);
+        assert_eq!(metrics.sum(|shard| &shard.quic_sent_packets), 204);
     }
 }

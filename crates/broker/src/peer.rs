@@ -90,17 +90,32 @@ pub struct Peer {
     pub listener: Arc<ListenerPolicy>,
 }
 
-/// State of one QUIC connection's path, for `$SYS` and metrics.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// State of one QUIC connection and its path, for `$SYS`, metrics and the operator's port. Counts
+/// are since the connection began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct TransportStats {
+    /// When this was measured, in milliseconds since the Unix epoch.
+    pub measured_ms: u64,
     /// Smoothed round-trip time in microseconds.
     pub rtt_us: u64,
     /// Congestion window in bytes.
     pub cwnd_bytes: u64,
+    /// Largest datagram the path is known to carry, in bytes.
+    pub mtu_bytes: u16,
+    /// Times the congestion window was made smaller.
+    pub congestion_events: u64,
     /// Packets sent.
     pub sent_packets: u64,
     /// Packets declared lost.
     pub lost_packets: u64,
+    /// Bytes of datagrams sent.
+    pub sent_bytes: u64,
+    /// Bytes of datagrams received.
+    pub received_bytes: u64,
+    /// Streams open now, the control stream included.
+    pub streams: u32,
+    /// Streams ever opened.
+    pub streams_opened: u32,
     /// Times the peer's address changed.
     pub migrations: u32,
     /// Whether early data was accepted.

@@ -59,6 +59,10 @@ impl Registry {
         self.sessions.lock().len()
     }
 
+    pub(crate) fn find(&self, client_id: &str) -> Option<Arc<Session>> {
+        self.sessions.lock().get(client_id).map(Arc::clone)
+    }
+
     pub(crate) fn insert(&self, session: Arc<Session>) {
         self.sessions.lock().insert(session.client_id().into(), session);
     }

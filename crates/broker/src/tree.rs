@@ -103,12 +103,23 @@ impl TopicTree {
         self.subscriptions
     }
 
+    /// Whether some subscription may reach topics below `topic`, which begins with `$`.
+    pub(crate) fn reaches_below(&self, topic: &str) -> bool {
+        self.root.reaches_below(Some(topic), true)
+    }
+
     /// Everything `topic` reaches.
     pub(crate) fn matches(&self, topic: &str) -> Matches {
         let mut found = Matches::default();
         let dollar = topic.starts_with('$');
         self.root.collect(Some(topic), dollar, &mut found);
         found
+    }
+}
+
+impl Matches {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.plain.is_empty() && self.shared.is_empty()
     }
 }
 
@@ -154,6 +165,20 @@ impl Node {
             }
         }
         removed
+    }
+
+    fn reaches_below(&self, rest: Option<&str>, dollar: bool) -> bool {
+        if !dollar && !self.hash.is_empty() {
+            return true;
+        }
+        let Some(rest) = rest else { return !self.children.is_empty() || self.plus.is_some() };
+        let (level, rest) = match rest.split_once('/') {
+            Some((level, rest)) => (level, Some(rest)),
+            None => (rest, None),
+        };
+        let child = self.children.get(level);
+        let plus = self.plus.as_deref().filter(|_| !dollar);
+        child.into_iter().chain(plus).any(|node| node.reaches_below(rest, false))
     }
 
     fn is_empty(&self) -> bool {

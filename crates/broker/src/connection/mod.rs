@@ -2,12 +2,13 @@
 //!
 //! The transport feeds [`Connection::receive`] and takes [`Connection::output`]; a connection knows
 //! neither sockets nor clocks. `connect` lets the client in, `packets` handles what it sends then,
-//! `streams` its further QUIC streams. What belongs to the client rather than to the connection is
+//! `streams` its further QUIC streams, `transport` the state of its path. What belongs to the client rather than to the connection is
 //! in its [`Session`].
 
 mod connect;
 mod packets;
 mod streams;
+mod transport;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -22,12 +23,13 @@ use smallvec::SmallVec;
 use crate::limits::MAX_CONNECT_BYTES;
 use crate::mailbox::CloseOrder;
 use crate::notice::{News, Notice};
-use crate::peer::{Peer, StreamKey, Token, TransportStats};
+use crate::peer::{Peer, StreamKey, Token};
 use crate::registry::{self, Departure};
 use crate::session::{Attachment, Session};
 use crate::shard::{Shard, TurnNumber, Waiter};
 use crate::storage::FlowId;
 use crate::time::Timestamp;
+use crate::transports::SharedStats;
 
 use connect::{PendingConnect, is_connect};
 
@@ -171,7 +173,10 @@ pub struct Connection {
     closing: Option<Closing>,
     /// Topic the access rules allowed last; publishers repeat themselves.
     allowed_topic: Box<str>,
-    stats: Option<Box<TransportStats>>,
+    /// The state of its path; listed for operators once the client is connected.
+    stats: Option<SharedStats>,
+    /// The session under which they are listed.
+    listed: Option<u64>,
 }
 
 impl Connection {
@@ -207,6 +212,7 @@ impl Connection {
             closing: None,
             allowed_topic: Box::default(),
             stats: None,
+            listed: None,
         })
     }
 
@@ -479,6 +485,7 @@ impl Connection {
             tracing::debug!(peer = %self.peer.address, client = session.client_id(), ?cause,
                 "connection lost");
         }
+        self.unlist(shard);
         self.leave(shard, Departure { discard_will: false, expiry_interval_s: None });
     }
 
@@ -489,16 +496,6 @@ impl Connection {
             self.peer.identity = identity;
         }
         shard.turn.ready(self.at);
-    }
-
-    /// The path's state, as the transport knows it.
-    pub fn set_transport_stats(&mut self, shard: &Shard, stats: TransportStats) {
-        let old = self.stats.as_deref().copied().unwrap_or_default();
-        let metrics = shard.metrics();
-        metrics.quic_migrations.add(u64::from(stats.migrations.saturating_sub(old.migrations)));
-        metrics.quic_lost_packets.add(stats.lost_packets.saturating_sub(old.lost_packets));
-        metrics.quic_early_accepted.add(u64::from(stats.early_data && !old.early_data));
-        self.stats = Some(Box::new(stats));
     }
 
     /// Leaves the session, if there is one, and publishes a will that is due.

@@ -1,4 +1,5 @@
-//! The operator's HTTP port: `/metrics` for Prometheus, `/health/live` and `/health/ready`.
+//! The operator's HTTP port: `/metrics` for Prometheus, `/health/live` and `/health/ready`, and
+//! `/connections` with the state of QUIC clients' paths.
 //!
 //! Not for users: it has no authentication, which is why it listens on loopback unless told
 //! otherwise. Whoever can reach it may ask, so connections are few and short-lived.
@@ -20,6 +21,7 @@ use tokio::sync::watch;
 use super::listeners::where_to_change;
 
 mod bounded;
+mod connections;
 mod metrics;
 
 use bounded::Bounded;
@@ -80,6 +82,8 @@ impl Http {
 async fn serve(listeners: Vec<Bounded>, state: Operated, stopped: watch::Receiver<bool>) {
     let router = axum::Router::new()
         .route("/metrics", get(metrics))
+        .route("/connections", get(connections::list))
+        .route("/connections/{client}", get(connections::one))
         .route("/health/live", get(|| async { "ok\n" }))
         .route("/health/ready", get(ready))
         .with_state(state);

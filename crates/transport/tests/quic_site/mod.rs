@@ -293,10 +293,16 @@ pub fn ack(kind: AckKind, id: u16) -> Vec<u8> {
 #[derive(Debug, PartialEq, Eq)]
 pub enum Seen {
     Connack(bool),
-    Publish { payload: Vec<u8>, id: u16, dup: bool },
+    Publish {
+        payload: Vec<u8>,
+        id: u16,
+        dup: bool,
+    },
     Puback(u16),
     Ack(AckKind, u16),
     Suback,
+    /// Of a subscription that was refused.
+    Denied(u8),
     Disconnect(ReasonCode),
 }
 
@@ -341,7 +347,10 @@ impl Pipe {
                     },
                     Packet::Ack(AckKind::Puback, ack) => Seen::Puback(ack.packet_id.get()),
                     Packet::Ack(kind, ack) => Seen::Ack(kind, ack.packet_id.get()),
-                    Packet::Suback(_) => Seen::Suback,
+                    Packet::Suback(suback) => match suback.codes {
+                        [code] if *code >= 0x80 => Seen::Denied(*code),
+                        _ => Seen::Suback,
+                    },
                     Packet::Disconnect(disconnect) => Seen::Disconnect(disconnect.reason),
                     other => panic!("unexpected {}", other.name()),
                 };

@@ -6,6 +6,7 @@
 use std::fmt::{Display, Write as _};
 
 use fulmar_broker::TransportKind;
+use fulmar_broker::metrics::HistogramTotals;
 use fulmar_store::{COMMIT_BUCKETS_US, Stats};
 use fulmar_transport::tickets::TicketCounts;
 
@@ -41,6 +42,10 @@ pub(super) fn render(state: &Operated) -> String {
         page.one(&name, kind, help, value);
     }
     page.tickets(&state.tickets.counts());
+    for histogram in broker.metrics().histograms() {
+        let HistogramTotals { name, help, buckets, count, sum } = histogram;
+        page.histogram(name, help, buckets, count, sum);
+    }
     if let Some(store) = &state.store {
         page.store(&store.stats());
     }
@@ -82,17 +87,32 @@ impl Page {
             self.one(name, "counter", help, value);
         }
         self.one("storage_wal_pages", "gauge", "Pages in the write-ahead log", stats.wal_pages);
-        let name = "storage_commit_seconds";
-        self.head(name, "histogram", "Duration of commits");
         let mut below = 0;
-        for (bound, count) in COMMIT_BUCKETS_US.iter().zip(&stats.commit_histogram) {
+        let bounds = COMMIT_BUCKETS_US.iter().zip(&stats.commit_histogram).map(|(bound, count)| {
             below += count;
-            let labels = format!("{{le=\"{}\"}}", seconds(*bound));
-            self.sample("storage_commit_seconds_bucket", &labels, below);
+            (seconds(*bound), below)
+        });
+        let (name, help) = ("storage_commit_seconds", "Duration of commits");
+        self.histogram(name, help, bounds, stats.commits, seconds(stats.commit_us_sum));
+    }
+
+    /// `buckets` are upper bounds and how many values were at most that.
+    fn histogram(
+        &mut self,
+        name: &str,
+        help: &str,
+        buckets: impl IntoIterator<Item = (f64, u64)>,
+        count: u64,
+        sum: f64,
+    ) {
+        self.head(name, "histogram", help);
+        let bucket = format!("{name}_bucket");
+        for (bound, below) in buckets {
+            self.sample(&bucket, &format!("{{le=\"{bound}\"}}"), below);
         }
-        self.sample("storage_commit_seconds_bucket", "{le=\"+Inf\"}", stats.commits);
-        self.sample("storage_commit_seconds_sum", "", seconds(stats.commit_us_sum));
-        self.sample("storage_commit_seconds_count", "", stats.commits);
+        self.sample(&bucket, "{le=\"+Inf\"}", count);
+        self.sample(&format!("{name}_sum"), "", sum);
+        self.sample(&format!("{name}_count"), "", count);
     }
 
     fn tickets(&mut self, counts: &TicketCounts) {

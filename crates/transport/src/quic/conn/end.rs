@@ -71,7 +71,7 @@ impl QuicConn {
     /// Tells the core, once, that the connection is gone.
     pub(crate) fn lost(&mut self, io: &mut Io) {
         if let Some(mut core) = self.core.take() {
-            core.set_transport_stats(&io.shard, self.stats());
+            core.set_transport_stats(&io.shard, self.stats(io));
             core.lost(&mut io.shard, self.lost.unwrap_or(LostCause::Closed));
         }
         // Only quinn's part lives on, until late packets can no longer come.

@@ -32,6 +32,7 @@ impl QuicConn {
                 self.inner.set_max_concurrent_streams(Dir::Bi, VarInt::from_u32(self.max_streams));
             }
             self.streams.push(stream);
+            self.streams_opened = self.streams_opened.saturating_add(1);
             self.read(io, id);
         }
     }

@@ -32,6 +32,7 @@ pub(crate) struct QuicConn {
     policy: Arc<ListenerPolicy>,
     core: Option<Core>,
     streams: SmallVec<[Stream; 1]>,
+    streams_opened: u32,
     /// By when the handshake must be over and the control stream open.
     begin_by: Option<Instant>,
     /// The client's name must be known before anything it sends is looked at.
@@ -76,6 +77,7 @@ impl QuicConn {
             policy,
             core: None,
             streams: SmallVec::new(),
+            streams_opened: 0,
             begin_by: Some(begin_by),
             must_know_first,
             partial_bytes: 0,

@@ -55,6 +55,8 @@ impl QuicConn {
             && let Some(window) = self.full_window.take()
         {
             self.inner.set_receive_window(window);
+            // Operators see it from now on.
+            self.next_stats = None;
         }
         for action in core.stream_actions() {
             self.act(io, action);

@@ -21,20 +21,28 @@ impl QuicConn {
         }
         if moved || self.next_stats.is_none_or(|at| at <= now) {
             self.next_stats = Some(now + STATS_INTERVAL);
-            let stats = self.stats();
+            let stats = self.stats(io);
             if let Some(core) = &mut self.core {
                 core.set_transport_stats(&io.shard, stats);
             }
         }
     }
 
-    pub(super) fn stats(&self) -> TransportStats {
-        let path = self.inner.stats().path;
+    pub(super) fn stats(&self, io: &Io) -> TransportStats {
+        let stats = self.inner.stats();
+        let path = &stats.path;
         TransportStats {
+            measured_ms: io.shard.now().0,
             rtt_us: u64::try_from(path.rtt.as_micros()).unwrap_or(u64::MAX),
             cwnd_bytes: path.cwnd,
+            mtu_bytes: path.current_mtu,
+            congestion_events: path.congestion_events,
             sent_packets: path.sent_packets,
             lost_packets: path.lost_packets,
+            sent_bytes: stats.udp_tx.bytes,
+            received_bytes: stats.udp_rx.bytes,
+            streams: u32::try_from(self.streams.len()).unwrap_or(u32::MAX),
+            streams_opened: self.streams_opened,
             migrations: self.migrations,
             // Not `accepted_0rtt`, which is for clients: a server has keys only if it accepts.
             early_data: self.inner.has_0rtt(),
