@@ -1,12 +1,23 @@
 //! The lab: bad links on one machine, experiments over them, and reports of what was measured.
 //!
+//! [`link`] decides what happens to each packet: a pure model in virtual time, without sockets,
+//! clock or threads. [`profile`] names common links. [`wire`] reads IP packets and [`units`] reads
+//! quantities as people write them.
+//!
 //! An experiment is one TOML file ([`experiment`]): hosts, links, roles (programs), conditions and
-//! measures. [`run`] carries it out cell by cell and keeps every raw sample. What joins the hosts is behind [`network::Fabric`], so that the
-//! runner neither knows nor cares whether packets cross an emulated link.
+//! measures. [`run`] carries it out cell by cell and keeps every raw sample. What joins the hosts
+//! is behind [`network::Fabric`], so that the runner neither knows nor cares whether packets cross
+//! an emulated link.
 //!
 //! Not here: MQTT. Roles are programs, ours or anybody's.
 
 pub mod experiment;
+pub mod link;
 pub mod network;
+pub mod profile;
 pub mod run;
 pub mod stats;
+#[cfg(test)]
+mod testing;
+pub mod units;
+pub mod wire;

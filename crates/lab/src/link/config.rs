@@ -1,0 +1,286 @@
+//! What a link is told to do: one [`Impairments`] a direction, and what concerns the whole link.
+//!
+//! Nothing here acts. [`LinkConfig::check`] is the edge: a [`Link`](super::Link) is only made of a
+//! configuration that passed it, so that the model needs no checks of its own.
+
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use super::{NatConfig, Outage, Schedule, Trace};
+use crate::units::{self, MAX_TIME, Nanos};
+
+/// The smallest MTU that is taken: IPv4's (RFC 791). IPv6 needs 1280.
+const MIN_MTU: u16 = 68;
+/// The default queue holds this much time's worth of the rate…
+const DEFAULT_QUEUE: Nanos = 200 * units::MILLISECOND;
+/// …but at least ten full packets.
+const DEFAULT_QUEUE_MIN: u64 = 15_000;
+
+/// A configuration that cannot be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{key}: {reason}")]
+pub struct ConfigError {
+    /// The setting it is about, as in [`SETTINGS`](super::SETTINGS).
+    pub key: String,
+    /// What is wrong and what is allowed.
+    pub reason: String,
+}
+
+impl ConfigError {
+    pub(crate) fn new(key: &str, reason: impl Into<String>) -> ConfigError {
+        ConfigError { key: key.to_owned(), reason: reason.into() }
+    }
+}
+
+/// The speed of a direction's bottleneck.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Rate {
+    /// As fast as packets come.
+    Unlimited,
+    /// Bits per second, IP headers included.
+    Constant(u64),
+    /// A recorded link.
+    #[serde(skip)]
+    Trace(Arc<Trace>),
+}
+
+/// How the queue before the bottleneck drops.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum QueueKind {
+    /// First in, first out; what does not fit is dropped.
+    DropTail,
+    /// CoDel (RFC 8289); does not mark ECN.
+    Codel,
+    /// FQ-CoDel (RFC 8290): CoDel a flow, served in turn; does not mark ECN.
+    FqCodel,
+}
+
+/// How much the queue holds, not counting the packet being sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum QueueLimit {
+    /// Bytes.
+    Bytes(u64),
+    /// As many bytes as the rate (a trace's mean rate) sends in this time, in ns.
+    Time(Nanos),
+}
+
+/// The distribution of jitter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum JitterShape {
+    /// Uniform within ± jitter.
+    Uniform,
+    /// Normal with jitter as its standard deviation, cut off at three of them.
+    Normal,
+}
+
+/// Loss in bursts: the Gilbert–Elliott model, stepped once a packet, each flow on its own. A flow
+/// begins in the good state.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Bursts {
+    /// Probability to turn bad, a packet.
+    pub to_bad: f64,
+    /// Probability to turn good again, a packet; bursts are 1/this packets long on average.
+    pub to_good: f64,
+    /// Loss while good.
+    pub loss_good: f64,
+    /// Loss while bad.
+    pub loss_bad: f64,
+}
+
+/// What one direction does to packets. The default does nothing.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Impairments {
+    /// Time from the end of sending to arrival, in ns.
+    pub delay: Nanos,
+    /// Spread of the delay around itself, in ns; never makes the delay negative.
+    pub jitter: Nanos,
+    /// How jitter is distributed.
+    pub jitter_shape: JitterShape,
+    /// Whether jitter may let packets overtake each other. If not, a packet waits for the one
+    /// before it, which makes the mean delay longer than `delay`.
+    pub jitter_reorders: bool,
+    /// The bottleneck.
+    pub rate: Rate,
+    /// The bottleneck's queue.
+    pub queue: QueueKind,
+    /// Its bound; `None`: 200 ms of the rate, at least ten full packets.
+    pub queue_limit: Option<QueueLimit>,
+    /// Random loss of packets, 0 to 1.
+    pub loss: f64,
+    /// Every so-manieth packet of each flow is lost; 0: none.
+    pub drop_every: u64,
+    /// Loss in bursts.
+    pub bursts: Option<Bursts>,
+    /// Share of packets in which one bit behind the IP header is flipped.
+    pub corrupt: f64,
+    /// Share of packets that arrive twice.
+    pub duplicate: f64,
+    /// Share of packets that are held back by `reorder_by`, so that later ones overtake them.
+    pub reorder: f64,
+    /// How long reordered packets are held back, in ns.
+    pub reorder_by: Nanos,
+    /// The largest IP packet, in bytes.
+    pub mtu: Option<u16>,
+    /// Whether larger packets vanish without an ICMP answer (a "black hole").
+    pub mtu_silent: bool,
+    /// When the direction is down.
+    pub outage: Outage,
+}
+
+impl Default for Impairments {
+    fn default() -> Self {
+        Impairments {
+            delay: 0,
+            jitter: 0,
+            jitter_shape: JitterShape::Uniform,
+            jitter_reorders: false,
+            rate: Rate::Unlimited,
+            queue: QueueKind::DropTail,
+            queue_limit: None,
+            loss: 0.0,
+            drop_every: 0,
+            bursts: None,
+            corrupt: 0.0,
+            duplicate: 0.0,
+            reorder: 0.0,
+            reorder_by: 0,
+            mtu: None,
+            mtu_silent: false,
+            outage: Outage::default(),
+        }
+    }
+}
+
+/// A whole link. The default is a perfect one.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct LinkConfig {
+    /// From the link's first host (of an access link: from the host).
+    pub up: Impairments,
+    /// Towards it.
+    pub down: Impairments,
+    /// A NAT in front of the first host.
+    pub nat: Option<NatConfig>,
+    /// When the first host's address changes.
+    pub address_changes: Schedule,
+}
+
+impl LinkConfig {
+    /// Checks that the link can be.
+    ///
+    /// # Errors
+    /// The first setting that is out of range.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        self.up.check()?;
+        self.down.check()?;
+        self.address_changes.check("address-change-every")?;
+        match &self.nat {
+            Some(nat) => nat.rebind.check("nat-rebind-every"),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether it lets every packet through untouched and at once.
+    #[must_use]
+    pub fn is_perfect(&self) -> bool {
+        *self == LinkConfig::default()
+    }
+}
+
+impl Impairments {
+    fn check(&self) -> Result<(), ConfigError> {
+        let shares = [
+            ("loss", self.loss),
+            ("corrupt", self.corrupt),
+            ("duplicate", self.duplicate),
+            ("reorder", self.reorder),
+        ];
+        let bursts = self.bursts.map_or([0.0; 4], |bursts| {
+            [bursts.to_bad, bursts.to_good, bursts.loss_good, bursts.loss_bad]
+        });
+        let bursts = bursts.map(|share| ("bursts", share));
+        for (key, share) in shares.into_iter().chain(bursts) {
+            if !(0.0..=1.0).contains(&share) {
+                return Err(ConfigError::new(key, format!("{share} is not a share of 0 to 1")));
+            }
+        }
+        for (key, time) in
+            [("delay", self.delay), ("jitter", self.jitter), ("reorder-by", self.reorder_by)]
+        {
+            if time > MAX_TIME {
+                return Err(ConfigError::new(key, "longer than a day"));
+            }
+        }
+        if self.reorder > 0.0 && self.reorder_by == 0 {
+            return Err(ConfigError::new("reorder", "needs `reorder-by`: how long to hold back"));
+        }
+        if let Rate::Constant(rate) = self.rate
+            && !(1..=units::MAX_RATE).contains(&rate)
+        {
+            return Err(ConfigError::new("rate", "must be 1 bit/s to 100 Gbit/s"));
+        }
+        if self.rate == Rate::Unlimited && self.queue_limit.is_some() {
+            return Err(ConfigError::new(
+                "queue-limit",
+                "needs `rate` or `trace`: nothing waits without",
+            ));
+        }
+        if self.mtu.is_some_and(|mtu| mtu < MIN_MTU) {
+            return Err(ConfigError::new("mtu", format!("must be at least {MIN_MTU}")));
+        }
+        self.outage.check()
+    }
+
+    /// The queue's bound in bytes.
+    pub(crate) fn queue_bytes(&self) -> u64 {
+        let rate = match &self.rate {
+            Rate::Unlimited => return u64::MAX,
+            Rate::Constant(rate) => *rate,
+            Rate::Trace(trace) => trace.mean_rate(),
+        };
+        let worth = |time: Nanos| {
+            (u128::from(rate) * u128::from(time) / (8 * u128::from(units::SECOND))) as u64
+        };
+        match self.queue_limit {
+            Some(QueueLimit::Bytes(bytes)) => bytes,
+            Some(QueueLimit::Time(time)) => worth(time),
+            None => worth(DEFAULT_QUEUE).max(DEFAULT_QUEUE_MIN),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn up(change: impl FnOnce(&mut Impairments)) -> LinkConfig {
+        let mut config = LinkConfig::default();
+        change(&mut config.up);
+        config
+    }
+
+    #[test]
+    fn what_cannot_be_is_named() {
+        let refused = |config: LinkConfig| config.check().err().map(|error| error.key);
+        assert_eq!(refused(LinkConfig::default()), None);
+        assert_eq!(refused(up(|up| up.loss = 1.5)).as_deref(), Some("loss"));
+        assert_eq!(refused(up(|up| up.loss = f64::NAN)).as_deref(), Some("loss"));
+        assert_eq!(refused(up(|up| up.rate = Rate::Constant(0))).as_deref(), Some("rate"));
+        assert_eq!(refused(up(|up| up.mtu = Some(20))).as_deref(), Some("mtu"));
+        assert_eq!(refused(up(|up| up.reorder = 0.1)).as_deref(), Some("reorder"));
+        let queue = up(|up| up.queue_limit = Some(QueueLimit::Bytes(5)));
+        assert_eq!(refused(queue).as_deref(), Some("queue-limit"));
+    }
+
+    #[test]
+    fn the_queue_is_sized_by_the_rate() {
+        let slow = up(|up| up.rate = Rate::Constant(64_000));
+        assert_eq!(slow.up.queue_bytes(), 15_000);
+        let fast = up(|up| up.rate = Rate::Constant(80_000_000));
+        assert_eq!(fast.up.queue_bytes(), 2_000_000);
+    }
+}

@@ -1,0 +1,50 @@
+//! The link model: what happens to a packet between two hosts, and when.
+//!
+//! Sans-IO: packets and virtual time (nanoseconds since the start) go in, packets with the exact
+//! time at which they are due come out. There is no socket, clock or thread inside, so that every
+//! impairment is tested in simulated time; a thin router around it moves the bytes.
+//!
+//! Data flow is file order. A packet offered to one direction of a [`Link`] meets
+//!
+//! 1. the NAT, if the link has one (`nat`): addresses rewritten, or no mapping: dropped;
+//! 2. the MTU: too big is answered by ICMP and dropped;
+//! 3. outages (`schedule`): down is dropped;
+//! 4. `flow`: which flow it belongs to and the how-manieth of it this is, and from that alone all
+//!    random decisions (`decide`), which are logged ([`DecisionLog`]);
+//! 5. the bottleneck: a bounded queue (`queue`: drop-tail, CoDel, FQ-CoDel) before a server of
+//!    constant or recorded rate (`server`);
+//! 6. loss, after the bottleneck, because a packet lost on the air has used its air time;
+//! 7. delay, jitter, reordering, corruption, duplication (`lane`).
+//!
+//! # Determinism
+//! A decision is a hash of (seed, flow, direction, index of the packet in its flow, purpose). A
+//! flow is named by its protocol, the port its first packet was sent to and an ordinal, never by
+//! an ephemeral port or a time. So two runs with the same seed decide alike for every packet of
+//! every flow, however their timing differs. What the *queue* drops depends on timing and is
+//! therefore not a decision of the log.
+
+mod config;
+mod decide;
+mod flow;
+mod lane;
+mod model;
+mod nat;
+mod queue;
+mod schedule;
+mod server;
+mod settings;
+mod topology;
+mod trace;
+
+pub use config::{
+    Bursts, ConfigError, Impairments, JitterShape, LinkConfig, QueueKind, QueueLimit, Rate,
+};
+pub use decide::{Decision, DecisionLog, Difference, LogEntry};
+pub use flow::FlowKey;
+pub use lane::{DropReason, LaneStats};
+pub use model::{Direction, Link, Output};
+pub use nat::{NatChange, NatConfig};
+pub use schedule::{Outage, Schedule};
+pub use settings::SETTINGS;
+pub use topology::{Ends, Event, HostId, MAX_HOSTS, Topology};
+pub use trace::{Trace, TraceError};

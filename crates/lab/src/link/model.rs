@@ -1,0 +1,217 @@
+//! [`Link`]: two lanes, what they share, and the order in which a packet meets them.
+
+use std::collections::VecDeque;
+
+use serde::Serialize;
+
+use super::decide::{Decider, mix};
+use super::flow::FlowTable;
+use super::lane::{Fate, Lane, Parcel};
+use super::nat::Nat;
+use super::{ConfigError, DecisionLog, DropReason, LaneStats, LinkConfig};
+use crate::units::Nanos;
+use crate::wire::{PacketView, too_big};
+
+/// Which way a packet goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Direction {
+    /// From the link's first host
+    Up = 0,
+    /// To the link's first host
+    Down = 1,
+}
+
+impl Direction {
+    /// Both.
+    pub const BOTH: [Direction; 2] = [Direction::Up, Direction::Down];
+
+    /// `up` or `down`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Direction::Up => "up",
+            Direction::Down => "down",
+        }
+    }
+}
+
+/// What comes out of a link.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// A packet arrives at the other end.
+    Arrive {
+        /// When, exactly.
+        at: Nanos,
+        /// Which way it went.
+        direction: Direction,
+        /// The packet, NAT and corruption applied.
+        packet: Vec<u8>,
+        /// As it was offered with.
+        tag: u64,
+    },
+    /// A packet is lost.
+    Dropped {
+        /// When.
+        at: Nanos,
+        /// Which way it was going.
+        direction: Direction,
+        /// The packet.
+        packet: Vec<u8>,
+        /// As it was offered with.
+        tag: u64,
+        /// Why.
+        reason: DropReason,
+    },
+    /// An ICMP error for the sender of a packet.
+    Answer {
+        /// When.
+        at: Nanos,
+        /// The error.
+        packet: Vec<u8>,
+        /// As the packet was offered with that it is about.
+        tag: u64,
+    },
+    /// The first host's address is to change now.
+    AddressChange {
+        /// When it was due.
+        at: Nanos,
+        /// How often it has changed, this time included.
+        ordinal: u32,
+    },
+}
+
+/// Entries that a link's decision log has room for.
+const LOG_ROOM: usize = 1 << 20;
+
+/// A link between two hosts, or between a host and the rest. See the [module](super).
+#[derive(Debug)]
+pub struct Link {
+    lanes: [Lane; 2],
+    deciders: [Decider; 2],
+    flows: FlowTable,
+    nat: Option<Nat>,
+    log: DecisionLog,
+    answers: VecDeque<(Nanos, Vec<u8>, u64)>,
+    address_changes: super::Schedule,
+    next_change: Option<Nanos>,
+    changes: u32,
+}
+
+impl Link {
+    /// Makes a link. Links of one experiment need different seeds.
+    ///
+    /// # Errors
+    /// The configuration is impossible; see [`LinkConfig::check`].
+    pub fn new(config: LinkConfig, seed: u64) -> Result<Link, ConfigError> {
+        config.check()?;
+        let LinkConfig { up, down, nat, address_changes } = config;
+        Ok(Link {
+            lanes: [Lane::new(up), Lane::new(down)],
+            deciders: Direction::BOTH.map(|direction| Decider::new(seed, direction)),
+            flows: FlowTable::default(),
+            nat: nat.map(|nat| Nat::new(nat, mix(seed))),
+            log: DecisionLog::new(LOG_ROOM),
+            answers: VecDeque::new(),
+            next_change: address_changes.next(0),
+            address_changes,
+            changes: 0,
+        })
+    }
+
+    /// Offers a packet at a time (ns since the start). The tag comes back with the packet.
+    ///
+    /// Times should ascend in each direction; an earlier time counts as the latest so far.
+    pub fn offer(&mut self, at: Nanos, direction: Direction, mut packet: Vec<u8>, tag: u64) {
+        let lane = &mut self.lanes[direction as usize];
+        let at = lane.arrive(at, packet.len());
+        if direction == Direction::Down
+            && let Some(nat) = &mut self.nat
+            && !nat.inward(at, &mut packet)
+        {
+            lane.refuse(packet, tag, DropReason::Nat);
+            return;
+        }
+        let impairments = lane.impairments();
+        if let Some(mtu) = impairments.mtu
+            && packet.len() > usize::from(mtu)
+        {
+            let answer = if impairments.mtu_silent { None } else { too_big(&packet, mtu) };
+            self.answers.extend(answer.map(|answer| (at, answer, tag)));
+            lane.refuse(packet, tag, DropReason::TooBig);
+            return;
+        }
+        if impairments.outage.is_down(at) {
+            lane.refuse(packet, tag, DropReason::Down);
+            return;
+        }
+        let Some(view) = PacketView::parse(&packet) else {
+            lane.refuse(packet, tag, DropReason::Malformed);
+            return;
+        };
+        let (flow, index) = self.flows.count(&view, direction);
+        let decider = self.deciders[direction as usize];
+        let decision = decider.decide(flow, direction, index, impairments);
+        let key = flow.key;
+        self.log.record(key, direction, index, decision);
+        // The NAT stands between host and link; its flows are named by what is inside.
+        if direction == Direction::Up
+            && let Some(nat) = &mut self.nat
+            && !nat.outward(at, &mut packet)
+        {
+            lane.refuse(packet, tag, DropReason::Nat);
+            return;
+        }
+        lane.send(Parcel::new(packet, tag, key.hash(), decision));
+    }
+
+    /// The next thing that has happened by `now`. Call until `None`.
+    ///
+    /// Each direction's packets come in order of their times.
+    pub fn poll(&mut self, now: Nanos) -> Option<Output> {
+        if let Some(due) = self.next_change
+            && due <= now
+        {
+            self.next_change = self.address_changes.next(due);
+            self.changes += 1;
+            return Some(Output::AddressChange { at: due, ordinal: self.changes });
+        }
+        if let Some((at, packet, tag)) = self.answers.pop_front() {
+            return Some(Output::Answer { at, packet, tag });
+        }
+        let earliest = |lane: &Lane| lane.next_deadline().unwrap_or(Nanos::MAX);
+        let mut order = Direction::BOTH;
+        order.sort_by_key(|direction| earliest(&self.lanes[*direction as usize]));
+        order.into_iter().find_map(|direction| {
+            let Fate { at, packet, tag, dropped, .. } = self.lanes[direction as usize].poll(now)?;
+            Some(match dropped {
+                Some(reason) => Output::Dropped { at, direction, packet, tag, reason },
+                None => Output::Arrive { at, direction, packet, tag },
+            })
+        })
+    }
+
+    /// When to [`poll`](Link::poll) next, if nothing is offered before; may be in the past.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Nanos> {
+        let answer = self.answers.front().map(|(at, ..)| *at);
+        let lanes = self.lanes.iter().filter_map(Lane::next_deadline);
+        answer.into_iter().chain(self.next_change).chain(lanes).min()
+    }
+
+    /// What a direction has done so far.
+    #[must_use]
+    pub fn stats(&self, direction: Direction) -> &LaneStats {
+        self.lanes[direction as usize].stats()
+    }
+
+    /// What was decided so far.
+    #[must_use]
+    pub fn log(&self) -> &DecisionLog {
+        &self.log
+    }
+}
+
+#[cfg(test)]
+#[path = "model_tests.rs"]
+mod tests;
