@@ -137,6 +137,14 @@ pub(crate) fn expire(state: &mut SessionState, session: &Arc<Session>, turn: &mu
     }
 }
 
+/// The client is back on a connection that can have no data streams: what it was owed on them is
+/// delivered on the control flow, at once and not only when the flows expire.
+pub(crate) fn gather(state: &mut SessionState, session: &Arc<Session>, turn: &mut Turn) {
+    while let Some(id) = state.flows.get(1).map(|flow| flow.id) {
+        move_to_control(state, session, turn, id);
+    }
+}
+
 /// When the next flow of this session expires.
 pub(crate) fn next_expiry(state: &SessionState) -> Timestamp {
     let waiting = state.flows.iter().filter(|flow| flow.stream.is_none());

@@ -38,6 +38,8 @@ pub(crate) struct OpenRequest<'a> {
     pub(crate) window: u16,
     pub(crate) will: Option<Box<Will>>,
     pub(crate) attachment: Attachment,
+    /// Whether the connection can have data streams.
+    pub(crate) streams: bool,
 }
 
 /// A session opened for a connection.
@@ -142,6 +144,9 @@ fn attach(
     state.window = request.window.min(turn.limits().max_in_flight);
     state.will = request.will;
     state.will_at = None;
+    if !request.streams {
+        flows::gather(state, session, turn);
+    }
     let window = state.window;
     if let Some(control) = state.flows.first_mut() {
         control.attach(StreamKey::CONTROL, window);

@@ -41,7 +41,10 @@ pub(crate) fn restore(broker: &Arc<Broker>, restored: Restored, now: Timestamp) 
         let Some(session) = sessions.get(&record.session) else { continue };
         let Ok(parsed) = Subscription::parse(&record.filter) else { continue };
         let (options, identifier) = (record.options, record.identifier);
-        let own = SessionSubscription { flow: record.flow, options, identifier };
+        // A stream without a name ended with the broker; what it was owed moves to the control flow.
+        let known = session.lock().flow_index(record.flow).is_some();
+        let flow = if known { record.flow } else { FlowId::CONTROL };
+        let own = SessionSubscription { flow, options, identifier };
         let subscriber = crate::subscribe::subscriber(session, &own);
         broker.change_tree(|tree| tree.insert(parsed.filter, parsed.share, subscriber));
         session.lock().subscriptions.insert(record.filter, own);
@@ -64,8 +67,10 @@ pub(crate) fn restore(broker: &Arc<Broker>, restored: Restored, now: Timestamp) 
     for (key, id, packet_id) in restored.inbound {
         let Some(session) = sessions.get(&key) else { continue };
         let mut state = session.lock();
-        let index = state.flow_index(id).unwrap_or(FlowId::CONTROL.0 as usize);
-        state.flows[index].inbound.restore(packet_id);
+        // On another flow the identifier would mean another message.
+        if let Some(index) = state.flow_index(id) {
+            state.flows[index].inbound.restore(packet_id);
+        }
     }
     {
         let mut retained = broker.retained().write();

@@ -14,7 +14,7 @@ use crate::dial::Dialer;
 use crate::driver::{Control, Driver, Publication};
 use crate::error::Error;
 use crate::message::Message;
-use crate::options::Options;
+use crate::options::{Options, Streams};
 use crate::url::Transport;
 
 /// Events and messages that may wait for the application before the connection is read no further.
@@ -29,6 +29,8 @@ const COMMANDS: usize = 256;
 pub struct Client {
     publications: mpsc::Sender<Publication>,
     control: mpsc::Sender<Control>,
+    /// Each filter is asked for by itself, so that each can have its stream.
+    one_by_one: bool,
 }
 
 /// What happens, in order.
@@ -39,6 +41,7 @@ pub struct Events {
 
 /// Something that happened.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub enum Event {
     /// The server has accepted a connection.
     Connected {
@@ -48,6 +51,14 @@ pub enum Event {
         transport: Transport,
         /// Whether CONNECT went in the first flight (QUIC's 0-RTT).
         early_data: bool,
+    },
+    /// The server has lost the session or a flow of it, so that this many publications at QoS 2 are
+    /// sent again as new: whether it had received them before nobody can tell, and if it had they
+    /// arrive twice. A session that outlives its connection (`session_expiry_s` above 0) and a server
+    /// that stores it make this rare.
+    MayRepeat {
+        /// How many.
+        messages: usize,
     },
     /// A message came. It is acknowledged when the client has it, not when the application has.
     Message(Message),
@@ -93,11 +104,12 @@ impl Client {
         options.check()?;
         let options = Arc::new(options);
         let dialer = Dialer::new(Arc::clone(&options))?;
+        let one_by_one = options.streams != Streams::Single;
         let (publications, publications_out) = mpsc::channel(COMMANDS);
         let (control, control_out) = mpsc::channel(COMMANDS);
         let (events, receiver) = mpsc::channel(EVENTS);
         tokio::spawn(Driver::new(options, dialer, publications_out, control_out, events).run());
-        Ok((Client { publications, control }, Events { receiver }))
+        Ok((Client { publications, control, one_by_one }, Events { receiver }))
     }
 
     /// Queues a message, connected or not; waits while the queue is full.
@@ -121,11 +133,11 @@ impl Client {
         &self,
         filters: &[(F, SubscribeOptions)],
     ) -> Result<Vec<ReasonCode>, Error> {
-        let filters = filters
+        let filters: Vec<_> = filters
             .iter()
             .map(|(filter, options)| Ok((check_subscription(filter.as_ref())?, *options)))
-            .collect::<Result<_, _>>()?;
-        self.ask(|done| Control::Subscribe(filters, done)).await
+            .collect::<Result<_, Error>>()?;
+        self.ask(filters, Control::Subscribe).await
     }
 
     /// Unsubscribes and waits for the answer: a reason code for each filter.
@@ -137,17 +149,30 @@ impl Client {
         filters: &[F],
     ) -> Result<Vec<ReasonCode>, Error> {
         let filters = filters.iter().map(|filter| check_subscription(filter.as_ref()));
-        let filters = filters.collect::<Result<_, _>>()?;
-        self.ask(|done| Control::Unsubscribe(filters, done)).await
+        self.ask(filters.collect::<Result<_, Error>>()?, Control::Unsubscribe).await
     }
 
-    async fn ask(
+    async fn ask<T>(
         &self,
-        make: impl FnOnce(oneshot::Sender<Result<Vec<ReasonCode>, Error>>) -> Control,
+        all: Vec<T>,
+        make: impl Fn(Vec<T>, oneshot::Sender<Result<Vec<ReasonCode>, Error>>) -> Control,
     ) -> Result<Vec<ReasonCode>, Error> {
-        let (done, answer) = oneshot::channel();
-        self.control.send(make(done)).await.map_err(|_| Error::Closed)?;
-        answer.await.unwrap_or(Err(Error::Closed))
+        let requests = if self.one_by_one && !all.is_empty() {
+            all.into_iter().map(|one| vec![one]).collect()
+        } else {
+            vec![all]
+        };
+        let mut answers = Vec::with_capacity(requests.len());
+        for request in requests {
+            let (done, answer) = oneshot::channel();
+            self.control.send(make(request, done)).await.map_err(|_| Error::Closed)?;
+            answers.push(answer);
+        }
+        let mut codes = Vec::new();
+        for answer in answers {
+            codes.extend(answer.await.unwrap_or(Err(Error::Closed))?);
+        }
+        Ok(codes)
     }
 
     /// Moves QUIC to a new UDP socket, for use when the network has changed; the connection

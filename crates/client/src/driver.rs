@@ -6,6 +6,7 @@
 //! machine's.
 
 use std::collections::VecDeque;
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -19,9 +20,10 @@ use tokio::time::{sleep, sleep_until, timeout_at};
 use crate::api::Event;
 use crate::dial::{Dialer, Link};
 use crate::error::Error;
-use crate::machine::{MAX_OUT_BYTES, Machine, Outcome};
+use crate::machine::{CONTROL, MAX_OUT_BYTES, Machine, Outcome};
 use crate::message::Message;
-use crate::options::Options;
+use crate::options::{Options, Streams};
+use crate::streams::{DataStreams, Happened};
 use crate::url::Transport;
 
 /// Least room for one read, in bytes.
@@ -88,6 +90,7 @@ enum Wake {
     EarlyData(bool),
     Read(std::io::Result<usize>),
     Wrote(std::io::Result<usize>),
+    Stream(Happened),
     Command(Command),
     /// Events were handed over.
     Room,
@@ -259,6 +262,9 @@ impl Driver {
                     let event = Event::Connected { session_present, transport, early_data };
                     self.backlog.push_back(event);
                 }
+                Outcome::MayRepeat { messages } => {
+                    self.backlog.push_back(Event::MayRepeat { messages });
+                }
                 Outcome::Message(message) => self.backlog.push_back(Event::Message(message)),
                 // Whoever asked may not want to know any more.
                 Outcome::Published(done, result) => drop(done.send(result)),
@@ -271,17 +277,21 @@ impl Driver {
     async fn serve(&mut self, mut link: Link, connect_by: Instant) -> Result<(), Error> {
         let mut early = link.quic.as_mut().and_then(|quic| quic.early.take());
         (self.transport, self.early_data) = (link.transport, false);
-        self.machine.connect(Instant::now(), early.is_some());
+        let spread = self.options.streams != Streams::Single;
+        let connection = link.quic.as_ref().filter(|_| spread).map(|quic| quic.connection.clone());
+        self.machine.connect(Instant::now(), early.is_some(), connection.is_some());
+        let mut streams = DataStreams::new(connection);
         let mut input = BytesMut::new();
         let mut unflushed = false;
         loop {
             self.settle();
-            let out = self.machine.output();
+            let out = self.machine.output(CONTROL);
             if self.machine.is_done() && out.is_empty() && !unflushed {
                 link.close().await;
                 return Ok(());
             }
-            let accepting = self.machine.has_room() && out.len() < MAX_OUT_BYTES;
+            // With streams, one that is stuck must not hold up what goes on others.
+            let accepting = self.machine.has_room() && (spread || out.len() < MAX_OUT_BYTES);
             let waiting = !self.backlog.is_empty();
             let wake_at = self.wake_at(connect_by);
             input.reserve(READ_BYTES);
@@ -292,6 +302,9 @@ impl Driver {
                     Wake::Wrote(written)
                 }
                 () = make_room(&self.events, &mut self.backlog), if waiting => Wake::Room,
+                happened = poll_fn(|context| streams.poll(context, &self.machine, !waiting)) => {
+                    Wake::Stream(happened)
+                }
                 read = link.reader.read_buf(&mut input), if !waiting => Wake::Read(read),
                 command = self.inbox.next(accepting) => Wake::Command(command),
                 () = sleep_until(wake_at.into()) => Wake::Time,
@@ -308,14 +321,17 @@ impl Driver {
                 Wake::Wrote(bytes) => {
                     let bytes = bytes.map_err(lost)?;
                     unflushed = bytes > 0;
-                    self.machine.sent(bytes, Instant::now());
+                    self.machine.sent(CONTROL, bytes, Instant::now());
+                }
+                Wake::Stream(happened) => {
+                    self.stream_happened(happened, &mut streams, &mut link).await?;
                 }
                 Wake::Room => {}
                 Wake::Read(read) => {
                     if read.map_err(lost)? == 0 {
                         return Err(Error::Lost("the server closed it".to_owned()));
                     }
-                    self.read(&mut link, &mut input).await?;
+                    self.read(CONTROL, &mut input, &mut link).await?;
                 }
                 Wake::Command(command) => self.command(command),
                 Wake::Time => self.time(connect_by)?,
@@ -328,12 +344,39 @@ impl Driver {
         self.machine.early_data_rejected();
         let quic = link.quic.ok_or_else(|| Error::Lost("no QUIC connection".to_owned()))?;
         let link = quic.open().await.map_err(Error::Lost)?;
-        self.machine.connect(Instant::now(), false);
+        let spread = self.options.streams != Streams::Single;
+        self.machine.connect(Instant::now(), false, spread);
         Ok(link)
     }
 
-    async fn read(&mut self, link: &mut Link, input: &mut BytesMut) -> Result<(), Error> {
-        match self.machine.input(Instant::now(), input) {
+    async fn stream_happened(
+        &mut self,
+        happened: Happened,
+        streams: &mut DataStreams,
+        link: &mut Link,
+    ) -> Result<(), Error> {
+        match happened {
+            Happened::Opened { flow } => self.machine.stream_opened(flow),
+            Happened::Wrote { flow, bytes } => self.machine.sent(flow, bytes, Instant::now()),
+            Happened::Read { flow } => {
+                if let Some(input) = streams.input(flow) {
+                    self.read(flow, input, link).await?;
+                }
+            }
+            Happened::Lost { flow, loss } => self.machine.stream_lost(flow, loss),
+            Happened::Finished => self.machine.streams_finished(),
+            Happened::ConnectionLost(error) => return Err(Error::Lost(error.to_string())),
+        }
+        Ok(())
+    }
+
+    async fn read(
+        &mut self,
+        flow: usize,
+        input: &mut BytesMut,
+        link: &mut Link,
+    ) -> Result<(), Error> {
+        match self.machine.input(Instant::now(), flow, input) {
             Ok(used) => {
                 input.advance(used);
                 Ok(())
@@ -341,7 +384,7 @@ impl Driver {
             Err(error) => {
                 // Say why, if the link takes it at once; it is lost either way.
                 let farewell = async {
-                    link.writer.push(self.machine.output()).await?;
+                    link.writer.push(self.machine.output(CONTROL)).await?;
                     link.writer.push(&[]).await
                 };
                 drop(tokio::time::timeout(FAREWELL, farewell).await);

@@ -5,7 +5,8 @@
 //! that can be cloned. The protocol itself is in `machine`, which does no I/O and reads no clock;
 //! `driver` moves bytes between it and what `dial` brings.
 //!
-//! Not here: topic aliases towards the server, and more than one QUIC stream.
+//! Not here: topic aliases towards the server, and a session that outlives the process: what is not
+//! acknowledged when it ends is the application's to remember.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), fulmar_client::Error> {
@@ -26,6 +27,7 @@ mod machine;
 mod message;
 mod options;
 mod quic;
+mod streams;
 mod tls;
 mod url;
 mod websocket;
@@ -35,5 +37,5 @@ pub use error::Error;
 pub use fulmar_mqtt::packet::{RetainHandling, SubscribeOptions};
 pub use fulmar_mqtt::{Property, PropertyBuf, QoS, ReasonCode, Version};
 pub use message::Message;
-pub use options::{Backoff, Fallback, Options, Trust, Will};
+pub use options::{Backoff, Fallback, Options, Streams, Trust, Will};
 pub use url::{BrokerUrl, Transport};

@@ -61,6 +61,12 @@ impl Message {
         self
     }
 
+    /// Bytes of memory it keeps, more or less.
+    pub(crate) fn size(&self) -> usize {
+        let properties = self.properties.as_properties().raw().len();
+        self.topic.len() + self.payload.len() + properties + std::mem::size_of::<Message>()
+    }
+
     pub(crate) fn received(topic: &str, publish: &Publish<'_>) -> Message {
         let mut properties = PropertyBuf::new();
         for property in publish.properties.iter() {

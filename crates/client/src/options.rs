@@ -10,6 +10,9 @@ use crate::error::Error;
 use crate::message::Message;
 use crate::url::{BrokerUrl, Transport};
 
+/// Most streams beside the control stream.
+const MAX_DATA_STREAMS: u16 = 64;
+
 /// Which servers to believe, where the transport is encrypted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Trust {
@@ -52,6 +55,21 @@ pub enum Fallback {
     },
 }
 
+/// How messages are spread over the streams of a QUIC connection. What is on one stream waits for
+/// lost packets of no other. Over other transports everything shares the one connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Streams {
+    /// One stream for everything. Every server with MQTT over QUIC understands it.
+    #[default]
+    Single,
+    /// Publications: a stream for each topic, subscriptions on the control stream.
+    PerTopic,
+    /// A stream for each subscription, publications on the control stream.
+    PerSubscription,
+    /// A stream for each topic and for each subscription.
+    PerTopicAndSubscription,
+}
+
 /// What the server publishes when this client is lost.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Will {
@@ -86,6 +104,18 @@ pub struct Options {
     pub max_packet_bytes: u32,
     /// Messages that may wait for a connection or for acknowledgements before `publish` waits too.
     pub max_queued_messages: usize,
+    /// Bytes of messages that may wait or be on their way before `publish` waits too; the last one
+    /// may exceed it.
+    pub max_queued_bytes: usize,
+    /// How messages are spread over QUIC streams.
+    pub streams: Streams,
+    /// Streams beside the control stream, 1 to 64. Topics and filters beyond that share.
+    pub max_data_streams: u16,
+    /// Whether data streams are persistent flows of the MQTT-next draft: subscriptions and QoS state
+    /// survive the loss of stream and connection. For servers that know them, as Fulmar does; where
+    /// one does not, everything goes over the control stream. Without it data streams are plain, as
+    /// EMQX has them, and QoS 2 stays on the control stream, where it arrives once.
+    pub persistent_flows: bool,
     /// Will.
     pub will: Option<Will>,
     /// Further CONNECT properties (user properties, authentication); MQTT 5.0 only.
@@ -133,6 +163,10 @@ impl Options {
             receive_maximum: 512,
             max_packet_bytes: 16 << 20,
             max_queued_messages: 1024,
+            max_queued_bytes: 64 << 20,
+            streams: Streams::Single,
+            max_data_streams: 16,
+            persistent_flows: false,
             will: None,
             connect_properties: PropertyBuf::new(),
             trust: Trust::Auto,
@@ -167,8 +201,12 @@ impl Options {
             let wrong = |source| Error::Topic { topic: topic.clone(), source };
             check_name(topic).map_err(wrong)?;
         }
-        if self.receive_maximum == 0 || self.max_queued_messages == 0 {
+        if self.receive_maximum == 0 || self.max_queued_messages == 0 || self.max_queued_bytes == 0
+        {
             return fail("receive maximum and queue are at least 1");
+        }
+        if !(1..=MAX_DATA_STREAMS).contains(&self.max_data_streams) {
+            return fail("data streams are 1 to 64");
         }
         if self.fallback != Fallback::None && self.url.transport != Transport::Quic {
             return fail("falling back to TLS is for quic:// URLs");

@@ -11,6 +11,7 @@ use super::{Connection, State};
 use crate::access::{Action, Subject};
 use crate::auth::{AuthReply, Credentials, ReplyTo};
 use crate::limits::Limits;
+use crate::peer::TransportKind;
 use crate::registry::OpenRequest;
 use crate::shard::Shard;
 use crate::will::Will;
@@ -131,6 +132,7 @@ impl Connection {
             window: pending.receive_maximum,
             will: pending.will,
             attachment: self.at,
+            streams: self.peer.transport == TransportKind::Quic,
         };
         let broker = Arc::clone(shard.broker());
         let before = shard.turn.batch_len();

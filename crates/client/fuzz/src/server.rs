@@ -14,7 +14,7 @@ use fulmar_mqtt_fuzz::heap;
 use fulmar_mqtt_fuzz::support::script::Script;
 
 use crate::error::Error;
-use crate::machine::{Machine, Outcome};
+use crate::machine::{CONTROL, Machine, Outcome};
 use crate::message::Message;
 use crate::options::Options;
 
@@ -142,7 +142,7 @@ impl Scene {
             return;
         }
         assert!(self.wire.is_empty(), "the client wrote half a packet");
-        self.machine.connect(self.now, early);
+        self.machine.connect(self.now, early, false);
         self.connected = true;
         self.packets = 0;
         self.unread.clear();
@@ -196,7 +196,7 @@ impl Scene {
         }
         self.take_output();
         self.hear();
-        match self.machine.input(self.now, &self.unread) {
+        match self.machine.input(self.now, CONTROL, &self.unread) {
             Ok(used) => drop(self.unread.drain(..used)),
             Err(_) => self.lose(),
         }
@@ -233,13 +233,13 @@ impl Scene {
     /// Takes what the client has written and checks it.
     fn take_output(&mut self) {
         loop {
-            let out = self.machine.output();
+            let out = self.machine.output(CONTROL);
             if out.is_empty() {
                 break;
             }
             self.wire.extend_from_slice(out);
             let bytes = out.len();
-            self.machine.sent(bytes, self.now);
+            self.machine.sent(CONTROL, bytes, self.now);
         }
         let wire = std::mem::take(&mut self.wire);
         let mut rest = &wire[..];
@@ -325,7 +325,7 @@ impl Scene {
             match outcome {
                 Outcome::Published(token, _) => self.publications[token] += 1,
                 Outcome::Answered(token, _) => self.requests[token] += 1,
-                Outcome::Connected { .. } | Outcome::Message(_) => {}
+                Outcome::Connected { .. } | Outcome::Message(_) | Outcome::MayRepeat { .. } => {}
             }
         }
     }

@@ -4,15 +4,14 @@ use std::time::Instant;
 
 use fulmar_mqtt::ack::AckKind;
 use fulmar_mqtt::codec::{decode, peek_frame};
-use fulmar_mqtt::packet::{Ack, Connack, Publish};
+use fulmar_mqtt::packet::{Ack, Connack, Publish, SubscribeOptions};
 use fulmar_mqtt::session::{Inbound, Received, TopicAliases};
 use fulmar_mqtt::topic::check_name;
 use fulmar_mqtt::{Packet, PacketId, Property, QoS, ReasonCode};
 
-use super::{
-    Ask, FILTERS_PER_PACKET, Machine, NO_LIMITS, Outcome, Phase, Request, TOPIC_ALIAS_MAXIMUM,
-    seconds,
-};
+use super::flow::{Ask, NO_LIMITS};
+use super::lanes::{CONTROL, Kept};
+use super::{Machine, Outcome, Phase, TOPIC_ALIAS_MAXIMUM, seconds};
 use crate::error::Error;
 use crate::message::Message;
 
@@ -27,15 +26,21 @@ fn broken(reason: ReasonCode, text: impl ToString) -> Failure {
 }
 
 impl<P, R> Machine<P, R> {
-    /// Bytes from the server; returns how many were whole packets and are done with.
+    /// Bytes from the server on one flow; returns how many were whole packets and are done with.
     ///
     /// # Errors
-    /// The connection is to be ended, after what is left of the output.
-    pub(crate) fn input(&mut self, now: Instant, bytes: &[u8]) -> Result<usize, Error> {
+    /// The connection is to be ended, after what is left of the control flow's output.
+    pub(crate) fn input(
+        &mut self,
+        now: Instant,
+        flow: usize,
+        bytes: &[u8],
+    ) -> Result<usize, Error> {
         (self.last_received, self.ping_sent) = (now, None);
+        self.lanes.heard(flow);
         let mut done = 0;
         let handled = loop {
-            match self.one(&bytes[done..]) {
+            match self.one(flow, &bytes[done..]) {
                 Ok(0) => break Ok(done),
                 Ok(used) => done += used,
                 Err(failure) => break Err(failure),
@@ -51,7 +56,7 @@ impl<P, R> Machine<P, R> {
         })
     }
 
-    fn one(&mut self, bytes: &[u8]) -> Result<usize, Failure> {
+    fn one(&mut self, flow: usize, bytes: &[u8]) -> Result<usize, Failure> {
         let limit = self.options.max_packet_bytes as usize;
         let frame = peek_frame(bytes, limit).map_err(|error| broken(error.reason(), error))?;
         let Some(frame) = frame else { return Ok(0) };
@@ -65,29 +70,29 @@ impl<P, R> Machine<P, R> {
                 let text = format!("{} before CONNACK", other.name());
                 return Err(broken(ReasonCode::ProtocolError, text));
             }
-            (_, packet) => self.packet(packet)?,
+            (_, packet) => self.packet(flow, packet)?,
         }
         Ok(frame.len)
     }
 
-    fn packet(&mut self, packet: Packet<'_>) -> Result<(), Failure> {
+    fn packet(&mut self, flow: usize, packet: Packet<'_>) -> Result<(), Failure> {
         match packet {
-            Packet::Publish(publish) => self.received(&publish),
+            Packet::Publish(publish) => self.received(flow, &publish),
             Packet::Ack(AckKind::Pubrel, ack) => {
-                let known = self.inbound.release(ack.packet_id);
+                let known = self.flows[flow].inbound.release(ack.packet_id);
                 let reason =
                     if known { ReasonCode::Success } else { ReasonCode::PacketIdentifierNotFound };
-                self.put_ack(AckKind::Pubcomp, ack.packet_id, reason);
+                self.put_ack(flow, AckKind::Pubcomp, ack.packet_id, reason);
                 Ok(())
             }
             Packet::Ack(kind, ack) => {
-                self.acknowledged(kind, &ack);
+                self.acknowledged(flow, kind, &ack);
                 Ok(())
             }
-            Packet::Suback(suback) => self.answered(suback.packet_id, suback.codes),
-            Packet::Unsuback(unsuback) => self.answered(unsuback.packet_id, unsuback.codes),
+            Packet::Suback(suback) => self.answered(flow, suback.packet_id, suback.codes),
+            Packet::Unsuback(unsuback) => self.answered(flow, unsuback.packet_id, unsuback.codes),
             Packet::Pingresp => Ok(()),
-            Packet::Disconnect(disconnect) => {
+            Packet::Disconnect(disconnect) if flow == CONTROL => {
                 Err(Failure { error: Error::Disconnected(disconnect.reason), answer: None })
             }
             other => {
@@ -106,23 +111,27 @@ impl<P, R> Machine<P, R> {
             let text = "session present after a clean start";
             return Err(broken(ReasonCode::ProtocolError, text));
         }
+        let session_present = connack.session_present;
         self.phase = Phase::Up;
-        self.connected_before = true;
+        self.desk.up = true;
+        let first = !std::mem::replace(&mut self.connected_before, true);
         self.take_terms(connack);
-        self.outcomes.push_back(Outcome::Connected { session_present: connack.session_present });
+        self.desk.outcomes.push_back(Outcome::Connected { session_present });
         self.early_data_sent();
-        if !connack.session_present {
-            self.inbound = Inbound::new();
-            self.restore_subscriptions();
+        let control = &mut self.flows[CONTROL];
+        if !session_present {
+            control.inbound = Inbound::new();
         }
         // What is in flight after an early start was sent on this very connection.
-        match (early, connack.session_present) {
+        match (early, session_present) {
             (true, _) => {}
-            (false, true) => {
-                self.replay = self.outbound.replay().map(|entry| entry.packet_id()).collect();
+            (false, true) => control.resume(),
+            (false, false) => {
+                let doubtful = control.forgotten(&mut self.desk);
+                self.doubt(doubtful);
             }
-            (false, false) => self.send_as_new(),
         }
+        self.lanes_up(session_present, first);
         Ok(())
     }
 
@@ -164,42 +173,24 @@ impl<P, R> Machine<P, R> {
                 _ => {}
             }
         }
-        self.limits = limits;
-        self.outbound.set_window(window);
-    }
-
-    /// The server has lost the session: subscriptions are made again.
-    fn restore_subscriptions(&mut self) {
-        let lists: Vec<_> =
-            self.subscriptions.chunks(FILTERS_PER_PACKET).map(<[_]>::to_vec).collect();
-        for filters in lists.into_iter().rev() {
-            self.waiting.push_front(Request { ask: Ask::Subscribe(filters), token: None });
+        self.desk.limits = limits;
+        for flow in &mut self.flows {
+            flow.outbound.set_window(window);
         }
     }
 
-    /// The server has lost the session: what it had received is its own, the rest is sent as new.
-    fn send_as_new(&mut self) {
-        let mut again = Vec::new();
-        for (handed_over, pending) in self.outbound.drain() {
-            if handed_over {
-                let done = Outcome::Published(pending.token, Ok(ReasonCode::Success));
-                self.outcomes.push_back(done);
-            } else {
-                again.push(pending);
-            }
-        }
-        for pending in again.into_iter().rev() {
-            self.queue.push_front(pending);
-        }
+    fn put_ack(&mut self, flow: usize, kind: AckKind, id: PacketId, reason: ReasonCode) {
+        self.flows[flow].put_ack(self.options.version, kind, id, reason);
     }
 
-    fn received(&mut self, publish: &Publish<'_>) -> Result<(), Failure> {
-        let topic = resolve(&mut self.aliases, publish)?;
+    fn received(&mut self, index: usize, publish: &Publish<'_>) -> Result<(), Failure> {
+        let flow = &mut self.flows[index];
+        let topic = resolve(&mut flow.aliases, publish)?;
         check_name(topic).map_err(|error| broken(ReasonCode::TopicNameInvalid, error))?;
         let (new, answer) = match (publish.qos, publish.packet_id) {
             (QoS::AtLeastOnce, Some(id)) => (true, Some((AckKind::Puback, id))),
             (QoS::ExactlyOnce, Some(id)) => {
-                let new = match self.inbound.publish(id, self.options.receive_maximum) {
+                let new = match flow.inbound.publish(id, self.options.receive_maximum) {
                     Received::New => true,
                     Received::Duplicate => false,
                     Received::TooMany => {
@@ -212,30 +203,32 @@ impl<P, R> Machine<P, R> {
             _ => (true, None),
         };
         if new {
-            self.outcomes.push_back(Outcome::Message(Message::received(topic, publish)));
+            let message = Message::received(topic, publish);
+            self.desk.outcomes.push_back(Outcome::Message(message));
         }
         if let Some((kind, id)) = answer {
-            self.put_ack(kind, id, ReasonCode::Success);
+            self.put_ack(index, kind, id, ReasonCode::Success);
         }
         Ok(())
     }
 
     /// An acknowledgement that fits nothing is not worth a connection: a server that restored an
     /// older state sends such.
-    fn acknowledged(&mut self, kind: AckKind, ack: &Ack<'_>) {
+    fn acknowledged(&mut self, flow: usize, kind: AckKind, ack: &Ack<'_>) {
         let (id, reason) = (ack.packet_id, ack.reason);
+        let outbound = &mut self.flows[flow].outbound;
         let over = match kind {
-            AckKind::Puback => self.outbound.puback(id),
-            AckKind::Pubrec if reason.is_error() => self.outbound.pubrec_refused(id),
+            AckKind::Puback => outbound.puback(id),
+            AckKind::Pubrec if reason.is_error() => outbound.pubrec_refused(id),
             AckKind::Pubrec => {
-                let answer = match self.outbound.pubrec(id) {
+                let answer = match outbound.pubrec(id) {
                     Ok(_) => ReasonCode::Success,
                     Err(_) => ReasonCode::PacketIdentifierNotFound,
                 };
-                self.put_ack(AckKind::Pubrel, id, answer);
+                self.put_ack(flow, AckKind::Pubrel, id, answer);
                 return;
             }
-            AckKind::Pubcomp | AckKind::Pubrel => self.outbound.pubcomp(id),
+            AckKind::Pubcomp | AckKind::Pubrel => outbound.pubcomp(id),
         };
         match over {
             Ok(pending) => {
@@ -244,45 +237,68 @@ impl<P, R> Machine<P, R> {
                 } else {
                     Ok(reason)
                 };
-                self.outcomes.push_back(Outcome::Published(pending.token, result));
+                self.desk.published(pending, result);
+                if flow == CONTROL {
+                    self.lanes.control_published();
+                }
             }
             Err(error) => tracing::debug!(%error, "acknowledgement ignored"),
         }
     }
 
-    fn answered(&mut self, id: PacketId, codes: &[u8]) -> Result<(), Failure> {
-        let Some(at) = self.asked.iter().position(|(asked, _)| *asked == id) else {
+    fn answered(&mut self, index: usize, id: PacketId, codes: &[u8]) -> Result<(), Failure> {
+        let flow = &mut self.flows[index];
+        let Some(at) = flow.asked.iter().position(|(asked, _)| *asked == id) else {
             let text = "an answer to a request that was not made";
             return Err(broken(ReasonCode::ProtocolError, text));
         };
         let codes: Option<Vec<_>> = codes.iter().map(|code| ReasonCode::from_u8(*code)).collect();
         let codes = codes.ok_or_else(|| broken(ReasonCode::MalformedPacket, "reason code"))?;
         // An answer that is wrong ends the connection, and the request is made again on the next.
-        if let Ask::Subscribe(filters) = &self.asked[at].1.ask
+        if let Ask::Subscribe(filters) = &flow.asked[at].1.ask
             && codes.len() != filters.len()
         {
             return Err(broken(ReasonCode::ProtocolError, "SUBACK of another length"));
         }
-        let (_, request) = self.asked.remove(at);
-        self.outbound.unreserve(id);
+        let (_, request) = flow.asked.remove(at);
+        flow.outbound.unreserve(id);
         let codes = match request.ask {
             Ask::Subscribe(filters) => {
+                let own = request.token.is_none();
                 for ((filter, options), code) in filters.into_iter().zip(&codes) {
-                    self.subscriptions.retain(|(known, _)| *known != filter);
-                    if !code.is_error() {
-                        self.subscriptions.push((filter, options));
-                    }
+                    self.subscribed(index, own, filter, options, *code);
                 }
                 codes
             }
             Ask::Unsubscribe(filters) => {
-                self.subscriptions.retain(|(known, _)| !filters.contains(known));
+                self.subscriptions.retain(|kept| !filters.contains(&kept.filter));
                 // 3.1.1 has no codes here.
                 if codes.is_empty() { vec![ReasonCode::Success; filters.len()] } else { codes }
             }
         };
-        self.outcomes.extend(request.token.map(|token| Outcome::Answered(token, Ok(codes))));
+        self.desk.answered(request.token, Ok(codes));
         Ok(())
+    }
+
+    fn subscribed(
+        &mut self,
+        flow: usize,
+        own: bool,
+        filter: String,
+        options: SubscribeOptions,
+        code: ReasonCode,
+    ) {
+        // The machine's own differ from what was wished for in when to send retained messages.
+        if own && !code.is_error() {
+            return;
+        }
+        if own {
+            tracing::warn!(filter, reason = %code, "the server refuses a subscription it had taken");
+        }
+        self.subscriptions.retain(|kept| kept.filter != filter);
+        if !code.is_error() {
+            self.subscriptions.push(Kept::new(filter, options, flow));
+        }
     }
 }
 

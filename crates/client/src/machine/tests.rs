@@ -5,8 +5,11 @@
 use fulmar_mqtt::ack::{self, AckKind};
 use fulmar_mqtt::codec::{decode, peek_frame};
 use fulmar_mqtt::packet::{Connack, Suback};
+use fulmar_mqtt::properties::Properties;
+use fulmar_mqtt::{PacketId, QoS};
 use proptest::prelude::*;
 
+use super::flow::put_publish;
 use super::*;
 
 type Session = Machine<u32, u32>;
@@ -102,6 +105,7 @@ struct Pair {
     limits: PropertyBuf,
     done: Vec<(u32, Result<ReasonCode, Error>)>,
     messages: Vec<Message>,
+    doubtful: usize,
 }
 
 impl Pair {
@@ -116,12 +120,13 @@ impl Pair {
             limits: PropertyBuf::new(),
             done: Vec::new(),
             messages: Vec::new(),
+            doubtful: 0,
         }
     }
 
     fn flush(&mut self) -> Vec<u8> {
-        let out = self.session.output().to_vec();
-        self.session.sent(out.len(), self.now);
+        let out = self.session.output(CONTROL).to_vec();
+        self.session.sent(CONTROL, out.len(), self.now);
         out
     }
 
@@ -136,13 +141,14 @@ impl Pair {
     }
 
     fn give(&mut self, bytes: &[u8]) -> Result<usize, Error> {
-        let used = self.session.input(self.now, bytes);
+        let used = self.session.input(self.now, CONTROL, bytes);
         while let Some(outcome) = self.session.poll() {
             match outcome {
                 Outcome::Published(token, result) => self.done.push((token, result)),
                 Outcome::Message(message) => self.messages.push(message),
                 Outcome::Answered(_, result) => assert!(result.is_ok()),
                 Outcome::Connected { .. } => {}
+                Outcome::MayRepeat { messages } => self.doubtful += messages,
             }
         }
         used
@@ -153,7 +159,7 @@ impl Pair {
     }
 
     fn up(&mut self) {
-        self.session.connect(self.now, false);
+        self.session.connect(self.now, false, false);
         self.settle();
         assert!(self.session.is_up());
     }
@@ -190,7 +196,7 @@ fn mqtt_3_3_4_7_what_is_sent_again_keeps_to_the_new_receive_maximum() {
     pair.session.disconnected();
     pair.server.got.clear();
     pair.limits.push(Property::ReceiveMaximum(2));
-    pair.session.connect(pair.now, false);
+    pair.session.connect(pair.now, false, false);
     pair.round(false);
     pair.round(true);
     assert_eq!(pair.payloads(), [0, 1]);
@@ -285,6 +291,53 @@ fn what_the_server_does_not_take_is_refused_here() {
 }
 
 #[test]
+fn a_subscribe_larger_than_the_server_takes_is_refused_here() {
+    let mut pair = Pair::new();
+    pair.up();
+    pair.session.subscribe(vec![("a/#".into(), SubscribeOptions::default())], 1);
+    pair.session.subscribe(vec![("b/#".into(), SubscribeOptions::default())], 2);
+    pair.settle();
+    // The next server takes less: the list is made again in packets as small as it wants.
+    pair.limits.push(Property::MaximumPacketSize(14));
+    pair.session.disconnected();
+    pair.server.forget();
+    pair.up();
+    assert_eq!(pair.server.subscribed, ["a/#", "b/#"]);
+    pair.session.subscribe(vec![("c".repeat(20), SubscribeOptions::default())], 3);
+    let refused = std::iter::from_fn(|| pair.session.poll()).any(|outcome| {
+        let too_large = Error::Rejected(ReasonCode::PacketTooLarge).to_string();
+        matches!(outcome, Outcome::Answered(3, Err(error)) if error.to_string() == too_large)
+    });
+    assert!(refused && pair.flush().is_empty());
+}
+
+#[test]
+fn the_queue_is_bounded_by_bytes_until_they_are_delivered() {
+    let mut pair = Pair::new();
+    Arc::get_mut(&mut pair.session.options).unwrap().max_queued_bytes = 5000;
+    for token in 0..4 {
+        assert!(pair.session.has_room(), "{token}");
+        pair.session.publish(Message::new("t", vec![b'0'; 1500]).qos1(), token);
+    }
+    assert!(!pair.session.has_room());
+    pair.up();
+    assert!(pair.session.has_room());
+    assert_eq!(pair.session.desk.held_bytes, 0);
+}
+
+#[test]
+fn a_lost_session_makes_unfinished_qos_2_doubtful_and_says_so() {
+    let mut pair = Pair::new();
+    pair.up();
+    pair.publish(QoS::ExactlyOnce, 1);
+    pair.round(true);
+    pair.session.disconnected();
+    pair.server.forget();
+    pair.up();
+    assert_eq!((pair.payloads(), pair.doubtful), (vec![1, 1], 1));
+}
+
+#[test]
 fn mqtt_4_3_3_10_a_repeated_qos_2_message_is_told_once() {
     let mut pair = Pair::new();
     pair.up();
@@ -304,7 +357,7 @@ fn early_data_goes_with_connect_and_again_when_refused() {
     let mut pair = Pair::new();
     pair.publish(QoS::AtMostOnce, 0);
     pair.publish(QoS::AtLeastOnce, 1);
-    pair.session.connect(pair.now, true);
+    pair.session.connect(pair.now, true, false);
     let mut refused = Server::default();
     refused.take(&pair.flush(), &PropertyBuf::new());
     assert_eq!(refused.got.len(), 2, "both go with CONNECT");
@@ -315,7 +368,7 @@ fn early_data_goes_with_connect_and_again_when_refused() {
     let mut taken = Pair::new();
     taken.publish(QoS::AtMostOnce, 0);
     taken.publish(QoS::AtLeastOnce, 1);
-    taken.session.connect(taken.now, true);
+    taken.session.connect(taken.now, true, false);
     taken.settle();
     assert_eq!(taken.payloads(), [0, 1]);
     assert_eq!(taken.done.len(), 2);
@@ -326,7 +379,7 @@ fn mqtt_3_1_2_20_a_quiet_client_pings_and_gives_up_on_a_silent_server() {
     let mut pair = Pair::new();
     pair.up();
     let due = pair.session.deadline().unwrap();
-    assert_eq!(due - pair.now, Duration::from_secs(60));
+    assert_eq!(due - pair.now, Duration::from_millis(52_500));
     pair.session.tick(due, true).unwrap();
     assert_eq!(pair.flush(), [0xC0, 0]);
     let late = pair.session.deadline().unwrap();
@@ -342,7 +395,7 @@ fn a_server_that_breaks_the_protocol_is_told_so() {
     assert!(matches!(pair.give(&[0x90, 4, 0, 9, 0, 0]), Err(Error::Protocol(_))));
     assert_eq!(pair.flush(), [0xE0, 1, ReasonCode::ProtocolError.as_u8()]);
     let mut early = Pair::new();
-    early.session.connect(early.now, false);
+    early.session.connect(early.now, false, false);
     early.flush();
     assert!(matches!(early.give(&[0xD0, 0]), Err(Error::Protocol(_))));
 }
@@ -352,7 +405,7 @@ fn closing_delivers_first() {
     let mut pair = Pair::new();
     pair.publish(QoS::ExactlyOnce, 1);
     pair.session.close();
-    pair.session.connect(pair.now, false);
+    pair.session.connect(pair.now, false, false);
     pair.settle();
     assert!(pair.session.is_done());
     assert_eq!(pair.done.len(), 1);
@@ -400,7 +453,7 @@ proptest! {
                 Step::Round { .. } => {}
                 Step::Reconnect => {
                     pair.session.disconnected();
-                    pair.session.connect(pair.now, false);
+                    pair.session.connect(pair.now, false, false);
                     broken = false;
                 }
             }

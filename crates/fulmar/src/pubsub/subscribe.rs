@@ -116,7 +116,8 @@ async fn receive(events: &mut Events, args: &Args) -> anyhow::Result<()> {
             }
             Event::Disconnected { reason, retry_in: None } => return Err(explain(reason)),
             Event::Disconnected { reason, .. } => tracing::warn!("{reason}; trying again"),
-            Event::Connected { .. } => tracing::warn!("connected again"),
+            Event::Connected { .. } => tracing::info!("connected again"),
+            _ => {}
         }
     }
     bail!("the client ended")
