@@ -9,6 +9,8 @@ NODE := tests/interop/node
 QUIC_GO := $(TARGET)/interop-quic-go
 # make run: 0 starts the broker without the demonstration publisher.
 DEMO ?= 1
+# make test-interop: modules and tests to run, such as test_migration; all unless named.
+TESTS ?=
 # make bench: full (every peer, three rounds) or short (one quick round).
 BENCH ?= full
 # make fuzz: seconds for each target, and which targets; all unless named.
@@ -40,7 +42,8 @@ built: needs
 
 test-interop: interop-needs built $(VENV)/ready $(NODE)/node_modules/ready $(QUIC_GO) ## Run the tests with clients we did not write
 	cd tests/interop && FULMAR_BIN=$(FULMAR) \
-		FULMAR_QUIC_GO=$(abspath $(QUIC_GO)) $(abspath $(VENV))/bin/python -m unittest -v
+		FULMAR_QUIC_GO=$(abspath $(QUIC_GO)) \
+		$(abspath $(VENV))/bin/python run.py $(TESTS)
 
 $(VENV)/ready: tests/interop/requirements.txt
 	python3 -m venv $(VENV)
@@ -62,7 +65,7 @@ kill-test: needs $(VENV)/ready ## Kill the broker ten times during 100,000 QoS 1
 	cargo build --release --locked --package fulmar
 	cd tests/interop && FULMAR_BIN=$(abspath $(TARGET))/release/fulmar \
 		FULMAR_KILL_MESSAGES=100000 FULMAR_KILL_TIMES=10 FULMAR_PATIENCE_S=600 \
-		$(abspath $(VENV))/bin/python -m unittest -v test_kill
+		$(abspath $(VENV))/bin/python run.py test_kill
 
 fuzz: needs ## Look for inputs that break a rule, FUZZ_SECONDS a target (FUZZ="TARGET...": only these)
 	FUZZ_SECONDS=$(FUZZ_SECONDS) scripts/fuzz $(FUZZ)
