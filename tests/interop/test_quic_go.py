@@ -26,6 +26,8 @@ class QuicGo(unittest.TestCase):
             "FULMAR_CA": broker.ca,
             "FULMAR_HTTP": f"127.0.0.1:{broker.ports['http']}",
             "FULMAR_QUIC": f"127.0.0.1:{broker.ports['quic']}",
+            "FULMAR_WS": f"ws://localhost:{broker.ports['ws']}/mqtt",
+            "FULMAR_WSS": f"wss://localhost:{broker.ports['wss']}/mqtt",
         }
         command = [program(), "-test.v"]
         done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=5 * PATIENCE_S)

@@ -1,5 +1,5 @@
 // Eclipse Paho's Go clients over QUIC: MQTT 5 with autopaho, which repairs lost connections by itself, and
-// MQTT 3.1.1 with the older library.
+// MQTT 3.1.1 with the older library. Besides, autopaho over WebSocket (gorilla's).
 package interop
 
 import (
@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/url"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -18,11 +19,11 @@ import (
 	mqtt "github.com/eclipse/paho.mqtt.golang"
 )
 
-// peer is an autopaho client over QUIC with a session that outlives its connections.
+// peer is an autopaho client with a session that outlives its connections.
 type peer struct {
 	*autopaho.ConnectionManager
 	got *inbox
-	// connection is the newest one, to be cut.
+	// connection is the newest one over QUIC, to be cut.
 	connection atomic.Pointer[stream]
 	resumed    atomic.Int32
 }
@@ -31,11 +32,9 @@ func newPeer(t *testing.T, ctx context.Context, name string) *peer {
 	t.Helper()
 	p := &peer{got: newInbox()}
 	address, tlsConfig := brokerAddress(t), configuration(t)
-	manager, err := autopaho.NewConnection(ctx, autopaho.ClientConfig{
-		ServerUrls:            []*url.URL{{Scheme: "quic", Host: address.String()}},
-		KeepAlive:             30,
-		SessionExpiryInterval: 600,
-		ReconnectBackoff:      autopaho.NewConstantBackoff(10 * time.Millisecond),
+	p.start(t, ctx, autopaho.ClientConfig{
+		ServerUrls:   []*url.URL{{Scheme: "quic", Host: address.String()}},
+		ClientConfig: paho.ClientConfig{ClientID: name},
 		AttemptConnection: func(ctx context.Context, _ autopaho.ClientConfig, _ *url.URL) (net.Conn, error) {
 			control, err := dial(ctx, address, tlsConfig)
 			if err != nil {
@@ -44,21 +43,46 @@ func newPeer(t *testing.T, ctx context.Context, name string) *peer {
 			p.connection.Store(control)
 			return packets.NewThreadSafeConn(control), nil
 		},
-		OnConnectionUp: func(_ *autopaho.ConnectionManager, connack *paho.Connack) {
-			if connack.SessionPresent {
-				p.resumed.Add(1)
-			}
-		},
-		ClientConfig: paho.ClientConfig{
-			ClientID: name,
-			OnPublishReceived: []func(paho.PublishReceived) (bool, error){
-				func(message paho.PublishReceived) (bool, error) {
-					p.got.put(fmt.Sprintf("%s q%d", message.Packet.Payload, message.Packet.QoS))
-					return true, nil
-				},
-			},
-		},
 	})
+	return p
+}
+
+// newWebSocketPeer is over the WebSocket that autopaho brings along.
+func newWebSocketPeer(t *testing.T, ctx context.Context, name, where string) *peer {
+	t.Helper()
+	p := &peer{got: newInbox()}
+	server, err := url.Parse(where)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tlsConfig := configuration(t)
+	tlsConfig.NextProtos = nil
+	p.start(t, ctx, autopaho.ClientConfig{
+		ServerUrls:   []*url.URL{server},
+		TlsCfg:       tlsConfig,
+		ClientConfig: paho.ClientConfig{ClientID: name},
+	})
+	return p
+}
+
+// start connects; config says where and as whom.
+func (p *peer) start(t *testing.T, ctx context.Context, config autopaho.ClientConfig) {
+	t.Helper()
+	config.KeepAlive = 30
+	config.SessionExpiryInterval = 600
+	config.ReconnectBackoff = autopaho.NewConstantBackoff(10 * time.Millisecond)
+	config.OnConnectionUp = func(_ *autopaho.ConnectionManager, connack *paho.Connack) {
+		if connack.SessionPresent {
+			p.resumed.Add(1)
+		}
+	}
+	config.OnPublishReceived = []func(paho.PublishReceived) (bool, error){
+		func(message paho.PublishReceived) (bool, error) {
+			p.got.put(fmt.Sprintf("%s q%d", message.Packet.Payload, message.Packet.QoS))
+			return true, nil
+		},
+	}
+	manager, err := autopaho.NewConnection(ctx, config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,7 +97,6 @@ func newPeer(t *testing.T, ctx context.Context, name string) *peer {
 	if err := manager.AwaitConnection(ctx); err != nil {
 		t.Fatal(err)
 	}
-	return p
 }
 
 func (p *peer) subscribe(t *testing.T, ctx context.Context, filter string) {
@@ -84,22 +107,38 @@ func (p *peer) subscribe(t *testing.T, ctx context.Context, filter string) {
 	}
 }
 
-func TestPahoMqtt5EveryQos(t *testing.T) {
-	ctx := withPatience(t)
-	sub, pub := newPeer(t, ctx, "go-sub"), newPeer(t, ctx, "go-pub")
-	sub.subscribe(t, ctx, "go/qos")
+// everyQos publishes at each quality of service, which is to be seen on the other side, in order.
+func everyQos(t *testing.T, ctx context.Context, sub, pub *peer, topic string) {
+	t.Helper()
+	sub.subscribe(t, ctx, topic)
 	for qos := range byte(3) {
-		message := paho.Publish{Topic: "go/qos", QoS: qos, Payload: fmt.Appendf(nil, "m%d", qos)}
+		message := paho.Publish{Topic: topic, QoS: qos, Payload: fmt.Appendf(nil, "m%d", qos)}
 		if _, err := pub.Publish(ctx, &message); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if _, err := pub.Publish(ctx, &paho.Publish{Topic: "go/qos", QoS: 2, Payload: []byte("end")}); err != nil {
+	if _, err := pub.Publish(ctx, &paho.Publish{Topic: topic, QoS: 2, Payload: []byte("end")}); err != nil {
 		t.Fatal(err)
 	}
 	got := sub.got.until(t, ctx, "end q2")
 	if !slices.Equal(got, []string{"m0 q0", "m1 q1", "m2 q2"}) {
 		t.Fatalf("got %q", got)
+	}
+}
+
+func TestPahoMqtt5EveryQos(t *testing.T) {
+	ctx := withPatience(t)
+	everyQos(t, ctx, newPeer(t, ctx, "go-sub"), newPeer(t, ctx, "go-pub"), "go/qos")
+}
+
+func TestPahoMqtt5WebSocket(t *testing.T) {
+	for _, kind := range []string{"ws", "wss"} {
+		t.Run(kind, func(t *testing.T) {
+			ctx := withPatience(t)
+			where := setting(t, "FULMAR_"+strings.ToUpper(kind))
+			sub := newWebSocketPeer(t, ctx, "go-sub-"+kind, where)
+			everyQos(t, ctx, sub, newWebSocketPeer(t, ctx, "go-pub-"+kind, where), "go/"+kind)
+		})
 	}
 }
 

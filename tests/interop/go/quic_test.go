@@ -4,8 +4,8 @@
 // This file dials, and holds what the tests share; paho_test.go has Eclipse Paho's clients on the control
 // stream, raw_test.go what Paho knows nothing of: data streams, 0-RTT, a change of address.
 //
-// It starts no broker: ../test_quic_go.py does, and names its addresses in FULMAR_QUIC and FULMAR_HTTP and
-// its authority's certificate in FULMAR_CA.
+// It starts no broker: ../test_quic_go.py does, and names its addresses in FULMAR_QUIC, FULMAR_HTTP, FULMAR_WS
+// and FULMAR_WSS and its authority's certificate in FULMAR_CA.
 package interop
 
 import (
