@@ -1,0 +1,145 @@
+//! Listeners at the edges: IPv6, several addresses, no file descriptors left.
+#![allow(clippy::unwrap_used)]
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::Command;
+use std::time::Instant;
+
+use fulmar_tests::{PATIENCE, TestBroker, eventually, fulmar, http_get, run};
+
+const MQTT: [&str; 5] = ["mqtt", "mqtts", "ws", "wss", "quic"];
+
+/// CONNECT of MQTT 5.0 with clean start and a chosen identifier.
+const CONNECT: &[u8] = b"\x10\x0d\x00\x04MQTT\x05\x02\x00\x3c\x00\x00\x00";
+
+/// Publishes at QoS 1 and says whether it was acknowledged.
+fn publishes(broker: &TestBroker, listener: &str, address: SocketAddr) -> bool {
+    let url = format!("{listener}://{address}");
+    let mut command = fulmar();
+    command.args(["pub", &url, "-t", "a", "-m", "b", "-q", "1", "--cafile"]);
+    run(command.arg(broker.ca_file())).status.success()
+}
+
+fn has_ipv6() -> bool {
+    let here = TcpListener::bind("[::1]:0").is_ok();
+    if !here {
+        eprintln!("not checked: this machine has no IPv6");
+    }
+    here
+}
+
+#[test]
+fn every_transport_listens_on_both_families() {
+    if !has_ipv6() {
+        return;
+    }
+    let both = ["127.0.0.1:0", "[::1]:0"];
+    let all = [&MQTT[..], &["http"]].concat();
+    let builder = all.iter().fold(TestBroker::builder(), |b, name| b.listen(name, &both));
+    let mut broker = builder.start();
+    for name in all {
+        let bound = broker.bound().iter().filter(|(bound, _)| bound == name);
+        let addresses: Vec<SocketAddr> = bound.map(|(_, address)| *address).collect();
+        assert!(addresses[0].is_ipv4() && addresses[1].is_ipv6(), "{name}: {addresses:?}");
+        for address in addresses {
+            match name {
+                "http" => assert_eq!(http_get(address, "/health/ready").0, 200, "{address}"),
+                _ => assert!(publishes(&broker, name, address), "{name} {address}"),
+            }
+        }
+    }
+    assert_eq!(broker.terminate().code(), Some(0), "{}", broker.log());
+}
+
+#[test]
+fn both_families_share_a_port_number() {
+    if !has_ipv6() {
+        return;
+    }
+    // Both wildcard addresses at one port: the IPv6 listener must not take IPv4's clients.
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let (four, six) = (format!("0.0.0.0:{free}"), format!("[::]:{free}"));
+    let mut builder = TestBroker::builder().env("FULMAR_AUTH__ALLOW_ANONYMOUS", "always");
+    for listener in ["mqtt", "quic"] {
+        builder = builder.listen(listener, &[&four, &six]);
+    }
+    let broker = builder.start();
+    for listener in ["mqtt", "quic"] {
+        for host in ["127.0.0.1", "[::1]"] {
+            let address = format!("{host}:{free}").parse().unwrap();
+            assert!(publishes(&broker, listener, address), "{listener} {address}");
+        }
+    }
+}
+
+/// Clients that have sent CONNECT, and whether they were answered.
+struct Clients(Vec<(TcpStream, bool)>);
+
+impl Clients {
+    /// The kernel completes connections that the broker has not accepted.
+    fn dial(address: SocketAddr, count: usize) -> Clients {
+        let dial = |_| {
+            let mut client = TcpStream::connect(address).unwrap();
+            client.write_all(CONNECT).unwrap();
+            client.set_nonblocking(true).unwrap();
+            (client, false)
+        };
+        Clients((0..count).map(dial).collect())
+    }
+
+    /// How many were answered by now.
+    fn inside(&mut self) -> usize {
+        for (client, inside) in &mut self.0 {
+            *inside |= match client.read(&mut [0; 256]) {
+                Ok(len) => len > 0,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => false,
+                Err(error) => panic!("{error}"),
+            };
+        }
+        self.0.iter().filter(|(_, inside)| *inside).count()
+    }
+}
+
+/// A client that was let in is served.
+fn ping(client: &mut TcpStream) {
+    client.set_nonblocking(false).unwrap();
+    client.set_read_timeout(Some(PATIENCE)).unwrap();
+    client.write_all(b"\xc0\x00").unwrap();
+    let mut pong = [0; 2];
+    client.read_exact(&mut pong).unwrap();
+    assert_eq!(pong, [0xd0, 0]);
+}
+
+#[test]
+fn without_file_descriptors_it_serves_who_is_there_and_waits() {
+    let builder = TestBroker::builder().env("FULMAR_SERVER__WORKERS", "1");
+    let others = ["mqtts", "ws", "wss", "quic", "http"];
+    let broker = others.iter().fold(builder, |builder, name| builder.listen(name, &[])).start();
+    let pid = broker.pid().to_string();
+    let open = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count();
+    let limit = format!("--nofile={0}:{0}", open + 10);
+    if Command::new("prlimit").args(["--pid", &pid, &limit]).status().is_err() {
+        eprintln!("not checked: prlimit is not installed");
+        return;
+    }
+    let mut clients = Clients::dial(broker.address("mqtt"), 20);
+    broker.wait_for_log("cannot accept connections");
+    eventually("those who fit", || clients.inside() >= 8);
+    let (mut inside, waiting): (Vec<_>, Vec<_>) =
+        clients.0.into_iter().partition(|(_, inside)| *inside);
+    assert!(waiting.len() >= 8, "the limit was never reached");
+    // Who is in is served, and the accept loop rests: it says so five times a second.
+    let tries = || broker.log().matches("cannot accept connections").count();
+    let (before, begun) = (tries(), Instant::now());
+    eventually("another try", || {
+        ping(&mut inside[0].0);
+        tries() > before
+    });
+    let most = 2 + begun.elapsed().as_millis() / 100;
+    assert!((tries() - before) as u128 <= most, "{} tries too soon", tries() - before);
+    // Room is used as soon as there is some.
+    drop(inside);
+    let mut waiting = Clients(waiting);
+    eventually("those who waited", || waiting.inside() >= 8);
+}
