@@ -197,7 +197,10 @@ fn load_key(path: &Path) -> Result<KeyPair, CertError> {
 fn self_signed(key: &KeyPair, days: u32) -> Result<String, CertError> {
     let mut params = CertificateParams::new(Vec::<String>::new())?;
     params.distinguished_name = rcgen::DistinguishedName::new();
-    params.distinguished_name.push(DnType::CommonName, "Fulmar development CA");
+    // Two authorities of one name would be taken for one another, until a signature is wrong.
+    let id = ring::digest::digest(&ring::digest::SHA256, &key.subject_public_key_info());
+    let id: String = id.as_ref().iter().take(4).map(|byte| format!("{byte:02x}")).collect();
+    params.distinguished_name.push(DnType::CommonName, format!("Fulmar development CA {id}"));
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
     set_validity(&mut params, days);

@@ -262,6 +262,10 @@ fn hint(url: &BrokerUrl, reason: &str) -> &'static str {
         "; use a host name the server's certificate is for"
     } else if about(&["refused"]) {
         "; is a broker listening there?"
+    } else if about(&["InvalidContentType"]) {
+        "; is that a port for TLS?"
+    } else if about(&["Handshake not finished"]) {
+        "; is that a port for WebSocket?"
     } else if url.transport == Transport::Quic && about(&["timed out"]) {
         "; if UDP is blocked try --fallback or mqtts://"
     } else {

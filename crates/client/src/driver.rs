@@ -186,7 +186,9 @@ impl Driver {
 
     fn no_answer(&self) -> Error {
         let next = match self.options.url.transport {
-            Transport::Quic => "if UDP is blocked try --fallback or mqtts://",
+            Transport::Quic => {
+                "is a broker listening there? If UDP is blocked, try --fallback or mqtts://"
+            }
             _ => "check host, port and scheme",
         };
         let reason =

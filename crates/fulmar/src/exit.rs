@@ -19,14 +19,38 @@ impl std::error::Error for Usage {}
 /// Writes an error to standard error with all its causes and gives the exit code.
 pub(crate) fn code(outcome: anyhow::Result<()>) -> ExitCode {
     let Err(error) = outcome else { return ExitCode::SUCCESS };
-    eprintln!("fulmar: {error:#}");
+    eprintln!("fulmar: {}", explain(&error));
     if error.downcast_ref::<Usage>().is_some() { ExitCode::from(2) } else { ExitCode::FAILURE }
 }
 
+/// An error with its causes in one line. Errors of libraries mostly say their cause themselves; it
+/// is not said twice then.
+pub(crate) fn explain(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if text.is_empty() {
+            text = cause;
+        } else if !text.ends_with(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
+}
+
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use anyhow::{Context, anyhow};
+
+    #[test]
+    fn a_cause_is_said_once() {
+        let path = std::path::Path::new("/nonexistent/a.pem");
+        let error = fulmar_certs::files::read_chain(path).unwrap_err();
+        let said = explain(&anyhow!(error).context("[tls] cert"));
+        assert_eq!(said.matches("No such file").count(), 1, "{said}");
+        assert!(said.starts_with("[tls] cert: /nonexistent/a.pem: No such file"), "{said}");
+    }
 
     #[test]
     fn usage_is_told_apart_even_under_context() {

@@ -184,7 +184,7 @@ mod tests {
         for (variable, value, part) in [
             ("FULMAR_QUIC__RETRY", "sometimes", "`auto`, `always`, `never`"),
             ("FULMAR_LIMITS__RECEIVE_MAX", "5", "did you mean `receive_maximum`?"),
-            ("FULMAR_LISTENERS__MQTT", "127.0.0.1:1883", "expected a sequence"),
+            ("FULMAR_LISTENERS__MQTT", "127.0.0.1:1883", "expected a list"),
         ] {
             let error = refused("", &[(variable, value)]);
             assert!(error.contains(variable) && error.contains(part), "{error}");

@@ -107,6 +107,11 @@ fn explain(message: &str) -> String {
         ("expected u64", "expected a whole number from 0"),
         ("expected usize", "expected a whole number from 0"),
         ("expected socket address", "expected ADDRESS:PORT"),
+        (
+            "invalid socket address syntax",
+            "not an ADDRESS:PORT, such as \"127.0.0.1:1883\" or \"[::1]:1883\"; names are not taken",
+        ),
+        ("expected a sequence", "expected a list in brackets: [\"...\"]"),
     ] {
         words = words.replace(kind, range);
     }

@@ -38,6 +38,10 @@ fn explain(error: Error) -> anyhow::Error {
         Error::Url { .. } | Error::Options(_) | Error::Topic { .. } => {
             Usage(error.to_string()).into()
         }
+        // An answer that is not MQTT's is mostly of a server that wants TLS first.
+        Error::Protocol(_) => {
+            anyhow::anyhow!("{error}; if that is always so, is it a port for mqtts:// or ws://?")
+        }
         other => other.into(),
     }
 }

@@ -10,6 +10,7 @@ use fulmar_broker::Broker;
 
 use super::certificates::Certificates;
 use crate::config::Config;
+use crate::exit;
 
 /// What a running broker is reloaded from, and where to.
 pub(super) struct Reloader<'a> {
@@ -36,7 +37,8 @@ impl Reloader<'_> {
             }
             Err(error) => tracing::error!(
                 "nothing changed and the broker goes on as before; mend this, then send SIGHUP \
-                 again: {error:#}"
+                 again: {}",
+                exit::explain(&error)
             ),
         }
     }
