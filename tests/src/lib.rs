@@ -8,11 +8,13 @@
 mod binary;
 mod broker;
 mod log;
+mod relay;
 
 use std::time::{Duration, Instant};
 
 pub use binary::{fulmar, run};
 pub use broker::{Builder, TestBroker, http_get};
+pub use relay::Relay;
 
 /// Longest time to wait for anything that must happen; far above what a busy machine needs.
 pub const PATIENCE: Duration = Duration::from_secs(30);

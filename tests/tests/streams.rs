@@ -10,9 +10,7 @@ use fulmar_client::{
     Backoff, Client, Event, Events, Fallback, Message, Options, QoS, Streams, SubscribeOptions,
     Transport, Trust,
 };
-use fulmar_tests::{PATIENCE, TestBroker};
-use tokio::net::UdpSocket;
-use tokio::task::JoinHandle;
+use fulmar_tests::{PATIENCE, Relay, TestBroker};
 use tokio::time::timeout;
 
 const TOPICS: usize = 6;
@@ -157,43 +155,6 @@ async fn qos_2_arrives_once_also_without_persistent_flows() {
     assert!(twice.is_empty(), "{twice:?}");
 }
 
-/// Passes datagrams between one client and the broker until it is dropped.
-struct Relay {
-    address: SocketAddr,
-    task: JoinHandle<()>,
-}
-
-impl Relay {
-    async fn start(broker: SocketAddr) -> Relay {
-        let near = UdpSocket::bind("127.0.0.1:0").await.unwrap();
-        let far = UdpSocket::bind("127.0.0.1:0").await.unwrap();
-        far.connect(broker).await.unwrap();
-        let address = near.local_addr().unwrap();
-        let task = tokio::spawn(async move {
-            let (mut out, mut back) = (vec![0; 65536], vec![0; 65536]);
-            let mut client = None;
-            loop {
-                tokio::select! {
-                    Ok((bytes, from)) = near.recv_from(&mut out) => {
-                        client = Some(from);
-                        drop(far.send(&out[..bytes]).await);
-                    }
-                    Ok(bytes) = far.recv(&mut back), if client.is_some() => {
-                        drop(near.send_to(&back[..bytes], client.unwrap()).await);
-                    }
-                }
-            }
-        });
-        Relay { address, task }
-    }
-}
-
-impl Drop for Relay {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
-}
-
 #[tokio::test]
 async fn flows_go_on_over_tcp_where_udp_is_blocked_later() {
     let broker = TestBroker::start();
@@ -203,7 +164,7 @@ async fn flows_go_on_over_tcp_where_udp_is_blocked_later() {
         persistent_flows: true,
         fallback,
         keep_alive_s: 2,
-        ..options(&broker, relay.address, "roamer")
+        ..options(&broker, relay.address(), "roamer")
     };
     let (roamer, mut events) = Client::connect(made).unwrap();
     subscribe(&roamer, QoS::AtLeastOnce).await;

@@ -1,5 +1,6 @@
 //! The public handles: [`Client`] asks, [`Events`] tells, [`Delivery`] is one publication's fate.
 
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -52,6 +53,12 @@ pub enum Event {
         /// Whether CONNECT went in the first flight (QUIC's 0-RTT).
         early_data: bool,
     },
+    /// The connection goes on from another local address: the network changed, or was found silent,
+    /// or [`Client::rebind`] was called. Only QUIC can do this.
+    Migrated {
+        /// The address now.
+        local: SocketAddr,
+    },
     /// The server has lost the session or a flow of it, so that this many publications at QoS 2 are
     /// sent again as new: whether it had received them before nobody can tell, and if it had they
     /// arrive twice. A session that outlives its connection (`session_expiry_s` above 0) and a server
@@ -69,6 +76,46 @@ pub enum Event {
         /// When it is tried again; `None` when it is not.
         retry_in: Option<Duration>,
     },
+}
+
+/// Figures of a connection at one moment, as its transport tells them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PathStats {
+    /// What carries it, which may be the fallback.
+    pub transport: Transport,
+    /// Whether the server took CONNECT in the first flight (QUIC's 0-RTT).
+    pub early_data: bool,
+    /// Smoothed round-trip time; QUIC only, as everything below.
+    pub rtt: Option<Duration>,
+    /// Packets found lost.
+    pub lost_packets: u64,
+    /// Bytes of UDP payload sent.
+    pub sent_bytes: u64,
+    /// Bytes of UDP payload received.
+    pub received_bytes: u64,
+    /// Bytes that may be on their way at a time.
+    pub congestion_window_bytes: u64,
+    /// Times the connection has moved to another address.
+    pub migrations: u32,
+    /// Streams open beside the control stream.
+    pub data_streams: usize,
+}
+
+impl PathStats {
+    pub(crate) fn of(transport: Transport, early_data: bool) -> PathStats {
+        PathStats {
+            transport,
+            early_data,
+            rtt: None,
+            lost_packets: 0,
+            sent_bytes: 0,
+            received_bytes: 0,
+            congestion_window_bytes: 0,
+            migrations: 0,
+            data_streams: 0,
+        }
+    }
 }
 
 /// Resolves when the server has taken a publication over: at once when sent (QoS 0), at PUBACK (1),
@@ -175,8 +222,16 @@ impl Client {
         Ok(codes)
     }
 
-    /// Moves QUIC to a new UDP socket, for use when the network has changed; the connection
-    /// continues. Nothing to do for the other transports.
+    /// The connection's figures; `None` while there is none.
+    pub async fn path_stats(&self) -> Option<PathStats> {
+        let (ask, answer) = oneshot::channel();
+        self.control.send(Control::Stats(ask)).await.ok()?;
+        answer.await.ok().flatten()
+    }
+
+    /// Moves QUIC to a new UDP socket; the connection continues. The client does so by itself when
+    /// this machine's address changes or the server falls silent; an application that knows earlier
+    /// may say so. Nothing to do for the other transports.
     pub async fn rebind(&self) {
         // A client that is closed has no socket to move.
         drop(self.control.send(Control::Rebind).await);

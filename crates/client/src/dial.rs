@@ -2,8 +2,9 @@
 //! TLS over TCP where UDP may be blocked.
 
 use std::net::{IpAddr, SocketAddr};
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
@@ -26,8 +27,15 @@ const HEAD_START: Duration = Duration::from_millis(300);
 /// where nobody listens does not answer, and `localhost` is `::1` first on most machines.
 const NEXT_ADDRESS: Duration = Duration::from_millis(250);
 
+/// How long TLS over TCP is dialled first after it has won against QUIC. Networks that block UDP
+/// do so for as long as one is in them.
+const REMEMBERED: Duration = Duration::from_secs(600);
+
 /// How long a closing link may take to tell the server.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Another way that is being tried while a link has not been answered yet.
+pub(crate) type Rival = Pin<Box<dyn Future<Output = Result<Link, Error>> + Send>>;
 
 type Reader = Box<dyn AsyncRead + Send + Unpin>;
 
@@ -43,6 +51,14 @@ pub(crate) struct Link {
     pub(crate) writer: Writer,
     pub(crate) transport: Transport,
     pub(crate) quic: Option<QuicLink>,
+}
+
+/// What dialling brought.
+pub(crate) struct Dialled {
+    pub(crate) link: Link,
+    /// Set when the link is not answered yet, because its first flight carries early data, and there
+    /// is another way.
+    pub(crate) rival: Option<Rival>,
 }
 
 impl Writer {
@@ -106,6 +122,8 @@ pub(crate) struct Dialer {
     quic: Option<QuicDialer>,
     /// The address that answered last, tried first: early data goes to one address only.
     answered: Mutex<Option<IpAddr>>,
+    /// TLS over TCP goes first until then.
+    tcp_first_until: Mutex<Option<Instant>>,
 }
 
 impl Dialer {
@@ -113,7 +131,9 @@ impl Dialer {
         let transport = options.url.transport;
         let config = transport.is_secure().then(|| tls::client_config(&options)).transpose()?;
         let quic = match (&config, transport) {
-            (Some(config), Transport::Quic) => Some(QuicDialer::new(config.clone())?),
+            (Some(config), Transport::Quic) => {
+                Some(QuicDialer::new(config.clone(), options.quic_keep_alive)?)
+            }
             _ => None,
         };
         let tls = config.map(|mut config| {
@@ -122,28 +142,49 @@ impl Dialer {
             }
             Arc::new(config)
         });
-        Ok(Dialer { options, tls, quic, answered: Mutex::new(None) })
-    }
-
-    pub(crate) fn rebind(&self) {
-        if let Some(Err(error)) = self.quic.as_ref().map(QuicDialer::rebind) {
-            tracing::warn!(%error, "cannot move to a new socket");
-        }
+        let (answered, tcp_first_until) = (Mutex::new(None), Mutex::new(None));
+        Ok(Dialer { options, tls, quic, answered, tcp_first_until })
     }
 
     /// Dials, by both ways where told to.
-    pub(crate) async fn dial(&self) -> Result<Link, Error> {
-        let url = &self.options.url;
-        match self.options.fallback {
-            Fallback::Race { port } => {
-                let tcp = BrokerUrl { transport: Transport::Tls, port, ..url.clone() };
-                race(self.dial_one(url), self.dial_one(&tcp), HEAD_START).await
-            }
-            Fallback::None => self.dial_one(url).await,
+    pub(crate) async fn dial(self: &Arc<Self>) -> Result<Dialled, Error> {
+        let link = self.dial_all(true).await?;
+        let unanswered = link.quic.as_ref().is_some_and(|quic| quic.early.is_some());
+        let rival = unanswered.then(|| {
+            let dialer = Arc::clone(self);
+            // Without early data, so that whoever wins has been answered.
+            let rival: Rival = Box::pin(async move {
+                tokio::time::sleep(HEAD_START).await;
+                dialer.dial_all(false).await
+            });
+            rival
+        });
+        if !unanswered {
+            self.won(link.transport);
         }
+        Ok(Dialled { link, rival })
     }
 
-    async fn dial_one(&self, url: &BrokerUrl) -> Result<Link, Error> {
+    /// The server has answered over this transport.
+    pub(crate) fn won(&self, transport: Transport) {
+        let beaten = self.options.url.transport == Transport::Quic && transport == Transport::Tls;
+        *lock(&self.tcp_first_until) = beaten.then(|| Instant::now() + REMEMBERED);
+    }
+
+    async fn dial_all(&self, early: bool) -> Result<Link, Error> {
+        let url = &self.options.url;
+        let Fallback::Race { port } = self.options.fallback else {
+            return self.dial_one(url, early).await;
+        };
+        let tcp = BrokerUrl { transport: Transport::Tls, port, ..url.clone() };
+        let tcp_first = lock(&self.tcp_first_until).is_some_and(|until| Instant::now() < until);
+        if tcp_first {
+            return race(self.dial_one(&tcp, false), self.dial_one(url, false), HEAD_START).await;
+        }
+        race(self.dial_one(url, early), self.dial_one(&tcp, false), HEAD_START).await
+    }
+
+    async fn dial_one(&self, url: &BrokerUrl, early: bool) -> Result<Link, Error> {
         let fail = |reason: String| {
             let hint = hint(url, &reason);
             Error::Dial { url: url.to_string(), reason: reason + hint }
@@ -151,15 +192,15 @@ impl Dialer {
         let addresses = tokio::net::lookup_host((url.host.as_str(), url.port)).await;
         let addresses = addresses.map_err(|error| fail(error.to_string()))?;
         let mut addresses: Vec<_> = addresses.collect();
-        let known = *self.answered.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = *lock(&self.answered);
         // Stable: the resolver's order is kept otherwise.
         addresses.sort_by_key(|address| Some(address.ip()) != known);
-        let attempts = addresses
-            .into_iter()
-            .map(async |address| self.dial_address(url, address).await.map(|link| (address, link)));
+        let attempts = addresses.into_iter().map(async |address| {
+            self.dial_address(url, address, early).await.map(|link| (address, link))
+        });
         match staggered(attempts, NEXT_ADDRESS).await {
             Some(Ok((address, link))) => {
-                *self.answered.lock().unwrap_or_else(PoisonError::into_inner) = Some(address.ip());
+                *lock(&self.answered) = Some(address.ip());
                 Ok(link)
             }
             Some(Err(error)) => Err(fail(error)),
@@ -167,9 +208,14 @@ impl Dialer {
         }
     }
 
-    async fn dial_address(&self, url: &BrokerUrl, address: SocketAddr) -> Result<Link, String> {
+    async fn dial_address(
+        &self,
+        url: &BrokerUrl,
+        address: SocketAddr,
+        early: bool,
+    ) -> Result<Link, String> {
         if let (Transport::Quic, Some(quic)) = (url.transport, &self.quic) {
-            return quic.dial(address, &url.host).await;
+            return quic.dial(address, &url.host, early).await;
         }
         let text = |error: std::io::Error| error.to_string();
         let tcp = TcpStream::connect(address).await.map_err(text)?;
@@ -196,6 +242,11 @@ impl Dialer {
         let stream = websocket::connect(stream, &url.to_string(), limit).await;
         stream.map(|stream| Link::plain(stream, url.transport)).map_err(|error| error.to_string())
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    // What is locked is plain values, whole at any time.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The first to succeed; `second` starts after `head_start`, or at once when `first` fails. When

@@ -17,14 +17,19 @@ use tokio::io::AsyncReadExt;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{sleep, sleep_until, timeout_at};
 
-use crate::api::Event;
-use crate::dial::{Dialer, Link};
+use crate::api::{Event, PathStats};
+use crate::dial::{Dialer, Dialled, Link, Rival};
 use crate::error::Error;
 use crate::machine::{CONTROL, MAX_OUT_BYTES, Machine, Outcome};
 use crate::message::Message;
+use crate::network::Monitor;
 use crate::options::{Options, Streams};
+use crate::quic::{Change, QuicLink};
 use crate::streams::{DataStreams, Happened};
 use crate::url::Transport;
+
+/// How often a QUIC connection is looked at for silence.
+const LOOK: Duration = Duration::from_secs(5);
 
 /// Least room for one read, in bytes.
 const READ_BYTES: usize = 16 * 1024;
@@ -50,6 +55,8 @@ pub(crate) enum Control {
     Subscribe(Vec<(String, SubscribeOptions)>, Answered),
     Unsubscribe(Vec<String>, Answered),
     Rebind,
+    /// Asks for the connection's figures; `None` while there is none.
+    Stats(oneshot::Sender<Option<PathStats>>),
     /// The sender is dropped when the client is closed.
     Disconnect(oneshot::Sender<()>),
 }
@@ -57,6 +64,7 @@ pub(crate) enum Control {
 pub(crate) struct Driver {
     options: Arc<Options>,
     dialer: Arc<Dialer>,
+    network: Monitor,
     machine: Machine<Published, Answered>,
     inbox: Inbox,
     events: mpsc::Sender<Event>,
@@ -65,6 +73,9 @@ pub(crate) struct Driver {
     transport: Transport,
     /// Whether the server took this connection's early data.
     early_data: bool,
+    /// What the loop is to do to the link, which only it has at hand.
+    rebind_wanted: bool,
+    stats_wanted: Vec<oneshot::Sender<Option<PathStats>>>,
     /// Who waits for the end.
     ended: Vec<oneshot::Sender<()>>,
     /// When to stop waiting for deliveries; set when the client is to be closed.
@@ -91,6 +102,11 @@ enum Wake {
     Read(std::io::Result<usize>),
     Wrote(std::io::Result<usize>),
     Stream(Happened),
+    /// The other way was answered first, or has failed.
+    Rival(Result<Link, Error>),
+    Path(Change),
+    /// The network of this machine changed.
+    Network,
     Command(Command),
     /// Events were handed over.
     Room,
@@ -127,11 +143,14 @@ impl Driver {
         Driver {
             machine: Machine::new(Arc::clone(&options), Instant::now()),
             dialer: Arc::new(dialer),
+            network: Monitor::new(),
             inbox: Inbox { publications, control, open: true },
             events,
             backlog: VecDeque::new(),
             transport: options.url.transport,
             early_data: false,
+            rebind_wanted: false,
+            stats_wanted: Vec::new(),
             ended: Vec::new(),
             drain_by: None,
             options,
@@ -172,16 +191,34 @@ impl Driver {
         let by = Instant::now() + self.options.connect_timeout;
         let dialer = Arc::clone(&self.dialer);
         let dial = async move { timeout_at(by.into(), dialer.dial()).await };
-        let link = match self.meanwhile(dial).await? {
-            Ok(Ok(link)) => link,
+        let Dialled { mut link, mut rival } = match self.meanwhile(dial).await? {
+            Ok(Ok(dialled)) => dialled,
             Ok(Err(error)) => return Some((error, false)),
             Err(_) => return Some((self.no_answer(), false)),
         };
-        let outcome = self.serve(link, by).await;
-        let was_up = self.machine.is_up();
-        self.machine.disconnected();
-        self.settle();
-        outcome.err().map(|error| (error, was_up))
+        loop {
+            let outcome = self.serve(link, &mut rival, by).await;
+            let was_up = self.machine.is_up();
+            self.machine.disconnected();
+            self.settle();
+            let failed = match outcome {
+                Ok(None) => return None,
+                Ok(Some(winner)) => {
+                    link = winner;
+                    continue;
+                }
+                Err(error) => error,
+            };
+            // A first flight that nobody took leaves the other way to be tried to its end.
+            let Some(other) = rival.take().filter(|_| !was_up) else {
+                return Some((failed, was_up));
+            };
+            match self.meanwhile(timeout_at(by.into(), other)).await? {
+                Ok(Ok(winner)) => link = winner,
+                _ => return Some((failed, was_up)),
+            }
+            self.dialer.won(link.transport);
+        }
     }
 
     fn no_answer(&self) -> Error {
@@ -201,6 +238,9 @@ impl Driver {
     async fn meanwhile<F: Future>(&mut self, future: F) -> Option<F::Output> {
         tokio::pin!(future);
         loop {
+            // There is no link.
+            self.rebind_wanted = false;
+            answer_all(&mut self.stats_wanted, None);
             let over = self.drain_by.is_some_and(|by| by <= Instant::now());
             if over || (self.drain_by.is_some() && self.machine.is_idle()) {
                 return None;
@@ -227,7 +267,8 @@ impl Driver {
             Command::Control(Control::Unsubscribe(filters, done)) => {
                 self.machine.unsubscribe(filters, done);
             }
-            Command::Control(Control::Rebind) => self.dialer.rebind(),
+            Command::Control(Control::Rebind) => self.rebind_wanted = true,
+            Command::Control(Control::Stats(ask)) => self.stats_wanted.push(ask),
             Command::Control(Control::Disconnect(done)) => {
                 self.ended.push(done);
                 self.close();
@@ -275,9 +316,18 @@ impl Driver {
         }
     }
 
-    /// Serves a link until DISCONNECT is sent and the link closed.
-    async fn serve(&mut self, mut link: Link, connect_by: Instant) -> Result<(), Error> {
+    /// Serves a link until DISCONNECT is sent and the link closed, or until `rival` is answered
+    /// first, which is returned then.
+    async fn serve(
+        &mut self,
+        mut link: Link,
+        rival: &mut Option<Rival>,
+        connect_by: Instant,
+    ) -> Result<Option<Link>, Error> {
         let mut early = link.quic.as_mut().and_then(|quic| quic.early.take());
+        if let Some(quic) = &mut link.quic {
+            quic.unanswered = early.is_some();
+        }
         (self.transport, self.early_data) = (link.transport, false);
         let spread = self.options.streams != Streams::Single;
         let connection = link.quic.as_ref().filter(|_| spread).map(|quic| quic.connection.clone());
@@ -285,21 +335,27 @@ impl Driver {
         let mut streams = DataStreams::new(connection);
         let mut input = BytesMut::new();
         let mut unflushed = false;
+        let mut look_at = Instant::now() + LOOK;
         loop {
             self.settle();
+            self.attend(&mut link);
             let out = self.machine.output(CONTROL);
             if self.machine.is_done() && out.is_empty() && !unflushed {
                 link.close().await;
-                return Ok(());
+                return Ok(None);
             }
             // With streams, one that is stuck must not hold up what goes on others.
             let accepting = self.machine.has_room() && (spread || out.len() < MAX_OUT_BYTES);
             let waiting = !self.backlog.is_empty();
-            let wake_at = self.wake_at(connect_by);
+            let mut wake_at = self.wake_at(connect_by);
+            if link.quic.is_some() {
+                wake_at = wake_at.min(look_at);
+            }
             input.reserve(READ_BYTES);
             let wake = tokio::select! {
                 biased;
                 accepted = answer(&mut early) => Wake::EarlyData(accepted),
+                other = or_never(rival) => Wake::Rival(other),
                 written = link.writer.push(out), if unflushed || !out.is_empty() => {
                     Wake::Wrote(written)
                 }
@@ -309,15 +365,28 @@ impl Driver {
                 }
                 read = link.reader.read_buf(&mut input), if !waiting => Wake::Read(read),
                 command = self.inbox.next(accepting) => Wake::Command(command),
+                change = changed(&mut link.quic) => Wake::Path(change),
+                () = self.network.changed(), if link.quic.is_some() => Wake::Network,
                 () = sleep_until(wake_at.into()) => Wake::Time,
             };
             match wake {
                 Wake::EarlyData(accepted) => {
-                    early = None;
+                    (early, *rival) = (None, None);
+                    self.dialer.won(link.transport);
                     self.early_data = accepted;
                     if !accepted {
                         link = self.start_over(link).await?;
                         input.clear();
+                    } else if let Some(quic) = &mut link.quic {
+                        quic.unanswered = false;
+                    }
+                }
+                Wake::Rival(other) => {
+                    *rival = None;
+                    if let Ok(winner) = other {
+                        tracing::debug!(transport = winner.transport.scheme(), "answered first");
+                        self.dialer.won(winner.transport);
+                        return Ok(Some(winner));
                     }
                 }
                 Wake::Wrote(bytes) => {
@@ -336,16 +405,67 @@ impl Driver {
                     self.read(CONTROL, &mut input, &mut link).await?;
                 }
                 Wake::Command(command) => self.command(command),
-                Wake::Time => self.time(connect_by)?,
+                Wake::Path(change) => self.path_changed(change, &mut link)?,
+                Wake::Network => link.quic.iter_mut().for_each(QuicLink::follow),
+                Wake::Time => {
+                    if look_at <= Instant::now() {
+                        look_at = Instant::now() + LOOK;
+                        link.quic.iter_mut().for_each(QuicLink::look);
+                    }
+                    self.time(connect_by)?;
+                }
             }
         }
+    }
+
+    /// Does what commands want of the link.
+    fn attend(&mut self, link: &mut Link) {
+        if std::mem::take(&mut self.rebind_wanted)
+            && let Some(quic) = &mut link.quic
+        {
+            quic.rebind();
+        }
+        if self.stats_wanted.is_empty() {
+            return;
+        }
+        let stats = self.machine.is_up().then(|| self.path_stats(link));
+        answer_all(&mut self.stats_wanted, stats);
+    }
+
+    fn path_stats(&self, link: &Link) -> PathStats {
+        let mut stats = PathStats::of(link.transport, self.early_data);
+        if let Some(quic) = &link.quic {
+            let path = quic.connection.stats();
+            stats.rtt = Some(quic.connection.rtt());
+            stats.lost_packets = path.path.lost_packets;
+            stats.sent_bytes = path.udp_tx.bytes;
+            stats.received_bytes = path.udp_rx.bytes;
+            stats.congestion_window_bytes = path.path.cwnd;
+            stats.migrations = quic.migrations;
+            stats.data_streams = self.machine.open_streams();
+        }
+        stats
+    }
+
+    fn path_changed(&mut self, change: Change, link: &mut Link) -> Result<(), Error> {
+        match change {
+            Change::Migrated(local) => self.backlog.push_back(Event::Migrated { local }),
+            Change::Gone => {
+                return Err(Error::Lost("the server's UDP port is closed".to_owned()));
+            }
+            Change::Doubt => link.quic.iter_mut().for_each(QuicLink::follow),
+        }
+        Ok(())
     }
 
     /// The server refused early data: everything again, on a new stream of the same connection.
     async fn start_over(&mut self, link: Link) -> Result<Link, Error> {
         self.machine.early_data_rejected();
         let quic = link.quic.ok_or_else(|| Error::Lost("no QUIC connection".to_owned()))?;
-        let link = quic.open().await.map_err(Error::Lost)?;
+        let mut link = quic.open().await.map_err(Error::Lost)?;
+        if let Some(quic) = &mut link.quic {
+            quic.unanswered = false;
+        }
         let spread = self.options.streams != Streams::Single;
         self.machine.connect(Instant::now(), false, spread);
         Ok(link)
@@ -419,6 +539,29 @@ impl Driver {
 
 fn lost(error: std::io::Error) -> Error {
     Error::Lost(error.to_string())
+}
+
+fn answer_all(asked: &mut Vec<oneshot::Sender<Option<PathStats>>>, stats: Option<PathStats>) {
+    for ask in asked.drain(..) {
+        // Whoever asked may not want to know any more.
+        let _ = ask.send(stats);
+    }
+}
+
+/// What a rival brought; never, where there is none.
+async fn or_never(rival: &mut Option<Rival>) -> Result<Link, Error> {
+    match rival {
+        Some(rival) => rival.await,
+        None => std::future::pending().await,
+    }
+}
+
+/// A change of the path; never, where it is not QUIC's.
+async fn changed(quic: &mut Option<QuicLink>) -> Change {
+    match quic {
+        Some(quic) => quic.changed().await,
+        None => std::future::pending().await,
+    }
 }
 
 /// Whether the server took the early data; never, where there was none.

@@ -25,14 +25,16 @@ mod driver;
 mod error;
 mod machine;
 mod message;
+mod network;
 mod options;
 mod quic;
+mod socket;
 mod streams;
 mod tls;
 mod url;
 mod websocket;
 
-pub use api::{Client, Delivery, Event, Events};
+pub use api::{Client, Delivery, Event, Events, PathStats};
 pub use error::Error;
 pub use fulmar_mqtt::packet::{RetainHandling, SubscribeOptions};
 pub use fulmar_mqtt::{Property, PropertyBuf, QoS, ReasonCode, Version};

@@ -13,6 +13,9 @@ use crate::url::{BrokerUrl, Transport};
 /// Most streams beside the control stream.
 const MAX_DATA_STREAMS: u16 = 64;
 
+/// Shorter ones would be load and no use.
+const LEAST_QUIC_KEEP_ALIVE: Duration = Duration::from_millis(100);
+
 /// Which servers to believe, where the transport is encrypted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Trust {
@@ -48,7 +51,8 @@ pub enum Fallback {
     /// Nothing: QUIC or not at all.
     #[default]
     None,
-    /// Dial TLS over TCP too when QUIC is not there after 300 ms; the first one wins.
+    /// Dial TLS over TCP too when QUIC has not answered after 300 ms, or at once when it is refused;
+    /// the first to be answered wins. Where TCP has won it is dialled first for ten minutes.
     Race {
         /// TCP port, 8883 by convention.
         port: u16,
@@ -98,6 +102,10 @@ pub struct Options {
     pub session_expiry_s: u32,
     /// Keep alive in seconds, 0 for none.
     pub keep_alive_s: u16,
+    /// QUIC's own keep alive: silence after which the server is asked for a sign of life, which also
+    /// keeps NAT bindings open. A server that is gone is noticed at the next one where its machine
+    /// still answers, and after two and a half (8 s to 30 s) more where nothing does.
+    pub quic_keep_alive: Duration,
     /// QoS 1 and 2 messages the server may send without acknowledgement, at least 1.
     pub receive_maximum: u16,
     /// Largest packet to take, in bytes.
@@ -160,6 +168,8 @@ impl Options {
             clean_start: true,
             session_expiry_s: 0,
             keep_alive_s: 60,
+            // NAT bindings live 30 s and more; one lost packet in between does no harm.
+            quic_keep_alive: Duration::from_secs(12),
             receive_maximum: 512,
             max_packet_bytes: 16 << 20,
             max_queued_messages: 1024,
@@ -204,6 +214,9 @@ impl Options {
         if self.receive_maximum == 0 || self.max_queued_messages == 0 || self.max_queued_bytes == 0
         {
             return fail("receive maximum and queue are at least 1");
+        }
+        if self.quic_keep_alive < LEAST_QUIC_KEEP_ALIVE {
+            return fail("QUIC's keep alive is at least 100 ms");
         }
         if !(1..=MAX_DATA_STREAMS).contains(&self.max_data_streams) {
             return fail("data streams are 1 to 64");

@@ -1,17 +1,24 @@
-//! QUIC: an endpoint for each address family, the control stream, 0-RTT, rebinding.
+//! QUIC: an endpoint for each connection, the control stream, 0-RTT, moving to a new socket.
 //!
 //! Conventions of today's MQTT-over-QUIC servers: ALPN `mqtt`, the first bidirectional stream is
-//! the control stream.
+//! the control stream. Tickets are in the configuration, which all connections of a client share;
+//! they end with the process (see `tls`).
 
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
 use quinn::crypto::rustls::QuicClientConfig;
-use quinn::{ClientConfig, Connection, Endpoint, IdleTimeout, TransportConfig, VarInt};
+use quinn::{
+    ClientConfig, Connecting, Connection, Endpoint, EndpointConfig, IdleTimeout, TokioRuntime,
+    TransportConfig, VarInt,
+};
+use tokio::sync::mpsc;
 
 use crate::dial::Link;
 use crate::error::Error;
+use crate::network;
+use crate::socket::{NEWS, News, Socket};
 
 /// Bytes that may be sent and not acknowledged. More does not help on the links this is for and
 /// makes what comes later wait.
@@ -20,34 +27,70 @@ const SEND_WINDOW_BYTES: u64 = 256 * 1024;
 /// Bytes the server may send before they are read.
 const RECEIVE_WINDOW_BYTES: u32 = 1 << 20;
 
-/// Silence after which a connection is lost, in milliseconds.
-const IDLE_TIMEOUT_MS: u32 = 30_000;
+/// Bounds of the silence after which a connection is lost: two and a half keep-alive intervals
+/// within these, so that one lost packet is no lost connection.
+const IDLE_TIMEOUT: [Duration; 2] = [Duration::from_secs(8), Duration::from_secs(30)];
 
-/// Keeps NAT bindings open, which live 30 s and more.
-const KEEP_ALIVE: Duration = Duration::from_secs(12);
+/// Refusals (ICMP port unreachable) in a row that end a connection. One may be a server that is
+/// just being replaced by its successor on the same port.
+const REFUSALS: u32 = 2;
 
-/// Dials and remembers the endpoint and, in its TLS configuration, the tickets.
+/// Dials and, in its TLS configuration, remembers the tickets.
 pub(crate) struct QuicDialer {
     config: ClientConfig,
-    /// One for IPv4 and one for IPv6 once they are needed, since both may be tried at a time; a lock
-    /// because they are rebound from elsewhere.
-    endpoints: Mutex<[Option<Endpoint>; 2]>,
 }
 
 /// What is special about a link over QUIC.
 pub(crate) struct QuicLink {
     pub(crate) connection: Connection,
     endpoint: Endpoint,
+    remote: SocketAddr,
+    /// The address datagrams leave from.
+    local: IpAddr,
+    news: mpsc::Receiver<News>,
+    tell: mpsc::Sender<News>,
     /// Tells whether the server took the early data, when the link was made with such.
     pub(crate) early: Option<quinn::ZeroRttAccepted>,
+    /// The server has not been heard of at all.
+    pub(crate) unanswered: bool,
+    /// Times the connection has moved to another socket and was heard there.
+    pub(crate) migrations: u32,
+    silence: Silence,
+}
+
+/// Whether the server was heard of since something was sent to it.
+#[derive(Default)]
+struct Silence {
+    /// Datagrams received, and those sent by the time the last of them came.
+    received: u64,
+    sent: u64,
+    /// Looks in a row at which something was sent and nothing came.
+    looks: u32,
+}
+
+/// What the network did to a link.
+#[derive(Debug)]
+pub(crate) enum Change {
+    /// The server is heard on the socket that was moved to.
+    Migrated(SocketAddr),
+    /// Nobody listens at the server's port any more.
+    Gone,
+    /// The path may have changed: see [`QuicLink::follow`].
+    Doubt,
 }
 
 impl QuicDialer {
-    pub(crate) fn new(mut tls: rustls::ClientConfig) -> Result<QuicDialer, Error> {
+    pub(crate) fn new(
+        mut tls: rustls::ClientConfig,
+        keep_alive: Duration,
+    ) -> Result<QuicDialer, Error> {
         tls.alpn_protocols = vec![b"mqtt".to_vec()];
         tls.enable_early_data = true;
         let crypto = QuicClientConfig::try_from(tls)
             .map_err(|error| Error::Options(format!("TLS for QUIC: {error}")))?;
+        let idle = (keep_alive * 5 / 2).clamp(IDLE_TIMEOUT[0], IDLE_TIMEOUT[1]);
+        let idle = IdleTimeout::try_from(idle)
+            .map_err(|error| Error::Options(format!("idle timeout: {error}")))?;
         let mut transport = TransportConfig::default();
         transport
             .send_window(SEND_WINDOW_BYTES)
@@ -55,45 +98,68 @@ impl QuicDialer {
             .receive_window(VarInt::from_u32(RECEIVE_WINDOW_BYTES))
             .max_concurrent_bidi_streams(VarInt::from_u32(0))
             .max_concurrent_uni_streams(VarInt::from_u32(0))
-            .max_idle_timeout(Some(IdleTimeout::from(VarInt::from_u32(IDLE_TIMEOUT_MS))))
-            .keep_alive_interval(Some(KEEP_ALIVE));
+            .max_idle_timeout(Some(idle))
+            .keep_alive_interval(Some(keep_alive));
         let mut config = ClientConfig::new(Arc::new(crypto));
         config.transport_config(Arc::new(transport));
-        Ok(QuicDialer { config, endpoints: Mutex::new([None, None]) })
+        Ok(QuicDialer { config })
     }
 
-    /// The endpoint of the address's family.
-    fn endpoint(&self, address: SocketAddr) -> std::io::Result<Endpoint> {
-        let ipv6 = address.is_ipv6();
-        let mut endpoints = self.endpoints.lock().unwrap_or_else(PoisonError::into_inner);
-        let slot = &mut endpoints[usize::from(ipv6)];
-        if let Some(endpoint) = slot {
-            return Ok(endpoint.clone());
-        }
-        Ok(slot.insert(Endpoint::client(any(ipv6))?).clone())
-    }
-
-    /// Connects and opens the control stream, in the first flight if there is a ticket.
-    pub(crate) async fn dial(&self, address: SocketAddr, host: &str) -> Result<Link, String> {
+    /// Connects and opens the control stream; in the first flight, before any answer of the server,
+    /// if there is a ticket and `early` allows it.
+    pub(crate) async fn dial(
+        &self,
+        remote: SocketAddr,
+        host: &str,
+        early: bool,
+    ) -> Result<Link, String> {
         let text = |error: &dyn std::error::Error| error.to_string();
-        let endpoint = self.endpoint(address).map_err(|error| text(&error))?;
+        let (tell, mut news) = mpsc::channel(NEWS);
+        let socket = Socket::new(remote, false, tell.clone()).map_err(|error| text(&error))?;
+        let config = EndpointConfig::default();
+        let runtime = Arc::new(TokioRuntime);
+        let endpoint = Endpoint::new_with_abstract_socket(config, None, socket, runtime);
+        let endpoint = endpoint.map_err(|error| text(&error))?;
+        let local = endpoint.local_addr().map_err(|error| text(&error))?.ip();
         let connecting = endpoint
-            .connect_with(self.config.clone(), address, host)
+            .connect_with(self.config.clone(), remote, host)
             .map_err(|error| text(&error))?;
-        let (connection, early) = match connecting.into_0rtt() {
+        let (connection, early) = match if early { connecting.into_0rtt() } else { Err(connecting) }
+        {
             Ok((connection, accepted)) => (connection, Some(accepted)),
-            Err(connecting) => (connecting.await.map_err(|error| text(&error))?, None),
+            Err(connecting) => (answered(connecting, &mut news).await?, None),
         };
-        QuicLink { connection, endpoint, early }.open().await
+        let link = QuicLink {
+            connection,
+            endpoint,
+            remote,
+            local,
+            news,
+            tell,
+            unanswered: early.is_some(),
+            early,
+            migrations: 0,
+            silence: Silence::default(),
+        };
+        link.open().await
     }
+}
 
-    /// Moves to new sockets; connections follow by migration.
-    pub(crate) fn rebind(&self) -> std::io::Result<()> {
-        let endpoints = self.endpoints.lock().unwrap_or_else(PoisonError::into_inner);
-        for endpoint in endpoints.iter().flatten() {
-            endpoint.rebind(UdpSocket::bind(any(endpoint.local_addr()?.is_ipv6()))?)?;
+/// The handshake, ended at once where nobody listens.
+async fn answered(
+    connecting: Connecting,
+    news: &mut mpsc::Receiver<News>,
+) -> Result<Connection, String> {
+    tokio::pin!(connecting);
+    loop {
+        tokio::select! {
+            connected = &mut connecting => return connected.map_err(|error| error.to_string()),
+            Some(told) = news.recv() => {
+                if matches!(told, News::Refused(_)) {
+                    return Err("the UDP port refused it".to_owned());
+                }
+            }
         }
-        Ok(())
     }
 }
 
@@ -109,11 +175,61 @@ impl QuicLink {
         self.connection.close(VarInt::from_u32(0), b"");
         self.endpoint.wait_idle().await;
     }
-}
 
-fn any(ipv6: bool) -> SocketAddr {
-    match ipv6 {
-        true => (Ipv6Addr::UNSPECIFIED, 0).into(),
-        false => (Ipv4Addr::UNSPECIFIED, 0).into(),
+    /// The next change its socket notices. Cancelling it loses nothing.
+    pub(crate) async fn changed(&mut self) -> Change {
+        loop {
+            match self.news.recv().await {
+                Some(News::Moved(address)) => {
+                    self.migrations += 1;
+                    return Change::Migrated(address);
+                }
+                Some(News::Refused(times)) if times >= REFUSALS || self.unanswered => {
+                    return Change::Gone;
+                }
+                Some(News::Refused(_)) => {}
+                Some(News::Unreachable) => return Change::Doubt,
+                // This link holds a sender itself.
+                None => std::future::pending().await,
+            }
+        }
+    }
+
+    /// Moves to a new socket if the kernel would use another address now.
+    pub(crate) fn follow(&mut self) {
+        // Without any route there is nothing to move to; the next change may bring one.
+        if network::source(self.remote).is_ok_and(|source| source != self.local) {
+            self.rebind();
+        }
+    }
+
+    /// To be called every few seconds: moves once when the server stays silent although it was sent
+    /// something, as behind a NAT that has forgotten the connection.
+    pub(crate) fn look(&mut self) {
+        let stats = self.connection.stats();
+        let (sent, received) = (stats.udp_tx.datagrams, stats.udp_rx.datagrams);
+        if received != self.silence.received {
+            self.silence = Silence { received, sent, looks: 0 };
+        } else if sent > self.silence.sent {
+            self.silence.looks += 1;
+            // The first look may fall between a datagram and its answer.
+            if self.silence.looks == 2 {
+                tracing::debug!("the server is silent; trying another socket");
+                self.rebind();
+            }
+        }
+        self.follow();
+    }
+
+    /// Moves to a new socket; the connection follows by migration.
+    pub(crate) fn rebind(&mut self) {
+        let moved = Socket::new(self.remote, true, self.tell.clone()).and_then(|socket| {
+            self.endpoint.rebind_abstract(socket)?;
+            self.endpoint.local_addr()
+        });
+        match moved {
+            Ok(address) => self.local = address.ip(),
+            Err(error) => tracing::warn!(%error, "cannot move to a new socket"),
+        }
     }
 }

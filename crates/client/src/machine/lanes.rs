@@ -221,6 +221,11 @@ impl<P, R> Machine<P, R> {
         lanes.into_iter().position(wants).map(|lane| lane + 1)
     }
 
+    /// Data streams that are open.
+    pub(crate) fn open_streams(&self) -> usize {
+        self.lanes.lanes.iter().filter(|lane| lane.open).count()
+    }
+
     /// A flow has its stream.
     pub(crate) fn stream_opened(&mut self, flow: usize) {
         if let Some(header) = self.lanes.header(flow) {

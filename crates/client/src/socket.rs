@@ -1,0 +1,222 @@
+//! The UDP socket of one QUIC connection, which tells what quinn's own keeps to itself.
+//!
+//! It is connected to the server: then the kernel reports that nobody listens there (ICMP port
+//! unreachable, checked against this socket's addresses and ports), and a dead broker is noticed at
+//! once instead of after the idle timeout. A connected socket keeps its source address when the
+//! network changes, so its owner has to move to a new one then; `network` tells when.
+
+use std::io::{self, ErrorKind, IoSliceMut};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::task::{Context, Poll, ready};
+
+use quinn::udp::{RecvMeta, Transmit, UdpSocketState};
+use quinn::{AsyncUdpSocket, UdpPoller};
+use tokio::io::Interest;
+use tokio::sync::mpsc;
+
+/// News that may wait for their reader; further ones say nothing new and are dropped.
+pub(crate) const NEWS: usize = 8;
+
+/// What a socket noticed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum News {
+    /// Nobody listens at the server's port, so many times since it was last heard of.
+    Refused(u32),
+    /// The network does not take datagrams from here.
+    Unreachable,
+    /// The server has answered on a socket that was moved to.
+    Moved(SocketAddr),
+}
+
+#[derive(Debug)]
+pub(crate) struct Socket {
+    io: tokio::net::UdpSocket,
+    state: UdpSocketState,
+    news: mpsc::Sender<News>,
+    refused: AtomicU32,
+    /// Moved to and not heard of yet.
+    unconfirmed: AtomicBool,
+}
+
+/// A socket of the right family, connected.
+pub(crate) fn connected(remote: SocketAddr) -> io::Result<UdpSocket> {
+    let any: SocketAddr = match remote {
+        SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+        SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+    };
+    let socket = UdpSocket::bind(any)?;
+    socket.connect(remote)?;
+    Ok(socket)
+}
+
+impl Socket {
+    /// A new socket to `remote`; `moved` if a connection moves to it.
+    pub(crate) fn new(
+        remote: SocketAddr,
+        moved: bool,
+        news: mpsc::Sender<News>,
+    ) -> io::Result<Arc<Socket>> {
+        let socket = connected(remote)?;
+        socket.set_nonblocking(true)?;
+        let state = UdpSocketState::new((&socket).into())?;
+        let io = tokio::net::UdpSocket::from_std(socket)?;
+        let (refused, unconfirmed) = (AtomicU32::new(0), AtomicBool::new(moved));
+        Ok(Arc::new(Socket { io, state, news, refused, unconfirmed }))
+    }
+
+    fn tell(&self, news: News) {
+        // Full: the owner has enough to think about. Closed: it does not care any more.
+        let _ = self.news.try_send(news);
+    }
+
+    fn note(&self, error: &io::Error) {
+        match error.kind() {
+            ErrorKind::ConnectionRefused => {
+                self.tell(News::Refused(self.refused.fetch_add(1, Ordering::Relaxed) + 1));
+            }
+            // A datagram larger than the path takes is how quinn finds out what it takes.
+            _ if error.raw_os_error() == Some(libc::EMSGSIZE) => {}
+            _ => {
+                tracing::debug!(%error, "UDP");
+                self.tell(News::Unreachable);
+            }
+        }
+    }
+
+    fn heard(&self) {
+        self.refused.store(0, Ordering::Relaxed);
+        if self.unconfirmed.swap(false, Ordering::Relaxed)
+            && let Ok(address) = self.io.local_addr()
+        {
+            self.tell(News::Moved(address));
+        }
+    }
+}
+
+impl AsyncUdpSocket for Socket {
+    fn create_io_poller(self: Arc<Self>) -> Pin<Box<dyn UdpPoller>> {
+        Box::pin(Writable { socket: self, waiting: None })
+    }
+
+    fn try_send(&self, transmit: &Transmit<'_>) -> io::Result<()> {
+        let send = || {
+            self.io.try_io(Interest::WRITABLE, || self.state.try_send((&self.io).into(), transmit))
+        };
+        // The error of an earlier datagram is told in place of sending this one: once more then.
+        for _ in 0..2 {
+            match send() {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Err(error),
+                Err(error) => self.note(&error),
+                Ok(()) => return Ok(()),
+            }
+        }
+        // Lost, as datagrams may be; quinn sends again.
+        Ok(())
+    }
+
+    fn poll_recv(
+        &self,
+        context: &mut Context<'_>,
+        buffers: &mut [IoSliceMut<'_>],
+        meta: &mut [RecvMeta],
+    ) -> Poll<io::Result<usize>> {
+        loop {
+            ready!(self.io.poll_recv_ready(context))?;
+            let received = self
+                .io
+                .try_io(Interest::READABLE, || self.state.recv((&self.io).into(), buffers, meta));
+            match received {
+                Ok(count) => {
+                    self.heard();
+                    return Poll::Ready(Ok(count));
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Err(error) => self.note(&error),
+            }
+        }
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.io.local_addr()
+    }
+
+    fn may_fragment(&self) -> bool {
+        self.state.may_fragment()
+    }
+
+    fn max_transmit_segments(&self) -> usize {
+        self.state.max_gso_segments()
+    }
+
+    fn max_receive_segments(&self) -> usize {
+        self.state.gro_segments()
+    }
+}
+
+type Waiting = Pin<Box<dyn Future<Output = io::Result<()>> + Send + Sync>>;
+
+/// One task's wait for room to send: tokio's own `poll_send_ready` wakes only one task.
+struct Writable {
+    socket: Arc<Socket>,
+    waiting: Option<Waiting>,
+}
+
+impl std::fmt::Debug for Writable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Writable").finish_non_exhaustive()
+    }
+}
+
+impl UdpPoller for Writable {
+    fn poll_writable(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let socket = Arc::clone(&self.socket);
+        let waiting =
+            self.waiting.get_or_insert_with(|| Box::pin(async move { socket.io.writable().await }));
+        let done = ready!(waiting.as_mut().poll(context));
+        self.waiting = None;
+        Poll::Ready(done)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use std::future::poll_fn;
+
+    fn transmit(destination: SocketAddr) -> Transmit<'static> {
+        Transmit { destination, ecn: None, contents: b"x", segment_size: None, src_ip: None }
+    }
+
+    #[tokio::test]
+    async fn a_port_where_nobody_listens_is_told_and_an_answer_counts_again() {
+        let peer = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let remote = peer.local_addr().unwrap();
+        drop(peer);
+        let (news, mut told) = mpsc::channel(NEWS);
+        let socket = Socket::new(remote, true, news).unwrap();
+        let (mut buffer, mut meta) = ([0; 64], [RecvMeta::default()]);
+        for times in 1..=2 {
+            socket.io.writable().await.unwrap();
+            socket.try_send(&transmit(remote)).unwrap();
+            let receive = poll_fn(|context| {
+                socket.poll_recv(context, &mut [IoSliceMut::new(&mut buffer)], &mut meta)
+            });
+            tokio::select! {
+                _ = receive => panic!("nobody is there"),
+                news = told.recv() => assert_eq!(news, Some(News::Refused(times))),
+            }
+        }
+        let peer = UdpSocket::bind(remote).unwrap();
+        peer.send_to(b"y", socket.local_addr().unwrap()).unwrap();
+        let receive = poll_fn(|context| {
+            socket.poll_recv(context, &mut [IoSliceMut::new(&mut buffer)], &mut meta)
+        });
+        assert_eq!(receive.await.unwrap(), 1);
+        assert_eq!(told.recv().await, Some(News::Moved(socket.local_addr().unwrap())));
+        assert_eq!(socket.refused.load(Ordering::Relaxed), 0);
+    }
+}

@@ -1,0 +1,58 @@
+//! A way of datagrams to a broker that a test can cut.
+
+use std::net::SocketAddr;
+
+use tokio::net::UdpSocket;
+use tokio::task::JoinHandle;
+
+/// Passes datagrams between one client and a broker until it is dropped.
+#[derive(Debug)]
+pub struct Relay {
+    address: SocketAddr,
+    task: JoinHandle<()>,
+}
+
+impl Relay {
+    /// A relay on a free loopback port.
+    ///
+    /// # Panics
+    /// There is none.
+    pub async fn start(broker: SocketAddr) -> Relay {
+        let near = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let far = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        far.connect(broker).await.unwrap();
+        let address = near.local_addr().unwrap();
+        Relay { address, task: tokio::spawn(pass(near, far)) }
+    }
+
+    /// Where the client is to go.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+async fn pass(near: UdpSocket, far: UdpSocket) {
+    let (mut out, mut back) = (vec![0; 65536], vec![0; 65536]);
+    let mut client = None;
+    loop {
+        // What cannot be passed on is lost, as datagrams may be.
+        tokio::select! {
+            Ok((bytes, from)) = near.recv_from(&mut out) => {
+                client = Some(from);
+                drop(far.send(&out[..bytes]).await);
+            }
+            Ok(bytes) = far.recv(&mut back) => {
+                if let Some(client) = client {
+                    drop(near.send_to(&back[..bytes], client).await);
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
