@@ -13,7 +13,7 @@ mod timers;
 
 use std::net::UdpSocket;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
 use fulmar_broker::{ListenerPolicy, Notice, Token};
@@ -44,6 +44,9 @@ const MAX_QLOGS: usize = 1000;
 
 /// Datagrams read from the socket in one turn, at most.
 const DATAGRAMS_A_TURN: usize = 4096;
+
+/// Rest of a socket that cannot be read.
+const RECEIVE_PAUSE: Duration = Duration::from_millis(10);
 
 /// Where an endpoint stands among all.
 #[derive(Clone, Copy, Debug)]
@@ -84,8 +87,9 @@ pub(crate) struct QuicShard {
     /// Connections that may have something to send.
     dirty: Vec<usize>,
     timers: Timers,
-    /// Reading stopped with datagrams left, so that others have their turn.
-    unread_since: Option<Instant>,
+    /// When to read on without being told: at once where reading stopped so that others have their
+    /// turn, after a while where it failed. An edge-triggered socket will not tell again.
+    read_again: Option<Instant>,
     /// Scratch for datagrams under construction.
     scratch: Vec<u8>,
     qlogs_left: usize,
@@ -125,7 +129,7 @@ impl QuicShard {
             generation: 0,
             dirty: Vec::new(),
             timers: Timers::default(),
-            unread_since: None,
+            read_again: None,
             scratch: Vec::new(),
             qlogs_left: MAX_QLOGS,
             closing: false,
@@ -145,7 +149,7 @@ impl QuicShard {
     }
 
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        self.unread_since.or_else(|| self.timers.next())
+        self.read_again.into_iter().chain(self.timers.next()).min()
     }
 
     /// The socket is readable, writable or both.
@@ -160,7 +164,8 @@ impl QuicShard {
                 Ok(Some(batch)) => batch,
                 Ok(None) => return,
                 Err(error) => {
-                    tracing::debug!("UDP receive failed: {error}");
+                    tracing::warn!("UDP receive failed: {error}");
+                    self.read_again = Some(now + RECEIVE_PAUSE);
                     return;
                 }
             };
@@ -170,8 +175,7 @@ impl QuicShard {
             }
             self.socket.give_back(batch);
         }
-        // More may wait, and an edge-triggered socket will not say so again.
-        self.unread_since = Some(now);
+        self.read_again = Some(now);
     }
 
     fn on_datagram(&mut self, io: &mut Io, datagram: socket::Datagram, now: Instant) {
@@ -363,7 +367,7 @@ impl QuicShard {
 
     /// Fires what is due.
     pub(crate) fn on_timeout(&mut self, io: &mut Io, now: Instant) {
-        if self.unread_since.take().is_some() {
+        if self.read_again.take_if(|at| *at <= now).is_some() {
             self.on_event(io, true, now);
         }
         while let Some((at, key)) = self.timers.pop_due(now) {

@@ -1,19 +1,27 @@
 //! A UDP socket that reads and writes many datagrams a system call (GRO, GSO, recvmmsg).
+//!
+//! The poller is asked about room to write only while some is missed. The kernel reports it for
+//! every datagram that has left, so a socket that always asked would wake its worker once more for
+//! each turn in which it sent something.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
 use bytes::BytesMut;
-use mio::{Interest, Registry};
+use mio::{Interest, Registry, Token};
 use quinn_proto::{EcnCodepoint, Transmit};
 use quinn_udp::{BATCH_SIZE, RecvMeta, UdpSocketState};
+use smallvec::SmallVec;
 
 /// Bytes of one receive buffer: a run of datagrams joined by the kernel.
 const RECEIVE_BYTES: usize = 64 * 1024;
 
 /// Datagram runs kept while the kernel's buffer is full; more are dropped, as the network might.
 const MAX_UNSENT: usize = 256;
+
+/// Errors left over from datagrams sent before that one read passes over.
+const MAX_PASSED_OVER: usize = 64;
 
 /// One datagram that has come in.
 pub(crate) struct Datagram {
@@ -37,7 +45,13 @@ pub(crate) struct Socket {
     buffers: Vec<Vec<u8>>,
     metas: Vec<RecvMeta>,
     batch: Vec<Datagram>,
+    /// The last read left nothing behind.
+    emptied: bool,
     unsent: VecDeque<Unsent>,
+    /// Where it is registered, and as what.
+    poller: Option<(Registry, Token)>,
+    /// The poller is to tell of room to write.
+    asks_for_room: bool,
 }
 
 impl Socket {
@@ -49,12 +63,32 @@ impl Socket {
             buffers: (0..BATCH_SIZE).map(|_| vec![0; RECEIVE_BYTES]).collect(),
             metas: vec![RecvMeta::default(); BATCH_SIZE],
             batch: Vec::new(),
+            emptied: false,
             unsent: VecDeque::new(),
+            poller: None,
+            asks_for_room: false,
         })
     }
 
-    pub(crate) fn register(&mut self, registry: &Registry, token: mio::Token) -> io::Result<()> {
-        registry.register(&mut self.io, token, Interest::READABLE | Interest::WRITABLE)
+    pub(crate) fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
+        registry.register(&mut self.io, token, Interest::READABLE)?;
+        self.poller = Some((registry.try_clone()?, token));
+        Ok(())
+    }
+
+    /// Has the poller tell of room to write while something waits for it, and only then.
+    fn ask_for_room(&mut self) {
+        let asks = self.is_blocked();
+        if asks == self.asks_for_room {
+            return;
+        }
+        let Some((registry, token)) = &self.poller else { return };
+        let interest =
+            if asks { Interest::READABLE | Interest::WRITABLE } else { Interest::READABLE };
+        match registry.reregister(&mut self.io, *token, interest) {
+            Ok(()) => self.asks_for_room = asks,
+            Err(error) => tracing::error!(%error, "cannot wait for room to send by UDP"),
+        }
     }
 
     pub(crate) fn may_fragment(&self) -> bool {
@@ -66,16 +100,30 @@ impl Socket {
     }
 
     /// The next datagrams; `None` when the socket is empty. Hand the batch back for reuse.
+    ///
+    /// # Errors
+    /// The socket cannot be read now, and may have datagrams all the same: of those it will not
+    /// tell again.
     pub(crate) fn receive(&mut self) -> io::Result<Option<Vec<Datagram>>> {
-        let mut slices: Vec<IoSliceMut<'_>> =
+        if std::mem::take(&mut self.emptied) {
+            return Ok(None);
+        }
+        let mut slices: SmallVec<[IoSliceMut<'_>; BATCH_SIZE]> =
             self.buffers.iter_mut().map(|buffer| IoSliceMut::new(buffer)).collect();
-        let count = match self.state.recv((&self.io).into(), &mut slices, &mut self.metas) {
-            Ok(count) => count,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
-            // An ICMP error about a datagram sent earlier; the connection finds out by itself.
-            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(None),
-            Err(error) => return Err(error),
+        let mut passed_over = 0;
+        let count = loop {
+            match self.state.recv((&self.io).into(), &mut slices, &mut self.metas) {
+                Ok(count) => break count,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+                // As a rule an ICMP error about a datagram sent earlier, which the kernel tells
+                // once; the connection finds out by itself, and others' datagrams lie behind it.
+                Err(_) if passed_over < MAX_PASSED_OVER => passed_over += 1,
+                Err(error) => return Err(error),
+            }
         };
+        drop(slices);
+        // A read that brings fewer than it could has emptied the socket; what comes now is told.
+        self.emptied = BATCH_SIZE > 1 && count < BATCH_SIZE;
         let mut batch = std::mem::take(&mut self.batch);
         for (meta, buffer) in self.metas.iter().zip(&self.buffers).take(count) {
             let run = &buffer[..meta.len];
@@ -105,9 +153,10 @@ impl Socket {
         while let Some(unsent) = self.unsent.pop_front() {
             if !self.try_send(&unsent.as_transmit()) {
                 self.unsent.push_front(unsent);
-                return;
+                break;
             }
         }
+        self.ask_for_room();
     }
 
     /// Sends, or keeps for later when the kernel is full.
@@ -123,6 +172,7 @@ impl Socket {
             && self.try_send(&quinn_udp::Transmit { contents: bytes, ..unsent.as_transmit() });
         if !sent && self.unsent.len() < MAX_UNSENT {
             self.unsent.push_back(Unsent { bytes: bytes.to_vec(), ..unsent });
+            self.ask_for_room();
         }
     }
 
@@ -148,5 +198,117 @@ impl Unsent {
             segment_size: self.segment_size,
             src_ip: self.src_ip,
         }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::time::Duration;
+
+    use mio::{Events, Poll};
+
+    use super::*;
+
+    const TOKEN: Token = Token(1);
+
+    fn bound() -> (UdpSocket, SocketAddr) {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let address = socket.local_addr().unwrap();
+        (socket, address)
+    }
+
+    fn registered() -> (Socket, SocketAddr, Poll) {
+        let (own, address) = bound();
+        own.set_nonblocking(true).unwrap();
+        let mut socket = Socket::new(own).unwrap();
+        let poll = Poll::new().unwrap();
+        socket.register(poll.registry(), TOKEN).unwrap();
+        (socket, address, poll)
+    }
+
+    fn transmit(destination: SocketAddr, size: usize) -> Transmit {
+        Transmit { destination, size, ecn: None, segment_size: None, src_ip: None }
+    }
+
+    #[test]
+    fn an_error_hides_no_datagrams_behind_it() {
+        let (peer, at) = bound();
+        let (own, here) = bound();
+        own.connect(at).unwrap();
+        own.set_nonblocking(true).unwrap();
+        let sender = own.try_clone().unwrap();
+        let mut socket = Socket::new(own).unwrap();
+        drop(peer);
+        // Nobody listens: the kernel keeps the refusal for the next call that reads.
+        sender.send(b"x").unwrap();
+        let peer = UdpSocket::bind(at).unwrap();
+        peer.send_to(b"hello", here).unwrap();
+        let mut batch = socket.receive().unwrap().expect("the datagram behind the error");
+        assert_eq!(&batch.remove(0).bytes[..], b"hello");
+        socket.give_back(batch);
+        assert!(socket.receive().unwrap().is_none());
+        // An emptied socket is read again when there is more.
+        peer.send_to(b"again", here).unwrap();
+        assert_eq!(&socket.receive().unwrap().unwrap()[0].bytes[..], b"again");
+    }
+
+    #[test]
+    fn sending_wakes_nobody() {
+        let (mut socket, _, mut poll) = registered();
+        let (peer, at) = bound();
+        for _ in 0..10 {
+            socket.send(&transmit(at, 5), b"hello");
+            peer.recv(&mut [0; 10]).unwrap();
+        }
+        let mut events = Events::with_capacity(8);
+        poll.poll(&mut events, Some(Duration::ZERO)).unwrap();
+        assert!(events.is_empty(), "{events:?}");
+    }
+
+    #[test]
+    fn what_the_kernel_refused_goes_first_when_there_is_room() {
+        let (mut socket, _, mut poll) = registered();
+        let (peer, at) = bound();
+        // As if the kernel had been full: loopback never is.
+        socket.send(&transmit(at, 1), b"0");
+        let refused = Unsent {
+            destination: at,
+            ecn: None,
+            segment_size: None,
+            src_ip: None,
+            bytes: b"1".to_vec(),
+        };
+        socket.unsent.push_back(refused);
+        socket.send(&transmit(at, 1), b"2");
+        assert!(socket.is_blocked());
+        let mut events = Events::with_capacity(8);
+        poll.poll(&mut events, Some(Duration::from_secs(10))).unwrap();
+        assert!(events.iter().any(|event| event.token() == TOKEN && event.is_writable()));
+        socket.retry();
+        assert!(!socket.is_blocked() && !socket.asks_for_room);
+        let mut got = [0; 1];
+        for expected in *b"012" {
+            peer.recv(&mut got).unwrap();
+            assert_eq!(got[0], expected);
+        }
+    }
+
+    #[test]
+    fn a_full_kernel_does_not_fill_the_memory() {
+        let (mut socket, _, _poll) = registered();
+        let (_peer, at) = bound();
+        let held = || Unsent {
+            destination: at,
+            ecn: None,
+            segment_size: None,
+            src_ip: None,
+            bytes: Vec::new(),
+        };
+        socket.unsent.push_back(held());
+        for _ in 0..2 * MAX_UNSENT {
+            socket.send(&transmit(at, 5), b"hello");
+        }
+        assert_eq!(socket.unsent.len(), MAX_UNSENT);
     }
 }

@@ -3,8 +3,9 @@
 #![allow(clippy::unwrap_used, dead_code, unreachable_pub)]
 
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
 use fulmar_broker::auth::Gate;
@@ -46,6 +47,8 @@ pub struct Setup {
     pub tickets: Arc<Tickets>,
     /// Clients' certificates are verified against the authority that signs the server's.
     pub client_auth: ClientAuth,
+    /// Where the broker's state is kept; `None` for nowhere.
+    pub database: Option<PathBuf>,
 }
 
 impl Setup {
@@ -62,6 +65,7 @@ impl Setup {
             },
             tickets: Tickets::in_memory().unwrap(),
             client_auth: ClientAuth::Off,
+            database: None,
         }
     }
 
@@ -83,8 +87,10 @@ impl Setup {
         let tls = tls.unwrap();
         let clock = Clock::start();
         let workers = self.broker.workers;
-        let broker =
-            Broker::new(self.broker, Arc::new(NoStorage), Restored::default(), clock.now());
+        let broker = match &self.database {
+            Some(path) => durable(self.broker, path, clock),
+            None => Broker::new(self.broker, Arc::new(NoStorage), Restored::default(), clock.now()),
+        };
         let policy = Arc::new(ListenerPolicy { name: "quic".into(), allow_anonymous: true });
         let (address, settings) = (self.address, self.quic);
         let quic = vec![QuicListener { address, policy, tls, settings }];
@@ -92,6 +98,23 @@ impl Setup {
         let server = Server::start(&broker, config, clock).unwrap();
         Site { broker, server, root }
     }
+}
+
+/// A broker with what the database at `path` remembers.
+fn durable(config: BrokerConfig, path: &Path, clock: Clock) -> Arc<Broker> {
+    let woken: Arc<OnceLock<Weak<Broker>>> = Arc::default();
+    let wake = Arc::clone(&woken);
+    let committed = move || {
+        if let Some(broker) = wake.get().and_then(Weak::upgrade) {
+            broker.storage_committed();
+        }
+    };
+    let options = fulmar_store::Options::default();
+    let (store, restored) =
+        fulmar_store::SqliteStorage::open(path, &options, Box::new(committed)).unwrap();
+    let broker = Broker::new(config, Arc::new(store), restored, clock.now());
+    woken.set(Arc::downgrade(&broker)).unwrap();
+    broker
 }
 
 pub struct Site {
@@ -379,6 +402,8 @@ pub struct Relay {
     /// The server's datagrams that were not passed on.
     pub dropped: Arc<AtomicUsize>,
     pub recorded: Arc<Mutex<Vec<Vec<u8>>>>,
+    /// First bytes of all datagrams passed on, and whether the client sent them.
+    pub first_bytes: Arc<Mutex<Vec<(bool, u8)>>>,
 }
 
 impl Relay {
@@ -392,9 +417,11 @@ impl Relay {
             passing: Arc::new(AtomicBool::new(true)),
             dropped: Arc::default(),
             recorded: Arc::default(),
+            first_bytes: Arc::default(),
         };
         let client = Arc::new(Mutex::new(address));
         let (passing, recorded) = (Arc::clone(&relay.passing), Arc::clone(&relay.recorded));
+        let (sent, answered) = (Arc::clone(&relay.first_bytes), Arc::clone(&relay.first_bytes));
         let (from, to, remember) = (Arc::clone(&near), Arc::clone(&far), Arc::clone(&client));
         tokio::spawn(async move {
             let mut buffer = [0; 2048];
@@ -402,6 +429,7 @@ impl Relay {
                 *remember.lock().unwrap() = sender;
                 recorded.lock().unwrap().push(buffer[..length].to_vec());
                 if passing.load(Ordering::SeqCst) {
+                    sent.lock().unwrap().push((true, buffer[0]));
                     to.send(&buffer[..length]).await.unwrap();
                 }
             }
@@ -412,6 +440,7 @@ impl Relay {
             while let Ok(length) = far.recv(&mut buffer).await {
                 let to = *client.lock().unwrap();
                 if passing.load(Ordering::SeqCst) {
+                    answered.lock().unwrap().push((false, buffer[0]));
                     near.send_to(&buffer[..length], to).await.unwrap();
                 } else {
                     dropped.fetch_add(1, Ordering::SeqCst);
