@@ -24,6 +24,7 @@ mod publish;
 mod registry;
 mod restore;
 mod retained;
+mod roster;
 mod route;
 mod session;
 mod shard;

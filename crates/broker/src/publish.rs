@@ -16,6 +16,7 @@ use crate::route::Target;
 use crate::session::Session;
 use crate::shard::{Shard, Turn};
 use crate::time::Timestamp;
+use crate::tree::SharedGroup;
 
 /// Reusable encodings of the message in hand; lives in its worker.
 #[derive(Debug, Default)]
@@ -161,23 +162,7 @@ impl Shard {
             taken += usize::from(self.turn.hand_over(&mut publication, target));
         }
         for group in &route.shared {
-            let turn = &mut self.turn;
-            let mut first_absent = None;
-            let mut done = false;
-            for member in group.rotation() {
-                if member.session.lock().attachment.is_none() {
-                    first_absent = first_absent.or(Some(member));
-                    continue;
-                }
-                if turn.hand_over(&mut publication, &Target::of(member)) {
-                    done = true;
-                    break;
-                }
-            }
-            if let (false, Some(member)) = (done, first_absent) {
-                done = turn.hand_over(&mut publication, &Target::of(member));
-            }
-            taken += usize::from(done);
+            taken += usize::from(self.turn.hand_to_one(&mut publication, group));
         }
         if taken == 0 {
             self.turn.metrics().messages_unroutable.add(1);
@@ -198,6 +183,20 @@ impl Turn {
             identifiers: &target.identifiers,
         };
         deliver(self, &target.session, publication, target.flow, terms)
+    }
+
+    /// Hands the publication to one member of a group: the next one that is connected and takes it,
+    /// or else one that is not, whose session keeps it (section 4.8.2).
+    fn hand_to_one(&mut self, publication: &mut Publication<'_>, group: &SharedGroup) -> bool {
+        let mut first_absent = None;
+        for member in group.rotation() {
+            if member.session.lock().attachment.is_none() {
+                first_absent = first_absent.or(Some(member));
+            } else if self.hand_over(publication, &Target::of(&member)) {
+                return true;
+            }
+        }
+        first_absent.is_some_and(|member| self.hand_over(publication, &Target::of(&member)))
     }
 
     /// Sets or clears the topic's retained message; the store's bound decides.

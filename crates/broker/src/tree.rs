@@ -11,8 +11,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use fulmar_mqtt::QoS;
+use parking_lot::RwLock;
 use rustc_hash::FxHashMap;
 
+use crate::roster::Roster;
 use crate::session::Session;
 use crate::storage::FlowId;
 
@@ -28,17 +30,23 @@ pub(crate) struct Subscriber {
 }
 
 /// The members of one share name on one filter; one of them gets each message.
-#[derive(Debug)]
+///
+/// Members come and go in place, under a lock of their own: a route remembers the group, not its
+/// members. The lock is the innermost of all and nobody holds it while locking a session.
+#[derive(Debug, Default)]
 pub(crate) struct SharedGroup {
-    pub(crate) members: Vec<Subscriber>,
+    members: RwLock<Roster>,
     next: AtomicUsize,
 }
 
 impl SharedGroup {
-    /// Members in the order in which they should be tried for the next message.
-    pub(crate) fn rotation(&self) -> impl Iterator<Item = &Subscriber> {
-        let start = self.next.fetch_add(1, Ordering::Relaxed) % self.members.len().max(1);
-        self.members[start..].iter().chain(&self.members[..start])
+    /// Members in the order in which they should be tried for the next message. Those who come and
+    /// go meanwhile may be missed or met twice.
+    pub(crate) fn rotation(&self) -> impl Iterator<Item = Subscriber> {
+        let count = self.members.read().as_slice().len();
+        let start = self.next.fetch_add(1, Ordering::Relaxed) % count.max(1);
+        let places = (start..count).chain(0..start);
+        places.filter_map(|at| self.members.read().as_slice().get(at).cloned())
     }
 }
 
@@ -61,7 +69,7 @@ struct Node {
 
 #[derive(Debug, Default)]
 struct Leaf {
-    plain: Vec<Subscriber>,
+    plain: Roster,
     shared: Vec<(Box<str>, Arc<SharedGroup>)>,
 }
 
@@ -219,63 +227,37 @@ impl Leaf {
     }
 
     fn collect(&self, found: &mut Matches) {
-        found.plain.extend_from_slice(&self.plain);
+        found.plain.extend_from_slice(self.plain.as_slice());
         found.shared.extend(self.shared.iter().map(|(_, group)| Arc::clone(group)));
     }
 
     fn insert(&mut self, share: Option<&str>, subscriber: Subscriber) -> bool {
         let Some(share) = share else {
-            return put(&mut self.plain, subscriber);
+            return self.plain.put(subscriber);
         };
-        if let Some((_, group)) = self.shared.iter_mut().find(|(name, _)| **name == *share) {
-            let mut members = group.members.clone();
-            let replaced = put(&mut members, subscriber);
-            *group = Arc::new(SharedGroup { members, next: AtomicUsize::new(0) });
-            return replaced;
+        if let Some((_, group)) = self.shared.iter().find(|(name, _)| **name == *share) {
+            return group.members.write().put(subscriber);
         }
-        let group = SharedGroup { members: vec![subscriber], next: AtomicUsize::new(0) };
+        let group = SharedGroup::default();
+        group.members.write().put(subscriber);
         self.shared.push((share.into(), Arc::new(group)));
         false
     }
 
     fn remove(&mut self, share: Option<&str>, session: &Session) -> bool {
         let Some(share) = share else {
-            return take(&mut self.plain, session);
+            return self.plain.take(session);
         };
         let Some(at) = self.shared.iter().position(|(name, _)| **name == *share) else {
             return false;
         };
-        let mut members = self.shared[at].1.members.clone();
-        let removed = take(&mut members, session);
-        if members.is_empty() {
+        let mut members = self.shared[at].1.members.write();
+        let removed = members.take(session);
+        let empty = members.is_empty();
+        drop(members);
+        if empty {
             self.shared.swap_remove(at);
-        } else {
-            self.shared[at].1 = Arc::new(SharedGroup { members, next: AtomicUsize::new(0) });
         }
         removed
     }
-}
-
-fn put(list: &mut Vec<Subscriber>, subscriber: Subscriber) -> bool {
-    match list.iter_mut().find(|s| s.session.key() == subscriber.session.key()) {
-        Some(slot) => {
-            *slot = subscriber;
-            true
-        }
-        None => {
-            list.push(subscriber);
-            false
-        }
-    }
-}
-
-fn take(list: &mut Vec<Subscriber>, session: &Session) -> bool {
-    let Some(at) = list.iter().position(|s| s.session.key() == session.key()) else {
-        return false;
-    };
-    list.swap_remove(at);
-    if list.is_empty() {
-        *list = Vec::new();
-    }
-    true
 }
