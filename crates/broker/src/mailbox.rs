@@ -88,6 +88,10 @@ impl Mailbox {
         std::mem::swap(&mut *self.queue.lock(), into);
     }
 
+    pub(crate) fn has_mail(&self) -> bool {
+        !self.queue.lock().is_empty()
+    }
+
     /// The worker is about to sleep; false when something has come meanwhile.
     pub(crate) fn fall_asleep(&self) -> bool {
         self.asleep.store(true, Ordering::SeqCst);

@@ -133,6 +133,12 @@ impl Shard {
         out.append(&mut self.turn.ready);
     }
 
+    /// Whether mail from other workers waits to be taken.
+    #[must_use]
+    pub fn has_mail(&self) -> bool {
+        self.turn.broker.mailboxes()[self.turn.index].has_mail()
+    }
+
     /// Ends a turn: hands the storage batch over and tells the other workers what is theirs.
     pub fn end_turn(&mut self) {
         self.turn.end();

@@ -1,11 +1,13 @@
 //! Listeners and connections: sockets in, the broker core's calls out.
 //!
-//! [`Server`] runs one worker a core. A worker is one thread with one event loop that owns its
-//! listeners (SO_REUSEPORT), its connections and its [`fulmar_broker::Shard`]; connections never
-//! move and workers share nothing but the broker. There is no async runtime: a turn of the loop
-//! reads everything first and writes everything last, which is what makes bursts cheap.
+//! [`Server`] runs one worker a core. A worker is one event loop that owns its listeners
+//! (SO_REUSEPORT), its connections and its [`fulmar_broker::Shard`]; connections never move and
+//! workers share nothing but the broker. Each has a thread, but while there is little to do one
+//! thread runs them all. There is no async runtime: a turn of the loop reads everything first and
+//! writes everything last, which is what makes bursts cheap.
 //!
-//! Read in this order: `server` (threads), `listen` (binding), `worker` (the loop), `stream` (a
+//! Read in this order: `server` (threads), `crew` (who runs which worker), `run` (their loops),
+//! `listen` (binding), `worker` (a turn of the loop), `stream` (a
 //! connection), `layers` (TLS in `secure`, WebSocket in `ws`), `tail` (incomplete packets); and beside
 //! them `quic`, which has its own kind of connection, and `tls` with `tickets`, what all of them
 //! show and demand in handshakes and how early data stays single-use.
@@ -13,11 +15,13 @@
 
 mod clock;
 mod config;
+mod crew;
 mod error;
 mod layers;
 mod listen;
 mod partial;
 mod quic;
+mod run;
 mod secure;
 mod server;
 mod stream;

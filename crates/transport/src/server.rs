@@ -16,9 +16,11 @@ use tracing::warn;
 
 use crate::clock::Clock;
 use crate::config::{ListenerConfig, QuicListener, ServerConfig, TransportLimits};
+use crate::crew::Crew;
 use crate::error::StartError;
 use crate::listen::{bind_tcp, bind_udp};
 use crate::quic::{Place, QuicShard};
+use crate::run::run;
 use crate::stream::Io;
 use crate::worker::{Control, WAKER, Worker};
 
@@ -77,8 +79,16 @@ impl Server {
         let control = Arc::new(Control::new(workers));
         let threads = Vec::with_capacity(workers);
         let mut server = Server { bound, bound_quic, clock, control, threads };
-        for (index, sockets) in sockets.into_iter().enumerate() {
-            server.spawn(Arc::clone(broker), index, sockets, config.limits.clone())?;
+        let mut polls = Vec::with_capacity(workers);
+        for _ in 0..workers {
+            let poll = Poll::new()?;
+            let waker = Arc::new(Waker::new(poll.registry(), WAKER)?);
+            polls.push((poll, waker));
+        }
+        let crew = Arc::new(Crew::new(polls.iter().map(|(_, waker)| Arc::clone(waker))));
+        for (index, (sockets, poll)) in sockets.into_iter().zip(polls).enumerate() {
+            let place = (Arc::clone(&crew), index);
+            server.spawn(Arc::clone(broker), place, poll, sockets, config.limits.clone())?;
         }
         Ok(server)
     }
@@ -86,25 +96,25 @@ impl Server {
     fn spawn(
         &mut self,
         broker: Arc<Broker>,
-        index: usize,
+        (crew, index): (Arc<Crew<Worker>>, usize),
+        (poll, waker): (Poll, Arc<Waker>),
         sockets: Sockets,
         limits: TransportLimits,
     ) -> io::Result<()> {
-        let poll = Poll::new()?;
-        let waker = Arc::new(Waker::new(poll.registry(), WAKER)?);
         let (clock, control, for_wake) = (self.clock, Arc::clone(&self.control), waker.clone());
         let wake = move || {
             if let Err(error) = for_wake.wake() {
                 warn!(%error, "a worker could not be woken");
             }
         };
-        let run = move || {
+        let body = move || {
             let shard = Shard::new(broker, index, clock.now(), Arc::new(wake));
             let io = Io::new(shard, limits);
-            Worker::new(poll, clock, control, io, sockets.tcp, sockets.quic)?.run()
+            let worker = Worker::new(poll, clock, control, io, sockets.tcp, sockets.quic)?;
+            run(&crew, index, worker)
         };
         let name = format!("fulmar-worker-{index}");
-        let thread = std::thread::Builder::new().name(name).spawn(run)?;
+        let thread = std::thread::Builder::new().name(name).spawn(body)?;
         self.threads.push((thread, waker));
         Ok(())
     }

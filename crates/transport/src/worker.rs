@@ -1,4 +1,5 @@
-//! One worker: an event loop on a thread of its own, with everything it touches owned by it.
+//! One worker: an event loop with everything it touches owned by it. Which thread runs it is not its
+//! affair (see `run`).
 //!
 //! A turn: wait for sockets, read from them, run timers; deliver the core's notices; write each
 //! connection that has something to say once; hand the turn's work over; sleep. Sockets are
@@ -22,9 +23,6 @@ use crate::config::ListenerConfig;
 use crate::quic::{self, QuicShard};
 use crate::stream::{After, Io, StreamConn};
 use crate::timer::{Armed, Timers};
-
-/// Events taken from the poller at once.
-const EVENTS: usize = 1024;
 
 /// Connections accepted from one listener before the others have their turn.
 const ACCEPTS_PER_TURN: usize = 128;
@@ -160,39 +158,56 @@ impl Worker {
         Ok(worker)
     }
 
-    /// Runs until drained.
+    pub(crate) fn poller(&self) -> &Poll {
+        &self.poll
+    }
+
+    /// Waits for events, for `timeout` at most.
     ///
     /// # Errors
     /// The poller fails, which it does only when the process is out of resources.
-    pub(crate) fn run(mut self) -> io::Result<()> {
-        let mut events = Events::with_capacity(EVENTS);
-        loop {
-            let timeout = self.timeout();
-            if let Err(error) = self.poll.poll(&mut events, timeout)
-                && error.kind() != io::ErrorKind::Interrupted
-            {
+    pub(crate) fn poll(
+        &mut self,
+        events: &mut Events,
+        timeout: Option<Duration>,
+    ) -> io::Result<()> {
+        match self.poll.poll(events, timeout) {
+            Err(error) if error.kind() != io::ErrorKind::Interrupted => {
                 error!(%error, "the worker's poller failed");
-                return Err(error);
+                Err(error)
             }
-            self.io.shard.after_sleep();
-            self.io.shard.set_now(self.clock.now());
-            self.read_again();
-            for event in &events {
-                self.event(event);
-            }
-            self.accept_all();
-            self.run_timers();
-            self.exchange();
-            let drained = self.drain();
-            self.io.shard.end_turn();
-            if drained {
-                return Ok(());
-            }
+            _ => Ok(()),
         }
     }
 
+    /// Handles events and whatever else there is to do. True when it is drained and done.
+    pub(crate) fn turn<'e>(&mut self, events: impl Iterator<Item = &'e Event>) -> bool {
+        self.io.shard.after_sleep();
+        self.io.shard.set_now(self.clock.now());
+        self.read_again();
+        for event in events {
+            self.event(event);
+        }
+        self.accept_all();
+        self.run_timers();
+        self.exchange();
+        let drained = self.drain();
+        self.io.shard.end_turn();
+        drained
+    }
+
+    /// Whether another worker has sent something that was not looked at yet.
+    pub(crate) fn has_mail(&self) -> bool {
+        self.io.shard.has_mail()
+    }
+
+    /// Whether the server is asked to end.
+    pub(crate) fn is_draining(&self) -> bool {
+        self.control.draining().is_some()
+    }
+
     /// How long to sleep: not at all while there is work.
-    fn timeout(&mut self) -> Option<Duration> {
+    pub(crate) fn timeout(&mut self) -> Option<Duration> {
         let busy = !self.again.is_empty()
             || !self.to_flush.is_empty()
             || self.quic.iter().any(QuicShard::has_work)

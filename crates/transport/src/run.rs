@@ -1,0 +1,189 @@
+//! The loops that threads run: one worker each, or all of them on the first thread (see `crew`).
+
+use std::io;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use mio::unix::SourceFd;
+use mio::{Events, Interest};
+use rustix::time::{ClockId, clock_gettime};
+use tracing::debug;
+
+use crate::crew::{Crew, Judge, Load, Move};
+use crate::worker::Worker;
+
+/// Events taken from a poller at once.
+const EVENTS: usize = 1024;
+
+/// Time between two reports of a thread's load.
+const REPORT: Duration = Duration::from_millis(50);
+
+/// Names of gathered workers' pollers lie below the waker's, where no connection's or listener's
+/// can be.
+const GUESTS: usize = usize::MAX - 1;
+
+/// Runs a worker until it is drained.
+///
+/// # Errors
+/// The poller fails, which it does only when the process is out of resources.
+pub(crate) fn run(crew: &Arc<Crew<Worker>>, index: usize, worker: Worker) -> io::Result<()> {
+    if index == 0 { Host::new(crew, worker).run() } else { run_own(crew, index, worker) }
+}
+
+/// A thread that is not the first: runs its worker, or lends it.
+fn run_own(crew: &Crew<Worker>, index: usize, mut worker: Worker) -> io::Result<()> {
+    let mut events = Events::with_capacity(EVENTS);
+    let mut load = Load::new(Instant::now(), used());
+    loop {
+        if crew.is_gathered() {
+            worker = crew.lend(index, worker);
+            load = Load::new(Instant::now(), used());
+        }
+        let timeout = worker.timeout();
+        load.pause(Instant::now());
+        worker.poll(&mut events, timeout)?;
+        if let Some(figure) = load.resume(Instant::now(), REPORT, used) {
+            crew.report(index, figure.used);
+        }
+        if worker.turn(events.iter()) {
+            return Ok(());
+        }
+    }
+}
+
+/// Processor time this thread has used.
+fn used() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::try_from(time).unwrap_or_default()
+}
+
+/// The first thread.
+struct Host<'a> {
+    crew: &'a Crew<Worker>,
+    worker: Worker,
+    guests: Vec<Guest>,
+    judge: Judge,
+}
+
+struct Guest {
+    index: usize,
+    worker: Worker,
+    events: Events,
+    /// Its poller has, or may have, something.
+    stirred: bool,
+}
+
+impl<'a> Host<'a> {
+    fn new(crew: &'a Crew<Worker>, worker: Worker) -> Host<'a> {
+        Host { crew, worker, guests: Vec::new(), judge: Judge::new(Instant::now(), used()) }
+    }
+
+    fn run(mut self) -> io::Result<()> {
+        let mut events = Events::with_capacity(EVENTS);
+        loop {
+            let timeout = self.timeout();
+            self.judge.pause(Instant::now());
+            self.worker.poll(&mut events, timeout)?;
+            let gathered = self.crew.is_gathered();
+            let reported = || self.crew.reported();
+            let next = self.judge.resume(Instant::now(), gathered, used, reported);
+            if self.turn(&events)? {
+                return Ok(());
+            }
+            if gathered {
+                self.take_guests()?;
+            }
+            match next {
+                _ if self.worker.is_draining() => self.scatter(),
+                Some(Move::Scatter) => self.scatter(),
+                Some(Move::Gather) if self.crew.len() > 1 => {
+                    debug!("one thread runs all workers");
+                    self.crew.gather();
+                }
+                Some(Move::Gather) | None => {}
+            }
+        }
+    }
+
+    /// How long all workers can sleep; each is asked, because asking puts it to sleep.
+    fn timeout(&mut self) -> Option<Duration> {
+        let mut least = self.worker.timeout();
+        for guest in &mut self.guests {
+            if least == Some(Duration::ZERO) {
+                break;
+            }
+            let own = if guest.stirred { Some(Duration::ZERO) } else { guest.worker.timeout() };
+            least = least.into_iter().chain(own).min();
+        }
+        least
+    }
+
+    /// A turn of every worker, the host's first; it is turned again for what the guests' clients
+    /// have for its own. True when the host's is drained.
+    fn turn(&mut self, events: &Events) -> io::Result<bool> {
+        for event in events {
+            let place = GUESTS.wrapping_sub(event.token().0);
+            if let Some(guest) = self.guests.iter_mut().find(|guest| guest.index == place) {
+                guest.stirred = true;
+            }
+        }
+        let mut drained = self.worker.turn(events.iter());
+        for guest in &mut self.guests {
+            if guest.stirred {
+                guest.worker.poll(&mut guest.events, Some(Duration::ZERO))?;
+                // A full list may not be the whole of it, and the edge is used up.
+                guest.stirred = guest.events.iter().count() == EVENTS;
+                guest.worker.turn(guest.events.iter());
+            } else {
+                guest.worker.turn(std::iter::empty());
+            }
+        }
+        if self.worker.has_mail() {
+            drained |= self.worker.turn(std::iter::empty());
+        }
+        Ok(drained)
+    }
+
+    /// Takes the workers that are offered.
+    fn take_guests(&mut self) -> io::Result<()> {
+        for index in 1..self.crew.len() {
+            if self.guests.iter().any(|guest| guest.index == index) {
+                continue;
+            }
+            let Some(worker) = self.crew.take(index) else { continue };
+            let fd = worker.poller().as_raw_fd();
+            // It may have been woken while it was nobody's.
+            let events = Events::with_capacity(EVENTS);
+            self.guests.push(Guest { index, worker, events, stirred: true });
+            let token = mio::Token(GUESTS - index);
+            let registry = self.worker.poller().registry();
+            registry.register(&mut SourceFd(&fd), token, Interest::READABLE)?;
+        }
+        Ok(())
+    }
+
+    /// Gives every worker back to its thread.
+    fn scatter(&mut self) {
+        if !self.crew.is_gathered() {
+            return;
+        }
+        debug!("each worker runs on its own thread");
+        let registry = self.worker.poller().registry();
+        for guest in &self.guests {
+            let fd = guest.worker.poller().as_raw_fd();
+            if let Err(error) = registry.deregister(&mut SourceFd(&fd)) {
+                // Its events would only wake this thread for nothing.
+                debug!(%error, "a worker's poller could not be deregistered");
+            }
+        }
+        self.crew.scatter(self.guests.drain(..).map(|guest| (guest.index, guest.worker)));
+    }
+}
+
+impl Drop for Host<'_> {
+    /// However this thread ends, the others get their workers back.
+    fn drop(&mut self) {
+        self.scatter();
+    }
+}
