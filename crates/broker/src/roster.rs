@@ -138,21 +138,20 @@ mod tests {
         }
     }
 
-    /// Walking the list for each of these would take 2.5 billion steps; with the index it is a
-    /// blink, so the generous bound tells the two apart on any machine.
+    /// An index exists exactly while there are many; that, not a clock, tells that nobody walks.
     #[test]
-    fn a_crowd_on_one_filter_comes_and_goes_quickly() {
-        let sessions: Vec<_> = (0..100_000).map(session).collect();
+    fn a_crowd_on_one_filter_is_indexed_and_leaves_nothing_behind() {
+        let sessions: Vec<_> = (0..2_000).map(session).collect();
         let mut roster = Roster::default();
-        let started = std::time::Instant::now();
         for session in &sessions {
             assert!(!roster.put(subscriber(session, 1)));
+            assert_eq!(roster.index.is_some(), roster.list.len() >= INDEX_FROM);
         }
         for session in &sessions {
             assert!(roster.take(session));
+            assert_eq!(roster.index.is_some(), roster.list.len() >= INDEX_UNTIL);
         }
-        assert!(roster.is_empty() && roster.index.is_none());
-        assert!(roster.list.capacity() < 64);
-        assert!(started.elapsed() < std::time::Duration::from_secs(5));
+        assert!(roster.is_empty());
+        assert!(roster.list.capacity() < 64, "{}", roster.list.capacity());
     }
 }

@@ -19,9 +19,25 @@ use crate::access::AccessRules;
 use crate::broker::Broker;
 use crate::mailbox::Mail;
 use crate::session::Attachment;
+use crate::time::Timestamp;
 
-/// The decision: the user's name (`None` for an anonymous client), or why not.
-pub type AuthReply = Result<Option<Box<str>>, ReasonCode>;
+/// Who was let in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Admitted {
+    /// The user's name; `None` for an anonymous client.
+    pub username: Option<Box<str>>,
+    /// When what it showed expires; [`Timestamp::NEVER`] if it does not.
+    pub until: Timestamp,
+}
+
+impl Admitted {
+    fn for_good(username: Option<&str>) -> Admitted {
+        Admitted { username: username.map(Into::into), until: Timestamp::NEVER }
+    }
+}
+
+/// The decision: who it is, or why not.
+pub type AuthReply = Result<Admitted, ReasonCode>;
 
 /// Authentication and access rules of a broker.
 #[derive(Debug, Default)]
@@ -67,23 +83,41 @@ impl Gate {
     pub(crate) fn check(
         &self,
         credentials: &Credentials<'_>,
+        now: Timestamp,
         reply_to: impl FnOnce() -> ReplyTo,
     ) -> Option<AuthReply> {
         if let Some(name) = credentials.certificate {
-            return Some(Ok(Some(name.into())));
+            return Some(Ok(Admitted::for_good(Some(name))));
         }
         if let (Some(jwt), Some(password)) = (&self.jwt, credentials.password)
             && let Some(token) = jwt::looks_like_token(password)
         {
-            return Some(jwt.verify(token, credentials.username));
+            return Some(jwt.verify(token, credentials.username, now));
         }
         match (&self.passwords, credentials.username, credentials.password) {
             (Some(passwords), Some(username), Some(password)) => {
                 passwords.check(username, password, reply_to)
             }
             // Without a password file a user name is a label, and as good as none.
-            (None, _, _) | (Some(_), None, None) if credentials.allow_anonymous => Some(Ok(None)),
+            (None, _, _) | (Some(_), None, None) if credentials.allow_anonymous => {
+                Some(Ok(Admitted::for_good(None)))
+            }
             _ => Some(Err(ReasonCode::BadUserNameOrPassword)),
+        }
+    }
+
+    /// Decides on a token that came as the data of enhanced authentication; a user name given
+    /// beside it must be the token's.
+    pub(crate) fn check_token(
+        &self,
+        token: &[u8],
+        username: Option<&str>,
+        now: Timestamp,
+    ) -> AuthReply {
+        let text = std::str::from_utf8(token).ok();
+        match (&self.jwt, text) {
+            (Some(jwt), Some(text)) => jwt.verify(text, username, now),
+            _ => Err(ReasonCode::BadUserNameOrPassword),
         }
     }
 }

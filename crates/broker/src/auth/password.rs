@@ -17,7 +17,7 @@ use argon2::{Argon2, Params};
 use fulmar_mqtt::ReasonCode;
 use parking_lot::Mutex;
 
-use super::{AuthReply, ReplyTo};
+use super::{Admitted, AuthReply, ReplyTo};
 
 /// Logins waiting for the hashing thread; more are told that the server is busy.
 const WAITING_LOGINS: usize = 1024;
@@ -141,7 +141,7 @@ impl PasswordFile {
         reply_to: impl FnOnce() -> ReplyTo,
     ) -> Option<AuthReply> {
         if self.checker.was_right(user, password) {
-            return Some(Ok(Some(user.into())));
+            return Some(Ok(Admitted::for_good(Some(user))));
         }
         let login = Login { user: user.into(), password: password.into(), reply_to: reply_to() };
         match self.queue.as_ref().map(|queue| queue.try_send(login)) {
@@ -192,7 +192,7 @@ impl Checker {
             right.clear();
         }
         right.insert(user.into(), self.digest(user, password));
-        Ok(Some(user.into()))
+        Ok(Admitted::for_good(Some(user)))
     }
 }
 
@@ -206,7 +206,7 @@ mod tests {
         let users = [("ann".into(), hash_password(b"secret").unwrap())];
         let file = PasswordFile::start(users.into_iter().collect()).unwrap();
         let checker = &file.checker;
-        assert_eq!(checker.check("ann", b"secret"), Ok(Some("ann".into())));
+        assert_eq!(checker.check("ann", b"secret"), Ok(Admitted::for_good(Some("ann"))));
         let refused = Err(ReasonCode::BadUserNameOrPassword);
         assert_eq!(checker.check("ann", b"wrong"), refused);
         assert_eq!(checker.check("bob", b"secret"), refused);

@@ -7,9 +7,10 @@ use fulmar_mqtt::packet::{Connack, Connect, LastWill};
 use fulmar_mqtt::topic::check_name;
 use fulmar_mqtt::{Packet, Property, PropertyBuf, ReasonCode, Version};
 
+use super::auth::{Exchange, METHOD};
 use super::{Connection, State};
 use crate::access::{Action, Subject};
-use crate::auth::{AuthReply, Credentials, ReplyTo};
+use crate::auth::{Admitted, AuthReply, Credentials, ReplyTo};
 use crate::limits::Limits;
 use crate::peer::TransportKind;
 use crate::registry::OpenRequest;
@@ -41,9 +42,17 @@ pub(super) struct PendingConnect {
     receive_maximum: u16,
     max_packet_bytes: u32,
     will: Option<Box<Will>>,
+    /// As the client gave it.
+    username: Option<Box<str>>,
+    /// Enhanced authentication was asked for.
+    by_method: bool,
 }
 
 impl PendingConnect {
+    pub(super) fn username(&self) -> Option<&str> {
+        self.username.as_deref()
+    }
+
     pub(super) fn client_id(&self) -> &str {
         &self.client_id
     }
@@ -52,6 +61,9 @@ impl PendingConnect {
 impl Connection {
     /// The first packet of a connection.
     pub(super) fn handle_first(&mut self, shard: &mut Shard, frame: &Frame<'_>) {
+        if matches!(self.state, State::Challenged(_)) {
+            return self.handle_challenged(shard, frame);
+        }
         match fulmar_mqtt::codec::decode(frame, Version::V5) {
             Ok(Packet::Connect(connect)) => self.handle_connect(shard, &connect),
             Ok(_) => {}
@@ -73,6 +85,10 @@ impl Connection {
             Ok(pending) => pending,
             Err(reason) => return self.refuse(shard, reason),
         };
+        let exchange = Exchange::read(connect.properties);
+        if exchange.method.is_some() {
+            return self.begin_exchange(shard, pending, connect, exchange);
+        }
         let broker = Arc::clone(shard.broker());
         let credentials = Credentials {
             username: connect.username,
@@ -82,7 +98,7 @@ impl Connection {
         };
         let at = self.at;
         let reply_to = || ReplyTo { broker: Arc::clone(&broker), at };
-        let reply = broker.gate().check(&credentials, reply_to);
+        let reply = broker.gate().check(&credentials, shard.now(), reply_to);
         self.state = State::Authenticating(Box::new(pending));
         if let Some(reply) = reply {
             self.authenticated(shard, reply);
@@ -96,8 +112,8 @@ impl Connection {
             self.state = state;
             return;
         };
-        let username = match reply {
-            Ok(username) => username,
+        let admitted = match reply {
+            Ok(admitted) => admitted,
             Err(reason) => {
                 shard.metrics().authentication_failed.add(1);
                 tracing::info!(peer = %self.peer.address, client = &*pending.client_id, %reason,
@@ -105,10 +121,11 @@ impl Connection {
                 return self.refuse(shard, reason);
             }
         };
-        self.admit(shard, *pending, username);
+        self.admit(shard, *pending, admitted);
     }
 
-    fn admit(&mut self, shard: &mut Shard, pending: PendingConnect, username: Option<Box<str>>) {
+    fn admit(&mut self, shard: &mut Shard, pending: PendingConnect, admitted: Admitted) {
+        let username = admitted.username;
         let gate = shard.broker().gate();
         if let Some(will) = &pending.will {
             let subject = Subject { username: username.as_deref(), client_id: &pending.client_id };
@@ -122,6 +139,8 @@ impl Connection {
         let limits = shard.broker().limits().clone();
         let (terms, keep_alive_s) = connack_terms(&pending, &limits);
         self.keep_alive_s = keep_alive_s;
+        self.admitted_until = admitted.until;
+        self.by_method = pending.by_method;
         let request = OpenRequest {
             client_id: &pending.client_id,
             clean_start: pending.clean_start,
@@ -160,7 +179,7 @@ impl Connection {
     }
 
     /// Answers CONNECT with an error and closes.
-    fn refuse(&mut self, shard: &mut Shard, reason: ReasonCode) {
+    pub(super) fn refuse(&mut self, shard: &mut Shard, reason: ReasonCode) {
         shard.metrics().connect_refused.add(1);
         let properties = fulmar_mqtt::Properties::NONE;
         let connack = Connack { session_present: false, reason, properties };
@@ -196,16 +215,23 @@ fn pending(
         receive_maximum: u16::MAX,
         max_packet_bytes: u32::MAX,
         will: connect.will.as_ref().map(will).transpose()?.map(Box::new),
+        username: connect.username.map(Into::into),
+        by_method: false,
     };
+    let mut has_data = false;
     for property in connect.properties.iter() {
         match property {
             Property::SessionExpiryInterval(seconds) => pending.expiry_interval_s = seconds,
             Property::ReceiveMaximum(most) => pending.receive_maximum = most,
             Property::MaximumPacketSize(most) => pending.max_packet_bytes = most,
-            // No method is offered yet; section 4.12 asks for this answer.
-            Property::AuthenticationMethod(_) => return Err(ReasonCode::BadAuthenticationMethod),
+            Property::AuthenticationMethod(_) => pending.by_method = true,
+            Property::AuthenticationData(_) => has_data = true,
             _ => {}
         }
+    }
+    if has_data && !pending.by_method {
+        // Section 3.1.2.11.10.
+        return Err(ReasonCode::ProtocolError);
     }
     Ok(pending)
 }
@@ -255,6 +281,9 @@ fn connack_terms(pending: &PendingConnect, limits: &Limits) -> (PropertyBuf, u16
     }
     if pending.expiry_interval_s > limits.max_session_expiry_s {
         terms.push(Property::SessionExpiryInterval(limits.max_session_expiry_s));
+    }
+    if pending.by_method {
+        terms.push(Property::AuthenticationMethod(METHOD));
     }
     if pending.assigned {
         terms.push(Property::AssignedClientIdentifier(&pending.client_id));

@@ -5,6 +5,7 @@
 //! `streams` its further QUIC streams, `transport` the state of its path. What belongs to the client rather than to the connection is
 //! in its [`Session`].
 
+mod auth;
 mod connect;
 mod packets;
 mod streams;
@@ -112,6 +113,8 @@ enum State {
     New,
     /// CONNECT is here and its credentials are being checked.
     Authenticating(Box<PendingConnect>),
+    /// CONNECT is here and the client was asked for its token.
+    Challenged(Box<PendingConnect>),
     Connected(Arc<Session>),
     /// Closing or closed; input is ignored.
     Ended,
@@ -165,6 +168,12 @@ pub struct Connection {
     greeted: bool,
     lost: bool,
     keep_alive_s: u16,
+    /// The client authenticated by a method, and may do so again.
+    by_method: bool,
+    /// It was asked for a fresh token.
+    challenged: bool,
+    /// When what it showed expires.
+    admitted_until: Timestamp,
     opened: Timestamp,
     last_input: Timestamp,
     streams: SmallVec<[Stream; 1]>,
@@ -204,6 +213,9 @@ impl Connection {
             greeted: false,
             lost: false,
             keep_alive_s: 0,
+            by_method: false,
+            challenged: false,
+            admitted_until: Timestamp::NEVER,
             opened: shard.now(),
             last_input: shard.now(),
             streams: SmallVec::from_buf([Stream::new(StreamKey::CONTROL, Some(FlowId::CONTROL))]),
@@ -284,7 +296,9 @@ impl Connection {
         let most = shard.broker().limits().max_packet_bytes;
         match &self.state {
             State::Connected(_) => most,
-            State::New | State::Authenticating(_) | State::Ended => most.min(MAX_CONNECT_BYTES),
+            State::New | State::Authenticating(_) | State::Challenged(_) | State::Ended => {
+                most.min(MAX_CONNECT_BYTES)
+            }
         }
     }
 
@@ -306,7 +320,7 @@ impl Connection {
         match &self.state {
             State::Authenticating(_) => true,
             // Data streams wait for the control stream's CONNECT.
-            State::New => index != 0,
+            State::New | State::Challenged(_) => index != 0,
             State::Connected(_) => {
                 let open = usize::from(shard.broker().limits().receive_maximum);
                 self.waiting.len() >= open || shard.turn.storage_is_behind()
@@ -438,14 +452,19 @@ impl Connection {
     #[must_use]
     pub fn deadline(&self, shard: &Shard) -> Timestamp {
         match &self.state {
-            State::New | State::Authenticating(_) => {
+            State::New | State::Authenticating(_) | State::Challenged(_) => {
                 self.opened + shard.broker().limits().connect_timeout
             }
-            // One and a half times the keep alive ([MQTT-3.1.2-22]).
-            State::Connected(_) if self.keep_alive_s > 0 => {
-                Timestamp(self.last_input.0 + u64::from(self.keep_alive_s) * 1500)
-            }
-            State::Connected(_) | State::Ended => Timestamp::NEVER,
+            State::Connected(_) => self.silent_at().min(self.admitted_until),
+            State::Ended => Timestamp::NEVER,
+        }
+    }
+
+    /// When the keep alive runs out: after one and a half times as long ([MQTT-3.1.2-22]).
+    fn silent_at(&self) -> Timestamp {
+        match self.keep_alive_s {
+            0 => Timestamp::NEVER,
+            seconds => Timestamp(self.last_input.0 + u64::from(seconds) * 1500),
         }
     }
 
@@ -455,11 +474,16 @@ impl Connection {
             return;
         }
         match &self.state {
+            State::Connected(_) if self.admitted_until <= shard.now() => {
+                tracing::info!(peer = %self.peer.address, client = self.client_id(),
+                    "closed: the client's token has expired");
+                self.disconnect(shard, ReasonCode::NotAuthorized, "token expired");
+            }
             State::Connected(_) => {
                 shard.metrics().keep_alive_timeouts.add(1);
                 self.disconnect(shard, ReasonCode::KeepAliveTimeout, "keep alive timeout");
             }
-            State::New | State::Authenticating(_) => {
+            State::New | State::Authenticating(_) | State::Challenged(_) => {
                 self.end(shard, "no CONNECT in time", 0);
             }
             State::Ended => {}
@@ -545,7 +569,7 @@ impl Connection {
     fn client_id(&self) -> &str {
         match &self.state {
             State::Connected(session) => session.client_id(),
-            State::Authenticating(pending) => pending.client_id(),
+            State::Authenticating(pending) | State::Challenged(pending) => pending.client_id(),
             State::New | State::Ended => "",
         }
     }

@@ -83,6 +83,7 @@ impl Connection {
             Packet::Subscribe(packet) => self.handle_subscribe(shard, index, session, &packet),
             Packet::Unsubscribe(packet) => self.handle_unsubscribe(shard, index, session, &packet),
             Packet::Pingreq => Packet::Pingresp.encode(self.version, &mut self.streams[index].out),
+            Packet::Auth(packet) if control => self.handle_auth(shard, session, &packet),
             Packet::Disconnect(packet) if control => self.handle_disconnect(shard, &packet),
             packet => {
                 let why = format_args!("{} is not allowed here", packet.name()).to_string();

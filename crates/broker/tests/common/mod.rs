@@ -52,6 +52,7 @@ pub enum Seen {
     Unsuback(Vec<u8>),
     Pingresp,
     Disconnect(ReasonCode),
+    Auth(ReasonCode),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -467,6 +468,7 @@ fn see(packet: Packet<'_>) -> Seen {
         Packet::Unsuback(unsuback) => Seen::Unsuback(unsuback.codes.to_vec()),
         Packet::Pingresp => Seen::Pingresp,
         Packet::Disconnect(disconnect) => Seen::Disconnect(disconnect.reason),
+        Packet::Auth(auth) => Seen::Auth(auth.reason),
         other => panic!("a server does not send {}", other.name()),
     }
 }

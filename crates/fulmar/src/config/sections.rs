@@ -216,9 +216,9 @@ pub(crate) struct Auth {
     pub(crate) allow_anonymous: Anonymous,
     /// `user:argon2-hash` lines; empty for none.
     pub(crate) password_file: PathBuf,
-    /// HS256, RS256, ES256 or EdDSA; empty for no tokens.
+    /// HS256, RS256, ES256, EdDSA or JWKS; empty for no tokens.
     pub(crate) jwt_algorithm: String,
-    /// The secret or the public key.
+    /// The secret, the public key or the key set.
     pub(crate) jwt_key_file: PathBuf,
 }
 

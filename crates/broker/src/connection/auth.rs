@@ -1,0 +1,136 @@
+//! Enhanced authentication (section 4.12): method `JWT`.
+//!
+//! The token is the Authentication Data of CONNECT, or of the AUTH that answers our challenge if
+//! CONNECT had none. A connected client sends a fresh one with AUTH 0x19 before the old expires and
+//! stays connected. SCRAM is not offered: it needs its own form of stored passwords, and ours are
+//! argon2 hashes.
+
+use std::sync::Arc;
+
+use fulmar_mqtt::codec::{Frame, decode};
+use fulmar_mqtt::packet::{Auth, Connect};
+use fulmar_mqtt::{Packet, Properties, Property, PropertyBuf, ReasonCode, Version};
+
+use super::connect::PendingConnect;
+use super::{Connection, State};
+use crate::auth::AuthReply;
+use crate::session::Session;
+use crate::shard::Shard;
+
+/// The method this broker offers.
+pub(super) const METHOD: &str = "JWT";
+
+/// What CONNECT or AUTH say about authentication.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Exchange<'a> {
+    pub(super) method: Option<&'a str>,
+    pub(super) data: Option<&'a [u8]>,
+}
+
+impl<'a> Exchange<'a> {
+    pub(super) fn read(properties: Properties<'a>) -> Exchange<'a> {
+        let mut exchange = Exchange::default();
+        for property in properties.iter() {
+            match property {
+                Property::AuthenticationMethod(method) => exchange.method = Some(method),
+                Property::AuthenticationData(data) => exchange.data = Some(data),
+                _ => {}
+            }
+        }
+        exchange
+    }
+}
+
+impl Connection {
+    /// A CONNECT that names a method.
+    pub(super) fn begin_exchange(
+        &mut self,
+        shard: &mut Shard,
+        pending: PendingConnect,
+        connect: &Connect<'_>,
+        exchange: Exchange<'_>,
+    ) {
+        if exchange.method != Some(METHOD) || shard.broker().gate().jwt.is_none() {
+            return self.refuse(shard, ReasonCode::BadAuthenticationMethod);
+        }
+        let Some(data) = exchange.data else {
+            self.state = State::Challenged(Box::new(pending));
+            return self.send_auth(ReasonCode::ContinueAuthentication);
+        };
+        let reply = check(shard, data, connect.username);
+        self.state = State::Authenticating(Box::new(pending));
+        self.authenticated(shard, reply);
+    }
+
+    /// A packet between our challenge and CONNACK: AUTH or DISCONNECT, nothing else
+    /// ([MQTT-3.1.2-30]).
+    pub(super) fn handle_challenged(&mut self, shard: &mut Shard, frame: &Frame<'_>) {
+        let State::Challenged(pending) = std::mem::replace(&mut self.state, State::New) else {
+            return;
+        };
+        match decode(frame, Version::V5) {
+            Ok(Packet::Disconnect(_)) => self.end(shard, "client gave up", 0),
+            Ok(Packet::Auth(auth)) if auth.reason == ReasonCode::ContinueAuthentication => {
+                let exchange = Exchange::read(auth.properties);
+                let reply = match exchange.data {
+                    Some(data) if exchange.method == Some(METHOD) => {
+                        check(shard, data, pending.username())
+                    }
+                    _ => Err(ReasonCode::ProtocolError),
+                };
+                self.state = State::Authenticating(pending);
+                self.authenticated(shard, reply);
+            }
+            Ok(_) => self.refuse(shard, ReasonCode::ProtocolError),
+            Err(error) => self.refuse(shard, error.reason()),
+        }
+    }
+
+    /// AUTH of a connected client (section 4.12.1): a fresh token.
+    pub(super) fn handle_auth(
+        &mut self,
+        shard: &mut Shard,
+        session: &Arc<Session>,
+        auth: &Auth<'_>,
+    ) {
+        let exchange = Exchange::read(auth.properties);
+        let awaited = match auth.reason {
+            ReasonCode::ReAuthenticate => true,
+            ReasonCode::ContinueAuthentication => self.challenged,
+            _ => false,
+        };
+        if !self.by_method || !awaited || exchange.method != Some(METHOD) {
+            let why = "AUTH without a method at CONNECT, or out of order";
+            return self.refuse_packet(shard, ReasonCode::ProtocolError, &why);
+        }
+        self.challenged = exchange.data.is_none();
+        let Some(data) = exchange.data else {
+            return self.send_auth(ReasonCode::ContinueAuthentication);
+        };
+        let username = session.lock().username.clone();
+        match check(shard, data, username.as_deref()) {
+            // A client stays who it is: `check` compares the names, and there is one.
+            Ok(admitted) if username.is_some() => {
+                self.admitted_until = admitted.until;
+                self.send_auth(ReasonCode::Success);
+            }
+            _ => {
+                shard.metrics().authentication_failed.add(1);
+                tracing::info!(peer = %self.peer.address, client = session.client_id(),
+                    "token of a re-authentication refused");
+                self.disconnect(shard, ReasonCode::NotAuthorized, "re-authentication failed");
+            }
+        }
+    }
+
+    fn send_auth(&mut self, reason: ReasonCode) {
+        let mut properties = PropertyBuf::new();
+        properties.push(Property::AuthenticationMethod(METHOD));
+        let auth = Auth { reason, properties: properties.as_properties() };
+        auth.encode(&mut self.streams[0].out);
+    }
+}
+
+fn check(shard: &Shard, token: &[u8], username: Option<&str>) -> AuthReply {
+    shard.broker().gate().check_token(token, username, shard.now())
+}
