@@ -14,6 +14,7 @@ use crate::flows;
 use crate::message::MessageParts;
 use crate::session::{Session, SessionState};
 use crate::shard::Shard;
+use crate::storage::Op;
 use crate::time::Timestamp;
 use crate::will::Will;
 
@@ -117,6 +118,10 @@ fn look_at(shard: &mut Shard, session: &Arc<Session>) {
     if over {
         crate::registry::end(&mut state, session, turn);
     } else {
+        if will.is_some() && state.durable {
+            // In the batch of its publication, so that it is published once.
+            turn.op(Op::SessionPut(crate::registry::record(&state, session)));
+        }
         flows::expire(&mut state, session, turn);
         look_after(&turn.broker, session, &mut state);
     }
@@ -156,7 +161,7 @@ fn sweep_retained(shard: &mut Shard, broker: &Arc<Broker>) {
     let expired = broker.retained().read().expired(now, SWEEP);
     for topic in expired {
         if broker.retained().write().remove(&topic) {
-            shard.turn.op(crate::storage::Op::RetainedRemove(topic));
+            shard.turn.op(Op::RetainedRemove(topic));
         }
     }
     shard.routes.forget_stale(broker);

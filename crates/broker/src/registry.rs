@@ -36,7 +36,7 @@ pub(crate) struct OpenRequest<'a> {
     pub(crate) expiry_interval_s: u32,
     pub(crate) max_packet_bytes: u32,
     pub(crate) window: u16,
-    pub(crate) will: Option<Box<Will>>,
+    pub(crate) will: Option<Arc<Will>>,
     pub(crate) attachment: Attachment,
     /// Whether the connection can have data streams.
     pub(crate) streams: bool,
@@ -49,7 +49,7 @@ pub(crate) struct Opened {
     /// It existed and was resumed.
     pub(crate) present: bool,
     /// The will of a connection that was taken over, to be published now.
-    pub(crate) due_will: Option<Box<Will>>,
+    pub(crate) due_will: Option<Arc<Will>>,
 }
 
 impl Registry {
@@ -160,13 +160,16 @@ fn attach(
     }
 }
 
-fn record(state: &SessionState, session: &Session) -> SessionRecord {
+/// Storage's form of a session.
+pub(crate) fn record(state: &SessionState, session: &Session) -> SessionRecord {
     SessionRecord {
         key: session.key(),
         client_id: session.client_id().into(),
         username: state.username.clone(),
         expiry_interval_s: state.expiry_interval_s,
         expires_at: (state.expires_at != Timestamp::NEVER).then_some(state.expires_at),
+        will: state.will.clone(),
+        will_at: state.will_at,
     }
 }
 
@@ -185,7 +188,7 @@ pub(crate) fn leave(
     session: &Arc<Session>,
     at: Attachment,
     departure: Departure,
-) -> Option<Box<Will>> {
+) -> Option<Arc<Will>> {
     let mut state = session.lock();
     if !state.is_attached(at) {
         return None;
@@ -208,9 +211,6 @@ pub(crate) fn leave(
     if state.expiry_interval_s != u32::MAX {
         state.expires_at = turn.now.plus_secs(state.expiry_interval_s);
     }
-    if state.durable {
-        turn.op(Op::SessionPut(record(&state, session)));
-    }
     let will = match &state.will {
         Some(will) if will.delay_s > 0 => {
             state.will_at = Some(turn.now.plus_secs(will.delay_s));
@@ -218,6 +218,10 @@ pub(crate) fn leave(
         }
         _ => state.will.take(),
     };
+    if state.durable {
+        // In the batch of the will's publication, so that it is published once.
+        turn.op(Op::SessionPut(record(&state, session)));
+    }
     crate::chores::look_after(&turn.broker, session, &mut state);
     will
 }

@@ -11,7 +11,7 @@ use crate::storage::{FlowId, Restored, SessionKey};
 use crate::time::Timestamp;
 
 /// Puts everything in its place. A session that was connected when the broker went down counts its
-/// expiry from now.
+/// expiry, and the delay of its will, from now.
 pub(crate) fn restore(broker: &Arc<Broker>, restored: Restored, now: Timestamp) {
     let limits = broker.limits();
     let mut sessions: FxHashMap<SessionKey, Arc<Session>> = FxHashMap::default();
@@ -26,6 +26,10 @@ pub(crate) fn restore(broker: &Arc<Broker>, restored: Restored, now: Timestamp) 
             seconds => now.plus_secs(seconds),
         };
         state.expires_at = record.expires_at.unwrap_or(from_now);
+        if let Some(will) = &record.will {
+            state.will_at = Some(record.will_at.unwrap_or_else(|| now.plus_secs(will.delay_s)));
+            state.will = Some(Arc::clone(will));
+        }
         drop(state);
         broker.registry().insert(Arc::clone(&session));
         sessions.insert(record.key, session);

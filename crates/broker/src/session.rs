@@ -91,7 +91,7 @@ pub(crate) struct SessionState {
     pub(crate) queued_bytes: usize,
     pub(crate) flows: SmallVec<[Flow; 1]>,
     pub(crate) subscriptions: FxHashMap<Box<str>, SessionSubscription>,
-    pub(crate) will: Option<Box<Will>>,
+    pub(crate) will: Option<Arc<Will>>,
     /// When the broker looks after this session next; see [`crate::chores`].
     pub(crate) chore_at: Option<Timestamp>,
     /// When the will of a lost connection is due.

@@ -13,6 +13,7 @@ use fulmar_mqtt::{PacketId, QoS};
 
 use crate::message::Message;
 use crate::time::Timestamp;
+pub use crate::will::Will;
 
 /// Number of a submitted batch; they become durable in order. 0 means "already durable".
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -49,6 +50,10 @@ pub struct SessionRecord {
     pub expiry_interval_s: u32,
     /// When it expires if nobody connects; `None` while connected.
     pub expires_at: Option<Timestamp>,
+    /// Its will, if it has one that is not published yet.
+    pub will: Option<Arc<Will>>,
+    /// When that is to be published; `None` while connected.
+    pub will_at: Option<Timestamp>,
 }
 
 /// A subscription of a persistent session.

@@ -10,13 +10,14 @@ mod common;
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use common::storage::SimStorage;
-use common::{Conn, Seen, Setup, World, lasting};
+use common::{Conn, Hello, Seen, Setup, World, lasting};
 use fulmar_mqtt::ack::AckKind::{Puback, Pubcomp, Pubrec, Pubrel};
-use fulmar_mqtt::packet::Publish;
+use fulmar_mqtt::packet::{Disconnect, Publish};
 use fulmar_mqtt::session::{Inbound, Outbound, Received, Replay};
-use fulmar_mqtt::{Packet, PacketId, Properties, QoS};
+use fulmar_mqtt::{Packet, PacketId, Properties, QoS, ReasonCode};
 use proptest::prelude::*;
 
 const WINDOW: u16 = 8;
@@ -254,4 +255,93 @@ proptest! {
             prop_assert!(counts.contains_key(&message), "{} was lost", message);
         }
     }
+}
+
+/// A subscriber to wills and a client with one, both lasting and connected.
+fn with_will(delay_s: u32) -> (Arc<SimStorage>, World, Conn) {
+    let storage = Arc::new(SimStorage::default());
+    let mut world = World::with(Setup { storage: Arc::clone(&storage) as _, ..Setup::default() });
+    let subscriber = world.open(0);
+    world.say_hello(subscriber, &lasting("s"));
+    storage.commit();
+    world.settle();
+    world.subscribe(subscriber, "w", QoS::AtMostOnce);
+    let client = world.open(1);
+    world.say_hello(client, &Hello { will: Some(("w", delay_s)), ..lasting("c") });
+    storage.commit();
+    world.settle();
+    (storage, world, client)
+}
+
+/// The world after a crash, with the subscriber back.
+fn after_crash(storage: &mut Arc<SimStorage>, world: &World) -> (World, Conn) {
+    let (next, restored) = storage.crash();
+    let setup =
+        Setup { storage: Arc::clone(&next) as _, restored, now: world.now(), ..Setup::default() };
+    *storage = next;
+    let mut world = World::with(setup);
+    let subscriber = world.open(0);
+    world.say_hello(subscriber, &lasting("s"));
+    storage.commit();
+    world.settle();
+    world.seen(subscriber);
+    (world, subscriber)
+}
+
+fn seconds(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+#[test]
+fn a_will_whose_client_was_connected_at_the_crash_is_published_after_its_delay_and_once() {
+    let (mut storage, world, _) = with_will(30);
+    let (mut world, subscriber) = after_crash(&mut storage, &world);
+    world.wait(seconds(29));
+    assert_eq!(world.texts(subscriber), [""; 0]);
+    world.wait(seconds(2));
+    assert_eq!(world.texts(subscriber), ["w will"]);
+    storage.commit();
+    let (mut world, subscriber) = after_crash(&mut storage, &world);
+    world.wait(seconds(500));
+    assert_eq!(world.texts(subscriber), [""; 0]);
+}
+
+#[test]
+fn a_will_that_waited_when_the_broker_crashed_keeps_its_time() {
+    let (mut storage, mut world, client) = with_will(30);
+    world.cut(client);
+    storage.commit();
+    world.wait(seconds(20));
+    let (mut world, subscriber) = after_crash(&mut storage, &world);
+    world.wait(seconds(9));
+    assert_eq!(world.texts(subscriber), [""; 0]);
+    world.wait(seconds(2));
+    assert_eq!(world.texts(subscriber), ["w will"]);
+}
+
+#[test]
+fn a_client_that_comes_back_in_time_or_said_goodbye_leaves_no_will() {
+    let (mut storage, world, _) = with_will(30);
+    let (mut world, subscriber) = after_crash(&mut storage, &world);
+    let client = world.open(1);
+    world.say_hello(client, &lasting("c"));
+    world.wait(seconds(60));
+    assert_eq!(world.texts(subscriber), [""; 0]);
+    let (mut storage, mut world, client) = with_will(30);
+    let reason = ReasonCode::Success;
+    world.send(client, &Packet::Disconnect(Disconnect { reason, properties: Properties::NONE }));
+    storage.commit();
+    let (mut world, subscriber) = after_crash(&mut storage, &world);
+    world.wait(seconds(60));
+    assert_eq!(world.texts(subscriber), [""; 0]);
+}
+
+#[test]
+fn the_end_of_the_session_does_not_wait_for_its_wills_delay() {
+    let (mut storage, world, _) = with_will(5000);
+    let (mut world, subscriber) = after_crash(&mut storage, &world);
+    world.wait(seconds(998));
+    assert_eq!(world.texts(subscriber), [""; 0]);
+    world.wait(seconds(3));
+    assert_eq!(world.texts(subscriber), ["w will"]);
 }

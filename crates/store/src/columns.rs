@@ -6,7 +6,7 @@
 
 use fulmar_broker::Timestamp;
 use fulmar_broker::message::{Message, MessageId, MessageParts};
-use fulmar_broker::storage::{Delivery, FlowId, Progress, SessionKey};
+use fulmar_broker::storage::{Delivery, FlowId, Progress, SessionKey, Will};
 use fulmar_mqtt::{PacketId, QoS};
 use rusqlite::types::Type;
 use rusqlite::{Result, Row};
@@ -84,6 +84,21 @@ pub(crate) fn get_message(row: &Row<'_>) -> Result<Arc<Message>> {
         publisher: get_u64(row, 7)?,
     };
     Ok(Message::new(MessageId(get_u64(row, 0)?), &parts))
+}
+
+/// A will from the columns topic, properties, payload, qos, retain, delay_s and message_expiry_s
+/// from `index` on; none if the topic is NULL.
+pub(crate) fn get_will(row: &Row<'_>, index: usize) -> Result<Option<Will>> {
+    let Some(topic) = row.get_ref(index)?.as_str_or_null()? else { return Ok(None) };
+    Ok(Some(Will {
+        topic: topic.into(),
+        properties: row.get_ref(index + 1)?.as_blob()?.into(),
+        payload: row.get_ref(index + 2)?.as_blob()?.into(),
+        qos: get_qos(row, index + 3)?,
+        retain: row.get(index + 4)?,
+        delay_s: row.get(index + 5)?,
+        message_expiry_s: row.get(index + 6)?,
+    }))
 }
 
 /// Columns qos, retain and identifiers from `index` on.

@@ -124,6 +124,11 @@ fn weight(batch: &[Op]) -> usize {
             }
             last = Some(message.id());
         }
+        if let Op::SessionPut(record) = op {
+            let will = record.will.as_ref();
+            weight +=
+                will.map_or(0, |will| (will.payload.len() + will.properties.len()) / BYTES_PER_OP);
+        }
     }
     weight
 }

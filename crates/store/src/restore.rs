@@ -14,7 +14,7 @@ use rustc_hash::FxHashMap;
 
 use crate::columns::{
     get_delivery, get_flow, get_message, get_moment, get_packet_id, get_progress, get_text,
-    get_u64, int,
+    get_u64, get_will, int,
 };
 
 type Messages = FxHashMap<MessageId, (Arc<Message>, u32)>;
@@ -72,7 +72,9 @@ fn highest(connection: &Connection, name: &str) -> Result<u64> {
 }
 
 fn sessions(connection: &Connection) -> Result<Vec<SessionRecord>> {
-    let sql = "SELECT session, client_id, username, expiry_interval_s, expires_at FROM session";
+    let sql = "SELECT session.session, client_id, username, expiry_interval_s, expires_at,
+               topic, properties, payload, qos, retain, delay_s, message_expiry_s, due
+               FROM session LEFT JOIN will ON will.session = session.session";
     collect(connection, sql, |row| {
         Ok(SessionRecord {
             key: SessionKey(get_u64(row, 0)?),
@@ -80,6 +82,8 @@ fn sessions(connection: &Connection) -> Result<Vec<SessionRecord>> {
             username: row.get::<_, Option<String>>(2)?.map(String::into_boxed_str),
             expiry_interval_s: row.get(3)?,
             expires_at: get_moment(row, 4)?,
+            will: get_will(row, 5)?.map(Arc::new),
+            will_at: get_moment(row, 12)?,
         })
     })
 }

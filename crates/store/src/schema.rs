@@ -25,7 +25,8 @@ const APPLICATION_ID: i64 = 0x4655_4c4d;
 const WAL_KEEP_BYTES: i64 = 64 << 20;
 
 /// Entry n brings version n to version n + 1.
-const MIGRATIONS: &[&str] = &["
+const MIGRATIONS: &[&str] = &[
+    "
 CREATE TABLE meta (
     name TEXT PRIMARY KEY NOT NULL,
     value INTEGER NOT NULL
@@ -85,7 +86,21 @@ CREATE TABLE retained (
     message INTEGER NOT NULL                 -- message.id
 ) WITHOUT ROWID, STRICT;
 INSERT INTO meta VALUES ('clean', 1), ('last_message_id', 0), ('last_session_key', 0);
-"];
+",
+    "
+CREATE TABLE will (
+    session INTEGER PRIMARY KEY,
+    topic TEXT NOT NULL,
+    properties BLOB NOT NULL,                -- MQTT 5.0 encoding
+    payload BLOB NOT NULL,
+    qos INTEGER NOT NULL,
+    retain INTEGER NOT NULL,
+    delay_s INTEGER NOT NULL,
+    message_expiry_s INTEGER,
+    due INTEGER                              -- ms since the Unix epoch; NULL while connected
+) STRICT;
+",
+];
 
 /// Opens the database at `path`, brings its schema up to date and marks it as in use.
 pub(crate) fn open(path: &Path, options: &Options) -> Result<Connection, Error> {

@@ -23,8 +23,10 @@ pub(crate) struct Tables<'c> {
     commit: Statement<'c>,
     rollback: Statement<'c>,
     session_put: Statement<'c>,
-    session_remove: [Statement<'c>; 4],
+    session_remove: [Statement<'c>; 5],
     session_unqueue: Statement<'c>,
+    will_put: Statement<'c>,
+    will_remove: Statement<'c>,
     flow_put: Statement<'c>,
     flow_remove: [Statement<'c>; 3],
     flow_unqueue: Statement<'c>,
@@ -65,7 +67,12 @@ impl<'c> Tables<'c> {
                 sql("DELETE FROM flow WHERE session = ?1")?,
                 sql("DELETE FROM subscription WHERE session = ?1")?,
                 sql("DELETE FROM inbound WHERE session = ?1")?,
+                sql("DELETE FROM will WHERE session = ?1")?,
             ],
+            will_put: sql(
+                "INSERT OR REPLACE INTO will VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
+            )?,
+            will_remove: sql("DELETE FROM will WHERE session = ?1")?,
             session_unqueue: sql("DELETE FROM queue WHERE session = ?1 RETURNING message")?,
             flow_put: sql("INSERT OR REPLACE INTO flow VALUES (?1, ?2, ?3, ?4)")?,
             flow_remove: [
@@ -201,6 +208,20 @@ impl<'c> Tables<'c> {
             record.username.as_deref(),
             record.expiry_interval_s,
             moment(record.expires_at)
+        ])?;
+        let Some(will) = &record.will else {
+            return self.will_remove.execute([int(record.key.0)]).map(drop);
+        };
+        self.will_put.execute(params![
+            int(record.key.0),
+            &*will.topic,
+            &*will.properties,
+            &*will.payload,
+            qos_number(will.qos),
+            will.retain,
+            will.delay_s,
+            will.message_expiry_s,
+            moment(record.will_at)
         ])?;
         Ok(())
     }

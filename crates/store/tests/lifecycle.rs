@@ -166,6 +166,8 @@ fn session_keys_are_never_given_out_again() {
         username: None,
         expiry_interval_s: 0,
         expires_at: None,
+        will: None,
+        will_at: None,
     })]);
     opened.wait(seq);
     let seq = opened.submit([Op::SessionRemove(SessionKey(77))]);

@@ -17,7 +17,7 @@ use fulmar_broker::Timestamp;
 use fulmar_broker::message::{Message, MessageId, MessageParts};
 use fulmar_broker::storage::{
     Delivery, FlowId, Op, Position, Progress, QueuedRecord, Restored, Seq, SessionKey,
-    SessionRecord, Storage, SubscriptionRecord,
+    SessionRecord, Storage, SubscriptionRecord, Will,
 };
 use fulmar_mqtt::{PacketId, QoS};
 use fulmar_store::Options;
@@ -271,6 +271,8 @@ impl Run {
                 username: pick.is_multiple_of(2).then(|| "user".into()),
                 expiry_interval_s: u32::MAX - (pick % 3) as u32,
                 expires_at: pick.is_multiple_of(3).then_some(Timestamp(u64::MAX - pick)),
+                will: pick.is_multiple_of(4).then(|| Arc::new(will(pick))),
+                will_at: pick.is_multiple_of(8).then_some(Timestamp(pick)),
             }),
             1 if pick.is_multiple_of(4) => Op::SessionRemove(session),
             2 => Op::FlowPut { session, flow, flags: pick as u8, expiry_s: pick },
@@ -384,5 +386,17 @@ proptest! {
         }
         run.step(&Step::Restart);
         run.opened.storage.close().unwrap();
+    }
+}
+
+fn will(pick: u64) -> Will {
+    Will {
+        topic: format!("will/{pick}").into(),
+        properties: vec![0x01, pick as u8].into(),
+        payload: pick.to_le_bytes().into(),
+        qos: [QoS::AtMostOnce, QoS::AtLeastOnce, QoS::ExactlyOnce][(pick % 3) as usize],
+        retain: pick.is_multiple_of(3),
+        delay_s: u32::MAX - pick as u32,
+        message_expiry_s: pick.is_multiple_of(5).then_some(pick as u32),
     }
 }

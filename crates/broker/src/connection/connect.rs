@@ -41,7 +41,7 @@ pub(super) struct PendingConnect {
     expiry_interval_s: u32,
     receive_maximum: u16,
     max_packet_bytes: u32,
-    will: Option<Box<Will>>,
+    will: Option<Arc<Will>>,
     /// As the client gave it.
     username: Option<Box<str>>,
     /// Enhanced authentication was asked for.
@@ -214,7 +214,7 @@ fn pending(
         expiry_interval_s: if v5 { 0 } else { kept_forever },
         receive_maximum: u16::MAX,
         max_packet_bytes: u32::MAX,
-        will: connect.will.as_ref().map(will).transpose()?.map(Box::new),
+        will: connect.will.as_ref().map(will).transpose()?.map(Arc::new),
         username: connect.username.map(Into::into),
         by_method: false,
     };
