@@ -200,8 +200,9 @@ impl QuicConn {
 mod tests {
     use super::*;
 
-    /// Next to some 20 KiB that quinn and rustls hold for a connection, the broker's own part stays small: what few connections
-    /// need is boxed, and buffers exist only while there is something in them.
+    /// Next to some 20 KiB that quinn and rustls hold for a connection, the broker's own part stays
+    /// small: what few connections need is boxed, and buffers exist only while there is something
+    /// in them.
     #[test]
     fn an_idle_connection_adds_little_to_quinns_part() {
         let own = size_of::<QuicConn>() - size_of::<Connection>();
