@@ -7,6 +7,7 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::auth::Gate;
 use crate::chores::Chores;
+use crate::doorman::Doorman;
 use crate::limits::Limits;
 use crate::mailbox::{CloseOrder, Mail, Mailbox};
 use crate::message::MessageId;
@@ -41,6 +42,7 @@ pub struct Broker {
     tree_generation: AtomicU64,
     retained: RwLock<RetainedStore>,
     registry: Registry,
+    doorman: Doorman,
     mailboxes: Box<[Mailbox]>,
     metrics: Metrics,
     storage: Arc<dyn Storage>,
@@ -73,6 +75,7 @@ impl Broker {
             tree: RwLock::default(),
             tree_generation: AtomicU64::new(1),
             retained: RwLock::default(),
+            doorman: Doorman::default(),
             registry: Registry::new(restored.last_session_key),
             mailboxes: (0..workers).map(|_| Mailbox::default()).collect(),
             metrics: Metrics::new(workers),
@@ -178,6 +181,10 @@ impl Broker {
 
     pub(crate) fn registry(&self) -> &Registry {
         &self.registry
+    }
+
+    pub(crate) fn doorman(&self) -> &Doorman {
+        &self.doorman
     }
 
     pub(crate) fn mailboxes(&self) -> &[Mailbox] {

@@ -10,9 +10,11 @@
 pub mod access;
 pub mod auth;
 mod broker;
+mod bucket;
 mod chores;
 mod connection;
 mod deliver;
+mod doorman;
 mod flows;
 mod limits;
 mod mailbox;
@@ -40,7 +42,7 @@ pub use broker::{Broker, BrokerConfig};
 pub use connection::{
     Closing, Connection, LostCause, Output, ReadState, Received, Refused, StreamAction, StreamEnd,
 };
-pub use limits::{DropPolicy, Limits};
+pub use limits::{DropPolicy, Limits, RatePolicy};
 pub use mailbox::CloseOrder;
 pub use notice::Notice;
 pub use peer::{ListenerPolicy, Peer, StreamKey, Token, TransportKind, TransportStats};

@@ -23,6 +23,17 @@ pub enum DropPolicy {
     Disconnect,
 }
 
+/// What happens to a client that publishes faster than it may.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RatePolicy {
+    /// It is not read from until its rate is kept.
+    #[default]
+    Wait,
+    /// It is disconnected with 0x96 (Message rate too high).
+    Disconnect,
+}
+
 /// Bounds of one broker.
 #[derive(Clone, Debug)]
 pub struct Limits {
@@ -68,6 +79,16 @@ pub struct Limits {
     pub connect_timeout: Duration,
     /// Operations waiting for the disk above which publishers are not read from.
     pub max_storage_backlog: usize,
+    /// Messages a client may publish a second, a second's worth at once; 0 for any number.
+    pub max_publishes_per_s: u32,
+    /// Bytes of PUBLISH packets a client may send a second, a second's worth at once; 0 for any
+    /// number.
+    pub max_publish_bytes_per_s: u32,
+    /// What happens to clients above either.
+    pub rate_policy: RatePolicy,
+    /// Connections a second from one address (IPv6: one /64), a second's worth at once; further ones
+    /// are closed before any MQTT byte. 0 for any number.
+    pub max_connects_per_s_per_address: u32,
     /// Topics a worker remembers the receivers of.
     pub max_cached_routes: usize,
 }
@@ -94,6 +115,10 @@ impl Default for Limits {
             max_outbox_bytes: 1024 * 1024,
             connect_timeout: Duration::from_secs(10),
             max_storage_backlog: 50_000,
+            max_publishes_per_s: 0,
+            max_publish_bytes_per_s: 0,
+            rate_policy: RatePolicy::default(),
+            max_connects_per_s_per_address: 0,
             max_cached_routes: 16_384,
         }
     }

@@ -114,14 +114,28 @@ impl Connection {
         };
         let admitted = match reply {
             Ok(admitted) => admitted,
-            Err(reason) => {
-                shard.metrics().authentication_failed.add(1);
-                tracing::info!(peer = %self.peer.address, client = &*pending.client_id, %reason,
-                    "login refused");
-                return self.refuse(shard, reason);
-            }
+            Err(reason) => return self.login_failed(shard, pending, reason),
         };
         self.admit(shard, *pending, admitted);
+    }
+
+    /// Answers a failed login: at once, or late if many from this address have failed.
+    fn login_failed(
+        &mut self,
+        shard: &mut Shard,
+        pending: Box<PendingConnect>,
+        reason: ReasonCode,
+    ) {
+        shard.metrics().authentication_failed.add(1);
+        let now = shard.now();
+        let delay = shard.broker().doorman().login_failed(self.peer.address.ip(), now);
+        tracing::info!(peer = %self.peer.address, client = &*pending.client_id, %reason, ?delay,
+            "login refused");
+        if delay.is_zero() {
+            return self.refuse(shard, reason);
+        }
+        self.state = State::Authenticating(pending);
+        self.late_refusal = Some((now + delay, reason));
     }
 
     fn admit(&mut self, shard: &mut Shard, pending: PendingConnect, admitted: Admitted) {

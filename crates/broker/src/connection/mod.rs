@@ -9,6 +9,7 @@ mod auth;
 mod connect;
 mod packets;
 mod streams;
+mod throttle;
 mod transport;
 
 use std::collections::VecDeque;
@@ -21,6 +22,7 @@ use fulmar_mqtt::session::TopicAliases;
 use fulmar_mqtt::{PacketId, Properties, ReasonCode, Version};
 use smallvec::SmallVec;
 
+use crate::doorman::Knock;
 use crate::limits::MAX_CONNECT_BYTES;
 use crate::mailbox::CloseOrder;
 use crate::notice::{News, Notice};
@@ -33,6 +35,7 @@ use crate::time::Timestamp;
 use crate::transports::SharedStats;
 
 use connect::{PendingConnect, is_connect};
+use throttle::Throttle;
 
 /// What became of bytes given to [`Connection::receive`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -174,6 +177,9 @@ pub struct Connection {
     challenged: bool,
     /// When what it showed expires.
     admitted_until: Timestamp,
+    /// A failed login and when it is to be answered.
+    late_refusal: Option<(Timestamp, ReasonCode)>,
+    throttle: Option<Box<Throttle>>,
     opened: Timestamp,
     last_input: Timestamp,
     streams: SmallVec<[Stream; 1]>,
@@ -200,6 +206,16 @@ impl Connection {
             tracing::warn!(peer = %peer.address, "connection limit reached, connection refused");
             return Err(Refused);
         }
+        let per_s = broker.limits().max_connects_per_s_per_address;
+        if let Knock::TooMany { first } =
+            broker.doorman().knock(peer.address.ip(), per_s, shard.now())
+        {
+            shard.metrics().connections_too_fast.add(1);
+            if first {
+                tracing::warn!(peer = %peer.address, "too many connections a second, refused");
+            }
+            return Err(Refused);
+        }
         let kind = peer.transport.index();
         shard.metrics().connections[kind].add(1);
         shard.metrics().connections_opened[kind].add(1);
@@ -216,6 +232,8 @@ impl Connection {
             by_method: false,
             challenged: false,
             admitted_until: Timestamp::NEVER,
+            late_refusal: None,
+            throttle: Throttle::new(shard.broker().limits(), shard.now()),
             opened: shard.now(),
             last_input: shard.now(),
             streams: SmallVec::from_buf([Stream::new(StreamKey::CONTROL, Some(FlowId::CONTROL))]),
@@ -323,7 +341,9 @@ impl Connection {
             State::New | State::Challenged(_) => index != 0,
             State::Connected(_) => {
                 let open = usize::from(shard.broker().limits().receive_maximum);
-                self.waiting.len() >= open || shard.turn.storage_is_behind()
+                self.throttled_until().is_some()
+                    || self.waiting.len() >= open
+                    || shard.turn.storage_is_behind()
             }
             State::Ended => false,
         }
@@ -453,9 +473,14 @@ impl Connection {
     pub fn deadline(&self, shard: &Shard) -> Timestamp {
         match &self.state {
             State::New | State::Authenticating(_) | State::Challenged(_) => {
-                self.opened + shard.broker().limits().connect_timeout
+                let refusal = self.late_refusal.map_or(Timestamp::NEVER, |(at, _)| at);
+                refusal.min(self.opened + shard.broker().limits().connect_timeout)
             }
-            State::Connected(_) => self.silent_at().min(self.admitted_until),
+            State::Connected(_) => {
+                // A client that is not read from cannot be heard.
+                let own = self.throttled_until().unwrap_or_else(|| self.silent_at());
+                own.min(self.admitted_until)
+            }
             State::Ended => Timestamp::NEVER,
         }
     }
@@ -473,12 +498,19 @@ impl Connection {
         if self.deadline(shard) > shard.now() {
             return;
         }
+        if let Some((at, reason)) = self.late_refusal
+            && at <= shard.now()
+        {
+            self.late_refusal = None;
+            self.refuse(shard, reason);
+        }
         match &self.state {
             State::Connected(_) if self.admitted_until <= shard.now() => {
                 tracing::info!(peer = %self.peer.address, client = self.client_id(),
                     "closed: the client's token has expired");
                 self.disconnect(shard, ReasonCode::NotAuthorized, "token expired");
             }
+            State::Connected(_) if self.throttled_until().is_some() => self.end_throttle(shard),
             State::Connected(_) => {
                 shard.metrics().keep_alive_timeouts.add(1);
                 self.disconnect(shard, ReasonCode::KeepAliveTimeout, "keep alive timeout");

@@ -62,7 +62,11 @@ impl Connection {
         };
         let session = Arc::clone(session);
         match decode(frame, self.version) {
-            Ok(Packet::Publish(publish)) => self.handle_publish(shard, index, &session, &publish),
+            Ok(Packet::Publish(publish)) => {
+                if self.charge_publish(shard, frame.len) {
+                    self.handle_publish(shard, index, &session, &publish);
+                }
+            }
             Ok(Packet::Ack(kind, ack)) => {
                 self.handle_ack(shard, index, &session, kind, ack.packet_id, ack.reason);
             }

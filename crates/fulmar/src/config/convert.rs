@@ -43,6 +43,10 @@ impl LimitsConfig {
             drop_policy: self.drop_policy,
             max_outbox_bytes: self.max_outbox_bytes,
             max_storage_backlog: self.max_storage_backlog,
+            max_publishes_per_s: self.max_publishes_per_s,
+            max_publish_bytes_per_s: self.max_publish_bytes_per_s,
+            rate_policy: self.rate_policy,
+            max_connects_per_s_per_address: self.max_connects_per_s_per_address,
             connect_timeout: seconds(self.connect_timeout_s),
             ..Limits::default()
         }

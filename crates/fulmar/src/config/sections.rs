@@ -6,7 +6,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use fulmar_broker::{DropPolicy, Limits};
+use fulmar_broker::{DropPolicy, Limits, RatePolicy};
 use fulmar_transport::{QuicKeys, QuicSettings, TransportLimits};
 use serde::{Deserialize, Serialize};
 
@@ -165,6 +165,10 @@ pub(crate) struct LimitsConfig {
     pub(crate) max_outbox_bytes: usize,
     pub(crate) max_partial_bytes_per_worker: usize,
     pub(crate) max_storage_backlog: usize,
+    pub(crate) max_publishes_per_s: u32,
+    pub(crate) max_publish_bytes_per_s: u32,
+    pub(crate) rate_policy: RatePolicy,
+    pub(crate) max_connects_per_s_per_address: u32,
     pub(crate) connect_timeout_s: u32,
     pub(crate) handshake_timeout_s: u32,
 }
@@ -192,6 +196,10 @@ impl Default for LimitsConfig {
             max_outbox_bytes: limits.max_outbox_bytes,
             max_partial_bytes_per_worker: transport.max_partial_bytes_per_worker,
             max_storage_backlog: limits.max_storage_backlog,
+            max_publishes_per_s: limits.max_publishes_per_s,
+            max_publish_bytes_per_s: limits.max_publish_bytes_per_s,
+            rate_policy: limits.rate_policy,
+            max_connects_per_s_per_address: limits.max_connects_per_s_per_address,
             connect_timeout_s: seconds(limits.connect_timeout),
             handshake_timeout_s: seconds(transport.handshake_timeout),
         }

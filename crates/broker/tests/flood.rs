@@ -1,0 +1,112 @@
+//! Clients that want too much: those who publish, connect or fail to log in too often are slowed down
+//! or turned away, alone, with MQTT's own reason codes.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::time::Duration;
+
+use common::{Seen, Setup, World, hello};
+use fulmar_broker::auth::{Gate, JwtVerifier};
+use fulmar_broker::{Limits, RatePolicy};
+use fulmar_mqtt::packet::Connect;
+use fulmar_mqtt::{Packet, Properties, QoS, ReasonCode, Version};
+
+const Q0: QoS = QoS::AtMostOnce;
+
+fn world(limits: Limits) -> World {
+    World::with(Setup { limits, ..Setup::default() })
+}
+
+#[test]
+fn a_client_that_publishes_too_fast_is_read_from_no_faster_than_allowed() {
+    let mut world = world(Limits { max_publishes_per_s: 10, ..Limits::default() });
+    let subscriber = world.connect(0, &hello("s")).0;
+    world.subscribe(subscriber, "t", Q0);
+    world.seen(subscriber);
+    let flooder = world.connect(1, &hello("f")).0;
+    for number in 0..40 {
+        world.publish(flooder, "t", &number.to_string(), Q0, 0);
+    }
+    // Ten at once, and the one that overdraws.
+    assert_eq!(world.texts(subscriber).len(), 11);
+    let calm = world.connect(1, &hello("c")).0;
+    world.publish(calm, "t", "calm", Q0, 0);
+    assert_eq!(world.texts(subscriber), ["t calm"], "others are not held up");
+    let mut got = Vec::new();
+    for _ in 0..30 {
+        world.wait(Duration::from_millis(100));
+        got.extend(world.texts(subscriber));
+    }
+    let expected: Vec<String> = (11..40).map(|number| format!("t {number}")).collect();
+    assert_eq!(got, expected, "late, but all of it and in order");
+    assert!(!world.is_closed(flooder));
+}
+
+#[test]
+fn bytes_count_too_and_keep_alive_does_not_run_out_meanwhile() {
+    let mut world = world(Limits { max_publish_bytes_per_s: 1000, ..Limits::default() });
+    let subscriber = world.connect(0, &hello("s")).0;
+    world.subscribe(subscriber, "t", Q0);
+    world.seen(subscriber);
+    let flooder = world.connect(1, &common::Hello { keep_alive: 1, ..hello("f") }).0;
+    world.publish(flooder, "t", &"x".repeat(5000), Q0, 0);
+    world.publish(flooder, "t", "next", Q0, 0);
+    assert_eq!(world.texts(subscriber).len(), 1);
+    world.wait(Duration::from_secs(3));
+    assert_eq!(world.texts(subscriber).len(), 0);
+    assert!(!world.is_closed(flooder));
+    world.wait(Duration::from_millis(1_100));
+    assert_eq!(world.texts(subscriber), ["t next"]);
+    world.wait(Duration::from_secs(2));
+    assert!(world.is_closed(flooder), "now it is its own silence");
+}
+
+#[test]
+fn an_operator_may_have_it_disconnected_with_96() {
+    let rate_policy = RatePolicy::Disconnect;
+    let mut world = world(Limits { max_publishes_per_s: 2, rate_policy, ..Limits::default() });
+    let flooder = world.connect(0, &hello("f")).0;
+    for _ in 0..4 {
+        world.publish(flooder, "t", "x", Q0, 0);
+    }
+    assert_eq!(world.seen(flooder), [Seen::Disconnect(ReasonCode::MessageRateTooHigh)]);
+    assert!(world.is_closed(flooder));
+}
+
+#[test]
+fn failed_logins_are_answered_later_and_later_and_good_ones_at_once() {
+    let jwt = Some(JwtVerifier::new("HS256", b"secret").unwrap());
+    let gate = Gate { jwt, ..Gate::default() };
+    let mut world = World::with(Setup { gate, ..Setup::default() });
+    let log_in = |world: &mut World, password: Option<&[u8]>| {
+        let conn = world.open(0);
+        world.send(
+            conn,
+            &Packet::Connect(Connect {
+                version: Version::V5,
+                clean_start: true,
+                keep_alive_s: 0,
+                client_id: "c",
+                properties: Properties::NONE,
+                will: None,
+                username: Some("ann"),
+                password,
+            }),
+        );
+        conn
+    };
+    let refused = ReasonCode::BadUserNameOrPassword;
+    let refused = Seen::Connack { present: false, reason: refused, assigned: None };
+    for _ in 0..3 {
+        let conn = log_in(&mut world, Some(b"ey.bad.token"));
+        assert_eq!(world.seen(conn), std::slice::from_ref(&refused));
+    }
+    let conn = log_in(&mut world, Some(b"ey.bad.token"));
+    assert_eq!(world.seen(conn), []);
+    let good = log_in(&mut world, None);
+    assert!(matches!(world.seen(good)[..], [Seen::Connack { reason: ReasonCode::Success, .. }]));
+    world.wait(Duration::from_millis(260));
+    assert_eq!(world.seen(conn), [refused]);
+    assert!(world.is_closed(conn));
+}
