@@ -11,6 +11,7 @@ use std::sync::Arc;
 use fulmar_mqtt::ack::{self, AckKind};
 use fulmar_mqtt::session::{AckError, Outbound, Replay};
 use fulmar_mqtt::{PacketId, QoS, ReasonCode};
+use smallvec::SmallVec;
 
 use crate::limits::DropPolicy;
 use crate::mailbox::Mail;
@@ -222,13 +223,16 @@ impl SessionState {
     /// ([MQTT-4.6.0-5]).
     pub(crate) fn release(
         &mut self,
+        session: &Session,
         turn: &mut Turn,
         flow: FlowId,
         packet_id: PacketId,
         position: Position,
     ) {
         let (version, now, attachment) = (self.version, turn.now, self.attachment);
+        let (durable, max) = (self.durable, self.max_packet_bytes as usize);
         let Some(flow) = self.flow_mut(flow) else { return };
+        let mut too_large: SmallVec<[PacketId; 1]> = SmallVec::new();
         let Flow { outbound, outbox, rare, stream, .. } = flow;
         let Some(rare) = rare else { return };
         match in_flight(outbound, packet_id, position) {
@@ -254,9 +258,18 @@ impl SessionState {
             }
             let terms =
                 Terms { qos: held.qos, retain: held.retain, identifiers: &held.identifiers };
-            let parts = held.message.parts();
+            let (start, parts) = (outbox.len(), held.message.parts());
             encode_publish(outbox, version, &parts, terms, Some(packet_id), false, now);
-            turn.metrics().messages_sent.add(1);
+            if outbox.len() - start > max {
+                outbox.truncate(start);
+                too_large.push(packet_id);
+            } else {
+                turn.metrics().messages_sent.add(1);
+            }
+        }
+        for packet_id in too_large {
+            flow.abandon(session, turn, packet_id, durable);
+            turn.metrics().messages_dropped_size.add(1);
         }
         if let Some(attachment) = attachment
             && !flow.outbox.is_empty()
@@ -269,7 +282,8 @@ impl SessionState {
     /// owed to new subscriptions.
     pub(crate) fn refill(&mut self, session: &Arc<Session>, turn: &mut Turn, index: usize) {
         while self.flows[index].outbox.len() < REFILL_BYTES {
-            let moved = self.resend_one(turn, index) || self.send_queued(session, turn, index);
+            let moved =
+                self.resend_one(session, turn, index) || self.send_queued(session, turn, index);
             if !moved {
                 break;
             }
@@ -279,8 +293,9 @@ impl SessionState {
         }
     }
 
-    fn resend_one(&mut self, turn: &mut Turn, index: usize) -> bool {
+    fn resend_one(&mut self, session: &Session, turn: &mut Turn, index: usize) -> bool {
         let (version, now) = (self.version, turn.now);
+        let (durable, max) = (self.durable, self.max_packet_bytes as usize);
         let flow = &mut self.flows[index];
         if !flow.can_resend() {
             return false;
@@ -295,8 +310,16 @@ impl SessionState {
                 let terms = Terms { qos: held.qos, retain: held.retain, identifiers };
                 let parts = held.message.parts();
                 let out = &mut flow.outbox;
+                let start = out.len();
                 encode_publish(out, version, &parts, terms, Some(packet_id), true, now);
-                turn.metrics().messages_sent.add(1);
+                // The client may take less than it did when this was sent first.
+                if out.len() - start > max {
+                    out.truncate(start);
+                    flow.abandon(session, turn, packet_id, durable);
+                    turn.metrics().messages_dropped_size.add(1);
+                } else {
+                    turn.metrics().messages_sent.add(1);
+                }
             }
             Some(Replay::Pubrel { .. }) => {
                 let out = &mut flow.outbox;

@@ -294,7 +294,7 @@ impl Turn {
                     self.ready.push((token, Notice::durable()));
                 }
                 Some((_, Waiter::Send(session, flow, packet_id, position))) => {
-                    session.lock().release(self, flow, packet_id, position);
+                    session.lock().release(&session, self, flow, packet_id, position);
                 }
                 None => {}
             }

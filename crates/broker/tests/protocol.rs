@@ -364,6 +364,42 @@ fn a_packet_larger_than_the_client_takes_is_not_sent() {
 }
 
 #[test]
+fn mqtt_3_1_2_24_nothing_larger_is_sent_later_or_again_either() {
+    let storage = Arc::new(SimStorage::default());
+    let setup = Setup { storage: Arc::clone(&storage) as _, ..Setup::default() };
+    let mut world = World::with(setup);
+    let come_back = |world: &mut World, most| {
+        let conn = world.open(1);
+        world.say_hello(conn, &Hello { max_packet: most, ..lasting("s") });
+        storage.commit();
+        world.settle();
+        conn
+    };
+    let conn = come_back(&mut world, Some(100));
+    world.subscribe(conn, "t", Q2);
+    let publisher = world.connect(0, &hello("p")).0;
+    let large = "x".repeat(200);
+    // Sent when its identifier is durable.
+    world.publish(publisher, "t", &large, Q2, 1);
+    world.publish(publisher, "t", "small", Q2, 2);
+    storage.commit();
+    world.settle();
+    assert_eq!(world.texts(conn), ["t small"]);
+    world.ack(conn, Pubrec, 2);
+    // In flight to a client that takes everything, and then no longer does.
+    world.cut(conn);
+    let conn = come_back(&mut world, None);
+    world.publish(publisher, "t", &large, Q1, 3);
+    world.publish(publisher, "t", "small", Q1, 4);
+    assert_eq!(world.texts(conn), [format!("t {large}"), "t small".to_owned()]);
+    world.cut(conn);
+    let conn = come_back(&mut world, Some(100));
+    assert_eq!(world.texts(conn), ["t small"]);
+    let dropped = world.broker.metrics().sum(|shard| &shard.messages_dropped_size);
+    assert_eq!(dropped, 2);
+}
+
+#[test]
 fn keep_alive_is_one_and_a_half_times_what_was_asked() {
     let mut world = World::new();
     let conn = world.connect(0, &Hello { keep_alive: 10, ..hello("s") }).0;
