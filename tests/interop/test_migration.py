@@ -16,8 +16,9 @@ from namespaces import BROKER, CLIENT, ROUTER_INSIDE, ROUTER_OUTSIDE, Site
 
 MESSAGES_A_PHASE = 200
 UNDER_WAY = 40
-# Seconds without a packet after which the broker forgets a client, in the test where clients vanish.
-IDLE_TIMEOUT_S = 4
+# Seconds without a packet after which the broker forgets a client, in the test where clients vanish. They must
+# all have come within it, also on a busy machine.
+IDLE_TIMEOUT_S = 10
 VANISHING = 100
 NAT = str(pathlib.Path(__file__).parent / "nat.py")
 
@@ -152,7 +153,7 @@ class Vanishing(OwnNetwork):
         # One that stays, on the broker's own host, so that it is not counted on the wire.
         self.run_on("broker", binary(), "sub", url, "--cafile", self.broker.ca, "-k", "2", "-t", "stays")
         eventually("one client", lambda: self.metric("subscriptions") == 1)
-        resident = [self.vanish(url) for _ in range(3)]
+        resident = [self.vanish(url) for _ in range(2)]
         # A hundred connections take more than a tenth of what a broker takes that has just started.
         self.assertLess(resident[-1], resident[0] * 1.1, f"memory grows with vanished clients: KiB {resident}")
 
