@@ -1,8 +1,12 @@
 //! `fulmar pub` and `fulmar sub`: options as in mosquitto_pub and mosquitto_sub where they mean the
 //! same. The client library does the work.
 
+mod format;
 mod options;
+mod password;
+mod properties;
 mod publish;
+mod stats;
 mod subscribe;
 
 pub(crate) use publish::Args as PubArgs;
@@ -48,13 +52,18 @@ fn explain(error: Error) -> anyhow::Error {
 
 /// Waits for the first connection. Unlike a lost one, one that never was is not tried again: the
 /// person at the keyboard wants to know.
-async fn connected(events: &mut Events) -> anyhow::Result<()> {
-    match events.next().await {
-        Some(Event::Connected { transport, session_present, .. }) => {
-            tracing::info!(transport = transport.scheme(), session_present, "connected");
-            Ok(())
+async fn connected(events: &mut Events, log: &mut stats::Log) -> anyhow::Result<()> {
+    loop {
+        let event = events.next().await;
+        match event {
+            Some(Event::Disconnected { reason, .. }) => return Err(explain(reason)),
+            Some(event) => {
+                log.note(&event);
+                if matches!(event, Event::Connected { .. }) {
+                    return Ok(());
+                }
+            }
+            None => bail!("the connection ended before it began"),
         }
-        Some(Event::Disconnected { reason, .. }) => Err(explain(reason)),
-        _ => bail!("the connection ended before it began"),
     }
 }

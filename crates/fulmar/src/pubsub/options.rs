@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 
 use anyhow::Context;
-use fulmar_client::{Fallback, Message, Options, QoS, Trust, Version, Will};
+use fulmar_client::{Fallback, Message, Options, PropertyBuf, QoS, Streams, Trust, Version, Will};
 
-use super::explain;
+use super::properties::Given;
+use super::{explain, password};
 use crate::exit::Usage;
 
 /// Where to connect and as whom.
@@ -22,8 +23,10 @@ pub(super) struct Connection {
     /// User name
     #[arg(short, long, value_name = "NAME")]
     username: Option<String>,
-    /// Password or token; better given in the environment, where others do not see it
-    #[arg(short = 'P', long, env = "FULMAR_PASSWORD", hide_env_values = true)]
+    /// Password or token; - asks for it or reads it from standard input. Better there or in the
+    /// environment than on the command line, where others see it
+    #[arg(short = 'P', long, value_name = "TEXT", env = "FULMAR_PASSWORD", hide_env_values = true)]
+    #[arg(allow_hyphen_values = true)]
     password: Option<String>,
     /// Keep alive in seconds, 0 for none
     #[arg(short, long, value_name = "SECONDS", default_value_t = 60)]
@@ -32,8 +35,13 @@ pub(super) struct Connection {
     #[arg(short = 'c', long, requires = "id")]
     disable_clean_session: bool,
     /// Seconds the broker keeps the session; with -c alone, a day
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(short = 'x', long, value_name = "SECONDS")]
     session_expiry: Option<u32>,
+    /// MQTT 5.0 property, as in mosquitto_pub: -D publish content-type text/plain,
+    /// -D connect user-property NAME VALUE; may be given more than once
+    #[arg(short = 'D', long = "property", value_names = ["COMMAND", "NAME", "VALUE"])]
+    #[arg(num_args = 3..=4, action = clap::ArgAction::Append)]
+    property: Vec<String>,
     /// Authorities to believe, a PEM file; else the development CA here and the system's
     #[arg(long, value_name = "FILE", help_heading = "TLS")]
     cafile: Option<PathBuf>,
@@ -50,6 +58,16 @@ pub(super) struct Connection {
     #[arg(long, value_name = "PORT", num_args = 0..=1, default_missing_value = "8883")]
     #[arg(require_equals = true)]
     fallback: Option<u16>,
+    /// Streams over QUIC, so that a lost packet delays its own topic only
+    #[arg(long, value_enum, value_name = "HOW", default_value = "single", help_heading = "QUIC")]
+    streams: Spread,
+    /// Most streams beside the control stream; topics beyond share
+    #[arg(long, value_name = "COUNT", default_value_t = 16, help_heading = "QUIC")]
+    max_streams: u16,
+    /// Streams that keep subscriptions and QoS state when they are lost; the broker has to know
+    /// MQTT-next's flows, as Fulmar does
+    #[arg(long, help_heading = "QUIC")]
+    persistent_flows: bool,
     /// Topic of the will, published by the broker when this client is lost
     #[arg(long, value_name = "TOPIC", help_heading = "Will")]
     will_topic: Option<String>,
@@ -63,6 +81,30 @@ pub(super) struct Connection {
     /// The will is retained
     #[arg(long, requires = "will_topic", help_heading = "Will")]
     will_retain: bool,
+    /// Seconds the broker waits for this client before it publishes the will
+    #[arg(long, value_name = "SECONDS", default_value_t = 0, requires = "will_topic")]
+    #[arg(help_heading = "Will")]
+    will_delay: u32,
+}
+
+/// What goes on streams of its own.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Spread {
+    /// Nothing: one stream for everything
+    Single,
+    /// Each topic's publications
+    Topic,
+    /// What each subscription brings
+    Subscription,
+    /// Both
+    Both,
+}
+
+/// The library's form of the options, and what they want to be done elsewhere.
+pub(super) struct Prepared {
+    pub(super) options: Options,
+    /// Properties of what is published.
+    pub(super) publish: PropertyBuf,
 }
 
 /// Parses a quality of service.
@@ -80,16 +122,32 @@ fn version(text: &str) -> Result<Version, String> {
 }
 
 impl Connection {
-    /// The library's form.
+    /// The library's form. `stdin_taken` says that standard input brings messages.
     ///
     /// # Errors
     /// Usage.
-    pub(super) fn options(&self) -> anyhow::Result<Options> {
+    pub(super) fn prepare(&self, stdin_taken: bool) -> anyhow::Result<Prepared> {
+        let given = Given::read(&grouped(&self.property)).map_err(Usage)?;
+        if self.protocol_version == Version::V311 && !self.property.is_empty() {
+            return Err(Usage("-D: MQTT 3.1.1 has no properties; leave -V 311 out".into()).into());
+        }
         let mut options = Options::new(&self.url).map_err(explain)?;
         options.version = self.protocol_version;
         options.client_id.clone_from(&self.id);
         options.username.clone_from(&self.username);
-        options.password = self.password.as_ref().map(|password| password.clone().into_bytes());
+        options.password = match self.password.as_deref() {
+            Some("-") => Some(password::ask(stdin_taken)?.into_bytes()),
+            given => given.map(|password| password.as_bytes().to_vec()),
+        };
+        options.connect_properties = given.connect;
+        options.streams = match self.streams {
+            Spread::Single => Streams::Single,
+            Spread::Topic => Streams::PerTopic,
+            Spread::Subscription => Streams::PerSubscription,
+            Spread::Both => Streams::PerTopicAndSubscription,
+        };
+        options.max_data_streams = self.max_streams;
+        options.persistent_flows = self.persistent_flows;
         options.keep_alive_s = self.keepalive;
         options.clean_start = !self.disable_clean_session;
         let kept = if self.disable_clean_session { 24 * 3600 } else { 0 };
@@ -105,10 +163,24 @@ impl Connection {
             let payload = self.will_payload.clone().unwrap_or_default();
             let mut message = Message::new(topic.clone(), payload).qos(self.will_qos);
             message.retain = self.will_retain;
-            Will { message, delay_s: 0 }
+            message.properties = given.will;
+            Will { message, delay_s: self.will_delay }
         });
-        Ok(options)
+        Ok(Prepared { options, publish: given.publish })
     }
+}
+
+/// Occurrences of -D out of their words one after the other: only user properties have four.
+fn grouped(words: &[String]) -> Vec<Vec<String>> {
+    let mut rest = words;
+    let mut groups = Vec::new();
+    while !rest.is_empty() {
+        let four = rest.get(1).is_some_and(|name| name.eq_ignore_ascii_case("user-property"));
+        let (group, after) = rest.split_at(rest.len().min(if four { 4 } else { 3 }));
+        groups.push(group.to_vec());
+        rest = after;
+    }
+    groups
 }
 
 /// Reads a file to publish.

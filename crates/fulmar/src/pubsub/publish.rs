@@ -3,13 +3,15 @@
 use std::collections::VecDeque;
 use std::io::IsTerminal;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use anyhow::Context;
 use fulmar_client::{Client, Delivery, Event, Events, Message, QoS};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 
 use super::options::{Connection, qos, read_payload};
+use super::stats::{Counter, Log, Progress};
 use super::{connected, explain};
 
 const EXAMPLES: &str = "\
@@ -17,13 +19,15 @@ Examples:
   fulmar pub mqtt://localhost -t plant/temp -m 21.5           one message over TCP
   fulmar pub quic://localhost -t plant/temp -m 21.5 -q 1      over QUIC, acknowledged
   fulmar pub mqtts://broker -t plant/map -f map.png -r --cafile ca.pem
-  vmstat 1 | fulmar pub mqtt://localhost -t host/stats -l     a message a line";
+  vmstat 1 | fulmar pub mqtt://localhost -t host/stats -l     a message a line
+  fulmar pub quic://localhost -t plant/temp -m on -D publish message-expiry-interval 60
+  fulmar pub mqtts://broker -u ann -P - -t plant/temp -m 21   asks for the password
+
+A first message goes out together with the connection; it is not published twice when the
+connection breaks, except at QoS 1 where that is allowed.";
 
 /// Messages that may be on their way before the next one waits.
 const WINDOW: usize = 512;
-
-/// How often a person who waits is told how far it is.
-const PROGRESS: Duration = Duration::from_secs(1);
 
 /// Publish messages
 #[derive(clap::Args, Debug)]
@@ -58,14 +62,28 @@ pub(crate) struct Args {
     retain: bool,
     /// Publish it so many times
     #[arg(long, value_name = "COUNT", default_value_t = 1, conflicts_with = "stdin_line")]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     repeat: u64,
-    /// Print what was done as one JSON object
+    /// Seconds between repetitions
+    #[arg(long, value_name = "SECONDS", default_value = "0")]
+    #[arg(value_parser = seconds)]
+    repeat_delay: Duration,
+    /// Write statistics to standard error every second and at the end
+    #[arg(long)]
+    stats: bool,
+    /// Print what was done as one JSON object; with --stats those too
     #[arg(long)]
     json: bool,
 }
 
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| "use seconds, such as 0.5".to_owned())?;
+    Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
+}
+
 /// Publishes all there is and waits until it is delivered.
 pub(super) async fn run(args: Args) -> anyhow::Result<()> {
+    let prepared = args.connection.prepare(args.stdin_line || args.stdin_file)?;
     let payload = match (&args.message, &args.file) {
         (Some(text), _) => Some(text.clone().into_bytes()),
         (None, Some(path)) => Some(read_payload(path)?),
@@ -77,77 +95,76 @@ pub(super) async fn run(args: Args) -> anyhow::Result<()> {
         _ if args.null_message => Some(Vec::new()),
         _ => None,
     };
-    let (client, mut events) = Client::connect(args.connection.options()?).map_err(explain)?;
-    let mut run = Run::new(client, &args);
+    let mut template = Message::new(args.topic.clone(), Vec::new()).qos(args.qos);
+    template.retain = args.retain;
+    template.properties = prepared.publish;
+    let (client, mut events) = Client::connect(prepared.options).map_err(explain)?;
+    let log = Arc::new(Mutex::new(Log::default()));
+    let mut run = Run::new(client, template, &args, Arc::clone(&log));
     // The first messages are queued before the connection is there and go out with it.
-    tokio::select! {
-        sent = run.send_all(payload, args.repeat) => sent?,
-        failed = watch(&mut events) => return Err(failed),
-    }
-    run.client.disconnect().await;
-    if args.json {
-        let seconds = run.start.elapsed().as_secs_f64();
-        let rate = run.delivered as f64 / seconds.max(1e-9);
-        println!(
-            "{}",
-            serde_json::json!({
-                "delivered": run.delivered, "seconds": seconds, "messages_per_second": rate,
-            })
-        );
-    }
+    let sent = tokio::select! {
+        sent = run.send_all(payload, &args) => sent,
+        failed = watch(&mut events, &log) => Err(failed),
+    };
+    run.progress.clear();
+    sent?;
+    run.end(&args).await;
     Ok(())
 }
 
 /// Ends only when there is no use in going on.
-async fn watch(events: &mut Events) -> anyhow::Error {
-    if let Err(error) = connected(events).await {
+async fn watch(events: &mut Events, log: &Mutex<Log>) -> anyhow::Error {
+    let mut first = Log::default();
+    if let Err(error) = connected(events, &mut first).await {
         return error;
     }
+    *lock(log) = first;
     loop {
         match events.next().await {
             Some(Event::Disconnected { reason, retry_in: None }) => return explain(reason),
-            Some(Event::Disconnected { reason, .. }) => tracing::warn!("{reason}; trying again"),
-            Some(_) => {}
+            Some(event) => lock(log).note(&event),
             // Closed in good order: the publications tell how it went.
             None => std::future::pending().await,
         }
     }
 }
 
+fn lock(log: &Mutex<Log>) -> std::sync::MutexGuard<'_, Log> {
+    log.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 struct Run {
     client: Client,
     template: Message,
     pending: VecDeque<Delivery>,
-    delivered: u64,
-    start: Instant,
-    told: Instant,
-    progress: bool,
+    counter: Counter,
+    progress: Progress,
+    log: Arc<Mutex<Log>>,
 }
 
 impl Run {
-    fn new(client: Client, args: &Args) -> Run {
-        let mut template = Message::new(args.topic.clone(), Vec::new()).qos(args.qos);
-        template.retain = args.retain;
-        let now = Instant::now();
+    fn new(client: Client, template: Message, args: &Args, log: Arc<Mutex<Log>>) -> Run {
         // A terminal that is typed into needs no progress on it.
         let typed = args.stdin_line && std::io::stdin().is_terminal();
-        let progress = std::io::stderr().is_terminal() && !typed;
+        let total = (!args.stdin_line).then_some(args.repeat);
         Run {
             client,
             template,
             pending: VecDeque::new(),
-            delivered: 0,
-            start: now,
-            told: now,
-            progress,
+            counter: Counter::new(args.stats, args.json),
+            progress: Progress::new(!args.stats && !typed, total),
+            log,
         }
     }
 
-    async fn send_all(&mut self, payload: Option<Vec<u8>>, repeat: u64) -> anyhow::Result<()> {
+    async fn send_all(&mut self, payload: Option<Vec<u8>>, args: &Args) -> anyhow::Result<()> {
         match payload {
             Some(payload) => {
                 let payload = Message::new("", payload).payload;
-                for _ in 0..repeat {
+                for number in 0..args.repeat {
+                    if number > 0 {
+                        self.pause(args.repeat_delay).await?;
+                    }
                     self.send(Message { payload: payload.clone(), ..self.template.clone() })
                         .await?;
                 }
@@ -157,6 +174,22 @@ impl Run {
         while !self.pending.is_empty() {
             self.finish_one().await?;
         }
+        Ok(())
+    }
+
+    /// Waits, and meanwhile sees to what was sent before.
+    async fn pause(&mut self, delay: Duration) -> anyhow::Result<()> {
+        if delay.is_zero() {
+            return Ok(());
+        }
+        let end = tokio::time::Instant::now() + delay;
+        while !self.pending.is_empty() {
+            match tokio::time::timeout_at(end, self.finish_one()).await {
+                Ok(finished) => finished?,
+                Err(_) => return Ok(()),
+            }
+        }
+        tokio::time::sleep_until(end).await;
         Ok(())
     }
 
@@ -181,15 +214,36 @@ impl Run {
         Ok(())
     }
 
+    /// Waits for the oldest message's fate. Cancelling it loses nothing.
     async fn finish_one(&mut self) -> anyhow::Result<()> {
-        let Some(delivery) = self.pending.pop_front() else { return Ok(()) };
-        delivery.await.map_err(explain)?;
-        self.delivered += 1;
-        if self.progress && self.told.elapsed() >= PROGRESS {
-            self.told = Instant::now();
-            let rate = self.delivered as f64 / self.start.elapsed().as_secs_f64();
-            eprint!("\r{} delivered, {rate:.0}/s ", self.delivered);
-        }
+        let Some(delivery) = self.pending.front_mut() else { return Ok(()) };
+        let delivered = loop {
+            tokio::select! {
+                delivered = &mut *delivery => break delivered,
+                () = self.counter.due() => {}
+            }
+            let log = lock(&self.log).clone();
+            self.counter.tell(&self.client, &log).await;
+        };
+        self.pending.pop_front();
+        delivered.map_err(explain)?;
+        self.counter.messages += 1;
+        self.progress.at(self.counter.messages);
         Ok(())
+    }
+
+    /// Says what was done, and goodbye.
+    async fn end(mut self, args: &Args) {
+        let log = lock(&self.log).clone();
+        self.counter.tell(&self.client, &log).await;
+        let path = self.client.path_stats().await;
+        self.client.disconnect().await;
+        if args.json {
+            let mut done = log.json(path);
+            done["delivered"] = self.counter.messages.into();
+            done["seconds"] = self.counter.seconds().into();
+            done["messages_per_second"] = self.counter.rate().into();
+            println!("{done}");
+        }
     }
 }

@@ -4,18 +4,27 @@ use std::io::{ErrorKind, Write};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use fulmar_client::{Client, Event, Events, Message, QoS, SubscribeOptions};
+use fulmar_client::{Client, Event, Events, Message, QoS, RetainHandling, SubscribeOptions};
+use fulmar_mqtt::topic::{Subscription, matches};
 use tokio::signal::unix::{SignalKind, signal};
 
+use super::format::{Pattern, json, pattern};
 use super::options::{Connection, qos};
+use super::stats::{Counter, Log};
 use super::{connected, explain};
+use crate::exit::Usage;
+
+/// QUIC's keep alive: a person who watches wants to know soon that the broker is gone.
+const QUIC_KEEP_ALIVE: Duration = Duration::from_secs(4);
 
 const EXAMPLES: &str = "\
 Examples:
   fulmar sub quic://localhost -t 'plant/#' -v                 everything under plant, over QUIC
   fulmar sub mqtt://localhost -t plant/temp -C 1              the next message, then end
   fulmar sub wss://broker -t '$share/g/jobs' -q 1 --cafile ca.pem
-  fulmar sub mqtt://localhost -t 'plant/#' --json | jq .      one JSON object a message";
+  fulmar sub mqtt://localhost -t 'plant/#' -F '%U %t %p'      time, topic and payload
+  fulmar sub mqtt://localhost -t 'plant/#' --json | jq .      one JSON object a message
+  fulmar sub quic://localhost -t 'a/#' -t 'b/#' --streams subscription --stats";
 
 /// Subscribe and print what arrives
 #[derive(clap::Args, Debug)]
@@ -36,25 +45,83 @@ pub(crate) struct Args {
     /// End after so many seconds; an error if -C asked for more than came
     #[arg(short = 'W', long, value_name = "SECONDS")]
     timeout: Option<u64>,
+    /// End when the broker has answered the subscription, printing nothing: with -c, to make a session
+    #[arg(short = 'E', long)]
+    exit_after_subscribe: bool,
     /// Print the topic before the payload
     #[arg(short, long)]
     verbose: bool,
-    /// Print one JSON object a message
+    /// Do not end each message with a line feed
+    #[arg(short = 'N', long)]
+    no_newline: bool,
+    /// Print only what is published from now on, no retained messages
+    #[arg(short = 'R', long)]
+    no_retained: bool,
+    /// Do not print topics that match this filter; may be given more than once
+    #[arg(short = 'T', long, value_name = "FILTER")]
+    filter_out: Vec<String>,
+    /// Print messages after a pattern: %t topic, %p payload, %x hex, %l length, %q QoS, %r retained,
+    /// %U time, %j JSON
+    #[arg(short = 'F', long, value_name = "PATTERN", value_parser = pattern)]
+    #[arg(conflicts_with_all = ["verbose", "json"])]
+    format: Option<Pattern>,
+    /// Not what this client itself publishes
+    #[arg(long)]
+    no_local: bool,
+    /// Keep the publisher's retain flag
+    #[arg(long)]
+    retain_as_published: bool,
+    /// When to send retained messages: always, new (subscriptions only) or never
+    #[arg(long, value_name = "WHEN", default_value = "always", value_parser = retain_handling)]
+    retain_handling: RetainHandling,
+    /// Write statistics to standard error every second and at the end
+    #[arg(long)]
+    stats: bool,
+    /// Print one JSON object a message; with --stats those too
     #[arg(long, conflicts_with = "verbose")]
     json: bool,
 }
 
+fn retain_handling(text: &str) -> Result<RetainHandling, String> {
+    match text {
+        "always" => Ok(RetainHandling::Always),
+        "new" => Ok(RetainHandling::IfNew),
+        "never" => Ok(RetainHandling::Never),
+        _ => Err("use always, new or never".to_owned()),
+    }
+}
+
 /// Subscribes and prints until it is time to end.
 pub(super) async fn run(args: Args) -> anyhow::Result<()> {
-    let (client, mut events) = Client::connect(args.connection.options()?).map_err(explain)?;
+    let mut options = args.connection.prepare(false)?.options;
+    options.quic_keep_alive = QUIC_KEEP_ALIVE;
+    let mut printer = Printer::new(args)?;
+    let (client, mut events) = Client::connect(options).map_err(explain)?;
+    let timeout = printer.args.timeout;
     let outcome = tokio::select! {
-        outcome = print(&client, &mut events, &args) => outcome,
-        () = over(args.timeout) => timed_out(&args),
+        outcome = printer.print(&client, &mut events) => outcome,
+        () = over(timeout) => Err(anyhow::Error::new(TimeOver)),
         signal = stop_signal() => signal,
     };
+    printer.counter.tell(&client, &printer.log).await;
     client.disconnect().await;
-    outcome
+    match outcome {
+        Err(error) if error.is::<TimeOver>() => timed_out(&printer.args),
+        outcome => outcome,
+    }
 }
+
+/// The time of `-W` is over.
+#[derive(Debug)]
+struct TimeOver;
+
+impl std::fmt::Display for TimeOver {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("time is over before all messages came")
+    }
+}
+
+impl std::error::Error for TimeOver {}
 
 async fn over(seconds: Option<u64>) {
     match seconds {
@@ -65,7 +132,7 @@ async fn over(seconds: Option<u64>) {
 
 fn timed_out(args: &Args) -> anyhow::Result<()> {
     match args.count {
-        Some(_) => bail!("time is over before all messages came"),
+        Some(_) => Err(TimeOver.into()),
         None => Ok(()),
     }
 }
@@ -79,94 +146,106 @@ async fn stop_signal() -> anyhow::Result<()> {
     }
 }
 
-async fn print(client: &Client, events: &mut Events, args: &Args) -> anyhow::Result<()> {
-    connected(events).await?;
-    let options = SubscribeOptions { qos: args.qos, ..SubscribeOptions::default() };
-    let filters: Vec<_> = args.topic.iter().map(|filter| (filter, options)).collect();
-    // A retained message may come before the answer.
-    let subscribing = async {
-        let codes = client.subscribe(&filters).await.map_err(explain)?;
-        for (filter, code) in args.topic.iter().zip(codes) {
-            if code.is_error() {
-                bail!("the broker refused the subscription to {filter:?}: {code}");
+struct Printer {
+    args: Args,
+    counter: Counter,
+    log: Log,
+}
+
+impl Printer {
+    fn new(args: Args) -> anyhow::Result<Printer> {
+        for filter in &args.filter_out {
+            Subscription::parse(filter)
+                .map_err(|error| Usage(format!("-T {filter:?}: {error}")))?;
+        }
+        let counter = Counter::new(args.stats, args.json);
+        Ok(Printer { args, counter, log: Log::default() })
+    }
+
+    async fn print(&mut self, client: &Client, events: &mut Events) -> anyhow::Result<()> {
+        connected(events, &mut self.log).await?;
+        let options = SubscribeOptions {
+            qos: self.args.qos,
+            no_local: self.args.no_local,
+            retain_as_published: self.args.retain_as_published,
+            retain_handling: self.args.retain_handling,
+        };
+        let topics = self.args.topic.clone();
+        let filters: Vec<_> = topics.iter().map(|filter| (filter, options)).collect();
+        let exit = self.args.exit_after_subscribe;
+        // A retained message may come before the answer.
+        let subscribing = async {
+            let codes = client.subscribe(&filters).await.map_err(explain)?;
+            for (filter, code) in topics.iter().zip(codes) {
+                if code.is_error() {
+                    bail!("the broker refused the subscription to {filter:?}: {code}");
+                }
+            }
+            if exit { Ok(()) } else { std::future::pending().await }
+        };
+        tokio::select! {
+            answered = subscribing => answered,
+            done = self.receive(client, events) => done,
+        }
+    }
+
+    async fn receive(&mut self, client: &Client, events: &mut Events) -> anyhow::Result<()> {
+        loop {
+            let event = tokio::select! {
+                event = events.next() => event,
+                () = self.counter.due() => {
+                    self.counter.tell(client, &self.log).await;
+                    continue;
+                }
+            };
+            match event {
+                Some(Event::Message(message)) => {
+                    if self.is_hidden(&message) {
+                        continue;
+                    }
+                    match self.write(&message) {
+                        // Whoever read has had enough.
+                        Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(()),
+                        written => written.context("standard output")?,
+                    }
+                    self.counter.messages += 1;
+                    if self.args.count == Some(self.counter.messages) {
+                        return Ok(());
+                    }
+                }
+                Some(Event::Disconnected { reason, retry_in: None }) => {
+                    return Err(explain(reason));
+                }
+                Some(event) => self.log.note(&event),
+                None => bail!("the client ended"),
             }
         }
-        std::future::pending().await
-    };
-    tokio::select! {
-        failed = subscribing => failed,
-        done = receive(events, args) => done,
     }
-}
 
-async fn receive(events: &mut Events, args: &Args) -> anyhow::Result<()> {
-    let mut left = args.count;
-    while let Some(event) = events.next().await {
-        match event {
-            Event::Message(message) => {
-                match write(&message, args) {
-                    // Whoever read has had enough.
-                    Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(()),
-                    written => written.context("standard output")?,
-                }
-                left = left.map(|left| left - 1);
-                if left == Some(0) {
-                    return Ok(());
-                }
+    fn is_hidden(&self, message: &Message) -> bool {
+        (self.args.no_retained && message.retain)
+            || self.args.filter_out.iter().any(|filter| matches(filter, &message.topic))
+    }
+
+    /// Writes one message and flushes it: whoever reads a pipe waits for it.
+    fn write(&self, message: &Message) -> std::io::Result<()> {
+        let mut line = Vec::with_capacity(message.payload.len() + message.topic.len() + 2);
+        if self.args.json {
+            line.extend_from_slice(json(message).to_string().as_bytes());
+        } else if let Some(pattern) = &self.args.format {
+            pattern.write(message, &mut line);
+        } else {
+            if self.args.verbose {
+                line.extend_from_slice(message.topic.as_bytes());
+                line.push(b' ');
             }
-            Event::Disconnected { reason, retry_in: None } => return Err(explain(reason)),
-            Event::Disconnected { reason, .. } => tracing::warn!("{reason}; trying again"),
-            Event::Connected { .. } => tracing::info!("connected again"),
-            _ => {}
+            line.extend_from_slice(&message.payload);
         }
-    }
-    bail!("the client ended")
-}
-
-/// Writes one message and flushes it: whoever reads a pipe waits for it.
-fn write(message: &Message, args: &Args) -> std::io::Result<()> {
-    let mut line = Vec::with_capacity(message.payload.len() + message.topic.len() + 2);
-    if args.json {
-        line.extend_from_slice(json(message).to_string().as_bytes());
-    } else {
-        if args.verbose {
-            line.extend_from_slice(message.topic.as_bytes());
-            line.push(b' ');
+        if !self.args.no_newline {
+            line.push(b'\n');
         }
-        line.extend_from_slice(&message.payload);
-    }
-    line.push(b'\n');
-    let mut out = std::io::stdout().lock();
-    out.write_all(&line)?;
-    out.flush()
-}
-
-fn json(message: &Message) -> serde_json::Value {
-    let mut value = serde_json::json!({
-        "topic": message.topic,
-        "qos": message.qos as u8,
-        "retain": message.retain,
-        "dup": message.dup,
-    });
-    match std::str::from_utf8(&message.payload) {
-        Ok(text) => value["payload"] = text.into(),
-        Err(_) => {
-            let hex = message.payload.iter().map(|byte| format!("{byte:02x}"));
-            value["payload_hex"] = hex.collect::<String>().into();
-        }
-    }
-    value
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn json_tells_text_from_other_bytes() {
-        assert_eq!(json(&Message::new("t", "a\"b"))["payload"], "a\"b");
-        let binary = json(&Message::new("t", vec![0xFF, 0x00]));
-        assert_eq!(binary["payload_hex"], "ff00");
-        assert!(binary.get("payload").is_none());
+        let mut out = std::io::stdout().lock();
+        out.write_all(&line)?;
+        out.flush()
     }
 }
