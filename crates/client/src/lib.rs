@@ -39,5 +39,5 @@ pub use error::Error;
 pub use fulmar_mqtt::packet::{RetainHandling, SubscribeOptions};
 pub use fulmar_mqtt::{Property, PropertyBuf, QoS, ReasonCode, Version};
 pub use message::Message;
-pub use options::{Backoff, Fallback, Options, Streams, Trust, Will};
+pub use options::{Backoff, Fallback, Options, Streams, TlsVersion, Trust, Will};
 pub use url::{BrokerUrl, Transport};

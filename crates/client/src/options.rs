@@ -83,6 +83,15 @@ pub struct Will {
     pub delay_s: u32,
 }
 
+/// A version of TLS over TCP; QUIC always has 1.3 (RFC 9001).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TlsVersion {
+    /// TLS 1.2 (RFC 5246).
+    V1_2,
+    /// TLS 1.3 (RFC 8446).
+    V1_3,
+}
+
 /// Everything about one client.
 #[derive(Clone)]
 pub struct Options {
@@ -130,6 +139,8 @@ pub struct Options {
     pub connect_properties: PropertyBuf,
     /// Which servers to believe.
     pub trust: Trust,
+    /// The only version of TLS over TCP to speak; `None` takes the newest both sides know.
+    pub tls_version: Option<TlsVersion>,
     /// Client certificate chain and private key, PEM files.
     pub certificate: Option<(PathBuf, PathBuf)>,
     /// What to do where UDP does not pass.
@@ -180,6 +191,7 @@ impl Options {
             will: None,
             connect_properties: PropertyBuf::new(),
             trust: Trust::Auto,
+            tls_version: None,
             certificate: None,
             fallback: Fallback::None,
             reconnect: Some(Backoff {

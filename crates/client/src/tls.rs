@@ -8,11 +8,15 @@ use std::sync::Arc;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
-use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use rustls::version::{TLS12, TLS13};
+use rustls::{
+    ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme, SupportedProtocolVersion,
+};
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
 use crate::error::Error;
-use crate::options::{Options, Trust};
+use crate::options::{Options, TlsVersion, Trust};
+use crate::url::Transport;
 
 fn options_error(error: impl ToString) -> Error {
     Error::Options(error.to_string())
@@ -22,7 +26,7 @@ fn options_error(error: impl ToString) -> Error {
 pub(crate) fn client_config(options: &Options) -> Result<ClientConfig, Error> {
     let provider = Arc::new(ring::default_provider());
     let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
-        .with_safe_default_protocol_versions()
+        .with_protocol_versions(versions(options))
         .map_err(options_error)?;
     let builder = match &options.trust {
         Trust::Insecure => {
@@ -38,6 +42,17 @@ pub(crate) fn client_config(options: &Options) -> Result<ClientConfig, Error> {
             let key = fulmar_certs::files::read_key(key).map_err(options_error)?;
             builder.with_client_auth_cert(chain, key).map_err(options_error)
         }
+    }
+}
+
+static ONLY_1_2: &[&SupportedProtocolVersion] = &[&TLS12];
+static ONLY_1_3: &[&SupportedProtocolVersion] = &[&TLS13];
+
+fn versions(options: &Options) -> &'static [&'static SupportedProtocolVersion] {
+    match options.tls_version.filter(|_| options.url.transport != Transport::Quic) {
+        None => rustls::DEFAULT_VERSIONS,
+        Some(TlsVersion::V1_2) => ONLY_1_2,
+        Some(TlsVersion::V1_3) => ONLY_1_3,
     }
 }
 

@@ -5,7 +5,7 @@
 use clap::{Parser, Subcommand};
 
 use crate::logging::LogArgs;
-use crate::{bench, cert, passwd, pubsub, serve};
+use crate::{bench, cert, lab, passwd, pubsub, serve};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -37,6 +37,8 @@ pub(crate) enum Command {
     Sub(pubsub::SubArgs),
     /// Measure a broker with many clients
     Bench(bench::Args),
+    /// Measure transports on bad links
+    Lab(lab::Args),
     /// Make a development CA and certificates
     Cert(cert::Args),
     /// Make a line of the password file

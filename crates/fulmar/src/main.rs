@@ -8,6 +8,7 @@ mod cert;
 mod cli;
 mod config;
 mod exit;
+mod lab;
 mod logging;
 mod passwd;
 mod pubsub;
@@ -26,6 +27,7 @@ fn main() -> ExitCode {
         Command::Pub(args) => with_log(&log, || pubsub::publish(args)),
         Command::Sub(args) => with_log(&log, || pubsub::subscribe(args)),
         Command::Bench(args) => with_log(&log, || bench::run(args)),
+        Command::Lab(args) => with_log(&log, || lab::run(args)),
         Command::Passwd(args) => with_log(&log, || passwd::run(&args)),
         Command::Cert(args) => with_log(&log, || cert::run(args)),
     };

@@ -5,9 +5,9 @@
 //! quantities as people write them.
 //!
 //! An experiment is one TOML file ([`experiment`]): hosts, links, roles (programs), conditions and
-//! measures. [`run`] carries it out cell by cell and keeps every raw sample. What joins the hosts
-//! is behind [`network::Fabric`], so that the runner neither knows nor cares whether packets cross
-//! an emulated link.
+//! measures. [`run`] carries it out cell by cell and keeps every raw sample; [`report`] makes pages
+//! and tables from the samples. What joins the hosts is behind [`network::Fabric`], so that the
+//! runner neither knows nor cares whether packets cross an emulated link.
 //!
 //! Not here: MQTT. Roles are programs, ours or anybody's.
 
@@ -15,6 +15,7 @@ pub mod experiment;
 pub mod link;
 pub mod network;
 pub mod profile;
+pub mod report;
 pub mod run;
 pub mod stats;
 #[cfg(test)]

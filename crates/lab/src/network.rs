@@ -34,7 +34,7 @@ pub struct NetworkPlan {
     pub folder: PathBuf,
 }
 
-/// One packet as the observer saw it enter the network.
+/// One packet as the observer saw it enter the network, whether it arrived or not.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Seen {
     /// When, in nanoseconds of this machine's monotonic clock.
@@ -45,8 +45,6 @@ pub struct Seen {
     pub to: String,
     /// Length of the IP packet in bytes.
     pub bytes: u32,
-    /// Whether the link let it through.
-    pub delivered: bool,
     /// What it carried: `handshake`, `data` or `ack`.
     pub kind: &'static str,
 }
@@ -73,13 +71,22 @@ pub struct Lateness {
     pub max_us: f64,
 }
 
+/// A setting of a link that cannot be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WrongSetting {
+    /// The setting.
+    pub key: String,
+    /// What is wrong and what is allowed.
+    pub reason: String,
+}
+
 /// Makes networks.
 pub trait Fabric: Sync {
-    /// Says what is wrong with one of a link's settings, and what is allowed.
+    /// Checks a link's settings.
     ///
     /// # Errors
-    /// The explanation, without the place; the caller knows it.
-    fn check(&self, key: &str, value: &str) -> Result<(), String>;
+    /// The first that is wrong; the caller knows where it stands.
+    fn check(&self, settings: &[(String, String)]) -> Result<(), WrongSetting>;
 
     /// Makes a network.
     ///
@@ -114,8 +121,11 @@ pub trait Network {
 pub struct Loopback;
 
 impl Fabric for Loopback {
-    fn check(&self, key: &str, _value: &str) -> Result<(), String> {
-        Err(format!("`{key}` needs the link emulator, and loopback has none"))
+    fn check(&self, settings: &[(String, String)]) -> Result<(), WrongSetting> {
+        settings.first().map_or(Ok(()), |(key, _)| {
+            let reason = "loopback has no link emulator to set it in".to_owned();
+            Err(WrongSetting { key: key.clone(), reason })
+        })
     }
 
     fn open(&self, _plan: &NetworkPlan) -> std::io::Result<Box<dyn Network>> {

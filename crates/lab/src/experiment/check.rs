@@ -38,7 +38,7 @@ pub(super) fn experiment(
     source: Source<'_>,
     experiment: &Experiment,
     folder: &Path,
-    fabric: &dyn Fabric,
+    fabric: Option<&dyn Fabric>,
 ) -> Checked {
     let check = Check { source, experiment };
     check.numbers()?;
@@ -203,18 +203,23 @@ impl Check<'_> {
         })
     }
 
-    fn links(&self, cells: &[Cell], fabric: &dyn Fabric) -> Checked {
+    fn links(&self, cells: &[Cell], fabric: Option<&dyn Fabric>) -> Checked {
         for link in &self.experiment.links {
             for end in link.between.get_ref() {
                 self.host(&Spanned::new(link.between.span(), end.clone()))?;
             }
-            for (key, value) in &link.set.0 {
-                for cell in cells {
+            for cell in cells {
+                let mut settings = Vec::new();
+                for (key, value) in &link.set.0 {
                     let filled = self.text(cell, value.get_ref().as_str(), value.span())?;
-                    fabric
-                        .check(key.get_ref(), &filled)
-                        .map_err(|message| self.source.mistake(key.span(), message))?;
+                    settings.push((key.get_ref().clone(), filled));
                 }
+                let Some(Err(wrong)) = fabric.map(|fabric| fabric.check(&settings)) else {
+                    continue;
+                };
+                let named = link.set.0.iter().find(|(key, _)| *key.get_ref() == wrong.key);
+                let span = named.map_or(link.between.span(), |(key, _)| key.span());
+                return self.fail(span, format!("{}: {}", wrong.key, wrong.reason));
             }
         }
         Ok(())
@@ -222,17 +227,21 @@ impl Check<'_> {
 
     fn files(&self, cells: &[Cell]) -> Checked {
         for (name, text) in &self.experiment.files.0 {
-            let path = Path::new(name.get_ref());
-            let inside = path.components().all(|c| matches!(c, std::path::Component::Normal(_)));
-            if !inside || name.get_ref().is_empty() {
-                let message = format!("`{}` is no path inside the working folder", name.get_ref());
-                return self.fail(name.span(), message);
-            }
+            self.inside(name, "the working folder")?;
             for cell in cells {
                 self.text(cell, text.get_ref(), text.span())?;
             }
         }
         Ok(())
+    }
+
+    fn inside(&self, name: &Spanned<String>, folder: &str) -> Checked {
+        let mut parts = Path::new(name.get_ref()).components();
+        let inside = parts.all(|part| matches!(part, std::path::Component::Normal(_)));
+        if inside && !name.get_ref().is_empty() {
+            return Ok(());
+        }
+        self.fail(name.span(), format!("`{}` is no path inside {folder}", name.get_ref()))
     }
 
     fn roles(&self, cells: &[Cell]) -> Checked {
@@ -292,6 +301,13 @@ impl Check<'_> {
         for mark in measure.since.iter().chain(&measure.until) {
             self.mark(mark)?;
         }
+        let earlier = self.experiment.measures.0.iter().map_while(|(name, other)| {
+            (!std::ptr::eq(other, measure)).then(|| name.get_ref().as_str())
+        });
+        let earlier: Vec<&str> = earlier.collect();
+        for other in &measure.of {
+            self.known("earlier measure", other, earlier.clone())?;
+        }
         let what = measure.what.as_ref().map(|what| *what.get_ref());
         let of_process = matches!(what, Some(What::RssKib | What::CpuPct | What::CpuS));
         let of_packets = matches!(what, Some(What::Count | What::Bytes));
@@ -306,6 +322,7 @@ impl Check<'_> {
             From::Packets => {
                 (measure.host.is_some() && of_packets, "`host` and `what`: count or bytes")
             }
+            From::Sum => (!measure.of.is_empty(), "`of`, a list of measures"),
             From::Marks => {
                 (measure.since.is_some() && measure.until.is_some(), "`since` and `until`")
             }
@@ -362,6 +379,7 @@ impl Check<'_> {
         for (_, condition) in &compare.matching.0 {
             self.condition(condition)?;
         }
+        self.inside(&compare.paper, "the folder of the experiment")?;
         let path = folder.join(compare.paper.get_ref());
         let columns = csv::Reader::from_path(&path).and_then(|mut csv| csv.headers().cloned());
         let columns = columns.map_err(|error| {

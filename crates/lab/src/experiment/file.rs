@@ -156,6 +156,9 @@ pub struct Measure {
     pub since: Option<Spanned<String>>,
     /// Mark up to which it counts; to the end without it (`packets`, `marks`).
     pub until: Option<Spanned<String>>,
+    /// Measures to add up (`sum`).
+    #[serde(default)]
+    pub of: Vec<Spanned<String>>,
     /// How a sample's numbers become one.
     #[serde(default)]
     pub take: Take,
@@ -189,6 +192,8 @@ pub enum From {
     Packets,
     /// Seconds from one mark to another.
     Marks,
+    /// Other measures, earlier in the file, added up.
+    Sum,
 }
 
 /// What of a process or of packets.

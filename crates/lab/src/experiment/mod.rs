@@ -30,8 +30,8 @@ use error::Source;
 pub enum Document {
     /// An experiment and the text it was read from.
     Experiment(Box<Experiment>, String),
-    /// Names of experiments beside it.
-    Suite(Suite),
+    /// Names of experiments beside it, and the text they were read from.
+    Suite(Suite, String),
 }
 
 impl Document {
@@ -40,7 +40,7 @@ impl Document {
     pub fn title(&self) -> &str {
         match self {
             Document::Experiment(experiment, _) => &experiment.title,
-            Document::Suite(suite) => &suite.title,
+            Document::Suite(suite, _) => &suite.title,
         }
     }
 }
@@ -50,6 +50,15 @@ impl Document {
 /// # Errors
 /// The first mistake.
 pub fn load(path: &Path, fabric: &dyn Fabric) -> Result<Document, Mistake> {
+    load_with(path, Some(fabric))
+}
+
+/// Reads a file that was checked when it was run; links' settings are not checked again.
+pub(crate) fn load_noted(path: &Path) -> Result<Document, Mistake> {
+    load_with(path, None)
+}
+
+fn load_with(path: &Path, fabric: Option<&dyn Fabric>) -> Result<Document, Mistake> {
     let file = path.display().to_string();
     let text = std::fs::read_to_string(path).map_err(|error| Mistake {
         file: file.clone(),
@@ -62,18 +71,24 @@ pub fn load(path: &Path, fabric: &dyn Fabric) -> Result<Document, Mistake> {
     parse(Source { file: &file, text: &text }, &name, folder, fabric)
 }
 
+/// Reads a suite of which only the results are there.
+pub(crate) fn noted_suite(path: &Path, text: &str) -> Result<Suite, Mistake> {
+    let file = path.display().to_string();
+    toml::from_str(text).map_err(|error| Source { file: &file, text }.syntax(&error))
+}
+
 fn parse(
     source: Source<'_>,
     name: &str,
     folder: &Path,
-    fabric: &dyn Fabric,
+    fabric: Option<&dyn Fabric>,
 ) -> Result<Document, Mistake> {
     let text = source.text;
     let table: toml::Table = toml::from_str(text).map_err(|error| source.syntax(&error))?;
     if table.contains_key("parts") {
         let suite: Suite = toml::from_str(text).map_err(|error| source.syntax(&error))?;
         check::suite(source, &suite, folder)?;
-        return Ok(Document::Suite(suite));
+        return Ok(Document::Suite(suite, text.to_owned()));
     }
     let mut experiment: Experiment = toml::from_str(text).map_err(|error| source.syntax(&error))?;
     name.clone_into(&mut experiment.name);

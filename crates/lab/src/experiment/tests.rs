@@ -3,18 +3,22 @@
 #![allow(clippy::unwrap_used)]
 
 use super::*;
-use crate::network::{Loopback, Network, NetworkPlan};
+use crate::network::{Loopback, Network, NetworkPlan, WrongSetting};
 
 /// Knows one key.
 struct LossOnly;
 
 impl Fabric for LossOnly {
-    fn check(&self, key: &str, value: &str) -> Result<(), String> {
-        match (key, value.parse::<f64>()) {
-            ("loss_pct", Ok(0.0..=100.0)) => Ok(()),
-            ("loss_pct", _) => Err(format!("`loss_pct` is {value}; allowed is 0 to 100")),
-            _ => Err(format!("unknown key `{key}`")),
+    fn check(&self, settings: &[(String, String)]) -> Result<(), WrongSetting> {
+        for (key, value) in settings {
+            let reason = match (key.as_str(), value.parse::<f64>()) {
+                ("loss_pct", Ok(0.0..=100.0)) => continue,
+                ("loss_pct", _) => format!("{value} is not 0 to 100"),
+                _ => "unknown".to_owned(),
+            };
+            return Err(WrongSetting { key: key.clone(), reason });
         }
+        Ok(())
     }
 
     fn open(&self, plan: &NetworkPlan) -> std::io::Result<Box<dyn Network>> {
@@ -72,7 +76,7 @@ series = "way"
 
 fn read(text: &str) -> Result<Document, Mistake> {
     let source = Source { file: "good.toml", text };
-    parse(source, "good", Path::new("/nowhere"), &LossOnly)
+    parse(source, "good", Path::new("/nowhere"), Some(&LossOnly))
 }
 
 #[test]
@@ -107,8 +111,8 @@ fn mistakes_are_refused_with_line_key_and_what_is_allowed() {
             ":8:11",
             &["unknown host `sever`", "did you mean `server`?"],
         ),
-        ("loss_pct = \"{loss}\"", "loss = 1", ":9:9", &["unknown key `loss`"]),
-        ("loss = [0, 2.5]", "loss = [0, 2.5, 250]", ":9:9", &["`loss_pct` is 250", "0 to 100"]),
+        ("loss_pct = \"{loss}\"", "loss = 1", ":9:9", &["loss: unknown"]),
+        ("loss = [0, 2.5]", "loss = [0, 2.5, 250]", ":9:9", &["loss_pct: 250 is not 0 to 100"]),
         (
             "loss_pct = \"{loss}\"",
             "loss_pct = \"{los}\"",
@@ -165,7 +169,7 @@ fn a_comparison_needs_its_paper_and_columns() {
                    measure = \"latency\"\ndiffers = \"d\"\n";
     let read = |text: &str| {
         let source = Source { file: "x.toml", text };
-        parse(source, "x", folder.path(), &LossOnly)
+        parse(source, "x", folder.path(), Some(&LossOnly))
     };
     let good = format!("{GOOD}{compare}");
     read(&good).unwrap();
@@ -181,9 +185,46 @@ fn a_suite_names_experiments_that_exist() {
     std::fs::write(folder.path().join("a.toml"), GOOD).unwrap();
     let text = "title = \"Both\"\nparts = [\"a\", \"b\"]\n";
     let source = Source { file: "s.toml", text };
-    let mistake = parse(source, "s", folder.path(), &LossOnly).unwrap_err();
+    let mistake = parse(source, "s", folder.path(), Some(&LossOnly)).unwrap_err();
     assert_eq!(mistake.place, Some((2, 15)));
     let text = &text.replace(", \"b\"", "");
     let source = Source { file: "s.toml", text };
-    assert!(matches!(parse(source, "s", folder.path(), &LossOnly), Ok(Document::Suite(_))));
+    assert!(matches!(parse(source, "s", folder.path(), Some(&LossOnly)), Ok(Document::Suite(..))));
+}
+
+#[test]
+fn the_experiments_of_the_repository_are_right() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../experiments");
+    let files = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
+    let files = files.filter(|path| path.extension().is_some_and(|extension| extension == "toml"));
+    let titles: Vec<String> =
+        files.map(|path| load(&path, &Anything).unwrap().title().to_owned()).collect();
+    assert!(titles.len() >= 3, "{titles:?}");
+}
+
+#[test]
+fn the_example_of_the_documentation_is_right() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/lab.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    let (_, rest) = page.split_once("## An experiment is a file\n").unwrap();
+    let (example, _) = rest.split_once("\nPlaceholders:").unwrap();
+    let lines: Vec<&str> =
+        example.lines().map(|line| line.strip_prefix("    ").unwrap_or(line)).collect();
+    let source = Source { file: "lab.md", text: &lines.join("\n") };
+    let read = parse(source, "example", Path::new(""), Some(&Anything)).unwrap();
+    let Document::Experiment(experiment, _) = read else { panic!("a suite") };
+    assert_eq!(experiment.cells().len(), 4);
+}
+
+/// A link on which everything can be set.
+struct Anything;
+
+impl Fabric for Anything {
+    fn check(&self, _settings: &[(String, String)]) -> Result<(), WrongSetting> {
+        Ok(())
+    }
+
+    fn open(&self, plan: &NetworkPlan) -> std::io::Result<Box<dyn Network>> {
+        Loopback.open(plan)
+    }
 }

@@ -42,7 +42,7 @@ pub(super) fn measure_all(
         if !cell.matches(&measure.only) {
             continue;
         }
-        let (points, keep) = points(measure, record, observed)
+        let (points, keep) = points(measure, &values, record, observed)
             .map_err(|reason| format!("measure {name}: {reason}"))?;
         let scaled: Vec<f64> = points.iter().map(|(_, value)| value * measure.scale).collect();
         let value = take(measure.take, &scaled)
@@ -66,6 +66,7 @@ fn round(seconds: f64) -> f64 {
 /// The numbers, and whether they are worth keeping one by one.
 fn points(
     measure: &Measure,
+    values: &BTreeMap<String, f64>,
     record: &Record,
     observed: &Observed,
 ) -> Result<(Points, bool), String> {
@@ -99,11 +100,20 @@ fn points(
             let window = since.unwrap_or(0)..=until.unwrap_or(u64::MAX);
             Ok((vec![(record.began_ns, count(measure, observed, &window)?)], false))
         }
+        From::Sum => Ok((vec![(record.began_ns, sum(measure, values)?)], false)),
         From::Marks => {
             let (since, until) = (since.unwrap_or(0), until.unwrap_or(0));
             Ok((vec![(until, (until as f64 - since as f64) / 1e9)], false))
         }
     }
+}
+
+fn sum(measure: &Measure, values: &BTreeMap<String, f64>) -> Result<f64, String> {
+    let summands = measure.of.iter().map(|of| {
+        let value = values.get(of.get_ref()).copied();
+        value.ok_or_else(|| format!("there is no `{}` to add", of.get_ref()))
+    });
+    summands.sum()
 }
 
 fn numbers(objects: &[(u64, Value)], field: &str) -> Points {
@@ -182,7 +192,8 @@ mod tests {
 
     fn value(keys: &str, record: &Record, observed: &Observed) -> Result<f64, String> {
         let measure = measure(keys);
-        let (points, _) = points(&measure, record, observed)?;
+        let values = [("a".to_owned(), 4.0), ("b".to_owned(), 3.0)].into();
+        let (points, _) = points(&measure, &values, record, observed)?;
         let numbers: Vec<f64> = points.iter().map(|(_, number)| *number).collect();
         take(measure.take, &numbers).ok_or_else(|| "none".to_owned())
     }
@@ -220,6 +231,9 @@ mod tests {
         assert_eq!(value(&format!("{process}'rss_kib'"), &record(), &none), Ok(60.0));
         assert_eq!(value(&format!("{process}'cpu_pct'"), &record(), &none), Ok(25.0));
         assert_eq!(value(&format!("{process}'cpu_s'"), &record(), &none), Ok(0.25));
+        assert_eq!(value("from = 'sum'\nof = ['a', 'b']", &record(), &none), Ok(7.0));
+        let nothing = value("from = 'sum'\nof = ['a', 'c']", &record(), &none).unwrap_err();
+        assert_eq!(nothing, "there is no `c` to add");
         let marks = "from = 'marks'\nsince = 'begin'\nuntil = 'end'";
         assert_eq!(value(marks, &record(), &none), Ok(20e-9));
         let marks = "from = 'marks'\nsince = 'begin'\nuntil = 'never'";
@@ -230,7 +244,7 @@ mod tests {
     fn packets_are_counted_by_host_kind_and_moment() {
         let seen = |at_ns, from: &str, to: &str, bytes, kind| {
             let (from, to) = (from.to_owned(), to.to_owned());
-            Seen { at_ns, from, to, bytes, delivered: true, kind }
+            Seen { at_ns, from, to, bytes, kind }
         };
         let packets = vec![
             seen(5, "a", "b", 100, "handshake"),

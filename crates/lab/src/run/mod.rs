@@ -39,6 +39,8 @@ pub struct Plan<'a> {
     pub experiment: &'a Experiment,
     /// The text of its file.
     pub text: &'a str,
+    /// The folder of its file, where published figures are.
+    pub source: &'a Path,
     /// Folder of results.
     pub folder: &'a Path,
     /// This program, for roles that are our own.
@@ -141,7 +143,18 @@ fn claim(plan: &Plan<'_>) -> Result<(), StoreError> {
         Err(_) if plan.folder.join(FILE).exists() => return Err(other()),
         Err(_) => {}
     }
-    fs::write(&path, plan.text).map_err(StoreError::io(&path))
+    fs::write(&path, plan.text).map_err(StoreError::io(&path))?;
+    // The folder is complete in itself: a report needs nothing from where it was run.
+    for compare in &plan.experiment.compare {
+        let name = compare.paper.get_ref();
+        let (from, to) = (plan.source.join(name), plan.folder.join(name));
+        let copy = || -> std::io::Result<()> {
+            fs::create_dir_all(to.parent().unwrap_or(plan.folder))?;
+            fs::write(&to, fs::read(&from)?)
+        };
+        copy().map_err(StoreError::io(&from))?;
+    }
+    Ok(())
 }
 
 /// The file without what changes nothing of a sample.

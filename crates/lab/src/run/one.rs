@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 
 use super::measure::{Record, measure_all};
-use super::process::{Event, Program, end_marked, mark, now_ns, usage};
+use super::process::{Event, Program, end_marked, new_mark, now_ns, usage};
 use super::sample::Outcome;
 use crate::experiment::{Cell, Experiment, Role};
 use crate::network::{Fabric, LinkPlan, Network, NetworkPlan, Observed};
@@ -40,8 +40,6 @@ pub(super) struct Task<'a> {
     pub(super) cell: &'a Cell,
     pub(super) repetition: u32,
     pub(super) seed: u64,
-    /// Unlike that of any other sample of this lab.
-    pub(super) number: u64,
     /// Working folder, made here.
     pub(super) folder: PathBuf,
     /// This program, for `{fulmar}`.
@@ -75,7 +73,7 @@ pub(super) fn take(
     fabric: &dyn Fabric,
     stop: &AtomicBool,
 ) -> (Taken, Result<(), Trouble>) {
-    let mark = mark(task.number);
+    let mark = new_mark();
     let mut taken = Taken::default();
     let outcome = prepare(task, fabric).and_then(|network| {
         let (sender, events) = sync_channel(EVENTS);

@@ -8,6 +8,7 @@
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::SyncSender;
 use std::thread;
 
@@ -22,7 +23,7 @@ use crate::network::Network;
 const MAX_LINE_BYTES: u64 = 1 << 20;
 
 /// Environment variable of all programs: process number and start time of the lab, and the sample.
-const MARK: &str = "FULMAR_LAB";
+const MARK: &str = "FULMAR_LAB_SAMPLE";
 
 /// What a program did.
 #[derive(Debug)]
@@ -48,9 +49,10 @@ pub(super) fn now_ns() -> u64 {
     now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
 }
 
-/// The mark of a sample of this lab.
-pub(super) fn mark(sample: u64) -> String {
-    let own = std::process::id();
+/// A mark that no other sample of this or another lab has.
+pub(super) fn new_mark() -> String {
+    static SAMPLES: AtomicU64 = AtomicU64::new(0);
+    let (own, sample) = (std::process::id(), SAMPLES.fetch_add(1, Ordering::Relaxed));
     format!("{own}.{}.{sample}", start_time(own).unwrap_or(0))
 }
 
@@ -243,7 +245,7 @@ mod tests {
     #[test]
     fn what_left_its_group_is_ended_by_its_mark() {
         let (sender, events) = sync_channel(16);
-        let mark = mark(77);
+        let mark = new_mark();
         let mut program = shell("setsid sleep 600 & echo $!", &mark, &sender);
         let number = loop {
             let event = events.recv_timeout(Duration::from_secs(20)).unwrap();

@@ -167,7 +167,6 @@ impl Shop<'_> {
             cell: &job.cell,
             repetition: job.repetition,
             seed: job.seed,
-            number: number as u64,
             folder: folder.clone(),
             fulmar: &plan.fulmar,
         };

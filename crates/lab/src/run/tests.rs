@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 
 use super::*;
 use crate::experiment::{Document, load};
-use crate::network::{Lateness, Loopback, Network, NetworkPlan, Observed, Seen};
+use crate::network::{Lateness, Loopback, Network, NetworkPlan, Observed, Seen, WrongSetting};
 
 /// Notes what it is asked for and has seen one packet.
 #[derive(Default)]
@@ -18,7 +18,7 @@ struct Fake(Mutex<Vec<NetworkPlan>>);
 struct FakeNetwork;
 
 impl Fabric for Fake {
-    fn check(&self, _key: &str, _value: &str) -> Result<(), String> {
+    fn check(&self, _settings: &[(String, String)]) -> Result<(), WrongSetting> {
         Ok(())
     }
 
@@ -47,7 +47,6 @@ impl Network for FakeNetwork {
             from: "client".to_owned(),
             to: "server".to_owned(),
             bytes: 60,
-            delivered: true,
             kind: "handshake",
         };
         let lateness = Lateness { p50_us: 1.0, p99_us: 2.0, max_us: 3.0 };
@@ -118,6 +117,7 @@ impl Bench {
         let plan = Plan {
             experiment: &experiment,
             text: &text,
+            source: self.folder.path(),
             folder: &results,
             fulmar: "fulmar".into(),
             version: "0.0.0",

@@ -1,0 +1,58 @@
+//! `fulmar lab list`.
+
+use anyhow::Context;
+use fulmar_lab::experiment::Document;
+
+use super::{Folder, fabric};
+use crate::exit::Usage;
+
+const EXAMPLES: &str = "\
+Examples:
+  fulmar lab list                        those under ./experiments
+  fulmar lab list --experiments my/own";
+
+/// List experiments
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Args {
+    #[command(flatten)]
+    folder: Folder,
+}
+
+pub(super) fn run(args: &Args) -> anyhow::Result<()> {
+    let folder = &args.folder.experiments;
+    let listed = std::fs::read_dir(folder).with_context(|| folder.display().to_string());
+    let listed = listed.map_err(|error| Usage(format!("{error:#}")))?;
+    let names = listed.flatten().filter_map(|entry| {
+        let path = entry.path();
+        let is_toml = path.extension().is_some_and(|extension| extension == "toml");
+        is_toml.then(|| path.file_stem().map(|stem| stem.to_string_lossy().into_owned())).flatten()
+    });
+    let mut names: Vec<String> = names.collect();
+    names.sort();
+    let fabric = fabric();
+    for name in &names {
+        let about = match args.folder.load(name, &fabric) {
+            Ok(document) => format!("{} ({})", document.title(), size(&document)),
+            Err(error) => format!("cannot be run: {error:#}"),
+        };
+        println!("{name:20} {about}");
+    }
+    if names.is_empty() {
+        println!("no experiments in {}", folder.display());
+    }
+    Ok(())
+}
+
+fn size(document: &Document) -> String {
+    match document {
+        Document::Experiment(experiment, _) => {
+            let (cells, times) = (experiment.cells().len(), experiment.repetitions.get_ref());
+            format!("{cells} cells × {times}")
+        }
+        Document::Suite(suite, _) => {
+            let parts: Vec<&str> = suite.parts.iter().map(|part| part.get_ref().as_str()).collect();
+            parts.join(" + ")
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! `fulmar lab`: experiments over bad links. The lab crate does the work; here are the options and
+//! what a terminal shows.
+
+mod list;
+mod probe;
+mod report;
+mod run;
+
+use std::path::PathBuf;
+
+use anyhow::Context;
+use fulmar_lab::experiment::{Document, Mistake, find, load};
+use fulmar_lab::network::Fabric;
+
+use crate::exit::Usage;
+
+const EXAMPLES: &str = "\
+Examples:
+  fulmar lab list                     which experiments there are
+  fulmar lab run mqtt-quic            run one and write its report to results/mqtt-quic
+  fulmar lab report results/mqtt-quic write the report again";
+
+/// Measure transports on bad links
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    /// List experiments
+    List(list::Args),
+    /// Run experiments and report on them
+    Run(run::Args),
+    /// Write the report of a folder of results
+    Report(report::Args),
+    /// Connect, publish, receive, and tell when what happened
+    Probe(probe::Args),
+}
+
+/// Where experiments are.
+#[derive(clap::Args, Debug)]
+struct Folder {
+    /// Folder of the experiment files
+    #[arg(long, value_name = "DIR", default_value = "experiments", env = "FULMAR_EXPERIMENTS")]
+    experiments: PathBuf,
+}
+
+impl Folder {
+    /// Reads an experiment by name or path.
+    fn load(&self, name: &str, fabric: &dyn Fabric) -> anyhow::Result<Document> {
+        load(&find(&self.experiments, name), fabric).map_err(wrong)
+    }
+}
+
+/// A mistake in an experiment file is the person's, unless nothing of the file could be read.
+fn wrong(mistake: Mistake) -> anyhow::Error {
+    Usage(mistake.to_string()).into()
+}
+
+/// Does what was asked.
+///
+/// # Errors
+/// Wrong experiment files, folders that cannot be used, or a run without a single good sample.
+pub(crate) fn run(args: Args) -> anyhow::Result<()> {
+    match args.command {
+        Command::List(args) => list::run(&args),
+        Command::Run(args) => run::run(&args),
+        Command::Report(args) => report::run(&args),
+        Command::Probe(args) => probe::run(&args),
+    }
+}
+
+/// What joins the hosts of an experiment.
+fn fabric() -> impl Fabric {
+    fulmar_lab::network::Loopback
+}
+
+/// This program, for roles that are our own.
+fn own_path() -> anyhow::Result<PathBuf> {
+    std::env::current_exe().context("cannot find this program's own file")
+}

@@ -1,0 +1,259 @@
+//! `fulmar lab probe`: an MQTT client that tells when what happened, for experiments.
+//!
+//! It prints one JSON object an event with `at_ns`, this machine's monotonic clock, which programs
+//! in other network namespaces share: a message's latency is the difference of two readings of one
+//! clock. What it sends is numbered and carries its time; loss and duplication show at the receiver.
+
+use std::collections::BTreeSet;
+use std::io::Write;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use fulmar_client::{
+    Backoff, Client, Event, Events, Message, Options, QoS, SubscribeOptions, TlsVersion, Trust,
+};
+use serde_json::{Value, json};
+use tokio::time::{MissedTickBehavior, interval, timeout};
+
+use crate::exit::Usage;
+
+const EXAMPLES: &str = "\
+Examples:
+  fulmar lab probe quic://broker --insecure --subscribe t --count 100
+  fulmar lab probe quic://broker --insecure --publish t --count 100 --every-ms 20
+  fulmar lab probe quic://broker --insecure --publish t --again    the second set-up counts, with 0-RTT";
+
+/// Bytes of a message's time and number.
+const HEADER: usize = 16;
+
+/// Before the first wait of a client that comes again.
+const RETRY: Backoff =
+    Backoff { first: Duration::from_millis(50), longest: Duration::from_millis(500) };
+
+/// Connect, publish, receive, and tell when what happened as JSON lines
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Args {
+    /// Broker: mqtt://, mqtts://, quic://, ws:// or wss:// HOST[:PORT]
+    url: String,
+    /// Client identifier
+    #[arg(short, long, default_value = "probe")]
+    id: String,
+    /// Receive what is published here
+    #[arg(long, value_name = "FILTER")]
+    subscribe: Option<String>,
+    /// Publish here
+    #[arg(long, value_name = "TOPIC")]
+    publish: Option<String>,
+    /// Messages to publish, and to wait for
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+    count: u64,
+    /// Milliseconds between two messages
+    #[arg(long, value_name = "MS", default_value_t = 10)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
+    every_ms: u64,
+    /// Payload in bytes, time and number included
+    #[arg(long, value_name = "BYTES", default_value_t = 64)]
+    #[arg(value_parser = clap::value_parser!(u64).range(HEADER as u64..=1_048_576))]
+    payload: u64,
+    /// Quality of service: 0, 1 or 2
+    #[arg(short, long, default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=2))]
+    qos: u8,
+    /// Keep alive in seconds, 0 for none
+    #[arg(short, long, value_name = "SECONDS", default_value_t = 0)]
+    keepalive: u16,
+    /// Connect, wait until the broker's idle timeout has ended that, and connect again: the second
+    /// time counts
+    #[arg(long)]
+    again: bool,
+    /// Seconds without a message after which missing ones are given up
+    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=3_600))]
+    patience: u64,
+    /// Authorities to believe, a PEM file
+    #[arg(long, value_name = "FILE")]
+    cafile: Option<PathBuf>,
+    /// The only version of TLS over TCP: 1.2 or 1.3
+    #[arg(long, value_name = "VERSION", value_parser = tls_version)]
+    tls_version: Option<TlsVersion>,
+    /// Believe any broker
+    #[arg(long, conflicts_with = "cafile")]
+    insecure: bool,
+}
+
+fn tls_version(text: &str) -> Result<TlsVersion, String> {
+    match text {
+        "1.2" => Ok(TlsVersion::V1_2),
+        "1.3" => Ok(TlsVersion::V1_3),
+        _ => Err("use 1.2 or 1.3".to_owned()),
+    }
+}
+
+pub(super) fn run(args: &Args) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.context("cannot start the runtime")?.block_on(probe(args))
+}
+
+/// Tells an event; `more` is an object.
+fn tell(event: &str, more: Value) -> anyhow::Result<()> {
+    let mut line = json!({ "event": event, "at_ns": now_ns() });
+    if let (Some(line), Value::Object(more)) = (line.as_object_mut(), more) {
+        line.extend(more);
+    }
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{line}").and_then(|()| out.flush()).context("standard output")
+}
+
+fn now_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
+}
+
+fn options(args: &Args) -> anyhow::Result<Options> {
+    let mut options = Options::new(&args.url).map_err(|error| Usage(error.to_string()))?;
+    options.client_id.clone_from(&args.id);
+    options.keep_alive_s = args.keepalive;
+    options.reconnect = args.again.then_some(RETRY);
+    options.tls_version = args.tls_version;
+    options.trust = match (&args.cafile, args.insecure) {
+        (Some(path), _) => Trust::CaFile(path.clone()),
+        (None, true) => Trust::Insecure,
+        (None, false) => Trust::Auto,
+    };
+    Ok(options)
+}
+
+async fn probe(args: &Args) -> anyhow::Result<()> {
+    let options = options(args)?;
+    if !args.again {
+        tell("begin", json!({}))?;
+    }
+    let (client, mut events) = Client::connect(options)?;
+    if args.again {
+        connected(&mut events, "first-connack").await?;
+        lost(&mut events).await?;
+        tell("begin", json!({}))?;
+    }
+    // What is asked before the connection is there goes out with it.
+    let work = async {
+        tokio::try_join!(subscribe(&client, args), publish(&client, args))?;
+        anyhow::Ok(())
+    };
+    let listen = async {
+        connected(&mut events, "connack").await?;
+        receive(&mut events, args).await
+    };
+    tokio::try_join!(work, listen)?;
+    client.disconnect().await;
+    tell("end", json!({}))
+}
+
+async fn connected(events: &mut Events, event: &str) -> anyhow::Result<()> {
+    match events.next().await {
+        Some(Event::Connected { transport, early_data, .. }) => {
+            tell(event, json!({ "transport": transport.scheme(), "early_data": early_data }))
+        }
+        Some(Event::Disconnected { reason, .. }) => Err(reason.into()),
+        Some(Event::Message(_)) | None => bail!("the connection ended before it began"),
+    }
+}
+
+async fn lost(events: &mut Events) -> anyhow::Result<()> {
+    while let Some(event) = events.next().await {
+        if let Event::Disconnected { retry_in: Some(_), .. } = event {
+            return Ok(());
+        }
+    }
+    bail!("the client gave up")
+}
+
+async fn subscribe(client: &Client, args: &Args) -> anyhow::Result<()> {
+    let Some(filter) = &args.subscribe else { return Ok(()) };
+    let options = SubscribeOptions { qos: QoS::try_from(args.qos)?, ..SubscribeOptions::default() };
+    let codes = client.subscribe(&[(filter, options)]).await?;
+    if let Some(code) = codes.iter().find(|code| code.is_error()) {
+        bail!("the subscription was refused: {code}");
+    }
+    tell("suback", json!({}))
+}
+
+async fn publish(client: &Client, args: &Args) -> anyhow::Result<()> {
+    let Some(topic) = &args.publish else { return Ok(()) };
+    let qos = QoS::try_from(args.qos)?;
+    let mut ticks = interval(Duration::from_millis(args.every_ms));
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut last = None;
+    for number in 0..args.count {
+        ticks.tick().await;
+        let mut payload = vec![0; args.payload as usize];
+        payload[..8].copy_from_slice(&now_ns().to_be_bytes());
+        payload[8..HEADER].copy_from_slice(&number.to_be_bytes());
+        let delivery = client.publish(Message::new(topic.clone(), payload).qos(qos)).await?;
+        if number == 0 {
+            delivery.await?;
+            tell("published", json!({}))?;
+        } else {
+            last = Some(delivery);
+        }
+    }
+    if let Some(delivery) = last {
+        delivery.await?;
+    }
+    Ok(())
+}
+
+/// Tells each message, and in the end how many are missing or came more than once.
+async fn receive(events: &mut Events, args: &Args) -> anyhow::Result<()> {
+    if args.subscribe.is_none() {
+        return Ok(());
+    }
+    let mut seen = BTreeSet::new();
+    let (mut duplicates, patience) = (0_u64, Duration::from_secs(args.patience));
+    while (seen.len() as u64) < args.count {
+        match timeout(patience, events.next()).await {
+            Ok(Some(Event::Message(message))) => {
+                let (sent_ns, number) = header(&message.payload)?;
+                if !seen.insert(number) {
+                    duplicates += 1;
+                }
+                let latency_ms = now_ns().saturating_sub(sent_ns) as f64 / 1e6;
+                tell("message", json!({ "number": number, "latency_ms": latency_ms }))?;
+            }
+            Ok(Some(Event::Connected { .. })) => tell("connected-again", json!({}))?,
+            Ok(Some(Event::Disconnected { retry_in: Some(_), .. })) => tell("lost", json!({}))?,
+            Ok(Some(Event::Disconnected { reason, retry_in: None })) => return Err(reason.into()),
+            Ok(None) => bail!("the client ended"),
+            // Told below; the experiment decides what it means.
+            Err(_) => break,
+        }
+    }
+    let missing = args.count - seen.len() as u64;
+    tell(
+        "received",
+        json!({ "messages": seen.len(), "missing": missing, "duplicates": duplicates }),
+    )
+}
+
+fn header(payload: &[u8]) -> anyhow::Result<(u64, u64)> {
+    let read = |at: usize| {
+        let bytes = payload.get(at..at + 8)?;
+        bytes.try_into().ok().map(u64::from_be_bytes)
+    };
+    read(0).zip(read(8)).context("a message that no probe has sent")
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_and_number_come_back() {
+        let mut payload = vec![0; 40];
+        payload[..8].copy_from_slice(&7_u64.to_be_bytes());
+        payload[8..16].copy_from_slice(&9_u64.to_be_bytes());
+        assert_eq!(header(&payload).unwrap(), (7, 9));
+        assert!(header(&payload[..15]).is_err());
+    }
+}

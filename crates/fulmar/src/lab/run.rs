@@ -1,0 +1,230 @@
+//! `fulmar lab run`.
+
+use std::collections::BTreeMap;
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use fulmar_lab::experiment::{Document, Experiment, find};
+use fulmar_lab::report::SUITE_FILE;
+use fulmar_lab::run::{Plan, Sample, Step, Tally, end_left_over};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use super::{Folder, fabric, own_path, report};
+use crate::exit::Usage;
+
+const EXAMPLES: &str = "\
+Examples:
+  fulmar lab run mqtt-quic                          all of it; run again to go on after a stop
+  fulmar lab run mqtt-quic-hol --only drop=10       a part of the matrix
+  fulmar lab run my/own.toml --out /tmp/own --jobs 1
+
+Samples are kept in OUT/samples.jsonl, one JSON object a line. What is there is not measured again.";
+
+/// How often a run without a terminal says how far it is.
+const TELL_EVERY: Duration = Duration::from_secs(30);
+
+/// Run experiments and report on them
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Args {
+    /// Experiments, by name or path
+    #[arg(required = true, value_name = "NAME")]
+    names: Vec<String>,
+    #[command(flatten)]
+    folder: Folder,
+    /// Folder of results [default: results/NAME]
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Samples side by side [default: as the machine and the experiment allow]
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..=256))]
+    jobs: Option<u64>,
+    /// Repetitions of each cell [default: the experiment's]
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    repetitions: Option<u32>,
+    /// Only these values of a condition; repeat for more
+    #[arg(long, value_name = "CONDITION=VALUE[,VALUE]", value_parser = condition)]
+    only: Vec<(String, Vec<String>)>,
+    /// Keep the working folders of good samples too
+    #[arg(long)]
+    keep: bool,
+    /// Write no report
+    #[arg(long)]
+    no_report: bool,
+}
+
+fn condition(text: &str) -> Result<(String, Vec<String>), String> {
+    let (name, values) = text.split_once('=').ok_or("use CONDITION=VALUE")?;
+    Ok((name.to_owned(), values.split(',').map(str::to_owned).collect()))
+}
+
+pub(super) fn run(args: &Args) -> anyhow::Result<()> {
+    if args.out.is_some() && args.names.len() > 1 {
+        bail!(Usage("--out is for one experiment".to_owned()));
+    }
+    let fabric = fabric();
+    let documents = args.names.iter().map(|name| args.folder.load(name, &fabric));
+    // All are read before the first one runs: a mistake in the last one should not show hours later.
+    let documents = documents.collect::<anyhow::Result<Vec<_>>>()?;
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        // A second signal ends the process at once.
+        signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(&stop))?;
+        signal_hook::flag::register(signal, Arc::clone(&stop))?;
+    }
+    let ended = end_left_over();
+    if ended > 0 {
+        tracing::warn!(processes = ended, "ended what an earlier lab left behind");
+    }
+    for (name, document) in args.names.iter().zip(documents) {
+        let stem = Path::new(name).file_stem().unwrap_or_default();
+        let out = args.out.clone().unwrap_or_else(|| Path::new("results").join(stem));
+        let go = Go { args, out: &out, stop: &stop };
+        let source = find(&args.folder.experiments, name);
+        let tally = match document {
+            Document::Experiment(experiment, text) => {
+                go.experiment(&experiment, &text, &source, &out)?
+            }
+            Document::Suite(suite, text) => {
+                std::fs::create_dir_all(&out).with_context(|| out.display().to_string())?;
+                std::fs::write(out.join(SUITE_FILE), text)?;
+                let mut all = Tally::default();
+                for part in &suite.parts {
+                    let folder = Folder { experiments: folder_of(&source) };
+                    let part_source = find(&folder.experiments, part.get_ref());
+                    let document = folder.load(part.get_ref(), &super::fabric())?;
+                    let Document::Experiment(experiment, text) = document else {
+                        bail!(Usage(format!("{}: a suite in a suite", part.get_ref())));
+                    };
+                    let out = out.join(part.get_ref());
+                    all = sum(all, go.experiment(&experiment, &text, &part_source, &out)?);
+                }
+                all
+            }
+        };
+        eprintln!(
+            "{name}: {} good, {} failed, {} timed out",
+            tally.ok, tally.failed, tally.timeout
+        );
+        if tally.left > 0 {
+            bail!("stopped with {} samples to go; the same command goes on", tally.left);
+        }
+        if tally.ok == 0 {
+            bail!("{name}: not a single good sample; {}/samples.jsonl says why", out.display());
+        }
+        if !args.no_report {
+            report::write(&out)?;
+        }
+    }
+    Ok(())
+}
+
+fn folder_of(path: &Path) -> PathBuf {
+    path.parent().unwrap_or(Path::new("")).to_owned()
+}
+
+fn sum(a: Tally, b: Tally) -> Tally {
+    Tally {
+        ok: a.ok + b.ok,
+        failed: a.failed + b.failed,
+        timeout: a.timeout + b.timeout,
+        left: a.left + b.left,
+    }
+}
+
+struct Go<'a> {
+    args: &'a Args,
+    out: &'a Path,
+    stop: &'a AtomicBool,
+}
+
+impl Go<'_> {
+    fn experiment(
+        &self,
+        experiment: &Experiment,
+        text: &str,
+        source: &Path,
+        out: &Path,
+    ) -> anyhow::Result<Tally> {
+        let args = self.args;
+        let plan = Plan {
+            experiment,
+            text,
+            source: &folder_of(source),
+            folder: out,
+            fulmar: own_path()?,
+            version: env!("CARGO_PKG_VERSION"),
+            jobs: args.jobs.map(|jobs| jobs as usize),
+            repetitions: args.repetitions,
+            only: args.only.iter().cloned().collect::<BTreeMap<_, _>>(),
+            keep: args.keep,
+        };
+        let mut progress = Progress::new(&experiment.name);
+        let fabric = fabric();
+        let tally =
+            fulmar_lab::run::run(&plan, &fabric, self.stop, &mut |step| progress.step(&step))
+                .with_context(|| self.out.display().to_string());
+        progress.bar.finish_and_clear();
+        tally
+    }
+}
+
+/// How far a run is, for a person who waits.
+struct Progress {
+    bar: ProgressBar,
+    terminal: bool,
+    told: Instant,
+}
+
+impl Progress {
+    fn new(name: &str) -> Progress {
+        let terminal = std::io::stderr().is_terminal();
+        let target = if terminal {
+            ProgressDrawTarget::stderr_with_hz(4)
+        } else {
+            ProgressDrawTarget::hidden()
+        };
+        let bar = ProgressBar::with_draw_target(None, target);
+        let shape = "{prefix} [{bar:30}] {pos}/{len} samples, {eta} left {wide_msg}";
+        if let Ok(style) = ProgressStyle::with_template(shape) {
+            bar.set_style(style);
+        }
+        bar.set_prefix(name.to_owned());
+        bar.enable_steady_tick(Duration::from_millis(500));
+        Progress { bar, terminal, told: Instant::now() }
+    }
+
+    fn step(&mut self, step: &Step<'_>) {
+        match step {
+            Step::Begin { todo, done, jobs } => {
+                self.bar.set_length(*todo as u64);
+                let there = if *done > 0 { format!(", {done} are there") } else { String::new() };
+                let prefix = self.bar.prefix();
+                self.bar.suspend(|| {
+                    eprintln!("{prefix}: {todo} samples to take{there}, {jobs} side by side");
+                });
+            }
+            Step::Sample(sample) => self.sample(sample),
+        }
+    }
+
+    fn sample(&mut self, sample: &Sample) {
+        self.bar.inc(1);
+        if !sample.is_ok() {
+            let cell: Vec<String> =
+                sample.cell.iter().map(|(name, value)| format!("{name}={value}")).collect();
+            let (cell, reason) = (cell.join(" "), &sample.reason);
+            let line = format!("{} #{}: {reason}", cell, sample.repetition);
+            self.bar.suspend(|| eprintln!("{:?}: {line}", sample.outcome));
+        }
+        if !self.terminal && self.told.elapsed() >= TELL_EVERY {
+            self.told = Instant::now();
+            let (at, of) = (self.bar.position(), self.bar.length().unwrap_or(0));
+            let left = self.bar.eta().as_secs();
+            eprintln!("{}: {at} of {of} samples, about {left} s left", self.bar.prefix());
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! Published figures beside ours: rows of a paper's CSV file, matched with our cells.
+
+use super::ReportError;
+use super::results::{CellResults, Results};
+use crate::experiment::{Compare, Where};
+use crate::stats::Estimate;
+
+/// A comparison worked out.
+#[derive(Debug)]
+pub(super) struct Table<'a> {
+    pub(super) compare: &'a Compare,
+    /// Columns of the paper that tell its rows apart.
+    pub(super) keys: Vec<String>,
+    pub(super) rows: Vec<Row>,
+}
+
+/// A published figure and ours.
+#[derive(Debug, PartialEq)]
+pub(super) struct Row {
+    /// Values of the key columns.
+    pub(super) key: Vec<String>,
+    pub(super) published: f64,
+    /// `None` where we have none.
+    pub(super) ours: Option<Estimate>,
+    /// Samples of ours that failed, and that timed out.
+    pub(super) lost: (usize, usize),
+}
+
+impl Row {
+    /// Ours over the published one.
+    pub(super) fn ratio(&self) -> Option<f64> {
+        let ours = self.ours?.value;
+        (self.published != 0.0).then(|| ours / self.published)
+    }
+}
+
+impl Table<'_> {
+    /// Whether ours meets the goal; `None` without goal or figure.
+    pub(super) fn meets(&self, row: &Row) -> Option<bool> {
+        let (goal, ours) = (self.compare.goal?, row.ours?.value);
+        Some(if self.compare.against.is_some() { ours >= goal } else { ours <= goal })
+    }
+}
+
+/// Works out a comparison.
+pub(super) fn table<'a>(
+    results: &'a Results,
+    compare: &'a Compare,
+) -> Result<Table<'a>, ReportError> {
+    let path = results.folder.join(compare.paper.get_ref());
+    let broken = |error: csv::Error| ReportError::Paper { path: path.clone(), source: error };
+    let mut reader = csv::Reader::from_path(&path).map_err(broken)?;
+    let columns = reader.headers().map_err(broken)?.clone();
+    let column = |name: &str| columns.iter().position(|column| column == name);
+    let value_column = column(compare.column.get_ref());
+    let keys: Vec<String> = compare.matching.keys().map(str::to_owned).collect();
+    let mut rows = Vec::new();
+    for record in reader.records() {
+        let record = record.map_err(broken)?;
+        let cell = |name: &str| column(name).and_then(|index| record.get(index)).unwrap_or("");
+        if !compare.rows.iter().all(|(name, value)| cell(name) == value.get_ref()) {
+            continue;
+        }
+        let published =
+            value_column.and_then(|index| record.get(index)?.trim().parse::<f64>().ok());
+        let Some(published) = published else { continue };
+        let key: Vec<String> = keys.iter().map(|name| cell(name).to_owned()).collect();
+        let (ours, lost) = ours(results, compare, &key);
+        rows.push(Row { key, published: published * compare.scale, ours, lost });
+    }
+    Ok(Table { compare, keys, rows })
+}
+
+/// Our figure for a row, and what is missing from it.
+fn ours(
+    results: &Results,
+    compare: &Compare,
+    key: &[String],
+) -> (Option<Estimate>, (usize, usize)) {
+    let conditions = compare.matching.iter().map(|(_, condition)| condition.get_ref().as_str());
+    let wanted: Vec<(&str, &str)> = conditions.zip(key.iter().map(String::as_str)).collect();
+    let find = |only: &[&Where]| {
+        results.cells.iter().find(|cell| {
+            let pinned = wanted.iter().all(|(condition, value)| {
+                // What the second set says goes before what the row says.
+                only.iter().any(|only| only.get(condition).is_some())
+                    || cell.cell.get(condition).is_some_and(|ours| same(ours, value))
+            });
+            pinned && only.iter().all(|only| cell.cell.matches(only))
+        })
+    };
+    let Some(cell) = find(&[&compare.only]) else { return (None, (0, 0)) };
+    let figure = |cell: &CellResults| cell.figures.get(compare.measure.get_ref()).copied();
+    let mut lost = (cell.failed, cell.timeout);
+    let Some(against) = &compare.against else { return (figure(cell), lost) };
+    let base = results.cells.iter().find(|other| {
+        other.cell.matches(against)
+            && cell.cell.0.iter().all(|(condition, value)| {
+                against.get(condition).is_some() || other.cell.get(condition) == Some(value)
+            })
+    });
+    let Some(base) = base else { return (None, lost) };
+    lost = (lost.0 + base.failed, lost.1 + base.timeout);
+    let reduction = figure(cell).zip(figure(base)).map(|(ours, base)| reduction(&ours, &base));
+    (reduction, lost)
+}
+
+/// By how many percent one figure is lower than another. The interval is conservative: from the
+/// worst of both intervals to the best.
+fn reduction(ours: &Estimate, base: &Estimate) -> Estimate {
+    let pct = |ours: f64, base: f64| 100.0 * (1.0 - ours / base);
+    Estimate {
+        value: pct(ours.value, base.value),
+        low: pct(ours.high, base.low),
+        high: pct(ours.low, base.high),
+        count: ours.count.min(base.count),
+    }
+}
+
+/// Condition values and a paper's entries mean the same if they read the same or are equal numbers;
+/// papers write `_` where we write `-`.
+fn same(ours: &str, published: &str) -> bool {
+    match (ours.parse::<f64>(), published.parse::<f64>()) {
+        (Ok(ours), Ok(published)) => ours == published,
+        _ => ours.replace('-', "_") == published.replace('-', "_"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reductions_are_in_percent_of_the_base() {
+        let figure = |value, low, high| Estimate { value, low, high, count: 5 };
+        let r = reduction(&figure(4.0, 3.0, 5.0), &figure(10.0, 8.0, 10.0));
+        assert_eq!((r.value, r.low, r.high), (60.0, 37.5, 70.0));
+    }
+
+    #[test]
+    fn entries_match_by_meaning() {
+        assert!(same("long-distance", "long_distance") && same("10", "10.0"));
+        assert!(!same("10", "20") && !same("wired", "wireless"));
+    }
+}

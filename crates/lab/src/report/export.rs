@@ -1,0 +1,176 @@
+//! Tables for other programs: one CSV file of all figures, and a workbook with every sample.
+
+use rust_xlsxwriter::{Format, Workbook, Worksheet, XlsxError};
+
+use super::ReportError;
+use super::compare::Table;
+use super::results::{All, Results};
+
+/// Most sheets whose names are made unique by a number; more parts share the last number.
+const NAME_CHARS: usize = 24;
+
+/// A row for each cell and measure.
+pub(super) fn csv(all: &All) -> Result<Vec<u8>, ReportError> {
+    let mut writer = csv::Writer::from_writer(Vec::new());
+    let broken = |source: csv::Error| ReportError::Paper { path: "report.csv".into(), source };
+    writer.write_record(HEADINGS).map_err(broken)?;
+    for part in &all.parts {
+        for row in figures(part) {
+            writer.write_record(row).map_err(broken)?;
+        }
+    }
+    writer
+        .into_inner()
+        .map_err(|error| ReportError::Io { path: "report.csv".into(), source: error.into_error() })
+}
+
+const HEADINGS: [&str; 11] = [
+    "experiment",
+    "conditions",
+    "measure",
+    "unit",
+    "figure",
+    "low_95",
+    "high_95",
+    "samples",
+    "ok",
+    "failed",
+    "timeout",
+];
+
+fn figures(part: &Results) -> Vec<[String; 11]> {
+    let mut rows = Vec::new();
+    for cell in &part.cells {
+        for (name, measure) in part.experiment.measures.iter() {
+            if !cell.cell.matches(&measure.only) {
+                continue;
+            }
+            let figure = cell.figures.get(name);
+            let text = |value: Option<f64>| value.map_or(String::new(), |value| value.to_string());
+            rows.push([
+                part.experiment.name.clone(),
+                cell.cell.label(),
+                name.to_owned(),
+                measure.unit.clone(),
+                text(figure.map(|e| e.value)),
+                text(figure.map(|e| e.low)),
+                text(figure.map(|e| e.high)),
+                figure.map_or(0, |e| e.count).to_string(),
+                cell.ok.to_string(),
+                cell.failed.to_string(),
+                cell.timeout.to_string(),
+            ]);
+        }
+    }
+    rows
+}
+
+/// The workbook: figures, comparisons, and a sheet of samples for each experiment.
+pub(super) fn workbook(all: &All, tables: &[Vec<Table<'_>>]) -> Result<Vec<u8>, XlsxError> {
+    let mut book = Workbook::new();
+    let sheet = book.add_worksheet().set_name("Figures")?;
+    headings(sheet, &HEADINGS)?;
+    let rows = all.parts.iter().flat_map(figures);
+    for (row, cells) in rows.enumerate() {
+        write_row(sheet, row as u32 + 1, &cells)?;
+    }
+    sheet.autofit();
+    compared(book.add_worksheet().set_name("Published")?, tables)?;
+    for (index, part) in all.parts.iter().enumerate() {
+        let name: String = part.experiment.name.chars().take(NAME_CHARS).collect();
+        samples(book.add_worksheet().set_name(format!("{} {name}", index + 1))?, part)?;
+    }
+    book.save_to_buffer()
+}
+
+fn headings(sheet: &mut Worksheet, names: &[impl AsRef<str>]) -> Result<(), XlsxError> {
+    let bold = Format::new().set_bold();
+    for (column, name) in names.iter().enumerate() {
+        sheet.write_with_format(0, column as u16, name.as_ref(), &bold)?;
+    }
+    sheet.set_freeze_panes(1, 0)?;
+    Ok(())
+}
+
+/// Text that is a number is written as one.
+fn write_row(sheet: &mut Worksheet, row: u32, cells: &[impl AsRef<str>]) -> Result<(), XlsxError> {
+    for (column, cell) in cells.iter().enumerate() {
+        let text = cell.as_ref();
+        match text.parse::<f64>().ok().filter(|number| number.is_finite()) {
+            Some(number) => sheet.write(row, column as u16, number)?,
+            None => sheet.write(row, column as u16, text)?,
+        };
+    }
+    Ok(())
+}
+
+fn compared(sheet: &mut Worksheet, tables: &[Vec<Table<'_>>]) -> Result<(), XlsxError> {
+    let names = [
+        "table",
+        "source",
+        "row",
+        "published",
+        "ours",
+        "low_95",
+        "high_95",
+        "ratio",
+        "goal",
+        "met",
+    ];
+    headings(sheet, &names)?;
+    let mut line = 1;
+    for table in tables.iter().flatten() {
+        for row in &table.rows {
+            let number =
+                |value: Option<f64>| value.map_or(String::new(), |value| value.to_string());
+            let met = table.meets(row).map_or("", |met| if met { "yes" } else { "no" });
+            let cells = [
+                table.compare.title.clone(),
+                table.compare.source.clone(),
+                row.key.join(" "),
+                row.published.to_string(),
+                number(row.ours.map(|e| e.value)),
+                number(row.ours.map(|e| e.low)),
+                number(row.ours.map(|e| e.high)),
+                number(row.ratio()),
+                number(table.compare.goal),
+                met.to_owned(),
+            ];
+            write_row(sheet, line, &cells)?;
+            line += 1;
+        }
+    }
+    sheet.autofit();
+    Ok(())
+}
+
+fn samples(sheet: &mut Worksheet, part: &Results) -> Result<(), XlsxError> {
+    let conditions: Vec<&str> = part.experiment.matrix.keys().collect();
+    let measures: Vec<&str> = part.experiment.measures.keys().collect();
+    let fixed =
+        ["repetition", "seed", "outcome", "reason", "alone", "took_s", "load", "late_p99_us"];
+    let names: Vec<&str> = conditions.iter().chain(&fixed).chain(&measures).copied().collect();
+    headings(sheet, &names)?;
+    for (row, sample) in part.samples.iter().enumerate() {
+        let late = sample.lateness.map_or(String::new(), |late| late.p99_us.to_string());
+        let mut cells: Vec<String> = conditions
+            .iter()
+            .map(|condition| sample.cell.get(*condition).cloned().unwrap_or_default())
+            .collect();
+        cells.extend([
+            sample.repetition.to_string(),
+            sample.seed.to_string(),
+            format!("{:?}", sample.outcome).to_lowercase(),
+            sample.reason.clone(),
+            sample.alone.to_string(),
+            sample.took_s.to_string(),
+            sample.environment.load.to_string(),
+            late,
+        ]);
+        let values = measures.iter().map(|measure| sample.values.get(*measure));
+        cells.extend(values.map(|value| value.map_or(String::new(), f64::to_string)));
+        write_row(sheet, row as u32 + 1, &cells)?;
+    }
+    sheet.autofit();
+    Ok(())
+}

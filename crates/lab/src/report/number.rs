@@ -1,0 +1,64 @@
+//! Numbers for people: three significant digits, thousands apart, no false precision.
+
+use crate::stats::Estimate;
+
+/// Three significant digits, whole numbers in full.
+pub(super) fn short(value: f64) -> String {
+    if !value.is_finite() {
+        return "–".to_owned();
+    }
+    let size = value.abs();
+    let decimals = match size {
+        s if s == 0.0 || s >= 100.0 || (s.fract() == 0.0 && s >= 1.0) => 0,
+        s if s >= 10.0 => 1,
+        s if s >= 1.0 => 2,
+        s if s >= 0.1 => 3,
+        _ => 4,
+    };
+    let text = format!("{value:.decimals$}");
+    if size < 10_000.0 { text } else { grouped(&text) }
+}
+
+fn grouped(text: &str) -> String {
+    let (sign, digits) = text.strip_prefix('-').map_or(("", text), |digits| ("−", digits));
+    let mut out = String::from(sign);
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            out.push('\u{202f}');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// Figure and interval: `3.11 (2.95–3.30)`.
+pub(super) fn with_interval(estimate: &Estimate) -> String {
+    if estimate.low == estimate.high {
+        return short(estimate.value);
+    }
+    format!("{} ({}–{})", short(estimate.value), short(estimate.low), short(estimate.high))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_as_long_as_they_mean_something() {
+        for (value, expected) in [
+            (0.0, "0"),
+            (7.0, "7"),
+            (3.114, "3.11"),
+            (0.038_71, "0.0387"),
+            (56.25, "56.2"),
+            (1425.698, "1426"),
+            (20_000.4, "20\u{202f}000"),
+            (-1_234_567.0, "−1\u{202f}234\u{202f}567"),
+            (f64::NAN, "–"),
+        ] {
+            assert_eq!(short(value), expected);
+        }
+        let estimate = Estimate { value: 2.0, low: 1.5, high: 2.25, count: 5 };
+        assert_eq!(with_interval(&estimate), "2 (1.50–2.25)");
+    }
+}

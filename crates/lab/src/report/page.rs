@@ -1,0 +1,419 @@
+//! The page: headings, pictures, tables, and where and how it was measured.
+
+use maud::{DOCTYPE, Markup, PreEscaped, html};
+
+use super::compare::{Row, Table};
+use super::figure::{Drawn, draw};
+use super::number::{short, with_interval};
+use super::results::{All, CellResults, Results};
+use crate::experiment::Better;
+use crate::run::{Outcome, Sample};
+use crate::stats::{Centre, Estimate, quantile, share, sorted};
+
+const STYLE: &str = include_str!("style.css");
+
+/// Reasons of failures that a page lists, a part.
+const MAX_REASONS: usize = 20;
+
+/// Writes the page.
+pub(super) fn page(all: &All, tables: &[Vec<Table<'_>>]) -> String {
+    let several = all.parts.len() > 1;
+    let page = html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                meta name="color-scheme" content="light dark";
+                title { (all.title) }
+                style { (PreEscaped(STYLE)) }
+            }
+            body {
+                header {
+                    h1 { (all.title) }
+                    (paragraphs(&all.about))
+                    (overview(all))
+                }
+                @if several {
+                    nav aria-label="Parts" {
+                        ol {
+                            @for part in &all.parts {
+                                li { a href={ "#" (part.experiment.name) } { (part.experiment.title) } }
+                            }
+                        }
+                    }
+                }
+                main {
+                    @for (index, (part, tables)) in all.parts.iter().zip(tables).enumerate() {
+                        (section(part, tables, index, several))
+                    }
+                }
+                footer { (method()) }
+            }
+        }
+    };
+    page.into_string()
+}
+
+fn paragraphs(text: &str) -> Markup {
+    html! {
+        @for paragraph in text.split("\n\n").map(str::trim).filter(|text| !text.is_empty()) {
+            p { (paragraph) }
+        }
+    }
+}
+
+fn overview(all: &All) -> Markup {
+    let count = |outcome| all.parts.iter().map(|part| part.count(outcome)).sum::<usize>();
+    let samples: Vec<&Sample> = all.parts.iter().flat_map(|part| &part.samples).collect();
+    let hours = samples.iter().map(|sample| sample.took_s).sum::<f64>() / 3600.0;
+    let first = samples.iter().map(|sample| sample.began_s).reduce(f64::min);
+    let newest = samples.iter().max_by(|a, b| a.began_s.total_cmp(&b.began_s));
+    html! {
+        p.overview {
+            (tally(count(Outcome::Ok), count(Outcome::Failed), count(Outcome::Timeout)))
+            " · " (short(hours)) " hours of measuring"
+            @if let Some(first) = first { " · begun " (day(first)) }
+            @if let Some(newest) = newest {
+                " · Fulmar " (newest.environment.version) " · " (newest.environment.kernel)
+                " · " (newest.environment.cores) " × " (newest.environment.cpu)
+            }
+            " · the same figures as " a href="report.csv" { "CSV" } " and " a href="report.xlsx" { "workbook" }
+        }
+    }
+}
+
+/// A day of the calendar from seconds since 1970 (Howard Hinnant's days-to-civil algorithm).
+fn day(seconds: f64) -> String {
+    let days = (seconds / 86_400.0).floor() as i64 + 719_468;
+    let era = days.div_euclid(146_097);
+    let of_era = days.rem_euclid(146_097);
+    let year_of_era = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted = (5 * of_year + 2) / 153;
+    let date = of_year - (153 * shifted + 2) / 5 + 1;
+    let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
+    let year = year_of_era + era * 400 + i64::from(month <= 2);
+    format!("{year}-{month:02}-{date:02}")
+}
+
+fn tally(ok: usize, failed: usize, timeout: usize) -> Markup {
+    html! {
+        span.tally {
+            (ok) " good samples"
+            @if failed > 0 { ", " strong.bad { (failed) " failed" } }
+            @if timeout > 0 { ", " strong.bad { (timeout) " timed out" } }
+            @if failed + timeout == 0 { ", none failed or timed out" }
+        }
+    }
+}
+
+fn section(part: &Results, tables: &[Table<'_>], index: usize, several: bool) -> Markup {
+    let drawn: Vec<Drawn> = part
+        .experiment
+        .figures
+        .iter()
+        .enumerate()
+        .flat_map(|(number, figure)| draw(part, figure, &format!("p{index}f{number}")))
+        .collect();
+    html! {
+        section id=(part.experiment.name) {
+            @if several { h2 { (part.experiment.title) } }
+            (paragraphs(&part.experiment.about))
+            p.overview {
+                (tally(part.count(Outcome::Ok), part.count(Outcome::Failed), part.count(Outcome::Timeout)))
+                ", " (part.cells.len()) " cells"
+            }
+            @for (number, table) in tables.iter().enumerate() {
+                (comparison(part, table, tables.get(number + 1)))
+            }
+            div.figures { @for (number, drawn) in drawn.iter().enumerate() { (picture(drawn, number + 1)) } }
+            (figures_table(part))
+            (troubles(part))
+            (disturbance(part))
+            (environment(part))
+        }
+    }
+}
+
+fn picture(drawn: &Drawn, number: usize) -> Markup {
+    html! {
+        figure {
+            figcaption {
+                strong { "Figure " (number) ". " (drawn.title) }
+                @if !drawn.note.is_empty() { " " (drawn.note) }
+            }
+            div.picture role="img" aria-label=(drawn.alternative) {
+                div.wide { (PreEscaped(&drawn.wide)) }
+                div.narrow { (PreEscaped(&drawn.narrow)) }
+            }
+            details { summary { "In words" } p { (drawn.alternative) } }
+        }
+    }
+}
+
+/// A table; what is said beneath several in a row is said beneath the last.
+fn comparison(part: &Results, table: &Table<'_>, next: Option<&Table<'_>>) -> Markup {
+    let measure = part.experiment.measures.get(table.compare.measure.get_ref());
+    let unit = match (&table.compare.against, measure) {
+        (Some(_), _) => "% lower",
+        (None, Some(measure)) => measure.unit.as_str(),
+        (None, None) => "",
+    };
+    let missing = table.rows.iter().all(|row| row.ours.is_none());
+    html! {
+        div.comparison {
+            h3 { "Published and ours: " (table.compare.title) }
+            div.scroll {
+                table {
+                    thead {
+                        tr {
+                            @for key in &table.keys { th scope="col" { (key.replace('_', " ")) } }
+                            th.number scope="col" { "published" br; span.unit { (unit) } }
+                            th.number scope="col" { "ours (95 %)" br; span.unit { (unit) } }
+                            th.number scope="col" { "ours ÷" br; "published" }
+                            th.bars scope="col" { span.visually-hidden { "both as bars" } }
+                            @if let Some(goal) = table.compare.goal {
+                                th scope="col" {
+                                    "goal: " @if table.compare.against.is_some() { "≥ " } @else { "≤ " } (short(goal))
+                                }
+                            }
+                            th scope="col" { "samples" }
+                        }
+                    }
+                    tbody { @for row in &table.rows { (compared_row(table, row)) } }
+                }
+            }
+            @if missing { p.note { "Nothing of ours was measured for this table." } }
+            @if !next.is_some_and(|next| same_notes(table, next)) {
+                p.note { strong { "What differs. " } (table.compare.differs) }
+                p.note { strong { "Source. " } (table.compare.source) }
+            }
+        }
+    }
+}
+
+fn same_notes(one: &Table<'_>, other: &Table<'_>) -> bool {
+    one.compare.differs == other.compare.differs && one.compare.source == other.compare.source
+}
+
+fn compared_row(table: &Table<'_>, row: &Row) -> Markup {
+    let largest = table
+        .rows
+        .iter()
+        .flat_map(|row| [Some(row.published), row.ours.map(|ours| ours.value)])
+        .flatten()
+        .fold(1e-12, f64::max);
+    let width = |value: f64| format!("width:{:.1}%", 100.0 * value.max(0.0) / largest);
+    html! {
+        tr {
+            @for key in &row.key { th scope="row" { (key.replace('_', " ")) } }
+            td.number { (short(row.published)) }
+            td.number { (row.ours.map_or("–".to_owned(), |ours| with_interval(&ours))) }
+            td.number { (row.ratio().map_or("–".to_owned(), |ratio| format!("{ratio:.2}"))) }
+            td.bars aria-hidden="true" {
+                span.published style=(width(row.published)) {}
+                @if let Some(ours) = row.ours { span.ours style=(width(ours.value)) {} }
+            }
+            @if table.compare.goal.is_some() {
+                td {
+                    @match table.meets(row) {
+                        Some(true) => span.good { "met" },
+                        Some(false) => strong.bad { "missed" },
+                        None => "–",
+                    }
+                }
+            }
+            td { (counted(row.ours.map_or(0, |ours| ours.count), row.lost.0, row.lost.1)) }
+        }
+    }
+}
+
+/// Samples behind a figure, and those that have none.
+fn counted(count: usize, failed: usize, timeout: usize) -> Markup {
+    html! {
+        (count)
+        @if failed > 0 { ", " strong.bad { (failed) " failed" } }
+        @if timeout > 0 { ", " strong.bad { (timeout) " timed out" } }
+    }
+}
+
+fn figures_table(part: &Results) -> Markup {
+    let conditions: Vec<&str> = part.experiment.matrix.keys().collect();
+    html! {
+        details open[part.cells.len() <= 24] {
+            summary { h3 { "All figures" } }
+            div.scroll {
+                table {
+                    thead {
+                        tr {
+                            @for condition in &conditions { th scope="col" { (condition.replace('_', " ")) } }
+                            @for (_, measure) in part.experiment.measures.iter() {
+                                th.number scope="col" {
+                                    (measure.title) br;
+                                    span.unit {
+                                        (measure.unit) ", "
+                                        @match measure.centre { Centre::Median => "median", Centre::Mean => "mean" }
+                                        @match measure.better { Better::Lower => " ↓", Better::Higher => " ↑" }
+                                    }
+                                }
+                            }
+                            th scope="col" { "samples" }
+                        }
+                    }
+                    tbody {
+                        @for cell in &part.cells {
+                            tr {
+                                @for (condition, level) in &cell.cell.0 {
+                                    th scope="row" { (part.label(condition, level)) }
+                                }
+                                @for name in part.experiment.measures.keys() {
+                                    td.number { (cell.figures.get(name).map_or("–".to_owned(), with_interval)) }
+                                }
+                                td { (counted(cell.ok, cell.failed, cell.timeout)) }
+                            }
+                        }
+                    }
+                }
+            }
+            p.note {
+                "In brackets the 95 % interval: of medians by bootstrap over the samples, of means by "
+                "Student’s t. ↓ small is better, ↑ large is better."
+            }
+        }
+    }
+}
+
+fn troubles(part: &Results) -> Markup {
+    let bad = |cell: &&CellResults| cell.failed + cell.timeout > 0;
+    let cells: Vec<&CellResults> = part.cells.iter().filter(bad).collect();
+    if cells.is_empty() {
+        return html! {};
+    }
+    let samples: Vec<&Sample> = part.samples.iter().filter(|sample| !sample.is_ok()).collect();
+    let rate = |cell: &CellResults| {
+        let lost = (cell.failed + cell.timeout) as u64;
+        share(lost, lost + cell.ok as u64).map_or("–".to_owned(), |share| {
+            let pct = |x: f64| 100.0 * x;
+            let Estimate { value, low, high, count } = share;
+            with_interval(&Estimate { value: pct(value), low: pct(low), high: pct(high), count })
+        })
+    };
+    html! {
+        h3 { "Failures and timeouts" }
+        div.scroll {
+            table {
+                thead { tr {
+                    th scope="col" { "cell" } th.number scope="col" { "failed" }
+                    th.number scope="col" { "timed out" } th.number scope="col" { "share in % (95 %, Wilson)" }
+                } }
+                tbody { @for cell in &cells { tr {
+                    th scope="row" { (cell.cell.label()) } td.number { (cell.failed) }
+                    td.number { (cell.timeout) } td.number { (rate(cell)) }
+                } } }
+            }
+        }
+        details {
+            summary { "Reasons" }
+            ul.reasons {
+                @for sample in samples.iter().take(MAX_REASONS) {
+                    li { code { (labels(sample)) " #" (sample.repetition) } ": " (sample.reason) }
+                }
+                @if samples.len() > MAX_REASONS { li { "and " (samples.len() - MAX_REASONS) " more in samples.jsonl" } }
+            }
+        }
+    }
+}
+
+fn labels(sample: &Sample) -> String {
+    let parts: Vec<String> =
+        sample.cell.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    parts.join(" ")
+}
+
+fn disturbance(part: &Results) -> Markup {
+    let disturbances = part.disturbances();
+    html! {
+        @if !disturbances.is_empty() {
+            details {
+                summary { h3 { "What running side by side changes" } }
+                div.scroll { table {
+                    thead { tr {
+                        th scope="col" { "measure" }
+                        th.number scope="col" { "cells measured both ways" }
+                        th.number scope="col" { "side by side against alone, median" }
+                        th.number scope="col" { "largest change" }
+                    } }
+                    tbody { @for one in &disturbances { tr {
+                        th scope="row" { (one.measure) }
+                        td.number { (one.cells) }
+                        td.number { (format!("{:+.1} %", one.median_pct)) }
+                        td.number { (format!("{:+.1} %", one.worst_pct)) }
+                    } } }
+                } }
+                p.note { "A change includes the spread from sample to sample, which with few samples is most of it." }
+            }
+        }
+    }
+}
+
+fn environment(part: &Results) -> Markup {
+    let mut kinds: Vec<(String, usize)> = Vec::new();
+    for sample in &part.samples {
+        let e = &sample.environment;
+        let kind = format!(
+            "Fulmar {}, {}, {} × {}, {} MiB",
+            e.version, e.kernel, e.cores, e.cpu, e.memory_mib
+        );
+        match kinds.iter_mut().find(|(known, _)| *known == kind) {
+            Some((_, count)) => *count += 1,
+            None => kinds.push((kind, 1)),
+        }
+    }
+    let spread = |of: &dyn Fn(&Sample) -> Option<f64>| {
+        let values = sorted(&part.samples.iter().filter_map(of).collect::<Vec<_>>());
+        let at = |q| quantile(&values, q).map_or("–".to_owned(), short);
+        (!values.is_empty()).then(|| format!("median {}, worst {}", at(0.5), at(1.0)))
+    };
+    let load = spread(&|sample| Some(sample.environment.load));
+    let late = spread(&|sample| sample.lateness.map(|late| late.p99_us));
+    let beside = spread(&|sample| Some(sample.environment.beside as f64));
+    html! {
+        details {
+            summary { h3 { "Where it was measured" } }
+            ul {
+                @for (kind, count) in &kinds { li { (kind) ": " (count) " samples" } }
+                @if let Some(load) = load { li { "Load of the machine before a sample: " (load) } }
+                @if let Some(beside) = beside { li { "Other samples at the same time: " (beside) } }
+                @match late {
+                    Some(late) => li { "How late the emulator was, 99th percentile of a sample, in µs: " (late) },
+                    None => li { "No emulator: nothing delayed the packets on purpose." },
+                }
+            }
+        }
+    }
+}
+
+fn method() -> Markup {
+    html! {
+        p {
+            "Each sample is a run of all programs in a network of its own. A sample without a number "
+            "for every measure is a failure; failures and timeouts are counted and never averaged "
+            "away. Every raw number is in samples.jsonl beside this page."
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::day;
+
+    #[test]
+    fn days_are_those_of_the_calendar() {
+        for (seconds, expected) in
+            [(0.0, "1970-01-01"), (951_782_400.0, "2000-02-29"), (1_795_219_200.0, "2026-11-21")]
+        {
+            assert_eq!(day(seconds), expected);
+        }
+    }
+}
