@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use fulmar_client::{
-    Backoff, Client, Event, Events, Message, Options, QoS, SubscribeOptions, TlsVersion, Trust,
+    Backoff, Client, Event, Events, Message, Options, QoS, Streams, SubscribeOptions, TlsVersion,
+    Trust,
 };
 use serde_json::{Value, json};
 use tokio::time::{MissedTickBehavior, interval, timeout};
@@ -53,6 +54,13 @@ pub(super) struct Args {
     #[arg(long, value_name = "MS", default_value_t = 10)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
     every_ms: u64,
+    /// Topics to spread messages over in turn; more than one are named TOPIC/0, TOPIC/1, …
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=64))]
+    topics: u64,
+    /// A QUIC stream for each topic and each subscription
+    #[arg(long)]
+    streams: bool,
     /// Payload in bytes, time and number included
     #[arg(long, value_name = "BYTES", default_value_t = 64)]
     #[arg(value_parser = clap::value_parser!(u64).range(HEADER as u64..=1_048_576))]
@@ -116,6 +124,9 @@ fn options(args: &Args) -> anyhow::Result<Options> {
     options.keep_alive_s = args.keepalive;
     options.reconnect = args.again.then_some(RETRY);
     options.tls_version = args.tls_version;
+    if args.streams {
+        options.streams = Streams::PerTopicAndSubscription;
+    }
     options.trust = match (&args.cafile, args.insecure) {
         (Some(path), _) => Trust::CaFile(path.clone()),
         (None, true) => Trust::Insecure,
@@ -155,7 +166,7 @@ async fn connected(events: &mut Events, event: &str) -> anyhow::Result<()> {
             tell(event, json!({ "transport": transport.scheme(), "early_data": early_data }))
         }
         Some(Event::Disconnected { reason, .. }) => Err(reason.into()),
-        Some(Event::Message(_)) | None => bail!("the connection ended before it began"),
+        _ => bail!("the connection ended before it began"),
     }
 }
 
@@ -171,11 +182,16 @@ async fn lost(events: &mut Events) -> anyhow::Result<()> {
 async fn subscribe(client: &Client, args: &Args) -> anyhow::Result<()> {
     let Some(filter) = &args.subscribe else { return Ok(()) };
     let options = SubscribeOptions { qos: QoS::try_from(args.qos)?, ..SubscribeOptions::default() };
-    let codes = client.subscribe(&[(filter, options)]).await?;
+    let filters: Vec<_> = (0..args.topics).map(|n| (numbered(filter, n, args), options)).collect();
+    let codes = client.subscribe(&filters).await?;
     if let Some(code) = codes.iter().find(|code| code.is_error()) {
         bail!("the subscription was refused: {code}");
     }
     tell("suback", json!({}))
+}
+
+fn numbered(topic: &str, number: u64, args: &Args) -> String {
+    if args.topics == 1 { topic.to_owned() } else { format!("{topic}/{number}") }
 }
 
 async fn publish(client: &Client, args: &Args) -> anyhow::Result<()> {
@@ -189,7 +205,8 @@ async fn publish(client: &Client, args: &Args) -> anyhow::Result<()> {
         let mut payload = vec![0; args.payload as usize];
         payload[..8].copy_from_slice(&now_ns().to_be_bytes());
         payload[8..HEADER].copy_from_slice(&number.to_be_bytes());
-        let delivery = client.publish(Message::new(topic.clone(), payload).qos(qos)).await?;
+        let topic = numbered(topic, number % args.topics, args);
+        let delivery = client.publish(Message::new(topic, payload).qos(qos)).await?;
         if number == 0 {
             delivery.await?;
             tell("published", json!({}))?;
@@ -221,6 +238,9 @@ async fn receive(events: &mut Events, args: &Args) -> anyhow::Result<()> {
                 tell("message", json!({ "number": number, "latency_ms": latency_ms }))?;
             }
             Ok(Some(Event::Connected { .. })) => tell("connected-again", json!({}))?,
+            Ok(Some(Event::Migrated { .. })) => tell("migrated", json!({}))?,
+            // Nothing that shows at a receiver.
+            Ok(Some(_)) => {}
             Ok(Some(Event::Disconnected { retry_in: Some(_), .. })) => tell("lost", json!({}))?,
             Ok(Some(Event::Disconnected { reason, retry_in: None })) => return Err(reason.into()),
             Ok(None) => bail!("the client ended"),
