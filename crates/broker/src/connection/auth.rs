@@ -96,14 +96,14 @@ impl Connection {
         let exchange = Exchange::read(auth.properties);
         let awaited = match auth.reason {
             ReasonCode::ReAuthenticate => true,
-            ReasonCode::ContinueAuthentication => self.challenged,
+            ReasonCode::ContinueAuthentication => self.rare().challenged,
             _ => false,
         };
-        if !self.by_method || !awaited || exchange.method != Some(METHOD) {
+        if !self.rare().by_method || !awaited || exchange.method != Some(METHOD) {
             let why = "AUTH without a method at CONNECT, or out of order";
             return self.refuse_packet(shard, ReasonCode::ProtocolError, &why);
         }
-        self.challenged = exchange.data.is_none();
+        self.rare().challenged = exchange.data.is_none();
         let Some(data) = exchange.data else {
             return self.send_auth(ReasonCode::ContinueAuthentication);
         };
@@ -111,7 +111,7 @@ impl Connection {
         match check(shard, data, username.as_deref()) {
             // A client stays who it is: `check` compares the names, and there is one.
             Ok(admitted) if username.is_some() => {
-                self.admitted_until = admitted.until;
+                self.rare().admitted_until = admitted.until;
                 self.send_auth(ReasonCode::Success);
             }
             _ => {

@@ -15,6 +15,7 @@ use crate::limits::Limits;
 use crate::peer::TransportKind;
 use crate::registry::OpenRequest;
 use crate::shard::Shard;
+use crate::time::Timestamp;
 use crate::will::Will;
 
 /// Whether a packet may be acted on before the QUIC handshake is complete. A first flight can be
@@ -46,6 +47,8 @@ pub(super) struct PendingConnect {
     username: Option<Box<str>>,
     /// Enhanced authentication was asked for.
     by_method: bool,
+    /// The login has failed; when that is to be answered.
+    pub(super) late_refusal: Option<(Timestamp, ReasonCode)>,
 }
 
 impl PendingConnect {
@@ -123,7 +126,7 @@ impl Connection {
     fn login_failed(
         &mut self,
         shard: &mut Shard,
-        pending: Box<PendingConnect>,
+        mut pending: Box<PendingConnect>,
         reason: ReasonCode,
     ) {
         shard.metrics().authentication_failed.add(1);
@@ -134,8 +137,8 @@ impl Connection {
         if delay.is_zero() {
             return self.refuse(shard, reason);
         }
+        pending.late_refusal = Some((now + delay, reason));
         self.state = State::Authenticating(pending);
-        self.late_refusal = Some((now + delay, reason));
     }
 
     fn admit(&mut self, shard: &mut Shard, pending: PendingConnect, admitted: Admitted) {
@@ -153,8 +156,11 @@ impl Connection {
         let limits = shard.broker().limits().clone();
         let (terms, keep_alive_s) = connack_terms(&pending, &limits);
         self.keep_alive_s = keep_alive_s;
-        self.admitted_until = admitted.until;
-        self.by_method = pending.by_method;
+        if pending.by_method || admitted.until != Timestamp::NEVER {
+            let rare = self.rare();
+            rare.admitted_until = admitted.until;
+            rare.by_method = pending.by_method;
+        }
         let request = OpenRequest {
             client_id: &pending.client_id,
             clean_start: pending.clean_start,
@@ -231,6 +237,7 @@ fn pending(
         will: connect.will.as_ref().map(will).transpose()?.map(Arc::new),
         username: connect.username.map(Into::into),
         by_method: false,
+        late_refusal: None,
     };
     let mut has_data = false;
     for property in connect.properties.iter() {

@@ -171,15 +171,8 @@ pub struct Connection {
     greeted: bool,
     lost: bool,
     keep_alive_s: u16,
-    /// The client authenticated by a method, and may do so again.
-    by_method: bool,
-    /// It was asked for a fresh token.
-    challenged: bool,
-    /// When what it showed expires.
-    admitted_until: Timestamp,
-    /// A failed login and when it is to be answered.
-    late_refusal: Option<(Timestamp, ReasonCode)>,
-    throttle: Option<Box<Throttle>>,
+    /// What most connections never need.
+    rare: Option<Box<Rare>>,
     opened: Timestamp,
     last_input: Timestamp,
     streams: SmallVec<[Stream; 1]>,
@@ -192,6 +185,25 @@ pub struct Connection {
     stats: Option<SharedStats>,
     /// The session under which they are listed.
     listed: Option<u64>,
+}
+
+/// The seldom used part of a connection.
+#[derive(Debug)]
+struct Rare {
+    /// The client authenticated by a method, and may do so again.
+    by_method: bool,
+    /// It was asked for a fresh token.
+    challenged: bool,
+    /// When what it showed expires.
+    admitted_until: Timestamp,
+    throttle: Option<Throttle>,
+}
+
+impl Default for Rare {
+    fn default() -> Self {
+        let admitted_until = Timestamp::NEVER;
+        Rare { by_method: false, challenged: false, admitted_until, throttle: None }
+    }
 }
 
 impl Connection {
@@ -229,11 +241,8 @@ impl Connection {
             greeted: false,
             lost: false,
             keep_alive_s: 0,
-            by_method: false,
-            challenged: false,
-            admitted_until: Timestamp::NEVER,
-            late_refusal: None,
-            throttle: Throttle::new(shard.broker().limits(), shard.now()),
+            rare: Throttle::new(shard.broker().limits(), shard.now())
+                .map(|throttle| Box::new(Rare { throttle: Some(throttle), ..Rare::default() })),
             opened: shard.now(),
             last_input: shard.now(),
             streams: SmallVec::from_buf([Stream::new(StreamKey::CONTROL, Some(FlowId::CONTROL))]),
@@ -473,15 +482,31 @@ impl Connection {
     pub fn deadline(&self, shard: &Shard) -> Timestamp {
         match &self.state {
             State::New | State::Authenticating(_) | State::Challenged(_) => {
-                let refusal = self.late_refusal.map_or(Timestamp::NEVER, |(at, _)| at);
+                let refusal = self.late_refusal().map_or(Timestamp::NEVER, |(at, _)| at);
                 refusal.min(self.opened + shard.broker().limits().connect_timeout)
             }
             State::Connected(_) => {
                 // A client that is not read from cannot be heard.
                 let own = self.throttled_until().unwrap_or_else(|| self.silent_at());
-                own.min(self.admitted_until)
+                own.min(self.admitted_until())
             }
             State::Ended => Timestamp::NEVER,
+        }
+    }
+
+    fn rare(&mut self) -> &mut Rare {
+        self.rare.get_or_insert_default()
+    }
+
+    fn admitted_until(&self) -> Timestamp {
+        self.rare.as_ref().map_or(Timestamp::NEVER, |rare| rare.admitted_until)
+    }
+
+    /// When a failed login is to be answered, and how.
+    fn late_refusal(&self) -> Option<(Timestamp, ReasonCode)> {
+        match &self.state {
+            State::Authenticating(pending) => pending.late_refusal,
+            _ => None,
         }
     }
 
@@ -498,14 +523,11 @@ impl Connection {
         if self.deadline(shard) > shard.now() {
             return;
         }
-        if let Some((at, reason)) = self.late_refusal
-            && at <= shard.now()
-        {
-            self.late_refusal = None;
+        if let Some((_, reason)) = self.late_refusal().filter(|(at, _)| *at <= shard.now()) {
             self.refuse(shard, reason);
         }
         match &self.state {
-            State::Connected(_) if self.admitted_until <= shard.now() => {
+            State::Connected(_) if self.admitted_until() <= shard.now() => {
                 tracing::info!(peer = %self.peer.address, client = self.client_id(),
                     "closed: the client's token has expired");
                 self.disconnect(shard, ReasonCode::NotAuthorized, "token expired");

@@ -20,11 +20,11 @@ pub(super) struct Throttle {
 
 impl Throttle {
     /// The buckets the limits ask for; none costs no memory.
-    pub(super) fn new(limits: &Limits, now: Timestamp) -> Option<Box<Throttle>> {
+    pub(super) fn new(limits: &Limits, now: Timestamp) -> Option<Throttle> {
         let messages = Bucket::new(limits.max_publishes_per_s, now);
         let bytes = Bucket::new(limits.max_publish_bytes_per_s, now);
         let limited = messages.is_some() || bytes.is_some();
-        limited.then(|| Box::new(Throttle { messages, bytes, until: None }))
+        limited.then_some(Throttle { messages, bytes, until: None })
     }
 
     fn charge(&mut self, bytes: usize, now: Timestamp) -> Option<Timestamp> {
@@ -40,11 +40,14 @@ impl Throttle {
 }
 
 impl Connection {
+    fn throttle(&mut self) -> Option<&mut Throttle> {
+        self.rare.as_mut()?.throttle.as_mut()
+    }
+
     /// Accounts for a PUBLISH of `bytes`. False when the client is disconnected for it.
     pub(super) fn charge_publish(&mut self, shard: &mut Shard, bytes: usize) -> bool {
         let now = shard.now();
-        let Some(until) = self.throttle.as_mut().and_then(|throttle| throttle.charge(bytes, now))
-        else {
+        let Some(until) = self.throttle().and_then(|throttle| throttle.charge(bytes, now)) else {
             return true;
         };
         shard.metrics().publishers_throttled.add(1);
@@ -56,7 +59,7 @@ impl Connection {
         }
         tracing::debug!(peer = %self.peer.address, client = self.client_id(),
             "publishes faster than allowed, not read from for a while");
-        if let Some(throttle) = &mut self.throttle {
+        if let Some(throttle) = self.throttle() {
             throttle.until = Some(until);
         }
         true
@@ -64,12 +67,12 @@ impl Connection {
 
     /// Until when the client is not read from; `None` if it is.
     pub(super) fn throttled_until(&self) -> Option<Timestamp> {
-        self.throttle.as_ref().and_then(|throttle| throttle.until)
+        self.rare.as_ref()?.throttle.as_ref()?.until
     }
 
     /// Lets a client whose time has come be read from again.
     pub(super) fn end_throttle(&mut self, shard: &mut Shard) {
-        if let Some(throttle) = &mut self.throttle {
+        if let Some(throttle) = self.throttle() {
             throttle.until = None;
         }
         // What it sent meanwhile, perhaps a PINGREQ, was not looked at.
