@@ -272,7 +272,7 @@ impl SessionState {
             turn.metrics().messages_dropped_size.add(1);
         }
         if let Some(attachment) = attachment
-            && !flow.outbox.is_empty()
+            && (!flow.outbox.is_empty() || flow.can_refill())
         {
             flow.announce(turn, attachment);
         }

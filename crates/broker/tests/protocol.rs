@@ -122,6 +122,66 @@ fn mqtt_3_3_4_9_what_is_sent_again_keeps_to_the_new_receive_maximum() {
 }
 
 #[test]
+fn mqtt_3_1_2_25_what_is_sent_again_keeps_to_the_new_maximum_packet_size() {
+    for qos in [Q1, Q2] {
+        let mut world = World::new();
+        let publisher = world.connect(0, &hello("p")).0;
+        let first = world.connect(0, &lasting("s")).0;
+        world.subscribe(first, "t", qos);
+        world.publish(publisher, "t", &"x".repeat(100), qos, 1);
+        world.publish(publisher, "t", "y", qos, 2);
+        world.cut(first);
+        let second = world.open(1);
+        world.say_hello(second, &Hello { max_packet: Some(50), ..lasting("s") });
+        assert_eq!(world.texts(second), ["t y"]);
+    }
+}
+
+#[test]
+fn mqtt_3_2_0_1_nothing_is_said_before_a_connack_that_waits_for_storage() {
+    let storage = Arc::new(SimStorage::default());
+    let setup = || Setup { storage: Arc::clone(&storage) as _, ..Setup::default() };
+    let mut world = World::with(setup());
+    let conn = world.open(0);
+    world.say_hello(conn, &lasting("s"));
+    world.send(conn, &Packet::Pingreq);
+    assert_eq!(world.seen(conn), []);
+    storage.commit();
+    world.settle();
+    assert!(matches!(world.seen(conn)[..], [Seen::Connack { .. }, Seen::Pingresp]));
+    // [MQTT-3.14.0-1]: nor goodbye.
+    let conn = world.open(0);
+    world.say_hello(conn, &lasting("r"));
+    world.send_bytes(conn, &[0xF1, 0]);
+    assert!(world.is_closed(conn));
+    assert_eq!(world.seen(conn), []);
+}
+
+#[test]
+fn a_blocked_client_that_does_not_read_costs_no_turns() {
+    let storage = Arc::new(SimStorage::default());
+    let limits = Limits { receive_maximum: 1, ..Limits::default() };
+    let mut world =
+        World::with(Setup { storage: Arc::clone(&storage) as _, limits, ..Setup::default() });
+    let conn = world.open(0);
+    world.say_hello(conn, &lasting("s"));
+    storage.commit();
+    world.settle();
+    world.set_reading(conn, false);
+    world.send(conn, &Packet::Pingreq);
+    // The second waits until the first is durable; the workers must come to rest meanwhile.
+    world.subscribe(conn, "a", Q1);
+    world.subscribe(conn, "b", Q1);
+    storage.commit();
+    world.settle();
+    storage.commit();
+    world.set_reading(conn, true);
+    let seen = world.seen(conn);
+    let granted = |code| Seen::Suback(vec![code]);
+    assert_eq!(seen[1..], [Seen::Pingresp, granted(1), granted(1)]);
+}
+
+#[test]
 fn a_session_ends_with_its_expiry() {
     let mut world = World::new();
     let first = world.connect(0, &lasting("s")).0;

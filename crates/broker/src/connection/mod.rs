@@ -314,7 +314,11 @@ impl Connection {
             }
         };
         shard.metrics().bytes_received.add(consumed as u64);
-        self.announce_output(shard);
+        // A blocked stream is offered again at every notice. Were output that still waits for a slow
+        // reader announced by that, each notice would bring the next.
+        if consumed > 0 || self.closing.is_some() || !self.actions.is_empty() {
+            self.announce_output(shard);
+        }
         Received { consumed, state }
     }
 
@@ -603,7 +607,9 @@ impl Connection {
         if self.closing.is_some() {
             return;
         }
-        if matches!(self.state, State::Connected(_)) && self.version == Version::V5 {
+        // Not before CONNACK, which may still wait for storage ([MQTT-3.14.0-1]).
+        let connected = matches!(self.state, State::Connected(_)) && self.greeted;
+        if connected && self.version == Version::V5 {
             let packet = Disconnect { reason, properties: Properties::NONE };
             packet.encode(self.version, &mut self.streams[0].out);
         }

@@ -86,8 +86,13 @@ impl Connection {
         match packet {
             Packet::Subscribe(packet) => self.handle_subscribe(shard, index, session, &packet),
             Packet::Unsubscribe(packet) => self.handle_unsubscribe(shard, index, session, &packet),
-            Packet::Pingreq => Packet::Pingresp.encode(self.version, &mut self.streams[index].out),
             Packet::Auth(packet) if control => self.handle_auth(shard, session, &packet),
+            Packet::Pingreq => {
+                let mut pingresp = Vec::new();
+                Packet::Pingresp.encode(self.version, &mut pingresp);
+                // Behind a CONNACK that waits for storage ([MQTT-3.2.0-1]).
+                self.answer(shard, index, false, Waiting::Packet(pingresp.into()));
+            }
             Packet::Disconnect(packet) if control => self.handle_disconnect(shard, &packet),
             packet => {
                 let why = format_args!("{} is not allowed here", packet.name()).to_string();

@@ -19,6 +19,9 @@ use fulmar_mqtt::packet::{Ack, Connect, FilterList, Publish, Subscribe, Subscrib
 use fulmar_mqtt::{Packet, PacketId, Properties, Property, PropertyBuf, QoS, ReasonCode, Version};
 use smallvec::SmallVec;
 
+/// Turns in which everything must have come to rest.
+const MAX_TURNS: usize = 100_000;
+
 /// A connection of the simulated world, by number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Conn(pub u64);
@@ -31,6 +34,8 @@ struct Line {
     unread: Vec<u8>,
     /// Bytes the client has not looked at.
     inbox: Vec<u8>,
+    /// Whether the client reads; if not, the transport asks for nothing more.
+    reading: bool,
     open: bool,
 }
 
@@ -185,6 +190,7 @@ impl World {
             version: Version::V5,
             unread: Vec::new(),
             inbox: Vec::new(),
+            reading: true,
             open: true,
         };
         self.lines.insert(number, line);
@@ -314,6 +320,12 @@ impl World {
         self.send(conn, &Packet::Subscribe(subscribe));
     }
 
+    /// The client stops reading, or goes on.
+    pub fn set_reading(&mut self, conn: Conn, reading: bool) {
+        self.line(conn).reading = reading;
+        self.settle();
+    }
+
     /// The network connection breaks.
     pub fn cut(&mut self, conn: Conn) {
         let line = self.lines.get_mut(&conn.0).unwrap();
@@ -346,7 +358,7 @@ impl World {
 
     /// Turns the workers until nothing moves.
     pub fn settle(&mut self) {
-        loop {
+        for _ in 0..MAX_TURNS {
             let mut moved = false;
             for at in 0..self.shards.len() {
                 let mut notices = Vec::new();
@@ -375,13 +387,14 @@ impl World {
                 return;
             }
         }
+        panic!("the broker does not come to rest");
     }
 
     fn drain(&mut self, number: u64) -> bool {
         let line = self.lines.get_mut(&number).unwrap();
         let shard = &mut self.shards[line.shard];
         let mut moved = false;
-        if !line.open {
+        if !line.open || !line.reading {
             return false;
         }
         let mut keys = SmallVec::new();
