@@ -262,10 +262,8 @@ impl Scene {
             && let Some(id) = publish.packet_id
         {
             assert!(!self.unacknowledged.contains(&id), "{id} is in flight");
-            assert!(
-                self.unacknowledged.len() < self.window,
-                "more in flight than the server takes"
-            );
+            let room = self.unacknowledged.len() < self.window;
+            assert!(room || self.confused, "more in flight than the server takes");
             self.unacknowledged.push(id);
         }
     }
