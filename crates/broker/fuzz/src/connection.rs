@@ -24,6 +24,10 @@ const MAX_LEFT_BYTES: isize = 16 * 1024;
 /// Hostile connections at once.
 const MAX_HOSTILE: usize = 6;
 
+/// Times the witness comes back in one run: each time it sends again what is not acknowledged, and at
+/// QoS 1 that would fill its subscriber's queue, whose overflow is dropped by design.
+const MAX_RETURNS: usize = 8;
+
 /// First bytes of a client's packets; anything else comes out of the script.
 const FIRST_BYTES: [u8; 16] = [
     0x10, 0x30, 0x31, 0x32, 0x34, 0x3C, 0x33, 0x40, 0x50, 0x62, 0x70, 0x82, 0xA2, 0xC0, 0xE0, 0xF0,
@@ -45,7 +49,8 @@ fn play(mut script: Script<'_>) {
     let policy = policies[usize::from(script.byte() % 3)];
     let mut rig = Rig::new(limits(policy));
     let witness = Witness::new(&mut rig);
-    let mut scene = Scene { rig, witness, hostile: Vec::new(), said: Vec::new(), used_ids: 0 };
+    let mut scene =
+        Scene { rig, witness, hostile: Vec::new(), said: Vec::new(), used_ids: 0, returns: 0 };
     scene.open(0);
     while !script.is_over() {
         scene.step(&mut script);
@@ -69,6 +74,7 @@ struct Scene {
     /// All that hostile clients have said.
     said: Vec<u8>,
     used_ids: u16,
+    returns: usize,
 }
 
 impl Scene {
@@ -102,8 +108,13 @@ impl Scene {
                 self.witness.publish(&mut self.rig, qos);
             }
             12 => self.witness.read(&mut self.rig),
-            13 if script.byte() & 1 == 1 => self.witness.cut(&mut self.rig),
+            13 if self.returns == MAX_RETURNS => {}
+            13 if script.byte() & 1 == 1 => {
+                self.returns += 1;
+                self.witness.cut(&mut self.rig);
+            }
             13 => {
+                self.returns += 1;
                 self.rig.crash();
                 self.hostile.clear();
                 self.witness.come_back(&mut self.rig);
