@@ -16,9 +16,24 @@ impl fmt::Display for Usage {
 
 impl std::error::Error for Usage {}
 
+/// The exit code of a program that was run on somebody's behalf; it has said itself what was wrong.
+#[derive(Debug)]
+pub(crate) struct Status(pub(crate) u8);
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the program ended with exit code {}", self.0)
+    }
+}
+
+impl std::error::Error for Status {}
+
 /// Writes an error to standard error with all its causes and gives the exit code.
 pub(crate) fn code(outcome: anyhow::Result<()>) -> ExitCode {
     let Err(error) = outcome else { return ExitCode::SUCCESS };
+    if let Some(Status(code)) = error.downcast_ref() {
+        return ExitCode::from(*code);
+    }
     eprintln!("fulmar: {}", explain(&error));
     if error.downcast_ref::<Usage>().is_some() { ExitCode::from(2) } else { ExitCode::FAILURE }
 }
@@ -57,6 +72,7 @@ mod tests {
         let usage = Err::<(), _>(anyhow!(Usage("no such key".into()))).context("reading it");
         assert_eq!(code(usage), ExitCode::from(2));
         assert_eq!(code(Err(anyhow!("disk full"))), ExitCode::FAILURE);
+        assert_eq!(code(Err(Status(7).into())), ExitCode::from(7));
         assert_eq!(code(Ok(())), ExitCode::SUCCESS);
     }
 }

@@ -4,6 +4,9 @@
 //! clock or threads. [`profile`] names common links. [`wire`] reads IP packets and [`units`] reads
 //! quantities as people write them.
 //!
+//! [`emulator`] makes it real: network namespaces ([`net`]) joined by a thread that moves packets
+//! through the model ([`router`]), and [observers](observe) of what passes.
+//!
 //! An experiment is one TOML file ([`experiment`]): hosts, links, roles (programs), conditions and
 //! measures. [`run`] carries it out cell by cell and keeps every raw sample; [`report`] makes pages
 //! and tables from the samples. What joins the hosts is behind [`network::Fabric`], so that the
@@ -11,14 +14,25 @@
 //!
 //! Not here: MQTT. Roles are programs, ours or anybody's.
 
+pub mod clock;
+pub mod emulator;
+mod error;
 pub mod experiment;
 pub mod link;
+pub mod net;
 pub mod network;
+pub mod observe;
 pub mod profile;
+mod relay;
 pub mod report;
+pub mod router;
 pub mod run;
+pub mod shell;
 pub mod stats;
+pub mod summary;
 #[cfg(test)]
 mod testing;
 pub mod units;
 pub mod wire;
+
+pub use error::Error;

@@ -1,6 +1,7 @@
 //! `fulmar lab`: experiments over bad links. The lab crate does the work; here are the options and
 //! what a terminal shows.
 
+mod link;
 mod list;
 mod probe;
 mod report;
@@ -18,7 +19,9 @@ const EXAMPLES: &str = "\
 Examples:
   fulmar lab list                     which experiments there are
   fulmar lab run mqtt-quic            run one and write its report to results/mqtt-quic
-  fulmar lab report results/mqtt-quic write the report again";
+  fulmar lab report results/mqtt-quic write the report again
+  fulmar lab link --profile 2g-64k --loss 5% -- fulmar sub quic://198.18.1.2 -t '#'
+                                      run a program behind a bad link";
 
 /// Measure transports on bad links
 #[derive(clap::Args, Debug)]
@@ -30,6 +33,8 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
+    /// Run a program behind a bad link, or two joined by one
+    Link(Box<link::Args>),
     /// List experiments
     List(list::Args),
     /// Run experiments and report on them
@@ -66,6 +71,7 @@ fn wrong(mistake: Mistake) -> anyhow::Error {
 /// Wrong experiment files, folders that cannot be used, or a run without a single good sample.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     match args.command {
+        Command::Link(args) => link::run(&args),
         Command::List(args) => list::run(&args),
         Command::Run(args) => run::run(&args),
         Command::Report(args) => report::run(&args),

@@ -188,6 +188,11 @@ impl Topology {
         Ok(number)
     }
 
+    /// All hosts.
+    pub fn hosts(&self) -> impl Iterator<Item = HostId> + use<> {
+        (0..self.hosts).map(HostId)
+    }
+
     /// A link by its number.
     #[must_use]
     pub fn link(&self, number: usize) -> Option<&Link> {
@@ -266,7 +271,7 @@ impl Topology {
             self.links[number].1.offer(at, Direction::Up, packet, tag);
             return;
         }
-        for to in (0..self.hosts).map(HostId).filter(|to| *to != from) {
+        for to in self.hosts().filter(|to| *to != from) {
             self.forward(at, Route { from, to: Some(to) }, access, packet.clone());
         }
     }

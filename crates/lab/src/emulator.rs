@@ -1,0 +1,123 @@
+//! The emulator: a topology made real. Hosts exist, the router runs, programs can be started.
+//!
+//! ```no_run
+//! use std::process::Command;
+//! use fulmar_lab::emulator::Emulator;
+//! use fulmar_lab::link::{Ends, HostId, LinkConfig, Topology};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! fulmar_lab::net::acquire()?;
+//! let mut bad = LinkConfig::default();
+//! bad.set("profile", "2g-64k")?;
+//! bad.set("loss", "5%")?;
+//! let mut topology = Topology::new(2, 42)?;
+//! topology.add_link(Ends::Access(HostId(0)), bad)?;
+//! let emulator = Emulator::start(topology, Vec::new())?;
+//! let server = emulator.host(HostId(1))?.addresses()[0].to_string();
+//! let mut ping = emulator.host(HostId(0))?.spawn(Command::new("ping").args(["-c3", &server]))?;
+//! ping.wait()?;
+//! println!("{:?}", emulator.finish()?.lateness);
+//! # Ok(()) }
+//! ```
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use crate::Error;
+use crate::clock::Clock;
+use crate::link::{ConfigError, HostId, Topology};
+use crate::net::Host;
+use crate::observe::Observer;
+use crate::router::{Outcome, Router, Stop};
+
+/// Hosts joined by emulated links. Dropping it stops the router and removes the hosts; programs
+/// that still run in them stay without a network until their starting thread ends.
+#[derive(Debug)]
+pub struct Emulator {
+    clock: Clock,
+    hosts: Vec<Arc<Host>>,
+    stop: Stop,
+    router: Option<JoinHandle<Result<Outcome, Error>>>,
+}
+
+impl Emulator {
+    /// Makes the hosts and starts to route. [`acquire`](crate::net::acquire) comes first.
+    ///
+    /// # Errors
+    /// The system refuses namespaces, devices or the thread.
+    pub fn start(topology: Topology, observers: Vec<Box<dyn Observer>>) -> Result<Emulator, Error> {
+        let hosts = Self::make_hosts(&topology)?;
+        Self::start_with(Clock::start(), topology, hosts, observers)
+    }
+
+    /// The hosts of a topology, for those who need them before anything is routed.
+    ///
+    /// # Errors
+    /// The system refuses namespaces or devices.
+    pub fn make_hosts(topology: &Topology) -> Result<Vec<Arc<Host>>, Error> {
+        topology.hosts().map(|id| Host::new(id).map(Arc::new)).collect()
+    }
+
+    /// As [`Emulator::start`], with a clock and hosts that were made before.
+    ///
+    /// # Errors
+    /// The system refuses the router's thread or what it needs.
+    pub fn start_with(
+        clock: Clock,
+        topology: Topology,
+        hosts: Vec<Arc<Host>>,
+        observers: Vec<Box<dyn Observer>>,
+    ) -> Result<Emulator, Error> {
+        let stop = Stop::new()?;
+        let router = Router::new(clock, topology, hosts.clone(), observers, &stop)?;
+        let router = std::thread::Builder::new()
+            .name("lab-router".to_owned())
+            .spawn(move || router.run())
+            .map_err(Error::when("starting the router's thread"))?;
+        Ok(Emulator { clock, hosts, stop, router: Some(router) })
+    }
+
+    /// The run's clock.
+    #[must_use]
+    pub fn clock(&self) -> Clock {
+        self.clock
+    }
+
+    /// A host.
+    ///
+    /// # Errors
+    /// There is none of that number.
+    pub fn host(&self, id: HostId) -> Result<&Arc<Host>, Error> {
+        let missing = || ConfigError::new("host", format!("there is no host {}", id.0)).into();
+        self.hosts.get(usize::from(id.0)).ok_or_else(missing)
+    }
+
+    /// Packets that hosts sent and their devices had no room for: losses that nobody decided on.
+    /// Anything but zero spoils a measurement.
+    #[must_use]
+    pub fn overflowed(&self) -> u64 {
+        self.hosts.iter().filter_map(|host| host.overflowed()).sum()
+    }
+
+    /// Stops routing and tells what was done.
+    ///
+    /// # Errors
+    /// The router had stopped because the system refused it something.
+    pub fn finish(mut self) -> Result<Outcome, Error> {
+        self.stop.stop();
+        match self.router.take().map(JoinHandle::join) {
+            Some(Ok(outcome)) => outcome,
+            Some(Err(panic)) => std::panic::resume_unwind(panic),
+            None => Err(std::io::Error::other("the router was stopped before").into()),
+        }
+    }
+}
+
+impl Drop for Emulator {
+    fn drop(&mut self) {
+        self.stop.stop();
+        if let Some(router) = self.router.take() {
+            let _ = router.join();
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! May this process make namespaces? As root yes; otherwise in a user namespace of its own, where
+//! the kernel and its administrator allow that. If neither, an error that says what is missing.
+
+use std::fs;
+use std::io;
+
+use super::sys;
+use crate::Error;
+
+/// How the right to make networks was come by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Privilege {
+    /// The process has had it (root, or capabilities).
+    Own,
+    /// The process has entered a user namespace of its own, under the same user and group.
+    UserNamespace,
+}
+
+/// Makes sure that this process may make network namespaces and TUN devices. Without privileges it
+/// enters a user namespace, for which it must still have a single thread: call it early.
+///
+/// # Errors
+/// [`Error::Missing`] says what is missing and what helps.
+pub fn acquire() -> Result<Privilege, Error> {
+    let privilege = if may_make_network() {
+        Privilege::Own
+    } else {
+        enter_user_namespace()?;
+        if !may_make_network() {
+            return Err(refused("user namespaces have no rights here (AppArmor, a container)"));
+        }
+        Privilege::UserNamespace
+    };
+    match fs::File::options().read(true).write(true).open("/dev/net/tun") {
+        Ok(_) => Ok(privilege),
+        Err(error) => Err(Error::Missing {
+            what: format!("/dev/net/tun cannot be opened ({error})"),
+            remedy: "load the kernel module `tun`; in a container add `--device /dev/net/tun`"
+                .to_owned(),
+        }),
+    }
+}
+
+/// Tries, on a thread that then ends and takes the namespace with it.
+fn may_make_network() -> bool {
+    std::thread::scope(|scope| {
+        scope.spawn(|| sys::new_network_namespace().is_ok()).join().unwrap_or(false)
+    })
+}
+
+fn enter_user_namespace() -> Result<(), Error> {
+    let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
+    if !has_one_thread() {
+        return Err(refused("this process has several threads and cannot enter a user namespace"));
+    }
+    sys::new_user_namespace().map_err(|_| refused(&why_no_user_namespace()))?;
+    // The same user inside as outside: programs see nothing strange, and files stay theirs.
+    let write = |path: &str, text: String| {
+        fs::write(path, text).map_err(Error::when(format!("writing {path}")))
+    };
+    match fs::write("/proc/self/setgroups", "deny") {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            return Err(Error::when("writing /proc/self/setgroups")(error));
+        }
+        _ => {}
+    }
+    write("/proc/self/uid_map", format!("{0} {0} 1\n", user.as_raw()))?;
+    write("/proc/self/gid_map", format!("{0} {0} 1\n", group.as_raw()))
+}
+
+fn has_one_thread() -> bool {
+    fs::read_dir("/proc/self/task").is_ok_and(|tasks| tasks.count() == 1)
+}
+
+fn refused(what: &str) -> Error {
+    Error::Missing {
+        what: format!("network namespaces cannot be made: {what}"),
+        remedy: "run as root, or with the capabilities CAP_SYS_ADMIN and CAP_NET_ADMIN".to_owned(),
+    }
+}
+
+/// Which of the kernel's switches is off, as far as they tell.
+fn why_no_user_namespace() -> String {
+    let is =
+        |path: &str, value: &str| fs::read_to_string(path).is_ok_and(|text| text.trim() == value);
+    if is("/proc/sys/user/max_user_namespaces", "0") {
+        "not root, and sysctl user.max_user_namespaces is 0".to_owned()
+    } else if is("/proc/sys/kernel/unprivileged_userns_clone", "0") {
+        "not root, and sysctl kernel.unprivileged_userns_clone is 0".to_owned()
+    } else {
+        "not root, and user namespaces are not allowed here".to_owned()
+    }
+}

@@ -1,0 +1,118 @@
+//! Processes that outlived the lab that started them.
+//!
+//! The kernel kills the lab's own children when it dies, but not theirs. Every program is started
+//! with a mark in its environment that its descendants inherit: the lab's process number, start
+//! time and PID namespace. A marked process whose lab no longer runs is ended by [`sweep`]. A program
+//! that empties its environment escapes.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+/// The environment variable that marks the lab's programs.
+const MARK: &str = "FULMAR_LAB";
+
+/// Name and value of this process's mark.
+pub(crate) fn mark() -> io::Result<(&'static str, String)> {
+    let own = fs::read_to_string("/proc/self/stat")?;
+    let pid = std::process::id();
+    let start = start_time(&own).ok_or(io::ErrorKind::InvalidData)?;
+    Ok((MARK, format!("{pid}:{start}:{}", pid_namespace()?)))
+}
+
+fn pid_namespace() -> io::Result<String> {
+    Ok(fs::read_link("/proc/self/ns/pid")?.to_string_lossy().into_owned())
+}
+
+/// When a process started, in ticks since boot: field 22 of its `stat`, counted from behind the
+/// command's name, which may contain anything.
+fn start_time(stat: &str) -> Option<u64> {
+    let (_, fields) = stat.rsplit_once(") ")?;
+    fields.split(' ').nth(19)?.parse().ok()
+}
+
+/// Ends the processes that a killed lab has left behind; gives their number.
+///
+/// Only processes of this user and this PID namespace are seen and touched.
+///
+/// # Errors
+/// `/proc` cannot be read.
+pub fn sweep() -> io::Result<usize> {
+    let namespace = pid_namespace()?;
+    let mut ended = 0;
+    for entry in fs::read_dir("/proc")? {
+        let Some(pid) = entry.ok().and_then(|entry| entry.file_name().to_str()?.parse().ok())
+        else {
+            continue;
+        };
+        if Pid::from_raw(pid).is_some_and(|pid| end_if_stale(pid, &namespace)) {
+            ended += 1;
+        }
+    }
+    Ok(ended)
+}
+
+/// Holds the process by a descriptor before it looks, so that what it ends is what it saw.
+fn end_if_stale(pid: Pid, namespace: &str) -> bool {
+    let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else { return false };
+    let environment = fs::read(format!("/proc/{}/environ", pid.as_raw_nonzero()));
+    let Some(owner) = environment.ok().and_then(|environment| owner(&environment, namespace))
+    else {
+        return false;
+    };
+    !runs(owner) && pidfd_send_signal(&process, Signal::KILL).is_ok()
+}
+
+/// The lab that an environment names, if it is one of this PID namespace.
+fn owner(environment: &[u8], namespace: &str) -> Option<(u32, u64)> {
+    let value = environment
+        .split(|byte| *byte == 0)
+        .find_map(|variable| variable.strip_prefix(MARK.as_bytes())?.strip_prefix(b"="))?;
+    let mut parts = std::str::from_utf8(value).ok()?.splitn(3, ':');
+    let owner = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+    (parts.next()? == namespace).then_some(owner)
+}
+
+fn runs((pid, start): (u32, u64)) -> bool {
+    let stat = Path::new("/proc").join(pid.to_string()).join("stat");
+    fs::read_to_string(stat).is_ok_and(|stat| start_time(&stat) == Some(start))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    #[test]
+    fn a_start_time_is_found_behind_any_name() {
+        let stat = "7 (a) b (c) S 1 7 7 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 4711 8000 1";
+        assert_eq!(start_time(stat), Some(4711));
+        assert_eq!(start_time("7 broken"), None);
+    }
+
+    #[test]
+    fn marks_of_other_namespaces_are_not_ours() {
+        let environment = b"A=1\0FULMAR_LAB=12:34:pid:[99]\0B=2\0";
+        assert_eq!(owner(environment, "pid:[99]"), Some((12, 34)));
+        assert_eq!(owner(environment, "pid:[98]"), None);
+        assert_eq!(owner(b"FULMAR_LAB=x:y\0", "pid:[99]"), None);
+        assert_eq!(owner(b"XFULMAR_LAB=12:34:pid:[99]\0", "pid:[99]"), None);
+    }
+
+    #[test]
+    fn orphans_of_a_dead_lab_are_ended_and_those_of_a_living_one_are_not() {
+        let start = |mark: &str| Command::new("sleep").arg("600").env(MARK, mark).spawn().unwrap();
+        let (_, own) = mark().unwrap();
+        // A start time that no process has: a lab whose number was given to another since.
+        let dead = format!("{}:1:{}", std::process::id(), pid_namespace().unwrap());
+        let (mut ours, mut orphan) = (start(&own), start(&dead));
+        assert!(sweep().unwrap() >= 1);
+        assert!(!orphan.wait().unwrap().success());
+        assert!(ours.try_wait().unwrap().is_none());
+        ours.kill().unwrap();
+        ours.wait().unwrap();
+    }
+}

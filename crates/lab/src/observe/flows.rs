@@ -1,0 +1,326 @@
+//! Flows as seen at one host: packets and bytes by direction and kind, what the link lost of them,
+//! and the round-trip times that QUIC's spin bit shows.
+//!
+//! The point of observation is the host's interface: what it sends is counted before the link can
+//! lose it, what it receives after. Corrupted packets count as what they still look like.
+
+use std::net::{IpAddr, SocketAddr};
+
+use rustc_hash::FxHashMap;
+use serde::Serialize;
+
+use super::Observer;
+use super::kind::{Kind, QuicHeader, begins_quic, kind, quic_header};
+use super::spin::{SpinBit, SpinReport, Way};
+use crate::link::{DropReason, HostId};
+use crate::units::Nanos;
+use crate::wire::{PacketView, Protocol};
+
+/// Flows that are told apart at most; packets of further ones are only counted.
+const MAX_FLOWS: usize = 1 << 16;
+
+/// Packets and bytes, IP headers included.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Volume {
+    /// Packets.
+    pub packets: u64,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+impl Volume {
+    fn add(&mut self, packet: &[u8]) {
+        self.packets += 1;
+        self.bytes += packet.len() as u64;
+    }
+}
+
+/// One direction of a flow, by kind in the order of [`Kind::ALL`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub struct ByKind(pub [Volume; Kind::ALL.len()]);
+
+impl ByKind {
+    /// Of one kind.
+    #[must_use]
+    pub fn of(&self, kind: Kind) -> Volume {
+        self.0[kind as usize]
+    }
+
+    /// Of all kinds.
+    #[must_use]
+    pub fn total(&self) -> Volume {
+        self.0.iter().fold(Volume::default(), |sum, one| Volume {
+            packets: sum.packets + one.packets,
+            bytes: sum.bytes + one.bytes,
+        })
+    }
+}
+
+/// A flow as seen at a host.
+#[derive(Clone, Debug)]
+pub struct FlowView {
+    /// What it runs over.
+    pub protocol: Protocol,
+    /// The host's end; port 0 without ports.
+    pub near: SocketAddr,
+    /// The other end.
+    pub far: SocketAddr,
+    /// Whether the host sent its first packet.
+    pub opened_here: bool,
+    /// Whether it is QUIC.
+    pub quic: bool,
+    /// When its first packet was seen, in ns of the run's clock.
+    pub first: Nanos,
+    /// When its latest was.
+    pub last: Nanos,
+    /// What the host sent.
+    pub sent: ByKind,
+    /// What it received.
+    pub received: ByKind,
+    /// What it sent and the link lost.
+    pub lost: Volume,
+    spin: SpinBit,
+}
+
+impl FlowView {
+    /// What the spin bit showed; `None` without QUIC.
+    #[must_use]
+    pub fn spin(&self) -> Option<SpinReport> {
+        self.quic.then(|| self.spin.report())
+    }
+
+    /// The spin bit's samples.
+    #[must_use]
+    pub fn spin_bit(&self) -> &SpinBit {
+        &self.spin
+    }
+}
+
+type Key = (Protocol, SocketAddr, SocketAddr);
+
+/// Watches the flows of one host.
+#[derive(Debug)]
+pub struct Flows {
+    host: HostId,
+    flows: Vec<FlowView>,
+    index: FxHashMap<Key, usize>,
+    uncounted: u64,
+}
+
+impl Flows {
+    /// Watches from this host's interface.
+    #[must_use]
+    pub fn at(host: HostId) -> Flows {
+        Flows { host, flows: Vec::new(), index: FxHashMap::default(), uncounted: 0 }
+    }
+
+    /// The flows, in the order in which they began.
+    #[must_use]
+    pub fn flows(&self) -> &[FlowView] {
+        &self.flows
+    }
+
+    /// Packets of flows beyond the number that is told apart.
+    #[must_use]
+    pub fn uncounted(&self) -> u64 {
+        self.uncounted
+    }
+
+    fn flow(&mut self, at: Nanos, view: &PacketView<'_>, outward: bool) -> Option<&mut FlowView> {
+        let (from, to) = view.ports().unwrap_or((0, 0));
+        let source = SocketAddr::new(view.source(), from);
+        let destination = SocketAddr::new(view.destination(), to);
+        let (near, far) = if outward { (source, destination) } else { (destination, source) };
+        let key = (view.protocol(), near, far);
+        // A TCP connection on ports that were used before is another flow.
+        let begins_anew = view.tcp().is_some_and(|tcp| tcp.syn && !tcp.ack);
+        if let Some(&known) = self.index.get(&key)
+            && !(begins_anew && self.flows[known].is_over())
+        {
+            return self.flows.get_mut(known);
+        }
+        if self.flows.len() >= MAX_FLOWS {
+            self.uncounted += 1;
+            return None;
+        }
+        self.index.insert(key, self.flows.len());
+        self.flows.push(FlowView {
+            protocol: view.protocol(),
+            near,
+            far,
+            opened_here: outward,
+            quic: view.protocol() == Protocol::Udp && begins_quic(view.payload()),
+            first: at,
+            last: at,
+            sent: ByKind::default(),
+            received: ByKind::default(),
+            lost: Volume::default(),
+            spin: SpinBit::default(),
+        });
+        self.flows.last_mut()
+    }
+
+    fn count(&mut self, at: Nanos, packet: &[u8], outward: bool) {
+        let Some(view) = PacketView::parse(packet) else { return };
+        let Some(flow) = self.flow(at, &view, outward) else { return };
+        flow.last = at;
+        if outward != flow.opened_here {
+            flow.spin.handshake(at - flow.first);
+        }
+        let kind = kind(&view, flow.quic);
+        let volumes = if outward { &mut flow.sent } else { &mut flow.received };
+        volumes.0[kind as usize].add(packet);
+        if flow.quic
+            && let Some(QuicHeader::Short { spin }) = quic_header(view.payload())
+        {
+            let to_server = outward == flow.opened_here;
+            let way = if to_server { Way::ToServer } else { Way::ToClient };
+            flow.spin.packet(at, way, spin);
+        }
+    }
+}
+
+impl FlowView {
+    fn is_over(&self) -> bool {
+        self.sent.of(Kind::Close).packets + self.received.of(Kind::Close).packets > 0
+    }
+}
+
+impl Observer for Flows {
+    fn sent(&mut self, at: Nanos, from: HostId, packet: &[u8]) {
+        if from == self.host {
+            self.count(at, packet, true);
+        }
+    }
+
+    fn delivered(&mut self, at: Nanos, to: HostId, packet: &[u8]) {
+        if to == self.host {
+            self.count(at, packet, false);
+        }
+    }
+
+    fn dropped(&mut self, at: Nanos, from: HostId, _reason: DropReason, packet: &[u8]) {
+        if from == self.host
+            && let Some(view) = PacketView::parse(packet)
+            && let Some(flow) = self.flow(at, &view, true)
+        {
+            flow.lost.add(packet);
+        }
+    }
+}
+
+/// A flow's figures, to be told.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct FlowReport {
+    /// `tcp`, `udp`, `quic`, …
+    pub protocol: String,
+    /// The host's end.
+    pub near: SocketAddr,
+    /// The other end.
+    pub far: SocketAddr,
+    /// How long it was seen, in s.
+    pub seconds: f64,
+    /// What the host sent, by kind.
+    pub sent: Vec<(Kind, Volume)>,
+    /// What it received, by kind.
+    pub received: Vec<(Kind, Volume)>,
+    /// What it sent and the link lost.
+    pub lost: Volume,
+    /// What the spin bit showed, for QUIC.
+    pub spin: Option<SpinReport>,
+}
+
+impl From<&FlowView> for FlowReport {
+    fn from(flow: &FlowView) -> FlowReport {
+        let by_kind = |volumes: &ByKind| {
+            let all = Kind::ALL.into_iter().map(|kind| (kind, volumes.of(kind)));
+            all.filter(|(_, volume)| volume.packets > 0).collect()
+        };
+        FlowReport {
+            protocol: if flow.quic { "quic".to_owned() } else { flow.protocol.name() },
+            near: flow.near,
+            far: flow.far,
+            seconds: (flow.last - flow.first) as f64 / 1e9,
+            sent: by_kind(&flow.sent),
+            received: by_kind(&flow.received),
+            lost: flow.lost,
+            spin: flow.spin(),
+        }
+    }
+}
+
+impl FlowReport {
+    /// Whether it concerns only the host itself and its groups, such as multicast listener reports.
+    #[must_use]
+    pub fn is_noise(&self) -> bool {
+        matches!(self.far.ip(), IpAddr::V6(address) if address.is_multicast())
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::testing::{tcp, udp};
+    use crate::units::MILLISECOND as MS;
+
+    const A: [u8; 4] = [198, 18, 0, 2];
+    const B: [u8; 4] = [198, 18, 1, 2];
+    const HERE: HostId = HostId(0);
+
+    #[test]
+    fn packets_are_counted_by_flow_direction_and_kind() {
+        let mut flows = Flows::at(HERE);
+        let steps = [
+            (true, tcp(A, 4000, B, 1883, 1, 0x02, b"")),
+            (false, tcp(B, 1883, A, 4000, 1, 0x12, b"")),
+            (true, tcp(A, 4000, B, 1883, 2, 0x10, b"")),
+            (true, tcp(A, 4000, B, 1883, 2, 0x18, b"CONNECT")),
+            (false, tcp(B, 1883, A, 4000, 2, 0x18, b"CONNACK")),
+        ];
+        for (at, (outward, packet)) in steps.iter().enumerate() {
+            match outward {
+                true => flows.sent(at as u64, HERE, packet),
+                false => flows.delivered(at as u64, HERE, packet),
+            }
+        }
+        flows.dropped(9, HERE, DropReason::Random, &steps[3].1);
+        flows.sent(9, HostId(1), &steps[1].1);
+        let [flow] = flows.flows() else { panic!("{flows:?}") };
+        let packets = |volumes: &ByKind| volumes.0.map(|volume| volume.packets);
+        assert_eq!(packets(&flow.sent), [1, 1, 1, 0, 0]);
+        assert_eq!(packets(&flow.received), [1, 1, 0, 0, 0]);
+        assert_eq!((flow.lost.packets, flow.sent.total().bytes), (1, 127));
+        assert_eq!((flow.first, flow.last, flow.opened_here), (0, 4, true));
+    }
+
+    #[test]
+    fn a_connection_after_a_closed_one_is_another_flow() {
+        let mut flows = Flows::at(HERE);
+        for flags in [0x02, 0x10, 0x11, 0x02] {
+            flows.sent(0, HERE, &tcp(A, 4000, B, 1883, 1, flags, b""));
+        }
+        assert_eq!(flows.flows().len(), 2);
+    }
+
+    #[test]
+    fn quic_is_recognised_by_its_first_packet_and_shows_its_spin_bit() {
+        let mut flows = Flows::at(HERE);
+        let mut initial = vec![0xc0, 0, 0, 0, 1];
+        initial.resize(1200, 0);
+        flows.sent(0, HERE, &udp(A, 4000, B, 14_567, &initial));
+        for round in 0..10u64 {
+            let first = if round % 2 == 0 { 0x40 } else { 0x60 };
+            flows.sent(round * 100 * MS, HERE, &udp(A, 4000, B, 14_567, &[first; 50]));
+            flows.delivered(
+                round * 100 * MS + 90 * MS,
+                HERE,
+                &udp(B, 14_567, A, 4000, &[first; 50]),
+            );
+        }
+        let report = FlowReport::from(&flows.flows()[0]);
+        assert_eq!(report.protocol, "quic");
+        assert_eq!(report.spin.unwrap().two_way.p50, 100 * MS);
+    }
+}

@@ -1,0 +1,246 @@
+//! The router: one thread that moves packets between the hosts' devices and the model.
+//!
+//! It decides nothing. It reads packets, tells the model when it read them, sleeps until the model's
+//! next deadline and writes what is due. How late it writes is measured for every packet: the
+//! difference between the time the model decided on and the time at which the packet was handed to
+//! the receiving kernel. What a packet waits in a device *before* it is read is not in that figure;
+//! the experiment `link-accuracy` measures it end to end.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use hdrhistogram::Histogram;
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
+    timerfd_settime,
+};
+use serde::Serialize;
+
+use crate::Error;
+use crate::clock::{Clock, thread_cpu};
+use crate::link::{Event, HostId, Topology};
+use crate::net::{Host, run_first};
+use crate::observe::Observer;
+use crate::units::Nanos;
+
+/// Packets read from one host before what is due is written.
+const READ_BATCH: usize = 16;
+/// The largest packet a device gives.
+const PACKET_BYTES: usize = 65_536;
+/// Lateness is recorded up to a minute, to three digits.
+const LATEST: u64 = 60_000_000_000;
+
+const TIMER: u64 = u64::MAX;
+const STOP: u64 = u64::MAX - 1;
+
+/// How late packets were written, in ns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Lateness {
+    /// Packets written.
+    pub packets: u64,
+    /// Median.
+    pub p50_ns: u64,
+    /// 99th percentile.
+    pub p99_ns: u64,
+    /// 99.9th percentile.
+    pub p999_ns: u64,
+    /// Worst.
+    pub max_ns: u64,
+}
+
+/// What the router tells at its end.
+#[derive(Debug)]
+pub struct Outcome {
+    /// The model, with its figures and decision logs.
+    pub topology: Topology,
+    /// How late it was.
+    pub lateness: Lateness,
+    /// Whether it ran before ordinary threads.
+    pub realtime: bool,
+    /// Packets that the receiving kernel refused.
+    pub refused: u64,
+    /// Processor time it took, in ns.
+    pub cpu_ns: u64,
+}
+
+/// Wakes a router to end it.
+#[derive(Clone, Debug)]
+pub(crate) struct Stop(Arc<OwnedFd>);
+
+impl Stop {
+    pub(crate) fn new() -> Result<Stop, Error> {
+        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(Error::when("making an eventfd"))?;
+        Ok(Stop(Arc::new(event)))
+    }
+
+    pub(crate) fn stop(&self) {
+        // It can only fail when it has been said 2^64 times.
+        let _ = rustix::io::write(&*self.0, &1u64.to_ne_bytes());
+    }
+}
+
+pub(crate) struct Router {
+    clock: Clock,
+    topology: Topology,
+    hosts: Vec<Arc<Host>>,
+    observers: Vec<Box<dyn Observer>>,
+    epoll: OwnedFd,
+    timer: OwnedFd,
+    armed_for: Option<Nanos>,
+    lateness: Histogram<u64>,
+    refused: u64,
+    buffer: Vec<u8>,
+}
+
+impl Router {
+    pub(crate) fn new(
+        clock: Clock,
+        topology: Topology,
+        hosts: Vec<Arc<Host>>,
+        observers: Vec<Box<dyn Observer>>,
+        stop: &Stop,
+    ) -> Result<Router, Error> {
+        let doing = "preparing the router's thread";
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(Error::when(doing))?;
+        let timer = timerfd_create(
+            TimerfdClockId::Monotonic,
+            TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK,
+        )
+        .map_err(Error::when(doing))?;
+        let add = |fd: &dyn std::os::fd::AsFd, key| {
+            epoll::add(&epoll, fd, EventData::new_u64(key), EventFlags::IN)
+                .map_err(Error::when(doing))
+        };
+        add(&timer, TIMER)?;
+        add(&*stop.0, STOP)?;
+        for (number, host) in hosts.iter().enumerate() {
+            add(&host.tun(), number as u64)?;
+        }
+        let lateness = Histogram::new_with_max(LATEST, 3)
+            .map_err(|error| Error::when(doing)(std::io::Error::other(error)))?;
+        Ok(Router {
+            clock,
+            topology,
+            hosts,
+            observers,
+            epoll,
+            timer,
+            armed_for: None,
+            lateness,
+            refused: 0,
+            buffer: vec![0; PACKET_BYTES],
+        })
+    }
+
+    /// Routes until it is stopped.
+    pub(crate) fn run(mut self) -> Result<Outcome, Error> {
+        let realtime = run_first();
+        let mut events = Vec::with_capacity(64);
+        'routing: loop {
+            self.deliver();
+            self.arm().map_err(Error::when("setting the router's timer"))?;
+            events.clear();
+            match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), None) {
+                Err(rustix::io::Errno::INTR) => continue,
+                other => other.map_err(Error::when("waiting for packets"))?,
+            };
+            for event in &events {
+                match event.data.u64() {
+                    STOP => break 'routing,
+                    TIMER => {
+                        // Its count of expirations says nothing; reading re-arms it.
+                        let _ = rustix::io::read(&self.timer, &mut [0u8; 8]);
+                        self.armed_for = None;
+                    }
+                    host => self.read(host as usize),
+                }
+            }
+        }
+        Ok(self.end(realtime))
+    }
+
+    fn end(self, realtime: bool) -> Outcome {
+        let quantile = |q| self.lateness.value_at_quantile(q);
+        let lateness = Lateness {
+            packets: self.lateness.len(),
+            p50_ns: quantile(0.5),
+            p99_ns: quantile(0.99),
+            p999_ns: quantile(0.999),
+            max_ns: self.lateness.max(),
+        };
+        let Router { topology, refused, .. } = self;
+        Outcome { topology, lateness, realtime, refused, cpu_ns: thread_cpu() }
+    }
+
+    /// Takes packets that a host has sent.
+    fn read(&mut self, number: usize) {
+        let Some(host) = self.hosts.get(number).cloned() else { return };
+        for _ in 0..READ_BATCH {
+            // A device that fails is one that says it is empty; anything lost shows in its counters.
+            let Ok(length) = rustix::io::read(host.tun(), &mut self.buffer[..]) else { return };
+            let packet = &self.buffer[..length];
+            let at = self.clock.now();
+            for observer in &mut self.observers {
+                observer.sent(at, host.id(), packet);
+            }
+            self.topology.offer(at, host.id(), packet.to_vec());
+        }
+        self.deliver();
+    }
+
+    /// Writes what is due.
+    fn deliver(&mut self) {
+        while let Some(event) = self.topology.poll(self.clock.now()) {
+            match event {
+                Event::Deliver { at, to, packet } => self.write(at, to, &packet),
+                Event::Dropped { at, from, reason, packet, .. } => {
+                    for observer in &mut self.observers {
+                        observer.dropped(at, from, reason, &packet);
+                    }
+                }
+                Event::AddressChange { host, changes, .. } => {
+                    let changed = self
+                        .hosts
+                        .get(usize::from(host.0))
+                        .map(|host| host.change_address(changes));
+                    if let Some(Err(error)) = changed {
+                        tracing::warn!(host = host.0, %error, "address not changed");
+                    }
+                }
+            }
+        }
+    }
+
+    fn write(&mut self, due: Nanos, to: HostId, packet: &[u8]) {
+        let Some(host) = self.hosts.get(usize::from(to.0)) else { return };
+        if rustix::io::write(host.tun(), packet).is_err() {
+            self.refused += 1;
+            return;
+        }
+        let at = self.clock.now();
+        self.lateness.saturating_record(at.saturating_sub(due));
+        for observer in &mut self.observers {
+            observer.delivered(at, to, packet);
+        }
+    }
+
+    /// Sets the timer to the model's next deadline.
+    fn arm(&mut self) -> rustix::io::Result<()> {
+        let deadline = self.topology.next_deadline();
+        if deadline == self.armed_for {
+            return Ok(());
+        }
+        // A time of zero would switch the timer off.
+        let at = deadline.map_or(0, |deadline| self.clock.monotonic(deadline).max(1));
+        let none = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let it_value =
+            Timespec { tv_sec: (at / 1_000_000_000) as i64, tv_nsec: (at % 1_000_000_000) as i64 };
+        let spec = Itimerspec { it_interval: none, it_value };
+        timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &spec)?;
+        self.armed_for = deadline;
+        Ok(())
+    }
+}

@@ -1,0 +1,169 @@
+//! Programs on a bad link, from the command line: one behind it ([`behind`]), or two joined by it
+//! ([`between`]).
+//!
+//! The program, or the first of two, is host 0 and on the link's near side: `up` is what it sends.
+//! In [`behind`] host 1 is the gateway (see `relay`): on its address, `198.18.1.2`, the program
+//! reaches services on this machine's loopback, and the rest of the world at its usual addresses. In
+//! [`between`] the second program is host 1.
+//!
+//! Programs find their way by environment variables: `LAB_SELF` is their own address, `LAB_PEER` the
+//! other host's.
+
+use std::fs::File;
+use std::io::BufWriter;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::Error;
+use crate::clock::Clock;
+use crate::emulator::Emulator;
+use crate::link::{Ends, HostId, LinkConfig, Topology};
+use crate::net::{self, Host, Privilege};
+use crate::observe::{Capture, Flows, Observer};
+use crate::relay::Relay;
+use crate::summary::Summary;
+
+/// How long programs are given to end when they are asked to.
+const GRACE: Duration = Duration::from_secs(3);
+/// How often it is looked whether a program has ended.
+const LOOK: Duration = Duration::from_millis(5);
+
+const NEAR: HostId = HostId(0);
+const FAR: HostId = HostId(1);
+
+/// A link and what is recorded on it.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// The link.
+    pub link: LinkConfig,
+    /// Seed of all its decisions.
+    pub seed: u64,
+    /// Where to write what passed, as pcapng.
+    pub capture: Option<PathBuf>,
+    /// Set from outside, for instance by a signal, to end the programs and tell the summary.
+    pub interrupted: Arc<AtomicBool>,
+}
+
+/// Runs a program behind a link to this machine and the world.
+///
+/// # Errors
+/// The link cannot be, this machine lacks something, or the program cannot be started.
+pub fn behind(options: &Options, command: Command) -> Result<(ExitStatus, Summary), Error> {
+    run(options, command, None)
+}
+
+/// Joins two programs by a link. When the second ends, the first is asked to (SIGTERM), and killed
+/// if it does not; the status is that of the second.
+///
+/// # Errors
+/// As of [`behind`].
+pub fn between(
+    options: &Options,
+    first: Command,
+    second: Command,
+) -> Result<(ExitStatus, Summary), Error> {
+    run(options, first, Some(second))
+}
+
+fn run(
+    options: &Options,
+    mut near: Command,
+    far: Option<Command>,
+) -> Result<(ExitStatus, Summary), Error> {
+    let privilege = net::acquire()?;
+    net::sweep().map_err(Error::when("looking for what an earlier run left behind"))?;
+    let mut topology = Topology::new(2, options.seed)?;
+    topology.add_link(Ends::Access(NEAR), options.link.clone())?;
+    if far.is_none() {
+        topology.set_gateway(FAR);
+    }
+    let hosts = Emulator::make_hosts(&topology)?;
+    let [near_host, far_host] = [Arc::clone(&hosts[0]), Arc::clone(&hosts[1])];
+    let clock = Clock::start();
+    let mut observers: Vec<Box<dyn Observer>> = Vec::new();
+    if far.is_none() {
+        far_host.answer_for_all()?;
+        observers.push(Box::new(Relay::new(Arc::clone(&far_host))));
+    }
+    let flows = Arc::new(Mutex::new(Flows::at(NEAR)));
+    observers.push(Box::new(Arc::clone(&flows)));
+    let capture = options.capture.as_deref().map(|path| capture(path, clock)).transpose()?;
+    if let Some(capture) = &capture {
+        observers.push(Box::new(Arc::clone(capture)));
+    }
+    let emulator = Emulator::start_with(clock, topology, hosts, observers)?;
+    let status = match far {
+        None => {
+            let child = start(&near_host, &mut near, &far_host)?;
+            wait(child, &options.interrupted)?
+        }
+        Some(mut far) => {
+            let first = start(&near_host, &mut near, &far_host)?;
+            let second = start(&far_host, &mut far, &near_host);
+            let status = second.and_then(|second| wait(second, &options.interrupted));
+            end(first)?;
+            status?
+        }
+    };
+    let overflowed = emulator.overflowed();
+    let took = clock.now();
+    let outcome = emulator.finish()?;
+    if let (Some(capture), Some(path)) = (capture, &options.capture) {
+        let written = capture.lock().unwrap_or_else(PoisonError::into_inner).finish();
+        written.map_err(Error::when(format!("writing {}", path.display())))?;
+    }
+    let unprivileged = privilege == Privilege::UserNamespace;
+    let flows = flows.lock().unwrap_or_else(PoisonError::into_inner);
+    Ok((status, Summary::new(options.seed, took, unprivileged, overflowed, &outcome, &flows)))
+}
+
+/// Begins a capture at both hosts' interfaces.
+fn capture(path: &Path, clock: Clock) -> Result<Arc<Mutex<Capture<BufWriter<File>>>>, Error> {
+    let doing = format!("writing {}", path.display());
+    let file = File::create(path).map_err(Error::when(doing))?;
+    let hosts = [(NEAR, "near".to_owned()), (FAR, "far".to_owned())];
+    Ok(Arc::new(Mutex::new(Capture::new(BufWriter::new(file), clock, &hosts))))
+}
+
+fn start(host: &Host, command: &mut Command, peer: &Host) -> Result<Child, Error> {
+    let first = |host: &Host| host.addresses().first().map(IpAddr::to_string).unwrap_or_default();
+    command.env("LAB_SELF", first(host)).env("LAB_PEER", first(peer));
+    let doing = format!("starting {}", command.get_program().to_string_lossy());
+    host.spawn(command).map_err(Error::when(doing))
+}
+
+/// Waits for a program's end, which an interruption brings about.
+fn wait(mut child: Child, interrupted: &AtomicBool) -> Result<ExitStatus, Error> {
+    loop {
+        let ended = child.try_wait().map_err(Error::when("waiting for a program"))?;
+        if let Some(status) = ended {
+            return Ok(status);
+        }
+        if interrupted.load(Ordering::Relaxed) {
+            return end(child);
+        }
+        std::thread::sleep(LOOK);
+    }
+}
+
+/// Asks a program to end, and kills it if it does not in time.
+fn end(mut child: Child) -> Result<ExitStatus, Error> {
+    let waiting = "waiting for a program";
+    if let Some(pid) = rustix::process::Pid::from_raw(child.id() as i32) {
+        // It may have ended by itself; its number is ours until it is waited for.
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+    }
+    let until = Instant::now() + GRACE;
+    while Instant::now() < until {
+        if let Some(status) = child.try_wait().map_err(Error::when(waiting))? {
+            return Ok(status);
+        }
+        std::thread::sleep(LOOK);
+    }
+    child.kill().map_err(Error::when("killing a program"))?;
+    child.wait().map_err(Error::when(waiting))
+}
