@@ -274,6 +274,7 @@ impl Connection {
     /// Takes bytes of one stream, in order.
     pub fn receive(&mut self, shard: &mut Shard, stream: StreamKey, data: &[u8]) -> Received {
         self.last_input = shard.now();
+        let actions = self.actions.len();
         let mut consumed = 0;
         let state = loop {
             if self.closing.is_some() || matches!(self.state, State::Ended) {
@@ -316,7 +317,7 @@ impl Connection {
         shard.metrics().bytes_received.add(consumed as u64);
         // A blocked stream is offered again at every notice. Were output that still waits for a slow
         // reader announced by that, each notice would bring the next.
-        if consumed > 0 || self.closing.is_some() || !self.actions.is_empty() {
+        if consumed > 0 || self.closing.is_some() || self.actions.len() > actions {
             self.announce_output(shard);
         }
         Received { consumed, state }
