@@ -28,7 +28,7 @@ use crate::clock::Clock;
 use crate::link::{ConfigError, HostId, Topology};
 use crate::net::Host;
 use crate::observe::Observer;
-use crate::router::{Outcome, Router, Stop};
+use crate::router::{Handle, Outcome, Router};
 
 /// Hosts joined by emulated links. Dropping it stops the router and removes the hosts; programs
 /// that still run in them stay without a network until their starting thread ends.
@@ -36,7 +36,7 @@ use crate::router::{Outcome, Router, Stop};
 pub struct Emulator {
     clock: Clock,
     hosts: Vec<Arc<Host>>,
-    stop: Stop,
+    handle: Handle,
     router: Option<JoinHandle<Result<Outcome, Error>>>,
 }
 
@@ -68,13 +68,13 @@ impl Emulator {
         hosts: Vec<Arc<Host>>,
         observers: Vec<Box<dyn Observer>>,
     ) -> Result<Emulator, Error> {
-        let stop = Stop::new()?;
-        let router = Router::new(clock, topology, hosts.clone(), observers, &stop)?;
+        let handle = Handle::new()?;
+        let router = Router::new(clock, topology, hosts.clone(), observers, &handle)?;
         let router = std::thread::Builder::new()
             .name("lab-router".to_owned())
             .spawn(move || router.run())
             .map_err(Error::when("starting the router's thread"))?;
-        Ok(Emulator { clock, hosts, stop, router: Some(router) })
+        Ok(Emulator { clock, hosts, handle, router: Some(router) })
     }
 
     /// The run's clock.
@@ -99,12 +99,19 @@ impl Emulator {
         self.hosts.iter().filter_map(|host| host.overflowed()).sum()
     }
 
+    /// Whether nothing is under way: no packet on a link, no unacknowledged end of a TCP connection
+    /// in a host, which the kernel repairs when its program has long ended.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.handle.is_idle() && !self.hosts.iter().any(|host| host.is_closing())
+    }
+
     /// Stops routing and tells what was done.
     ///
     /// # Errors
     /// The router had stopped because the system refused it something.
     pub fn finish(mut self) -> Result<Outcome, Error> {
-        self.stop.stop();
+        self.handle.stop();
         match self.router.take().map(JoinHandle::join) {
             Some(Ok(outcome)) => outcome,
             Some(Err(panic)) => std::panic::resume_unwind(panic),
@@ -115,7 +122,7 @@ impl Emulator {
 
 impl Drop for Emulator {
     fn drop(&mut self) {
-        self.stop.stop();
+        self.handle.stop();
         if let Some(router) = self.router.take() {
             let _ = router.join();
         }

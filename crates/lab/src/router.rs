@@ -8,6 +8,7 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use hdrhistogram::Histogram;
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -65,20 +66,28 @@ pub struct Outcome {
     pub cpu_ns: u64,
 }
 
-/// Wakes a router to end it.
+/// What a router's owner holds of it: wakes it to end it, and sees whether packets are under way.
 #[derive(Clone, Debug)]
-pub(crate) struct Stop(Arc<OwnedFd>);
+pub(crate) struct Handle {
+    stop: Arc<OwnedFd>,
+    idle: Arc<AtomicBool>,
+}
 
-impl Stop {
-    pub(crate) fn new() -> Result<Stop, Error> {
+impl Handle {
+    pub(crate) fn new() -> Result<Handle, Error> {
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(Error::when("making an eventfd"))?;
-        Ok(Stop(Arc::new(event)))
+        Ok(Handle { stop: Arc::new(event), idle: Arc::new(AtomicBool::new(true)) })
     }
 
     pub(crate) fn stop(&self) {
         // It can only fail when it has been said 2^64 times.
-        let _ = rustix::io::write(&*self.0, &1u64.to_ne_bytes());
+        let _ = rustix::io::write(&*self.stop, &1u64.to_ne_bytes());
+    }
+
+    /// Whether no packet was under way when the router last slept.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.idle.load(Ordering::Relaxed)
     }
 }
 
@@ -87,6 +96,7 @@ pub(crate) struct Router {
     topology: Topology,
     hosts: Vec<Arc<Host>>,
     observers: Vec<Box<dyn Observer>>,
+    idle: Arc<AtomicBool>,
     epoll: OwnedFd,
     timer: OwnedFd,
     armed_for: Option<Nanos>,
@@ -101,7 +111,7 @@ impl Router {
         topology: Topology,
         hosts: Vec<Arc<Host>>,
         observers: Vec<Box<dyn Observer>>,
-        stop: &Stop,
+        handle: &Handle,
     ) -> Result<Router, Error> {
         let doing = "preparing the router's thread";
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(Error::when(doing))?;
@@ -115,7 +125,7 @@ impl Router {
                 .map_err(Error::when(doing))
         };
         add(&timer, TIMER)?;
-        add(&*stop.0, STOP)?;
+        add(&*handle.stop, STOP)?;
         for (number, host) in hosts.iter().enumerate() {
             add(&host.tun(), number as u64)?;
         }
@@ -126,6 +136,7 @@ impl Router {
             topology,
             hosts,
             observers,
+            idle: Arc::clone(&handle.idle),
             epoll,
             timer,
             armed_for: None,
@@ -141,6 +152,7 @@ impl Router {
         let mut events = Vec::with_capacity(64);
         'routing: loop {
             self.deliver();
+            self.idle.store(self.topology.is_idle(), Ordering::Relaxed);
             self.arm().map_err(Error::when("setting the router's timer"))?;
             events.clear();
             match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), None) {

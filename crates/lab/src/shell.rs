@@ -29,6 +29,10 @@ use crate::summary::Summary;
 
 /// How long programs are given to end when they are asked to.
 const GRACE: Duration = Duration::from_secs(3);
+/// How long the link lives on, once the program has ended, for what is still under way.
+const LINGER: Duration = Duration::from_secs(10);
+/// How often it is looked whether nothing is; twice in a row must say so.
+const SETTLE: Duration = Duration::from_millis(10);
 /// How often it is looked whether a program has ended.
 const LOOK: Duration = Duration::from_millis(5);
 
@@ -99,16 +103,20 @@ fn run(
     let status = match far {
         None => {
             let child = start(&near_host, &mut near, &far_host)?;
-            wait(child, &options.interrupted)?
+            let status = wait(child, &options.interrupted)?;
+            linger(&emulator, &options.interrupted);
+            status
         }
         Some(mut far) => {
             let first = start(&near_host, &mut near, &far_host)?;
             let second = start(&far_host, &mut far, &near_host);
             let status = second.and_then(|second| wait(second, &options.interrupted));
+            linger(&emulator, &options.interrupted);
             end(first)?;
             status?
         }
     };
+    net::sweep_own().map_err(Error::when("ending what the programs left behind"))?;
     let overflowed = emulator.overflowed();
     let took = clock.now();
     let outcome = emulator.finish()?;
@@ -121,11 +129,11 @@ fn run(
     Ok((status, Summary::new(options.seed, took, unprivileged, overflowed, &outcome, &flows)))
 }
 
-/// Begins a capture at both hosts' interfaces.
+/// Begins a capture at the near host's interface, where every packet is seen once.
 fn capture(path: &Path, clock: Clock) -> Result<Arc<Mutex<Capture<BufWriter<File>>>>, Error> {
     let doing = format!("writing {}", path.display());
     let file = File::create(path).map_err(Error::when(doing))?;
-    let hosts = [(NEAR, "near".to_owned()), (FAR, "far".to_owned())];
+    let hosts = [(NEAR, "near".to_owned())];
     Ok(Arc::new(Mutex::new(Capture::new(BufWriter::new(file), clock, &hosts))))
 }
 
@@ -147,6 +155,16 @@ fn wait(mut child: Child, interrupted: &AtomicBool) -> Result<ExitStatus, Error>
             return end(child);
         }
         std::thread::sleep(LOOK);
+    }
+}
+
+/// Lets what a program has sent last arrive.
+fn linger(emulator: &Emulator, interrupted: &AtomicBool) {
+    let until = Instant::now() + LINGER;
+    let mut quiet = 0;
+    while quiet < 2 && Instant::now() < until && !interrupted.load(Ordering::Relaxed) {
+        std::thread::sleep(SETTLE);
+        quiet = if emulator.is_idle() { quiet + 1 } else { 0 };
     }
 }
 

@@ -199,6 +199,12 @@ impl Link {
         answer.into_iter().chain(self.next_change).chain(lanes).min()
     }
 
+    /// Whether no packet is in it.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.answers.is_empty() && self.lanes.iter().all(|lane| lane.next_deadline().is_none())
+    }
+
     /// What a direction has done so far.
     #[must_use]
     pub fn stats(&self, direction: Direction) -> &LaneStats {

@@ -310,6 +310,12 @@ impl Topology {
         }
     }
 
+    /// Whether no packet is under way.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.immediate.is_empty() && self.links.iter().all(|(_, link)| link.is_idle())
+    }
+
     /// When to [`poll`](Topology::poll) next, if nothing is offered before.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Nanos> {
@@ -396,7 +402,9 @@ mod tests {
         topology.add_link(Ends::Access(HostId(1)), small).unwrap();
         let to = HostId(1).ipv4(0);
         topology.offer(0, HostId(0), udp([198, 18, 0, 2], 4000, to.octets(), 5000, &[0; 1400]));
+        assert!(!topology.is_idle());
         assert_eq!(arrivals(&mut topology), [(0, 0)]);
+        assert!(topology.is_idle());
     }
 
     #[test]

@@ -181,6 +181,23 @@ impl Host {
         })
     }
 
+    /// Whether the host's kernel still has something to send for TCP connections that were closed.
+    #[must_use]
+    pub fn is_closing(&self) -> bool {
+        // FIN_WAIT1, LAST_ACK and CLOSING: the own end is not acknowledged (proc_pid_net(5)).
+        const UNACKNOWLEDGED: [&str; 3] = ["04", "09", "0B"];
+        let tables = || {
+            ["tcp", "tcp6"].map(|table| {
+                std::fs::read_to_string(format!("/proc/thread-self/net/{table}"))
+                    .unwrap_or_default()
+            })
+        };
+        let Ok(tables) = self.run(tables) else { return false };
+        tables.iter().flat_map(|table| table.lines().skip(1)).any(|line| {
+            line.split_whitespace().nth(3).is_some_and(|state| UNACKNOWLEDGED.contains(&state))
+        })
+    }
+
     /// Packets that the host sent and the device had no room for: losses nobody decided on. `None`
     /// if the kernel does not tell.
     #[must_use]

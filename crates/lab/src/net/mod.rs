@@ -17,6 +17,6 @@ mod sys;
 
 pub use host::Host;
 pub use privilege::{Privilege, acquire};
-pub use stale::sweep;
+pub use stale::{sweep, sweep_own};
 
 pub(crate) use sys::run_first;

@@ -2,8 +2,9 @@
 //!
 //! The kernel kills the lab's own children when it dies, but not theirs. Every program is started
 //! with a mark in its environment that its descendants inherit: the lab's process number, start
-//! time and PID namespace. A marked process whose lab no longer runs is ended by [`sweep`]. A program
-//! that empties its environment escapes.
+//! time and PID namespace. A marked process whose lab no longer runs is ended by [`sweep`], and what
+//! its own programs leave behind a lab ends by [`sweep_own`]. A program that empties its environment
+//! escapes.
 
 use std::fs;
 use std::io;
@@ -12,7 +13,7 @@ use std::path::Path;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 /// The environment variable that marks the lab's programs.
-const MARK: &str = "FULMAR_LAB";
+const MARK: &str = "LAB_OWNER";
 
 /// Name and value of this process's mark.
 pub(crate) fn mark() -> io::Result<(&'static str, String)> {
@@ -40,6 +41,20 @@ fn start_time(stat: &str) -> Option<u64> {
 /// # Errors
 /// `/proc` cannot be read.
 pub fn sweep() -> io::Result<usize> {
+    end_marked(|owner| !runs(owner))
+}
+
+/// Ends what this process's own programs have left behind, and those that still run; gives the number.
+///
+/// # Errors
+/// As of [`sweep`].
+pub fn sweep_own() -> io::Result<usize> {
+    let own = std::process::id();
+    end_marked(|owner| owner.0 == own && runs(owner))
+}
+
+/// Ends the marked processes whose owner is chosen.
+fn end_marked(chosen: impl Fn((u32, u64)) -> bool) -> io::Result<usize> {
     let namespace = pid_namespace()?;
     let mut ended = 0;
     for entry in fs::read_dir("/proc")? {
@@ -47,7 +62,7 @@ pub fn sweep() -> io::Result<usize> {
         else {
             continue;
         };
-        if Pid::from_raw(pid).is_some_and(|pid| end_if_stale(pid, &namespace)) {
+        if Pid::from_raw(pid).is_some_and(|pid| end_if(pid, &namespace, &chosen)) {
             ended += 1;
         }
     }
@@ -55,14 +70,11 @@ pub fn sweep() -> io::Result<usize> {
 }
 
 /// Holds the process by a descriptor before it looks, so that what it ends is what it saw.
-fn end_if_stale(pid: Pid, namespace: &str) -> bool {
+fn end_if(pid: Pid, namespace: &str, chosen: impl Fn((u32, u64)) -> bool) -> bool {
     let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else { return false };
     let environment = fs::read(format!("/proc/{}/environ", pid.as_raw_nonzero()));
-    let Some(owner) = environment.ok().and_then(|environment| owner(&environment, namespace))
-    else {
-        return false;
-    };
-    !runs(owner) && pidfd_send_signal(&process, Signal::KILL).is_ok()
+    let owner = environment.ok().and_then(|environment| owner(&environment, namespace));
+    owner.is_some_and(chosen) && pidfd_send_signal(&process, Signal::KILL).is_ok()
 }
 
 /// The lab that an environment names, if it is one of this PID namespace.
@@ -95,11 +107,11 @@ mod tests {
 
     #[test]
     fn marks_of_other_namespaces_are_not_ours() {
-        let environment = b"A=1\0FULMAR_LAB=12:34:pid:[99]\0B=2\0";
+        let environment = b"A=1\0LAB_OWNER=12:34:pid:[99]\0B=2\0";
         assert_eq!(owner(environment, "pid:[99]"), Some((12, 34)));
         assert_eq!(owner(environment, "pid:[98]"), None);
-        assert_eq!(owner(b"FULMAR_LAB=x:y\0", "pid:[99]"), None);
-        assert_eq!(owner(b"XFULMAR_LAB=12:34:pid:[99]\0", "pid:[99]"), None);
+        assert_eq!(owner(b"LAB_OWNER=x:y\0", "pid:[99]"), None);
+        assert_eq!(owner(b"XLAB_OWNER=12:34:pid:[99]\0", "pid:[99]"), None);
     }
 
     #[test]
@@ -112,7 +124,7 @@ mod tests {
         assert!(sweep().unwrap() >= 1);
         assert!(!orphan.wait().unwrap().success());
         assert!(ours.try_wait().unwrap().is_none());
-        ours.kill().unwrap();
-        ours.wait().unwrap();
+        assert!(sweep_own().unwrap() >= 1);
+        assert!(!ours.wait().unwrap().success());
     }
 }

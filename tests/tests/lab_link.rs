@@ -1,0 +1,182 @@
+//! `fulmar lab link` as people use it. Needs network namespaces; where they cannot be made, each test
+//! says so and passes, since nothing of it could run.
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use fulmar_tests::{TestBroker, eventually, fulmar, run};
+use serde_json::Value;
+
+/// `fulmar lab link` with these arguments.
+fn link(args: &[&str]) -> Command {
+    let mut command = fulmar();
+    command.args(["lab", "link"]).args(args);
+    command
+}
+
+fn possible() -> bool {
+    let tried = run(&mut link(&["--", "true"]));
+    let said = String::from_utf8_lossy(&tried.stderr).into_owned();
+    if !tried.status.success() {
+        assert!(said.contains("cannot be made") || said.contains("/dev/net/tun"), "{said}");
+        eprintln!("not tested: {said}");
+    }
+    tried.status.success()
+}
+
+fn summary(folder: &Path, settings: &[&str], program: &[&str]) -> (Output, Value) {
+    let file = folder.join("summary.json");
+    let before = ["--json", "--summary", file.to_str().unwrap()];
+    let output = run(&mut link(&[&before, settings, &["--"], program].concat()));
+    let text = fs::read_to_string(&file).unwrap_or_default();
+    (output, serde_json::from_str(&text).unwrap_or_default())
+}
+
+fn own() -> String {
+    fulmar().get_program().to_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_client_behind_a_link_publishes_to_a_broker_on_this_machine() {
+    if !possible() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let broker = TestBroker::start();
+    for (scheme, protocol) in [("mqtt", "tcp"), ("quic", "quic")] {
+        let url = format!("{scheme}://198.18.1.2:{}", broker.address(scheme).port());
+        let own = own();
+        let mut program = vec![own.as_str(), "pub", &url, "-t", "a", "-m", "b", "-q", "1"];
+        if scheme == "quic" {
+            program.push("--insecure");
+        }
+        let settings = ["--delay", "30ms", "--up.loss", "5%", "--seed", "3"];
+        let (output, told) = summary(folder.path(), &settings, &program);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let flow = &told["flows"].as_array().unwrap()[0];
+        assert_eq!(flow["protocol"], protocol);
+        assert_eq!(flow["sent"][0][0], "handshake");
+        // A connection and an acknowledged message take two round trips of 60 ms at least.
+        assert!(told["seconds"].as_f64().unwrap() >= 0.12, "{told}");
+        assert_eq!(told["accidents"], 0);
+    }
+}
+
+#[test]
+fn what_a_program_sent_last_still_arrives() {
+    if !possible() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    // The program ends at once; its datagram is under way for half a second longer.
+    let program = ["bash", "-c", "echo last > /dev/udp/198.18.1.2/9"];
+    let (output, told) = summary(folder.path(), &["--delay", "500ms"], &program);
+    assert!(output.status.success());
+    assert!(told["up"]["delivered_packets"].as_u64().unwrap() >= 1, "{told}");
+}
+
+#[test]
+fn two_programs_are_joined_and_the_seconds_exit_code_is_told() {
+    if !possible() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let heard = folder.path().join("heard");
+    let first =
+        format!("trap 'exit 0' TERM; echo $LAB_SELF > {}; sleep 60 & wait", heard.display());
+    let second = "test $LAB_SELF = 198.18.1.2 && test $LAB_PEER = 198.18.0.2 && exit 7";
+    let output = run(&mut link(&["--between", &first, second]));
+    assert_eq!(output.status.code(), Some(7), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("late:"));
+}
+
+#[test]
+fn a_killed_lab_leaves_nothing_after_the_next_start() {
+    if !possible() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let pids = folder.path().join("pids");
+    // The shell dies with the lab; the sleeper that it started does not.
+    let script = format!("sleep 600 & echo $$ $! > {0}.new; mv {0}.new {0}; wait", pids.display());
+    let mut lab = link(&["--", "sh", "-c", &script]);
+    let mut lab = lab.stderr(Stdio::null()).spawn().unwrap();
+    eventually("the program's start", || pids.exists());
+    let pids = fs::read_to_string(&pids).unwrap();
+    let alive = |pid: &str| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        stat.rsplit_once(") ").is_some_and(|(_, fields)| !fields.starts_with('Z'))
+    };
+    let [shell, sleeper] = pids.split_whitespace().collect::<Vec<_>>()[..] else {
+        panic!("{pids}")
+    };
+    assert!(alive(shell) && alive(sleeper));
+    lab.kill().unwrap();
+    lab.wait().unwrap();
+    eventually("the shell's end", || !alive(shell));
+    assert!(run(&mut link(&["--", "true"])).status.success());
+    eventually("the sleeper's end", || !alive(sleeper));
+}
+
+/// What tshark makes of a capture: lines that a display filter lets through.
+fn tshark(capture: &Path, decode: &str, filter: &str) -> Option<usize> {
+    let output = Command::new("tshark")
+        .args(["-r", capture.to_str().unwrap(), "-d", decode, "-Y", filter])
+        .stderr(Stdio::null())
+        .output();
+    let Ok(output) = output else {
+        eprintln!("not tested: no tshark");
+        return None;
+    };
+    assert!(output.status.success(), "tshark does not open the capture");
+    Some(String::from_utf8_lossy(&output.stdout).lines().count())
+}
+
+#[test]
+fn captures_open_in_tshark_and_show_the_handshakes() {
+    if !possible() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let broker = TestBroker::start();
+    let own = own();
+    for (scheme, decode, filters) in [
+        ("mqtt", "tcp.port==PORT,mqtt", ["mqtt.msgtype == 1", "mqtt.msgtype == 2"]),
+        ("quic", "udp.port==PORT,quic", ["tls.handshake.type == 1", "tls.handshake.type == 2"]),
+    ] {
+        let port = broker.address(scheme).port().to_string();
+        let url = format!("{scheme}://198.18.1.2:{port}");
+        let capture = folder.path().join(format!("{scheme}.pcapng"));
+        let mut program = vec![own.as_str(), "pub", &url, "-t", "a", "-m", "b"];
+        if scheme == "quic" {
+            program.push("--insecure");
+        }
+        let settings =
+            ["--delay", "5ms", "--pcap", capture.to_str().unwrap(), "--up.duplicate", "0"];
+        assert!(summary(folder.path(), &settings, &program).0.status.success());
+        for filter in filters {
+            let Some(packets) = tshark(&capture, &decode.replace("PORT", &port), filter) else {
+                return;
+            };
+            assert!(packets >= 1, "{scheme}: {filter}");
+        }
+    }
+}
+
+#[test]
+fn wrong_usage_says_what_is_allowed() {
+    for (args, said) in [
+        (vec!["--loss", "5", "--", "true"], "5%"),
+        (vec!["--up.queue", "red", "--", "true"], "fq-codel"),
+        (vec!["--profile", "6g", "--", "true"], "2g-64k"),
+        (vec!["--queue-limit", "5kB", "--", "true"], "rate"),
+        (vec!["--between", "true"], "--between"),
+    ] {
+        let output = run(&mut link(&args));
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{error}");
+        assert!(error.contains(said), "{error}");
+    }
+}
