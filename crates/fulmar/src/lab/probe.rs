@@ -239,10 +239,10 @@ async fn receive(events: &mut Events, args: &Args) -> anyhow::Result<()> {
             }
             Ok(Some(Event::Connected { .. })) => tell("connected-again", json!({}))?,
             Ok(Some(Event::Migrated { .. })) => tell("migrated", json!({}))?,
-            // Nothing that shows at a receiver.
-            Ok(Some(_)) => {}
             Ok(Some(Event::Disconnected { retry_in: Some(_), .. })) => tell("lost", json!({}))?,
             Ok(Some(Event::Disconnected { reason, retry_in: None })) => return Err(reason.into()),
+            // Nothing that shows at a receiver.
+            Ok(Some(_)) => {}
             Ok(None) => bail!("the client ended"),
             // Told below; the experiment decides what it means.
             Err(_) => break,
