@@ -15,6 +15,7 @@
 //! Not here: MQTT. Roles are programs, ours or anybody's.
 
 pub mod clock;
+pub mod emulated;
 pub mod emulator;
 mod error;
 pub mod experiment;

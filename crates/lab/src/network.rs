@@ -34,6 +34,18 @@ pub struct NetworkPlan {
     pub folder: PathBuf,
 }
 
+/// What a packet carries.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum PacketKind {
+    /// A connection's set-up.
+    Handshake,
+    /// Content.
+    Data,
+    /// Nothing but acknowledgements.
+    Ack,
+}
+
 /// One packet as the observer saw it enter the network, whether it arrived or not.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Seen {
@@ -45,8 +57,8 @@ pub struct Seen {
     pub to: String,
     /// Length of the IP packet in bytes.
     pub bytes: u32,
-    /// What it carried: `handshake`, `data` or `ack`.
-    pub kind: &'static str,
+    /// What it carried.
+    pub kind: PacketKind,
 }
 
 /// What the network knows at the end of a sample.

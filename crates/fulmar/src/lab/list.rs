@@ -3,7 +3,7 @@
 use anyhow::Context;
 use fulmar_lab::experiment::Document;
 
-use super::{Folder, fabric};
+use super::Folder;
 use crate::exit::Usage;
 
 const EXAMPLES: &str = "\
@@ -30,9 +30,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     });
     let mut names: Vec<String> = names.collect();
     names.sort();
-    let fabric = fabric();
     for name in &names {
-        let about = match args.folder.load(name, &fabric) {
+        let about = match args.folder.load(name) {
             Ok(document) => format!("{} ({})", document.title(), size(&document)),
             Err(error) => format!("cannot be run: {error:#}"),
         };

@@ -10,8 +10,8 @@ mod run;
 use std::path::PathBuf;
 
 use anyhow::Context;
+use fulmar_lab::emulated::Emulated;
 use fulmar_lab::experiment::{Document, Mistake, find, load};
-use fulmar_lab::network::Fabric;
 
 use crate::exit::Usage;
 
@@ -55,8 +55,8 @@ struct Folder {
 
 impl Folder {
     /// Reads an experiment by name or path.
-    fn load(&self, name: &str, fabric: &dyn Fabric) -> anyhow::Result<Document> {
-        load(&find(&self.experiments, name), fabric).map_err(wrong)
+    fn load(&self, name: &str) -> anyhow::Result<Document> {
+        load(&find(&self.experiments, name), &Emulated).map_err(wrong)
     }
 }
 
@@ -77,11 +77,6 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         Command::Report(args) => report::run(&args),
         Command::Probe(args) => probe::run(&args),
     }
-}
-
-/// What joins the hosts of an experiment.
-fn fabric() -> impl Fabric {
-    fulmar_lab::network::Loopback
 }
 
 /// This program, for roles that are our own.

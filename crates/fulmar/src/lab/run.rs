@@ -8,12 +8,14 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use fulmar_lab::emulated::Emulated;
 use fulmar_lab::experiment::{Document, Experiment, find};
+use fulmar_lab::network::{Fabric, Loopback};
 use fulmar_lab::report::SUITE_FILE;
-use fulmar_lab::run::{Plan, Sample, Step, Tally, end_left_over};
+use fulmar_lab::run::{Plan, Sample, Step, Tally};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use super::{Folder, fabric, own_path, report};
+use super::{Folder, own_path, report};
 use crate::exit::Usage;
 
 const EXAMPLES: &str = "\
@@ -65,46 +67,26 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     if args.out.is_some() && args.names.len() > 1 {
         bail!(Usage("--out is for one experiment".to_owned()));
     }
-    let fabric = fabric();
-    let documents = args.names.iter().map(|name| args.folder.load(name, &fabric));
+    let documents = args.names.iter().map(|name| args.folder.load(name));
     // All are read before the first one runs: a mistake in the last one should not show hours later.
     let documents = documents.collect::<anyhow::Result<Vec<_>>>()?;
+    // Before any thread: without root it takes this process into a namespace of its own.
+    fulmar_lab::net::acquire()?;
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         // A second signal ends the process at once.
         signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(&stop))?;
         signal_hook::flag::register(signal, Arc::clone(&stop))?;
     }
-    let ended = end_left_over();
+    let ended = fulmar_lab::net::sweep().context("looking for what an earlier lab left behind")?;
     if ended > 0 {
         tracing::warn!(processes = ended, "ended what an earlier lab left behind");
     }
     for (name, document) in args.names.iter().zip(documents) {
         let stem = Path::new(name).file_stem().unwrap_or_default();
         let out = args.out.clone().unwrap_or_else(|| Path::new("results").join(stem));
-        let go = Go { args, out: &out, stop: &stop };
         let source = find(&args.folder.experiments, name);
-        let tally = match document {
-            Document::Experiment(experiment, text) => {
-                go.experiment(&experiment, &text, &source, &out)?
-            }
-            Document::Suite(suite, text) => {
-                std::fs::create_dir_all(&out).with_context(|| out.display().to_string())?;
-                std::fs::write(out.join(SUITE_FILE), text)?;
-                let mut all = Tally::default();
-                for part in &suite.parts {
-                    let folder = Folder { experiments: folder_of(&source) };
-                    let part_source = find(&folder.experiments, part.get_ref());
-                    let document = folder.load(part.get_ref(), &super::fabric())?;
-                    let Document::Experiment(experiment, text) = document else {
-                        bail!(Usage(format!("{}: a suite in a suite", part.get_ref())));
-                    };
-                    let out = out.join(part.get_ref());
-                    all = sum(all, go.experiment(&experiment, &text, &part_source, &out)?);
-                }
-                all
-            }
-        };
+        let tally = Go { args, stop: &stop }.document(document, &source, &out)?;
         eprintln!(
             "{name}: {} good, {} failed, {} timed out",
             tally.ok, tally.failed, tally.timeout
@@ -137,11 +119,32 @@ fn sum(a: Tally, b: Tally) -> Tally {
 
 struct Go<'a> {
     args: &'a Args,
-    out: &'a Path,
     stop: &'a AtomicBool,
 }
 
 impl Go<'_> {
+    fn document(&self, document: Document, source: &Path, out: &Path) -> anyhow::Result<Tally> {
+        let (suite, text) = match document {
+            Document::Experiment(experiment, text) => {
+                return self.experiment(&experiment, &text, source, out);
+            }
+            Document::Suite(suite, text) => (suite, text),
+        };
+        std::fs::create_dir_all(out).with_context(|| out.display().to_string())?;
+        std::fs::write(out.join(SUITE_FILE), text)?;
+        let folder = Folder { experiments: folder_of(source) };
+        let mut all = Tally::default();
+        for part in &suite.parts {
+            let name = part.get_ref();
+            let Document::Experiment(experiment, text) = folder.load(name)? else {
+                bail!(Usage(format!("{name}: a suite in a suite")));
+            };
+            let part_source = find(&folder.experiments, name);
+            all = sum(all, self.experiment(&experiment, &text, &part_source, &out.join(name))?);
+        }
+        Ok(all)
+    }
+
     fn experiment(
         &self,
         experiment: &Experiment,
@@ -163,10 +166,10 @@ impl Go<'_> {
             keep: args.keep,
         };
         let mut progress = Progress::new(&experiment.name);
-        let fabric = fabric();
+        let fabric: &dyn Fabric = if experiment.links.is_empty() { &Loopback } else { &Emulated };
         let tally =
-            fulmar_lab::run::run(&plan, &fabric, self.stop, &mut |step| progress.step(&step))
-                .with_context(|| self.out.display().to_string());
+            fulmar_lab::run::run(&plan, fabric, self.stop, &mut |step| progress.step(&step))
+                .with_context(|| out.display().to_string());
         progress.bar.finish_and_clear();
         tally
     }

@@ -310,7 +310,7 @@ impl Check<'_> {
         }
         let what = measure.what.as_ref().map(|what| *what.get_ref());
         let of_process = matches!(what, Some(What::RssKib | What::CpuPct | What::CpuS));
-        let of_packets = matches!(what, Some(What::Count | What::Bytes));
+        let of_packets = matches!(what, Some(What::Count | What::Bytes | What::Seconds));
         let (complete, needs) = match measure.from {
             From::Lines => {
                 (measure.role.is_some() && measure.field.is_some(), "`role` and `field`")
@@ -320,7 +320,7 @@ impl Check<'_> {
                 "`role` and `what`: rss_kib, cpu_pct or cpu_s",
             ),
             From::Packets => {
-                (measure.host.is_some() && of_packets, "`host` and `what`: count or bytes")
+                (measure.host.is_some() && of_packets, "`host` and `what`: count, bytes or seconds")
             }
             From::Sum => (!measure.of.is_empty(), "`of`, a list of measures"),
             From::Marks => {

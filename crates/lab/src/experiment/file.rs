@@ -7,6 +7,7 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::value::{Level, Levels, Ordered};
+use crate::network::PacketKind;
 use crate::stats::Centre;
 
 /// Conditions and the values they are limited to.
@@ -151,7 +152,7 @@ pub struct Measure {
     /// Host whose packets count, those it sends and those meant for it (`packets`).
     pub host: Option<Spanned<String>>,
     /// Kind of packets that count: `handshake`, `data` or `ack`; all without it (`packets`).
-    pub kind: Option<Spanned<Kind>>,
+    pub kind: Option<Spanned<PacketKind>>,
     /// Mark from which on it counts; from the beginning without it (`packets`, `marks`).
     pub since: Option<Spanned<String>>,
     /// Mark up to which it counts; to the end without it (`packets`, `marks`).
@@ -210,30 +211,8 @@ pub enum What {
     Count,
     /// Bytes of IP packets.
     Bytes,
-}
-
-/// A kind of packet.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
-#[serde(rename_all = "lowercase")]
-pub enum Kind {
-    /// Of a connection's set-up.
-    Handshake,
-    /// With content.
-    Data,
-    /// Acknowledgements only.
-    Ack,
-}
-
-impl Kind {
-    /// As the observer calls it.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Kind::Handshake => "handshake",
-            Kind::Data => "data",
-            Kind::Ack => "ack",
-        }
-    }
+    /// Seconds from the first of them to the mark `until`, or to the last of them.
+    Seconds,
 }
 
 /// How a sample's numbers become one.

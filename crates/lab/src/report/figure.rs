@@ -53,6 +53,7 @@ pub(super) fn draw(results: &Results, figure: &Figure, id: &str) -> Vec<Drawn> {
             .iter()
             .filter(|cell| cell.cell.matches(&figure.only))
             .filter(|cell| each.is_none_or(|each| cell.cell.get(each) == Some(*level)))
+            .filter(|cell| cell.figures.contains_key(figure.measure.get_ref()))
             .collect();
         let title = match each {
             Some(each) => {

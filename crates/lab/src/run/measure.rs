@@ -97,8 +97,7 @@ fn points(
             Ok((used(usage, measure.what.as_ref().map(|what| *what.get_ref())), true))
         }
         From::Packets => {
-            let window = since.unwrap_or(0)..=until.unwrap_or(u64::MAX);
-            Ok((vec![(record.began_ns, count(measure, observed, &window)?)], false))
+            Ok((vec![(record.began_ns, count(measure, observed, since, until)?)], false))
         }
         From::Sum => Ok((vec![(record.began_ns, sum(measure, values)?)], false)),
         From::Marks => {
@@ -149,21 +148,32 @@ fn used(usage: &[(u64, f64, f64)], what: Option<What>) -> Points {
 fn count(
     measure: &Measure,
     observed: &Observed,
-    window: &std::ops::RangeInclusive<u64>,
+    since: Option<u64>,
+    until: Option<u64>,
 ) -> Result<f64, String> {
     if observed.packets.is_empty() {
         return Err("the network has seen no packet; it has no observer".to_owned());
     }
     let host = measure.host.as_ref().map_or("", |host| host.get_ref());
-    let kind = measure.kind.as_ref().map(|kind| kind.get_ref().name());
+    let kind = measure.kind.as_ref().map(|kind| *kind.get_ref());
+    let window = since.unwrap_or(0)..=until.unwrap_or(u64::MAX);
     let counts = |seen: &&Seen| {
         (seen.from == host || seen.to == host)
             && window.contains(&seen.at_ns)
             && kind.is_none_or(|kind| seen.kind == kind)
     };
-    let counted = observed.packets.iter().filter(counts);
-    let bytes = measure.what.as_ref().is_some_and(|what| *what.get_ref() == What::Bytes);
-    Ok(if bytes { counted.map(|seen| f64::from(seen.bytes)).sum() } else { counted.count() as f64 })
+    let counted: Vec<&Seen> = observed.packets.iter().filter(counts).collect();
+    Ok(match measure.what.as_ref().map(|what| *what.get_ref()) {
+        Some(What::Bytes) => counted.iter().map(|seen| f64::from(seen.bytes)).sum(),
+        Some(What::Seconds) => {
+            let (Some(first), Some(last)) = (counted.first(), counted.last()) else {
+                return Err("not a single packet".to_owned());
+            };
+            let end = until.unwrap_or(last.at_ns);
+            end.saturating_sub(first.at_ns) as f64 / 1e9
+        }
+        _ => counted.len() as f64,
+    })
 }
 
 fn take(take: Take, numbers: &[f64]) -> Option<f64> {
@@ -185,6 +195,7 @@ fn take(take: Take, numbers: &[f64]) -> Option<f64> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use crate::network::PacketKind;
 
     fn measure(keys: &str) -> Measure {
         toml::from_str(&format!("title = 't'\nunit = 'u'\n{keys}")).unwrap()
@@ -247,11 +258,11 @@ mod tests {
             Seen { at_ns, from, to, bytes, kind }
         };
         let packets = vec![
-            seen(5, "a", "b", 100, "handshake"),
-            seen(12, "b", "a", 200, "handshake"),
-            seen(20, "a", "b", 50, "data"),
-            seen(20, "c", "b", 70, "data"),
-            seen(40, "b", "a", 60, "ack"),
+            seen(5, "a", "b", 100, PacketKind::Handshake),
+            seen(12, "b", "a", 200, PacketKind::Handshake),
+            seen(20, "a", "b", 50, PacketKind::Data),
+            seen(20, "c", "b", 70, PacketKind::Data),
+            seen(40, "b", "a", 60, PacketKind::Ack),
         ];
         let observed = Observed { packets, ..Observed::default() };
         let packets = "from = 'packets'\nhost = 'a'\nwhat = ";
@@ -261,6 +272,8 @@ mod tests {
             ("'count'\nkind = 'handshake'", 2.0),
             ("'count'\nuntil = 'end'", 3.0),
             ("'bytes'\nsince = 'begin'\nuntil = 'end'", 250.0),
+            ("'seconds'\nsince = 'begin'\nuntil = 'end'", 18e-9),
+            ("'seconds'", 35e-9),
         ] {
             assert_eq!(value(&format!("{packets}{keys}"), &record(), &observed), Ok(expected));
         }

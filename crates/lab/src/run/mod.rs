@@ -19,7 +19,6 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
 pub use environment::Environment;
-pub use process::end_left_over;
 pub use sample::{FILE, Outcome, Sample, StoreError, read};
 
 use crate::experiment::Experiment;

@@ -1,9 +1,9 @@
 //! Programs of a sample: started on their hosts, listened to line by line, watched, and ended.
 //!
-//! Every program and whatever it starts carries a mark in its environment; [`end_marked`] ends by
-//! it even what has left its process group, and [`end_left_over`] what an earlier lab that was
-//! killed left behind. Signals go to process numbers through pidfds, so that a number that has been
-//! given to somebody else is never hit.
+//! Every program and whatever it starts carries the sample's mark in its environment; [`end_marked`]
+//! ends by it even what has left its process group. Signals go through pidfds, so that a number that
+//! has been given to another process is never hit. A second mark names the lab itself: by it
+//! [`sweep`](crate::net::sweep) finds what a lab that was killed left behind.
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read};
@@ -22,7 +22,7 @@ use crate::network::Network;
 /// Longest line of output that is kept, in bytes; the rest of it is dropped.
 const MAX_LINE_BYTES: u64 = 1 << 20;
 
-/// Environment variable of all programs: process number and start time of the lab, and the sample.
+/// Environment variable of all programs of a sample.
 const MARK: &str = "FULMAR_LAB_SAMPLE";
 
 /// What a program did.
@@ -49,11 +49,10 @@ pub(super) fn now_ns() -> u64 {
     now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
 }
 
-/// A mark that no other sample of this or another lab has.
+/// A mark that no other sample of a running lab has.
 pub(super) fn new_mark() -> String {
     static SAMPLES: AtomicU64 = AtomicU64::new(0);
-    let (own, sample) = (std::process::id(), SAMPLES.fetch_add(1, Ordering::Relaxed));
-    format!("{own}.{}.{sample}", start_time(own).unwrap_or(0))
+    format!("{}.{}", std::process::id(), SAMPLES.fetch_add(1, Ordering::Relaxed))
 }
 
 impl Program {
@@ -68,7 +67,8 @@ impl Program {
     ) -> io::Result<Program> {
         use std::os::unix::process::CommandExt;
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        command.process_group(0).env(MARK, mark);
+        let (lab, lab_mark) = crate::net::mark()?;
+        command.process_group(0).env(MARK, mark).env(lab, lab_mark);
         let mut child = network.spawn(host, &mut command)?;
         if let Some(output) = child.stdout.take() {
             listen(output, number, false, events.clone());
@@ -157,33 +157,21 @@ fn watch(child: &Child, program: usize, events: SyncSender<Event>) {
 
 /// Ends every process with this mark.
 pub(super) fn end_marked(mark: &str) {
-    end_processes(|found| found == mark);
-}
-
-/// Ends what labs left behind that are no longer there, as after kill -9. Returns how many.
-pub fn end_left_over() -> usize {
-    end_processes(|found| {
-        let mut parts = found.split('.').map(str::parse::<u64>);
-        let (Some(Ok(lab)), Some(Ok(started))) = (parts.next(), parts.next()) else { return false };
-        u32::try_from(lab).ok().and_then(start_time) != Some(started)
-    })
-}
-
-fn end_processes(wanted: impl Fn(&str) -> bool) -> usize {
-    let Ok(all) = fs::read_dir("/proc") else { return 0 };
+    let Ok(all) = fs::read_dir("/proc") else { return };
     let numbers = all.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    numbers.filter(|number| end_process(*number, &wanted)).count()
+    for number in numbers {
+        end_if_marked(number, mark);
+    }
 }
 
-fn end_process(number: i32, wanted: &impl Fn(&str) -> bool) -> bool {
-    if number as u32 == std::process::id() || !mark_of(number).is_some_and(|mark| wanted(&mark)) {
-        return false;
+fn end_if_marked(number: i32, mark: &str) {
+    let is_marked = || mark_of(number).is_some_and(|found| found == mark);
+    let Some(pid) = Pid::from_raw(number).filter(|_| is_marked()) else { return };
+    let Ok(handle) = pidfd_open(pid, PidfdFlags::empty()) else { return };
+    // Asked again now that the handle holds the process fast; it may still end by itself.
+    if is_marked() {
+        let _ = pidfd_send_signal(handle, Signal::KILL);
     }
-    let Some(pid) = Pid::from_raw(number) else { return false };
-    let Ok(handle) = pidfd_open(pid, PidfdFlags::empty()) else { return false };
-    // Asked again now that the handle holds the process fast.
-    mark_of(number).is_some_and(|mark| wanted(&mark))
-        && pidfd_send_signal(handle, Signal::KILL).is_ok()
 }
 
 fn mark_of(number: i32) -> Option<String> {
@@ -192,12 +180,6 @@ fn mark_of(number: i32) -> Option<String> {
         let value = variable.strip_prefix(MARK.as_bytes())?.strip_prefix(b"=")?;
         Some(String::from_utf8_lossy(value).into_owned())
     })
-}
-
-/// When a process was started, in clock ticks since boot: field 22 of proc_pid_stat(5).
-fn start_time(number: u32) -> Option<u64> {
-    let stat = fs::read_to_string(format!("/proc/{number}/stat")).ok()?;
-    stat.rsplit_once(") ")?.1.split(' ').nth(19)?.parse().ok()
 }
 
 /// What a process uses: CPU seconds so far and resident KiB; `None` when it is gone.
@@ -254,18 +236,12 @@ mod tests {
             }
         };
         program.reap().unwrap();
-        let began = start_time(number);
         // setsid may fork: its child carries the mark all the same. Standard output of the escaped
         // process is this pipe, so the listener ends only when it is gone.
         end_marked(&mark);
         drop(sender);
         while events.recv_timeout(Duration::from_secs(20)).is_ok() {}
-        assert!(
-            began.is_none()
-                || usage(number).is_none()
-                || start_time(number) != began
-                || zombie(number)
-        );
+        assert!(usage(number).is_none() || zombie(number));
     }
 
     fn zombie(number: u32) -> bool {

@@ -1,0 +1,234 @@
+//! The emulator as the runner's network: hosts by name, links by their settings, and an observer
+//! that notes every packet.
+//!
+//! Nothing is decided here: names become numbers, settings become link configurations.
+
+use std::net::IpAddr;
+use std::process::{Child, Command};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::clock::Clock;
+use crate::emulator::Emulator;
+use crate::link::{DropReason, Ends, HostId, LinkConfig, Topology};
+use crate::network::{
+    Fabric, Lateness, Network, NetworkPlan, Observed, PacketKind, Seen, WrongSetting,
+};
+use crate::observe::Observer;
+use crate::units::Nanos;
+use crate::wire::{PacketView, Protocol};
+
+/// The first port given to roles; below Linux' ephemeral ones, which begin at 32768.
+const FIRST_PORT: u16 = 20_000;
+
+/// Most packets an observer notes, so that a run-away sample does not take all memory.
+const MAX_PACKETS: usize = 5_000_000;
+
+/// Makes emulated networks. [`acquire`](crate::net::acquire) comes first.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Emulated;
+
+impl Fabric for Emulated {
+    fn check(&self, settings: &[(String, String)]) -> Result<(), WrongSetting> {
+        configure(settings).map(|_| ())
+    }
+
+    fn open(&self, plan: &NetworkPlan) -> std::io::Result<Box<dyn Network>> {
+        open(plan).map_err(std::io::Error::other)
+    }
+}
+
+fn configure(settings: &[(String, String)]) -> Result<LinkConfig, WrongSetting> {
+    let mut link = LinkConfig::default();
+    // A profile is what the other settings refine, wherever it stands.
+    let (profile, rest): (Vec<_>, Vec<_>) = settings.iter().partition(|(key, _)| key == "profile");
+    for (key, value) in profile.into_iter().chain(rest) {
+        let wrong = |reason: String| WrongSetting { key: key.clone(), reason };
+        link.set(key, value).map_err(|error| wrong(error.reason))?;
+    }
+    link.check().map_err(|error| WrongSetting { key: error.key, reason: error.reason })?;
+    Ok(link)
+}
+
+fn open(plan: &NetworkPlan) -> Result<Box<dyn Network>, crate::Error> {
+    let id = |name: &str| {
+        let index = plan.hosts.iter().position(|host| host == name).unwrap_or(0);
+        HostId(u16::try_from(index).unwrap_or(u16::MAX))
+    };
+    let hosts = u16::try_from(plan.hosts.len()).unwrap_or(u16::MAX);
+    let mut topology = Topology::new(hosts, plan.seed)?;
+    for link in &plan.links {
+        let [a, b] = &link.between;
+        let config = configure(&link.settings)
+            .map_err(|wrong| crate::link::ConfigError { key: wrong.key, reason: wrong.reason })?;
+        topology.add_link(Ends::Between(id(a), id(b)), config)?;
+    }
+    let noted = Arc::new(Mutex::new(Notes::default()));
+    let emulator = Emulator::start(topology, vec![Box::new(Arc::clone(&noted))])?;
+    Ok(Box::new(EmulatedNetwork {
+        names: plan.hosts.clone(),
+        clock: emulator.clock(),
+        emulator,
+        noted,
+        next_port: FIRST_PORT,
+    }))
+}
+
+/// Packets in the order in which they were sent.
+#[derive(Debug, Default)]
+struct Notes {
+    packets: Vec<Note>,
+    lost: u64,
+}
+
+#[derive(Debug)]
+struct Note {
+    at: Nanos,
+    from: HostId,
+    to: Option<HostId>,
+    bytes: u32,
+    kind: PacketKind,
+}
+
+impl Observer for Notes {
+    fn sent(&mut self, at: Nanos, from: HostId, packet: &[u8]) {
+        let Some(view) = PacketView::parse(packet) else { return };
+        if view.is_link_scope() || self.packets.len() >= MAX_PACKETS {
+            return;
+        }
+        let (to, bytes) = (HostId::of(view.destination()), packet.len() as u32);
+        self.packets.push(Note { at, from, to, bytes, kind: kind(&view) });
+    }
+
+    fn delivered(&mut self, _at: Nanos, _to: HostId, _packet: &[u8]) {}
+
+    fn dropped(&mut self, _at: Nanos, _from: HostId, _reason: DropReason, _packet: &[u8]) {
+        self.lost += 1;
+    }
+}
+
+/// First bytes of TLS records that belong to a handshake (RFC 8446, section 5.1).
+const TLS_HANDSHAKE: [u8; 2] = [20, 22];
+
+/// Header form of QUIC's long headers, which all packets of a handshake have (RFC 9000, 17.2).
+const QUIC_LONG: u8 = 0x80;
+
+/// What a packet carries, as far as it shows from outside.
+fn kind(view: &PacketView<'_>) -> PacketKind {
+    let payload = view.payload();
+    match (view.tcp(), view.protocol()) {
+        (Some(tcp), _) if tcp.syn => PacketKind::Handshake,
+        (Some(_), _) => match payload.first() {
+            None => PacketKind::Ack,
+            Some(first) if TLS_HANDSHAKE.contains(first) => PacketKind::Handshake,
+            Some(_) => PacketKind::Data,
+        },
+        (None, Protocol::Udp) if payload.first().is_some_and(|byte| byte & QUIC_LONG != 0) => {
+            PacketKind::Handshake
+        }
+        _ => PacketKind::Data,
+    }
+}
+
+#[derive(Debug)]
+struct EmulatedNetwork {
+    names: Vec<String>,
+    clock: Clock,
+    emulator: Emulator,
+    noted: Arc<Mutex<Notes>>,
+    next_port: u16,
+}
+
+impl EmulatedNetwork {
+    fn id(&self, host: &str) -> Option<HostId> {
+        let index = self.names.iter().position(|name| name == host)?;
+        u16::try_from(index).ok().map(HostId)
+    }
+
+    fn name(&self, host: Option<HostId>) -> String {
+        let name = host.and_then(|host| self.names.get(usize::from(host.0)));
+        name.cloned().unwrap_or_default()
+    }
+
+    fn seen(&self) -> Vec<Seen> {
+        let noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
+        let seen = noted.packets.iter().map(|note| Seen {
+            at_ns: self.clock.monotonic(note.at),
+            from: self.name(Some(note.from)),
+            to: self.name(note.to),
+            bytes: note.bytes,
+            kind: note.kind,
+        });
+        seen.collect()
+    }
+}
+
+impl Network for EmulatedNetwork {
+    fn address(&self, host: &str) -> Option<IpAddr> {
+        self.emulator.host(self.id(host)?).ok()?.addresses().first().copied()
+    }
+
+    fn free_port(&mut self, _host: &str) -> std::io::Result<u16> {
+        // The hosts are new: all ports are free.
+        self.next_port += 1;
+        Ok(self.next_port)
+    }
+
+    fn spawn(&mut self, host: &str, command: &mut Command) -> std::io::Result<Child> {
+        let missing = || std::io::Error::other(format!("there is no host {host}"));
+        let id = self.id(host).ok_or_else(missing)?;
+        self.emulator.host(id).map_err(std::io::Error::other)?.spawn(command)
+    }
+
+    fn close(self: Box<Self>) -> Observed {
+        let packets = self.seen();
+        let lost = self.noted.lock().unwrap_or_else(PoisonError::into_inner).lost as f64;
+        let mut counters = [
+            ("packets_sent".to_owned(), packets.len() as f64),
+            ("packets_lost".to_owned(), lost),
+            // Losses that nobody decided on: anything but 0 spoils a sample.
+            ("packets_overflowed".to_owned(), self.emulator.overflowed() as f64),
+        ];
+        let outcome = match self.emulator.finish() {
+            Ok(outcome) => outcome,
+            Err(error) => {
+                tracing::warn!(%error, "the emulator had stopped");
+                return Observed { packets, counters: counters.into(), lateness: None };
+            }
+        };
+        counters[2].1 += outcome.refused as f64;
+        let us = |ns: u64| ns as f64 / 1e3;
+        let late = outcome.lateness;
+        let lateness = (late.packets > 0).then(|| Lateness {
+            p50_us: us(late.p50_ns),
+            p99_us: us(late.p99_ns),
+            max_us: us(late.max_ns),
+        });
+        Observed { packets, counters: counters.into(), lateness }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn settings(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
+        pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+    }
+
+    #[test]
+    fn a_profile_is_refined_wherever_it_stands() {
+        let one = configure(&settings(&[("profile", "2g-64k"), ("loss", "5%")])).unwrap();
+        let other = configure(&settings(&[("loss", "5%"), ("profile", "2g-64k")])).unwrap();
+        assert_eq!(one, other);
+        assert_eq!((one.up.loss, one.down.loss), (0.05, 0.05));
+    }
+
+    #[test]
+    fn wrong_settings_are_named() {
+        let wrong = |pairs| Emulated.check(&settings(pairs)).unwrap_err();
+        assert_eq!(wrong(&[("delay", "1ms"), ("loss", "lots")]).key, "loss");
+        assert_eq!(wrong(&[("reorder", "1%")]).key, "reorder");
+        assert!(wrong(&[("lost", "1%")]).reason.contains("drop-every"));
+    }
+}
