@@ -3,6 +3,7 @@
 //!
 //! Nothing is decided here: names become numbers, settings become link configurations.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::process::{Child, Command};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,10 +11,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::clock::Clock;
 use crate::emulator::Emulator;
 use crate::link::{DropReason, Ends, HostId, LinkConfig, Topology};
-use crate::network::{
-    Fabric, Lateness, Network, NetworkPlan, Observed, PacketKind, Seen, WrongSetting,
-};
-use crate::observe::Observer;
+use crate::network::{Fabric, Lateness, Network, NetworkPlan, Observed, Seen, WrongSetting};
+use crate::observe::{Kind, Observer, begins_quic, kind};
 use crate::units::Nanos;
 use crate::wire::{PacketView, Protocol};
 
@@ -78,6 +77,21 @@ fn open(plan: &NetworkPlan) -> Result<Box<dyn Network>, crate::Error> {
 struct Notes {
     packets: Vec<Note>,
     lost: u64,
+    /// Ports, the lower one first, between which a QUIC connection has begun.
+    quic: BTreeSet<(u16, u16)>,
+}
+
+impl Notes {
+    fn is_quic(&mut self, view: &PacketView<'_>) -> bool {
+        let Some((a, b)) = view.ports().filter(|_| view.protocol() == Protocol::Udp) else {
+            return false;
+        };
+        let ports = (a.min(b), a.max(b));
+        if begins_quic(view.payload()) {
+            self.quic.insert(ports);
+        }
+        self.quic.contains(&ports)
+    }
 }
 
 #[derive(Debug)]
@@ -86,7 +100,7 @@ struct Note {
     from: HostId,
     to: Option<HostId>,
     bytes: u32,
-    kind: PacketKind,
+    kind: Kind,
 }
 
 impl Observer for Notes {
@@ -96,36 +110,14 @@ impl Observer for Notes {
             return;
         }
         let (to, bytes) = (HostId::of(view.destination()), packet.len() as u32);
-        self.packets.push(Note { at, from, to, bytes, kind: kind(&view) });
+        let kind = kind(&view, self.is_quic(&view));
+        self.packets.push(Note { at, from, to, bytes, kind });
     }
 
     fn delivered(&mut self, _at: Nanos, _to: HostId, _packet: &[u8]) {}
 
     fn dropped(&mut self, _at: Nanos, _from: HostId, _reason: DropReason, _packet: &[u8]) {
         self.lost += 1;
-    }
-}
-
-/// First bytes of TLS records that belong to a handshake (RFC 8446, section 5.1).
-const TLS_HANDSHAKE: [u8; 2] = [20, 22];
-
-/// Header form of QUIC's long headers, which all packets of a handshake have (RFC 9000, 17.2).
-const QUIC_LONG: u8 = 0x80;
-
-/// What a packet carries, as far as it shows from outside.
-fn kind(view: &PacketView<'_>) -> PacketKind {
-    let payload = view.payload();
-    match (view.tcp(), view.protocol()) {
-        (Some(tcp), _) if tcp.syn => PacketKind::Handshake,
-        (Some(_), _) => match payload.first() {
-            None => PacketKind::Ack,
-            Some(first) if TLS_HANDSHAKE.contains(first) => PacketKind::Handshake,
-            Some(_) => PacketKind::Data,
-        },
-        (None, Protocol::Udp) if payload.first().is_some_and(|byte| byte & QUIC_LONG != 0) => {
-            PacketKind::Handshake
-        }
-        _ => PacketKind::Data,
     }
 }
 

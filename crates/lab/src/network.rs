@@ -12,6 +12,8 @@ use std::process::{Child, Command};
 
 use serde::{Deserialize, Serialize};
 
+use crate::observe::Kind;
+
 /// A link between two hosts, placeholders filled in.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LinkPlan {
@@ -34,18 +36,6 @@ pub struct NetworkPlan {
     pub folder: PathBuf,
 }
 
-/// What a packet carries.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
-#[serde(rename_all = "lowercase")]
-pub enum PacketKind {
-    /// A connection's set-up.
-    Handshake,
-    /// Content.
-    Data,
-    /// Nothing but acknowledgements.
-    Ack,
-}
-
 /// One packet as the observer saw it enter the network, whether it arrived or not.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Seen {
@@ -57,8 +47,8 @@ pub struct Seen {
     pub to: String,
     /// Length of the IP packet in bytes.
     pub bytes: u32,
-    /// What it carried.
-    pub kind: PacketKind,
+    /// What it was for.
+    pub kind: Kind,
 }
 
 /// What the network knows at the end of a sample.

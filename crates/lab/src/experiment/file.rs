@@ -7,7 +7,7 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::value::{Level, Levels, Ordered};
-use crate::network::PacketKind;
+use crate::observe::Kind;
 use crate::stats::Centre;
 
 /// Conditions and the values they are limited to.
@@ -151,8 +151,8 @@ pub struct Measure {
     pub what: Option<Spanned<What>>,
     /// Host whose packets count, those it sends and those meant for it (`packets`).
     pub host: Option<Spanned<String>>,
-    /// Kind of packets that count: `handshake`, `data` or `ack`; all without it (`packets`).
-    pub kind: Option<Spanned<PacketKind>>,
+    /// Kind of packets that count, such as `handshake`; all without it (`packets`).
+    pub kind: Option<Spanned<Kind>>,
     /// Mark from which on it counts; from the beginning without it (`packets`, `marks`).
     pub since: Option<Spanned<String>>,
     /// Mark up to which it counts; to the end without it (`packets`, `marks`).

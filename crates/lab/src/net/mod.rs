@@ -19,4 +19,5 @@ pub use host::Host;
 pub use privilege::{Privilege, acquire};
 pub use stale::{sweep, sweep_own};
 
+pub(crate) use stale::mark;
 pub(crate) use sys::run_first;

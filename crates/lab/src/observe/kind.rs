@@ -7,12 +7,12 @@
 //! encrypted: those too short for anything but an acknowledgement are taken for one, so that the
 //! shortest data packets are miscounted.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::wire::{PacketView, Protocol};
 
 /// A packet's purpose.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
     /// Setting a connection up

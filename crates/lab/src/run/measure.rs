@@ -195,7 +195,7 @@ fn take(take: Take, numbers: &[f64]) -> Option<f64> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::network::PacketKind;
+    use crate::observe::Kind;
 
     fn measure(keys: &str) -> Measure {
         toml::from_str(&format!("title = 't'\nunit = 'u'\n{keys}")).unwrap()
@@ -258,11 +258,11 @@ mod tests {
             Seen { at_ns, from, to, bytes, kind }
         };
         let packets = vec![
-            seen(5, "a", "b", 100, PacketKind::Handshake),
-            seen(12, "b", "a", 200, PacketKind::Handshake),
-            seen(20, "a", "b", 50, PacketKind::Data),
-            seen(20, "c", "b", 70, PacketKind::Data),
-            seen(40, "b", "a", 60, PacketKind::Ack),
+            seen(5, "a", "b", 100, Kind::Handshake),
+            seen(12, "b", "a", 200, Kind::Handshake),
+            seen(20, "a", "b", 50, Kind::Data),
+            seen(20, "c", "b", 70, Kind::Data),
+            seen(40, "b", "a", 60, Kind::Ack),
         ];
         let observed = Observed { packets, ..Observed::default() };
         let packets = "from = 'packets'\nhost = 'a'\nwhat = ";

@@ -9,9 +9,8 @@ use std::sync::atomic::Ordering;
 
 use super::*;
 use crate::experiment::{Document, load};
-use crate::network::{
-    Lateness, Loopback, Network, NetworkPlan, Observed, PacketKind, Seen, WrongSetting,
-};
+use crate::network::{Lateness, Loopback, Network, NetworkPlan, Observed, Seen, WrongSetting};
+use crate::observe::Kind;
 
 /// Notes what it is asked for and has seen one packet.
 #[derive(Default)]
@@ -49,7 +48,7 @@ impl Network for FakeNetwork {
             from: "client".to_owned(),
             to: "server".to_owned(),
             bytes: 60,
-            kind: PacketKind::Handshake,
+            kind: Kind::Handshake,
         };
         let lateness = Lateness { p50_us: 1.0, p99_us: 2.0, max_us: 3.0 };
         Observed { packets: vec![seen], lateness: Some(lateness), counters: BTreeMap::new() }
