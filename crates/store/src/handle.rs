@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::thread::JoinHandle;
+use std::thread::{self, JoinHandle};
 
 use fulmar_broker::storage::{Op, Restored, Seq, Storage};
 use parking_lot::Mutex;
@@ -46,7 +46,7 @@ impl SqliteStorage {
         let (writer, restored) =
             Writer::restore(connection, name, options, Arc::clone(&shared), wake)
                 .map_err(|source| Error::opening(path, source))?;
-        let thread = std::thread::Builder::new()
+        let thread = thread::Builder::new()
             .name("fulmar-store".into())
             .spawn(move || writer.run())
             .map_err(Error::Thread)?;
@@ -102,7 +102,13 @@ impl Storage for SqliteStorage {
 
 impl Drop for SqliteStorage {
     fn drop(&mut self) {
-        if self.writer.lock().is_some()
+        // The writer's own call of `wake` may let go of the last owner; it cannot wait for itself,
+        // and ends by the closed inbox.
+        let writer = self.writer.get_mut();
+        if writer.as_ref().is_some_and(|writer| writer.thread().id() == thread::current().id()) {
+            *writer = None;
+            self.shared.inbox.close();
+        } else if writer.is_some()
             && let Err(error) = self.close()
         {
             tracing::error!(%error, "storage dropped");

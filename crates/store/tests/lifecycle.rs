@@ -4,8 +4,8 @@
 mod common;
 
 use std::os::unix::fs::PermissionsExt;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use common::{Opened, database, dequeue, enqueue, message, positions, reopen};
 use fulmar_broker::storage::{Op, Seq, SessionKey, SessionRecord, Storage};
@@ -142,6 +142,30 @@ fn dropping_without_close_writes_everything() {
     }
     drop(opened);
     assert_eq!(reopen(&path).queued.len(), 100);
+}
+
+#[test]
+fn the_last_owner_may_let_go_when_it_hears_of_a_commit() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = database(folder.path());
+    let owner: Arc<Mutex<Option<SqliteStorage>>> = Arc::default();
+    let heard = Arc::clone(&owner);
+    let let_go = move || drop(heard.lock().unwrap().take());
+    let (storage, _) = SqliteStorage::open(&path, &Options::default(), Box::new(let_go)).unwrap();
+    // Held while submitting, so that the storage is in its place when the commit is told.
+    let mut place = owner.lock().unwrap();
+    storage.submit(&mut vec![enqueue(1, 1, message(1, b"x"))]);
+    *place = Some(storage);
+    drop(place);
+    let deadline = Instant::now() + Duration::from_secs(20);
+    let restored = loop {
+        match SqliteStorage::open(&path, &Options::default(), Box::new(|| ())) {
+            Ok((_, restored)) => break restored,
+            Err(error) => assert!(Instant::now() < deadline, "{error}"),
+        }
+        std::thread::yield_now();
+    };
+    assert_eq!(restored.queued.len(), 1);
 }
 
 #[test]

@@ -181,7 +181,7 @@ async fn a_named_flow_survives_the_brokers_restart() {
     site.eventually("the client to go", |site| site.connections() == 1).await;
     publisher.send(&publish("f", b"2", 2)).await;
     assert_eq!(publisher.next().await, Seen::Puback(2));
-    drop(site);
+    site.stop();
 
     let site = start();
     let (connection, _control, present) = site.client(&lasting).await;

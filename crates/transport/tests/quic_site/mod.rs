@@ -19,6 +19,7 @@ use fulmar_mqtt::packet::{
     Ack, Connect, Disconnect, FilterList, LastWill, Publish, Subscribe, SubscribeOptions,
 };
 use fulmar_mqtt::{Packet, PacketId, Properties, Property, PropertyBuf, QoS, ReasonCode, Version};
+use fulmar_store::SqliteStorage;
 use fulmar_transport::tickets::Tickets;
 use fulmar_transport::tls::{ClientAuth, Identity, RootCertStore, ServerTls};
 use fulmar_transport::{
@@ -87,21 +88,28 @@ impl Setup {
         let tls = tls.unwrap();
         let clock = Clock::start();
         let workers = self.broker.workers;
-        let broker = match &self.database {
+        let (broker, store) = match &self.database {
             Some(path) => durable(self.broker, path, clock),
-            None => Broker::new(self.broker, Arc::new(NoStorage), Restored::default(), clock.now()),
+            None => {
+                let nothing = Restored::default();
+                (Broker::new(self.broker, Arc::new(NoStorage), nothing, clock.now()), None)
+            }
         };
         let policy = Arc::new(ListenerPolicy { name: "quic".into(), allow_anonymous: true });
         let (address, settings) = (self.address, self.quic);
         let quic = vec![QuicListener { address, policy, tls, settings }];
         let config = ServerConfig { workers, listeners: Vec::new(), quic, limits: self.limits };
         let server = Server::start(&broker, config, clock).unwrap();
-        Site { broker, server, root }
+        Site { broker, server, root, store }
     }
 }
 
 /// A broker with what the database at `path` remembers.
-fn durable(config: BrokerConfig, path: &Path, clock: Clock) -> Arc<Broker> {
+fn durable(
+    config: BrokerConfig,
+    path: &Path,
+    clock: Clock,
+) -> (Arc<Broker>, Option<Arc<SqliteStorage>>) {
     let woken: Arc<OnceLock<Weak<Broker>>> = Arc::default();
     let wake = Arc::clone(&woken);
     let committed = move || {
@@ -110,20 +118,29 @@ fn durable(config: BrokerConfig, path: &Path, clock: Clock) -> Arc<Broker> {
         }
     };
     let options = fulmar_store::Options::default();
-    let (store, restored) =
-        fulmar_store::SqliteStorage::open(path, &options, Box::new(committed)).unwrap();
-    let broker = Broker::new(config, Arc::new(store), restored, clock.now());
+    let (store, restored) = SqliteStorage::open(path, &options, Box::new(committed)).unwrap();
+    let store = Arc::new(store);
+    let broker = Broker::new(config, Arc::clone(&store) as Arc<_>, restored, clock.now());
     woken.set(Arc::downgrade(&broker)).unwrap();
-    broker
+    (broker, Some(store))
 }
 
 pub struct Site {
     pub broker: Arc<Broker>,
     pub server: Server,
     pub root: CertificateDer<'static>,
+    store: Option<Arc<SqliteStorage>>,
 }
 
 impl Site {
+    /// Ends it in the order in which the program does, so that its database can be opened again.
+    pub fn stop(self) {
+        self.server.drain(Duration::ZERO);
+        if let Some(store) = self.store {
+            store.close().unwrap();
+        }
+    }
+
     pub fn start(workers: usize, change: impl FnOnce(&mut QuicSettings)) -> Site {
         Site::start_in(&tempfile::tempdir().unwrap(), workers, change)
     }
