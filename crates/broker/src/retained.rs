@@ -142,6 +142,11 @@ impl RetainedCursor {
         }
     }
 
+    /// Whether it is a subscription's to `filter`.
+    pub(crate) fn is_for(&self, filter: &str) -> bool {
+        &*self.filter == filter
+    }
+
     /// The next message that is still deliverable; looks at no more than `budget` topics, and
     /// takes those from it.
     pub(crate) fn next(

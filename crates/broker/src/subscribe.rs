@@ -77,7 +77,13 @@ pub(crate) fn add(
         let cursor = RetainedCursor::new(parsed.filter, options.qos, identifiers, skip);
         let attachment = state.attachment;
         if let (Some(flow), Some(attachment)) = (state.flow_mut(flow), attachment) {
-            flow.rare().retained.push_back(cursor);
+            let pending = &mut flow.rare().retained;
+            // Whoever subscribes again and again without reading is owed each topic once, so that
+            // there are never more than twice the subscriptions.
+            if pending.len() >= turn.limits().max_subscriptions_per_session {
+                pending.retain(|cursor| !cursor.is_for(parsed.filter));
+            }
+            pending.push_back(cursor);
             flow.announce(turn, attachment);
         }
     }
@@ -100,6 +106,9 @@ pub(crate) fn remove(
         return ReasonCode::NoSubscriptionExisted;
     }
     turn.broker.change_tree(|tree| tree.remove(parsed.filter, parsed.share, session));
+    for rare in state.flows.iter_mut().filter_map(|flow| flow.rare.as_mut()) {
+        rare.retained.retain(|cursor| !cursor.is_for(parsed.filter));
+    }
     if state.durable {
         turn.op(Op::SubscriptionRemove { session: session.key(), filter: text.into() });
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use common::{Seen, Setup, World, hello};
 use fulmar_broker::auth::{Gate, JwtVerifier};
 use fulmar_broker::{Limits, RatePolicy};
-use fulmar_mqtt::packet::Connect;
+use fulmar_mqtt::packet::{Connect, SubscribeOptions};
 use fulmar_mqtt::{Packet, Properties, QoS, ReasonCode, Version};
 
 const Q0: QoS = QoS::AtMostOnce;
@@ -109,4 +109,19 @@ fn failed_logins_are_answered_later_and_later_and_good_ones_at_once() {
     world.wait(Duration::from_millis(260));
     assert_eq!(world.seen(conn), [refused]);
     assert!(world.is_closed(conn));
+}
+
+#[test]
+fn subscribing_again_without_reading_owes_each_retained_message_a_few_times_only() {
+    let mut world = world(Limits { max_subscriptions_per_session: 5, ..Limits::default() });
+    let publisher = world.connect(0, &hello("p")).0;
+    world.publish_with(publisher, "r", "old", Q0, 0, true, Properties::NONE);
+    let conn = world.connect(1, &hello("s")).0;
+    world.set_reading(conn, false);
+    for _ in 0..100 {
+        world.subscribe_with(conn, "r", SubscribeOptions::default(), None);
+    }
+    world.set_reading(conn, true);
+    let got = world.got(conn).len();
+    assert!((1..=5).contains(&got), "{got} copies");
 }
