@@ -2,11 +2,14 @@
 //!
 //! The transport feeds [`Connection::receive`] and takes [`Connection::output`]; a connection knows
 //! neither sockets nor clocks. `connect` lets the client in, `packets` handles what it sends then,
-//! `streams` its further QUIC streams, `transport` the state of its path. What belongs to the client rather than to the connection is
-//! in its [`Session`].
+//! `output` hands out what it is sent, `end` closes; `streams` has its further QUIC streams,
+//! `transport` the state of its path. What belongs to the client rather than to the connection is in
+//! its [`Session`].
 
 mod auth;
 mod connect;
+mod end;
+mod output;
 mod packets;
 mod streams;
 mod throttle;
@@ -17,9 +20,8 @@ use std::sync::Arc;
 
 use fulmar_mqtt::ack::{self, AckKind};
 use fulmar_mqtt::codec::peek_frame;
-use fulmar_mqtt::packet::Disconnect;
 use fulmar_mqtt::session::TopicAliases;
-use fulmar_mqtt::{PacketId, Properties, ReasonCode, Version};
+use fulmar_mqtt::{PacketId, ReasonCode, Version};
 use smallvec::SmallVec;
 
 use crate::doorman::Knock;
@@ -27,7 +29,6 @@ use crate::limits::MAX_CONNECT_BYTES;
 use crate::mailbox::CloseOrder;
 use crate::notice::{News, Notice};
 use crate::peer::{Peer, StreamKey, Token};
-use crate::registry::{self, Departure};
 use crate::session::{Attachment, Session};
 use crate::shard::{Shard, TurnNumber, Waiter};
 use crate::storage::FlowId;
@@ -424,58 +425,6 @@ impl Connection {
         }
     }
 
-    /// Tells the transport once that there is output of this connection's own.
-    fn announce_output(&mut self, shard: &mut Shard) {
-        let has = !self.actions.is_empty()
-            || self.closing.is_some()
-            || self.streams.iter().any(|stream| !stream.out.is_empty());
-        if has && !self.announced {
-            self.announced = true;
-            shard.turn.ready(self.at);
-        }
-    }
-
-    /// Streams that may have output.
-    pub fn ready_streams(&self, out: &mut SmallVec<[StreamKey; 4]>) {
-        if self.streams.len() == 1 {
-            out.push(StreamKey::CONTROL);
-            return;
-        }
-        let flows: SmallVec<[StreamKey; 8]> = match &self.state {
-            State::Connected(session) => {
-                let state = session.lock();
-                let own = state.is_attached(self.at);
-                let ready = state.flows.iter().filter(|flow| own && flow.ready);
-                ready.filter_map(|flow| flow.stream).collect()
-            }
-            _ => SmallVec::new(),
-        };
-        let open = self.streams.iter();
-        let ready = open.filter(|stream| !stream.out.is_empty() || flows.contains(&stream.key));
-        out.extend(ready.map(|stream| stream.key));
-    }
-
-    /// Takes what a stream has to send. Call it only when what it gave before is written: what is
-    /// not taken stays in the session's bounded queue, where the limits for slow receivers apply.
-    pub fn output(&mut self, shard: &mut Shard, key: StreamKey) -> Output {
-        let Some(stream) = self.streams.iter_mut().find(|stream| stream.key == key) else {
-            return Output::default();
-        };
-        let mut output = Output { bytes: std::mem::take(&mut stream.out), more: false };
-        if let (State::Connected(session), true) = (&self.state, self.greeted) {
-            take_from_session(shard, session, self.at, key, &mut output);
-        }
-        shard.metrics().bytes_sent.add(output.bytes.len() as u64);
-        output
-    }
-
-    /// What is to be done to QUIC streams. Output taken before goes out before a
-    /// [`StreamAction::Finish`].
-    pub fn stream_actions(&mut self) -> Vec<StreamAction> {
-        self.finish_answered();
-        std::mem::take(&mut self.actions)
-    }
-
     /// Whether a stream waits for a notice.
     #[must_use]
     pub fn is_blocked(&self, stream: StreamKey) -> bool {
@@ -550,28 +499,6 @@ impl Connection {
         self.announce_output(shard);
     }
 
-    /// How to close, once everything is written; `None` while the connection goes on.
-    #[must_use]
-    pub fn closing(&self) -> Option<Closing> {
-        self.closing
-    }
-
-    /// The transport is gone. To be called once, also after [`Connection::closing`].
-    pub fn lost(&mut self, shard: &mut Shard, cause: LostCause) {
-        if self.lost {
-            return;
-        }
-        self.lost = true;
-        let kind = self.peer.transport.index();
-        shard.metrics().connections[kind].sub(1);
-        if let State::Connected(session) = &self.state {
-            tracing::debug!(peer = %self.peer.address, client = session.client_id(), ?cause,
-                "connection lost");
-        }
-        self.unlist(shard);
-        self.leave(shard, Departure { discard_will: false, expiry_interval_s: None });
-    }
-
     /// The QUIC handshake is complete: what comes from now on is no replay.
     pub fn handshake_confirmed(&mut self, shard: &mut Shard, identity: Option<Box<str>>) {
         self.early = false;
@@ -581,86 +508,11 @@ impl Connection {
         shard.turn.ready(self.at);
     }
 
-    /// Leaves the session, if there is one, and publishes a will that is due.
-    fn leave(&mut self, shard: &mut Shard, departure: Departure) {
-        if let State::Connected(session) = std::mem::replace(&mut self.state, State::Ended)
-            && let Some(will) = registry::leave(&mut shard.turn, &session, self.at, departure)
-        {
-            crate::chores::publish_will(shard, session.key().0, &will);
-        }
-    }
-
-    /// Closes because of a bad packet, and says so (section 4.13).
-    fn refuse_packet(
-        &mut self,
-        shard: &mut Shard,
-        reason: ReasonCode,
-        why: &dyn std::fmt::Display,
-    ) {
-        shard.metrics().protocol_errors.add(1);
-        tracing::info!(peer = %self.peer.address, client = self.client_id(), %reason, "bad packet: {why}");
-        self.disconnect(shard, reason, "protocol error");
-    }
-
-    /// Closes with a DISCONNECT that gives the reason, to clients that know such a thing; before
-    /// CONNECT nothing may be said.
-    fn disconnect(&mut self, shard: &mut Shard, reason: ReasonCode, why: &'static str) {
-        if self.closing.is_some() {
-            return;
-        }
-        // Not before CONNACK, which may still wait for storage ([MQTT-3.14.0-1]).
-        let connected = matches!(self.state, State::Connected(_)) && self.greeted;
-        if connected && self.version == Version::V5 {
-            let packet = Disconnect { reason, properties: Properties::NONE };
-            packet.encode(self.version, &mut self.streams[0].out);
-        }
-        self.end(shard, why, u64::from(reason.as_u8()));
-    }
-
-    fn end(&mut self, shard: &mut Shard, why: &'static str, quic_code: u64) {
-        if self.closing.is_some() {
-            return;
-        }
-        tracing::debug!(peer = %self.peer.address, client = self.client_id(), "closing: {why}");
-        self.closing = Some(Closing { quic_code, reason: why });
-        self.waiting = VecDeque::new();
-        self.leave(shard, Departure { discard_will: false, expiry_interval_s: None });
-    }
-
     fn client_id(&self) -> &str {
         match &self.state {
             State::Connected(session) => session.client_id(),
             State::Authenticating(pending) | State::Challenged(pending) => pending.client_id(),
             State::New | State::Ended => "",
         }
-    }
-}
-
-/// Adds what a session has for a stream to its own output.
-fn take_from_session(
-    shard: &mut Shard,
-    session: &Arc<Session>,
-    at: Attachment,
-    key: StreamKey,
-    output: &mut Output,
-) {
-    let mut state = session.lock();
-    if !state.is_attached(at) {
-        return;
-    }
-    let Some(index) = state.flows.iter().position(|flow| flow.stream == Some(key)) else { return };
-    if state.flows[index].outbox.is_empty() && state.flows[index].has_more() {
-        state.refill(session, &mut shard.turn, index);
-    }
-    let flow = &mut state.flows[index];
-    let outbox = std::mem::take(&mut flow.outbox);
-    output.more = flow.can_refill();
-    flow.ready = output.more;
-    drop(state);
-    if output.bytes.is_empty() {
-        output.bytes = outbox;
-    } else {
-        output.bytes.extend_from_slice(&outbox);
-        shard.recycle(outbox);
     }
 }

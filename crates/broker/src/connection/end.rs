@@ -1,0 +1,81 @@
+//! How a connection ends: with a reason for the client, or because the transport is gone; and what
+//! becomes of its session and will then (MQTT 5.0 sections 3.14 and 4.13).
+
+use std::collections::VecDeque;
+
+use fulmar_mqtt::packet::Disconnect;
+use fulmar_mqtt::{Properties, ReasonCode, Version};
+
+use super::{Closing, Connection, LostCause, State};
+use crate::registry::{self, Departure};
+use crate::shard::Shard;
+
+impl Connection {
+    /// How to close, once everything is written; `None` while the connection goes on.
+    #[must_use]
+    pub fn closing(&self) -> Option<Closing> {
+        self.closing
+    }
+
+    /// The transport is gone. To be called once, also after [`Connection::closing`].
+    pub fn lost(&mut self, shard: &mut Shard, cause: LostCause) {
+        if self.lost {
+            return;
+        }
+        self.lost = true;
+        let kind = self.peer.transport.index();
+        shard.metrics().connections[kind].sub(1);
+        if let State::Connected(session) = &self.state {
+            tracing::debug!(peer = %self.peer.address, client = session.client_id(), ?cause,
+                "connection lost");
+        }
+        self.unlist(shard);
+        self.leave(shard, Departure { discard_will: false, expiry_interval_s: None });
+    }
+
+    /// Leaves the session, if there is one, and publishes a will that is due.
+    pub(super) fn leave(&mut self, shard: &mut Shard, departure: Departure) {
+        if let State::Connected(session) = std::mem::replace(&mut self.state, State::Ended)
+            && let Some(will) = registry::leave(&mut shard.turn, &session, self.at, departure)
+        {
+            crate::chores::publish_will(shard, session.key().0, &will);
+        }
+    }
+
+    /// Closes because of a bad packet, and says so (section 4.13).
+    pub(super) fn refuse_packet(
+        &mut self,
+        shard: &mut Shard,
+        reason: ReasonCode,
+        why: &dyn std::fmt::Display,
+    ) {
+        shard.metrics().protocol_errors.add(1);
+        tracing::info!(peer = %self.peer.address, client = self.client_id(), %reason, "bad packet: {why}");
+        self.disconnect(shard, reason, "protocol error");
+    }
+
+    /// Closes with a DISCONNECT that gives the reason, to clients that know such a thing; before
+    /// CONNECT nothing may be said.
+    pub(super) fn disconnect(&mut self, shard: &mut Shard, reason: ReasonCode, why: &'static str) {
+        if self.closing.is_some() {
+            return;
+        }
+        // Not before CONNACK, which may still wait for storage ([MQTT-3.14.0-1]).
+        let connected = matches!(self.state, State::Connected(_)) && self.greeted;
+        if connected && self.version == Version::V5 {
+            let packet = Disconnect { reason, properties: Properties::NONE };
+            packet.encode(self.version, &mut self.streams[0].out);
+        }
+        self.end(shard, why, u64::from(reason.as_u8()));
+    }
+
+    pub(super) fn end(&mut self, shard: &mut Shard, why: &'static str, quic_code: u64) {
+        if self.closing.is_some() {
+            return;
+        }
+        tracing::debug!(peer = %self.peer.address, client = self.client_id(), "closing: {why}");
+        self.closing = Some(Closing { quic_code, reason: why });
+        self.waiting = VecDeque::new();
+        self.leave(shard, Departure { discard_will: false, expiry_interval_s: None });
+    }
+}
