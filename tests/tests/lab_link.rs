@@ -166,6 +166,22 @@ fn captures_open_in_tshark_and_show_the_handshakes() {
 }
 
 #[test]
+fn without_rights_it_says_what_is_missing() {
+    // A user namespace in which no other may be made, and a program without capabilities in it.
+    let forbid = "echo 0 > /proc/sys/user/max_user_namespaces && exec setpriv --bounding-set=-all \
+                  --inh-caps=-all --no-new-privs \"$0\" lab link -- true";
+    let mut command = Command::new("unshare");
+    let output = run(command.args(["-Ur", "sh", "-c", forbid, &own()]));
+    let said = String::from_utf8_lossy(&output.stderr);
+    if !said.contains("fulmar:") {
+        eprintln!("not tested: {said}");
+        return;
+    }
+    assert_eq!(output.status.code(), Some(1));
+    assert!(said.contains("max_user_namespaces is 0") && said.contains("CAP_NET_ADMIN"), "{said}");
+}
+
+#[test]
 fn wrong_usage_says_what_is_allowed() {
     for (args, said) in [
         (vec!["--loss", "5", "--", "true"], "5%"),

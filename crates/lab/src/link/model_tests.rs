@@ -376,7 +376,7 @@ fn offer_all(link: &mut Link, sends: &[Send], stretch: u64, poll: bool) -> Vec<O
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
+    #![proptest_config(ProptestConfig::with_cases(24))]
 
     #[test]
     fn every_packet_has_one_fate_and_times_ascend(seed: u64, sends in sends()) {

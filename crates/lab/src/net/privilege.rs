@@ -2,10 +2,12 @@
 //! the kernel and its administrator allow that. If neither, an error that says what is missing.
 
 use std::fs;
-use std::io;
 
 use super::sys;
 use crate::Error;
+
+const WITHOUT_RIGHTS: &str =
+    "not root, and user namespaces have no rights here (AppArmor or a container forbids it)";
 
 /// How the right to make networks was come by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +29,7 @@ pub fn acquire() -> Result<Privilege, Error> {
     } else {
         enter_user_namespace()?;
         if !may_make_network() {
-            return Err(refused("user namespaces have no rights here (AppArmor, a container)"));
+            return Err(refused(WITHOUT_RIGHTS));
         }
         Privilege::UserNamespace
     };
@@ -54,18 +56,13 @@ fn enter_user_namespace() -> Result<(), Error> {
         return Err(refused("this process has several threads and cannot enter a user namespace"));
     }
     sys::new_user_namespace().map_err(|_| refused(&why_no_user_namespace()))?;
-    // The same user inside as outside: programs see nothing strange, and files stay theirs.
-    let write = |path: &str, text: String| {
-        fs::write(path, text).map_err(Error::when(format!("writing {path}")))
-    };
-    match fs::write("/proc/self/setgroups", "deny") {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            return Err(Error::when("writing /proc/self/setgroups")(error));
-        }
-        _ => {}
-    }
-    write("/proc/self/uid_map", format!("{0} {0} 1\n", user.as_raw()))?;
-    write("/proc/self/gid_map", format!("{0} {0} 1\n", group.as_raw()))
+    // The same user inside as outside: programs see nothing strange, and files stay theirs. The
+    // kernel wants `setgroups` switched off first; kernels that do not know it need no switch.
+    let _ = fs::write("/proc/self/setgroups", "deny");
+    let map = |path: &str, id: u32| fs::write(path, format!("{id} {id} 1\n"));
+    map("/proc/self/uid_map", user.as_raw())
+        .and_then(|()| map("/proc/self/gid_map", group.as_raw()))
+        .map_err(|_| refused(WITHOUT_RIGHTS))
 }
 
 fn has_one_thread() -> bool {

@@ -6,7 +6,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use serde::Serialize;
 
 use super::Observer;
@@ -97,7 +97,16 @@ impl FlowView {
     }
 }
 
+/// Protocol, near end, far end.
 type Key = (Protocol, SocketAddr, SocketAddr);
+
+fn key(view: &PacketView<'_>, outward: bool) -> Key {
+    let (from, to) = view.ports().unwrap_or((0, 0));
+    let source = SocketAddr::new(view.source(), from);
+    let destination = SocketAddr::new(view.destination(), to);
+    let (near, far) = if outward { (source, destination) } else { (destination, source) };
+    (view.protocol(), near, far)
+}
 
 /// Watches the flows of one host.
 #[derive(Debug)]
@@ -105,6 +114,9 @@ pub struct Flows {
     host: HostId,
     flows: Vec<FlowView>,
     index: FxHashMap<Key, usize>,
+    /// Far ends that have spoken QUIC: a flow with one of them that begins amid a connection is one
+    /// whose near end has changed its address.
+    quic_ends: FxHashSet<SocketAddr>,
     uncounted: u64,
 }
 
@@ -112,7 +124,13 @@ impl Flows {
     /// Watches from this host's interface.
     #[must_use]
     pub fn at(host: HostId) -> Flows {
-        Flows { host, flows: Vec::new(), index: FxHashMap::default(), uncounted: 0 }
+        Flows {
+            host,
+            flows: Vec::new(),
+            index: FxHashMap::default(),
+            quic_ends: FxHashSet::default(),
+            uncounted: 0,
+        }
     }
 
     /// The flows, in the order in which they began.
@@ -128,11 +146,8 @@ impl Flows {
     }
 
     fn flow(&mut self, at: Nanos, view: &PacketView<'_>, outward: bool) -> Option<&mut FlowView> {
-        let (from, to) = view.ports().unwrap_or((0, 0));
-        let source = SocketAddr::new(view.source(), from);
-        let destination = SocketAddr::new(view.destination(), to);
-        let (near, far) = if outward { (source, destination) } else { (destination, source) };
-        let key = (view.protocol(), near, far);
+        let key = key(view, outward);
+        let (protocol, near, far) = key;
         // A TCP connection on ports that were used before is another flow.
         let begins_anew = view.tcp().is_some_and(|tcp| tcp.syn && !tcp.ack);
         if let Some(&known) = self.index.get(&key)
@@ -144,13 +159,18 @@ impl Flows {
             self.uncounted += 1;
             return None;
         }
+        let is_udp = protocol == Protocol::Udp;
+        let quic = is_udp && (begins_quic(view.payload()) || self.quic_ends.contains(&far));
+        if quic {
+            self.quic_ends.insert(far);
+        }
         self.index.insert(key, self.flows.len());
         self.flows.push(FlowView {
-            protocol: view.protocol(),
+            protocol,
             near,
             far,
             opened_here: outward,
-            quic: view.protocol() == Protocol::Udp && begins_quic(view.payload()),
+            quic,
             first: at,
             last: at,
             sent: ByKind::default(),
@@ -200,12 +220,13 @@ impl Observer for Flows {
         }
     }
 
-    fn dropped(&mut self, at: Nanos, from: HostId, _reason: DropReason, packet: &[u8]) {
+    fn dropped(&mut self, _at: Nanos, from: HostId, _reason: DropReason, packet: &[u8]) {
+        // A NAT on the link may have rewritten the packet since it was sent: it is then of no flow.
         if from == self.host
             && let Some(view) = PacketView::parse(packet)
-            && let Some(flow) = self.flow(at, &view, true)
+            && let Some(&known) = self.index.get(&key(&view, true))
         {
-            flow.lost.add(packet);
+            self.flows[known].lost.add(packet);
         }
     }
 }
@@ -263,7 +284,7 @@ impl FlowReport {
 mod tests {
     use super::*;
     use crate::testing::{tcp, udp};
-    use crate::units::MILLISECOND as MS;
+    use crate::units::{MILLISECOND as MS, SECOND};
 
     const A: [u8; 4] = [198, 18, 0, 2];
     const B: [u8; 4] = [198, 18, 1, 2];
@@ -319,6 +340,9 @@ mod tests {
                 &udp(B, 14_567, A, 4000, &[first; 50]),
             );
         }
+        let moved = [198, 18, 0, 3];
+        flows.sent(SECOND, HERE, &udp(moved, 4000, B, 14_567, &[0x40; 50]));
+        assert!(flows.flows()[1].quic, "the same connection from another address");
         let report = FlowReport::from(&flows.flows()[0]);
         assert_eq!(report.protocol, "quic");
         assert_eq!(report.spin.unwrap().two_way.p50, 100 * MS);
