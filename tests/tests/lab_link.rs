@@ -78,6 +78,28 @@ fn what_a_program_sent_last_still_arrives() {
 }
 
 #[test]
+fn the_same_seed_decides_the_same_in_two_runs() {
+    if !possible() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let decisions = |name: &str, delay: &str, seed: &str| {
+        let file = folder.path().join(name);
+        let script = "exec 3> /dev/udp/198.18.1.2/9; for i in $(seq 200); do echo $i >&3; done";
+        let path = file.to_str().unwrap();
+        let settings = ["--up.loss", "20%", "--delay", delay, "--seed", seed, "--decisions", path];
+        assert!(summary(folder.path(), &settings, &["bash", "-c", script]).0.status.success());
+        // Neighbour discovery and the like is as the kernel pleases.
+        let text = fs::read_to_string(&file).unwrap();
+        text.lines().filter(|line| line.starts_with("udp/9/")).collect::<Vec<_>>().join("\n")
+    };
+    let first = decisions("first", "1ms", "5");
+    assert!(first.lines().count() > 15, "{first}");
+    assert_eq!(first, decisions("second", "30ms", "5"), "another timing, the same decisions");
+    assert_ne!(first, decisions("third", "1ms", "6"));
+}
+
+#[test]
 fn two_programs_are_joined_and_the_seconds_exit_code_is_told() {
     if !possible() {
         return;

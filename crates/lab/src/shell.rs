@@ -10,7 +10,7 @@
 //! other host's.
 
 use std::fs::File;
-use std::io::BufWriter;
+use std::io::{self, BufWriter, Write};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
@@ -25,6 +25,7 @@ use crate::link::{Ends, HostId, LinkConfig, Topology};
 use crate::net::{self, Host, Privilege};
 use crate::observe::{Capture, Flows, Observer};
 use crate::relay::Relay;
+use crate::router::Outcome;
 use crate::summary::Summary;
 
 /// How long programs are given to end when they are asked to.
@@ -48,6 +49,8 @@ pub struct Options {
     pub seed: u64,
     /// Where to write what passed, as pcapng.
     pub capture: Option<PathBuf>,
+    /// Where to write what was decided out of the ordinary, a line a packet.
+    pub decisions: Option<PathBuf>,
     /// Set from outside, for instance by a signal, to end the programs and tell the summary.
     pub interrupted: Arc<AtomicBool>,
 }
@@ -124,9 +127,24 @@ fn run(
         let written = capture.lock().unwrap_or_else(PoisonError::into_inner).finish();
         written.map_err(Error::when(format!("writing {}", path.display())))?;
     }
+    if let Some(path) = &options.decisions {
+        let doing = format!("writing {}", path.display());
+        write_decisions(path, &outcome).map_err(Error::when(doing))?;
+    }
     let unprivileged = privilege == Privilege::UserNamespace;
     let flows = flows.lock().unwrap_or_else(PoisonError::into_inner);
     Ok((status, Summary::new(options.seed, took, unprivileged, overflowed, &outcome, &flows)))
+}
+
+/// Writes the link's decision log, in the order of flows, so that two runs can be compared.
+fn write_decisions(path: &Path, outcome: &Outcome) -> io::Result<()> {
+    let mut file = BufWriter::new(File::create(path)?);
+    for (_, link) in outcome.topology.links() {
+        for entry in link.log().entries() {
+            writeln!(file, "{entry}")?;
+        }
+    }
+    file.flush()
 }
 
 /// Begins a capture at the near host's interface, where every packet is seen once.

@@ -4,8 +4,6 @@
 //! prefixes are decimal (1 kB = 1,000 B); `KiB` and `MiB` are binary. A bare number is refused where
 //! its unit would be a guess (time), and taken as bits per second, bytes or a share elsewhere.
 
-use std::time::Duration;
-
 /// Nanoseconds: of duration, or since the start of a run (virtual time).
 pub type Nanos = u64;
 
@@ -110,12 +108,6 @@ pub fn show_rate(rate: u64) -> String {
         rate if rate.is_multiple_of(1000) => format!("{}kbit", rate / 1000),
         rate => format!("{rate}bit"),
     }
-}
-
-/// A standard-library duration in nanoseconds, at most a day.
-#[must_use]
-pub fn nanos(duration: Duration) -> Nanos {
-    u64::try_from(duration.as_nanos()).unwrap_or(MAX_TIME).min(MAX_TIME)
 }
 
 #[cfg(test)]

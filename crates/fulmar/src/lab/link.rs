@@ -50,6 +50,10 @@ pub(crate) struct Args {
     /// Write what passed to a capture that Wireshark opens
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
+    /// Write which packets of each flow were lost, corrupted, doubled or held back by decision: the
+    /// same for the same seed
+    #[arg(long, value_name = "FILE")]
+    decisions: Option<PathBuf>,
     /// Tell what happened as one line of JSON
     #[arg(long)]
     json: bool,
@@ -163,7 +167,8 @@ fn options(args: &Args) -> anyhow::Result<Options> {
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&interrupted)).context("signals")?;
     }
-    Ok(Options { link, seed: args.seed, capture: args.pcap.clone(), interrupted })
+    let (capture, decisions) = (args.pcap.clone(), args.decisions.clone());
+    Ok(Options { link, seed: args.seed, capture, decisions, interrupted })
 }
 
 fn shell(line: &str) -> Command {

@@ -3,7 +3,8 @@
 //! A flow's name must be the same in every run, so that decisions are: protocol, the port that its
 //! first packet was sent to (the service) and an ordinal among the flows of that service. The
 //! client's ephemeral port only tells flows apart. A TCP SYN with a new sequence number on known
-//! ports is a new connection, thus a new flow; a retransmitted SYN is not.
+//! ports is a new connection, thus a new flow; a retransmitted SYN is not. UDP has no such sign: a
+//! socket that happens to get an earlier one's port goes on with its flow.
 
 use std::fmt;
 use std::net::IpAddr;

@@ -14,6 +14,10 @@ use super::{Decision, Impairments};
 use crate::units::Nanos;
 use crate::wire::PacketView;
 
+/// Bytes that may be under way behind the bottleneck. A link without a rate would otherwise let a
+/// fast sender and a long delay take all memory; no real link holds so much.
+const MAX_UNDER_WAY: u64 = 512 << 20;
+
 /// Why a packet did not arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -24,7 +28,7 @@ pub enum DropReason {
     EveryNth,
     /// Loss in bursts
     Burst,
-    /// The queue was full
+    /// The queue was full, or more was under way than is ever held
     QueueFull,
     /// The queue's active management
     Aqm,
@@ -186,6 +190,8 @@ pub(crate) struct Lane {
     /// When the queue last became non-empty.
     waiting_since: Nanos,
     fates: BinaryHeap<Reverse<Fate>>,
+    /// Bytes in them.
+    under_way: u64,
     fate_count: u64,
     /// When the last packet that may not be overtaken arrives.
     last_arrival: Nanos,
@@ -210,6 +216,7 @@ impl Lane {
             impairments,
             waiting_since: 0,
             fates: BinaryHeap::new(),
+            under_way: 0,
             fate_count: 0,
             last_arrival: 0,
             now: 0,
@@ -243,6 +250,11 @@ impl Lane {
 
     /// Sends a packet, to be decided about already, on its way. [`Lane::arrive`] comes first.
     pub(crate) fn send(&mut self, mut parcel: Parcel) {
+        if self.under_way > MAX_UNDER_WAY {
+            // Its bytes go now: keeping them until they are told of would defeat the bound.
+            self.refuse(Vec::new(), parcel.tag, DropReason::QueueFull);
+            return;
+        }
         if self.server.is_unlimited() {
             self.leave(self.now, parcel);
             return;
@@ -314,6 +326,7 @@ impl Lane {
 
     fn end(&mut self, at: Nanos, packet: Vec<u8>, tag: u64, dropped: Option<DropReason>) {
         self.fate_count += 1;
+        self.under_way += packet.len() as u64;
         self.fates.push(Reverse(Fate { at, packet, tag, dropped, number: self.fate_count }));
     }
 
@@ -325,6 +338,7 @@ impl Lane {
             return None;
         }
         let Reverse(fate) = self.fates.pop()?;
+        self.under_way -= fate.packet.len() as u64;
         match fate.dropped {
             Some(reason) => self.stats.dropped[reason as usize] += 1,
             None => {
@@ -354,4 +368,27 @@ fn flip_bit(packet: &mut [u8], draw: u64) -> bool {
     let bit = draw % (range.len() as u64 * 8);
     packet[range.start + (bit / 8) as usize] ^= 1 << (bit % 8);
     true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_under_way_is_bounded() {
+        let impairments = Impairments { delay: crate::units::SECOND, ..Impairments::default() };
+        let mut lane = Lane::new(impairments);
+        let send = |lane: &mut Lane| {
+            let packet = crate::testing::udp([1; 4], 1, [2; 4], 2, &[0; 60_000]);
+            lane.arrive(0, packet.len());
+            lane.send(Parcel::new(packet, 0, 0, Decision::default()));
+        };
+        // As if nearly all of it were there already.
+        lane.under_way = MAX_UNDER_WAY - 60_000;
+        send(&mut lane);
+        assert!(lane.poll(0).is_none(), "it is under way");
+        send(&mut lane);
+        let refused = lane.poll(0).and_then(|fate| fate.dropped);
+        assert_eq!(refused, Some(DropReason::QueueFull));
+    }
 }
