@@ -179,6 +179,7 @@ impl Go<'_> {
 struct Progress {
     bar: ProgressBar,
     terminal: bool,
+    began: Instant,
     told: Instant,
 }
 
@@ -191,13 +192,14 @@ impl Progress {
             ProgressDrawTarget::hidden()
         };
         let bar = ProgressBar::with_draw_target(None, target);
-        let shape = "{prefix} [{bar:30}] {pos}/{len} samples, {eta} left {wide_msg}";
+        let shape = "{prefix} [{bar:30}] {pos}/{len} samples {wide_msg}";
         if let Ok(style) = ProgressStyle::with_template(shape) {
             bar.set_style(style);
         }
         bar.set_prefix(name.to_owned());
         bar.enable_steady_tick(Duration::from_millis(500));
-        Progress { bar, terminal, told: Instant::now() }
+        let now = Instant::now();
+        Progress { bar, terminal, began: now, told: now }
     }
 
     fn step(&mut self, step: &Step<'_>) {
@@ -216,6 +218,11 @@ impl Progress {
 
     fn sample(&mut self, sample: &Sample) {
         self.bar.inc(1);
+        let (at, of) = (self.bar.position(), self.bar.length().unwrap_or(0));
+        // Samples end in bursts, which mislead an estimate from the last few.
+        let each_s = self.began.elapsed().as_secs_f64() / at.max(1) as f64;
+        let left_s = each_s * of.saturating_sub(at) as f64;
+        self.bar.set_message(format!("about {left_s:.0} s left"));
         if !sample.is_ok() {
             let cell: Vec<String> =
                 sample.cell.iter().map(|(name, value)| format!("{name}={value}")).collect();
@@ -225,9 +232,7 @@ impl Progress {
         }
         if !self.terminal && self.told.elapsed() >= TELL_EVERY {
             self.told = Instant::now();
-            let (at, of) = (self.bar.position(), self.bar.length().unwrap_or(0));
-            let left = self.bar.eta().as_secs();
-            eprintln!("{}: {at} of {of} samples, about {left} s left", self.bar.prefix());
+            eprintln!("{}: {at} of {of} samples, about {left_s:.0} s left", self.bar.prefix());
         }
     }
 }

@@ -276,7 +276,7 @@ impl Check<'_> {
 
     fn role_texts(&self, role: &Role, cell: &Cell) -> Checked {
         let values = role.env.0.iter().map(|(_, value)| value);
-        for text in role.run.get_ref().iter().chain(values) {
+        for text in role.run.get_ref().iter().chain(values).chain(&role.ready) {
             self.text(cell, text.get_ref(), text.span())?;
         }
         Ok(())

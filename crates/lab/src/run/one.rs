@@ -114,7 +114,8 @@ struct Player<'a> {
     name: &'a str,
     role: &'a Role,
     program: Program,
-    ready: bool,
+    /// What a line says when it is ready; `None` when it is.
+    awaited: Option<String>,
     /// Outputs that may still bring lines.
     outputs: u8,
     /// How it ended, and when that was.
@@ -191,7 +192,11 @@ impl<'a> Stage<'a> {
         };
         let roles = e.roles.iter().filter(|(_, role)| self.task.cell.matches(&role.only));
         let commands = roles.flat_map(|(_, role)| {
-            role.run.get_ref().iter().chain(role.env.iter().map(|(_, value)| value))
+            role.run
+                .get_ref()
+                .iter()
+                .chain(role.env.iter().map(|(_, value)| value))
+                .chain(&role.ready)
         });
         for text in commands.chain(e.files.iter().map(|(_, text)| text)) {
             self.task.cell.fill(e, text.get_ref(), &listen).map_err(failed)?;
@@ -263,20 +268,20 @@ impl<'a> Stage<'a> {
         })?;
         // Without the log there is still the sample.
         let log = File::create(self.task.folder.join(format!("{name}.log"))).ok();
-        let ready = role.ready.is_none();
+        let awaited = role.ready.as_ref().map(|text| self.fill(text.get_ref())).transpose()?;
         let last_errors = Vec::new();
         self.players.push(Player {
             name,
             role,
             program,
-            ready,
+            awaited,
             outputs: 2,
             ended: None,
             done: false,
             log,
             last_errors,
         });
-        self.wait(&format!("{name} to be ready"), |stage| stage.players[number].ready)
+        self.wait(&format!("{name} to be ready"), |stage| stage.players[number].awaited.is_none())
     }
 
     /// Goes on until `done`.
@@ -359,8 +364,8 @@ impl<'a> Stage<'a> {
             // See where it is opened.
             let _ = writeln!(log, "{text}");
         }
-        if player.role.ready.as_ref().is_some_and(|ready| text.contains(ready.get_ref())) {
-            player.ready = true;
+        if player.awaited.as_ref().is_some_and(|awaited| text.contains(awaited)) {
+            player.awaited = None;
         }
         let object = (!error && text.starts_with('{'))
             .then(|| serde_json::from_str::<serde_json::Value>(text).ok())
