@@ -72,7 +72,7 @@ fn open(plan: &NetworkPlan) -> Result<Box<dyn Network>, crate::Error> {
     }))
 }
 
-/// Packets in the order in which they were sent.
+/// Packets in the order in which they were seen.
 #[derive(Debug, Default)]
 struct Notes {
     packets: Vec<Note>,
@@ -82,6 +82,16 @@ struct Notes {
 }
 
 impl Notes {
+    fn note(&mut self, at: Nanos, host: HostId, sent: bool, packet: &[u8]) {
+        let Some(view) = PacketView::parse(packet) else { return };
+        if view.is_link_scope() || self.packets.len() >= MAX_PACKETS {
+            return;
+        }
+        let kind = kind(&view, self.is_quic(&view));
+        let bytes = packet.len() as u32;
+        self.packets.push(Note { at, host, sent, bytes, kind });
+    }
+
     fn is_quic(&mut self, view: &PacketView<'_>) -> bool {
         let Some((a, b)) = view.ports().filter(|_| view.protocol() == Protocol::Udp) else {
             return false;
@@ -97,24 +107,20 @@ impl Notes {
 #[derive(Debug)]
 struct Note {
     at: Nanos,
-    from: HostId,
-    to: Option<HostId>,
+    host: HostId,
+    sent: bool,
     bytes: u32,
     kind: Kind,
 }
 
 impl Observer for Notes {
     fn sent(&mut self, at: Nanos, from: HostId, packet: &[u8]) {
-        let Some(view) = PacketView::parse(packet) else { return };
-        if view.is_link_scope() || self.packets.len() >= MAX_PACKETS {
-            return;
-        }
-        let (to, bytes) = (HostId::of(view.destination()), packet.len() as u32);
-        let kind = kind(&view, self.is_quic(&view));
-        self.packets.push(Note { at, from, to, bytes, kind });
+        self.note(at, from, true, packet);
     }
 
-    fn delivered(&mut self, _at: Nanos, _to: HostId, _packet: &[u8]) {}
+    fn delivered(&mut self, at: Nanos, to: HostId, packet: &[u8]) {
+        self.note(at, to, false, packet);
+    }
 
     fn dropped(&mut self, _at: Nanos, _from: HostId, _reason: DropReason, _packet: &[u8]) {
         self.lost += 1;
@@ -136,19 +142,16 @@ impl EmulatedNetwork {
         u16::try_from(index).ok().map(HostId)
     }
 
-    fn name(&self, host: Option<HostId>) -> String {
-        let name = host.and_then(|host| self.names.get(usize::from(host.0)));
-        name.cloned().unwrap_or_default()
-    }
-
     fn seen(&self) -> Vec<Seen> {
         let noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
-        let seen = noted.packets.iter().map(|note| Seen {
-            at_ns: self.clock.monotonic(note.at),
-            from: self.name(Some(note.from)),
-            to: self.name(note.to),
-            bytes: note.bytes,
-            kind: note.kind,
+        let seen = noted.packets.iter().filter_map(|note| {
+            Some(Seen {
+                at_ns: self.clock.monotonic(note.at),
+                host: self.names.get(usize::from(note.host.0))?.clone(),
+                sent: note.sent,
+                bytes: note.bytes,
+                kind: note.kind,
+            })
         });
         seen.collect()
     }
@@ -175,7 +178,7 @@ impl Network for EmulatedNetwork {
         let packets = self.seen();
         let lost = self.noted.lock().unwrap_or_else(PoisonError::into_inner).lost as f64;
         let mut counters = [
-            ("packets_sent".to_owned(), packets.len() as f64),
+            ("packets_sent".to_owned(), packets.iter().filter(|seen| seen.sent).count() as f64),
             ("packets_lost".to_owned(), lost),
             // Losses that nobody decided on: anything but 0 spoils a sample.
             ("packets_overflowed".to_owned(), self.emulator.overflowed() as f64),

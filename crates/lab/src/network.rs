@@ -36,15 +36,15 @@ pub struct NetworkPlan {
     pub folder: PathBuf,
 }
 
-/// One packet as the observer saw it enter the network, whether it arrived or not.
+/// One packet as a capture on a host would show it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Seen {
-    /// When, in nanoseconds of this machine's monotonic clock.
+    /// When the host sent it or got it, in nanoseconds of this machine's monotonic clock.
     pub at_ns: u64,
-    /// Sender, by name.
-    pub from: String,
-    /// Receiver, by name.
-    pub to: String,
+    /// The host, by name.
+    pub host: String,
+    /// Whether the host sent it; else it got it.
+    pub sent: bool,
     /// Length of the IP packet in bytes.
     pub bytes: u32,
     /// What it was for.

@@ -149,7 +149,7 @@ pub struct Measure {
     pub field: Option<Spanned<String>>,
     /// What of a process or of packets (`process`, `packets`).
     pub what: Option<Spanned<What>>,
-    /// Host whose packets count, those it sends and those meant for it (`packets`).
+    /// Host whose packets count, those it sends and those it gets (`packets`).
     pub host: Option<Spanned<String>>,
     /// Kind of packets that count, such as `handshake`; all without it (`packets`).
     pub kind: Option<Spanned<Kind>>,
@@ -157,6 +157,10 @@ pub struct Measure {
     pub since: Option<Spanned<String>>,
     /// Mark up to which it counts; to the end without it (`packets`, `marks`).
     pub until: Option<Spanned<String>>,
+    /// The mark `until` tells that the host got something: what it sends after the last packet it
+    /// got before the mark does not count (`packets`).
+    #[serde(default)]
+    pub received: bool,
     /// Measures to add up (`sum`).
     #[serde(default)]
     pub of: Vec<Spanned<String>>,

@@ -158,11 +158,15 @@ fn count(
     let kind = measure.kind.as_ref().map(|kind| *kind.get_ref());
     let window = since.unwrap_or(0)..=until.unwrap_or(u64::MAX);
     let counts = |seen: &&Seen| {
-        (seen.from == host || seen.to == host)
+        seen.host == host
             && window.contains(&seen.at_ns)
             && kind.is_none_or(|kind| seen.kind == kind)
     };
-    let counted: Vec<&Seen> = observed.packets.iter().filter(counts).collect();
+    let mut counted: Vec<&Seen> = observed.packets.iter().filter(counts).collect();
+    if measure.received {
+        let last_got = counted.iter().rposition(|seen| !seen.sent);
+        counted.truncate(last_got.map_or(0, |last| last + 1));
+    }
     Ok(match measure.what.as_ref().map(|what| *what.get_ref()) {
         Some(What::Bytes) => counted.iter().map(|seen| f64::from(seen.bytes)).sum(),
         Some(What::Seconds) => {
@@ -253,16 +257,16 @@ mod tests {
 
     #[test]
     fn packets_are_counted_by_host_kind_and_moment() {
-        let seen = |at_ns, from: &str, to: &str, bytes, kind| {
-            let (from, to) = (from.to_owned(), to.to_owned());
-            Seen { at_ns, from, to, bytes, kind }
+        let seen = |at_ns, host: &str, sent, bytes, kind| {
+            let host = host.to_owned();
+            Seen { at_ns, host, sent, bytes, kind }
         };
         let packets = vec![
-            seen(5, "a", "b", 100, Kind::Handshake),
-            seen(12, "b", "a", 200, Kind::Handshake),
-            seen(20, "a", "b", 50, Kind::Data),
-            seen(20, "c", "b", 70, Kind::Data),
-            seen(40, "b", "a", 60, Kind::Ack),
+            seen(5, "a", true, 100, Kind::Handshake),
+            seen(12, "a", false, 200, Kind::Handshake),
+            seen(20, "a", true, 50, Kind::Data),
+            seen(20, "c", true, 70, Kind::Data),
+            seen(40, "a", false, 60, Kind::Ack),
         ];
         let observed = Observed { packets, ..Observed::default() };
         let packets = "from = 'packets'\nhost = 'a'\nwhat = ";
@@ -271,6 +275,7 @@ mod tests {
             ("'bytes'", 410.0),
             ("'count'\nkind = 'handshake'", 2.0),
             ("'count'\nuntil = 'end'", 3.0),
+            ("'count'\nuntil = 'end'\nreceived = true", 2.0),
             ("'bytes'\nsince = 'begin'\nuntil = 'end'", 250.0),
             ("'seconds'\nsince = 'begin'\nuntil = 'end'", 18e-9),
             ("'seconds'", 35e-9),

@@ -45,8 +45,8 @@ impl Network for FakeNetwork {
     fn close(self: Box<Self>) -> Observed {
         let seen = Seen {
             at_ns: 1,
-            from: "client".to_owned(),
-            to: "server".to_owned(),
+            host: "client".to_owned(),
+            sent: true,
             bytes: 60,
             kind: Kind::Handshake,
         };
