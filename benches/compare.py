@@ -40,6 +40,10 @@ SCENARIOS = {
     "pairs QoS 0": (["pairs", "-q", "0"], "delivered_per_broker_cpu_s", "msg/CPU-s", 0, True),
     "pairs QoS 1": (["pairs", "-q", "1"], "delivered_per_broker_cpu_s", "msg/CPU-s", 0, True),
     "pairs QoS 2": (["pairs", "-q", "2"], "delivered_per_broker_cpu_s", "msg/CPU-s", 0, True),
+    # Sessions that outlive the connection, on a broker that stores them before it acknowledges.
+    "durable pairs QoS 1": (
+        ["pairs", "-q", "1", "--persistent"], "delivered_per_broker_cpu_s", "msg/CPU-s", 0, True
+    ),
     "fan-out 1 to 500": (["fan-out"], "delivered_per_broker_cpu_s", "msg/CPU-s", 0, True),
     "fan-in 5,000/s": (["fan-in"], "delivered_per_broker_cpu_s", "msg/CPU-s", 0, True),
     "idle connections": (["conns"], "kib_per_connection", "KiB each", 1, False),
@@ -56,6 +60,10 @@ class Broker:
         self.program = program
         self.transports = transports
 
+    def runs(self, transport, scenario):
+        """Whether the scenario is for it."""
+        return transport in self.transports and not scenario.startswith("durable")
+
     def available(self):
         return self.program is not None and os.access(self.program, os.X_OK)
 
@@ -68,11 +76,13 @@ class Broker:
 
 
 class Fulmar(Broker):
+    storage = "false"
+
     def command(self, folder, tcp, quic):
         keys = {
             "FULMAR_LISTENERS__MQTT": f'["127.0.0.1:{tcp}"]',
             "FULMAR_LISTENERS__QUIC": f'["127.0.0.1:{quic}"]',
-            "FULMAR_STORAGE__ENABLED": "false",
+            "FULMAR_STORAGE__ENABLED": self.storage,
         }
         for listener in ("MQTTS", "WS", "WSS", "HTTP"):
             keys[f"FULMAR_LISTENERS__{listener}"] = "[]"
@@ -80,6 +90,15 @@ class Fulmar(Broker):
 
     def version(self):
         return output([self.program, "--version"])
+
+
+class DurableFulmar(Fulmar):
+    """With its storage on. No peer stores a message before it acknowledges it, so none is beside it."""
+
+    storage = "true"
+
+    def runs(self, transport, scenario):
+        return transport in self.transports and scenario.startswith("durable")
 
 
 class Mosquitto(Broker):
@@ -216,7 +235,7 @@ def run_rounds(generator, brokers, cells, rounds, seconds):
     for number in range(1, rounds + 1):
         for transport, scenario, arguments in cells:
             for broker in brokers:
-                if transport not in broker.transports:
+                if not broker.runs(transport, scenario):
                     continue
                 label = f"round {number}/{rounds}: {transport} {scenario}: {broker.name}"
                 load = os.getloadavg()[0]
@@ -289,6 +308,11 @@ def details(runs):
     ]
 
 
+def whole(path):
+    """A path that holds in other folders too: brokers run in folders of their own."""
+    return pathlib.Path(path).resolve()
+
+
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--short", action="store_true", help="one quick round, for CI")
@@ -297,10 +321,10 @@ def arguments():
     parser.add_argument("--brokers", help="comma-separated names [default: all that are there]")
     parser.add_argument("--only", help="only scenarios whose name contains this")
     parser.add_argument("--transport", choices=["tcp", "quic"], help="only this transport")
-    parser.add_argument("--peers", type=pathlib.Path, default=ROOT / "target/peers/bin")
-    parser.add_argument("--fulmar", default=str(ROOT / "target/release/fulmar"))
-    parser.add_argument("--generator", help="fulmar to make the load with [default: --fulmar]")
-    parser.add_argument("--out", type=pathlib.Path, default=ROOT / "bench-results")
+    parser.add_argument("--peers", type=whole, default=ROOT / "target/peers/bin")
+    parser.add_argument("--fulmar", type=whole, default=ROOT / "target/release/fulmar")
+    parser.add_argument("--generator", type=whole, help="fulmar to make the load with [default: --fulmar]")
+    parser.add_argument("--out", type=whole, default=ROOT / "bench-results")
     return parser.parse_args()
 
 
@@ -309,6 +333,7 @@ def choose(options):
     sbin = os.environ["PATH"] + ":/usr/sbin:/usr/local/sbin"
     every = [
         Fulmar("fulmar", options.fulmar, ("tcp", "quic")),
+        DurableFulmar("fulmar-durable", options.fulmar, ("tcp", "quic")),
         Mosquitto("mosquitto", shutil.which("mosquitto", path=sbin)),
         Rumqttd("rumqttd", str(options.peers / "rumqttd")),
         Mochi("mochi", str(options.peers / "mochi")),
@@ -357,7 +382,7 @@ def main():
     text = "\n".join(
         [
             f"{about['cpu']}, {about['cores']} cores, Linux {about['kernel']}, {about['time']};"
-            f" {rounds} rounds of {seconds} s, 64 B payload, loopback, no persistence; medians.",
+            f" {rounds} rounds of {seconds} s, 64 B payload, loopback, no persistence except where it says durable; medians.",
             "TCP is plain, QUIC encrypted. ‡: the generator used more CPU than the broker."
             f" Load average before the cells: median {statistics.median(loads):.1f},"
             f" {max(loads):.1f} at most.",

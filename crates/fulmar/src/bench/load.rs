@@ -141,7 +141,7 @@ impl Load {
         let lane = connection * self.plan.streams;
         let client_id = format!("{}-{connection}", self.prefix.replace('/', "-"));
         let login = self.login.as_ref().map(|(name, secret)| (name.as_str(), secret.as_str()));
-        self.lanes[lane].out = wire::connect(&client_id, login);
+        self.lanes[lane].out = wire::connect(&client_id, !self.plan.persistent, login);
         self.lanes[lane].stage = Stage::Connecting;
         self.mark(lane);
     }
@@ -393,7 +393,15 @@ mod tests {
     /// One pair with a window of two bursts of four.
     fn pair(qos: QoS) -> Load {
         let scenario = Scenario::Pairs { count: 1 };
-        let plan = Plan { scenario, qos, payload_bytes: 16, burst: 4, window: 8, streams: 1 };
+        let plan = Plan {
+            scenario,
+            qos,
+            payload_bytes: 16,
+            burst: 4,
+            window: 8,
+            streams: 1,
+            persistent: false,
+        };
         let mut load = Load::new(plan, "b/1".to_owned(), None).unwrap();
         for lane in [SUBSCRIBER, PUBLISHER] {
             load.begin(lane);
@@ -505,6 +513,7 @@ mod tests {
             burst: 1,
             window: 1,
             streams: 1,
+            persistent: false,
         };
         let mut load = Load::new(plan, "b/1".to_owned(), None).unwrap();
         load.publishing = true;

@@ -118,6 +118,9 @@ struct Common {
     /// 32 for fan-out; 16 with QoS 2, where brokers commonly take no more than 20]
     #[arg(long, value_parser = number(1..=60_000))]
     window: Option<u64>,
+    /// Connect with sessions that the broker keeps, and stores if it is durable; they stay there
+    #[arg(long)]
+    persistent: bool,
     /// Process of the broker, to measure its CPU time and memory; repeat for several
     #[arg(long, value_name = "PID")]
     pid: Vec<u32>,
@@ -190,6 +193,7 @@ impl Common {
             burst: self.burst as usize,
             window,
             streams: self.streams as usize,
+            persistent: self.persistent,
         })
     }
 }

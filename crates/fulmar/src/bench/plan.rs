@@ -18,6 +18,8 @@ pub(super) struct Plan {
     pub(super) window: u64,
     /// Streams a QUIC connection uses; 1 over TCP.
     pub(super) streams: usize,
+    /// Clients ask for sessions that outlive the connection.
+    pub(super) persistent: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -121,7 +123,15 @@ mod tests {
     use fulmar_mqtt::topic::matches;
 
     fn plan(scenario: Scenario, streams: usize) -> Plan {
-        Plan { scenario, qos: QoS::AtMostOnce, payload_bytes: 64, burst: 16, window: 64, streams }
+        Plan {
+            scenario,
+            qos: QoS::AtMostOnce,
+            payload_bytes: 64,
+            burst: 16,
+            window: 64,
+            streams,
+            persistent: false,
+        }
     }
 
     /// Every message of every flow reaches as many subscribers as the plan says.

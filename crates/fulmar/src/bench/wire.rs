@@ -26,11 +26,11 @@ pub(super) mod kind {
     pub(in crate::bench) const SUBACK: u8 = 9;
 }
 
-pub(super) fn connect(client_id: &str, login: Option<(&str, &str)>) -> Vec<u8> {
+pub(super) fn connect(client_id: &str, clean: bool, login: Option<(&str, &str)>) -> Vec<u8> {
     let mut out = Vec::new();
     let packet = Connect {
         version: VERSION,
-        clean_start: true,
+        clean_start: clean,
         keep_alive_s: KEEP_ALIVE_S,
         client_id,
         properties: Properties::NONE,
