@@ -237,7 +237,7 @@ fn driver(common: &Common) -> anyhow::Result<Box<dyn Driver>> {
         Some(("mqtt", rest)) => Ok(Box::new(tcp::Tcp::new(resolve(rest, 1883)?)?)),
         Some(("quic", rest)) => {
             let broker = resolve(rest, 14567)?;
-            let tls = trust::tls(common.cafile.as_deref(), common.insecure)?;
+            let tls = trust::tls(url, common.cafile.as_deref(), common.insecure)?;
             Ok(Box::new(quic::Quic::new(broker, host(rest).to_owned(), tls)?))
         }
         _ => bail!(Usage(format!(
