@@ -164,15 +164,6 @@ impl std::fmt::Debug for Options {
 }
 
 impl Options {
-    /// The TLS configuration a client with these options connects with, less the application
-    /// protocols: for programs that drive their own connections.
-    ///
-    /// # Errors
-    /// A certificate or key cannot be read or used.
-    pub fn tls_config(&self) -> Result<rustls::ClientConfig, Error> {
-        crate::tls::client_config(self)
-    }
-
     /// Options with defaults: MQTT 5.0, a new session that ends with the connection, keep alive 60
     /// s, reconnecting after 0.25 s to 30 s.
     ///

@@ -22,6 +22,17 @@ fn options_error(error: impl ToString) -> Error {
     Error::Options(error.to_string())
 }
 
+impl Options {
+    /// The TLS configuration a client with these options connects with, less the application
+    /// protocols: for programs that drive their own connections.
+    ///
+    /// # Errors
+    /// A certificate or key cannot be read or used.
+    pub fn tls_config(&self) -> Result<ClientConfig, Error> {
+        client_config(self)
+    }
+}
+
 /// Makes the configuration, without application protocols.
 pub(crate) fn client_config(options: &Options) -> Result<ClientConfig, Error> {
     let provider = Arc::new(ring::default_provider());
