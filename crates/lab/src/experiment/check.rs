@@ -6,7 +6,9 @@ use std::path::Path;
 use toml::Spanned;
 
 use super::error::{Mistake, Source, no_such};
-use super::file::{Compare, Experiment, Figure, From, Measure, Role, Shape, Suite, What, Where};
+use super::file::{
+    Compare, Experiment, Figure, From, Goal, Measure, Role, Shape, Suite, What, Where,
+};
 use super::value::Ordered;
 use super::{Cell, find};
 use crate::network::Fabric;
@@ -57,6 +59,9 @@ pub(super) fn experiment(
     }
     for compare in &experiment.compare {
         check.compare(compare, folder)?;
+    }
+    for goal in &experiment.goals {
+        check.goal(goal)?;
     }
     Ok(())
 }
@@ -368,6 +373,21 @@ impl Check<'_> {
             }
         }
         Ok(())
+    }
+
+    fn goal(&self, goal: &Goal) -> Checked {
+        self.named_measure(&goal.measure)?;
+        self.conditions(&goal.only)?;
+        match (goal.at_least, goal.at_most) {
+            (None, None) => {
+                self.fail(goal.measure.span(), "a goal needs `at_most` or `at_least`, a number")
+            }
+            (Some(least), Some(most)) if least > most => {
+                let message = format!("`at_least` {least} is more than `at_most` {most}");
+                self.fail(goal.measure.span(), message)
+            }
+            _ => Ok(()),
+        }
     }
 
     fn compare(&self, compare: &Compare, folder: &Path) -> Checked {

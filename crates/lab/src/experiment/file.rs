@@ -68,6 +68,9 @@ pub struct Experiment {
     /// Published figures to set ours beside.
     #[serde(default)]
     pub compare: Vec<Compare>,
+    /// What measures should come to.
+    #[serde(default)]
+    pub goals: Vec<Goal>,
 }
 
 fn one_core() -> Spanned<f64> {
@@ -334,6 +337,29 @@ pub struct Compare {
     pub differs: String,
     /// The least figure we want to see (a reduction) or the largest (anything else).
     pub goal: Option<f64>,
+}
+
+/// What a measure should come to; the report judges each cell by it.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Goal {
+    /// Its heading.
+    pub title: String,
+    /// What is judged.
+    pub measure: Spanned<String>,
+    /// The largest figure that meets it.
+    pub at_most: Option<f64>,
+    /// The smallest figure that meets it.
+    pub at_least: Option<f64>,
+    /// Every sample is judged, not the cell's figure; one that failed or timed out misses it.
+    #[serde(default)]
+    pub every: bool,
+    /// The only conditions it is for.
+    #[serde(default, rename = "where")]
+    pub only: Where,
+    /// A sentence on what it means.
+    #[serde(default)]
+    pub note: String,
 }
 
 /// Several experiments under one name.

@@ -4,6 +4,7 @@ use rust_xlsxwriter::{Format, Workbook, Worksheet, XlsxError};
 
 use super::ReportError;
 use super::compare::Table;
+use super::goal::Verdicts;
 use super::results::{All, Results};
 
 /// Most sheets whose names are made unique by a number; more parts share the last number.
@@ -65,8 +66,12 @@ fn figures(part: &Results) -> Vec<[String; 11]> {
     rows
 }
 
-/// The workbook: figures, comparisons, and a sheet of samples for each experiment.
-pub(super) fn workbook(all: &All, tables: &[Vec<Table<'_>>]) -> Result<Vec<u8>, XlsxError> {
+/// The workbook: figures, comparisons, goals, and a sheet of samples for each experiment.
+pub(super) fn workbook(
+    all: &All,
+    tables: &[Vec<Table<'_>>],
+    verdicts: &[Vec<Verdicts<'_>>],
+) -> Result<Vec<u8>, XlsxError> {
     let mut book = Workbook::new();
     let sheet = book.add_worksheet().set_name("Figures")?;
     headings(sheet, &HEADINGS)?;
@@ -76,6 +81,7 @@ pub(super) fn workbook(all: &All, tables: &[Vec<Table<'_>>]) -> Result<Vec<u8>, 
     }
     sheet.autofit();
     compared(book.add_worksheet().set_name("Published")?, tables)?;
+    judged(book.add_worksheet().set_name("Goals")?, verdicts)?;
     for (index, part) in all.parts.iter().enumerate() {
         let name: String = part.experiment.name.chars().take(NAME_CHARS).collect();
         samples(book.add_worksheet().set_name(format!("{} {name}", index + 1))?, part)?;
@@ -139,6 +145,47 @@ fn compared(sheet: &mut Worksheet, tables: &[Vec<Table<'_>>]) -> Result<(), Xlsx
             write_row(sheet, line, &cells)?;
             line += 1;
         }
+    }
+    sheet.autofit();
+    Ok(())
+}
+
+fn judged(sheet: &mut Worksheet, verdicts: &[Vec<Verdicts<'_>>]) -> Result<(), XlsxError> {
+    let names = [
+        "goal",
+        "measure",
+        "unit",
+        "at_least",
+        "at_most",
+        "conditions",
+        "figure",
+        "low_95",
+        "high_95",
+        "worst_sample",
+        "failed",
+        "timeout",
+        "met",
+    ];
+    headings(sheet, &names)?;
+    let number = |value: Option<f64>| value.map_or(String::new(), |value| value.to_string());
+    let rows = verdicts.iter().flatten().flat_map(|one| one.rows.iter().map(move |row| (one, row)));
+    for (line, (one, row)) in rows.enumerate() {
+        let cells = [
+            one.goal.title.clone(),
+            one.goal.measure.get_ref().clone(),
+            one.unit.to_owned(),
+            number(one.goal.at_least),
+            number(one.goal.at_most),
+            row.cell.label(),
+            number(row.figure.map(|e| e.value)),
+            number(row.figure.map(|e| e.low)),
+            number(row.figure.map(|e| e.high)),
+            number(row.worst),
+            row.lost.0.to_string(),
+            row.lost.1.to_string(),
+            row.met.map_or("", |met| if met { "yes" } else { "no" }).to_owned(),
+        ];
+        write_row(sheet, line as u32 + 1, &cells)?;
     }
     sheet.autofit();
     Ok(())

@@ -1,12 +1,13 @@
 //! Reports: one self-contained HTML page, a CSV file and a workbook from a folder of samples.
 //!
-//! Data flow is file order: `results` reads, `compare` sets published figures beside ours, `figure`
-//! draws, `page` writes HTML with `style.css` in it, `export` writes the tables for other programs.
+//! Data flow is file order: `results` reads, `goal` judges, `compare` sets published figures beside
+//! ours, `figure` draws, `page` writes HTML with `style.css` in it, `export` writes the tables for other programs.
 //! The page needs no script and loads nothing. Failures and timeouts stand beside every figure.
 
 mod compare;
 mod export;
 mod figure;
+mod goal;
 mod number;
 mod page;
 mod results;
@@ -70,7 +71,7 @@ pub struct Written {
     pub csv: PathBuf,
     /// The same and every sample as a workbook.
     pub xlsx: PathBuf,
-    /// Comparisons that miss their goal.
+    /// Cells and comparisons that miss their goal.
     pub missed: usize,
 }
 
@@ -89,12 +90,15 @@ pub fn write(folder: &Path) -> Result<Written, ReportError> {
     }
     let judged =
         tables.iter().flatten().flat_map(|table| table.rows.iter().map(|row| table.meets(row)));
-    let missed = judged.filter(|met| *met == Some(false)).count();
+    let verdicts: Vec<_> = all.parts.iter().map(goal::judge).collect();
+    let rows = verdicts.iter().flatten().flat_map(|verdicts| &verdicts.rows);
+    let missed = judged.chain(rows.map(|row| row.met)).filter(|met| *met == Some(false)).count();
     let [html, csv, xlsx] =
         ["report.html", "report.csv", "report.xlsx"].map(|name| folder.join(name));
-    std::fs::write(&html, page::page(&all, &tables)).map_err(ReportError::io(&html))?;
+    std::fs::write(&html, page::page(&all, &tables, &verdicts)).map_err(ReportError::io(&html))?;
     std::fs::write(&csv, export::csv(&all)?).map_err(ReportError::io(&csv))?;
-    std::fs::write(&xlsx, export::workbook(&all, &tables)?).map_err(ReportError::io(&xlsx))?;
+    std::fs::write(&xlsx, export::workbook(&all, &tables, &verdicts)?)
+        .map_err(ReportError::io(&xlsx))?;
     Ok(Written { html, csv, xlsx, missed })
 }
 

@@ -4,9 +4,10 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use super::compare::{Row, Table};
 use super::figure::{Drawn, draw};
+use super::goal::{Verdict, Verdicts};
 use super::number::{short, with_interval};
 use super::results::{All, CellResults, Results};
-use crate::experiment::Better;
+use crate::experiment::{Better, Goal};
 use crate::run::{Outcome, Sample};
 use crate::stats::{Centre, Estimate, quantile, share, sorted};
 
@@ -16,7 +17,7 @@ const STYLE: &str = include_str!("style.css");
 const MAX_REASONS: usize = 20;
 
 /// Writes the page.
-pub(super) fn page(all: &All, tables: &[Vec<Table<'_>>]) -> String {
+pub(super) fn page(all: &All, tables: &[Vec<Table<'_>>], verdicts: &[Vec<Verdicts<'_>>]) -> String {
     let several = all.parts.len() > 1;
     let page = html! {
         (DOCTYPE)
@@ -44,8 +45,8 @@ pub(super) fn page(all: &All, tables: &[Vec<Table<'_>>]) -> String {
                     }
                 }
                 main {
-                    @for (index, (part, tables)) in all.parts.iter().zip(tables).enumerate() {
-                        (section(part, tables, index, several))
+                    @for (index, part) in all.parts.iter().enumerate() {
+                        (section(part, &tables[index], &verdicts[index], index, several))
                     }
                 }
                 footer { (method()) }
@@ -108,7 +109,13 @@ fn tally(ok: usize, failed: usize, timeout: usize) -> Markup {
     }
 }
 
-fn section(part: &Results, tables: &[Table<'_>], index: usize, several: bool) -> Markup {
+fn section(
+    part: &Results,
+    tables: &[Table<'_>],
+    verdicts: &[Verdicts<'_>],
+    index: usize,
+    several: bool,
+) -> Markup {
     let drawn: Vec<Drawn> = part
         .experiment
         .figures
@@ -124,6 +131,7 @@ fn section(part: &Results, tables: &[Table<'_>], index: usize, several: bool) ->
                 (tally(part.count(Outcome::Ok), part.count(Outcome::Failed), part.count(Outcome::Timeout)))
                 ", " (part.cells.len()) " cells"
             }
+            (goals(part, verdicts))
             @for (number, table) in tables.iter().enumerate() {
                 (comparison(part, table, tables.get(number + 1)))
             }
@@ -132,6 +140,97 @@ fn section(part: &Results, tables: &[Table<'_>], index: usize, several: bool) ->
             (troubles(part))
             (disturbance(part))
             (environment(part))
+        }
+    }
+}
+
+fn goals(part: &Results, verdicts: &[Verdicts<'_>]) -> Markup {
+    html! {
+        @if !verdicts.is_empty() {
+            h3 { "Goals" }
+            div.scroll { table {
+                thead { tr {
+                    th scope="col" { "goal" }
+                    th.number scope="col" { "bound" }
+                    th.number scope="col" { "furthest cell" }
+                    th scope="col" { "verdict" }
+                } }
+                tbody { @for one in verdicts { (goal(part, one)) } }
+            } }
+            @for one in verdicts.iter().filter(|one| !one.goal.note.is_empty()) {
+                p.note { strong { (one.goal.title) ". " } (one.goal.note) }
+            }
+            details {
+                summary { "The goals cell by cell" }
+                @for one in verdicts { (goal_cells(part, one)) }
+            }
+        }
+    }
+}
+
+fn goal(part: &Results, verdicts: &Verdicts<'_>) -> Markup {
+    let (met, of) = verdicts.tally();
+    let furthest = verdicts.furthest();
+    html! {
+        tr {
+            th scope="row" { (verdicts.goal.title) @if verdicts.goal.every { ", each sample" } }
+            td.number { (bound(verdicts.goal)) " " span.unit { (verdicts.unit) } }
+            td.number {
+                @if let Some(row) = furthest {
+                    (verdicts.judged(row).map_or("no figure".to_owned(), short))
+                    @if verdicts.rows.len() > 1 { br; span.unit { (named(part, row)) } }
+                } @else { "–" }
+            }
+            td {
+                @if of == 0 { "not measured" }
+                @else if met == of { span.good { "met" } @if of > 1 { " by all " (of) } }
+                @else { strong.bad { "missed" } @if of > 1 { " by " (of - met) " of " (of) } }
+            }
+        }
+    }
+}
+
+fn bound(goal: &Goal) -> String {
+    match (goal.at_least, goal.at_most) {
+        (Some(least), Some(most)) => format!("{} to {}", short(least), short(most)),
+        (Some(least), None) => format!("≥ {}", short(least)),
+        (None, most) => format!("≤ {}", most.map_or_else(String::new, short)),
+    }
+}
+
+fn named(part: &Results, row: &Verdict<'_>) -> String {
+    let labels = row.cell.0.iter().map(|(condition, level)| part.label(condition, level));
+    labels.collect::<Vec<_>>().join(", ")
+}
+
+fn goal_cells(part: &Results, verdicts: &Verdicts<'_>) -> Markup {
+    html! {
+        h4 { (verdicts.goal.title) ": " (bound(verdicts.goal)) " " (verdicts.unit) }
+        div.scroll { table {
+            thead { tr {
+                th scope="col" { "cell" }
+                th.number scope="col" { "figure (95 %)" }
+                th.number scope="col" { "worst sample" }
+                th scope="col" { "samples" }
+                th scope="col" { "verdict" }
+            } }
+            tbody { @for row in &verdicts.rows { tr {
+                th scope="row" { (named(part, row)) }
+                td.number { (row.figure.map_or("–".to_owned(), |figure| with_interval(&figure))) }
+                td.number { (row.worst.map_or("–".to_owned(), short)) }
+                td { (counted(row.figure.map_or(0, |figure| figure.count), row.lost.0, row.lost.1)) }
+                td { (verdict(row.met)) }
+            } } }
+        } }
+    }
+}
+
+fn verdict(met: Option<bool>) -> Markup {
+    html! {
+        @match met {
+            Some(true) => span.good { "met" },
+            Some(false) => strong.bad { "missed" },
+            None => "–",
         }
     }
 }
@@ -216,13 +315,7 @@ fn compared_row(table: &Table<'_>, row: &Row) -> Markup {
                 @if let Some(ours) = row.ours { span.ours style=(width(ours.value)) {} }
             }
             @if table.compare.goal.is_some() {
-                td {
-                    @match table.meets(row) {
-                        Some(true) => span.good { "met" },
-                        Some(false) => strong.bad { "missed" },
-                        None => "–",
-                    }
-                }
+                td { (verdict(table.meets(row))) }
             }
             td { (counted(row.ours.map_or(0, |ours| ours.count), row.lost.0, row.lost.1)) }
         }

@@ -29,7 +29,8 @@ use sample::Store;
 pub const EXPERIMENT_FILE: &str = "experiment.toml";
 
 /// Keys of an experiment file that change nothing of a sample.
-const COSMETIC: [&str; 6] = ["title", "about", "repetitions", "figures", "compare", "alone"];
+const COSMETIC: [&str; 7] =
+    ["title", "about", "repetitions", "figures", "compare", "goals", "alone"];
 
 /// What to run and how.
 #[derive(Debug)]

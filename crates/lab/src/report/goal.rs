@@ -1,0 +1,94 @@
+//! Goals: what measures should come to, and what each cell came to.
+//!
+//! A cell whose samples all failed misses its goal; one that was not run is not judged.
+
+use super::results::{CellResults, Results};
+use crate::experiment::{Cell, Goal};
+use crate::stats::Estimate;
+
+/// A goal and the cells it is for.
+#[derive(Debug)]
+pub(super) struct Verdicts<'a> {
+    pub(super) goal: &'a Goal,
+    /// Unit of its measure.
+    pub(super) unit: &'a str,
+    pub(super) rows: Vec<Verdict<'a>>,
+}
+
+/// What a cell came to.
+#[derive(Debug, PartialEq)]
+pub(super) struct Verdict<'a> {
+    pub(super) cell: &'a Cell,
+    pub(super) figure: Option<Estimate>,
+    /// The sample that is furthest on the wrong side.
+    pub(super) worst: Option<f64>,
+    /// Samples that failed, and that timed out.
+    pub(super) lost: (usize, usize),
+    /// `None` if it was not run.
+    pub(super) met: Option<bool>,
+}
+
+/// Judges an experiment's cells.
+pub(super) fn judge(results: &Results) -> Vec<Verdicts<'_>> {
+    let goals = results.experiment.goals.iter();
+    let judged = goals.filter_map(|goal| {
+        let measure = results.experiment.measures.get(goal.measure.get_ref())?;
+        let cells = results
+            .cells
+            .iter()
+            .filter(|cell| cell.cell.matches(&goal.only) && cell.cell.matches(&measure.only));
+        let rows = cells.map(|cell| verdict(results, goal, cell)).collect();
+        Some(Verdicts { goal, unit: &measure.unit, rows })
+    });
+    judged.collect()
+}
+
+fn verdict<'a>(results: &'a Results, goal: &Goal, cell: &'a CellResults) -> Verdict<'a> {
+    let name = goal.measure.get_ref();
+    let figure = cell.figures.get(name).copied();
+    let values: Vec<f64> =
+        results.samples_of(cell).filter_map(|sample| sample.values.get(name).copied()).collect();
+    let worst = values.iter().copied().max_by(|a, b| excess(goal, *a).total_cmp(&excess(goal, *b)));
+    let lost = cell.failed + cell.timeout;
+    let meets = |value: f64| excess(goal, value) <= 0.0;
+    let met = (cell.ok + lost > 0).then(|| {
+        if goal.every {
+            lost == 0 && worst.is_some_and(meets)
+        } else {
+            figure.is_some_and(|figure| meets(figure.value))
+        }
+    });
+    Verdict { cell: &cell.cell, figure, worst, lost: (cell.failed, cell.timeout), met }
+}
+
+/// How far a value is beyond the nearer of its bounds; negative on the right side of both.
+fn excess(goal: &Goal, value: f64) -> f64 {
+    let above = goal.at_most.map(|most| value - most);
+    let below = goal.at_least.map(|least| least - value);
+    above.into_iter().chain(below).fold(f64::NEG_INFINITY, f64::max)
+}
+
+impl Verdicts<'_> {
+    /// Cells that meet the goal, and cells that were run.
+    pub(super) fn tally(&self) -> (usize, usize) {
+        let count = |met: &[bool]| {
+            self.rows.iter().filter(|row| row.met.is_some_and(|is| met.contains(&is))).count()
+        };
+        (count(&[true]), count(&[true, false]))
+    }
+
+    /// The number that is judged of a cell.
+    pub(super) fn judged(&self, row: &Verdict<'_>) -> Option<f64> {
+        if self.goal.every { row.worst } else { row.figure.map(|figure| figure.value) }
+    }
+
+    /// The cell that was run and is furthest on the wrong side, or nearest to it.
+    pub(super) fn furthest(&self) -> Option<&Verdict<'_>> {
+        // Nothing is worse than no figure at all.
+        let far = |row: &Verdict<'_>| {
+            self.judged(row).map_or(f64::INFINITY, |value| excess(self.goal, value))
+        };
+        let run = self.rows.iter().filter(|row| row.met.is_some());
+        run.max_by(|a, b| far(a).total_cmp(&far(b)))
+    }
+}
