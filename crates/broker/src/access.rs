@@ -49,7 +49,7 @@ pub struct AccessRules {
 }
 
 impl Default for AccessRules {
-    /// Everything is allowed but publishing under `$SYS`, which nobody may.
+    /// Everything is allowed but what [`AccessRules::may_publish`] keeps from everybody.
     fn default() -> Self {
         AccessRules { rules: Vec::new(), default_allow: true }
     }
@@ -82,6 +82,13 @@ impl AccessRules {
         self.rules.is_empty() && self.default_allow
     }
 
+    /// Whether the client may publish to `topic`. Topics that begin with `$` are the broker's own,
+    /// whatever the rules say, but for one: where bridges tell that they are connected.
+    pub(crate) fn may_publish(&self, subject: Subject<'_>, topic: &str) -> bool {
+        let reserved = topic.starts_with('$') && !is_own_bridge_state(subject.client_id, topic);
+        !reserved && self.allows(subject, Action::Publish, topic)
+    }
+
     /// Whether the client may publish to `topic`, or subscribe to it as a filter.
     pub(crate) fn allows(&self, subject: Subject<'_>, action: Action, topic: &str) -> bool {
         for rule in &self.rules {
@@ -92,6 +99,14 @@ impl AccessRules {
         }
         self.default_allow
     }
+}
+
+/// Whether `topic` is where mosquitto's bridges say whether they are connected
+/// (`$SYS/broker/connection/<client id>/state`), and the client's own.
+fn is_own_bridge_state(client_id: &str, topic: &str) -> bool {
+    let name = topic.strip_prefix("$SYS/broker/connection/");
+    let name = name.and_then(|rest| rest.strip_suffix("/state"));
+    name.is_some_and(|name| name == client_id)
 }
 
 impl Rule {
@@ -185,6 +200,27 @@ mod tests {
         assert!(rules.allows(ANN, Action::Subscribe, "news/+"));
         assert!(!rules.allows(ANN, Action::Subscribe, "news/#"));
         assert!(!rules.allows(ANN, Action::Subscribe, "#"));
+    }
+
+    #[test]
+    fn of_dollar_topics_a_client_has_only_its_own_bridge_state() {
+        let open = AccessRules::default();
+        assert!(open.may_publish(ANN, "$SYS/broker/connection/phone/state"));
+        for topic in [
+            "$SYS/broker/connection/other/state",
+            "$SYS/broker/connection/phone/state/more",
+            "$SYS/broker/connection/phone",
+            "$SYS/broker/uptime",
+            "$share/g/t",
+            "$x",
+        ] {
+            assert!(!open.may_publish(ANN, topic), "{topic}");
+        }
+        let state = "$SYS/broker/connection/%c/state";
+        let rules = |rules| AccessRules::new(rules, false).unwrap();
+        let allowing = rules(vec![rule(true, Who::Anyone, Some(Action::Publish), state)]);
+        assert!(allowing.may_publish(ANN, "$SYS/broker/connection/phone/state"));
+        assert!(!rules(Vec::new()).may_publish(ANN, "$SYS/broker/connection/phone/state"));
     }
 
     #[test]

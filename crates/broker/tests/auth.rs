@@ -43,6 +43,7 @@ fn connect(world: &mut World, method: Option<&'static str>, data: Option<&[u8]>)
         conn,
         &Packet::Connect(Connect {
             version: Version::V5,
+            bridge: false,
             clean_start: true,
             keep_alive_s: 0,
             client_id: "c",

@@ -85,6 +85,7 @@ fn failed_logins_are_answered_later_and_later_and_good_ones_at_once() {
             conn,
             &Packet::Connect(Connect {
                 version: Version::V5,
+                bridge: false,
                 clean_start: true,
                 keep_alive_s: 0,
                 client_id: "c",

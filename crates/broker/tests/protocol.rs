@@ -349,6 +349,28 @@ fn options_and_identifiers_of_subscriptions() {
 }
 
 #[test]
+fn a_bridge_gets_nothing_back_and_keeps_what_is_retained() {
+    let mut world = World::new();
+    let state = "$SYS/broker/connection/far/state";
+    let far = Hello { version: Version::V311, bridge: true, ..hello("far") };
+    let bridge = world.connect(0, &Hello { will: Some((state, 0)), ..far }).0;
+    let near = world.connect(1, &hello("near")).0;
+    world.subscribe(near, "$SYS/broker/connection/#", Q1);
+    world.seen(near);
+    world.subscribe(bridge, "#", Q1);
+    world.subscribe(bridge, "$share/group/#", Q1);
+    world.seen(bridge);
+    world.publish(bridge, "t", "own", Q0, 0);
+    assert_eq!(world.texts(bridge), ["t own"], "the group's, once");
+    world.publish_with(near, "t", "kept", Q0, 0, true, Properties::NONE);
+    assert!(world.got(bridge).iter().all(|got| got.retain));
+    world.publish_with(bridge, state, "1", Q1, 1, true, Properties::NONE);
+    assert_eq!(world.texts(near), [format!("{state} 1")]);
+    world.cut(bridge);
+    assert_eq!(world.texts(near), [format!("{state} will")]);
+}
+
+#[test]
 fn message_expiry_counts_down_in_the_queue() {
     let mut world = World::new();
     let publisher = world.connect(0, &hello("p")).0;

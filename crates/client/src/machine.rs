@@ -340,6 +340,7 @@ impl<P, R> Machine<P, R> {
         });
         let connect = Connect {
             version: options.version,
+            bridge: false,
             clean_start: self.clean_start(),
             keep_alive_s: options.keep_alive_s,
             client_id: &self.client_id,

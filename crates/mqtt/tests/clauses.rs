@@ -48,6 +48,7 @@ refused! {
     mqtt_3_1_2_1_protocol_name_is_mqtt: V5 0x10 b"\0\x04mqtt\x05\x02\0\0\0\0\0" => E::ProtocolName, UnsupportedProtocolVersion;
     mqtt_3_1_2_2_version_3_is_unsupported: V5 0x10 b"\0\x06MQIsdp\x03\x02\0\0\0\0" => E::ProtocolVersion(3), UnsupportedProtocolVersion;
     mqtt_3_1_2_2_version_6_is_unsupported: V5 0x10 b"\0\x04MQTT\x06\x02\0\0\0\0\0" => E::ProtocolVersion(6), UnsupportedProtocolVersion;
+    mqtt_3_1_2_2_bridges_do_not_set_a_bit_in_version_5: V5 0x10 b"\0\x04MQTT\x85\x02\0\0\0\0\0" => E::ProtocolVersion(0x85), UnsupportedProtocolVersion;
     mqtt_3_1_2_3_reserved_flag_is_zero: V5 0x10 b"\0\x04MQTT\x05\x03\0\0\0\0\0" => E::Flags, MalformedPacket;
     mqtt_3_1_2_11_will_qos_without_will: V5 0x10 b"\0\x04MQTT\x05\x0a\0\0\0\0\0" => E::Flags, MalformedPacket;
     mqtt_3_1_2_12_will_qos_3: V5 0x10 b"\0\x04MQTT\x05\x1e\0\0\0\0\0\0\0\x01t\0\0" => E::QoS, MalformedPacket;
@@ -69,6 +70,7 @@ accepted! {
     mqtt_3_1_2_15_password_without_user_name: V5 0x10 b"\0\x04MQTT\x05\x42\0\0\0\0\0\0\x01p";
     mqtt_3_1_3_5_client_identifier_of_24_bytes: V5 0x10 b"\0\x04MQTT\x05\x02\0\0\0\0\x18abcdefghijklmnopqrstuvwx";
     mqtt_3_1_3_6_empty_client_identifier: V5 0x10 b"\0\x04MQTT\x05\0\0\0\0\0\0";
+    a_bridge_of_mosquitto_speaks_3_1_1: V311 0x10 b"\0\x04MQTT\x84\x02\0\0\0\x01b";
     mqtt_3_1_3_7_empty_client_identifier_v311: V311 0x10 b"\0\x04MQTT\x04\x02\0\0\0\0";
     mqtt_3_1_3_5_password_is_binary: V5 0x10 b"\0\x04MQTT\x05\xc2\0\0\0\0\0\0\x01u\0\x02\xff\0";
 }

@@ -140,6 +140,7 @@ fn every_packet(parts: &Parts, version: Version, mut check: impl FnMut(Packet<'_
     };
     check(Packet::Connect(Connect {
         version,
+        bridge: d && version == Version::V311,
         clean_start: a,
         keep_alive_s: parts.id,
         client_id: text,

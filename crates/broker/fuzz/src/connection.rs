@@ -199,6 +199,7 @@ impl Scene {
         });
         let connect = Connect {
             version,
+            bridge: flags & 8 != 0 && version == Version::V311,
             clean_start: flags & 4 != 0,
             keep_alive_s: u16::from(flags >> 5),
             client_id: ["one", "two", "three", "four"][usize::from(who % 4)],

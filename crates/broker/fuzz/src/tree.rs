@@ -94,6 +94,7 @@ impl Scene {
         let Some(conn) = self.rig.open(at, false) else { panic!("no room for a client") };
         let connect = Connect {
             version: Version::V5,
+            bridge: false,
             clean_start: true,
             keep_alive_s: 0,
             client_id: ["one", "two", "three", "four"][at],

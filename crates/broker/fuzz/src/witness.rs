@@ -242,6 +242,7 @@ fn connect(rig: &mut Rig, client_id: &str, present: bool) -> Side {
     properties.push(Property::SessionExpiryInterval(u32::MAX));
     let connect = Connect {
         version: Version::V5,
+        bridge: false,
         clean_start: false,
         keep_alive_s: 0,
         client_id,

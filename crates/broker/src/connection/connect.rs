@@ -9,7 +9,7 @@ use fulmar_mqtt::{Packet, Property, PropertyBuf, ReasonCode, Version};
 
 use super::auth::{Exchange, METHOD};
 use super::{Connection, State};
-use crate::access::{Action, Subject};
+use crate::access::Subject;
 use crate::auth::{Admitted, AuthReply, Credentials, ReplyTo};
 use crate::limits::Limits;
 use crate::peer::TransportKind;
@@ -84,6 +84,7 @@ impl Connection {
 
     fn handle_connect(&mut self, shard: &mut Shard, connect: &Connect<'_>) {
         self.version = connect.version;
+        self.bridge = connect.bridge;
         let pending = match pending(connect, shard.broker().limits(), self.at.token.0) {
             Ok(pending) => pending,
             Err(reason) => return self.refuse(shard, reason),
@@ -146,10 +147,10 @@ impl Connection {
         let gate = shard.broker().gate();
         if let Some(will) = &pending.will {
             let subject = Subject { username: username.as_deref(), client_id: &pending.client_id };
-            if will.topic.starts_with('$')
-                || !gate.rules.allows(subject, Action::Publish, &will.topic)
-            {
+            if !gate.rules.may_publish(subject, &will.topic) {
                 shard.metrics().access_denied.add(1);
+                tracing::info!(peer = %self.peer.address, client = &*pending.client_id,
+                    topic = &*will.topic, "will denied, connection refused");
                 return self.refuse(shard, ReasonCode::NotAuthorized);
             }
         }

@@ -171,6 +171,8 @@ pub struct Connection {
     /// CONNACK is out; nothing of the session may go before it ([MQTT-3.2.0-1]).
     greeted: bool,
     lost: bool,
+    /// The client is another broker's bridge.
+    bridge: bool,
     keep_alive_s: u16,
     /// What most connections never need.
     rare: Option<Box<Rare>>,
@@ -241,6 +243,7 @@ impl Connection {
             announced: false,
             greeted: false,
             lost: false,
+            bridge: false,
             keep_alive_s: 0,
             rare: Throttle::new(shard.broker().limits(), shard.now())
                 .map(|throttle| Box::new(Rare { throttle: Some(throttle), ..Rare::default() })),

@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use fulmar_mqtt::ack::AckKind;
 use fulmar_mqtt::codec::{Frame, decode};
-use fulmar_mqtt::packet::{Disconnect, Publish, Suback, Subscribe, Unsuback, Unsubscribe};
+use fulmar_mqtt::packet::{
+    Disconnect, Publish, Suback, Subscribe, SubscribeOptions, Unsuback, Unsubscribe,
+};
 use fulmar_mqtt::session::Received as Qos2;
 use fulmar_mqtt::topic::{Subscription, check_name};
 use fulmar_mqtt::{Packet, PacketId, Properties, Property, QoS, ReasonCode};
@@ -297,6 +299,7 @@ impl Connection {
         let username = state.username.clone();
         let subject = Subject { username: username.as_deref(), client_id: session.client_id() };
         for (text, options) in packet.filters.iter().take(MAX_FILTERS) {
+            let options = if self.bridge { bridged(text, options) } else { options };
             let denied = Subscription::parse(text)
                 .is_ok_and(|parsed| !gate.rules.allows(subject, Action::Subscribe, parsed.filter));
             let turn = &mut shard.turn;
@@ -388,15 +391,13 @@ impl Connection {
 
     fn may_publish(&mut self, shard: &Shard, session: &Session, topic: &str) -> ReasonCode {
         let gate = shard.broker().gate();
-        if topic.starts_with('$') {
-            return self.deny(shard, session, topic);
-        }
-        if gate.rules.is_open() || *self.allowed_topic == *topic {
+        let ordinary = !topic.starts_with('$');
+        if ordinary && (gate.rules.is_open() || *self.allowed_topic == *topic) {
             return ReasonCode::Success;
         }
         let username = session.lock().username.clone();
         let subject = Subject { username: username.as_deref(), client_id: session.client_id() };
-        if gate.rules.allows(subject, Action::Publish, topic) {
+        if gate.rules.may_publish(subject, topic) {
             self.allowed_topic = topic.into();
             return ReasonCode::Success;
         }
@@ -410,6 +411,13 @@ impl Connection {
         // A 3.1.1 client cannot be told and takes any answer for success; the message is dropped.
         ReasonCode::NotAuthorized
     }
+}
+
+/// What a bridge that speaks 3.1.1 means and has no options to say: nothing that came from it goes
+/// back to it, and what was published to be retained is so on its side too.
+fn bridged(filter: &str, options: SubscribeOptions) -> SubscribeOptions {
+    let no_local = !filter.starts_with("$share/");
+    SubscribeOptions { no_local, retain_as_published: true, ..options }
 }
 
 fn publish_unless_denied(

@@ -105,6 +105,7 @@ impl Default for Setup {
 pub struct Hello {
     pub id: &'static str,
     pub version: Version,
+    pub bridge: bool,
     pub clean: bool,
     pub expiry: Option<u32>,
     pub keep_alive: u16,
@@ -117,6 +118,7 @@ pub fn hello(id: &'static str) -> Hello {
     Hello {
         id,
         version: Version::V5,
+        bridge: false,
         clean: true,
         expiry: None,
         keep_alive: 0,
@@ -237,6 +239,7 @@ impl World {
             conn,
             &Packet::Connect(Connect {
                 version: hello.version,
+                bridge: hello.bridge,
                 clean_start: hello.clean,
                 keep_alive_s: hello.keep_alive,
                 client_id: hello.id,

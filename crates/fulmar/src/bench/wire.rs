@@ -30,6 +30,7 @@ pub(super) fn connect(client_id: &str, clean: bool, login: Option<(&str, &str)>)
     let mut out = Vec::new();
     let packet = Connect {
         version: VERSION,
+        bridge: false,
         clean_start: clean,
         keep_alive_s: KEEP_ALIVE_S,
         client_id,

@@ -7,11 +7,18 @@ use crate::reason::ReasonCode;
 use crate::types::{QoS, Version};
 use crate::wire::{Reader, put_binary, put_packet, put_string};
 
+/// Level byte of a bridge that speaks 3.1.1. No standard has it: mosquitto set it first
+/// (`try_private`), and other brokers know it.
+const BRIDGE_LEVEL: u8 = 0x84;
+
 /// A client's request for a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Connect<'a> {
     /// The version the client speaks.
     pub version: Version,
+    /// The client is another broker's bridge, which mosquitto's say by the top bit of 3.1.1's level
+    /// byte; never with 5.0, whose subscription options serve them.
+    pub bridge: bool,
     /// Clean Start (3.1.1: Clean Session).
     pub clean_start: bool,
     /// Keep alive in seconds, 0 for none.
@@ -46,7 +53,7 @@ pub struct LastWill<'a> {
 impl<'a> Connect<'a> {
     pub(super) fn decode(body: &'a [u8]) -> Result<Connect<'a>, DecodeError> {
         let mut reader = Reader::new(body);
-        let version = read_version(&mut reader)?;
+        let (version, bridge) = read_version(&mut reader)?;
         let flags = reader.u8()?;
         if flags & 0x01 != 0 {
             return Err(DecodeError::Flags);
@@ -68,6 +75,7 @@ impl<'a> Connect<'a> {
         let clean_start = flags & 0x02 != 0;
         Ok(Connect {
             version,
+            bridge,
             clean_start,
             keep_alive_s,
             client_id,
@@ -82,7 +90,11 @@ impl<'a> Connect<'a> {
     pub fn encode(&self, out: &mut Vec<u8>) {
         put_packet(out, 0x10, |out| {
             put_binary(out, b"MQTT");
-            out.push(if self.version == Version::V5 { 5 } else { 4 });
+            out.push(match self.version {
+                Version::V5 => 5,
+                Version::V311 if self.bridge => BRIDGE_LEVEL,
+                Version::V311 => 4,
+            });
             out.push(self.flags());
             out.extend_from_slice(&self.keep_alive_s.to_be_bytes());
             if self.version == Version::V5 {
@@ -117,12 +129,14 @@ impl<'a> Connect<'a> {
     }
 }
 
-fn read_version(reader: &mut Reader<'_>) -> Result<Version, DecodeError> {
+/// The version, and whether a bridge speaks it.
+fn read_version(reader: &mut Reader<'_>) -> Result<(Version, bool), DecodeError> {
     let name = reader.binary()?;
     let level = reader.u8()?;
     match (name, level) {
-        (b"MQTT", 4) => Ok(Version::V311),
-        (b"MQTT", 5) => Ok(Version::V5),
+        (b"MQTT", 4) => Ok((Version::V311, false)),
+        (b"MQTT", BRIDGE_LEVEL) => Ok((Version::V311, true)),
+        (b"MQTT", 5) => Ok((Version::V5, false)),
         (b"MQTT" | b"MQIsdp", other) => Err(DecodeError::ProtocolVersion(other)),
         _ => Err(DecodeError::ProtocolName),
     }

@@ -265,6 +265,7 @@ impl Hello {
         }
         encode(&Packet::Connect(Connect {
             version: Version::V5,
+            bridge: false,
             clean_start: !self.lasting,
             keep_alive_s: 0,
             client_id: self.id,
