@@ -7,7 +7,8 @@
 //! writes everything last, which is what makes bursts cheap.
 //!
 //! Read in this order: `server` (threads), `crew` (who runs which worker), `run` (their loops),
-//! `listen` (binding), `worker` (a turn of the loop), `stream` (a
+//! `listen` (binding), `worker` (a turn of the loop), `run` with `crew` and `pace` (which threads run the
+//! workers, and when they rest), `stream` (a
 //! connection), `layers` (TLS in `secure`, WebSocket in `ws`), `tail` (incomplete packets); and beside
 //! them `quic`, which has its own kind of connection, and `tls` with `tickets`, what all of them
 //! show and demand in handshakes and how early data stays single-use.
@@ -19,6 +20,7 @@ mod crew;
 mod error;
 mod layers;
 mod listen;
+mod pace;
 mod partial;
 mod quic;
 mod run;

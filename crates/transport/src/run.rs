@@ -11,6 +11,7 @@ use rustix::time::{ClockId, clock_gettime};
 use tracing::debug;
 
 use crate::crew::{Crew, Judge, Load, Move};
+use crate::pace::Pace;
 use crate::worker::Worker;
 
 /// Events taken from a poller at once.
@@ -25,14 +26,41 @@ const GUESTS: usize = usize::MAX - 1;
 
 /// Runs a worker until it is drained.
 ///
+/// `rest` is the longest time a thread rests before it waits (see `pace`).
+///
 /// # Errors
 /// The poller fails, which it does only when the process is out of resources.
-pub(crate) fn run(crew: &Arc<Crew<Worker>>, index: usize, worker: Worker) -> io::Result<()> {
-    if index == 0 { Host::new(crew, worker).run() } else { run_own(crew, index, worker) }
+pub(crate) fn run(
+    crew: &Arc<Crew<Worker>>,
+    index: usize,
+    worker: Worker,
+    rest: Duration,
+) -> io::Result<()> {
+    let pace = Pace::new(rest, Instant::now());
+    if index == 0 {
+        Host::new(crew, worker, pace).run()
+    } else {
+        run_own(crew, index, worker, pace)
+    }
+}
+
+/// Rests if that is worth while and there is nothing to be done at once.
+fn rest(pace: &mut Pace, timeout: Option<Duration>, now: Instant, work: u64) {
+    if timeout == Some(Duration::ZERO) {
+        return;
+    }
+    if let Some(rest) = pace.before_wait(now, work) {
+        std::thread::sleep(timeout.map_or(rest, |timeout| rest.min(timeout)));
+    }
 }
 
 /// A thread that is not the first: runs its worker, or lends it.
-fn run_own(crew: &Crew<Worker>, index: usize, mut worker: Worker) -> io::Result<()> {
+fn run_own(
+    crew: &Crew<Worker>,
+    index: usize,
+    mut worker: Worker,
+    mut pace: Pace,
+) -> io::Result<()> {
     let mut events = Events::with_capacity(EVENTS);
     let mut load = Load::new(Instant::now(), used());
     loop {
@@ -41,9 +69,13 @@ fn run_own(crew: &Crew<Worker>, index: usize, mut worker: Worker) -> io::Result<
             load = Load::new(Instant::now(), used());
         }
         let timeout = worker.timeout();
-        load.pause(Instant::now());
+        let now = Instant::now();
+        load.pause(now);
+        rest(&mut pace, timeout, now, worker.work());
         worker.poll(&mut events, timeout)?;
-        if let Some(figure) = load.resume(Instant::now(), REPORT, used) {
+        let now = Instant::now();
+        pace.after_wait(now);
+        if let Some(figure) = load.resume(now, REPORT, used) {
             crew.report(index, figure.used);
         }
         if worker.turn(events.iter()) {
@@ -64,6 +96,7 @@ struct Host<'a> {
     worker: Worker,
     guests: Vec<Guest>,
     judge: Judge,
+    pace: Pace,
 }
 
 struct Guest {
@@ -75,19 +108,25 @@ struct Guest {
 }
 
 impl<'a> Host<'a> {
-    fn new(crew: &'a Crew<Worker>, worker: Worker) -> Host<'a> {
-        Host { crew, worker, guests: Vec::new(), judge: Judge::new(Instant::now(), used()) }
+    fn new(crew: &'a Crew<Worker>, worker: Worker, pace: Pace) -> Host<'a> {
+        let judge = Judge::new(Instant::now(), used());
+        Host { crew, worker, guests: Vec::new(), judge, pace }
     }
 
     fn run(mut self) -> io::Result<()> {
         let mut events = Events::with_capacity(EVENTS);
         loop {
             let timeout = self.timeout();
-            self.judge.pause(Instant::now());
+            let now = Instant::now();
+            self.judge.pause(now);
+            let work = self.work();
+            rest(&mut self.pace, timeout, now, work);
             self.worker.poll(&mut events, timeout)?;
+            let now = Instant::now();
+            self.pace.after_wait(now);
             let gathered = self.crew.is_gathered();
             let reported = || self.crew.reported();
-            let next = self.judge.resume(Instant::now(), gathered, used, reported);
+            let next = self.judge.resume(now, gathered, used, reported);
             if self.turn(&events)? {
                 return Ok(());
             }
@@ -104,6 +143,11 @@ impl<'a> Host<'a> {
                 Some(Move::Gather) | None => {}
             }
         }
+    }
+
+    /// Pieces of work done by all workers it runs.
+    fn work(&self) -> u64 {
+        self.guests.iter().map(|guest| guest.worker.work()).sum::<u64>() + self.worker.work()
     }
 
     /// How long all workers can sleep; each is asked, because asking puts it to sleep.

@@ -15,7 +15,7 @@ use mio::{Poll, Waker};
 use tracing::warn;
 
 use crate::clock::Clock;
-use crate::config::{ListenerConfig, QuicListener, ServerConfig, TransportLimits};
+use crate::config::{ListenerConfig, QuicListener, ServerConfig};
 use crate::crew::Crew;
 use crate::error::StartError;
 use crate::listen::{bind_tcp, bind_udp};
@@ -60,14 +60,14 @@ impl Server {
         }
         let mut bound = Vec::with_capacity(config.listeners.len());
         let mut sockets: Vec<Sockets> = (0..workers).map(|_| Sockets::default()).collect();
-        for listener in config.listeners {
+        for listener in &config.listeners {
             let address = listener.address;
             let bind_error = |source| StartError::Bind { address, source };
             let shared = bind_tcp(address, workers).map_err(bind_error)?;
             if let Some(first) = shared.first() {
                 bound.push(first.local_addr().map_err(bind_error)?);
             }
-            let listener = Arc::new(listener);
+            let listener = Arc::new(listener.clone());
             for (worker, socket) in sockets.iter_mut().zip(shared) {
                 worker.tcp.push((TcpListener::from_std(socket), Arc::clone(&listener)));
             }
@@ -88,7 +88,7 @@ impl Server {
         let crew = Arc::new(Crew::new(polls.iter().map(|(_, waker)| Arc::clone(waker))));
         for (index, (sockets, poll)) in sockets.into_iter().zip(polls).enumerate() {
             let place = (Arc::clone(&crew), index);
-            server.spawn(Arc::clone(broker), place, poll, sockets, config.limits.clone())?;
+            server.spawn(Arc::clone(broker), place, poll, sockets, &config)?;
         }
         Ok(server)
     }
@@ -99,8 +99,9 @@ impl Server {
         (crew, index): (Arc<Crew<Worker>>, usize),
         (poll, waker): (Poll, Arc<Waker>),
         sockets: Sockets,
-        limits: TransportLimits,
+        config: &ServerConfig,
     ) -> io::Result<()> {
+        let (limits, coalesce) = (config.limits.clone(), config.coalesce);
         let (clock, control, for_wake) = (self.clock, Arc::clone(&self.control), waker.clone());
         let wake = move || {
             if let Err(error) = for_wake.wake() {
@@ -111,7 +112,7 @@ impl Server {
             let shard = Shard::new(broker, index, clock.now(), Arc::new(wake));
             let io = Io::new(shard, limits);
             let worker = Worker::new(poll, clock, control, io, sockets.tcp, sockets.quic)?;
-            run(&crew, index, worker)
+            run(&crew, index, worker, coalesce)
         };
         let name = format!("fulmar-worker-{index}");
         let thread = std::thread::Builder::new().name(name).spawn(body)?;

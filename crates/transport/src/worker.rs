@@ -107,6 +107,8 @@ pub(crate) struct Worker {
     again: Vec<u64>,
     to_flush: Vec<u64>,
     notices: Vec<(Token, Notice)>,
+    /// Sockets' events so far.
+    events: u64,
     draining: bool,
     /// [`Control::told`] as it was a turn ago.
     told: bool,
@@ -137,6 +139,7 @@ impl Worker {
             again: Vec::new(),
             to_flush: Vec::new(),
             notices: Vec::new(),
+            events: 0,
             draining: false,
             told: false,
         };
@@ -196,6 +199,11 @@ impl Worker {
         drained
     }
 
+    /// Pieces of work that have come from sockets so far: datagrams, and events of streams.
+    pub(crate) fn work(&self) -> u64 {
+        self.quic.iter().map(QuicShard::received).sum::<u64>() + self.events
+    }
+
     /// Whether another worker has sent something that was not looked at yet.
     pub(crate) fn has_mail(&self) -> bool {
         self.io.shard.has_mail()
@@ -244,6 +252,7 @@ impl Worker {
             }
             return;
         }
+        self.events += 1;
         let readable = event.is_readable() || event.is_read_closed() || event.is_error();
         let writable = event.is_writable();
         let read_closed = event.is_read_closed() || event.is_error();

@@ -184,6 +184,7 @@ fn an_address_in_use_is_named() {
         ListenerConfig { address, carrier: Carrier::TCP, policy: std::sync::Arc::new(policy) };
     let config = ServerConfig {
         workers: 1,
+        coalesce: std::time::Duration::ZERO,
         listeners: vec![listener],
         quic: Vec::new(),
         limits: TransportLimits::default(),

@@ -59,6 +59,7 @@ fn together(config: &Config) -> Result<(), Usage> {
 fn ranges(config: &Config) -> Result<(), Usage> {
     let limits = &config.limits;
     within("server.workers", config.server.workers, 0, MAX_WORKERS)?;
+    within("server.coalesce_us", config.server.coalesce_us, 0, 10_000)?;
     within("quic.idle_timeout_s", config.quic.idle_timeout_s, 1, 24 * 3600)?;
     within("quic.max_streams", config.quic.max_streams, 1, 65_535)?;
     within("limits.max_packet_bytes", limits.max_packet_bytes, 64, MAX_PACKET_BYTES)?;

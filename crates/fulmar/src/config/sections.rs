@@ -18,6 +18,8 @@ use crate::logging::Format;
 pub(crate) struct Server {
     /// Worker threads; 0 for one a core.
     pub(crate) workers: usize,
+    /// Microseconds a worker that is woken often for little rests before it waits.
+    pub(crate) coalesce_us: u32,
     /// Data folder; empty for the user's default one.
     pub(crate) data_dir: PathBuf,
     /// Time clients have to take their last messages when the broker stops.
@@ -26,7 +28,7 @@ pub(crate) struct Server {
 
 impl Default for Server {
     fn default() -> Self {
-        Server { workers: 0, data_dir: PathBuf::new(), drain_timeout_s: 5 }
+        Server { workers: 0, coalesce_us: 100, data_dir: PathBuf::new(), drain_timeout_s: 5 }
     }
 }
 

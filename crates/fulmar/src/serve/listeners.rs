@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use fulmar_broker::Broker;
@@ -40,6 +41,7 @@ pub(super) fn start(
     };
     let server_config = ServerConfig {
         workers,
+        coalesce: Duration::from_micros(config.server.coalesce_us.into()),
         listeners,
         quic: config.listeners.quic.iter().map(quic_listener).collect(),
         limits: config.limits.transport(),

@@ -90,6 +90,8 @@ pub(crate) struct QuicShard {
     /// When to read on without being told: at once where reading stopped so that others have their
     /// turn, after a while where it failed. An edge-triggered socket will not tell again.
     read_again: Option<Instant>,
+    /// Datagrams so far.
+    received: u64,
     /// Scratch for datagrams under construction.
     scratch: Vec<u8>,
     qlogs_left: usize,
@@ -130,6 +132,7 @@ impl QuicShard {
             dirty: Vec::new(),
             timers: Timers::default(),
             read_again: None,
+            received: 0,
             scratch: Vec::new(),
             qlogs_left: MAX_QLOGS,
             closing: false,
@@ -142,6 +145,11 @@ impl QuicShard {
         token: mio::Token,
     ) -> std::io::Result<()> {
         self.socket.register(registry, token)
+    }
+
+    /// Datagrams received so far.
+    pub(crate) fn received(&self) -> u64 {
+        self.received
     }
 
     pub(crate) fn is_idle(&self) -> bool {
@@ -170,6 +178,7 @@ impl QuicShard {
                 }
             };
             left = left.saturating_sub(batch.len().max(1));
+            self.received += batch.len() as u64;
             for datagram in batch.drain(..) {
                 self.on_datagram(io, datagram, now);
             }

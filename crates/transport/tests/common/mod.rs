@@ -48,7 +48,13 @@ impl TestServer {
                 policy: Arc::clone(&policy),
             })
             .collect();
-        let config = ServerConfig { workers, listeners, quic: Vec::new(), limits };
+        let config = ServerConfig {
+            workers,
+            coalesce: Duration::from_micros(100),
+            listeners,
+            quic: Vec::new(),
+            limits,
+        };
         let server = Server::start(&broker, config, clock).unwrap();
         TestServer { broker, server }
     }

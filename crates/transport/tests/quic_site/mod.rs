@@ -98,7 +98,13 @@ impl Setup {
         let policy = Arc::new(ListenerPolicy { name: "quic".into(), allow_anonymous: true });
         let (address, settings) = (self.address, self.quic);
         let quic = vec![QuicListener { address, policy, tls, settings }];
-        let config = ServerConfig { workers, listeners: Vec::new(), quic, limits: self.limits };
+        let config = ServerConfig {
+            workers,
+            coalesce: Duration::from_micros(100),
+            listeners: Vec::new(),
+            quic,
+            limits: self.limits,
+        };
         let server = Server::start(&broker, config, clock).unwrap();
         Site { broker, server, root, store }
     }
