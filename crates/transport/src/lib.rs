@@ -6,12 +6,11 @@
 //! thread runs them all. There is no async runtime: a turn of the loop reads everything first and
 //! writes everything last, which is what makes bursts cheap.
 //!
-//! Read in this order: `server` (threads), `crew` (who runs which worker), `run` (their loops),
-//! `listen` (binding), `worker` (a turn of the loop), `run` with `crew` and `pace` (which threads run the
-//! workers, and when they rest), `stream` (a
-//! connection), `layers` (TLS in `secure`, WebSocket in `ws`), `tail` (incomplete packets); and beside
-//! them `quic`, which has its own kind of connection, and `tls` with `tickets`, what all of them
-//! show and demand in handshakes and how early data stays single-use.
+//! Read in this order: `server` (threads), `crew` (who runs which worker), `run` (their loops), `pace`
+//! (when they rest), `listen` (binding), `worker` (a turn of the loop), `stream` (a connection),
+//! `layers` (TLS in `secure`, WebSocket in `ws`), `tail` (incomplete packets); and beside them `quic`,
+//! which has its own kind of connection, and `tls` with `tickets`, what all of them show and demand
+//! in handshakes and how early data stays single-use.
 #![warn(missing_docs)]
 
 mod clock;
