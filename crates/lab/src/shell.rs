@@ -119,7 +119,9 @@ fn run(
             status?
         }
     };
-    net::sweep_own().map_err(Error::when("ending what the programs left behind"))?;
+    for host in [&near_host, &far_host] {
+        host.end_all().map_err(Error::when("ending what the programs left behind"))?;
+    }
     let overflowed = emulator.overflowed();
     let took = clock.now();
     let outcome = emulator.finish()?;

@@ -14,7 +14,7 @@ use rustix::net::{AddressFamily, SocketType, socket};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::netlink::{Netlink, RouteKind, Table};
-use super::{child, sys};
+use super::{child, stale, sys};
 use crate::Error;
 use crate::link::HostId;
 
@@ -37,6 +37,8 @@ const ALL_V6: (IpAddr, u8) = (IpAddr::V6(Ipv6Addr::UNSPECIFIED), 0);
 #[derive(Debug)]
 pub struct Host {
     id: HostId,
+    /// Tells its programs from those of other hosts of this process.
+    number: u64,
     namespace: Arc<OwnedFd>,
     tun: OwnedFd,
     device: u32,
@@ -72,6 +74,7 @@ impl Host {
             let netlink = Netlink::new().map_err(Error::when("opening a netlink socket"))?;
             let host = Host {
                 id,
+                number: stale::new_host(),
                 namespace: Arc::new(namespace.into()),
                 tun,
                 device: index_of(DEVICE)?,
@@ -166,7 +169,16 @@ impl Host {
     /// # Errors
     /// As of [`Command::spawn`].
     pub fn spawn(&self, command: &mut Command) -> io::Result<Child> {
-        child::spawn(command, Arc::clone(&self.namespace))
+        child::spawn(command, self.number, Arc::clone(&self.namespace))
+    }
+
+    /// Ends every program that was started in this host and still runs, and what they have started;
+    /// gives their number. One that has emptied its environment escapes.
+    ///
+    /// # Errors
+    /// `/proc` cannot be read.
+    pub fn end_all(&self) -> io::Result<usize> {
+        stale::end_of_host(self.number)
     }
 
     /// Runs something on a thread inside the host, such as making a socket, and waits for it.

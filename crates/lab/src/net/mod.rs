@@ -17,7 +17,7 @@ mod sys;
 
 pub use host::Host;
 pub use privilege::{Privilege, acquire};
-pub use stale::{sweep, sweep_own};
+pub use stale::sweep;
 
 pub(crate) use stale::mark;
 pub(crate) use sys::run_first;

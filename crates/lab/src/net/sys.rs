@@ -1,4 +1,5 @@
-//! The system calls for which there is no safe wrapper: the only unsafe code of the crate.
+//! The system calls for which there is no safe wrapper: with those of `arrival` the only unsafe code
+//! of the crate.
 //!
 //! Each function states why it is sound. Everything else goes through rustix and std.
 #![allow(unsafe_code)]
