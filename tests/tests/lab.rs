@@ -1,12 +1,13 @@
 //! `fulmar lab run` as a person uses it: an experiment with a real broker and real clients over an
-//! emulated link, interrupted and gone on with, up to its report. Where namespaces cannot be made
-//! the test says so and passes.
+//! emulated link, interrupted or killed and gone on with, up to its report. Where namespaces cannot
+//! be made the tests say so and pass.
 #![allow(clippy::unwrap_used)]
 
+use std::fs;
 use std::path::Path;
-use std::process::Output;
+use std::process::{Output, Stdio};
 
-use fulmar_tests::{fulmar, run};
+use fulmar_tests::{eventually, fulmar, run};
 use serde_json::Value;
 
 const EXPERIMENT: &str = r#"
@@ -88,7 +89,7 @@ fn lab(folder: &Path, args: &[&str]) -> Output {
 #[test]
 fn an_experiment_goes_from_file_to_report() {
     let folder = tempfile::tempdir().unwrap();
-    std::fs::write(folder.path().join("own.toml"), EXPERIMENT).unwrap();
+    fs::write(folder.path().join("own.toml"), EXPERIMENT).unwrap();
     let output = lab(folder.path(), &["run", "own.toml", "--only", "way=quic", "--no-report"]);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     if said.contains("namespaces") {
@@ -100,7 +101,7 @@ fn an_experiment_goes_from_file_to_report() {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success() && said.contains("1 are there"), "{said}");
     let results = folder.path().join("results/own");
-    let samples = std::fs::read_to_string(results.join("samples.jsonl")).unwrap();
+    let samples = fs::read_to_string(results.join("samples.jsonl")).unwrap();
     let samples: Vec<Value> =
         samples.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(samples.len(), 2);
@@ -110,15 +111,116 @@ fn an_experiment_goes_from_file_to_report() {
         assert!(sample["values"]["packets"].as_f64().unwrap() >= 4.0, "{sample}");
         assert!(sample["lateness"]["max_us"].as_f64().unwrap() > 0.0, "{sample}");
     }
-    let page = std::fs::read_to_string(results.join("report.html")).unwrap();
+    let page = fs::read_to_string(results.join("report.html")).unwrap();
     assert!(page.contains("Over a link of 20 ms") && page.contains("<svg"));
+}
+
+/// Four samples; from the third on they wait for a file `go`. Each leaves a process in a session of
+/// its own behind, and notes its number and its network namespace.
+const SLOW: &str = r#"
+title = "To be killed"
+repetitions = 4
+timeout_s = 60
+alone = 0
+hosts = ["one", "two"]
+
+[[links]]
+between = ["one", "two"]
+set = { delay = "1ms" }
+
+[roles.worker]
+host = "one"
+run = ["sh", "-c", """
+setsid sleep 600 > /dev/null 2>&1 &
+echo $! $(readlink /proc/self/ns/net) >> FOLDER/started
+while [ $(wc -l < FOLDER/started) -ge 3 ] && [ ! -e FOLDER/go ]; do sleep 0.02; done
+echo '{{"done": 1}}'
+"""]
+
+[roles.escaped]
+host = "two"
+run = ["sh", "-c", "setsid -f sleep 601 > /dev/null 2>&1 & echo $(readlink /proc/self/ns/net) >> FOLDER/namespaces"]
+
+[measures.done]
+title = "Done"
+unit = "times"
+from = "lines"
+role = "worker"
+field = "done"
+"#;
+
+/// Whether some process is in a network namespace or holds it open.
+fn is_used(namespace: &str) -> bool {
+    let points_to =
+        |path: &Path| fs::read_link(path).is_ok_and(|target| target.to_string_lossy() == namespace);
+    fs::read_dir("/proc").unwrap().flatten().any(|process| {
+        let files = fs::read_dir(process.path().join("fd")).into_iter().flatten().flatten();
+        points_to(&process.path().join("ns/net")) || files.into_iter().any(|f| points_to(&f.path()))
+    })
+}
+
+fn is_alive(process: &str) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, fields)| !fields.starts_with('Z'))
+}
+
+#[test]
+fn a_killed_run_goes_on_where_it_was_and_leaves_nothing_behind() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().to_str().unwrap();
+    fs::write(folder.path().join("slow.toml"), SLOW.replace("FOLDER", path)).unwrap();
+    let args = ["lab", "run", "slow.toml", "--jobs", "1", "--no-report"];
+    let mut lab = fulmar();
+    let lab = lab.args(args).current_dir(folder.path()).stdout(Stdio::null());
+    let said = fs::File::create(folder.path().join("said")).unwrap();
+    let mut lab = lab.stderr(said).spawn().unwrap();
+    let read = |name: &str| fs::read_to_string(folder.path().join(name)).unwrap_or_default();
+    let mut impossible = false;
+    eventually("the third sample", || {
+        impossible = lab.try_wait().unwrap().is_some();
+        impossible || read("started").lines().count() == 3
+    });
+    if impossible {
+        assert!(read("said").contains("namespaces"), "{}", read("said"));
+        eprintln!("not tested: {}", read("said"));
+        return;
+    }
+    lab.kill().unwrap();
+    lab.wait().unwrap();
+    let started = read("started");
+    let [sleeper, namespace] = started.lines().last().unwrap().split(' ').collect::<Vec<_>>()[..]
+    else {
+        panic!("{started}")
+    };
+    assert!(is_alive(sleeper) && is_used(namespace), "there is something to clear away");
+    let before = read("results/slow/samples.jsonl");
+    assert_eq!(before.lines().count(), 2);
+
+    fs::write(folder.path().join("go"), "").unwrap();
+    let output = run(fulmar().args(args).current_dir(folder.path()));
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success() && said.contains("2 are there"), "{said}");
+    let after = read("results/slow/samples.jsonl");
+    assert!(after.starts_with(&before) && after.lines().count() == 4, "{after}");
+    let started = read("started");
+    assert_eq!(started.lines().count(), 5, "the third sample was taken again");
+    for line in started.lines() {
+        let (sleeper, namespace) = line.split_once(' ').unwrap();
+        eventually("the end of what samples left behind", || !is_alive(sleeper));
+        eventually("the end of the samples' networks", || !is_used(namespace));
+    }
+    for namespace in read("namespaces").lines() {
+        eventually("the end of the other hosts' networks", || !is_used(namespace));
+    }
+    // A device lives in its namespace; none was left in this one.
+    assert!(!Path::new("/sys/class/net/lab0").exists());
 }
 
 #[test]
 fn a_mistake_names_its_place_and_is_wrong_usage() {
     let folder = tempfile::tempdir().unwrap();
     let text = EXPERIMENT.replace("delay = \"20ms\"", "dely = \"20ms\"");
-    std::fs::write(folder.path().join("own.toml"), text).unwrap();
+    fs::write(folder.path().join("own.toml"), text).unwrap();
     let output = lab(folder.path(), &["run", "own.toml"]);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(2));
