@@ -12,8 +12,11 @@
 //! and tables from the samples. What joins the hosts is behind [`network::Fabric`], so that the
 //! runner neither knows nor cares whether packets cross an emulated link.
 //!
+//! [`arrival`] tells programs that measure a link when their kernel got a datagram.
+//!
 //! Not here: MQTT. Roles are programs, ours or anybody's.
 
+pub mod arrival;
 pub mod clock;
 pub mod emulated;
 pub mod emulator;

@@ -6,6 +6,7 @@ mod list;
 mod probe;
 mod report;
 mod run;
+mod udp;
 
 use std::path::PathBuf;
 
@@ -43,6 +44,8 @@ enum Command {
     Report(report::Args),
     /// Connect, publish, receive, and tell when what happened
     Probe(probe::Args),
+    /// Send numbered datagrams at a rate, or receive them and tell delay, loss and rate
+    Udp(udp::Args),
 }
 
 /// Where experiments are.
@@ -76,6 +79,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         Command::Run(args) => run::run(&args),
         Command::Report(args) => report::run(&args),
         Command::Probe(args) => probe::run(&args),
+        Command::Udp(args) => udp::run(&args),
     }
 }
 

@@ -104,7 +104,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 /// Tells an event; `more` is an object.
-fn tell(event: &str, more: Value) -> anyhow::Result<()> {
+pub(super) fn tell(event: &str, more: Value) -> anyhow::Result<()> {
     let mut line = json!({ "event": event, "at_ns": now_ns() });
     if let (Some(line), Value::Object(more)) = (line.as_object_mut(), more) {
         line.extend(more);
@@ -113,7 +113,8 @@ fn tell(event: &str, more: Value) -> anyhow::Result<()> {
     writeln!(out, "{line}").and_then(|()| out.flush()).context("standard output")
 }
 
-fn now_ns() -> u64 {
+/// The monotonic clock, in ns.
+pub(super) fn now_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
 }

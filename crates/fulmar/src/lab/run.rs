@@ -130,15 +130,20 @@ impl Go<'_> {
             }
             Document::Suite(suite, text) => (suite, text),
         };
+        // All are read before the first one runs.
+        let folder = Folder { experiments: folder_of(source) };
+        let parts = suite.parts.iter().map(|part| {
+            let name = part.get_ref();
+            match folder.load(name)? {
+                Document::Experiment(experiment, text) => Ok((name, experiment, text)),
+                Document::Suite(..) => bail!(Usage(format!("{name}: a suite in a suite"))),
+            }
+        });
+        let parts = parts.collect::<anyhow::Result<Vec<_>>>()?;
         std::fs::create_dir_all(out).with_context(|| out.display().to_string())?;
         std::fs::write(out.join(SUITE_FILE), text)?;
-        let folder = Folder { experiments: folder_of(source) };
         let mut all = Tally::default();
-        for part in &suite.parts {
-            let name = part.get_ref();
-            let Document::Experiment(experiment, text) = folder.load(name)? else {
-                bail!(Usage(format!("{name}: a suite in a suite")));
-            };
+        for (name, experiment, text) in parts {
             let part_source = find(&folder.experiments, name);
             all = sum(all, self.experiment(&experiment, &text, &part_source, &out.join(name))?);
         }

@@ -88,7 +88,7 @@ impl<'de> Deserialize<'de> for Level {
 
 struct OneLevel;
 
-impl Visitor<'_> for OneLevel {
+impl<'de> Visitor<'de> for OneLevel {
     type Value = Level;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -109,6 +109,15 @@ impl Visitor<'_> for OneLevel {
 
     fn visit_str<E: Error>(self, value: &str) -> Result<Level, E> {
         Ok(Level(value.to_owned()))
+    }
+
+    /// `up.loss = 1` is a table `up` to TOML.
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Level, A::Error> {
+        let key = map.next_key::<String>()?.unwrap_or_default();
+        Err(A::Error::custom(format!(
+            "expected a string, a number or true or false, not a table; a key with a dot is written in \
+             quotes: \"….{key}\" = …"
+        )))
     }
 }
 
