@@ -2,9 +2,10 @@
 //! acknowledgements, and refilling what a connection takes (MQTT 5.0 sections 4.3, 4.4, 4.9).
 //!
 //! Everything here happens under the session's lock. A message of a durable session is recorded in
-//! the same storage batch that holds back its publisher's acknowledgement. At QoS 2 it is also not
-//! sent before storage knows under which identifier: sent earlier and lost in a crash, it would be
-//! sent again under another one and arrive twice.
+//! the same storage batch that holds back its publisher's acknowledgement, and with the identifier
+//! under which it is sent, so that after a crash it is sent again under the same and with DUP. At
+//! QoS 2 it is also not sent before storage knows that identifier: sent earlier and lost in a crash,
+//! it would be sent again under another one and arrive twice.
 
 use std::sync::Arc;
 
@@ -53,6 +54,7 @@ impl SessionState {
             identifiers: terms.identifiers.into(),
             qos: terms.qos,
             retain: terms.retain,
+            maybe_sent: false,
             clearance: Clearance::of_new(self.durable, terms.qos),
         };
         let flow = &self.flows[index];
@@ -258,8 +260,8 @@ impl SessionState {
             }
             let terms =
                 Terms { qos: held.qos, retain: held.retain, identifiers: &held.identifiers };
-            let (start, parts) = (outbox.len(), held.message.parts());
-            encode_publish(outbox, version, &parts, terms, Some(packet_id), false, now);
+            let (start, parts, dup) = (outbox.len(), held.message.parts(), held.maybe_sent);
+            encode_publish(outbox, version, &parts, terms, Some(packet_id), dup, now);
             if outbox.len() - start > max {
                 outbox.truncate(start);
                 too_large.push(packet_id);
@@ -346,20 +348,22 @@ impl SessionState {
         let flow = &mut self.flows[index];
         let (message, position) = (Arc::clone(&held.message), held.position);
         let (qos, retain, clearance) = (held.qos, held.retain, held.clearance);
+        let dup = held.maybe_sent;
         let identifiers = held.identifiers.clone();
         let Some(packet_id) = flow.outbound.push(qos, held) else { return false };
+        if durable {
+            let (session, flow, progress) = (session.key(), flow.id, Progress::Sent(packet_id));
+            turn.op(Op::Advance { session, flow, position, progress });
+        }
         if clearance != Clearance::Clear {
             flow.rare().unclear.push_back((packet_id, position));
-            let progress = Progress::Sent(packet_id);
-            let (session_key, flow_id) = (session.key(), flow.id);
-            turn.op(Op::Advance { session: session_key, flow: flow_id, position, progress });
-            turn.when_durable(Waiter::Send(Arc::clone(session), flow_id, packet_id, position));
+            turn.when_durable(Waiter::Send(Arc::clone(session), flow.id, packet_id, position));
             return true;
         }
         let start = flow.outbox.len();
         let terms = Terms { qos, retain, identifiers: &identifiers };
         let parts = message.parts();
-        encode_publish(&mut flow.outbox, version, &parts, terms, Some(packet_id), false, now);
+        encode_publish(&mut flow.outbox, version, &parts, terms, Some(packet_id), dup, now);
         if flow.outbox.len() - start > max as usize {
             flow.outbox.truncate(start);
             flow.abandon(session, turn, packet_id, durable);
@@ -492,12 +496,6 @@ fn in_flight(outbound: &mut Outbound<Held>, id: PacketId, position: Position) ->
 }
 
 fn enqueue_op(session: &Session, flow: FlowId, held: &Held, packet_id: Option<PacketId>) -> Op {
-    // At QoS 1 the identifier need not survive: after a crash the message is simply sent again.
-    let exactly_once = held.qos == QoS::ExactlyOnce;
-    let progress = match packet_id {
-        Some(packet_id) if exactly_once => Progress::Sent(packet_id),
-        _ => Progress::Queued,
-    };
     Op::Enqueue {
         session: session.key(),
         flow,
@@ -508,6 +506,6 @@ fn enqueue_op(session: &Session, flow: FlowId, held: &Held, packet_id: Option<Pa
             retain: held.retain,
             identifiers: held.identifiers.as_slice().into(),
         },
-        progress,
+        progress: packet_id.map_or(Progress::Queued, Progress::Sent),
     }
 }

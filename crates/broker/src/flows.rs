@@ -165,6 +165,7 @@ fn move_to_control(state: &mut SessionState, session: &Arc<Session>, turn: &mut 
     waiting.extend(flow.queue.drain(..).map(|held| (false, held)));
     for (was_in_flight, mut held) in waiting {
         held.clearance = Clearance::of_new(state.durable, held.qos);
+        held.maybe_sent |= was_in_flight;
         if was_in_flight {
             state.queued_messages += 1;
             state.queued_bytes += held.message.size();

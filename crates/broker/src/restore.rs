@@ -2,12 +2,16 @@
 
 use std::sync::Arc;
 
+use fulmar_mqtt::QoS;
 use fulmar_mqtt::topic::Subscription;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::broker::Broker;
-use crate::session::{Clearance, Flow, FlowPersistence, Held, Session, SessionSubscription};
-use crate::storage::{FlowId, Restored, SessionKey};
+use crate::limits::Limits;
+use crate::session::{
+    Clearance, Flow, FlowPersistence, Held, Session, SessionState, SessionSubscription,
+};
+use crate::storage::{FlowId, Op, Progress, QueuedRecord, Restored, SessionKey};
 use crate::time::Timestamp;
 
 /// Puts everything in its place. A session that was connected when the broker went down counts its
@@ -53,29 +57,24 @@ pub(crate) fn restore(broker: &Arc<Broker>, restored: Restored, now: Timestamp) 
         broker.change_tree(|tree| tree.insert(parsed.filter, parsed.share, subscriber));
         session.lock().subscriptions.insert(record.filter, own);
     }
+    let connected: FxHashSet<SessionKey> =
+        restored.sessions.iter().filter(|r| r.expires_at.is_none()).map(|r| r.key).collect();
+    let mut ended = EndedFlows::default();
     for queued in restored.queued {
         let Some(session) = sessions.get(&queued.session) else { continue };
-        let mut state = session.lock();
-        let index = state.flow_index(queued.flow).unwrap_or(0);
-        let unsent = queued.progress == crate::storage::Progress::Queued;
-        let held = Held {
-            message: queued.message,
-            position: queued.position,
-            identifiers: queued.delivery.identifiers.as_ref().into(),
-            qos: queued.delivery.qos,
-            retain: queued.delivery.retain,
-            clearance: Clearance::of_new(unsent, queued.delivery.qos),
-        };
-        state.restore(index, held, queued.progress);
+        let was_connected = connected.contains(&queued.session);
+        restore_queued(&mut session.lock(), queued, was_connected, limits, &mut ended);
     }
     for (key, id, packet_id) in restored.inbound {
         let Some(session) = sessions.get(&key) else { continue };
         let mut state = session.lock();
-        // On another flow the identifier would mean another message.
-        if let Some(index) = state.flow_index(id) {
-            state.flows[index].inbound.restore(packet_id);
+        match state.flow_index(id) {
+            Some(index) => state.flows[index].inbound.restore(packet_id),
+            // On another flow the identifier would mean another message.
+            None => ended.note(key, id),
         }
     }
+    broker.storage().submit(&mut ended.into_ops());
     {
         let mut retained = broker.retained().write();
         for message in restored.retained {
@@ -88,4 +87,80 @@ pub(crate) fn restore(broker: &Arc<Broker>, restored: Restored, now: Timestamp) 
     for session in sessions.values() {
         crate::chores::look_after(broker, session, &mut session.lock());
     }
+}
+
+/// Flows that ended with the broker, because their streams had no name or their terms no time: what
+/// they held is now the control flow's, in storage as well.
+#[derive(Default)]
+struct EndedFlows {
+    moved: Vec<Op>,
+    ended: FxHashSet<(SessionKey, FlowId)>,
+}
+
+impl EndedFlows {
+    fn note(&mut self, session: SessionKey, flow: FlowId) {
+        self.ended.insert((session, flow));
+    }
+
+    fn into_ops(self) -> Vec<Op> {
+        let mut ops = self.moved;
+        ops.extend(self.ended.into_iter().map(|(session, flow)| Op::FlowRemove { session, flow }));
+        ops
+    }
+}
+
+/// Puts a message back where it was: in flight, or in the queue.
+fn restore_queued(
+    state: &mut SessionState,
+    mut queued: QueuedRecord,
+    was_connected: bool,
+    limits: &Limits,
+    ended: &mut EndedFlows,
+) {
+    let mut maybe_sent = false;
+    let known = state.flow_index(queued.flow);
+    if known.is_none() {
+        ended.note(queued.session, queued.flow);
+        match queued.progress {
+            // It has arrived; only its last handshake is lost.
+            Progress::Released(_) => return,
+            // Its identifier meant this message on the flow that is gone.
+            Progress::Sent(_) => maybe_sent = true,
+            Progress::Queued => {}
+        }
+        queued.progress = Progress::Queued;
+        ended.moved.push(Op::Enqueue {
+            session: queued.session,
+            flow: FlowId::CONTROL,
+            position: queued.position,
+            message: Arc::clone(&queued.message),
+            delivery: queued.delivery.clone(),
+            progress: Progress::Queued,
+        });
+    }
+    let index = known.unwrap_or(0);
+    let flow = &state.flows[index];
+    if queued.delivery.qos == QoS::AtLeastOnce {
+        // Workers commit at times of their own, so one that was sent later can be known to have been
+        // while this one is not: it waits behind, and their order stays ([MQTT-4.6.0-1]).
+        if matches!(queued.progress, Progress::Sent(_)) && !flow.queue.is_empty() {
+            queued.progress = Progress::Queued;
+            maybe_sent = true;
+        }
+        // What went out just before the crash is not known to have been sent. No more than the
+        // window did, and nothing where the client was away.
+        let window = usize::from(limits.max_in_flight);
+        maybe_sent |= was_connected && flow.outbound.in_flight() + flow.queue.len() < window;
+    }
+    let unsent = queued.progress == Progress::Queued;
+    let held = Held {
+        message: queued.message,
+        position: queued.position,
+        identifiers: queued.delivery.identifiers.as_ref().into(),
+        qos: queued.delivery.qos,
+        retain: queued.delivery.retain,
+        maybe_sent,
+        clearance: Clearance::of_new(unsent, queued.delivery.qos),
+    };
+    state.restore(index, held, queued.progress);
 }

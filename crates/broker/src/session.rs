@@ -280,6 +280,9 @@ pub(crate) struct Held {
     pub(crate) identifiers: Identifiers,
     pub(crate) qos: QoS,
     pub(crate) retain: bool,
+    /// It waits to be sent and may have been before, on a stream or by a broker that is no more:
+    /// it goes out with DUP ([MQTT-3.3.1-1]).
+    pub(crate) maybe_sent: bool,
     pub(crate) clearance: Clearance,
 }
 

@@ -8,12 +8,13 @@
 
 mod common;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use common::storage::SimStorage;
 use common::{Conn, Hello, Seen, Setup, World, lasting};
+use fulmar_broker::storage::{FlowId, Op, Progress, QueuedRecord, Storage};
 use fulmar_mqtt::ack::AckKind::{Puback, Pubcomp, Pubrec, Pubrel};
 use fulmar_mqtt::packet::{Disconnect, Publish};
 use fulmar_mqtt::session::{Inbound, Outbound, Received, Replay};
@@ -46,6 +47,11 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     proptest::collection::vec(step, 0..120)
 }
 
+/// With a window so small that messages queue behind it.
+fn subscriber_hello() -> Hello {
+    Hello { receive_maximum: Some(3), ..lasting("s") }
+}
+
 struct Scene {
     qos: QoS,
     storage: Arc<SimStorage>,
@@ -55,6 +61,11 @@ struct Scene {
     outbound: Outbound<u32>,
     inbound: Inbound,
     sent: u32,
+    /// Publications so far; the same message sent again is another.
+    attempts: u32,
+    /// Publications that have arrived, and the last one of this connection.
+    arrived: HashSet<u32>,
+    last: Option<u32>,
     delivered: Vec<u32>,
 }
 
@@ -64,7 +75,7 @@ impl Scene {
         let mut world =
             World::with(Setup { storage: Arc::clone(&storage) as _, ..Setup::default() });
         let subscriber = world.open(0);
-        world.say_hello(subscriber, &lasting("s"));
+        world.say_hello(subscriber, &subscriber_hello());
         let publisher = world.open(1);
         world.say_hello(publisher, &lasting("p"));
         storage.commit();
@@ -74,9 +85,20 @@ impl Scene {
         world.settle();
         world.seen(subscriber);
         world.seen(publisher);
-        let (outbound, inbound) = (Outbound::new(WINDOW), Inbound::new());
-        let (sent, delivered) = (0, Vec::new());
-        Scene { qos, storage, world, publisher, subscriber, outbound, inbound, sent, delivered }
+        Scene {
+            qos,
+            storage,
+            world,
+            publisher,
+            subscriber,
+            outbound: Outbound::new(WINDOW),
+            inbound: Inbound::new(),
+            sent: 0,
+            attempts: 0,
+            arrived: HashSet::new(),
+            last: None,
+            delivered: Vec::new(),
+        }
     }
 
     fn step(&mut self, step: Step) {
@@ -106,7 +128,8 @@ impl Scene {
     }
 
     fn send_publish(&mut self, id: PacketId, message: u32, dup: bool) {
-        let payload = message.to_string();
+        self.attempts += 1;
+        let payload = format!("{message} {}", self.attempts);
         let publish = Publish {
             dup,
             qos: self.qos,
@@ -143,8 +166,14 @@ impl Scene {
         for seen in self.world.seen(self.subscriber) {
             match seen {
                 Seen::Publish(got) => {
-                    let message = String::from_utf8(got.payload).unwrap().parse().unwrap();
+                    let text = String::from_utf8(got.payload).unwrap();
+                    let (message, attempt) = text.split_once(' ').unwrap();
+                    let (message, attempt) = (message.parse().unwrap(), attempt.parse().unwrap());
                     if got.qos == QoS::AtLeastOnce {
+                        let again = !self.arrived.insert(attempt);
+                        assert!(got.dup || !again, "{text} came again without DUP");
+                        assert!(self.last < Some(attempt), "{text} after {:?}", self.last);
+                        self.last = Some(attempt);
                         self.delivered.push(message);
                         self.world.ack(self.subscriber, Puback, got.id);
                         continue;
@@ -202,8 +231,9 @@ impl Scene {
     }
 
     fn reconnect_subscriber(&mut self) {
+        self.last = None;
         self.subscriber = self.world.open(1);
-        self.world.say_hello(self.subscriber, &lasting("s"));
+        self.world.say_hello(self.subscriber, &subscriber_hello());
         self.step(Step::Commit);
         assert!(matches!(
             self.world.peek(self.subscriber)[..],
@@ -214,9 +244,10 @@ impl Scene {
     /// Lets everything finish undisturbed.
     fn finish(&mut self) {
         for _ in 0..1000 {
-            self.step(Step::Commit);
             self.publisher_reads();
             self.subscriber_reads();
+            // What their acknowledgements made room for waits for storage in turn.
+            self.step(Step::Commit);
             let quiet = self.world.peek(self.publisher).is_empty()
                 && self.world.peek(self.subscriber).is_empty();
             if quiet && self.outbound.in_flight() == 0 && self.inbound.is_empty() {
@@ -255,6 +286,83 @@ proptest! {
             prop_assert!(counts.contains_key(&message), "{} was lost", message);
         }
     }
+}
+
+#[test]
+fn mqtt_3_3_1_1_what_no_client_can_have_seen_comes_without_dup() {
+    let mut scene = Scene::new(QoS::AtLeastOnce);
+    scene.world.cut(scene.subscriber);
+    scene.step(Step::Publish);
+    scene.step(Step::Commit);
+    scene.crash();
+    let got = scene.world.got(scene.subscriber);
+    // The publisher, which was not told, has sent it again.
+    assert_eq!(got.len(), 2);
+    assert!(got.iter().all(|got| !got.dup), "{got:?}");
+}
+
+/// Two messages for a subscriber that was away, then a crash after which storage says of them what
+/// `record` makes of it. What the subscriber gets at once: identifiers and DUP.
+fn restored_as(scene: &mut Scene, record: impl Fn(u64) -> (FlowId, Progress)) -> Vec<(u16, bool)> {
+    scene.world.cut(scene.subscriber);
+    scene.step(Step::Publish);
+    scene.step(Step::Publish);
+    scene.step(Step::Commit);
+    scene.publisher_reads();
+    let (storage, restored) = scene.storage.crash();
+    scene.storage = storage;
+    let mut ops = Vec::new();
+    for queued in restored.queued {
+        let QueuedRecord { session, position, message, delivery, .. } = queued;
+        ops.push(Op::Dequeue { session, flow: FlowId::CONTROL, position });
+        let (flow, progress) = record(position.0);
+        ops.push(Op::Enqueue { session, flow, position, message, delivery, progress });
+    }
+    scene.storage.submit(&mut ops);
+    scene.step(Step::Commit);
+    scene.crash();
+    let seen = scene.world.peek(scene.subscriber);
+    let publish = |seen: &Seen| match seen {
+        Seen::Publish(got) => Some((got.id, got.dup)),
+        _ => None,
+    };
+    seen.iter().filter_map(publish).collect()
+}
+
+fn all_came_once_and_nothing_is_left(mut scene: Scene) {
+    scene.finish();
+    assert_eq!(scene.delivered, [0, 1]);
+    assert!(scene.storage.crash().1.queued.is_empty());
+}
+
+#[test]
+fn what_was_under_way_on_streams_without_a_name_comes_on_the_control_stream_and_then_no_more() {
+    let mut scene = Scene::new(QoS::AtLeastOnce);
+    let sent = Progress::Sent(PacketId::FIRST);
+    let got = restored_as(&mut scene, |position| (FlowId(1 << 62 | position), sent));
+    assert_eq!(got, [(1, true), (2, true)]);
+    all_came_once_and_nothing_is_left(scene);
+}
+
+#[test]
+fn mqtt_4_4_0_1_what_was_sent_before_the_crash_keeps_its_identifier() {
+    let mut scene = Scene::new(QoS::AtLeastOnce);
+    let sent = |position| Progress::Sent(PacketId::new(40 + position as u16).unwrap());
+    let got = restored_as(&mut scene, |position| (FlowId::CONTROL, sent(position)));
+    assert_eq!(got, [(41, true), (42, true)]);
+    all_came_once_and_nothing_is_left(scene);
+}
+
+#[test]
+fn mqtt_4_6_0_1_order_outlives_a_crash_between_two_workers_commits() {
+    let mut scene = Scene::new(QoS::AtLeastOnce);
+    let got = restored_as(&mut scene, |position| match position {
+        1 => (FlowId::CONTROL, Progress::Queued),
+        _ => (FlowId::CONTROL, Progress::Sent(PacketId::FIRST)),
+    });
+    assert_eq!(got.len(), 2);
+    assert!(got[1].1, "{got:?}");
+    all_came_once_and_nothing_is_left(scene);
 }
 
 /// A subscriber to wills and a client with one, both lasting and connected.

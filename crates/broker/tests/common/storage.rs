@@ -5,8 +5,7 @@ use std::sync::Arc;
 
 use fulmar_broker::message::Message;
 use fulmar_broker::storage::{
-    FlowId, Op, Position, Progress, QueuedRecord, Restored, Seq, SessionKey, SessionRecord,
-    Storage, SubscriptionRecord,
+    FlowId, Op, QueuedRecord, Restored, Seq, SessionKey, SessionRecord, Storage, SubscriptionRecord,
 };
 use fulmar_mqtt::PacketId;
 use parking_lot::Mutex;
@@ -73,7 +72,7 @@ struct Tables {
     sessions: BTreeMap<u64, SessionRecord>,
     flows: BTreeMap<(u64, u64), (u8, u64)>,
     subscriptions: BTreeMap<(u64, Box<str>), SubscriptionRecord>,
-    queued: BTreeMap<(u64, u64), QueuedRecord>,
+    queued: BTreeMap<(u64, u64, u64), QueuedRecord>,
     inbound: Vec<(Place, PacketId)>,
     retained: BTreeMap<Box<str>, Arc<Message>>,
 }
@@ -107,15 +106,16 @@ impl Tables {
             }
             Op::Enqueue { session, flow, position, message, delivery, progress } => {
                 let record = QueuedRecord { session, flow, position, message, delivery, progress };
-                self.queued.insert((session.0, position.0), record);
+                self.queued.insert((session.0, flow.0, position.0), record);
             }
-            Op::Advance { session, position, progress, .. } => {
-                if let Some(queued) = self.queued.get_mut(&(session.0, position.0)) {
+            Op::Advance { session, flow, position, progress } => {
+                let at = (session.0, flow.0, position.0);
+                if let Some(queued) = self.queued.get_mut(&at) {
                     queued.progress = progress;
                 }
             }
-            Op::Dequeue { session, position: Position(position), .. } => {
-                self.queued.remove(&(session.0, position));
+            Op::Dequeue { session, flow, position } => {
+                self.queued.remove(&(session.0, flow.0, position.0));
             }
             Op::InboundReceived { session, flow, packet_id } => {
                 self.inbound.push(((session, flow), packet_id));
@@ -153,9 +153,4 @@ impl Tables {
             retained: self.retained.into_values().collect(),
         }
     }
-}
-
-/// Whether a restored delivery had been sent before the crash; for assertions.
-pub fn was_sent(queued: &QueuedRecord) -> bool {
-    queued.progress != Progress::Queued
 }
