@@ -1,0 +1,568 @@
+//! The sending side (RFC 5740 section 5.1, 5.2, 5.4, 5.5): objects in order, repairs in between, a
+//! flush at the end until everybody has acknowledged.
+//!
+//! One thing differs from the RFC's procedure. A NACK tells, by the probe time it echoes, what
+//! the sender's clock showed when it was written. So the sender knows which symbols of a block the receiver
+//! could not have seen yet, counts those as sent, and serves what is left at once: no aggregation interval, no
+//! hold-off. Repair is fresh parity while there is some, as much as the receiver's loss makes likely to be
+//! needed.
+
+mod config;
+mod object;
+mod peers;
+mod repair;
+
+use std::collections::VecDeque;
+use std::io;
+use std::time::Duration;
+
+pub use config::{ConfigError, Kind, ObjectError, SenderConfig};
+pub use object::Source;
+pub(crate) use object::Symbols;
+pub use peers::Peer;
+
+use crate::partition::Partition;
+use crate::quantize;
+use crate::rs::Code;
+use crate::wire::{
+    AckKind, Command, CommandKind, Fec, Feedback, FeedbackKind, Fti, Message, NodeList, ObjectList,
+    ObjectMessage, Probe, SenderHead, SymbolId, flags,
+};
+use config::{BURST, DATAGRAM_OVERHEAD_BYTES, MAX_OBJECTS, MIN_GRTT};
+use object::Outgoing;
+use peers::{Peers, symbols_for};
+
+/// The clock on the wire begins here, because zero stands for none.
+const EPOCH: Duration = Duration::from_secs(1);
+/// The object's info is repeated every so many blocks; it has no parity.
+const INFO_EVERY_BLOCKS: u32 = 4;
+/// Times the end of transmission is told.
+const EOT_TIMES: u32 = 3;
+/// Nodes named in a flush.
+const MAX_FLUSH_NODES: usize = 200;
+/// How sure parity shall suffice, in standard deviations: while there is other work for the link a
+/// round more costs nothing, at the end it costs a round trip.
+const MARGIN_BEFORE: f64 = -1.0;
+const MARGIN_AT_END: f64 = 2.0;
+
+/// What a sender tells its owner.
+#[derive(Debug)]
+pub enum Event {
+    /// A receiver has acknowledged everything.
+    Confirmed(Peer),
+    /// An object cannot be read and is withdrawn.
+    Unreadable(u16, io::Error),
+    /// The end: all was sent and acknowledged, or the patience is over.
+    Ended {
+        /// Whether everybody expected has everything.
+        complete: bool,
+    },
+}
+
+/// How far a sender is.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Progress {
+    /// Bytes of all objects.
+    pub total_bytes: u64,
+    /// Bytes of objects that have been sent at least once.
+    pub sent_once_bytes: u64,
+    /// Datagrams sent.
+    pub datagrams: u64,
+    /// Their bytes, IPv4 and UDP headers included.
+    pub sent_bytes: u64,
+    /// Of those, in datagrams with parity or repeated symbols.
+    pub repair_bytes: u64,
+    /// NACKs received.
+    pub nacks: u64,
+    /// Datagrams received that make no sense or are for others.
+    pub strange: u64,
+    /// Longest round-trip time of the group.
+    pub grtt: Duration,
+    /// All that was new has been sent.
+    pub flushing: bool,
+    /// The receivers heard of.
+    pub peers: Vec<Peer>,
+}
+
+#[derive(Debug)]
+enum End {
+    Open,
+    /// No more objects come.
+    Finishing,
+    /// All is acknowledged; the end is told so many times more.
+    Telling(u32, bool),
+    Ended,
+}
+
+/// A sender of objects.
+pub struct Sender<S> {
+    config: SenderConfig,
+    code: Code,
+    objects: VecDeque<Outgoing<S>>,
+    /// The next new symbol: object, block, symbol.
+    cursor: (usize, u32, u16),
+    /// Parity to send with the block at the cursor.
+    first_parity: u16,
+    /// Blocks that owe repairs.
+    repairs: VecDeque<(u16, u32)>,
+    recent: repair::Recent,
+    peers: Peers,
+    grtt: u8,
+    sequence: u16,
+    next_at: Duration,
+    probe_at: Duration,
+    probe_sequence: u16,
+    flush_at: Duration,
+    flushes: u32,
+    advertise_at: Option<Duration>,
+    squelch: bool,
+    tail_since: Option<Duration>,
+    end: End,
+    progress: Progress,
+    events: VecDeque<Event>,
+    payload: Vec<u8>,
+}
+
+impl<S: Source> Sender<S> {
+    /// A sender without objects.
+    ///
+    /// # Errors
+    /// The configuration makes no sense.
+    pub fn new(config: SenderConfig, now: Duration) -> Result<Sender<S>, ConfigError> {
+        let code = config.check()?;
+        Ok(Sender {
+            grtt: quantize::quantize_rtt(config.initial_rtt),
+            code,
+            objects: VecDeque::new(),
+            cursor: (0, 0, 0),
+            first_parity: 0,
+            repairs: VecDeque::new(),
+            recent: repair::Recent::default(),
+            peers: Peers::default(),
+            sequence: 0,
+            next_at: now,
+            probe_at: now,
+            probe_sequence: 0,
+            flush_at: now,
+            flushes: 0,
+            advertise_at: None,
+            squelch: false,
+            tail_since: None,
+            end: End::Open,
+            progress: Progress::default(),
+            events: VecDeque::new(),
+            payload: Vec::new(),
+            config,
+        })
+    }
+
+    /// Appends an object; its number is told. `info` goes with it as NORM_INFO.
+    ///
+    /// # Errors
+    /// It is too long, there are too many, or the sender was told to finish.
+    pub fn add(
+        &mut self,
+        source: S,
+        bytes: u64,
+        info: Vec<u8>,
+        kind: Kind,
+    ) -> Result<u16, ObjectError> {
+        if !matches!(self.end, End::Open) {
+            return Err(ObjectError::Finished);
+        }
+        if self.objects.len() >= MAX_OBJECTS {
+            return Err(ObjectError::TooMany);
+        }
+        if info.len() > usize::from(self.config.symbol_bytes) {
+            return Err(ObjectError::Info);
+        }
+        let partition =
+            Partition::new(bytes, self.config.symbol_bytes, self.config.block_symbols.into())?;
+        let mut flags = if kind == Kind::File { flags::FILE } else { 0 };
+        if !info.is_empty() || bytes == 0 {
+            flags |= flags::INFO;
+        }
+        let id = self.objects.len() as u16;
+        self.objects.push_back(Outgoing::new(partition, info, flags, source));
+        self.progress.total_bytes += bytes;
+        self.peers.unconfirm();
+        (self.tail_since, self.flushes) = (None, 0);
+        Ok(id)
+    }
+
+    /// No more objects come: ends when everybody has everything.
+    pub fn finish(&mut self) {
+        if matches!(self.end, End::Open) {
+            self.end = End::Finishing;
+        }
+    }
+
+    /// What happened.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// How far it is.
+    #[must_use]
+    pub fn progress(&self) -> Progress {
+        let peers = self.peers.iter().cloned().collect();
+        let (grtt, flushing) = (self.grtt(), self.tail_since.is_some());
+        Progress { grtt, flushing, peers, ..self.progress.clone() }
+    }
+
+    /// Changes the rate, in bytes a second, IPv4 and UDP headers included.
+    pub fn set_rate(&mut self, bytes_per_s: u64) {
+        self.config.rate_bytes_per_s = bytes_per_s.max(1);
+    }
+
+    fn grtt(&self) -> Duration {
+        quantize::rtt(self.grtt)
+    }
+
+    /// Whether feedback may come from many at once, so that it has to be spread.
+    fn is_group(&self) -> bool {
+        self.config.backoff > 0
+    }
+
+    /// When [`Sender::send`] has something to send; none at the end.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Duration> {
+        if matches!(self.end, End::Ended) {
+            return None;
+        }
+        let busy = !self.repairs.is_empty() || self.has_new() || self.info_due().is_some();
+        if busy || self.squelch {
+            return Some(self.next_at);
+        }
+        let idle = [Some(self.probe_at), Some(self.flush_at), self.advertise_at];
+        Some(self.next_at.max(idle.into_iter().flatten().min().unwrap_or_default()))
+    }
+
+    fn has_new(&self) -> bool {
+        self.cursor.0 < self.objects.len()
+    }
+
+    fn info_due(&self) -> Option<usize> {
+        // Those that are begun; the others' turn comes.
+        let begun = self.objects.iter().take(self.cursor.0 + 1);
+        begun.into_iter().position(|object| object.info_due && !object.withdrawn)
+    }
+
+    /// Puts the next datagram into `out`, if it is time for one. Call it until it says no.
+    pub fn send(&mut self, now: Duration, out: &mut Vec<u8>) -> bool {
+        if self.deadline().is_none_or(|deadline| deadline > now) {
+            return false;
+        }
+        out.clear();
+        self.grtt = quantize::quantize_rtt(
+            self.peers.rtt().unwrap_or(self.config.initial_rtt).max(MIN_GRTT),
+        );
+        if !self.put(now, out) {
+            return false;
+        }
+        self.sequence = self.sequence.wrapping_add(1);
+        let bytes = (out.len() + DATAGRAM_OVERHEAD_BYTES) as u64;
+        self.progress.datagrams += 1;
+        self.progress.sent_bytes += bytes;
+        let takes = Duration::from_nanos(bytes * 1_000_000_000 / self.config.rate_bytes_per_s);
+        // What a late caller missed is made up for, within bounds.
+        self.next_at = self.next_at.max(now.saturating_sub(BURST)) + takes;
+        true
+    }
+
+    fn put(&mut self, now: Duration, out: &mut Vec<u8>) -> bool {
+        if now >= self.probe_at {
+            self.put_probe(now, out);
+            return true;
+        }
+        if self.squelch {
+            self.squelch = false;
+            let at = SymbolId::default();
+            let gone = self.withdrawn();
+            let invalid = ObjectList::of(&gone);
+            self.put_command(CommandKind::Squelch { object: 0, at, invalid }, out);
+            return true;
+        }
+        if self.advertise_at.is_some_and(|at| now >= at) {
+            self.advertise_at = None;
+            if self.put_advertisement(out) {
+                return true;
+            }
+        }
+        if let Some(object) = self.info_due() {
+            self.put_info(object, out);
+            return true;
+        }
+        if self.put_repair(now, out) || self.put_new(now, out) {
+            return true;
+        }
+        self.put_tail(now, out)
+    }
+
+    fn head(&self) -> SenderHead {
+        SenderHead {
+            source: self.config.node,
+            sequence: self.sequence,
+            instance: self.config.instance,
+            grtt: self.grtt,
+            backoff: self.config.backoff,
+            group: quantize::quantize_group(self.config.group_size),
+        }
+    }
+
+    fn put_command(&self, kind: CommandKind<'_>, out: &mut Vec<u8>) {
+        let command = Command { head: self.head(), fec: Fec::default(), kind };
+        Message::Command(command).encode(out);
+    }
+
+    fn put_probe(&mut self, now: Duration, out: &mut Vec<u8>) {
+        let mut nodes = Vec::new();
+        self.peers.name(&mut nodes);
+        let rate = Some(quantize::quantize_rate(self.config.rate_bytes_per_s as f64));
+        let probe = Probe::new(self.probe_sequence, EPOCH + now, rate, &nodes);
+        self.put_command(CommandKind::Probe(probe), out);
+        self.probe_sequence = self.probe_sequence.wrapping_add(1);
+        self.probe_at = now + self.config.probe_interval(self.grtt(), self.peers.rtt().is_some());
+    }
+
+    fn fti(&self, object: usize) -> Fti {
+        Fti {
+            object_bytes: self.objects[object].partition.bytes(),
+            symbol_bytes: self.config.symbol_bytes,
+            max_block: self.config.block_symbols.into(),
+            parity: self.config.parity_symbols.into(),
+        }
+    }
+
+    fn put_info(&mut self, index: usize, out: &mut Vec<u8>) {
+        let fti = Some(self.fti(index));
+        let head = self.head();
+        let object = &mut self.objects[index];
+        object.info_due = false;
+        if object.flags & flags::INFO == 0 {
+            // Nothing to tell; what was asked for does not exist. The parameters do no harm.
+            object.info.clear();
+        }
+        let message = ObjectMessage {
+            head,
+            flags: object.flags,
+            fec: Fec::default(),
+            object: index as u16,
+            symbol: None,
+            fti,
+            rate: None,
+            payload: &object.info,
+        };
+        Message::Object(message).encode(out);
+        if index == self.cursor.0 && object.partition.blocks() == 0 {
+            self.cursor = (index + 1, 0, 0);
+        }
+    }
+
+    /// A symbol as a datagram. Tells whether it could be read.
+    fn put_symbol(
+        &mut self,
+        now: Duration,
+        at: (u16, u32, u8),
+        repair: u8,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        let (id, block, symbol) = at;
+        let (fti, head) = (Some(self.fti(id.into())), self.head());
+        let object = &mut self.objects[usize::from(id)];
+        if let Err(error) = object.symbol(&self.code, block, symbol, &mut self.payload) {
+            object.withdrawn = true;
+            self.squelch = true;
+            self.events.push_back(Event::Unreadable(id, error));
+            return false;
+        }
+        let block_len = object.partition.symbols(block);
+        let message = ObjectMessage {
+            head,
+            flags: object.flags | repair,
+            fec: Fec::default(),
+            object: id,
+            symbol: Some(SymbolId { block, symbol: symbol.into(), block_len }),
+            fti,
+            rate: None,
+            payload: &self.payload,
+        };
+        Message::Object(message).encode(out);
+        if repair != 0 || u16::from(symbol) >= block_len {
+            self.progress.repair_bytes += (out.len() + DATAGRAM_OVERHEAD_BYTES) as u64;
+        }
+        self.recent.sent(now, id, block);
+        true
+    }
+
+    /// The next symbol that has never been sent, or of the parity that goes with it.
+    fn put_new(&mut self, now: Duration, out: &mut Vec<u8>) -> bool {
+        while self.cursor.0 < self.objects.len() {
+            let (index, block, symbol) = self.cursor;
+            let object = &mut self.objects[index];
+            if object.withdrawn || object.partition.blocks() == 0 {
+                self.cursor = (index + 1, 0, 0);
+                continue;
+            }
+            let parts = object.partition;
+            let symbols = parts.symbols(block);
+            if symbol == 0 {
+                let again = block > 0 && block.is_multiple_of(INFO_EVERY_BLOCKS);
+                if again && object.flags & flags::INFO != 0 {
+                    object.info_due = true;
+                }
+                self.first_parity = self.parity_with(index, block);
+            }
+            let last = symbol + 1 >= symbols + self.first_parity;
+            self.cursor = match last {
+                false => (index, block, symbol + 1),
+                true if block + 1 < parts.blocks() => (index, block + 1, 0),
+                true => (index + 1, 0, 0),
+            };
+            let block_state = &mut self.objects[index].blocks[block as usize];
+            if symbol < symbols {
+                let offset = usize::from(symbol) * usize::from(parts.symbol_bytes());
+                let rest = parts.block_bytes(block) - offset;
+                self.progress.sent_once_bytes += rest.min(parts.symbol_bytes().into()) as u64;
+            } else {
+                block_state.parity_sent += 1;
+            }
+            // A block with its parity is no longer than the code.
+            let at = (index as u16, block, symbol as u8);
+            if self.put_symbol(now, at, 0, out) {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// How many parity symbols a block gets before anybody asks.
+    fn parity_with(&self, index: usize, block: u32) -> u16 {
+        let parts = self.objects[index].partition;
+        let symbols = parts.symbols(block);
+        let margin = if self.near_end(index, block) { MARGIN_AT_END } else { MARGIN_BEFORE };
+        let wanted = symbols_for(symbols, self.peers.loss(), margin).saturating_sub(symbols);
+        wanted.min(self.config.parity_symbols.into())
+    }
+
+    /// Whether all that is new will have been sent before feedback on this block can come.
+    fn near_end(&self, index: usize, block: u32) -> bool {
+        let horizon = 2.0 * self.grtt().as_secs_f64() * self.config.rate_bytes_per_s as f64;
+        let here = self.objects.get(index).map_or(0, |object| {
+            object.partition.bytes() - object.partition.offset(block).min(object.partition.bytes())
+        });
+        let later = self.objects.iter().skip(index + 1).map(|object| object.partition.bytes());
+        (here + later.sum::<u64>()) as f64 * (1.0 - self.peers.loss()).recip() < horizon
+    }
+
+    /// There is nothing to send but the request to acknowledge it.
+    fn put_tail(&mut self, now: Duration, out: &mut Vec<u8>) -> bool {
+        let since = *self.tail_since.get_or_insert(now);
+        if now < self.flush_at || self.objects.is_empty() {
+            self.flush_at = self.flush_at.max(now + MIN_GRTT);
+            return false;
+        }
+        self.flush_at = now + self.config.flush_interval(self.grtt(), self.peers.loss());
+        if let End::Telling(times, complete) = self.end {
+            self.put_command(CommandKind::Eot, out);
+            if times <= 1 {
+                self.end = End::Ended;
+                self.events.push_back(Event::Ended { complete });
+            } else {
+                self.end = End::Telling(times - 1, complete);
+            }
+            return true;
+        }
+        self.flushes += 1;
+        self.put_flush(out);
+        self.look_for_the_end(now, since);
+        true
+    }
+
+    fn put_flush(&self, out: &mut Vec<u8>) {
+        let mut nodes = Vec::new();
+        let missing = self.peers.iter().filter(|peer| !peer.confirmed);
+        missing.take(MAX_FLUSH_NODES).for_each(|peer| NodeList::push(&mut nodes, peer.node));
+        let (object, at) = self.flush_target();
+        self.put_command(CommandKind::Flush { object, at, nodes: NodeList::of(&nodes) }, out);
+    }
+
+    fn flush_target(&self) -> (u16, SymbolId) {
+        let object = self.objects.len().saturating_sub(1);
+        let (block, symbol) = self.objects.get(object).map_or((0, 0), Outgoing::end);
+        (object as u16, SymbolId { block, symbol, block_len: symbol + 1 })
+    }
+
+    /// Ends when everybody has everything, or nobody is heard of any more.
+    fn look_for_the_end(&mut self, now: Duration, since: Duration) {
+        if !matches!(self.end, End::Finishing) {
+            return;
+        }
+        let confirmed = self.peers.iter().filter(|peer| peer.confirmed).count();
+        let all =
+            confirmed >= self.config.receivers && self.peers.iter().all(|peer| peer.confirmed);
+        let broadcast = self.config.receivers == 0 && self.flushes < self.config.robust;
+        let heard = self.peers.iter().filter(|peer| !peer.confirmed).map(|peer| peer.heard).max();
+        if all && !broadcast {
+            self.end = End::Telling(EOT_TIMES, true);
+        } else if now.saturating_sub(heard.unwrap_or(since).max(since)) > self.config.patience {
+            self.end = End::Telling(EOT_TIMES, false);
+        }
+        if matches!(self.end, End::Telling(..)) {
+            self.flush_at = self.flush_at.min(now + MIN_GRTT);
+        }
+    }
+
+    /// Takes a datagram from a receiver.
+    pub fn receive(&mut self, now: Duration, datagram: &[u8]) {
+        let Ok(Message::Feedback(feedback)) = Message::decode(datagram) else {
+            self.progress.strange += 1;
+            return;
+        };
+        let ours = (feedback.sender, feedback.instance) == (self.config.node, self.config.instance);
+        if !ours || feedback.source == self.config.node {
+            self.progress.strange += 1;
+            return;
+        }
+        self.feedback(now, &feedback);
+    }
+
+    fn feedback(&mut self, now: Duration, feedback: &Feedback<'_>) {
+        // An echo from the future is none of ours.
+        let echo = feedback.echo.and_then(|echo| echo.checked_sub(EPOCH));
+        let echo = echo.filter(|&echo| echo <= now);
+        let rtt = echo.map(|echo| (now - echo).max(Duration::from_micros(1)));
+        let rtt = rtt.filter(|&rtt| rtt < config::MAX_RTT);
+        self.peers.heard(now, feedback.source, rtt, feedback.report);
+        match feedback.kind {
+            FeedbackKind::Nack(requests) => {
+                self.progress.nacks += 1;
+                self.nack(now, feedback.source, echo, requests, feedback.report.is_some());
+            }
+            FeedbackKind::Ack(AckKind::Flush { object, at, .. }, _) => {
+                let (last, end) = self.flush_target();
+                let here = object == last && (at.block, at.symbol) == (end.block, end.symbol);
+                // Whoever acknowledges what has not been sent is mistaken.
+                if here && self.tail_since.is_some() {
+                    self.confirm(now, feedback.source);
+                }
+            }
+            FeedbackKind::Ack(..) => {}
+        }
+    }
+
+    fn confirm(&mut self, now: Duration, node: crate::NodeId) {
+        let Some(peer) = self.peers.heard(now, node, None, None) else { return };
+        if !std::mem::replace(&mut peer.confirmed, true) {
+            self.events.push_back(Event::Confirmed(peer.clone()));
+            if let Some(since) = self.tail_since {
+                self.look_for_the_end(now, since);
+            }
+        }
+    }
+
+    fn withdrawn(&self) -> Vec<u8> {
+        let gone = self.objects.iter().enumerate().filter(|(_, object)| object.withdrawn);
+        gone.flat_map(|(id, _)| (id as u16).to_be_bytes()).take(1000).collect()
+    }
+}

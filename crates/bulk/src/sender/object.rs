@@ -1,0 +1,208 @@
+//! An object on its way out: its blocks' repair state and the symbols themselves.
+
+use std::collections::VecDeque;
+use std::io;
+
+use crate::partition::Partition;
+use crate::rs::Code;
+
+/// Blocks kept in memory, so that repairs of several blocks in turn do not read each again.
+const CACHED_BLOCKS: usize = 16;
+
+/// Where an object's bytes come from.
+pub trait Source {
+    /// Fills `to` with the bytes from `offset` on, all of which are within the object.
+    ///
+    /// # Errors
+    /// They cannot be read; the object is withdrawn then.
+    fn read(&mut self, offset: u64, to: &mut [u8]) -> io::Result<()>;
+}
+
+impl Source for Vec<u8> {
+    fn read(&mut self, offset: u64, to: &mut [u8]) -> io::Result<()> {
+        let from = usize::try_from(offset).ok().and_then(|offset| self.get(offset..));
+        let from = from.and_then(|from| from.get(..to.len()));
+        to.copy_from_slice(from.ok_or(io::ErrorKind::UnexpectedEof)?);
+        Ok(())
+    }
+}
+
+/// A set of symbol numbers.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Symbols([u64; 4]);
+
+impl Symbols {
+    pub(crate) fn insert(&mut self, symbol: u8) -> bool {
+        let (word, bit) = (&mut self.0[usize::from(symbol / 64)], 1 << (symbol % 64));
+        let fresh = *word & bit == 0;
+        *word |= bit;
+        fresh
+    }
+
+    pub(crate) fn contains(&self, symbol: u8) -> bool {
+        self.0[usize::from(symbol / 64)] & (1 << (symbol % 64)) != 0
+    }
+
+    fn pop(&mut self) -> Option<u8> {
+        let word = self.0.iter().position(|&word| word != 0)?;
+        let bit = self.0[word].trailing_zeros();
+        self.0[word] &= self.0[word] - 1;
+        Some(word as u8 * 64 + bit as u8)
+    }
+
+    pub(crate) fn len(&self) -> u16 {
+        self.0.iter().map(|word| word.count_ones() as u16).sum()
+    }
+}
+
+/// What a block still owes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Block {
+    /// Parity symbols sent so far; the next has this number.
+    pub(super) parity_sent: u16,
+    /// Fresh parity symbols to send.
+    pub(super) parity_due: u16,
+    /// Symbols to send again as they are.
+    pub(super) explicit: Symbols,
+    /// It is in the queue of repairs.
+    pub(super) queued: bool,
+    /// Somebody has asked for something of it.
+    pub(super) asked: bool,
+}
+
+impl Block {
+    pub(super) fn due(&self) -> u16 {
+        self.parity_due + self.explicit.len()
+    }
+
+    /// Owes `count` symbols more: source symbols that were named, because whoever names them cannot use
+    /// parity; then fresh parity while there is some; then parity that was named, once more.
+    pub(super) fn owe(&mut self, count: u16, symbols: u16, parity: u16, named: &[u8]) {
+        let (sources, others): (Vec<u8>, Vec<u8>) =
+            named.iter().partition(|&&symbol| u16::from(symbol) < symbols);
+        let mut left = count;
+        let mut name = |this: &mut Self, symbols: &[u8]| {
+            for &symbol in symbols {
+                if left > 0 && this.explicit.insert(symbol) {
+                    left -= 1;
+                }
+            }
+            left
+        };
+        let left = name(self, &sources);
+        let fresh = left.min(parity - (self.parity_sent + self.parity_due).min(parity));
+        self.parity_due += fresh;
+        if left > fresh {
+            let repeated: Vec<u8> = others.into_iter().take(usize::from(left - fresh)).collect();
+            name(self, &repeated);
+        }
+    }
+
+    /// The next repair, and whether it is one that had been sent before.
+    pub(super) fn next(&mut self, symbols: u16) -> Option<(u8, bool)> {
+        if let Some(symbol) = self.explicit.pop() {
+            return Some((symbol, true));
+        }
+        self.parity_due = self.parity_due.checked_sub(1)?;
+        let symbol = symbols + self.parity_sent;
+        self.parity_sent += 1;
+        Some((u8::try_from(symbol).ok()?, false))
+    }
+}
+
+/// An object.
+pub(super) struct Outgoing<S> {
+    pub(super) info: Vec<u8>,
+    pub(super) flags: u8,
+    pub(super) partition: Partition,
+    pub(super) blocks: Vec<Block>,
+    pub(super) info_due: bool,
+    pub(super) withdrawn: bool,
+    source: S,
+    /// Whole blocks, padded with zeros, the latest first.
+    cache: VecDeque<(u32, Vec<u8>)>,
+}
+
+impl<S: Source> Outgoing<S> {
+    pub(super) fn new(partition: Partition, info: Vec<u8>, flags: u8, source: S) -> Outgoing<S> {
+        let blocks = vec![Block::default(); partition.blocks() as usize];
+        let (info_due, cache) = (true, VecDeque::new());
+        Outgoing { info, flags, partition, blocks, info_due, withdrawn: false, source, cache }
+    }
+
+    /// The object's last symbol.
+    pub(super) fn end(&self) -> (u32, u16) {
+        let block = self.partition.blocks().saturating_sub(1);
+        (block, self.partition.symbols(block).saturating_sub(1))
+    }
+
+    fn block(&mut self, block: u32) -> io::Result<&[u8]> {
+        if let Some(at) = self.cache.iter().position(|(cached, _)| *cached == block) {
+            self.cache.swap(0, at);
+        } else {
+            let symbols = usize::from(self.partition.symbols(block));
+            let mut bytes = vec![0; symbols * usize::from(self.partition.symbol_bytes())];
+            let length = self.partition.block_bytes(block);
+            self.source.read(self.partition.offset(block), &mut bytes[..length])?;
+            self.cache.truncate(CACHED_BLOCKS - 1);
+            self.cache.push_front((block, bytes));
+        }
+        Ok(&self.cache[0].1)
+    }
+
+    /// Writes a symbol, source or parity, into `out`.
+    pub(super) fn symbol(
+        &mut self,
+        code: &Code,
+        block: u32,
+        symbol: u8,
+        out: &mut Vec<u8>,
+    ) -> io::Result<()> {
+        let symbols = self.partition.symbols(block);
+        let length = usize::from(self.partition.symbol_bytes());
+        let within = self.partition.block_bytes(block);
+        let bytes = self.block(block)?;
+        out.clear();
+        if u16::from(symbol) < symbols {
+            let start = usize::from(symbol) * length;
+            // The object's last symbol is as short as it is.
+            out.extend_from_slice(&bytes[start..within.min(start + length)]);
+        } else {
+            out.resize(length, 0);
+            code.parity(usize::from(u16::from(symbol) - symbols), bytes, out);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_owes_fresh_parity_before_it_repeats_symbols() {
+        let mut block = Block::default();
+        block.owe(4, 4, 2, &[1, 5, 4]);
+        assert_eq!((block.parity_due, block.due()), (2, 4));
+        let sent: Vec<_> = std::iter::from_fn(|| block.next(4)).collect();
+        assert_eq!(sent, [(1, true), (5, true), (4, false), (5, false)]);
+        block.owe(2, 4, 2, &[5]);
+        assert_eq!(block.next(4), Some((5, true)), "there is no fresh parity any more");
+        assert_eq!(block.next(4), None);
+    }
+
+    #[test]
+    fn the_last_symbol_is_short_and_counts_as_padded_for_parity() {
+        let parts = Partition::new(5, 4, 2).unwrap();
+        let code = Code::new(2, 1).unwrap();
+        let mut object = Outgoing::new(parts, vec![], 0, b"abcde".to_vec());
+        let mut out = Vec::new();
+        object.symbol(&code, 0, 1, &mut out).unwrap();
+        assert_eq!(out, b"e");
+        object.symbol(&code, 0, 2, &mut out).unwrap();
+        let mut parity = vec![0; 4];
+        code.parity(0, b"abcde\0\0\0", &mut parity);
+        assert_eq!(out, parity);
+    }
+}

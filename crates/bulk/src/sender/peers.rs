@@ -1,0 +1,144 @@
+//! What a sender knows of its receivers: round-trip times, losses, who has acknowledged.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::NodeId;
+use crate::quantize;
+use crate::wire::{CcFeedback, Probe, cc_flags};
+
+/// Receivers that are remembered one by one; others are served but not waited for.
+const MAX_PEERS: usize = 1024;
+/// Of those, how many a probe names.
+const NAMED: usize = 40;
+/// What losses are believed at most, so that nobody can ask for boundless repair.
+const MAX_LOSS: f64 = 0.9;
+
+/// A receiver as its sender sees it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Peer {
+    /// Its identity.
+    pub node: NodeId,
+    /// Round-trip time, the longer ones remembered for a while.
+    pub rtt: Option<Duration>,
+    /// What share of messages it misses, 0 to 1.
+    pub loss: f64,
+    /// Bytes a second that reach it, headers included.
+    pub rate: f64,
+    /// It has everything.
+    pub confirmed: bool,
+    /// When it was heard last.
+    pub heard: Duration,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Peers {
+    known: BTreeMap<NodeId, Peer>,
+    /// Where the next probe's list begins.
+    next_named: NodeId,
+}
+
+impl Peers {
+    /// Takes note of feedback. `rtt` is what it took to come back, if that can be said.
+    pub(super) fn heard(
+        &mut self,
+        now: Duration,
+        node: NodeId,
+        rtt: Option<Duration>,
+        report: Option<CcFeedback>,
+    ) -> Option<&mut Peer> {
+        if self.known.len() >= MAX_PEERS && !self.known.contains_key(&node) {
+            return None;
+        }
+        let new = Peer { node, rtt: None, loss: 0.0, rate: 0.0, confirmed: false, heard: now };
+        let peer = self.known.entry(node).or_insert(new);
+        peer.heard = now;
+        if let Some(rtt) = rtt {
+            let before = peer.rtt.unwrap_or(rtt);
+            peer.rtt = Some(rtt.max(before.mul_f64(0.9)));
+        }
+        if let Some(report) = report {
+            peer.loss = quantize::loss(report.loss).min(MAX_LOSS);
+            peer.rate = quantize::rate(report.rate);
+        }
+        Some(peer)
+    }
+
+    pub(super) fn loss_of(&self, node: NodeId) -> f64 {
+        self.known.get(&node).map_or_else(|| self.loss(), |peer| peer.loss)
+    }
+
+    /// The greatest loss anybody has.
+    pub(super) fn loss(&self) -> f64 {
+        self.known.values().map(|peer| peer.loss).fold(0.0, f64::max)
+    }
+
+    /// The longest round-trip time anybody has.
+    pub(super) fn rtt(&self) -> Option<Duration> {
+        self.known.values().filter_map(|peer| peer.rtt).max()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Peer> {
+        self.known.values()
+    }
+
+    /// There is more to confirm now.
+    pub(super) fn unconfirm(&mut self) {
+        self.known.values_mut().for_each(|peer| peer.confirmed = false);
+    }
+
+    /// Some of them for a probe, others each time.
+    pub(super) fn name(&mut self, out: &mut Vec<u8>) {
+        let from = self.next_named;
+        let named = self.known.range(from..).chain(self.known.range(..from)).take(NAMED);
+        let mut last = 0;
+        for (&node, peer) in named {
+            let flags = if peer.rtt.is_some() { cc_flags::RTT } else { 0 };
+            let rtt = quantize::quantize_rtt(peer.rtt.unwrap_or_default());
+            Probe::push(out, node, flags, rtt, quantize::quantize_rate(peer.rate));
+            last = node;
+        }
+        self.next_named = last.wrapping_add(1);
+    }
+}
+
+/// How many symbols to send so that `needed` arrive, at a given loss: as many as arrive on average, and
+/// `z` standard deviations more.
+pub(super) fn symbols_for(needed: u16, loss: f64, z: f64) -> u16 {
+    let (p, q) = (loss, 1.0 - loss);
+    let root =
+        (z * (p * q).sqrt() + (z * z * p * q + 4.0 * q * f64::from(needed)).sqrt()) / (2.0 * q);
+    // A thousandth less, so that what comes out whole but for rounding stays.
+    (root * root - 0.001).ceil().clamp(0.0, 4096.0) as u16
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_is_sent_the_more_is_lost_and_the_surer_it_shall_be() {
+        assert_eq!(symbols_for(64, 0.0, 2.0), 64);
+        assert_eq!(symbols_for(64, 0.5, 0.0), 128);
+        assert!((145..=155).contains(&symbols_for(64, 0.5, 2.0)));
+        assert!((112..=122).contains(&symbols_for(64, 0.5, -1.0)));
+        assert_eq!(symbols_for(0, 0.5, -1.0), symbols_for(0, 0.5, 0.0));
+    }
+
+    #[test]
+    fn peers_are_bounded_and_probes_name_them_in_turn() {
+        let mut peers = Peers::default();
+        for node in 1..=MAX_PEERS as u32 + 5 {
+            peers.heard(Duration::ZERO, node, None, None);
+        }
+        assert_eq!(peers.iter().count(), MAX_PEERS);
+        let mut names = |node| {
+            let mut out = Vec::new();
+            peers.name(&mut out);
+            Probe::new(0, Duration::ZERO, None, &out).rtt_of(node).is_some()
+        };
+        assert!(names(1));
+        assert!(names(NAMED as u32 + 1));
+        assert!(!names(1));
+    }
+}

@@ -1,0 +1,217 @@
+//! What NACKs ask for becomes what blocks owe.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::time::Duration;
+
+use super::peers::symbols_for;
+use super::{MARGIN_AT_END, MARGIN_BEFORE, Sender, Source};
+use crate::NodeId;
+use crate::wire::{CommandKind, Fec, Form, Level, Requests, Span, SymbolId, Writer, flags};
+
+/// Symbols whose time of sending is remembered.
+const MAX_RECENT: usize = 1 << 16;
+/// Symbols a NACK may name one by one.
+const MAX_NAMED: usize = 1 << 16;
+
+/// What was sent a short time ago, the latest last.
+#[derive(Debug, Default)]
+pub(super) struct Recent(VecDeque<(Duration, u16, u32)>);
+
+impl Recent {
+    pub(super) fn sent(&mut self, now: Duration, object: u16, block: u32) {
+        if self.0.len() == MAX_RECENT {
+            self.0.pop_front();
+        }
+        self.0.push_back((now, object, block));
+    }
+
+    /// How many symbols of each block were sent after a time.
+    fn since(&self, time: Duration) -> HashMap<(u16, u32), u16> {
+        let mut count = HashMap::new();
+        for &(_, object, block) in self.0.iter().rev().take_while(|(at, ..)| *at > time) {
+            *count.entry((object, block)).or_insert(0) += 1;
+        }
+        count
+    }
+}
+
+/// What a NACK asks of a block.
+#[derive(Default)]
+struct Wanted {
+    count: u16,
+    named: Vec<u8>,
+}
+
+impl<S: Source> Sender<S> {
+    pub(super) fn nack(
+        &mut self,
+        now: Duration,
+        node: NodeId,
+        echo: Option<Duration>,
+        requests: Requests<'_>,
+        has_report: bool,
+    ) {
+        // What was sent an eighth of a round trip before may have been overtaken. Who has never heard
+        // a probe is taken to be a round trip away.
+        let seen = echo.unwrap_or(now.saturating_sub(self.grtt()));
+        let flying = self.recent.since(seen.saturating_sub(self.grtt() / 8));
+        let (wanted, mut fresh) = (self.wanted(requests), false);
+        if !has_report {
+            self.estimate_loss(now, node, &wanted);
+        }
+        let loss = self.peers.loss_of(node);
+        let near_end = self.near_end(self.cursor.0, self.cursor.1);
+        let margin = if near_end { MARGIN_AT_END } else { MARGIN_BEFORE };
+        let parity = self.config.parity_symbols.into();
+        for ((object, number), wanted) in wanted {
+            let outgoing = &mut self.objects[usize::from(object)];
+            let symbols = outgoing.partition.symbols(number);
+            let block = &mut outgoing.blocks[number as usize];
+            let under_way = flying.get(&(object, number)).copied().unwrap_or(0) + block.due();
+            let missing = symbols_for(wanted.count, loss, margin).max(1).saturating_sub(under_way);
+            block.asked = true;
+            block.owe(missing, symbols, parity, &wanted.named);
+            if block.due() > 0 && !std::mem::replace(&mut block.queued, true) {
+                self.repairs.push_back((object, number));
+                fresh = true;
+            }
+        }
+        if fresh && self.is_group() {
+            // Others may be about to ask for the same.
+            self.advertise_at.get_or_insert(now + self.grtt() / 8);
+        }
+        if near_end {
+            self.flush_at = self.flush_at.max(now);
+        }
+    }
+
+    /// What is asked for, of blocks that have been sent. Info is taken care of on the way.
+    fn wanted(&mut self, requests: Requests<'_>) -> BTreeMap<(u16, u32), Wanted> {
+        let mut wanted = BTreeMap::new();
+        let mut named = 0;
+        for span in requests.spans() {
+            for object in span.first.0..=span.last.0 {
+                let index = usize::from(object);
+                if index >= self.objects.len() || self.objects[index].withdrawn {
+                    self.squelch = true;
+                    break;
+                }
+                if index > self.cursor.0 {
+                    break;
+                }
+                if span.level.info || span.level.object {
+                    self.objects[index].info_due = true;
+                }
+                self.wanted_of(object, &span, &mut wanted, &mut named);
+            }
+        }
+        wanted
+    }
+
+    fn wanted_of(
+        &self,
+        object: u16,
+        span: &Span,
+        wanted: &mut BTreeMap<(u16, u32), Wanted>,
+        named: &mut usize,
+    ) {
+        let Level { segment, block, object: whole, .. } = span.level;
+        let parts = self.objects[usize::from(object)].partition;
+        // The block at the cursor is under way; those after it have their turn.
+        let sent =
+            if usize::from(object) == self.cursor.0 { self.cursor.1 } else { parts.blocks() };
+        let (first, last) =
+            if whole { (0, u32::MAX) } else { (span.first.1.block, span.last.1.block) };
+        for number in first..sent.min(last.saturating_add(1)) {
+            let symbols = parts.symbols(number);
+            let (from, to) = match span.form {
+                _ if whole || block => (0, symbols.saturating_sub(1)),
+                _ if !segment || first != last => break,
+                Form::Erasures => {
+                    (symbols, symbols.saturating_add(span.first.1.symbol).saturating_sub(1))
+                }
+                _ => (span.first.1.symbol, span.last.1.symbol),
+            };
+            let end = symbols + u16::from(self.config.parity_symbols);
+            let entry: &mut Wanted = wanted.entry((object, number)).or_default();
+            for symbol in from..=to.min(end.saturating_sub(1)) {
+                // A block is never asked for more than it has.
+                if *named >= MAX_NAMED || entry.count >= symbols {
+                    break;
+                }
+                *named += 1;
+                entry.count += 1;
+                entry.named.push(symbol as u8);
+            }
+        }
+    }
+
+    /// For receivers that do not report it: what they miss of blocks sent once.
+    fn estimate_loss(
+        &mut self,
+        now: Duration,
+        node: NodeId,
+        wanted: &BTreeMap<(u16, u32), Wanted>,
+    ) {
+        let (mut missing, mut sent) = (0, 0);
+        for (&(object, number), wanted) in wanted {
+            let object = &self.objects[usize::from(object)];
+            let block = object.blocks[number as usize];
+            if !block.asked {
+                missing += u32::from(wanted.count);
+                sent += u32::from(object.partition.symbols(number));
+            }
+        }
+        let Some(peer) = self.peers.heard(now, node, None, None) else { return };
+        if sent > 0 {
+            let share = f64::from(missing) / f64::from(sent);
+            peer.loss = (0.75 * peer.loss + 0.25 * share).min(0.9);
+        }
+    }
+
+    /// The next symbol that a block owes.
+    pub(super) fn put_repair(&mut self, now: Duration, out: &mut Vec<u8>) -> bool {
+        while let Some(&(id, number)) = self.repairs.front() {
+            let object = &mut self.objects[usize::from(id)];
+            let symbols = object.partition.symbols(number);
+            let block = &mut object.blocks[number as usize];
+            let next = if object.withdrawn { None } else { block.next(symbols) };
+            let Some((symbol, again)) = next else {
+                block.queued = false;
+                self.repairs.pop_front();
+                continue;
+            };
+            let repair = if again { flags::REPAIR | flags::EXPLICIT } else { flags::REPAIR };
+            if self.put_symbol(now, (id, number, symbol), repair, out) {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Tells the group what will be repaired. Tells whether there is anything.
+    pub(super) fn put_advertisement(&self, out: &mut Vec<u8>) -> bool {
+        let mut writer = Writer::new(self.config.symbol_bytes.into(), Fec::default());
+        let level = Level { segment: true, ..Level::default() };
+        let mut limit = false;
+        for &(id, block) in &self.repairs {
+            let object = &self.objects[usize::from(id)];
+            let due = object.blocks[block as usize].due();
+            if due == 0 {
+                continue;
+            }
+            let symbols = object.partition.symbols(block);
+            let at = |symbol| (id, SymbolId { block, symbol, block_len: symbols });
+            // Receivers count; which symbols they are does not matter to them.
+            if !writer.push(level, at(symbols), at((symbols + due - 1).min(255))) {
+                limit = true;
+                break;
+            }
+        }
+        if writer.requests().is_empty() {
+            return false;
+        }
+        self.put_command(CommandKind::RepairAdv { requests: writer.requests(), limit }, out);
+        true
+    }
+}

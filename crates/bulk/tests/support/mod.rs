@@ -1,0 +1,279 @@
+//! A sender and receivers in simulated time, with a bad link to each: loss, delay, jitter (and so
+//! reordering), duplication and corruption, all drawn from one seed.
+#![allow(
+    dead_code,
+    unreachable_pub,
+    missing_docs,
+    clippy::unwrap_used,
+    reason = "each of those that include this uses a part of it, and it is no library's interface"
+)]
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use fulmar_bulk::{
+    Kind, ObjectKey, Receiver, ReceiverConfig, ReceiverEvent, Sender, SenderConfig, SenderEvent,
+    SenderProgress, Storage,
+};
+
+/// What a link does, in both directions.
+#[derive(Clone, Copy, Debug)]
+pub struct Link {
+    pub loss: f64,
+    pub duplicate: f64,
+    pub corrupt: f64,
+    pub delay: Duration,
+    pub jitter: Duration,
+}
+
+impl Default for Link {
+    fn default() -> Self {
+        let (delay, jitter) = (Duration::from_millis(25), Duration::ZERO);
+        Link { loss: 0.0, duplicate: 0.0, corrupt: 0.0, delay, jitter }
+    }
+}
+
+/// Objects in memory. The info is the object's checksum, as the program's is.
+#[derive(Debug, Default)]
+pub struct Memory {
+    pub open: HashMap<ObjectKey, Vec<u8>>,
+    pub complete: HashMap<u16, Vec<u8>>,
+    pub refused: usize,
+    prefix: HashMap<ObjectKey, u64>,
+}
+
+/// FNV-1a: enough to notice that two things differ.
+pub fn checksum(bytes: &[u8]) -> Vec<u8> {
+    let step = |hash: u64, &byte: &u8| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, step).to_be_bytes().to_vec()
+}
+
+impl Storage for Memory {
+    fn open(&mut self, object: ObjectKey, bytes: u64) -> io::Result<()> {
+        // A file of that length need not take any room; memory must.
+        let bytes = usize::try_from(bytes).ok().filter(|&bytes| bytes <= 64 << 20);
+        let bytes = bytes.ok_or(io::ErrorKind::OutOfMemory)?;
+        // What nobody wrote must not pass for written.
+        self.open.insert(object, vec![0xEE; bytes]);
+        Ok(())
+    }
+
+    fn write(&mut self, object: ObjectKey, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let offset = offset as usize;
+        assert!(
+            offset as u64 >= *self.prefix.get(&object).unwrap_or(&0),
+            "what is done was changed"
+        );
+        self.open.get_mut(&object).unwrap()[offset..offset + bytes.len()].copy_from_slice(bytes);
+        Ok(())
+    }
+
+    fn read(&mut self, object: ObjectKey, offset: u64, to: &mut [u8]) -> io::Result<()> {
+        to.copy_from_slice(&self.open[&object][offset as usize..][..to.len()]);
+        Ok(())
+    }
+
+    fn advance(&mut self, object: ObjectKey, bytes: u64) -> io::Result<()> {
+        assert!(bytes <= self.open[&object].len() as u64);
+        let before = self.prefix.insert(object, bytes);
+        assert!(before.unwrap_or(0) < bytes, "an advance goes on");
+        Ok(())
+    }
+
+    fn finish(&mut self, object: ObjectKey, info: &[u8]) -> io::Result<()> {
+        if !info.is_empty() && checksum(&self.open[&object]) != info {
+            self.refused += 1;
+            return Err(io::Error::other("another checksum"));
+        }
+        self.complete.insert(object.object, self.open.remove(&object).unwrap());
+        self.prefix.remove(&object);
+        Ok(())
+    }
+
+    fn abandon(&mut self, object: ObjectKey) {
+        self.open.remove(&object);
+        self.prefix.remove(&object);
+    }
+}
+
+/// What came of a run.
+pub struct Outcome {
+    /// When the sender ended, and whether it says that all have everything.
+    pub ended: Option<(Duration, bool)>,
+    pub sender: SenderProgress,
+    pub receivers: Vec<Receiver<Memory>>,
+    /// When each receiver had completed its last object.
+    pub completed_at: Vec<Duration>,
+    pub failed: usize,
+}
+
+/// A run to be.
+pub struct Scene {
+    pub seed: u64,
+    pub link: Link,
+    pub sender: SenderConfig,
+    pub receiver: ReceiverConfig,
+    pub receivers: usize,
+    /// When each receiver begins to listen.
+    pub joins: fn(usize) -> Duration,
+    pub objects: Vec<Vec<u8>>,
+    pub until: Duration,
+}
+
+impl Default for Scene {
+    fn default() -> Self {
+        let sender = SenderConfig { rate_bytes_per_s: 1_250_000, ..SenderConfig::default() };
+        Scene {
+            seed: 1,
+            link: Link::default(),
+            sender,
+            receiver: ReceiverConfig::default(),
+            receivers: 1,
+            joins: |_| Duration::ZERO,
+            objects: Vec::new(),
+            until: Duration::from_secs(300),
+        }
+    }
+}
+
+/// Bytes that differ everywhere.
+pub fn noise(seed: u64, bytes: usize) -> Vec<u8> {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut noise = vec![0; bytes];
+    random.fill(&mut noise);
+    noise
+}
+
+fn address() -> SocketAddr {
+    SocketAddr::from(([192, 0, 2, 1], 6003))
+}
+
+/// A datagram under way: when it arrives, its number, to whom (0 is the sender), and its bytes.
+type Flying = (Duration, u64, usize, Vec<u8>);
+
+struct Net {
+    link: Link,
+    random: fastrand::Rng,
+    flying: BinaryHeap<Reverse<Flying>>,
+    count: u64,
+}
+
+impl Net {
+    fn send(&mut self, now: Duration, to: usize, datagram: &[u8]) {
+        let copies = 1 + usize::from(self.random.f64() < self.link.duplicate);
+        for _ in 0..copies {
+            if self.random.f64() < self.link.loss {
+                continue;
+            }
+            let mut datagram = datagram.to_vec();
+            if self.random.f64() < self.link.corrupt {
+                let at = self.random.usize(..datagram.len());
+                datagram[at] ^= 1 << self.random.u8(..8);
+            }
+            let at = now + self.link.delay + self.link.jitter.mul_f64(self.random.f64());
+            self.count += 1;
+            self.flying.push(Reverse((at, self.count, to, datagram)));
+        }
+    }
+}
+
+impl Scene {
+    /// Plays it until the sender ends or time is over.
+    pub fn play(&self) -> Outcome {
+        let mut sender = Sender::new(self.sender.clone(), Duration::ZERO).unwrap();
+        for object in &self.objects {
+            let (bytes, info) = (object.len() as u64, checksum(object));
+            sender.add(object.clone(), bytes, info, Kind::Memory).unwrap();
+        }
+        sender.finish();
+        let receiver = |number: usize| {
+            let node = 100 + number as u32;
+            let seed = self.seed + number as u64;
+            let config = ReceiverConfig { node, seed, ..self.receiver.clone() };
+            Receiver::new(config, Memory::default())
+        };
+        let receivers = (0..self.receivers).map(receiver).collect();
+        let random = fastrand::Rng::with_seed(self.seed);
+        let net = Net { link: self.link, random, flying: BinaryHeap::new(), count: 0 };
+        let completed_at = vec![Duration::ZERO; self.receivers];
+        self.run(sender, receivers, net, completed_at)
+    }
+
+    fn run(
+        &self,
+        mut sender: Sender<Vec<u8>>,
+        mut receivers: Vec<Receiver<Memory>>,
+        mut net: Net,
+        mut completed_at: Vec<Duration>,
+    ) -> Outcome {
+        let (mut ended, mut failed, mut out) = (None, 0, Vec::new());
+        let mut now = Duration::ZERO;
+        while ended.is_none() && now < self.until {
+            while sender.send(now, &mut out) {
+                for number in 0..receivers.len() {
+                    net.send(now, number + 1, &out);
+                }
+            }
+            for (number, receiver) in receivers.iter_mut().enumerate() {
+                while receiver.send(now, &mut out).is_some() {
+                    net.send(now, 0, &out);
+                }
+                while let Some(event) = receiver.poll_event() {
+                    match event {
+                        ReceiverEvent::Complete(..) => completed_at[number] = now,
+                        ReceiverEvent::Failed(..) => failed += 1,
+                        _ => {}
+                    }
+                }
+            }
+            while let Some(event) = sender.poll_event() {
+                if let SenderEvent::Ended { complete } = event {
+                    ended = Some((now, complete));
+                }
+            }
+            let deadlines = receivers.iter().filter_map(Receiver::deadline);
+            let next = net.flying.peek().map(|Reverse((at, ..))| *at);
+            let next = deadlines.chain(sender.deadline()).chain(next).min();
+            let Some(next) = next else { break };
+            now = now.max(next);
+            while let Some(Reverse((at, ..))) = net.flying.peek()
+                && *at <= now
+            {
+                let Some(Reverse((_, _, to, datagram))) = net.flying.pop() else { break };
+                match to.checked_sub(1) {
+                    None => sender.receive(now, &datagram),
+                    Some(number) if now < (self.joins)(number) => {}
+                    Some(number) => receivers[number].receive(now, address(), &datagram),
+                }
+            }
+        }
+        let sender = sender.progress();
+        Outcome { ended, sender, receivers, completed_at, failed }
+    }
+}
+
+impl Outcome {
+    /// Everybody has every object, byte by byte, and the sender knows.
+    pub fn assert_complete(&mut self, scene: &Scene) {
+        let (seed, link) = (scene.seed, scene.link);
+        for (number, receiver) in self.receivers.iter_mut().enumerate() {
+            let progress = receiver.progress();
+            let complete = &receiver.storage().complete;
+            for (id, object) in scene.objects.iter().enumerate() {
+                let got = complete.get(&(id as u16));
+                let what = format!("seed {seed}, receiver {number}, object {id}, {link:?}");
+                assert!(got.is_some(), "{what} is missing: {progress:?} {:?}", self.sender);
+                assert!(got == Some(object), "{what} differs");
+            }
+        }
+        assert!(
+            matches!(self.ended, Some((_, true))),
+            "seed {seed}: {:?} {:?}",
+            self.ended,
+            self.sender
+        );
+    }
+}
