@@ -68,6 +68,7 @@ cells! {
     retained_refused, "counter", "Retained messages refused at the limit";
     connect_refused, "counter", "CONNECT packets answered with an error";
     connections_refused, "counter", "Connections closed at the connection limit";
+    accept_failed, "counter", "Times a listener could not accept a connection, for want of file descriptors or memory";
     connections_too_fast, "counter", "Connections closed at the limit of connections a second from one address";
     publishers_throttled, "counter", "Times a client published faster than allowed";
     authentication_failed, "counter", "Failed authentications";

@@ -6,6 +6,7 @@
 //! the other workers. What waits for storage is released in the turn after its commit.
 
 use std::collections::VecDeque;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use fulmar_mqtt::PacketId;
@@ -17,6 +18,7 @@ use crate::metrics::ShardMetrics;
 use crate::notice::Notice;
 use crate::peer::Token;
 use crate::publish::Parcel;
+use crate::recurring::Recurring;
 use crate::route::RouteCache;
 use crate::session::{Attachment, Session};
 use crate::storage::{FlowId, Op, Position, Seq};
@@ -45,6 +47,8 @@ pub struct Shard {
     pub(crate) routes: RouteCache,
     pub(crate) parcel: Parcel,
     pub(crate) turn: Turn,
+    /// The connection limit, as the log was told of it.
+    full: Recurring,
     spare_mail: Vec<Mail>,
 }
 
@@ -95,7 +99,17 @@ impl Shard {
                 durable: TurnNumber(0),
                 pool: Vec::new(),
             },
+            full: Recurring::default(),
             spare_mail: Vec::new(),
+        }
+    }
+
+    /// Counts a connection that is one too many, and tells of it once a while. The transport calls
+    /// this for those it turns away itself.
+    pub fn refuse_connection(&mut self, address: SocketAddr) {
+        self.turn.metrics().connections_refused.add(1);
+        if let Some(times) = self.full.again(self.turn.now) {
+            tracing::warn!(peer = %address, times, "max_connections reached, connection refused");
         }
     }
 

@@ -11,12 +11,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use fulmar_broker::{CloseOrder, LostCause, Notice, Timestamp, Token};
+use fulmar_broker::{CloseOrder, LostCause, Notice, Recurring, Timestamp, Token};
 use mio::event::Event;
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll};
 use slab::Slab;
-use tracing::{debug, error, info, warn};
+use tracing::{error, info, warn};
 
 use crate::clock::Clock;
 use crate::config::ListenerConfig;
@@ -88,6 +88,8 @@ pub(crate) struct Listener {
     armed: Armed,
     /// Until when it rests after an error.
     paused_until: Timestamp,
+    /// Such errors, as the log was told of them.
+    trouble: Recurring,
 }
 
 /// See the module's words.
@@ -152,6 +154,7 @@ impl Worker {
                 ready: false,
                 armed: Armed::default(),
                 paused_until: Timestamp(0),
+                trouble: Recurring::default(),
             });
         }
         for (index, quic) in worker.quic.iter_mut().enumerate() {
@@ -331,13 +334,17 @@ impl Worker {
                 io::ErrorKind::WouldBlock => listener.ready = false,
                 io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted => {}
                 _ => {
-                    warn!(
-                        listener = %listener.config.policy.name, %error,
-                        "cannot accept connections; trying again shortly (raise the limit of open \
-                         files if that is what is short)"
-                    );
+                    let now = self.io.shard.now();
+                    self.io.shard.metrics().accept_failed.add(1);
+                    if let Some(times) = listener.trouble.again(now) {
+                        warn!(
+                            listener = %listener.config.policy.name, %error, times,
+                            "cannot accept connections; trying again several times a second \
+                             (raise the limit of open files if that is what is short)"
+                        );
+                    }
                     listener.ready = false;
-                    listener.paused_until = self.io.shard.now() + ACCEPT_PAUSE;
+                    listener.paused_until = now + ACCEPT_PAUSE;
                     let token = LISTENER_BIT | index as u64;
                     self.timers.arm(&mut listener.armed, listener.paused_until, token);
                 }
@@ -348,7 +355,7 @@ impl Worker {
     fn admit(&mut self, index: usize, socket: TcpStream, address: SocketAddr) -> io::Result<()> {
         // Connections in a handshake are not the core's yet, so they are bounded here.
         if self.conns.len() >= self.io.shard.broker().limits().max_connections {
-            debug!(%address, "refused: too many connections");
+            self.io.shard.refuse_connection(address);
             return Ok(());
         }
         self.generation = (self.generation + 1) & GENERATION_MASK;

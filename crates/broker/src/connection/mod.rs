@@ -217,8 +217,7 @@ impl Connection {
     pub fn new(shard: &mut Shard, token: Token, peer: Peer) -> Result<Connection, Refused> {
         let broker = shard.broker();
         if broker.metrics().connections() >= broker.limits().max_connections as u64 {
-            shard.metrics().connections_refused.add(1);
-            tracing::warn!(peer = %peer.address, "connection limit reached, connection refused");
+            shard.refuse_connection(peer.address);
             return Err(Refused);
         }
         let per_s = broker.limits().max_connects_per_s_per_address;
