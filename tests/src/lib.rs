@@ -9,12 +9,14 @@ mod binary;
 mod broker;
 mod log;
 mod relay;
+mod wire;
 
 use std::time::{Duration, Instant};
 
 pub use binary::{fulmar, run};
 pub use broker::{Builder, TestBroker, http_get};
 pub use relay::Relay;
+pub use wire::{Wire, connect, field, packet};
 
 /// Longest time to wait for anything that must happen; far above what a busy machine needs.
 pub const PATIENCE: Duration = Duration::from_secs(30);
