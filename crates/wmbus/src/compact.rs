@@ -1,0 +1,144 @@
+//! Compact frames (EN 13757-7, 8.3): records without their headers, which the receiver knows from an
+//! earlier full frame of the same signature.
+//!
+//! A format learned from a frame that was authenticated or encrypted is not replaced by one from a
+//! frame that anybody could have sent.
+
+use std::collections::{HashMap, VecDeque};
+
+use crate::crc::crc;
+use crate::error::Error;
+use crate::records;
+
+/// Formats kept. A utility's meters have a few models, each with a few formats.
+const MAX_FORMATS: usize = 1024;
+
+/// Formats a receiver would otherwise have to wait for: Kamstrup's water meters send one full frame in
+/// eight. A format's signature is the checksum of these bytes, so a wrong one would never be found.
+#[rustfmt::skip]
+const WELL_KNOWN: [&[u8]; 9] = [
+    b"\x02\xFF\x20\x04\x13\x44\x13\x61\x5B\x61\x67",
+    b"\x02\xFF\x20\x04\x13\x92\x01\x3B\xA1\x01\x5B\x81\x01\xE7\xFF\x0F",
+    b"\x02\xFF\x20\x04\x13\x44\x13\xA1\x01\x5B\x81\x01\xE7\xFF\x0F",
+    b"\x02\xFF\x20\x04\x13\x44\x13\x61\x5B\x51\x67",
+    b"\x02\xFF\x20\x04\x13\x44\x13",
+    b"\x02\xFF\x20\x04\x13\x52\x3B",
+    b"\x04\xFF\x23\x44\x13\x52\x3B\x06\xFF\x1B\x42\x6C\x61\x67\x51\x67\x02\x3B\x04\x13\x81\x01\xE7\xFF\x0F",
+    b"\x04\xFF\x23\x04\x13\x44\x13\x42\x6C\x02\x3B\x92\x01\x3B\xA2\x01\x3B\x06\xFF\x1B\xA1\x01\x5B\x91\x01\x5B\xA1\x01\x67",
+    b"\x02\xFF\x20\x04\x13\x44\x13\x42\x6C\x52\x3B\x61\x5B\x61\x67\x51\x67\x81\x01\xE7\xFF\x0F\x06\xFF\x1B",
+];
+
+#[derive(Debug)]
+struct Format {
+    headers: Vec<u8>,
+    trusted: bool,
+}
+
+/// The formats that were seen.
+#[derive(Debug)]
+pub(crate) struct Formats {
+    known: HashMap<u16, Format>,
+    /// Oldest first, to make room.
+    order: VecDeque<u16>,
+}
+
+impl Formats {
+    pub(crate) fn new() -> Self {
+        let mut formats = Self { known: HashMap::new(), order: VecDeque::new() };
+        WELL_KNOWN.iter().for_each(|headers| formats.insert(headers.to_vec(), false));
+        formats
+    }
+
+    /// Remembers the format of a full frame, or of a format frame's headers.
+    pub(crate) fn learn(&mut self, full: &[u8], trusted: bool) {
+        // A frame with a maker's data at its end has no compact form.
+        if let Ok(headers) = records::headers(full) {
+            self.insert(headers, trusted);
+        }
+    }
+
+    /// Remembers the headers of a format frame: their length, their signature, themselves.
+    pub(crate) fn learn_headers(&mut self, body: &[u8], trusted: bool) -> Result<(), Error> {
+        let [_, low, high, headers @ ..] = body else { return Err(Error::Short("format frame")) };
+        if crc(headers) != u16::from_le_bytes([*low, *high]) {
+            return Err(Error::Malformed("signature of a format frame"));
+        }
+        self.insert(headers.to_vec(), trusted);
+        Ok(())
+    }
+
+    fn insert(&mut self, headers: Vec<u8>, trusted: bool) {
+        if headers.is_empty() {
+            return;
+        }
+        let signature = crc(&headers);
+        if let Some(known) = self.known.get_mut(&signature) {
+            if trusted || !known.trusted {
+                *known = Format { headers, trusted };
+            }
+            return;
+        }
+        if self.known.len() == MAX_FORMATS
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.known.remove(&oldest);
+        }
+        self.order.push_back(signature);
+        self.known.insert(signature, Format { headers, trusted });
+    }
+
+    /// The full frame that a compact one stands for: signature, checksum of the full frame, data.
+    pub(crate) fn expand(&self, body: &[u8]) -> Result<Vec<u8>, Error> {
+        let [s0, s1, c0, c1, data @ ..] = body else { return Err(Error::Short("compact frame")) };
+        let signature = u16::from_le_bytes([*s0, *s1]);
+        let format = self.known.get(&signature).ok_or(Error::UnknownFormat(signature))?;
+        let full = records::join(&format.headers, data)?;
+        if crc(&full) == u16::from_le_bytes([*c0, *c1]) {
+            Ok(full)
+        } else {
+            Err(Error::CompactMismatch)
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    const FULL: &[u8] = &[0x04, 0x13, 1, 2, 3, 4, 0x02, 0x5A, 5, 6, 0x0D, 0x78, 2, b'a', b'b'];
+
+    fn compact(full: &[u8], data: &[u8]) -> Vec<u8> {
+        let signature = crc(&records::headers(full).unwrap()).to_le_bytes();
+        [&signature[..], &crc(full).to_le_bytes(), data].concat()
+    }
+
+    #[test]
+    fn what_was_left_out_is_put_back() {
+        let mut formats = Formats::new();
+        let frame = compact(FULL, &[1, 2, 3, 4, 5, 6, 2, b'a', b'b']);
+        assert!(matches!(formats.expand(&frame), Err(Error::UnknownFormat(_))));
+        formats.learn(FULL, true);
+        assert_eq!(formats.expand(&frame).unwrap(), FULL);
+        let damaged = compact(FULL, &[1, 2, 3, 4, 5, 7, 2, b'a', b'b']);
+        assert_eq!(formats.expand(&damaged), Err(Error::CompactMismatch));
+        for cut in 0..frame.len() {
+            assert!(formats.expand(&frame[..cut]).is_err());
+        }
+    }
+
+    #[test]
+    fn formats_are_bounded() {
+        let mut formats = Formats::new();
+        for number in 0..3000_u16 {
+            let [low, high] = number.to_le_bytes();
+            formats.learn(
+                &[0x81, 0x80 | low & 0x3F, low >> 6, 0x82, 0x80 | high & 0x3F, 0x13, 0],
+                false,
+            );
+            formats.learn(&[0x81, low & 0x7F, 0x93, high & 0x7F, low], false);
+        }
+        assert!(formats.known.len() <= MAX_FORMATS);
+        assert_eq!(formats.known.len(), formats.order.len());
+    }
+}

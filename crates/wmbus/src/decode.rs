@@ -1,0 +1,282 @@
+//! From a received frame to its meter's readings: all layers, in the order in which they wrap.
+//!
+//! One [`Decoder`] a server: it holds the keys and what must be remembered from frame to frame, the
+//! formats of compact frames and what is known already. Every frame gives a result of its own; none
+//! stops the next.
+
+use serde::Serialize;
+
+use crate::address::Address;
+use crate::compact::Formats;
+use crate::error::Error;
+use crate::frame::{self, Frame};
+use crate::keys::{Key, KeyStore};
+use crate::layers::afl::{self, Afl};
+use crate::layers::cipher::{self, Purpose};
+use crate::layers::ell::{self, Ell};
+use crate::layers::tpl::{Content, Secrets, Tpl};
+use crate::received::Received;
+use crate::records::{Reading, Records};
+use crate::replay::{Counter, ReplayGuard};
+use crate::status::Status;
+use crate::vendor;
+
+/// How a message was protected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Security {
+    /// Not at all: anybody could have sent it.
+    None,
+    /// Encrypted by the extended link layer.
+    EllCtr,
+    /// Mode 5: AES-128-CBC under the meter's key.
+    Mode5,
+    /// Mode 7: AES-128-CBC under a key derived for the message.
+    Mode7,
+    /// A maker's own way.
+    Manufacturer,
+}
+
+/// A decoded message.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Telegram {
+    /// Whose readings these are: the meter, also where a radio adapter sent them for it.
+    pub meter: Address,
+    /// How it was protected.
+    pub security: Security,
+    /// Whether an authentication code vouches for all of it.
+    pub authenticated: bool,
+    /// The frame's number modulo 256, where there is one.
+    pub access: Option<u8>,
+    /// What the meter says of itself, where it does.
+    pub status: Option<Status>,
+    /// The readings.
+    pub records: Records,
+}
+
+impl Telegram {
+    /// The first reading of a quantity that is of now, of all tariffs, and not qualified: what a
+    /// bill is written from.
+    #[must_use]
+    pub fn main(&self, quantity: &str) -> Option<&Reading> {
+        self.records.readings.iter().find(|reading| {
+            reading.quantity == quantity
+                && reading.function == crate::records::Function::Instantaneous
+                && (reading.storage, reading.tariff, reading.subunit) == (0, 0, 0)
+                && reading.qualifiers.is_empty()
+        })
+    }
+}
+
+/// Decodes frames.
+#[derive(Debug)]
+pub struct Decoder<K> {
+    keys: K,
+    formats: Formats,
+    replays: ReplayGuard,
+    /// Buffers that are used again for every frame.
+    bare: Vec<u8>,
+    link: Vec<u8>,
+    records: Vec<u8>,
+}
+
+impl<K: KeyStore> Decoder<K> {
+    /// A decoder that has heard nothing yet.
+    #[must_use]
+    pub fn new(keys: K) -> Self {
+        Self {
+            keys,
+            formats: Formats::new(),
+            replays: ReplayGuard::default(),
+            bare: Vec::new(),
+            link: Vec::new(),
+            records: Vec::new(),
+        }
+    }
+
+    /// The keys it decodes with.
+    pub const fn keys(&self) -> &K {
+        &self.keys
+    }
+
+    /// The keys, to exchange them.
+    pub const fn keys_mut(&mut self) -> &mut K {
+        &mut self.keys
+    }
+
+    /// Decodes what a receiver gave.
+    ///
+    /// # Errors
+    /// What is wrong with this frame; the next one may follow.
+    pub fn decode(&mut self, received: &Received) -> Result<Telegram, Error> {
+        let mut bare = std::mem::take(&mut self.bare);
+        let stripped = match received.format {
+            Some(format) => frame::strip(&received.bytes, format, &mut bare),
+            None => frame::strip_any(&received.bytes, &mut bare).map(|_| ()),
+        };
+        let outcome = stripped.and_then(|()| Frame::parse(&bare)).map_err(Error::from);
+        let outcome = outcome.and_then(|frame| self.frame(&frame));
+        self.bare = bare;
+        outcome
+    }
+
+    /// Decodes a link frame without checksums.
+    ///
+    /// # Errors
+    /// As [`Decoder::decode`].
+    pub fn frame(&mut self, frame: &Frame<'_>) -> Result<Telegram, Error> {
+        let sender = frame.address;
+        let mut link = std::mem::take(&mut self.link);
+        let outcome = self.link_layer(sender, frame.payload, &mut link);
+        self.link = link;
+        outcome
+    }
+
+    fn link_layer(
+        &mut self,
+        sender: Address,
+        payload: &[u8],
+        link: &mut Vec<u8>,
+    ) -> Result<Telegram, Error> {
+        let ci = *payload.first().ok_or(Error::Short("link frame"))?;
+        if !ell::is_ell(ci) {
+            return self.upper(sender, payload, None);
+        }
+        let layer = Ell::parse(payload)?;
+        layer.open(sender, self.keys.key(&sender), link)?;
+        self.upper(sender, link, Some(&layer))
+    }
+
+    /// Everything above the link layers.
+    fn upper(
+        &mut self,
+        sender: Address,
+        payload: &[u8],
+        ell: Option<&Ell<'_>>,
+    ) -> Result<Telegram, Error> {
+        let ci = *payload.first().ok_or(Error::Short("link frame"))?;
+        let afl = if ci == afl::CI { Some(Afl::parse(payload)?) } else { None };
+        let payload = afl.as_ref().map_or(payload, |afl| afl.rest);
+        let tpl = Tpl::parse(payload)?;
+        let meter = tpl.header.and_then(|header| header.meter).unwrap_or(sender);
+        let key = self.keys.key(&meter).or_else(|| self.keys.key(&sender));
+        if tpl.content == Content::Manufacturer {
+            return self.manufacturers(sender, payload);
+        }
+        let counter = afl.and_then(|afl| afl.counter());
+        let counter = counter.or_else(|| tpl.header.and_then(|header| header.counter()));
+        let secrets = Secrets { sender, counter, key };
+        let mut records = std::mem::take(&mut self.records);
+        let opened = tpl.open(&secrets, &mut records);
+        let authenticated = authenticate(afl.as_ref(), counter, meter, key, &opened);
+        let encrypted = tpl.header.is_some_and(|header| header.is_encrypted());
+        let session = ell.and_then(|ell| ell.session).filter(|session| session.encryption() != 0);
+        let security = match tpl.header.filter(|_| encrypted).map(|header| header.mode) {
+            Some(7) => Security::Mode7,
+            Some(_) => Security::Mode5,
+            None if session.is_some() => Security::EllCtr,
+            None => Security::None,
+        };
+        let access = tpl.header.map(|header| header.access).or_else(|| ell.map(|ell| ell.access));
+        let outcome = authenticated.and_then(|authenticated| {
+            opened?;
+            // The mode's point is that every message is vouched for; without that, who took the
+            // code away may have changed the rest.
+            if security == Security::Mode7 && !authenticated {
+                return Err(Error::Forged(meter));
+            }
+            let fresh = match (counter, session) {
+                (Some(counter), _) if authenticated => {
+                    Counter::Message(u32::from_le_bytes(counter))
+                }
+                (_, Some(session)) => Counter::Session(session.counter()),
+                _ => Counter::None,
+            };
+            let trusted = security != Security::None;
+            Ok(Telegram {
+                meter,
+                security,
+                authenticated,
+                access,
+                status: tpl.header.map(|header| Status::new(header.status)),
+                records: self.content(meter, tpl.content, &records, trusted, (fresh, access))?,
+            })
+        });
+        self.records = records;
+        outcome
+    }
+
+    /// The application layer, once its bytes are in the clear.
+    fn content(
+        &mut self,
+        meter: Address,
+        content: Content,
+        plain: &[u8],
+        trusted: bool,
+        (counter, access): (Counter, Option<u8>),
+    ) -> Result<Records, Error> {
+        let full = match content {
+            Content::Compact => Some(self.formats.expand(skip_fillers(plain))?),
+            _ => None,
+        };
+        let plain = full.as_deref().unwrap_or(plain);
+        let access = access.unwrap_or(0);
+        if !self.replays.is_new(meter, counter, access, plain) {
+            return Err(Error::Replayed(meter));
+        }
+        match content {
+            Content::Full => self.formats.learn(plain, trusted),
+            Content::Format => {
+                self.formats.learn_headers(skip_fillers(plain), trusted)?;
+                return Ok(Records::default());
+            }
+            Content::Compact | Content::Manufacturer => {}
+        }
+        Ok(vendor::records(meter, plain).unwrap_or_else(|| Records::parse(plain)))
+    }
+
+    /// A maker's own transport layer.
+    fn manufacturers(&mut self, meter: Address, payload: &[u8]) -> Result<Telegram, Error> {
+        let key = self.keys.key(&meter);
+        let (security, records) = match vendor::transport(meter, payload, key) {
+            Some(records) => (Security::Manufacturer, records?),
+            None => {
+                let manufacturer = payload.get(1..).unwrap_or_default().to_vec();
+                (Security::None, Records { manufacturer, ..Records::default() })
+            }
+        };
+        if !self.replays.is_new(meter, Counter::None, 0, payload) {
+            return Err(Error::Replayed(meter));
+        }
+        Ok(Telegram { meter, security, authenticated: false, access: None, status: None, records })
+    }
+}
+
+/// Whether an authentication code vouches for the message. Without a key nobody can say, and what is
+/// in the clear is taken as it is.
+fn authenticate(
+    afl: Option<&Afl<'_>>,
+    counter: Option<[u8; 4]>,
+    meter: Address,
+    key: Option<&Key>,
+    opened: &Result<(), Error>,
+) -> Result<bool, Error> {
+    let (Some(afl), Some(key)) = (afl.filter(|afl| afl.is_authenticated()), key) else {
+        return Ok(false);
+    };
+    let counter = counter.ok_or(Error::Malformed("authentication without a message counter"))?;
+    if afl.verify(&cipher::derive(key, Purpose::Authentication, counter, meter.id)) {
+        return Ok(true);
+    }
+    // A key that decrypts is the right one, so the message was changed; one that does not, is not.
+    match opened {
+        Err(wrong @ Error::WrongKey(_)) => Err(wrong.clone()),
+        _ => Err(Error::Forged(meter)),
+    }
+}
+
+fn skip_fillers(bytes: &[u8]) -> &[u8] {
+    const FILLER: u8 = crate::layers::tpl::FILLER;
+    let start = bytes.iter().position(|byte| *byte != FILLER).unwrap_or(bytes.len());
+    &bytes[start..]
+}

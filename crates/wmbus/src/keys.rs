@@ -1,0 +1,149 @@
+//! Meters' keys: held by the server, never shown.
+//!
+//! A [`KeyStore`] says which key a meter has; [`Keys`] is one in memory. Where keys are kept outside
+//! the process is the caller's business.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::str::FromStr;
+
+use crate::address::{Address, AddressError, Manufacturer, MeterId};
+
+/// An AES-128 key. Its `Debug` does not show it, and it has no `Display`.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Key([u8; 16]);
+
+impl Key {
+    /// A key of these bytes.
+    #[must_use]
+    pub const fn new(bytes: [u8; 16]) -> Self {
+        Self(bytes)
+    }
+
+    pub(crate) const fn bytes(&self) -> &[u8; 16] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Key(hidden)")
+    }
+}
+
+/// Why a line of keys cannot be used. Says nothing of the key itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum KeyError {
+    /// Not 32 hexadecimal digits.
+    #[error("a key has 32 hexadecimal digits; this one has {0} characters or others")]
+    Digits(usize),
+    /// The meter's name is wrong.
+    #[error(transparent)]
+    Meter(#[from] AddressError),
+}
+
+impl FromStr for Key {
+    type Err = KeyError;
+
+    fn from_str(text: &str) -> Result<Self, KeyError> {
+        let wrong = KeyError::Digits(text.chars().count());
+        if text.len() != 32 || !text.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+            return Err(wrong);
+        }
+        u128::from_str_radix(text, 16).map(|key| Self(key.to_be_bytes())).map_err(|_| wrong)
+    }
+}
+
+/// Knows meters' keys.
+pub trait KeyStore {
+    /// The key of a meter, if it is known.
+    fn key(&self, meter: &Address) -> Option<&Key>;
+}
+
+/// Keys in memory, by the number on the meter and, where numbers of two makers collide, the maker.
+#[derive(Clone, Debug, Default)]
+pub struct Keys {
+    exact: HashMap<(Manufacturer, MeterId), Key>,
+    any: HashMap<MeterId, Key>,
+}
+
+impl Keys {
+    /// Without any.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a meter's key, or exchanges it. The meter is `78152801`, or `KAM-78152801` to name its
+    /// maker too.
+    ///
+    /// # Errors
+    /// The name is neither.
+    pub fn insert(&mut self, meter: &str, key: Key) -> Result<(), KeyError> {
+        match meter.split_once('-') {
+            Some((maker, id)) => self.exact.insert((maker.parse()?, id.parse()?), key),
+            None => self.any.insert(meter.parse()?, key),
+        };
+        Ok(())
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.exact.len() + self.any.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl KeyStore for Keys {
+    fn key(&self, meter: &Address) -> Option<&Key> {
+        self.exact.get(&(meter.manufacturer, meter.id)).or_else(|| self.any.get(&meter.id))
+    }
+}
+
+impl<K: KeyStore + ?Sized> KeyStore for &K {
+    fn key(&self, meter: &Address) -> Option<&Key> {
+        (**self).key(meter)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    const HEX: &str = "00112233445566778899AABBCCDDEEFF";
+
+    #[test]
+    fn a_key_is_never_shown() {
+        let mut keys = Keys::new();
+        keys.insert("12345678", HEX.parse().unwrap()).unwrap();
+        let shown = format!("{keys:?}");
+        assert!(!shown.contains("22") && shown.contains("hidden"), "{shown}");
+        let error = "0011223344556677889".parse::<Key>().unwrap_err().to_string();
+        assert!(!error.contains("3344"), "{error}");
+    }
+
+    #[test]
+    fn the_maker_decides_where_numbers_collide() {
+        let mut keys = Keys::new();
+        keys.insert("12345678", Key::new([1; 16])).unwrap();
+        keys.insert("KAM-12345678", Key::new([2; 16])).unwrap();
+        let meter = |maker: &str| Address {
+            manufacturer: maker.parse().unwrap(),
+            id: "12345678".parse().unwrap(),
+            version: 1,
+            medium: crate::address::Medium(7),
+        };
+        assert_eq!(keys.key(&meter("KAM")), Some(&Key::new([2; 16])));
+        assert_eq!(keys.key(&meter("ITW")), Some(&Key::new([1; 16])));
+        assert!(keys.insert("1234567", Key::new([1; 16])).is_err());
+        assert!(keys.insert("K-12345678", Key::new([1; 16])).is_err());
+        assert_eq!(keys.len(), 2);
+    }
+}

@@ -1,0 +1,139 @@
+//! Dates and times (EN 13757-3, annex A, types F, G, I and J), in the meter's own time.
+//!
+//! A date with a field "every" (day 0, month 15) or a value that no calendar has is no date. The
+//! year 127, "every year", is kept as 2127, so that a yearly due date can still be read.
+
+use std::fmt;
+
+/// The minute's bit that marks types F and I invalid.
+const INVALID: u8 = 0x80;
+
+/// A date, with or without a time, or a time alone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Moment {
+    /// Year, month (1 to 12) and day (1 to 31).
+    pub date: Option<(u16, u8, u8)>,
+    /// Hour and minute.
+    pub time: Option<(u8, u8)>,
+    /// Second, where the meter tells it.
+    pub second: Option<u8>,
+    /// Whether the meter marks it invalid, as it does while its clock is not set.
+    pub doubtful: bool,
+}
+
+impl fmt::Display for Moment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some((year, month, day)) = self.date {
+            write!(f, "{year:04}-{month:02}-{day:02}")?;
+        }
+        let Some((hour, minute)) = self.time else { return Ok(()) };
+        if self.date.is_some() {
+            f.write_str(" ")?;
+        }
+        write!(f, "{hour:02}:{minute:02}")?;
+        self.second.map_or(Ok(()), |second| write!(f, ":{second:02}"))
+    }
+}
+
+impl Moment {
+    /// From a record's data, whose length tells the type. `None` if it is none of them, or not a
+    /// moment.
+    #[must_use]
+    pub fn parse(data: &[u8]) -> Option<Self> {
+        match *data {
+            [a, b] => Some(Self { date: Some(date(a, b, 0)?), ..Self::default() }),
+            [second, minute, hour] => {
+                let time = Some(clock(hour, minute)?);
+                Some(Self { time, second: Some(sixty(second)?), ..Self::default() })
+            }
+            [minute, hour, a, b] => type_f(minute, hour, a, b),
+            [second, minute, hour, a, b, _week] => {
+                let time = Some(clock(hour & 0x1F, minute & 0x3F)?);
+                let second = Some(sixty(second & 0x3F)?);
+                Some(Self {
+                    date: Some(date(a, b, 0)?),
+                    time,
+                    second,
+                    doubtful: minute & INVALID != 0,
+                })
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Minute with "invalid" bit; hour with century; day and month with parts of the year.
+fn type_f(minute: u8, hour: u8, a: u8, b: u8) -> Option<Moment> {
+    let date = Some(date(a, b, hour >> 5 & 3)?);
+    let time = Some(clock(hour & 0x1F, minute & 0x3F)?);
+    Some(Moment { date, time, second: None, doubtful: minute & INVALID != 0 })
+}
+
+/// Day with three bits of the year, month with four; `century` from 1900 on, 0 where it is not told.
+fn date(a: u8, b: u8, century: u8) -> Option<(u16, u8, u8)> {
+    let year = u16::from(a >> 5 | (b & 0xF0) >> 1);
+    let (month, day) = (b & 0x0F, a & 0x1F);
+    // The standard's advice for meters that tell no century.
+    let base = match (century, year) {
+        (0, 81..=99) => 1900,
+        (0, _) => 2000,
+        (century, _) => 1900 + 100 * u16::from(century),
+    };
+    ((1..=12).contains(&month) && day != 0).then_some((base + year, month, day))
+}
+
+fn clock(hour: u8, minute: u8) -> Option<(u8, u8)> {
+    (hour < 24).then_some((hour, sixty(minute)?))
+}
+
+const fn sixty(value: u8) -> Option<u8> {
+    if value < 60 { Some(value) } else { None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn shown(data: &[u8]) -> String {
+        Moment::parse(data).map_or_else(|| "none".into(), |moment| moment.to_string())
+    }
+
+    #[test]
+    fn each_type_is_read() {
+        assert_eq!(shown(&[0x9F, 0x2C]), "2020-12-31", "G");
+        assert_eq!(shown(&[0x14, 0x16, 0xB9, 0x21]), "2021-01-25 22:20", "F");
+        assert_eq!(shown(&[59, 48, 11]), "11:48:59", "J");
+        assert_eq!(shown(&[24, 38, 10, 0xEB, 0x25, 0]), "2023-05-11 10:38:24", "I");
+    }
+
+    #[test]
+    fn what_is_no_moment_is_none() {
+        for data in [
+            &[0xFF, 0xFF][..],
+            &[0, 0],
+            &[0x9F, 0x2D],
+            &[63, 31, 0, 0],
+            &[60, 0, 0],
+            &[],
+            &[1, 2, 3, 4, 5],
+        ] {
+            assert_eq!(shown(data), "none", "{data:?}");
+        }
+    }
+
+    #[test]
+    fn a_clock_that_is_not_set_is_doubted() {
+        let doubtful = |data: &[u8]| Moment::parse(data).map(|moment| moment.doubtful);
+        assert_eq!(doubtful(&[0x94, 0x16, 0xB9, 0x21]), Some(true));
+        assert_eq!(doubtful(&[0x14, 0x16, 0xB9, 0x21]), Some(false));
+        assert_eq!(doubtful(&[24, 0x80 | 38, 10, 0xEB, 0x25, 0]), Some(true));
+    }
+
+    #[test]
+    fn centuries() {
+        assert_eq!(shown(&[0x00, 0x00, 0x21 | 0x40, 0xC1]), "1999-01-01 00:00");
+        assert_eq!(shown(&[0x00, 0x20, 0x21, 0x31]), "2025-01-01 00:00", "century told");
+        assert_eq!(shown(&[0xE1, 0xF1]), "2127-01-01", "every year");
+    }
+}

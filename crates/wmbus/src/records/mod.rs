@@ -1,0 +1,175 @@
+//! The application layer (EN 13757-3): data records, as readings.
+//!
+//! Bytes are walked once, front to back. A record that cannot be read ends the walk; what was read
+//! before it is kept, because meters put what matters first and makers' oddities last.
+
+pub(crate) mod date;
+mod header;
+mod units;
+pub(crate) mod value;
+
+use std::borrow::Cow;
+
+use serde::{Serialize, Serializer};
+
+use date::Moment;
+pub use header::Function;
+use header::RecordHeader;
+use units::Meaning;
+use value::Value;
+
+use crate::error::Error;
+use crate::layers::tpl::FILLER;
+
+/// Manufacturer's data to the end of the message.
+const REST_IS_MANUFACTURERS: u8 = 0x0F;
+/// The same, and the meter has more to say in its next message.
+const MORE_FOLLOWS: u8 = 0x1F;
+
+/// One value of a meter.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Reading {
+    /// What was measured, such as `volume` or `flow temperature`.
+    pub quantity: &'static str,
+    /// How much, in `unit`.
+    pub value: Value,
+    /// The unit; empty for what has none.
+    pub unit: Cow<'static, str>,
+    /// Value, maximum or minimum.
+    pub function: Function,
+    /// 0 for now, other numbers for earlier times: 1 is mostly the last due date.
+    pub storage: u64,
+    /// 0 for the sum of all tariffs.
+    pub tariff: u32,
+    /// Which part of the device.
+    pub subunit: u32,
+    /// What qualifies the value, such as `backward` or `at base conditions`.
+    pub qualifiers: Vec<&'static str>,
+    /// The value information as it was sent.
+    #[serde(serialize_with = "hex")]
+    pub vif: Vec<u8>,
+}
+
+impl Reading {
+    /// A reading of the kind most are: a value of now.
+    #[must_use]
+    pub(crate) fn now(quantity: &'static str, unit: &'static str, value: Value) -> Self {
+        Self {
+            quantity,
+            value,
+            unit: Cow::Borrowed(unit),
+            function: Function::Instantaneous,
+            storage: 0,
+            tariff: 0,
+            subunit: 0,
+            qualifiers: Vec::new(),
+            vif: Vec::new(),
+        }
+    }
+}
+
+fn hex<S: Serializer>(bytes: &[u8], to: S) -> Result<S::Ok, S::Error> {
+    to.collect_str(&Value::Bytes(bytes.to_vec()))
+}
+
+/// What a message says.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Records {
+    /// What could be read.
+    pub readings: Vec<Reading>,
+    /// Data whose form only the maker knows.
+    pub manufacturer: Vec<u8>,
+    /// Whether the meter has more to say in its next message.
+    pub more_follows: bool,
+    /// What ended the walk too early.
+    pub problem: Option<Error>,
+}
+
+impl Records {
+    /// Reads a message's records.
+    #[must_use]
+    pub fn parse(bytes: &[u8]) -> Self {
+        let mut records = Self::default();
+        let mut rest = bytes;
+        while let Some((&first, after)) = rest.split_first() {
+            match first {
+                FILLER => rest = after,
+                REST_IS_MANUFACTURERS | MORE_FOLLOWS => {
+                    records.manufacturer = after.to_vec();
+                    records.more_follows = first == MORE_FOLLOWS;
+                    break;
+                }
+                _ => match record(rest) {
+                    Ok((reading, after)) => {
+                        records.readings.push(reading);
+                        rest = after;
+                    }
+                    Err(problem) => {
+                        records.problem = Some(problem);
+                        break;
+                    }
+                },
+            }
+        }
+        records
+    }
+}
+
+fn record(bytes: &[u8]) -> Result<(Reading, &[u8]), Error> {
+    let header = RecordHeader::parse(bytes)?;
+    let (data, rest) = value::split(header.coding, &bytes[header.bytes.len()..])?;
+    let mut meaning = Meaning::of_header(&header);
+    let value = data.value(&meaning);
+    if matches!(value, Value::Moment(Moment { doubtful: true, .. })) {
+        meaning.qualifiers.push("marked invalid");
+    }
+    let reading = Reading {
+        quantity: meaning.quantity,
+        value,
+        unit: meaning.unit,
+        function: header.function,
+        storage: header.storage,
+        tariff: header.tariff,
+        subunit: header.subunit,
+        qualifiers: meaning.qualifiers,
+        vif: header.value_information().to_vec(),
+    };
+    Ok((reading, rest))
+}
+
+/// Walks the records of a full frame and gives each one's header; data are skipped. Fails where
+/// [`Records::parse`] would find a problem or a maker's own data.
+pub(crate) fn headers(bytes: &[u8]) -> Result<Vec<u8>, Error> {
+    let mut all = Vec::new();
+    let mut rest = bytes;
+    while let Some((&first, after)) = rest.split_first() {
+        if first == FILLER {
+            rest = after;
+            continue;
+        }
+        let header = RecordHeader::parse(rest)?;
+        all.extend_from_slice(header.bytes);
+        rest = value::split(header.coding, &rest[header.bytes.len()..])?.1;
+    }
+    Ok(all)
+}
+
+/// Joins headers with the data of a compact frame.
+pub(crate) fn join(mut headers: &[u8], data: &[u8]) -> Result<Vec<u8>, Error> {
+    let mut full = Vec::with_capacity(headers.len() + data.len());
+    let mut data = data;
+    while !headers.is_empty() {
+        let header = RecordHeader::parse(headers)?;
+        let (_, after) = value::split(header.coding, data)?;
+        full.extend_from_slice(header.bytes);
+        full.extend_from_slice(&data[..data.len() - after.len()]);
+        headers = &headers[header.bytes.len()..];
+        data = after;
+    }
+    full.extend_from_slice(data);
+    Ok(full)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests;
