@@ -57,11 +57,12 @@ impl SessionState {
             maybe_sent: false,
             clearance: Clearance::of_new(self.durable, terms.qos),
         };
+        let most = self.outbox_bytes(turn.limits());
         let flow = &self.flows[index];
         let may_send = flow.stream.is_some()
             && !flow.has_waiting()
             && !flow.outbound.is_full()
-            && flow.outbox.len() < turn.limits().max_outbox_bytes;
+            && flow.outbox.len() < most;
         if !may_send {
             return self.enqueue(session, turn, index, held);
         }
@@ -77,11 +78,12 @@ impl SessionState {
         terms: Terms<'_>,
     ) -> bool {
         let Some(attachment) = self.attachment else { return false };
+        let most = self.outbox_bytes(turn.limits());
         let flow = &mut self.flows[index];
         if flow.stream.is_none() {
             return false;
         }
-        if flow.outbox.len() >= turn.limits().max_outbox_bytes {
+        if flow.outbox.len() >= most {
             turn.metrics().messages_dropped_qos0.add(1);
             return false;
         }
@@ -283,7 +285,8 @@ impl SessionState {
     /// Refills a flow's outbox: what must be sent again, then the queue, then retained messages
     /// owed to new subscriptions.
     pub(crate) fn refill(&mut self, session: &Arc<Session>, turn: &mut Turn, index: usize) {
-        while self.flows[index].outbox.len() < REFILL_BYTES {
+        let most = self.outbox_bytes(turn.limits()).min(REFILL_BYTES);
+        while self.flows[index].outbox.len() < most {
             let moved =
                 self.resend_one(session, turn, index) || self.send_queued(session, turn, index);
             if !moved {
@@ -378,7 +381,8 @@ impl SessionState {
         let broker = Arc::clone(&turn.broker);
         let mut budget = RETAINED_BUDGET;
         let mut parcel = crate::publish::Parcel::default();
-        while self.flows[index].outbox.len() < REFILL_BYTES && budget > 0 {
+        let most = self.outbox_bytes(turn.limits()).min(REFILL_BYTES);
+        while self.flows[index].outbox.len() < most && budget > 0 {
             let flow = &mut self.flows[index];
             let flow_id = flow.id;
             let full = flow.outbound.is_full();

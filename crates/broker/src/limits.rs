@@ -75,6 +75,10 @@ pub struct Limits {
     /// Encoded bytes waiting for one stream; above it QoS 0 messages are dropped for this
     /// receiver and QoS 1 and 2 stay in the queue.
     pub max_outbox_bytes: usize,
+    /// The same over all streams of a connection, each of which may have an equal share of it: a
+    /// client with many streams that reads none of them costs no more than this, and as much again
+    /// in the transport's hands.
+    pub max_connection_outbox_bytes: usize,
     /// Time a connection has from its first byte to a whole CONNECT, authentication included.
     pub connect_timeout: Duration,
     /// Operations waiting for the disk above which publishers are not read from.
@@ -113,6 +117,7 @@ impl Default for Limits {
             max_queued_bytes: 16 * 1024 * 1024,
             drop_policy: DropPolicy::default(),
             max_outbox_bytes: 1024 * 1024,
+            max_connection_outbox_bytes: 8 * 1024 * 1024,
             connect_timeout: Duration::from_secs(10),
             max_storage_backlog: 50_000,
             max_publishes_per_s: 0,

@@ -144,6 +144,13 @@ impl SessionState {
         self.attachment == Some(at)
     }
 
+    /// Encoded bytes that may wait in each flow's outbox.
+    pub(crate) fn outbox_bytes(&self, limits: &Limits) -> usize {
+        let share = limits.max_connection_outbox_bytes / self.flows.len().max(1);
+        // Something must go however many flows there are.
+        share.clamp(1, limits.max_outbox_bytes.max(1))
+    }
+
     /// Whether a message that cannot be sent now is worth keeping.
     pub(crate) fn keeps_messages(&self) -> bool {
         !self.ended && (self.attachment.is_some() || self.expiry_interval_s > 0)

@@ -8,14 +8,46 @@ use std::time::Duration;
 
 use common::{Seen, Setup, World, hello};
 use fulmar_broker::auth::{Gate, JwtVerifier};
-use fulmar_broker::{Limits, RatePolicy};
-use fulmar_mqtt::packet::{Connect, SubscribeOptions};
-use fulmar_mqtt::{Packet, Properties, QoS, ReasonCode, Version};
+use fulmar_broker::{Limits, RatePolicy, StreamKey};
+use fulmar_mqtt::packet::{Connect, FilterList, Subscribe, SubscribeOptions};
+use fulmar_mqtt::{Packet, PacketId, Properties, QoS, ReasonCode, Version};
 
 const Q0: QoS = QoS::AtMostOnce;
 
 fn world(limits: Limits) -> World {
     World::with(Setup { limits, ..Setup::default() })
+}
+
+#[test]
+fn a_reader_of_many_streams_that_stops_holds_no_more_than_one_of_a_few() {
+    const STREAMS: u64 = 16;
+    let limits = Limits { max_connection_outbox_bytes: 256 * 1024, ..Limits::default() };
+    let mut world = world(limits);
+    let publisher = world.connect(0, &hello("p")).0;
+    let reader = world.connect(1, &hello("r")).0;
+    let stream = |number: u64| StreamKey(4 * number);
+    for number in 1..STREAMS {
+        let mut list = Vec::new();
+        let filter = format!("t/{number}");
+        FilterList::encode_one(&mut list, &filter, Some(SubscribeOptions::default()));
+        let filters = FilterList::from_encoded(&list, true, Version::V5).unwrap();
+        let (packet_id, properties) = (PacketId::FIRST, Properties::NONE);
+        let subscribe = Packet::Subscribe(Subscribe { packet_id, properties, filters });
+        world.send_on(reader, stream(number), &subscribe);
+        world.read_stream(reader, stream(number));
+    }
+    let payload = "x".repeat(1000);
+    for number in 1..STREAMS {
+        for _ in 0..100 {
+            world.publish(publisher, &format!("t/{number}"), &payload, QoS::AtMostOnce, 0);
+        }
+    }
+    assert!(world.total("messages_dropped_qos0") > 1000);
+    let held: usize = (1..STREAMS).map(|at| world.read_stream(reader, stream(at))).sum();
+    assert!((200 * 1024..=280 * 1024).contains(&held), "{held}");
+    // Who reads again gets messages again.
+    world.publish(publisher, "t/1", &payload, QoS::AtMostOnce, 0);
+    assert!(world.read_stream(reader, stream(1)) > 1000);
 }
 
 #[test]

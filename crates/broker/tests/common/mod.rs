@@ -323,6 +323,32 @@ impl World {
         self.send(conn, &Packet::Subscribe(subscribe));
     }
 
+    /// Says something on a further stream of a QUIC client, opened if it is new. What the client is
+    /// sent there stays unread until [`World::read_stream`].
+    pub fn send_on(&mut self, conn: Conn, stream: StreamKey, packet: &Packet<'_>) {
+        let line = self.lines.get_mut(&conn.0).unwrap();
+        let mut bytes = Vec::new();
+        packet.encode(line.version, &mut bytes);
+        let shard = &mut self.shards[line.shard];
+        line.connection.stream_opened(shard, stream);
+        let received = line.connection.receive(shard, stream, &bytes);
+        assert_eq!(received.consumed, bytes.len());
+        self.settle();
+    }
+
+    /// Bytes waiting for a further stream, which are taken.
+    pub fn read_stream(&mut self, conn: Conn, stream: StreamKey) -> usize {
+        let line = self.lines.get_mut(&conn.0).unwrap();
+        let shard = &mut self.shards[line.shard];
+        line.connection.output(shard, stream).bytes.len()
+    }
+
+    /// A figure over all workers.
+    pub fn total(&self, name: &str) -> u64 {
+        let totals = self.shards[0].broker().metrics().totals();
+        totals.into_iter().find(|total| total.0 == name).unwrap().3
+    }
+
     /// The client stops reading, or goes on.
     pub fn set_reading(&mut self, conn: Conn, reading: bool) {
         self.line(conn).reading = reading;

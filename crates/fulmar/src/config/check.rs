@@ -69,6 +69,8 @@ fn ranges(config: &Config) -> Result<(), Usage> {
     within("limits.max_in_flight", limits.max_in_flight, 1, u16::MAX)?;
     within("limits.max_sessions", limits.max_sessions, 1, usize::MAX)?;
     within("limits.max_outbox_bytes", limits.max_outbox_bytes, 4096, usize::MAX)?;
+    let over_all_streams = limits.max_connection_outbox_bytes;
+    within("limits.max_connection_outbox_bytes", over_all_streams, 65_536, usize::MAX)?;
     within("limits.connect_timeout_s", limits.connect_timeout_s, 1, 3600)
 }
 

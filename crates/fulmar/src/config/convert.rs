@@ -42,6 +42,7 @@ impl LimitsConfig {
             max_queued_bytes: self.max_queued_bytes,
             drop_policy: self.drop_policy,
             max_outbox_bytes: self.max_outbox_bytes,
+            max_connection_outbox_bytes: self.max_connection_outbox_bytes,
             max_storage_backlog: self.max_storage_backlog,
             max_publishes_per_s: self.max_publishes_per_s,
             max_publish_bytes_per_s: self.max_publish_bytes_per_s,
