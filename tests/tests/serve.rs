@@ -129,7 +129,8 @@ fn health_and_metrics_answer() {
 
 #[test]
 fn a_quic_clients_path_is_told_over_http_and_in_sys() {
-    let broker = TestBroker::builder().env("FULMAR_SYS__INTERVAL_S", "1").start();
+    let config = "[sys]\ninterval_s = 1\nclients = \"everyone\"\n";
+    let broker = TestBroker::builder().config(config).start();
     let (http, mqtt) = (broker.address("http"), broker.address("mqtt"));
     assert_eq!(http_get(http, "/connections"), (200, r#"{"connections":[]}"#.to_owned()));
     let url = format!("quic://localhost:{}", broker.address("quic").port());

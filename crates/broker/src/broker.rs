@@ -17,7 +17,7 @@ use crate::retained::RetainedStore;
 use crate::session::Attachment;
 use crate::storage::{Restored, Storage};
 use crate::time::Timestamp;
-use crate::transports::Transports;
+use crate::transports::{ClientFigures, Transports};
 use crate::tree::TopicTree;
 
 /// How a broker is set up.
@@ -31,12 +31,15 @@ pub struct BrokerConfig {
     pub gate: Gate,
     /// Seconds between two publications of `$SYS`; 0 for never.
     pub sys_interval_s: u32,
+    /// Who reads there of single clients.
+    pub client_figures: ClientFigures,
 }
 
 /// A broker. Workers drive it, each through its [`crate::Shard`].
 pub struct Broker {
     limits: Limits,
     sys_interval_s: u32,
+    client_figures: ClientFigures,
     gate: RwLock<Arc<Gate>>,
     tree: RwLock<TopicTree>,
     tree_generation: AtomicU64,
@@ -71,6 +74,7 @@ impl Broker {
         let workers = config.workers.clamp(1, 1024);
         let broker = Arc::new(Broker {
             sys_interval_s: config.sys_interval_s,
+            client_figures: config.client_figures,
             gate: RwLock::new(Arc::new(config.gate)),
             tree: RwLock::default(),
             tree_generation: AtomicU64::new(1),
@@ -201,6 +205,10 @@ impl Broker {
 
     pub(crate) fn chores(&self) -> &Mutex<Chores> {
         &self.chores
+    }
+
+    pub(crate) fn client_figures(&self) -> ClientFigures {
+        self.client_figures
     }
 
     pub(crate) fn sys_interval_s(&self) -> u32 {

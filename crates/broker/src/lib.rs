@@ -50,4 +50,4 @@ pub use peer::{ListenerPolicy, Peer, StreamKey, Token, TransportKind, TransportS
 pub use recurring::Recurring;
 pub use shard::Shard;
 pub use time::Timestamp;
-pub use transports::ClientTransport;
+pub use transports::{ClientFigures, ClientTransport};

@@ -4,7 +4,8 @@
 //! The transport renews a connection's figures every few seconds while it is in use. Those who
 //! subscribe get them under `$SYS/broker/connections/<client id>/transport`, not retained: what a
 //! client that has gone had as round-trip time is nobody's news. Nothing is published that nobody
-//! subscribes to, and no more than [`MAX_PUBLISHED`] connections an interval, in turn.
+//! subscribes to, and no more than [`MAX_PUBLISHED`] connections an interval, in turn. Nor is anything
+//! where nobody has decided who may read it: these topics name clients, and where they are.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -24,6 +25,19 @@ pub(crate) const MAX_PUBLISHED: usize = 1000;
 
 /// Above every connection's topic.
 const ABOVE: &str = "$SYS/broker/connections";
+
+/// Whether clients may read in `$SYS` how other clients' connections do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ClientFigures {
+    /// Where there are access rules, which say who may.
+    #[default]
+    Rules,
+    /// Without rules too: everybody.
+    Everyone,
+    /// Nobody.
+    Nobody,
+}
 
 /// A connection and the state of its transport.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
@@ -88,6 +102,21 @@ impl Listed {
 }
 
 impl Broker {
+    /// Whether the topics of clients' connections exist.
+    fn tells_of_clients(&self) -> bool {
+        match self.client_figures() {
+            ClientFigures::Rules => !self.gate().rules.is_open(),
+            ClientFigures::Everyone => true,
+            ClientFigures::Nobody => false,
+        }
+    }
+
+    /// Whether a subscription could bring nothing, because it is to topics that are not told.
+    pub(crate) fn keeps_back(&self, filter: &str) -> bool {
+        let below = filter.strip_prefix(ABOVE).is_some_and(|rest| rest.starts_with('/'));
+        below && !self.tells_of_clients()
+    }
+
     /// The state of QUIC connections' transports, from the one after `place` on (0 for the first):
     /// at most `most`.
     #[must_use]
@@ -106,7 +135,7 @@ impl Broker {
 
 /// Publishes the next connections' figures to those who subscribe to them.
 pub(crate) fn publish(shard: &mut Shard, broker: &Arc<Broker>) {
-    if !broker.tree().read().reaches_below(ABOVE) {
+    if !broker.tells_of_clients() || !broker.tree().read().reaches_below(ABOVE) {
         return;
     }
     let list = broker.transport_list();

@@ -5,6 +5,7 @@ mod quic_site;
 
 use std::net::UdpSocket;
 
+use fulmar_broker::ClientFigures;
 use fulmar_broker::access::{AccessRules, Action, Rule, Who};
 use fulmar_mqtt::{QoS, ReasonCode};
 use quic_site::*;
@@ -32,6 +33,7 @@ async fn traveller(site: &Site) -> (Endpoint, quinn::Connection, Pipe) {
 async fn a_connections_path_is_told_to_those_who_subscribe() {
     let mut setup = Setup::new(2);
     setup.broker.sys_interval_s = 1;
+    setup.broker.client_figures = ClientFigures::Everyone;
     let site = setup.start();
     let (_sub_conn, mut sub, _) =
         site.client_with(&site.patient_config(64 * 1024), &hello("s")).await;
@@ -85,6 +87,28 @@ async fn access_rules_say_who_may_see_it() {
         let (_connection, mut other, _) = site.client(&hello("other")).await;
         other.send(&subscribe(filter, QoS::AtMostOnce)).await;
         assert_eq!(other.next().await, Seen::Suback);
+    }
+}
+
+#[tokio::test]
+async fn without_access_rules_nobody_is_told_of_others() {
+    let mut setup = Setup::new(1);
+    setup.broker.sys_interval_s = 1;
+    let site = setup.start();
+    let (_connection, mut nosy, _) = site.client(&hello("nosy")).await;
+    let denied = Seen::Denied(ReasonCode::NotAuthorized.as_u8());
+    for filter in ["$SYS/broker/connections/#", "$share/g/$SYS/broker/connections/+/transport"] {
+        nosy.send(&subscribe(filter, QoS::AtMostOnce)).await;
+        assert_eq!(nosy.next().await, denied);
+    }
+    nosy.send(&subscribe("$SYS/broker/#", QoS::AtMostOnce)).await;
+    assert_eq!(nosy.next().await, Seen::Suback);
+    // Three rounds of $SYS, known by the uptime; figures of a path are the only ones with names.
+    let mut rounds = 0;
+    while rounds < 3 {
+        let text = String::from_utf8(nosy.payload().await).unwrap();
+        assert!(!text.contains("rtt_us"), "{text}");
+        rounds += i32::from(text.ends_with(" seconds"));
     }
 }
 

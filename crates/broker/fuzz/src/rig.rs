@@ -7,8 +7,8 @@ use fulmar_broker::access::{AccessRules, Action, Rule, Who};
 use fulmar_broker::auth::Gate;
 use fulmar_broker::storage::Restored;
 use fulmar_broker::{
-    Broker, BrokerConfig, Connection, DropPolicy, Limits, ListenerPolicy, LostCause, Peer,
-    ReadState, Shard, StreamAction, StreamEnd, StreamKey, Timestamp, Token, TransportKind,
+    Broker, BrokerConfig, ClientFigures, Connection, DropPolicy, Limits, ListenerPolicy, LostCause,
+    Peer, ReadState, Shard, StreamAction, StreamEnd, StreamKey, Timestamp, Token, TransportKind,
 };
 use fulmar_mqtt::Packet;
 use smallvec::SmallVec;
@@ -94,6 +94,7 @@ impl Rig {
             limits: limits.clone(),
             gate: gate(),
             sys_interval_s: 60,
+            client_figures: ClientFigures::Rules,
         };
         let broker = Broker::new(config, Arc::clone(&disk) as _, restored, now);
         let shard = |index| Shard::new(Arc::clone(&broker), index, now, Arc::new(|| {}));

@@ -300,8 +300,10 @@ impl Connection {
         let subject = Subject { username: username.as_deref(), client_id: session.client_id() };
         for (text, options) in packet.filters.iter().take(MAX_FILTERS) {
             let options = if self.bridge { bridged(text, options) } else { options };
-            let denied = Subscription::parse(text)
-                .is_ok_and(|parsed| !gate.rules.allows(subject, Action::Subscribe, parsed.filter));
+            let denied = Subscription::parse(text).is_ok_and(|Subscription { filter, .. }| {
+                !gate.rules.allows(subject, Action::Subscribe, filter)
+                    || shard.broker().keeps_back(filter)
+            });
             let turn = &mut shard.turn;
             let code = if denied {
                 turn.metrics().access_denied.add(1);

@@ -10,8 +10,8 @@ use std::time::Duration;
 use fulmar_broker::auth::Gate;
 use fulmar_broker::storage::{NoStorage, Restored, Storage};
 use fulmar_broker::{
-    Broker, BrokerConfig, Connection, Limits, ListenerPolicy, LostCause, Peer, ReadState, Shard,
-    StreamKey, Timestamp, Token, TransportKind,
+    Broker, BrokerConfig, ClientFigures, Connection, Limits, ListenerPolicy, LostCause, Peer,
+    ReadState, Shard, StreamKey, Timestamp, Token, TransportKind,
 };
 use fulmar_mqtt::ack::AckKind;
 use fulmar_mqtt::codec::{decode, peek_frame};
@@ -144,6 +144,7 @@ impl World {
             limits: setup.limits,
             gate: setup.gate,
             sys_interval_s: 0,
+            client_figures: ClientFigures::Rules,
         };
         let broker = Broker::new(config, setup.storage, setup.restored, setup.now);
         let shard = |index| Shard::new(Arc::clone(&broker), index, setup.now, Arc::new(|| {}));

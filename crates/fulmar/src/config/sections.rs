@@ -6,7 +6,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use fulmar_broker::{DropPolicy, Limits, RatePolicy};
+use fulmar_broker::{ClientFigures, DropPolicy, Limits, RatePolicy};
 use fulmar_transport::{QuicKeys, QuicSettings, TransportLimits};
 use serde::{Deserialize, Serialize};
 
@@ -315,11 +315,13 @@ impl Default for Storage {
 pub(crate) struct Sys {
     /// Seconds between two publications; 0 for never.
     pub(crate) interval_s: u32,
+    /// Who may read there of single clients' connections.
+    pub(crate) clients: ClientFigures,
 }
 
 impl Default for Sys {
     fn default() -> Self {
-        Sys { interval_s: 10 }
+        Sys { interval_s: 10, clients: ClientFigures::default() }
     }
 }
 

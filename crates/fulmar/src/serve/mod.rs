@@ -82,6 +82,7 @@ pub(crate) fn run(args: &Args, log: &LogArgs) -> anyhow::Result<()> {
         limits: config.limits.broker(),
         gate,
         sys_interval_s: config.sys.interval_s,
+        client_figures: config.sys.clients,
     };
     let broker = Broker::new(broker_config, stored.storage, stored.restored, clock.now());
     stored.wake.set(Arc::downgrade(&broker)).ok().context("storage was given two brokers")?;

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use fulmar_broker::auth::Gate;
 use fulmar_broker::storage::{NoStorage, Restored};
-use fulmar_broker::{Broker, BrokerConfig, Limits, ListenerPolicy};
+use fulmar_broker::{Broker, BrokerConfig, ClientFigures, Limits, ListenerPolicy};
 use fulmar_certs::authority::{Authority, Purpose};
 use fulmar_certs::files;
 use fulmar_mqtt::ack::AckKind;
@@ -63,6 +63,7 @@ impl Setup {
                 limits: Limits::default(),
                 gate: Gate::default(),
                 sys_interval_s: 0,
+                client_figures: ClientFigures::Rules,
             },
             tickets: Tickets::in_memory().unwrap(),
             client_auth: ClientAuth::Off,
