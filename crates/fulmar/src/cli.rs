@@ -5,7 +5,7 @@
 use clap::{Parser, Subcommand};
 
 use crate::logging::LogArgs;
-use crate::{bench, cert, lab, passwd, pubsub, serve};
+use crate::{bench, bulk, cert, lab, passwd, pubsub, serve};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -35,6 +35,10 @@ pub(crate) enum Command {
     Pub(pubsub::PubArgs),
     /// Subscribe and print what arrives
     Sub(pubsub::SubArgs),
+    /// Send files over a bad link, to one receiver or a group
+    Send(bulk::SendArgs),
+    /// Receive files that are sent so
+    Receive(bulk::ReceiveArgs),
     /// Measure a broker with many clients
     Bench(bench::Args),
     /// Measure transports on bad links

@@ -4,6 +4,7 @@
 //! command line or of the configuration. No command's own work is done here.
 
 mod bench;
+mod bulk;
 mod cert;
 mod cli;
 mod config;
@@ -26,6 +27,8 @@ fn main() -> ExitCode {
         Command::Serve(args) => serve::run(&args, &log),
         Command::Pub(args) => with_log(&log, || pubsub::publish(args)),
         Command::Sub(args) => with_log(&log, || pubsub::subscribe(args)),
+        Command::Send(args) => with_log(&log, || bulk::send(&args)),
+        Command::Receive(args) => with_log(&log, || bulk::receive(&args)),
         Command::Bench(args) => with_log(&log, || bench::run(args)),
         Command::Lab(args) => with_log(&log, || lab::run(args)),
         Command::Passwd(args) => with_log(&log, || passwd::run(&args)),

@@ -310,13 +310,15 @@ impl Remote {
         self.probe = Some((now, sent, probe.sequence));
         let known = probe.rtt_of(shared.config.node);
         self.rtt = known.or(self.rtt);
-        // Who is not named speaks too, so that the sender gets to know it, but ever more rarely.
+        // Who is not named speaks too, so that the sender gets to know it; in a large group ever more
+        // rarely.
         if known.is_none() {
             self.quiet += 1;
             if self.quiet < self.next_quiet {
                 return;
             }
-            (self.quiet, self.next_quiet) = (0, (self.next_quiet * 2).min(64));
+            let most = if quantize::group_size(self.head.group) <= 50 { 1 } else { 64 };
+            (self.quiet, self.next_quiet) = (0, (self.next_quiet * 2).min(most));
         }
         if self.report_at.is_none() {
             self.report_at = Some(self.spread(now, shared));

@@ -1,0 +1,66 @@
+//! `fulmar send` and `fulmar receive`: files over bad links, by the machines of `fulmar-bulk`.
+//!
+//! Here are sockets, files and what people see. `socket` finds out what an address means, `files` puts what
+//! arrives into a folder, `manifest` is what is told about a file beside its bytes.
+
+mod files;
+mod manifest;
+mod receive;
+mod send;
+mod show;
+mod socket;
+
+pub(crate) use receive::Args as ReceiveArgs;
+pub(crate) use send::Args as SendArgs;
+
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use ring::rand::{SecureRandom, SystemRandom};
+use tokio::signal::unix::{SignalKind, signal};
+
+/// Datagrams taken from a socket before others have their turn.
+const TURN: usize = 64;
+/// How often a person is shown something new.
+const SHOW: Duration = Duration::from_millis(200);
+
+/// Sends files.
+pub(crate) fn send(args: &SendArgs) -> anyhow::Result<()> {
+    block_on(send::run(args))
+}
+
+/// Receives files.
+pub(crate) fn receive(args: &ReceiveArgs) -> anyhow::Result<()> {
+    block_on(receive::run(args))
+}
+
+fn block_on(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.context("cannot start the runtime")?.block_on(work)
+}
+
+/// A random identity, and a random number beside it.
+fn identity() -> anyhow::Result<(u32, u16)> {
+    let mut bytes = [0; 6];
+    SystemRandom::new().fill(&mut bytes).ok().context("the system gives no random numbers")?;
+    let [a, b, c, d, e, f] = bytes;
+    // 0 and the greatest number are reserved.
+    Ok((u32::from_be_bytes([a, b, c, d]).clamp(1, u32::MAX - 1), u16::from_be_bytes([e, f])))
+}
+
+/// Sleeps until a time on the machine's clock, or for good.
+async fn sleep_until(start: Instant, deadline: Option<Duration>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until((start + deadline).into()).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Waits for the wish that the program end.
+async fn interrupted() -> anyhow::Result<()> {
+    let mut terminate = signal(SignalKind::terminate()).context("signals")?;
+    tokio::select! {
+        outcome = tokio::signal::ctrl_c() => outcome.context("signals"),
+        _ = terminate.recv() => Ok(()),
+    }
+}

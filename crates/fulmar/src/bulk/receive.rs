@@ -1,0 +1,260 @@
+//! `fulmar receive`.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use fulmar_bulk::{ReceiverConfig, ReceiverEvent};
+use serde_json::json;
+use tokio::net::UdpSocket;
+
+use super::files::Files;
+use super::show::Show;
+use super::{SHOW, TURN, identity, interrupted, sleep_until, socket};
+
+const EXAMPLES: &str = "\
+Examples:
+  fulmar receive --from 0.0.0.0:6003 --dir maps             whatever anybody sends here
+  fulmar receive --from 239.1.2.3:6003 --dir maps --count 1    one file from a group, then end
+  fulmar receive --from 192.0.2.9:6003 --dir maps           only what this sender sends
+
+ADDR is an address of this machine, a multicast group, or else the sender's address. Each file that is
+complete is told as a line of `sha256sum`. A file appears under its name only when it is whole.
+The sender runs `fulmar send`, or another NORM program (RFC 5740).";
+
+/// Once it has all it should, it stays until the sender has gone or is silent for so long: the sender
+/// may not have heard that.
+const LINGER: Duration = Duration::from_secs(3);
+
+/// Receive files over a bad link (NORM)
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// Where to listen, or to whom: HOST or HOST:PORT, the port being 6003 unless given
+    #[arg(long, value_name = "ADDR")]
+    from: String,
+    /// Folder to put files into
+    #[arg(long, value_name = "DIR")]
+    dir: PathBuf,
+    /// End after so many files
+    #[arg(long, value_name = "NUMBER")]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
+    count: Option<u64>,
+    /// Address of the interface to hear multicast on
+    #[arg(long, value_name = "ADDR")]
+    interface: Option<Ipv4Addr>,
+    /// Tell what happens as lines of JSON on standard output
+    #[arg(long)]
+    json: bool,
+    /// No progress bar
+    #[arg(short, long)]
+    quiet: bool,
+}
+
+struct Run<'a> {
+    args: &'a Args,
+    socket: UdpSocket,
+    whom: Option<IpAddr>,
+    receiver: fulmar_bulk::Receiver<Files>,
+    start: Instant,
+    /// When something came last.
+    heard: Instant,
+    show: Show,
+    out: Vec<u8>,
+    complete: u64,
+    failed: u64,
+    senders: usize,
+    gone: usize,
+}
+
+/// Receives until there are enough, or somebody wants it to end.
+pub(super) async fn run(args: &Args) -> anyhow::Result<()> {
+    let from = socket::address(&args.from)?;
+    std::fs::create_dir_all(&args.dir).with_context(|| args.dir.display().to_string())?;
+    let (socket, whom) = socket::from(from, args.interface)?;
+    let (node, seed) = identity()?;
+    let config = ReceiverConfig { node, seed: seed.into(), ..ReceiverConfig::default() };
+    let receiver = fulmar_bulk::Receiver::new(config, Files::new(&args.dir));
+    let bound = socket.local_addr().context("the socket's address")?;
+    if args.json {
+        println!("{}", json!({ "event": "ready", "address": bound.to_string() }));
+    } else {
+        eprintln!("listening on {bound}");
+    }
+    let (start, show) = (Instant::now(), Show::new(args.quiet || args.json));
+    let mut run = Run {
+        args,
+        socket,
+        whom,
+        receiver,
+        start,
+        heard: start,
+        show,
+        out: Vec::new(),
+        complete: 0,
+        failed: 0,
+        senders: 0,
+        gone: 0,
+    };
+    run.until_the_end().await?;
+    run.tell_end();
+    if run.failed > 0 {
+        bail!("{} of {} files failed", run.failed, run.complete + run.failed);
+    }
+    Ok(())
+}
+
+impl Run<'_> {
+    async fn until_the_end(&mut self) -> anyhow::Result<()> {
+        let mut stop = std::pin::pin!(interrupted());
+        let mut show = tokio::time::interval(SHOW);
+        let mut buffer = vec![0; fulmar_bulk::wire::MAX_DATAGRAM_BYTES];
+        let mut shown = 0u32;
+        while !self.is_over() {
+            self.send_due().await;
+            let deadline = self.receiver.deadline();
+            tokio::select! {
+                _ = self.socket.readable() => self.receive(&mut buffer),
+                () = sleep_until(self.start, deadline) => {}
+                _ = show.tick() => {
+                    shown += 1;
+                    self.show_progress(shown.is_multiple_of(5));
+                }
+                outcome = &mut stop => {
+                    outcome?;
+                    break;
+                }
+            }
+            self.events();
+        }
+        Ok(())
+    }
+
+    fn is_over(&self) -> bool {
+        let enough = self.args.count.is_some_and(|count| self.complete + self.failed >= count);
+        enough && (self.gone >= self.senders || self.heard.elapsed() > LINGER)
+    }
+
+    async fn send_due(&mut self) {
+        while let Some(to) = self.receiver.send(self.start.elapsed(), &mut self.out) {
+            if let Err(error) = self.socket.send_to(&self.out, to).await {
+                tracing::debug!(%to, %error, "a datagram could not be sent");
+            }
+        }
+    }
+
+    fn receive(&mut self, buffer: &mut [u8]) {
+        for _ in 0..TURN {
+            match self.socket.try_recv_from(buffer) {
+                Ok((length, from)) => self.datagram(from, &buffer[..length]),
+                // An ICMP message makes the next call fail once.
+                Err(error) if error.kind() != io::ErrorKind::WouldBlock => {}
+                Err(_) => break,
+            }
+        }
+    }
+
+    fn datagram(&mut self, from: SocketAddr, datagram: &[u8]) {
+        if self.whom.is_none_or(|whom| whom == from.ip()) {
+            self.heard = Instant::now();
+            self.receiver.receive(self.start.elapsed(), from, datagram);
+        }
+    }
+
+    fn events(&mut self) {
+        while let Some(event) = self.receiver.poll_event() {
+            match event {
+                ReceiverEvent::Sender(node, from) => {
+                    self.senders += 1;
+                    tracing::info!(sender = node, %from, "a sender is heard");
+                }
+                ReceiverEvent::Begun(object, bytes) => {
+                    tracing::info!(sender = object.sender, object = object.object, bytes, "begun");
+                }
+                ReceiverEvent::Complete(object, _) => {
+                    self.complete += 1;
+                    self.tell_file(object.sender);
+                }
+                ReceiverEvent::Failed(object, reason) => {
+                    self.failed += 1;
+                    let text = format!("object {} of {}: {reason}", object.object, object.sender);
+                    self.show.say(&format!("fulmar: {text}"));
+                    if self.args.json {
+                        println!("{}", json!({ "event": "failed", "reason": text }));
+                    }
+                }
+                ReceiverEvent::Ended(node) => {
+                    self.gone += 1;
+                    tracing::info!(sender = node, "the sender has ended");
+                }
+            }
+        }
+    }
+
+    fn tell_file(&mut self, sender: u32) {
+        let seconds = self.start.elapsed().as_secs_f64();
+        let Some(file) = self.receiver.storage().received.pop() else { return };
+        let name = file.path.file_name().unwrap_or_default().to_string_lossy();
+        if self.args.json {
+            println!(
+                "{}",
+                json!({ "event": "file", "name": name, "bytes": file.bytes,
+                    "sha256": file.hash.to_string(), "verified": file.verified,
+                    "sender": sender, "seconds": seconds })
+            );
+            return;
+        }
+        if !file.verified {
+            self.show.say(&format!("{name}: its sender did not tell its SHA-256"));
+        }
+        self.show.aside(|| println!("{}  {name}", file.hash));
+    }
+
+    fn show_progress(&self, a_second: bool) {
+        let progress = self.receiver.progress();
+        if self.args.json {
+            if a_second && progress.total_bytes > 0 {
+                let mut value = self.figures();
+                value["event"] = "progress".into();
+                println!("{value}");
+            }
+            return;
+        }
+        let message = format!(
+            "loss {:.0} %, {} symbols repaired, {} files",
+            100.0 * progress.loss,
+            progress.recovered,
+            self.complete
+        );
+        self.show.set(progress.received_bytes, progress.total_bytes, message);
+    }
+
+    fn figures(&self) -> serde_json::Value {
+        let progress = self.receiver.progress();
+        json!({
+            "seconds": self.start.elapsed().as_secs_f64(),
+            "total_bytes": progress.total_bytes,
+            "received_bytes": progress.received_bytes,
+            "datagrams": progress.datagrams,
+            "duplicates": progress.duplicates,
+            "recovered": progress.recovered,
+            "loss": progress.loss,
+            "strange": progress.strange,
+            "dropped": progress.dropped,
+            "nacks": progress.nacks,
+            "suppressed": progress.suppressed,
+            "complete": self.complete,
+            "failed": self.failed,
+        })
+    }
+
+    fn tell_end(&self) {
+        if self.args.json {
+            let mut value = self.figures();
+            value["event"] = "end".into();
+            println!("{value}");
+        }
+    }
+}

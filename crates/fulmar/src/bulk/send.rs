@@ -1,0 +1,311 @@
+//! `fulmar send`.
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use fulmar_bulk::{Kind, Sender, SenderConfig, SenderEvent, Source};
+use fulmar_lab::units;
+use ring::digest;
+use serde_json::{Value, json};
+use tokio::net::UdpSocket;
+
+use super::manifest::{Hash, Manifest, check_name};
+use super::show::Show;
+use super::{SHOW, TURN, identity, interrupted, sleep_until, socket};
+use crate::exit::Usage;
+
+const EXAMPLES: &str = "\
+Examples:
+  fulmar send map.zip --to 192.0.2.7 --rate 20M             to one receiver, at 20 Mbit/s
+  fulmar send a.bin b.bin --to 239.1.2.3:6003 --receivers 10   to a group, until ten have all
+  fulmar send map.zip --to 192.0.2.7 --json                 tell each second how it goes, as JSON
+
+The receiver runs `fulmar receive`, or another NORM program (RFC 5740). The rate is all that goes out,
+headers and repairs included; it should be what the link carries, because nothing finds that out yet.
+Datagrams are not encrypted, and anybody who can send to the receiver can forge them.";
+
+/// Bytes hashed at a time.
+const PIECE: usize = 1 << 16;
+/// Groups up to this size are asked to answer within one round-trip time, larger ones within four.
+const SMALL_GROUP: usize = 16;
+
+/// Send files over a bad link (NORM)
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// Files to send
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+    /// Receiver or multicast group: HOST or HOST:PORT, the port being 6003 unless given
+    #[arg(long, value_name = "ADDR")]
+    to: String,
+    /// Rate at which to send, headers included: 500k, 20M
+    #[arg(long, default_value = "10M", value_parser = units::parse_rate)]
+    rate: u64,
+    /// Receivers that must have everything before it ends; others that are heard of are waited for, too
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    receivers: usize,
+    /// Seconds to wait for a receiver that says nothing
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    patience: u64,
+    /// Address of the interface to send multicast from
+    #[arg(long, value_name = "ADDR")]
+    interface: Option<Ipv4Addr>,
+    /// Routers that multicast may pass, and one
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=255))]
+    hops: u32,
+    /// Tell what happens as lines of JSON on standard output
+    #[arg(long)]
+    json: bool,
+    /// No progress bar
+    #[arg(short, long)]
+    quiet: bool,
+}
+
+/// A file's bytes for the sender.
+struct FileSource(File);
+
+impl Source for FileSource {
+    fn read(&mut self, offset: u64, to: &mut [u8]) -> io::Result<()> {
+        self.0.read_exact_at(to, offset)
+    }
+}
+
+struct Run<'a> {
+    args: &'a Args,
+    to: SocketAddr,
+    socket: UdpSocket,
+    sender: Sender<FileSource>,
+    start: Instant,
+    show: Show,
+    out: Vec<u8>,
+    unreadable: bool,
+}
+
+/// Sends the files and waits until they are acknowledged.
+pub(super) async fn run(args: &Args) -> anyhow::Result<()> {
+    let to = socket::address(&args.to)?;
+    let (node, instance) = identity()?;
+    let backoff = match (to.ip().is_multicast(), args.receivers) {
+        (false, _) => 0,
+        (true, ..=SMALL_GROUP) => 1,
+        (true, _) => 4,
+    };
+    let config = SenderConfig {
+        node,
+        instance,
+        rate_bytes_per_s: (args.rate / 8).max(1),
+        backoff,
+        group_size: u32::try_from(args.receivers).unwrap_or(u32::MAX),
+        receivers: args.receivers,
+        patience: Duration::from_secs(args.patience),
+        ..SenderConfig::default()
+    };
+    let mut sender = Sender::new(config, Duration::ZERO)?;
+    let files = add_files(args, &mut sender)?;
+    sender.finish();
+    let socket = socket::to(to, args.interface, args.hops)?;
+    let (start, show) = (Instant::now(), Show::new(args.quiet || args.json));
+    let mut run = Run { args, to, socket, sender, start, show, out: Vec::new(), unreadable: false };
+    let complete = run.until_the_end().await?;
+    run.tell_end(complete, &files);
+    if run.unreadable {
+        bail!("not every file could be read");
+    }
+    if !complete {
+        bail!("not every receiver has acknowledged everything; see --patience and --receivers");
+    }
+    Ok(())
+}
+
+/// Puts the files into the sender; what is told about them at the end.
+fn add_files(args: &Args, sender: &mut Sender<FileSource>) -> anyhow::Result<Vec<Value>> {
+    let (mut names, mut told) = (HashSet::new(), Vec::new());
+    for path in &args.files {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        check_name(name).map_err(|reason| Usage(format!("{}: {reason}", path.display())))?;
+        if !names.insert(name) {
+            return Err(Usage(format!("two files are called {name}")).into());
+        }
+        let (source, bytes, hash) = open(path).with_context(|| path.display().to_string())?;
+        let manifest = Manifest { name: name.to_owned(), hash: Some(hash) };
+        sender
+            .add(source, bytes, manifest.encode(), Kind::File)
+            .with_context(|| path.display().to_string())?;
+        told.push(json!({ "name": name, "bytes": bytes, "sha256": hash.to_string() }));
+    }
+    Ok(told)
+}
+
+fn open(path: &Path) -> io::Result<(FileSource, u64, Hash)> {
+    let file = File::open(path)?;
+    let bytes = file.metadata()?.len();
+    let mut context = digest::Context::new(&digest::SHA256);
+    let (mut at, mut piece) = (0, vec![0; PIECE]);
+    while at < bytes {
+        let length = usize::try_from(bytes - at).unwrap_or(PIECE).min(PIECE);
+        file.read_exact_at(&mut piece[..length], at)?;
+        context.update(&piece[..length]);
+        at += length as u64;
+    }
+    let hash = context.finish().as_ref().try_into().map_err(io::Error::other)?;
+    Ok((FileSource(file), bytes, Hash(hash)))
+}
+
+impl Run<'_> {
+    async fn until_the_end(&mut self) -> anyhow::Result<bool> {
+        let mut stop = std::pin::pin!(interrupted());
+        let mut show = tokio::time::interval(SHOW);
+        let mut buffer = vec![0; fulmar_bulk::wire::MAX_DATAGRAM_BYTES];
+        let mut shown = 0u32;
+        loop {
+            self.send_due().await;
+            if let Some(complete) = self.events() {
+                return Ok(complete);
+            }
+            let deadline = self.sender.deadline();
+            tokio::select! {
+                _ = self.socket.readable() => self.receive(&mut buffer),
+                () = sleep_until(self.start, deadline) => {}
+                _ = show.tick() => {
+                    shown += 1;
+                    self.show_progress(shown.is_multiple_of(5));
+                }
+                outcome = &mut stop => {
+                    outcome?;
+                    bail!("interrupted");
+                }
+            }
+        }
+    }
+
+    async fn send_due(&mut self) {
+        // As much as is due now; what falls due meanwhile waits for a look at what came in.
+        let now = self.start.elapsed();
+        while self.sender.send(now, &mut self.out) {
+            // What the network refuses is as good as lost on the way.
+            if let Err(error) = self.socket.send_to(&self.out, self.to).await {
+                tracing::debug!(to = %self.to, %error, "a datagram could not be sent");
+            }
+        }
+    }
+
+    fn receive(&mut self, buffer: &mut [u8]) {
+        for _ in 0..TURN {
+            match self.socket.try_recv_from(buffer) {
+                Ok((length, _)) => {
+                    self.sender.receive(self.start.elapsed(), &buffer[..length]);
+                }
+                // An ICMP message makes the next call fail once.
+                Err(error) if error.kind() != io::ErrorKind::WouldBlock => {}
+                Err(_) => break,
+            }
+        }
+    }
+
+    fn events(&mut self) -> Option<bool> {
+        while let Some(event) = self.sender.poll_event() {
+            match event {
+                SenderEvent::Confirmed(peer) if self.args.json => {
+                    let rtt_ms = peer.rtt.map(|rtt| rtt.as_secs_f64() * 1e3);
+                    println!(
+                        "{}",
+                        json!({ "event": "confirmed", "receiver": peer.node, "rtt_ms": rtt_ms,
+                            "loss": peer.loss })
+                    );
+                }
+                SenderEvent::Confirmed(peer) => {
+                    tracing::info!(receiver = peer.node, "has everything");
+                }
+                SenderEvent::Unreadable(object, error) => {
+                    self.unreadable = true;
+                    let file = self.args.files.get(usize::from(object));
+                    let name = file.map(|file| file.display().to_string()).unwrap_or_default();
+                    self.show.say(&format!("fulmar: {name}: {error}"));
+                }
+                SenderEvent::Ended { complete } => return Some(complete),
+            }
+        }
+        None
+    }
+
+    fn figures(&self) -> Value {
+        let progress = self.sender.progress();
+        let seconds = self.start.elapsed().as_secs_f64();
+        let loss = progress.peers.iter().map(|peer| peer.loss).fold(0.0, f64::max);
+        json!({
+            "seconds": seconds,
+            "total_bytes": progress.total_bytes,
+            "sent_once_bytes": progress.sent_once_bytes,
+            "sent_bytes": progress.sent_bytes,
+            "datagrams": progress.datagrams,
+            "repair_share": progress.repair_bytes as f64 / progress.sent_bytes.max(1) as f64,
+            "loss": loss,
+            "rtt_ms": progress.grtt.as_secs_f64() * 1e3,
+            "nacks": progress.nacks,
+            "receivers": progress.peers.len(),
+            "confirmed": progress.peers.iter().filter(|peer| peer.confirmed).count(),
+        })
+    }
+
+    fn show_progress(&self, a_second: bool) {
+        if self.args.json {
+            if a_second {
+                let mut value = self.figures();
+                value["event"] = "progress".into();
+                println!("{value}");
+            }
+            return;
+        }
+        let progress = self.sender.progress();
+        let loss = progress.peers.iter().map(|peer| peer.loss).fold(0.0, f64::max);
+        let confirmed = progress.peers.iter().filter(|peer| peer.confirmed).count();
+        let repair = progress.repair_bytes as f64 / progress.sent_bytes.max(1) as f64;
+        let message = format!(
+            "loss {:.0} %, repair {:.0} %, {confirmed} of {} have all",
+            100.0 * loss,
+            100.0 * repair,
+            progress.peers.len().max(self.args.receivers),
+        );
+        self.show.set(progress.sent_once_bytes, progress.total_bytes, message);
+    }
+
+    fn tell_end(&self, complete: bool, files: &[Value]) {
+        let mut value = self.figures();
+        if self.args.json {
+            let progress = self.sender.progress();
+            let peers = progress.peers.iter().map(|peer| {
+                json!({ "receiver": peer.node, "loss": peer.loss, "confirmed": peer.confirmed,
+                    "rtt_ms": peer.rtt.map(|rtt| rtt.as_secs_f64() * 1e3) })
+            });
+            value["event"] = "end".into();
+            value["complete"] = complete.into();
+            value["files"] = files.into();
+            value["peers"] = peers.collect();
+            println!("{value}");
+            return;
+        }
+        self.show.aside(|| {
+            for file in files {
+                let text = |key: &str| file[key].as_str().unwrap_or_default().to_owned();
+                println!("{}  {}", text("sha256"), text("name"));
+            }
+        });
+        let number = |key: &str| value[key].as_f64().unwrap_or_default();
+        self.show.say(&format!(
+            "{} of {} receivers have all after {:.2} s; sent {:.2} times the files, {:.1} Mbit/s net",
+            value["confirmed"],
+            value["receivers"],
+            number("seconds"),
+            number("sent_bytes") / number("total_bytes").max(1.0),
+            number("total_bytes") * 8e-6 / number("seconds").max(1e-9),
+        ));
+    }
+}

@@ -1,0 +1,45 @@
+//! What a person who waits sees on standard error, if that is a terminal.
+
+use std::io::{IsTerminal, stderr};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+pub(super) struct Show(ProgressBar);
+
+impl Show {
+    pub(super) fn new(quiet: bool) -> Show {
+        let target = if quiet || !stderr().is_terminal() {
+            ProgressDrawTarget::hidden()
+        } else {
+            ProgressDrawTarget::stderr_with_hz(5)
+        };
+        let bar = ProgressBar::with_draw_target(Some(0), target);
+        let shape = "[{bar:30}] {bytes}/{total_bytes} {bytes_per_sec} eta {eta} {msg}";
+        if let Ok(style) = ProgressStyle::with_template(shape) {
+            bar.set_style(style);
+        }
+        Show(bar)
+    }
+
+    pub(super) fn set(&self, done: u64, total: u64, message: String) {
+        self.0.set_length(total);
+        self.0.set_position(done);
+        self.0.set_message(message);
+    }
+
+    /// Says something that stays.
+    pub(super) fn say(&self, line: &str) {
+        self.0.suspend(|| eprintln!("{line}"));
+    }
+
+    /// Makes room on the screen to write on standard output.
+    pub(super) fn aside(&self, write: impl FnOnce()) {
+        self.0.suspend(write);
+    }
+}
+
+impl Drop for Show {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
+    }
+}

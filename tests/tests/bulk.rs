@@ -1,0 +1,162 @@
+//! `fulmar send` and `fulmar receive` as people use them: on this machine, and over an emulated link
+//! that loses half of what is sent. The latter needs network namespaces; where they cannot be made, its
+//! tests say so and pass, since nothing of them could run.
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use fulmar_tests::{fulmar, run};
+use serde_json::Value;
+
+/// Bytes without a pattern, the same each time.
+fn noise(bytes: usize) -> Vec<u8> {
+    let mut state = 0x9E37_79B9_7F4A_7C15_u64;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state as u8
+    };
+    (0..bytes).map(|_| next()).collect()
+}
+
+fn lines(text: &[u8]) -> Vec<Value> {
+    let text = String::from_utf8_lossy(text);
+    text.lines()
+        .map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("{line}")))
+        .collect()
+}
+
+/// A receiver on a port of its own, ready, with its output to come.
+fn receiver(dir: &Path, count: &str) -> (Child, BufReader<std::process::ChildStdout>, String) {
+    let mut command = fulmar();
+    command.args(["receive", "--from", "127.0.0.1:0", "--json", "--count", count, "--dir"]);
+    let mut child = command.arg(dir).stdout(Stdio::piped()).spawn().unwrap();
+    let mut output = BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    output.read_line(&mut line).unwrap();
+    let ready: Value = serde_json::from_str(&line).unwrap();
+    assert_eq!(ready["event"], "ready");
+    (child, output, ready["address"].as_str().unwrap().to_owned())
+}
+
+#[test]
+fn files_arrive_with_their_names_and_hashes() {
+    let folder = tempfile::tempdir().unwrap();
+    let [into, first, empty] = ["into", "first.bin", "empty"].map(|name| folder.path().join(name));
+    fs::write(&first, noise(300_000)).unwrap();
+    fs::write(&empty, "").unwrap();
+    let (mut child, output, address) = receiver(&into, "2");
+    let mut send = fulmar();
+    send.args(["send", "--json", "--rate", "50M", "--to", &address]).arg(&first).arg(&empty);
+    let sent = run(&mut send);
+    assert!(sent.status.success(), "{}", String::from_utf8_lossy(&sent.stderr));
+    assert!(child.wait().unwrap().success());
+    assert_eq!(fs::read(into.join("first.bin")).unwrap(), noise(300_000));
+    assert_eq!(fs::read(into.join("empty")).unwrap(), b"");
+    assert_eq!(fs::read_dir(&into).unwrap().count(), 2, "nothing else is left there");
+
+    let end = lines(&sent.stdout).pop().unwrap();
+    assert_eq!((&end["event"], &end["complete"]), (&"end".into(), &true.into()));
+    let told: Vec<Value> =
+        output.lines().map(|line| serde_json::from_str(&line.unwrap()).unwrap()).collect();
+    let file = told.iter().find(|line| line["name"] == "first.bin").unwrap();
+    assert_eq!(file["verified"], true);
+    assert_eq!(file["sha256"], end["files"][0]["sha256"]);
+}
+
+#[test]
+fn without_a_receiver_it_fails_and_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("file");
+    fs::write(&file, "x").unwrap();
+    let mut send = fulmar();
+    // Port 9 discards what comes, if anybody is there.
+    send.args(["send", "--patience", "0", "--to", "127.0.0.1:9"]).arg(&file);
+    let sent = run(&mut send);
+    assert_eq!(sent.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&sent.stderr).contains("acknowledged"));
+}
+
+#[test]
+fn wrong_usage_is_told_apart() {
+    let folder = tempfile::tempdir().unwrap();
+    let [a, b] = ["a", "b"].map(|name| folder.path().join(name).join("same"));
+    for file in [&a, &b] {
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::write(file, "x").unwrap();
+    }
+    let mut send = fulmar();
+    send.args(["send", "--to", "127.0.0.1:9"]).args([&a, &b]);
+    assert_eq!(run(&mut send).status.code(), Some(2), "two files of one name");
+    let mut receive = fulmar();
+    receive.args(["receive", "--from", "nowhere:x", "--dir"]).arg(folder.path());
+    assert_eq!(run(&mut receive).status.code(), Some(2), "no address");
+}
+
+/// `fulmar lab link` between two shell lines, with half of all packets lost; none if it cannot be here.
+fn half_lost(receive: &str, send: &str) -> Option<std::process::Output> {
+    let mut probe = fulmar();
+    let tried = run(probe.args(["lab", "link", "--", "true"]));
+    if !tried.status.success() {
+        eprintln!("not tested: {}", String::from_utf8_lossy(&tried.stderr));
+        return None;
+    }
+    let mut link = fulmar();
+    link.args(["lab", "link", "--loss", "50%", "--delay", "10ms", "--rate", "20M", "--between"]);
+    Some(run(link.args([receive, send])))
+}
+
+fn own() -> String {
+    Command::new(fulmar().get_program()).get_program().to_str().unwrap().to_owned()
+}
+
+#[test]
+fn half_of_all_packets_may_be_lost() {
+    let folder = tempfile::tempdir().unwrap();
+    let (into, file) = (folder.path().join("into"), folder.path().join("file"));
+    fs::write(&file, noise(400_000)).unwrap();
+    let own = own();
+    let receive =
+        format!("exec {own} receive --from $LAB_SELF:6003 --count 1 --dir {}", into.display());
+    let send = format!("exec {own} send --json --rate 10M --to $LAB_PEER:6003 {}", file.display());
+    let Some(output) = half_lost(&receive, &send) else { return };
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(fs::read(into.join("file")).unwrap(), noise(400_000));
+    let text = String::from_utf8_lossy(&output.stdout);
+    let end = text.lines().find(|line| line.contains("\"end\"")).unwrap();
+    let end: Value = serde_json::from_str(end).unwrap();
+    assert!(end["loss"].as_f64().unwrap() > 0.3, "{end}");
+    // Half is lost, so twice the object is needed; a few rounds more must do.
+    assert!(end["sent_bytes"].as_f64().unwrap() < 3.0 * 400_000.0, "{end}");
+}
+
+#[test]
+fn a_group_hears_one_transmission() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("file");
+    fs::write(&file, noise(300_000)).unwrap();
+    let (own, here) = (own(), folder.path().display());
+    let receive = format!(
+        "for i in 1 2 3; do {own} receive --from 239.1.2.3:6003 --interface $LAB_SELF --count 1 \
+         --dir {here}/$i & done; wait"
+    );
+    let send = format!(
+        "exec {own} send --json --rate 10M --receivers 3 --to 239.1.2.3:6003 --interface $LAB_SELF \
+         {here}/file"
+    );
+    let Some(output) = half_lost(&receive, &send) else { return };
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    for number in 1..=3 {
+        let path = folder.path().join(number.to_string()).join("file");
+        assert!(fs::read(&path).unwrap() == noise(300_000), "{}", path.display());
+    }
+    let text = String::from_utf8_lossy(&output.stdout);
+    let end = text.lines().find(|line| line.contains("\"end\"")).unwrap();
+    let end: Value = serde_json::from_str(end).unwrap();
+    assert_eq!(end["confirmed"], 3, "{end}");
+    assert!(end["sent_bytes"].as_f64().unwrap() < 3.5 * 300_000.0, "{end}");
+}
