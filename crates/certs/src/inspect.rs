@@ -82,6 +82,14 @@ pub fn user_name(certificate: &CertificateDer<'_>) -> Option<Box<str>> {
     names.find(|name| !name.is_empty()).map(Into::into)
 }
 
+/// Whether it names itself as its issuer, as the root of a chain does. Whoever believes a root has
+/// it already.
+#[must_use]
+pub fn is_root(certificate: &CertificateDer<'_>) -> bool {
+    X509Certificate::from_der(certificate)
+        .is_ok_and(|(_, parsed)| parsed.subject().as_raw() == parsed.issuer().as_raw())
+}
+
 /// Whether its holder may do something in TLS; one that does not say may do all (RFC 5280 section
 /// 4.2.1.12). Authorities sign, and nothing else.
 fn may(

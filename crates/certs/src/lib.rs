@@ -2,7 +2,7 @@
 //!
 //! [`authority`] makes and keeps a development CA and issues from it; [`files`] reads PEM with
 //! errors that say what to do and writes so that a crash leaves the old file or the new one;
-//! [`describe`] and [`user_name`] read certificates. Verifying them is left to TLS.
+//! [`describe`], [`user_name`] and [`is_root`] read certificates. Verifying them is left to TLS.
 #![forbid(unsafe_code)]
 
 pub mod authority;
@@ -14,7 +14,7 @@ use std::path::PathBuf;
 
 use rustls_pki_types::pem;
 
-pub use inspect::{Description, describe, user_name};
+pub use inspect::{Description, describe, is_root, user_name};
 
 /// Why a certificate or key cannot be made, read or written.
 #[derive(Debug, thiserror::Error)]

@@ -55,7 +55,8 @@ pub(crate) enum Outcome<P, R> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Down,
-    /// CONNECT is sent; in early data requests and publications may follow at once.
+    /// CONNECT is sent; in early data requests and publications may follow at once, else a first
+    /// connection's requests.
     Opening {
         early: bool,
     },
@@ -284,6 +285,12 @@ impl<P, R> Machine<P, R> {
             Phase::Up => {}
             Phase::Opening { early: true } => {
                 return self.flows[CONTROL].pump(&mut self.desk, true);
+            }
+            // A client may ask before it is let in (section 3.1.4) and saves a round trip. What it
+            // publishes waits: only CONNACK tells what the server takes. So do a later connection's
+            // requests, which must not overtake the subscriptions that are restored then.
+            Phase::Opening { early: false } if !self.connected_before => {
+                return self.flows[CONTROL].pump_requests(&mut self.desk);
             }
             _ => return,
         }

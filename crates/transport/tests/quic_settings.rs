@@ -78,6 +78,20 @@ async fn ipv6_clients_connect_and_move() {
 }
 
 #[tokio::test]
+async fn larger_datagrams_are_tried_only_if_asked_for() {
+    for wanted in [false, true] {
+        let site = Site::start(1, |quic| quic.mtu_discovery = wanted);
+        let (connection, mut control, _) = site.client(&hello("c")).await;
+        for i in 1..=10 {
+            control.send(&publish("t", b"", i)).await;
+            assert_eq!(control.next().await, Seen::Puback(i));
+        }
+        // They are PINGs with padding.
+        assert_eq!(connection.stats().frame_rx.ping > 0, wanted);
+    }
+}
+
+#[tokio::test]
 async fn a_qlog_tells_what_was_sent_and_received() {
     let folder = tempfile::tempdir().unwrap();
     let site = Site::start(1, |quic| quic.qlog_dir = Some(folder.path().to_owned()));

@@ -199,14 +199,19 @@ impl<P, R> Flow<P, R> {
         }
     }
 
-    /// Writes whatever may be written, up to a bound. Publications only if `publish`.
-    pub(super) fn pump(&mut self, desk: &mut Desk<P, R>, publish: bool) {
-        self.pump_replay(desk.version);
+    /// Writes the requests that may be written, up to a bound.
+    pub(super) fn pump_requests(&mut self, desk: &mut Desk<P, R>) {
         while self.out.len() < MAX_OUT_BYTES
             && let Some(id) = (!self.waiting.is_empty()).then(|| self.outbound.reserve()).flatten()
         {
             self.put_request(desk, id);
         }
+    }
+
+    /// Writes whatever may be written, up to a bound. Publications only if `publish`.
+    pub(super) fn pump(&mut self, desk: &mut Desk<P, R>, publish: bool) {
+        self.pump_replay(desk.version);
+        self.pump_requests(desk);
         // What is in flight comes before what is new ([MQTT-4.6.0-1]).
         while publish && self.replay.is_empty() && self.out.len() < MAX_OUT_BYTES {
             let Some(pending) = self.queue.pop_front() else { break };

@@ -375,6 +375,30 @@ fn early_data_goes_with_connect_and_again_when_refused() {
 }
 
 #[test]
+fn mqtt_3_1_4_a_first_connection_asks_before_it_is_let_in_and_publishes_after() {
+    let mut pair = Pair::new();
+    pair.publish(QoS::AtMostOnce, 0);
+    pair.session.subscribe(vec![("f".to_owned(), SubscribeOptions::default())], 1);
+    pair.session.connect(pair.now, false, false);
+    let flight = pair.flush();
+    pair.server.take(&flight, &PropertyBuf::new());
+    assert_eq!(pair.server.subscribed, ["f"]);
+    assert!(pair.payloads().is_empty(), "only CONNACK tells what the server takes");
+
+    // Nobody answered: what was asked is asked again, on a later connection after CONNACK.
+    pair.session.disconnected();
+    pair.server = Server::default();
+    pair.up();
+    assert_eq!((pair.payloads(), &pair.server.subscribed[..]), (vec![0], &["f".to_owned()][..]));
+    pair.session.disconnected();
+    pair.session.subscribe(vec![("g".to_owned(), SubscribeOptions::default())], 2);
+    pair.session.connect(pair.now, false, false);
+    let flight = pair.flush();
+    let connect = peek_frame(&flight, 1 << 20).unwrap().unwrap();
+    assert_eq!(connect.len, flight.len(), "CONNECT and nothing else");
+}
+
+#[test]
 fn mqtt_3_1_2_20_a_quiet_client_pings_and_gives_up_on_a_silent_server() {
     let mut pair = Pair::new();
     pair.up();

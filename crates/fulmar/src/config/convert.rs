@@ -80,6 +80,7 @@ impl Quic {
             },
             early_data: self.early_data,
             bbr: self.bbr,
+            mtu_discovery: self.mtu_discovery,
             qlog_dir: set(&self.qlog_dir).map(Path::to_owned),
             ..QuicSettings::new(keys)
         }

@@ -15,7 +15,7 @@ use fulmar_client::{
     Trust,
 };
 use serde_json::{Value, json};
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 use crate::exit::Usage;
 
@@ -75,6 +75,10 @@ pub(super) struct Args {
     /// time counts
     #[arg(long)]
     again: bool,
+    /// Milliseconds to stay connected when all is done
+    #[arg(long, value_name = "MS", default_value_t = 0)]
+    #[arg(value_parser = clap::value_parser!(u64).range(..=3_600_000))]
+    stay_ms: u64,
     /// Seconds without a message after which missing ones are given up
     #[arg(long, value_name = "SECONDS", default_value_t = 10)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=3_600))]
@@ -157,6 +161,7 @@ async fn probe(args: &Args) -> anyhow::Result<()> {
         receive(&mut events, args).await
     };
     tokio::try_join!(work, listen)?;
+    sleep(Duration::from_millis(args.stay_ms)).await;
     client.disconnect().await;
     tell("end", json!({}))
 }

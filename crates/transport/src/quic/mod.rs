@@ -341,6 +341,10 @@ impl QuicShard {
         for at in dirty.drain(..) {
             let Some(conn) = self.conns.get_mut(at).and_then(Option::as_mut) else { continue };
             conn.dirty = false;
+            if conn.is_held(now) {
+                self.drive_quietly(io, at, now);
+                continue;
+            }
             let (socket, scratch) = (&mut self.socket, &mut self.scratch);
             let mut emptied = true;
             let mut send = |inner: &mut Connection| emptied = transmit(inner, socket, scratch, now);

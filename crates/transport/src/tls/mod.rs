@@ -85,10 +85,15 @@ impl Identity {
     }
 }
 
+/// Without the root at a chain's end: no client needs to be shown what it believes already (RFC 8446
+/// section 4.4.2), and without it most chains fit the first datagram of a QUIC handshake.
 fn certified(
-    chain: Vec<CertificateDer<'static>>,
+    mut chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
 ) -> Result<Arc<CertifiedKey>, TlsError> {
+    while chain.len() > 1 && chain.last().is_some_and(fulmar_certs::is_root) {
+        chain.pop();
+    }
     Ok(Arc::new(CertifiedKey::from_der(chain, key, &default_provider())?))
 }
 
@@ -169,4 +174,32 @@ impl ServerTls {
 #[must_use]
 pub fn client_name(leaf: &CertificateDer<'_>) -> Option<Box<str>> {
     fulmar_certs::user_name(leaf).filter(|name| name.len() <= 256)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_root_is_not_shown_unless_it_is_all_there_is() {
+        let key = || rcgen::KeyPair::generate().unwrap();
+        let named = |name: &str| {
+            let mut params = rcgen::CertificateParams::default();
+            params.distinguished_name.push(rcgen::DnType::CommonName, name);
+            params
+        };
+        let (root_key, leaf_key) = (key(), key());
+        let root = named("root").self_signed(&root_key).unwrap();
+        let authority = named("root");
+        let issuer = rcgen::Issuer::from_params(&authority, &root_key);
+        let leaf = named("leaf").signed_by(&leaf_key, &issuer).unwrap();
+        let shown = |chain: &[&rcgen::Certificate], key: &rcgen::KeyPair| {
+            let chain = chain.iter().map(|certificate| certificate.der().clone()).collect();
+            let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
+            Identity::new(chain, key).unwrap().current.read().cert.clone()
+        };
+        assert_eq!(shown(&[&leaf, &root], &leaf_key), [leaf.der().clone()]);
+        assert_eq!(shown(&[&root], &root_key), [root.der().clone()]);
+    }
 }

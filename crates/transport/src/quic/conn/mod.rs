@@ -10,7 +10,7 @@ mod path;
 mod stream;
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use fulmar_broker::{Connection as Core, ListenerPolicy, LostCause, Shard, Token};
@@ -25,6 +25,10 @@ use crate::stream::Io;
 use crate::tls;
 use stream::Stream;
 
+/// Bounds of the time that the end of a handshake waits for the client's first word. The lower one is
+/// the granularity of QUIC's timers (RFC 9002 section 6.1.2): no client repeats itself sooner.
+const HOLD: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(5)];
+
 /// A connection: quinn's state machine, the core's, and what lies between.
 pub(crate) struct QuicConn {
     pub(crate) inner: Connection,
@@ -35,6 +39,8 @@ pub(crate) struct QuicConn {
     streams_opened: u32,
     /// By when the handshake must be over and the control stream open.
     begin_by: Option<Instant>,
+    /// Until when the end of the handshake waits for CONNECT, to be told with its answer.
+    held_until: Option<Instant>,
     /// The client's name must be known before anything it sends is looked at.
     must_know_first: bool,
     /// Memory its streams hold for incomplete packets, as told to the worker's account.
@@ -79,6 +85,7 @@ impl QuicConn {
             streams: SmallVec::new(),
             streams_opened: 0,
             begin_by: Some(begin_by),
+            held_until: None,
             must_know_first,
             partial_bytes: 0,
             full_window: Some(VarInt::from_u32(settings.connection_window_bytes)),
@@ -107,6 +114,13 @@ impl QuicConn {
         self.drained
     }
 
+    /// Whether nothing is to be sent yet, see [`QuicConn::on_connected`].
+    pub(crate) fn is_held(&mut self, now: Instant) -> bool {
+        let over = self.core.is_some() || self.inner.is_closed();
+        self.held_until = self.held_until.filter(|until| now < *until && !over);
+        self.held_until.is_some()
+    }
+
     /// Something may have come up since [`QuicConn::drive`].
     pub(crate) fn has_events(&self) -> bool {
         self.inner.is_drained() && !self.drained
@@ -114,7 +128,7 @@ impl QuicConn {
 
     pub(crate) fn deadline(&mut self, shard: &Shard, clock: &Clock) -> Option<Instant> {
         let core = self.core.as_ref().and_then(|core| clock.instant(core.deadline(shard)));
-        let own = [self.inner.poll_timeout(), core, self.begin_by, self.close_at];
+        let own = [self.inner.poll_timeout(), core, self.begin_by, self.held_until, self.close_at];
         own.into_iter().flatten().min()
     }
 
@@ -150,14 +164,14 @@ impl QuicConn {
                 }
             }
             let Some(event) = self.inner.poll() else { break };
-            self.on_event(io, event);
+            self.on_event(io, event, now);
         }
         self.watch_path(io, now);
     }
 
-    fn on_event(&mut self, io: &mut Io, event: Event) {
+    fn on_event(&mut self, io: &mut Io, event: Event, now: Instant) {
         match event {
-            Event::Connected => self.on_connected(io),
+            Event::Connected => self.on_connected(io, now),
             Event::ConnectionLost { reason } => self.on_lost(io, &reason),
             Event::Stream(StreamEvent::Opened { dir: Dir::Bi }) => self.accept_streams(io),
             Event::Stream(StreamEvent::Readable { id }) => self.read(io, id),
@@ -179,8 +193,13 @@ impl QuicConn {
         }
     }
 
-    fn on_connected(&mut self, io: &mut Io) {
+    /// A client says CONNECT right behind the end of its handshake, mostly in a datagram of its own.
+    /// What the server has to say to the first (HANDSHAKE_DONE, a ticket, a token) can wait for what
+    /// it has to say to the second: half a round trip, which is sooner than the client repeats itself
+    /// (three round trips, RFC 9002 section 6.2.2).
+    fn on_connected(&mut self, io: &mut Io, now: Instant) {
         self.counts_as_handshake = false;
+        self.held_until = Some(now + (self.inner.rtt() / 2).clamp(HOLD[0], HOLD[1]));
         let identity = self.identity();
         if let Some(core) = &mut self.core {
             core.handshake_confirmed(&mut io.shard, identity);
