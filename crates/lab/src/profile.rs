@@ -96,7 +96,22 @@ mod tests {
     #[test]
     fn every_profile_can_be_and_says_where_it_comes_from() {
         let profiles = all().unwrap();
-        assert!(profiles.len() >= 6);
+        let common = ["wifi", "lte", "3g", "2g-64k", "nb-iot", "satellite-geo"];
+        let testbeds = [
+            "mqtt-quic-wired",
+            "mqtt-quic-wireless",
+            "mqtt-quic-long-distance",
+            "meter-reading-wifi",
+            "meter-reading-2g-64kbps",
+            "monitoring",
+            "constrained-direct",
+            "constrained-hotspot",
+            "bulk-standard",
+            "bulk-mobile",
+        ];
+        for name in common.iter().chain(&testbeds) {
+            assert!(profiles.iter().any(|profile| profile.name == *name), "{name} is missing");
+        }
         for profile in profiles {
             assert!(profile.summary.len() > 10, "{}", profile.name);
             assert!(profile.source.len() > 30, "{} needs its source", profile.name);
