@@ -4,12 +4,12 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use super::compare::{Row, Table};
 use super::figure::{Drawn, draw};
-use super::goal::{Verdict, Verdicts};
+use super::goal::Verdicts;
 use super::number::{short, with_interval};
-use super::results::{All, CellResults, Results};
-use crate::experiment::{Better, Goal};
+use super::results::{All, CellResults, Disturbance, Results};
+use crate::experiment::{Better, Cell, Goal, Measure};
 use crate::run::{Outcome, Sample};
-use crate::stats::{Centre, Estimate, quantile, share, sorted};
+use crate::stats::{Centre, Estimate, median, quantile, share, sorted};
 
 const STYLE: &str = include_str!("style.css");
 
@@ -67,13 +67,13 @@ fn paragraphs(text: &str) -> Markup {
 fn overview(all: &All) -> Markup {
     let count = |outcome| all.parts.iter().map(|part| part.count(outcome)).sum::<usize>();
     let samples: Vec<&Sample> = all.parts.iter().flat_map(|part| &part.samples).collect();
-    let hours = samples.iter().map(|sample| sample.took_s).sum::<f64>() / 3600.0;
+    let seconds = samples.iter().map(|sample| sample.took_s).sum::<f64>();
     let first = samples.iter().map(|sample| sample.began_s).reduce(f64::min);
     let newest = samples.iter().max_by(|a, b| a.began_s.total_cmp(&b.began_s));
     html! {
         p.overview {
             (tally(count(Outcome::Ok), count(Outcome::Failed), count(Outcome::Timeout)))
-            " · " (short(hours)) " hours of measuring"
+            " · " (spell(seconds)) " of measuring"
             @if let Some(first) = first { " · begun " (day(first)) }
             @if let Some(newest) = newest {
                 " · Fulmar " (newest.environment.version) " · " (newest.environment.kernel)
@@ -81,6 +81,15 @@ fn overview(all: &All) -> Markup {
             }
             " · the same figures as " a href="report.csv" { "CSV" } " and " a href="report.xlsx" { "workbook" }
         }
+    }
+}
+
+/// A length of time in the unit that suits it.
+fn spell(seconds: f64) -> String {
+    match seconds {
+        s if s < 100.0 => format!("{} s", short(s)),
+        s if s < 6000.0 => format!("{:.0} minutes", s / 60.0),
+        s => format!("{} hours", short(s / 3600.0)),
     }
 }
 
@@ -127,9 +136,11 @@ fn section(
         section id=(part.experiment.name) {
             @if several { h2 { (part.experiment.title) } }
             (paragraphs(&part.experiment.about))
-            p.overview {
-                (tally(part.count(Outcome::Ok), part.count(Outcome::Failed), part.count(Outcome::Timeout)))
-                ", " (part.cells.len()) " cells"
+            @if several {
+                p.overview {
+                    (tally(part.count(Outcome::Ok), part.count(Outcome::Failed), part.count(Outcome::Timeout)))
+                    ", " (part.cells.len()) " cells"
+                }
             }
             (goals(part, verdicts))
             @for (number, table) in tables.iter().enumerate() {
@@ -178,7 +189,7 @@ fn goal(part: &Results, verdicts: &Verdicts<'_>) -> Markup {
             td.number {
                 @if let Some(row) = furthest {
                     (verdicts.judged(row).map_or("no figure".to_owned(), short))
-                    @if verdicts.rows.len() > 1 { br; span.unit { (named(part, row)) } }
+                    @if verdicts.rows.len() > 1 { br; span.unit { (named(part, row.cell)) } }
                 } @else { "–" }
             }
             td {
@@ -198,9 +209,10 @@ fn bound(goal: &Goal) -> String {
     }
 }
 
-fn named(part: &Results, row: &Verdict<'_>) -> String {
-    let labels = row.cell.0.iter().map(|(condition, level)| part.label(condition, level));
-    labels.collect::<Vec<_>>().join(", ")
+/// A cell as people should see it.
+fn named(part: &Results, cell: &Cell) -> String {
+    let labels = cell.0.iter().map(|(condition, level)| part.label(condition, level));
+    if cell.0.is_empty() { cell.label() } else { labels.collect::<Vec<_>>().join(", ") }
 }
 
 fn goal_cells(part: &Results, verdicts: &Verdicts<'_>) -> Markup {
@@ -215,7 +227,7 @@ fn goal_cells(part: &Results, verdicts: &Verdicts<'_>) -> Markup {
                 th scope="col" { "verdict" }
             } }
             tbody { @for row in &verdicts.rows { tr {
-                th scope="row" { (named(part, row)) }
+                th scope="row" { (named(part, row.cell)) }
                 td.number { (row.figure.map_or("–".to_owned(), |figure| with_interval(&figure))) }
                 td.number { (row.worst.map_or("–".to_owned(), short)) }
                 td { (counted(row.figure.map_or(0, |figure| figure.count), row.lost.0, row.lost.1)) }
@@ -425,29 +437,74 @@ fn labels(sample: &Sample) -> String {
 }
 
 fn disturbance(part: &Results) -> Markup {
-    let disturbances = part.disturbances();
+    let measures = part.experiment.measures.iter();
+    let measured: Vec<(&Measure, Vec<Disturbance<'_>>)> = measures
+        .map(|(name, measure)| (measure, part.disturbances(name)))
+        .filter(|(_, cells)| !cells.is_empty())
+        .collect();
     html! {
-        @if !disturbances.is_empty() {
+        @if !measured.is_empty() {
             details {
                 summary { h3 { "What running side by side changes" } }
                 div.scroll { table {
                     thead { tr {
                         th scope="col" { "measure" }
                         th.number scope="col" { "cells measured both ways" }
-                        th.number scope="col" { "side by side against alone, median" }
+                        th.number scope="col" { "median change" }
                         th.number scope="col" { "largest change" }
                     } }
-                    tbody { @for one in &disturbances { tr {
-                        th scope="row" { (one.measure) }
-                        td.number { (one.cells) }
-                        td.number { (format!("{:+.1} %", one.median_pct)) }
-                        td.number { (format!("{:+.1} %", one.worst_pct)) }
-                    } } }
+                    tbody { @for (measure, cells) in &measured { (disturbed(measure, cells)) } }
                 } }
-                p.note { "A change includes the spread from sample to sample, which with few samples is most of it." }
+                p.note {
+                    "Medians of the samples that ran beside others against those that ran alone. A change "
+                    "includes the spread from sample to sample, which with few samples is most of it."
+                }
+                @for (measure, cells) in &measured { (disturbed_cells(part, measure, cells)) }
             }
         }
     }
+}
+
+fn disturbed(measure: &Measure, cells: &[Disturbance<'_>]) -> Markup {
+    let changes: Vec<f64> = cells.iter().filter_map(Disturbance::change_pct).collect();
+    let largest = changes.iter().copied().max_by(|a, b| a.abs().total_cmp(&b.abs()));
+    html! {
+        tr {
+            th scope="row" { (measure.title) }
+            td.number { (cells.len()) }
+            td.number { (median(&changes).map_or("–".to_owned(), signed)) }
+            td.number { (largest.map_or("–".to_owned(), signed)) }
+        }
+    }
+}
+
+fn disturbed_cells(part: &Results, measure: &Measure, cells: &[Disturbance<'_>]) -> Markup {
+    let figure =
+        |(value, count): (f64, usize)| html! { (short(value)) " " span.unit { "of " (count) } };
+    html! {
+        details {
+            summary { (measure.title) ", cell by cell" }
+            div.scroll { table {
+                thead { tr {
+                    th scope="col" { "cell" }
+                    th.number scope="col" { "alone" br; span.unit { (measure.unit) } }
+                    th.number scope="col" { "beside others" br; span.unit { (measure.unit) } }
+                    th.number scope="col" { "change" }
+                } }
+                tbody { @for one in cells { tr {
+                    th scope="row" { (named(part, one.cell)) }
+                    td.number { (figure(one.alone)) }
+                    td.number { (figure(one.beside)) }
+                    td.number { (one.change_pct().map_or("–".to_owned(), signed)) }
+                } } }
+            } }
+        }
+    }
+}
+
+/// A change in percent.
+fn signed(pct: f64) -> String {
+    format!("{pct:+.1} %").replace('-', "−")
 }
 
 fn environment(part: &Results) -> Markup {
@@ -455,8 +512,13 @@ fn environment(part: &Results) -> Markup {
     for sample in &part.samples {
         let e = &sample.environment;
         let kind = format!(
-            "Fulmar {}, {}, {} × {}, {} MiB",
-            e.version, e.kernel, e.cores, e.cpu, e.memory_mib
+            "Fulmar {}, {}, {} × {}, {} MiB, TCP {}",
+            e.version,
+            e.kernel,
+            e.cores,
+            e.cpu,
+            e.memory_mib,
+            if e.tcp.is_empty() { "unknown" } else { &e.tcp }
         );
         match kinds.iter_mut().find(|(known, _)| *known == kind) {
             Some((_, count)) => *count += 1,

@@ -131,46 +131,34 @@ impl Results {
     }
 }
 
-/// What neighbours do to a measure: figures of the same cells, alone and side by side.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct Disturbance {
-    pub(super) measure: String,
-    /// Cells with samples of both kinds.
-    pub(super) cells: usize,
-    /// Median over those cells of "side by side" over "alone", in percent more.
-    pub(super) median_pct: f64,
-    /// The largest of them, either way.
-    pub(super) worst_pct: f64,
+/// What neighbours do to a cell's figure: its samples alone, and those side by side.
+#[derive(Debug)]
+pub(super) struct Disturbance<'a> {
+    pub(super) cell: &'a Cell,
+    /// Median and number of samples.
+    pub(super) alone: (f64, usize),
+    pub(super) beside: (f64, usize),
+}
+
+impl Disturbance<'_> {
+    /// By how many percent neighbours make it more; `None` of nothing.
+    pub(super) fn change_pct(&self) -> Option<f64> {
+        (self.alone.0 != 0.0).then(|| 100.0 * (self.beside.0 / self.alone.0 - 1.0))
+    }
 }
 
 impl Results {
-    pub(super) fn disturbances(&self) -> Vec<Disturbance> {
-        let measures = self.experiment.measures.keys();
-        measures.filter_map(|measure| self.disturbance(measure)).collect()
-    }
-
-    fn disturbance(&self, measure: &str) -> Option<Disturbance> {
-        let changes: Vec<f64> = self
-            .cells
-            .iter()
-            .filter_map(|cell| {
-                let median = |alone: bool| {
-                    let samples = self.samples_of(cell).filter(|sample| sample.alone == alone);
-                    let values: Vec<f64> =
-                        samples.filter_map(|sample| sample.values.get(measure).copied()).collect();
-                    crate::stats::median(&values)
-                };
-                let (alone, beside) = (median(true)?, median(false)?);
-                (alone != 0.0).then(|| 100.0 * (beside / alone - 1.0))
-            })
-            .collect();
-        let worst_pct = changes.iter().copied().max_by(|a, b| a.abs().total_cmp(&b.abs()))?;
-        let median_pct = crate::stats::median(&changes)?;
-        Some(Disturbance {
-            measure: measure.to_owned(),
-            cells: changes.len(),
-            median_pct,
-            worst_pct,
-        })
+    /// Of a measure, the cells that were measured both alone and side by side.
+    pub(super) fn disturbances(&self, measure: &str) -> Vec<Disturbance<'_>> {
+        let of = |cell: &CellResults, alone: bool| {
+            let samples = self.samples_of(cell).filter(|sample| sample.alone == alone);
+            let values: Vec<f64> =
+                samples.filter_map(|sample| sample.values.get(measure).copied()).collect();
+            Some((crate::stats::median(&values)?, values.len()))
+        };
+        let both = self.cells.iter().filter_map(|cell| {
+            Some(Disturbance { cell: &cell.cell, alone: of(cell, true)?, beside: of(cell, false)? })
+        });
+        both.collect()
     }
 }

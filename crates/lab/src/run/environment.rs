@@ -17,6 +17,9 @@ pub struct Environment {
     pub memory_mib: u64,
     /// Version of Fulmar.
     pub version: String,
+    /// How the kernel's TCP controls congestion, unless a program chooses otherwise.
+    #[serde(default)]
+    pub tcp: String,
     /// The machine's load average over the last minute, before the sample.
     pub load: f64,
     /// Samples that ran beside it when it began.
@@ -38,6 +41,7 @@ impl Environment {
             cores: std::thread::available_parallelism().map_or(1, usize::from),
             memory_mib: memory_kib.unwrap_or(0) / 1024,
             version: version.to_owned(),
+            tcp: read("/proc/sys/net/ipv4/tcp_congestion_control").trim().to_owned(),
             load: load(),
             beside: 0,
         }
