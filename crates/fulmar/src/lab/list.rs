@@ -30,12 +30,13 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     });
     let mut names: Vec<String> = names.collect();
     names.sort();
+    let width = names.iter().map(String::len).max().unwrap_or(0);
     for name in &names {
         let about = match args.folder.load(name) {
             Ok(document) => format!("{} ({})", document.title(), size(&document)),
             Err(error) => format!("cannot be run: {error:#}"),
         };
-        println!("{name:20} {about}");
+        println!("{name:width$}  {about}");
     }
     if names.is_empty() {
         println!("no experiments in {}", folder.display());

@@ -3,6 +3,7 @@
 
 mod link;
 mod list;
+mod new;
 mod probe;
 mod report;
 mod run;
@@ -21,6 +22,7 @@ Examples:
   fulmar lab list                     which experiments there are
   fulmar lab run mqtt-quic            run one and write its report to results/mqtt-quic
   fulmar lab report results/mqtt-quic write the report again
+  fulmar lab new mine.toml            an experiment of your own to begin with
   fulmar lab link --profile 2g-64k --loss 5% -- fulmar sub quic://198.18.1.2 -t '#'
                                       run a program behind a bad link";
 
@@ -38,6 +40,8 @@ enum Command {
     Link(Box<link::Args>),
     /// List experiments
     List(list::Args),
+    /// Write an experiment to begin with: change it and run it
+    New(new::Args),
     /// Run experiments and report on them
     Run(run::Args),
     /// Write the report of a folder of results
@@ -76,6 +80,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     match args.command {
         Command::Link(args) => link::run(&args),
         Command::List(args) => list::run(&args),
+        Command::New(args) => new::run(&args),
         Command::Run(args) => run::run(&args),
         Command::Report(args) => report::run(&args),
         Command::Probe(args) => probe::run(&args),

@@ -12,7 +12,7 @@ use fulmar_lab::emulated::Emulated;
 use fulmar_lab::experiment::{Document, Experiment, find};
 use fulmar_lab::network::{Fabric, Loopback};
 use fulmar_lab::report::SUITE_FILE;
-use fulmar_lab::run::{Plan, Sample, Step, Tally};
+use fulmar_lab::run::{Plan, Sample, Step, Tally, missing_programs};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::{Folder, own_path, report};
@@ -158,6 +158,14 @@ impl Go<'_> {
         out: &Path,
     ) -> anyhow::Result<Tally> {
         let args = self.args;
+        let missing = missing_programs(experiment);
+        if !missing.is_empty() {
+            bail!(
+                "{} cannot be run: this machine lacks {}; install what is missing and try again",
+                experiment.name,
+                missing.join(", ")
+            );
+        }
         let plan = Plan {
             experiment,
             text,

@@ -202,20 +202,6 @@ fn the_experiments_of_the_repository_are_right() {
     assert!(titles.len() >= 3, "{titles:?}");
 }
 
-#[test]
-fn the_example_of_the_documentation_is_right() {
-    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/lab.md");
-    let page = std::fs::read_to_string(page).unwrap();
-    let (_, rest) = page.split_once("## An experiment is a file\n").unwrap();
-    let (example, _) = rest.split_once("\nPlaceholders:").unwrap();
-    let lines: Vec<&str> =
-        example.lines().map(|line| line.strip_prefix("    ").unwrap_or(line)).collect();
-    let source = Source { file: "lab.md", text: &lines.join("\n") };
-    let read = parse(source, "example", Path::new(""), Some(&Anything)).unwrap();
-    let Document::Experiment(experiment, _) = read else { panic!("a suite") };
-    assert_eq!(experiment.cells().len(), 4);
-}
-
 /// A link on which everything can be set.
 struct Anything;
 

@@ -10,6 +10,7 @@ mod environment;
 mod measure;
 mod one;
 mod process;
+mod program;
 mod sample;
 mod schedule;
 
@@ -19,6 +20,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
 pub use environment::Environment;
+pub use program::missing_programs;
 pub use sample::{FILE, Outcome, Sample, StoreError, read};
 
 use crate::experiment::Experiment;

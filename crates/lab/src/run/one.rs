@@ -14,6 +14,7 @@ use rustix::process::Signal;
 
 use super::measure::{Record, measure_all};
 use super::process::{Event, Program, end_marked, new_mark, now_ns, usage};
+use super::program::find;
 use super::sample::Outcome;
 use crate::experiment::{Cell, Experiment, Role};
 use crate::network::{Fabric, LinkPlan, Network, NetworkPlan, Observed};
@@ -255,7 +256,8 @@ impl<'a> Stage<'a> {
         for text in role.run.get_ref() {
             words.push(self.fill(text.get_ref())?);
         }
-        let mut command = Command::new(words.first().map_or("", String::as_str));
+        let program = words.first().map_or("", String::as_str);
+        let mut command = Command::new(find(program).unwrap_or_else(|| program.into()));
         command.args(words.iter().skip(1)).current_dir(&self.task.folder);
         for (variable, value) in role.env.iter() {
             command.env(variable, self.fill(value.get_ref())?);

@@ -1,0 +1,44 @@
+//! `fulmar lab new`: an experiment of one's own to begin with.
+
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::path::PathBuf;
+
+use anyhow::Context;
+
+use crate::exit::Usage;
+
+/// The repository's own, so that it is one that runs.
+const EXAMPLE: &str = include_str!("../../../../experiments/mosquitto-or-fulmar.toml");
+
+const EXAMPLES: &str = "\
+Examples:
+  fulmar lab new mine.toml                 mosquitto over TCP or Fulmar over QUIC, on 2G with loss
+  fulmar lab run mine.toml                 run it; its report is results/mine/report.html";
+
+/// Write an experiment to begin with: change it and run it
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Args {
+    /// File to write; none is overwritten
+    #[arg(value_name = "FILE.toml")]
+    file: PathBuf,
+}
+
+pub(super) fn run(args: &Args) -> anyhow::Result<()> {
+    let path = &args.file;
+    if path.extension().is_none_or(|extension| extension != "toml") {
+        let name = path.with_added_extension("toml");
+        return Err(
+            Usage(format!("an experiment's name ends with .toml: {}", name.display())).into()
+        );
+    }
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .open(path)
+        .with_context(|| format!("cannot write {}", path.display()))?;
+    file.write_all(EXAMPLE.as_bytes()).with_context(|| path.display().to_string())?;
+    println!("{}", path.display());
+    Ok(())
+}
