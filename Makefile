@@ -18,7 +18,7 @@ FUZZ_SECONDS ?= 600
 FUZZ ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-rust built test-interop kill-test fuzz lint fmt doc bench tools needs \
+.PHONY: help run test test-rust built test-interop kill-test fuzz lint fmt doc bench bench-parts tools needs \
 	interop-needs
 
 help: ## List the targets
@@ -86,6 +86,10 @@ bench: needs ## Compare with other brokers on this machine (BENCH=short: quickly
 	cargo build --release --locked --package fulmar
 	benches/peers/build target/peers
 	benches/compare.py --fulmar $(TARGET)/release/fulmar $(if $(filter short,$(BENCH)),--short)
+
+bench-parts: needs ## Time parts of the broker alone: packets, routes, commits
+	cargo bench --locked -p fulmar-mqtt -p fulmar-broker -p fulmar-store \
+		--bench codec --bench routes --bench commit
 
 tools: needs ## Install what only developers need: cargo-deny
 	cargo install --locked cargo-deny

@@ -2,6 +2,11 @@
 //!
 //! A publisher sends to the same few topics again and again; the walk through the tree and the
 //! merging of overlapping subscriptions happen once a topic and tree generation.
+//!
+//! One change anywhere makes every route stale. That costs a quarter of a microsecond at a topic's
+//! next publication, and 45 ns more a receiver, about what the publication itself costs
+//! (`benches/routes.rs`, on two cores of a cloud machine, 10,000 and 100,000 other subscriptions
+//! alike): not enough to pay for finer generations on every publication.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -1,0 +1,168 @@
+//! What a publication costs while others subscribe and unsubscribe elsewhere:
+//! `cargo bench -p fulmar-broker`.
+//!
+//! One worker, driven by hand. Prints microseconds of one publication with all its deliveries, alone
+//! and with a subscription somewhere else made or ended before each, whose own cost is taken off. The
+//! best of several rounds is shown, which is the figure the neighbours disturb least.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use fulmar_broker::auth::Gate;
+use fulmar_broker::storage::{NoStorage, Restored};
+use fulmar_broker::{
+    Broker, BrokerConfig, ClientFigures, Connection, Limits, ListenerPolicy, Peer, Shard,
+    StreamKey, Timestamp, Token, TransportKind,
+};
+use fulmar_mqtt::packet::{Connect, FilterList, Publish, Subscribe, SubscribeOptions, Unsubscribe};
+use fulmar_mqtt::{Packet, PacketId, Properties, QoS, Version};
+
+const ROUNDS: usize = 10;
+const PER_ROUND: usize = 200;
+const NONE: Properties<'_> = Properties::NONE;
+
+struct Bench {
+    shard: Shard,
+    conns: Vec<Connection>,
+    listener: Arc<ListenerPolicy>,
+}
+
+impl Bench {
+    fn new() -> Bench {
+        let limits = Limits {
+            max_connections: usize::MAX,
+            max_sessions: usize::MAX,
+            max_subscriptions_per_session: usize::MAX,
+            ..Limits::default()
+        };
+        let gate = Gate::default();
+        let client_figures = ClientFigures::Nobody;
+        let config = BrokerConfig { workers: 1, limits, gate, sys_interval_s: 0, client_figures };
+        let now = Timestamp(1_000);
+        let broker = Broker::new(config, Arc::new(NoStorage), Restored::default(), now);
+        let shard = Shard::new(broker, 0, now, Arc::new(|| {}));
+        let listener = Arc::new(ListenerPolicy { name: "bench".into(), allow_anonymous: true });
+        Bench { shard, conns: Vec::new(), listener }
+    }
+
+    fn connect(&mut self) -> usize {
+        let at = self.conns.len();
+        let peer = Peer {
+            address: ([127, 0, 0, 1], 1).into(),
+            transport: TransportKind::Tcp,
+            identity: None,
+            listener: Arc::clone(&self.listener),
+        };
+        self.conns.push(Connection::new(&mut self.shard, Token(at as u64), peer).unwrap());
+        let connect = Connect {
+            version: Version::V5,
+            bridge: false,
+            clean_start: true,
+            keep_alive_s: 0,
+            client_id: "",
+            properties: NONE,
+            will: None,
+            username: None,
+            password: None,
+        };
+        self.say(at, &Packet::Connect(connect));
+        at
+    }
+
+    fn say(&mut self, at: usize, packet: &Packet<'_>) {
+        let mut bytes = Vec::new();
+        packet.encode(Version::V5, &mut bytes);
+        let received = self.conns[at].receive(&mut self.shard, StreamKey::CONTROL, &bytes);
+        assert_eq!(received.consumed, bytes.len());
+        self.turn();
+    }
+
+    /// One turn of the worker: everybody is sent what there is.
+    fn turn(&mut self) {
+        let mut notices = Vec::new();
+        loop {
+            self.shard.take_notices(&mut notices);
+            if notices.is_empty() {
+                break;
+            }
+            for (token, notice) in notices.drain(..) {
+                let conn = &mut self.conns[token.0 as usize];
+                conn.notice(&mut self.shard, notice);
+                let output = conn.output(&mut self.shard, StreamKey::CONTROL);
+                self.shard.recycle(output.bytes);
+            }
+        }
+        self.shard.end_turn();
+    }
+
+    fn subscribe(&mut self, at: usize, filter: &str) {
+        let mut list = Vec::new();
+        FilterList::encode_one(&mut list, filter, Some(SubscribeOptions::default()));
+        let filters = FilterList::from_encoded(&list, true, Version::V5).unwrap();
+        let subscribe = Subscribe { packet_id: PacketId::FIRST, properties: NONE, filters };
+        self.say(at, &Packet::Subscribe(subscribe));
+    }
+
+    fn unsubscribe(&mut self, at: usize, filter: &str) {
+        let mut list = Vec::new();
+        FilterList::encode_one(&mut list, filter, None);
+        let filters = FilterList::from_encoded(&list, false, Version::V5).unwrap();
+        let unsubscribe = Unsubscribe { packet_id: PacketId::FIRST, properties: NONE, filters };
+        self.say(at, &Packet::Unsubscribe(unsubscribe));
+    }
+
+    fn publish(&mut self, at: usize) {
+        let publish = Publish {
+            dup: false,
+            qos: QoS::AtMostOnce,
+            retain: false,
+            topic: "plant/7/temperature",
+            packet_id: None,
+            properties: NONE,
+            payload: &[0x2e; 64],
+        };
+        self.say(at, &Packet::Publish(publish));
+    }
+}
+
+/// Microseconds of one `step`, which is told its number.
+fn measure(mut step: impl FnMut(usize)) -> f64 {
+    let best = (0..ROUNDS).map(|round| {
+        let start = Instant::now();
+        (0..PER_ROUND).for_each(|at| step(round * PER_ROUND + at));
+        start.elapsed().as_secs_f64() * 1e6 / PER_ROUND as f64
+    });
+    best.fold(f64::INFINITY, f64::min)
+}
+
+fn main() {
+    println!("microseconds a publication       alone   others subscribe");
+    for (devices, watchers) in [(10_000, 1), (10_000, 100), (10_000, 10_000), (100_000, 100)] {
+        let mut bench = Bench::new();
+        for device in 0..devices {
+            let at = bench.connect();
+            bench.subscribe(at, &format!("devices/{device}/commands"));
+        }
+        for _ in 0..watchers {
+            let at = bench.connect();
+            bench.subscribe(at, "plant/#");
+        }
+        let (publisher, restless) = (bench.connect(), bench.connect());
+        let change = |bench: &mut Bench, number: usize| {
+            let filter = format!("devices/{}/commands", number / 2);
+            match number % 2 {
+                0 => bench.subscribe(restless, &filter),
+                _ => bench.unsubscribe(restless, &filter),
+            }
+        };
+        let alone = measure(|_| bench.publish(publisher));
+        let changing = measure(|number| change(&mut bench, number));
+        let both = measure(|number| {
+            change(&mut bench, number);
+            bench.publish(publisher);
+        });
+        let beside = both - changing;
+        println!("{devices:>7} others, {watchers:>6} receivers {alone:>8.2}   {beside:>8.2}");
+    }
+}
