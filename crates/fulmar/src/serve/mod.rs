@@ -8,6 +8,7 @@
 mod certificates;
 mod http;
 mod listeners;
+mod memory;
 mod notify;
 mod reload;
 mod secrets;
@@ -93,6 +94,7 @@ pub(crate) fn run(args: &Args, log: &LogArgs) -> anyhow::Result<()> {
         tickets: Arc::clone(&certificates.tickets),
     };
     let http = http::Http::start(&config.listeners.http, state)?;
+    let memory = memory::Memory::start(&broker)?;
     let line = running.ready_line(http.bound())?;
     tracing::info!(version = env!("CARGO_PKG_VERSION"), data = %data.display(), workers, "{line}");
     announce(&line)?;
@@ -106,6 +108,7 @@ pub(crate) fn run(args: &Args, log: &LogArgs) -> anyhow::Result<()> {
     tracing::info!(limit_s = drain.as_secs(), "draining");
     notify::stopping();
     http.stop();
+    drop(memory);
     running.server.drain(drain);
     if let Err(error) = certificates.tickets.close() {
         // Clients come back by a full handshake then; that is no failure of the broker.

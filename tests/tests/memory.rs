@@ -1,0 +1,56 @@
+//! The memory of clients that have gone goes back to the system: the broker process, seen from outside.
+#![allow(clippy::unwrap_used)]
+
+use fulmar_client::{Client, Event, Options, Trust};
+use fulmar_tests::{PATIENCE, TestBroker, eventually, http_get};
+use tokio::time::timeout;
+
+/// Enough that what they take stands out: some 30 KiB each.
+const CLIENTS: usize = 200;
+
+/// Memory of a process that is not backed by a file, in KiB: what its heap takes.
+fn heap_kib(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find(|line| line.starts_with("RssAnon:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+/// Connects all, gives the broker's memory with them, and takes leave.
+async fn visit(broker: &TestBroker) -> u64 {
+    let mut clients = Vec::new();
+    for number in 0..CLIENTS {
+        let url = format!("quic://localhost:{}", broker.address("quic").port());
+        let mut options = Options::new(&url).unwrap();
+        options.trust = Trust::CaFile(broker.ca_file());
+        options.client_id = format!("visitor-{number}");
+        clients.push(Client::connect(options).unwrap());
+    }
+    for (_, events) in &mut clients {
+        let event = timeout(PATIENCE, events.next()).await.unwrap();
+        assert!(matches!(event, Some(Event::Connected { .. })), "{event:?}");
+    }
+    let with = heap_kib(broker.pid());
+    let leaving: Vec<_> = clients
+        .into_iter()
+        .map(|(client, _)| tokio::spawn(async move { client.disconnect().await }))
+        .collect();
+    for gone in leaving {
+        gone.await.unwrap();
+    }
+    with
+}
+
+#[tokio::test]
+async fn what_clients_took_goes_back_when_they_are_gone() {
+    let broker = TestBroker::builder().env("FULMAR_STORAGE__ENABLED", "false").start();
+    // What is made once and kept is made by the first ones.
+    visit(&broker).await;
+    eventually("a calm broker", || {
+        let (_, metrics) = http_get(broker.address("http"), "/metrics");
+        metrics.contains("fulmar_connections{transport=\"quic\"} 0")
+    });
+    let with = visit(&broker).await;
+    // Pages in which something else lives cannot go back; this is half of what otherwise does.
+    let most = with - CLIENTS as u64 * 10;
+    eventually("memory to go back", || heap_kib(broker.pid()) < most);
+}
