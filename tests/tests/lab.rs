@@ -216,6 +216,69 @@ fn a_killed_run_goes_on_where_it_was_and_leaves_nothing_behind() {
     assert!(!Path::new("/sys/class/net/lab0").exists());
 }
 
+/// Runs one of the repository's experiments, made smaller, once in each of its cells that `only`
+/// names; gives the samples, or `None` where namespaces cannot be made.
+fn small(name: &str, changes: &[(&str, &str)], only: &str) -> Option<Vec<Value>> {
+    let folder = tempfile::tempdir().unwrap();
+    let experiments = Path::new(env!("CARGO_MANIFEST_DIR")).join("../experiments");
+    let mut text = std::fs::read_to_string(experiments.join(name)).unwrap();
+    for (from, to) in changes {
+        assert!(text.contains(from), "{from} is not in {name}");
+        text = text.replace(from, to);
+    }
+    let papers = folder.path().join("papers");
+    std::fs::create_dir(&papers).unwrap();
+    for paper in std::fs::read_dir(experiments.join("papers")).unwrap() {
+        let paper = paper.unwrap();
+        std::fs::copy(paper.path(), papers.join(paper.file_name())).unwrap();
+    }
+    std::fs::write(folder.path().join(name), text).unwrap();
+    let output = lab(folder.path(), &["run", name, "--repetitions", "1", "--only", only]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    if said.contains("namespaces") {
+        eprintln!("not tested: {said}");
+        return None;
+    }
+    assert!(output.status.success(), "{said}");
+    let results = folder.path().join("results").join(name.trim_end_matches(".toml"));
+    assert!(std::fs::read_to_string(results.join("report.html")).unwrap().contains("<svg"));
+    let samples = std::fs::read_to_string(results.join("samples.jsonl")).unwrap();
+    Some(samples.lines().map(|line| serde_json::from_str(line).unwrap()).collect())
+}
+
+#[test]
+fn memory_of_clients_that_vanish_is_seen_to_come_and_go() {
+    let changes = [("--connections=100", "--connections=40")];
+    let Some(samples) = small("mqtt-quic-halfopen.toml", &changes, "broker=quic") else { return };
+    let values = &samples[0]["values"];
+    let (taken, kept) = (&values["memory_taken"], &values["memory_kept"]);
+    // A quarter of a MiB at the least for forty connections over QUIC; half of it back.
+    assert!(taken.as_f64().unwrap() >= 256.0, "{values}");
+    assert!(kept.as_f64().unwrap() < taken.as_f64().unwrap() / 2.0, "{values}");
+    // Looked at ten times a second all the while.
+    assert!(samples[0]["points"]["memory"].as_array().unwrap().len() > 60, "{values}");
+    assert!(samples[0]["points"]["cpu"].as_array().unwrap().len() > 60, "{values}");
+}
+
+#[test]
+fn connections_migrate_over_quic_and_are_made_again_over_tcp() {
+    let changes = [("--connections=100", "--connections=5")];
+    let only = "broker=quic,tcp";
+    let Some(samples) = small("mqtt-quic-migration.toml", &changes, only) else { return };
+    assert_eq!(samples.len(), 2);
+    for sample in &samples {
+        let value = |name: &str| sample["values"][name].as_f64().unwrap();
+        // Five clients and three changes of address.
+        let (moved, idle) = match sample["cell"]["broker"].as_str().unwrap() {
+            "quic" => ("migrations", "reconnections"),
+            _ => ("reconnections", "migrations"),
+        };
+        assert!((14.0..=16.0).contains(&value(moved)), "{sample}");
+        assert_eq!((value(idle), value("lost")), (0.0, 0.0), "{sample}");
+        assert!(value("gap") > 0.0, "{sample}");
+    }
+}
+
 #[test]
 fn a_mistake_names_its_place_and_is_wrong_usage() {
     let folder = tempfile::tempdir().unwrap();

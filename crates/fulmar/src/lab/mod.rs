@@ -1,6 +1,7 @@
 //! `fulmar lab`: experiments over bad links. The lab crate does the work; here are the options and
 //! what a terminal shows.
 
+mod fleet;
 mod link;
 mod list;
 mod new;
@@ -50,6 +51,8 @@ enum Command {
     Probe(probe::Args),
     /// Send numbered datagrams at a rate, or receive them and tell delay, loss and rate
     Udp(udp::Args),
+    /// Run many clients that publish, and tell how they fare
+    Fleet(fleet::Args),
 }
 
 /// Where experiments are.
@@ -85,6 +88,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         Command::Report(args) => report::run(&args),
         Command::Probe(args) => probe::run(&args),
         Command::Udp(args) => udp::run(&args),
+        Command::Fleet(args) => fleet::run(args),
     }
 }
 

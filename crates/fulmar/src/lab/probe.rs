@@ -26,10 +26,10 @@ Examples:
   fulmar lab probe quic://broker --insecure --publish t --again    the second set-up counts, with 0-RTT";
 
 /// Bytes of a message's time and number.
-const HEADER: usize = 16;
+pub(super) const HEADER: usize = 16;
 
 /// Before the first wait of a client that comes again.
-const RETRY: Backoff =
+pub(super) const RETRY: Backoff =
     Backoff { first: Duration::from_millis(50), longest: Duration::from_millis(500) };
 
 /// Connect, publish, receive, and tell when what happened as JSON lines
@@ -132,12 +132,17 @@ fn options(args: &Args) -> anyhow::Result<Options> {
     if args.streams {
         options.streams = Streams::PerTopicAndSubscription;
     }
-    options.trust = match (&args.cafile, args.insecure) {
+    options.trust = trust(args.cafile.as_ref(), args.insecure);
+    Ok(options)
+}
+
+/// Whom to believe.
+pub(super) fn trust(cafile: Option<&PathBuf>, insecure: bool) -> Trust {
+    match (cafile, insecure) {
         (Some(path), _) => Trust::CaFile(path.clone()),
         (None, true) => Trust::Insecure,
         (None, false) => Trust::Auto,
-    };
-    Ok(options)
+    }
 }
 
 async fn probe(args: &Args) -> anyhow::Result<()> {
@@ -208,9 +213,7 @@ async fn publish(client: &Client, args: &Args) -> anyhow::Result<()> {
     let mut last = None;
     for number in 0..args.count {
         ticks.tick().await;
-        let mut payload = vec![0; args.payload as usize];
-        payload[..8].copy_from_slice(&now_ns().to_be_bytes());
-        payload[8..HEADER].copy_from_slice(&number.to_be_bytes());
+        let payload = payload(args.payload as usize, now_ns(), number);
         let topic = numbered(topic, number % args.topics, args);
         let delivery = client.publish(Message::new(topic, payload).qos(qos)).await?;
         if number == 0 {
@@ -261,7 +264,16 @@ async fn receive(events: &mut Events, args: &Args) -> anyhow::Result<()> {
     )
 }
 
-fn header(payload: &[u8]) -> anyhow::Result<(u64, u64)> {
+/// A message of so many bytes, at least [`HEADER`], that carries its time and number.
+pub(super) fn payload(bytes: usize, sent_ns: u64, number: u64) -> Vec<u8> {
+    let mut payload = vec![0; bytes.max(HEADER)];
+    payload[..8].copy_from_slice(&sent_ns.to_be_bytes());
+    payload[8..HEADER].copy_from_slice(&number.to_be_bytes());
+    payload
+}
+
+/// A message's time and number.
+pub(super) fn header(payload: &[u8]) -> anyhow::Result<(u64, u64)> {
     let read = |at: usize| {
         let bytes = payload.get(at..at + 8)?;
         bytes.try_into().ok().map(u64::from_be_bytes)
@@ -276,9 +288,7 @@ mod tests {
 
     #[test]
     fn time_and_number_come_back() {
-        let mut payload = vec![0; 40];
-        payload[..8].copy_from_slice(&7_u64.to_be_bytes());
-        payload[8..16].copy_from_slice(&9_u64.to_be_bytes());
+        let payload = payload(40, 7, 9);
         assert_eq!(header(&payload).unwrap(), (7, 9));
         assert!(header(&payload[..15]).is_err());
     }

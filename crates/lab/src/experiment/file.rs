@@ -6,7 +6,7 @@
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::value::{Level, Levels, Ordered, Pair};
+use super::value::{Level, Levels, Ordered};
 use crate::observe::Kind;
 use crate::stats::Centre;
 
@@ -86,7 +86,7 @@ fn some_alone() -> Spanned<f64> {
 #[serde(deny_unknown_fields)]
 pub struct Link {
     /// The two.
-    pub between: Spanned<Pair>,
+    pub between: Spanned<[String; 2]>,
     /// Keys of the link model; values may hold placeholders.
     #[serde(default)]
     pub set: Ordered<Spanned<Level>>,
@@ -156,15 +156,21 @@ pub struct Measure {
     pub host: Option<Spanned<String>>,
     /// Kind of packets that count, such as `handshake`; all without it (`packets`).
     pub kind: Option<Spanned<Kind>>,
-    /// Mark from which on it counts; from the beginning without it (`packets`, `marks`).
+    /// Mark from which on it counts; from the beginning without it (all but `sum` and
+    /// `difference`).
     pub since: Option<Spanned<String>>,
-    /// Mark up to which it counts; to the end without it (`packets`, `marks`).
+    /// Mark up to which it counts; to the end without it (as `since`).
     pub until: Option<Spanned<String>>,
+    /// Seconds of the sample before which nothing counts (`lines`, `process`). Links' outages and
+    /// changes of address are timed from the same moment.
+    pub from_s: Option<Spanned<f64>>,
+    /// Seconds of the sample after which nothing counts (`lines`, `process`).
+    pub to_s: Option<Spanned<f64>>,
     /// The mark `until` tells that the host got something: what it sends after the last packet it
     /// got before the mark does not count (`packets`).
     #[serde(default)]
     pub received: bool,
-    /// Measures to add up (`sum`).
+    /// Measures to add up (`sum`), or to take the others of from the first (`difference`).
     #[serde(default)]
     pub of: Vec<Spanned<String>>,
     /// How a sample's numbers become one.
@@ -202,6 +208,8 @@ pub enum From {
     Marks,
     /// Other measures, earlier in the file, added up.
     Sum,
+    /// An earlier measure less others.
+    Difference,
 }
 
 /// What of a process or of packets.

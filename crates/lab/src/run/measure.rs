@@ -1,6 +1,7 @@
 //! From what was recorded to one number a measure.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 use serde_json::Value;
 
@@ -20,6 +21,10 @@ pub(super) struct Record {
     /// Use of the machine by role: time, CPU seconds, resident KiB.
     pub(super) usage: BTreeMap<String, Vec<(u64, f64, f64)>>,
 }
+
+/// Time over which the use of a core is told. The kernel counts it in ticks of 10 ms; over a second
+/// that is a resolution of 1 %.
+const CPU_OVER_NS: u64 = 1_000_000_000;
 
 /// Numbers of a measure with their time.
 type Points = Vec<(u64, f64)>;
@@ -83,23 +88,37 @@ fn points(
         From::Lines => {
             let field = measure.field.as_ref().map_or("", |field| field.get_ref());
             let objects = record.objects.get(role).map_or(&[][..], Vec::as_slice);
-            let points = numbers(objects, field);
+            let mut points = numbers(objects, field);
             if points.is_empty() && measure.take != Take::Count {
                 return Err(format!(
                     "{role} printed {} JSON objects, none with a number `{field}`",
                     objects.len()
                 ));
             }
+            let window = window(measure, record, since, until);
+            points.retain(|(at, _)| window.contains(at));
             Ok((points, true))
         }
         From::Process => {
             let usage = record.usage.get(role).map_or(&[][..], Vec::as_slice);
-            Ok((used(usage, measure.what.as_ref().map(|what| *what.get_ref())), true))
+            let mut points = used(usage, measure.what.as_ref().map(|what| *what.get_ref()));
+            let window = window(measure, record, since, until);
+            points.retain(|(at, _)| window.contains(at));
+            Ok((points, true))
         }
         From::Packets => {
             Ok((vec![(record.began_ns, count(measure, observed, since, until)?)], false))
         }
-        From::Sum => Ok((vec![(record.began_ns, sum(measure, values)?)], false)),
+        From::Sum => {
+            let sum = summands(measure, values)?.iter().sum();
+            Ok((vec![(record.began_ns, sum)], false))
+        }
+        From::Difference => {
+            let all = summands(measure, values)?;
+            // The first counts once for itself and once in the sum.
+            let rest = 2.0 * all.first().copied().unwrap_or(0.0) - all.iter().sum::<f64>();
+            Ok((vec![(record.began_ns, rest)], false))
+        }
         From::Marks => {
             let (since, until) = (since.unwrap_or(0), until.unwrap_or(0));
             Ok((vec![(until, (until as f64 - since as f64) / 1e9)], false))
@@ -107,12 +126,26 @@ fn points(
     }
 }
 
-fn sum(measure: &Measure, values: &BTreeMap<String, f64>) -> Result<f64, String> {
+/// From when to when numbers of a measure count.
+fn window(
+    measure: &Measure,
+    record: &Record,
+    since: Option<u64>,
+    until: Option<u64>,
+) -> RangeInclusive<u64> {
+    let after = |seconds: &toml::Spanned<f64>| record.began_ns + (seconds.get_ref() * 1e9) as u64;
+    let from = measure.from_s.as_ref().map_or(0, after);
+    let to = measure.to_s.as_ref().map_or(u64::MAX, after);
+    since.unwrap_or(0).max(from)..=until.unwrap_or(u64::MAX).min(to)
+}
+
+/// Values of the measures that one is made of.
+fn summands(measure: &Measure, values: &BTreeMap<String, f64>) -> Result<Vec<f64>, String> {
     let summands = measure.of.iter().map(|of| {
         let value = values.get(of.get_ref()).copied();
         value.ok_or_else(|| format!("there is no `{}` to add", of.get_ref()))
     });
-    summands.sum()
+    summands.collect()
 }
 
 fn numbers(objects: &[(u64, Value)], field: &str) -> Points {
@@ -132,17 +165,25 @@ fn numbers(objects: &[(u64, Value)], field: &str) -> Points {
 fn used(usage: &[(u64, f64, f64)], what: Option<What>) -> Points {
     match what {
         Some(What::RssKib) => usage.iter().map(|(at, _, rss)| (*at, *rss)).collect(),
-        Some(What::CpuPct) => {
-            let pairs = usage.windows(2).filter(|pair| pair[1].0 > pair[0].0);
-            pairs
-                .map(|pair| {
-                    let seconds = (pair[1].0 - pair[0].0) as f64 / 1e9;
-                    (pair[1].0, 100.0 * (pair[1].1 - pair[0].1) / seconds)
-                })
-                .collect()
-        }
+        Some(What::CpuPct) => shares(usage),
         _ => usage.iter().map(|(at, cpu, _)| (*at, *cpu)).collect(),
     }
+}
+
+/// Shares of a core in percent, each over the time up to it.
+fn shares(usage: &[(u64, f64, f64)]) -> Points {
+    let mut begin = 0;
+    let mut points = Points::new();
+    for (index, (at, cpu, _)) in usage.iter().enumerate().skip(1) {
+        while begin + 1 < index && at - usage[begin + 1].0 >= CPU_OVER_NS {
+            begin += 1;
+        }
+        let (since, before, _) = usage[begin];
+        if *at > since {
+            points.push((*at, 100.0 * (cpu - before) * 1e9 / (at - since) as f64));
+        }
+    }
+    points
 }
 
 fn count(
@@ -247,12 +288,48 @@ mod tests {
         assert_eq!(value(&format!("{process}'cpu_pct'"), &record(), &none), Ok(25.0));
         assert_eq!(value(&format!("{process}'cpu_s'"), &record(), &none), Ok(0.25));
         assert_eq!(value("from = 'sum'\nof = ['a', 'b']", &record(), &none), Ok(7.0));
+        assert_eq!(value("from = 'difference'\nof = ['a', 'b']", &record(), &none), Ok(1.0));
         let nothing = value("from = 'sum'\nof = ['a', 'c']", &record(), &none).unwrap_err();
         assert_eq!(nothing, "there is no `c` to add");
         let marks = "from = 'marks'\nsince = 'begin'\nuntil = 'end'";
         assert_eq!(value(marks, &record(), &none), Ok(20e-9));
         let marks = "from = 'marks'\nsince = 'begin'\nuntil = 'never'";
         assert_eq!(value(marks, &record(), &none).unwrap_err(), "no line was the mark `never`");
+    }
+
+    #[test]
+    fn a_window_limits_lines_and_processes() {
+        let second = |n: u64| 1 + n * 1_000_000_000;
+        let usage = (0..=10).map(|n| (second(n), n as f64 / 10.0, 50.0 + n as f64)).collect();
+        let json = |ms: u32| serde_json::json!({ "ms": ms });
+        let record = Record {
+            began_ns: 1,
+            objects: [("client".to_owned(), vec![(second(2), json(3)), (second(5), json(4))])]
+                .into(),
+            marks: [("half".to_owned(), second(5))].into(),
+            usage: [("server".to_owned(), usage)].into(),
+        };
+        let value = |keys: &str| value(keys, &record, &Observed::default());
+        let rss = "from = 'process'\nrole = 'server'\nwhat = 'rss_kib'\n";
+        assert_eq!(value(&format!("{rss}take = 'last'\nuntil = 'half'")), Ok(55.0));
+        assert_eq!(value(&format!("{rss}take = 'first'\nsince = 'half'\nfrom_s = 3")), Ok(55.0));
+        assert_eq!(value(&format!("{rss}take = 'max'\nto_s = 3.5")), Ok(53.0));
+        assert_eq!(value(&format!("{rss}take = 'min'\nfrom_s = 8")), Ok(58.0));
+        assert_eq!(value(&format!("{rss}from_s = 11")), Err("none".to_owned()));
+        let lines = "from = 'lines'\nrole = 'client'\nfield = 'ms'\n";
+        assert_eq!(value(&format!("{lines}from_s = 3")), Ok(4.0));
+        assert_eq!(value(&format!("{lines}to_s = 3")), Ok(3.0));
+    }
+
+    #[test]
+    fn processor_use_is_told_over_a_second() {
+        let tick = 100_000_000;
+        // Every tenth look finds a clock tick of 10 ms more.
+        let usage: Vec<_> = (0..=30).map(|n| (n * tick, (n / 10) as f64 / 100.0, 1.0)).collect();
+        let shares = used(&usage, Some(What::CpuPct));
+        assert_eq!(shares.len(), 30);
+        let settled: Vec<f64> = shares[9..].iter().map(|(_, share)| *share).collect();
+        assert!(settled.iter().all(|share| (share - 1.0).abs() < 1e-9), "{settled:?}");
     }
 
     #[test]
