@@ -2,7 +2,7 @@
 another port and address, a host that gets another address, a host that vanishes.
 
 In the first two, messages flow all the time at QoS 1 and 2 and towards a subscriber; each arrives, in order
-and once, and nobody connects again."""
+and once, and nobody connects again. A client that says nothing follows its host as soon as the kernel tells it."""
 
 import pathlib
 import subprocess
@@ -20,6 +20,8 @@ UNDER_WAY = 40
 # all come within it, also on a busy machine.
 IDLE_TIMEOUT_S = 8
 VANISHING = 50
+# Seconds after which `fulmar pub`, if it has nothing to say, shows the broker that it is there.
+SIGN_OF_LIFE_S = 12
 CLIENTS = str(pathlib.Path(__file__).parent / "quic_clients.py")
 NAT = str(pathlib.Path(__file__).parent / "nat.py")
 
@@ -145,6 +147,24 @@ class Migration(OwnNetwork):
             before = after
             self.publish_phase()
         self.finish(2, ["10.66.3.2", "10.66.4.2"])
+
+    def test_an_idle_client_moves_when_the_kernel_announces_another_address(self):
+        self.start_broker()
+        url = f"quic://{BROKER}:{self.broker.ports['quic']}"
+        since = time.monotonic()
+        words = [binary(), "pub", url, "--cafile", self.broker.ca, "-k", "600", "-q", "1", "-t", "t", "-l"]
+        client = self.run_on("client", *words)
+        eventually("the client", lambda: self.connections() == 1)
+        self.site.address("router", "client", "10.66.3.1")
+        self.site.address("client", "wire", "10.66.3.2")
+        self.site.address("client", "wire", CLIENT, "delete")
+        self.site.route("client", "10.66.3.1")
+        eventually("the move", lambda: self.metric("quic_migrations_total") == 1)
+        self.assertLess(time.monotonic() - since, SIGN_OF_LIFE_S, "nothing but its next packet made it move")
+        client.stdin.write("still here\n")
+        client.stdin.close()
+        self.assertEqual(client.wait(60), 0)
+        self.assertEqual(self.metric('connections_opened_total{transport="quic"}'), 1)
 
 
 class Vanishing(OwnNetwork):
