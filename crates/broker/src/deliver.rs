@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use fulmar_mqtt::ack::{self, AckKind};
 use fulmar_mqtt::session::{AckError, Outbound, Replay};
-use fulmar_mqtt::{PacketId, QoS, ReasonCode};
+use fulmar_mqtt::{PacketId, QoS, ReasonCode, Version};
 use smallvec::SmallVec;
 
 use crate::limits::DropPolicy;
@@ -20,6 +20,7 @@ use crate::publish::{Publication, Terms, encode_publish};
 use crate::session::{Attachment, Clearance, Flow, Held, Session, SessionState};
 use crate::shard::{Turn, Waiter};
 use crate::storage::{Delivery, FlowId, Op, Position, Progress};
+use crate::time::Timestamp;
 
 /// Encoded bytes at which refilling stops; the rest follows when these have been taken.
 const REFILL_BYTES: usize = 64 * 1024;
@@ -87,19 +88,14 @@ impl SessionState {
             turn.metrics().messages_dropped_qos0.add(1);
             return false;
         }
-        if flow.outbox.capacity() == 0 {
-            flow.outbox = turn.buffer();
+        let (version, now) = (self.version, turn.now);
+        let sent = append(&mut flow.outbox, turn, self.max_packet_bytes, |out| {
+            publication.encode(out, version, terms, None, now);
+        });
+        if sent {
+            flow.announce(turn, attachment);
         }
-        let start = flow.outbox.len();
-        publication.encode(&mut flow.outbox, self.version, terms, None, turn.now);
-        if flow.outbox.len() - start > self.max_packet_bytes as usize {
-            flow.outbox.truncate(start);
-            turn.metrics().messages_dropped_size.add(1);
-            return false;
-        }
-        turn.metrics().messages_sent.add(1);
-        flow.announce(turn, attachment);
-        true
+        sent
     }
 
     /// QoS 1 and 2 with room in the window.
@@ -129,22 +125,16 @@ impl SessionState {
             turn.when_durable(Waiter::Send(Arc::clone(session), flow.id, packet_id, position));
             return true;
         }
-        if flow.outbox.capacity() == 0 {
-            flow.outbox = turn.buffer();
-        }
-        let start = flow.outbox.len();
-        publication.encode(&mut flow.outbox, version, terms, Some(packet_id), turn.now);
-        if flow.outbox.len() - start > max as usize {
-            flow.outbox.truncate(start);
+        let now = turn.now;
+        let sent = append(&mut flow.outbox, turn, max, |out| {
+            publication.encode(out, version, terms, Some(packet_id), now);
+        });
+        if !sent {
             flow.abandon(session, turn, packet_id, durable);
-            turn.metrics().messages_dropped_size.add(1);
-            return false;
-        }
-        turn.metrics().messages_sent.add(1);
-        if let Some(attachment) = attachment {
+        } else if let Some(attachment) = attachment {
             flow.announce(turn, attachment);
         }
-        true
+        sent
     }
 
     /// Keeps a message for later, within the session's bounds.
@@ -234,7 +224,7 @@ impl SessionState {
         position: Position,
     ) {
         let (version, now, attachment) = (self.version, turn.now, self.attachment);
-        let (durable, max) = (self.durable, self.max_packet_bytes as usize);
+        let (durable, max) = (self.durable, self.max_packet_bytes);
         let Some(flow) = self.flow_mut(flow) else { return };
         let mut too_large: SmallVec<[PacketId; 1]> = SmallVec::new();
         let Flow { outbound, outbox, rare, stream, .. } = flow;
@@ -257,23 +247,15 @@ impl SessionState {
             if stream.is_none() || rare.resend.contains(&packet_id) {
                 continue;
             }
-            if outbox.capacity() == 0 {
-                *outbox = turn.buffer();
-            }
-            let terms =
-                Terms { qos: held.qos, retain: held.retain, identifiers: &held.identifiers };
-            let (start, parts, dup) = (outbox.len(), held.message.parts(), held.maybe_sent);
-            encode_publish(outbox, version, &parts, terms, Some(packet_id), dup, now);
-            if outbox.len() - start > max {
-                outbox.truncate(start);
+            let sent = append(outbox, turn, max, |out| {
+                held.encode(out, version, packet_id, held.maybe_sent, now);
+            });
+            if !sent {
                 too_large.push(packet_id);
-            } else {
-                turn.metrics().messages_sent.add(1);
             }
         }
         for packet_id in too_large {
             flow.abandon(session, turn, packet_id, durable);
-            turn.metrics().messages_dropped_size.add(1);
         }
         if let Some(attachment) = attachment
             && (!flow.outbox.is_empty() || flow.can_refill())
@@ -300,7 +282,7 @@ impl SessionState {
 
     fn resend_one(&mut self, session: &Session, turn: &mut Turn, index: usize) -> bool {
         let (version, now) = (self.version, turn.now);
-        let (durable, max) = (self.durable, self.max_packet_bytes as usize);
+        let (durable, max) = (self.durable, self.max_packet_bytes);
         let flow = &mut self.flows[index];
         if !flow.can_resend() {
             return false;
@@ -311,19 +293,12 @@ impl SessionState {
         match flow.outbound.replay_of(packet_id) {
             // One whose identifier is not durable yet goes out when it is.
             Some(Replay::Publish { message: held, .. }) if held.clearance == Clearance::Clear => {
-                let identifiers = &held.identifiers;
-                let terms = Terms { qos: held.qos, retain: held.retain, identifiers };
-                let parts = held.message.parts();
-                let out = &mut flow.outbox;
-                let start = out.len();
-                encode_publish(out, version, &parts, terms, Some(packet_id), true, now);
                 // The client may take less than it did when this was sent first.
-                if out.len() - start > max {
-                    out.truncate(start);
+                let sent = append(&mut flow.outbox, turn, max, |out| {
+                    held.encode(out, version, packet_id, true, now);
+                });
+                if !sent {
                     flow.abandon(session, turn, packet_id, durable);
-                    turn.metrics().messages_dropped_size.add(1);
-                } else {
-                    turn.metrics().messages_sent.add(1);
                 }
             }
             Some(Replay::Pubrel { .. }) => {
@@ -349,10 +324,7 @@ impl SessionState {
         }
         let durable = self.durable;
         let flow = &mut self.flows[index];
-        let (message, position) = (Arc::clone(&held.message), held.position);
-        let (qos, retain, clearance) = (held.qos, held.retain, held.clearance);
-        let dup = held.maybe_sent;
-        let identifiers = held.identifiers.clone();
+        let Held { position, qos, clearance, maybe_sent, .. } = held;
         let Some(packet_id) = flow.outbound.push(qos, held) else { return false };
         if durable {
             let (session, flow, progress) = (session.key(), flow.id, Progress::Sent(packet_id));
@@ -363,17 +335,13 @@ impl SessionState {
             turn.when_durable(Waiter::Send(Arc::clone(session), flow.id, packet_id, position));
             return true;
         }
-        let start = flow.outbox.len();
-        let terms = Terms { qos, retain, identifiers: &identifiers };
-        let parts = message.parts();
-        encode_publish(&mut flow.outbox, version, &parts, terms, Some(packet_id), dup, now);
-        if flow.outbox.len() - start > max as usize {
-            flow.outbox.truncate(start);
+        let Flow { outbound, outbox, .. } = flow;
+        let sent = outbound.get_mut(packet_id).is_some_and(|held| {
+            append(outbox, turn, max, |out| held.encode(out, version, packet_id, maybe_sent, now))
+        });
+        if !sent {
             flow.abandon(session, turn, packet_id, durable);
-            turn.metrics().messages_dropped_size.add(1);
-            return true;
         }
-        turn.metrics().messages_sent.add(1);
         true
     }
 
@@ -413,8 +381,19 @@ impl SessionState {
         flow: FlowId,
         packet_id: PacketId,
     ) -> Result<(), AckError> {
+        self.finish(session, turn, flow, |outbound| outbound.puback(packet_id))
+    }
+
+    /// An exchange is over, by what `take` finds; its message may be forgotten.
+    fn finish(
+        &mut self,
+        session: &Session,
+        turn: &mut Turn,
+        flow: FlowId,
+        take: impl FnOnce(&mut Outbound<Held>) -> Result<Held, AckError>,
+    ) -> Result<(), AckError> {
         let Some(index) = self.flow_index(flow) else { return Ok(()) };
-        let held = self.flows[index].outbound.puback(packet_id)?;
+        let held = take(&mut self.flows[index].outbound)?;
         self.forget(session, turn, index, held.position);
         self.room_made(turn, index);
         Ok(())
@@ -429,14 +408,12 @@ impl SessionState {
         packet_id: PacketId,
         reason: ReasonCode,
     ) -> Result<bool, AckError> {
+        if reason.is_error() {
+            let refused = |outbound: &mut Outbound<Held>| outbound.pubrec_refused(packet_id);
+            return self.finish(session, turn, flow, refused).map(|()| false);
+        }
         let Some(index) = self.flow_index(flow) else { return Ok(false) };
         let flow = &mut self.flows[index];
-        if reason.is_error() {
-            let held = flow.outbound.pubrec_refused(packet_id)?;
-            self.forget(session, turn, index, held.position);
-            self.room_made(turn, index);
-            return Ok(false);
-        }
         let held = flow.outbound.pubrec(packet_id)?;
         let position = held.position;
         if self.durable {
@@ -455,11 +432,7 @@ impl SessionState {
         flow: FlowId,
         packet_id: PacketId,
     ) -> Result<(), AckError> {
-        let Some(index) = self.flow_index(flow) else { return Ok(()) };
-        let held = self.flows[index].outbound.pubcomp(packet_id)?;
-        self.forget(session, turn, index, held.position);
-        self.room_made(turn, index);
-        Ok(())
+        self.finish(session, turn, flow, |outbound| outbound.pubcomp(packet_id))
     }
 
     /// The window has room again: whoever owns the connection refills.
@@ -492,6 +465,43 @@ impl Flow {
             turn.op(Op::Dequeue { session, flow, position: held.position });
         }
     }
+}
+
+impl Held {
+    fn encode(
+        &self,
+        out: &mut Vec<u8>,
+        version: Version,
+        packet_id: PacketId,
+        dup: bool,
+        now: Timestamp,
+    ) {
+        let terms = Terms { qos: self.qos, retain: self.retain, identifiers: &self.identifiers };
+        encode_publish(out, version, &self.message.parts(), terms, Some(packet_id), dup, now);
+    }
+}
+
+/// Appends a PUBLISH to an outbox and counts it, unless it is larger than the client takes
+/// ([MQTT-3.1.2-24]). Returns whether it fits.
+fn append(
+    outbox: &mut Vec<u8>,
+    turn: &mut Turn,
+    max_packet_bytes: u32,
+    encode: impl FnOnce(&mut Vec<u8>),
+) -> bool {
+    if outbox.capacity() == 0 {
+        *outbox = turn.buffer();
+    }
+    let start = outbox.len();
+    encode(outbox);
+    let fits = outbox.len() - start <= max_packet_bytes as usize;
+    if fits {
+        turn.metrics().messages_sent.add(1);
+    } else {
+        outbox.truncate(start);
+        turn.metrics().messages_dropped_size.add(1);
+    }
+    fits
 }
 
 /// The message in flight under this identifier, unless another has it by now.
