@@ -15,7 +15,7 @@ use kuva::render::plots::Plot;
 use kuva::render::render::render_multiple;
 use kuva::render::theme::Theme;
 
-use super::number::{short, with_interval};
+use super::number::{short, tick, with_interval};
 use super::results::{CellResults, Results};
 use crate::experiment::{Figure, Measure, Shape};
 use crate::stats::{Estimate, median, quantile, sorted};
@@ -23,8 +23,11 @@ use crate::stats::{Estimate, median, quantile, sorted};
 /// Colours of series; the page defines as many.
 const COLOURS: usize = 8;
 
-/// Steps of time into which a time series is summed up.
+/// Steps of time into which a time series is summed up at most, and at least.
 const TIME_STEPS: usize = 120;
+const FEW_TIME_STEPS: usize = 10;
+/// Numbers that a step of time should have for its percentiles.
+const STEP_NUMBERS: usize = 8;
 
 /// Most numbers that a distribution shows one by one; of more, evenly chosen ranks stand for all.
 const MAX_NUMBERS: usize = 2_000;
@@ -196,7 +199,7 @@ impl Picture<'_> {
             .with_legend_box(false)
             .with_label_size(13)
             .with_tick_size(12)
-            .with_tick_format(TickFormat::Custom(Arc::new(short)))
+            .with_tick_format(TickFormat::Custom(Arc::new(tick)))
             .with_body_size(12);
         if size.narrow && matches!(self.figure.shape, Shape::Boxes | Shape::Bars) {
             layout = layout.with_x_tick_rotate(-40.0);
@@ -339,10 +342,11 @@ impl Picture<'_> {
         let Some(end) = points.iter().map(|point| point[0]).reduce(f64::max) else {
             return Vec::new();
         };
-        let width = (end / TIME_STEPS as f64).max(1e-6);
-        let mut steps = vec![Vec::new(); TIME_STEPS + 1];
+        let count = (points.len() / STEP_NUMBERS).clamp(FEW_TIME_STEPS, TIME_STEPS);
+        let width = (end / count as f64).max(1e-6);
+        let mut steps = vec![Vec::new(); count];
         for [at, value] in points {
-            steps[((at / width) as usize).min(TIME_STEPS)].push(value);
+            steps[((at / width) as usize).min(count - 1)].push(value);
         }
         let summed = steps.into_iter().enumerate().filter_map(|(index, values)| {
             let values = sorted(&values);

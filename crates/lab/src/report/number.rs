@@ -19,6 +19,16 @@ pub(super) fn short(value: f64) -> String {
     if size < 10_000.0 { text } else { grouped(&text) }
 }
 
+/// A number on an axis, where its neighbours show how exact it is.
+pub(super) fn tick(value: f64) -> String {
+    let text = short(value);
+    if text.contains('.') {
+        text.trim_end_matches('0').trim_end_matches('.').to_owned()
+    } else {
+        text
+    }
+}
+
 fn grouped(text: &str) -> String {
     let (sign, digits) = text.strip_prefix('-').map_or(("", text), |digits| ("−", digits));
     let mut out = String::from(sign);
@@ -58,6 +68,7 @@ mod tests {
         ] {
             assert_eq!(short(value), expected);
         }
+        assert_eq!([0.0, 0.5, 2.5, 20.0, 0.8].map(tick), ["0", "0.5", "2.5", "20", "0.8"]);
         let estimate = Estimate { value: 2.0, low: 1.5, high: 2.25, count: 5 };
         assert_eq!(with_interval(&estimate), "2 (1.50–2.25)");
     }
