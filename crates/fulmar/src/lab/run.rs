@@ -70,6 +70,12 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let documents = args.names.iter().map(|name| args.folder.load(name));
     // All are read before the first one runs: a mistake in the last one should not show hours later.
     let documents = documents.collect::<anyhow::Result<Vec<_>>>()?;
+    let folders = args.names.iter().zip(&documents).map(|(name, document)| {
+        let experiments = folder_of(&find(&args.folder.experiments, name));
+        self::experiments(&Folder { experiments }, document)
+    });
+    let all = folders.collect::<anyhow::Result<Vec<_>>>()?.concat();
+    check_only(&args.only, &all)?;
     // Before any thread: without root it takes this process into a namespace of its own.
     fulmar_lab::net::acquire()?;
     let stop = Arc::new(AtomicBool::new(false));
@@ -99,6 +105,45 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         }
         if !args.no_report {
             report::write(&out)?;
+        }
+    }
+    Ok(())
+}
+
+/// The experiments of a document: itself, or a suite's.
+fn experiments(folder: &Folder, document: &Document) -> anyhow::Result<Vec<Experiment>> {
+    match document {
+        Document::Experiment(experiment, _) => Ok(vec![(**experiment).clone()]),
+        Document::Suite(suite, _) => {
+            let parts = suite.parts.iter();
+            parts.map(|part| Ok(*load_part(folder, part.get_ref())?.0)).collect()
+        }
+    }
+}
+
+/// An experiment of a suite, and the text of its file.
+fn load_part(folder: &Folder, name: &str) -> anyhow::Result<(Box<Experiment>, String)> {
+    match folder.load(name)? {
+        Document::Experiment(experiment, text) => Ok((experiment, text)),
+        Document::Suite(..) => bail!(Usage(format!("{name}: a suite in a suite"))),
+    }
+}
+
+/// A condition that no experiment has, or a value that it has in none, would run nothing.
+fn check_only(only: &[(String, Vec<String>)], all: &[Experiment]) -> anyhow::Result<()> {
+    for (condition, values) in only {
+        let levels = all.iter().filter_map(|experiment| experiment.matrix.get(condition)).flatten();
+        let levels: Vec<&str> = levels.map(|level| level.get_ref().as_str()).collect();
+        if levels.is_empty() {
+            let mut known: Vec<&str> =
+                all.iter().flat_map(|experiment| experiment.matrix.keys()).collect();
+            known.sort_unstable();
+            known.dedup();
+            bail!(Usage(format!("no condition `{condition}`; there are: {}", known.join(", "))));
+        }
+        if let Some(value) = values.iter().find(|value| !levels.contains(&value.as_str())) {
+            let known = levels.join(", ");
+            bail!(Usage(format!("`{condition}` is never `{value}`; it is: {known}")));
         }
     }
     Ok(())
@@ -134,16 +179,13 @@ impl Go<'_> {
         let folder = Folder { experiments: folder_of(source) };
         let parts = suite.parts.iter().map(|part| {
             let name = part.get_ref();
-            match folder.load(name)? {
-                Document::Experiment(experiment, text) => Ok((name, experiment, text)),
-                Document::Suite(..) => bail!(Usage(format!("{name}: a suite in a suite"))),
-            }
+            anyhow::Ok((name, load_part(&folder, name)?))
         });
         let parts = parts.collect::<anyhow::Result<Vec<_>>>()?;
         std::fs::create_dir_all(out).with_context(|| out.display().to_string())?;
         std::fs::write(out.join(SUITE_FILE), text)?;
         let mut all = Tally::default();
-        for (name, experiment, text) in parts {
+        for (name, (experiment, text)) in parts {
             let part_source = find(&folder.experiments, name);
             all = sum(all, self.experiment(&experiment, &text, &part_source, &out.join(name))?);
         }

@@ -52,7 +52,20 @@ impl Cell {
         builtin: &dyn Fn(&str) -> Option<String>,
     ) -> Result<String, String> {
         let plain = |name: &str| self.get(name).map(str::to_owned).or_else(|| builtin(name));
-        let no_value = |name: String| format!("`{{{name}}}` has no value in {}", self.label());
+        let no_value = |name: String| {
+            let inner = || {
+                let text = self.definition(experiment, &name)?;
+                Some(match Template::parse(text) {
+                    Ok(text) => text
+                        .fill(plain)
+                        .err()
+                        .map(|inner| format!("`{{{inner}}}`, which `{{{name}}}` needs,"))?,
+                    Err(mistake) => return Some(format!("`{{{name}}}`: {mistake}; it")),
+                })
+            };
+            let what = inner().unwrap_or_else(|| format!("`{{{name}}}`"));
+            format!("{what} has no value in {}", self.label())
+        };
         Template::parse(text)?
             .fill(|name| {
                 let defined = || {

@@ -7,7 +7,7 @@ use toml::Spanned;
 
 use super::error::{Mistake, Source, no_such};
 use super::file::{
-    Compare, Experiment, Figure, From, Goal, Measure, Role, Shape, Suite, What, Where,
+    Compare, Experiment, Figure, From, Goal, Link, Measure, Role, Shape, Suite, What, Where,
 };
 use super::value::Ordered;
 use super::{Cell, find};
@@ -21,6 +21,9 @@ const MAX_REPETITIONS: u32 = 10_000;
 
 /// Longest time for one sample, in seconds.
 const MAX_TIMEOUT_S: f64 = 86_400.0;
+
+/// Placeholders that every experiment has, besides addresses and ports.
+const BUILTIN: [&str; 4] = ["dir", "fulmar", "seed", "repetition"];
 
 type Checked = Result<(), Mistake>;
 
@@ -134,6 +137,17 @@ impl Check<'_> {
                 let message = format!("the matrix has {cells} cells; allowed is 1 to {MAX_CELLS}");
                 return self.fail(name.span(), message);
             }
+            if BUILTIN.contains(&name.get_ref().as_str()) {
+                let message =
+                    format!("`{0}` is no condition: {{{0}}} means something", name.get_ref());
+                return self.fail(name.span(), message);
+            }
+            for (index, level) in levels.iter().enumerate() {
+                if levels[..index].iter().any(|other| other.get_ref() == level.get_ref()) {
+                    return self
+                        .fail(level.span(), format!("`{}` is there twice", level.get_ref()));
+                }
+            }
         }
         for (condition, levels) in &e.define.0 {
             self.condition(condition)?;
@@ -143,6 +157,10 @@ impl Check<'_> {
         }
         for skip in &e.skip {
             self.conditions(skip)?;
+        }
+        if let (Some(skip), []) = (e.skip.last(), &e.cells()[..]) {
+            let place = skip.0.first().map_or(0..0, |(condition, _)| condition.span());
+            return self.fail(place, "every cell is left out; allowed is 1 or more");
         }
         Ok(())
     }
@@ -194,7 +212,7 @@ impl Check<'_> {
                 hosts.iter().any(|h| h.get_ref() == host).then(|| "10.0.0.1".to_owned())
             }
             Some(("port", _)) => Some("1".to_owned()),
-            _ => matches!(name, "dir" | "fulmar" | "seed" | "repetition").then(|| "1".to_owned()),
+            _ => BUILTIN.contains(&name).then(|| "1".to_owned()),
         };
         let filled = cell.fill(self.experiment, text, &builtin);
         filled.map_err(|mut message| {
@@ -209,10 +227,8 @@ impl Check<'_> {
     }
 
     fn links(&self, cells: &[Cell], fabric: Option<&dyn Fabric>) -> Checked {
-        for link in &self.experiment.links {
-            for end in link.between.get_ref() {
-                self.host(&Spanned::new(link.between.span(), end.clone()))?;
-            }
+        for (index, link) in self.experiment.links.iter().enumerate() {
+            self.ends(link, &self.experiment.links[..index])?;
             for cell in cells {
                 let mut settings = Vec::new();
                 for (key, value) in &link.set.0 {
@@ -224,8 +240,31 @@ impl Check<'_> {
                 };
                 let named = link.set.0.iter().find(|(key, _)| *key.get_ref() == wrong.key);
                 let span = named.map_or(link.between.span(), |(key, _)| key.span());
-                return self.fail(span, format!("{}: {}", wrong.key, wrong.reason));
+                let varies = named.is_some_and(|(_, value)| value.get_ref().as_str().contains('{'));
+                let place = if varies { format!(", in {}", cell.label()) } else { String::new() };
+                return self.fail(span, format!("{}: {}{place}", wrong.key, wrong.reason));
             }
+        }
+        Ok(())
+    }
+
+    fn ends(&self, link: &Link, others: &[Link]) -> Checked {
+        let [a, b] = &link.between.get_ref().0;
+        self.host(a)?;
+        self.host(b)?;
+        if a.get_ref() == b.get_ref() {
+            let message = format!("a link is between two hosts, and `{}` is one", b.get_ref());
+            return self.fail(b.span(), message);
+        }
+        let mut ends = link.between.get_ref().names();
+        ends.sort();
+        let is_there = others.iter().any(|other| {
+            let mut theirs = other.between.get_ref().names();
+            theirs.sort();
+            theirs == ends
+        });
+        if is_there {
+            return self.fail(link.between.span(), "there is another link between these two hosts");
         }
         Ok(())
     }
@@ -258,7 +297,9 @@ impl Check<'_> {
                 return self.fail(role.run.span(), "`run` names no program");
             }
             if !(0.0..=MAX_TIMEOUT_S).contains(&role.delay_s) {
-                return self.fail(name.span(), "`delay_s` is 0 or more seconds");
+                let message =
+                    format!("`delay_s` is {}; allowed is 0 to {MAX_TIMEOUT_S}", role.delay_s);
+                return self.fail(name.span(), message);
             }
             if let Some(after) = &role.after {
                 let before: Vec<&str> = roles[..index]
@@ -288,7 +329,15 @@ impl Check<'_> {
     }
 
     fn marks(&self) -> Checked {
-        self.experiment.marks.0.iter().try_for_each(|(_, mark)| self.role(&mark.role))
+        self.experiment.marks.0.iter().try_for_each(|(name, mark)| {
+            self.role(&mark.role)?;
+            if mark.line.is_empty() {
+                let message =
+                    format!("the `line` of `{}` is empty, which every line holds", name.get_ref());
+                return self.fail(name.span(), message);
+            }
+            Ok(())
+        })
     }
 
     fn mark(&self, mark: &Spanned<String>) -> Checked {
@@ -333,6 +382,10 @@ impl Check<'_> {
                 (measure.since.is_some() && measure.until.is_some(), "`since` and `until`")
             }
         };
+        if complete && measure.from == From::Packets && self.experiment.links.is_empty() {
+            let place = measure.host.as_ref().map_or(0..0, Spanned::span);
+            return self.fail(place, "packets are seen on links, and the experiment has none");
+        }
         if complete {
             return Ok(());
         }

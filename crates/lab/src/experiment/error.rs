@@ -64,6 +64,9 @@ fn explain(message: &str) -> String {
         ("expected u32", "expected a whole number from 0 to 4294967295"),
         ("expected u64", "expected a whole number from 0"),
         ("expected f64", "expected a number"),
+        ("expected a sequence", "expected a list, in [ ]"),
+        ("invalid type: sequence", "invalid type: list"),
+        ("missing field", "missing key"),
     ] {
         words = words.replace(kind, range);
     }

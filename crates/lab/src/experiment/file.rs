@@ -6,7 +6,7 @@
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::value::{Level, Levels, Ordered};
+use super::value::{Level, Levels, Ordered, Pair};
 use crate::observe::Kind;
 use crate::stats::Centre;
 
@@ -86,7 +86,7 @@ fn some_alone() -> Spanned<f64> {
 #[serde(deny_unknown_fields)]
 pub struct Link {
     /// The two.
-    pub between: Spanned<[String; 2]>,
+    pub between: Spanned<Pair>,
     /// Keys of the link model; values may hold placeholders.
     #[serde(default)]
     pub set: Ordered<Spanned<Level>>,

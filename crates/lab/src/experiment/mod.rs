@@ -18,7 +18,7 @@ pub use file::{
     Better, Compare, Experiment, Figure, From, Goal, Link, Mark, Measure, Role, Shape, Suite, Take,
     What, Where,
 };
-pub use value::{Level, Levels, Ordered};
+pub use value::{Level, Levels, Ordered, Pair};
 
 pub(crate) use template::Template;
 

@@ -99,7 +99,7 @@ fn a_good_file_means_what_it_says() {
 
 #[test]
 fn mistakes_are_refused_with_line_key_and_what_is_allowed() {
-    let cases: [(&str, &str, &str, &[&str]); 23] = [
+    let cases: &[(&str, &str, &str, &[&str])] = &[
         ("title = \"A good one\"", "titel = \"x\"", ":2:1", &["`titel`", "did you mean `title`?"]),
         ("repetitions = 3", "repetitions = 0", ":3:15", &["`repetitions` is 0", "1 to 10000"]),
         ("repetitions = 3", "repetitions = \"x\"", ":3:15", &["0 to 4294967295"]),
@@ -108,7 +108,7 @@ fn mistakes_are_refused_with_line_key_and_what_is_allowed() {
         (
             "between = [\"client\", \"server\"]",
             "between = [\"client\", \"sever\"]",
-            ":8:11",
+            ":8:22",
             &["unknown host `sever`", "did you mean `server`?"],
         ),
         ("loss_pct = \"{loss}\"", "loss = 1", ":9:9", &["loss: unknown"]),
@@ -161,16 +161,69 @@ fn mistakes_are_refused_with_line_key_and_what_is_allowed() {
             "title = \"Latency by",
             "[figures.where]\nloss = 3\n[[figures]]\ntitle = \"by",
             ":41:1",
-            &["missing field"],
+            &["missing key"],
+        ),
+        ("loss = [0, 2.5]", "loss = [0, 2.5, 0]", ":13:17", &["`0` is there twice"]),
+        ("loss = [0, 2.5]", "loss = 5", ":13:8", &["expected a list, in [ ]"]),
+        ("loss = [0, 2.5]", "loss = [0, 2.5]\nseed = [1]", ":14:1", &["{seed} means something"]),
+        (
+            "way = [\"tcp\", \"quic\"]",
+            "way = [\"tcp\", \"quic\", \"ws\"]",
+            ":32:15",
+            &["`{url}` has no value in way=ws loss=0"],
+        ),
+        (
+            "mqtt://{addr.server}",
+            "mqtt://{addr.sever}",
+            ":32:15",
+            &["`{addr.sever}`, which `{url}`"],
+        ),
+        ("way = \"tcp\"\nloss = [2.5]", "loss = [0, 2.5]", ":21:1", &["every cell is left out"]),
+        (
+            "between = [\"client\", \"server\"]",
+            "between = [\"client\", \"server\", \"client\"]",
+            ":8:11",
+            &["two hosts, not 3"],
+        ),
+        (
+            "between = [\"client\", \"server\"]",
+            "between = [\"client\", \"client\"]",
+            ":8:22",
+            &["`client` is one"],
+        ),
+        (
+            "[matrix]",
+            "[[links]]\nbetween = [\"server\", \"client\"]\n[matrix]",
+            ":12:11",
+            &["another link"],
+        ),
+        (
+            "[[figures]]",
+            "[marks]\nm = { role = \"client\", line = \"\" }\n[[figures]]",
+            ":42:1",
+            &["`line` of `m` is empty"],
+        ),
+        (
+            "[[figures]]",
+            "[[goals]]\ntitle = \"g\"\nmeasure = \"latency\"\n[[figures]]",
+            ":43:11",
+            &["`at_most` or `at_least`"],
+        ),
+        (
+            "service = true",
+            "service = true\ndelay_s = -1",
+            ":24:8",
+            &["`delay_s` is -1", "0 to 86400"],
         ),
     ];
-    for (old, new, place, parts) in cases {
+    let mut wrong = Vec::new();
+    for &(old, new, place, parts) in cases {
         assert!(GOOD.contains(old), "{old} is not in the example");
         let mistake = read(&GOOD.replacen(old, new, 1)).unwrap_err().to_string();
-        for part in parts.iter().chain([&place]) {
-            assert!(mistake.contains(part), "{part:?} is not in: {mistake}");
-        }
+        let missing = parts.iter().chain([&place]).filter(|part| !mistake.contains(**part));
+        wrong.extend(missing.map(|part| format!("{part:?} is not in: {mistake}")));
     }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 #[test]

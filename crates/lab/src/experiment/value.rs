@@ -121,6 +121,27 @@ impl<'de> Visitor<'de> for OneLevel {
     }
 }
 
+/// Two hosts, with their places.
+#[derive(Clone, Debug)]
+pub struct Pair(pub(crate) [Spanned<String>; 2]);
+
+impl Pair {
+    /// Their names.
+    #[must_use]
+    pub fn names(&self) -> [String; 2] {
+        self.0.clone().map(Spanned::into_inner)
+    }
+}
+
+impl<'de> Deserialize<'de> for Pair {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let hosts = Vec::<Spanned<String>>::deserialize(deserializer)?;
+        let count = hosts.len();
+        let pair = hosts.try_into();
+        pair.map(Pair).map_err(|_| D::Error::custom(format!("expected two hosts, not {count}")))
+    }
+}
+
 /// One value or a list of them.
 #[derive(Clone, Debug)]
 pub struct Levels(pub(crate) Vec<Level>);

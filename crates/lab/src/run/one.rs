@@ -103,7 +103,7 @@ fn prepare(task: &Task<'_>, fabric: &dyn Fabric) -> Result<Box<dyn Network>, Tro
         for (key, value) in link.set.iter() {
             settings.push((key.to_owned(), fill(value.get_ref().as_str())?));
         }
-        links.push(LinkPlan { between: link.between.get_ref().clone(), settings });
+        links.push(LinkPlan { between: link.between.get_ref().names(), settings });
     }
     let hosts = experiment.hosts.iter().map(|host| host.get_ref().clone()).collect();
     let plan = NetworkPlan { hosts, links, seed: task.seed, folder: task.folder.clone() };
