@@ -5,7 +5,7 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 use super::compare::{Row, Table};
 use super::figure::{Drawn, draw};
 use super::goal::Verdicts;
-use super::number::{short, with_interval};
+use super::number::{short, tick, with_interval};
 use super::results::{All, CellResults, Disturbance, Results};
 use crate::experiment::{Better, Cell, Goal, Measure};
 use crate::run::{Outcome, Sample};
@@ -159,7 +159,7 @@ fn goals(part: &Results, verdicts: &[Verdicts<'_>]) -> Markup {
     html! {
         @if !verdicts.is_empty() {
             h3 { "Goals" }
-            div.scroll { table {
+            div.scroll { table.goals {
                 thead { tr {
                     th scope="col" { "goal" }
                     th.number scope="col" { "bound" }
@@ -171,7 +171,7 @@ fn goals(part: &Results, verdicts: &[Verdicts<'_>]) -> Markup {
             @for one in verdicts.iter().filter(|one| !one.goal.note.is_empty()) {
                 p.note { strong { (one.goal.title) ". " } (one.goal.note) }
             }
-            details {
+            details.cells {
                 summary { "The goals cell by cell" }
                 @for one in verdicts { (goal_cells(part, one)) }
             }
@@ -203,9 +203,9 @@ fn goal(part: &Results, verdicts: &Verdicts<'_>) -> Markup {
 
 fn bound(goal: &Goal) -> String {
     match (goal.at_least, goal.at_most) {
-        (Some(least), Some(most)) => format!("{} to {}", short(least), short(most)),
-        (Some(least), None) => format!("≥ {}", short(least)),
-        (None, most) => format!("≤ {}", most.map_or_else(String::new, short)),
+        (Some(least), Some(most)) => format!("{} to {}", tick(least), tick(most)),
+        (Some(least), None) => format!("≥ {}", tick(least)),
+        (None, most) => format!("≤ {}", most.map_or_else(String::new, tick)),
     }
 }
 

@@ -156,7 +156,7 @@ fn a_page_shows_figures_failures_and_what_others_published() {
         "TCP/TLS",
         "Figure 6.",
         "Never slow, each sample",
-        "0.500 to 4",
+        "0.5 to 4",
         "Somebody, 2019",
         "What differs",
         "Linux 6",
