@@ -12,7 +12,6 @@ use fulmar_mqtt::flow::{self, DataFlow, FlowFlags, FlowHeader};
 use fulmar_mqtt::{QoS, ReasonCode};
 use fulmar_transport::RetryPolicy;
 use quic_site::*;
-use quinn::Endpoint;
 use tokio::time::timeout;
 
 #[tokio::test]
@@ -66,13 +65,8 @@ async fn nothing_is_lost_when_the_address_changes_amid_a_burst() {
     let (_sub_conn, mut sub, _) = site.client(&hello("s")).await;
     sub.send(&subscribe("t", QoS::AtLeastOnce)).await;
     sub.next().await;
-    let endpoint = Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
-    let config = site.client_config();
-    let connecting = endpoint.connect_with(config, site.address(), "localhost").unwrap();
-    let connection = connecting.await.unwrap();
-    let mut control = Pipe::open(&connection).await;
-    control.send(&hello("m").bytes()).await;
-    control.next().await;
+    let (endpoint, _connection, mut control) =
+        visitor(site.client_config(), site.address(), &hello("m")).await;
     for i in 1..=200u16 {
         control.send(&publish("t", &i.to_be_bytes(), i)).await;
         if i % 50 == 0 {
@@ -164,13 +158,8 @@ async fn after_a_loss_streams_share_no_datagram() {
     let site = Site::start(1, |_| {});
     let (_pub_conn, mut publisher, _) = site.client(&hello("p")).await;
     let relay = Relay::start(site.address()).await;
-    let endpoint = Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
-    let config = site.client_config();
-    let connecting = endpoint.connect_with(config, relay.address, "localhost").unwrap();
-    let connection = timeout(PATIENCE, connecting).await.unwrap().unwrap();
-    let mut control = Pipe::open(&connection).await;
-    control.send(&hello("c").bytes()).await;
-    control.next().await;
+    let (_endpoint, connection, mut control) =
+        visitor(site.client_config(), relay.address, &hello("c")).await;
     let topics: Vec<String> = (0..STREAMS).map(|i| format!("t/{i}")).collect();
     let mut streams = Vec::new();
     for topic in &topics {
@@ -254,11 +243,7 @@ async fn a_returning_client_publishes_in_its_first_flight() {
     control.send(&hello("e").bytes()).await;
     control.next().await;
     first.close(0u32.into(), b"");
-    let endpoint = Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
-    let connecting = endpoint.connect_with(config, site.address(), "localhost").unwrap();
-    let Ok((connection, accepted)) = connecting.into_0rtt() else { panic!("no ticket kept") };
-    let mut control = Pipe::open(&connection).await;
-    control.send(&[hello("e").bytes(), publish("early", b"!", 0)].concat()).await;
+    let (_connection, mut control, accepted) = come_back(config, site.address(), 0).await;
     assert!(timeout(PATIENCE, accepted).await.unwrap(), "early data was refused");
     assert_eq!(control.next().await, Seen::Connack(false));
     assert_eq!(sub.payload().await, b"!");
@@ -270,13 +255,8 @@ async fn a_client_whose_address_changes_keeps_its_session() {
     let (_sub_conn, mut sub, _) = site.client(&hello("s")).await;
     sub.send(&subscribe("t", QoS::AtMostOnce)).await;
     sub.next().await;
-    let endpoint = Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
-    let config = site.client_config();
-    let connecting = endpoint.connect_with(config, site.address(), "localhost").unwrap();
-    let connection = connecting.await.unwrap();
-    let mut control = Pipe::open(&connection).await;
-    control.send(&hello("m").bytes()).await;
-    control.next().await;
+    let (endpoint, connection, mut control) =
+        visitor(site.client_config(), site.address(), &hello("m")).await;
     for i in 1..=100u16 {
         if i % 10 == 0 {
             endpoint.rebind(UdpSocket::bind("127.0.0.1:0").unwrap()).unwrap();
@@ -295,13 +275,8 @@ async fn a_client_whose_address_changes_keeps_its_session() {
 #[tokio::test]
 async fn a_vanished_client_is_forgotten_after_the_idle_timeout() {
     let site = Site::start(2, |quic| quic.idle_timeout = Duration::from_secs(1));
-    let endpoint = Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
-    let config = site.client_config();
-    let connecting = endpoint.connect_with(config, site.address(), "localhost").unwrap();
-    let connection = connecting.await.unwrap();
-    let mut control = Pipe::open(&connection).await;
-    control.send(&hello("v").bytes()).await;
-    control.next().await;
+    let (endpoint, _connection, _control) =
+        visitor(site.client_config(), site.address(), &hello("v")).await;
     assert_eq!(site.connections(), 1);
     // The client moves to a socket that reaches nobody, and so falls silent without a word.
     let nowhere = UdpSocket::bind("127.0.0.1:0").unwrap();

@@ -9,7 +9,7 @@ use fulmar_broker::auth::Gate;
 use fulmar_mqtt::QoS;
 use fulmar_transport::tls::ClientAuth;
 use quic_site::*;
-use quinn::{ClientConfig, Connection, Endpoint};
+use quinn::{ClientConfig, Connection};
 use tempfile::TempDir;
 use tokio::net::UdpSocket;
 use tokio::time::timeout;
@@ -37,12 +37,7 @@ async fn prepare(site: &Site, dir: &TempDir) -> (Connection, Pipe, ClientConfig)
 /// The first flight of a returning client, CONNECT and PUBLISH in it, that reached nobody.
 async fn first_flight(config: ClientConfig) -> Vec<Vec<u8>> {
     let nobody = UdpSocket::bind("127.0.0.1:0").await.unwrap();
-    let endpoint = Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
-    let address = nobody.local_addr().unwrap();
-    let connecting = endpoint.connect_with(config, address, "localhost").unwrap();
-    let Ok((connection, _)) = connecting.into_0rtt() else { panic!("no ticket kept") };
-    let mut control = Pipe::open(&connection).await;
-    control.send(&[hello("e").bytes(), publish("early", b"!", 0)].concat()).await;
+    let (_connection, _control, _) = come_back(config, nobody.local_addr().unwrap(), 0).await;
     let (mut flight, mut buffer) = (Vec::new(), [0; 2048]);
     // The second is at the latest the first one's repetition, with all that was written since.
     while flight.len() < 2 {
@@ -76,11 +71,7 @@ async fn who_sends_early_data_is_known_from_the_ticket() {
         let dir = tempfile::tempdir().unwrap();
         let site = site(&dir, auth);
         let (_connection, mut sub, config) = prepare(&site, &dir).await;
-        let endpoint = Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
-        let connecting = endpoint.connect_with(config, site.address(), "localhost").unwrap();
-        let Ok((connection, accepted)) = connecting.into_0rtt() else { panic!("no ticket kept") };
-        let mut control = Pipe::open(&connection).await;
-        control.send(&[hello("e").bytes(), publish("early", b"!", 1)].concat()).await;
+        let (_connection, mut control, accepted) = come_back(config, site.address(), 1).await;
         assert!(timeout(PATIENCE, accepted).await.unwrap(), "early data was refused");
         assert_eq!(control.next().await, Seen::Connack(false));
         assert_eq!(control.next().await, Seen::Puback(1));

@@ -60,11 +60,7 @@ async fn a_recorded_first_flight_works_once() {
     let received = || site.broker.metrics().sum(|shard| &shard.messages_received);
 
     let relay = Relay::start(site.address()).await;
-    let endpoint = Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
-    let connecting = endpoint.connect_with(config, relay.address, "localhost").unwrap();
-    let Ok((connection, accepted)) = connecting.into_0rtt() else { panic!("no ticket kept") };
-    let mut control = Pipe::open(&connection).await;
-    control.send(&[hello("e").bytes(), publish("early", b"!", 0)].concat()).await;
+    let (connection, mut control, accepted) = come_back(config, relay.address, 0).await;
     assert!(timeout(PATIENCE, accepted).await.unwrap(), "early data was refused");
     assert_eq!(control.next().await, Seen::Connack(false));
     assert_eq!(sub.payload().await, b"!");
@@ -123,11 +119,7 @@ async fn early_data_survives_a_restart_and_its_recording_does_not() {
     let second = start();
     let (_sub_conn, mut sub) = listener(&second).await;
     let relay = Relay::start(second.address()).await;
-    let endpoint = Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
-    let connecting = endpoint.connect_with(config, relay.address, "localhost").unwrap();
-    let Ok((connection, accepted)) = connecting.into_0rtt() else { panic!("no ticket kept") };
-    let mut control = Pipe::open(&connection).await;
-    control.send(&[hello("e").bytes(), publish("early", b"!", 0)].concat()).await;
+    let (_connection, _control, accepted) = come_back(config, relay.address, 0).await;
     assert!(timeout(PATIENCE, accepted).await.unwrap(), "the ticket was forgotten");
     assert_eq!(sub.payload().await, b"!");
     let flight = relay.recorded.lock().unwrap().clone();
@@ -175,13 +167,12 @@ async fn a_vanished_clients_will_is_published() {
     sub.send(&subscribe("will", QoS::AtMostOnce)).await;
     sub.next().await;
     let relay = Relay::start(site.address()).await;
-    let endpoint = Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
-    let config = site.patient_config(64 * 1024);
-    let connecting = endpoint.connect_with(config, relay.address, "localhost").unwrap();
-    let connection = timeout(PATIENCE, connecting).await.unwrap().unwrap();
-    let mut control = Pipe::open(&connection).await;
-    control.send(&Hello { id: "v", lasting: false, will: Some("will") }.bytes()).await;
-    control.next().await;
+    let (_endpoint, _connection, _control) = visitor(
+        site.patient_config(64 * 1024),
+        relay.address,
+        &Hello { id: "v", lasting: false, will: Some("will") },
+    )
+    .await;
     assert_eq!(site.connections(), 2);
     relay.passing.store(false, Ordering::SeqCst);
     assert_eq!(sub.payload().await, b"gone");

@@ -149,13 +149,8 @@ async fn the_spin_bit_comes_back() {
     for attempt in 0.. {
         assert!(attempt < 10, "no connection spins");
         let relay = Relay::start(site.address()).await;
-        let endpoint = Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
-        let config = site.client_config();
-        let connecting = endpoint.connect_with(config, relay.address, "localhost").unwrap();
-        let connection = timeout(PATIENCE, connecting).await.unwrap().unwrap();
-        let mut control = Pipe::open(&connection).await;
-        control.send(&hello("c").bytes()).await;
-        control.next().await;
+        let (_endpoint, _connection, mut control) =
+            visitor(site.client_config(), relay.address, &hello("c")).await;
         for i in 1..=EXCHANGES {
             control.send(&publish("t", b"", i)).await;
             assert_eq!(control.next().await, Seen::Puback(i));

@@ -13,13 +13,8 @@ use quinn::Endpoint;
 
 /// A client whose identifier is no topic level, at the second of two addresses.
 async fn traveller(site: &Site) -> (Endpoint, quinn::Connection, Pipe) {
-    let endpoint = Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
-    let config = site.client_config();
-    let connecting = endpoint.connect_with(config, site.address(), "localhost").unwrap();
-    let connection = connecting.await.unwrap();
-    let mut control = Pipe::open(&connection).await;
-    control.send(&hello("car/7").bytes()).await;
-    assert_eq!(control.next().await, Seen::Connack(false));
+    let (endpoint, connection, mut control) =
+        visitor(site.client_config(), site.address(), &hello("car/7")).await;
     let mut data = Pipe::open(&connection).await;
     data.send(&publish("t", b"", 1)).await;
     assert_eq!(data.next().await, Seen::Puback(1));

@@ -28,6 +28,7 @@ use fulmar_transport::{
 use quinn::crypto::rustls::QuicClientConfig;
 use quinn::{
     ClientConfig, Connection, ConnectionError, Endpoint, RecvStream, SendStream, TransportConfig,
+    ZeroRttAccepted,
 };
 use rustls::ConfigBuilder;
 use rustls::client::WantsClientCert;
@@ -256,6 +257,36 @@ impl Site {
         control.send(&publish(topic, b"last", 1)).await;
         assert_eq!(control.next().await, Seen::Puback(1));
     }
+}
+
+/// A client that has connected by way of `address`, and its endpoint, which may be moved.
+pub async fn visitor(
+    config: ClientConfig,
+    address: SocketAddr,
+    hello: &Hello,
+) -> (Endpoint, Connection, Pipe) {
+    let endpoint = Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
+    let connecting = endpoint.connect_with(config, address, "localhost").unwrap();
+    let connection = timeout(PATIENCE, connecting).await.unwrap().unwrap();
+    let mut control = Pipe::open(&connection).await;
+    control.send(&hello.bytes()).await;
+    assert_eq!(control.next().await, Seen::Connack(false));
+    (endpoint, connection, control)
+}
+
+/// Client `e` comes back with the ticket in its settings: CONNECT and a PUBLISH to `early`, with this
+/// packet identifier if it is not 0, in the first flight. Whether that was taken is still to come.
+pub async fn come_back(
+    config: ClientConfig,
+    address: SocketAddr,
+    id: u16,
+) -> (Connection, Pipe, ZeroRttAccepted) {
+    let endpoint = Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
+    let connecting = endpoint.connect_with(config, address, "localhost").unwrap();
+    let Ok((connection, accepted)) = connecting.into_0rtt() else { panic!("no ticket kept") };
+    let mut control = Pipe::open(&connection).await;
+    control.send(&[hello("e").bytes(), publish("early", b"!", id)].concat()).await;
+    (connection, control, accepted)
 }
 
 pub struct Hello {
