@@ -12,13 +12,14 @@ use crate::exit::Usage;
 /// Where to connect and as whom.
 #[derive(clap::Args, Debug)]
 pub(super) struct Connection {
-    /// Broker: mqtt://, mqtts://, quic://, ws:// or wss:// HOST[:PORT]
+    /// Broker: mqtt://, mqtts://, quic://, ws:// or wss:// HOST[:PORT]; without a port 1883, 8883,
+    /// 14567, 8083 or 8443
     url: String,
     /// Protocol version: 5 or 311
     #[arg(short = 'V', long, value_name = "VERSION", default_value = "5", value_parser = version)]
     protocol_version: Version,
     /// Client identifier; the broker chooses one if there is none
-    #[arg(short = 'i', long, value_name = "ID", default_value = "")]
+    #[arg(short = 'i', long, value_name = "ID", default_value = "", hide_default_value = true)]
     id: String,
     /// User name
     #[arg(short, long, value_name = "NAME")]

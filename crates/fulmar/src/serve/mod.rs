@@ -52,10 +52,11 @@ Examples:
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// Configuration file (TOML)
+    /// Configuration file (TOML); without one the defaults hold, which serve this machine only
     #[arg(long, short, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Folder for sessions, messages and certificates
+    /// Folder for sessions, messages and certificates [default: [server] data_dir of the
+    /// configuration, or else ~/.local/share/fulmar]
     #[arg(long, value_name = "DIR", env = "FULMAR_DATA")]
     data: Option<PathBuf>,
 }
