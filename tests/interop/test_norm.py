@@ -1,0 +1,73 @@
+"""Files to and from NRL's NORM library, a fifth of all datagrams lost on the way; it loses them itself."""
+
+import hashlib
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+import tempfile
+import unittest
+
+from broker import binary
+from norm_peer import library
+
+PEER = str(pathlib.Path(__file__).parent / "norm_peer.py")
+BYTES = 1_000_000
+LOSS = "20"
+RATE = 20_000_000
+PATIENCE_S = float(os.environ.get("FULMAR_PATIENCE_S", 60))
+
+
+def free_port() -> int:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@unittest.skipUnless(library(), "NRL's NORM library (Debian: libnorm-dev) is not installed")
+class Norm(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        self.into = self.folder / "into"
+        self.into.mkdir()
+        self.file = self.folder / "file.bin"
+        self.file.write_bytes(os.urandom(BYTES))
+        self.port = str(free_port())
+
+    def start(self, *command) -> subprocess.Popen:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        self.addCleanup(process.stdout.close)
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        return process
+
+    def assert_arrived(self):
+        arrived = (self.into / self.file.name).read_bytes()
+        self.assertEqual(hashlib.sha256(arrived).digest(), hashlib.sha256(self.file.read_bytes()).digest())
+
+    def test_it_receives_what_we_send(self):
+        peer = self.start(sys.executable, PEER, "receive", "127.0.0.1", self.port, str(self.into), LOSS)
+        self.assertEqual(peer.stdout.readline(), "ready\n")
+        send = [binary(), "send", str(self.file), "--to", f"127.0.0.1:{self.port}", "--rate", str(RATE)]
+        # It ends well only if all is acknowledged.
+        subprocess.run(send, check=True, timeout=PATIENCE_S, capture_output=True)
+        self.assertEqual(peer.stdout.readline().strip(), str(self.into / self.file.name))
+        self.assert_arrived()
+
+    def test_we_receive_what_it_sends(self):
+        ours = self.start(
+            binary(), "receive", "--from", f"127.0.0.1:{self.port}", "--dir", str(self.into), "--count", "1", "--json"
+        )
+        self.assertIn("ready", ours.stdout.readline())
+        peer = [sys.executable, PEER, "send", "127.0.0.1", self.port, str(self.file), LOSS, str(RATE)]
+        sent = subprocess.run(peer, check=True, timeout=PATIENCE_S, capture_output=True, text=True)
+        self.assertEqual(sent.stdout, "acknowledged\n")
+        self.assertEqual(ours.wait(PATIENCE_S), 0)
+        self.assert_arrived()
+
+
+if __name__ == "__main__":
+    unittest.main()
