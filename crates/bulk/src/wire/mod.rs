@@ -201,6 +201,9 @@ fn put_time(out: &mut Vec<u8>, time: Option<Duration>) {
 
 fn take_time(read: &mut Read<'_>) -> Result<Option<Duration>, WireError> {
     let (seconds, micros) = (read.u32()?, read.u32()?);
+    if micros >= 1_000_000 {
+        return Err(WireError::Header);
+    }
     let time = Duration::from_secs(seconds.into()) + Duration::from_micros(micros.into());
     Ok((!time.is_zero()).then_some(time))
 }

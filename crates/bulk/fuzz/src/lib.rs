@@ -1,0 +1,38 @@
+//! Fuzz targets of `fulmar-bulk`: each a function of any bytes that panics when a rule is broken.
+//! `fulmar-mqtt-fuzz` says how such crates are made.
+
+mod peer;
+mod script;
+#[path = "../../tests/support/mod.rs"]
+pub mod support;
+
+use fulmar_bulk::wire::Message;
+use fulmar_mqtt_fuzz::heap;
+
+pub use peer::{receiver, sender};
+
+/// One datagram. What is accepted says the same after it has been encoded and decoded again, and
+/// looking at it allocates nothing.
+pub fn packet(data: &[u8]) {
+    let (message, used) = heap::measure(|| Message::decode(data));
+    assert_eq!(used.peak_bytes, 0, "decoding borrows");
+    let Ok(message) = message else { return };
+    let mut bytes = Vec::new();
+    message.encode(&mut bytes);
+    assert_eq!(Message::decode(&bytes).as_ref(), Ok(&message));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fulmar_mqtt_fuzz::replay;
+
+    const SEEDS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/seeds/");
+
+    #[test]
+    fn seeds_pass() {
+        replay(SEEDS.to_owned() + "bulk-packet", packet);
+        replay(SEEDS.to_owned() + "bulk-receiver", receiver);
+        replay(SEEDS.to_owned() + "bulk-sender", sender);
+    }
+}
