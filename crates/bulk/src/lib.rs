@@ -5,7 +5,7 @@
 //! datagrams and a time and give datagrams, events and the time at which they want to be asked
 //! again. Nothing here reads a socket, a file or a clock. There is no encryption: whoever can send to
 //! the receivers' port can forge. Not implemented: streams (objects without an end) and NORM's own
-//! congestion control; the rate is given.
+//! congestion control; the rate is given, or found out in another way.
 //!
 //! Read in this order: [`wire`] (messages), `partition` and `rs` (objects become symbols), `sender`,
 //! `receiver`.

@@ -9,6 +9,7 @@ use super::meter::Meter;
 use super::{Event, ObjectKey, Shared, Storage, requests};
 use crate::NodeId;
 use crate::quantize;
+use crate::sender::DATAGRAM_OVERHEAD_BYTES;
 use crate::wire::{
     AckKind, CcFeedback, Command, CommandKind, Fec, Feedback, FeedbackKind, Form, Message,
     ObjectMessage, Probe, Requests, SenderHead, SymbolId, cc_flags,
@@ -115,7 +116,7 @@ impl Remote {
     pub(super) fn heard(&mut self, now: Duration, head: &SenderHead, bytes: usize) {
         self.heard = now;
         self.head = *head;
-        self.meter.arrived(now, head.sequence, bytes);
+        self.meter.arrived(now, head.sequence, bytes + DATAGRAM_OVERHEAD_BYTES);
     }
 
     fn grtt(&self) -> Duration {
@@ -429,12 +430,9 @@ impl Remote {
                 }
             }
             Nack::Backoff(at) if at <= now => {
-                // RFC 5740 has a hold-off of K + 2 round-trip times; without a group nobody else's
-                // answer has to be awaited, and our sender is not confused by asking again.
-                let times = match self.head.backoff {
-                    0 => 0.5,
-                    factor => f64::from(factor) + 2.0,
-                };
+                // RFC 5740 has a hold-off of K + 2 round-trip times. Our sender is not confused by asking
+                // again sooner, because it knows what could not have come yet.
+                let times = f64::from(self.head.backoff) + 0.5;
                 self.nack = Nack::Holdoff(now + self.grtt().mul_f64(times).max(2 * MIN_WAIT));
                 if self.put_nack(now, shared, out) {
                     self.report_at = None;

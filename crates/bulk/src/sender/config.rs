@@ -9,7 +9,7 @@ use crate::rs::{Code, MAX_SYMBOLS};
 /// Objects a sender holds at most.
 pub(super) const MAX_OBJECTS: usize = 1024;
 /// What IPv4 and UDP add to a datagram.
-pub(super) const DATAGRAM_OVERHEAD_BYTES: usize = 28;
+pub(crate) const DATAGRAM_OVERHEAD_BYTES: usize = 28;
 /// How much a caller that comes late may catch up on at once.
 pub(super) const BURST: Duration = Duration::from_millis(10);
 /// Round-trip times are not taken for shorter, because programs need time too.
@@ -41,6 +41,8 @@ pub struct SenderConfig {
     pub parity_symbols: u8,
     /// Bytes a second, IPv4 and UDP headers included.
     pub rate_bytes_per_s: u64,
+    /// The rate is found out, and the one given is the highest.
+    pub adaptive: bool,
     /// Longest wait of a receiver before a NACK, in round-trip times, 0 to 15. 0 is for a single
     /// receiver; a group needs 4 or so, lest all speak at once.
     pub backoff: u8,
@@ -66,6 +68,7 @@ impl Default for SenderConfig {
             block_symbols: 64,
             parity_symbols: 191,
             rate_bytes_per_s: 125_000,
+            adaptive: false,
             backoff: 0,
             group_size: 10,
             receivers: 1,
@@ -134,15 +137,16 @@ impl SenderConfig {
     pub(super) fn probe_interval(&self, grtt: Duration, measured: bool) -> Duration {
         match (self.backoff, measured) {
             (_, false) => Duration::from_millis(50),
+            (0, true) if self.adaptive => (grtt / 2).max(Duration::from_millis(20)),
             (0, true) => grtt.max(Duration::from_millis(100)),
             _ => grtt.max(Duration::from_millis(200)),
         }
     }
 
-    /// A flush and its answer are lost as easily as all else, and are short: a single receiver is
-    /// asked often. RFC 5740 has two round-trip times for groups.
+    /// A flush and its answer are lost as easily as all else, and are short: few receivers are asked
+    /// often. RFC 5740 has two round-trip times.
     pub(super) fn flush_interval(&self, grtt: Duration, loss: f64) -> Duration {
-        if self.backoff > 0 {
+        if self.backoff > 1 {
             return 2 * grtt;
         }
         grtt.mul_f64((1.0 - loss) / 2.0).max(MIN_GRTT)

@@ -7,6 +7,7 @@
 //! hold-off. Repair is fresh parity while there is some, as much as the receiver's loss makes likely to be
 //! needed.
 
+mod adapt;
 mod config;
 mod object;
 mod peers;
@@ -28,7 +29,8 @@ use crate::wire::{
     AckKind, Command, CommandKind, Fec, Feedback, FeedbackKind, Fti, Message, NodeList, ObjectList,
     ObjectMessage, Probe, SenderHead, SymbolId, flags,
 };
-use config::{BURST, DATAGRAM_OVERHEAD_BYTES, MAX_OBJECTS, MIN_GRTT};
+pub(crate) use config::DATAGRAM_OVERHEAD_BYTES;
+use config::{BURST, MAX_OBJECTS, MIN_GRTT};
 use object::Outgoing;
 use peers::{Peers, symbols_for};
 
@@ -36,6 +38,9 @@ use peers::{Peers, symbols_for};
 const EPOCH: Duration = Duration::from_secs(1);
 /// The object's info is repeated every so many blocks; it has no parity.
 const INFO_EVERY_BLOCKS: u32 = 4;
+/// After an object's first block, so many symbols' messages tell the object's parameters: for who joins
+/// late. They would be a hundredth of everything.
+const FTI_EVERY_SYMBOLS: u8 = 16;
 /// Times the end of transmission is told.
 const EOT_TIMES: u32 = 3;
 /// Nodes named in a flush.
@@ -97,6 +102,8 @@ enum End {
 /// A sender of objects.
 pub struct Sender<S> {
     config: SenderConfig,
+    /// The rate, unless it is fixed.
+    adaptive: Option<adapt::Adaptive>,
     code: Code,
     objects: VecDeque<Outgoing<S>>,
     /// The next new symbol: object, block, symbol.
@@ -132,6 +139,7 @@ impl<S: Source> Sender<S> {
         let code = config.check()?;
         Ok(Sender {
             grtt: quantize::quantize_rtt(config.initial_rtt),
+            adaptive: config.adaptive.then(|| adapt::Adaptive::new(config.rate_bytes_per_s)),
             code,
             objects: VecDeque::new(),
             cursor: (0, 0, 0),
@@ -210,9 +218,10 @@ impl<S: Source> Sender<S> {
         Progress { grtt, flushing, peers, ..self.progress.clone() }
     }
 
-    /// Changes the rate, in bytes a second, IPv4 and UDP headers included.
-    pub fn set_rate(&mut self, bytes_per_s: u64) {
-        self.config.rate_bytes_per_s = bytes_per_s.max(1);
+    /// Bytes a second, IPv4 and UDP headers included.
+    #[must_use]
+    pub fn rate(&self) -> u64 {
+        self.adaptive.as_ref().map_or(self.config.rate_bytes_per_s, adapt::Adaptive::rate).max(1)
     }
 
     fn grtt(&self) -> Duration {
@@ -264,7 +273,7 @@ impl<S: Source> Sender<S> {
         let bytes = (out.len() + DATAGRAM_OVERHEAD_BYTES) as u64;
         self.progress.datagrams += 1;
         self.progress.sent_bytes += bytes;
-        let takes = Duration::from_nanos(bytes * 1_000_000_000 / self.config.rate_bytes_per_s);
+        let takes = Duration::from_nanos(bytes * 1_000_000_000 / self.rate());
         // What a late caller missed is made up for, within bounds.
         self.next_at = self.next_at.max(now.saturating_sub(BURST)) + takes;
         true
@@ -318,7 +327,7 @@ impl<S: Source> Sender<S> {
     fn put_probe(&mut self, now: Duration, out: &mut Vec<u8>) {
         let mut nodes = Vec::new();
         self.peers.name(&mut nodes);
-        let rate = Some(quantize::quantize_rate(self.config.rate_bytes_per_s as f64));
+        let rate = Some(quantize::quantize_rate(self.rate() as f64));
         let probe = Probe::new(self.probe_sequence, EPOCH + now, rate, &nodes);
         self.put_command(CommandKind::Probe(probe), out);
         self.probe_sequence = self.probe_sequence.wrapping_add(1);
@@ -368,7 +377,8 @@ impl<S: Source> Sender<S> {
         out: &mut Vec<u8>,
     ) -> bool {
         let (id, block, symbol) = at;
-        let (fti, head) = (Some(self.fti(id.into())), self.head());
+        let tell = block == 0 || symbol.is_multiple_of(FTI_EVERY_SYMBOLS);
+        let (fti, head) = (tell.then(|| self.fti(id.into())), self.head());
         let object = &mut self.objects[usize::from(id)];
         if let Err(error) = object.symbol(&self.code, block, symbol, &mut self.payload) {
             object.withdrawn = true;
@@ -447,7 +457,7 @@ impl<S: Source> Sender<S> {
 
     /// Whether all that is new will have been sent before feedback on this block can come.
     fn near_end(&self, index: usize, block: u32) -> bool {
-        let horizon = 2.0 * self.grtt().as_secs_f64() * self.config.rate_bytes_per_s as f64;
+        let horizon = 2.0 * self.grtt().as_secs_f64() * self.rate() as f64;
         let here = self.objects.get(index).map_or(0, |object| {
             object.partition.bytes() - object.partition.offset(block).min(object.partition.bytes())
         });
@@ -534,6 +544,14 @@ impl<S: Source> Sender<S> {
         let rtt = echo.map(|echo| (now - echo).max(Duration::from_micros(1)));
         let rtt = rtt.filter(|&rtt| rtt < config::MAX_RTT);
         self.peers.heard(now, feedback.source, rtt, feedback.report);
+        let busy = self.has_new() || !self.repairs.is_empty();
+        if let (Some(adaptive), Some(rtt), Some(report)) =
+            (&mut self.adaptive, rtt, feedback.report)
+        {
+            let (loss, rate) = (quantize::loss(report.loss), quantize::rate(report.rate));
+            let probe = report.sequence;
+            adaptive.report(now, adapt::Report { rtt, probe, loss, rate, busy });
+        }
         match feedback.kind {
             FeedbackKind::Nack(requests) => {
                 self.progress.nacks += 1;

@@ -27,12 +27,15 @@ pub struct Link {
     pub corrupt: f64,
     pub delay: Duration,
     pub jitter: Duration,
+    /// What it carries towards the receivers, in bytes a second, and what may wait for that; without,
+    /// everything.
+    pub bottleneck: Option<(f64, f64)>,
 }
 
 impl Default for Link {
     fn default() -> Self {
         let (delay, jitter) = (Duration::from_millis(25), Duration::ZERO);
-        Link { loss: 0.0, duplicate: 0.0, corrupt: 0.0, delay, jitter }
+        Link { loss: 0.0, duplicate: 0.0, corrupt: 0.0, delay, jitter, bottleneck: None }
     }
 }
 
@@ -108,6 +111,8 @@ pub struct Outcome {
     /// When each receiver had completed its last object.
     pub completed_at: Vec<Duration>,
     pub failed: usize,
+    /// What the bottleneck had no room for.
+    pub dropped: u64,
 }
 
 /// A run to be.
@@ -159,10 +164,28 @@ struct Net {
     random: fastrand::Rng,
     flying: BinaryHeap<Reverse<Flying>>,
     count: u64,
+    /// When the bottleneck will have sent what waits.
+    idle_at: Duration,
+    dropped: u64,
 }
 
 impl Net {
+    /// How long a datagram waits before the bottleneck; none if there is no room for it.
+    fn queue(&mut self, now: Duration, bytes: usize) -> Option<Duration> {
+        let Some((rate, room)) = self.link.bottleneck else { return Some(Duration::ZERO) };
+        let waits = self.idle_at.saturating_sub(now);
+        if waits.as_secs_f64() * rate > room {
+            self.dropped += 1;
+            return None;
+        }
+        let waits = waits + Duration::from_secs_f64((bytes + 28) as f64 / rate);
+        self.idle_at = now + waits;
+        Some(waits)
+    }
+
     fn send(&mut self, now: Duration, to: usize, datagram: &[u8]) {
+        let waits = if to == 1 { self.queue(now, datagram.len()) } else { Some(Duration::ZERO) };
+        let Some(waits) = waits else { return };
         let copies = 1 + usize::from(self.random.f64() < self.link.duplicate);
         for _ in 0..copies {
             if self.random.f64() < self.link.loss {
@@ -173,7 +196,7 @@ impl Net {
                 let at = self.random.usize(..datagram.len());
                 datagram[at] ^= 1 << self.random.u8(..8);
             }
-            let at = now + self.link.delay + self.link.jitter.mul_f64(self.random.f64());
+            let at = now + waits + self.link.delay + self.link.jitter.mul_f64(self.random.f64());
             self.count += 1;
             self.flying.push(Reverse((at, self.count, to, datagram)));
         }
@@ -197,7 +220,14 @@ impl Scene {
         };
         let receivers = (0..self.receivers).map(receiver).collect();
         let random = fastrand::Rng::with_seed(self.seed);
-        let net = Net { link: self.link, random, flying: BinaryHeap::new(), count: 0 };
+        let net = Net {
+            link: self.link,
+            random,
+            flying: BinaryHeap::new(),
+            count: 0,
+            idle_at: Duration::ZERO,
+            dropped: 0,
+        };
         let completed_at = vec![Duration::ZERO; self.receivers];
         self.run(sender, receivers, net, completed_at)
     }
@@ -251,7 +281,7 @@ impl Scene {
             }
         }
         let sender = sender.progress();
-        Outcome { ended, sender, receivers, completed_at, failed }
+        Outcome { ended, sender, receivers, completed_at, failed, dropped: net.dropped }
     }
 }
 

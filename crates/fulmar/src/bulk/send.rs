@@ -24,14 +24,18 @@ const EXAMPLES: &str = "\
 Examples:
   fulmar send map.zip --to 192.0.2.7 --rate 20M             to one receiver, at 20 Mbit/s
   fulmar send a.bin b.bin --to 239.1.2.3:6003 --receivers 10   to a group, until ten have all
+  fulmar send map.zip --to 192.0.2.7 --adaptive             as fast as the link allows
   fulmar send map.zip --to 192.0.2.7 --json                 tell each second how it goes, as JSON
 
 The receiver runs `fulmar receive`, or another NORM program (RFC 5740). The rate is all that goes out,
-headers and repairs included; it should be what the link carries, because nothing finds that out yet.
+headers and repairs included. With --adaptive it follows the link: up while there is no queue on the way,
+whatever is lost by chance.
 Datagrams are not encrypted, and anybody who can send to the receiver can forge them.";
 
 /// Bytes hashed at a time.
 const PIECE: usize = 1 << 16;
+/// Bits a second, unless another rate is given.
+const RATE: u64 = 10_000_000;
 /// Groups up to this size are asked to answer within one round-trip time, larger ones within four.
 const SMALL_GROUP: usize = 16;
 
@@ -45,9 +49,12 @@ pub(crate) struct Args {
     /// Receiver or multicast group: HOST or HOST:PORT, the port being 6003 unless given
     #[arg(long, value_name = "ADDR")]
     to: String,
-    /// Rate at which to send, headers included: 500k, 20M
-    #[arg(long, default_value = "10M", value_parser = units::parse_rate)]
-    rate: u64,
+    /// Rate at which to send, headers included: 500k, 20M [default: 10M]
+    #[arg(long, value_parser = units::parse_rate)]
+    rate: Option<u64>,
+    /// Find out what the link carries; --rate is the highest then, if it is given
+    #[arg(long)]
+    adaptive: bool,
     /// Receivers that must have everything before it ends; others that are heard of are waited for, too
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     receivers: usize,
@@ -98,10 +105,17 @@ pub(super) async fn run(args: &Args) -> anyhow::Result<()> {
         (true, ..=SMALL_GROUP) => 1,
         (true, _) => 4,
     };
+    // Ten receivers share repairs better the longer a block is; a single one with heavy losses is
+    // better off with more parity to a block.
+    let block_symbols = if to.ip().is_multicast() { 100 } else { 64 };
+    let rate = args.rate.unwrap_or(if args.adaptive { units::MAX_RATE } else { RATE });
     let config = SenderConfig {
+        adaptive: args.adaptive,
+        block_symbols,
+        parity_symbols: 255 - block_symbols,
         node,
         instance,
-        rate_bytes_per_s: (args.rate / 8).max(1),
+        rate_bytes_per_s: (rate / 8).max(1),
         backoff,
         group_size: u32::try_from(args.receivers).unwrap_or(u32::MAX),
         receivers: args.receivers,
@@ -248,6 +262,7 @@ impl Run<'_> {
             "datagrams": progress.datagrams,
             "repair_share": progress.repair_bytes as f64 / progress.sent_bytes.max(1) as f64,
             "loss": loss,
+            "rate_bit_s": self.sender.rate() * 8,
             "rtt_ms": progress.grtt.as_secs_f64() * 1e3,
             "nacks": progress.nacks,
             "receivers": progress.peers.len(),
@@ -269,7 +284,8 @@ impl Run<'_> {
         let confirmed = progress.peers.iter().filter(|peer| peer.confirmed).count();
         let repair = progress.repair_bytes as f64 / progress.sent_bytes.max(1) as f64;
         let message = format!(
-            "loss {:.0} %, repair {:.0} %, {confirmed} of {} have all",
+            "sending {:.1} Mbit/s, loss {:.0} %, repair {:.0} %, {confirmed} of {} have all",
+            self.sender.rate() as f64 * 8e-6,
             100.0 * loss,
             100.0 * repair,
             progress.peers.len().max(self.args.receivers),
