@@ -115,6 +115,62 @@ fn an_experiment_goes_from_file_to_report() {
     assert!(page.contains("Over a link of 20 ms") && page.contains("<svg"));
 }
 
+const LOSSY: &str = r#"
+title = "Losses"
+repetitions = 1
+seed = 7
+timeout_s = 60
+alone = 0
+hosts = ["one", "two"]
+
+[[links]]
+between = ["one", "two"]
+set = { delay = "5ms", loss = "10%", duplicate = "2%" }
+
+[roles.receiver]
+host = "two"
+run = ["{fulmar}", "lab", "udp", "receive", "{addr.two}:{port.udp}", "--delay=5ms"]
+ready = '"listening"'
+
+[roles.sender]
+host = "one"
+run = ["{fulmar}", "lab", "udp", "send", "{addr.two}:{port.udp}", "--count=500", "--pps=2000"]
+
+[measures.lost]
+title = "Lost"
+unit = "datagrams"
+from = "lines"
+role = "receiver"
+field = "lost"
+"#;
+
+#[test]
+fn the_same_experiment_decides_the_same_losses_in_every_run() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("lossy.toml"), LOSSY).unwrap();
+    fs::write(folder.path().join("other.toml"), LOSSY.replace("seed = 7", "seed = 8")).unwrap();
+    let decisions = |file: &str, out: &str| {
+        let output = lab(folder.path(), &["run", file, "--out", out, "--keep", "--no-report"]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        if said.contains("namespaces") {
+            eprintln!("not tested: {said}");
+            return None;
+        }
+        assert!(output.status.success(), "{said}");
+        let work = fs::read_dir(folder.path().join(out).join("work")).unwrap().next().unwrap();
+        let log = fs::read_to_string(work.unwrap().path().join("decisions.txt")).unwrap();
+        // The stream of datagrams; what the kernel sends by itself is as it pleases.
+        let ours = log.lines().filter(|line| line.starts_with("one-two udp/20001/"));
+        let samples = fs::read_to_string(folder.path().join(out).join("samples.jsonl")).unwrap();
+        let sample: Value = serde_json::from_str(&samples).unwrap();
+        Some((ours.collect::<Vec<_>>().join("\n"), sample["values"]["lost"].as_f64().unwrap()))
+    };
+    let Some((first, lost)) = decisions("lossy.toml", "first") else { return };
+    assert!(first.lines().count() > 30 && lost > 20.0, "{lost} lost\n{first}");
+    assert_eq!(decisions("lossy.toml", "second"), Some((first.clone(), lost)));
+    assert_ne!(decisions("other.toml", "third").unwrap().0, first);
+}
+
 /// Four samples; from the third on they wait for a file `go`. Each leaves a process in a session of
 /// its own behind, and notes its number and its network namespace.
 const SLOW: &str = r#"

@@ -1,10 +1,14 @@
 //! The emulator as the runner's network: hosts by name, links by their settings, and an observer
 //! that notes every packet.
 //!
-//! Nothing is decided here: names become numbers, settings become link configurations.
+//! Nothing is decided here: names become numbers, settings become link configurations. What the
+//! links decided out of the ordinary is left in the sample's folder, so that runs can be compared.
 
 use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{BufWriter, Write};
 use std::net::IpAddr;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -18,6 +22,9 @@ use crate::wire::{PacketView, Protocol};
 
 /// The first port given to roles; below Linux' ephemeral ones, which begin at 32768.
 const FIRST_PORT: u16 = 20_000;
+
+/// File with the links' decisions: the link's hosts, then an entry of its log, a line each.
+pub const DECISIONS: &str = "decisions.txt";
 
 /// Most packets an observer notes, so that a run-away sample does not take all memory.
 const MAX_PACKETS: usize = 5_000_000;
@@ -69,6 +76,8 @@ fn open(plan: &NetworkPlan) -> Result<Box<dyn Network>, crate::Error> {
         emulator,
         noted,
         next_port: FIRST_PORT,
+        links: plan.links.iter().map(|link| link.between.join("-")).collect(),
+        folder: plan.folder.clone(),
     }))
 }
 
@@ -134,6 +143,20 @@ struct EmulatedNetwork {
     emulator: Emulator,
     noted: Arc<Mutex<Notes>>,
     next_port: u16,
+    /// Names of the links, in the order of the topology.
+    links: Vec<String>,
+    folder: PathBuf,
+}
+
+/// Leaves the links' decisions in a folder.
+fn leave_decisions(folder: &Path, names: &[String], topology: &Topology) -> std::io::Result<()> {
+    let mut file = BufWriter::new(File::create(folder.join(DECISIONS))?);
+    for (name, (_, link)) in names.iter().zip(topology.links()) {
+        for entry in link.log().entries() {
+            writeln!(file, "{name} {entry}")?;
+        }
+    }
+    file.flush()
 }
 
 impl EmulatedNetwork {
@@ -190,6 +213,9 @@ impl Network for EmulatedNetwork {
                 return Observed { packets, counters: counters.into(), lateness: None };
             }
         };
+        if let Err(error) = leave_decisions(&self.folder, &self.links, &outcome.topology) {
+            tracing::warn!(%error, folder = %self.folder.display(), "decisions are not kept");
+        }
         counters[2].1 += outcome.refused as f64;
         let us = |ns: u64| ns as f64 / 1e3;
         let late = outcome.lateness;
