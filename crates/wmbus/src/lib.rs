@@ -22,12 +22,14 @@
 //! ```
 
 mod address;
+pub mod chips;
 mod compact;
 mod crc;
 mod decode;
 mod encode;
 mod error;
 pub mod frame;
+pub mod input;
 mod keys;
 mod layers;
 mod received;

@@ -21,6 +21,8 @@ pub struct Received {
     pub mode: Option<String>,
     /// Received power, dBm.
     pub rssi_dbm: Option<f32>,
+    /// Received power in the receiver's own measure, where it has no better one; more is stronger.
+    pub rssi_raw: Option<u16>,
     /// When it was received, as the receiver wrote it.
     pub time: Option<String>,
 }
@@ -43,6 +45,8 @@ pub struct Sighting {
     pub time: Option<String>,
     /// How well, dBm.
     pub rssi_dbm: Option<f32>,
+    /// How well, in the receiver's own measure.
+    pub rssi_raw: Option<u16>,
     /// The radio mode.
     pub mode: Option<String>,
     /// Where, if the device knows.
@@ -70,6 +74,7 @@ impl Sighting {
             meter,
             time: received.time.clone(),
             rssi_dbm: received.rssi_dbm,
+            rssi_raw: received.rssi_raw,
             mode: received.mode.clone(),
             place,
             encrypted,
