@@ -42,13 +42,7 @@ pub fn read_chain(path: &Path) -> Result<Vec<CertificateDer<'static>>, CertError
 /// # Errors
 /// The file cannot be read, is open to others, encrypted or damaged, or holds no key.
 pub fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>, CertError> {
-    let fail = |source| file_error(path, source);
-    let mut file = File::open(path).map_err(fail)?;
-    if file.metadata().map_err(fail)?.mode() & 0o077 != 0 {
-        return Err(CertError::KeyExposed(path.to_owned()));
-    }
-    let mut bytes = Vec::new();
-    file.read_to_end(&mut bytes).map_err(fail)?;
+    let bytes = read_secret(path)?;
     let path = || path.to_owned();
     match PrivateKeyDer::from_pem_slice(&bytes) {
         Ok(key) => Ok(key),
@@ -61,6 +55,21 @@ pub fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>, CertError> {
         }
         Err(source) => Err(CertError::Malformed { path: path(), source }),
     }
+}
+
+/// Reads a file of secrets of any form; refuses one that group or others can read.
+///
+/// # Errors
+/// The file cannot be read, or is open to others.
+pub fn read_secret(path: &Path) -> Result<Vec<u8>, CertError> {
+    let fail = |source| file_error(path, source);
+    let mut file = File::open(path).map_err(fail)?;
+    if file.metadata().map_err(fail)?.mode() & 0o077 != 0 {
+        return Err(CertError::KeyExposed(path.to_owned()));
+    }
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes).map_err(fail)?;
+    Ok(bytes)
 }
 
 /// Writes a file whole or not at all, readable by its owner only if `secret`.

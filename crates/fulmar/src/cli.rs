@@ -5,7 +5,7 @@
 use clap::{Parser, Subcommand};
 
 use crate::logging::LogArgs;
-use crate::{bench, bulk, cert, lab, passwd, pubsub, serve};
+use crate::{bench, bulk, cert, lab, meter, passwd, pubsub, serve};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -43,6 +43,8 @@ pub(crate) enum Command {
     Bench(bench::Args),
     /// Measure transports on bad links
     Lab(lab::Args),
+    /// Read meters by wireless M-Bus
+    Meter(meter::Args),
     /// Make a development CA and certificates
     Cert(cert::Args),
     /// Make a line of the password file

@@ -11,6 +11,7 @@ mod config;
 mod exit;
 mod lab;
 mod logging;
+mod meter;
 mod passwd;
 mod pubsub;
 mod serve;
@@ -31,6 +32,7 @@ fn main() -> ExitCode {
         Command::Receive(args) => with_log(&log, || bulk::receive(&args)),
         Command::Bench(args) => with_log(&log, || bench::run(args)),
         Command::Lab(args) => with_log(&log, || lab::run(args)),
+        Command::Meter(args) => with_log(&log, || meter::run(&args)),
         Command::Passwd(args) => with_log(&log, || passwd::run(&args)),
         Command::Cert(args) => with_log(&log, || cert::run(args)),
     };

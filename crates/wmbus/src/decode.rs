@@ -74,6 +74,7 @@ pub struct Decoder<K> {
     keys: K,
     formats: Formats,
     replays: ReplayGuard,
+    repeats: bool,
     /// Buffers that are used again for every frame.
     bare: Vec<u8>,
     link: Vec<u8>,
@@ -88,10 +89,18 @@ impl<K: KeyStore> Decoder<K> {
             keys,
             formats: Formats::new(),
             replays: ReplayGuard::default(),
+            repeats: false,
             bare: Vec::new(),
             link: Vec::new(),
             records: Vec::new(),
         }
+    }
+
+    /// Whether what was received before is decoded again instead of refused: for captures, where the
+    /// same telegram comes from several receivers, not for readings that count.
+    #[must_use]
+    pub fn with_repeats(self, repeats: bool) -> Self {
+        Self { repeats, ..self }
     }
 
     /// The keys it decodes with.
@@ -221,7 +230,7 @@ impl<K: KeyStore> Decoder<K> {
         };
         let plain = full.as_deref().unwrap_or(plain);
         let access = access.unwrap_or(0);
-        if !self.replays.is_new(meter, counter, access, plain) {
+        if !self.replays.is_new(meter, counter, access, plain) && !self.repeats {
             return Err(Error::Replayed(meter));
         }
         match content {
@@ -245,7 +254,7 @@ impl<K: KeyStore> Decoder<K> {
                 (Security::None, Records { manufacturer, ..Records::default() })
             }
         };
-        if !self.replays.is_new(meter, Counter::None, 0, payload) {
+        if !self.replays.is_new(meter, Counter::None, 0, payload) && !self.repeats {
             return Err(Error::Replayed(meter));
         }
         Ok(Telegram { meter, security, authenticated: false, access: None, status: None, records })

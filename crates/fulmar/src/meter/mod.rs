@@ -1,0 +1,38 @@
+//! `fulmar meter`: wireless M-Bus at the command line.
+//!
+//! Telegrams are decoded by `fulmar_wmbus`; here are only files, serial ports and what a person reads.
+
+mod decode;
+mod keys;
+mod port;
+mod show;
+
+use clap::Subcommand;
+
+const EXAMPLES: &str = "\
+Examples:
+  fulmar meter decode --keys keys.toml telegrams.txt           decode a file of telegrams
+  rtl_sdr -f 868.625M -s 1600000 - | rtl_wmbus -s | fulmar meter decode --keys keys.toml
+                                                               decode what an RTL-SDR stick receives
+  fulmar meter decode --help                                   inputs, keys, what is printed";
+
+/// Read meters by wireless M-Bus
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Decode telegrams
+    Decode(decode::Args),
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    match &args.command {
+        Command::Decode(args) => decode::run(args),
+    }
+}

@@ -1,0 +1,195 @@
+//! A telegram as a line, for people or as JSON.
+
+use std::fmt;
+use std::io::Write;
+
+use fulmar_wmbus::{Address, Function, Reading, Received, Security, Sighting, Telegram};
+use serde::Serialize;
+
+/// Writes one line.
+pub(super) fn write(
+    out: &mut impl Write,
+    json: bool,
+    line: &(impl Serialize + fmt::Display),
+) -> anyhow::Result<()> {
+    if json {
+        serde_json::to_writer(&mut *out, line).map_err(std::io::Error::from)?;
+        writeln!(out)?;
+    } else {
+        writeln!(out, "{line}")?;
+    }
+    Ok(())
+}
+
+/// Who was heard, and how.
+#[derive(Serialize)]
+struct Heard<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    time: Option<&'a str>,
+    meter: String,
+    manufacturer: String,
+    version: u8,
+    medium: &'static str,
+    medium_code: u8,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mode: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rssi_dbm: Option<f32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rssi_raw: Option<u16>,
+}
+
+impl<'a> Heard<'a> {
+    fn new(
+        meter: Address,
+        (time, mode): (&'a Option<String>, &'a Option<String>),
+        (rssi_dbm, rssi_raw): (Option<f32>, Option<u16>),
+    ) -> Self {
+        Self {
+            time: time.as_deref(),
+            meter: meter.id.to_string(),
+            manufacturer: meter.manufacturer.to_string(),
+            version: meter.version,
+            medium: meter.medium.name(),
+            medium_code: meter.medium.0,
+            mode: mode.as_deref(),
+            rssi_dbm,
+            rssi_raw,
+        }
+    }
+}
+
+impl fmt::Display for Heard<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(time) = self.time {
+            write!(f, "{time} ")?;
+        }
+        write!(f, "{} {} {}", self.manufacturer, self.meter, self.medium)?;
+        match self.rssi_dbm {
+            Some(dbm) => write!(f, " {dbm} dBm"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A decoded telegram.
+#[derive(Serialize)]
+pub(super) struct Line<'a> {
+    #[serde(flatten)]
+    heard: Heard<'a>,
+    security: Security,
+    authenticated: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    access: Option<u8>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status_byte: Option<u8>,
+    readings: &'a [Reading],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    manufacturer_data: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    problem: Option<String>,
+}
+
+impl<'a> Line<'a> {
+    pub(super) fn new(received: &'a Received, telegram: &'a Telegram) -> Self {
+        let records = &telegram.records;
+        let raw = records.manufacturer.iter().map(|byte| format!("{byte:02X}")).collect::<String>();
+        let Received { time, mode, rssi_dbm, rssi_raw, .. } = received;
+        Self {
+            heard: Heard::new(telegram.meter, (time, mode), (*rssi_dbm, *rssi_raw)),
+            security: telegram.security,
+            authenticated: telegram.authenticated,
+            access: telegram.access,
+            status: telegram.status.map(|status| status.to_string()),
+            status_byte: telegram.status.map(fulmar_wmbus::Status::byte),
+            readings: &records.readings,
+            manufacturer_data: (!raw.is_empty()).then_some(raw),
+            problem: records
+                .problem
+                .as_ref()
+                .map(|problem| format!("the rest could not be read: {problem}")),
+        }
+    }
+}
+
+impl fmt::Display for Line<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:", self.heard)?;
+        let mut between = " ";
+        for reading in self.readings {
+            f.write_str(between)?;
+            one(f, reading)?;
+            between = "; ";
+        }
+        if let Some(raw) = &self.manufacturer_data {
+            write!(f, "{between}maker's data {raw}")?;
+            between = "; ";
+        }
+        if let Some(status) = self.status.as_ref().filter(|status| *status != "ok") {
+            write!(f, "{between}status: {status}")?;
+            between = "; ";
+        }
+        self.problem.as_ref().map_or(Ok(()), |problem| write!(f, "{between}{problem}"))
+    }
+}
+
+/// `volume 2.5 m³`, and in brackets what makes it another volume than the one of now.
+fn one(f: &mut fmt::Formatter<'_>, reading: &Reading) -> fmt::Result {
+    write!(f, "{} {}", reading.quantity, reading.value)?;
+    if !reading.unit.is_empty() {
+        write!(f, " {}", reading.unit)?;
+    }
+    let mut notes: Vec<String> = Vec::new();
+    match reading.function {
+        Function::Instantaneous => {}
+        Function::Maximum => notes.push("maximum".into()),
+        Function::Minimum => notes.push("minimum".into()),
+        Function::Error => notes.push("at error".into()),
+    }
+    for (name, number) in [
+        ("storage", reading.storage),
+        ("tariff", u64::from(reading.tariff)),
+        ("subunit", u64::from(reading.subunit)),
+    ] {
+        if number != 0 {
+            notes.push(format!("{name} {number}"));
+        }
+    }
+    notes.extend(reading.qualifiers.iter().map(|&qualifier| qualifier.to_owned()));
+    if notes.is_empty() { Ok(()) } else { write!(f, " ({})", notes.join(", ")) }
+}
+
+/// What could not be decoded, and why.
+#[derive(Serialize)]
+pub(super) struct Failure<'a> {
+    #[serde(flatten)]
+    heard: Option<Heard<'a>>,
+    error: &'static str,
+    message: String,
+}
+
+impl<'a> Failure<'a> {
+    pub(super) fn new(
+        sighting: Option<&'a Sighting>,
+        code: &'static str,
+        error: &dyn fmt::Display,
+    ) -> Self {
+        let heard = sighting.map(|sighting| {
+            let Sighting { meter, time, mode, rssi_dbm, rssi_raw, .. } = sighting;
+            Heard::new(*meter, (time, mode), (*rssi_dbm, *rssi_raw))
+        });
+        Self { heard, error: code, message: error.to_string() }
+    }
+}
+
+impl fmt::Display for Failure<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.heard {
+            Some(heard) => write!(f, "{heard}: ")?,
+            None => f.write_str("? ")?,
+        }
+        write!(f, "error ({}): {}", self.error, self.message)
+    }
+}
