@@ -12,7 +12,8 @@
 //! and tables from the samples. What joins the hosts is behind [`network::Fabric`], so that the
 //! runner neither knows nor cares whether packets cross an emulated link.
 //!
-//! [`arrival`] tells programs that measure a link when their kernel got a datagram.
+//! [`arrival`] tells programs that measure a link when their kernel got a datagram. [`words`] says
+//! what is wrong with a TOML file, the program's configuration included.
 //!
 //! Not here: MQTT. Roles are programs, ours or anybody's.
 
@@ -38,5 +39,6 @@ pub mod summary;
 mod testing;
 pub mod units;
 pub mod wire;
+pub mod words;
 
 pub use error::Error;

@@ -6,6 +6,7 @@
 
 use std::path::Path;
 
+use fulmar_lab::words::{self, Place};
 use serde::de::DeserializeOwned;
 use toml::{Table, Value};
 
@@ -15,8 +16,15 @@ use crate::exit::Usage;
 const PREFIX: &str = "FULMAR_";
 const SEPARATOR: &str = "__";
 
-/// How alike two keys must be (Jaro-Winkler, 0 to 1) for one to be offered for the other.
-const ALIKE: f64 = 0.7;
+/// What else a person is told in other words than serde's.
+const HERE: [(&str, &str); 3] = [
+    ("expected socket address", "expected ADDRESS:PORT"),
+    (
+        "invalid socket address syntax",
+        "not an ADDRESS:PORT, such as \"127.0.0.1:1883\" or \"[::1]:1883\"; names are not taken",
+    ),
+    ("expected a sequence", "expected a list in brackets: [\"...\"]"),
+];
 
 pub(super) fn read(
     path: Option<&Path>,
@@ -34,7 +42,7 @@ pub(super) fn read(
         }
     }
     let config = Config::deserialize_table(table);
-    Ok(config.map_err(|error| Usage(explain(error.message())))?)
+    Ok(config.map_err(|error| Usage(explain(&error)))?)
 }
 
 impl Config {
@@ -54,12 +62,8 @@ fn read_file(path: &Path) -> anyhow::Result<Table> {
 /// Parses TOML; an error begins with line and column and shows the line.
 fn parse<T: DeserializeOwned>(text: &str) -> Result<T, String> {
     toml::from_str(text).map_err(|error| {
-        let at = error.span().map_or(0, |span| span.start).min(text.len());
-        let before = text.get(..at).unwrap_or_default();
-        let begin = before.rfind('\n').map_or(0, |newline| newline + 1);
-        let (line, column) = (before.matches('\n').count() + 1, at - begin + 1);
-        let shown = text[begin..].lines().next().unwrap_or_default().trim();
-        format!("{line}:{column}: {}\n  {shown}", explain(error.message()))
+        let Place { line, column, shown } = words::place(text, error.span().unwrap_or(0..0).start);
+        format!("{line}:{column}: {}\n  {shown}", explain(&error))
     })
 }
 
@@ -80,7 +84,7 @@ fn read_variable(name: &str, keys: &[String], text: &str) -> anyhow::Result<Tabl
         let layer = nest(value);
         match Config::deserialize_table(layer.clone()) {
             Ok(_) => return Ok(layer),
-            Err(error) => first_error = first_error.or(Some(explain(error.message()))),
+            Err(error) => first_error = first_error.or(Some(explain(&error))),
         }
     }
     let error = first_error.unwrap_or_default();
@@ -98,34 +102,7 @@ fn lay_over(table: &mut Table, layer: Table) {
     }
 }
 
-/// Serde's words for a person: the nearest key for one that does not exist, ranges for types.
-fn explain(message: &str) -> String {
-    let mut words = message.trim_end().to_owned();
-    for (kind, range) in [
-        ("expected u16", "expected a whole number from 0 to 65535"),
-        ("expected u32", "expected a whole number from 0 to 4294967295"),
-        ("expected u64", "expected a whole number from 0"),
-        ("expected usize", "expected a whole number from 0"),
-        ("expected socket address", "expected ADDRESS:PORT"),
-        (
-            "invalid socket address syntax",
-            "not an ADDRESS:PORT, such as \"127.0.0.1:1883\" or \"[::1]:1883\"; names are not taken",
-        ),
-        ("expected a sequence", "expected a list in brackets: [\"...\"]"),
-    ] {
-        words = words.replace(kind, range);
-    }
-    let Some(unknown) = words.strip_prefix("unknown field `") else { return words };
-    // The rest is "NAME`, expected one of `A`, `B`" or "…, expected `A` or `B`".
-    let mut quoted = unknown.split('`').step_by(2);
-    let name = quoted.next().unwrap_or_default();
-    let known: Vec<&str> = unknown.split('`').skip(2).step_by(2).collect();
-    let nearest = nearest(name, &known).map(|near| format!("did you mean `{near}`? "));
-    format!("unknown key `{name}`; {}known here: {}", nearest.unwrap_or_default(), known.join(", "))
-}
-
-fn nearest<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
-    let scored = known.iter().map(|key| (strsim::jaro_winkler(name, key), *key));
-    let (likeness, key) = scored.max_by(|a, b| a.0.total_cmp(&b.0))?;
-    (likeness > ALIKE).then_some(key)
+/// In the words of [`fulmar_lab::words`].
+fn explain(error: &toml::de::Error) -> String {
+    words::explain(error.message(), &HERE)
 }

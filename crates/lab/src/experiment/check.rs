@@ -5,13 +5,14 @@ use std::path::Path;
 
 use toml::Spanned;
 
-use super::error::{Mistake, Source, no_such};
+use super::error::{Mistake, Source};
 use super::file::{
     Compare, Experiment, Figure, From, Goal, Link, Measure, Role, Shape, Suite, What, Where,
 };
 use super::value::Ordered;
 use super::{Cell, find};
 use crate::network::Fabric;
+use crate::words::no_such;
 
 /// Most cells of one experiment.
 const MAX_CELLS: usize = 10_000;
