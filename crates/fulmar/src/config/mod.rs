@@ -167,9 +167,9 @@ mod tests {
                 &["fulmar.toml:2:", "idle_timeout_s = \"long\"", "0 to 4294967295"],
             ),
             ("[limits]\nreceive_maximum = 100000\n", &["fulmar.toml:2:", "0 to 65535"]),
-            ("[limits]\ndrop_policy = \"any\"\n", &["`oldest`, `newest`, `disconnect`"]),
+            ("[limits]\ndrop_policy = \"any\"\n", &["known here: oldest, newest, disconnect"]),
             ("[server]\nworkers = \n", &["fulmar.toml:2:"]),
-            ("[[acl.rules]]\nallow = true\n", &["fulmar.toml:1:", "missing field `topic`"]),
+            ("[[acl.rules]]\nallow = true\n", &["fulmar.toml:1:", "missing key `topic`"]),
         ];
         for (text, parts) in cases {
             let error = refused(text, &[]);
@@ -182,7 +182,7 @@ mod tests {
     #[test]
     fn errors_of_the_environment_name_the_variable() {
         for (variable, value, part) in [
-            ("FULMAR_QUIC__RETRY", "sometimes", "`auto`, `always`, `never`"),
+            ("FULMAR_QUIC__RETRY", "sometimes", "known here: auto, always, never"),
             ("FULMAR_LIMITS__RECEIVE_MAX", "5", "did you mean `receive_maximum`?"),
             ("FULMAR_LISTENERS__MQTT", "127.0.0.1:1883", "expected a list"),
         ] {
