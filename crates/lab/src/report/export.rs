@@ -10,13 +10,14 @@ use super::results::{All, Results};
 /// Most sheets whose names are made unique by a number; more parts share the last number.
 const NAME_CHARS: usize = 24;
 
-/// A row for each cell and measure.
+/// A row for each cell and measure; behind the figures a column for each condition.
 pub(super) fn csv(all: &All) -> Result<Vec<u8>, ReportError> {
     let mut writer = csv::Writer::from_writer(Vec::new());
     let broken = |source: csv::Error| ReportError::Paper { path: "report.csv".into(), source };
-    writer.write_record(HEADINGS).map_err(broken)?;
+    let conditions = conditions(all);
+    writer.write_record(headings_with(&conditions)).map_err(broken)?;
     for part in &all.parts {
-        for row in figures(part) {
+        for row in figures(part, &conditions) {
             writer.write_record(row).map_err(broken)?;
         }
     }
@@ -39,7 +40,22 @@ const HEADINGS: [&str; 11] = [
     "timeout",
 ];
 
-fn figures(part: &Results) -> Vec<[String; 11]> {
+/// The conditions of all parts, each once.
+fn conditions(all: &All) -> Vec<&str> {
+    let mut names: Vec<&str> = Vec::new();
+    for name in all.parts.iter().flat_map(|part| part.experiment.matrix.keys()) {
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    names
+}
+
+fn headings_with<'a>(conditions: &[&'a str]) -> Vec<&'a str> {
+    HEADINGS.iter().chain(conditions).copied().collect()
+}
+
+fn figures(part: &Results, conditions: &[&str]) -> Vec<Vec<String>> {
     let mut rows = Vec::new();
     for cell in &part.cells {
         for (name, measure) in part.experiment.measures.iter() {
@@ -48,7 +64,8 @@ fn figures(part: &Results) -> Vec<[String; 11]> {
             }
             let figure = cell.figures.get(name);
             let text = |value: Option<f64>| value.map_or(String::new(), |value| value.to_string());
-            rows.push([
+            let levels = conditions.iter().map(|condition| cell.cell.get(condition).unwrap_or(""));
+            let row = [
                 part.experiment.name.clone(),
                 cell.cell.label(),
                 name.to_owned(),
@@ -60,7 +77,8 @@ fn figures(part: &Results) -> Vec<[String; 11]> {
                 cell.ok.to_string(),
                 cell.failed.to_string(),
                 cell.timeout.to_string(),
-            ]);
+            ];
+            rows.push(row.into_iter().chain(levels.map(str::to_owned)).collect());
         }
     }
     rows
@@ -74,8 +92,9 @@ pub(super) fn workbook(
 ) -> Result<Vec<u8>, XlsxError> {
     let mut book = Workbook::new();
     let sheet = book.add_worksheet().set_name("Figures")?;
-    headings(sheet, &HEADINGS)?;
-    let rows = all.parts.iter().flat_map(figures);
+    let conditions = conditions(all);
+    headings(sheet, &headings_with(&conditions))?;
+    let rows = all.parts.iter().flat_map(|part| figures(part, &conditions));
     for (row, cells) in rows.enumerate() {
         write_row(sheet, row as u32 + 1, &cells)?;
     }

@@ -206,6 +206,9 @@ fn figures_go_out_as_csv_and_workbook() {
     let row = rows.iter().find(|row| &row[1] == "way=quic drop=20").unwrap();
     let counts: Vec<&str> = [7, 8, 9, 10].map(|column| &row[column]).to_vec();
     assert_eq!(counts, ["2", "2", "0", "1"]);
+    // A column for each condition is what other programs group by.
+    assert_eq!(csv.headers().unwrap().iter().skip(11).collect::<Vec<_>>(), ["way", "drop"]);
+    assert_eq!((&row[11], &row[12]), ("quic", "20"));
     assert_eq!(&fs::read(&written.xlsx).unwrap()[..2], b"PK");
 }
 
