@@ -336,6 +336,59 @@ fn connections_migrate_over_quic_and_are_made_again_over_tcp() {
 }
 
 #[test]
+fn a_comparison_of_ones_own_takes_three_commands() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = lab(folder.path(), &["new", "mine.toml"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(lab(folder.path(), &["new", "mine.toml"]).status.code(), Some(1), "overwritten");
+    // What a person would change, so that it does not take minutes.
+    let mine = folder.path().join("mine.toml");
+    let text = fs::read_to_string(&mine).unwrap();
+    assert!(text.contains("--count=40") && text.contains("repetitions = 8"));
+    let text =
+        text.replace("--count=40", "--count=8").replace("repetitions = 8", "repetitions = 1");
+    fs::write(&mine, text).unwrap();
+    let output = lab(folder.path(), &["run", "mine.toml", "--only", "loss=5%"]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    if said.contains("namespaces") || said.contains("lacks mosquitto") {
+        eprintln!("not tested: {said}");
+        return;
+    }
+    assert!(output.status.success() && said.contains("2 good, 0 failed"), "{said}");
+    let report = String::from_utf8(output.stdout).unwrap();
+    let page = fs::read_to_string(folder.path().join(report.trim())).unwrap();
+    for part in ["mosquitto over TCP", "Fulmar over QUIC", "met", "<svg", "Until connected"] {
+        assert!(page.contains(part), "{part} is not in the report");
+    }
+}
+
+#[test]
+fn what_cannot_be_run_says_what_can() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::create_dir(folder.path().join("experiments")).unwrap();
+    fs::write(folder.path().join("experiments/own.toml"), EXPERIMENT).unwrap();
+    let missing =
+        EXPERIMENT.replace("run = [\"{fulmar}\", \"serve\"", "run = [\"no-such\", \"serve\"");
+    fs::write(folder.path().join("missing.toml"), missing).unwrap();
+    for (args, code, part) in [
+        (&["run", "other"][..], 2, "in experiments are own"),
+        (&["run", "own", "--only", "wey=tcp"], 2, "no condition `wey`; there are: way"),
+        (&["run", "own", "--only", "way=udp"], 2, "it is: tcp, quic"),
+        (&["new", "mine"], 2, "mine.toml"),
+        (&["report", "nowhere"], 1, "nowhere"),
+    ] {
+        let output = lab(folder.path(), args);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(code), "{said}");
+        assert!(said.contains(part), "{part} is not in: {said}");
+    }
+    let output = lab(folder.path(), &["run", "missing.toml"]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("lacks no-such") || said.contains("namespaces"), "{said}");
+}
+
+#[test]
 fn a_mistake_names_its_place_and_is_wrong_usage() {
     let folder = tempfile::tempdir().unwrap();
     let text = EXPERIMENT.replace("delay = \"20ms\"", "dely = \"20ms\"");

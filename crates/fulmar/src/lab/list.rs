@@ -1,6 +1,5 @@
 //! `fulmar lab list`.
 
-use anyhow::Context;
 use fulmar_lab::experiment::Document;
 
 use super::Folder;
@@ -21,15 +20,13 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let folder = &args.folder.experiments;
-    let listed = std::fs::read_dir(folder).with_context(|| folder.display().to_string());
-    let listed = listed.map_err(|error| Usage(format!("{error:#}")))?;
-    let names = listed.flatten().filter_map(|entry| {
-        let path = entry.path();
-        let is_toml = path.extension().is_some_and(|extension| extension == "toml");
-        is_toml.then(|| path.file_stem().map(|stem| stem.to_string_lossy().into_owned())).flatten()
-    });
-    let mut names: Vec<String> = names.collect();
-    names.sort();
+    let names = args.folder.names().map_err(|error| {
+        let folder = folder.display();
+        Usage(format!(
+            "{folder}: {error}; name a folder with --experiments, or write an experiment with `fulmar lab \
+             new FILE.toml`"
+        ))
+    })?;
     let width = names.iter().map(String::len).max().unwrap_or(0);
     for name in &names {
         let about = match args.folder.load(name) {

@@ -10,7 +10,7 @@ mod report;
 mod run;
 mod udp;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use fulmar_lab::emulated::Emulated;
@@ -66,7 +66,35 @@ struct Folder {
 impl Folder {
     /// Reads an experiment by name or path.
     fn load(&self, name: &str) -> anyhow::Result<Document> {
-        load(&find(&self.experiments, name), &Emulated).map_err(wrong)
+        let path = find(&self.experiments, name);
+        if !path.exists() {
+            return Err(Usage(self.no_such(name, &path)).into());
+        }
+        load(&path, &Emulated).map_err(wrong)
+    }
+
+    /// Names of the experiments in the folder, in order.
+    fn names(&self) -> std::io::Result<Vec<String>> {
+        let paths = std::fs::read_dir(&self.experiments)?.flatten().map(|entry| entry.path());
+        let toml = paths.filter(|path| path.extension().is_some_and(|ending| ending == "toml"));
+        let mut names: Vec<String> = toml
+            .filter_map(|path| Some(path.file_stem()?.to_string_lossy().into_owned()))
+            .collect();
+        names.sort();
+        Ok(names)
+    }
+
+    fn no_such(&self, name: &str, path: &Path) -> String {
+        let folder = self.experiments.display();
+        let there = match self.names() {
+            Ok(names) if !names.is_empty() => format!("in {folder} are {}", names.join(", ")),
+            _ => format!("there are none in {folder}, see --experiments"),
+        };
+        let path = path.display();
+        format!(
+            "no experiment `{name}`: {path} does not exist; {there}; `fulmar lab new FILE.toml` writes \
+             one to begin with"
+        )
     }
 }
 
