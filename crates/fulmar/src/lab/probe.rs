@@ -15,6 +15,7 @@ use fulmar_client::{
     Trust,
 };
 use serde_json::{Value, json};
+use tokio::sync::oneshot;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 use crate::exit::Usage;
@@ -79,7 +80,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "MS", default_value_t = 0)]
     #[arg(value_parser = clap::value_parser!(u64).range(..=3_600_000))]
     stay_ms: u64,
-    /// Seconds without a message after which missing ones are given up
+    /// Seconds to wait for the connection, and without a message after which missing ones are given up
     #[arg(long, value_name = "SECONDS", default_value_t = 10)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=3_600))]
     patience: u64,
@@ -129,6 +130,7 @@ fn options(args: &Args) -> anyhow::Result<Options> {
     options.keep_alive_s = args.keepalive;
     options.reconnect = args.again.then_some(RETRY);
     options.tls_version = args.tls_version;
+    options.connect_timeout = Duration::from_secs(args.patience);
     if args.streams {
         options.streams = Streams::PerTopicAndSubscription;
     }
@@ -156,13 +158,19 @@ async fn probe(args: &Args) -> anyhow::Result<()> {
         lost(&mut events).await?;
         tell("begin", json!({}))?;
     }
-    // What is asked before the connection is there goes out with it.
+    // What is asked before the connection is there goes out with it. Messages would too, but the time
+    // a connection takes is not theirs, unless they are to be early data.
+    let (up, is_up) = oneshot::channel();
     let work = async {
-        tokio::try_join!(subscribe(&client, args), publish(&client, args))?;
+        let publish = async {
+            if args.again || is_up.await.is_ok() { publish(&client, args).await } else { Ok(()) }
+        };
+        tokio::try_join!(subscribe(&client, args), publish)?;
         anyhow::Ok(())
     };
     let listen = async {
         connected(&mut events, "connack").await?;
+        let _ = up.send(());
         receive(&mut events, args).await
     };
     tokio::try_join!(work, listen)?;
