@@ -24,6 +24,7 @@ use crate::machine::{CONTROL, MAX_OUT_BYTES, Machine, Outcome};
 use crate::message::Message;
 use crate::network::Monitor;
 use crate::options::{Options, Streams};
+use crate::pending::{answer, changed, make_room, or_never};
 use crate::quic::{Change, QuicLink};
 use crate::streams::{DataStreams, Happened};
 use crate::url::Transport;
@@ -87,6 +88,20 @@ struct Inbox {
     publications: mpsc::Receiver<Publication>,
     control: mpsc::Receiver<Control>,
     open: bool,
+}
+
+/// A link while it is served, and what belongs to it.
+struct Served {
+    link: Link,
+    /// The fate of early data, until it is known.
+    early: Option<quinn::ZeroRttAccepted>,
+    streams: DataStreams,
+    /// Received on the control stream and not yet understood.
+    input: BytesMut,
+    /// The writer holds bytes back.
+    unflushed: bool,
+    /// When to look for silence next.
+    look_at: Instant,
 }
 
 enum Command {
@@ -320,11 +335,28 @@ impl Driver {
     /// first, which is returned then.
     async fn serve(
         &mut self,
-        mut link: Link,
+        link: Link,
         rival: &mut Option<Rival>,
         connect_by: Instant,
     ) -> Result<Option<Link>, Error> {
-        let mut early = link.quic.as_mut().and_then(|quic| quic.early.take());
+        let mut served = self.begin(link);
+        loop {
+            self.settle();
+            self.attend(&mut served.link);
+            let said = self.machine.output(CONTROL).is_empty() && !served.unflushed;
+            if self.machine.is_done() && said {
+                served.link.close().await;
+                return Ok(None);
+            }
+            let wake = self.wait(&mut served, rival, connect_by).await;
+            if let Some(winner) = self.woken(wake, &mut served, rival, connect_by).await? {
+                return Ok(Some(winner));
+            }
+        }
+    }
+
+    fn begin(&mut self, mut link: Link) -> Served {
+        let early = link.quic.as_mut().and_then(|quic| quic.early.take());
         if let Some(quic) = &mut link.quic {
             quic.unanswered = early.is_some();
         }
@@ -332,90 +364,109 @@ impl Driver {
         let spread = self.options.streams != Streams::Single;
         let connection = link.quic.as_ref().filter(|_| spread).map(|quic| quic.connection.clone());
         self.machine.connect(Instant::now(), early.is_some(), connection.is_some());
-        let mut streams = DataStreams::new(connection);
-        let mut input = BytesMut::new();
-        let mut unflushed = false;
-        let mut look_at = Instant::now() + LOOK;
-        loop {
-            self.settle();
-            self.attend(&mut link);
-            let out = self.machine.output(CONTROL);
-            if self.machine.is_done() && out.is_empty() && !unflushed {
-                link.close().await;
-                return Ok(None);
+        Served {
+            link,
+            early,
+            streams: DataStreams::new(connection),
+            input: BytesMut::new(),
+            unflushed: false,
+            look_at: Instant::now() + LOOK,
+        }
+    }
+
+    /// Waits for the first thing to happen.
+    async fn wait(
+        &mut self,
+        served: &mut Served,
+        rival: &mut Option<Rival>,
+        connect_by: Instant,
+    ) -> Wake {
+        let Served { link, early, streams, input, unflushed, look_at } = served;
+        let out = self.machine.output(CONTROL);
+        let spread = self.options.streams != Streams::Single;
+        // With streams, one that is stuck must not hold up what goes on others.
+        let accepting = self.machine.has_room() && (spread || out.len() < MAX_OUT_BYTES);
+        let waiting = !self.backlog.is_empty();
+        let mut wake_at = self.wake_at(connect_by);
+        if link.quic.is_some() {
+            wake_at = wake_at.min(*look_at);
+        }
+        input.reserve(READ_BYTES);
+        tokio::select! {
+            biased;
+            accepted = answer(early) => Wake::EarlyData(accepted),
+            other = or_never(rival) => Wake::Rival(other),
+            written = link.writer.push(out), if *unflushed || !out.is_empty() => {
+                Wake::Wrote(written)
             }
-            // With streams, one that is stuck must not hold up what goes on others.
-            let accepting = self.machine.has_room() && (spread || out.len() < MAX_OUT_BYTES);
-            let waiting = !self.backlog.is_empty();
-            let mut wake_at = self.wake_at(connect_by);
-            if link.quic.is_some() {
-                wake_at = wake_at.min(look_at);
+            () = make_room(&self.events, &mut self.backlog), if waiting => Wake::Room,
+            happened = poll_fn(|context| streams.poll(context, &self.machine, !waiting)) => {
+                Wake::Stream(happened)
             }
-            input.reserve(READ_BYTES);
-            let wake = tokio::select! {
-                biased;
-                accepted = answer(&mut early) => Wake::EarlyData(accepted),
-                other = or_never(rival) => Wake::Rival(other),
-                written = link.writer.push(out), if unflushed || !out.is_empty() => {
-                    Wake::Wrote(written)
+            read = link.reader.read_buf(input), if !waiting => Wake::Read(read),
+            command = self.inbox.next(accepting) => Wake::Command(command),
+            change = changed(&mut link.quic) => Wake::Path(change),
+            () = self.network.changed(), if link.quic.is_some() => Wake::Network,
+            () = sleep_until(wake_at.into()) => Wake::Time,
+        }
+    }
+
+    /// Does what is to be done about it. Gives the rival that was answered first.
+    async fn woken(
+        &mut self,
+        wake: Wake,
+        served: &mut Served,
+        rival: &mut Option<Rival>,
+        connect_by: Instant,
+    ) -> Result<Option<Link>, Error> {
+        let Served { link, early, streams, input, unflushed, look_at } = served;
+        match wake {
+            Wake::EarlyData(accepted) => {
+                (*early, *rival) = (None, None);
+                self.dialer.won(link.transport);
+                self.early_data = accepted;
+                if !accepted {
+                    self.start_over(link).await?;
+                    input.clear();
+                } else if let Some(quic) = &mut link.quic {
+                    quic.unanswered = false;
                 }
-                () = make_room(&self.events, &mut self.backlog), if waiting => Wake::Room,
-                happened = poll_fn(|context| streams.poll(context, &self.machine, !waiting)) => {
-                    Wake::Stream(happened)
+            }
+            Wake::Rival(other) => {
+                *rival = None;
+                if let Ok(winner) = other {
+                    tracing::debug!(transport = winner.transport.scheme(), "answered first");
+                    self.dialer.won(winner.transport);
+                    return Ok(Some(winner));
                 }
-                read = link.reader.read_buf(&mut input), if !waiting => Wake::Read(read),
-                command = self.inbox.next(accepting) => Wake::Command(command),
-                change = changed(&mut link.quic) => Wake::Path(change),
-                () = self.network.changed(), if link.quic.is_some() => Wake::Network,
-                () = sleep_until(wake_at.into()) => Wake::Time,
-            };
-            match wake {
-                Wake::EarlyData(accepted) => {
-                    (early, *rival) = (None, None);
-                    self.dialer.won(link.transport);
-                    self.early_data = accepted;
-                    if !accepted {
-                        link = self.start_over(link).await?;
-                        input.clear();
-                    } else if let Some(quic) = &mut link.quic {
-                        quic.unanswered = false;
-                    }
+            }
+            Wake::Wrote(bytes) => {
+                let bytes = bytes.map_err(lost)?;
+                *unflushed = bytes > 0;
+                self.machine.sent(CONTROL, bytes, Instant::now());
+            }
+            Wake::Stream(happened) => {
+                self.stream_happened(happened, streams, link).await?;
+            }
+            Wake::Room => {}
+            Wake::Read(read) => {
+                if read.map_err(lost)? == 0 {
+                    return Err(Error::Lost("the server closed it".to_owned()));
                 }
-                Wake::Rival(other) => {
-                    *rival = None;
-                    if let Ok(winner) = other {
-                        tracing::debug!(transport = winner.transport.scheme(), "answered first");
-                        self.dialer.won(winner.transport);
-                        return Ok(Some(winner));
-                    }
+                self.read(CONTROL, input, link).await?;
+            }
+            Wake::Command(command) => self.command(command),
+            Wake::Path(change) => self.path_changed(change, link)?,
+            Wake::Network => link.quic.iter_mut().for_each(QuicLink::follow),
+            Wake::Time => {
+                if *look_at <= Instant::now() {
+                    *look_at = Instant::now() + LOOK;
+                    link.quic.iter_mut().for_each(QuicLink::look);
                 }
-                Wake::Wrote(bytes) => {
-                    let bytes = bytes.map_err(lost)?;
-                    unflushed = bytes > 0;
-                    self.machine.sent(CONTROL, bytes, Instant::now());
-                }
-                Wake::Stream(happened) => {
-                    self.stream_happened(happened, &mut streams, &mut link).await?;
-                }
-                Wake::Room => {}
-                Wake::Read(read) => {
-                    if read.map_err(lost)? == 0 {
-                        return Err(Error::Lost("the server closed it".to_owned()));
-                    }
-                    self.read(CONTROL, &mut input, &mut link).await?;
-                }
-                Wake::Command(command) => self.command(command),
-                Wake::Path(change) => self.path_changed(change, &mut link)?,
-                Wake::Network => link.quic.iter_mut().for_each(QuicLink::follow),
-                Wake::Time => {
-                    if look_at <= Instant::now() {
-                        look_at = Instant::now() + LOOK;
-                        link.quic.iter_mut().for_each(QuicLink::look);
-                    }
-                    self.time(connect_by)?;
-                }
+                self.time(connect_by)?;
             }
         }
+        Ok(None)
     }
 
     /// Does what commands want of the link.
@@ -459,16 +510,17 @@ impl Driver {
     }
 
     /// The server refused early data: everything again, on a new stream of the same connection.
-    async fn start_over(&mut self, link: Link) -> Result<Link, Error> {
+    async fn start_over(&mut self, link: &mut Link) -> Result<(), Error> {
         self.machine.early_data_rejected();
-        let quic = link.quic.ok_or_else(|| Error::Lost("no QUIC connection".to_owned()))?;
-        let mut link = quic.open().await.map_err(Error::Lost)?;
+        let quic = link.quic.take();
+        let quic = quic.ok_or_else(|| Error::Lost("no QUIC connection".to_owned()))?;
+        *link = quic.open().await.map_err(Error::Lost)?;
         if let Some(quic) = &mut link.quic {
             quic.unanswered = false;
         }
         let spread = self.options.streams != Streams::Single;
         self.machine.connect(Instant::now(), false, spread);
-        Ok(link)
+        Ok(())
     }
 
     async fn stream_happened(
@@ -545,45 +597,5 @@ fn answer_all(asked: &mut Vec<oneshot::Sender<Option<PathStats>>>, stats: Option
     for ask in asked.drain(..) {
         // Whoever asked may not want to know any more.
         let _ = ask.send(stats);
-    }
-}
-
-/// What a rival brought; never, where there is none.
-async fn or_never(rival: &mut Option<Rival>) -> Result<Link, Error> {
-    match rival {
-        Some(rival) => rival.await,
-        None => std::future::pending().await,
-    }
-}
-
-/// A change of the path; never, where it is not QUIC's.
-async fn changed(quic: &mut Option<QuicLink>) -> Change {
-    match quic {
-        Some(quic) => quic.changed().await,
-        None => std::future::pending().await,
-    }
-}
-
-/// Whether the server took the early data; never, where there was none.
-async fn answer(early: &mut Option<quinn::ZeroRttAccepted>) -> bool {
-    match early {
-        Some(accepted) => accepted.await,
-        None => std::future::pending().await,
-    }
-}
-
-/// Hands over as many events as fit, at least one; all are dropped when nobody listens any more.
-async fn make_room(events: &mpsc::Sender<Event>, backlog: &mut VecDeque<Event>) {
-    let Ok(permit) = events.reserve().await else {
-        backlog.clear();
-        return;
-    };
-    if let Some(event) = backlog.pop_front() {
-        permit.send(event);
-    }
-    while let Ok(permit) = events.try_reserve()
-        && let Some(event) = backlog.pop_front()
-    {
-        permit.send(event);
     }
 }

@@ -27,6 +27,7 @@ mod machine;
 mod message;
 mod network;
 mod options;
+mod pending;
 mod quic;
 mod socket;
 mod streams;
