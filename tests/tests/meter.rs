@@ -93,6 +93,34 @@ fn keys_are_guarded() {
 }
 
 #[test]
+fn a_simulated_drive_is_decoded_to_the_truth() {
+    let folder = tempfile::tempdir().unwrap();
+    let simulate = |args: &[&str]| {
+        let mut command = fulmar();
+        command.args(["meter", "simulate", "--meters", "40"]).args(args);
+        run(command.current_dir(folder.path()))
+    };
+    assert_eq!(simulate(&["--write-keys", "keys.toml"]).status.code(), Some(0));
+    let drive = simulate(&["--truth", "truth"]);
+    let args = ["--keys", "keys.toml", "--json"];
+    let decoded = decode(folder.path(), &args, text(&drive.stdout));
+    let json = |text: &str| -> Vec<Value> {
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    };
+    let truth = json(&fs::read_to_string(folder.path().join("truth")).unwrap());
+    let decoded = json(text(&decoded.stdout));
+    assert!(truth.len() > 100 && truth.len() == decoded.len(), "{}", truth.len());
+    for (truth, decoded) in truth.iter().zip(&decoded) {
+        if truth["damaged"] == true {
+            assert_eq!(decoded["error"], "checksum");
+        } else {
+            assert_eq!(decoded["meter"], truth["meter"]);
+            assert_eq!(decoded["readings"][0]["value"], truth["volume_m3"]);
+        }
+    }
+}
+
+#[test]
 fn standard_input_is_read_as_it_comes() {
     let mut command = fulmar();
     command.args(["meter", "decode"]).stdin(Stdio::piped()).stdout(Stdio::piped());

@@ -35,6 +35,7 @@ mod layers;
 mod received;
 mod records;
 mod replay;
+pub mod simulate;
 mod status;
 mod vendor;
 

@@ -10,7 +10,7 @@ use clap::ValueEnum;
 use fulmar_wmbus::input::{Input, Kind};
 use fulmar_wmbus::{Decoder, Keys, Received, Sighting};
 
-use super::{keys, port, show};
+use super::{is_broken_pipe, keys, port, show};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -24,11 +24,11 @@ The keys file is TOML and readable by you alone (chmod 600):
   78152801 = \"000102030405060708090A0B0C0D0E0F\"
   KAM-79806477 = \"...\"      where two makers have meters of the same number
 
-Without --input the kind of stream is found out: frames of a stick, or lines of rtl_wmbus, CUL or
-hexadecimal digits (with or without checksums; # begins a comment). A serial port needs --input.
+Without --input the kind of stream is found out: frames of a stick, or lines of rtl_wmbus, CUL
+or hexadecimal digits (with or without checksums; # begins a comment). A serial port needs --input.
 
-Exit codes: 0 what could be read was read, 1 no telegram could be decoded or the input failed, 2 wrong
-usage. Telegrams that could not be decoded have a line too, which says what to do.";
+Exit codes: 0 what could be read was read, 1 no telegram could be decoded or the input failed, 2
+wrong usage. Telegrams that could not be decoded have a line too, which says what to do.";
 
 /// Decode telegrams from a file, a pipe or a receiver
 #[derive(clap::Args, Debug)]
@@ -111,10 +111,6 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         bail!("no telegram could be decoded; each line says why");
     }
     Ok(())
-}
-
-fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
 /// The output and what it needs.

@@ -62,6 +62,39 @@ impl Moment {
     }
 }
 
+impl Moment {
+    /// The moment this many seconds after the begin of the year 2000, without leap seconds.
+    #[must_use]
+    pub fn since_2000(seconds: u64) -> Self {
+        // Years are counted from March, so that leap days come last.
+        const DAYS_IN_400_YEARS: u64 = 146_097;
+        let (days, second) = (seconds / 86_400, seconds % 86_400);
+        // From 1 March 1600, the begin of a cycle of 400 years.
+        let day = days + DAYS_IN_400_YEARS - 60;
+        let (cycle, day) = (day / DAYS_IN_400_YEARS, day % DAYS_IN_400_YEARS);
+        let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+        let day = day - (365 * year + year / 4 - year / 100);
+        let month = (5 * day + 2) / 153;
+        let date = day - (153 * month + 2) / 5 + 1;
+        let (month, late) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
+        let year = 1600 + 400 * cycle + year + late;
+        Self {
+            date: Some((year as u16, month as u8, date as u8)),
+            time: Some(((second / 3600) as u8, (second / 60 % 60) as u8)),
+            second: Some((second % 60) as u8),
+            doubtful: false,
+        }
+    }
+
+    /// The four bytes of type F, to the minute; of the years 2000 to 2099.
+    pub(crate) fn to_type_f(self) -> [u8; 4] {
+        let ((year, month, day), (hour, minute)) =
+            (self.date.unwrap_or((2000, 1, 1)), self.time.unwrap_or_default());
+        let year = (year % 100) as u8;
+        [minute, hour, day | (year & 7) << 5, month | (year >> 3) << 4]
+    }
+}
+
 /// Minute with "invalid" bit; hour with century; day and month with parts of the year.
 fn type_f(minute: u8, hour: u8, a: u8, b: u8) -> Option<Moment> {
     let date = Some(date(a, b, hour >> 5 & 3)?);
@@ -128,6 +161,25 @@ mod tests {
         assert_eq!(doubtful(&[0x94, 0x16, 0xB9, 0x21]), Some(true));
         assert_eq!(doubtful(&[0x14, 0x16, 0xB9, 0x21]), Some(false));
         assert_eq!(doubtful(&[24, 0x80 | 38, 10, 0xEB, 0x25, 0]), Some(true));
+    }
+
+    #[test]
+    fn the_calendar_is_right() {
+        let shown = |seconds| Moment::since_2000(seconds).to_string();
+        assert_eq!(shown(0), "2000-01-01 00:00:00");
+        assert_eq!(shown(59 * 86_400), "2000-02-29 00:00:00");
+        assert_eq!(shown(60 * 86_400 - 1), "2000-02-29 23:59:59");
+        assert_eq!(shown(366 * 86_400), "2001-01-01 00:00:00");
+        assert_eq!(shown(782_749_201), "2024-10-20 14:20:01");
+        assert_eq!(shown(u64::from(u32::MAX)), "2136-02-07 06:28:15");
+    }
+
+    #[test]
+    fn type_f_is_read_back() {
+        for seconds in (0..80).map(|year| year * 31_600_000) {
+            let moment = Moment { second: None, ..Moment::since_2000(seconds) };
+            assert_eq!(Moment::parse(&moment.to_type_f()), Some(moment));
+        }
     }
 
     #[test]

@@ -47,7 +47,7 @@ pub(super) fn decode(meter: Address, payload: &[u8], key: Option<&Key>) -> Resul
     let (total, now, age) = (field(12, 28), field(40, 32), field(72, 9));
     let since = field(81, 2) | field(88, 26) << 2;
     let cubic = |litres: u64| Value::Number(litres as f64 / 1000.0);
-    let moment = |seconds| Value::Moment(since_2000(seconds));
+    let moment = |seconds| Value::Moment(Moment::since_2000(seconds));
     let mut readings = vec![
         Reading::now("volume", "m³", cubic(total)),
         Reading::now("date and time", "", moment(now)),
@@ -58,41 +58,4 @@ pub(super) fn decode(meter: Address, payload: &[u8], key: Option<&Key>) -> Resul
         readings.push(Reading { storage: 1, ..Reading::now("date and time", "", moment(then)) });
     }
     Ok(Records { readings, ..Records::default() })
-}
-
-/// A moment from seconds since 2000, counting years from March so that leap days come last.
-fn since_2000(seconds: u64) -> Moment {
-    const DAYS_400_YEARS: u64 = 146_097;
-    let (days, second) = (seconds / 86_400, seconds % 86_400);
-    // From 1 March 1600, the begin of a cycle of 400 years.
-    let day = days + DAYS_400_YEARS - 60;
-    let (cycle, day) = (day / DAYS_400_YEARS, day % DAYS_400_YEARS);
-    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
-    let day = day - (365 * year + year / 4 - year / 100);
-    let month = (5 * day + 2) / 153;
-    let date = day - (153 * month + 2) / 5 + 1;
-    let (month, late) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
-    let year = 1600 + 400 * cycle + year + late;
-    Moment {
-        date: Some((year as u16, month as u8, date as u8)),
-        time: Some(((second / 3600) as u8, (second / 60 % 60) as u8)),
-        second: Some((second % 60) as u8),
-        doubtful: false,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_calendar_is_right() {
-        let shown = |seconds| since_2000(seconds).to_string();
-        assert_eq!(shown(0), "2000-01-01 00:00:00");
-        assert_eq!(shown(59 * 86_400), "2000-02-29 00:00:00");
-        assert_eq!(shown(60 * 86_400 - 1), "2000-02-29 23:59:59");
-        assert_eq!(shown(366 * 86_400), "2001-01-01 00:00:00");
-        assert_eq!(shown(782_749_201), "2024-10-20 14:20:01");
-        assert_eq!(shown(u64::from(u32::MAX)), "2136-02-07 06:28:15");
-    }
 }
