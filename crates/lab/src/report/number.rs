@@ -15,8 +15,9 @@ pub(super) fn short(value: f64) -> String {
         s if s >= 0.1 => 3,
         _ => 4,
     };
-    let text = format!("{value:.decimals$}");
-    if size < 10_000.0 { text } else { grouped(&text) }
+    let text = format!("{size:.decimals$}");
+    let sign = if value < 0.0 { "−" } else { "" };
+    format!("{sign}{}", if size < 10_000.0 { text } else { grouped(&text) })
 }
 
 /// A number on an axis, where its neighbours show how exact it is.
@@ -29,9 +30,8 @@ pub(super) fn tick(value: f64) -> String {
     }
 }
 
-fn grouped(text: &str) -> String {
-    let (sign, digits) = text.strip_prefix('-').map_or(("", text), |digits| ("−", digits));
-    let mut out = String::from(sign);
+fn grouped(digits: &str) -> String {
+    let mut out = String::new();
     for (index, digit) in digits.chars().enumerate() {
         if index > 0 && (digits.len() - index).is_multiple_of(3) {
             out.push('\u{202f}');
@@ -41,12 +41,13 @@ fn grouped(text: &str) -> String {
     out
 }
 
-/// Figure and interval: `3.11 (2.95–3.30)`.
+/// Figure and interval: `3.11 (2.95–3.30)`; with a minus sign in it a dash would be another one.
 pub(super) fn with_interval(estimate: &Estimate) -> String {
     if estimate.low == estimate.high {
         return short(estimate.value);
     }
-    format!("{} ({}–{})", short(estimate.value), short(estimate.low), short(estimate.high))
+    let dash = if estimate.low < 0.0 { " to " } else { "–" };
+    format!("{} ({}{dash}{})", short(estimate.value), short(estimate.low), short(estimate.high))
 }
 
 #[cfg(test)]
@@ -64,6 +65,7 @@ mod tests {
             (1425.698, "1426"),
             (20_000.4, "20\u{202f}000"),
             (-1_234_567.0, "−1\u{202f}234\u{202f}567"),
+            (-27.84, "−27.8"),
             (f64::NAN, "–"),
         ] {
             assert_eq!(short(value), expected);
@@ -71,5 +73,7 @@ mod tests {
         assert_eq!([0.0, 0.5, 2.5, 20.0, 0.8].map(tick), ["0", "0.5", "2.5", "20", "0.8"]);
         let estimate = Estimate { value: 2.0, low: 1.5, high: 2.25, count: 5 };
         assert_eq!(with_interval(&estimate), "2 (1.50–2.25)");
+        let estimate = Estimate { value: -2.0, low: -3.5, high: -1.0, count: 5 };
+        assert_eq!(with_interval(&estimate), "−2 (−3.50 to −1)");
     }
 }
