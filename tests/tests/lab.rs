@@ -205,13 +205,17 @@ role = "worker"
 field = "done"
 "#;
 
-/// Whether some process is in a network namespace or holds it open.
-fn is_used(namespace: &str) -> bool {
+/// Whether some process at work in a folder is in a network namespace or holds it open. Numbers of
+/// namespaces are given again, so what others do is left out.
+fn is_used(namespace: &str, folder: &Path) -> bool {
     let points_to =
         |path: &Path| fs::read_link(path).is_ok_and(|target| target.to_string_lossy() == namespace);
     fs::read_dir("/proc").unwrap().flatten().any(|process| {
-        let files = fs::read_dir(process.path().join("fd")).into_iter().flatten().flatten();
-        points_to(&process.path().join("ns/net")) || files.into_iter().any(|f| points_to(&f.path()))
+        let process = process.path();
+        let files = fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
+        fs::read_link(process.join("cwd")).is_ok_and(|at| at.starts_with(folder))
+            && (points_to(&process.join("ns/net"))
+                || files.into_iter().any(|file| points_to(&file.path())))
     })
 }
 
@@ -248,7 +252,10 @@ fn a_killed_run_goes_on_where_it_was_and_leaves_nothing_behind() {
     else {
         panic!("{started}")
     };
-    assert!(is_alive(sleeper) && is_used(namespace), "there is something to clear away");
+    assert!(
+        is_alive(sleeper) && is_used(namespace, folder.path()),
+        "there is something to clear away"
+    );
     let before = read("results/slow/samples.jsonl");
     assert_eq!(before.lines().count(), 2);
 
@@ -263,10 +270,10 @@ fn a_killed_run_goes_on_where_it_was_and_leaves_nothing_behind() {
     for line in started.lines() {
         let (sleeper, namespace) = line.split_once(' ').unwrap();
         eventually("the end of what samples left behind", || !is_alive(sleeper));
-        eventually("the end of the samples' networks", || !is_used(namespace));
+        eventually("the end of the samples' networks", || !is_used(namespace, folder.path()));
     }
     for namespace in read("namespaces").lines() {
-        eventually("the end of the other hosts' networks", || !is_used(namespace));
+        eventually("the end of the other hosts' networks", || !is_used(namespace, folder.path()));
     }
     // A device lives in its namespace; none was left in this one.
     assert!(!Path::new("/sys/class/net/lab0").exists());
