@@ -7,8 +7,8 @@
 //! shows itself.
 //!
 //! A flow that fills the queue (TCP) would get everything that way. When delay stays although the rate was
-//! lowered again and again, somebody else keeps the queue: then the rate follows losses as TCP's does, a packet
-//! more each round trip and a part less for each loss beyond the usual, until the queue is empty once.
+//! lowered again and again, somebody else keeps the queue: then the rate follows losses as TCP's does, two
+//! packets more each round trip and a part less for each loss beyond the usual, until the queue is empty once.
 
 use std::time::Duration;
 
@@ -20,29 +20,43 @@ const LOWEST: f64 = 8_000.0;
 const START_GROWTH: f64 = 2.0;
 const GROWTH: f64 = 1.05;
 const LONGEST: f64 = 4.0;
+/// The most it grows at once, after the start.
+const MOST: f64 = 1.5;
 const GROWTH_NEAR: f64 = 1.02;
+/// Growth when no queue was seen for so many round trips: what was learned of the link is not so any more,
+/// or never was.
+const GROWTH_FREE: f64 = 1.25;
+const FREE: u32 = 10;
 /// What of the link's rate is used until a queue is gone.
 const DRAIN: f64 = 0.9;
 /// What of the rate stays after a loss in competition.
-const STRONG: f64 = 0.7;
+const STRONG: f64 = 0.75;
 /// A queue is one when it takes this long at least, or this part of the shortest round-trip time.
 const LEAST_QUEUE: Duration = Duration::from_millis(8);
 const QUEUE_SHARE: f64 = 0.15;
+/// And nothing else when it takes so long.
+const CERTAIN: Duration = Duration::from_millis(30);
 /// Losses beyond the usual, as a part of what arrives, that count as a full link: while the usual is hardly
-/// known, while delay tells more, and while it tells nothing.
+/// known, while delay tells more, and, besides chance, while it tells nothing.
 const EXCESS_AT_START: f64 = 0.35;
 const EXCESS: f64 = 0.15;
-const EXCESS_IN_COMPETITION: f64 = 0.02;
+const EXCESS_IN_COMPETITION: f64 = 0.002;
+/// Messages that a report's loss is an average of, about.
+const MESSAGES: f64 = 1000.0;
 /// How much of a new figure the usual loss takes on: when it is lower, and when higher.
 const LOWER: f64 = 0.5;
 const HIGHER: f64 = 0.1;
 /// Reports before which losses are not known.
 const FIRST_REPORTS: u32 = 5;
 /// Reductions in a row, none of which emptied the queue, after which somebody else is there.
-const PATIENCE: u32 = 6;
+const PATIENCE: u32 = 4;
+/// After this long it looks whether that is still so.
+const RETRY: Duration = Duration::from_secs(10);
 /// The shortest round-trip time is forgotten after that long, because paths change.
 const FORGET: Duration = Duration::from_secs(60);
-const PACKET_BYTES: f64 = 1500.0;
+/// What the rate grows by each round trip in competition, in bytes a round trip: two packets, because TCP
+/// CUBIC grows by more than one.
+const STEP_BYTES: f64 = 3000.0;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
@@ -76,11 +90,19 @@ pub(super) struct Adaptive {
     usual_loss: f64,
     /// What the link carried when there was a queue, bytes a second.
     carries: f64,
+    /// And before the first of several reductions.
+    carried: f64,
+    /// Since when it competes, and its rate when it last stopped to see whether it has to.
+    competes_since: Duration,
+    had: Option<f64>,
     reports: u32,
     /// The effect of the last change is not seen before this.
     settled: Duration,
     /// When the rate was changed.
     changed: Duration,
+    /// When there was a queue the last time, and whether the start may have met one.
+    full_at: Duration,
+    suspected: bool,
     /// The latest probe that was answered.
     probe: u16,
     reductions: u32,
@@ -97,9 +119,14 @@ impl Adaptive {
             base: None,
             usual_loss: 0.0,
             carries: 0.0,
+            carried: 0.0,
+            competes_since: Duration::ZERO,
+            had: None,
             reports: 0,
             settled: Duration::ZERO,
             changed: Duration::ZERO,
+            full_at: Duration::ZERO,
+            suspected: false,
             probe: 0,
             reductions: 0,
         }
@@ -143,15 +170,24 @@ impl Adaptive {
         let most = if self.mode == Mode::Start { EXCESS_AT_START } else { EXCESS };
         match self.mode {
             Mode::Competition if queue < allowed => (self.mode, self.reductions) = (Mode::Delay, 0),
-            Mode::Competition if excess > EXCESS_IN_COMPETITION => {
+            // Perhaps it is our own queue by now.
+            Mode::Competition if now.saturating_sub(self.competes_since) > RETRY => {
+                (self.mode, self.reductions, self.had) = (Mode::Delay, 0, Some(self.rate));
+            }
+            Mode::Competition if loss - self.usual_loss > self.in_competition() => {
                 self.change(now, STRONG);
                 self.settled = now + 4 * rtt;
             }
             Mode::Competition if busy => {
-                let packets = PACKET_BYTES / rtt.as_secs_f64() * rounds.min(LONGEST);
+                let packets = STEP_BYTES / rtt.as_secs_f64() * rounds.min(LONGEST);
                 self.change(now, 1.0 + packets / self.rate);
             }
+            // One answer that is a little late may be so for another reason.
+            Mode::Start if full && !self.suspected && queue < CERTAIN.max(2 * allowed) => {
+                self.suspected = true;
+            }
             Mode::Start | Mode::Delay if full => {
+                self.full_at = now;
                 // There is a queue, so what arrives is what the link carries.
                 let carries = rate / (1.0 - self.usual_loss).max(0.1);
                 let weight = if self.mode == Mode::Start { 1.0 } else { 0.3 };
@@ -159,9 +195,17 @@ impl Adaptive {
                 self.shrink_to(self.carries.min(self.rate) * DRAIN);
                 self.changed = now;
                 self.settled = now + rtt + queue;
+                if self.reductions == 0 {
+                    self.carried = self.carries;
+                }
                 self.reductions += 1;
                 if self.reductions > PATIENCE {
                     self.mode = Mode::Competition;
+                    self.competes_since = now;
+                    // What it had the last time, or half of what the link carried before: the rest was
+                    // given up for nothing.
+                    let before = self.had.take().unwrap_or(self.carried / 2.0);
+                    self.set(self.rate.max(before));
                 }
             }
             Mode::Start | Mode::Delay if excess > most && self.reports > FIRST_REPORTS => {
@@ -170,18 +214,30 @@ impl Adaptive {
                 self.settled = now + 3 * rtt;
             }
             Mode::Start if busy => {
+                self.suspected = false;
                 self.change(now, START_GROWTH);
                 self.settled = now + rtt.mul_f64(1.2);
             }
             Mode::Delay if busy => {
-                self.reductions = 0;
+                (self.reductions, self.had) = (0, None);
                 // Slowly where the limit was the last time.
                 let near = (0.95..1.1).contains(&(self.rate / self.carries.max(1.0)));
-                let growth: f64 = if near { GROWTH_NEAR } else { GROWTH };
-                self.change(now, growth.powf(rounds.min(LONGEST)));
+                let free = now.saturating_sub(self.full_at) > FREE * rtt;
+                let growth: f64 = match (near, free) {
+                    (true, _) => GROWTH_NEAR,
+                    (false, false) => GROWTH,
+                    (false, true) => GROWTH_FREE,
+                };
+                self.change(now, growth.powf(rounds.min(LONGEST)).min(MOST));
             }
             _ => self.changed = now,
         }
+    }
+
+    /// Losses beyond the usual that are no chance.
+    fn in_competition(&self) -> f64 {
+        let deviation = (self.usual_loss * (1.0 - self.usual_loss) / MESSAGES).sqrt();
+        EXCESS_IN_COMPETITION + 3.0 * deviation
     }
 
     fn shrink_to(&mut self, rate: f64) {
@@ -219,8 +275,8 @@ mod tests {
 
     const RTT: Duration = Duration::from_millis(50);
 
-    /// Reports each 25 ms from a link that carries `carries` bytes a second of which `loss` is lost by chance;
-    /// `others` is a queue that somebody else keeps. Gives the rate after `seconds`.
+    /// Reports each 25 ms from a link that carries `carries` bytes a second, of which `loss` is lost by chance,
+    /// and holds 200 ms of that; `others` is a queue that somebody else keeps. Gives the mean rate.
     fn run(
         adaptive: &mut Adaptive,
         carries: f64,
@@ -228,21 +284,26 @@ mod tests {
         others: Duration,
         seconds: u64,
     ) -> f64 {
+        let start = adaptive.changed + START;
         let (mut queue, mut sum) = (0.0, 0.0);
         for step in 1..=seconds * 40 {
             let offered = adaptive.rate();
             queue = (queue + (offered as f64 - carries) * 0.025).max(0.0);
-            let waits = Duration::from_secs_f64((queue / carries).min(1.0)) + others;
+            let dropped = (queue - 0.2 * carries).max(0.0);
+            queue -= dropped;
+            let arrives = 1.0 - dropped / (offered as f64 * 0.025);
+            let loss = 1.0 - (1.0 - loss) * arrives;
+            let waits = Duration::from_secs_f64(queue / carries) + others;
             let rate = carries.min(offered as f64) * (1.0 - loss);
             let probe = adaptive.probe.wrapping_add(1);
             let report = Report { rtt: RTT + waits, probe, loss, rate, busy: true };
-            adaptive.report(Duration::from_millis(25 * step) + START, report);
+            adaptive.report(start + Duration::from_millis(25 * step), report);
             sum += offered as f64;
         }
         sum / (seconds * 40) as f64
     }
 
-    const START: Duration = Duration::from_secs(10);
+    const START: Duration = Duration::from_secs(1);
 
     #[test]
     fn it_settles_near_what_the_link_carries() {
