@@ -16,6 +16,8 @@ class MqttJs(unittest.TestCase):
         broker = Broker()
         self.addCleanup(broker.close)
         urls = {kind: f"{kind}://localhost:{broker.ports[kind]}" for kind in ("mqtt", "mqtts", "ws", "wss")}
+        # The other tests have WebSocket with TLS on a listener of its own.
+        urls["wss"] = f"wss://localhost:{broker.ports['https']}"
         for kind in ("ws", "wss"):
             urls[kind] += "/mqtt"
         env = {**os.environ, "FULMAR_URLS": json.dumps(urls), "FULMAR_CA": broker.ca}

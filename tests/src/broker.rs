@@ -13,7 +13,7 @@ use crate::log::Log;
 use crate::{PATIENCE, eventually};
 
 /// Every listener the program has; each gets a free port on loopback.
-const LISTENERS: [&str; 6] = ["mqtt", "mqtts", "ws", "wss", "quic", "http"];
+const LISTENERS: [&str; 7] = ["mqtt", "mqtts", "ws", "wss", "quic", "https", "http"];
 
 /// How a broker is to be started.
 #[derive(Debug, Default)]
@@ -95,7 +95,7 @@ impl TestBroker {
         Builder::default()
     }
 
-    /// Where the listener `name` (`mqtt`, `mqtts`, `ws`, `wss`, `quic`, `http`) is bound.
+    /// Where the listener `name` (`mqtt`, `mqtts`, `ws`, `wss`, `quic`, `https`, `http`) is bound.
     ///
     /// # Panics
     /// The ready line does not name it.

@@ -36,7 +36,7 @@ mqtt = ["{addr.broker}:{port.mqtt}"]
 quic = ["{addr.broker}:{port.quic}"]
 mqtts = []
 ws = []
-wss = []
+https = []
 http = []
 [auth]
 allow_anonymous = "always"

@@ -7,14 +7,16 @@ use std::process::Command;
 
 use fulmar_tests::{PATIENCE, TestBroker, eventually, fulmar, http_get, run};
 
-const MQTT: [&str; 5] = ["mqtt", "mqtts", "ws", "wss", "quic"];
+const MQTT: [&str; 6] = ["mqtt", "mqtts", "ws", "wss", "quic", "https"];
 
 /// CONNECT of MQTT 5.0 with clean start and a chosen identifier.
 const CONNECT: &[u8] = b"\x10\x0d\x00\x04MQTT\x05\x02\x00\x3c\x00\x00\x00";
 
 /// Publishes at QoS 1 and says whether it was acknowledged.
 fn publishes(broker: &TestBroker, listener: &str, address: SocketAddr) -> bool {
-    let url = format!("{listener}://{address}");
+    // At the HTTP endpoint MQTT is in WebSocket frames.
+    let scheme = if listener == "https" { "wss" } else { listener };
+    let url = format!("{scheme}://{address}");
     let mut command = fulmar();
     command.args(["pub", &url, "-t", "a", "-m", "b", "-q", "1", "--cafile"]);
     run(command.arg(broker.ca_file())).status.success()
@@ -113,7 +115,7 @@ fn ping(client: &mut TcpStream) {
 #[test]
 fn without_file_descriptors_it_serves_who_is_there_and_waits() {
     let builder = TestBroker::builder().env("FULMAR_SERVER__WORKERS", "1");
-    let others = ["mqtts", "ws", "wss", "quic", "http"];
+    let others = ["mqtts", "ws", "wss", "quic", "https", "http"];
     let broker = others.iter().fold(builder, |builder, name| builder.listen(name, &[])).start();
     let pid = broker.pid().to_string();
     let open = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count();

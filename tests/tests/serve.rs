@@ -29,7 +29,7 @@ fn ended(output: &Output) -> (i32, String) {
 /// All listeners but `mqtt` off, and that one on `address`.
 fn only_mqtt(address: &str) -> String {
     let off: String =
-        ["mqtts", "ws", "wss", "quic", "http"].map(|l| format!("{l} = []\n")).concat();
+        ["mqtts", "ws", "wss", "quic", "https", "http"].map(|l| format!("{l} = []\n")).concat();
     format!("[listeners]\nmqtt = [\"{address}\"]\n{off}")
 }
 
@@ -66,9 +66,9 @@ fn passwd(file: &Path, user: &str, password: &str) {
 fn the_ready_line_is_the_only_output_and_names_every_listener() {
     let mut broker = TestBroker::start();
     let names: Vec<&str> = broker.bound().iter().map(|(name, _)| name.as_str()).collect();
-    assert_eq!(names, ["mqtt", "mqtts", "ws", "wss", "quic", "http"]);
+    assert_eq!(names, ["mqtt", "mqtts", "ws", "wss", "quic", "https", "http"]);
     assert!(broker.bound().iter().all(|(_, address)| address.port() != 0));
-    for name in ["mqtt", "mqtts", "ws", "wss", "http"] {
+    for name in ["mqtt", "mqtts", "ws", "wss", "https", "http"] {
         TcpStream::connect(broker.address(name)).unwrap();
     }
     assert_eq!(broker.terminate().code(), Some(0), "{}", broker.log());
@@ -77,7 +77,7 @@ fn the_ready_line_is_the_only_output_and_names_every_listener() {
 
 #[test]
 fn listeners_that_are_off_are_not_in_the_ready_line() {
-    let off = ["mqtts", "ws", "wss", "quic", "http"];
+    let off = ["mqtts", "ws", "wss", "quic", "https", "http"];
     let builder = off.iter().fold(TestBroker::builder(), |builder, name| builder.listen(name, &[]));
     let broker = builder.start();
     assert_eq!(broker.bound().len(), 1);

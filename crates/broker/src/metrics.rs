@@ -37,9 +37,9 @@ macro_rules! cells {
         pub struct ShardMetrics {
             $(#[doc = $help] pub $name: Cell,)*
             /// Connections open now, by transport.
-            pub connections: [Cell; 5],
+            pub connections: [Cell; TransportKind::ALL.len()],
             /// Connections ever opened, by transport.
-            pub connections_opened: [Cell; 5],
+            pub connections_opened: [Cell; TransportKind::ALL.len()],
             /// What QUIC connections' paths were seen to be like.
             pub paths: PathHistograms,
         }

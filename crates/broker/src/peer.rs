@@ -31,16 +31,19 @@ pub enum TransportKind {
     Wss,
     /// QUIC.
     Quic,
+    /// WebTransport over HTTP/3.
+    WebTransport,
 }
 
 impl TransportKind {
     /// Every kind, in the order of [`TransportKind::index`].
-    pub const ALL: [TransportKind; 5] = [
+    pub const ALL: [TransportKind; 6] = [
         TransportKind::Tcp,
         TransportKind::Tls,
         TransportKind::Ws,
         TransportKind::Wss,
         TransportKind::Quic,
+        TransportKind::WebTransport,
     ];
 
     /// Its place in [`TransportKind::ALL`].
@@ -58,6 +61,7 @@ impl TransportKind {
             TransportKind::Ws => "ws",
             TransportKind::Wss => "wss",
             TransportKind::Quic => "quic",
+            TransportKind::WebTransport => "webtransport",
         }
     }
 }

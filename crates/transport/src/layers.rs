@@ -66,6 +66,12 @@ impl Layers {
         Ok(Some(Box::new(Layers { address, tls, web, opened: false })))
     }
 
+    /// Of a connection whose upgrade to WebSocket is already done.
+    pub(crate) fn upgraded(address: SocketAddr) -> Box<Layers> {
+        let web = Some(Web::Frames(FrameDecoder::default()));
+        Box::new(Layers { address, tls: None, web, opened: true })
+    }
+
     /// The peer's address.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address

@@ -8,7 +8,8 @@
 //!
 //! Read in this order: `server` (threads), `crew` (who runs which worker), `run` (their loops), `pace`
 //! (when they rest), `listen` (binding), `worker` (a turn of the loop), `stream` (a connection),
-//! `layers` (TLS in `secure`, WebSocket in `ws`), `tail` (incomplete packets); and beside them `quic`,
+//! `layers` (TLS in `secure`, WebSocket in `ws`), `tail` (incomplete packets), `inlet` (connections
+//! accepted elsewhere); and beside them `quic`,
 //! which has its own kind of connection, and `tls` with `tickets`, what all of them show and demand
 //! in handshakes and how early data stays single-use.
 #![warn(missing_docs)]
@@ -17,6 +18,7 @@ mod clock;
 mod config;
 mod crew;
 mod error;
+mod inlet;
 mod layers;
 mod listen;
 mod pace;
@@ -25,13 +27,14 @@ mod quic;
 mod run;
 mod secure;
 mod server;
+mod socket;
 mod stream;
 mod tail;
 pub mod tickets;
 mod timer;
 pub mod tls;
 mod worker;
-mod ws;
+pub mod ws;
 
 pub use clock::Clock;
 pub use config::{
@@ -39,5 +42,6 @@ pub use config::{
     TransportLimits,
 };
 pub use error::StartError;
+pub use inlet::{Framing, Inlet};
 pub use quic::{QuicKeys, QuicSettings, RetryPolicy};
 pub use server::Server;

@@ -18,6 +18,7 @@ use crate::clock::Clock;
 use crate::config::{ListenerConfig, QuicListener, ServerConfig};
 use crate::crew::Crew;
 use crate::error::StartError;
+use crate::inlet::{Inlet, Tray};
 use crate::listen::{bind_tcp, bind_udp};
 use crate::quic::{Place, QuicShard};
 use crate::run::run;
@@ -31,14 +32,21 @@ pub struct Server {
     bound_quic: Vec<SocketAddr>,
     clock: Clock,
     control: Arc<Control>,
+    inlet: Inlet,
     threads: Vec<(JoinHandle<io::Result<()>>, Arc<Waker>)>,
 }
 
 /// What one worker is given.
-#[derive(Default)]
 struct Sockets {
     tcp: Vec<(TcpListener, Arc<ListenerConfig>)>,
     quic: Vec<QuicShard>,
+    tray: Arc<Tray>,
+}
+
+impl Sockets {
+    fn new() -> Sockets {
+        Sockets { tcp: Vec::new(), quic: Vec::new(), tray: Arc::new(Tray::new()) }
+    }
 }
 
 impl Server {
@@ -59,7 +67,7 @@ impl Server {
             return Err(StartError::Workers { workers });
         }
         let mut bound = Vec::with_capacity(config.listeners.len());
-        let mut sockets: Vec<Sockets> = (0..workers).map(|_| Sockets::default()).collect();
+        let mut sockets: Vec<Sockets> = (0..workers).map(|_| Sockets::new()).collect();
         for listener in &config.listeners {
             let address = listener.address;
             let bind_error = |source| StartError::Bind { address, source };
@@ -77,14 +85,17 @@ impl Server {
             bound_quic.push(add_quic(&mut sockets, listener, endpoint, clock)?);
         }
         let control = Arc::new(Control::new(workers));
-        let threads = Vec::with_capacity(workers);
-        let mut server = Server { bound, bound_quic, clock, control, threads };
+        let mut seats = Vec::with_capacity(workers);
         let mut polls = Vec::with_capacity(workers);
-        for _ in 0..workers {
+        for worker in &sockets {
             let poll = Poll::new()?;
             let waker = Arc::new(Waker::new(poll.registry(), WAKER)?);
+            seats.push((Arc::clone(&worker.tray), Arc::clone(&waker)));
             polls.push((poll, waker));
         }
+        let inlet = Inlet::new(seats.into_iter());
+        let threads = Vec::with_capacity(workers);
+        let mut server = Server { bound, bound_quic, clock, control, inlet, threads };
         let crew = Arc::new(Crew::new(polls.iter().map(|(_, waker)| Arc::clone(waker))));
         for (index, (sockets, poll)) in sockets.into_iter().zip(polls).enumerate() {
             let place = (Arc::clone(&crew), index);
@@ -111,7 +122,8 @@ impl Server {
         let body = move || {
             let shard = Shard::new(broker, index, clock.now(), Arc::new(wake));
             let io = Io::new(shard, limits);
-            let worker = Worker::new(poll, clock, control, io, sockets.tcp, sockets.quic)?;
+            let worker =
+                Worker::new(poll, clock, control, io, sockets.tcp, sockets.quic, sockets.tray)?;
             run(&crew, index, worker, coalesce)
         };
         let name = format!("fulmar-worker-{index}");
@@ -131,6 +143,12 @@ impl Server {
     #[must_use]
     pub fn bound_quic(&self) -> &[SocketAddr] {
         &self.bound_quic
+    }
+
+    /// The way in for connections that another part of the program accepts.
+    #[must_use]
+    pub fn inlet(&self) -> Inlet {
+        self.inlet.clone()
     }
 
     /// Stops accepting, tells every client (MQTT 5.0 reason 0x8B) and waits at most `timeout` for

@@ -6,17 +6,18 @@
 //! not the transport, is where a slow reader's messages wait.
 
 use std::io::{self, Read, Write};
-use std::net::{Shutdown, SocketAddr};
+use std::net::SocketAddr;
 
 use fulmar_broker::{
     Connection, LostCause, Notice, Peer, ReadState, Shard, StreamKey, Timestamp, Token,
 };
-use mio::net::TcpStream;
 use tracing::debug;
 
 use crate::config::{ListenerConfig, TransportLimits};
+use crate::inlet::{Framing, Handed};
 use crate::layers::{Decoded, Layers, MAX_KEPT_BYTES};
 use crate::partial::PartialBytes;
+use crate::socket::Socket;
 use crate::tail::{Tail, Taken};
 use crate::timer::Armed;
 
@@ -70,7 +71,7 @@ enum Phase {
 /// A connection and where it stands.
 #[derive(Debug)]
 pub(crate) struct StreamConn {
-    socket: TcpStream,
+    socket: Socket,
     token: Token,
     phase: Phase,
     /// The socket may have bytes: an edge was seen that no short read has answered.
@@ -98,15 +99,8 @@ pub(crate) struct StreamConn {
 }
 
 impl StreamConn {
-    /// A connection just accepted; `None` when it is refused.
-    pub(crate) fn accept(
-        socket: TcpStream,
-        address: SocketAddr,
-        token: Token,
-        (index, listener): (u16, &ListenerConfig),
-        io: &mut Io,
-    ) -> Option<StreamConn> {
-        let mut conn = StreamConn {
+    fn new(socket: Socket, token: Token, listener: u16) -> StreamConn {
+        StreamConn {
             socket,
             token,
             phase: Phase::Opening,
@@ -116,7 +110,7 @@ impl StreamConn {
             core_blocked: false,
             flush_listed: false,
             again_listed: false,
-            listener: index,
+            listener,
             armed: Armed::default(),
             own_deadline: Timestamp::NEVER,
             tail: Tail::default(),
@@ -124,9 +118,23 @@ impl StreamConn {
             written: 0,
             layers: None,
             mqtt: None,
-        };
+        }
+    }
+
+    /// A connection just accepted; `None` when it is refused.
+    pub(crate) fn accept(
+        socket: Socket,
+        address: SocketAddr,
+        token: Token,
+        (index, listener): (u16, &ListenerConfig),
+        io: &mut Io,
+    ) -> Option<StreamConn> {
+        let mut conn = StreamConn::new(socket, token, index);
         match Layers::new(&listener.carrier, address) {
-            Ok(None) => conn.open(io, address, listener, None).then_some(conn),
+            Ok(None) => {
+                let peer = peer(address, listener, None);
+                conn.open(io, peer).then_some(conn)
+            }
             Ok(layers) => {
                 conn.layers = layers;
                 conn.own_deadline = io.shard.now() + io.limits.handshake_timeout;
@@ -139,20 +147,26 @@ impl StreamConn {
         }
     }
 
-    /// Begins MQTT; false when the core refuses the connection.
-    fn open(
-        &mut self,
+    /// A connection whose handshakes another part of the program has done; `None` when it is
+    /// refused.
+    pub(crate) fn handed(
+        handed: Handed,
+        token: Token,
+        listener: u16,
         io: &mut Io,
-        address: SocketAddr,
-        listener: &ListenerConfig,
-        identity: Option<Box<str>>,
-    ) -> bool {
-        let peer = Peer {
-            address,
-            transport: listener.carrier.kind(),
-            identity,
-            listener: listener.policy.clone(),
+    ) -> Option<StreamConn> {
+        let Handed { socket, peer, framing } = handed;
+        let mut conn = StreamConn::new(Socket::Local(socket), token, listener);
+        conn.layers = match framing {
+            Framing::Bytes => None,
+            Framing::WebSocket => Some(Layers::upgraded(peer.address)),
         };
+        conn.open(io, peer).then_some(conn)
+    }
+
+    /// Begins MQTT; false when the core refuses the connection.
+    fn open(&mut self, io: &mut Io, peer: Peer) -> bool {
+        let address = peer.address;
         let Ok(mqtt) = Connection::new(&mut io.shard, self.token, peer) else {
             debug!(%address, "refused: too many connections");
             return false;
@@ -167,7 +181,7 @@ impl StreamConn {
         self.token
     }
 
-    pub(crate) fn socket(&mut self) -> &mut TcpStream {
+    pub(crate) fn socket(&mut self) -> &mut Socket {
         &mut self.socket
     }
 
@@ -258,7 +272,7 @@ impl StreamConn {
     /// Closes because incomplete packets exceed their bound.
     fn refuse_partial(&mut self, io: &mut Io) -> After {
         tracing::warn!(
-            peer = ?self.socket.peer_addr().ok(),
+            peer = ?self.mqtt.as_ref().map(|mqtt| mqtt.peer().address),
             bytes = io.partial.held(),
             "closing: incomplete packets of all connections exceed the bound"
         );
@@ -281,7 +295,9 @@ impl StreamConn {
         let settings = listener.carrier.tls.as_ref();
         let result =
             layers.receive(settings, input, &mut plain, &mut out, &mut |decoded| match decoded {
-                Decoded::Opened(identity) => refused = !self.open(io, address, listener, identity),
+                Decoded::Opened(identity) => {
+                    refused = !self.open(io, peer(address, listener, identity));
+                }
                 Decoded::Data(bytes) => self.feed(io, bytes),
             });
         plain.clear();
@@ -448,7 +464,7 @@ impl StreamConn {
         if !self.pending.is_empty() {
             return self.wait_to_close(io);
         }
-        if self.socket.shutdown(Shutdown::Write).is_err() {
+        if self.socket.shutdown_write().is_err() {
             return After::Gone;
         }
         self.phase = Phase::Lingering;
@@ -481,6 +497,12 @@ impl StreamConn {
     fn partial_bytes(&self) -> usize {
         self.tail.capacity() + self.layers.as_ref().map_or(0, |layers| layers.held())
     }
+}
+
+/// Who came through `listener`.
+fn peer(address: SocketAddr, listener: &ListenerConfig, identity: Option<Box<str>>) -> Peer {
+    let transport = listener.carrier.kind();
+    Peer { address, transport, identity, listener: listener.policy.clone() }
 }
 
 fn offer(mqtt: &mut Connection, shard: &mut Shard, data: &[u8], blocked: &mut bool) -> Taken {

@@ -11,16 +11,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use fulmar_broker::{CloseOrder, LostCause, Notice, Recurring, Timestamp, Token};
+use fulmar_broker::{CloseOrder, ListenerPolicy, LostCause, Notice, Recurring, Timestamp, Token};
 use mio::event::Event;
-use mio::net::{TcpListener, TcpStream};
+use mio::net::TcpListener;
 use mio::{Events, Interest, Poll};
 use slab::Slab;
 use tracing::{error, info, warn};
 
 use crate::clock::Clock;
-use crate::config::ListenerConfig;
+use crate::config::{Carrier, ListenerConfig};
+use crate::inlet::{Handed, Tray};
 use crate::quic::{self, QuicShard};
+use crate::socket::Socket;
 use crate::stream::{After, Io, StreamConn};
 use crate::timer::{Armed, Timers};
 
@@ -104,6 +106,7 @@ pub(crate) struct Worker {
     configs: Vec<Arc<ListenerConfig>>,
     conns: Slab<StreamConn>,
     quic: Vec<QuicShard>,
+    tray: Arc<Tray>,
     generation: u32,
     timers: Timers,
     again: Vec<u64>,
@@ -125,8 +128,10 @@ impl Worker {
         io: Io,
         listeners: Vec<(TcpListener, Arc<ListenerConfig>)>,
         quic: Vec<QuicShard>,
+        tray: Arc<Tray>,
     ) -> io::Result<Worker> {
-        let configs = listeners.iter().map(|(_, config)| Arc::clone(config)).collect();
+        let mut configs: Vec<_> = listeners.iter().map(|(_, config)| Arc::clone(config)).collect();
+        configs.push(Arc::new(handed_over()));
         let mut worker = Worker {
             poll,
             clock,
@@ -136,6 +141,7 @@ impl Worker {
             configs,
             conns: Slab::new(),
             quic,
+            tray,
             generation: 0,
             timers: Timers::default(),
             again: Vec::new(),
@@ -240,6 +246,9 @@ impl Worker {
 
     fn event(&mut self, event: &Event) {
         if event.token() == WAKER {
+            for handed in self.tray.take() {
+                self.take_over(handed);
+            }
             return;
         }
         let token = event.token().0 as u64;
@@ -326,7 +335,7 @@ impl Worker {
         let listener = &mut self.listeners[index];
         match listener.socket.accept() {
             Ok((socket, address)) => {
-                if let Err(error) = self.admit(index, socket, address) {
+                if let Err(error) = self.admit(index, Socket::Tcp(socket), address) {
                     warn!(%address, %error, "a connection could not be registered");
                 }
             }
@@ -352,7 +361,31 @@ impl Worker {
         }
     }
 
-    fn admit(&mut self, index: usize, socket: TcpStream, address: SocketAddr) -> io::Result<()> {
+    fn admit(&mut self, index: usize, socket: Socket, address: SocketAddr) -> io::Result<()> {
+        let config = Arc::clone(&self.listeners[index].config);
+        self.enter(address, |token, io| {
+            StreamConn::accept(socket, address, token, (index as u16, &config), io)
+        })
+    }
+
+    /// Takes a connection that was accepted elsewhere.
+    fn take_over(&mut self, handed: Handed) {
+        let address = handed.peer.address;
+        // The last configuration is that of connections without a listener here.
+        let listener = (self.configs.len() - 1) as u16;
+        let entered =
+            self.enter(address, |token, io| StreamConn::handed(handed, token, listener, io));
+        if let Err(error) = entered {
+            warn!(%address, %error, "a connection could not be registered");
+        }
+    }
+
+    /// Gives a connection its place, if there is one and `begin` does not refuse it.
+    fn enter(
+        &mut self,
+        address: SocketAddr,
+        begin: impl FnOnce(Token, &mut Io) -> Option<StreamConn>,
+    ) -> io::Result<()> {
         // Connections in a handshake are not the core's yet, so they are bounded here.
         if self.conns.len() >= self.io.shard.broker().limits().max_connections {
             self.io.shard.refuse_connection(address);
@@ -361,12 +394,7 @@ impl Worker {
         self.generation = (self.generation + 1) & GENERATION_MASK;
         let entry = self.conns.vacant_entry();
         let token = Token(entry.key() as u64 | u64::from(self.generation) << 32);
-        let config = &self.listeners[index].config;
-        let Some(mut conn) =
-            StreamConn::accept(socket, address, token, (index as u16, config), &mut self.io)
-        else {
-            return Ok(());
-        };
+        let Some(mut conn) = begin(token, &mut self.io) else { return Ok(()) };
         let interest = Interest::READABLE | Interest::WRITABLE;
         let name = mio::Token(token.0 as usize);
         if let Err(error) = self.poll.registry().register(conn.socket(), name, interest) {
@@ -456,6 +484,7 @@ impl Worker {
         if !self.draining {
             self.draining = true;
             self.listeners.clear();
+            self.tray.close();
             self.lose_all(StreamConn::is_opening);
             for quic in &mut self.quic {
                 quic.begin_close(&mut self.io, Instant::now());
@@ -491,4 +520,12 @@ impl Worker {
             !lose
         });
     }
+}
+
+/// What a worker knows of connections that were accepted elsewhere: nothing lies between them and MQTT
+/// that it would have to set up. Who they are comes with each of them.
+fn handed_over() -> ListenerConfig {
+    let address = SocketAddr::from(([0, 0, 0, 0], 0));
+    let policy = ListenerPolicy { name: "inlet".into(), allow_anonymous: false };
+    ListenerConfig { address, carrier: Carrier::TCP, policy: Arc::new(policy) }
 }

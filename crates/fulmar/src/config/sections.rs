@@ -41,6 +41,7 @@ pub(crate) struct Listeners {
     pub(crate) ws: Vec<SocketAddr>,
     pub(crate) wss: Vec<SocketAddr>,
     pub(crate) quic: Vec<SocketAddr>,
+    pub(crate) https: Vec<SocketAddr>,
     pub(crate) http: Vec<SocketAddr>,
 }
 
@@ -51,8 +52,9 @@ impl Default for Listeners {
             mqtt: local(1883),
             mqtts: local(8883),
             ws: local(8083),
-            wss: local(8443),
+            wss: Vec::new(),
             quic: local(14567),
+            https: local(8443),
             http: local(14568),
         }
     }
@@ -60,13 +62,14 @@ impl Default for Listeners {
 
 impl Listeners {
     /// The listeners that take MQTT clients, by name.
-    pub(crate) fn mqtt_listeners(&self) -> [(&'static str, &[SocketAddr]); 5] {
+    pub(crate) fn mqtt_listeners(&self) -> [(&'static str, &[SocketAddr]); 6] {
         [
             ("mqtt", &self.mqtt),
             ("mqtts", &self.mqtts),
             ("ws", &self.ws),
             ("wss", &self.wss),
             ("quic", &self.quic),
+            ("https", &self.https),
         ]
     }
 }

@@ -33,6 +33,7 @@ pub(super) struct Operated {
     /// `None` when storage is off.
     pub(super) store: Option<Arc<SqliteStorage>>,
     pub(super) tickets: Arc<Tickets>,
+    pub(super) web: Arc<fulmar_web::Metrics>,
 }
 
 /// The running HTTP port, on a thread of its own.

@@ -10,8 +10,10 @@ use fulmar_broker::Broker;
 use fulmar_transport::{
     Carrier, Clock, ListenerConfig, QuicListener, QuicSettings, Server, ServerConfig, StartError,
 };
+use fulmar_web::{Address, Endpoint, WebConfig};
 
 use super::certificates::Certificates;
+use super::status;
 use crate::config::Config;
 
 /// Every listener that takes MQTT clients, running.
@@ -86,6 +88,32 @@ fn key_of(config: &Config, error: &StartError) -> Option<&'static str> {
     listeners.find(|(_, addresses)| addresses.contains(address)).map(|(name, _)| name)
 }
 
+/// Starts the HTTP endpoint, whose MQTT clients go to `server`'s workers.
+///
+/// # Errors
+/// Names the key of the address that cannot be bound.
+pub(super) fn start_web(
+    config: &Config,
+    certificates: &Certificates,
+    server: &Server,
+) -> anyhow::Result<Endpoint> {
+    let address =
+        |&address: &SocketAddr| Address { address, policy: config.policy("https", address) };
+    let seconds = |seconds: u32| Duration::from_secs(seconds.into());
+    let web = WebConfig {
+        addresses: config.listeners.https.iter().map(address).collect(),
+        tls: certificates.tls.clone(),
+        early_data: config.quic.early_data,
+        limits: fulmar_web::Limits {
+            max_connections: config.limits.max_connections,
+            handshake_timeout: seconds(config.limits.handshake_timeout_s),
+            header_timeout: seconds(config.limits.handshake_timeout_s),
+            ..fulmar_web::Limits::default()
+        },
+    };
+    Endpoint::start(web, status::router(), server.inlet()).with_context(|| where_to_change("https"))
+}
+
 /// For an address that cannot be bound.
 pub(super) fn where_to_change(key: &str) -> String {
     format!("[listeners] {key} (or FULMAR_LISTENERS__{})", key.to_uppercase())
@@ -93,12 +121,17 @@ pub(super) fn where_to_change(key: &str) -> String {
 
 impl Running {
     /// The one line on standard output: `ready` and every listener with the port it really has.
-    pub(super) fn ready_line(&self, http: &[SocketAddr]) -> anyhow::Result<String> {
+    pub(super) fn ready_line(
+        &self,
+        https: &[SocketAddr],
+        http: &[SocketAddr],
+    ) -> anyhow::Result<String> {
         let mut line = "ready".to_owned();
         let streams = self.names.iter().copied().zip(self.server.bound());
         let quic = self.server.bound_quic().iter().map(|address| ("quic", address));
+        let https = https.iter().map(|address| ("https", address));
         let http = http.iter().map(|address| ("http", address));
-        for (name, address) in streams.chain(quic).chain(http) {
+        for (name, address) in streams.chain(quic).chain(https).chain(http) {
             write!(line, " {name}={address}").context("ready line")?;
         }
         Ok(line)

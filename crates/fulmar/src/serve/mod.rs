@@ -12,11 +12,12 @@ mod memory;
 mod notify;
 mod reload;
 mod secrets;
+mod status;
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use fulmar_broker::storage::{NoStorage, Restored, Storage};
@@ -89,14 +90,16 @@ pub(crate) fn run(args: &Args, log: &LogArgs) -> anyhow::Result<()> {
     let broker = Broker::new(broker_config, stored.storage, stored.restored, clock.now());
     stored.wake.set(Arc::downgrade(&broker)).ok().context("storage was given two brokers")?;
     let running = listeners::start(&broker, workers, &config, &certificates, &quic, clock)?;
+    let web = listeners::start_web(&config, &certificates, &running.server)?;
     let state = http::Operated {
         broker: Arc::clone(&broker),
         store: stored.store.clone(),
         tickets: Arc::clone(&certificates.tickets),
+        web: Arc::clone(web.metrics()),
     };
     let http = http::Http::start(&config.listeners.http, state)?;
     let memory = memory::Memory::start(&broker)?;
-    let line = running.ready_line(http.bound())?;
+    let line = running.ready_line(web.bound(), http.bound())?;
     tracing::info!(version = env!("CARGO_PKG_VERSION"), data = %data.display(), workers, "{line}");
     announce(&line)?;
     notify::ready();
@@ -110,7 +113,11 @@ pub(crate) fn run(args: &Args, log: &LogArgs) -> anyhow::Result<()> {
     notify::stopping();
     http.stop();
     drop(memory);
+    web.stop_accepting();
+    let begun = Instant::now();
     running.server.drain(drain);
+    // MQTT clients that came over HTTP have been told; requests have what is left of the time.
+    web.drain(drain.saturating_sub(begun.elapsed()));
     if let Err(error) = certificates.tickets.close() {
         // Clients come back by a full handshake then; that is no failure of the broker.
         tracing::warn!("TLS tickets are not kept: {error}");

@@ -10,3 +10,4 @@ mod upgrade;
 
 pub(crate) use frame::{CloseCode, Event, FrameDecoder, append_binary, append_close, append_pong};
 pub(crate) use upgrade::{MAX_REQUEST_BYTES, Upgrade, answer};
+pub use upgrade::{PATHS, Refusal, accept, choose_protocol};

@@ -8,12 +8,13 @@ use tungstenite::error::{Error, ProtocolError};
 use tungstenite::handshake::machine::TryParse;
 use tungstenite::handshake::server::{Request, create_response, write_response};
 use tungstenite::http::HeaderValue;
+use tungstenite::http::Response;
 
 /// Longest request accepted, in bytes; longer ones get status 431.
 pub(crate) const MAX_REQUEST_BYTES: usize = 8 * 1024;
 
-/// Where MQTT is served.
-const PATHS: [&str; 2] = ["/mqtt", "/"];
+/// Paths at which MQTT is served.
+pub const PATHS: [&str; 2] = ["/mqtt", "/"];
 
 /// Subprotocols served, the first being the standard's.
 const PROTOCOLS: [&str; 2] = ["mqtt", "mqttv3.1"];
@@ -33,34 +34,46 @@ pub(crate) enum Upgrade {
 pub(crate) fn answer(received: &[u8]) -> Upgrade {
     let parsed = Request::try_parse(&received[..received.len().min(MAX_REQUEST_BYTES)]);
     match parsed {
-        Ok(Some((consumed, request))) => match accept(&request) {
+        Ok(Some((consumed, request))) => match accept(&request).and_then(|r| written(&r)) {
             Ok(response) => Upgrade::Accept { consumed, response },
             Err(refusal) => refusal.into(),
         },
         Ok(None) if received.len() >= MAX_REQUEST_BYTES => {
-            Refusal("431 Request Header Fields Too Large", "the request is too long").into()
+            let status = "431 Request Header Fields Too Large";
+            Refusal { status, reason: "the request is too long" }.into()
         }
         Ok(None) => Upgrade::Incomplete,
         Err(error) => refusal(&error).into(),
     }
 }
 
-fn accept(request: &Request) -> Result<Vec<u8>, Refusal> {
+fn written(response: &Response<()>) -> Result<Vec<u8>, Refusal> {
+    let mut bytes = Vec::with_capacity(192);
+    write_response(&mut bytes, response).map_err(|error| refusal(&error))?;
+    Ok(bytes)
+}
+
+/// The answer (101) that makes a WebSocket with MQTT of the connection `request` came on.
+///
+/// # Errors
+/// It is no such request.
+pub fn accept(request: &Request) -> Result<Response<()>, Refusal> {
     if !PATHS.contains(&request.uri().path()) {
-        return Err(Refusal("404 Not Found", "MQTT is served at /mqtt"));
+        return Err(Refusal { status: "404 Not Found", reason: "MQTT is served at /mqtt" });
     }
     let mut response = create_response(request).map_err(|error| refusal(&error))?;
     if let Some(protocol) = choose_protocol(request)? {
         let value = HeaderValue::from_static(protocol);
         response.headers_mut().insert("Sec-WebSocket-Protocol", value);
     }
-    let mut bytes = Vec::with_capacity(192);
-    write_response(&mut bytes, &response).map_err(|error| refusal(&error))?;
-    Ok(bytes)
+    Ok(response)
 }
 
 /// The subprotocol to answer with; `None` for a client that named none, which some do.
-fn choose_protocol(request: &Request) -> Result<Option<&'static str>, Refusal> {
+///
+/// # Errors
+/// The client names only others.
+pub fn choose_protocol(request: &Request) -> Result<Option<&'static str>, Refusal> {
     let mut offered = request.headers().get_all("Sec-WebSocket-Protocol").iter().peekable();
     if offered.peek().is_none() {
         return Ok(None);
@@ -69,32 +82,38 @@ fn choose_protocol(request: &Request) -> Result<Option<&'static str>, Refusal> {
         .filter_map(|value| value.to_str().ok())
         .flat_map(|list| list.split(',').map(str::trim))
         .collect();
-    PROTOCOLS
-        .into_iter()
-        .find(|protocol| names.contains(protocol))
-        .map(Some)
-        .ok_or(Refusal("400 Bad Request", "ask for the WebSocket subprotocol mqtt"))
+    PROTOCOLS.into_iter().find(|protocol| names.contains(protocol)).map(Some).ok_or(Refusal {
+        status: "400 Bad Request",
+        reason: "ask for the WebSocket subprotocol mqtt",
+    })
 }
 
-/// Status line and the sentence that goes with it.
-struct Refusal(&'static str, &'static str);
+/// Why a request becomes no WebSocket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// Status code and its name.
+    pub status: &'static str,
+    /// What the client should do instead, in a sentence.
+    pub reason: &'static str,
+}
 
 fn refusal(error: &Error) -> Refusal {
-    match error {
+    let (status, reason) = match error {
         Error::Protocol(ProtocolError::WrongHttpMethod) => {
-            Refusal("405 Method Not Allowed", "a WebSocket begins with GET")
+            ("405 Method Not Allowed", "a WebSocket begins with GET")
         }
         Error::Protocol(
             ProtocolError::MissingConnectionUpgradeHeader
             | ProtocolError::MissingUpgradeWebSocketHeader
             | ProtocolError::MissingSecWebSocketVersionHeader,
-        ) => Refusal("426 Upgrade Required", "this is MQTT over WebSocket, version 13"),
-        _ => Refusal("400 Bad Request", "this is not a valid WebSocket request"),
-    }
+        ) => ("426 Upgrade Required", "this is MQTT over WebSocket, version 13"),
+        _ => ("400 Bad Request", "this is not a valid WebSocket request"),
+    };
+    Refusal { status, reason }
 }
 
 impl From<Refusal> for Upgrade {
-    fn from(Refusal(status, reason): Refusal) -> Upgrade {
+    fn from(Refusal { status, reason }: Refusal) -> Upgrade {
         let upgrade = if status.starts_with("426") {
             "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
         } else if status.starts_with("405") {

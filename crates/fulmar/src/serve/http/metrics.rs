@@ -9,6 +9,7 @@ use fulmar_broker::TransportKind;
 use fulmar_broker::metrics::HistogramTotals;
 use fulmar_store::{COMMIT_BUCKETS_US, Stats};
 use fulmar_transport::tickets::TicketCounts;
+use fulmar_web::Counts;
 
 use super::Operated;
 
@@ -42,6 +43,7 @@ pub(super) fn render(state: &Operated) -> String {
         page.one(&name, kind, help, value);
     }
     page.tickets(&state.tickets.counts());
+    page.web(&state.web.counts());
     for histogram in broker.metrics().histograms() {
         let HistogramTotals { name, help, buckets, count, sum } = histogram;
         page.histogram(name, help, buckets, count, sum);
@@ -127,6 +129,26 @@ impl Page {
             self.one(name, "counter", help, value);
         }
         self.one("tls_tickets", "gauge", "TLS tickets that are good", counts.held);
+    }
+
+    fn web(&mut self, counts: &Counts) {
+        self.head("http_requests_total", "counter", "Answers of the HTTP endpoint");
+        for (version, classes) in Counts::VERSIONS.iter().zip(&counts.requests) {
+            for (class, count) in (1..).zip(classes) {
+                let labels = format!("{{version=\"{version}\",status=\"{class}xx\"}}");
+                self.sample("http_requests_total", &labels, count);
+            }
+        }
+        self.head("http_connections", "gauge", "Connections to the HTTP endpoint open now");
+        self.sample("http_connections", "{transport=\"tcp\"}", counts.connections_tcp);
+        self.sample("http_connections", "{transport=\"quic\"}", counts.connections_quic);
+        for (name, help, value) in [
+            ("http_early_refused_total", "Requests answered 425 Too Early", counts.early_refused),
+            ("http_connections_refused_total", "Connections above the limit", counts.refused),
+            ("http_handshakes_failed_total", "Handshakes that failed", counts.failed_handshakes),
+        ] {
+            self.one(name, "counter", help, value);
+        }
     }
 
     fn line(&mut self, line: std::fmt::Arguments<'_>) {

@@ -1,0 +1,71 @@
+//! What an endpoint is started with, and its bounds.
+//!
+//! Bounds of MQTT connections are the broker's; here are those of HTTP around them.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fulmar_broker::ListenerPolicy;
+use fulmar_transport::tls::ServerTls;
+
+/// One address, TCP and UDP.
+#[derive(Clone, Debug)]
+pub struct Address {
+    /// Where; port 0 lets the system choose one that is free for both. IPv6 addresses take IPv6 only.
+    pub address: SocketAddr,
+    /// What is demanded of MQTT clients that come through it.
+    pub policy: Arc<ListenerPolicy>,
+}
+
+/// What to serve and within which bounds.
+#[derive(Clone, Debug)]
+pub struct WebConfig {
+    /// Where to listen.
+    pub addresses: Vec<Address>,
+    /// Certificate, client verification and tickets, shared with the other listeners.
+    pub tls: ServerTls,
+    /// Whether safe requests may come in a returning client's first packets (0-RTT).
+    pub early_data: bool,
+    /// Bounds.
+    pub limits: Limits,
+}
+
+/// Bounds of the endpoint. Whoever meets one gets an answer or is disconnected, and is counted.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Connections at a time, TCP and QUIC each.
+    pub max_connections: usize,
+    /// Time for a TLS or QUIC handshake.
+    pub handshake_timeout: Duration,
+    /// Time from the first byte of a request's headers to the last.
+    pub header_timeout: Duration,
+    /// Size of a request's headers, in bytes.
+    pub max_header_bytes: u32,
+    /// Size of a request's body, in bytes (413).
+    pub max_body_bytes: usize,
+    /// Time from a request's headers to its answer's (503).
+    pub request_timeout: Duration,
+    /// Time a connection without MQTT may carry nothing, and an answer's next part may wait.
+    pub idle_timeout: Duration,
+    /// Requests a connection may have open at once.
+    pub max_concurrent_requests: u32,
+    /// Time the other direction of an MQTT connection has to end when one has.
+    pub linger: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            max_connections: 10_000,
+            handshake_timeout: Duration::from_secs(10),
+            header_timeout: Duration::from_secs(10),
+            max_header_bytes: 16 * 1024,
+            max_body_bytes: 8 * 1024 * 1024,
+            request_timeout: Duration::from_secs(30),
+            idle_timeout: Duration::from_secs(60),
+            max_concurrent_requests: 64,
+            linger: Duration::from_secs(2),
+        }
+    }
+}

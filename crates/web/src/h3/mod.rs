@@ -1,0 +1,221 @@
+//! HTTP/3 over QUIC, by quinn and h3, and WebTransport inside it.
+//!
+//! Here QUIC connections are accepted and served; `request` reads and answers what comes on their streams,
+//! `session` has WebTransport, `metered` the bounds h3 lacks. MQTT right over QUIC is not here but in
+//! `fulmar-transport`; the two differ in port and ALPN.
+
+mod metered;
+mod request;
+mod session;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use bytes::Bytes;
+use fulmar_transport::tls::client_name;
+use quinn::{Incoming, VarInt};
+use rustls::pki_types::CertificateDer;
+use tokio::sync::{Semaphore, watch};
+use tracing::debug;
+
+use crate::answer::{Client, Site};
+use crate::config::Limits;
+use crate::endpoint::stopped;
+use crate::idle::Tunnels;
+use crate::metrics::Open;
+use session::Sessions;
+
+/// Handshakes at a time above which clients prove their address first (RFC 9000 section 8.1.2).
+const RETRY_ABOVE: usize = 256;
+
+/// Unidirectional streams a client may have open: control, two of QPACK, and what it greases with.
+const MAX_UNI_STREAMS: u32 = 16;
+
+/// Bytes a client may send ahead: a stream, a connection.
+const STREAM_WINDOW_BYTES: u32 = 256 * 1024;
+const CONNECTION_WINDOW_BYTES: u32 = 1024 * 1024;
+
+/// Bytes of answers kept until acknowledged, a connection. More would only wait in our memory.
+const SEND_WINDOW_BYTES: u64 = 1024 * 1024;
+
+/// WebTransport wants datagrams, which MQTT does not use: what comes is dropped above this.
+const DATAGRAM_BYTES: usize = 4 * 1024;
+
+/// WebTransport sessions told to clients as possible; each needs a request stream of its own anyway.
+const MAX_SESSIONS: u64 = 16;
+
+/// H3_NO_ERROR and H3_INTERNAL_ERROR (RFC 9114 section 8.1).
+const NO_ERROR: VarInt = VarInt::from_u32(0x100);
+const INTERNAL_ERROR: VarInt = VarInt::from_u32(0x102);
+
+/// QUIC's settings.
+pub(crate) fn transport(limits: &Limits) -> quinn::TransportConfig {
+    let mut transport = quinn::TransportConfig::default();
+    let idle = quinn::IdleTimeout::try_from(limits.idle_timeout).ok();
+    transport
+        .max_concurrent_bidi_streams(limits.max_concurrent_requests.into())
+        .max_concurrent_uni_streams(MAX_UNI_STREAMS.into())
+        .stream_receive_window(STREAM_WINDOW_BYTES.into())
+        .receive_window(CONNECTION_WINDOW_BYTES.into())
+        .send_window(SEND_WINDOW_BYTES)
+        .datagram_receive_buffer_size(Some(DATAGRAM_BYTES))
+        .max_idle_timeout(idle);
+    transport
+}
+
+/// Accepts until `stopping`; connections go on until their requests are answered.
+pub(crate) async fn serve(
+    site: Arc<Site>,
+    endpoint: quinn::Endpoint,
+    stopping: watch::Receiver<bool>,
+) {
+    let places = Arc::new(Semaphore::new(site.limits.max_connections));
+    let handshakes = Arc::new(Semaphore::new(RETRY_ABOVE));
+    let mut stop = stopping.clone();
+    loop {
+        let incoming = tokio::select! {
+            incoming = endpoint.accept() => incoming,
+            () = stopped(&mut stop) => return refuse_rest(&endpoint).await,
+        };
+        let Some(incoming) = incoming else { return };
+        let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
+            site.metrics.refused.fetch_add(1, Relaxed);
+            debug!(peer = %incoming.remote_address(), "HTTP/3: refused: too many connections");
+            incoming.refuse();
+            continue;
+        };
+        let handshake = Arc::clone(&handshakes).try_acquire_owned();
+        if handshake.is_err() && incoming.may_retry() {
+            // It may; the error would only give `incoming` back.
+            incoming.retry().ok();
+            continue;
+        }
+        let (site, stopping) = (Arc::clone(&site), stopping.clone());
+        tokio::spawn(async move {
+            let _open = Open::new(&site.metrics.connections_quic);
+            let peer = incoming.remote_address();
+            if let Err(error) = connection(&site, incoming, handshake, stopping).await {
+                debug!(%peer, "HTTP/3 connection ended: {error}");
+            }
+            drop(place);
+        });
+    }
+}
+
+async fn refuse_rest(endpoint: &quinn::Endpoint) {
+    while let Some(incoming) = endpoint.accept().await {
+        incoming.refuse();
+    }
+}
+
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+async fn connection<T: Send + 'static>(
+    site: &Arc<Site>,
+    incoming: Incoming,
+    handshake: T,
+    stopping: watch::Receiver<bool>,
+) -> Result<(), Failure> {
+    let address = incoming.remote_address();
+    let begun = tokio::time::timeout(site.limits.handshake_timeout, begin(incoming));
+    let (connection, complete) = match begun.await.map_err(Failure::from).and_then(|r| r) {
+        Ok(begun) => begun,
+        Err(error) => {
+            site.metrics.failed_handshakes.fetch_add(1, Relaxed);
+            return Err(error);
+        }
+    };
+    let (completed, is_complete) = watch::channel(false);
+    let limit = site.limits.handshake_timeout;
+    let (watched, counted) = (connection.clone(), Arc::clone(site));
+    tokio::spawn(async move {
+        // It says whether early data was accepted, whatever quinn's documentation promises, and ends
+        // as well when the connection is lost.
+        let in_time = tokio::time::timeout(limit, complete).await.is_ok();
+        if in_time && watched.close_reason().is_none() {
+            completed.send_replace(true);
+        } else {
+            counted.metrics.failed_handshakes.fetch_add(1, Relaxed);
+            watched.close(INTERNAL_ERROR, b"the handshake took too long");
+        }
+        drop(handshake);
+    });
+    let client = Client { address, identity: identity(&connection), tunnels: Tunnels::default() };
+    run(site, connection, client, is_complete, stopping).await
+}
+
+/// The connection as soon as it can carry requests, and the end of its handshake.
+async fn begin(incoming: Incoming) -> Result<(quinn::Connection, quinn::ZeroRttAccepted), Failure> {
+    let mut connecting = incoming.accept()?;
+    // Without waiting for the ClientHello, one in four of Chromium's first connections hung.
+    connecting.handshake_data().await?;
+    connecting.into_0rtt().map_err(|_| Failure::from("the server side of QUIC can always be early"))
+}
+
+fn identity(connection: &quinn::Connection) -> Option<Box<str>> {
+    let certificates = connection.peer_identity()?.downcast::<Vec<CertificateDer<'static>>>();
+    client_name(certificates.ok()?.first()?)
+}
+
+/// What the streams of a connection share.
+pub(crate) struct Shared {
+    site: Arc<Site>,
+    client: Client,
+    /// The QUIC connection itself, whose address may change.
+    connection: quinn::Connection,
+    /// The handshake is complete: what comes now cannot be a replay.
+    complete: watch::Receiver<bool>,
+    sessions: Sessions,
+}
+
+impl Shared {
+    /// The client, at the address it has now.
+    fn client(&self) -> Client {
+        let address: SocketAddr = self.connection.remote_address();
+        Client { address, ..self.client.clone() }
+    }
+}
+
+async fn run(
+    site: &Arc<Site>,
+    connection: quinn::Connection,
+    client: Client,
+    complete: watch::Receiver<bool>,
+    mut stopping: watch::Receiver<bool>,
+) -> Result<(), Failure> {
+    let limits = &site.limits;
+    let (metered, allowances) =
+        metered::Connection::new(connection.clone(), u64::from(limits.max_header_bytes) + 64);
+    let mut builder = h3::server::builder();
+    builder
+        .max_field_section_size(limits.max_header_bytes.into())
+        .enable_extended_connect(true)
+        .enable_webtransport(true)
+        .enable_datagram(true)
+        .max_webtransport_sessions(MAX_SESSIONS);
+    let mut http = builder.build::<_, Bytes>(metered).await?;
+    let shared = Arc::new(Shared {
+        site: Arc::clone(site),
+        client,
+        connection: connection.clone(),
+        complete,
+        sessions: Sessions::default(),
+    });
+    let mut told = false;
+    loop {
+        let accepted = tokio::select! {
+            accepted = http.accept() => accepted?,
+            () = stopped(&mut stopping), if !told => {
+                told = true;
+                http.shutdown(0).await?;
+                continue;
+            }
+        };
+        let (Some(resolver), Some(allowance)) = (accepted, allowances.take()) else {
+            connection.close(NO_ERROR, b"");
+            return Ok(());
+        };
+        tokio::spawn(request::serve(Arc::clone(&shared), resolver, allowance));
+    }
+}

@@ -1,0 +1,113 @@
+//! One stream a client has opened: a request and its answer, or a stream of a WebTransport session.
+//!
+//! What the first frame is decides. Requests go through `answer` like those of other versions; here their
+//! bodies are translated, and every wait for the client has an end.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use axum::body::Body;
+use bytes::{Buf as _, Bytes};
+use h3::ext::Protocol;
+use h3::proto::frame::Frame as H3Frame;
+use h3::server::{RequestResolver, RequestStream};
+use http::{HeaderMap, Method, Response, Version};
+use http_body::Frame;
+use http_body_util::BodyExt as _;
+use tracing::debug;
+
+use super::metered::{Allowance, Connection, Metered};
+use super::{Failure, Shared, session};
+
+/// What framing may add to a body and its trailers, in bytes; one in tiny frames may be refused.
+const FRAMING_BYTES: u64 = 256 * 1024;
+
+pub(super) type Stream = Metered<h3_quinn::BidiStream<Bytes>>;
+type Resolver = RequestResolver<Connection, Bytes>;
+
+/// Serves it, whatever it is.
+pub(super) async fn serve(shared: Arc<Shared>, resolver: Resolver, allowance: Allowance) {
+    if let Err(error) = stream(&shared, resolver, &allowance).await {
+        debug!(peer = %shared.client().address, "HTTP/3 stream ended: {error}");
+    }
+}
+
+async fn stream(
+    shared: &Arc<Shared>,
+    mut resolver: Resolver,
+    allowance: &Allowance,
+) -> Result<(), Failure> {
+    let limits = &shared.site.limits;
+    let first = std::future::poll_fn(|cx| resolver.frame_stream.poll_next(cx));
+    let first = tokio::time::timeout(limits.header_timeout, first).await?;
+    if let Ok(Some(H3Frame::WebTransportStream(session))) = first {
+        // Its bytes go on as they come and wait nowhere: flow control bounds them.
+        allowance.set(u64::MAX);
+        return session::stream(shared, session, resolver.frame_stream.into_inner()).await;
+    }
+    let (mut request, stream) = resolver.accept_with_frame(first)?.resolve().await?;
+    allowance.set(limits.max_body_bytes as u64 + FRAMING_BYTES);
+    *request.version_mut() = Version::HTTP_3;
+    if request.extensions().get() == Some(&Protocol::WEB_TRANSPORT) {
+        allowance.set(FRAMING_BYTES);
+        return session::begin(shared, &request, stream).await;
+    }
+    let early = !*shared.complete.borrow();
+    let is_head = request.method() == Method::HEAD;
+    let (send, receive) = stream.split();
+    let request = request.map(|()| RequestBody { receive, trailing: false });
+    let response = shared.site.answer(request, &shared.client(), early).await;
+    answer(send, response, is_head, limits.idle_timeout).await
+}
+
+/// Sends an answer. `stall` is the longest any part of it may wait for the client.
+async fn answer<S: h3::quic::SendStream<Bytes>>(
+    mut send: RequestStream<S, Bytes>,
+    response: Response<Body>,
+    is_head: bool,
+    stall: Duration,
+) -> Result<(), Failure> {
+    let (head, mut body) = response.into_parts();
+    tokio::time::timeout(stall, send.send_response(Response::from_parts(head, ()))).await??;
+    while let Some(frame) = body.frame().await {
+        match frame?.into_data() {
+            Ok(data) if is_head || data.is_empty() => {}
+            Ok(data) => tokio::time::timeout(stall, send.send_data(data)).await??,
+            Err(other) => {
+                if let Ok(trailers) = other.into_trailers() {
+                    tokio::time::timeout(stall, send.send_trailers(trailers)).await??;
+                }
+            }
+        }
+    }
+    Ok(tokio::time::timeout(stall, send.finish()).await??)
+}
+
+/// A request's body as it arrives.
+struct RequestBody {
+    receive: RequestStream<Metered<h3_quinn::RecvStream>, Bytes>,
+    /// The data are over.
+    trailing: bool,
+}
+
+impl http_body::Body for RequestBody {
+    type Data = Bytes;
+    type Error = Failure;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Failure>>> {
+        if !self.trailing {
+            if let Some(mut data) = ready!(self.receive.poll_recv_data(cx))? {
+                let bytes = data.copy_to_bytes(data.remaining());
+                return Poll::Ready(Some(Ok(Frame::data(bytes))));
+            }
+            self.trailing = true;
+        }
+        let trailers: Option<HeaderMap> = ready!(self.receive.poll_recv_trailers(cx))?;
+        Poll::Ready(trailers.map(|trailers| Ok(Frame::trailers(trailers))))
+    }
+}

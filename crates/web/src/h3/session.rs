@@ -1,0 +1,153 @@
+//! WebTransport sessions (draft-ietf-webtrans-http3-02, as browsers have it): MQTT over QUIC for pages.
+//!
+//! A session at `/mqtt` is one MQTT connection; its first bidirectional stream carries it, like the
+//! control stream of MQTT over QUIC. Further streams are refused, datagrams dropped. A connection may have
+//! several sessions and ordinary requests beside them.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use fulmar_broker::{Peer, TransportKind};
+use fulmar_transport::{Framing, ws};
+use h3::quic::{RecvStream as _, SendStream as _};
+use h3::server::RequestStream;
+use h3::stream::BufRecvStream;
+use h3::webtransport::SessionId;
+use http::{HeaderValue, Request, Response, StatusCode};
+use tokio::sync::{Notify, oneshot};
+use tracing::debug;
+
+use super::request::Stream;
+use super::{Failure, Shared};
+use crate::pump::pump;
+
+/// A stream of no session that could be found (WEBTRANSPORT_BUFFERED_STREAM_REJECTED).
+const STREAM_REJECTED: u64 = 0x3994_bd84;
+
+/// Tells browsers which draft is spoken; some refuse the session without it.
+const DRAFT: (&str, HeaderValue) =
+    ("sec-webtransport-http3-draft", HeaderValue::from_static("draft02"));
+
+type First = BufRecvStream<Stream, Bytes>;
+
+/// The sessions of a connection, by the stream they were asked for on.
+#[derive(Default)]
+pub(super) struct Sessions {
+    /// Who waits for the first stream of each; `None` once it has come.
+    waiting: Mutex<HashMap<SessionId, Option<oneshot::Sender<First>>>>,
+    /// One more has begun.
+    begun: Notify,
+}
+
+impl Sessions {
+    fn lock(&self) -> MutexGuard<'_, HashMap<SessionId, Option<oneshot::Sender<First>>>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes out who waits for the stream; the outer `None` means there is no such session.
+    fn claim(&self, id: SessionId) -> Option<Option<oneshot::Sender<First>>> {
+        self.lock().get_mut(&id).map(Option::take)
+    }
+}
+
+/// Answers the request for a session and carries its MQTT until either side ends it.
+pub(super) async fn begin(
+    shared: &Arc<Shared>,
+    request: &Request<()>,
+    mut stream: RequestStream<Stream, Bytes>,
+) -> Result<(), Failure> {
+    // A session changes what the broker knows, so it waits for the proof that it is no replay.
+    let mut complete = shared.complete.clone();
+    complete.wait_for(|complete| *complete).await?;
+    let status = match request.uri().path() == ws::PATHS[0] {
+        true => StatusCode::OK,
+        false => StatusCode::NOT_FOUND,
+    };
+    // h3's own conversion gives the stream's index, which names the session of the first stream only.
+    let id = SessionId::try_from(stream.id().into_inner())
+        .map_err(|_| "the stream's number is none of QUIC's")?;
+    let (sender, first) = oneshot::channel();
+    if status == StatusCode::OK {
+        shared.sessions.lock().insert(id, Some(sender));
+        shared.sessions.begun.notify_waiters();
+    }
+    let carried = carry(shared, &mut stream, status, first).await;
+    shared.sessions.lock().remove(&id);
+    carried
+}
+
+async fn carry(
+    shared: &Shared,
+    stream: &mut RequestStream<Stream, Bytes>,
+    status: StatusCode,
+    first: oneshot::Receiver<First>,
+) -> Result<(), Failure> {
+    let (site, client) = (&shared.site, shared.client());
+    let mut response = Response::new(());
+    *response.status_mut() = status;
+    response.headers_mut().insert(DRAFT.0, DRAFT.1);
+    site.metrics.answered(http::Version::HTTP_3, status);
+    debug!(peer = %client.address, status = status.as_u16(), "WebTransport session");
+    stream.send_response(response).await?;
+    if status != StatusCode::OK {
+        return Ok(stream.finish().await?);
+    }
+    let mqtt = async {
+        let outer = tokio::time::timeout(site.limits.handshake_timeout, first).await??;
+        let peer = Peer {
+            address: client.address,
+            transport: TransportKind::WebTransport,
+            identity: client.identity.clone(),
+            listener: Arc::clone(&site.policy),
+        };
+        let inner = site.inlet.open(peer, Framing::Bytes)?;
+        Ok::<_, Failure>(pump(outer, inner, site.limits.linger).await?)
+    };
+    let result = tokio::select! {
+        result = mqtt => result,
+        ended = closed(stream) => ended,
+    };
+    // The end of this stream is the end of the session.
+    stream.finish().await.ok();
+    result
+}
+
+/// Waits for the client to end the session; capsules before that are read and not needed.
+async fn closed(stream: &mut RequestStream<Stream, Bytes>) -> Result<(), Failure> {
+    while stream.recv_data().await?.is_some() {}
+    Ok(())
+}
+
+/// Brings a stream to its session.
+pub(super) async fn stream(
+    shared: &Shared,
+    id: SessionId,
+    mut stream: First,
+) -> Result<(), Failure> {
+    let sessions = &shared.sessions;
+    // The stream may have overtaken the request for its session.
+    let claimed = tokio::time::timeout(shared.site.limits.handshake_timeout, async {
+        loop {
+            let begun = sessions.begun.notified();
+            if let Some(claimed) = sessions.claim(id) {
+                return claimed;
+            }
+            begun.await;
+        }
+    });
+    let refused = match claimed.await {
+        Ok(Some(waiting)) => match waiting.send(stream) {
+            Ok(()) => return Ok(()),
+            Err(unwanted) => {
+                stream = unwanted;
+                "its session has ended"
+            }
+        },
+        Ok(None) => "MQTT over WebTransport has one stream",
+        Err(_) => "its session does not exist",
+    };
+    stream.stop_sending(STREAM_REJECTED);
+    stream.reset(STREAM_REJECTED);
+    Err(refused.into())
+}

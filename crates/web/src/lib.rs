@@ -1,0 +1,27 @@
+//! One address for HTTP/1.1 and HTTP/2 over TLS and HTTP/3 over QUIC, all answered by one axum
+//! `Router`; and MQTT over WebSocket and WebTransport at `/mqtt`, which goes to the broker's workers.
+//!
+//! No handlers of its own and no MQTT: what is asked for is the router's affair, and MQTT's bytes are
+//! handed to `fulmar-transport` through its inlet. One thread with one runtime serves all addresses.
+//!
+//! Read in this order: `endpoint` (binding, running, draining), `tcp` and `h3` (the two ways in), `answer`
+//! (what every request goes through), `websocket` and `h3::session` (MQTT), `pump` (its bytes).
+//! Specifications: RFC 9110, 9112, 9113, 9114, 7838 (Alt-Svc), 8470 (early data), 8441 and 9220 (extended
+//! CONNECT), draft-ietf-webtrans-http3-02, which is what browsers speak.
+#![warn(missing_docs)]
+#![forbid(unsafe_code)]
+
+mod answer;
+mod bind;
+mod config;
+mod endpoint;
+mod h3;
+mod idle;
+mod metrics;
+mod pump;
+mod tcp;
+mod websocket;
+
+pub use config::{Address, Limits, WebConfig};
+pub use endpoint::{Endpoint, StartError};
+pub use metrics::{Counts, Metrics};

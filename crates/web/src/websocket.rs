@@ -1,0 +1,85 @@
+//! MQTT over WebSocket: the upgrade of HTTP/1.1 (RFC 6455) and the extended CONNECT of HTTP/2 (RFC 8441).
+//!
+//! Only the handshake: frames go to the broker's worker as they are, which reads them as on its own
+//! WebSocket listener.
+
+use axum::body::Body;
+use fulmar_broker::{Peer, TransportKind};
+use fulmar_transport::{Framing, ws};
+use http::{HeaderValue, Method, Request, Response, StatusCode, header};
+use hyper::ext::Protocol;
+use hyper_util::rt::TokioIo;
+
+use crate::answer::{Client, Site, plain};
+use crate::pump::pump;
+
+/// Whether a request asks for MQTT over WebSocket.
+pub(crate) fn is_wanted<B>(request: &Request<B>) -> bool {
+    let path = request.uri().path();
+    // At /mqtt there is nothing else; at / there are pages too.
+    path == ws::PATHS[0]
+        || ws::PATHS.contains(&path)
+            && (request.headers().contains_key(header::UPGRADE) || is_extended_connect(request))
+}
+
+fn is_extended_connect<B>(request: &Request<B>) -> bool {
+    request.method() == Method::CONNECT && request.extensions().get::<Protocol>().is_some()
+}
+
+/// Answers it, and goes on with the bytes that follow.
+pub(crate) fn begin<B>(site: &Site, mut request: Request<B>, client: &Client) -> Response<Body> {
+    let upgrade = hyper::upgrade::on(&mut request);
+    let request = request.map(drop);
+    let answer =
+        if is_extended_connect(&request) { connect(&request) } else { ws::accept(&request) };
+    let response = match answer {
+        Ok(response) => response.map(|()| Body::empty()),
+        Err(refusal) => return refuse(refusal),
+    };
+    let peer = Peer {
+        address: client.address,
+        transport: TransportKind::Wss,
+        identity: client.identity.clone(),
+        listener: site.policy.clone(),
+    };
+    let (inlet, linger, tunnel) = (site.inlet.clone(), site.limits.linger, client.tunnels.open());
+    tokio::spawn(async move {
+        let address = peer.address;
+        let carried = async {
+            let outer = upgrade.await.map_err(std::io::Error::other)?;
+            let inner = inlet.open(peer, Framing::WebSocket)?;
+            pump(TokioIo::new(outer), inner, linger).await
+        };
+        if let Err(error) = carried.await {
+            tracing::debug!(peer = %address, %error, "a WebSocket ended");
+        }
+        drop(tunnel);
+    });
+    response
+}
+
+/// HTTP/2's way: no key and no 101.
+fn connect(request: &Request<()>) -> Result<Response<()>, ws::Refusal> {
+    if request.extensions().get::<Protocol>().map(Protocol::as_str) != Some("websocket") {
+        let reason = "of protocols in CONNECT, only websocket is known here";
+        return Err(ws::Refusal { status: "501 Not Implemented", reason });
+    }
+    let mut response = Response::new(());
+    if let Some(protocol) = ws::choose_protocol(request)? {
+        let value = HeaderValue::from_static(protocol);
+        response.headers_mut().insert(header::SEC_WEBSOCKET_PROTOCOL, value);
+    }
+    Ok(response)
+}
+
+fn refuse(refusal: ws::Refusal) -> Response<Body> {
+    let code = refusal.status.get(..3).and_then(|code| code.parse().ok());
+    let status = code.unwrap_or(StatusCode::BAD_REQUEST);
+    let mut response = plain(status, refusal.reason);
+    if status == StatusCode::UPGRADE_REQUIRED {
+        let headers = response.headers_mut();
+        headers.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
+        headers.insert(header::SEC_WEBSOCKET_VERSION, HeaderValue::from_static("13"));
+    }
+    response
+}

@@ -1,0 +1,214 @@
+"""HTTP/3 and MQTT over WebTransport with aioquic; HTTP/1.1 with Python's own client. None of it is ours."""
+
+import asyncio
+import http.client
+import json
+import ssl
+import unittest
+from collections import defaultdict
+
+from aioquic.asyncio import QuicConnectionProtocol, connect
+from aioquic.h3.connection import H3Connection
+from aioquic.h3.events import DataReceived, HeadersReceived
+from aioquic.quic.configuration import QuicConfiguration
+from aioquic.quic.events import StreamDataReceived, StreamReset
+
+from broker import Broker
+from test_clients import text
+
+PATIENCE_S = 20
+HOST = "localhost"
+
+
+class Http3(QuicConnectionProtocol):
+    """What comes on each stream, to be waited for."""
+
+    def __init__(self, *rest, **named):
+        super().__init__(*rest, **named)
+        self.http = H3Connection(self._quic, enable_webtransport=True)
+        self.status, self.headers, self.body = {}, {}, defaultdict(bytes)
+        self.ended, self.reset = set(), set()
+        # Streams of sessions: aioquic opens them, but takes what comes back on them for a response.
+        self.mqtt = set()
+        self.changed = asyncio.Condition()
+
+    def quic_event_received(self, event):
+        if isinstance(event, StreamReset):
+            self.reset.add(event.stream_id)
+        if isinstance(event, StreamDataReceived) and event.stream_id in self.mqtt:
+            self.body[event.stream_id] += event.data
+            if event.end_stream:
+                self.ended.add(event.stream_id)
+            asyncio.ensure_future(self.tell())
+            return
+        for seen in self.http.handle_event(event):
+            stream = seen.stream_id
+            if isinstance(seen, HeadersReceived):
+                self.headers[stream] = dict(seen.headers)
+                self.status[stream] = int(self.headers[stream][b":status"])
+            elif isinstance(seen, DataReceived):
+                self.body[stream] += seen.data
+            if seen.stream_ended:
+                self.ended.add(stream)
+        asyncio.ensure_future(self.tell())
+
+    async def tell(self):
+        async with self.changed:
+            self.changed.notify_all()
+
+    async def wait_for(self, done):
+        async with self.changed:
+            await asyncio.wait_for(self.changed.wait_for(done), PATIENCE_S)
+
+    def ask(self, method, path, more=(), end=True):
+        stream = self._quic.get_next_available_stream_id()
+        head = [(b":method", method), (b":scheme", b"https"), (b":authority", HOST.encode()), (b":path", path)]
+        self.http.send_headers(stream, head + list(more), end_stream=end)
+        self.transmit()
+        return stream
+
+    async def answer(self, stream):
+        await self.wait_for(lambda: stream in self.ended)
+        return self.status[stream], self.body[stream]
+
+    async def session(self, path=b"/mqtt"):
+        stream = self.ask(b"CONNECT", path, [(b":protocol", b"webtransport")], end=False)
+        await self.wait_for(lambda: stream in self.status)
+        return stream
+
+    def stream_of(self, session):
+        stream = self.http.create_webtransport_stream(session)
+        self.mqtt.add(stream)
+        return stream
+
+    def send(self, stream, data):
+        self._quic.send_stream_data(stream, data)
+        self.transmit()
+
+
+def mqtt_connect(name: bytes) -> bytes:
+    body = text(b"MQTT") + bytes([4, 2, 0, 60]) + text(name)
+    return bytes([0x10, len(body)]) + body
+
+
+CONNACK = bytes([0x20, 2, 0, 0])
+
+
+class OneAddress(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.broker = Broker()
+        cls.addClassCleanup(cls.broker.close)
+
+    def dial(self, ticket=None, keep=None):
+        configuration = QuicConfiguration(is_client=True, alpn_protocols=["h3"], session_ticket=ticket)
+        configuration.max_datagram_frame_size = 65536
+        configuration.server_name = HOST
+        configuration.load_verify_locations(self.broker.ca)
+        port = self.broker.ports["https"]
+        # The broker listens on IPv4 only.
+        return connect(
+            "127.0.0.1",
+            port,
+            configuration=configuration,
+            create_protocol=Http3,
+            session_ticket_handler=keep,
+            wait_connected=ticket is None,
+        )
+
+    def test_status_over_http_3_and_alt_svc_that_leads_there(self):
+        port = self.broker.ports["https"]
+        context = ssl.create_default_context(cafile=self.broker.ca)
+        tcp = http.client.HTTPSConnection("127.0.0.1", port, context=context, timeout=PATIENCE_S)
+        tcp.request("GET", "/api/v1/status")
+        response = tcp.getresponse()
+        self.assertEqual(json.loads(response.read())["protocol"], "HTTP/1.1")
+        self.assertEqual(response.getheader("alt-svc"), f'h3=":{port}"; ma=86400')
+        tcp.close()
+
+        async def run():
+            async with self.dial() as client:
+                status, body = await client.answer(client.ask(b"GET", b"/api/v1/status"))
+                self.assertEqual((status, json.loads(body)["protocol"]), (200, "HTTP/3"))
+                stream = client.ask(b"GET", b"/nothing/here")
+                self.assertEqual((await client.answer(stream))[0], 404)
+                self.assertIn(b"alt-svc", client.headers[stream])
+
+        asyncio.run(run())
+
+    def test_only_safe_requests_are_answered_from_early_data(self):
+        async def run():
+            tickets = []
+            for method, early, expected in [
+                (b"GET", False, 200),
+                (b"GET", True, 200),
+                (b"POST", True, 425),
+                (b"DELETE", True, 425),
+                (b"POST", False, 405),
+            ]:
+                ticket = tickets.pop() if early else None
+                async with self.dial(ticket, tickets.append) as client:
+                    status, _ = await client.answer(client.ask(method, b"/"))
+                    self.assertEqual((method, early, status), (method, early, expected))
+                    self.assertEqual(client._quic.tls.early_data_accepted, early)
+                    await client.wait_for(lambda: tickets)
+
+        asyncio.run(run())
+
+    def test_mqtt_over_webtransport_beside_ordinary_requests(self):
+        async def run():
+            async with self.dial() as client:
+                session = await client.session()
+                self.assertEqual(client.status[session], 200)
+                stream = client.stream_of(session)
+
+                client.send(stream, mqtt_connect(b"wt"))
+                await client.wait_for(lambda: client.body[stream] == CONNACK)
+                # SUBSCRIBE and its answer, then a message too large for one packet comes back.
+                client.send(stream, bytes([0x82, 6, 0, 1]) + text(b"a") + bytes([0]))
+                payload = bytes(range(256)) * 200
+                body = text(b"a") + payload
+                length = bytes([len(body) & 0x7F | 0x80, len(body) >> 7 & 0x7F | 0x80, len(body) >> 14])
+                client.send(stream, bytes([0x30]) + length + body)
+                expected = CONNACK + bytes([0x90, 3, 0, 1, 0]) + bytes([0x30]) + length + body
+                await client.wait_for(lambda: len(client.body[stream]) >= len(expected))
+                self.assertEqual(client.body[stream], expected)
+                # The same connection still takes requests.
+                self.assertEqual((await client.answer(client.ask(b"GET", b"/")))[0], 200)
+                # A second stream of the session is refused; the first goes on.
+                second = client.stream_of(session)
+                client.send(second, mqtt_connect(b"other"))
+                await client.wait_for(lambda: second in client.reset)
+                client.send(stream, bytes([0xC0, 0]))
+                await client.wait_for(lambda: client.body[stream].endswith(bytes([0xD0, 0])))
+                # DISCONNECT: the broker ends the stream, and with it the session.
+                client.send(stream, bytes([0xE0, 0]))
+                await client.wait_for(lambda: {stream, session} <= client.ended)
+                # Two sessions on one connection, one after the other and at once.
+                both = [await client.session(), await client.session()]
+                for number, session in enumerate(both):
+                    stream = client.stream_of(session)
+                    client.send(stream, mqtt_connect(b"wt%d" % number))
+                    await client.wait_for(lambda: client.body[stream] == CONNACK)
+                self.assertEqual(client.status[await client.session(b"/elsewhere")], 404)
+
+        asyncio.run(run())
+
+    def test_bounds(self):
+        async def run():
+            async with self.dial() as client:
+                large = client.ask(b"GET", b"/", [(b"x-large", b"x" * 20_000)])
+                await client.wait_for(lambda: large in client.ended or large in client.reset)
+                self.assertIn(client.status.get(large), (None, 431))
+                # A header frame that never ends is not collected.
+                endless = client._quic.get_next_available_stream_id()
+                client.send(endless, bytes([1, 0xBF, 0xFF, 0xFF, 0xFF]) + bytes(100_000))
+                self.assertEqual((await client.answer(client.ask(b"GET", b"/")))[0], 200)
+                declared = [(b"content-length", b"99999999")]
+                self.assertEqual((await client.answer(client.ask(b"POST", b"/", declared)))[0], 413)
+
+        asyncio.run(run())
+
+
+if __name__ == "__main__":
+    unittest.main()
