@@ -77,7 +77,6 @@ fn number(reading: &Reading) -> Option<f64> {
 fn is_derived(driver: &str, key: &str) -> bool {
     match driver {
         "waterstarm" => key.starts_with("history_") && key.ends_with("_date"),
-        "caltose" => matches!(key, "consumption_2" | "consumption_3" | "consumption_4"),
         "apatorna1" => key == "historic_age_h",
         _ => false,
     }
@@ -100,6 +99,7 @@ fn has_number(readings: &[Reading], key: &str, wanted: f64) -> bool {
 fn has_moment(readings: &[Reading], wanted: &str) -> bool {
     readings.iter().any(|reading| match &reading.value {
         Value::Moment(moment) => moment.to_string().starts_with(wanted),
+        Value::Profile(profile) => profile.times.iter().any(|time| time.to_string() == wanted),
         _ => false,
     })
 }

@@ -86,6 +86,21 @@ impl Moment {
         }
     }
 
+    /// The same day so many months later, or earlier; the last of a month that has no such day.
+    pub(crate) fn plus_months(self, months: i32) -> Self {
+        let Some((year, month, day)) = self.date else { return self };
+        let count = i32::from(year) * 12 + i32::from(month) - 1 + months;
+        let (year, month) = (count.div_euclid(12), count.rem_euclid(12) + 1);
+        let leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+        let last = match month {
+            2 if leap => 29,
+            2 => 28,
+            4 | 6 | 9 | 11 => 30,
+            _ => 31,
+        };
+        Self { date: Some((year as u16, month as u8, day.min(last))), ..self }
+    }
+
     /// The four bytes of type F, to the minute; of the years 2000 to 2099.
     pub(crate) fn to_type_f(self) -> [u8; 4] {
         let ((year, month, day), (hour, minute)) =
@@ -172,6 +187,16 @@ mod tests {
         assert_eq!(shown(366 * 86_400), "2001-01-01 00:00:00");
         assert_eq!(shown(782_749_201), "2024-10-20 14:20:01");
         assert_eq!(shown(u64::from(u32::MAX)), "2136-02-07 06:28:15");
+    }
+
+    #[test]
+    fn months_are_counted() {
+        let day = Moment { date: Some((2026, 1, 31)), ..Moment::default() };
+        for (months, wanted) in
+            [(1, "2026-02-28"), (-1, "2025-12-31"), (-11, "2025-02-28"), (25, "2028-02-29")]
+        {
+            assert_eq!(day.plus_months(months).to_string(), wanted);
+        }
     }
 
     #[test]

@@ -16,7 +16,7 @@ use date::Moment;
 pub use header::Function;
 use header::RecordHeader;
 use units::Meaning;
-use value::Value;
+use value::{MONTH, Value};
 
 use crate::error::Error;
 use crate::layers::tpl::FILLER;
@@ -111,7 +111,36 @@ impl Records {
                 },
             }
         }
+        date_profiles(&mut records.readings);
         records
+    }
+}
+
+/// Tells when the values of monthly profiles were: one month after another from the date of the same
+/// storage number, back in time for an inverse profile (EN 13757-3, annex F).
+fn date_profiles(readings: &mut [Reading]) {
+    for at in 0..readings.len() {
+        let Reading { value: Value::Profile(profile), qualifiers, storage, .. } = &readings[at]
+        else {
+            continue;
+        };
+        let direction = if qualifiers.contains(&"inverse compact profile") {
+            -1
+        } else if qualifiers.contains(&"compact profile") {
+            1
+        } else {
+            continue;
+        };
+        let base = readings.iter().find_map(|reading| match reading.value {
+            Value::Moment(moment) if reading.storage == *storage => moment.date.map(|_| moment),
+            _ => None,
+        });
+        let Some(base) = base.filter(|_| profile.every == MONTH) else { continue };
+        let months = (1..).take(profile.values.len());
+        let dated = months.map(|month| base.plus_months(direction * month)).collect();
+        if let Value::Profile(profile) = &mut readings[at].value {
+            profile.times = dated;
+        }
     }
 }
 

@@ -85,3 +85,18 @@ fn what_came_before_a_broken_record_is_kept() {
     assert_eq!(records.readings.len(), 1);
     assert_eq!(records.problem, Some(Error::Short("records")));
 }
+
+#[test]
+fn a_monthly_profile_is_dated_from_its_storage_numbers_date() {
+    let date = [0x42, 0x6C, 0x41, 0x32];
+    let profile = |kind| [0x4D, 0x93, kind, 6, 0x32, 254, 1, 0, 2, 0];
+    let times = |kind| {
+        let records = Records::parse(&[&date[..], &profile(kind)].concat());
+        match &records.readings[1].value {
+            Value::Profile(profile) => profile.times.iter().map(Moment::to_string).collect(),
+            other => vec![other.to_string()],
+        }
+    };
+    assert_eq!(times(0x13), ["2026-01-01", "2025-12-01"]);
+    assert_eq!(times(0x1F), ["2026-03-01", "2026-04-01"]);
+}

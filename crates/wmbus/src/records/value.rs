@@ -15,6 +15,9 @@ use crate::error::Error;
 /// Variable-length data below this are text, or bytes where the quantity says so.
 const TEXT_END: u8 = 0xC0;
 
+/// How a profile of months names its spacing.
+pub(crate) const MONTH: &str = "1 month";
+
 /// What a meter says of one quantity.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
@@ -42,6 +45,13 @@ pub struct Profile {
     pub every: String,
     /// The values in the reading's unit; `None` where there is none.
     pub values: Vec<Option<f64>>,
+    /// When each value was, where the message tells a base date and the values are monthly.
+    #[serde(skip_serializing_if = "Vec::is_empty", serialize_with = "as_text")]
+    pub times: Vec<Moment>,
+}
+
+fn as_text<S: Serializer>(times: &[Moment], to: S) -> Result<S::Ok, S::Error> {
+    to.collect_seq(times.iter().map(Moment::to_string))
 }
 
 impl Serialize for Value {
@@ -63,8 +73,12 @@ impl fmt::Display for Value {
             Self::Text(text) => f.write_str(text),
             Self::Moment(moment) => write!(f, "{moment}"),
             Self::Bytes(bytes) => bytes.iter().try_for_each(|byte| write!(f, "{byte:02X}")),
-            Self::Profile(Profile { mode, every, values }) => {
-                write!(f, "{mode} every {every}:")?;
+            Self::Profile(Profile { mode, every, values, times }) => {
+                write!(f, "{mode} every {every}")?;
+                if let Some(first) = times.first() {
+                    write!(f, ", first of {first}")?;
+                }
+                f.write_str(":")?;
                 values.iter().try_for_each(|value| match value {
                     Some(number) => write!(f, " {number}"),
                     None => f.write_str(" -"),
@@ -211,7 +225,7 @@ fn profile(bytes: &[u8], meaning: &Meaning) -> Option<Profile> {
     let coding = Coding::from_nibble(*control)?;
     let width = coding.bytes().filter(|width| *width > 0)?;
     let every = match (control >> 4 & 3, spacing) {
-        (3, 254) => "1 month".to_owned(),
+        (3, 254) => MONTH.to_owned(),
         (3, 253) => "half a month".to_owned(),
         (unit, count) => format!("{count} {}", ["s", "min", "h", "d"][usize::from(unit)]),
     };
@@ -231,7 +245,8 @@ fn profile(bytes: &[u8], meaning: &Meaning) -> Option<Profile> {
         };
         number.map(|number| scaled(number, meaning))
     };
-    Some(Profile { mode, every, values: values.chunks_exact(width).map(value).collect() })
+    let values = values.chunks_exact(width).map(value).collect();
+    Some(Profile { mode, every, values, times: Vec::new() })
 }
 
 #[cfg(test)]
