@@ -184,11 +184,13 @@ pub fn sender(data: &[u8]) {
 
 fn play_sender(data: &[u8]) {
     let mut script = Script(data);
+    let choice = script.u8();
     let config = SenderConfig {
         symbol_bytes: 100,
         block_symbols: 8,
         parity_symbols: 12,
-        backoff: script.u8() & 1,
+        backoff: choice & 1,
+        adaptive: choice & 2 != 0,
         receivers: usize::from(script.u8() & 3),
         patience: Duration::from_secs(2),
         ..SenderConfig::default()
