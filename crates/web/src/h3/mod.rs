@@ -17,6 +17,7 @@ use fulmar_transport::tls::client_name;
 use quinn::{Incoming, VarInt};
 use rustls::pki_types::CertificateDer;
 use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinSet;
 use tracing::debug;
 
 use crate::answer::{Client, Site};
@@ -203,19 +204,21 @@ async fn run(
         sessions: Sessions::default(),
     });
     let mut told = false;
-    loop {
+    // Counted here: h3 would wait for streams of WebTransport, whose end it does not see.
+    let mut open = JoinSet::new();
+    while !told || !open.is_empty() {
         let accepted = tokio::select! {
             accepted = http.accept() => accepted?,
+            _ = open.join_next(), if !open.is_empty() => continue,
             () = stopped(&mut stopping), if !told => {
                 told = true;
                 http.shutdown(0).await?;
                 continue;
             }
         };
-        let (Some(resolver), Some(allowance)) = (accepted, allowances.take()) else {
-            connection.close(NO_ERROR, b"");
-            return Ok(());
-        };
-        tokio::spawn(request::serve(Arc::clone(&shared), resolver, allowance));
+        let (Some(resolver), Some(allowance)) = (accepted, allowances.take()) else { break };
+        open.spawn(request::serve(Arc::clone(&shared), resolver, allowance));
     }
+    connection.close(NO_ERROR, b"");
+    Ok(())
 }

@@ -1,0 +1,168 @@
+//! The endpoint over HTTP/3 with h3's own client: answers, bounds, MQTT over WebTransport, draining. HTTP/1.1
+//! and HTTP/2 take the same way behind their handshakes; other people's clients are in tests/interop.
+#![allow(clippy::unwrap_used)]
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::routing::{get, post};
+use bytes::{Buf as _, Bytes};
+use fulmar_broker::auth::Gate;
+use fulmar_broker::storage::{NoStorage, Restored};
+use fulmar_broker::{Broker, BrokerConfig, ClientFigures, Limits as BrokerLimits, ListenerPolicy};
+use fulmar_transport::tls::{ClientAuth, Identity, RootCertStore, ServerTls};
+use fulmar_transport::{Clock, Server, ServerConfig, TransportLimits};
+use fulmar_web::{Address, Endpoint, Limits, WebConfig};
+use h3::ext::Protocol;
+use http::{Method, Request, StatusCode};
+use quinn::crypto::rustls::QuicClientConfig;
+use rustls::pki_types::PrivateKeyDer;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+const MAX_BODY_BYTES: usize = 1000;
+
+struct Site {
+    endpoint: Endpoint,
+    server: Server,
+    roots: RootCertStore,
+}
+
+fn start() -> Site {
+    let issued = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let mut roots = RootCertStore::empty();
+    roots.add(issued.cert.der().clone()).unwrap();
+    let key = PrivateKeyDer::try_from(issued.signing_key.serialize_der()).unwrap();
+    let identity = Identity::new(vec![issued.cert.der().clone()], key).unwrap();
+    let tls = ServerTls::new(&identity, ClientAuth::Off, RootCertStore::empty()).unwrap();
+    let clock = Clock::start();
+    let config = BrokerConfig {
+        workers: 1,
+        limits: BrokerLimits::default(),
+        gate: Gate::default(),
+        sys_interval_s: 0,
+        client_figures: ClientFigures::Rules,
+    };
+    let broker = Broker::new(config, Arc::new(NoStorage), Restored::default(), clock.now());
+    let config = ServerConfig {
+        workers: 1,
+        coalesce: Duration::ZERO,
+        listeners: Vec::new(),
+        quic: Vec::new(),
+        limits: TransportLimits::default(),
+    };
+    let server = Server::start(&broker, config, clock).unwrap();
+    let policy = Arc::new(ListenerPolicy { name: "web".into(), allow_anonymous: true });
+    let web = WebConfig {
+        addresses: vec![Address { address: "127.0.0.1:0".parse().unwrap(), policy }],
+        tls,
+        early_data: true,
+        limits: Limits {
+            max_body_bytes: MAX_BODY_BYTES,
+            request_timeout: Duration::from_millis(300),
+            ..Limits::default()
+        },
+    };
+    let router = Router::new()
+        .route("/", get(|| async { "hello" }))
+        .route("/echo", post(|body: Bytes| async { body }))
+        .route("/never", get(std::future::pending::<()>));
+    let endpoint = Endpoint::start(web, router, server.inlet()).unwrap();
+    Site { endpoint, server, roots }
+}
+
+type Sender = h3::client::SendRequest<h3_quinn::OpenStreams, Bytes>;
+
+impl Site {
+    async fn dial(&self) -> (quinn::Connection, Sender) {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let mut tls = rustls::ClientConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .unwrap()
+            .with_root_certificates(self.roots.clone())
+            .with_no_client_auth();
+        tls.alpn_protocols = vec![b"h3".to_vec()];
+        let config = QuicClientConfig::try_from(tls).unwrap();
+        let mut client = quinn::Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
+        client.set_default_client_config(quinn::ClientConfig::new(Arc::new(config)));
+        let connection =
+            client.connect(self.endpoint.bound()[0], "localhost").unwrap().await.unwrap();
+        let mut builder = h3::client::builder();
+        builder.enable_extended_connect(true).enable_datagram(true);
+        let quic = h3_quinn::Connection::new(connection.clone());
+        let (mut driver, sender) = builder.build(quic).await.unwrap();
+        tokio::spawn(async move { std::future::poll_fn(|cx| driver.poll_close(cx)).await });
+        (connection, sender)
+    }
+}
+
+async fn ask(
+    sender: &mut Sender,
+    method: Method,
+    path: &str,
+    body: &[u8],
+) -> (StatusCode, Vec<u8>) {
+    let request = Request::builder().method(method).uri(format!("https://localhost{path}"));
+    let mut stream = sender.send_request(request.body(()).unwrap()).await.unwrap();
+    if !body.is_empty() {
+        // The server may have refused it by then.
+        stream.send_data(Bytes::copy_from_slice(body)).await.ok();
+    }
+    stream.finish().await.ok();
+    let response = stream.recv_response().await.unwrap();
+    assert!(response.headers().contains_key("alt-svc"));
+    let mut answer = Vec::new();
+    while let Some(data) = stream.recv_data().await.unwrap() {
+        answer.extend_from_slice(data.chunk());
+    }
+    (response.status(), answer)
+}
+
+#[tokio::test]
+async fn requests_are_answered_and_bounded() {
+    let site = start();
+    let (_connection, mut sender) = site.dial().await;
+    assert_eq!(ask(&mut sender, Method::GET, "/", b"").await, (StatusCode::OK, b"hello".to_vec()));
+    let body = vec![7; MAX_BODY_BYTES];
+    assert_eq!(ask(&mut sender, Method::POST, "/echo", &body).await, (StatusCode::OK, body));
+    // It does not say how long it is, so that it is found out on the way.
+    let (status, _) = ask(&mut sender, Method::POST, "/echo", &vec![7; MAX_BODY_BYTES + 1]).await;
+    assert_eq!(status, StatusCode::PAYLOAD_TOO_LARGE);
+    let (status, _) = ask(&mut sender, Method::GET, "/never", b"").await;
+    assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
+    let counts = site.endpoint.metrics().counts();
+    assert_eq!(counts.requests, [[0; 5], [0; 5], [0, 2, 0, 1, 1]]);
+    assert_eq!((counts.connections_quic, counts.early_refused), (1, 0));
+}
+
+/// CONNECT of MQTT 5.0, clean start, an empty identifier; the answer begins with its first byte.
+const CONNECT: &[u8] = b"\x10\x0d\x00\x04MQTT\x05\x02\x00\x3c\x00\x00\x00";
+
+#[tokio::test]
+async fn webtransport_carries_mqtt_until_the_server_drains() {
+    let site = start();
+    let (connection, mut sender) = site.dial().await;
+    let mut request = Request::builder().method(Method::CONNECT).uri("https://localhost/mqtt");
+    request.extensions_mut().unwrap().insert(Protocol::WEB_TRANSPORT);
+    let mut session = sender.send_request(request.body(()).unwrap()).await.unwrap();
+    assert_eq!(session.recv_response().await.unwrap().status(), StatusCode::OK);
+    let (mut send, mut receive) = connection.open_bi().await.unwrap();
+    // A stream of the session that began on stream 0 (section 4.2 of the draft).
+    send.write_all(&[0x40, 0x41, 0]).await.unwrap();
+    send.write_all(CONNECT).await.unwrap();
+    let mut first = [0];
+    receive.read_exact(&mut first).await.unwrap();
+    assert_eq!(first, [0x20], "CONNACK");
+    let begun = Instant::now();
+    let Site { endpoint, server, .. } = site;
+    let drained = tokio::task::spawn_blocking(move || {
+        endpoint.stop_accepting();
+        server.drain(PATIENCE);
+        endpoint.drain(PATIENCE);
+    });
+    let rest = receive.read_to_end(1000).await.unwrap();
+    assert!(rest.ends_with(&[0xe0, 1, 0x8b]) || rest.ends_with(&[0xe0, 2, 0x8b, 0]), "{rest:?}");
+    send.finish().unwrap();
+    drained.await.unwrap();
+    assert!(begun.elapsed() < PATIENCE, "nobody had to be waited for");
+}
