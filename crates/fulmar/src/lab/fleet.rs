@@ -199,10 +199,14 @@ async fn client(fleet: Arc<Fleet>, number: u64) -> anyhow::Result<Fate> {
     let args = &fleet.args;
     let topic = format!("fleet/{}", number % args.topics.unwrap_or(args.connections));
     let (client, mut events) = Client::connect(options(args, number)?)?;
-    match events.next().await {
-        Some(Event::Connected { .. }) => {}
-        Some(Event::Disconnected { reason, .. }) => return Err(reason.into()),
-        _ => bail!("client {number}: the connection ended before it began"),
+    loop {
+        match events.next().await {
+            Some(Event::Connected { .. }) => break,
+            Some(Event::Disconnected { reason, retry_in: None }) => return Err(reason.into()),
+            // It is tried again.
+            Some(_) => {}
+            None => bail!("client {number}: the connection ended before it began"),
+        }
     }
     let qos = QoS::try_from(args.qos)?;
     let wanted = SubscribeOptions { qos, ..SubscribeOptions::default() };

@@ -5,7 +5,8 @@
 //! looked whether many connections fewer are open than were at most; when they get no fewer any more,
 //! free pages go back.
 //!
-//! Not while connections come and go in equal numbers: they use each other's memory.
+//! Not while connections come and go in equal numbers: they use each other's memory. A crowd that is gone
+//! before the next look is not noticed; what it took serves the next one.
 
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Weak};
@@ -28,6 +29,10 @@ const LEAST: u64 = 16;
 /// nobody can allocate, so that it must not happen often on a large one.
 const SHARE: u64 = 8;
 
+/// Looks after which memory is given back once more: a QUIC connection that was closed is no longer
+/// counted, but its state is kept for three probe timeouts (RFC 9000 section 10.2).
+const AGAIN_AFTER: u32 = 4;
+
 /// The thread that looks; dropping it ends it.
 pub(super) struct Memory {
     stop: Option<Sender<()>>,
@@ -42,7 +47,7 @@ impl Memory {
             let mut watch = Watch::default();
             while stopped.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
                 let Some(open) = open(&broker) else { return };
-                if watch.has_shrunk(open) {
+                if watch.look(open) {
                     tracing::debug!(open, "giving memory of ended connections back");
                     give_back();
                 }
@@ -79,9 +84,22 @@ struct Watch {
     last: u64,
     /// Looks at which there were many fewer, and fewer at each.
     waited: u32,
+    /// Looks until memory is given back once more.
+    again_in: u32,
 }
 
 impl Watch {
+    /// Whether memory is to be given back, so many connections being open now.
+    fn look(&mut self, open: u64) -> bool {
+        let again = self.again_in == 1;
+        self.again_in = self.again_in.saturating_sub(1);
+        let shrunk = self.has_shrunk(open);
+        if shrunk {
+            self.again_in = AGAIN_AFTER;
+        }
+        shrunk || again
+    }
+
     /// Whether so many fewer are open now that giving back is worth it, and no more are ending.
     fn has_shrunk(&mut self, open: u64) -> bool {
         self.most = self.most.max(open);
@@ -95,7 +113,7 @@ impl Watch {
         if ending && self.waited <= MOST_WAITED {
             return false;
         }
-        *self = Watch { most: open, last: open, waited: 0 };
+        (self.most, self.waited) = (open, 0);
         true
     }
 }
@@ -143,6 +161,13 @@ mod tests {
         for (step, (open, expected)) in looks.into_iter().enumerate() {
             assert_eq!(watch.has_shrunk(open), expected, "look {step} at {open}");
         }
+    }
+
+    #[test]
+    fn it_is_given_back_once_more_for_what_ends_late() {
+        let mut watch = Watch::default();
+        let looks = [100, 0, 0, 0, 0, 0, 0, 0, 0, 0].map(|open| watch.look(open));
+        assert_eq!(looks.map(u8::from), [0, 0, 1, 0, 0, 0, 1, 0, 0, 0]);
     }
 
     #[test]
