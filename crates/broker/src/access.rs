@@ -49,7 +49,7 @@ pub struct AccessRules {
 }
 
 impl Default for AccessRules {
-    /// Everything is allowed but what [`AccessRules::may_publish`] keeps from everybody.
+    /// Everything is allowed but what `AccessRules::may_publish` keeps from everybody.
     fn default() -> Self {
         AccessRules { rules: Vec::new(), default_allow: true }
     }

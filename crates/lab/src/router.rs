@@ -3,7 +3,7 @@
 //! It decides nothing. It reads packets, tells the model when it read them, sleeps until the model's
 //! next deadline and writes what is due. A sleeping processor takes a tenth of a millisecond to wake,
 //! so the last of the wait is spent looking at the clock, as long as that is a small share of the
-//! time ([`Vigil`]). How late it writes is measured for every packet: the
+//! time (`Vigil`). How late it writes is measured for every packet: the
 //! difference between the time the model decided on and the time at which the packet was handed to
 //! the receiving kernel. What a packet waits in a device *before* it is read is not in that figure;
 //! the experiment `link-accuracy` measures it end to end.
