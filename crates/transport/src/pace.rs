@@ -1,11 +1,12 @@
 //! When a worker rests for a moment before it waits, so that one wake-up brings the work of several.
 //!
 //! Waking a sleeping thread costs about as much processor time as handling a message does. With
-//! thousands of clients that each say a little, a worker that sleeps as soon as it can is woken for
-//! every datagram. Network cards met the same with interrupts, and the answer here is theirs:
-//! coalescing, and only where it pays. A worker that is woken often tries resting; it goes on while
-//! the wake-ups then bring more than one piece of work, and leaves it for a while when they do not,
-//! as with one client that waits for each answer. Who is seldom woken, or busy, never rests.
+//! thousands of QUIC clients that each say a little, a worker that sleeps as soon as it can is woken
+//! for every datagram. Network cards met the same with interrupts, and the answer here is theirs:
+//! coalescing, and only where it pays. A worker that is often woken for datagrams tries resting; it
+//! goes on while the wake-ups then bring more than one, and leaves it for a while when they do not,
+//! as with one client that waits for each answer. Who is seldom woken, or busy, never rests. Events
+//! of TCP connections do not count: each needs a read of its own, and resting saved nothing there.
 //!
 //! It decides only: it reads no clock and sleeps not itself.
 
@@ -32,10 +33,10 @@ pub(crate) struct Pace {
     resting: bool,
     /// Until when no rest is tried.
     not_before: Instant,
-    /// When the current window began, its waits, and the work there had been by then.
+    /// When the current window began, its waits, and the datagrams there had been by then.
     began: Instant,
     waits: u128,
-    work_before: u64,
+    before: u64,
     /// When the thread last woke.
     woke: Instant,
     /// When it last went to wait.
@@ -50,21 +51,21 @@ impl Pace {
             not_before: now,
             began: now,
             waits: 0,
-            work_before: 0,
+            before: 0,
             woke: now,
             waited: now,
         }
     }
 
-    /// The thread is about to wait, having done `work` pieces of work in all: how long to rest
+    /// The thread is about to wait, having received so many datagrams in all: how long to rest
     /// before it does.
-    pub(crate) fn before_wait(&mut self, now: Instant, work: u64) -> Option<Duration> {
+    pub(crate) fn before_wait(&mut self, now: Instant, datagrams: u64) -> Option<Duration> {
         if self.rest.is_zero() {
             return None;
         }
         self.waits += 1;
         if now.saturating_duration_since(self.began) >= WINDOW {
-            self.judge(now, work);
+            self.judge(now, datagrams);
         }
         let alone = now.saturating_duration_since(self.waited) >= ALONE;
         let busy = now.saturating_duration_since(self.woke) >= self.rest;
@@ -77,20 +78,23 @@ impl Pace {
         self.woke = now;
     }
 
-    fn judge(&mut self, now: Instant, work: u64) {
+    fn judge(&mut self, now: Instant, datagrams: u64) {
         let elapsed = now.saturating_duration_since(self.began).as_micros().max(1);
         let rate = self.waits * 1_000_000 / elapsed;
-        // Three pieces of work for two wake-ups.
-        let pays = 2 * u128::from(work.saturating_sub(self.work_before)) >= 3 * self.waits;
+        let brought = u128::from(datagrams.saturating_sub(self.before));
+        // Three datagrams for two wake-ups.
+        let pays = 2 * brought >= 3 * self.waits;
         if !self.resting {
-            self.resting = rate >= TRY_ABOVE && now >= self.not_before;
+            // Half the wake-ups must be for datagrams at all.
+            let promises = rate >= TRY_ABOVE && 2 * brought >= self.waits;
+            self.resting = promises && now >= self.not_before;
         } else if !pays {
             self.resting = false;
             self.not_before = now + RETRY;
         } else {
             self.resting = rate >= END_BELOW;
         }
-        (self.began, self.waits, self.work_before) = (now, 0, work);
+        (self.began, self.waits, self.before) = (now, 0, datagrams);
     }
 }
 
@@ -152,6 +156,17 @@ mod tests {
         let (wakes, rests) = run(&mut Pace::new(REST, start), start, SECOND, &load(30, 10, true));
         assert!(rests > 0, "it must have been tried");
         assert!(rests * 20 < wakes, "{rests} rests in {wakes} wake-ups");
+    }
+
+    #[test]
+    fn without_datagrams_there_is_no_rest() {
+        let start = Instant::now();
+        let mut pace = Pace::new(REST, start);
+        for turn in 0..100_000 {
+            let now = start + turn * Duration::from_micros(50);
+            assert_eq!(pace.before_wait(now, 7), None);
+            pace.after_wait(now + Duration::from_micros(40));
+        }
     }
 
     #[test]

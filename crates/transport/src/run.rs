@@ -45,11 +45,11 @@ pub(crate) fn run(
 }
 
 /// Rests if that is worth while and there is nothing to be done at once.
-fn rest(pace: &mut Pace, timeout: Option<Duration>, now: Instant, work: u64) {
+fn rest(pace: &mut Pace, timeout: Option<Duration>, now: Instant, datagrams: u64) {
     if timeout == Some(Duration::ZERO) {
         return;
     }
-    if let Some(rest) = pace.before_wait(now, work) {
+    if let Some(rest) = pace.before_wait(now, datagrams) {
         std::thread::sleep(timeout.map_or(rest, |timeout| rest.min(timeout)));
     }
 }
@@ -71,7 +71,7 @@ fn run_own(
         let timeout = worker.timeout();
         let now = Instant::now();
         load.pause(now);
-        rest(&mut pace, timeout, now, worker.work());
+        rest(&mut pace, timeout, now, worker.datagrams());
         worker.poll(&mut events, timeout)?;
         let now = Instant::now();
         pace.after_wait(now);
@@ -119,8 +119,8 @@ impl<'a> Host<'a> {
             let timeout = self.timeout();
             let now = Instant::now();
             self.judge.pause(now);
-            let work = self.work();
-            rest(&mut self.pace, timeout, now, work);
+            let datagrams = self.datagrams();
+            rest(&mut self.pace, timeout, now, datagrams);
             self.worker.poll(&mut events, timeout)?;
             let now = Instant::now();
             self.pace.after_wait(now);
@@ -145,9 +145,10 @@ impl<'a> Host<'a> {
         }
     }
 
-    /// Pieces of work done by all workers it runs.
-    fn work(&self) -> u64 {
-        self.guests.iter().map(|guest| guest.worker.work()).sum::<u64>() + self.worker.work()
+    /// Datagrams received by all workers it runs.
+    fn datagrams(&self) -> u64 {
+        let guests = self.guests.iter().map(|guest| guest.worker.datagrams());
+        guests.sum::<u64>() + self.worker.datagrams()
     }
 
     /// How long all workers can sleep; each is asked, because asking puts it to sleep.

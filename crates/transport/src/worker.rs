@@ -112,8 +112,6 @@ pub(crate) struct Worker {
     again: Vec<u64>,
     to_flush: Vec<u64>,
     notices: Vec<(Token, Notice)>,
-    /// Sockets' events so far.
-    events: u64,
     draining: bool,
     /// [`Control::told`] as it was a turn ago.
     told: bool,
@@ -147,7 +145,6 @@ impl Worker {
             again: Vec::new(),
             to_flush: Vec::new(),
             notices: Vec::new(),
-            events: 0,
             draining: false,
             told: false,
         };
@@ -208,9 +205,9 @@ impl Worker {
         drained
     }
 
-    /// Pieces of work that have come from sockets so far: datagrams, and events of streams.
-    pub(crate) fn work(&self) -> u64 {
-        self.quic.iter().map(QuicShard::received).sum::<u64>() + self.events
+    /// Datagrams received so far.
+    pub(crate) fn datagrams(&self) -> u64 {
+        self.quic.iter().map(QuicShard::received).sum()
     }
 
     /// Whether another worker has sent something that was not looked at yet.
@@ -264,7 +261,6 @@ impl Worker {
             }
             return;
         }
-        self.events += 1;
         let readable = event.is_readable() || event.is_read_closed() || event.is_error();
         let writable = event.is_writable();
         let read_closed = event.is_read_closed() || event.is_error();
