@@ -1,0 +1,200 @@
+//! The client as the caller sees it: an MQTT session on a QUIC connection.
+
+use crate::{CloseReason, Error, Instant, KeyPair, Options, QoS, limits};
+
+/// What has happened; [`Client::poll`] tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Event<'a> {
+    /// The QUIC handshake is over: the server is whom we trust.
+    Handshake {
+        /// Whether the earlier connection was resumed.
+        resumed: bool,
+        /// Whether the server took what was sent in 0-RTT packets; if not, it has been sent again.
+        early_data_accepted: bool,
+    },
+    /// The MQTT session is open.
+    Connected {
+        /// Whether the server remembered the session.
+        session_present: bool,
+    },
+    /// The server has a QoS 1 message, or refused it.
+    Published {
+        /// What [`Client::publish`] gave.
+        id: u16,
+        /// MQTT's reason code; 0x80 and more are refusals.
+        reason: u8,
+    },
+    /// The server answered a subscription.
+    Subscribed {
+        /// What [`Client::subscribe`] gave.
+        id: u16,
+        /// The QoS granted, or a reason of 0x80 and more.
+        reason: u8,
+    },
+    /// A message for us. The next call of [`Client::poll`] takes it as dealt with: only then is a QoS 1
+    /// message acknowledged.
+    Message(Message<'a>),
+    /// There is a ticket to be kept for the next connection: see [`Client::ticket`].
+    Ticket,
+    /// The connection has ended. This is the last event of it.
+    Closed(CloseReason),
+}
+
+/// A message from the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Message<'a> {
+    /// Its topic.
+    pub topic: &'a str,
+    /// Its content.
+    pub payload: &'a [u8],
+    /// How surely it was to arrive.
+    pub qos: QoS,
+    /// Whether it was there before we subscribed.
+    pub retain: bool,
+    /// Whether it may have come before.
+    pub duplicate: bool,
+}
+
+/// An MQTT client on one QUIC connection at a time.
+///
+/// All methods return at once. The caller's loop is: [`receive`](Self::receive) what has come,
+/// [`handle_timeout`](Self::handle_timeout) if a deadline is due, [`poll`](Self::poll) until there is
+/// nothing, [`transmit`](Self::transmit) until there is nothing, wait until
+/// [`next_deadline`](Self::next_deadline).
+///
+/// A connection may be begun anew with [`connect`](Self::connect) any number of times.
+pub struct Client {
+    _private: (),
+}
+
+impl Default for Client {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Client {
+    /// A client without a connection; all its bytes are zero, so that a static one lies in memory that
+    /// takes no flash.
+    pub const fn new() -> Self {
+        Self { _private: () }
+    }
+
+    /// Begins a connection, in place; whatever there was before is forgotten. `entropy` must be fresh and
+    /// unpredictable; all that is random on the connection is derived from it.
+    ///
+    /// What is published before the handshake is over is sent as early data if `options.resume` allows it,
+    /// and otherwise as soon as the handshake is over.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::BadTicket`], [`Error::TooLarge`] and [`Error::Invalid`]; there is no connection then.
+    pub fn connect(
+        &mut self,
+        options: &Options<'_>,
+        key: &KeyPair,
+        entropy: &[u8; 32],
+        now: Instant,
+    ) -> Result<(), Error> {
+        let _ = (options, key, entropy, now);
+        Err(Error::NotConnected)
+    }
+
+    /// Takes a datagram from the server, decrypting it in place.
+    pub fn receive(&mut self, datagram: &mut [u8], now: Instant) {
+        let _ = (datagram, now);
+    }
+
+    /// Writes the next datagram to be sent, and gives its length; [`None`] if there is nothing to send now.
+    /// `datagram` should have room for [`limits::DATAGRAM_BYTES`]; with less, nothing is written.
+    pub fn transmit(&mut self, datagram: &mut [u8], now: Instant) -> Option<usize> {
+        let _ = (datagram, now);
+        None
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout) is to be called, if nothing comes before; [`None`] if
+    /// there is no connection.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        None
+    }
+
+    /// Does what is due: probes for lost packets, keep alive, the idle timeout. Harmless if called early.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        let _ = now;
+    }
+
+    /// What has happened, one thing after the other; [`None`] when there is nothing new.
+    pub fn poll(&mut self, now: Instant) -> Option<Event<'_>> {
+        let _ = now;
+        None
+    }
+
+    /// Publishes a message on the session's own stream. Gives the packet identifier of a QoS 1 message,
+    /// which [`Event::Published`] will name, and 0 for a QoS 0 message.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Full`], [`Error::TooLarge`], [`Error::NotConnected`] and, for a topic that is empty or has
+    /// wildcards, [`Error::Invalid`].
+    pub fn publish(&mut self, topic: &str, payload: &[u8], qos: QoS) -> Result<u16, Error> {
+        self.publish_on(0, topic, payload, qos)
+    }
+
+    /// Publishes like [`publish`](Self::publish) on stream `stream` (below [`limits::STREAMS`]), so that
+    /// what is lost on one stream delays nothing on the other. Stream 1 is for brokers that take MQTT on
+    /// several streams, such as Fulmar, and can be used once the session is open.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`publish`](Self::publish).
+    pub fn publish_on(
+        &mut self,
+        stream: usize,
+        topic: &str,
+        payload: &[u8],
+        qos: QoS,
+    ) -> Result<u16, Error> {
+        let _ = (stream, topic, payload, qos);
+        Err(Error::NotConnected)
+    }
+
+    /// Subscribes to `filter` with at most `qos`. Gives the packet identifier that
+    /// [`Event::Subscribed`] will name.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`publish`](Self::publish).
+    pub fn subscribe(&mut self, filter: &str, qos: QoS) -> Result<u16, Error> {
+        let _ = (filter, qos);
+        Err(Error::NotConnected)
+    }
+
+    /// The newest ticket of this connection, to be kept (in flash, say) for [`Resume`](crate::Resume), at
+    /// most [`limits::TICKET_BYTES`] long. It is secret, and servers take it once. It stays valid
+    /// here until the next [`connect`](Self::connect).
+    pub fn ticket(&self) -> Option<&[u8]> {
+        None
+    }
+
+    /// Changes the keys of the connection (RFC 9001, section 6). Gives whether it could be done now: the
+    /// handshake must be confirmed and the last change acknowledged. It is done by itself long before the
+    /// keys have worn out.
+    pub fn update_keys(&mut self) -> bool {
+        false
+    }
+
+    /// Whether all that was written has been acknowledged by the server's QUIC.
+    pub fn is_flushed(&self) -> bool {
+        true
+    }
+
+    /// Ends session and connection: MQTT's DISCONNECT and QUIC's CONNECTION_CLOSE are written by the next
+    /// [`transmit`](Self::transmit). What was not acknowledged may be lost.
+    pub fn close(&mut self, now: Instant) {
+        let _ = now;
+    }
+}
+
+// The bound itself is what callers size their buffers by.
+const _: () = assert!(limits::DATAGRAM_BYTES <= limits::RECEIVE_DATAGRAM_BYTES);
