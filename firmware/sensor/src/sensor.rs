@@ -1,0 +1,443 @@
+//! A wake, from the first datagram to the last.
+
+use fulmar_tiny::limits::RECEIVE_DATAGRAM_BYTES;
+use fulmar_tiny::{Client, CloseReason, Error, Event, Instant, KeyPair, Options, QoS, Resume};
+use fulmar_tiny::{Session, Trust};
+
+use crate::board::{Board, Word};
+use crate::kept::Kept;
+use crate::settings::Settings;
+use Word::{Bytes, Number, Text};
+
+/// Longest time awake; what is not done by then has failed, and the next wake tries again.
+const AWAKE_MS: u32 = 30_000;
+/// Time in which the last acknowledgements should go out before the connection is closed.
+const PARTING_MS: u32 = 1000;
+/// How long the broker keeps the session of a device that does not come back: a week.
+const SESSION_S: u32 = 7 * 86_400;
+/// Commands that change the time between two wakes: `every SECONDS`.
+const EVERY: &[u8] = b"every ";
+/// Room for a topic and for a reading.
+const TOPIC_BYTES: usize = 96;
+const READING_BYTES: usize = 64;
+/// Room for the headers of the driver that wants most.
+const MAX_HEADROOM: usize = 64;
+
+/// How a wake went.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// The broker has the reading for good.
+    pub published: bool,
+    /// It was sent in 0-RTT packets, and taken.
+    pub early: bool,
+    /// Commands received.
+    pub commands: u16,
+    /// Milliseconds from the beginning to the broker's PUBACK.
+    pub puback_ms: u32,
+}
+
+/// Datagrams and their bytes.
+#[derive(Clone, Copy, Default)]
+struct Count {
+    datagrams: u32,
+    bytes: u32,
+}
+
+impl Count {
+    fn add(&mut self, len: usize) {
+        self.datagrams += 1;
+        self.bytes += len as u32;
+    }
+}
+
+/// A sensor with its memory: zero all over at first, so that a static one takes no flash.
+pub struct Sensor {
+    client: Client,
+    buffer: [u8; MAX_HEADROOM + RECEIVE_DATAGRAM_BYTES],
+    kept: Kept,
+    /// Made while there was nothing to do.
+    key: Option<KeyPair>,
+    interval_s: u32,
+}
+
+/// What a wake has to remember.
+#[derive(Default)]
+struct Wake {
+    began: Instant,
+    /// When something of use last came.
+    heard: Instant,
+    reading: u16,
+    outcome: Outcome,
+    connected: bool,
+    subscribing: bool,
+    /// The broker does not know the session: it is to be told what we want to hear.
+    subscribe: bool,
+    sent: Count,
+    received: Count,
+    closed: Option<CloseReason>,
+}
+
+impl Sensor {
+    /// A sensor that has never been awake.
+    #[must_use]
+    pub const fn new() -> Sensor {
+        Sensor {
+            client: Client::new(),
+            buffer: [0; MAX_HEADROOM + RECEIVE_DATAGRAM_BYTES],
+            kept: Kept::new(),
+            key: None,
+            interval_s: 0,
+        }
+    }
+
+    /// What is to survive a loss of power.
+    pub fn kept(&mut self) -> &mut Kept {
+        &mut self.kept
+    }
+
+    /// Seconds until the next wake: the settings', or what the broker has said since.
+    #[must_use]
+    pub fn interval_s(&self, settings: &Settings<'_>) -> u32 {
+        if self.interval_s == 0 { settings.interval_s } else { self.interval_s }
+    }
+
+    /// Makes the next connection's key pair, which takes a microcontroller a tenth of a second: to be
+    /// called before it goes to sleep, not when it is in a hurry.
+    pub fn prepare<B: Board>(&mut self, board: &mut B) {
+        if self.key.is_none() {
+            let mut entropy = [0; 32];
+            board.entropy(&mut entropy);
+            self.key = Some(KeyPair::new(&entropy));
+        }
+    }
+
+    /// Wakes: publishes a reading, hears commands, says goodbye.
+    pub fn wake<B: Board>(&mut self, board: &mut B, settings: &Settings<'_>) -> Outcome {
+        const { assert!(B::HEADROOM <= MAX_HEADROOM) };
+        self.prepare(board);
+        if !board.begin(&mut self.buffer) {
+            board.log(&[Text("failed: no network")]);
+            return Outcome::default();
+        }
+        let now = board.now();
+        let mut wake = Wake { began: now, heard: now, ..Wake::default() };
+        if let Err(error) = self.connect(board, settings, now) {
+            board.log(&[Text("failed: cannot connect, "), Text(error_text(error))]);
+            return wake.outcome;
+        }
+        if let Err(error) = self.publish_reading(board, settings, &mut wake) {
+            board.log(&[Text("failed: cannot publish, "), Text(error_text(error))]);
+        }
+        self.exchange(board, settings, &mut wake);
+        self.part(board, &mut wake);
+        report(board, &wake);
+        wake.outcome
+    }
+
+    fn connect<B: Board>(
+        &mut self,
+        board: &mut B,
+        settings: &Settings<'_>,
+        now: Instant,
+    ) -> Result<(), Error> {
+        let trust = trust(settings).ok_or(Error::Invalid)?;
+        let mut entropy = [0; 32];
+        board.entropy(&mut entropy);
+        let key = self.key.take().ok_or(Error::Invalid)?;
+        let session = Session {
+            client_id: settings.client_id,
+            user: settings.user,
+            password: settings.password,
+            keep_alive_s: 0,
+            clean_start: false,
+            expiry_s: SESSION_S,
+        };
+        let calendar_s = board.calendar_s();
+        let ticket = self.kept.get(calendar_s).filter(|_| settings.resume);
+        let resume = ticket.map(|(ticket, age_ms)| Resume { ticket, age_ms, early_data: true });
+        let mut options = Options { server_name: settings.server_name, trust, resume, session };
+        let mut begun = self.client.connect(&options, &key, &entropy, now);
+        if begun == Err(Error::BadTicket) {
+            board.log(&[Text("the ticket is damaged")]);
+            options.resume = None;
+            begun = self.client.connect(&options, &key, &entropy, now);
+        }
+        // Whatever comes of it, the broker takes a ticket once.
+        self.kept.clear();
+        begun
+    }
+
+    fn publish_reading<B: Board>(
+        &mut self,
+        board: &mut B,
+        settings: &Settings<'_>,
+        wake: &mut Wake,
+    ) -> Result<(), Error> {
+        let mut text = [0; READING_BYTES];
+        let len = board.measure(&mut text).min(READING_BYTES);
+        let mut topic = [0; TOPIC_BYTES];
+        let topic = topic_of(&mut topic, settings, "/reading").ok_or(Error::TooLarge)?;
+        wake.reading = self.client.publish(topic, &text[..len], QoS::AtLeastOnce)?;
+        Ok(())
+    }
+
+    /// Until the reading is acknowledged and no command has come for a while, or all is lost.
+    fn exchange<B: Board>(&mut self, board: &mut B, settings: &Settings<'_>, wake: &mut Wake) {
+        loop {
+            self.turn(board, settings, wake);
+            let now = board.now();
+            let quiet = now.since(wake.heard) >= u32::from(settings.listen_ms);
+            let done = wake.outcome.published && wake.connected && !wake.subscribing && quiet;
+            if done || wake.closed.is_some() || now.since(wake.began) >= AWAKE_MS {
+                return;
+            }
+            board.doze();
+        }
+    }
+
+    /// One round: what has come, what is due, what has happened, what is to go out.
+    fn turn<B: Board>(&mut self, board: &mut B, settings: &Settings<'_>, wake: &mut Wake) {
+        let now = board.now();
+        while let Some(place) = board.receive(&mut self.buffer) {
+            wake.received.add(place.len());
+            if let Some(datagram) = self.buffer.get_mut(place) {
+                self.client.receive(datagram, now);
+            }
+        }
+        if self.client.next_deadline().is_some_and(|deadline| now.reached(deadline)) {
+            self.client.handle_timeout(now);
+        }
+        let mut ticket = false;
+        while let Some(event) = self.client.poll(now) {
+            ticket |= event == Event::Ticket;
+            wake.on_event(board, event, now, &mut self.interval_s);
+        }
+        if ticket && let Some(ticket) = self.client.ticket() {
+            self.kept.set(ticket, board.calendar_s());
+        }
+        if wake.subscribe && !wake.subscribing && wake.closed.is_none() {
+            self.subscribe(board, settings, wake);
+        }
+        self.flush(board, wake);
+    }
+
+    fn subscribe<B: Board>(&mut self, board: &mut B, settings: &Settings<'_>, wake: &mut Wake) {
+        let mut topic = [0; TOPIC_BYTES];
+        let Some(filter) = topic_of(&mut topic, settings, "/command") else { return };
+        match self.client.subscribe(filter, QoS::AtLeastOnce) {
+            Ok(_) => (wake.subscribe, wake.subscribing) = (false, true),
+            // Acknowledgements make room.
+            Err(Error::Full) => {}
+            Err(error) => {
+                wake.subscribe = false;
+                board.log(&[Text("cannot subscribe: "), Text(error_text(error))]);
+            }
+        }
+    }
+
+    fn flush<B: Board>(&mut self, board: &mut B, wake: &mut Wake) {
+        let now = board.now();
+        while let Some(len) = self.client.transmit(&mut self.buffer[B::HEADROOM..], now) {
+            wake.sent.add(len);
+            board.send(&mut self.buffer, len);
+        }
+    }
+
+    /// Gives acknowledgements a chance to arrive, then closes.
+    fn part<B: Board>(&mut self, board: &mut B, wake: &mut Wake) {
+        let begun = board.now();
+        while wake.closed.is_none() && !self.client.is_flushed() {
+            if board.now().since(begun) >= PARTING_MS {
+                break;
+            }
+            board.doze();
+            let now = board.now();
+            while let Some(place) = board.receive(&mut self.buffer) {
+                if let Some(datagram) = self.buffer.get_mut(place) {
+                    self.client.receive(datagram, now);
+                }
+            }
+            self.client.handle_timeout(now);
+            self.flush(board, wake);
+        }
+        self.client.close(board.now());
+        self.flush(board, wake);
+    }
+}
+
+impl Default for Sensor {
+    fn default() -> Sensor {
+        Sensor::new()
+    }
+}
+
+impl Wake {
+    fn on_event<B: Board>(
+        &mut self,
+        board: &mut B,
+        event: Event<'_>,
+        now: Instant,
+        interval_s: &mut u32,
+    ) {
+        self.heard = now;
+        let after = Number(now.since(self.began));
+        match event {
+            Event::Handshake { resumed, early_data_accepted } => {
+                self.outcome.early = early_data_accepted;
+                let early = if early_data_accepted { ", early data taken" } else { "" };
+                let kind = if resumed { "resumed" } else { "new" };
+                board.log(&[Text("handshake: "), Text(kind), Text(early), Text(", ms "), after]);
+            }
+            Event::Connected { session_present } => {
+                self.connected = true;
+                self.subscribe = !session_present;
+                let known = if session_present { "known" } else { "new" };
+                board.log(&[Text("connected: session "), Text(known), Text(", ms "), after]);
+            }
+            Event::Published { id, reason } if id == self.reading => {
+                self.outcome.published = reason < 0x80;
+                self.outcome.puback_ms = now.since(self.began);
+                board.log(&[
+                    Text("published: reason "),
+                    Number(reason.into()),
+                    Text(", ms "),
+                    after,
+                ]);
+            }
+            Event::Subscribed { reason, .. } => {
+                self.subscribing = false;
+                board.log(&[Text("subscribed: reason "), Number(reason.into())]);
+            }
+            Event::Message(message) => {
+                self.outcome.commands += 1;
+                board.log(&[Text("command: "), Bytes(message.payload)]);
+                match message.payload.strip_prefix(EVERY).and_then(number) {
+                    Some(seconds) => *interval_s = seconds,
+                    None if board.obey(message.payload) => {}
+                    None => board.log(&[Text("unknown command")]),
+                }
+            }
+            Event::Closed(reason) => self.closed = Some(reason),
+            _ => {}
+        }
+    }
+}
+
+fn report<B: Board>(board: &mut B, wake: &Wake) {
+    let result = if wake.outcome.published { "done" } else { "failed" };
+    let (why, code) = match wake.closed {
+        Some(reason) => reason_text(reason),
+        None if wake.outcome.published => ("", 0),
+        None => (", out of time ", 0),
+    };
+    board.log(&[Text(result), Text(why), Number(code)]);
+    let (out, back) = (wake.sent, wake.received);
+    let datagrams = [Text("datagrams out "), Number(out.datagrams), Text(", in ")];
+    let bytes = [Number(back.datagrams), Text("; bytes out "), Number(out.bytes), Text(", in ")];
+    let [a, b, c] = datagrams;
+    let [d, e, f, g] = bytes;
+    board.log(&[a, b, c, d, e, f, g, Number(back.bytes)]);
+}
+
+fn trust<'a>(settings: &Settings<'a>) -> Option<Trust<'a>> {
+    #[cfg(feature = "ed25519")]
+    if let Some(key) = settings.server_key.as_array::<32>() {
+        return Some(Trust::Ed25519(key));
+    }
+    #[cfg(feature = "p256")]
+    if let Some(key) = settings.server_key.as_array::<65>() {
+        return Some(Trust::P256(key));
+    }
+    None
+}
+
+/// `sensors/CLIENT` and what follows.
+fn topic_of<'a>(
+    room: &'a mut [u8; TOPIC_BYTES],
+    settings: &Settings<'_>,
+    end: &str,
+) -> Option<&'a str> {
+    let mut len = 0;
+    for part in ["sensors/", settings.client_id, end] {
+        room.get_mut(len..len + part.len())?.copy_from_slice(part.as_bytes());
+        len += part.len();
+    }
+    core::str::from_utf8(&room[..len]).ok()
+}
+
+/// A decimal number from 1 to a year in seconds.
+fn number(digits: &[u8]) -> Option<u32> {
+    let mut value = 0u32;
+    for digit in digits {
+        let digit = digit.is_ascii_digit().then(|| digit - b'0')?;
+        value = value.checked_mul(10)?.checked_add(digit.into())?;
+    }
+    (1..=366 * 86_400).contains(&value).then_some(value)
+}
+
+fn error_text(error: Error) -> &'static str {
+    match error {
+        Error::Full => "no room",
+        Error::TooLarge => "too large",
+        Error::NotConnected => "not connected",
+        Error::BadTicket => "bad ticket",
+        Error::Invalid => "bad settings",
+        _ => "",
+    }
+}
+
+fn reason_text(reason: CloseReason) -> (&'static str, u32) {
+    match reason {
+        CloseReason::Local => (", closed ", 0),
+        CloseReason::IdleTimeout => (", idle ", 0),
+        CloseReason::Reset => (", forgotten by the broker ", 0),
+        CloseReason::Version => (", no common version ", 0),
+        CloseReason::Tls(alert) => (", TLS alert ", alert.into()),
+        CloseReason::Transport(code) => (", QUIC error ", code),
+        CloseReason::Mqtt => (", MQTT error ", 0),
+        CloseReason::PeerTransport(code) => (", broker's QUIC error ", code),
+        CloseReason::PeerApplication(code) => (", broker's code ", code),
+        CloseReason::Refused(reason) => (", refused ", reason.into()),
+        _ => (", lost ", 0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn topics_that_do_not_fit_are_not_made() {
+        let page = [
+            &b"FLM\x01"[..],
+            &[1, 6, 10, 0, 2, 2, 0x38, 0xe7, 2, 1, b'b', 3, 32],
+            &[7; 32],
+            &[5, 6, 2, 2, 2, 2, 2, 2, 4, 90],
+            &[b'x'; 90],
+            &[0xff],
+        ]
+        .concat();
+        let mut settings = Settings::read(&page).expect("good settings");
+        assert_eq!(topic_of(&mut [0; TOPIC_BYTES], &settings, "/reading"), None);
+        settings.client_id = "s1";
+        assert_eq!(
+            topic_of(&mut [0; TOPIC_BYTES], &settings, "/reading"),
+            Some("sensors/s1/reading")
+        );
+    }
+
+    #[test]
+    fn intervals_are_numbers_of_seconds_within_a_year() {
+        for (text, value) in [
+            (&b"1"[..], Some(1)),
+            (b"86400", Some(86_400)),
+            (b"0", None),
+            (b"", None),
+            (b"-1", None),
+            (b"99999999999", None),
+            (b"40000000", None),
+        ] {
+            assert_eq!(number(text), value);
+        }
+    }
+}
