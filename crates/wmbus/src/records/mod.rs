@@ -183,8 +183,8 @@ pub(crate) fn headers(bytes: &[u8]) -> Result<Vec<u8>, Error> {
     Ok(all)
 }
 
-/// Joins headers with the data of a compact frame.
-pub(crate) fn join(mut headers: &[u8], data: &[u8]) -> Result<Vec<u8>, Error> {
+/// Joins headers with the data of a compact frame, and tells whether nothing but fillers was over.
+pub(crate) fn join(mut headers: &[u8], data: &[u8]) -> Result<(Vec<u8>, bool), Error> {
     let mut full = Vec::with_capacity(headers.len() + data.len());
     let mut data = data;
     while !headers.is_empty() {
@@ -195,8 +195,12 @@ pub(crate) fn join(mut headers: &[u8], data: &[u8]) -> Result<Vec<u8>, Error> {
         headers = &headers[header.bytes.len()..];
         data = after;
     }
-    full.extend_from_slice(data);
-    Ok(full)
+    // Encryption in blocks leaves fillers, which are no part of the frame that was checked.
+    let fits = data.iter().all(|byte| *byte == FILLER);
+    if !fits {
+        full.extend_from_slice(data);
+    }
+    Ok((full, fits))
 }
 
 #[cfg(test)]

@@ -1,17 +1,21 @@
 //! Water meters Apator NA-1 (version 0x14): CI A0, one encrypted block of packed fields.
 //!
-//! Derived from a single telegram whose values were known, so what was zero in it is not read. The
-//! block is AES-128-CBC as in security mode 5, its access number being the byte after the CI field;
-//! decrypted it begins with one filler byte.
+//! The layout is what the wmbusmeters project found out. The block is AES-128-CBC as in security mode
+//! 5, its access number being the byte after the CI field; decrypted it begins with one filler byte.
+//! CI A1 says the same as A0.
 //!
 //! | bits, lowest first | |
 //! |---|---|
 //! | 8 | filler, 2F |
-//! | 4 | unknown |
-//! | 28 | volume, l |
+//! | 4 | volume, lowest bits |
+//! | 2 | what volumes count: 1, 10, 100 or 1000 l |
+//! | 2 | unknown |
+//! | 24 | volume, other bits |
 //! | 32 | meter's time, seconds since 2000 |
-//! | 9 | age of the earlier volume, h |
-//! | 2, then after 5 unknown 26 | volume since then, l |
+//! | 8 | age of the earlier volume in hours, lowest bits |
+//! | 2 | volume since then, lowest bits |
+//! | 6 | the age's other bits |
+//! | 24 | that volume's other bits |
 
 use crate::address::Address;
 use crate::error::Error;
@@ -27,7 +31,7 @@ const FILLER: u8 = 0x2F;
 pub(super) fn is_ours(meter: Address, payload: &[u8]) -> bool {
     meter.manufacturer.to_string() == "APA"
         && meter.version == 0x14
-        && payload.first() == Some(&0xA0)
+        && matches!(payload.first(), Some(0xA0 | 0xA1))
         && payload.len() == 3 + cipher::BLOCK
 }
 
@@ -44,9 +48,10 @@ pub(super) fn decode(meter: Address, payload: &[u8], key: Option<&Key>) -> Resul
     }
     let bits = u128::from_le_bytes(block);
     let field = |from: u32, count: u32| (bits >> from) as u64 & ((1 << count) - 1);
-    let (total, now, age) = (field(12, 28), field(40, 32), field(72, 9));
-    let since = field(81, 2) | field(88, 26) << 2;
-    let cubic = |litres: u64| Value::Number(litres as f64 / 1000.0);
+    let (total, now) = (field(8, 4) | field(16, 24) << 4, field(40, 32));
+    let (age, since) = (field(72, 8) | field(82, 6) << 8, field(80, 2) | field(88, 24) << 2);
+    let litres = 10_u64.pow(field(12, 2) as u32);
+    let cubic = |count: u64| Value::Number((count * litres) as f64 / 1000.0);
     let moment = |seconds| Value::Moment(Moment::since_2000(seconds));
     let mut readings = vec![
         Reading::now("volume", "m³", cubic(total)),

@@ -4,23 +4,40 @@
 //! module takes goes the standard way.
 
 mod apator;
+mod apator162;
 mod bfw;
+mod diehl;
+mod packed;
+mod qundis;
 
 use crate::address::Address;
 use crate::error::Error;
 use crate::keys::Key;
 use crate::records::Records;
 
-/// Reads a maker's transport layer, which begins with one of the CI fields kept for them.
+/// Whose frame it is where a maker's link address differs from the standard's.
+pub(crate) fn sender(sender: Address, payload: &[u8]) -> Address {
+    diehl::address(sender, payload).unwrap_or(sender)
+}
+
+/// Reads what a maker put in the place of the standard's transport layer, or hid in one; `link` is the
+/// address as it was sent.
 pub(crate) fn transport(
+    link: Address,
     meter: Address,
     payload: &[u8],
     key: Option<&Key>,
 ) -> Option<Result<Records, Error>> {
-    apator::is_ours(meter, payload).then(|| apator::decode(meter, payload, key))
+    if apator::is_ours(meter, payload) {
+        return Some(apator::decode(meter, payload, key));
+    }
+    diehl::decode(link, payload, key).or_else(|| packed::transport(meter, payload).map(Ok))
 }
 
 /// Reads a maker's records inside a standard transport layer.
 pub(crate) fn records(meter: Address, records: &[u8]) -> Option<Records> {
     bfw::decode(meter, records)
+        .or_else(|| apator162::decode(meter, records))
+        .or_else(|| packed::records(meter, records))
+        .or_else(|| qundis::decode(meter, records))
 }
