@@ -16,7 +16,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use convert::set;
-use sections::{Acl, Auth, LimitsConfig, Listeners, Log, Quic, Server, Storage, Sys, Tls};
+use sections::{Acl, Auth, Lab, LimitsConfig, Listeners, Log, Quic, Server, Storage, Sys, Tls};
 
 /// Everything that can be configured.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
@@ -32,6 +32,7 @@ pub(crate) struct Config {
     pub(crate) storage: Storage,
     pub(crate) sys: Sys,
     pub(crate) log: Log,
+    pub(crate) lab: Lab,
 }
 
 impl Config {

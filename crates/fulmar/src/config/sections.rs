@@ -100,6 +100,14 @@ pub(crate) enum ClientAuth {
     Required,
 }
 
+/// What only measurements need.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Lab {
+    /// Whether https has objects of any size for everybody.
+    pub(crate) objects: bool,
+}
+
 /// When QUIC clients must prove their address.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]

@@ -8,6 +8,7 @@ mod new;
 mod probe;
 mod report;
 mod run;
+mod transfer;
 mod udp;
 
 use std::path::{Path, PathBuf};
@@ -49,6 +50,8 @@ enum Command {
     Report(report::Args),
     /// Connect, publish, receive, and tell when what happened
     Probe(probe::Args),
+    /// Ask for objects over HTTP/1.1, 2 or 3 and tell how long that takes
+    Transfer(transfer::Args),
     /// Send numbered datagrams at a rate, or receive them and tell delay, loss and rate
     Udp(udp::Args),
     /// Run many clients that publish, and tell how they fare
@@ -115,6 +118,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         Command::Run(args) => run::run(&args),
         Command::Report(args) => report::run(&args),
         Command::Probe(args) => probe::run(&args),
+        Command::Transfer(args) => transfer::run(&args),
         Command::Udp(args) => udp::run(&args),
         Command::Fleet(args) => fleet::run(args),
     }

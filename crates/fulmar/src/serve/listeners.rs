@@ -13,7 +13,7 @@ use fulmar_transport::{
 use fulmar_web::{Address, Endpoint, WebConfig};
 
 use super::certificates::Certificates;
-use super::status;
+use super::{objects, status};
 use crate::config::Config;
 
 /// Every listener that takes MQTT clients, running.
@@ -111,7 +111,11 @@ pub(super) fn start_web(
             ..fulmar_web::Limits::default()
         },
     };
-    Endpoint::start(web, status::router(), server.inlet()).with_context(|| where_to_change("https"))
+    let mut router = status::router();
+    if config.lab.objects {
+        router = router.merge(objects::router());
+    }
+    Endpoint::start(web, router, server.inlet()).with_context(|| where_to_change("https"))
 }
 
 /// For an address that cannot be bound.

@@ -10,6 +10,7 @@ mod http;
 mod listeners;
 mod memory;
 mod notify;
+mod objects;
 mod reload;
 mod secrets;
 mod status;

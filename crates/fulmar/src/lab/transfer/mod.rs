@@ -1,0 +1,353 @@
+//! `fulmar lab transfer`: an HTTP client that tells how long requests take, for experiments.
+//!
+//! A request's time begins before its connection is made, unless that is kept (`--connection kept`), and
+//! ends with the last byte of its answer. One JSON object an event goes to standard output, as with
+//! `fulmar lab probe`; a transfer that had to be begun again is one transfer, with `attempts` above 1.
+//!
+//! Here are options, order of events and figures; `target` has addresses and trust, `tcp` HTTP/1.1 and
+//! HTTP/2, `quic` HTTP/3. Servers for it are any; `fulmar serve` has objects of any size for it when
+//! `[lab] objects` is set.
+
+mod quic;
+mod target;
+mod tcp;
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use http::HeaderValue;
+use serde_json::{Value, json};
+use tokio::time::{sleep, timeout};
+
+use super::probe::tell;
+use target::{Route, Target};
+
+const EXAMPLES: &str = "\
+Examples:
+  fulmar lab transfer https://server:8443/lab/objects/7000 --http 3 --insecure
+  fulmar lab transfer https://server:8443/lab/objects/7000 --http 3 --insecure --connection returning
+      by a client that was there before: 0-RTT
+  fulmar lab transfer https://server:8443/lab/objects --post 10000 --http 2 --insecure --count 5";
+
+/// What bodies are.
+const OPAQUE: HeaderValue = HeaderValue::from_static("application/octet-stream");
+
+/// Time to part from the server; it is measured nowhere.
+const GOODBYE: Duration = Duration::from_secs(1);
+
+/// Measure how long HTTP requests take, as JSON lines
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Args {
+    /// What to ask for: http:// (HTTP/1.1 only) or https:// HOST[:PORT]/PATH
+    url: String,
+    /// Version of HTTP
+    #[arg(long, value_enum, default_value = "2")]
+    http: Version,
+    /// Send so many bytes with POST instead of asking with GET
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(..=64 << 20))]
+    post: Option<u64>,
+    /// The connection each transfer goes over
+    #[arg(long, value_enum, default_value = "new")]
+    connection: Connection,
+    /// Path asked for first, so that there is something to return to or to keep
+    #[arg(long, value_name = "PATH", default_value = "/lab/objects/1")]
+    first: String,
+    /// Transfers, one after the other
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    count: u64,
+    /// Milliseconds of rest before each transfer that is not the first of all
+    #[arg(long, value_name = "MS", default_value_t = 200)]
+    #[arg(value_parser = clap::value_parser!(u64).range(..=3_600_000))]
+    rest_ms: u64,
+    /// Seconds in which nothing may come before a transfer is begun again
+    #[arg(long, value_name = "SECONDS", default_value_t = 60.0, value_parser = seconds)]
+    patience: f64,
+    /// How often a transfer is begun before it counts as failed
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=100))]
+    attempts: u64,
+    /// Begin again over TCP as soon as this machine's address changes, as browsers do
+    #[arg(long)]
+    notice: bool,
+    /// Congestion control of what this client sends: cubic, bbr or reno
+    #[arg(long, value_enum)]
+    congestion: Option<Congestion>,
+    /// Authorities to believe, a PEM file
+    #[arg(long, value_name = "FILE")]
+    cafile: Option<PathBuf>,
+    /// Believe any server
+    #[arg(long, conflicts_with = "cafile")]
+    insecure: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Version {
+    #[value(name = "1.1")]
+    Http1,
+    #[value(name = "2")]
+    Http2,
+    #[value(name = "3")]
+    Http3,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Connection {
+    /// Made for it, by a client that knows nothing of the server
+    New,
+    /// Made for it, by a client that has a ticket: TLS resumption, and 0-RTT for GET over HTTP/3
+    Returning,
+    /// There already
+    Kept,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Congestion {
+    Cubic,
+    Bbr,
+    Reno,
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    let seconds: f64 = text.parse().map_err(|_| "use a number of seconds".to_owned())?;
+    if (0.01..=3600.0).contains(&seconds) {
+        Ok(seconds)
+    } else {
+        Err("use 0.01 to 3600".to_owned())
+    }
+}
+
+pub(super) fn run(args: &Args) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.context("cannot start the runtime")?.block_on(transfers(args))
+}
+
+/// What to ask for, and for how long to wait.
+#[derive(Clone, Debug)]
+struct Ask {
+    url: http::Uri,
+    post: Option<u64>,
+    patience: Duration,
+}
+
+impl Ask {
+    /// The URL without scheme and host, as HTTP/1.1 has it in a request.
+    fn path(&self) -> http::Uri {
+        let path = self.url.path_and_query().cloned();
+        path.map_or_else(http::Uri::default, http::Uri::from)
+    }
+}
+
+/// What came of it.
+#[derive(Debug)]
+struct Answer {
+    status: http::StatusCode,
+    /// When the headers had come.
+    headed: Instant,
+    /// When all of it had.
+    ended: Instant,
+    /// Bytes of the body.
+    bytes: u64,
+}
+
+/// A client with what it remembers: tickets, tokens.
+enum Client {
+    Tcp(Box<tcp::Client>),
+    Quic(quic::Client),
+}
+
+/// An open connection.
+enum Link {
+    Tcp(tcp::Link),
+    Quic(Box<quic::Link>),
+}
+
+impl Client {
+    fn new(args: &Args, target: &Target) -> anyhow::Result<Client> {
+        // A client that is to be new each time must not learn from the time before.
+        let remember = args.connection == Connection::Returning;
+        Ok(match args.http {
+            Version::Http3 => Client::Quic(quic::Client::new(target, remember, args.congestion)?),
+            version => {
+                let two = version == Version::Http2;
+                Client::Tcp(Box::new(tcp::Client::new(target, two, remember, args.congestion)?))
+            }
+        })
+    }
+
+    /// Connects. `early`: what is asked first may be repeated by somebody else, so 0-RTT will do.
+    async fn connect(&self, early: bool) -> anyhow::Result<Link> {
+        Ok(match self {
+            Client::Tcp(client) => Link::Tcp(client.connect().await?),
+            Client::Quic(client) => Link::Quic(Box::new(client.connect(early).await?)),
+        })
+    }
+
+    /// Waits until it has what it needs to be recognised.
+    async fn remembered(&self) {
+        match self {
+            Client::Tcp(client) => client.tickets.arrived().await,
+            Client::Quic(client) => client.tickets.arrived().await,
+        }
+    }
+}
+
+impl Link {
+    async fn ask(&mut self, ask: &Ask) -> anyhow::Result<Answer> {
+        match self {
+            Link::Tcp(link) => link.ask(ask).await,
+            Link::Quic(link) => link.ask(ask).await,
+        }
+    }
+
+    /// What makes the connection useless when it changes; QUIC goes on from a new address.
+    fn bound_to(&self) -> Option<Route> {
+        match self {
+            Link::Tcp(link) => Some(link.route),
+            Link::Quic(_) => None,
+        }
+    }
+
+    async fn close(self) {
+        match self {
+            Link::Tcp(link) => link.close().await,
+            Link::Quic(link) => link.close().await,
+        }
+    }
+
+    /// What can be told of it.
+    fn figures(&self) -> Value {
+        match self {
+            Link::Tcp(link) => link.figures(),
+            Link::Quic(link) => link.figures(),
+        }
+    }
+}
+
+async fn transfers(args: &Args) -> anyhow::Result<()> {
+    let target = Target::new(args).await?;
+    let ask = Ask {
+        url: target.url.clone(),
+        post: args.post,
+        patience: Duration::from_secs_f64(args.patience),
+    };
+    let rest = Duration::from_millis(args.rest_ms);
+    let mut client = Client::new(args, &target)?;
+    let mut kept = None;
+    if args.connection != Connection::New {
+        let first = Ask { url: target.with_path(&args.first)?, post: None, ..ask.clone() };
+        let mut link = connect(&client, &first, false).await.context("the first connection")?;
+        succeed(link.ask(&first).await.context("the first request")?)?;
+        tell("first", link.figures())?;
+        if args.connection == Connection::Kept {
+            kept = Some(link);
+        } else {
+            leave(&client, &ask, link).await?;
+        }
+        sleep(rest).await;
+    }
+    for number in 0..args.count {
+        if number > 0 {
+            sleep(rest).await;
+            if args.connection == Connection::New {
+                client = Client::new(args, &target)?;
+            }
+        }
+        let link = transfer(args, &client, &ask, kept.take()).await?;
+        match args.connection {
+            Connection::Kept => kept = Some(link),
+            Connection::Returning => leave(&client, &ask, link).await?,
+            Connection::New => link.close().await,
+        }
+    }
+    if let Some(link) = kept {
+        link.close().await;
+    }
+    tell("end", json!({}))
+}
+
+/// Ends a connection that is to be returned to. Without its ticket, the client would be a new one.
+async fn leave(client: &Client, ask: &Ask, link: Link) -> anyhow::Result<()> {
+    timeout(ask.patience, client.remembered()).await.context("no ticket came")?;
+    link.close().await;
+    Ok(())
+}
+
+async fn connect(client: &Client, ask: &Ask, early: bool) -> anyhow::Result<Link> {
+    timeout(ask.patience, client.connect(early)).await.context("no connection in time")?
+}
+
+/// Measures one transfer and tells its figures. Returns the connection it ended on.
+async fn transfer(
+    args: &Args,
+    client: &Client,
+    ask: &Ask,
+    mut kept: Option<Link>,
+) -> anyhow::Result<Link> {
+    tell("begin", json!({}))?;
+    let begun = Instant::now();
+    let mut attempts = 0;
+    loop {
+        attempts += 1;
+        match attempt(args, client, ask, kept.take()).await {
+            Ok((link, connected, answer)) => {
+                let mut figures = json!({
+                    "ms": ms(answer.ended - begun),
+                    "connect_ms": connected.map(|at| ms(at - begun)),
+                    "answer_ms": ms(answer.headed - begun),
+                    "bytes": answer.bytes,
+                    "sent": ask.post.unwrap_or(0),
+                    "attempts": attempts,
+                });
+                merge(&mut figures, link.figures());
+                tell("transfer", figures)?;
+                return Ok(link);
+            }
+            Err(error) if attempts == args.attempts => return Err(error),
+            Err(error) => tell("again", json!({ "reason": format!("{error:#}") }))?,
+        }
+    }
+}
+
+/// One attempt: over `link`, or a new connection and when that was there.
+async fn attempt(
+    args: &Args,
+    client: &Client,
+    ask: &Ask,
+    link: Option<Link>,
+) -> anyhow::Result<(Link, Option<Instant>, Answer)> {
+    let (mut link, connected) = match link {
+        Some(link) => (link, None),
+        None => (connect(client, ask, ask.post.is_none()).await?, Some(Instant::now())),
+    };
+    let route = link.bound_to().filter(|_| args.notice);
+    let moved = async {
+        match route {
+            Some(route) => route.changed().await,
+            None => std::future::pending().await,
+        }
+    };
+    let answer = tokio::select! {
+        answer = link.ask(ask) => succeed(answer?)?,
+        () = moved => bail!("this machine's address changed"),
+    };
+    Ok((link, connected, answer))
+}
+
+fn merge(into: &mut Value, more: Value) {
+    if let (Some(into), Value::Object(more)) = (into.as_object_mut(), more) {
+        into.extend(more);
+    }
+}
+
+fn succeed(answer: Answer) -> anyhow::Result<Answer> {
+    if !answer.status.is_success() {
+        bail!("the server answered {}", answer.status);
+    }
+    Ok(answer)
+}
+
+fn ms(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}

@@ -1,0 +1,189 @@
+//! HTTP/3, by quinn and h3. Each connection has a socket of its own on any address, so that what is sent
+//! leaves from whatever address this machine has then: the connection migrates by itself.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use bytes::{Buf as _, Bytes};
+use h3::client::SendRequest;
+use http::{Method, Request, header};
+use quinn::congestion::{BbrConfig, ControllerFactory, CubicConfig, NewRenoConfig};
+use quinn::crypto::rustls::QuicClientConfig;
+use quinn::{
+    ConnectionId, ConnectionIdGenerator, Endpoint, EndpointConfig, IdleTimeout, TokioRuntime,
+    TransportConfig, VarInt, ZeroRttAccepted,
+};
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use super::target::{Target, Tickets};
+use super::{Answer, Ask, Congestion};
+
+/// Silence after which a connection is lost; a request's own patience is mostly shorter.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// Bytes the server may send before they are read, as hyper's HTTP/2 client allows.
+const STREAM_WINDOW_BYTES: u32 = 2 * 1024 * 1024;
+const CONNECTION_WINDOW_BYTES: u32 = 5 * 1024 * 1024;
+
+/// Parts a body is sent in.
+const PART_BYTES: usize = 16 * 1024;
+
+/// H3_NO_ERROR (RFC 9114 section 8.1).
+const NO_ERROR: VarInt = VarInt::from_u32(0x100);
+
+/// A client that connects over QUIC.
+pub(super) struct Client {
+    config: quinn::ClientConfig,
+    address: SocketAddr,
+    name: String,
+    pub(super) tickets: Arc<Tickets>,
+}
+
+/// A connection over QUIC.
+pub(super) struct Link {
+    endpoint: Endpoint,
+    connection: quinn::Connection,
+    sender: SendRequest<h3_quinn::OpenStreams, Bytes>,
+    driver: JoinHandle<()>,
+    /// Tells whether the server took the early data, until it has.
+    accepting: Option<ZeroRttAccepted>,
+    early_data: bool,
+}
+
+impl Client {
+    pub(super) fn new(
+        target: &Target,
+        remember: bool,
+        congestion: Option<Congestion>,
+    ) -> anyhow::Result<Client> {
+        let Some((mut tls, name)) = target.tls.clone() else {
+            bail!(crate::exit::Usage("HTTP/3 needs https://".to_owned()));
+        };
+        tls.alpn_protocols = vec![b"h3".to_vec()];
+        tls.enable_early_data = remember;
+        let tickets = Tickets::install(&mut tls, remember);
+        let mut config = quinn::ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls)?));
+        let mut transport = TransportConfig::default();
+        transport
+            .stream_receive_window(VarInt::from_u32(STREAM_WINDOW_BYTES))
+            .receive_window(VarInt::from_u32(CONNECTION_WINDOW_BYTES))
+            .max_idle_timeout(Some(IdleTimeout::try_from(IDLE_TIMEOUT)?));
+        if let Some(congestion) = congestion {
+            transport.congestion_controller_factory(factory(congestion));
+        }
+        config.transport_config(Arc::new(transport));
+        let name = name.to_str().into_owned();
+        Ok(Client { config, address: target.address, name, tickets })
+    }
+
+    /// Connects; with a ticket, and if `early` allows it, before anything has come from the server.
+    pub(super) async fn connect(&self, early: bool) -> anyhow::Result<Link> {
+        let any: IpAddr = if self.address.is_ipv4() { [0; 4].into() } else { [0_u16; 8].into() };
+        let socket = std::net::UdpSocket::bind((any, 0))?;
+        let mut config = EndpointConfig::default();
+        // The socket is this connection's alone: packets to it need no name, eight bytes less in each.
+        config.cid_generator(|| Box::new(NoName));
+        let endpoint = Endpoint::new(config, None, socket, Arc::new(TokioRuntime))?;
+        let connecting = endpoint.connect_with(self.config.clone(), self.address, &self.name)?;
+        let (connection, accepting) =
+            match if early { connecting.into_0rtt() } else { Err(connecting) } {
+                Ok((connection, accepted)) => (connection, Some(accepted)),
+                Err(connecting) => (connecting.await?, None),
+            };
+        let mut builder = h3::client::builder();
+        // Grease is for finding servers that are wrong; here it would be bytes.
+        builder.send_grease(false);
+        let quic = h3_quinn::Connection::new(connection.clone());
+        let (mut driver, sender) = builder.build(quic).await.context("HTTP/3")?;
+        let driver = tokio::spawn(async move {
+            // What goes wrong shows at the request.
+            drop(std::future::poll_fn(|cx| driver.poll_close(cx)).await);
+        });
+        Ok(Link { endpoint, connection, sender, driver, accepting, early_data: false })
+    }
+}
+
+fn factory(congestion: Congestion) -> Arc<dyn ControllerFactory + Send + Sync> {
+    match congestion {
+        Congestion::Cubic => Arc::new(CubicConfig::default()),
+        Congestion::Bbr => Arc::new(BbrConfig::default()),
+        Congestion::Reno => Arc::new(NewRenoConfig::default()),
+    }
+}
+
+/// Empty connection IDs (RFC 9000 section 5.1).
+struct NoName;
+
+impl ConnectionIdGenerator for NoName {
+    fn generate_cid(&mut self) -> ConnectionId {
+        ConnectionId::new(&[])
+    }
+
+    fn cid_len(&self) -> usize {
+        0
+    }
+
+    fn cid_lifetime(&self) -> Option<Duration> {
+        None
+    }
+}
+
+impl Link {
+    pub(super) async fn ask(&mut self, ask: &Ask) -> anyhow::Result<Answer> {
+        let mut request = Request::new(());
+        *request.uri_mut() = ask.url.clone();
+        if let Some(bytes) = ask.post {
+            *request.method_mut() = Method::POST;
+            request.headers_mut().insert(header::CONTENT_TYPE, super::OPAQUE);
+            request.headers_mut().insert(header::CONTENT_LENGTH, bytes.into());
+        }
+        let sending = timeout(ask.patience, self.sender.send_request(request));
+        let mut stream = sending.await.context("the request stalled")??;
+        let body = Bytes::from(vec![b'x'; usize::try_from(ask.post.unwrap_or(0))?]);
+        for start in (0..body.len()).step_by(PART_BYTES) {
+            let part = body.slice(start..body.len().min(start + PART_BYTES));
+            let sent = timeout(ask.patience, stream.send_data(part)).await;
+            if sent.context("the request stalled")?.is_err() {
+                // The server does not want it all; its answer says why.
+                break;
+            }
+        }
+        // As above.
+        stream.finish().await.ok();
+        let response = timeout(ask.patience, stream.recv_response()).await;
+        let response = response.context("no answer in time")??;
+        let (headed, mut bytes) = (Instant::now(), 0);
+        while let Some(data) =
+            timeout(ask.patience, stream.recv_data()).await.context("the answer stalled")??
+        {
+            bytes += data.remaining() as u64;
+        }
+        let ended = Instant::now();
+        if let Some(accepting) = self.accepting.take() {
+            self.early_data = accepting.await;
+        }
+        Ok(Answer { status: response.status(), headed, ended, bytes })
+    }
+
+    pub(super) async fn close(self) {
+        drop(self.sender);
+        self.connection.close(NO_ERROR, b"");
+        drop(timeout(super::GOODBYE, self.endpoint.wait_idle()).await);
+        self.driver.abort();
+    }
+
+    pub(super) fn figures(&self) -> Value {
+        let stats = self.connection.stats();
+        json!({
+            "protocol": "h3",
+            "early_data": self.early_data,
+            "rtt_ms": super::ms(self.connection.rtt()),
+            "lost_packets": stats.path.lost_packets,
+            "datagram_bytes": stats.path.current_mtu,
+        })
+    }
+}

@@ -1,0 +1,69 @@
+//! `fulmar lab transfer` against `fulmar serve`: every version of HTTP, each kind of connection, and the
+//! objects they ask for, which are not there unless the configuration says so.
+#![allow(clippy::unwrap_used)]
+
+use fulmar_tests::{TestBroker, fulmar, run};
+use serde_json::Value;
+
+const OBJECTS: &str = "[lab]\nobjects = true\n";
+
+/// The events of a run that went well.
+fn transfer(broker: &TestBroker, path: &str, args: &[&str]) -> Vec<Value> {
+    let url = format!("https://{}{path}", broker.address("https"));
+    let mut command = fulmar();
+    command.args(["lab", "transfer", &url, "--rest-ms=0", "--cafile"]).arg(broker.ca_file());
+    let output = run(command.args(args));
+    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    let lines = String::from_utf8(output.stdout).unwrap();
+    lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn transfers(events: &[Value]) -> Vec<&Value> {
+    events.iter().filter(|event| event["event"] == "transfer").collect()
+}
+
+#[test]
+fn objects_are_asked_for_over_every_version_and_kind_of_connection() {
+    let broker = TestBroker::builder().config(OBJECTS).start();
+    for (version, protocol) in [("1.1", "http/1.1"), ("2", "h2"), ("3", "h3")] {
+        for connection in ["new", "returning", "kept"] {
+            let args = ["--http", version, "--connection", connection, "--count=2"];
+            let events = transfer(&broker, "/lab/objects/70000", &args);
+            let found = transfers(&events);
+            assert_eq!(found.len(), 2, "{events:?}");
+            for event in found {
+                assert_eq!(event["bytes"], 70_000);
+                assert_eq!(event["protocol"], protocol);
+                assert!(event["ms"].as_f64().unwrap() >= event["answer_ms"].as_f64().unwrap());
+                assert_eq!(event["connect_ms"].is_null(), connection == "kept");
+                let returned = connection == "returning";
+                assert_eq!(event["early_data"], version == "3" && returned, "{event}");
+                if version != "3" {
+                    assert_eq!(event["resumed"], returned, "{event}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn bodies_are_sent_and_never_early() {
+    let broker = TestBroker::builder().config(OBJECTS).start();
+    for version in ["1.1", "2", "3"] {
+        let args = ["--http", version, "--connection=returning", "--post=100000"];
+        let events = transfer(&broker, "/lab/objects", &args);
+        let event = transfers(&events)[0];
+        assert_eq!((&event["sent"], &event["early_data"]), (&100_000.into(), &false.into()));
+        assert_eq!(event["bytes"], r#"{"bytes":100000}"#.len());
+    }
+}
+
+#[test]
+fn there_are_no_objects_by_default() {
+    let broker = TestBroker::start();
+    let url = format!("https://{}/lab/objects/1", broker.address("https"));
+    let output = run(fulmar().args(["lab", "transfer", &url, "--insecure"]));
+    assert!(!output.status.success());
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("404"), "{said}");
+}
