@@ -3,6 +3,7 @@
 
 mod peer;
 mod script;
+mod sealed;
 #[path = "../../tests/support/mod.rs"]
 pub mod support;
 
@@ -10,6 +11,7 @@ use fulmar_bulk::wire::Message;
 use fulmar_mqtt_fuzz::heap;
 
 pub use peer::{receiver, sender};
+pub use sealed::guard;
 
 /// One datagram. What is accepted says the same after it has been encoded and decoded again, and
 /// looking at it allocates nothing.
@@ -34,5 +36,6 @@ mod tests {
         replay(SEEDS.to_owned() + "bulk-packet", packet);
         replay(SEEDS.to_owned() + "bulk-receiver", receiver);
         replay(SEEDS.to_owned() + "bulk-sender", sender);
+        replay(SEEDS.to_owned() + "bulk-guard", guard);
     }
 }

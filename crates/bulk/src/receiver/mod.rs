@@ -91,6 +91,10 @@ pub struct ReceiverConfig {
     pub node: NodeId,
     /// Seed of its random waits.
     pub seed: u64,
+    /// Datagrams come through a [`crate::guard::ReceiverGuard`]. Then a sender is known by its key and not by its
+    /// address, and an object is complete only when its sender has named this receiver: what was
+    /// recorded of an earlier transfer names others.
+    pub guarded: bool,
     /// Longest object it takes.
     pub max_object_bytes: u64,
     /// Bytes of parity it holds.
@@ -110,6 +114,7 @@ impl Default for ReceiverConfig {
         ReceiverConfig {
             node: 2,
             seed: 0,
+            guarded: false,
             max_object_bytes: 64 << 30,
             max_parity_bytes: 64 << 20,
             max_open_objects: 64,
@@ -294,7 +299,8 @@ impl<S: Storage> Receiver<S> {
                 sender.heard(now, head, bytes);
                 return Some(index);
             }
-            if sender.address() != from && !sender.is_silent(now, remote::SILENT) {
+            let other = sender.address() != from && !self.shared.config.guarded;
+            if other && !sender.is_silent(now, remote::SILENT) {
                 return None;
             }
             if same {
@@ -305,8 +311,11 @@ impl<S: Storage> Receiver<S> {
             self.senders.remove(index).abandon(&mut self.shared);
         }
         if self.senders.len() >= MAX_SENDERS {
-            let silent = self.senders.iter().position(|sender| sender.is_silent(now, FORGET))?;
-            self.senders.remove(silent).abandon(&mut self.shared);
+            let spare = |sender: &Remote| {
+                sender.is_silent(now, FORGET) || self.shared.config.guarded && !sender.is_present()
+            };
+            let spare = self.senders.iter().position(spare)?;
+            self.senders.remove(spare).abandon(&mut self.shared);
         }
         let mut sender = Remote::new(now, from, head);
         sender.heard(now, head, bytes);

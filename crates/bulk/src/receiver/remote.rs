@@ -109,6 +109,11 @@ impl Remote {
         now.saturating_sub(self.heard) > time
     }
 
+    /// It has heard us, so it is no recording.
+    pub(super) fn is_present(&self) -> bool {
+        self.rtt.is_some()
+    }
+
     pub(super) fn loss(&self) -> f64 {
         self.meter.loss()
     }
@@ -220,7 +225,7 @@ impl Remote {
     fn finish<S: Storage>(&mut self, index: usize, shared: &mut Shared<S>) {
         let key = self.key(self.number(index));
         let Slot::Open(incoming) = &self.slots[index] else { return };
-        if !incoming.is_complete() {
+        if !incoming.is_complete() || shared.config.guarded && !self.is_present() {
             return;
         }
         match shared.storage.finish(key, incoming.info()) {
@@ -306,11 +311,16 @@ impl Remote {
         now + self.grtt().mul_f64(shared.random.f64())
     }
 
-    fn probe<S>(&mut self, now: Duration, probe: &Probe<'_>, shared: &mut Shared<S>) {
+    fn probe<S: Storage>(&mut self, now: Duration, probe: &Probe<'_>, shared: &mut Shared<S>) {
         let Some(sent) = probe.sent else { return };
         self.probe = Some((now, sent, probe.sequence));
         let known = probe.rtt_of(shared.config.node);
+        let first = known.is_some() && !self.is_present();
         self.rtt = known.or(self.rtt);
+        if first && shared.config.guarded {
+            (0..self.slots.len()).for_each(|index| self.finish(index, shared));
+            self.advance();
+        }
         // Who is not named speaks too, so that the sender gets to know it; in a large group ever more
         // rarely.
         if known.is_none() {

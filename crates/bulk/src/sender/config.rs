@@ -35,6 +35,8 @@ pub struct SenderConfig {
     pub instance: u16,
     /// Length of a symbol; a datagram is 32 bytes longer.
     pub symbol_bytes: u16,
+    /// What is added to each datagram before it is sent, such as [`crate::guard::OVERHEAD_BYTES`].
+    pub seal_bytes: u16,
     /// Source symbols of a block, at least 1.
     pub block_symbols: u8,
     /// Parity symbols there are for each block; not more than 255 with `block_symbols`.
@@ -65,6 +67,7 @@ impl Default for SenderConfig {
             node: 1,
             instance: 1,
             symbol_bytes: 1424,
+            seal_bytes: 0,
             block_symbols: 64,
             parity_symbols: 191,
             rate_bytes_per_s: 125_000,
@@ -117,6 +120,11 @@ pub enum ObjectError {
 }
 
 impl SenderConfig {
+    /// What a message takes on the way.
+    pub(super) fn datagram_bytes(&self, message: &[u8]) -> u64 {
+        (message.len() + usize::from(self.seal_bytes) + DATAGRAM_OVERHEAD_BYTES) as u64
+    }
+
     pub(super) fn check(&self) -> Result<Code, ConfigError> {
         if self.node == 0 || self.node == NodeId::MAX {
             return Err(ConfigError::Node);

@@ -270,7 +270,7 @@ impl<S: Source> Sender<S> {
             return false;
         }
         self.sequence = self.sequence.wrapping_add(1);
-        let bytes = (out.len() + DATAGRAM_OVERHEAD_BYTES) as u64;
+        let bytes = self.config.datagram_bytes(out);
         self.progress.datagrams += 1;
         self.progress.sent_bytes += bytes;
         let takes = Duration::from_nanos(bytes * 1_000_000_000 / self.rate());
@@ -399,7 +399,7 @@ impl<S: Source> Sender<S> {
         };
         Message::Object(message).encode(out);
         if repair != 0 || u16::from(symbol) >= block_len {
-            self.progress.repair_bytes += (out.len() + DATAGRAM_OVERHEAD_BYTES) as u64;
+            self.progress.repair_bytes += self.config.datagram_bytes(out);
         }
         self.recent.sent(now, id, block);
         true

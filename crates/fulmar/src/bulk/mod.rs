@@ -1,11 +1,12 @@
 //! `fulmar send` and `fulmar receive`: files over bad links, by the machines of `fulmar-bulk`.
 //!
 //! Here are sockets, files and what people see. `socket` finds out what an address means, `files` puts what
-//! arrives into a folder, `manifest` is what is told about a file beside its bytes.
+//! arrives into a folder, `manifest` is what is told about a file beside its bytes, `seal` keeps strangers out.
 
 mod files;
 mod manifest;
 mod receive;
+mod seal;
 mod send;
 mod show;
 mod socket;
@@ -16,7 +17,6 @@ pub(crate) use send::Args as SendArgs;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use ring::rand::{SecureRandom, SystemRandom};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// Datagrams taken from a socket before others have their turn.
@@ -41,9 +41,7 @@ fn block_on(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()
 
 /// A random identity, and a random number beside it.
 fn identity() -> anyhow::Result<(u32, u16)> {
-    let mut bytes = [0; 6];
-    SystemRandom::new().fill(&mut bytes).ok().context("the system gives no random numbers")?;
-    let [a, b, c, d, e, f] = bytes;
+    let [a, b, c, d, e, f] = seal::random()?;
     // 0 and the greatest number are reserved.
     Ok((u32::from_be_bytes([a, b, c, d]).clamp(1, u32::MAX - 1), u16::from_be_bytes([e, f])))
 }

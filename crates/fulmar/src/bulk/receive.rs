@@ -11,6 +11,7 @@ use serde_json::json;
 use tokio::net::UdpSocket;
 
 use super::files::Files;
+use super::seal::{KeyArgs, ReceiverSeal, warn_if_plain};
 use super::show::Show;
 use super::{SHOW, TURN, identity, interrupted, sleep_until, socket};
 
@@ -19,6 +20,7 @@ Examples:
   fulmar receive --from 0.0.0.0:6003 --dir maps             whatever anybody sends here
   fulmar receive --from 239.1.2.3:6003 --dir maps --count 1    one file from a group, then end
   fulmar receive --from 192.0.2.9:6003 --dir maps           only what this sender sends
+  fulmar receive --from 0.0.0.0:6003 --dir maps --key maps.key   only from who has the same key
 
 ADDR is an address of this machine, a multicast group, or else the sender's address. Each file that is
 complete is told as a line of `sha256sum`. A file appears under its name only when it is whole.
@@ -38,6 +40,8 @@ pub(crate) struct Args {
     /// Folder to put files into
     #[arg(long, value_name = "DIR")]
     dir: PathBuf,
+    #[command(flatten)]
+    key: KeyArgs,
     /// End after so many files
     #[arg(long, value_name = "NUMBER")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
@@ -58,6 +62,7 @@ struct Run<'a> {
     socket: UdpSocket,
     whom: Option<IpAddr>,
     receiver: fulmar_bulk::Receiver<Files>,
+    seal: ReceiverSeal,
     start: Instant,
     /// When something came last.
     heard: Instant,
@@ -75,7 +80,11 @@ pub(super) async fn run(args: &Args) -> anyhow::Result<()> {
     std::fs::create_dir_all(&args.dir).with_context(|| args.dir.display().to_string())?;
     let (socket, whom) = socket::from(from, args.interface)?;
     let (node, seed) = identity()?;
-    let config = ReceiverConfig { node, seed: seed.into(), ..ReceiverConfig::default() };
+    let secret = args.key.secret()?;
+    let seal = ReceiverSeal::of_receiver(secret.map(|secret| secret.receiver(node)))?;
+    warn_if_plain(seal.is_on(), from.ip());
+    let (seed, guarded) = (seed.into(), seal.is_on());
+    let config = ReceiverConfig { node, seed, guarded, ..ReceiverConfig::default() };
     let receiver = fulmar_bulk::Receiver::new(config, Files::new(&args.dir));
     let bound = socket.local_addr().context("the socket's address")?;
     if args.json {
@@ -89,6 +98,7 @@ pub(super) async fn run(args: &Args) -> anyhow::Result<()> {
         socket,
         whom,
         receiver,
+        seal,
         start,
         heard: start,
         show,
@@ -139,7 +149,8 @@ impl Run<'_> {
 
     async fn send_due(&mut self) {
         while let Some(to) = self.receiver.send(self.start.elapsed(), &mut self.out) {
-            if let Err(error) = self.socket.send_to(&self.out, to).await {
+            let Some(datagram) = self.seal.seal(&self.out) else { continue };
+            if let Err(error) = self.socket.send_to(datagram, to).await {
                 tracing::debug!(%to, %error, "a datagram could not be sent");
             }
         }
@@ -148,7 +159,7 @@ impl Run<'_> {
     fn receive(&mut self, buffer: &mut [u8]) {
         for _ in 0..TURN {
             match self.socket.try_recv_from(buffer) {
-                Ok((length, from)) => self.datagram(from, &buffer[..length]),
+                Ok((length, from)) => self.datagram(from, &mut buffer[..length]),
                 // An ICMP message makes the next call fail once.
                 Err(error) if error.kind() != io::ErrorKind::WouldBlock => {}
                 Err(_) => break,
@@ -156,10 +167,13 @@ impl Run<'_> {
         }
     }
 
-    fn datagram(&mut self, from: SocketAddr, datagram: &[u8]) {
-        if self.whom.is_none_or(|whom| whom == from.ip()) {
+    fn datagram(&mut self, from: SocketAddr, datagram: &mut [u8]) {
+        if self.whom.is_some_and(|whom| whom != from.ip()) {
+            return;
+        }
+        if let Some(message) = self.seal.open(from, datagram) {
             self.heard = Instant::now();
-            self.receiver.receive(self.start.elapsed(), from, datagram);
+            self.receiver.receive(self.start.elapsed(), from, message);
         }
     }
 
@@ -233,7 +247,7 @@ impl Run<'_> {
 
     fn figures(&self) -> serde_json::Value {
         let progress = self.receiver.progress();
-        json!({
+        let mut figures = json!({
             "seconds": self.start.elapsed().as_secs_f64(),
             "total_bytes": progress.total_bytes,
             "received_bytes": progress.received_bytes,
@@ -247,7 +261,9 @@ impl Run<'_> {
             "suppressed": progress.suppressed,
             "complete": self.complete,
             "failed": self.failed,
-        })
+        });
+        self.seal.tell(&mut figures);
+        figures
     }
 
     fn tell_end(&self) {

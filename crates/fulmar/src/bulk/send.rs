@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 use tokio::net::UdpSocket;
 
 use super::manifest::{Hash, Manifest, check_name};
+use super::seal::{KeyArgs, SenderSeal, warn_if_plain};
 use super::show::Show;
 use super::{SHOW, TURN, identity, interrupted, sleep_until, socket};
 use crate::exit::Usage;
@@ -26,11 +27,12 @@ Examples:
   fulmar send a.bin b.bin --to 239.1.2.3:6003 --receivers 10   to a group, until ten have all
   fulmar send map.zip --to 192.0.2.7 --adaptive             as fast as the link allows
   fulmar send map.zip --to 192.0.2.7 --json                 tell each second how it goes, as JSON
+  fulmar send map.zip --to 192.0.2.7 --key maps.key         encrypted, for receivers with the same key
 
 The receiver runs `fulmar receive`, or another NORM program (RFC 5740). The rate is all that goes out,
 headers and repairs included. With --adaptive it follows the link: up while there is no queue on the way,
 whatever is lost by chance.
-Datagrams are not encrypted, and anybody who can send to the receiver can forge them.";
+Without --key datagrams are not encrypted, and anybody who can send to the receiver can forge them.";
 
 /// Bytes hashed at a time.
 const PIECE: usize = 1 << 16;
@@ -52,6 +54,8 @@ pub(crate) struct Args {
     /// Rate at which to send, headers included: 500k, 20M [default: 10M]
     #[arg(long, value_parser = units::parse_rate)]
     rate: Option<u64>,
+    #[command(flatten)]
+    key: KeyArgs,
     /// Find out what the link carries; --rate is the highest then, if it is given
     #[arg(long)]
     adaptive: bool,
@@ -90,6 +94,7 @@ struct Run<'a> {
     to: SocketAddr,
     socket: UdpSocket,
     sender: Sender<FileSource>,
+    seal: SenderSeal,
     start: Instant,
     show: Show,
     out: Vec<u8>,
@@ -100,6 +105,10 @@ struct Run<'a> {
 pub(super) async fn run(args: &Args) -> anyhow::Result<()> {
     let to = socket::address(&args.to)?;
     let (node, instance) = identity()?;
+    let seal = SenderSeal::of_sender(args.key.secret()?.as_ref())?;
+    warn_if_plain(seal.is_on(), to.ip());
+    let defaults = SenderConfig::default();
+    let (symbol_bytes, seal_bytes) = seal.lengths(defaults.symbol_bytes);
     let backoff = match (to.ip().is_multicast(), args.receivers) {
         (false, _) => 0,
         (true, ..=SMALL_GROUP) => 1,
@@ -111,6 +120,8 @@ pub(super) async fn run(args: &Args) -> anyhow::Result<()> {
     let rate = args.rate.unwrap_or(if args.adaptive { units::MAX_RATE } else { RATE });
     let config = SenderConfig {
         adaptive: args.adaptive,
+        symbol_bytes,
+        seal_bytes,
         block_symbols,
         parity_symbols: 255 - block_symbols,
         node,
@@ -120,14 +131,15 @@ pub(super) async fn run(args: &Args) -> anyhow::Result<()> {
         group_size: u32::try_from(args.receivers).unwrap_or(u32::MAX),
         receivers: args.receivers,
         patience: Duration::from_secs(args.patience),
-        ..SenderConfig::default()
+        ..defaults
     };
     let mut sender = Sender::new(config, Duration::ZERO)?;
     let files = add_files(args, &mut sender)?;
     sender.finish();
     let socket = socket::to(to, args.interface, args.hops)?;
     let (start, show) = (Instant::now(), Show::new(args.quiet || args.json));
-    let mut run = Run { args, to, socket, sender, start, show, out: Vec::new(), unreadable: false };
+    let (out, unreadable) = (Vec::new(), false);
+    let mut run = Run { args, to, socket, sender, seal, start, show, out, unreadable };
     let complete = run.until_the_end().await?;
     run.tell_end(complete, &files);
     if run.unreadable {
@@ -180,7 +192,7 @@ impl Run<'_> {
         let mut buffer = vec![0; fulmar_bulk::wire::MAX_DATAGRAM_BYTES];
         let mut shown = 0u32;
         loop {
-            self.send_due().await;
+            self.send_due().await?;
             if let Some(complete) = self.events() {
                 return Ok(complete);
             }
@@ -200,22 +212,26 @@ impl Run<'_> {
         }
     }
 
-    async fn send_due(&mut self) {
+    async fn send_due(&mut self) -> anyhow::Result<()> {
         // As much as is due now; what falls due meanwhile waits for a look at what came in.
         let now = self.start.elapsed();
         while self.sender.send(now, &mut self.out) {
+            let datagram = self.seal.seal(&self.out)?;
             // What the network refuses is as good as lost on the way.
-            if let Err(error) = self.socket.send_to(&self.out, self.to).await {
+            if let Err(error) = self.socket.send_to(datagram, self.to).await {
                 tracing::debug!(to = %self.to, %error, "a datagram could not be sent");
             }
         }
+        Ok(())
     }
 
     fn receive(&mut self, buffer: &mut [u8]) {
         for _ in 0..TURN {
             match self.socket.try_recv_from(buffer) {
-                Ok((length, _)) => {
-                    self.sender.receive(self.start.elapsed(), &buffer[..length]);
+                Ok((length, from)) => {
+                    if let Some(message) = self.seal.open(from, &mut buffer[..length]) {
+                        self.sender.receive(self.start.elapsed(), message);
+                    }
                 }
                 // An ICMP message makes the next call fail once.
                 Err(error) if error.kind() != io::ErrorKind::WouldBlock => {}
@@ -254,7 +270,7 @@ impl Run<'_> {
         let progress = self.sender.progress();
         let seconds = self.start.elapsed().as_secs_f64();
         let loss = progress.peers.iter().map(|peer| peer.loss).fold(0.0, f64::max);
-        json!({
+        let mut figures = json!({
             "seconds": seconds,
             "total_bytes": progress.total_bytes,
             "sent_once_bytes": progress.sent_once_bytes,
@@ -267,7 +283,9 @@ impl Run<'_> {
             "nacks": progress.nacks,
             "receivers": progress.peers.len(),
             "confirmed": progress.peers.iter().filter(|peer| peer.confirmed).count(),
-        })
+        });
+        self.seal.tell(&mut figures);
+        figures
     }
 
     fn show_progress(&self, a_second: bool) {

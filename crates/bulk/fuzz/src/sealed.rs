@@ -1,0 +1,73 @@
+//! Both guards before any datagrams, and such as are nearly right: what opens is what was sealed, once.
+
+use std::collections::HashSet;
+
+use fulmar_bulk::guard::{ReceiverGuard, Secret, SenderGuard};
+use fulmar_bulk::wire::{
+    AckKind, Command, CommandKind, Fec, Feedback, FeedbackKind, Message, SenderHead,
+};
+
+use crate::script::Script;
+
+const RECEIVER: u32 = 2;
+
+/// Each byte of a script chooses what is sealed, changed, kept back or said again.
+pub fn guard(data: &[u8]) {
+    let mut script = Script(data);
+    let secret = Secret::new([script.u8(); 32]);
+    let mut sender = SenderGuard::new(&secret, [1; 8]);
+    let mut receiver = ReceiverGuard::new(secret.receiver(RECEIVER), [2; 8]);
+    let (mut sealed, mut opened) = (Vec::new(), HashSet::new());
+    let mut out = Vec::new();
+    while !script.is_over() && sealed.len() < 200 {
+        match script.u8() % 4 {
+            0 => {
+                let sequence = script.u16();
+                if sender.seal(&end(sequence), &mut out).is_ok() {
+                    sealed.push(out.clone());
+                }
+            }
+            1 => {
+                let sequence = script.u16();
+                if receiver.seal(&answer(sequence), &mut out).is_ok() {
+                    sealed.push(out.clone());
+                }
+            }
+            2 => {
+                let any = script.bytes().to_vec();
+                assert!(sender.open(&mut any.clone()).is_err());
+                assert!(receiver.open(&mut any.clone()).is_err());
+            }
+            _ => {
+                let Some(genuine) = sealed.get(usize::from(script.u8())) else { continue };
+                let (place, change) = (usize::from(script.u8()), script.u8());
+                let mut datagram = genuine.clone();
+                let place = place % datagram.len();
+                datagram[place] ^= change;
+                let taken = sender.open(&mut datagram.clone()).is_ok()
+                    || receiver.open(&mut datagram).is_ok();
+                if taken {
+                    assert_eq!(change, 0, "a changed datagram is not taken");
+                    assert!(opened.insert(genuine.clone()), "nor is one taken twice");
+                }
+            }
+        }
+    }
+}
+
+fn end(sequence: u16) -> Vec<u8> {
+    let head = SenderHead { source: 1, sequence, instance: 1, ..SenderHead::default() };
+    let mut message = Vec::new();
+    let command = Command { head, fec: Fec::default(), kind: CommandKind::Eot };
+    Message::Command(command).encode(&mut message);
+    message
+}
+
+fn answer(sequence: u16) -> Vec<u8> {
+    let (source, sender, instance) = (RECEIVER, 1, 1);
+    let kind = FeedbackKind::Ack(AckKind::Probe, 0);
+    let feedback = Feedback { source, sequence, sender, instance, echo: None, report: None, kind };
+    let mut message = Vec::new();
+    Message::Feedback(feedback).encode(&mut message);
+    message
+}
