@@ -6,6 +6,7 @@ FULMAR := $(abspath $(TARGET))/debug/fulmar
 # What the interoperability tests are run with.
 VENV := $(TARGET)/interop-venv
 NODE := tests/interop/node
+BROWSER := tests/browser
 QUIC_GO := $(TARGET)/interop-quic-go
 # make run: 0 starts the broker without the demonstration publisher.
 DEMO ?= 1
@@ -18,7 +19,7 @@ FUZZ_SECONDS ?= 600
 FUZZ ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-rust built test-interop kill-test fuzz lint fmt doc bench bench-parts tools needs \
+.PHONY: help run test test-rust built test-interop test-browser kill-test fuzz lint fmt doc bench bench-parts tools needs \
 	interop-needs
 
 help: ## List the targets
@@ -30,7 +31,7 @@ run: needs ## Start a broker on this machine with a demonstration publisher (DEM
 	cargo build --release --locked --package fulmar
 	@DEMO=$(DEMO) exec scripts/run $(TARGET)/release/fulmar
 
-test: interop-needs test-rust test-interop ## Run every test, those with clients we did not write included
+test: interop-needs test-rust test-interop test-browser ## Run every test, those with clients we did not write included
 
 test-rust: built ## Run the tests that need nothing but Rust
 	FULMAR_BIN=$(FULMAR) cargo test --workspace --locked --no-fail-fast
@@ -45,6 +46,9 @@ test-interop: interop-needs built $(VENV)/ready $(NODE)/node_modules/ready $(QUI
 		FULMAR_QUIC_GO=$(abspath $(QUIC_GO)) \
 		$(abspath $(VENV))/bin/python run.py $(TESTS)
 
+test-browser: interop-needs built $(BROWSER)/node_modules/ready ## Run the tests with Debian's Chromium
+	cd $(BROWSER) && FULMAR_BIN=$(FULMAR) node --test --test-concurrency=1 --test-reporter=spec
+
 $(VENV)/ready: tests/interop/requirements.txt
 	python3 -m venv $(VENV)
 	$(VENV)/bin/pip install --quiet --disable-pip-version-check -r $<
@@ -52,6 +56,10 @@ $(VENV)/ready: tests/interop/requirements.txt
 
 $(NODE)/node_modules/ready: $(NODE)/package-lock.json | interop-needs
 	cd $(NODE) && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error
+	touch $@
+
+$(BROWSER)/node_modules/ready: $(BROWSER)/package-lock.json | interop-needs
+	cd $(BROWSER) && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error
 	touch $@
 
 $(QUIC_GO): $(wildcard tests/interop/go/*) | interop-needs

@@ -13,7 +13,8 @@ use crate::log::Log;
 use crate::{PATIENCE, eventually};
 
 /// Every listener the program has; each gets a free port on loopback.
-const LISTENERS: [&str; 7] = ["mqtt", "mqtts", "ws", "wss", "quic", "https", "http"];
+const LISTENERS: [&str; 8] =
+    ["mqtt", "mqtts", "ws", "wss", "quic", "https", "webtransport", "http"];
 
 /// How a broker is to be started.
 #[derive(Debug, Default)]
@@ -95,7 +96,8 @@ impl TestBroker {
         Builder::default()
     }
 
-    /// Where the listener `name` (`mqtt`, `mqtts`, `ws`, `wss`, `quic`, `https`, `http`) is bound.
+    /// Where the listener `name` (`mqtt`, `mqtts`, `ws`, `wss`, `quic`, `https`,
+    /// `webtransport`, `http`) is bound.
     ///
     /// # Panics
     /// The ready line does not name it.

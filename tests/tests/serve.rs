@@ -66,7 +66,7 @@ fn passwd(file: &Path, user: &str, password: &str) {
 fn the_ready_line_is_the_only_output_and_names_every_listener() {
     let mut broker = TestBroker::start();
     let names: Vec<&str> = broker.bound().iter().map(|(name, _)| name.as_str()).collect();
-    assert_eq!(names, ["mqtt", "mqtts", "ws", "wss", "quic", "https", "http"]);
+    assert_eq!(names, ["mqtt", "mqtts", "ws", "wss", "quic", "https", "webtransport", "http"]);
     assert!(broker.bound().iter().all(|(_, address)| address.port() != 0));
     for name in ["mqtt", "mqtts", "ws", "wss", "https", "http"] {
         TcpStream::connect(broker.address(name)).unwrap();

@@ -243,15 +243,25 @@ fn check_host(name: &str) -> Result<(), CertError> {
     Err(CertError::Name { name: name.to_owned(), reason })
 }
 
-/// When its validity ends; `None` before 1970 and for what is no certificate.
-fn end_of(certificate: &CertificateDer<'_>) -> Option<SystemTime> {
+/// When its validity begins; `None` before 1970 and for what is no certificate.
+pub(crate) fn begin_of(certificate: &CertificateDer<'_>) -> Option<SystemTime> {
     let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
-    let end_s = u64::try_from(parsed.validity().not_after.timestamp()).ok()?;
-    SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(end_s))
+    time(parsed.validity().not_before.timestamp())
+}
+
+/// When its validity ends; `None` before 1970 and for what is no certificate.
+pub(crate) fn end_of(certificate: &CertificateDer<'_>) -> Option<SystemTime> {
+    let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
+    time(parsed.validity().not_after.timestamp())
+}
+
+fn time(seconds: i64) -> Option<SystemTime> {
+    let seconds = u64::try_from(seconds).ok()?;
+    SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds))
 }
 
 /// Whether the certificate is about this key.
-fn belongs(certificate: &CertificateDer<'_>, key: &KeyPair) -> bool {
+pub(crate) fn belongs(certificate: &CertificateDer<'_>, key: &KeyPair) -> bool {
     X509Certificate::from_der(certificate)
         .is_ok_and(|(_, parsed)| parsed.public_key().raw == key.subject_public_key_info())
 }

@@ -1,13 +1,15 @@
 //! Certificates: the development authority, files, and what is in them.
 //!
 //! [`authority`] makes and keeps a development CA and issues from it; [`files`] reads PEM with
-//! errors that say what to do and writes so that a crash leaves the old file or the new one;
+//! errors that say what to do and writes so that a crash leaves the old file or the new one; [`rolling`]
+//! has the short-lived ones that browsers believe by their hash;
 //! [`describe`], [`user_name`] and [`is_root`] read certificates. Verifying them is left to TLS.
 #![forbid(unsafe_code)]
 
 pub mod authority;
 pub mod files;
 mod inspect;
+pub mod rolling;
 
 use std::ffi::OsString;
 use std::path::PathBuf;

@@ -4,14 +4,15 @@
 //! Requests for MQTT over WebSocket leave here for `websocket`; those for WebTransport are HTTP/3's own.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use axum::body::Body;
+use axum::extract::ConnectInfo;
 use axum::response::IntoResponse as _;
-use fulmar_broker::ListenerPolicy;
-use fulmar_transport::Inlet;
+use fulmar_broker::{ListenerPolicy, Recurring};
+use fulmar_transport::{Clock, Inlet};
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::Limited;
 use tower_service::Service as _;
@@ -19,6 +20,7 @@ use tower_service::Service as _;
 use crate::config::Limits;
 use crate::idle::Tunnels;
 use crate::metrics::Metrics;
+use crate::origin::Origins;
 use crate::websocket;
 
 /// What the connections of one address share.
@@ -28,8 +30,12 @@ pub(crate) struct Site {
     pub(crate) limits: Limits,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) policy: Arc<ListenerPolicy>,
-    /// Tells clients of HTTP/3.
-    pub(crate) alt_svc: HeaderValue,
+    /// Tells clients of HTTP/3; `None` where there are no pages.
+    pub(crate) alt_svc: Option<HeaderValue>,
+    pub(crate) origins: Origins,
+    pub(crate) clock: Clock,
+    /// Refused origins, for the log.
+    pub(crate) strangers: Mutex<Recurring>,
 }
 
 /// Who asks.
@@ -58,7 +64,9 @@ impl Site {
         let (method, version) = (request.method().clone(), request.version());
         let path = request.uri().path().to_owned();
         let mut response = self.respond(request, client, early).await;
-        response.headers_mut().insert(header::ALT_SVC, self.alt_svc.clone());
+        if let Some(alt_svc) = &self.alt_svc {
+            response.headers_mut().insert(header::ALT_SVC, alt_svc.clone());
+        }
         let status = response.status();
         self.metrics.answered(version, status);
         tracing::debug!(
@@ -84,12 +92,29 @@ impl Site {
         if announced_bytes(&request).is_some_and(|bytes| bytes > max as u64) {
             return plain(StatusCode::PAYLOAD_TOO_LARGE, "the body is too large");
         }
-        let request = request.map(|body| Body::new(Limited::new(body, max)));
+        let mut request = request.map(|body| Body::new(Limited::new(body, max)));
+        request.extensions_mut().insert(ConnectInfo(client.address));
         let answer = self.router.clone().call(request);
         match tokio::time::timeout(self.limits.request_timeout, answer).await {
             Ok(Ok(response)) => response,
             Err(_) => plain(StatusCode::SERVICE_UNAVAILABLE, "this took too long"),
         }
+    }
+}
+
+impl Site {
+    /// Whether the page that wants an MQTT connection may have it; who may not is counted and logged.
+    pub(crate) fn admits<B>(&self, request: &Request<B>, client: &Client) -> bool {
+        let Some(origin) = self.origins.refused(request) else { return true };
+        self.metrics.origins_refused.fetch_add(1, Relaxed);
+        let mut strangers = self.strangers.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(times) = strangers.again(self.clock.now()) {
+            tracing::warn!(
+                peer = %client.address, origin, times,
+                "MQTT refused to a page of another origin; [http] allowed_origins would let it in"
+            );
+        }
+        false
     }
 }
 

@@ -30,6 +30,11 @@ pub(crate) fn bind(address: SocketAddr) -> io::Result<(TcpListener, UdpSocket)> 
     }
 }
 
+/// A UDP socket alone, non-blocking.
+pub(crate) fn bind_udp(address: SocketAddr) -> io::Result<UdpSocket> {
+    Ok(open(address, Type::DGRAM, Protocol::UDP)?.into())
+}
+
 fn open(address: SocketAddr, kind: Type, protocol: Protocol) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), kind, Some(protocol))?;
     if address.is_ipv6() {

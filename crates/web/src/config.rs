@@ -7,9 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fulmar_broker::ListenerPolicy;
+use fulmar_transport::QuicKeys;
 use fulmar_transport::tls::ServerTls;
 
-/// One address, TCP and UDP.
+/// One address; TCP and UDP where pages are served, UDP where only WebTransport is.
 #[derive(Clone, Debug)]
 pub struct Address {
     /// Where; port 0 lets the system choose one that is free for both. IPv6 addresses take IPv6 only.
@@ -25,6 +26,15 @@ pub struct WebConfig {
     pub addresses: Vec<Address>,
     /// Certificate, client verification and tickets, shared with the other listeners.
     pub tls: ServerTls,
+    /// Where to listen, over UDP, with the certificate below: for pages whose browsers do not know the other
+    /// certificate's authority. Requests are answered there too.
+    pub webtransport: Vec<Address>,
+    /// A short-lived certificate that browsers take by its hash.
+    pub webtransport_tls: ServerTls,
+    /// Secrets of QUIC that outlive the process.
+    pub keys: QuicKeys,
+    /// Origins of further pages that may open MQTT connections; `*` for any. This server's own always may.
+    pub allowed_origins: Vec<String>,
     /// Whether safe requests may come in a returning client's first packets (0-RTT).
     pub early_data: bool,
     /// Bounds.

@@ -2,14 +2,16 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use fulmar_broker::ListenerPolicy;
-use fulmar_transport::Inlet;
+use fulmar_broker::{ListenerPolicy, Recurring};
+use fulmar_transport::tls::ServerTls;
+use fulmar_transport::{Clock, Inlet, QuicKeys};
 use http::HeaderValue;
 use quinn::crypto::rustls::{NoInitialCipherSuite, QuicServerConfig};
+use ring::{hkdf, hmac};
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
@@ -17,9 +19,10 @@ use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
 use crate::answer::Site;
-use crate::bind::bind;
-use crate::config::WebConfig;
+use crate::bind::{bind, bind_udp};
+use crate::config::{Address, WebConfig};
 use crate::metrics::Metrics;
+use crate::origin::Origins;
 use crate::{h3, tcp};
 
 /// Protocols offered over TCP, the preferred one first.
@@ -27,6 +30,9 @@ const TCP_ALPN: [&[u8]; 2] = [b"h2", b"http/1.1"];
 
 /// How long clients remember that there is HTTP/3, in seconds.
 const ALT_SVC_MAX_AGE_S: u32 = 86_400;
+
+/// The keys are those of MQTT over QUIC too: what is derived from them here must not be good there.
+const CONTEXT: &[u8] = b"fulmar http/3";
 
 /// How often open connections are counted while draining.
 const DRAIN_STEP: Duration = Duration::from_millis(20);
@@ -53,69 +59,81 @@ pub enum StartError {
 /// A running endpoint; dropping it stops it at once.
 #[derive(Debug)]
 pub struct Endpoint {
-    bound: Vec<SocketAddr>,
+    bound: Bound,
     metrics: Arc<Metrics>,
     stopping: watch::Sender<bool>,
     ending: watch::Sender<bool>,
     thread: Option<JoinHandle<()>>,
 }
 
+/// Where an endpoint is bound, in the order of the configuration.
+#[derive(Clone, Debug, Default)]
+pub struct Bound {
+    /// Pages: TCP and UDP.
+    pub https: Vec<SocketAddr>,
+    /// WebTransport with a certificate that is believed by its hash: UDP.
+    pub webtransport: Vec<SocketAddr>,
+}
+
 /// One address, bound.
 struct Place {
-    tcp: TcpListener,
+    /// `None` where only WebTransport is served.
+    tcp: Option<TcpListener>,
     quic: quinn::Endpoint,
+    address: SocketAddr,
     policy: Arc<ListenerPolicy>,
 }
 
 impl Endpoint {
-    /// Binds all addresses and serves `router` there; MQTT goes to `inlet`. With no addresses nothing
-    /// runs.
+    /// Binds all addresses and serves there what `router`, told where, makes; MQTT goes to `inlet`. With no
+    /// addresses nothing runs.
     ///
     /// # Errors
     /// Names the address that cannot be bound, or says what else is missing. Nothing is left running.
     pub fn start(
         config: WebConfig,
-        router: axum::Router,
+        router: impl FnOnce(&Bound) -> axum::Router,
         inlet: Inlet,
     ) -> Result<Endpoint, StartError> {
         let (stopping, stopped) = watch::channel(false);
         let (ending, ended) = watch::channel(false);
         let metrics = Arc::new(Metrics::default());
-        let (mut bound, thread) = (Vec::new(), None);
+        let bound = Bound::default();
         let mut endpoint =
-            Endpoint { bound: Vec::new(), metrics: Arc::clone(&metrics), stopping, ending, thread };
-        if config.addresses.is_empty() {
+            Endpoint { bound, metrics: Arc::clone(&metrics), stopping, ending, thread: None };
+        if config.addresses.is_empty() && config.webtransport.is_empty() {
             return Ok(endpoint);
         }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let (acceptor, quic) = settings(&config)?;
+        let (places, bound) = places(&runtime, &config)?;
+        let ports = bound.https.iter().map(SocketAddr::port).collect();
+        let origins = Origins::new(&config.allowed_origins, ports);
+        let (router, clock) = (router(&bound), Clock::start());
         let mut sites = Vec::new();
-        for wanted in &config.addresses {
-            let bind_error = |source| StartError::Bind { address: wanted.address, source };
-            let place = place(&runtime, wanted, &quic).map_err(bind_error)?;
-            let address = place.tcp.local_addr()?;
-            bound.push(address);
-            let alt_svc = format!("h3=\":{}\"; ma={ALT_SVC_MAX_AGE_S}", address.port());
+        for place in places {
             let site = Site {
                 router: router.clone(),
                 inlet: inlet.clone(),
                 limits: config.limits.clone(),
                 metrics: Arc::clone(&metrics),
                 policy: Arc::clone(&place.policy),
-                alt_svc: HeaderValue::from_str(&alt_svc).map_err(io::Error::other)?,
+                alt_svc: place.alt_svc()?,
+                origins: origins.clone(),
+                clock,
+                strangers: Mutex::new(Recurring::default()),
             };
             sites.push((Arc::new(site), place));
         }
         endpoint.bound = bound;
-        let serving = serve(sites, acceptor, stopped, ended);
+        let serving = serve(sites, acceptor(&config.tls), stopped, ended);
         let thread = std::thread::Builder::new().name("fulmar-web".into());
         endpoint.thread = Some(thread.spawn(move || runtime.block_on(serving))?);
         Ok(endpoint)
     }
 
-    /// Where it is bound, TCP and UDP, in the order of the configuration.
+    /// Where it is bound.
     #[must_use]
-    pub fn bound(&self) -> &[SocketAddr] {
+    pub fn bound(&self) -> &Bound {
         &self.bound
     }
 
@@ -157,35 +175,80 @@ impl Drop for Endpoint {
     }
 }
 
-/// TLS over TCP, and QUIC.
-fn settings(config: &WebConfig) -> Result<(TlsAcceptor, quinn::ServerConfig), StartError> {
-    let mut tcp = (*config.tls.tcp).clone();
+fn acceptor(tls: &ServerTls) -> TlsAcceptor {
+    let mut tcp = (*tls.tcp).clone();
     tcp.alpn_protocols = TCP_ALPN.map(<[u8]>::to_vec).to_vec();
-    let mut tls = (*config.tls.quic).clone();
+    TlsAcceptor::from(Arc::new(tcp))
+}
+
+/// QUIC with this certificate.
+fn quic(config: &WebConfig, tls: &ServerTls) -> Result<quinn::ServerConfig, StartError> {
+    let mut tls = (*tls.quic).clone();
     tls.alpn_protocols = vec![b"h3".to_vec()];
     if !config.early_data {
         tls.max_early_data_size = 0;
     }
-    let crypto = QuicServerConfig::try_from(tls)?;
-    let mut quic = quinn::ServerConfig::with_crypto(Arc::new(crypto));
+    let crypto = Arc::new(QuicServerConfig::try_from(tls)?);
+    let token_key = hkdf::Salt::new(hkdf::HKDF_SHA256, CONTEXT).extract(&config.keys.0[32..]);
+    let mut quic = quinn::ServerConfig::new(crypto, Arc::new(token_key));
     quic.transport_config(Arc::new(h3::transport(&config.limits)));
-    Ok((TlsAcceptor::from(Arc::new(tcp)), quic))
+    Ok(quic)
+}
+
+fn endpoint_config(keys: &QuicKeys) -> quinn::EndpointConfig {
+    let root = hmac::Key::new(hmac::HMAC_SHA256, &keys.0[..32]);
+    let key = hmac::sign(&root, CONTEXT);
+    quinn::EndpointConfig::new(Arc::new(hmac::Key::new(hmac::HMAC_SHA256, key.as_ref())))
+}
+
+fn places(runtime: &Runtime, config: &WebConfig) -> Result<(Vec<Place>, Bound), StartError> {
+    let (mut places, mut bound) = (Vec::new(), Bound::default());
+    for (wanted, tls, has_pages) in
+        config.addresses.iter().map(|address| (address, &config.tls, true)).chain(
+            config.webtransport.iter().map(|address| (address, &config.webtransport_tls, false)),
+        )
+    {
+        let quic = quic(config, tls)?;
+        let bind_error = |source| StartError::Bind { address: wanted.address, source };
+        let place = place(runtime, wanted, has_pages, quic, &config.keys).map_err(bind_error)?;
+        let list = if has_pages { &mut bound.https } else { &mut bound.webtransport };
+        list.push(place.address);
+        places.push(place);
+    }
+    Ok((places, bound))
 }
 
 fn place(
     runtime: &Runtime,
-    wanted: &crate::Address,
-    quic: &quinn::ServerConfig,
+    wanted: &Address,
+    has_pages: bool,
+    quic: quinn::ServerConfig,
+    keys: &QuicKeys,
 ) -> io::Result<Place> {
-    let (tcp, udp) = bind(wanted.address)?;
+    let (tcp, udp) = if has_pages {
+        let (tcp, udp) = bind(wanted.address)?;
+        (Some(tcp), udp)
+    } else {
+        (None, bind_udp(wanted.address)?)
+    };
     let _entered = runtime.enter();
+    let address = udp.local_addr()?;
     let quic = quinn::Endpoint::new(
-        quinn::EndpointConfig::default(),
-        Some(quic.clone()),
+        endpoint_config(keys),
+        Some(quic),
         udp,
         Arc::new(quinn::TokioRuntime),
     )?;
-    Ok(Place { tcp: TcpListener::from_std(tcp)?, quic, policy: Arc::clone(&wanted.policy) })
+    let tcp = tcp.map(TcpListener::from_std).transpose()?;
+    Ok(Place { tcp, quic, address, policy: Arc::clone(&wanted.policy) })
+}
+
+impl Place {
+    fn alt_svc(&self) -> io::Result<Option<HeaderValue>> {
+        let value = format!("h3=\":{}\"; ma={ALT_SVC_MAX_AGE_S}", self.address.port());
+        let value = HeaderValue::from_str(&value).map_err(io::Error::other)?;
+        Ok(self.tcp.is_some().then_some(value))
+    }
 }
 
 /// Waits until `signal` says so, or its sender is gone.
@@ -204,12 +267,10 @@ async fn serve(
     let mut quic = Vec::new();
     for (site, place) in sites {
         quic.push(place.quic.clone());
-        listening.spawn(tcp::serve(
-            Arc::clone(&site),
-            place.tcp,
-            acceptor.clone(),
-            stopping.clone(),
-        ));
+        if let Some(tcp) = place.tcp {
+            let site = Arc::clone(&site);
+            listening.spawn(tcp::serve(site, tcp, acceptor.clone(), stopping.clone()));
+        }
         listening.spawn(h3::serve(site, place.quic, stopping.clone()));
     }
     // Whatever runs then ends with the runtime.

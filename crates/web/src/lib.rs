@@ -5,7 +5,7 @@
 //! handed to `fulmar-transport` through its inlet. One thread with one runtime serves all addresses.
 //!
 //! Read in this order: `endpoint` (binding, running, draining), `tcp` and `h3` (the two ways in), `answer`
-//! (what every request goes through), `websocket` and `h3::session` (MQTT), `pump` (its bytes).
+//! (what every request goes through), `origin` (whose pages may connect), `websocket` and `h3::session` (MQTT), `pump` (its bytes).
 //! Specifications: RFC 9110, 9112, 9113, 9114, 7838 (Alt-Svc), 8470 (early data), 8441 and 9220 (extended
 //! CONNECT), draft-ietf-webtrans-http3-02, which is what browsers speak.
 #![warn(missing_docs)]
@@ -18,10 +18,11 @@ mod endpoint;
 mod h3;
 mod idle;
 mod metrics;
+mod origin;
 mod pump;
 mod tcp;
 mod websocket;
 
 pub use config::{Address, Limits, WebConfig};
-pub use endpoint::{Endpoint, StartError};
+pub use endpoint::{Bound, Endpoint, StartError};
 pub use metrics::{Counts, Metrics};

@@ -17,6 +17,7 @@ pub struct Metrics {
     pub(crate) connections_tcp: AtomicU64,
     pub(crate) connections_quic: AtomicU64,
     pub(crate) refused: AtomicU64,
+    pub(crate) origins_refused: AtomicU64,
     pub(crate) failed_handshakes: AtomicU64,
 }
 
@@ -33,6 +34,8 @@ pub struct Counts {
     pub connections_quic: u64,
     /// Connections closed because there were too many.
     pub refused: u64,
+    /// MQTT connections refused because of the page that wanted them.
+    pub origins_refused: u64,
     /// TLS and QUIC handshakes that failed.
     pub failed_handshakes: u64,
 }
@@ -54,6 +57,7 @@ impl Metrics {
             connections_tcp: self.connections_tcp.load(Relaxed),
             connections_quic: self.connections_quic.load(Relaxed),
             refused: self.refused.load(Relaxed),
+            origins_refused: self.origins_refused.load(Relaxed),
             failed_handshakes: self.failed_handshakes.load(Relaxed),
         }
     }

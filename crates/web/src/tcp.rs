@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+use fulmar_broker::Recurring;
 use fulmar_transport::tls::client_name;
 use http::Request;
 use hyper::body::Incoming;
@@ -40,6 +41,7 @@ pub(crate) async fn serve(
 ) {
     let places = Arc::new(Semaphore::new(site.limits.max_connections));
     let mut stop = stopping.clone();
+    let mut trouble = Recurring::default();
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -48,7 +50,9 @@ pub(crate) async fn serve(
         let (socket, address) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
-                warn!(%error, "HTTP: cannot accept connections; trying again shortly");
+                if let Some(times) = trouble.again(site.clock.now()) {
+                    warn!(%error, times, "HTTP: cannot accept connections; trying again shortly");
+                }
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             }

@@ -28,6 +28,9 @@ fn is_extended_connect<B>(request: &Request<B>) -> bool {
 
 /// Answers it, and goes on with the bytes that follow.
 pub(crate) fn begin<B>(site: &Site, mut request: Request<B>, client: &Client) -> Response<Body> {
+    if !site.admits(&request, client) {
+        return plain(StatusCode::FORBIDDEN, "pages of this origin may not connect");
+    }
     let upgrade = hyper::upgrade::on(&mut request);
     let request = request.map(drop);
     let answer =

@@ -1,7 +1,9 @@
-//! The endpoint over HTTP/3 with h3's own client: answers, bounds, MQTT over WebTransport, draining. HTTP/1.1
-//! and HTTP/2 take the same way behind their handshakes; other people's clients are in tests/interop.
+//! The endpoint over HTTP/3 with h3's own client: answers, bounds, MQTT over WebTransport, certificates that
+//! change, draining. HTTP/1.1 and HTTP/2 take the same way behind their handshakes; other people's
+//! clients are in tests/interop and tests/browser.
 #![allow(clippy::unwrap_used)]
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -12,12 +14,12 @@ use fulmar_broker::auth::Gate;
 use fulmar_broker::storage::{NoStorage, Restored};
 use fulmar_broker::{Broker, BrokerConfig, ClientFigures, Limits as BrokerLimits, ListenerPolicy};
 use fulmar_transport::tls::{ClientAuth, Identity, RootCertStore, ServerTls};
-use fulmar_transport::{Clock, Server, ServerConfig, TransportLimits};
+use fulmar_transport::{Clock, QuicKeys, Server, ServerConfig, TransportLimits};
 use fulmar_web::{Address, Endpoint, Limits, WebConfig};
 use h3::ext::Protocol;
 use http::{Method, Request, StatusCode};
 use quinn::crypto::rustls::QuicClientConfig;
-use rustls::pki_types::PrivateKeyDer;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 const MAX_BODY_BYTES: usize = 1000;
@@ -26,15 +28,28 @@ struct Site {
     endpoint: Endpoint,
     server: Server,
     roots: RootCertStore,
+    /// What the `webtransport` address shows.
+    short_lived: Arc<Identity>,
+}
+
+fn identity() -> (Arc<Identity>, CertificateDer<'static>) {
+    let issued = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let key = PrivateKeyDer::try_from(issued.signing_key.serialize_der()).unwrap();
+    let certificate = issued.cert.der().clone();
+    (Identity::new(vec![certificate.clone()], key).unwrap(), certificate)
 }
 
 fn start() -> Site {
-    let issued = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    start_at("127.0.0.1:0".parse().unwrap())
+}
+
+fn start_at(address: SocketAddr) -> Site {
+    let (long_lived, certificate) = identity();
+    let (short_lived, other) = identity();
     let mut roots = RootCertStore::empty();
-    roots.add(issued.cert.der().clone()).unwrap();
-    let key = PrivateKeyDer::try_from(issued.signing_key.serialize_der()).unwrap();
-    let identity = Identity::new(vec![issued.cert.der().clone()], key).unwrap();
-    let tls = ServerTls::new(&identity, ClientAuth::Off, RootCertStore::empty()).unwrap();
+    roots.add(certificate).unwrap();
+    roots.add(other).unwrap();
+    let tls = ServerTls::new(&long_lived, ClientAuth::Off, RootCertStore::empty()).unwrap();
     let clock = Clock::start();
     let config = BrokerConfig {
         workers: 1,
@@ -53,9 +68,14 @@ fn start() -> Site {
     };
     let server = Server::start(&broker, config, clock).unwrap();
     let policy = Arc::new(ListenerPolicy { name: "web".into(), allow_anonymous: true });
+    let any = "127.0.0.1:0".parse().unwrap();
     let web = WebConfig {
-        addresses: vec![Address { address: "127.0.0.1:0".parse().unwrap(), policy }],
+        addresses: vec![Address { address, policy: Arc::clone(&policy) }],
+        webtransport_tls: tls.showing(&short_lived),
+        webtransport: vec![Address { address: any, policy }],
         tls,
+        keys: QuicKeys([7; 64]),
+        allowed_origins: vec!["https://dashboard.example".to_owned()],
         early_data: true,
         limits: Limits {
             max_body_bytes: MAX_BODY_BYTES,
@@ -67,14 +87,19 @@ fn start() -> Site {
         .route("/", get(|| async { "hello" }))
         .route("/echo", post(|body: Bytes| async { body }))
         .route("/never", get(std::future::pending::<()>));
-    let endpoint = Endpoint::start(web, router, server.inlet()).unwrap();
-    Site { endpoint, server, roots }
+    let endpoint = Endpoint::start(web, |_| router, server.inlet()).unwrap();
+    Site { endpoint, server, roots, short_lived }
 }
 
 type Sender = h3::client::SendRequest<h3_quinn::OpenStreams, Bytes>;
+type Session = h3::client::RequestStream<h3_quinn::BidiStream<Bytes>, Bytes>;
 
 impl Site {
     async fn dial(&self) -> (quinn::Connection, Sender) {
+        self.dial_at(self.endpoint.bound().https[0]).await
+    }
+
+    async fn dial_at(&self, address: SocketAddr) -> (quinn::Connection, Sender) {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let mut tls = rustls::ClientConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&rustls::version::TLS13])
@@ -85,8 +110,7 @@ impl Site {
         let config = QuicClientConfig::try_from(tls).unwrap();
         let mut client = quinn::Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
         client.set_default_client_config(quinn::ClientConfig::new(Arc::new(config)));
-        let connection =
-            client.connect(self.endpoint.bound()[0], "localhost").unwrap().await.unwrap();
+        let connection = client.connect(address, "localhost").unwrap().await.unwrap();
         let mut builder = h3::client::builder();
         builder.enable_extended_connect(true).enable_datagram(true);
         let quic = h3_quinn::Connection::new(connection.clone());
@@ -110,12 +134,34 @@ async fn ask(
     }
     stream.finish().await.ok();
     let response = stream.recv_response().await.unwrap();
-    assert!(response.headers().contains_key("alt-svc"));
     let mut answer = Vec::new();
     while let Some(data) = stream.recv_data().await.unwrap() {
         answer.extend_from_slice(data.chunk());
     }
     (response.status(), answer)
+}
+
+/// Asks for a session for a page of `origin`; its status.
+async fn session(sender: &mut Sender, origin: Option<&str>) -> (Session, StatusCode) {
+    let mut request = Request::builder().method(Method::CONNECT).uri("https://localhost/mqtt");
+    if let Some(origin) = origin {
+        request = request.header("origin", origin);
+    }
+    request.extensions_mut().unwrap().insert(Protocol::WEB_TRANSPORT);
+    let mut session = sender.send_request(request.body(()).unwrap()).await.unwrap();
+    let status = session.recv_response().await.unwrap().status();
+    (session, status)
+}
+
+/// A stream of the session that began on stream `id` (section 4.2 of the draft), and MQTT in it.
+async fn mqtt(connection: &quinn::Connection, id: u8) -> (quinn::SendStream, quinn::RecvStream) {
+    let (mut send, mut receive) = connection.open_bi().await.unwrap();
+    send.write_all(&[0x40, 0x41, id]).await.unwrap();
+    send.write_all(CONNECT).await.unwrap();
+    let mut first = [0];
+    receive.read_exact(&mut first).await.unwrap();
+    assert_eq!(first, [0x20], "CONNACK");
+    (send, receive)
 }
 
 #[tokio::test]
@@ -142,17 +188,9 @@ const CONNECT: &[u8] = b"\x10\x0d\x00\x04MQTT\x05\x02\x00\x3c\x00\x00\x00";
 async fn webtransport_carries_mqtt_until_the_server_drains() {
     let site = start();
     let (connection, mut sender) = site.dial().await;
-    let mut request = Request::builder().method(Method::CONNECT).uri("https://localhost/mqtt");
-    request.extensions_mut().unwrap().insert(Protocol::WEB_TRANSPORT);
-    let mut session = sender.send_request(request.body(()).unwrap()).await.unwrap();
-    assert_eq!(session.recv_response().await.unwrap().status(), StatusCode::OK);
-    let (mut send, mut receive) = connection.open_bi().await.unwrap();
-    // A stream of the session that began on stream 0 (section 4.2 of the draft).
-    send.write_all(&[0x40, 0x41, 0]).await.unwrap();
-    send.write_all(CONNECT).await.unwrap();
-    let mut first = [0];
-    receive.read_exact(&mut first).await.unwrap();
-    assert_eq!(first, [0x20], "CONNACK");
+    let (_session, status) = session(&mut sender, None).await;
+    assert_eq!(status, StatusCode::OK);
+    let (mut send, mut receive) = mqtt(&connection, 0).await;
     let begun = Instant::now();
     let Site { endpoint, server, .. } = site;
     let drained = tokio::task::spawn_blocking(move || {
@@ -165,4 +203,52 @@ async fn webtransport_carries_mqtt_until_the_server_drains() {
     send.finish().unwrap();
     drained.await.unwrap();
     assert!(begun.elapsed() < PATIENCE, "nobody had to be waited for");
+}
+
+#[tokio::test]
+async fn pages_of_other_origins_have_no_session() {
+    let site = start();
+    let (_connection, mut sender) = site.dial().await;
+    let own = format!("https://localhost:{}", site.endpoint.bound().https[0].port());
+    for (origin, expected) in [
+        ("https://evil.example", StatusCode::FORBIDDEN),
+        ("null", StatusCode::FORBIDDEN),
+        (own.as_str(), StatusCode::OK),
+        ("https://dashboard.example", StatusCode::OK),
+    ] {
+        assert_eq!(session(&mut sender, Some(origin)).await.1, expected, "{origin}");
+    }
+    assert_eq!(site.endpoint.metrics().counts().origins_refused, 2);
+}
+
+fn shown(connection: &quinn::Connection) -> CertificateDer<'static> {
+    let chain = connection.peer_identity().unwrap();
+    chain.downcast::<Vec<CertificateDer<'static>>>().unwrap()[0].clone()
+}
+
+#[tokio::test]
+async fn a_new_short_lived_certificate_drops_no_connection() {
+    let mut site = start();
+    let address = site.endpoint.bound().webtransport[0];
+    let (before, mut sender) = site.dial_at(address).await;
+    let (_session, status) = session(&mut sender, None).await;
+    assert_eq!(status, StatusCode::OK);
+    let (mut send, mut receive) = mqtt(&before, 0).await;
+    let (next, certificate) = identity();
+    site.roots.add(certificate.clone()).unwrap();
+    site.short_lived.replace(&next);
+    let (after, mut other) = site.dial_at(address).await;
+    assert_ne!(shown(&before), certificate);
+    assert_eq!(shown(&after), certificate);
+    assert_eq!(ask(&mut other, Method::GET, "/", b"").await.0, StatusCode::OK);
+    // PINGREQ on the old one; what comes before its answer is the rest of CONNACK.
+    send.write_all(&[0xc0, 0]).await.unwrap();
+    let mut answer = Vec::new();
+    while !answer.ends_with(&[0xd0, 0]) {
+        let chunk = receive.read_chunk(100, true).await.unwrap();
+        answer.extend_from_slice(&chunk.expect("the stream goes on").bytes);
+    }
+    // The pages' own certificate is another.
+    let (pages, _sender) = site.dial().await;
+    assert_ne!(shown(&pages), certificate);
 }

@@ -15,6 +15,9 @@ const MAX_WORKERS: usize = 1024;
 /// The largest packet MQTT can express (MQTT 5.0 section 1.5.5), fixed header included.
 const MAX_PACKET_BYTES: usize = 268_435_460;
 
+/// Bodies are taken whole into memory.
+const MAX_BODY_BYTES: usize = 1024 * 1024 * 1024;
+
 pub(super) fn check(config: &Config) -> anyhow::Result<()> {
     together(config)?;
     ranges(config)?;
@@ -48,6 +51,11 @@ fn together(config: &Config) -> Result<(), Usage> {
             "[auth] jwt_algorithm and jwt_key_file go together: set both, or neither for no tokens",
         );
     }
+    if let Some(origin) = config.http.allowed_origins.iter().find(|origin| !is_origin(origin)) {
+        let text =
+            "[http] allowed_origins: {:?} is no origin; write SCHEME://HOST[:PORT], null or *";
+        return wrong(&text.replace("{:?}", &format!("{origin:?}")));
+    }
     let rules = &config.acl.rules;
     if let Some(at) = rules.iter().position(|rule| rule.subjects() > 1) {
         let text = "[[acl.rules]] number {}: user, client and anonymous exclude each other";
@@ -56,12 +64,24 @@ fn together(config: &Config) -> Result<(), Usage> {
     Ok(())
 }
 
+/// As browsers write them: no path, no slash at the end.
+fn is_origin(text: &str) -> bool {
+    let host = |(_, host): (&str, &str)| !host.is_empty() && !host.contains(['/', ' ', '*']);
+    ["*", "null"].contains(&text) || text.split_once("://").is_some_and(host)
+}
+
 fn ranges(config: &Config) -> Result<(), Usage> {
     let limits = &config.limits;
     within("server.workers", config.server.workers, 0, MAX_WORKERS)?;
     within("server.coalesce_us", config.server.coalesce_us, 0, 10_000)?;
     within("quic.idle_timeout_s", config.quic.idle_timeout_s, 1, 24 * 3600)?;
     within("quic.max_streams", config.quic.max_streams, 1, 65_535)?;
+    let http = &config.http;
+    within("http.max_body_bytes", http.max_body_bytes, 1024, MAX_BODY_BYTES)?;
+    within("http.max_header_bytes", http.max_header_bytes, 1024, 1024 * 1024)?;
+    within("http.max_concurrent_requests", http.max_concurrent_requests, 1, 1024)?;
+    within("http.request_timeout_s", http.request_timeout_s, 1, 3600)?;
+    within("http.idle_timeout_s", http.idle_timeout_s, 1, 24 * 3600)?;
     within("limits.max_packet_bytes", limits.max_packet_bytes, 64, MAX_PACKET_BYTES)?;
     within("limits.max_connections", limits.max_connections, 1, usize::MAX)?;
     within("limits.max_client_id_bytes", limits.max_client_id_bytes, 23, 65_535)?;
@@ -122,6 +142,13 @@ mod tests {
         assert!(
             with(|c| c.tls.client_auth = ClientAuth::Required).unwrap_err().contains("client_ca")
         );
+        let origins = |list: &[&str]| {
+            let list = list.iter().map(|&origin| origin.to_owned()).collect();
+            with(|c| c.http.allowed_origins = list)
+        };
+        origins(&["*", "null", "https://a.example:8443", "app://local"]).unwrap();
+        assert!(origins(&["a.example"]).unwrap_err().contains("\"a.example\""));
+        origins(&["https://a.example/"]).unwrap_err();
         assert!(with(|c| c.auth.jwt_key_file = "k".into()).unwrap_err().contains("jwt_algorithm"));
     }
 

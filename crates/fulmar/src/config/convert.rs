@@ -13,7 +13,7 @@ use fulmar_transport::{QuicKeys, QuicSettings, RetryPolicy, TransportLimits, tls
 
 use super::Config;
 use super::sections::{
-    AclRule, Anonymous, ClientAuth, LimitsConfig, Quic, Retry, RuleAction, Storage,
+    AclRule, Anonymous, ClientAuth, Http, LimitsConfig, Quic, Retry, RuleAction, Storage,
 };
 use crate::exit::Usage;
 
@@ -59,6 +59,23 @@ impl LimitsConfig {
             handshake_timeout: seconds(self.handshake_timeout_s),
             max_partial_bytes_per_worker: self.max_partial_bytes_per_worker,
             ..TransportLimits::default()
+        }
+    }
+}
+
+impl Http {
+    /// Bounds of the HTTP endpoint; `limits` has those that all listeners share.
+    pub(crate) fn limits(&self, limits: &LimitsConfig) -> fulmar_web::Limits {
+        fulmar_web::Limits {
+            max_connections: limits.max_connections,
+            handshake_timeout: seconds(limits.handshake_timeout_s),
+            header_timeout: seconds(limits.handshake_timeout_s),
+            max_header_bytes: self.max_header_bytes,
+            max_body_bytes: self.max_body_bytes,
+            request_timeout: seconds(self.request_timeout_s),
+            idle_timeout: seconds(self.idle_timeout_s),
+            max_concurrent_requests: self.max_concurrent_requests,
+            ..fulmar_web::Limits::default()
         }
     }
 }

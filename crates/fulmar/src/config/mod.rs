@@ -16,7 +16,9 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use convert::set;
-use sections::{Acl, Auth, Lab, LimitsConfig, Listeners, Log, Quic, Server, Storage, Sys, Tls};
+use sections::{
+    Acl, Auth, Http, Lab, LimitsConfig, Listeners, Log, Quic, Server, Storage, Sys, Tls,
+};
 
 /// Everything that can be configured.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
@@ -26,6 +28,7 @@ pub(crate) struct Config {
     pub(crate) listeners: Listeners,
     pub(crate) tls: Tls,
     pub(crate) quic: Quic,
+    pub(crate) http: Http,
     pub(crate) limits: LimitsConfig,
     pub(crate) auth: Auth,
     pub(crate) acl: Acl,

@@ -42,6 +42,7 @@ pub(crate) struct Listeners {
     pub(crate) wss: Vec<SocketAddr>,
     pub(crate) quic: Vec<SocketAddr>,
     pub(crate) https: Vec<SocketAddr>,
+    pub(crate) webtransport: Vec<SocketAddr>,
     pub(crate) http: Vec<SocketAddr>,
 }
 
@@ -55,6 +56,7 @@ impl Default for Listeners {
             wss: Vec::new(),
             quic: local(14567),
             https: local(8443),
+            webtransport: local(0),
             http: local(14568),
         }
     }
@@ -62,7 +64,7 @@ impl Default for Listeners {
 
 impl Listeners {
     /// The listeners that take MQTT clients, by name.
-    pub(crate) fn mqtt_listeners(&self) -> [(&'static str, &[SocketAddr]); 6] {
+    pub(crate) fn mqtt_listeners(&self) -> [(&'static str, &[SocketAddr]); 7] {
         [
             ("mqtt", &self.mqtt),
             ("mqtts", &self.mqtts),
@@ -70,7 +72,13 @@ impl Listeners {
             ("wss", &self.wss),
             ("quic", &self.quic),
             ("https", &self.https),
+            ("webtransport", self.webtransport()),
         ]
+    }
+
+    /// Without `https` there are no pages that could use it, nor anything that tells them of it.
+    pub(crate) fn webtransport(&self) -> &[SocketAddr] {
+        if self.https.is_empty() { &[] } else { &self.webtransport }
     }
 }
 
@@ -154,6 +162,33 @@ impl Default for Quic {
 
 fn seconds(duration: std::time::Duration) -> u32 {
     u32::try_from(duration.as_secs()).unwrap_or(u32::MAX)
+}
+
+/// The HTTP endpoint; see [`fulmar_web::Limits`].
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Http {
+    /// Origins of further pages that may open MQTT connections.
+    pub(crate) allowed_origins: Vec<String>,
+    pub(crate) max_body_bytes: usize,
+    pub(crate) max_header_bytes: u32,
+    pub(crate) max_concurrent_requests: u32,
+    pub(crate) request_timeout_s: u32,
+    pub(crate) idle_timeout_s: u32,
+}
+
+impl Default for Http {
+    fn default() -> Self {
+        let limits = fulmar_web::Limits::default();
+        Http {
+            allowed_origins: Vec::new(),
+            max_body_bytes: limits.max_body_bytes,
+            max_header_bytes: limits.max_header_bytes,
+            max_concurrent_requests: limits.max_concurrent_requests,
+            request_timeout_s: seconds(limits.request_timeout),
+            idle_timeout_s: seconds(limits.idle_timeout),
+        }
+    }
 }
 
 /// Bounds; see [`Limits`] and [`TransportLimits`].

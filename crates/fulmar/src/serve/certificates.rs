@@ -11,6 +11,8 @@ use fulmar_transport::tickets::Tickets;
 use fulmar_transport::tls::{Identity, RootCertStore, ServerTls};
 use fulmar_transport::{SharedTls, TlsSettings, tls};
 
+use super::rolling::ShortLived;
+
 use crate::config::{Config, set};
 
 /// TLS for the listeners, and what it is made of.
@@ -18,6 +20,8 @@ pub(super) struct Certificates {
     identity: Arc<Identity>,
     /// For every listener that has TLS.
     pub(super) tls: ServerTls,
+    /// What the `webtransport` listeners show.
+    pub(super) short_lived: ShortLived,
     /// Of QUIC clients; kept in the data folder unless storage is off.
     pub(super) tickets: Arc<Tickets>,
     data: PathBuf,
@@ -33,7 +37,8 @@ impl Certificates {
         };
         let (auth, roots) = (config.tls.client_auth.policy(), client_roots(config)?);
         let tls = ServerTls::with_tickets(&identity, auth, roots, &tickets)?;
-        Ok(Certificates { identity, tls, tickets, data: data.to_owned() })
+        let short_lived = ShortLived::start(data)?;
+        Ok(Certificates { identity, tls, short_lived, tickets, data: data.to_owned() })
     }
 
     /// For the listeners over TCP.

@@ -8,11 +8,14 @@ use std::time::Duration;
 use anyhow::Context as _;
 use fulmar_broker::Broker;
 use fulmar_transport::{
-    Carrier, Clock, ListenerConfig, QuicListener, QuicSettings, Server, ServerConfig, StartError,
+    Carrier, Clock, ListenerConfig, QuicKeys, QuicListener, QuicSettings, Server, ServerConfig,
+    StartError,
 };
-use fulmar_web::{Address, Endpoint, WebConfig};
+use fulmar_web::{Address, Bound, Endpoint, WebConfig};
+use serde_json::Value;
 
 use super::certificates::Certificates;
+use super::reach::Reach;
 use super::{objects, status};
 use crate::config::Config;
 
@@ -95,27 +98,36 @@ fn key_of(config: &Config, error: &StartError) -> Option<&'static str> {
 pub(super) fn start_web(
     config: &Config,
     certificates: &Certificates,
+    keys: QuicKeys,
     server: &Server,
 ) -> anyhow::Result<Endpoint> {
-    let address =
-        |&address: &SocketAddr| Address { address, policy: config.policy("https", address) };
-    let seconds = |seconds: u32| Duration::from_secs(seconds.into());
-    let web = WebConfig {
-        addresses: config.listeners.https.iter().map(address).collect(),
-        tls: certificates.tls.clone(),
-        early_data: config.quic.early_data,
-        limits: fulmar_web::Limits {
-            max_connections: config.limits.max_connections,
-            handshake_timeout: seconds(config.limits.handshake_timeout_s),
-            header_timeout: seconds(config.limits.handshake_timeout_s),
-            ..fulmar_web::Limits::default()
-        },
+    let addresses = |name: &'static str, addresses: &[SocketAddr]| {
+        let address = |&address| Address { address, policy: config.policy(name, address) };
+        addresses.iter().map(address).collect()
     };
-    let mut router = status::router();
-    if config.lab.objects {
-        router = router.merge(objects::router());
-    }
-    Endpoint::start(web, router, server.inlet()).with_context(|| where_to_change("https"))
+    let web = WebConfig {
+        addresses: addresses("https", &config.listeners.https),
+        tls: certificates.tls.clone(),
+        webtransport: addresses("webtransport", config.listeners.webtransport()),
+        webtransport_tls: certificates.tls.showing(&certificates.short_lived.identity),
+        keys,
+        allowed_origins: config.http.allowed_origins.clone(),
+        early_data: config.quic.early_data,
+        limits: config.http.limits(&config.limits),
+    };
+    let router = |bound: &Bound| {
+        let hashes = certificates.short_lived.hashes.clone();
+        let router = status::router().merge(Reach::new(bound, hashes, Value::Null).router());
+        if config.lab.objects { router.merge(objects::router()) } else { router }
+    };
+    Endpoint::start(web, router, server.inlet()).map_err(|error| {
+        let of = |address: &SocketAddr| config.listeners.webtransport().contains(address);
+        let key = match &error {
+            fulmar_web::StartError::Bind { address, .. } if of(address) => "webtransport",
+            _ => "https",
+        };
+        anyhow::Error::from(error).context(where_to_change(key))
+    })
 }
 
 /// For an address that cannot be bound.
@@ -125,17 +137,14 @@ pub(super) fn where_to_change(key: &str) -> String {
 
 impl Running {
     /// The one line on standard output: `ready` and every listener with the port it really has.
-    pub(super) fn ready_line(
-        &self,
-        https: &[SocketAddr],
-        http: &[SocketAddr],
-    ) -> anyhow::Result<String> {
+    pub(super) fn ready_line(&self, web: &Bound, http: &[SocketAddr]) -> anyhow::Result<String> {
         let mut line = "ready".to_owned();
         let streams = self.names.iter().copied().zip(self.server.bound());
         let quic = self.server.bound_quic().iter().map(|address| ("quic", address));
-        let https = https.iter().map(|address| ("https", address));
+        let https = web.https.iter().map(|address| ("https", address));
+        let webtransport = web.webtransport.iter().map(|address| ("webtransport", address));
         let http = http.iter().map(|address| ("http", address));
-        for (name, address) in streams.chain(quic).chain(https).chain(http) {
+        for (name, address) in streams.chain(quic).chain(https).chain(webtransport).chain(http) {
             write!(line, " {name}={address}").context("ready line")?;
         }
         Ok(line)

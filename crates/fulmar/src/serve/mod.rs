@@ -11,7 +11,9 @@ mod listeners;
 mod memory;
 mod notify;
 mod objects;
+mod reach;
 mod reload;
+mod rolling;
 mod secrets;
 mod status;
 
@@ -71,7 +73,8 @@ pub(crate) fn run(args: &Args, log: &LogArgs) -> anyhow::Result<()> {
     let gate = config.gate()?;
     let data = data_dir(args, &config)?;
     let certificates = Certificates::open(&config, &data)?;
-    let quic = config.quic.settings(secrets::quic_keys(&data)?, &config.limits);
+    let keys = secrets::quic_keys(&data)?;
+    let quic = config.quic.settings(keys.clone(), &config.limits);
     if let Some(folder) = &quic.qlog_dir {
         files::make_private_dir(folder)?;
     }
@@ -91,7 +94,7 @@ pub(crate) fn run(args: &Args, log: &LogArgs) -> anyhow::Result<()> {
     let broker = Broker::new(broker_config, stored.storage, stored.restored, clock.now());
     stored.wake.set(Arc::downgrade(&broker)).ok().context("storage was given two brokers")?;
     let running = listeners::start(&broker, workers, &config, &certificates, &quic, clock)?;
-    let web = listeners::start_web(&config, &certificates, &running.server)?;
+    let web = listeners::start_web(&config, &certificates, keys, &running.server)?;
     let state = http::Operated {
         broker: Arc::clone(&broker),
         store: stored.store.clone(),

@@ -160,6 +160,17 @@ impl ServerTls {
         Ok(ServerTls { tcp: Arc::new(tcp), quic: Arc::new(quic), client_auth, clients })
     }
 
+    /// The same demands and tickets, with another certificate to show.
+    #[must_use]
+    pub fn showing(&self, identity: &Arc<Identity>) -> ServerTls {
+        let other = |config: &Arc<ServerConfig>| {
+            let mut config = (**config).clone();
+            config.cert_resolver = Arc::clone(identity) as _;
+            Arc::new(config)
+        };
+        ServerTls { tcp: other(&self.tcp), quic: other(&self.quic), ..self.clone() }
+    }
+
     /// Verifies clients' certificates against these authorities from now on, also on listeners
     /// that run. Sessions made before are not resumed.
     ///

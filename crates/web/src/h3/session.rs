@@ -60,9 +60,12 @@ pub(super) async fn begin(
     // A session changes what the broker knows, so it waits for the proof that it is no replay.
     let mut complete = shared.complete.clone();
     complete.wait_for(|complete| *complete).await?;
-    let status = match request.uri().path() == ws::PATHS[0] {
-        true => StatusCode::OK,
-        false => StatusCode::NOT_FOUND,
+    let status = if request.uri().path() != ws::PATHS[0] {
+        StatusCode::NOT_FOUND
+    } else if !shared.site.admits(request, &shared.client()) {
+        StatusCode::FORBIDDEN
+    } else {
+        StatusCode::OK
     };
     // h3's own conversion gives the stream's index, which names the session of the first stream only.
     let id = SessionId::try_from(stream.id().into_inner())

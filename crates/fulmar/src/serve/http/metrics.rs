@@ -145,6 +145,11 @@ impl Page {
         for (name, help, value) in [
             ("http_early_refused_total", "Requests answered 425 Too Early", counts.early_refused),
             ("http_connections_refused_total", "Connections above the limit", counts.refused),
+            (
+                "http_origins_refused_total",
+                "MQTT connections refused to pages of other origins",
+                counts.origins_refused,
+            ),
             ("http_handshakes_failed_total", "Handshakes that failed", counts.failed_handshakes),
         ] {
             self.one(name, "counter", help, value);

@@ -1,0 +1,125 @@
+//! `GET /api/v1/config`: what a page has to know before anyone has logged in, above all how it reaches MQTT.
+//!
+//! Over WebSocket it is where the page came from. Over WebTransport it is a `webtransport` listener, whose
+//! certificate the page believes by the hashes told here, if one can be reached from where the request came;
+//! otherwise the address of the page itself, which needs a certificate the browser knows by itself.
+//!
+//! Browsers try IPv6 first for `localhost` and give WebTransport one try, so pages at `localhost` are told
+//! an address instead.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{ConnectInfo, State};
+use axum::http::uri::Authority;
+use axum::http::{HeaderMap, StatusCode, Uri, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use fulmar_web::Bound;
+use serde_json::{Value, json};
+
+use super::rolling::Hashes;
+
+/// What is told.
+#[derive(Clone)]
+pub(super) struct Reach {
+    /// Of the `webtransport` listeners.
+    webtransport: Arc<[SocketAddr]>,
+    hashes: Hashes,
+    /// About the demonstration that runs, if one does.
+    demo: Arc<Value>,
+}
+
+impl Reach {
+    pub(super) fn new(bound: &Bound, hashes: Hashes, demo: Value) -> Reach {
+        Reach { webtransport: bound.webtransport.as_slice().into(), hashes, demo: Arc::new(demo) }
+    }
+
+    /// The answer.
+    pub(super) fn router(self) -> Router {
+        Router::new().route("/api/v1/config", get(config)).with_state(self)
+    }
+
+    /// Where a page asks for WebTransport that came to `authority` from `peer`, and with which hashes.
+    fn webtransport(&self, authority: &Authority, peer: IpAddr) -> (String, Vec<String>) {
+        let near = |address: &&SocketAddr| peer.is_loopback() || !address.ip().is_loopback();
+        let listener = self.webtransport.iter().find(near);
+        let Some(listener) = listener else {
+            return (format!("https://{authority}/mqtt"), Vec::new());
+        };
+        // The same host otherwise, so that the page's origin is recognised as this server's own.
+        let host = match listener.ip() {
+            _ if !is_this_machine(authority.host()) => authority.host().to_owned(),
+            ip if ip.is_unspecified() && ip.is_ipv4() => Ipv4Addr::LOCALHOST.to_string(),
+            ip if ip.is_unspecified() => format!("[{}]", Ipv6Addr::LOCALHOST),
+            IpAddr::V4(ip) => ip.to_string(),
+            IpAddr::V6(ip) => format!("[{ip}]"),
+        };
+        let hashes = self.hashes.now().iter().map(|hash| STANDARD.encode(hash)).collect();
+        (format!("https://{host}:{}/mqtt", listener.port()), hashes)
+    }
+}
+
+fn is_this_machine(host: &str) -> bool {
+    let bare = host.trim_start_matches('[').trim_end_matches(']');
+    bare.eq_ignore_ascii_case("localhost") || bare.parse().is_ok_and(|ip: IpAddr| ip.is_loopback())
+}
+
+async fn config(
+    State(reach): State<Reach>,
+    ConnectInfo(peer): ConnectInfo<SocketAddr>,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Response {
+    let of_header = || headers.get(header::HOST)?.to_str().ok()?.parse().ok();
+    let Some(authority) = uri.authority().cloned().or_else(of_header) else {
+        return (StatusCode::BAD_REQUEST, "the request names no host\n").into_response();
+    };
+    let (url, certificate_hashes) = reach.webtransport(&authority, peer.ip().to_canonical());
+    let told = json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "title": "Fulmar",
+        "mqtt": {
+            "webtransport": { "url": url, "certificate_hashes": certificate_hashes },
+            "websocket": { "url": format!("wss://{authority}/mqtt") },
+        },
+        "demo": *reach.demo,
+    });
+    let headers = [(header::CONTENT_TYPE, "application/json"), (header::CACHE_CONTROL, "no-store")];
+    (headers, told.to_string()).into_response()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn told(listeners: &[&str], authority: &str, peer: &str) -> (String, usize) {
+        let webtransport = listeners.iter().map(|address| address.parse().unwrap()).collect();
+        let bound = Bound { https: Vec::new(), webtransport };
+        let reach = Reach::new(&bound, Hashes::of([[1; 32], [2; 32]]), Value::Null);
+        let (url, hashes) = reach.webtransport(&authority.parse().unwrap(), peer.parse().unwrap());
+        (url, hashes.len())
+    }
+
+    #[test]
+    fn pages_are_told_what_they_can_reach() {
+        let local = ["127.0.0.1:8444"];
+        for (listeners, authority, peer, url, hashes) in [
+            (&local[..], "localhost:8443", "127.0.0.1", "https://127.0.0.1:8444/mqtt", 2),
+            (&local[..], "app.test:8443", "127.0.0.1", "https://app.test:8444/mqtt", 2),
+            // Only for this machine, and the page is not on it.
+            (&local[..], "m.example", "192.0.2.9", "https://m.example/mqtt", 0),
+            (&["0.0.0.0:8444"], "m.example:8443", "192.0.2.9", "https://m.example:8444/mqtt", 2),
+            (&["0.0.0.0:8444"], "localhost:8443", "127.0.0.1", "https://127.0.0.1:8444/mqtt", 2),
+            (&["[::]:8444"], "localhost:8443", "::1", "https://[::1]:8444/mqtt", 2),
+            (&["192.0.2.1:1"], "m.example:8443", "192.0.2.9", "https://m.example:1/mqtt", 2),
+            (&[], "m.example:8443", "192.0.2.9", "https://m.example:8443/mqtt", 0),
+        ] {
+            assert_eq!(told(listeners, authority, peer), (url.to_owned(), hashes), "{authority}");
+        }
+    }
+}
