@@ -8,6 +8,8 @@ VENV := $(TARGET)/interop-venv
 NODE := tests/interop/node
 BROWSER := tests/browser
 QUIC_GO := $(TARGET)/interop-quic-go
+# The web app's sources, whose build goes into the program.
+WEB_SOURCES := $(wildcard web/*.html web/*.json web/*.ts web/scripts/*) $(shell find web/src web/public -type f)
 # make run: 0 starts the broker without the demonstration publisher.
 DEMO ?= 1
 # make test-interop: modules and tests to run, such as test_migration; all unless named.
@@ -19,7 +21,7 @@ FUZZ_SECONDS ?= 600
 FUZZ ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-rust built test-interop test-browser kill-test fuzz lint fmt doc bench bench-parts tools needs \
+.PHONY: help run web test test-web test-rust built test-interop test-browser kill-test fuzz lint fmt doc bench bench-parts tools needs \
 	interop-needs
 
 help: ## List the targets
@@ -28,13 +30,27 @@ help: ## List the targets
 		while IFS='|' read -r name text; do printf '  make %-13s %s\n' "$$name" "$$text"; done
 
 run: needs ## Start a broker on this machine with a demonstration publisher (DEMO=0: without)
+	@if command -v npm >/dev/null; then $(MAKE) --no-print-directory web; else \
+		echo "There is no npm here: the program is built without the web app (Debian and Ubuntu: apt install npm)."; fi
 	cargo build --release --locked --package fulmar
 	@DEMO=$(DEMO) exec scripts/run $(TARGET)/release/fulmar
 
-test: interop-needs test-rust test-interop test-browser ## Run every test, those with clients we did not write included
+web: web/dist/index.html ## Build the web app, which the next build of the program carries (needs Node.js and npm)
+
+web/dist/index.html: web/node_modules/ready $(WEB_SOURCES)
+	cd web && npm run --silent build
+
+web/node_modules/ready: web/package-lock.json
+	cd web && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error
+	touch $@
+
+test: interop-needs web test-web test-rust test-interop test-browser ## Run every test, those with clients we did not write included
 
 test-rust: built ## Run the tests that need nothing but Rust
 	FULMAR_BIN=$(FULMAR) cargo test --workspace --locked --no-fail-fast
+
+test-web: web/node_modules/ready ## Run the web app's tests that need no browser, and its linters
+	cd web && npm run --silent check && npm run --silent test
 
 # The program and the tests in one go: cargo would compile dependencies again for the program alone,
 # whose features are fewer.

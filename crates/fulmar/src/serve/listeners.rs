@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use super::certificates::Certificates;
 use super::reach::Reach;
-use super::{objects, status};
+use super::{objects, pages, status};
 use crate::config::Config;
 
 /// Every listener that takes MQTT clients, running.
@@ -118,7 +118,8 @@ pub(super) fn start_web(
     let router = |bound: &Bound| {
         let hashes = certificates.short_lived.hashes.clone();
         let router = status::router().merge(Reach::new(bound, hashes, Value::Null).router());
-        if config.lab.objects { router.merge(objects::router()) } else { router }
+        let router = if config.lab.objects { router.merge(objects::router()) } else { router };
+        router.fallback(pages::answer)
     };
     Endpoint::start(web, router, server.inlet()).map_err(|error| {
         let of = |address: &SocketAddr| config.listeners.webtransport().contains(address);

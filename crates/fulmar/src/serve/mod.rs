@@ -11,6 +11,7 @@ mod listeners;
 mod memory;
 mod notify;
 mod objects;
+mod pages;
 mod reach;
 mod reload;
 mod rolling;

@@ -1,0 +1,48 @@
+// Says what a first visit loads, by part, and whether that is within the budget: everything that the page
+// asks for until a reader sees the map, and beside it what the service worker fetches behind it.
+
+import { readdirSync, readFileSync, statSync } from 'node:fs';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+
+const BUDGET_KB = 250;
+
+/** Prints a table; false when over budget. gzip, the larger of the two, is what counts. */
+export function checkSize(dist) {
+  const html = readFileSync(join(dist, 'index.html'), 'utf8');
+  const entry = [...html.matchAll(/(?:src|href)="(\/[^"]+)"/g)].map((found) => found[1]);
+  const first = new Set(['/index.html', ...entry.filter((path) => !path.startsWith('/icons/icon-'))]);
+  const lazy = readdirSync(join(dist, 'assets'))
+    .filter((name) => /\.(js|css)$/.test(name))
+    .map((name) => `/assets/${name}`)
+    .filter((path) => !first.has(path));
+  const kilobytes = (path) => {
+    try {
+      return statSync(join(dist, `${path}.gz`)).size / 1000;
+    } catch {
+      return statSync(join(dist, path)).size / 1000;
+    }
+  };
+  const show = (path, size) => console.log(`${size.toFixed(1).padStart(8)}  ${path}`);
+  console.log('First load, kB compressed with gzip:');
+  let total = 0;
+  for (const path of first) {
+    total += kilobytes(path);
+    show(path, kilobytes(path));
+  }
+  console.log('Loaded when needed:');
+  let all = total;
+  for (const path of lazy) {
+    all += kilobytes(path);
+    show(path, kilobytes(path));
+  }
+  console.log(
+    `${total.toFixed(1).padStart(8)}  first load; ${all.toFixed(1)} with every screen; budget ${BUDGET_KB}`,
+  );
+  // Stricter than asked: even somebody who opens every screen stays below it.
+  return all < BUDGET_KB;
+}
+
+if (process.argv[1] === fileURLToPath(import.meta.url)) {
+  process.exitCode = checkSize(fileURLToPath(new URL('../dist', import.meta.url))) ? 0 : 1;
+}

@@ -1,0 +1,129 @@
+// Requests to the platform's API, and its errors (RFC 9457) as one type. Knows no state: the token is
+// passed in, because the service worker sends too.
+
+import type { Result } from '../types';
+
+const PREFIX = '/api/v1';
+/** A phone at the edge of coverage: better to fail and try again than to hang. */
+const TIMEOUT_MS = 30_000;
+
+export class ApiError extends Error {
+  override readonly name = 'ApiError';
+
+  constructor(
+    /** 0 when there was no answer at all. */
+    readonly status: number,
+    message: string,
+    readonly retryAfterS: number | null = null,
+  ) {
+    super(message);
+  }
+
+  /** The same request may succeed later, with nothing changed. */
+  get isTemporary(): boolean {
+    return (
+      this.status === 0 ||
+      this.status === 408 ||
+      this.status === 425 ||
+      this.status === 429 ||
+      this.status >= 500
+    );
+  }
+}
+
+export interface Request {
+  method?: string;
+  token?: string | null;
+  json?: unknown;
+  body?: Blob;
+  ifMatch?: string | undefined;
+  ifNoneMatch?: string | undefined;
+}
+
+export interface Answer<T> {
+  status: number;
+  etag: string | null;
+  data: T;
+}
+
+/** `path` begins with `/`, below `/api/v1`. A 304 has `data` null. */
+export async function call<T>(path: string, request: Request = {}): Promise<Answer<T>> {
+  const headers = new Headers({ accept: 'application/json' });
+  if (request.token) headers.set('authorization', `Bearer ${request.token}`);
+  if (request.ifMatch) headers.set('if-match', request.ifMatch);
+  if (request.ifNoneMatch) headers.set('if-none-match', request.ifNoneMatch);
+  let body: BodyInit | null = null;
+  if (request.json !== undefined) {
+    headers.set('content-type', 'application/json');
+    body = JSON.stringify(request.json);
+  } else if (request.body) {
+    headers.set('content-type', request.body.type);
+    body = request.body;
+  }
+  const init: RequestInit = {
+    method: request.method ?? 'GET',
+    headers,
+    body,
+    cache: 'no-store',
+    credentials: 'omit',
+    signal: AbortSignal.timeout(TIMEOUT_MS),
+  };
+  let response = await send(path, init);
+  // Sent in the first flight of a connection; the server asks for it after the handshake (RFC 8470).
+  if (response.status === 425) response = await send(path, init);
+  return answer<T>(response);
+}
+
+async function send(path: string, init: RequestInit): Promise<Response> {
+  try {
+    return await fetch(PREFIX + path, init);
+  } catch {
+    throw new ApiError(0, 'The server cannot be reached.');
+  }
+}
+
+async function answer<T>(response: Response): Promise<Answer<T>> {
+  const etag = response.headers.get('etag');
+  if (response.status === 304) return { status: 304, etag, data: null as T };
+  const isJson = /json/.test(response.headers.get('content-type') ?? '');
+  let data: unknown = null;
+  try {
+    data = isJson ? await response.json() : null;
+  } catch {
+    throw new ApiError(0, 'The answer was cut off.');
+  }
+  if (response.ok) return { status: response.status, etag, data: data as T };
+  const seconds = Number(response.headers.get('retry-after'));
+  throw new ApiError(response.status, problemText(data, response.status), seconds > 0 ? seconds : null);
+}
+
+interface Problem {
+  title?: string;
+  detail?: string;
+  errors?: { field?: string; detail?: string }[];
+}
+
+export function problemText(problem: unknown, status: number): string {
+  const { title, detail, errors } = (problem ?? {}) as Problem;
+  const fields = (errors ?? []).map((error) => [error.field, error.detail].filter(Boolean).join(': '));
+  const text = [detail ?? title, ...fields].filter(Boolean).join(' ');
+  return text || `The server answered ${status}.`;
+}
+
+/** Follows `next` to the end, at most `most` items. */
+export async function pages<T>(path: string, token: string, limit = 1000, most = 50_000): Promise<T[]> {
+  const items: T[] = [];
+  let cursor: string | null = null;
+  do {
+    const join: string = path.includes('?') ? '&' : '?';
+    const next: string = cursor ? `&cursor=${encodeURIComponent(cursor)}` : '';
+    const { data } = await call<{ items: T[]; next: string | null }>(`${path}${join}limit=${limit}${next}`, {
+      token,
+    });
+    items.push(...data.items);
+    cursor = data.next;
+  } while (cursor && items.length < most);
+  return items;
+}
+
+export type Results = { results: Result[] };

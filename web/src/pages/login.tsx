@@ -1,0 +1,81 @@
+// Logging in: the only screen of somebody who is not.
+
+import { useState } from 'preact/hooks';
+import { ApiError } from '../data/api';
+import { login } from '../data/account';
+import * as state from '../state';
+import { Logo } from '../ui/icons';
+import { Field, Note } from '../ui/parts';
+import { navigate } from '../ui/router';
+
+export function Login() {
+  const demo = state.config.value?.demo;
+  const [user, setUser] = useState(state.user.value?.name ?? '');
+  const [password, setPassword] = useState('');
+  const [problem, setProblem] = useState<string | null>(null);
+  const [busy, setBusy] = useState(false);
+
+  const submit = async (event: SubmitEvent) => {
+    event.preventDefault();
+    setBusy(true);
+    setProblem(null);
+    try {
+      await login(user.trim(), password);
+      navigate('/', 'replace');
+    } catch (error) {
+      if (!(error instanceof ApiError)) throw error;
+      setProblem(error.status === 401 ? 'Name or password is wrong.' : error.message);
+    } finally {
+      setBusy(false);
+    }
+  };
+
+  return (
+    <main class="login" id="main">
+      <form class="card" onSubmit={(event) => void submit(event)} data-testid="login">
+        <Logo size={64} />
+        <h1 tabIndex={-1}>{state.config.value?.title ?? 'Fulmar'}</h1>
+        <p class="muted">Meter reading</p>
+        {problem && (
+          <Note tone="bad" role="alert">
+            {problem}
+          </Note>
+        )}
+        <Field label="User name" id="user">
+          <input
+            id="user"
+            name="username"
+            autocomplete="username"
+            autocapitalize="none"
+            spellcheck={false}
+            required
+            value={user}
+            onInput={(event) => setUser(event.currentTarget.value)}
+          />
+        </Field>
+        <Field label="Password" id="password">
+          <input
+            id="password"
+            name="password"
+            type="password"
+            autocomplete="current-password"
+            required
+            value={password}
+            onInput={(event) => setPassword(event.currentTarget.value)}
+          />
+        </Field>
+        <button class="primary" type="submit" disabled={busy}>
+          {busy ? 'Logging in …' : 'Log in'}
+        </button>
+        {demo?.user && demo.password && (
+          <p class="muted small-text">
+            Demonstration: <code>{demo.user}</code> / <code>{demo.password}</code>
+          </p>
+        )}
+        {state.mine.value.length > 0 && (
+          <p class="muted small-text">What you read is kept on this device and sent after you log in.</p>
+        )}
+      </form>
+    </main>
+  );
+}

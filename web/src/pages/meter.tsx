@@ -1,0 +1,293 @@
+// One meter: what is known of it, and reading it, by hand or with a photo.
+
+import { useEffect, useMemo, useState } from 'preact/hooks';
+import { item } from '../data/outbox';
+import { submit } from '../data/sync';
+import {
+  ago,
+  dateTime,
+  decimal,
+  mediumName,
+  meterNumber,
+  meterTitle,
+  quantity,
+  unitName,
+} from '../lib/format';
+import { shrink } from '../lib/photo';
+import { check } from '../lib/plausibility';
+import { takeReading } from '../lib/reading';
+import { listFor, nextOpen, seenTasks } from '../lib/work';
+import * as state from '../state';
+import type { Meter } from '../types';
+import { Icon, mediumIcon } from '../ui/icons';
+import { Dialog, Empty, Field, Note, Page, Signal, Tag } from '../ui/parts';
+import { navigate, query } from '../ui/router';
+import { Consumption } from './consumption';
+
+export function MeterPage({ id }: { id: string }) {
+  const meter = state.meters.value.get(id) ?? inLists(id);
+  const list = query.value.get('list');
+  const back = list ? `/lists/${encodeURIComponent(list)}` : '/map';
+  if (!meter) {
+    return (
+      <Page title="Meter" back={back}>
+        <Empty icon="other" title="This meter is not on this device" />
+      </Page>
+    );
+  }
+  return (
+    <Page title={meterTitle(meter)} back={back}>
+      <Facts meter={meter} />
+      {state.mayWrite.value && (
+        <Read key={meter.id} meter={meter} list={listFor(meter.id, state.lists.value, list)} />
+      )}
+      {state.isOffice.value && <Consumption meter={meter} />}
+    </Page>
+  );
+}
+
+function inLists(id: string): Meter | undefined {
+  for (const list of state.lists.value) {
+    const task = list.tasks?.find((one) => one.meter.id === id);
+    if (task) return task.meter;
+  }
+  return undefined;
+}
+
+function Facts({ meter }: { meter: Meter }) {
+  const heard = state.heard.value.get(meter.id);
+  const pending = state.pendingReadings.value.get(meter.id);
+  return (
+    <section class="card facts" aria-label="About this meter">
+      <div class="row">
+        <span class={`medium ${meter.medium}`}>
+          <Icon name={mediumIcon(meter.medium)} />
+        </span>
+        <span class="grow">
+          <strong>{mediumName(meter.medium)}</strong>
+          <small class="muted">
+            {meterNumber(meter)}
+            {meter.manufacturer && ` · ${meter.manufacturer}`}
+          </small>
+        </span>
+        {meter.state === 'leak_suspected' && <Tag tone="bad">possible leak</Tag>}
+        {meter.state === 'missed' && <Tag tone="warn">missed</Tag>}
+        {meter.radio && <Tag>radio</Tag>}
+      </div>
+      <dl>
+        {meter.last && (
+          <div>
+            <dt>Last reading</dt>
+            <dd>
+              {quantity(meter.last.value, meter.last.unit)}{' '}
+              <small class="muted">{dateTime(meter.last.at)}</small>
+            </dd>
+          </div>
+        )}
+        {pending && (
+          <div>
+            <dt>Waiting to be sent</dt>
+            <dd data-testid="pending-value">
+              {quantity(pending.value, pending.unit)} <Tag tone="info">to send</Tag>
+            </dd>
+          </div>
+        )}
+        {meter.radio && (
+          <div>
+            <dt>Heard</dt>
+            <dd>
+              {heard ? (
+                <>
+                  <Signal dbm={heard.rssi_dbm} /> {ago(heard.at, state.clock.value)}
+                </>
+              ) : (
+                'not since the app was opened'
+              )}
+            </dd>
+          </div>
+        )}
+        {meter.note && (
+          <div>
+            <dt>Note</dt>
+            <dd>{meter.note}</dd>
+          </div>
+        )}
+      </dl>
+    </section>
+  );
+}
+
+function Read({ meter, list }: { meter: Meter; list: string | null }) {
+  const [text, setText] = useState('');
+  const [note, setNote] = useState('');
+  const [photo, setPhoto] = useState<Blob | null>(null);
+  const [asking, setAsking] = useState<string | null>(null);
+  const [tried, setTried] = useState(false);
+  const verdict = check(text, meter);
+  const { expected } = meter;
+
+  const store = async (value: number, confirmed: boolean) => {
+    const owner = { user: state.user.value?.name ?? '', twin: state.twin.value?.id ?? '' };
+    const place = state.position.value?.place ?? null;
+    const taken = { meter, value, confirmed, note, place, workList: list, photo, device: state.device.value };
+    const { items, photo: bytes } = takeReading(taken, owner, Date.now());
+    await submit(items, bytes);
+    state.say(
+      `Stored: ${quantity(value, meter.unit)}. ${state.online.value ? '' : 'It is sent when you are online.'}`,
+      'good',
+    );
+    goOn(meter.id, list);
+  };
+  const send = (event: SubmitEvent) => {
+    event.preventDefault();
+    setTried(true);
+    if (verdict.kind === 'fine') void store(verdict.value, false);
+    else if (verdict.kind === 'doubtful') setAsking(verdict.reason);
+  };
+
+  return (
+    <form class="card read" onSubmit={send} aria-label="Read this meter" data-testid="read">
+      <Field
+        label="Meter shows"
+        id="value"
+        hint={
+          expected ? `Expected ${decimal(expected.low)} to ${quantity(expected.high, meter.unit)}` : undefined
+        }
+      >
+        <div class="value-input">
+          <input
+            id="value"
+            name="value"
+            inputMode="decimal"
+            autocomplete="off"
+            placeholder={'0'.repeat(Math.min(meter.register_digits ?? 5, 8))}
+            aria-describedby="value-hint value-verdict"
+            aria-invalid={(tried || text !== '') && verdict.kind === 'wrong'}
+            value={text}
+            onInput={(event) => setText(event.currentTarget.value)}
+          />
+          <span class="unit">{unitName(meter.unit)}</span>
+        </div>
+      </Field>
+      <div id="value-verdict" aria-live="polite">
+        {(text !== '' || tried) && verdict.kind !== 'fine' && (
+          <Note tone={verdict.kind === 'wrong' ? 'bad' : 'warn'}>{verdict.reason}</Note>
+        )}
+      </div>
+      <PhotoInput photo={photo} onPhoto={setPhoto} />
+      <details class="more-fields">
+        <summary>Note, or no access</summary>
+        <Field label="Note" id="note">
+          <textarea
+            id="note"
+            rows={2}
+            maxLength={500}
+            value={note}
+            onInput={(event) => setNote(event.currentTarget.value)}
+          />
+        </Field>
+        {list && (
+          <button type="button" onClick={() => void markUnreachable(meter, list, note)}>
+            No access to this meter
+          </button>
+        )}
+      </details>
+      <div class="thumb">
+        <button class="primary" type="submit">
+          <Icon name="check" /> {photo ? 'Save reading and photo' : 'Save reading'}
+        </button>
+      </div>
+      {asking && verdict.kind === 'doubtful' && (
+        <Dialog title="Is this right?" onClose={() => setAsking(null)}>
+          <p class="big-value">{quantity(verdict.value, meter.unit)}</p>
+          <p>{asking}</p>
+          <div class="dialog-actions">
+            <button type="button" onClick={() => setAsking(null)} autofocus>
+              Correct it
+            </button>
+            <button
+              type="button"
+              class="primary"
+              onClick={() => {
+                setAsking(null);
+                void store(verdict.value, true);
+              }}
+            >
+              It is right, save
+            </button>
+          </div>
+        </Dialog>
+      )}
+    </form>
+  );
+}
+
+function PhotoInput({ photo, onPhoto }: { photo: Blob | null; onPhoto: (photo: Blob | null) => void }) {
+  const [problem, setProblem] = useState<string | null>(null);
+  const url = useMemo(() => (photo ? URL.createObjectURL(photo) : null), [photo]);
+  useEffect(() => () => (url ? URL.revokeObjectURL(url) : undefined), [url]);
+  const choose = async (file: File | undefined) => {
+    if (!file) return;
+    setProblem(null);
+    try {
+      onPhoto(await shrink(file, state.photoPixels.value));
+    } catch {
+      setProblem('This is no picture that the browser can read.');
+    }
+  };
+  return (
+    <div class="photo-input">
+      {url && <img src={url} alt="The meter, as it will be sent" />}
+      <label class="button">
+        <Icon name="camera" />
+        {photo ? 'Take another photo' : 'Take a photo'}
+        <input
+          class="sr-only"
+          type="file"
+          accept="image/*"
+          capture="environment"
+          data-testid="photo"
+          onChange={(event) => {
+            const input = event.currentTarget;
+            void choose(input.files?.[0]).then(() => (input.value = ''));
+          }}
+        />
+      </label>
+      {photo && (
+        <button type="button" class="quiet" onClick={() => onPhoto(null)}>
+          Remove ({Math.ceil(photo.size / 1024)} kB)
+        </button>
+      )}
+      {problem && (
+        <Note tone="bad" role="alert">
+          {problem}
+        </Note>
+      )}
+    </div>
+  );
+}
+
+async function markUnreachable(meter: Meter, list: string, note: string): Promise<void> {
+  const owner = { user: state.user.value?.name ?? '', twin: state.twin.value?.id ?? '' };
+  const payload = {
+    kind: 'task',
+    work_list: list,
+    meter: meter.id,
+    outcome: 'unreachable',
+    note: note.trim() || null,
+  } as const;
+  await submit([item(crypto.randomUUID(), owner, payload, Date.now())]);
+  state.say('Noted: no access.', 'info');
+  goOn(meter.id, list);
+}
+
+/** On to the next open meter of the list, or back to the list when that was the last. */
+function goOn(meter: string, listId: string | null): void {
+  const list = state.lists.value.find((one) => one.id === listId);
+  if (!list || !query.value.has('list')) return;
+  const next = nextOpen(seenTasks(list, state.mine.value), meter, state.position.value?.place ?? null);
+  const inList = `list=${encodeURIComponent(list.id)}`;
+  navigate(
+    next ? `/meters/${encodeURIComponent(next.meter.id)}?${inList}` : `/lists/${encodeURIComponent(list.id)}`,
+  );
+}

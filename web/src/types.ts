@@ -1,0 +1,178 @@
+// What the platform's API says and takes (docs/api.md, /api/v1/openapi.json), as types. No behaviour.
+
+export interface Place {
+  lat: number;
+  lon: number;
+}
+
+export type Role = 'admin' | 'office' | 'reader' | 'device' | 'viewer';
+
+export interface TwinRole {
+  id: string;
+  name: string;
+  role: Role;
+}
+
+export interface User {
+  name: string;
+  display_name: string | null;
+  role?: string;
+  twins: TwinRole[];
+}
+
+export interface Session {
+  token: string;
+  expires_at: string;
+  user: User;
+}
+
+export interface Twin {
+  id: string;
+  name: string;
+  centre: Place | null;
+  meters: number;
+  work_lists: number;
+}
+
+export interface Config {
+  version: string;
+  title?: string;
+  mqtt?: {
+    webtransport?: { url: string; certificate_hashes: string[] } | null;
+    websocket?: { url: string } | null;
+  } | null;
+  demo?: { user?: string; password?: string; [key: string]: unknown } | null;
+}
+
+export type Medium = 'water' | 'warm_water' | 'heat' | 'gas' | 'electricity' | 'other';
+export type Method = 'manual' | 'photo' | 'radio';
+export type MeterState = 'ok' | 'missed' | 'leak_suspected';
+
+export interface Meter {
+  id: string;
+  address: string | null;
+  serial: string | null;
+  manufacturer: string | null;
+  medium: Medium;
+  place: Place | null;
+  street: string | null;
+  unit: string;
+  register_digits: number | null;
+  radio: boolean;
+  has_key: boolean;
+  note: string | null;
+  expected: { low: number; high: number } | null;
+  last: { value: number; unit: string; at: string; method: Method } | null;
+  state: MeterState;
+  etag?: string;
+}
+
+export interface Reading {
+  id: string;
+  meter: string;
+  at: string;
+  value: number;
+  unit: string;
+  method: Method;
+  photo: string | null;
+  place: Place | null;
+  rssi_dbm?: number | null;
+  note: string | null;
+  implausible_confirmed: boolean;
+  work_list: string | null;
+  reader?: string | null;
+  device?: string | null;
+  received_at?: string | null;
+  conflict_with?: string[];
+  flags?: string[];
+}
+
+export type TaskState = 'open' | 'read' | 'unreachable';
+
+export interface Task {
+  meter: Meter;
+  state: TaskState;
+  reading: Reading | null;
+  note: string | null;
+}
+
+export interface WorkList {
+  id: string;
+  name: string;
+  assignee: string | null;
+  state: 'open' | 'done';
+  due: string | null;
+  total: number;
+  done: number;
+  etag?: string;
+  tasks?: Task[];
+}
+
+export interface Frame {
+  id: string;
+  hex: string;
+  mode?: string;
+  at: string;
+  rssi_dbm: number | null;
+  place: Place | null;
+}
+
+export interface Telemetry {
+  id: string;
+  at: string;
+  place: Place | null;
+  accuracy_m: number | null;
+  speed_mps: number | null;
+  battery_percent: number | null;
+  charging: boolean | null;
+  network: string | null;
+}
+
+export type ResultStatus = 'stored' | 'duplicate' | 'conflict' | 'rejected';
+
+export interface Result {
+  id: string;
+  status: ResultStatus;
+  detail?: string | null;
+}
+
+/** A meter was heard on the radio: who, when, how well and where, never the value. */
+export interface Heard {
+  meter: string;
+  address: string | null;
+  manufacturer: string | null;
+  medium: string | null;
+  at: string;
+  rssi_dbm: number | null;
+  place: Place | null;
+  receiver: string | null;
+}
+
+export interface Page<T> {
+  items: T[];
+  next: string | null;
+}
+
+export interface Instance {
+  device: string;
+  kind: string;
+  name: string | null;
+  app_version: string | null;
+  last_seen?: string | null;
+  position?: { place: Place; at: string } | null;
+}
+
+export interface Command {
+  id: string;
+  command: string;
+  args: unknown;
+  state: 'pending' | 'accepted' | 'done' | 'failed';
+  detail: string | null;
+  at?: string;
+}
+
+export interface ConsumptionPoint {
+  at: string;
+  value: number;
+  consumption: number | null;
+}

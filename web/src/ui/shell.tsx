@@ -1,0 +1,183 @@
+// The frame around every screen: name and state at the top, the ways around at the bottom (phone) or the
+// side (desk), and messages. Which ways there are depends on the role.
+
+import type { ComponentChildren } from 'preact';
+import * as state from '../state';
+import { chooseTwin } from '../data/account';
+import { flush } from '../data/sync';
+import { plural } from '../lib/format';
+import { Icon, Logo, type IconName } from './icons';
+import { Link, path } from './router';
+
+interface Way {
+  to: string;
+  text: string;
+  icon: IconName;
+  /** Other paths that belong to it. */
+  also?: string[];
+}
+
+const FIELD: Way[] = [
+  { to: '/map', text: 'Map', icon: 'map', also: ['/meters'] },
+  { to: '/lists', text: 'Lists', icon: 'lists' },
+  { to: '/drive', text: 'Radio', icon: 'radio', also: ['/walk'] },
+  { to: '/pending', text: 'Pending', icon: 'pending' },
+];
+const MORE: Way = { to: '/more', text: 'More', icon: 'more', also: ['/settings', '/office'] };
+
+/** Sections are shown by role; another one, such as monitoring, is another list like this. */
+export const OFFICE: Way[] = [
+  { to: '/office', text: 'Overview', icon: 'overview' },
+  { to: '/office/lists', text: 'Assign work', icon: 'people' },
+  { to: '/office/readings', text: 'Readings', icon: 'chart' },
+  { to: '/office/missed', text: 'Missed meters', icon: 'missed' },
+  { to: '/office/leaks', text: 'Possible leaks', icon: 'leak' },
+  { to: '/office/devices', text: 'Devices', icon: 'devices' },
+];
+
+function isCurrent(way: Way): boolean {
+  const now = path.value;
+  if (way.to === '/office') return now === '/office';
+  return [way.to, ...(way.also ?? [])].some((to) => now === to || now.startsWith(`${to}/`));
+}
+
+function WayLink({ way }: { way: Way }) {
+  const waits = way.to === '/pending' ? state.counts.value.total + state.conflicts.value.length : 0;
+  return (
+    <Link
+      to={way.to}
+      aria-current={isCurrent(way) ? 'page' : undefined}
+      data-testid={`nav-${way.text.toLowerCase().replace(/ /g, '-')}`}
+    >
+      <span class="way-icon">
+        <Icon name={way.icon} size={24} />
+        {waits > 0 && <b class="badge">{waits > 999 ? '999+' : waits}</b>}
+      </span>
+      <span>
+        {way.text}
+        {waits > 0 && <span class="sr-only">, {plural(waits, 'item')} waiting</span>}
+      </span>
+    </Link>
+  );
+}
+
+export function Shell({ children }: { children: ComponentChildren }) {
+  return (
+    <div class="shell">
+      <a class="skip" href="#main">
+        Skip to content
+      </a>
+      <header class="top">
+        <Link to="/" class="brand" aria-label="Fulmar, start page">
+          <Logo size={30} />
+          <span>Fulmar</span>
+        </Link>
+        <TwinChoice />
+        <Status />
+      </header>
+      <nav class="side" aria-label="Main">
+        {FIELD.map((way) => (
+          <WayLink key={way.to} way={way} />
+        ))}
+        {state.isOffice.value && <p class="side-head">Office</p>}
+        {state.isOffice.value && OFFICE.map((way) => <WayLink key={way.to} way={way} />)}
+        <span class="grow" />
+        <WayLink way={{ to: '/settings', text: 'Settings', icon: 'settings' }} />
+      </nav>
+      <main id="main" tabIndex={-1}>
+        <Banners />
+        {children}
+      </main>
+      <nav class="tabs" aria-label="Main">
+        {[...FIELD, MORE].map((way) => (
+          <WayLink key={way.to} way={way} />
+        ))}
+      </nav>
+      <Notice />
+    </div>
+  );
+}
+
+function TwinChoice() {
+  const twins = state.user.value?.twins ?? [];
+  if (twins.length < 2) return <span class="twin">{twins[0]?.name ?? ''}</span>;
+  return (
+    <select
+      class="twin"
+      aria-label="Installation"
+      value={state.twin.value?.id ?? ''}
+      onChange={(event) => void chooseTwin(event.currentTarget.value)}
+    >
+      {twins.map((one) => (
+        <option key={one.id} value={one.id}>
+          {one.name}
+        </option>
+      ))}
+    </select>
+  );
+}
+
+function statusText(): { text: string; kind: string } {
+  const waits = state.counts.value.total;
+  if (!state.online.value) return { text: waits ? `Offline · ${waits} waiting` : 'Offline', kind: 'offline' };
+  if (state.sending.value) return { text: `Sending ${waits}`, kind: 'busy' };
+  if (waits > 0) return { text: `${waits} waiting`, kind: 'waiting' };
+  if (state.live.value === 'webtransport' || state.live.value === 'websocket')
+    return { text: 'Live', kind: 'live' };
+  return { text: 'All sent', kind: 'sent' };
+}
+
+function Status() {
+  const { text, kind } = statusText();
+  const how = state.live.value;
+  const title =
+    how === 'off' || how === 'connecting'
+      ? 'No live connection'
+      : `Live over ${how === 'webtransport' ? 'WebTransport' : 'WebSocket'}`;
+  return (
+    <Link to="/pending" class={`status ${kind}`} data-testid="status" data-live={how} title={title}>
+      <i aria-hidden="true" />
+      <span role="status">{text}</span>
+    </Link>
+  );
+}
+
+function Banners() {
+  const update = state.updateReady.value;
+  return (
+    <>
+      {state.expired.value && (
+        <div class="banner warn" role="alert">
+          <span>Your login has ended. Go on working; log in again to send.</span>
+          <Link to="/login" class="button small">
+            Log in
+          </Link>
+        </div>
+      )}
+      {update && (
+        <div class="banner info" role="status">
+          <span>A new version is ready.</span>
+          <button type="button" class="small" onClick={update}>
+            Restart
+          </button>
+        </div>
+      )}
+    </>
+  );
+}
+
+function Notice() {
+  const notice = state.notice.value;
+  return (
+    <div class="notice-place" role="status" aria-live="polite">
+      {notice && <div class={`notice ${notice.kind}`}>{notice.text}</div>}
+    </div>
+  );
+}
+
+export function sendNow(): void {
+  void flush().then((report) => {
+    if (report?.stopped) state.say(report.stopped.message, 'bad');
+    else if (report && report.sent > 0) state.say(`${plural(report.sent, 'item')} sent.`, 'good');
+  });
+}
