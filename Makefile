@@ -22,7 +22,7 @@ FUZZ ?=
 
 .DEFAULT_GOAL := help
 .PHONY: help run web test test-web test-rust built test-interop test-browser kill-test fuzz lint fmt doc bench bench-parts tools needs \
-	interop-needs
+	interop-needs firmware firmware-run firmware-test
 
 help: ## List the targets
 	@echo "Fulmar, an MQTT broker that is QUIC-first. README.md is where to begin."
@@ -85,6 +85,19 @@ $(QUIC_GO): $(wildcard tests/interop/go/*) | interop-needs
 interop-needs:
 	@tests/interop/setup
 
+firmware: needs ## Build the microcontroller's program; its flash and RAM by part, within their budget
+	scripts/firmware build
+
+firmware-run: needs ## Boot it in QEMU beside a broker on this machine
+	@firmware/tools/setup
+	cargo build --release --locked --package fulmar
+	image=$$(scripts/firmware image) && \
+		exec python3 firmware/tools/run.py $(abspath $(TARGET))/release/fulmar $$image
+
+firmware-test: interop-needs built $(VENV)/ready ## Test it in QEMU at length: 100 connections through a lossy link
+	cd tests/interop && FULMAR_BIN=$(FULMAR) FULMAR_FIRMWARE_CONNECTIONS=100 FULMAR_PATIENCE_S=600 \
+		$(abspath $(VENV))/bin/python run.py test_firmware
+
 kill-test: needs $(VENV)/ready ## Kill the broker ten times during 100,000 QoS 1 and QoS 2 messages
 	cargo build --release --locked --package fulmar
 	cd tests/interop && FULMAR_BIN=$(abspath $(TARGET))/release/fulmar \
@@ -98,6 +111,7 @@ lint: needs ## Check format, lints, documentation, licences and, with a network,
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --exclude fulmar --no-deps --locked --quiet
+	@scripts/firmware lint
 	@scripts/deny
 
 fmt: needs ## Format the sources

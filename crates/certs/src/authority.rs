@@ -38,6 +38,19 @@ pub enum Purpose {
     Client,
 }
 
+/// The key of a certificate that is issued.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LeafKey<'a> {
+    /// A new one on P-256, which everything that speaks TLS can verify.
+    #[default]
+    P256,
+    /// A new Ed25519 key: for clients that pin a server's key and have little flash. Browsers do not
+    /// take it.
+    Ed25519,
+    /// The one in this PEM file, as when a certificate is renewed under a key that clients pin.
+    File(&'a Path),
+}
+
 /// A development authority.
 pub struct Authority {
     folder: PathBuf,
@@ -102,9 +115,9 @@ impl Authority {
         self.folder.join("ca.pem")
     }
 
-    /// Issues a certificate for `days` days, or until the authority's own end: of a server named `name` that is reached by the host
-    /// names and addresses in `alternatives`, or of the client `name`, whose alternatives are
-    /// none.
+    /// Issues a certificate for `days` days, or until the authority's own end: of a server named
+    /// `name` that is reached by the host names and addresses in `alternatives`, or of the client
+    /// `name`, whose alternatives are none. Its key is a new one on P-256.
     ///
     /// # Errors
     /// A name is not one.
@@ -114,6 +127,21 @@ impl Authority {
         alternatives: &[String],
         purpose: Purpose,
         days: u32,
+    ) -> Result<Issued, CertError> {
+        self.issue_for(name, alternatives, purpose, days, LeafKey::P256)
+    }
+
+    /// The same for another key.
+    ///
+    /// # Errors
+    /// A name is not one; the key cannot be read.
+    pub fn issue_for(
+        &self,
+        name: &str,
+        alternatives: &[String],
+        purpose: Purpose,
+        days: u32,
+        key: LeafKey<'_>,
     ) -> Result<Issued, CertError> {
         check_name(name)?;
         let too_long = name.chars().count() > MAX_COMMON_NAME;
@@ -137,7 +165,11 @@ impl Authority {
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages = vec![usage];
         params.use_authority_key_identifier_extension = true;
-        let key = KeyPair::generate()?;
+        let key = match key {
+            LeafKey::P256 => KeyPair::generate()?,
+            LeafKey::Ed25519 => KeyPair::generate_for(&rcgen::PKCS_ED25519)?,
+            LeafKey::File(path) => load_key(path)?,
+        };
         let certificate = params.signed_by(&key, &self.issuer)?;
         let chain_pem = certificate.pem() + &self.certificate_pem;
         Ok(Issued { chain_pem, key_pem: key.serialize_pem() })

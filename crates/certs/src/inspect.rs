@@ -38,6 +38,9 @@ pub struct Description {
     /// SHA-256 of its public key in base64, as Chromium's
     /// `--ignore-certificate-errors-spki-list` takes it.
     pub spki_sha256_base64: String,
+    /// The public key itself in hexadecimal, as clients that pin it take it: 32 bytes of an Ed25519
+    /// key, 65 of one on P-256.
+    pub public_key: String,
 }
 
 /// Reads a certificate for people; `None` when it is not one.
@@ -45,7 +48,6 @@ pub struct Description {
 pub fn describe(certificate: &CertificateDer<'_>) -> Option<Description> {
     let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
     let whole = digest(&SHA256, certificate);
-    let hex: Vec<String> = whole.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
     let spki = digest(&SHA256, parsed.public_key().raw);
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).ok()?;
     let left_s = parsed.validity().not_after.timestamp() - now.as_secs().cast_signed();
@@ -60,9 +62,15 @@ pub fn describe(certificate: &CertificateDer<'_>) -> Option<Description> {
         not_before: parsed.validity().not_before.to_string(),
         not_after: parsed.validity().not_after.to_string(),
         days_left: left_s.div_euclid(24 * 3600),
-        sha256: hex.concat(),
+        sha256: hex(whole.as_ref()),
         spki_sha256_base64: STANDARD.encode(spki),
+        public_key: hex(&parsed.public_key().subject_public_key.data),
     })
+}
+
+fn hex(bytes: &[u8]) -> String {
+    let digits: Vec<String> = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    digits.concat()
 }
 
 /// The name of the user a client certificate is about: the subject's common name, or without one

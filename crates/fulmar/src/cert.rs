@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::Subcommand;
-use fulmar_certs::authority::{Authority, LEAF_DAYS, Purpose};
+use fulmar_certs::authority::{Authority, LEAF_DAYS, LeafKey, Purpose};
 use fulmar_certs::{AUTHORITY_FOLDER, CertError, Description, describe, files};
 use serde_json::json;
 
@@ -56,6 +56,12 @@ enum Action {
         /// For a client instead of a server
         #[arg(long, conflicts_with = "san")]
         client: bool,
+        /// With an Ed25519 key, for microcontrollers that pin it; browsers do not take it
+        #[arg(long)]
+        ed25519: bool,
+        /// With the key in this PEM file instead of a new one: a renewal that keeps what clients pin
+        #[arg(long, value_name = "FILE", conflicts_with = "ed25519")]
+        key: Option<PathBuf>,
         /// Days it is valid
         #[arg(long, default_value_t = LEAF_DAYS, value_parser = clap::value_parser!(u32).range(1..=3650))]
         days: u32,
@@ -76,13 +82,14 @@ enum Action {
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let printed = match args.action {
         Action::Ca { dir } => authority(&open(dir)?, args.json)?,
-        Action::Issue { name, san, client, days, dir, out } => {
+        Action::Issue { name, san, client, ed25519, key, days, dir, out } => {
             let (purpose, names) = if client {
                 (Purpose::Client, Vec::new())
             } else {
                 (Purpose::Server, [vec![name.clone()], san].concat())
             };
-            issue(&open(dir)?, &Request { name, names, purpose, days }, &out, args.json)?
+            let request = Request { name, names, purpose, days, ed25519, key };
+            issue(&open(dir)?, &request, &out, args.json)?
         }
         Action::Show { file } => show(&file, args.json)?,
     };
@@ -95,6 +102,8 @@ struct Request {
     names: Vec<String>,
     purpose: Purpose,
     days: u32,
+    ed25519: bool,
+    key: Option<PathBuf>,
 }
 
 fn open(dir: Option<PathBuf>) -> anyhow::Result<Authority> {
@@ -120,13 +129,18 @@ fn issue(
     out: &Path,
     json: bool,
 ) -> anyhow::Result<String> {
-    let Request { name, names, purpose, days } = request;
+    let Request { name, names, purpose, days, ed25519, key } = request;
+    let key = match key {
+        Some(path) => LeafKey::File(path),
+        None if *ed25519 => LeafKey::Ed25519,
+        None => LeafKey::P256,
+    };
     // A wildcard's star would be a pattern to every shell.
     let file = name.replace('*', "_");
     if file.contains('/') || file.starts_with('.') {
         return Err(crate::exit::Usage(format!("{name:?} cannot be the name of a file")).into());
     }
-    let issued = authority.issue(name, names, *purpose, *days)?;
+    let issued = authority.issue_for(name, names, *purpose, *days, key)?;
     let (chain, key) = (out.join(format!("{file}.pem")), out.join(format!("{file}.key")));
     if chain.exists() {
         return Err(CertError::Exists(chain).into());
@@ -158,7 +172,8 @@ fn show(file: &Path, json: bool) -> anyhow::Result<String> {
             "is_client": about.is_client, "user": about.user,
             "not_before": about.not_before, "not_after": about.not_after,
             "days_left": about.days_left,
-            "sha256": about.sha256, "spki_sha256_base64": about.spki_sha256_base64,
+            "sha256": about.sha256, "public_key": about.public_key,
+            "spki_sha256_base64": about.spki_sha256_base64,
         });
         return Ok(object.to_string());
     }
@@ -175,6 +190,7 @@ fn show(file: &Path, json: bool) -> anyhow::Result<String> {
         format!("valid until:  {} ({})", about.not_after, left(about.days_left)),
         format!("SHA-256:      {}", about.sha256),
         format!("SPKI SHA-256: {}", about.spki_sha256_base64),
+        format!("public key:   {}", about.public_key),
     ]);
     Ok(lines.join("\n"))
 }
@@ -217,7 +233,14 @@ mod tests {
     use super::*;
 
     fn request(name: &str, purpose: Purpose) -> Request {
-        Request { name: name.to_owned(), names: vec!["localhost".to_owned()], purpose, days: 10 }
+        Request {
+            name: name.to_owned(),
+            names: vec!["localhost".to_owned()],
+            purpose,
+            days: 10,
+            ed25519: false,
+            key: None,
+        }
     }
 
     #[test]
@@ -242,6 +265,27 @@ mod tests {
         issue(&ca, &server, dir.path(), true).unwrap_err();
         assert_eq!(key, std::fs::read(printed["key"].as_str().unwrap()).unwrap());
         assert!(!certificate.exists(), "no certificate for a key that was not written");
+    }
+
+    #[test]
+    fn a_renewal_keeps_the_key_that_clients_pin() {
+        let dir = tempfile::tempdir().unwrap();
+        let ca = open(Some(dir.path().join("ca"))).unwrap();
+        let issued = |request: &Request, out: &str| -> serde_json::Value {
+            let printed = issue(&ca, request, &dir.path().join(out), true).unwrap();
+            let printed: serde_json::Value = serde_json::from_str(&printed).unwrap();
+            let certificate = Path::new(printed["certificate"].as_str().unwrap());
+            serde_json::from_str(&show(certificate, true).unwrap()).unwrap()
+        };
+        let first = Request { ed25519: true, ..request("broker", Purpose::Server) };
+        let first = issued(&first, "first");
+        assert_eq!(first["public_key"].as_str().unwrap().len(), 64);
+        let key = Some(dir.path().join("first/broker.key"));
+        let renewed = issued(&Request { key, ..request("broker", Purpose::Server) }, "renewed");
+        assert_eq!(first["public_key"], renewed["public_key"]);
+        assert_ne!(first["sha256"], renewed["sha256"]);
+        let fresh = issued(&request("broker", Purpose::Server), "fresh");
+        assert!(fresh["public_key"].as_str().unwrap().starts_with("04"), "a point on P-256");
     }
 
     #[test]

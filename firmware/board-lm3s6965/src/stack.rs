@@ -32,6 +32,7 @@ pub(crate) fn peak() -> usize {
 
 /// Uses more stack than there is.
 #[cfg(feature = "overflow")]
+#[expect(unconditional_recursion)]
 pub(crate) fn overflow(depth: u32) -> u32 {
     let room = core::hint::black_box([depth; 64]);
     room[1].wrapping_add(overflow(depth + 1)).wrapping_add(room[2])

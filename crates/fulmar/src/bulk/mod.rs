@@ -10,7 +10,6 @@ mod seal;
 mod send;
 mod show;
 mod socket;
-mod state;
 
 pub(crate) use receive::Args as ReceiveArgs;
 pub(crate) use send::Args as SendArgs;
@@ -40,7 +39,7 @@ fn block_on(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()
     runtime.context("cannot start the runtime")?.block_on(work)
 }
 
-/// A random identity of a receiver, and a random number beside it.
+/// A random identity, and a random number beside it.
 fn identity() -> anyhow::Result<(u32, u16)> {
     let [a, b, c, d, e, f] = seal::random()?;
     // 0 and the greatest number are reserved.

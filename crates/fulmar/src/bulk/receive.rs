@@ -13,7 +13,7 @@ use tokio::net::UdpSocket;
 use super::files::Files;
 use super::seal::{KeyArgs, ReceiverSeal, warn_if_plain};
 use super::show::Show;
-use super::{SHOW, TURN, identity, interrupted, sleep_until, socket, state};
+use super::{SHOW, TURN, identity, interrupted, sleep_until, socket};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -79,15 +79,13 @@ pub(super) async fn run(args: &Args) -> anyhow::Result<()> {
     let from = socket::address(&args.from)?;
     std::fs::create_dir_all(&args.dir).with_context(|| args.dir.display().to_string())?;
     let (socket, whom) = socket::from(from, args.interface)?;
-    let (fresh, seed) = identity()?;
-    let interrupted = state::interrupted(&args.dir);
-    let node = interrupted.with_context(|| args.dir.display().to_string())?.unwrap_or(fresh);
+    let (node, seed) = identity()?;
     let secret = args.key.secret()?;
     let seal = ReceiverSeal::of_receiver(secret.map(|secret| secret.receiver(node)))?;
     warn_if_plain(seal.is_on(), from.ip());
     let (seed, guarded) = (seed.into(), seal.is_on());
     let config = ReceiverConfig { node, seed, guarded, ..ReceiverConfig::default() };
-    let receiver = fulmar_bulk::Receiver::new(config, Files::new(&args.dir, node));
+    let receiver = fulmar_bulk::Receiver::new(config, Files::new(&args.dir));
     let bound = socket.local_addr().context("the socket's address")?;
     if args.json {
         println!("{}", json!({ "event": "ready", "address": bound.to_string() }));
@@ -253,7 +251,6 @@ impl Run<'_> {
             "seconds": self.start.elapsed().as_secs_f64(),
             "total_bytes": progress.total_bytes,
             "received_bytes": progress.received_bytes,
-            "resumed_bytes": progress.resumed_bytes,
             "datagrams": progress.datagrams,
             "duplicates": progress.duplicates,
             "recovered": progress.recovered,

@@ -27,7 +27,6 @@ Examples:
   fulmar send a.bin b.bin --to 239.1.2.3:6003 --receivers 10   to a group, until ten have all
   fulmar send map.zip --to 192.0.2.7 --adaptive             as fast as the link allows
   fulmar send map.zip --to 192.0.2.7 --json                 tell each second how it goes, as JSON
-  fulmar send map.zip --to 192.0.2.7 --resume               go on where an earlier run stopped
   fulmar send map.zip --to 192.0.2.7 --key maps.key         encrypted, for receivers with the same key
 
 The receiver runs `fulmar receive`, or another NORM program (RFC 5740). The rate is all that goes out,
@@ -60,9 +59,6 @@ pub(crate) struct Args {
     /// Find out what the link carries; --rate is the highest then, if it is given
     #[arg(long)]
     adaptive: bool,
-    /// Go on where an earlier run stopped: ask receivers what they lack instead of sending all first
-    #[arg(long)]
-    resume: bool,
     /// Receivers that must have everything before it ends; others that are heard of are waited for, too
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     receivers: usize,
@@ -108,9 +104,7 @@ struct Run<'a> {
 /// Sends the files and waits until they are acknowledged.
 pub(super) async fn run(args: &Args) -> anyhow::Result<()> {
     let to = socket::address(&args.to)?;
-    let (_, instance) = identity()?;
-    let files = files(args)?;
-    let node = node_of(&args.to, &files);
+    let (node, instance) = identity()?;
     let seal = SenderSeal::of_sender(args.key.secret()?.as_ref())?;
     warn_if_plain(seal.is_on(), to.ip());
     let defaults = SenderConfig::default();
@@ -126,7 +120,6 @@ pub(super) async fn run(args: &Args) -> anyhow::Result<()> {
     let rate = args.rate.unwrap_or(if args.adaptive { units::MAX_RATE } else { RATE });
     let config = SenderConfig {
         adaptive: args.adaptive,
-        ask_first: args.resume,
         symbol_bytes,
         seal_bytes,
         block_symbols,
@@ -141,7 +134,7 @@ pub(super) async fn run(args: &Args) -> anyhow::Result<()> {
         ..defaults
     };
     let mut sender = Sender::new(config, Duration::ZERO)?;
-    let files = add_files(files, &mut sender)?;
+    let files = add_files(args, &mut sender)?;
     sender.finish();
     let socket = socket::to(to, args.interface, args.hops)?;
     let (start, show) = (Instant::now(), Show::new(args.quiet || args.json));
@@ -158,17 +151,9 @@ pub(super) async fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A file to send.
-struct Outgoing {
-    source: FileSource,
-    bytes: u64,
-    manifest: Manifest,
-    hash: Hash,
-}
-
-/// The files, with their hashes.
-fn files(args: &Args) -> anyhow::Result<Vec<Outgoing>> {
-    let (mut names, mut files) = (HashSet::new(), Vec::new());
+/// Puts the files into the sender; what is told about them at the end.
+fn add_files(args: &Args, sender: &mut Sender<FileSource>) -> anyhow::Result<Vec<Value>> {
+    let (mut names, mut told) = (HashSet::new(), Vec::new());
     for path in &args.files {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         check_name(name).map_err(|reason| Usage(format!("{}: {reason}", path.display())))?;
@@ -177,33 +162,9 @@ fn files(args: &Args) -> anyhow::Result<Vec<Outgoing>> {
         }
         let (source, bytes, hash) = open(path).with_context(|| path.display().to_string())?;
         let manifest = Manifest { name: name.to_owned(), hash: Some(hash) };
-        files.push(Outgoing { source, bytes, manifest, hash });
-    }
-    Ok(files)
-}
-
-/// The sender's identity: the same each time this machine sends these files there, so that receivers know
-/// who goes on.
-fn node_of(to: &str, files: &[Outgoing]) -> u32 {
-    let machine = std::fs::read("/etc/machine-id").unwrap_or_default();
-    let mut context = digest::Context::new(&digest::SHA256);
-    context.update(&machine);
-    context.update(to.as_bytes());
-    for file in files {
-        context.update(&file.manifest.encode());
-    }
-    let hash = context.finish();
-    let node = hash.as_ref().first_chunk().copied().map_or(1, u32::from_be_bytes);
-    node.clamp(1, u32::MAX - 1)
-}
-
-/// Puts the files into the sender; what is told about them at the end.
-fn add_files(files: Vec<Outgoing>, sender: &mut Sender<FileSource>) -> anyhow::Result<Vec<Value>> {
-    let mut told = Vec::new();
-    for Outgoing { source, bytes, manifest, hash } in files {
-        let info = manifest.encode();
-        let name = manifest.name;
-        sender.add(source, bytes, info, Kind::File).with_context(|| name.clone())?;
+        sender
+            .add(source, bytes, manifest.encode(), Kind::File)
+            .with_context(|| path.display().to_string())?;
         told.push(json!({ "name": name, "bytes": bytes, "sha256": hash.to_string() }));
     }
     Ok(told)
