@@ -5,7 +5,7 @@
 use clap::{Parser, Subcommand};
 
 use crate::logging::LogArgs;
-use crate::{bench, bulk, cert, lab, meter, passwd, pubsub, serve};
+use crate::{bench, bulk, cert, lab, meter, passwd, platform, pubsub, serve};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -45,6 +45,10 @@ pub(crate) enum Command {
     Lab(lab::Args),
     /// Read meters by wireless M-Bus
     Meter(meter::Args),
+    /// Users of the platform: who may log in, and as what
+    User(platform::UserArgs),
+    /// Twins of the platform: a utility's installation each
+    Twin(platform::TwinArgs),
     /// Make a development CA and certificates
     Cert(cert::Args),
     /// Make a line of the password file

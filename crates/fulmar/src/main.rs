@@ -13,6 +13,7 @@ mod lab;
 mod logging;
 mod meter;
 mod passwd;
+mod platform;
 mod pubsub;
 mod serve;
 
@@ -34,6 +35,8 @@ fn main() -> ExitCode {
         Command::Lab(args) => with_log(&log, || lab::run(args)),
         Command::Meter(args) => with_log(&log, || meter::run(&args)),
         Command::Passwd(args) => with_log(&log, || passwd::run(&args)),
+        Command::User(args) => with_log(&log, || platform::user(&args)),
+        Command::Twin(args) => with_log(&log, || platform::twin(&args)),
         Command::Cert(args) => with_log(&log, || cert::run(args)),
     };
     exit::code(outcome)

@@ -66,7 +66,8 @@ fn replaced(before: &str, user: &str, line: &str) -> String {
     lines.join("\n") + "\n"
 }
 
-fn ask() -> anyhow::Result<String> {
+/// A password from the terminal, twice, or the first line of standard input.
+pub(crate) fn ask() -> anyhow::Result<String> {
     let input = std::io::stdin();
     if !input.is_terminal() {
         return read_line(&mut input.lock());

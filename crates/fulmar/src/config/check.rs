@@ -91,6 +91,8 @@ fn ranges(config: &Config) -> Result<(), Usage> {
     within("limits.max_outbox_bytes", limits.max_outbox_bytes, 4096, usize::MAX)?;
     let over_all_streams = limits.max_connection_outbox_bytes;
     within("limits.max_connection_outbox_bytes", over_all_streams, 65_536, usize::MAX)?;
+    within("platform.token_lifetime_s", config.platform.token_lifetime_s, 60, 366 * 24 * 3600)?;
+    within("platform.max_requests_per_s", config.platform.max_requests_per_s, 1, u32::MAX)?;
     within("limits.connect_timeout_s", limits.connect_timeout_s, 1, 3600)
 }
 

@@ -13,7 +13,7 @@ use fulmar_transport::{QuicKeys, QuicSettings, RetryPolicy, TransportLimits, tls
 
 use super::Config;
 use super::sections::{
-    AclRule, Anonymous, ClientAuth, Http, LimitsConfig, Quic, Retry, RuleAction, Storage,
+    AclRule, Anonymous, ClientAuth, Http, LimitsConfig, Platform, Quic, Retry, RuleAction, Storage,
 };
 use crate::exit::Usage;
 
@@ -123,6 +123,16 @@ impl Storage {
             commit_max_ops: self.commit_max_ops.max(1),
             max_bytes: (self.max_bytes > 0).then_some(self.max_bytes),
             ..fulmar_store::Options::default()
+        }
+    }
+}
+
+impl Platform {
+    /// The platform's form.
+    pub(crate) fn settings(&self) -> fulmar_platform::Settings {
+        fulmar_platform::Settings {
+            token_lifetime_s: self.token_lifetime_s,
+            max_requests_per_s: self.max_requests_per_s,
         }
     }
 }

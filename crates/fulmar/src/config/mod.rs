@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use convert::set;
 use sections::{
-    Acl, Auth, Http, Lab, LimitsConfig, Listeners, Log, Quic, Server, Storage, Sys, Tls,
+    Acl, Auth, Http, Lab, LimitsConfig, Listeners, Log, Platform, Quic, Server, Storage, Sys, Tls,
 };
 
 /// Everything that can be configured.
@@ -33,6 +33,7 @@ pub(crate) struct Config {
     pub(crate) auth: Auth,
     pub(crate) acl: Acl,
     pub(crate) storage: Storage,
+    pub(crate) platform: Platform,
     pub(crate) sys: Sys,
     pub(crate) log: Log,
     pub(crate) lab: Lab,

@@ -357,6 +357,29 @@ impl Default for Storage {
     }
 }
 
+/// Meters, work lists and readings behind the HTTPS listener; see [`fulmar_platform::Settings`].
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Platform {
+    /// Whether it is there, if there is an `https` listener.
+    pub(crate) enabled: bool,
+    /// How long a login lasts.
+    pub(crate) token_lifetime_s: u32,
+    /// Requests an account may make in the long run.
+    pub(crate) max_requests_per_s: u32,
+}
+
+impl Default for Platform {
+    fn default() -> Self {
+        let settings = fulmar_platform::Settings::default();
+        Platform {
+            enabled: true,
+            token_lifetime_s: settings.token_lifetime_s,
+            max_requests_per_s: settings.max_requests_per_s,
+        }
+    }
+}
+
 /// `$SYS` topics.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields, default)]

@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use super::certificates::Certificates;
 use super::reach::Reach;
-use super::{objects, pages, status};
+use super::{objects, pages, platform, status};
 use crate::config::Config;
 
 /// Every listener that takes MQTT clients, running.
@@ -100,6 +100,7 @@ pub(super) fn start_web(
     certificates: &Certificates,
     keys: QuicKeys,
     server: &Server,
+    platform: &platform::Running,
 ) -> anyhow::Result<Endpoint> {
     let addresses = |name: &'static str, addresses: &[SocketAddr]| {
         let address = |&address| Address { address, policy: config.policy(name, address) };
@@ -117,7 +118,8 @@ pub(super) fn start_web(
     };
     let router = |bound: &Bound| {
         let hashes = certificates.short_lived.hashes.clone();
-        let router = status::router().merge(Reach::new(bound, hashes, Value::Null).router());
+        let router = status::router().merge(platform.router());
+        let router = router.merge(Reach::new(bound, hashes, Value::Null).router());
         let router = if config.lab.objects { router.merge(objects::router()) } else { router };
         router.fallback(pages::answer)
     };

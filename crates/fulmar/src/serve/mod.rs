@@ -12,6 +12,7 @@ mod memory;
 mod notify;
 mod objects;
 mod pages;
+mod platform;
 mod reach;
 mod reload;
 mod rolling;
@@ -95,7 +96,8 @@ pub(crate) fn run(args: &Args, log: &LogArgs) -> anyhow::Result<()> {
     let broker = Broker::new(broker_config, stored.storage, stored.restored, clock.now());
     stored.wake.set(Arc::downgrade(&broker)).ok().context("storage was given two brokers")?;
     let running = listeners::start(&broker, workers, &config, &certificates, &quic, clock)?;
-    let web = listeners::start_web(&config, &certificates, keys, &running.server)?;
+    let platform = platform::Running::open(&config, &data)?;
+    let web = listeners::start_web(&config, &certificates, keys, &running.server, &platform)?;
     let state = http::Operated {
         broker: Arc::clone(&broker),
         store: stored.store.clone(),
@@ -123,6 +125,7 @@ pub(crate) fn run(args: &Args, log: &LogArgs) -> anyhow::Result<()> {
     running.server.drain(drain);
     // MQTT clients that came over HTTP have been told; requests have what is left of the time.
     web.drain(drain.saturating_sub(begun.elapsed()));
+    platform.close();
     if let Err(error) = certificates.tickets.close() {
         // Clients come back by a full handshake then; that is no failure of the broker.
         tracing::warn!("TLS tickets are not kept: {error}");

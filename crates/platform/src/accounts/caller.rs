@@ -1,0 +1,108 @@
+//! Who asks: the account behind a request's token, and what it is in the twin that the path names.
+//!
+//! Someone who is not of a twin is told that there is none, so that names of other twins do not leak.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use axum::extract::{FromRequestParts, RawPathParams};
+use axum::http::header;
+use axum::http::request::Parts;
+
+use super::roster::Account;
+use crate::platform::App;
+use crate::problem::Problem;
+use crate::role::{Deed, Role};
+use crate::text::Name;
+use crate::time::Time;
+
+/// Who asks.
+#[derive(Clone, Debug)]
+pub(crate) struct Caller {
+    pub(crate) account: Arc<Account>,
+    /// Identifier of the token.
+    pub(crate) session: String,
+    pub(crate) expires_at: Time,
+}
+
+impl FromRequestParts<App> for Caller {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Caller, Problem> {
+        let shown = parts.headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+        let token = shown.and_then(|shown| shown.split_once(' '));
+        let token = token.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
+        let Some((_, token)) = token else {
+            return Err(Problem::unauthorized("log in and send Authorization: Bearer TOKEN"));
+        };
+        let caller = app.caller(token.trim(), Time::now()).ok_or_else(|| {
+            Problem::unauthorized("this token is not, or no longer, good: log in again")
+        })?;
+        app.requests
+            .take(caller.account.name.clone(), Instant::now())
+            .map_err(|seconds| Problem::too_often("too many requests of this account", seconds))?;
+        Ok(caller)
+    }
+}
+
+/// Who asks, as a member of the twin in the path.
+#[derive(Clone, Debug)]
+pub(crate) struct Member {
+    pub(crate) caller: Caller,
+    pub(crate) twin: Name,
+    pub(crate) role: Role,
+}
+
+impl FromRequestParts<App> for Member {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Member, Problem> {
+        let caller = Caller::from_request_parts(parts, app).await?;
+        let params = RawPathParams::from_request_parts(parts, app).await;
+        let params = params.map_err(|_| Problem::not_found("address"))?;
+        let named = params.iter().find(|(name, _)| *name == "twin").map(|(_, value)| value);
+        let twin: Option<Name> = named.and_then(|value| value.parse().ok());
+        let member = twin.and_then(|twin| {
+            let role = app.roster.role(&caller.account, &twin)?;
+            Some(Member { caller, twin, role })
+        });
+        member.ok_or_else(|| Problem::not_found("twin"))
+    }
+}
+
+impl Member {
+    /// The account's name.
+    pub(crate) fn name(&self) -> &Name {
+        &self.caller.account.name
+    }
+
+    /// Whether the member's role allows this.
+    pub(crate) fn may(&self, deed: Deed) -> Result<(), Problem> {
+        if self.role.may(deed) {
+            return Ok(());
+        }
+        Err(Problem::forbidden(match deed {
+            Deed::Administer => "this takes the role admin",
+            Deed::Manage => "this takes the role office or admin",
+            Deed::Read => "this takes the role reader, office or admin",
+            _ => "your role in this twin does not allow this",
+        }))
+    }
+}
+
+/// What the path names behind the twin.
+pub(crate) struct Ids<const N: usize>(pub(crate) [Name; N]);
+
+impl<const N: usize> FromRequestParts<App> for Ids<N> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
+        let nothing = || Problem::not_found("address");
+        let params = RawPathParams::from_request_parts(parts, app).await.map_err(|_| nothing())?;
+        let named = params.iter().filter(|(name, _)| *name != "twin");
+        let names: Option<Vec<Name>> = named.map(|(_, value)| value.parse().ok()).collect();
+        // What is not a name is nothing's name.
+        let names = names.and_then(|names| <[Name; N]>::try_from(names).ok());
+        names.map(Ids).ok_or_else(nothing)
+    }
+}

@@ -1,0 +1,47 @@
+//! Passwords, hashed with argon2id as RFC 9106 advises and the library's defaults have it.
+//!
+//! Hashing takes tens of milliseconds and 19 MiB on purpose; the caller keeps it off the runtime's
+//! thread and bounds how many run at once.
+
+use std::sync::LazyLock;
+
+use argon2::Argon2;
+use argon2::password_hash::rand_core::OsRng;
+use argon2::password_hash::{PasswordHash, PasswordHasher as _, PasswordVerifier as _, SaltString};
+
+use crate::problem::Problem;
+
+/// Fewest and most characters of a new password.
+pub(crate) const PASSWORD_CHARACTERS: std::ops::RangeInclusive<usize> = 8..=200;
+
+/// Compared with where there is no such account, so that the time taken does not tell who exists.
+static DECOY: LazyLock<String> = LazyLock::new(|| hash("no password at all").unwrap_or_default());
+
+/// A hash that can be stored.
+pub(crate) fn hash(password: &str) -> Result<String, Problem> {
+    let salt = SaltString::generate(&mut OsRng);
+    let hash = Argon2::default().hash_password(password.as_bytes(), &salt);
+    hash.map(|hash| hash.to_string()).map_err(|error| Problem::internal(&error))
+}
+
+/// Whether the password is the one that was hashed. Without a hash it takes as long to say no.
+pub(crate) fn is_right(password: &str, hash: Option<&str>) -> bool {
+    let parsed = PasswordHash::new(hash.unwrap_or(&DECOY));
+    let fits = |hash| Argon2::default().verify_password(password.as_bytes(), &hash).is_ok();
+    parsed.is_ok_and(fits) && hash.is_some()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_right_password_fits() {
+        let hashed = hash("correct horse").unwrap();
+        assert!(is_right("correct horse", Some(&hashed)));
+        assert!(!is_right("battery staple", Some(&hashed)));
+        assert!(!is_right("no password at all", None), "the decoy opens nothing");
+        assert!(!is_right("x", Some("damaged")));
+    }
+}

@@ -1,0 +1,95 @@
+//! How often something may be tried: a bucket of tokens a name, for logins and for requests.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::time::Instant;
+
+use parking_lot::Mutex;
+
+/// Names that are remembered; beyond, full buckets are forgotten, and then all.
+const MAX_NAMES: usize = 10_000;
+
+/// Buckets that fill up again with time.
+#[derive(Debug)]
+pub(crate) struct Rate<K> {
+    per_s: f64,
+    burst: f64,
+    buckets: Mutex<HashMap<K, Bucket>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Bucket {
+    tokens: f64,
+    at: Instant,
+}
+
+impl<K: Hash + Eq> Rate<K> {
+    /// `per_s` in the long run, `burst` at once.
+    pub(crate) fn new(per_s: f64, burst: f64) -> Rate<K> {
+        Rate { per_s, burst, buckets: Mutex::default() }
+    }
+
+    /// Takes a token.
+    ///
+    /// # Errors
+    /// There is none; in so many seconds there will be.
+    pub(crate) fn take(&self, name: K, now: Instant) -> Result<(), u64> {
+        let mut buckets = self.buckets.lock();
+        if buckets.len() >= MAX_NAMES && !buckets.contains_key(&name) {
+            buckets.retain(|_, bucket| self.filled(*bucket, now) < self.burst);
+            if buckets.len() >= MAX_NAMES {
+                buckets.clear();
+            }
+        }
+        let bucket = buckets.entry(name).or_insert(Bucket { tokens: self.burst, at: now });
+        let tokens = self.filled(*bucket, now);
+        *bucket = Bucket { tokens, at: now };
+        if tokens < 1.0 {
+            return Err(((1.0 - tokens) / self.per_s).ceil() as u64);
+        }
+        bucket.tokens -= 1.0;
+        Ok(())
+    }
+
+    /// Gives a token back.
+    pub(crate) fn give_back(&self, name: &K) {
+        if let Some(bucket) = self.buckets.lock().get_mut(name) {
+            bucket.tokens += 1.0;
+        }
+    }
+
+    fn filled(&self, bucket: Bucket, now: Instant) -> f64 {
+        let passed = now.saturating_duration_since(bucket.at).as_secs_f64();
+        (bucket.tokens + passed * self.per_s).min(self.burst)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn a_bucket_empties_and_fills_again() {
+        let rate = Rate::new(0.5, 2.0);
+        let start = Instant::now();
+        let after = |s| start + Duration::from_secs(s);
+        assert_eq!([rate.take("a", start), rate.take("a", start)], [Ok(()), Ok(())]);
+        assert_eq!(rate.take("a", start), Err(2));
+        assert_eq!(rate.take("b", start), Ok(()), "another name has a bucket of its own");
+        assert_eq!(rate.take("a", after(2)), Ok(()));
+        assert_eq!(rate.take("a", after(2)), Err(2));
+        rate.give_back(&"a");
+        assert_eq!(rate.take("a", after(2)), Ok(()));
+    }
+
+    #[test]
+    fn names_are_bounded() {
+        let rate = Rate::new(0.001, 1.0);
+        let now = Instant::now();
+        for name in 0..=MAX_NAMES {
+            assert_eq!(rate.take(name, now), Ok(()));
+        }
+        assert!(rate.buckets.lock().len() <= MAX_NAMES);
+    }
+}

@@ -1,0 +1,112 @@
+//! All accounts, twins and good tokens, in memory: what every request and every MQTT client that
+//! shows a token is checked against.
+//!
+//! Loaded anew on the writer's thread with every change, before the change is answered; changes by
+//! another process (`fulmar user`) are seen within half a second.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use parking_lot::RwLock;
+
+use crate::role::Role;
+use crate::store::{Db, accounts, twins};
+use crate::text::Name;
+use crate::time::Time;
+
+/// An account as requests see it.
+#[derive(Clone, Debug)]
+pub(crate) struct Account {
+    pub(crate) name: Name,
+    pub(crate) display_name: String,
+    /// Admin of the server: makes twins, and is admin in all.
+    pub(crate) server_admin: bool,
+    pub(crate) roles: BTreeMap<Name, Role>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    accounts: HashMap<Name, Arc<Account>>,
+    /// By identifier of the token: whose, and until when.
+    sessions: HashMap<String, (Name, Time)>,
+    twins: BTreeMap<Name, String>,
+}
+
+/// What is known of all.
+#[derive(Debug, Default)]
+pub(crate) struct Roster(RwLock<Known>);
+
+impl Roster {
+    /// Takes what the database says.
+    pub(crate) fn load(&self, db: &Db) -> rusqlite::Result<()> {
+        let mut roles: HashMap<Name, BTreeMap<Name, Role>> = HashMap::new();
+        for (twin, account, role) in accounts::members(db)? {
+            roles.entry(account).or_default().insert(twin, role);
+        }
+        let mut known = Known::default();
+        for row in accounts::all(db)? {
+            let roles = roles.remove(&row.name).unwrap_or_default();
+            let (display_name, server_admin) = (row.display_name, row.server_admin);
+            let account = Account { name: row.name.clone(), display_name, server_admin, roles };
+            known.accounts.insert(row.name, Arc::new(account));
+        }
+        for session in accounts::sessions(db)? {
+            known.sessions.insert(session.id, (session.account, session.expires_at));
+        }
+        known.twins = twins::names(db)?.into_iter().collect();
+        *self.0.write() = known;
+        Ok(())
+    }
+
+    /// Whose token this is, if it is still good.
+    pub(crate) fn session(&self, id: &str, now: Time) -> Option<Arc<Account>> {
+        let known = self.0.read();
+        let (account, until) = known.sessions.get(id)?;
+        (now < *until).then(|| known.accounts.get(account).cloned()).flatten()
+    }
+
+    /// The account of this name.
+    pub(crate) fn account(&self, name: &str) -> Option<Arc<Account>> {
+        let name: Name = name.parse().ok()?;
+        self.0.read().accounts.get(&name).cloned()
+    }
+
+    /// Whether there is no account at all.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.read().accounts.is_empty()
+    }
+
+    /// All members of a twin and their roles.
+    pub(crate) fn members(&self, twin: &Name) -> Vec<(Arc<Account>, Role)> {
+        let known = self.0.read();
+        let accounts = known.accounts.values();
+        let member = |account: &Arc<Account>| {
+            account.roles.get(twin).map(|role| (Arc::clone(account), *role))
+        };
+        let mut members: Vec<_> = accounts.filter_map(member).collect();
+        members.sort_by(|(a, _), (b, _)| a.name.cmp(&b.name));
+        members
+    }
+
+    /// What the account is in the twin; `None` if nothing, or there is no such twin.
+    pub(crate) fn role(&self, account: &Account, twin: &Name) -> Option<Role> {
+        if account.server_admin {
+            return self.0.read().twins.contains_key(twin).then_some(Role::Admin);
+        }
+        account.roles.get(twin).copied()
+    }
+
+    /// The account's twins: identifier, name, role.
+    pub(crate) fn twins_of(&self, account: &Account) -> Vec<(Name, String, Role)> {
+        let known = self.0.read();
+        let all = known.twins.iter().filter_map(|(id, name)| {
+            let role = if account.server_admin {
+                Some(Role::Admin)
+            } else {
+                account.roles.get(id).copied()
+            };
+            role.map(|role| (id.clone(), name.clone(), role))
+        });
+        all.collect()
+    }
+}

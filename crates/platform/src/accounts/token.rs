@@ -1,0 +1,143 @@
+//! Tokens: JSON Web Tokens (RFC 7519) signed with HMAC-SHA-256 under a secret of this installation.
+//!
+//! A token says who it is for and until when, and has an identifier. Whether it is still good is the
+//! roster's to say: one whose identifier is not there any more was revoked.
+
+use std::path::Path;
+
+use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header, Validation, decode, encode};
+use ring::rand::{SecureRandom as _, SystemRandom};
+use serde::{Deserialize, Serialize};
+
+use crate::error::Error;
+use crate::problem::Problem;
+use crate::store::accounts::SessionRow;
+use crate::text::Name;
+use crate::time::{SECOND_MS, Time};
+
+/// Who signs: tells our tokens from those of the operator's own issuer.
+const ISSUER: &str = "fulmar-platform";
+/// Longest token looked at, in bytes.
+const MAX_TOKEN_BYTES: usize = 1024;
+const SECRET_BYTES: usize = 32;
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Claims {
+    iss: String,
+    sub: Name,
+    jti: String,
+    iat: i64,
+    exp: i64,
+}
+
+/// Signs and checks tokens.
+pub(crate) struct Signer {
+    signing: EncodingKey,
+    checking: DecodingKey,
+}
+
+impl std::fmt::Debug for Signer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Signer(hidden)")
+    }
+}
+
+impl Signer {
+    /// With the secret in a file, which is made with mode 0600 if it is not there.
+    pub(crate) fn open(path: &Path) -> Result<Signer, Error> {
+        let failed = |source| Error::Secret { path: path.display().to_string(), source };
+        let secret = match std::fs::read(path) {
+            Ok(secret) if secret.len() == SECRET_BYTES => secret,
+            Ok(_) => {
+                let damaged = std::io::Error::other("not 32 bytes; remove it to have another made");
+                return Err(failed(damaged));
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                make_secret(path).map_err(failed)?
+            }
+            Err(error) => return Err(failed(error)),
+        };
+        Ok(Signer::new(&secret))
+    }
+
+    fn new(secret: &[u8]) -> Signer {
+        let (signing, checking) =
+            (EncodingKey::from_secret(secret), DecodingKey::from_secret(secret));
+        Signer { signing, checking }
+    }
+
+    /// The token of a session.
+    pub(crate) fn sign(&self, session: &SessionRow) -> Result<String, Problem> {
+        let claims = Claims {
+            iss: ISSUER.to_owned(),
+            sub: session.account.clone(),
+            jti: session.id.clone(),
+            iat: session.issued_at.0 / SECOND_MS,
+            exp: session.expires_at.0 / SECOND_MS,
+        };
+        let token = encode(&Header::new(Algorithm::HS256), &claims, &self.signing);
+        token.map_err(|error| Problem::internal(&error))
+    }
+
+    /// The session a token is of, and until when it is good at most; `None` if it is not one of ours
+    /// or expired.
+    pub(crate) fn check(&self, token: &str, now: Time) -> Option<(String, Time)> {
+        if token.len() > MAX_TOKEN_BYTES {
+            return None;
+        }
+        let mut validation = Validation::new(Algorithm::HS256);
+        validation.set_issuer(&[ISSUER]);
+        validation.validate_exp = false;
+        validation.validate_aud = false;
+        let claims = decode::<Claims>(token, &self.checking, &validation).ok()?.claims;
+        let until = Time(claims.exp.checked_mul(SECOND_MS)?);
+        (now < until).then_some((claims.jti, until))
+    }
+}
+
+fn make_secret(path: &Path) -> std::io::Result<Vec<u8>> {
+    use std::io::Write as _;
+    use std::os::unix::fs::OpenOptionsExt as _;
+    let mut secret = vec![0; SECRET_BYTES];
+    let random = SystemRandom::new().fill(&mut secret);
+    random.map_err(|_| std::io::Error::other("the system gives no random numbers"))?;
+    let new = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+    let mut file = new?;
+    file.write_all(&secret)?;
+    file.sync_all()?;
+    Ok(secret)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn session() -> SessionRow {
+        let (issued_at, expires_at) = (Time(1_000_000), Time(2_000_000));
+        SessionRow { id: "one".into(), account: "ann".parse().unwrap(), issued_at, expires_at }
+    }
+
+    #[test]
+    fn a_token_is_good_until_it_expires_and_under_its_own_secret_only() {
+        let signer = Signer::new(b"secret");
+        let token = signer.sign(&session()).unwrap();
+        assert_eq!(signer.check(&token, Time(1_999_999)), Some(("one".into(), Time(2_000_000))));
+        assert_eq!(signer.check(&token, Time(2_000_000)), None);
+        assert_eq!(Signer::new(b"another").check(&token, Time(1_000_000)), None);
+        let unsigned = format!("eyJhbGciOiJub25lIn0.{}.", token.split('.').nth(1).unwrap());
+        assert_eq!(signer.check(&unsigned, Time(1_000_000)), None);
+    }
+
+    #[test]
+    fn the_secret_is_kept_and_for_the_owner_only() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("platform.key");
+        let token = Signer::open(&path).unwrap().sign(&session()).unwrap();
+        assert!(Signer::open(&path).unwrap().check(&token, Time(1_000_000)).is_some());
+        assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+        std::fs::write(&path, "short").unwrap();
+        assert!(Signer::open(&path).is_err());
+    }
+}

@@ -1,0 +1,124 @@
+//! A twin's users: who is a member, and as what.
+//!
+//! Accounts belong to the server, since one person may work for two utilities; a twin's admin makes
+//! new ones, and gives and takes roles in this twin. Removing an account is the server's own
+//! administration (`fulmar user remove`).
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::caller::{Ids, Member};
+use super::password::{self, PASSWORD_CHARACTERS};
+use crate::extract::Body;
+use crate::platform::App;
+use crate::problem::Problem;
+use crate::respond::{Answer, Conditions, Page, done, json};
+use crate::role::{Deed, Role};
+use crate::store::accounts::{self, AccountRow};
+use crate::text::{Line, Name, Text};
+use crate::time::Time;
+
+/// A member of a twin.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct TwinUser {
+    name: Name,
+    display_name: String,
+    role: Role,
+}
+
+/// A member to be added.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NewUser {
+    name: Name,
+    display_name: Option<Line>,
+    /// For a new account.
+    password: Text<8, 200>,
+    role: Role,
+}
+
+/// What is to change.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct UserChange {
+    role: Role,
+}
+
+/// The twin's users
+#[utoipa::path(get, path = "/{twin}/user", tag = "users", params(("twin" = Name, Path)),
+    responses((status = 200, body = Page<TwinUser>)))]
+pub(crate) async fn list(State(app): State<App>, member: Member, conditions: Conditions) -> Answer {
+    member.may(Deed::Manage)?;
+    let members = app.roster.members(&member.twin);
+    let items = members.into_iter().map(|(account, role)| TwinUser {
+        name: account.name.clone(),
+        display_name: account.display_name.clone(),
+        role,
+    });
+    conditions.json(&Page { items: items.collect(), next: None })
+}
+
+/// Make an account that is a member of this twin
+#[utoipa::path(post, path = "/{twin}/user", tag = "users", params(("twin" = Name, Path)),
+    request_body = NewUser, responses((status = 201, body = TwinUser)))]
+pub(crate) async fn add(
+    State(app): State<App>,
+    member: Member,
+    Body(new): Body<NewUser>,
+) -> Answer {
+    member.may(Deed::Administer)?;
+    debug_assert!(PASSWORD_CHARACTERS.contains(&new.password.chars().count()));
+    let password = new.password.to_string();
+    let hash = app.hashing(move || password::hash(&password)).await??;
+    let display_name = new.display_name.map_or_else(|| new.name.to_string(), |n| n.to_string());
+    let row = AccountRow { name: new.name, display_name, server_admin: false };
+    let user =
+        TwinUser { name: row.name.clone(), display_name: row.display_name.clone(), role: new.role };
+    app.change_roster(move |db| {
+        if !accounts::add(db, &row, &hash, Time::now())? {
+            return Err(Problem::conflict("there is an account of this name"));
+        }
+        Ok(accounts::set_role(db, &member.twin, &row.name, new.role)?)
+    })
+    .await?;
+    json(StatusCode::CREATED, &user)
+}
+
+/// Give a user another role
+#[utoipa::path(patch, path = "/{twin}/user/{name}", tag = "users",
+    params(("twin" = Name, Path), ("name" = Name, Path)), request_body = UserChange,
+    responses((status = 200, body = TwinUser)))]
+pub(crate) async fn change(
+    State(app): State<App>,
+    member: Member,
+    Ids([name]): Ids<1>,
+    Body(change): Body<UserChange>,
+) -> Answer {
+    member.may(Deed::Administer)?;
+    let account = app.roster.account(&name).ok_or_else(|| Problem::not_found("user"))?;
+    if !account.roles.contains_key(&member.twin) {
+        return Err(Problem::not_found("user"));
+    }
+    let (twin, role) = (member.twin, change.role);
+    app.change_roster(move |db| Ok(accounts::set_role(db, &twin, &name, role)?)).await?;
+    let (name, display_name) = (account.name.clone(), account.display_name.clone());
+    json(StatusCode::OK, &TwinUser { name, display_name, role })
+}
+
+/// Take a user out of the twin
+#[utoipa::path(delete, path = "/{twin}/user/{name}", tag = "users",
+    params(("twin" = Name, Path), ("name" = Name, Path)), responses((status = 204)))]
+pub(crate) async fn remove(State(app): State<App>, member: Member, Ids([name]): Ids<1>) -> Answer {
+    member.may(Deed::Administer)?;
+    app.change_roster(move |db| {
+        if accounts::remove_member(db, &member.twin, &name)? {
+            Ok(())
+        } else {
+            Err(Problem::not_found("user"))
+        }
+    })
+    .await?;
+    done()
+}

@@ -1,0 +1,187 @@
+//! Accounts and twins from the command line, on the data folder: with the server running or not.
+//!
+//! A running server sees the changes within half a second.
+
+use std::path::Path;
+
+use crate::accounts::password;
+use crate::error::Error;
+use crate::problem::Problem;
+use crate::role::Role;
+use crate::store::accounts::{self, AccountRow};
+use crate::store::{Db, Store, twins};
+use crate::text::Name;
+use crate::time::Time;
+use crate::twins::check_name;
+
+/// The platform's accounts and twins, for whoever may open the data folder.
+#[derive(Debug)]
+pub struct Admin {
+    store: Store,
+}
+
+/// An account, as the command line shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UserSummary {
+    /// What it logs in with.
+    pub name: String,
+    /// What people see.
+    pub display_name: String,
+    /// Whether it is an admin of the server.
+    pub server_admin: bool,
+    /// Twins and its roles there.
+    pub roles: Vec<(String, Role)>,
+}
+
+/// An account to be made.
+#[derive(Clone, Debug)]
+pub struct UserToAdd<'a> {
+    /// What it logs in with.
+    pub name: &'a str,
+    /// What people see; the name, if there is none.
+    pub display_name: Option<&'a str>,
+    /// Whether it is an admin of the server.
+    pub server_admin: bool,
+    /// A twin and the role there.
+    pub role: Option<(&'a str, Role)>,
+}
+
+impl Admin {
+    /// Opens the data folder's platform, making it at first use.
+    ///
+    /// # Errors
+    /// The database cannot be opened.
+    pub fn open(data: &Path) -> Result<Admin, Error> {
+        Ok(Admin { store: Store::open(&data.join("platform.db"))? })
+    }
+
+    fn change<T: Send + 'static>(
+        &self,
+        change: impl FnOnce(&Db) -> Result<T, Problem> + Send + 'static,
+    ) -> Result<T, Error> {
+        Ok(self.store.write_now(change)?)
+    }
+
+    /// Makes an account.
+    ///
+    /// # Errors
+    /// There is one of this name, there is no such twin, or the password is too short.
+    pub fn add_user(&self, user: &UserToAdd<'_>, password: &str) -> Result<(), Error> {
+        let name = parse_name("user", user.name)?;
+        let hash = hash(password)?;
+        let display_name = user.display_name.unwrap_or(user.name).to_owned();
+        let row = AccountRow { name, display_name, server_admin: user.server_admin };
+        let role = user.role.map(|(twin, role)| Ok::<_, Error>((parse_name("twin", twin)?, role)));
+        let role = role.transpose()?;
+        self.change(move |db| {
+            if !accounts::add(db, &row, &hash, Time::now())? {
+                return Err(Problem::conflict("there is a user of this name"));
+            }
+            role.map_or(Ok(()), |(twin, role)| grant(db, &twin, &row.name, role))
+        })
+    }
+
+    /// Gives an account a role in a twin.
+    ///
+    /// # Errors
+    /// There is no such account or twin.
+    pub fn set_role(&self, user: &str, twin: &str, role: Role) -> Result<(), Error> {
+        let (user, twin) = (parse_name("user", user)?, parse_name("twin", twin)?);
+        self.change(move |db| {
+            if accounts::password(db, &user)?.is_none() {
+                return Err(Problem::not_found("user"));
+            }
+            grant(db, &twin, &user, role)
+        })
+    }
+
+    /// Sets an account's password and ends its sessions.
+    ///
+    /// # Errors
+    /// There is no such account, or the password is too short.
+    pub fn set_password(&self, user: &str, password: &str) -> Result<(), Error> {
+        let (user, hash) = (user.to_owned(), hash(password)?);
+        self.change(move |db| found(accounts::set_password(db, &user, &hash)?, "user"))
+    }
+
+    /// Removes an account, which ends its sessions; what it sent stays.
+    ///
+    /// # Errors
+    /// There is no such account.
+    pub fn remove_user(&self, user: &str) -> Result<(), Error> {
+        let user = user.to_owned();
+        self.change(move |db| found(accounts::remove(db, &user)?, "user"))
+    }
+
+    /// All accounts, by name.
+    ///
+    /// # Errors
+    /// The database cannot be read.
+    pub fn users(&self) -> Result<Vec<UserSummary>, Error> {
+        self.change(|db| {
+            let members = accounts::members(db)?;
+            let mut users: Vec<UserSummary> = Vec::new();
+            for account in accounts::all(db)? {
+                let theirs = members.iter().filter(|(_, name, _)| *name == account.name);
+                let roles = theirs.map(|(twin, _, role)| (twin.to_string(), *role)).collect();
+                users.push(UserSummary {
+                    name: account.name.to_string(),
+                    display_name: account.display_name,
+                    server_admin: account.server_admin,
+                    roles,
+                });
+            }
+            users.sort_by(|a, b| a.name.cmp(&b.name));
+            Ok(users)
+        })
+    }
+
+    /// Makes a twin.
+    ///
+    /// # Errors
+    /// There is one of this name, or the server uses the name itself.
+    pub fn add_twin(&self, id: &str, name: Option<&str>) -> Result<(), Error> {
+        let (id, name) = (parse_name("twin", id)?, name.unwrap_or(id).to_owned());
+        check_name(&id)?;
+        self.change(move |db| {
+            if twins::add(db, &id, &name, None, Time::now())? {
+                Ok(())
+            } else {
+                Err(Problem::conflict("there is a twin of this name"))
+            }
+        })
+    }
+
+    /// All twins: identifier and name.
+    ///
+    /// # Errors
+    /// The database cannot be read.
+    pub fn twins(&self) -> Result<Vec<(String, String)>, Error> {
+        self.change(|db| {
+            let names = twins::names(db)?.into_iter();
+            Ok(names.map(|(id, name)| (id.to_string(), name)).collect())
+        })
+    }
+}
+
+fn parse_name(what: &str, text: &str) -> Result<Name, Error> {
+    text.parse().map_err(|wrong| Error::Refused(format!("{what} {text:?}: {wrong}")))
+}
+
+fn hash(password: &str) -> Result<String, Error> {
+    if !password::PASSWORD_CHARACTERS.contains(&password.chars().count()) {
+        return Err(Error::Refused("a password has 8 to 200 characters".to_owned()));
+    }
+    Ok(password::hash(password)?)
+}
+
+fn found(found: bool, what: &str) -> Result<(), Problem> {
+    if found { Ok(()) } else { Err(Problem::not_found(what)) }
+}
+
+fn grant(db: &Db, twin: &Name, account: &Name, role: Role) -> Result<(), Problem> {
+    if twins::get(db, twin)?.is_none() {
+        return Err(Problem::not_found("twin: make it with `fulmar twin add`"));
+    }
+    Ok(accounts::set_role(db, twin, account, role)?)
+}

@@ -1,0 +1,26 @@
+//! Why the platform cannot start, or a command on its data fails.
+
+/// Why the platform cannot start, or a command on its data fails.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The secret that signs tokens.
+    #[error("secret of the platform's tokens, {path}: {source}")]
+    Secret {
+        /// Which file.
+        path: String,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The database.
+    #[error("the platform's database: {0}")]
+    Database(#[from] rusqlite::Error),
+    /// What was asked for cannot be done.
+    #[error("{0}")]
+    Refused(String),
+}
+
+impl From<crate::problem::Problem> for Error {
+    fn from(problem: crate::problem::Problem) -> Error {
+        Error::Refused(problem.detail().to_owned())
+    }
+}

@@ -1,0 +1,361 @@
+//! What can be asked of meters.
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use fulmar_wmbus::Key;
+use serde::{Deserialize, Deserializer, Serialize};
+use utoipa::{IntoParams, ToSchema};
+use uuid::Uuid;
+
+use super::types::REGISTER_DIGITS;
+use super::{Expected, Medium, Meter, NewMeter};
+use crate::accounts::caller::{Ids, Member};
+use crate::extract::{Body, Each, Params, given};
+use crate::number::Place;
+use crate::platform::App;
+use crate::problem::Problem;
+use crate::respond::{Answer, Conditions, Page, done, json, open_cursor};
+use crate::role::Deed;
+use crate::store::meters::{self, Added, Bounds, Change, Query};
+use crate::text::{Line, Name, Note, Text};
+use crate::time::Time;
+
+/// Meters of a page, and of one import.
+const MAX_METERS: usize = 5000;
+
+/// Which meters.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct MeterQuery {
+    /// A part of the map: west,south,east,north in degrees.
+    #[param(value_type = Option<String>, example = "9.9,53.5,10.1,53.6",
+        pattern = r"^-?\d{1,3}(\.\d{1,15})?(,-?\d{1,3}(\.\d{1,15})?){3}$")]
+    bbox: Option<String>,
+    /// A part of identifier, serial number, address or street.
+    #[param(value_type = Option<String>, max_length = 200)]
+    q: Option<Line>,
+    /// Only those of which anything changed after this.
+    changed_since: Option<Time>,
+    /// How many at most.
+    #[param(minimum = 1, maximum = 5000, default = 100)]
+    limit: Option<usize>,
+    /// What `next` of the page before said.
+    cursor: Option<String>,
+}
+
+fn bounds(text: &str) -> Result<Bounds, Problem> {
+    let wrong = || Problem::invalid("bbox", "expected west,south,east,north in degrees");
+    let numbers: Option<Vec<f64>> = text.split(',').map(|part| part.parse().ok()).collect();
+    match numbers.as_deref() {
+        Some(&[west, south, east, north])
+            if [west, south, east, north].iter().all(|n| n.is_finite()) =>
+        {
+            Ok(Bounds { west, south, east, north })
+        }
+        _ => Err(wrong()),
+    }
+}
+
+/// The twin's meters, by identifier
+#[utoipa::path(get, path = "/{twin}/meter", tag = "meters", params(("twin" = Name, Path), MeterQuery),
+    responses((status = 200, body = Page<Meter>)))]
+pub(crate) async fn list(
+    State(app): State<App>,
+    member: Member,
+    Params(query): Params<MeterQuery>,
+    conditions: Conditions,
+) -> Answer {
+    let limit = crate::paging::limit(query.limit, MAX_METERS)?;
+    let wanted = Query {
+        within: query.bbox.as_deref().map(bounds).transpose()?,
+        words: query.q.map(|words| words.to_string()).filter(|words| !words.is_empty()),
+        changed_since: query.changed_since,
+        after: open_cursor(query.cursor.as_deref())?,
+    };
+    let items = app
+        .store
+        .read(move |db| Ok(meters::list(db, &member.twin, &wanted, limit + 1, Time::now())?));
+    let page = Page::cut(items.await?, limit, |meter: &Meter| meter.id.to_string());
+    conditions.json(&page)
+}
+
+/// One meter
+#[utoipa::path(get, path = "/{twin}/meter/{id}", tag = "meters",
+    params(("twin" = Name, Path), ("id" = Name, Path)), responses((status = 200, body = Meter)))]
+pub(crate) async fn show(
+    State(app): State<App>,
+    member: Member,
+    Ids([id]): Ids<1>,
+    conditions: Conditions,
+) -> Answer {
+    let meter = app.store.read(move |db| {
+        let meter = meters::get(db, &member.twin, &id, Time::now())?;
+        meter.ok_or_else(|| Problem::not_found("meter"))
+    });
+    let meter = meter.await?;
+    conditions.json_tagged(&meter, &meter.etag)
+}
+
+/// One meter, or many.
+#[derive(Deserialize, ToSchema)]
+#[serde(untagged)]
+#[allow(dead_code, reason = "says in the document what `Import` reads")]
+pub(crate) enum MeterImport {
+    One(Box<NewMeter>),
+    Many {
+        #[schema(max_items = 5000)]
+        items: Vec<NewMeter>,
+    },
+}
+
+/// One or many, told apart by `items`.
+pub(crate) enum Import {
+    One(Box<NewMeter>),
+    Many(Vec<Each<NewMeter>>),
+}
+
+impl<'de> Deserialize<'de> for Import {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Import, D::Error> {
+        use serde::de::Error as _;
+        let value = serde_json::Value::deserialize(from)?;
+        if value.get("items").is_none() {
+            let one = serde_path_to_error::deserialize(value);
+            let explain = |error: serde_path_to_error::Error<_>| {
+                D::Error::custom(format!("{}: {}", error.path(), error.inner()))
+            };
+            return one.map(|meter| Import::One(Box::new(meter))).map_err(explain);
+        }
+        let many: Many = serde_json::from_value(value).map_err(D::Error::custom)?;
+        Ok(Import::Many(many.items))
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Many {
+    items: Vec<Each<NewMeter>>,
+}
+
+/// What became of an imported meter.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Imported {
+    id: Option<String>,
+    status: ImportStatus,
+    /// Why it was rejected.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    detail: Option<String>,
+}
+
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+enum ImportStatus {
+    Created,
+    Updated,
+    Rejected,
+}
+
+/// What became of an import.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct ImportResults {
+    results: Vec<Imported>,
+}
+
+/// Add a meter, or import many
+///
+/// An import makes meters that are there already as given.
+#[utoipa::path(post, path = "/{twin}/meter", tag = "meters", params(("twin" = Name, Path)),
+    request_body = MeterImport,
+    responses((status = 200, body = ImportResults), (status = 201, body = Meter)))]
+pub(crate) async fn add(
+    State(app): State<App>,
+    member: Member,
+    Body(import): Body<Import>,
+) -> Answer {
+    member.may(Deed::Manage)?;
+    match import {
+        Import::One(new) => {
+            let meter = app.store.write(move |db| add_one(db, &member.twin, &new)).await?;
+            json(StatusCode::CREATED, &meter)
+        }
+        Import::Many(items) if items.len() > MAX_METERS => {
+            Err(Problem::too_large(format!("at most {MAX_METERS} meters at once")))
+        }
+        Import::Many(items) => {
+            let results = app.store.write(move |db| {
+                items.into_iter().map(|each| import_one(db, &member.twin, each)).collect()
+            });
+            json(StatusCode::OK, &ImportResults { results: results.await? })
+        }
+    }
+}
+
+fn name_of(new: &NewMeter) -> Result<Name, Problem> {
+    if new.register_digits.is_some_and(|digits| !REGISTER_DIGITS.contains(&digits)) {
+        return Err(Problem::invalid("register_digits", "expected 1 to 12"));
+    }
+    if new.expected.is_some_and(|expected| expected.low > expected.high) {
+        return Err(Problem::invalid("expected", "low is above high"));
+    }
+    if let Some(id) = &new.id {
+        return Ok(id.clone());
+    }
+    let made = new.address.as_ref().map_or_else(|| Uuid::new_v4().to_string(), |a| a.key());
+    made.parse().map_err(|wrong| Problem::invalid("id", wrong))
+}
+
+const ADDRESS_TAKEN: &str = "another meter has this radio address";
+
+fn add_one(db: &crate::store::Db, twin: &Name, new: &NewMeter) -> Result<Meter, Problem> {
+    let id = name_of(new)?;
+    if meters::exists(db, twin, &id)? {
+        return Err(Problem::conflict("there is a meter of this name"));
+    }
+    let now = Time::now();
+    if meters::put(db, twin, &id, new, now)? == Added::AddressTaken {
+        return Err(Problem::conflict(ADDRESS_TAKEN));
+    }
+    meters::get(db, twin, &id, now)?.ok_or_else(|| Problem::not_found("meter"))
+}
+
+fn import_one(
+    db: &crate::store::Db,
+    twin: &Name,
+    each: Each<NewMeter>,
+) -> Result<Imported, Problem> {
+    let rejected = |id, problem: &Problem| Imported {
+        id,
+        status: ImportStatus::Rejected,
+        detail: Some(problem.detail().to_owned()),
+    };
+    let checked = each.item.and_then(|new| Ok((name_of(&new)?, new)));
+    let (id, new) = match checked {
+        Ok(checked) => checked,
+        Err(problem) => return Ok(rejected(each.id, &problem)),
+    };
+    let status = match meters::put(db, twin, &id, &new, Time::now())? {
+        Added::Created => ImportStatus::Created,
+        Added::Updated => ImportStatus::Updated,
+        Added::AddressTaken => {
+            return Ok(rejected(Some(id.to_string()), &Problem::conflict(ADDRESS_TAKEN)));
+        }
+    };
+    Ok(Imported { id: Some(id.to_string()), status, detail: None })
+}
+
+/// What is to change; what is not given stays, null clears.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct MeterChange {
+    #[serde(default, deserialize_with = "given")]
+    #[schema(value_type = Option<Line>)]
+    serial: Option<Option<Line>>,
+    #[serde(default, deserialize_with = "given")]
+    #[schema(value_type = Option<Line>)]
+    manufacturer: Option<Option<Line>>,
+    medium: Option<Medium>,
+    #[serde(default, deserialize_with = "given")]
+    #[schema(value_type = Option<Place>)]
+    place: Option<Option<Place>>,
+    #[serde(default, deserialize_with = "given")]
+    #[schema(value_type = Option<Line>)]
+    street: Option<Option<Line>>,
+    unit: Option<Text<1, 16>>,
+    #[schema(minimum = 1, maximum = 12)]
+    register_digits: Option<u8>,
+    #[serde(default, deserialize_with = "given")]
+    #[schema(value_type = Option<Note>)]
+    note: Option<Option<Note>>,
+    #[serde(default, deserialize_with = "given")]
+    #[schema(value_type = Option<Expected>)]
+    expected: Option<Option<Expected>>,
+}
+
+impl MeterChange {
+    fn check(self) -> Result<Change, Problem> {
+        if self.register_digits.is_some_and(|digits| !REGISTER_DIGITS.contains(&digits)) {
+            return Err(Problem::invalid("register_digits", "expected 1 to 12"));
+        }
+        if self.expected.flatten().is_some_and(|expected| expected.low > expected.high) {
+            return Err(Problem::invalid("expected", "low is above high"));
+        }
+        let line = |text: Option<Option<Line>>| text.map(|text| text.map(|text| text.to_string()));
+        Ok(Change {
+            serial: line(self.serial),
+            manufacturer: line(self.manufacturer),
+            medium: self.medium,
+            place: self.place,
+            street: line(self.street),
+            unit: self.unit.map(|unit| unit.to_string()),
+            register_digits: self.register_digits,
+            note: self.note.map(|note| note.map(|note| note.to_string())),
+            expected: self.expected,
+        })
+    }
+}
+
+/// Change a meter
+#[utoipa::path(patch, path = "/{twin}/meter/{id}", tag = "meters",
+    params(("twin" = Name, Path), ("id" = Name, Path)), request_body = MeterChange,
+    responses((status = 200, body = Meter)))]
+pub(crate) async fn change(
+    State(app): State<App>,
+    member: Member,
+    Ids([id]): Ids<1>,
+    conditions: Conditions,
+    Body(change): Body<MeterChange>,
+) -> Answer {
+    member.may(Deed::Manage)?;
+    let change = change.check()?;
+    let meter = app.store.write(move |db| {
+        let (twin, now) = (&member.twin, Time::now());
+        let meter = meters::get(db, twin, &id, now)?.ok_or_else(|| Problem::not_found("meter"))?;
+        conditions.hold(&meter.etag)?;
+        meters::change(db, twin, &id, &change, now)?;
+        meters::get(db, twin, &id, now)?.ok_or_else(|| Problem::not_found("meter"))
+    });
+    let meter = meter.await?;
+    Conditions::default().json_tagged(&meter, &meter.etag)
+}
+
+/// A meter's key.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct KeyChange {
+    /// 32 hexadecimal digits.
+    #[schema(pattern = "^[0-9A-Fa-f]{32}$", write_only)]
+    key: String,
+}
+
+/// Set a meter's key
+///
+/// It is never told again.
+#[utoipa::path(put, path = "/{twin}/meter/{id}/key", tag = "meters",
+    params(("twin" = Name, Path), ("id" = Name, Path)), request_body = KeyChange,
+    responses((status = 204)))]
+pub(crate) async fn set_key(
+    State(app): State<App>,
+    member: Member,
+    Ids([id]): Ids<1>,
+    Body(change): Body<KeyChange>,
+) -> Answer {
+    member.may(Deed::Administer)?;
+    let bytes = key_bytes(&change.key)?;
+    app.store
+        .write(move |db| {
+            if meters::set_key(db, &member.twin, &id, &bytes, Time::now())? {
+                Ok(())
+            } else {
+                Err(Problem::not_found("meter"))
+            }
+        })
+        .await?;
+    done()
+}
+
+fn key_bytes(hex: &str) -> Result<[u8; 16], Problem> {
+    // Says what is wrong without the digits.
+    hex.parse::<Key>().map_err(|error| Problem::invalid("key", error.to_string()))?;
+    let number = u128::from_str_radix(hex, 16);
+    number.map(u128::to_be_bytes).map_err(|_| Problem::invalid("key", "not hexadecimal"))
+}

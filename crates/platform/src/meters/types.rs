@@ -1,0 +1,313 @@
+//! What a meter is to the platform.
+
+use std::fmt;
+use std::str::FromStr;
+
+use fulmar_wmbus::{Manufacturer, MeterId};
+use rusqlite::ToSql;
+use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ToSqlOutput, ValueRef};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use utoipa::openapi::{ObjectBuilder, RefOr, Schema, Type};
+use utoipa::{PartialSchema, ToSchema};
+
+use crate::number::{Amount, Place};
+use crate::text::{Line, Name, Note, Text};
+use crate::time::{DAY_MS, Time};
+
+/// An enum of words that is stored as its word.
+macro_rules! words {
+    ($(#[$about:meta])* $name:ident { $($(#[$doc:meta])* $variant:ident = $word:literal),+ $(,)? }) => {
+        $(#[$about])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+        pub(crate) enum $name {
+            $($(#[$doc])* #[serde(rename = $word)] $variant),+
+        }
+
+        impl $name {
+            /// Its word.
+            pub(crate) fn word(self) -> &'static str {
+                match self { $($name::$variant => $word),+ }
+            }
+
+            /// What the word stands for.
+            pub(crate) fn from_word(word: &str) -> Option<Self> {
+                match word {
+                    $($word => Some($name::$variant),)+
+                    _ => None,
+                }
+            }
+        }
+
+        impl ToSql for $name {
+            fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+                Ok(self.word().into())
+            }
+        }
+
+        impl FromSql for $name {
+            fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
+                $name::from_word(value.as_str()?).ok_or(FromSqlError::InvalidType)
+            }
+        }
+    };
+}
+pub(crate) use words;
+
+words! {
+    /// What a meter measures.
+    Medium {
+        /// Cold water.
+        Water = "water",
+        /// Warm water.
+        WarmWater = "warm_water",
+        /// Heat.
+        Heat = "heat",
+        /// Gas.
+        Gas = "gas",
+        /// Electricity.
+        Electricity = "electricity",
+        /// Something else.
+        Other = "other",
+    }
+}
+
+words! {
+    /// How a reading was taken.
+    Method {
+        /// Somebody typed what the register showed.
+        Manual = "manual",
+        /// The same, with a photo of it.
+        Photo = "photo",
+        /// The meter sent it.
+        Radio = "radio",
+    }
+}
+
+words! {
+    /// Whether something is wrong with a meter.
+    MeterState {
+        /// Nothing known.
+        Fine = "ok",
+        /// A work list that is due or done has no reading of it.
+        Missed = "missed",
+        /// It counts without a pause.
+        LeakSuspected = "leak_suspected",
+    }
+}
+
+impl Medium {
+    /// What its meters count in, unless they say otherwise.
+    pub(crate) fn unit(self) -> &'static str {
+        match self {
+            Medium::Heat | Medium::Electricity => "kWh",
+            Medium::Water | Medium::WarmWater | Medium::Gas | Medium::Other => "m3",
+        }
+    }
+}
+
+/// A wireless M-Bus address: manufacturer, number and, where they are known, version and type, as
+/// `KAM-12345678-16-1b`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct RadioAddress {
+    maker: Manufacturer,
+    number: MeterId,
+    model: Option<(u8, u8)>,
+}
+
+const ADDRESS_PATTERN: &str = "^[A-Za-z]{3}-[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{2}-[0-9A-Fa-f]{2})?$";
+
+impl RadioAddress {
+    /// What a received frame says.
+    pub(crate) fn of(address: &fulmar_wmbus::Address) -> RadioAddress {
+        let model = Some((address.version, address.medium.0));
+        RadioAddress { maker: address.manufacturer, number: address.id, model }
+    }
+
+    /// Manufacturer and number: what tells one meter from another.
+    pub(crate) fn key(&self) -> String {
+        format!("{}-{}", self.maker, self.number)
+    }
+
+    /// The manufacturer's letters.
+    pub(crate) fn maker(&self) -> String {
+        self.maker.to_string()
+    }
+}
+
+impl fmt::Display for RadioAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.maker, self.number)?;
+        match self.model {
+            Some((version, medium)) => write!(f, "-{version:02x}-{medium:02x}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl FromStr for RadioAddress {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<RadioAddress, Self::Err> {
+        let wrong = "expected an address such as KAM-12345678-16-1b";
+        let byte = |text: &str| match text.len() {
+            2 if text.bytes().all(|digit| digit.is_ascii_hexdigit()) => {
+                u8::from_str_radix(text, 16).ok()
+            }
+            _ => None,
+        };
+        let parts: Vec<&str> = text.split('-').collect();
+        let (maker, number, model) = match parts[..] {
+            [maker, number] => (maker, number, None),
+            [maker, number, version, medium] => {
+                let model = byte(version).zip(byte(medium)).ok_or(wrong)?;
+                (maker, number, Some(model))
+            }
+            _ => return Err(wrong),
+        };
+        let (maker, number) =
+            (maker.parse().map_err(|_| wrong)?, number.parse().map_err(|_| wrong)?);
+        Ok(RadioAddress { maker, number, model })
+    }
+}
+
+impl Serialize for RadioAddress {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for RadioAddress {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<RadioAddress, D::Error> {
+        let text = std::borrow::Cow::<str>::deserialize(from)?;
+        text.parse().map_err(de::Error::custom)
+    }
+}
+
+impl PartialSchema for RadioAddress {
+    fn schema() -> RefOr<Schema> {
+        ObjectBuilder::new().schema_type(Type::String).pattern(Some(ADDRESS_PATTERN)).into()
+    }
+}
+
+impl ToSchema for RadioAddress {}
+
+/// Where the next value is expected.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub(crate) struct Expected {
+    /// At least.
+    pub(crate) low: Amount,
+    /// At most.
+    pub(crate) high: Amount,
+}
+
+/// What a meter showed last.
+#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
+pub(crate) struct LastReading {
+    pub(crate) value: f64,
+    pub(crate) unit: String,
+    pub(crate) at: Time,
+    pub(crate) method: Method,
+}
+
+/// A meter.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(crate) struct Meter {
+    pub(crate) id: Name,
+    /// Its wireless M-Bus address, such as `KAM-12345678-16-1b`; null without a radio.
+    pub(crate) address: Option<String>,
+    pub(crate) serial: Option<String>,
+    pub(crate) manufacturer: Option<String>,
+    pub(crate) medium: Medium,
+    pub(crate) place: Option<Place>,
+    pub(crate) street: Option<String>,
+    /// What it counts in, such as `m3` or `kWh`.
+    pub(crate) unit: String,
+    /// Digits of its register.
+    pub(crate) register_digits: u8,
+    /// Whether it has a radio.
+    pub(crate) radio: bool,
+    /// Whether the server has its key.
+    pub(crate) has_key: bool,
+    pub(crate) note: Option<String>,
+    /// Where its next value is plausible, if that can be told.
+    pub(crate) expected: Option<Expected>,
+    pub(crate) last: Option<LastReading>,
+    pub(crate) state: MeterState,
+    /// When anything of it changed last.
+    pub(crate) changed_at: Time,
+    /// For If-Match.
+    pub(crate) etag: String,
+}
+
+/// A meter to be added.
+#[derive(Clone, Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NewMeter {
+    /// Its name in addresses and topics; made from its radio address, or at random, if not given.
+    pub(crate) id: Option<Name>,
+    pub(crate) address: Option<RadioAddress>,
+    pub(crate) serial: Option<Line>,
+    pub(crate) manufacturer: Option<Line>,
+    pub(crate) medium: Option<Medium>,
+    pub(crate) place: Option<Place>,
+    pub(crate) street: Option<Line>,
+    pub(crate) unit: Option<Text<1, 16>>,
+    /// Digits of its register.
+    #[schema(minimum = 1, maximum = 12)]
+    pub(crate) register_digits: Option<u8>,
+    pub(crate) note: Option<Note>,
+    pub(crate) expected: Option<Expected>,
+}
+
+/// How many digits registers have.
+pub(crate) const REGISTER_DIGITS: std::ops::RangeInclusive<u8> = 1..=12;
+/// Digits of most water meters' registers.
+pub(crate) const USUAL_DIGITS: u8 = 8;
+
+/// Where the next value is expected now, from use so far: from `first` to `last`, both a value and its
+/// time. Three times the use so far and a day's more is still plausible; of less than a day nothing
+/// follows. Counted to the end of the day, so that the answer is the same all day.
+pub(crate) fn expect(first: (f64, Time), last: (f64, Time), now: Time) -> Option<Expected> {
+    let known_ms = last.1.ms_since(first.1);
+    if known_ms < DAY_MS || last.0 < first.0 {
+        return None;
+    }
+    let per_day = (last.0 - first.0) / (known_ms as f64 / DAY_MS as f64);
+    let end_of_day = (now.0.div_euclid(DAY_MS) + 1) * DAY_MS;
+    let days = ((end_of_day - last.1.0) as f64 / DAY_MS as f64).max(0.0) + 1.0;
+    let high = last.0 + (3.0 * per_day * days).max(1.0);
+    let rounded = |value: f64| Amount::new((value * 1000.0).round() / 1000.0);
+    Some(Expected { low: rounded(last.0)?, high: rounded(high)? })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn radio_addresses_are_read_and_written() {
+        for text in ["KAM-12345678-16-1b", "KAM-12345678"] {
+            assert_eq!(text.parse::<RadioAddress>().unwrap().to_string(), text);
+        }
+        let lower = "kam-1234567a-16-1B".parse::<RadioAddress>().unwrap();
+        assert_eq!(
+            (lower.to_string(), lower.key()),
+            ("KAM-1234567A-16-1b".into(), "KAM-1234567A".into())
+        );
+        for wrong in
+            ["", "KAM", "KAM-1234567", "KAM-12345678-16", "KA1-12345678", "KAM-12345678-+1-1b"]
+        {
+            assert!(wrong.parse::<RadioAddress>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn what_is_expected_follows_from_use() {
+        let day = |n: i64| Time(n * DAY_MS);
+        let expected = expect((100.0, day(0)), (110.0, day(10)), day(20)).unwrap();
+        assert_eq!((*expected.low, *expected.high), (110.0, 110.0 + 3.0 * 12.0));
+        assert_eq!(expect((100.0, day(0)), (110.0, day(0)), day(20)), None, "too short a time");
+        assert_eq!(expect((100.0, day(0)), (10.0, day(9)), day(20)), None, "it was exchanged");
+    }
+}

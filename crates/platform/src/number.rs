@@ -1,0 +1,85 @@
+//! Numbers within bounds, and places made of them.
+
+use std::ops::Deref;
+
+use rusqlite::ToSql;
+use rusqlite::types::{FromSql, FromSqlResult, ToSqlOutput, ValueRef};
+use serde::{Deserialize, Deserializer, Serialize, de};
+use utoipa::openapi::{ObjectBuilder, RefOr, Schema, Type};
+use utoipa::{PartialSchema, ToSchema};
+
+/// A number from `MIN` to `MAX`.
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd, Serialize)]
+#[serde(transparent)]
+pub(crate) struct Bounded<const MIN: i64, const MAX: i64>(f64);
+
+/// What a register shows, in its unit.
+pub(crate) type Amount = Bounded<-1_000_000_000_000, 1_000_000_000_000>;
+/// Received power, dBm.
+pub(crate) type Rssi = Bounded<-200, 100>;
+
+impl<const MIN: i64, const MAX: i64> Bounded<MIN, MAX> {
+    /// The number, if it is within the bounds.
+    pub(crate) fn new(number: f64) -> Option<Self> {
+        (number >= MIN as f64 && number <= MAX as f64).then_some(Bounded(number))
+    }
+}
+
+impl<const MIN: i64, const MAX: i64> Deref for Bounded<MIN, MAX> {
+    type Target = f64;
+
+    fn deref(&self) -> &f64 {
+        &self.0
+    }
+}
+
+impl<'de, const MIN: i64, const MAX: i64> Deserialize<'de> for Bounded<MIN, MAX> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let wrong = || de::Error::custom(format!("expected a number from {MIN} to {MAX}"));
+        Bounded::new(f64::deserialize(from)?).ok_or_else(wrong)
+    }
+}
+
+impl<const MIN: i64, const MAX: i64> PartialSchema for Bounded<MIN, MAX> {
+    fn schema() -> RefOr<Schema> {
+        let number = ObjectBuilder::new().schema_type(Type::Number);
+        number.minimum(Some(MIN as f64)).maximum(Some(MAX as f64)).into()
+    }
+}
+
+impl<const MIN: i64, const MAX: i64> ToSchema for Bounded<MIN, MAX> {}
+
+impl<const MIN: i64, const MAX: i64> ToSql for Bounded<MIN, MAX> {
+    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+        self.0.to_sql()
+    }
+}
+
+impl<const MIN: i64, const MAX: i64> FromSql for Bounded<MIN, MAX> {
+    fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
+        f64::column_result(value).map(Bounded)
+    }
+}
+
+/// A place on earth, in degrees (WGS 84).
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub(crate) struct Place {
+    /// Degrees north.
+    #[schema(value_type = f64, minimum = -90, maximum = 90)]
+    pub(crate) lat: Bounded<-90, 90>,
+    /// Degrees east.
+    #[schema(value_type = f64, minimum = -180, maximum = 180)]
+    pub(crate) lon: Bounded<-180, 180>,
+}
+
+impl Place {
+    /// From two columns.
+    pub(crate) fn from_columns(lat: Option<f64>, lon: Option<f64>) -> Option<Place> {
+        Some(Place { lat: Bounded::new(lat?)?, lon: Bounded::new(lon?)? })
+    }
+
+    /// As two columns.
+    pub(crate) fn columns(place: Option<Place>) -> (Option<f64>, Option<f64>) {
+        (place.map(|place| *place.lat), place.map(|place| *place.lon))
+    }
+}

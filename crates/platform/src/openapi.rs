@@ -1,0 +1,98 @@
+//! The OpenAPI document: made from the handlers, finished here with what all of them share.
+
+use axum::Router;
+use axum::http::header;
+use axum::routing::get;
+use utoipa::openapi::path::{Operation, PathItem};
+use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
+use utoipa::openapi::{ContentBuilder, OpenApi, Ref, RefOr, ResponseBuilder, SecurityRequirement};
+
+use crate::platform::App;
+use crate::problem::Problem;
+use crate::routes::PREFIX;
+
+/// What the document says of the whole.
+#[derive(utoipa::OpenApi)]
+#[openapi(
+    info(
+        title = "Fulmar platform",
+        description = "Meters, work lists and readings of utilities. Live updates are MQTT topics under \
+                       fulmar/TWIN; docs/platform.md has examples."
+    ),
+    components(schemas(Problem))
+)]
+pub(crate) struct Document;
+
+/// What any request may be answered with.
+const PROBLEMS: [(u16, &str); 14] = [
+    (304, "Nothing changed since the ETag in If-None-Match"),
+    (400, "The request cannot be understood"),
+    (401, "Nobody is logged in"),
+    (403, "The role does not allow this"),
+    (404, "There is no such thing, or not for this user"),
+    (405, "The address does not take this method"),
+    (409, "It is there already, as something else"),
+    (412, "It changed since the ETag in If-Match"),
+    (413, "More than is taken at once"),
+    (415, "A kind of content that is not taken"),
+    (422, "A value cannot be taken"),
+    (425, "Not in early data: send it again after the handshake"),
+    (429, "Too often: wait for Retry-After seconds"),
+    (503, "The server cannot store or look now: wait for Retry-After seconds"),
+];
+
+/// Adds the study's short addresses, and what is the same for every operation.
+pub(crate) fn finish(mut document: OpenApi, study: OpenApi) -> OpenApi {
+    document.info.version = env!("CARGO_PKG_VERSION").to_owned();
+    document.info.license = None;
+    for (path, mut item) in study.paths.paths {
+        for operation in operations(&mut item) {
+            let id = operation.operation_id.take().unwrap_or_default();
+            operation.operation_id = Some(format!("study_{id}"));
+        }
+        document.paths.paths.insert(path, item);
+    }
+    for (path, item) in &mut document.paths.paths {
+        for operation in operations(item) {
+            complete(path, operation);
+        }
+    }
+    let bearer = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).bearer_format("JWT").build();
+    if let Some(components) = &mut document.components {
+        components.add_security_scheme("token", SecurityScheme::Http(bearer));
+    }
+    document.security = Some(vec![SecurityRequirement::new("token", Vec::<String>::new())]);
+    document
+}
+
+fn operations(item: &mut PathItem) -> impl Iterator<Item = &mut Operation> {
+    let PathItem { get, put, post, delete, patch, .. } = item;
+    [get, put, post, delete, patch].into_iter().flatten()
+}
+
+fn complete(path: &str, operation: &mut Operation) {
+    // Handlers of one name are told apart by the folder they are about.
+    let subject = path.trim_start_matches(PREFIX).replace(['{', '}'], "").replace('/', "_");
+    let id = operation.operation_id.take().unwrap_or_default();
+    operation.operation_id = Some(format!("{id}{subject}"));
+    for (status, description) in PROBLEMS {
+        let problem = RefOr::from(Ref::from_schema_name("Problem"));
+        let content = ContentBuilder::new().schema(Some(problem)).build();
+        let response = ResponseBuilder::new().description(description);
+        let response = match status {
+            304 => response,
+            _ => response.content("application/problem+json", content),
+        };
+        let responses = &mut operation.responses.responses;
+        responses.entry(status.to_string()).or_insert_with(|| response.build().into());
+    }
+}
+
+/// Where the document is served.
+pub(crate) fn route(document: &OpenApi) -> Router<App> {
+    // Made of strings and numbers: it always has a JSON form.
+    let text = document.to_json().unwrap_or_default();
+    let headers = [(header::CONTENT_TYPE, "application/json"), (header::CACHE_CONTROL, "no-cache")];
+    Router::new()
+        .route(&format!("{PREFIX}/openapi.json"), get(move || async move { (headers, text) }))
+}

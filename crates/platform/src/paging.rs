@@ -1,0 +1,32 @@
+//! How much of a list is asked for at once.
+
+use serde::Deserialize;
+use utoipa::IntoParams;
+
+use crate::problem::Problem;
+
+/// Items of a page, unless it says otherwise.
+const USUAL: usize = 100;
+/// Items of a page at most, unless the list allows more.
+pub(crate) const MOST: usize = 1000;
+
+/// Which page.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct PageQuery {
+    /// How many at most.
+    #[param(minimum = 1, maximum = 1000, default = 100)]
+    pub(crate) limit: Option<usize>,
+    /// What `next` of the page before said.
+    pub(crate) cursor: Option<String>,
+}
+
+/// The limit, if it is one.
+pub(crate) fn limit(asked: Option<usize>, most: usize) -> Result<usize, Problem> {
+    let limit = asked.unwrap_or(USUAL);
+    if (1..=most).contains(&limit) {
+        return Ok(limit);
+    }
+    Err(Problem::invalid("limit", format!("expected 1 to {most}")))
+}

@@ -1,0 +1,239 @@
+//! What can be asked of readings.
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+use uuid::Uuid;
+
+use super::intake::{Sender, take_all};
+use super::types::Flag;
+use super::{NewReading, Reading, ReadingResult};
+use crate::accounts::caller::{Ids, Member};
+use crate::extract::{Body, Each, Params};
+use crate::meters::Method;
+use crate::paging;
+use crate::platform::App;
+use crate::problem::Problem;
+use crate::respond::{Answer, Conditions, Page, json, open_cursor};
+use crate::role::{Deed, Role};
+use crate::store::readings::{self, Query};
+use crate::store::{Db, work_lists};
+use crate::text::Name;
+use crate::time::Time;
+
+/// Readings sent at once.
+pub(crate) const MAX_READINGS: usize = 1000;
+
+/// Which readings.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct ReadingQuery {
+    meter: Option<Name>,
+    work_list: Option<Uuid>,
+    /// Taken then or later.
+    since: Option<Time>,
+    /// Taken earlier.
+    until: Option<Time>,
+    method: Option<Method>,
+    /// How many at most.
+    #[param(minimum = 1, maximum = 1000, default = 100)]
+    limit: Option<usize>,
+    /// What `next` of the page before said.
+    cursor: Option<String>,
+}
+
+fn after(cursor: Option<&str>) -> Result<Option<(Time, i64)>, Problem> {
+    let Some(cursor) = open_cursor(cursor)? else { return Ok(None) };
+    let parts = cursor.split_once(' ').and_then(|(at, seq)| at.parse().ok().zip(seq.parse().ok()));
+    let wrong = || Problem::invalid("cursor", "give what `next` of the page before said");
+    parts.map(|(at, seq)| Some((Time(at), seq))).ok_or_else(wrong)
+}
+
+/// The twin's readings, by the time they were taken
+#[utoipa::path(get, path = "/{twin}/reading", tag = "readings",
+    params(("twin" = Name, Path), ReadingQuery), responses((status = 200, body = Page<Reading>)))]
+pub(crate) async fn list(
+    State(app): State<App>,
+    member: Member,
+    Params(query): Params<ReadingQuery>,
+    conditions: Conditions,
+) -> Answer {
+    member.may(Deed::LookAtReadings)?;
+    let limit = paging::limit(query.limit, paging::MOST)?;
+    let wanted = Query {
+        meter: query.meter,
+        work_list: query.work_list,
+        since: query.since,
+        until: query.until,
+        method: query.method,
+        after: after(query.cursor.as_deref())?,
+    };
+    let rows =
+        app.store.read(move |db| Ok(readings::list(db, &member.twin, &wanted, limit + 1)?)).await?;
+    let last = rows.get(limit - 1).map(|(reading, seq)| format!("{} {seq}", reading.at.0));
+    let items = rows.into_iter().map(|(reading, _)| reading).collect();
+    let page = Page::cut(items, limit, |_: &Reading| last.clone().unwrap_or_default());
+    conditions.json(&page)
+}
+
+/// One reading
+#[utoipa::path(get, path = "/{twin}/reading/{id}", tag = "readings",
+    params(("twin" = Name, Path), ("id" = Uuid, Path)), responses((status = 200, body = Reading)))]
+pub(crate) async fn show(
+    State(app): State<App>,
+    member: Member,
+    Ids([id]): Ids<1>,
+    conditions: Conditions,
+) -> Answer {
+    member.may(Deed::LookAtReadings)?;
+    let id = as_uuid(&id)?;
+    let reading = app.store.read(move |db| existing(db, &member.twin, id));
+    conditions.json(&reading.await?)
+}
+
+fn as_uuid(id: &Name) -> Result<Uuid, Problem> {
+    id.parse().map_err(|_| Problem::not_found("reading"))
+}
+
+fn existing(db: &Db, twin: &Name, id: Uuid) -> Result<Reading, Problem> {
+    readings::get(db, twin, id)?.ok_or_else(|| Problem::not_found("reading"))
+}
+
+/// Readings that are sent.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Upload {
+    #[schema(value_type = Vec<NewReading>, max_items = 1000)]
+    items: Vec<Each<NewReading>>,
+}
+
+/// What became of each, in their order.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct UploadResults {
+    results: Vec<ReadingResult>,
+}
+
+/// Send readings
+///
+/// Each has an outcome of its own. What is sent twice is stored once.
+#[utoipa::path(post, path = "/{twin}/reading", tag = "readings", params(("twin" = Name, Path)),
+    request_body = Upload, responses((status = 200, body = UploadResults)))]
+pub(crate) async fn add(
+    State(app): State<App>,
+    member: Member,
+    Body(upload): Body<Upload>,
+) -> Answer {
+    member.may(Deed::Read)?;
+    if upload.items.len() > MAX_READINGS {
+        return Err(Problem::too_large(format!("at most {MAX_READINGS} readings at once")));
+    }
+    let sender = sender(&member);
+    let (results, stored) = app
+        .store
+        .write(move |db| {
+            let (results, stored) = take_all(db, &sender, upload.items)?;
+            Ok((results, stored_readings(db, &sender.twin, stored)?))
+        })
+        .await?;
+    tell(&app, &member.twin, &stored);
+    tell_lists(&app, &member.twin, &stored).await?;
+    json(StatusCode::OK, &UploadResults { results })
+}
+
+/// Who sends, as the intake sees it.
+pub(crate) fn sender(member: &Member) -> Sender {
+    Sender {
+        twin: member.twin.clone(),
+        reader: member.name().clone(),
+        own_lists_only: member.role == Role::Reader,
+        now: Time::now(),
+    }
+}
+
+/// The readings of these ids.
+pub(crate) fn stored_readings(
+    db: &Db,
+    twin: &Name,
+    ids: Vec<Uuid>,
+) -> Result<Vec<Reading>, Problem> {
+    ids.into_iter().map(|id| existing(db, twin, id)).collect()
+}
+
+/// Tells who listens of new readings.
+pub(crate) fn tell(app: &App, twin: &Name, stored: &[Reading]) {
+    for reading in stored {
+        app.live.tell(format!("fulmar/{twin}/reading/{}", reading.meter), reading, false);
+    }
+}
+
+/// Tells who listens how far the readings' work lists are.
+pub(crate) async fn tell_lists(app: &App, twin: &Name, stored: &[Reading]) -> Result<(), Problem> {
+    let mut lists: Vec<Uuid> = stored.iter().filter_map(|reading| reading.work_list).collect();
+    lists.sort_unstable();
+    lists.dedup();
+    if lists.is_empty() {
+        return Ok(());
+    }
+    let of = twin.clone();
+    let lists = app.store.read(move |db| {
+        let found = lists.into_iter().map(|list| work_lists::get(db, &of, list));
+        Ok(found.collect::<rusqlite::Result<Vec<_>>>()?)
+    });
+    for list in lists.await?.into_iter().flatten() {
+        crate::work_lists::handlers::tell(app, twin, &list);
+    }
+    Ok(())
+}
+
+/// How a conflict ends.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Resolution {
+    /// Whether this reading holds; otherwise those it is in conflict with do.
+    keep: bool,
+}
+
+/// Resolve a conflict of readings
+///
+/// All stay stored; those that do not hold are flagged `superseded`.
+#[utoipa::path(post, path = "/{twin}/reading/{id}/resolve", tag = "readings",
+    params(("twin" = Name, Path), ("id" = Uuid, Path)), request_body = Resolution,
+    responses((status = 200, body = Reading)))]
+pub(crate) async fn resolve(
+    State(app): State<App>,
+    member: Member,
+    Ids([id]): Ids<1>,
+    Body(resolution): Body<Resolution>,
+) -> Answer {
+    member.may(Deed::Manage)?;
+    let id = as_uuid(&id)?;
+    let twin = member.twin.clone();
+    let reading = app.store.write(move |db| settle(db, &twin, id, resolution.keep)).await?;
+    tell(&app, &member.twin, std::slice::from_ref(&reading));
+    json(StatusCode::OK, &reading)
+}
+
+fn settle(db: &Db, twin: &Name, id: Uuid, keep: bool) -> Result<Reading, Problem> {
+    let reading = existing(db, twin, id)?;
+    let set = |reading: &Reading, holds: bool| {
+        let ended = |flag: &Flag| !matches!(flag, Flag::Conflict | Flag::Superseded);
+        let mut flags: Vec<Flag> = reading.flags.iter().copied().filter(ended).collect();
+        flags.extend((!holds).then_some(Flag::Superseded));
+        readings::set_flags(db, twin, reading.id, &flags)
+    };
+    for other in &reading.conflict_with {
+        let other = existing(db, twin, *other)?;
+        if keep {
+            readings::clear_conflicts(db, twin, other.id)?;
+            set(&other, false)?;
+        } else if other.conflict_with == [id] {
+            set(&other, true)?;
+        }
+    }
+    readings::clear_conflicts(db, twin, id)?;
+    set(&reading, keep)?;
+    readings::update_meter(db, twin, &reading.meter, Time::now())?;
+    existing(db, twin, id)
+}

@@ -1,0 +1,107 @@
+//! What a reading is, and what becomes of one that is sent.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+use uuid::Uuid;
+
+use crate::meters::Method;
+use crate::meters::types::words;
+use crate::number::{Amount, Place, Rssi};
+use crate::text::{Name, Note, Text};
+use crate::time::Time;
+use rusqlite::ToSql;
+use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ToSqlOutput, ValueRef};
+
+/// A reading that is sent. Members a [`Reading`] has besides are the server's, and passed over.
+#[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
+pub(crate) struct NewReading {
+    /// Made by who took it. What is sent again under it is stored once.
+    pub(crate) id: Uuid,
+    pub(crate) meter: Name,
+    /// When it was taken.
+    pub(crate) at: Time,
+    /// What the register showed.
+    pub(crate) value: Amount,
+    /// The meter's unit, unless given.
+    pub(crate) unit: Option<Text<1, 16>>,
+    pub(crate) method: Method,
+    /// Its photo, sent before or after.
+    pub(crate) photo: Option<Uuid>,
+    /// Where it was taken.
+    pub(crate) place: Option<Place>,
+    pub(crate) rssi_dbm: Option<Rssi>,
+    pub(crate) note: Option<Note>,
+    /// Whether who took it confirmed a value that is not plausible.
+    #[serde(default)]
+    pub(crate) implausible_confirmed: bool,
+    pub(crate) work_list: Option<Uuid>,
+    /// The device it was taken with.
+    pub(crate) device: Option<Name>,
+}
+
+words! {
+    /// What is to be known of a reading.
+    Flag {
+        /// Another device read something else for the same work list.
+        Conflict = "conflict",
+        /// Of two readings in conflict the other was kept.
+        Superseded = "superseded",
+        /// Outside of what was expected.
+        Implausible = "implausible",
+        /// Less than the meter showed before.
+        Backwards = "backwards",
+        /// Taken later than it came, by the clocks.
+        Future = "future",
+        /// Its meter is not on the work list it names.
+        NotOnList = "not_on_list",
+    }
+}
+
+/// A reading.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(crate) struct Reading {
+    pub(crate) id: Uuid,
+    pub(crate) meter: Name,
+    pub(crate) at: Time,
+    pub(crate) value: f64,
+    pub(crate) unit: String,
+    pub(crate) method: Method,
+    pub(crate) photo: Option<Uuid>,
+    pub(crate) place: Option<Place>,
+    pub(crate) rssi_dbm: Option<f64>,
+    pub(crate) note: Option<String>,
+    pub(crate) implausible_confirmed: bool,
+    pub(crate) work_list: Option<Uuid>,
+    /// Whose account sent it.
+    pub(crate) reader: Name,
+    pub(crate) device: Option<Name>,
+    /// When the server had it.
+    pub(crate) received_at: Time,
+    /// Readings it is in conflict with.
+    pub(crate) conflict_with: Vec<Uuid>,
+    pub(crate) flags: Vec<Flag>,
+}
+
+/// What became of something that was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Status {
+    /// It is stored.
+    Stored,
+    /// It was stored before.
+    Duplicate,
+    /// It is stored, and so is another device's that says something else.
+    Conflict,
+    /// It is not stored: see the detail.
+    Rejected,
+}
+
+/// What became of a reading that was sent.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(crate) struct ReadingResult {
+    pub(crate) id: Option<String>,
+    pub(crate) status: Status,
+    /// Why it was rejected, or which it repeats.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) detail: Option<String>,
+}

@@ -1,0 +1,146 @@
+//! Answers: JSON with an ETag, answered with 304 to those who have it (RFC 9110 section 13), and pages
+//! of lists.
+
+use axum::body::Body;
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
+use axum::http::{HeaderName, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use ring::digest::{SHA256, digest};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::problem::Problem;
+
+/// What a handler gives.
+pub(crate) type Answer = Result<Response, Problem>;
+
+/// The conditions of a request.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Conditions {
+    if_match: Option<String>,
+    if_none_match: Option<String>,
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for Conditions {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
+        let text = |name: HeaderName| -> Result<Option<String>, Problem> {
+            let Some(value) = parts.headers.get(&name) else { return Ok(None) };
+            let text = value.to_str().map_err(|_| Problem::malformed(format!("{name}: not text")));
+            text.map(|text| Some(text.to_owned()))
+        };
+        let (if_match, if_none_match) = (text(header::IF_MATCH)?, text(header::IF_NONE_MATCH)?);
+        Ok(Conditions { if_match, if_none_match })
+    }
+}
+
+impl Conditions {
+    /// Whether what is to be changed is what the client saw.
+    pub(crate) fn hold(&self, etag: &str) -> Result<(), Problem> {
+        match &self.if_match {
+            Some(wanted) if !lists(wanted, etag) => Err(Problem::stale()),
+            _ => Ok(()),
+        }
+    }
+
+    /// The JSON of `body`, tagged with its digest.
+    pub(crate) fn json<T: Serialize>(&self, body: &T) -> Answer {
+        let bytes = to_json(body)?;
+        let etag = digest_tag(&bytes);
+        Ok(self.tagged(bytes.into(), "application/json", &etag))
+    }
+
+    /// The JSON of `body`, which has an ETag of its own.
+    pub(crate) fn json_tagged<T: Serialize>(&self, body: &T, etag: &str) -> Answer {
+        Ok(self.tagged(to_json(body)?.into(), "application/json", etag))
+    }
+
+    /// Any content.
+    pub(crate) fn tagged(&self, body: Body, kind: &'static str, etag: &str) -> Response {
+        let known = self.if_none_match.as_ref().is_some_and(|known| lists(known, etag));
+        let mut response = if known {
+            StatusCode::NOT_MODIFIED.into_response()
+        } else {
+            ([(header::CONTENT_TYPE, kind)], body).into_response()
+        };
+        let headers = response.headers_mut();
+        if let Ok(etag) = HeaderValue::from_str(etag) {
+            headers.insert(header::ETAG, etag);
+        }
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("private, no-cache"));
+        response
+    }
+}
+
+/// Whether a list of ETags has this one. Weak ones count: what they are of is never other bytes.
+fn lists(tags: &str, etag: &str) -> bool {
+    let plain = |tag: &str| tag.trim().trim_start_matches("W/").to_owned();
+    tags.split(',').map(plain).any(|tag| tag == "*" || tag == etag)
+}
+
+/// An ETag of these bytes.
+pub(crate) fn digest_tag(bytes: &[u8]) -> String {
+    let digest = digest(&SHA256, bytes);
+    format!("\"{}\"", URL_SAFE_NO_PAD.encode(&digest.as_ref()[..12]))
+}
+
+fn to_json<T: Serialize>(body: &T) -> Result<Vec<u8>, Problem> {
+    serde_json::to_vec(body).map_err(|error| Problem::internal(&error))
+}
+
+/// JSON with a status, for what is not asked for again.
+pub(crate) fn json<T: Serialize>(status: StatusCode, body: &T) -> Answer {
+    let headers = [(header::CONTENT_TYPE, "application/json"), (header::CACHE_CONTROL, "no-store")];
+    Ok((status, headers, to_json(body)?).into_response())
+}
+
+/// Nothing, but it was done.
+pub(crate) fn done() -> Answer {
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+/// A part of a list.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Page<T: ToSchema> {
+    /// The items.
+    pub(crate) items: Vec<T>,
+    /// What to give as `cursor` for the next page; null at the end.
+    pub(crate) next: Option<String>,
+}
+
+impl<T: ToSchema> Page<T> {
+    /// From up to one item more than fits.
+    pub(crate) fn cut(mut items: Vec<T>, limit: usize, cursor: impl Fn(&T) -> String) -> Page<T> {
+        let more = items.len() > limit;
+        items.truncate(limit);
+        let next = items.last().filter(|_| more).map(|last| URL_SAFE_NO_PAD.encode(cursor(last)));
+        Page { items, next }
+    }
+}
+
+/// What a cursor stands for.
+pub(crate) fn open_cursor(cursor: Option<&str>) -> Result<Option<String>, Problem> {
+    let Some(cursor) = cursor else { return Ok(None) };
+    let bytes = URL_SAFE_NO_PAD.decode(cursor).ok();
+    let text = bytes.and_then(|bytes| String::from_utf8(bytes).ok());
+    let wrong = || Problem::invalid("cursor", "give what `next` of the page before said");
+    text.map(Some).ok_or_else(wrong)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn etags_are_compared_in_lists() {
+        for (tags, same) in
+            [("\"a\"", true), ("\"b\", \"a\"", true), ("W/\"a\"", true), ("*", true), ("a", false)]
+        {
+            assert_eq!(lists(tags, "\"a\""), same, "{tags}");
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! What members of a twin may do.
+
+use std::str::FromStr;
+
+use rusqlite::ToSql;
+use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ToSqlOutput, ValueRef};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// What a member of a twin is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// Everything, users and meters' keys included.
+    Admin,
+    /// Meters, work lists, reports and commands.
+    Office,
+    /// Own and unassigned work lists, meters; sends readings, photos, frames and telemetry.
+    Reader,
+    /// A receiver: sends frames and its own telemetry, takes its own commands.
+    Device,
+    /// Looks only.
+    Viewer,
+}
+
+/// What a request does, as far as roles go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Deed {
+    /// Looks at meters, work lists and devices.
+    Look,
+    /// Looks at readings, reports and exports: what customers used.
+    LookAtReadings,
+    /// Sends readings and photos, and works on work lists.
+    Read,
+    /// Sends frames.
+    Receive,
+    /// Tells of itself as a device, and takes commands.
+    BeDevice,
+    /// Changes meters and work lists, gives commands.
+    Manage,
+    /// Users and keys.
+    Administer,
+}
+
+impl Role {
+    /// Every role.
+    pub const ALL: [Role; 5] =
+        [Role::Admin, Role::Office, Role::Reader, Role::Device, Role::Viewer];
+
+    /// Whether the role may do this.
+    pub(crate) fn may(self, deed: Deed) -> bool {
+        match deed {
+            Deed::Look => true,
+            Deed::LookAtReadings => self != Role::Device,
+            Deed::Read => matches!(self, Role::Admin | Role::Office | Role::Reader),
+            Deed::Receive | Deed::BeDevice => self != Role::Viewer,
+            Deed::Manage => matches!(self, Role::Admin | Role::Office),
+            Deed::Administer => self == Role::Admin,
+        }
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Role::Admin => "admin",
+            Role::Office => "office",
+            Role::Reader => "reader",
+            Role::Device => "device",
+            Role::Viewer => "viewer",
+        }
+    }
+}
+
+impl FromStr for Role {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Role, String> {
+        let role = Role::ALL.into_iter().find(|role| role.name() == text);
+        role.ok_or_else(|| "a role is admin, office, reader, device or viewer".to_owned())
+    }
+}
+
+impl ToSql for Role {
+    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+        Ok(self.name().into())
+    }
+}
+
+impl FromSql for Role {
+    fn column_result(value: ValueRef<'_>) -> FromSqlResult<Role> {
+        value.as_str()?.parse().map_err(|_| FromSqlError::InvalidType)
+    }
+}

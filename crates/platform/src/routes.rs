@@ -1,0 +1,59 @@
+//! Which address is answered by whom, and the OpenAPI document that says so.
+//!
+//! Routes and document come from the same list, so that neither can have what the other has not.
+
+use axum::Router;
+use axum::routing::any;
+use utoipa::OpenApi as _;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::accounts::{sessions, users};
+use crate::platform::App;
+use crate::problem::Problem;
+use crate::{meters, openapi, readings, twins, work_lists};
+
+/// Where the API is.
+pub(crate) const PREFIX: &str = "/api/v1";
+
+fn api() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .routes(routes!(sessions::log_in, sessions::show, sessions::log_out))
+        .routes(routes!(sessions::log_out_of_twin))
+        .routes(routes!(twins::list, twins::add))
+        .routes(routes!(twins::show))
+        .routes(routes!(users::list, users::add))
+        .routes(routes!(users::change, users::remove))
+        .routes(routes!(meters::handlers::list, meters::handlers::add))
+        .routes(routes!(meters::handlers::show, meters::handlers::change))
+        .routes(routes!(meters::handlers::set_key))
+        .routes(routes!(work_lists::handlers::list, work_lists::handlers::add))
+        .routes(routes!(work_lists::handlers::show, work_lists::handlers::change))
+        .routes(routes!(readings::handlers::list, readings::handlers::add))
+        .routes(routes!(readings::handlers::show))
+        .routes(routes!(readings::handlers::resolve))
+}
+
+/// The addresses without a prefix that the study's app calls.
+fn study() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .routes(routes!(work_lists::handlers::list))
+        .routes(routes!(work_lists::handlers::change))
+        .routes(routes!(sessions::log_out_of_twin))
+}
+
+/// Everything the platform answers.
+pub(crate) fn router(app: App) -> Router {
+    let base = OpenApiRouter::with_openapi(openapi::Document::openapi());
+    let (api, document) = base.nest(PREFIX, api()).split_for_parts();
+    let (study, study_document) = study().split_for_parts();
+    let document = openapi::finish(document, study_document);
+    Router::new()
+        .merge(api)
+        .merge(study)
+        .merge(openapi::route(&document))
+        // Pages are behind every other address; here is nothing but the API.
+        .route("/api/{*rest}", any(|| async { Problem::not_found("address") }))
+        .method_not_allowed_fallback(|| async { Problem::method() })
+        .with_state(app)
+}

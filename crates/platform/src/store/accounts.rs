@@ -1,0 +1,112 @@
+//! Accounts, who is a member of which twin, and the tokens that are good.
+
+use rusqlite::{OptionalExtension as _, params};
+
+use super::Db;
+use crate::role::Role;
+use crate::text::Name;
+use crate::time::Time;
+
+/// An account without its memberships.
+#[derive(Clone, Debug)]
+pub(crate) struct AccountRow {
+    pub(crate) name: Name,
+    pub(crate) display_name: String,
+    pub(crate) server_admin: bool,
+}
+
+/// A token that was given out.
+#[derive(Clone, Debug)]
+pub(crate) struct SessionRow {
+    pub(crate) id: String,
+    pub(crate) account: Name,
+    pub(crate) issued_at: Time,
+    pub(crate) expires_at: Time,
+}
+
+type Result<T> = rusqlite::Result<T>;
+
+pub(crate) fn all(db: &Db) -> Result<Vec<AccountRow>> {
+    let mut rows = db.prepare_cached("SELECT name, display_name, server_admin FROM account")?;
+    let rows = rows.query_map([], |row| {
+        let (name, display_name, server_admin) = (row.get(0)?, row.get(1)?, row.get(2)?);
+        Ok(AccountRow { name, display_name, server_admin })
+    })?;
+    rows.collect()
+}
+
+/// Twin, account, role.
+pub(crate) fn members(db: &Db) -> Result<Vec<(Name, Name, Role)>> {
+    let mut rows = db.prepare_cached("SELECT twin, account, role FROM member")?;
+    let rows = rows.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
+    rows.collect()
+}
+
+pub(crate) fn sessions(db: &Db) -> Result<Vec<SessionRow>> {
+    let mut rows = db.prepare_cached("SELECT id, account, issued_at, expires_at FROM session")?;
+    let rows = rows.query_map([], |row| {
+        let (id, account) = (row.get(0)?, row.get(1)?);
+        Ok(SessionRow { id, account, issued_at: row.get(2)?, expires_at: row.get(3)? })
+    })?;
+    rows.collect()
+}
+
+pub(crate) fn password(db: &Db, name: &str) -> Result<Option<String>> {
+    let mut rows = db.prepare_cached("SELECT password FROM account WHERE name = ?1")?;
+    rows.query_row([name], |row| row.get(0)).optional()
+}
+
+/// Whether there was no account of this name.
+pub(crate) fn add(db: &Db, account: &AccountRow, password: &str, now: Time) -> Result<bool> {
+    let mut insert = db.prepare_cached(
+        "INSERT INTO account (name, display_name, password, server_admin, created_at)
+         VALUES (?1, ?2, ?3, ?4, ?5) ON CONFLICT DO NOTHING",
+    )?;
+    let AccountRow { name, display_name, server_admin } = account;
+    Ok(insert.execute(params![name, display_name, password, server_admin, now])? == 1)
+}
+
+/// Sets a password and ends all the account's sessions.
+pub(crate) fn set_password(db: &Db, name: &str, password: &str) -> Result<bool> {
+    let changed =
+        db.execute("UPDATE account SET password = ?2 WHERE name = ?1", params![name, password])?;
+    db.execute("DELETE FROM session WHERE account = ?1", [name])?;
+    Ok(changed == 1)
+}
+
+pub(crate) fn remove(db: &Db, name: &str) -> Result<bool> {
+    Ok(db.execute("DELETE FROM account WHERE name = ?1", [name])? == 1)
+}
+
+pub(crate) fn set_role(db: &Db, twin: &str, account: &str, role: Role) -> Result<()> {
+    let mut insert = db.prepare_cached(
+        "INSERT INTO member (twin, account, role) VALUES (?1, ?2, ?3)
+         ON CONFLICT (twin, account) DO UPDATE SET role = excluded.role",
+    )?;
+    insert.execute(params![twin, account, role]).map(drop)
+}
+
+pub(crate) fn remove_member(db: &Db, twin: &str, account: &str) -> Result<bool> {
+    let sql = "DELETE FROM member WHERE twin = ?1 AND account = ?2";
+    Ok(db.execute(sql, [twin, account])? == 1)
+}
+
+/// Keeps a new session, forgets expired ones and, beyond `most` of the account, its oldest.
+pub(crate) fn add_session(db: &Db, session: &SessionRow, most: usize) -> Result<()> {
+    db.execute("DELETE FROM session WHERE expires_at < ?1", [session.issued_at])?;
+    let SessionRow { id, account, issued_at, expires_at } = session;
+    db.execute(
+        "INSERT INTO session (id, account, issued_at, expires_at) VALUES (?1, ?2, ?3, ?4)",
+        params![id, account, issued_at, expires_at],
+    )?;
+    db.execute(
+        "DELETE FROM session WHERE account = ?1 AND id NOT IN
+         (SELECT id FROM session WHERE account = ?1 ORDER BY issued_at DESC, id LIMIT ?2)",
+        params![account, most],
+    )?;
+    Ok(())
+}
+
+pub(crate) fn end_session(db: &Db, id: &str) -> Result<()> {
+    db.execute("DELETE FROM session WHERE id = ?1", [id]).map(drop)
+}

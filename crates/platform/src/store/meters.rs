@@ -1,0 +1,276 @@
+//! Meters in the database.
+
+use rusqlite::{OptionalExtension as _, Row, params, params_from_iter};
+
+use super::Db;
+use super::filter::Filter;
+use crate::meters::types::{MeterState, REGISTER_DIGITS, USUAL_DIGITS, expect};
+use crate::meters::{Expected, LastReading, Medium, Meter, NewMeter};
+use crate::number::{Amount, Place};
+use crate::text::Name;
+use crate::time::{DAY_MS, Time};
+
+type Result<T> = rusqlite::Result<T>;
+
+/// A part of the map, in degrees.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Bounds {
+    pub(crate) west: f64,
+    pub(crate) south: f64,
+    pub(crate) east: f64,
+    pub(crate) north: f64,
+}
+
+/// Which meters are asked for.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Query {
+    pub(crate) within: Option<Bounds>,
+    /// A part of identifier, serial number, address or street.
+    pub(crate) words: Option<String>,
+    pub(crate) changed_since: Option<Time>,
+    /// Identifier of the last meter of the page before.
+    pub(crate) after: Option<String>,
+}
+
+/// ?1 is the time: what is due has been missed.
+pub(super) const COLUMNS: &str = "m.id, m.address, m.serial, m.manufacturer, m.medium, m.lat, m.lon, m.street, m.unit,
+    m.register_digits, m.aes_key IS NOT NULL, m.note, m.expected_low, m.expected_high, m.first_value,
+    m.first_at, m.last_value, m.last_at, m.last_method, m.leak_since IS NOT NULL,
+    EXISTS (SELECT 1 FROM task t JOIN work_list w ON w.twin = t.twin AND w.id = t.work_list
+            WHERE t.twin = m.twin AND t.meter = m.id AND t.state <> 'read'
+              AND (w.state = 'done' OR w.due < ?1)),
+    m.changed_at, m.revision";
+/// How many columns these are.
+pub(super) const COLUMN_COUNT: usize = 23;
+
+pub(super) fn meter(row: &Row<'_>, now: Time) -> Result<Meter> {
+    let address: Option<String> = row.get(1)?;
+    let unit: String = row.get(8)?;
+    let (first_value, first_at): (Option<f64>, Option<Time>) = (row.get(14)?, row.get(15)?);
+    let (last_value, last_at): (Option<f64>, Option<Time>) = (row.get(16)?, row.get(17)?);
+    let given = row.get::<_, Option<Amount>>(12)?.zip(row.get(13)?);
+    let expected = match given {
+        Some((low, high)) => Some(Expected { low, high }),
+        None => first_value
+            .zip(first_at)
+            .zip(last_value.zip(last_at))
+            .and_then(|(first, last)| expect(first, last, now)),
+    };
+    let method = row.get(18)?;
+    let last = last_value.zip(last_at).zip(method).map(|((value, at), method)| LastReading {
+        value,
+        unit: unit.clone(),
+        at,
+        method,
+    });
+    let (leak, missed) = (row.get(19)?, row.get(20)?);
+    let state = match (leak, missed) {
+        (true, _) => MeterState::LeakSuspected,
+        (_, true) => MeterState::Missed,
+        _ => MeterState::Fine,
+    };
+    let revision: i64 = row.get(22)?;
+    // What is expected changes with the day, the state with the hour; the rest with the revision.
+    let etag = format!("\"{revision}-{}{}\"", now.0.div_euclid(DAY_MS), &state.word()[..1]);
+    Ok(Meter {
+        id: row.get(0)?,
+        radio: address.is_some(),
+        address,
+        serial: row.get(2)?,
+        manufacturer: row.get(3)?,
+        medium: row.get(4)?,
+        place: Place::from_columns(row.get(5)?, row.get(6)?),
+        street: row.get(7)?,
+        unit,
+        register_digits: row.get(9)?,
+        has_key: row.get(10)?,
+        note: row.get(11)?,
+        expected,
+        last,
+        state,
+        changed_at: row.get(21)?,
+        etag,
+    })
+}
+
+pub(crate) fn get(db: &Db, twin: &str, id: &str, now: Time) -> Result<Option<Meter>> {
+    let sql = format!("SELECT {COLUMNS} FROM meter m WHERE m.twin = ?2 AND m.id = ?3");
+    let mut rows = db.prepare_cached(&sql)?;
+    rows.query_row(params![now, twin, id], |row| meter(row, now)).optional()
+}
+
+pub(crate) fn exists(db: &Db, twin: &str, id: &str) -> Result<bool> {
+    let mut rows = db.prepare_cached("SELECT 1 FROM meter WHERE twin = ?1 AND id = ?2")?;
+    rows.exists([twin, id])
+}
+
+/// Up to `limit` meters in the order of their identifiers.
+pub(crate) fn list(
+    db: &Db,
+    twin: &str,
+    query: &Query,
+    limit: usize,
+    now: Time,
+) -> Result<Vec<Meter>> {
+    let mut filter = Filter::default();
+    filter.and("m.twin = ?", [Box::new(twin)]);
+    if let Some(Bounds { west, south, east, north }) = query.within {
+        filter.and("m.lat BETWEEN ? AND ?", [Box::new(south), Box::new(north)]);
+        if west <= east {
+            filter.and("m.lon BETWEEN ? AND ?", [Box::new(west), Box::new(east)]);
+        } else {
+            // Across the 180th meridian.
+            filter.and("(m.lon >= ? OR m.lon <= ?)", [Box::new(west), Box::new(east)]);
+        }
+    }
+    if let Some(words) = &query.words {
+        let escaped = words.replace('\\', "\\\\").replace('%', "\\%").replace('_', "\\_");
+        let like = format!("%{escaped}%");
+        filter.and(
+            "(m.id LIKE ? ESCAPE '\\' OR m.serial LIKE ? ESCAPE '\\' OR m.address LIKE ? ESCAPE '\\'
+              OR m.street LIKE ? ESCAPE '\\')",
+            [(); 4].map(|()| Box::new(like.clone()) as Box<dyn rusqlite::ToSql>),
+        );
+    }
+    filter.and_if("m.changed_at > ?", query.changed_since);
+    filter.and_if("m.id > ?", query.after.as_deref());
+    let sql = format!("SELECT {COLUMNS} FROM meter m{} ORDER BY m.id LIMIT ?", filter.sql());
+    let mut rows = db.prepare_cached(&sql)?;
+    let now_value: &dyn rusqlite::ToSql = &now;
+    let limit_value: &dyn rusqlite::ToSql = &limit;
+    let values = std::iter::once(now_value).chain(filter.values()).chain([limit_value]);
+    let rows = rows.query_map(params_from_iter(values), |row| meter(row, now))?;
+    rows.collect()
+}
+
+/// What became of a meter that was to be added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Added {
+    Created,
+    /// There was one of this name; it is as given now.
+    Updated,
+    /// Another meter has this radio address.
+    AddressTaken,
+}
+
+/// Adds a meter, or makes the one of this name as given.
+pub(crate) fn put(db: &Db, twin: &str, id: &Name, new: &NewMeter, now: Time) -> Result<Added> {
+    let radio_key = new.address.as_ref().map(crate::meters::RadioAddress::key);
+    if let Some(key) = &radio_key
+        && by_radio(db, twin, key)?.is_some_and(|other| other != *id)
+    {
+        return Ok(Added::AddressTaken);
+    }
+    let medium = new.medium.unwrap_or(Medium::Water);
+    let (lat, lon) = Place::columns(new.place);
+    let digits = new.register_digits.unwrap_or(USUAL_DIGITS);
+    debug_assert!(REGISTER_DIGITS.contains(&digits));
+    let maker = new.manufacturer.as_ref().map(|maker| maker.to_string());
+    let maker = maker.or_else(|| new.address.as_ref().map(crate::meters::RadioAddress::maker));
+    let created = !exists(db, twin, id)?;
+    let mut insert = db.prepare_cached(
+        "INSERT INTO meter (twin, id, address, radio_key, serial, manufacturer, medium, lat, lon, street,
+                            unit, register_digits, note, expected_low, expected_high, changed_at, revision)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, 1)
+         ON CONFLICT (twin, id) DO UPDATE SET
+             address = excluded.address, radio_key = excluded.radio_key, serial = excluded.serial,
+             manufacturer = excluded.manufacturer, medium = excluded.medium, lat = excluded.lat,
+             lon = excluded.lon, street = excluded.street, unit = excluded.unit,
+             register_digits = excluded.register_digits, note = excluded.note,
+             expected_low = excluded.expected_low, expected_high = excluded.expected_high,
+             changed_at = excluded.changed_at, revision = meter.revision + 1",
+    )?;
+    insert.execute(params![
+        twin,
+        id,
+        new.address.as_ref().map(ToString::to_string),
+        radio_key,
+        new.serial,
+        maker,
+        medium,
+        lat,
+        lon,
+        new.street,
+        new.unit.as_deref().unwrap_or(medium.unit()),
+        digits,
+        new.note,
+        new.expected.map(|expected| expected.low),
+        new.expected.map(|expected| expected.high),
+        now,
+    ])?;
+    Ok(if created { Added::Created } else { Added::Updated })
+}
+
+/// The meter with this manufacturer and number.
+pub(crate) fn by_radio(db: &Db, twin: &str, radio_key: &str) -> Result<Option<Name>> {
+    let mut rows = db.prepare_cached("SELECT id FROM meter WHERE twin = ?1 AND radio_key = ?2")?;
+    rows.query_row([twin, radio_key], |row| row.get(0)).optional()
+}
+
+/// What can be changed of a meter; the outer `None` leaves it, the inner one clears it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Change {
+    pub(crate) serial: Option<Option<String>>,
+    pub(crate) manufacturer: Option<Option<String>>,
+    pub(crate) medium: Option<Medium>,
+    pub(crate) place: Option<Option<Place>>,
+    pub(crate) street: Option<Option<String>>,
+    pub(crate) unit: Option<String>,
+    pub(crate) register_digits: Option<u8>,
+    pub(crate) note: Option<Option<String>>,
+    pub(crate) expected: Option<Option<Expected>>,
+}
+
+/// Changes what is given of a meter that is there.
+pub(crate) fn change(db: &Db, twin: &str, id: &str, change: &Change, now: Time) -> Result<()> {
+    let set = |column: &str, value: &dyn rusqlite::ToSql| -> Result<()> {
+        let sql = format!("UPDATE meter SET {column} = ?3 WHERE twin = ?1 AND id = ?2");
+        db.prepare_cached(&sql)?.execute(params![twin, id, value]).map(drop)
+    };
+    let texts = [
+        ("serial", &change.serial),
+        ("manufacturer", &change.manufacturer),
+        ("street", &change.street),
+        ("note", &change.note),
+    ];
+    for (column, text) in texts {
+        if let Some(text) = text {
+            set(column, text)?;
+        }
+    }
+    if let Some(medium) = change.medium {
+        set("medium", &medium)?;
+    }
+    if let Some(unit) = &change.unit {
+        set("unit", unit)?;
+    }
+    if let Some(digits) = change.register_digits {
+        set("register_digits", &digits)?;
+    }
+    if let Some(place) = change.place {
+        let (lat, lon) = Place::columns(place);
+        set("lat", &lat)?;
+        set("lon", &lon)?;
+    }
+    if let Some(expected) = change.expected {
+        set("expected_low", &expected.map(|expected| expected.low))?;
+        set("expected_high", &expected.map(|expected| expected.high))?;
+    }
+    touch(db, twin, id, now)
+}
+
+/// Counts that something of the meter changed.
+pub(crate) fn touch(db: &Db, twin: &str, id: &str, now: Time) -> Result<()> {
+    let mut update = db.prepare_cached(
+        "UPDATE meter SET revision = revision + 1, changed_at = ?3 WHERE twin = ?1 AND id = ?2",
+    )?;
+    update.execute(params![twin, id, now]).map(drop)
+}
+
+/// Sets the meter's key; whether there is such a meter.
+pub(crate) fn set_key(db: &Db, twin: &str, id: &str, key: &[u8], now: Time) -> Result<bool> {
+    let sql = "UPDATE meter SET aes_key = ?3 WHERE twin = ?1 AND id = ?2";
+    let changed = db.execute(sql, params![twin, id, key])?;
+    touch(db, twin, id, now)?;
+    Ok(changed == 1)
+}

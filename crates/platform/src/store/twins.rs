@@ -1,0 +1,57 @@
+//! Twins: utilities' installations, side by side and out of each other's sight.
+
+use rusqlite::{OptionalExtension as _, params};
+
+use super::Db;
+use crate::number::Place;
+use crate::text::Name;
+use crate::time::Time;
+use crate::twins::Twin;
+
+type Result<T> = rusqlite::Result<T>;
+
+pub(crate) fn names(db: &Db) -> Result<Vec<(Name, String)>> {
+    let mut rows = db.prepare_cached("SELECT id, name FROM twin ORDER BY id")?;
+    let rows = rows.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    rows.collect()
+}
+
+/// Whether there was none of this name.
+pub(crate) fn add(
+    db: &Db,
+    id: &Name,
+    name: &str,
+    centre: Option<Place>,
+    now: Time,
+) -> Result<bool> {
+    let (lat, lon) = Place::columns(centre);
+    let made = db.execute(
+        "INSERT INTO twin (id, name, lat, lon, created_at) VALUES (?1, ?2, ?3, ?4, ?5)
+         ON CONFLICT DO NOTHING",
+        params![id, name, lat, lon, now],
+    )?;
+    Ok(made == 1)
+}
+
+pub(crate) fn get(db: &Db, id: &str) -> Result<Option<Twin>> {
+    let mut rows = db.prepare_cached(
+        "SELECT id, name, lat, lon,
+                (SELECT count(*) FROM meter WHERE twin = t.id),
+                (SELECT count(*) FROM work_list WHERE twin = t.id),
+                (SELECT avg(lat) FROM meter WHERE twin = t.id),
+                (SELECT avg(lon) FROM meter WHERE twin = t.id)
+         FROM twin t WHERE id = ?1",
+    )?;
+    let twin = rows.query_row([id], |row| {
+        let set = Place::from_columns(row.get(2)?, row.get(3)?);
+        let middle = Place::from_columns(row.get(6)?, row.get(7)?);
+        Ok(Twin {
+            id: row.get(0)?,
+            name: row.get(1)?,
+            centre: set.or(middle),
+            meters: row.get(4)?,
+            work_lists: row.get(5)?,
+        })
+    });
+    twin.optional()
+}

@@ -1,0 +1,205 @@
+//! Work lists in the database.
+
+use rusqlite::{OptionalExtension as _, params, params_from_iter};
+use uuid::Uuid;
+
+use super::filter::Filter;
+use super::{Db, meters, readings};
+use crate::text::Name;
+use crate::time::Time;
+use crate::work_lists::types::{ListState, Task, TaskState, WorkList};
+
+type Result<T> = rusqlite::Result<T>;
+
+/// Which lists are asked for.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Query {
+    /// Only those of this reader and of nobody.
+    pub(crate) visible_to: Option<Name>,
+    pub(crate) assignee: Option<Name>,
+    pub(crate) state: Option<ListState>,
+    /// Number of the last one of the page before.
+    pub(crate) after: Option<i64>,
+}
+
+const COLUMNS: &str = "w.id, w.name, w.assignee, w.state, w.due, w.created_at, w.revision,
+    (SELECT count(*) FROM task t WHERE t.twin = w.twin AND t.work_list = w.id),
+    (SELECT count(*) FROM task t WHERE t.twin = w.twin AND t.work_list = w.id AND t.state = 'read'),
+    (SELECT count(*) FROM task t WHERE t.twin = w.twin AND t.work_list = w.id AND t.state = 'unreachable'),
+    w.seq";
+
+fn work_list(row: &rusqlite::Row<'_>) -> Result<WorkList> {
+    let id: String = row.get(0)?;
+    let revision: i64 = row.get(6)?;
+    Ok(WorkList {
+        id: id.parse().unwrap_or_default(),
+        name: row.get(1)?,
+        assignee: row.get(2)?,
+        state: row.get(3)?,
+        due: row.get(4)?,
+        created_at: row.get(5)?,
+        total: row.get(7)?,
+        done: row.get(8)?,
+        unreachable: row.get(9)?,
+        etag: format!("\"{revision}\""),
+    })
+}
+
+pub(crate) fn get(db: &Db, twin: &str, id: Uuid) -> Result<Option<WorkList>> {
+    let sql = format!("SELECT {COLUMNS} FROM work_list w WHERE w.twin = ?1 AND w.id = ?2");
+    db.prepare_cached(&sql)?.query_row(params![twin, id.to_string()], work_list).optional()
+}
+
+/// Whether there is such a list and, with a reader, whether it is theirs or nobody's.
+pub(crate) fn visible(db: &Db, twin: &str, id: Uuid, reader: Option<&Name>) -> Result<bool> {
+    let list = get(db, twin, id)?;
+    Ok(list.is_some_and(|list| {
+        reader.is_none_or(|reader| list.assignee.is_none_or(|assignee| assignee == *reader))
+    }))
+}
+
+/// Up to `limit` lists, oldest first, each with its number.
+pub(crate) fn list(
+    db: &Db,
+    twin: &str,
+    query: &Query,
+    limit: usize,
+) -> Result<Vec<(WorkList, i64)>> {
+    let mut filter = Filter::default();
+    filter.and("w.twin = ?", [Box::new(twin)]);
+    filter.and_if("(w.assignee IS NULL OR w.assignee = ?)", query.visible_to.as_deref());
+    filter.and_if("w.assignee = ?", query.assignee.as_deref());
+    filter.and_if("w.state = ?", query.state);
+    filter.and_if("w.seq > ?", query.after);
+    let sql = format!("SELECT {COLUMNS} FROM work_list w{} ORDER BY w.seq LIMIT ?", filter.sql());
+    let mut rows = db.prepare_cached(&sql)?;
+    let limit_value: &dyn rusqlite::ToSql = &limit;
+    let values = filter.values().chain([limit_value]);
+    let rows =
+        rows.query_map(params_from_iter(values), |row| Ok((work_list(row)?, row.get(10)?)))?;
+    rows.collect()
+}
+
+/// The list's meters, with the newest reading for the list that holds.
+pub(crate) fn tasks(db: &Db, twin: &str, list: Uuid, now: Time) -> Result<Vec<Task>> {
+    let at = meters::COLUMN_COUNT;
+    let sql = format!(
+        "SELECT {}, k.state, k.note,
+             (SELECT r.id FROM reading r WHERE r.twin = k.twin AND r.work_list = k.work_list
+                 AND r.meter = k.meter AND ' ' || r.flags || ' ' NOT LIKE '% superseded %'
+              ORDER BY r.at DESC, r.seq DESC LIMIT 1)
+         FROM task k JOIN meter m ON m.twin = k.twin AND m.id = k.meter
+         WHERE k.twin = ?2 AND k.work_list = ?3 ORDER BY k.place",
+        meters::COLUMNS
+    );
+    let mut rows = db.prepare_cached(&sql)?;
+    let rows = rows.query_map(params![now, twin, list.to_string()], |row| {
+        let task = Task {
+            meter: meters::meter(row, now)?,
+            state: row.get(at)?,
+            reading: None,
+            note: row.get(at + 1)?,
+        };
+        Ok((task, row.get::<_, Option<String>>(at + 2)?))
+    })?;
+    let mut tasks = Vec::new();
+    for row in rows {
+        let (mut task, reading) = row?;
+        if let Some(id) = reading.and_then(|id| id.parse().ok()) {
+            task.reading = readings::get(db, twin, id)?;
+        }
+        tasks.push(task);
+    }
+    Ok(tasks)
+}
+
+/// A list to be stored.
+pub(crate) struct New<'a> {
+    pub(crate) id: Uuid,
+    pub(crate) name: &'a str,
+    pub(crate) assignee: Option<&'a Name>,
+    pub(crate) due: Option<Time>,
+    pub(crate) meters: &'a [Name],
+}
+
+pub(crate) fn add(db: &Db, twin: &Name, new: &New<'_>, now: Time) -> Result<()> {
+    let id = new.id.to_string();
+    db.execute(
+        "INSERT INTO work_list (twin, id, name, assignee, state, due, created_at, revision)
+         VALUES (?1, ?2, ?3, ?4, 'open', ?5, ?6, 1)",
+        params![twin, id, new.name, new.assignee, new.due, now],
+    )?;
+    let mut insert = db.prepare_cached(
+        "INSERT INTO task (twin, work_list, meter, place, state) VALUES (?1, ?2, ?3, ?4, 'open')
+         ON CONFLICT DO NOTHING",
+    )?;
+    for (place, meter) in new.meters.iter().enumerate() {
+        insert.execute(params![twin, id, meter, place])?;
+    }
+    Ok(())
+}
+
+/// What can be changed of a list; the outer `None` leaves it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Change {
+    pub(crate) name: Option<String>,
+    pub(crate) assignee: Option<Option<Name>>,
+    pub(crate) state: Option<ListState>,
+    pub(crate) due: Option<Option<Time>>,
+}
+
+pub(crate) fn change(db: &Db, twin: &str, id: Uuid, change: &Change) -> Result<()> {
+    let id = id.to_string();
+    let set = |column: &str, value: &dyn rusqlite::ToSql| -> Result<()> {
+        let sql = format!("UPDATE work_list SET {column} = ?3 WHERE twin = ?1 AND id = ?2");
+        db.prepare_cached(&sql)?.execute(params![twin, id, value]).map(drop)
+    };
+    if let Some(name) = &change.name {
+        set("name", name)?;
+    }
+    if let Some(assignee) = &change.assignee {
+        set("assignee", assignee)?;
+    }
+    if let Some(state) = &change.state {
+        set("state", state)?;
+    }
+    if let Some(due) = &change.due {
+        set("due", due)?;
+    }
+    touch(db, twin, &id)
+}
+
+fn touch(db: &Db, twin: &str, id: &str) -> Result<()> {
+    let mut update = db.prepare_cached(
+        "UPDATE work_list SET revision = revision + 1 WHERE twin = ?1 AND id = ?2",
+    )?;
+    update.execute([twin, id]).map(drop)
+}
+
+/// Notes that there is a reading of the meter; whether the meter is on the list.
+pub(crate) fn mark_read(db: &Db, twin: &str, list: Uuid, meter: &str) -> Result<bool> {
+    let list = list.to_string();
+    let mut update = db.prepare_cached(
+        "UPDATE task SET state = 'read' WHERE twin = ?1 AND work_list = ?2 AND meter = ?3",
+    )?;
+    let marked = update.execute([twin, &list, meter])?;
+    touch(db, twin, &list)?;
+    Ok(marked == 1)
+}
+
+/// Sets what became of a meter on the list; whether it is on it.
+pub(crate) fn set_task(
+    db: &Db,
+    twin: &str,
+    list: Uuid,
+    meter: &str,
+    state: Option<TaskState>,
+    note: Option<Option<&str>>,
+) -> Result<bool> {
+    let mut update = db.prepare_cached(
+        "UPDATE task SET state = coalesce(?4, state), note = CASE WHEN ?5 THEN ?6 ELSE note END
+         WHERE twin = ?1 AND work_list = ?2 AND meter = ?3",
+    )?;
+    let values = params![twin, list.to_string(), meter, state, note.is_some(), note.flatten()];
+    Ok(update.execute(values)? == 1)
+}

@@ -1,0 +1,154 @@
+//! Text from outside that is known to be what it should be: names that go into addresses and topics,
+//! and free text of bounded length.
+
+use std::fmt;
+use std::ops::Deref;
+use std::str::FromStr;
+
+use rusqlite::ToSql;
+use rusqlite::types::{FromSql, FromSqlResult, ToSqlOutput, ValueRef};
+use serde::{Deserialize, Deserializer, Serialize, de};
+use utoipa::openapi::{ObjectBuilder, RefOr, Schema, Type};
+use utoipa::{PartialSchema, ToSchema};
+
+/// Most characters of a name.
+const MAX_NAME: usize = 64;
+const NAME_PATTERN: &str = "^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$";
+
+/// A name that can be part of an address and of a topic: of a twin, user, meter, device or command.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(transparent)]
+pub(crate) struct Name(String);
+
+impl FromStr for Name {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Name, Self::Err> {
+        let good = |byte: u8| byte.is_ascii_alphanumeric() || b"._@-".contains(&byte);
+        let begins = text.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric());
+        if begins && text.len() <= MAX_NAME && text.bytes().all(good) {
+            Ok(Name(text.to_owned()))
+        } else {
+            Err("a name has 1 to 64 letters of A-Z, a-z, 0-9 and ._@-, the first a letter or digit")
+        }
+    }
+}
+
+impl Deref for Name {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for Name {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Name, D::Error> {
+        let text = std::borrow::Cow::<str>::deserialize(from)?;
+        text.parse().map_err(de::Error::custom)
+    }
+}
+
+impl PartialSchema for Name {
+    fn schema() -> RefOr<Schema> {
+        ObjectBuilder::new().schema_type(Type::String).pattern(Some(NAME_PATTERN)).into()
+    }
+}
+
+impl ToSchema for Name {}
+
+impl ToSql for Name {
+    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+        self.0.to_sql()
+    }
+}
+
+impl FromSql for Name {
+    /// What is in the database was checked when it came.
+    fn column_result(value: ValueRef<'_>) -> FromSqlResult<Name> {
+        String::column_result(value).map(Name)
+    }
+}
+
+/// Free text of at most `MAX` characters and, if `MIN` is 1, at least one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub(crate) struct Text<const MIN: usize, const MAX: usize>(String);
+
+/// A line: a name for people, an address, a serial number.
+pub(crate) type Line = Text<0, 200>;
+/// A line that must say something.
+pub(crate) type Title = Text<1, 200>;
+/// A note.
+pub(crate) type Note = Text<0, 2000>;
+
+impl<const MIN: usize, const MAX: usize> Deref for Text<MIN, MAX> {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl<'de, const MIN: usize, const MAX: usize> Deserialize<'de> for Text<MIN, MAX> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(from)?;
+        let characters = text.chars().count();
+        if (MIN..=MAX).contains(&characters) {
+            return Ok(Text(text));
+        }
+        let wanted = format!("expected {MIN} to {MAX} characters, there are {characters}");
+        Err(de::Error::custom(wanted))
+    }
+}
+
+impl<const MIN: usize, const MAX: usize> PartialSchema for Text<MIN, MAX> {
+    fn schema() -> RefOr<Schema> {
+        let text = ObjectBuilder::new().schema_type(Type::String);
+        text.min_length(Some(MIN)).max_length(Some(MAX)).into()
+    }
+}
+
+impl<const MIN: usize, const MAX: usize> ToSchema for Text<MIN, MAX> {}
+
+impl<const MIN: usize, const MAX: usize> ToSql for Text<MIN, MAX> {
+    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+        self.0.to_sql()
+    }
+}
+
+impl<const MIN: usize, const MAX: usize> FromSql for Text<MIN, MAX> {
+    fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
+        String::column_result(value).map(Text)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_fit_into_addresses_and_topics() {
+        for good in ["a", "KAM-12345678", "ann@example.org", "9.b_c"] {
+            assert_eq!(&*good.parse::<Name>().unwrap(), good);
+        }
+        for wrong in ["", ".", "..", "a/b", "#", "+", "a b", "ä", "a\n", "-a", &"a".repeat(65)] {
+            assert!(wrong.parse::<Name>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn text_is_bounded_in_characters() {
+        assert!(serde_json::from_str::<Title>("\"\"").is_err());
+        assert!(serde_json::from_str::<Line>("\"\"").is_ok());
+        assert!(serde_json::from_value::<Title>("ä".repeat(200).into()).is_ok());
+        assert!(serde_json::from_value::<Title>("a".repeat(201).into()).is_err());
+    }
+}

@@ -1,0 +1,118 @@
+//! A moment: milliseconds since 1970, written as RFC 3339 in UTC.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use rusqlite::ToSql;
+use rusqlite::types::{FromSql, FromSqlResult, ToSqlOutput, ValueRef};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+use utoipa::openapi::{KnownFormat, ObjectBuilder, RefOr, Schema, SchemaFormat, Type};
+use utoipa::{PartialSchema, ToSchema};
+
+/// Milliseconds in a second, an hour and a day.
+pub(crate) const SECOND_MS: i64 = 1000;
+pub(crate) const HOUR_MS: i64 = 3600 * SECOND_MS;
+pub(crate) const DAY_MS: i64 = 24 * HOUR_MS;
+
+/// A moment, to the millisecond.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Time(pub(crate) i64);
+
+impl Time {
+    /// Now, by the system's clock.
+    pub(crate) fn now() -> Time {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Time(i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
+    }
+
+    /// Later by this much.
+    pub(crate) fn plus_ms(self, ms: i64) -> Time {
+        Time(self.0.saturating_add(ms))
+    }
+
+    /// From `earlier` until this.
+    pub(crate) fn ms_since(self, earlier: Time) -> i64 {
+        self.0.saturating_sub(earlier.0)
+    }
+}
+
+impl fmt::Display for Time {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let at = OffsetDateTime::from_unix_timestamp_nanos(i128::from(self.0) * 1_000_000);
+        let at = at.map_err(|_| fmt::Error)?;
+        let (date, time) = (at.date(), at.time());
+        let (year, month, day) = (date.year(), u8::from(date.month()), date.day());
+        let (hour, minute, second, ms) = time.as_hms_milli();
+        write!(f, "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{ms:03}Z")
+    }
+}
+
+impl FromStr for Time {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Time, Self::Err> {
+        let wrong = "expected a time such as 2026-11-21T12:00:00Z (RFC 3339)";
+        let at = OffsetDateTime::parse(text, &Rfc3339).map_err(|_| wrong)?;
+        let ms = i64::try_from(at.unix_timestamp_nanos() / 1_000_000).map_err(|_| wrong)?;
+        let in_utc = OffsetDateTime::from_unix_timestamp(ms / SECOND_MS).map_err(|_| wrong)?;
+        // What leaves the years with four digits on its way to UTC could not be written again.
+        if (0..=9999).contains(&in_utc.year()) { Ok(Time(ms)) } else { Err(wrong) }
+    }
+}
+
+impl Serialize for Time {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Time {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Time, D::Error> {
+        let text = std::borrow::Cow::<str>::deserialize(from)?;
+        text.parse().map_err(de::Error::custom)
+    }
+}
+
+impl PartialSchema for Time {
+    fn schema() -> RefOr<Schema> {
+        let format = SchemaFormat::KnownFormat(KnownFormat::DateTime);
+        ObjectBuilder::new().schema_type(Type::String).format(Some(format)).into()
+    }
+}
+
+impl ToSchema for Time {}
+
+impl ToSql for Time {
+    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+        self.0.to_sql()
+    }
+}
+
+impl FromSql for Time {
+    fn column_result(value: ValueRef<'_>) -> FromSqlResult<Time> {
+        i64::column_result(value).map(Time)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_written_in_utc_with_milliseconds() {
+        for (text, shown) in [
+            ("2026-11-21T12:00:00Z", "2026-11-21T12:00:00.000Z"),
+            ("2026-11-21T12:00:00.1239+02:00", "2026-11-21T10:00:00.123Z"),
+            ("0001-01-01T00:00:00Z", "0001-01-01T00:00:00.000Z"),
+        ] {
+            assert_eq!(text.parse::<Time>().unwrap().to_string(), shown);
+        }
+        for wrong in ["", "2026-11-21", "2026-13-01T00:00:00Z", "0000-01-01T00:00:00+23:59"] {
+            assert!(wrong.parse::<Time>().is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,284 @@
+//! What can be asked of work lists.
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+use uuid::Uuid;
+
+use super::types::{FullWorkList, ListState, TaskState, WorkList};
+use crate::accounts::caller::{Ids, Member};
+use crate::extract::{Body, Each, Params, given};
+use crate::paging;
+use crate::platform::App;
+use crate::problem::Problem;
+use crate::readings::handlers::{MAX_READINGS, sender, stored_readings};
+use crate::readings::intake::take_all;
+use crate::readings::{NewReading, Reading, ReadingResult};
+use crate::respond::{Answer, Conditions, Page, json, open_cursor};
+use crate::role::{Deed, Role};
+use crate::store::work_lists::{self, Change, New, Query};
+use crate::store::{Db, meters};
+use crate::text::{Name, Note, Title};
+use crate::time::Time;
+
+/// Meters of a list.
+const MAX_TASKS: usize = 5000;
+
+/// Which lists.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct ListQuery {
+    assignee: Option<Name>,
+    state: Option<ListState>,
+    /// How many at most.
+    #[param(minimum = 1, maximum = 1000, default = 100)]
+    limit: Option<usize>,
+    /// What `next` of the page before said.
+    cursor: Option<String>,
+}
+
+/// Whose lists only are seen.
+fn only_of(member: &Member) -> Option<&Name> {
+    matches!(member.role, Role::Reader | Role::Device).then(|| member.name())
+}
+
+/// The twin's work lists
+///
+/// Readers see their own and those of nobody.
+#[utoipa::path(get, path = "/{twin}/work_list", tag = "work lists",
+    params(("twin" = Name, Path), ListQuery), responses((status = 200, body = Page<WorkList>)))]
+pub(crate) async fn list(
+    State(app): State<App>,
+    member: Member,
+    Params(query): Params<ListQuery>,
+    conditions: Conditions,
+) -> Answer {
+    let limit = paging::limit(query.limit, paging::MOST)?;
+    let cursor = open_cursor(query.cursor.as_deref())?.map(|cursor| cursor.parse());
+    let wrong = |_| Problem::invalid("cursor", "give what `next` of the page before said");
+    let wanted = Query {
+        visible_to: only_of(&member).cloned(),
+        assignee: query.assignee,
+        state: query.state,
+        after: cursor.transpose().map_err(wrong)?,
+    };
+    let rows =
+        app.store.read(move |db| Ok(work_lists::list(db, &member.twin, &wanted, limit + 1)?));
+    let rows = rows.await?;
+    let last = rows.get(limit - 1).map(|(_, seq)| seq.to_string());
+    let items = rows.into_iter().map(|(list, _)| list).collect();
+    conditions.json(&Page::cut(items, limit, |_: &WorkList| last.clone().unwrap_or_default()))
+}
+
+fn existing(db: &Db, member: &Member, id: &Name) -> Result<WorkList, Problem> {
+    let nothing = || Problem::not_found("work list");
+    let id: Uuid = id.parse().map_err(|_| nothing())?;
+    let list = work_lists::get(db, &member.twin, id)?.ok_or_else(nothing)?;
+    match (only_of(member), &list.assignee) {
+        (Some(me), Some(assignee)) if me != assignee => Err(nothing()),
+        _ => Ok(list),
+    }
+}
+
+/// One work list with its meters
+#[utoipa::path(get, path = "/{twin}/work_list/{id}", tag = "work lists",
+    params(("twin" = Name, Path), ("id" = Uuid, Path)),
+    responses((status = 200, body = FullWorkList)))]
+pub(crate) async fn show(
+    State(app): State<App>,
+    member: Member,
+    Ids([id]): Ids<1>,
+    conditions: Conditions,
+) -> Answer {
+    let full = app.store.read(move |db| {
+        let list = existing(db, &member, &id)?;
+        let mut tasks = work_lists::tasks(db, &member.twin, list.id, Time::now())?;
+        if !member.role.may(Deed::LookAtReadings) {
+            tasks.iter_mut().for_each(|task| task.reading = None);
+        }
+        Ok(FullWorkList { list, tasks })
+    });
+    conditions.json(&full.await?)
+}
+
+/// A list to be made.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NewWorkList {
+    name: Title,
+    assignee: Option<Name>,
+    due: Option<Time>,
+    #[schema(max_items = 5000)]
+    meters: Vec<Name>,
+}
+
+/// Make a work list
+#[utoipa::path(post, path = "/{twin}/work_list", tag = "work lists", params(("twin" = Name, Path)),
+    request_body = NewWorkList, responses((status = 201, body = WorkList)))]
+pub(crate) async fn add(
+    State(app): State<App>,
+    member: Member,
+    Body(new): Body<NewWorkList>,
+) -> Answer {
+    member.may(Deed::Manage)?;
+    if new.meters.len() > MAX_TASKS {
+        return Err(Problem::too_large(format!("at most {MAX_TASKS} meters on a list")));
+    }
+    check_assignee(&app, &member.twin, new.assignee.as_ref())?;
+    let twin = member.twin.clone();
+    let list = app.store.write(move |db| {
+        for (at, meter) in new.meters.iter().enumerate() {
+            if !meters::exists(db, &twin, meter)? {
+                return Err(Problem::invalid(format!("meters[{at}]"), "there is no such meter"));
+            }
+        }
+        let id = Uuid::new_v4();
+        let (name, assignee, due) = (&*new.name, new.assignee.as_ref(), new.due);
+        work_lists::add(
+            db,
+            &twin,
+            &New { id, name, assignee, due, meters: &new.meters },
+            Time::now(),
+        )?;
+        work_lists::get(db, &twin, id)?.ok_or_else(|| Problem::not_found("work list"))
+    });
+    let list = list.await?;
+    tell(&app, &member.twin, &list);
+    json(StatusCode::CREATED, &list)
+}
+
+fn check_assignee(app: &App, twin: &Name, assignee: Option<&Name>) -> Result<(), Problem> {
+    let Some(assignee) = assignee else { return Ok(()) };
+    let account = app.roster.account(assignee);
+    if account.is_some_and(|account| app.roster.role(&account, twin).is_some()) {
+        return Ok(());
+    }
+    Err(Problem::invalid("assignee", "there is no such user in this twin"))
+}
+
+/// What is to change, and what was done.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct WorkListChange {
+    name: Option<Title>,
+    #[serde(default, deserialize_with = "given")]
+    #[schema(value_type = Option<Name>)]
+    assignee: Option<Option<Name>>,
+    state: Option<ListState>,
+    #[serde(default, deserialize_with = "given")]
+    #[schema(value_type = Option<Time>)]
+    due: Option<Option<Time>>,
+    /// Readings for this list; each has an outcome of its own.
+    #[serde(default)]
+    #[schema(value_type = Vec<NewReading>, required = false, max_items = 1000)]
+    readings: Vec<Each<NewReading>>,
+    /// What became of meters that were not read.
+    #[serde(default)]
+    #[schema(required = false, max_items = 1000)]
+    tasks: Vec<TaskChange>,
+}
+
+/// What became of a meter that was not read.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct TaskChange {
+    meter: Name,
+    state: Option<TaskState>,
+    #[serde(default, deserialize_with = "given")]
+    #[schema(value_type = Option<Note>)]
+    note: Option<Option<Note>>,
+}
+
+/// How the list is now, and what became of each reading.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct WorkListResults {
+    work_list: WorkList,
+    results: Vec<ReadingResult>,
+}
+
+/// Change a work list, and send readings for it
+///
+/// Readers send readings and what became of tasks, and end the list; name, assignee and due date are
+/// the office's.
+#[utoipa::path(patch, path = "/{twin}/work_list/{id}", tag = "work lists",
+    params(("twin" = Name, Path), ("id" = Uuid, Path)), request_body = WorkListChange,
+    responses((status = 200, body = WorkListResults)))]
+pub(crate) async fn change(
+    State(app): State<App>,
+    member: Member,
+    Ids([id]): Ids<1>,
+    conditions: Conditions,
+    Body(change): Body<WorkListChange>,
+) -> Answer {
+    member.may(Deed::Read)?;
+    if change.name.is_some() || change.assignee.is_some() || change.due.is_some() {
+        member.may(Deed::Manage)?;
+    }
+    if change.readings.len() > MAX_READINGS || change.tasks.len() > MAX_READINGS {
+        return Err(Problem::too_large(format!(
+            "at most {MAX_READINGS} readings or tasks at once"
+        )));
+    }
+    check_assignee(&app, &member.twin, change.assignee.as_ref().and_then(Option::as_ref))?;
+    let twin = member.twin.clone();
+    let changed = app.store.write(move |db| {
+        let list = existing(db, &member, &id)?;
+        conditions.hold(&list.etag)?;
+        apply(db, &member, list.id, change)
+    });
+    let (results, stored) = changed.await?;
+    crate::readings::handlers::tell(&app, &twin, &stored);
+    tell(&app, &twin, &results.work_list);
+    json(StatusCode::OK, &results)
+}
+
+fn apply(
+    db: &Db,
+    member: &Member,
+    list: Uuid,
+    change: WorkListChange,
+) -> Result<(WorkListResults, Vec<Reading>), Problem> {
+    let twin = &member.twin;
+    let mut readings = change.readings;
+    for reading in &mut readings {
+        if let Ok(reading) = &mut reading.item {
+            reading.work_list = Some(list);
+        }
+    }
+    for (at, task) in change.tasks.iter().enumerate() {
+        let note = task.note.as_ref().map(|note| note.as_deref());
+        if !work_lists::set_task(db, twin, list, &task.meter, task.state, note)? {
+            let detail = "this meter is not on the list";
+            return Err(Problem::invalid(format!("tasks[{at}].meter"), detail));
+        }
+    }
+    let (results, stored) = take_all(db, &sender(member), readings)?;
+    let set = Change {
+        name: change.name.map(|name| name.to_string()),
+        assignee: change.assignee,
+        state: change.state,
+        due: change.due,
+    };
+    work_lists::change(db, twin, list, &set)?;
+    let work_list = work_lists::get(db, twin, list)?;
+    let work_list = work_list.ok_or_else(|| Problem::not_found("work list"))?;
+    Ok((WorkListResults { work_list, results }, stored_readings(db, twin, stored)?))
+}
+
+/// How far a list is.
+#[derive(Serialize)]
+struct Progress<'a> {
+    id: Uuid,
+    total: u64,
+    done: u64,
+    etag: &'a str,
+}
+
+/// Tells who listens how far the list is.
+pub(crate) fn tell(app: &App, twin: &Name, list: &WorkList) {
+    let WorkList { id, total, done, etag, .. } = list;
+    let progress = Progress { id: *id, total: *total, done: *done, etag };
+    app.live.tell(format!("fulmar/{twin}/work_list/{id}"), &progress, false);
+}

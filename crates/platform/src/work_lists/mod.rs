@@ -1,0 +1,4 @@
+//! Work lists: which meters are to be read, by whom, until when, and how far that is.
+
+pub(crate) mod handlers;
+pub(crate) mod types;

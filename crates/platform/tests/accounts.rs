@@ -1,0 +1,99 @@
+//! Logging in, and what it is good for.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::{PASSWORD, World};
+use fulmar_platform::Admin;
+use serde_json::{Value, json};
+
+#[tokio::test]
+async fn a_login_gives_a_token_and_logging_out_ends_it_for_good() {
+    let world = World::new();
+    let body = json!({"user": "north-reader", "password": PASSWORD});
+    let login = world.call("", "POST", "/api/v1/session", &body).await;
+    assert_eq!(login.status, 201);
+    let user = &login.json["user"];
+    assert_eq!(user["role"], "reader");
+    assert_eq!(user["twins"], json!([{"id": "north", "name": "north", "role": "reader"}]));
+    let token = login.json["token"].as_str().unwrap();
+    let shown = world.get(token, "/api/v1/session").await;
+    assert_eq!((shown.status, shown.json.get("token")), (200, None));
+    let second = world.log_in("north-reader").await;
+    assert_eq!(world.call(token, "DELETE", "/north/session", &Value::Null).await.status, 204);
+    assert_eq!(world.get(token, "/api/v1/session").await.status, 401);
+    let token = token.to_owned();
+    let world = world.restart();
+    assert_eq!(world.get(&token, "/api/v1/session").await.status, 401);
+    assert_eq!(
+        world.get(&second, "/api/v1/session").await.status,
+        200,
+        "the other session goes on"
+    );
+}
+
+#[tokio::test]
+async fn who_is_wrong_too_often_waits() {
+    let world = World::new();
+    let wrong = json!({"user": "north-reader", "password": "guess"});
+    for _ in 0..5 {
+        assert_eq!(world.call("", "POST", "/api/v1/session", &wrong).await.status, 401);
+    }
+    let refused = world.call("", "POST", "/api/v1/session", &wrong).await;
+    assert_eq!((refused.status, &*refused.kind), (429, "application/problem+json"));
+    let right = json!({"user": "north-reader", "password": PASSWORD});
+    assert_eq!(world.call("", "POST", "/api/v1/session", &right).await.status, 429);
+    world.log_in("south-reader").await;
+}
+
+#[tokio::test]
+async fn changes_on_the_command_line_reach_a_running_server() {
+    let world = World::new();
+    let token = world.log_in("north-reader").await;
+    Admin::open(world.folder.path()).unwrap().remove_user("north-reader").unwrap();
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    while world.get(&token, "/api/v1/session").await.status != 401 {
+        assert!(std::time::Instant::now() < deadline, "the token of a removed user still counts");
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn admins_manage_their_twins_users() {
+    let world = World::new();
+    let admin = world.log_in("north-admin").await;
+    let new = json!({"name": "eve", "password": PASSWORD, "role": "reader"});
+    world.good(&admin, "POST", "/api/v1/north/user", new.clone()).await;
+    assert_eq!(world.call(&admin, "POST", "/api/v1/north/user", &new).await.status, 409);
+    let eve = world.log_in("eve").await;
+    assert_eq!(world.get(&eve, "/api/v1/north").await.status, 200);
+    assert_eq!(world.get(&eve, "/api/v1/north/user").await.status, 403);
+    let change = json!({"role": "office"});
+    world.good(&admin, "PATCH", "/api/v1/north/user/eve", change.clone()).await;
+    assert_eq!(world.get(&eve, "/api/v1/north/user").await.status, 200);
+    let others = world.call(&admin, "PATCH", "/api/v1/north/user/south-reader", &change).await;
+    assert_eq!(others.status, 404);
+    world.good(&admin, "DELETE", "/api/v1/north/user/eve", Value::Null).await;
+    assert_eq!(world.get(&eve, "/api/v1/north").await.status, 404);
+}
+
+#[tokio::test]
+async fn only_the_servers_admin_makes_twins() {
+    let world = World::new();
+    let (root, admin) = (world.log_in("root").await, world.log_in("north-admin").await);
+    let twin = json!({"id": "west", "name": "West", "centre": {"lat": 53.5, "lon": 10.0}});
+    assert_eq!(world.call(&admin, "POST", "/api/v1/twin", &twin).await.status, 403);
+    world.good(&root, "POST", "/api/v1/twin", twin.clone()).await;
+    assert_eq!(world.call(&root, "POST", "/api/v1/twin", &twin).await.status, 409);
+    for reserved in ["api", "assets", "mqtt", "sw.js", "API"] {
+        let twin = json!({"id": reserved, "name": "x"});
+        assert_eq!(
+            world.call(&root, "POST", "/api/v1/twin", &twin).await.status,
+            422,
+            "{reserved}"
+        );
+    }
+    let west = world.get(&root, "/api/v1/west").await;
+    assert_eq!(west.json["centre"], json!({"lat": 53.5, "lon": 10.0}));
+    assert_eq!(world.get(&admin, "/api/v1/west").await.status, 404);
+}

@@ -1,0 +1,147 @@
+//! A platform on a folder of its own, asked as the endpoint would ask it: without sockets.
+#![allow(dead_code, clippy::unwrap_used, reason = "each test program uses a part; tests may panic")]
+
+use std::sync::OnceLock;
+
+use axum::body::Body;
+use axum::http::{Request, Response, header};
+use fulmar_platform::{Admin, Announcement, Platform, Role, Settings, UserToAdd};
+use http_body_util::BodyExt as _;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::sync::mpsc;
+use tower_service::Service as _;
+
+pub(crate) const PASSWORD: &str = "correct horse";
+
+/// An answer.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) etag: Option<String>,
+    pub(crate) kind: String,
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) json: Value,
+}
+
+/// A platform with two twins, `north` and `south`, and users of every role in each: `north-reader` …
+pub(crate) struct World {
+    pub(crate) folder: TempDir,
+    pub(crate) platform: Platform,
+    pub(crate) announced: mpsc::Receiver<Announcement>,
+    router: axum::Router,
+}
+
+impl World {
+    pub(crate) fn new() -> World {
+        static TEMPLATE: OnceLock<TempDir> = OnceLock::new();
+        let template = TEMPLATE.get_or_init(World::template);
+        let folder = tempfile::tempdir().unwrap();
+        let name = "platform.db";
+        std::fs::copy(template.path().join(name), folder.path().join(name)).unwrap();
+        World::open(folder)
+    }
+
+    /// Made once a program: hashing passwords takes its time on purpose.
+    fn template() -> TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        let admin = Admin::open(folder.path()).unwrap();
+        add(&admin, "root", true, None);
+        for twin in ["north", "south"] {
+            admin.add_twin(twin, None).unwrap();
+            for role in Role::ALL {
+                add(&admin, &format!("{twin}-{}", role.name()), false, Some((twin, role)));
+            }
+        }
+        folder
+    }
+
+    pub(crate) fn open(folder: TempDir) -> World {
+        let settings = Settings { max_requests_per_s: 100_000, ..Settings::default() };
+        let (platform, announced) = Platform::open(folder.path(), settings).unwrap();
+        let router = platform.router();
+        World { folder, platform, announced, router }
+    }
+
+    /// Stops and starts again on the same folder.
+    pub(crate) fn restart(self) -> World {
+        self.platform.close();
+        World::open(self.folder)
+    }
+
+    pub(crate) async fn send(&self, request: Request<Body>) -> Answer {
+        let response: Response<Body> = self.router.clone().call(request).await.unwrap();
+        let (parts, body) = response.into_parts();
+        let bytes = body.collect().await.unwrap().to_bytes().to_vec();
+        let text = |name| parts.headers.get(name).map(|value| value.to_str().unwrap().to_owned());
+        Answer {
+            status: parts.status.as_u16(),
+            etag: text(header::ETAG),
+            kind: text(header::CONTENT_TYPE).unwrap_or_default(),
+            json: serde_json::from_slice(&bytes).unwrap_or(Value::Null),
+            bytes,
+        }
+    }
+
+    pub(crate) async fn log_in(&self, user: &str) -> String {
+        let body = json!({"user": user, "password": PASSWORD});
+        let answer = self.call("", "POST", "/api/v1/session", &body).await;
+        assert_eq!(answer.status, 201, "{user}: {}", answer.json);
+        answer.json["token"].as_str().unwrap().to_owned()
+    }
+
+    pub(crate) async fn call(&self, token: &str, method: &str, path: &str, body: &Value) -> Answer {
+        self.call_with(token, method, path, body, &[]).await
+    }
+
+    pub(crate) async fn call_with(
+        &self,
+        token: &str,
+        method: &str,
+        path: &str,
+        body: &Value,
+        headers: &[(&str, &str)],
+    ) -> Answer {
+        let mut request = Request::builder().method(method).uri(path);
+        if !token.is_empty() {
+            request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
+        }
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let body = match body {
+            Value::Null => Body::empty(),
+            body => {
+                request = request.header(header::CONTENT_TYPE, "application/json");
+                Body::from(body.to_string())
+            }
+        };
+        self.send(request.body(body).unwrap()).await
+    }
+
+    pub(crate) async fn get(&self, token: &str, path: &str) -> Answer {
+        self.call(token, "GET", path, &Value::Null).await
+    }
+
+    /// The JSON of a request that must succeed.
+    pub(crate) async fn good(&self, token: &str, method: &str, path: &str, body: Value) -> Value {
+        let answer = self.call(token, method, path, &body).await;
+        assert!(
+            (200..300).contains(&answer.status),
+            "{method} {path}: {} {}",
+            answer.status,
+            answer.json
+        );
+        answer.json
+    }
+}
+
+fn add(admin: &Admin, name: &str, server_admin: bool, role: Option<(&str, Role)>) {
+    let user = UserToAdd { name, display_name: None, server_admin, role };
+    admin.add_user(&user, PASSWORD).unwrap();
+}
+
+/// A reading to send.
+pub(crate) fn reading(id: u128, meter: &str, at: &str, value: f64) -> Value {
+    json!({"id": uuid::Uuid::from_u128(id), "meter": meter, "at": at, "value": value, "method": "manual"})
+}

@@ -1,0 +1,180 @@
+//! Meters, work lists and readings, as office and field use them.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::{World, reading};
+use serde_json::{Value, json};
+
+async fn meters(world: &World, office: &str, count: usize) {
+    let items: Vec<Value> = (0..count)
+        .map(|n| {
+            let place = json!({"lat": 53.5 + n as f64 / 1000.0, "lon": 10.0});
+            json!({"id": format!("m{n:03}"), "street": format!("Street {n}"), "place": place})
+        })
+        .collect();
+    let import = world.good(office, "POST", "/api/v1/north/meter", json!({"items": items})).await;
+    assert!(import["results"].as_array().unwrap().iter().all(|r| r["status"] == "created"));
+}
+
+async fn list_of(world: &World, office: &str, assignee: Option<&str>, meters: &[&str]) -> String {
+    let list = json!({"name": "Monday", "assignee": assignee, "meters": meters});
+    let made = world.good(office, "POST", "/api/v1/north/work_list", list).await;
+    made["id"].as_str().unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn meters_are_imported_found_paged_and_changed() {
+    let world = World::new();
+    let office = world.log_in("north-office").await;
+    meters(&world, &office, 25).await;
+    let mut found = Vec::new();
+    let mut path = "/api/v1/north/meter?limit=10".to_owned();
+    loop {
+        let page = world.get(&office, &path).await.json;
+        found.extend(page["items"].as_array().unwrap().iter().map(|m| m["id"].clone()));
+        let Some(next) = page["next"].as_str() else { break };
+        path = format!("/api/v1/north/meter?limit=10&cursor={next}");
+    }
+    assert_eq!(found.len(), 25);
+    let within = world.get(&office, "/api/v1/north/meter?bbox=9.9,53.5,10.1,53.5045").await.json;
+    assert_eq!(within["items"].as_array().unwrap().len(), 5);
+    let words = world.get(&office, "/api/v1/north/meter?q=street%2017").await.json;
+    assert_eq!(words["items"][0]["id"], "m017");
+    let one = world.get(&office, "/api/v1/north/meter/m003").await;
+    let etag = one.etag.clone().unwrap();
+    assert_eq!(one.json["etag"], etag.as_str());
+    let again = world
+        .call_with(
+            &office,
+            "GET",
+            "/api/v1/north/meter/m003",
+            &Value::Null,
+            &[("if-none-match", &etag)],
+        )
+        .await;
+    assert_eq!((again.status, again.bytes.len()), (304, 0));
+    let change = json!({"note": "key at no. 5", "street": null});
+    let (path, held) = ("/api/v1/north/meter/m003", [("if-match", &*etag)]);
+    let changed = world.call_with(&office, "PATCH", path, &change, &held).await;
+    assert_eq!((changed.status, &changed.json["note"]), (200, &json!("key at no. 5")));
+    assert_eq!(changed.json["street"], Value::Null);
+    assert_eq!(world.call_with(&office, "PATCH", path, &change, &held).await.status, 412);
+}
+
+#[tokio::test]
+async fn a_key_goes_in_and_never_out() {
+    let world = World::new();
+    let admin = world.log_in("north-admin").await;
+    let key = "000102030405060708090a0b0c0d0e0f";
+    world
+        .good(&admin, "POST", "/api/v1/north/meter", json!({"address": "KAM-12345678-16-1b"}))
+        .await;
+    let path = "/api/v1/north/meter/KAM-12345678";
+    world.good(&admin, "PUT", &format!("{path}/key"), json!({"key": key})).await;
+    let shown = world.get(&admin, path).await;
+    assert_eq!((&shown.json["has_key"], &shown.json["radio"]), (&json!(true), &json!(true)));
+    let text = String::from_utf8(shown.bytes).unwrap().to_lowercase();
+    assert!(!text.contains(&key[4..]), "{text}");
+    let short = world.call(&admin, "PUT", &format!("{path}/key"), &json!({"key": &key[2..]})).await;
+    assert_eq!(short.status, 422);
+    assert!(!String::from_utf8(short.bytes).unwrap().contains("0405"), "an error shows no key");
+}
+
+#[tokio::test]
+async fn a_reading_sent_twice_is_stored_once_and_survives() {
+    let world = World::new();
+    let (office, reader) = (world.log_in("north-office").await, world.log_in("north-reader").await);
+    meters(&world, &office, 3).await;
+    let list = list_of(&world, &office, Some("north-reader"), &["m000", "m001"]).await;
+    let first = reading(1, "m000", "2026-11-21T10:00:00Z", 12.5);
+    let mut copy = first.clone();
+    copy["id"] = json!(uuid::Uuid::from_u128(9));
+    let wrong = json!({"id": "x", "meter": "m001"});
+    let unknown = reading(2, "nothing", "2026-11-21T10:00:00Z", 1.0);
+    let items = json!([first, first, copy, wrong, unknown]);
+    // As the study's app calls it.
+    let path = format!("/north/work_list/{list}");
+    let done = world.good(&reader, "PATCH", &path, json!({"readings": items})).await;
+    let statuses: Vec<&str> =
+        done["results"].as_array().unwrap().iter().map(|r| r["status"].as_str().unwrap()).collect();
+    assert_eq!(statuses, ["stored", "duplicate", "duplicate", "rejected", "rejected"]);
+    assert_eq!((&done["work_list"]["done"], &done["work_list"]["total"]), (&json!(1), &json!(2)));
+    let (office, reader) = (office.clone(), reader.clone());
+    let world = world.restart();
+    let again =
+        world.good(&reader, "POST", "/api/v1/north/reading", json!({"items": [first]})).await;
+    assert_eq!(again["results"][0]["status"], "duplicate");
+    let stored = world.get(&office, "/api/v1/north/reading").await.json;
+    assert_eq!(stored["items"].as_array().unwrap().len(), 1);
+    assert_eq!(stored["items"][0]["reader"], "north-reader");
+    let meter = world.get(&office, "/api/v1/north/meter/m000").await.json;
+    assert_eq!(meter["last"]["value"], 12.5);
+    let changed = json!({"items": [reading(1, "m000", "2026-11-21T10:00:00Z", 13.0)]});
+    let other = world.good(&reader, "POST", "/api/v1/north/reading", changed).await;
+    assert_eq!(other["results"][0]["status"], "rejected", "an id is not used twice");
+}
+
+#[tokio::test]
+async fn two_devices_that_disagree_are_both_kept_until_somebody_decides() {
+    let world = World::new();
+    let (office, reader) = (world.log_in("north-office").await, world.log_in("north-reader").await);
+    meters(&world, &office, 1).await;
+    let list = list_of(&world, &office, None, &["m000"]).await;
+    let send = |id, value, device: &'static str, at: &'static str| {
+        let mut item = reading(id, "m000", at, value);
+        item["device"] = json!(device);
+        item["work_list"] = json!(list);
+        json!({"items": [item]})
+    };
+    let path = "/api/v1/north/reading";
+    let one = send(1, 10.0, "phone-1", "2026-11-21T10:00:00Z");
+    assert_eq!(world.good(&reader, "POST", path, one).await["results"][0]["status"], "stored");
+    let two = send(2, 11.0, "phone-2", "2026-11-21T11:00:00Z");
+    assert_eq!(world.good(&reader, "POST", path, two).await["results"][0]["status"], "conflict");
+    let ids = [1, 2].map(|id| uuid::Uuid::from_u128(id).to_string());
+    let shown = world.get(&office, path).await.json;
+    for (item, other) in [(0, 1), (1, 0)] {
+        assert_eq!(shown["items"][item]["conflict_with"], json!([ids[other]]));
+        assert_eq!(shown["items"][item]["flags"], json!(["conflict"]));
+    }
+    let resolve = format!("{path}/{}/resolve", ids[0]);
+    assert_eq!(world.call(&reader, "POST", &resolve, &json!({"keep": true})).await.status, 403);
+    world.good(&office, "POST", &resolve, json!({"keep": true})).await;
+    let shown = world.get(&office, path).await.json;
+    assert_eq!(shown["items"][0]["flags"], json!([]));
+    assert_eq!(shown["items"][1]["flags"], json!(["superseded"]));
+    let meter = world.get(&office, "/api/v1/north/meter/m000").await.json;
+    assert_eq!(meter["last"]["value"], 10.0);
+}
+
+#[tokio::test]
+async fn a_reader_sees_own_and_unassigned_lists_only() {
+    let world = World::new();
+    let (office, reader) = (world.log_in("north-office").await, world.log_in("north-reader").await);
+    meters(&world, &office, 2).await;
+    let mine = list_of(&world, &office, Some("north-reader"), &["m000"]).await;
+    let free = list_of(&world, &office, None, &["m000"]).await;
+    let other = list_of(&world, &office, Some("north-admin"), &["m001"]).await;
+    let lists = world.get(&reader, "/north/work_list").await.json;
+    let seen: Vec<&str> = lists["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|list| list["id"].as_str().unwrap())
+        .collect();
+    assert_eq!(seen, [&*mine, &*free]);
+    let path = format!("/api/v1/north/work_list/{other}");
+    assert_eq!(world.get(&reader, &path).await.status, 404);
+    assert_eq!(world.call(&reader, "PATCH", &path, &json!({"state": "done"})).await.status, 404);
+    assert_eq!(world.get(&office, &path).await.status, 200);
+    let own = format!("/api/v1/north/work_list/{mine}");
+    assert_eq!(world.call(&reader, "PATCH", &own, &json!({"name": "x"})).await.status, 403);
+    let gone = json!({"tasks": [{"meter": "m000", "state": "unreachable", "note": "dog"}]});
+    world.good(&reader, "PATCH", &own, gone).await;
+    let full = world.get(&reader, &own).await.json;
+    assert_eq!(
+        (&full["tasks"][0]["state"], &full["tasks"][0]["note"]),
+        (&json!("unreachable"), &json!("dog"))
+    );
+}
