@@ -5,7 +5,7 @@
 use clap::{Parser, Subcommand};
 
 use crate::logging::LogArgs;
-use crate::{bench, bulk, cert, lab, meter, passwd, platform, pubsub, serve};
+use crate::{bench, bulk, cert, demo, lab, meter, passwd, platform, pubsub, serve};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -49,6 +49,8 @@ pub(crate) enum Command {
     User(platform::UserArgs),
     /// Twins of the platform: a utility's installation each
     Twin(platform::TwinArgs),
+    /// Run a demonstration
+    Demo(demo::Args),
     /// Make a development CA and certificates
     Cert(cert::Args),
     /// Make a line of the password file

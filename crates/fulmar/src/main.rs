@@ -8,6 +8,7 @@ mod bulk;
 mod cert;
 mod cli;
 mod config;
+mod demo;
 mod exit;
 mod lab;
 mod logging;
@@ -34,6 +35,7 @@ fn main() -> ExitCode {
         Command::Bench(args) => with_log(&log, || bench::run(args)),
         Command::Lab(args) => with_log(&log, || lab::run(args)),
         Command::Meter(args) => with_log(&log, || meter::run(&args)),
+        Command::Demo(args) => with_log(&log, || demo::run(&args)),
         Command::Passwd(args) => with_log(&log, || passwd::run(&args)),
         Command::User(args) => with_log(&log, || platform::user(&args)),
         Command::Twin(args) => with_log(&log, || platform::twin(&args)),

@@ -2,7 +2,7 @@
 //!
 //! Everything follows from a seed: where meters are, when they send, what they count, what reaches the
 //! van. Frames are real ones, encrypted as meters of that kind do. Time is simulated; who wants it to
-//! pass waits between receptions.
+//! pass waits between receptions. A drive ends with the last street unless it is [`Drive::endless`].
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -41,7 +41,7 @@ const MARGIN_DB: f64 = 5.0;
 /// The receiver's own measure of level is dBm and this.
 const RAW_LEVEL_OFFSET: f64 = 150.0;
 
-/// 2026-01-05 08:00:00, in seconds since 2000.
+/// When a drive begins unless told otherwise: 2026-01-05 08:00:00, in seconds since 2000.
 const START_S: u64 = 820_915_200;
 const MS: u64 = 1000;
 /// Meters for walk-by and drive-by send every 8 to 24 s.
@@ -67,6 +67,35 @@ struct Meter {
     litres_an_hour: f64,
     interval_ms: u64,
     sent: u32,
+    street: u32,
+    house: u32,
+}
+
+/// A meter where it is installed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Installed {
+    /// As it sends.
+    pub address: Address,
+    /// Its key as 32 digits; `None` if it does not encrypt.
+    pub key: Option<String>,
+    /// Where its house is.
+    pub place: Place,
+    /// Number of its street, from 0.
+    pub street: u32,
+    /// Number of its house in the street, from 1.
+    pub house: u32,
+    /// What it has counted when the drive begins, litres.
+    pub litres: f64,
+    /// How much more in an hour, litres.
+    pub litres_an_hour: f64,
+}
+
+impl Installed {
+    /// What it had counted so many hours before the drive began, litres.
+    #[must_use]
+    pub fn litres_before(&self, hours: f64) -> f64 {
+        (self.litres - self.litres_an_hour * hours).max(0.0)
+    }
 }
 
 /// A telegram that reached the van.
@@ -74,6 +103,8 @@ struct Meter {
 pub struct Reception {
     /// Since the van set out, ms.
     pub elapsed_ms: u64,
+    /// By the clock of meters and receiver, in seconds since 2000.
+    pub time_s: u64,
     /// Who sent it.
     pub meter: Address,
     /// What the meter had counted, litres.
@@ -95,7 +126,7 @@ impl Reception {
     #[must_use]
     pub fn rtl_wmbus_line(&self) -> String {
         let level = (self.rssi_dbm + RAW_LEVEL_OFFSET).clamp(0.0, 255.0).round();
-        let time = Moment::since_2000(START_S + self.elapsed_ms / MS);
+        let time = Moment::since_2000(self.time_s);
         let crc_ok = u8::from(!self.damaged);
         let mut line = format!(
             "T1;{crc_ok};1;{time}.{:03};{level};{level};{};0x",
@@ -119,6 +150,8 @@ pub struct Drive {
     next: BinaryHeap<Reverse<(u64, usize)>>,
     streets: f64,
     street_length_m: f64,
+    start_s: u64,
+    endless: bool,
 }
 
 impl Drive {
@@ -133,16 +166,48 @@ impl Drive {
             (0..meters).map(|number| meter(number, houses, &mut rng)).collect();
         let next = meters.iter().enumerate();
         let next = next.map(|(at, meter)| Reverse((rng.u64(0..meter.interval_ms), at))).collect();
-        Self { rng, meters, next, streets, street_length_m: houses * HOUSE_M }
+        let street_length_m = houses * HOUSE_M;
+        Self { rng, meters, next, streets, street_length_m, start_s: START_S, endless: false }
+    }
+
+    /// The same, beginning later, in seconds since 2000 by the meters' clocks. Meters have counted and sent
+    /// all the time until then: a drive that begins after another does not look like its replay.
+    #[must_use]
+    pub fn beginning(mut self, start_s: u64) -> Self {
+        let later_s = start_s.saturating_sub(self.start_s);
+        for meter in &mut self.meters {
+            meter.litres += meter.litres_an_hour * later_s as f64 / 3600.0;
+            // No meter sends more often than this.
+            let sent = later_s / (SHORTEST_INTERVAL_MS / MS);
+            meter.sent = meter.sent.wrapping_add(sent as u32);
+        }
+        self.start_s = start_s;
+        self
+    }
+
+    /// The same without an end: the van turns at the end of its route and drives it the other way.
+    #[must_use]
+    pub fn endless(self) -> Self {
+        Self { endless: true, ..self }
+    }
+
+    /// All meters, in the order of their numbers.
+    pub fn installed(&self) -> impl Iterator<Item = Installed> {
+        self.meters.iter().map(|meter| Installed {
+            address: meter.address,
+            key: (meter.kind != Kind::Clear).then(|| digits(&meter.key)),
+            place: place(meter.x_m, meter.y_m),
+            street: meter.street,
+            house: meter.house,
+            litres: meter.litres,
+            litres_an_hour: meter.litres_an_hour,
+        })
     }
 
     /// All meters and, of those that encrypt, the key as 32 digits.
     pub fn keys(&self) -> impl Iterator<Item = (Address, String)> {
         let encrypting = self.meters.iter().filter(|meter| meter.kind != Kind::Clear);
-        encrypting.map(|meter| {
-            let digits = meter.key.iter().map(|byte| format!("{byte:02X}")).collect();
-            (meter.address, digits)
-        })
+        encrypting.map(|meter| (meter.address, digits(&meter.key)))
     }
 
     /// How long the drive takes, ms.
@@ -151,9 +216,12 @@ impl Drive {
         (self.streets * (self.street_length_m + STREET_M) / SPEED_M_S * MS as f64) as u64
     }
 
-    /// Where the van is: up one street, down the next.
+    /// Where the van is: up one street, down the next, and back by the same way.
     fn van(&self, elapsed_ms: u64) -> (f64, f64) {
-        let driven = elapsed_ms as f64 / MS as f64 * SPEED_M_S;
+        let there_ms = self.duration_ms().max(1);
+        let in_lap_ms = elapsed_ms % (2 * there_ms);
+        let on_way_ms = in_lap_ms.min(2 * there_ms - in_lap_ms);
+        let driven = on_way_ms as f64 / MS as f64 * SPEED_M_S;
         let leg = self.street_length_m + STREET_M;
         let street = (driven / leg).floor();
         let along = driven - street * leg;
@@ -185,19 +253,19 @@ impl Drive {
         let meter = &self.meters[at];
         let hours = elapsed_ms as f64 / (3600 * MS) as f64;
         let litres = (meter.litres + meter.litres_an_hour * hours) as u32;
-        let mut frame = meter.frame(litres, elapsed_ms);
+        let time_s = self.start_s + elapsed_ms / MS;
+        let mut frame = meter.frame(litres, time_s);
         if damaged {
             let place = self.rng.usize(HEADER_BYTES..frame.len());
             frame[place] ^= 1 << self.rng.u8(0..8);
         }
-        let latitude = CORNER.latitude + y / METRES_A_DEGREE;
-        let longitude = CORNER.longitude + x / METRES_A_DEGREE / latitude.to_radians().cos();
         Some(Reception {
             elapsed_ms,
+            time_s,
             meter: meter.address,
             litres,
             rssi_dbm,
-            place: Place { latitude, longitude },
+            place: place(x, y),
             distance_m,
             damaged,
             frame,
@@ -211,7 +279,7 @@ impl Iterator for Drive {
     fn next(&mut self) -> Option<Reception> {
         loop {
             let Reverse((now, at)) = self.next.pop()?;
-            if now >= self.duration_ms() {
+            if !self.endless && now >= self.duration_ms() {
                 return None;
             }
             self.next.push(Reverse((now + self.meters[at].interval_ms, at)));
@@ -220,6 +288,16 @@ impl Iterator for Drive {
             }
         }
     }
+}
+
+fn place(x_m: f64, y_m: f64) -> Place {
+    let latitude = CORNER.latitude + y_m / METRES_A_DEGREE;
+    let longitude = CORNER.longitude + x_m / METRES_A_DEGREE / latitude.to_radians().cos();
+    Place { latitude, longitude }
+}
+
+fn digits(key: &[u8]) -> String {
+    key.iter().map(|byte| format!("{byte:02X}")).collect()
 }
 
 /// A meter in its house: odd ones left of the street, even ones right.
@@ -253,12 +331,14 @@ fn meter(number: u32, houses: f64, rng: &mut Rng) -> Meter {
         litres_an_hour: if rng.u8(0..3) == 0 { rng.f64() * 600.0 } else { 0.0 },
         interval_ms: SHORTEST_INTERVAL_MS + rng.u64(0..2 * SHORTEST_INTERVAL_MS),
         sent: rng.u32(0..1 << 20),
+        street: street as u32,
+        house: (number - street as u32 * 2 * houses as u32) + 1,
     }
 }
 
 impl Meter {
-    fn frame(&self, litres: u32, elapsed_ms: u64) -> Vec<u8> {
-        let now = Moment::since_2000(START_S + elapsed_ms / MS);
+    fn frame(&self, litres: u32, seconds: u64) -> Vec<u8> {
+        let now = Moment::since_2000(seconds);
         let mut records = vec![0x04, 0x13];
         records.extend(litres.to_le_bytes());
         records.extend([0x04, 0x6D]);
@@ -266,7 +346,6 @@ impl Meter {
         records.extend([0x02, 0xFD, 0x17, 0, 0]);
         let key = Key::new(self.key);
         // Minutes and a number within them, which grows because no meter sends more often than this.
-        let seconds = START_S + elapsed_ms / MS;
         let session = ((seconds / 60) << 4) | (seconds % 60 / (SHORTEST_INTERVAL_MS / MS));
         let protection = match self.kind {
             Kind::Mode5 => Protection::Mode5(&key),
@@ -320,6 +399,34 @@ mod tests {
         let drive = |seed| Drive::new(50, seed).take(100).collect::<Vec<_>>();
         assert_eq!(drive(1), drive(1));
         assert_ne!(drive(1), drive(2));
+    }
+
+    #[test]
+    fn an_endless_drive_comes_back_and_goes_on_counting() {
+        let start_s = START_S + 86_400;
+        let drive = Drive::new(50, 7).beginning(start_s).endless();
+        let there_ms = drive.duration_ms();
+        assert_eq!(drive.van(there_ms / 3), drive.van(2 * there_ms - there_ms / 3));
+        assert_eq!(drive.van(there_ms / 3), drive.van(2 * there_ms + there_ms / 3));
+        let mut keys = Keys::new();
+        let installed: Vec<Installed> = drive.installed().collect();
+        for meter in installed.iter().filter(|meter| meter.key.is_some()) {
+            let key = meter.key.as_deref().unwrap().parse().unwrap();
+            keys.insert(&meter.address.id.to_string(), key).unwrap();
+        }
+        let mut decoder = Decoder::new(keys);
+        let houses: HashSet<_> = installed.iter().map(|m| (m.street, m.house)).collect();
+        assert_eq!(houses.len(), 50, "each has a house of its own");
+        let mut laps = drive.take_while(|reception| reception.elapsed_ms < 4 * there_ms);
+        let first = laps.next().unwrap();
+        assert!(first.rtl_wmbus_line().contains("2026-01-06 08:00"), "{}", first.rtl_wmbus_line());
+        // Nothing looks like a replay, two laps long.
+        for reception in laps.filter(|reception| !reception.damaged) {
+            let mut input = Input::new(InputKind::Auto);
+            input.feed(reception.rtl_wmbus_line().as_bytes());
+            input.feed(b"\n");
+            decoder.decode(&input.next().unwrap().unwrap()).unwrap();
+        }
     }
 
     #[test]

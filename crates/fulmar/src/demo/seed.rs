@@ -1,0 +1,267 @@
+//! Fills a data folder with the town, before the server runs on it: twin, users, meters with their keys, readings
+//! of the past, work lists.
+//!
+//! Everything but the users goes through the platform's own API, called in this process: what the demonstration
+//! shows is what the API stores.
+
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context, bail};
+use axum::Router;
+use axum::body::Body;
+use axum::extract::ConnectInfo;
+use axum::http::{Request, StatusCode, header};
+use fulmar_certs::files;
+use fulmar_platform::{Admin, Platform, Role, Settings, UserToAdd};
+use ring::rand::{SecureRandom, SystemRandom};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tower_service::Service as _;
+
+use super::town::{NAME, TWIN, Town, TownMeter};
+use super::{rfc3339, van};
+
+/// What the town was made with.
+const FILE: &str = "demo.json";
+
+/// Letters of passwords; none that look alike.
+const LETTERS: &[u8; 32] = b"abcdefghijkmnpqrstuvwxyz23456789";
+const PASSWORD_LETTERS: usize = 12;
+
+const DAY: Duration = Duration::from_secs(24 * 3600);
+
+/// Ages of every meter's readings, and of those of meters whose consumption is shown in more detail.
+const HISTORY_DAYS: [u32; 3] = [90, 60, 30];
+const DETAILED_DAYS: u32 = 28;
+/// One meter in so many has a detailed history.
+const DETAILED: usize = 100;
+
+/// Readings the API takes at once.
+const BATCH: usize = 1000;
+
+/// Largest answer of the API that is read.
+const MAX_ANSWER_BYTES: usize = 16 * 1024 * 1024;
+
+/// What came of it.
+pub(super) struct Seeded {
+    pub(super) users: Vec<User>,
+    pub(super) van_token: String,
+}
+
+/// Somebody who can log in.
+pub(super) struct User {
+    pub(super) name: &'static str,
+    /// `None` when the folder had the user already.
+    pub(super) password: Option<String>,
+    pub(super) about: &'static str,
+    role: Role,
+}
+
+#[derive(Deserialize, Serialize)]
+struct Parameters {
+    meters: u32,
+    seed: u64,
+}
+
+/// How the town in the folder was made; a new one is made as wished.
+///
+/// # Errors
+/// The folder holds something else.
+pub(super) fn parameters(data: &Path, meters: u32, seed: u64) -> anyhow::Result<(u32, u64)> {
+    let path = data.join(FILE);
+    match std::fs::read(&path) {
+        Ok(text) => {
+            let known: Parameters =
+                serde_json::from_slice(&text).with_context(|| path.display().to_string())?;
+            Ok((known.meters, known.seed))
+        }
+        Err(_) if data.join("platform.db").exists() => {
+            bail!("{} holds no demonstration; choose another folder", data.display())
+        }
+        Err(_) => Ok((meters, seed)),
+    }
+}
+
+/// Makes what is missing.
+pub(super) fn seed(data: &Path, town: &Town) -> anyhow::Result<Seeded> {
+    let is_new = !data.join(FILE).exists();
+    let users = users(data, is_new)?;
+    let van = password()?;
+    let admin = Admin::open(data)?;
+    if is_new {
+        let user = UserToAdd {
+            name: van::USER,
+            display_name: Some("Van"),
+            server_admin: false,
+            role: Some((TWIN, Role::Device)),
+        };
+        admin.add_user(&user, &van)?;
+    } else {
+        admin.set_password(van::USER, &van)?;
+    }
+    drop(admin);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let settings = Settings { max_requests_per_s: u32::MAX, ..Settings::default() };
+    let (platform, _) = Platform::open(data, settings)?;
+    let mut api = Api { router: platform.router(), token: String::new() };
+    let token = runtime.block_on(async {
+        let office = users.iter().find(|user| user.role == Role::Admin);
+        if let Some(password) = office.and_then(|user| user.password.as_deref()) {
+            api.log_in("admin", password).await?;
+            fill(&api, town).await?;
+        }
+        api.log_in(van::USER, &van).await?;
+        Ok::<_, anyhow::Error>(api.token.clone())
+    })?;
+    drop(api);
+    platform.close();
+    if is_new {
+        let (meters, seed) = town.made_with();
+        let parameters = Parameters { meters, seed };
+        files::write(&data.join(FILE), &serde_json::to_vec(&parameters)?, false)?;
+    }
+    Ok(Seeded { users, van_token: token })
+}
+
+fn users(data: &Path, is_new: bool) -> anyhow::Result<Vec<User>> {
+    let mut users = vec![
+        User {
+            name: "reader",
+            password: None,
+            about: "in the field: map, work lists, readings",
+            role: Role::Reader,
+        },
+        User {
+            name: "office",
+            password: None,
+            about: "the office: progress, readings, reports",
+            role: Role::Office,
+        },
+        User {
+            name: "admin",
+            password: None,
+            about: "everything, users and keys too",
+            role: Role::Admin,
+        },
+    ];
+    if !is_new {
+        return Ok(users);
+    }
+    let admin = Admin::open(data)?;
+    admin.add_twin(TWIN, Some(NAME))?;
+    for user in &mut users {
+        let password = password()?;
+        let added = UserToAdd {
+            name: user.name,
+            display_name: None,
+            server_admin: user.role == Role::Admin,
+            role: Some((TWIN, user.role)),
+        };
+        admin.add_user(&added, &password)?;
+        user.password = Some(password);
+    }
+    Ok(users)
+}
+
+fn password() -> anyhow::Result<String> {
+    let mut bytes = [0; PASSWORD_LETTERS];
+    SystemRandom::new().fill(&mut bytes).ok().context("the system gives no random numbers")?;
+    let letter = |&byte: &u8| char::from(LETTERS[usize::from(byte) % LETTERS.len()]);
+    Ok(bytes.iter().map(letter).collect())
+}
+
+async fn fill(api: &Api, town: &Town) -> anyhow::Result<()> {
+    let meters = |path: &str| format!("/api/v1/{TWIN}/{path}");
+    for batch in town.meters.chunks(BATCH) {
+        let items: Vec<Value> = batch.iter().map(TownMeter::as_json).collect();
+        api.all_stored("POST", &meters("meter"), &json!({ "items": items })).await?;
+    }
+    for meter in &town.meters {
+        let Some(key) = meter.installed.key.as_ref().filter(|_| meter.radio) else { continue };
+        let path = meters(&format!("meter/{}/key", meter.id()));
+        api.ask("PUT", &path, &json!({ "key": key })).await?;
+    }
+    let readings: Vec<Value> = town.meters.iter().enumerate().flat_map(history).collect();
+    for batch in readings.chunks(BATCH) {
+        api.all_stored("POST", &meters("reading"), &json!({ "items": batch })).await?;
+    }
+    let by_hand = town.meters.iter().filter(|meter| !meter.radio);
+    let by_radio = || town.meters.iter().filter(|meter| meter.radio);
+    for (name, assignee, listed) in [
+        ("Cellars, by hand", Some("reader"), by_hand.take(30).collect::<Vec<_>>()),
+        ("First streets, drive by", Some("reader"), by_radio().take(150).collect()),
+        ("Far end, whoever is near", None, by_radio().rev().take(40).collect()),
+    ] {
+        let ids: Vec<String> = listed.into_iter().map(TownMeter::id).collect();
+        let due = rfc3339(SystemTime::now() + 7 * DAY);
+        let list = json!({ "name": name, "assignee": assignee, "due": due, "meters": ids });
+        api.ask("POST", &meters("work_list"), &list).await?;
+    }
+    Ok(())
+}
+
+/// What was read of a meter in the past, consistent with what it counts now.
+fn history((number, meter): (usize, &TownMeter)) -> Vec<Value> {
+    let detailed = (1..=DETAILED_DAYS).rev().filter(|_| number % DETAILED == 0);
+    let days = HISTORY_DAYS.into_iter().chain(detailed);
+    let one = |(at, days): (u128, u32)| {
+        let litres = meter.installed.litres_before(f64::from(days) * 24.0);
+        json!({
+            // The same each time, so that nothing is stored twice.
+            "id": format!("00000000-0000-4000-8000-{:012x}", number as u128 * 64 + at),
+            "meter": meter.id(),
+            "at": rfc3339(SystemTime::now() - DAY * days),
+            "value": (litres.max(0.0)).floor() / 1000.0,
+            "unit": "m3",
+            "method": "manual",
+        })
+    };
+    (0..).zip(days).map(one).collect()
+}
+
+/// The platform's API, in this process.
+struct Api {
+    router: Router,
+    token: String,
+}
+
+impl Api {
+    async fn log_in(&mut self, user: &str, password: &str) -> anyhow::Result<()> {
+        let body = json!({ "user": user, "password": password });
+        let session = self.ask("POST", "/api/v1/session", &body).await?;
+        let token = session["token"].as_str().context("login gave no token")?;
+        token.clone_into(&mut self.token);
+        Ok(())
+    }
+
+    /// Asks for many things at once; an error if any was not taken.
+    async fn all_stored(&self, method: &str, path: &str, body: &Value) -> anyhow::Result<()> {
+        let answer = self.ask(method, path, body).await?;
+        let results = answer["results"].as_array().context("the API gave no results")?;
+        let bad = results.iter().find(|result| result["status"] == "rejected");
+        bad.map_or(Ok(()), |result| bail!("{path}: {result}"))
+    }
+
+    async fn ask(&self, method: &str, path: &str, body: &Value) -> anyhow::Result<Value> {
+        let mut request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header(header::CONTENT_TYPE, "application/json")
+            .extension(ConnectInfo(std::net::SocketAddr::from(([127, 0, 0, 1], 0))));
+        if !self.token.is_empty() {
+            request = request.header(header::AUTHORIZATION, format!("Bearer {}", self.token));
+        }
+        let request = request.body(Body::from(body.to_string()))?;
+        let response = self.router.clone().call(request).await?;
+        let status = response.status();
+        let bytes = axum::body::to_bytes(response.into_body(), MAX_ANSWER_BYTES).await?;
+        if !status.is_success() {
+            bail!("{method} {path}: {status}: {}", String::from_utf8_lossy(&bytes));
+        }
+        if status == StatusCode::NO_CONTENT {
+            return Ok(Value::Null);
+        }
+        Ok(serde_json::from_slice(&bytes)?)
+    }
+}
