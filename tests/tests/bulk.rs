@@ -160,3 +160,73 @@ fn a_group_hears_one_transmission() {
     assert_eq!(end["confirmed"], 3, "{end}");
     assert!(end["sent_bytes"].as_f64().unwrap() < 3.5 * 300_000.0, "{end}");
 }
+
+/// The files of a folder whose names begin with a dot.
+fn hidden(folder: &Path) -> Vec<String> {
+    let names = fs::read_dir(folder).into_iter().flatten();
+    let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    names.filter(|name| name.starts_with('.')).collect()
+}
+
+/// Reads lines of JSON until one of them tells that half of a file is there.
+fn until_half(output: &mut BufReader<std::process::ChildStdout>) {
+    let mut line = String::new();
+    loop {
+        line.clear();
+        assert_ne!(output.read_line(&mut line).unwrap(), 0, "it ended early");
+        let told: Value = serde_json::from_str(&line).unwrap();
+        let of = |key: &str| told[key].as_f64().unwrap_or_default();
+        if told["event"] == "progress" && of("received_bytes") > 0.5 * of("total_bytes") {
+            return;
+        }
+    }
+}
+
+#[test]
+fn a_receiver_that_was_killed_goes_on_where_it_was() {
+    let folder = tempfile::tempdir().unwrap();
+    let [into, file] = ["into", "file"].map(|name| folder.path().join(name));
+    fs::write(&file, noise(2_500_000)).unwrap();
+    let (mut child, mut output, address) = receiver(&into, "1");
+    let mut send = fulmar();
+    send.args(["send", "--json", "--rate", "8M", "--to", &address]).arg(&file);
+    let send = send.stdout(Stdio::piped()).spawn().unwrap();
+    until_half(&mut output);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(hidden(&into).len(), 2, "what has come, and what is known of it");
+
+    let mut again = fulmar();
+    again.args(["receive", "--from", &address, "--json", "--count", "1", "--dir"]);
+    let received = run(again.arg(&into));
+    let sent = send.wait_with_output().unwrap();
+    assert!(sent.status.success(), "the sender took it for the same receiver");
+    assert!(fs::read(into.join("file")).unwrap() == noise(2_500_000));
+    let end = lines(&received.stdout).pop().unwrap();
+    assert!(end["resumed_bytes"].as_f64().unwrap() > 0.4 * 2_500_000.0, "{end}");
+    assert!(hidden(&into).is_empty());
+}
+
+#[test]
+fn a_sender_that_was_killed_goes_on_where_receivers_are() {
+    let folder = tempfile::tempdir().unwrap();
+    let [into, file] = ["into", "file"].map(|name| folder.path().join(name));
+    fs::write(&file, noise(2_500_000)).unwrap();
+    let (mut child, mut output, address) = receiver(&into, "1");
+    let mut send = fulmar();
+    send.args(["send", "--quiet", "--rate", "8M", "--to", &address]).arg(&file);
+    let mut first = send.spawn().unwrap();
+    until_half(&mut output);
+    first.kill().unwrap();
+    first.wait().unwrap();
+
+    let mut send = fulmar();
+    send.args(["send", "--resume", "--json", "--rate", "8M", "--to", &address]).arg(&file);
+    let sent = run(&mut send);
+    assert!(sent.status.success(), "{}", String::from_utf8_lossy(&sent.stderr));
+    assert!(child.wait().unwrap().success());
+    assert!(fs::read(into.join("file")).unwrap() == noise(2_500_000));
+    let end = lines(&sent.stdout).pop().unwrap();
+    assert!(end["sent_bytes"].as_f64().unwrap() < 0.65 * 2_500_000.0, "{end}");
+    assert!(hidden(&into).is_empty());
+}

@@ -5,9 +5,9 @@ mod support;
 
 use std::time::Duration;
 
-use fulmar_bulk::{ReceiverConfig, SenderConfig};
+use fulmar_bulk::{Partition, ReceiverConfig, SenderConfig};
 use proptest::prelude::*;
-use support::{Link, Scene, noise};
+use support::{Link, Memory, Scene, checksum, noise};
 
 fn unicast(loss: f64, bytes: usize) -> Scene {
     let link = Link { loss, ..Link::default() };
@@ -162,4 +162,46 @@ proptest! {
             prop_assert!(*id == 0 && *object == noise(1, 100_000), "object {} differs", id);
         }
     }
+}
+
+/// Three quarters of the first object's blocks, as an earlier run left them.
+fn three_quarters(scene: &Scene) -> Memory {
+    let (object, config) = (&scene.objects[0], &scene.sender);
+    let bytes = object.len() as u64;
+    let parts = Partition::new(bytes, config.symbol_bytes, config.block_symbols.into()).unwrap();
+    let (mut blocks, mut left) = (Vec::new(), vec![0xEE; object.len()]);
+    for block in (0..parts.blocks()).filter(|block| block % 4 != 1) {
+        let at = parts.offset(block) as usize..;
+        let bytes = parts.block_bytes(block);
+        left[at.clone()][..bytes].copy_from_slice(&object[at][..bytes]);
+        blocks.push(block);
+    }
+    Memory { earlier: [(checksum(object), (blocks, left))].into(), ..Memory::default() }
+}
+
+#[test]
+fn an_interrupted_transfer_sends_only_what_is_missing() {
+    for loss in [0.0, 0.3] {
+        for receivers in [1, 4] {
+            let group = if receivers == 1 { SenderConfig::default() } else { group(receivers) };
+            let sender = SenderConfig { ask_first: true, rate_bytes_per_s: 1_250_000, ..group };
+            let scene =
+                Scene { sender, receivers, storage: three_quarters, ..unicast(loss, 4_000_000) };
+            let mut outcome = scene.play();
+            outcome.assert_complete(&scene);
+            let share = outcome.sender.sent_bytes as f64 / 4_000_000.0;
+            let most = if loss == 0.0 { 0.35 } else { 0.35 * 2.2 };
+            assert!(share < most, "{receivers} with {loss}: {share} {:?}", outcome.sender);
+            assert!(outcome.receivers[0].progress().resumed_bytes > 2_900_000);
+            assert!(outcome.receivers[0].storage().kept > 0);
+        }
+    }
+}
+
+#[test]
+fn a_sender_that_asks_first_serves_who_has_nothing() {
+    let sender = SenderConfig { ask_first: true, ..group(3) };
+    let objects = vec![noise(1, 500_000), vec![], noise(2, 3000)];
+    let scene = Scene { sender, receivers: 3, objects, ..unicast(0.2, 0) };
+    scene.play().assert_complete(&scene);
 }

@@ -44,6 +44,8 @@ pub(super) struct Incoming {
     info: Option<Vec<u8>>,
     done: Vec<u64>,
     done_blocks: u32,
+    /// Bytes that are there.
+    received: u64,
     /// All blocks before this one are done.
     pub(super) prefix: u32,
     pub(super) partial: BTreeMap<u32, Partial>,
@@ -81,6 +83,7 @@ impl Incoming {
             info: None,
             done: vec![0; (partition.blocks() as usize).div_ceil(64)],
             done_blocks: 0,
+            received: 0,
             prefix: 0,
             partial: BTreeMap::new(),
         })
@@ -118,7 +121,10 @@ impl Incoming {
         }
         self.has_info |= message.flags & flags::INFO != 0;
         let Some(symbol) = message.symbol else {
-            self.info.get_or_insert_with(|| message.payload.to_vec());
+            if self.info.is_none() {
+                self.info = Some(message.payload.to_vec());
+                self.resume(message.payload, shared).map_err(|error| error.to_string())?;
+            }
             return Ok(true);
         };
         let symbols = self.partition.symbols(symbol.block);
@@ -137,6 +143,44 @@ impl Incoming {
         let taken = self.symbol(symbol.block, number, message.payload, shared);
         taken.map_err(|error| error.to_string())?;
         Ok(true)
+    }
+
+    /// It is known what the object is: perhaps an earlier run had a part of it.
+    fn resume<S: Storage>(&mut self, info: &[u8], shared: &mut Shared<S>) -> std::io::Result<()> {
+        let parts = self.partition;
+        let kept = shared.storage.identify(self.key, info, &parts)?;
+        if kept.is_empty() {
+            let done = (0..parts.blocks()).filter(|&block| self.is_done(block));
+            return done
+                .into_iter()
+                .try_for_each(|block| shared.storage.keep(self.key, &parts, block));
+        }
+        self.release_parity(shared);
+        self.partial.clear();
+        self.done.fill(0);
+        shared.progress.received_bytes -= self.received;
+        (self.done_blocks, self.prefix, self.received) = (0, 0, 0);
+        for block in kept.into_iter().filter(|&block| block < parts.blocks()) {
+            if !self.is_done(block) {
+                let bytes = parts.block_bytes(block) as u64;
+                self.count(bytes, shared);
+                shared.progress.resumed_bytes += bytes;
+                self.set_done(block);
+            }
+        }
+        self.go_on(shared)
+    }
+
+    fn count<S>(&mut self, bytes: u64, shared: &mut Shared<S>) {
+        self.received += bytes;
+        shared.progress.received_bytes += bytes;
+    }
+
+    fn set_done(&mut self, block: u32) {
+        if let Some(word) = self.done.get_mut(block as usize / 64) {
+            *word |= 1 << (block % 64);
+        }
+        self.done_blocks += 1;
     }
 
     fn symbol<S: Storage>(
@@ -162,7 +206,7 @@ impl Incoming {
         if source {
             let within = u64::from(symbol) * u64::from(self.partition.symbol_bytes());
             shared.storage.write(self.key, self.partition.offset(block) + within, payload)?;
-            shared.progress.received_bytes += payload.len() as u64;
+            self.count(payload.len() as u64, shared);
         }
         let partial = self.partial.entry(block).or_default();
         partial.have.insert(symbol);
@@ -191,10 +235,15 @@ impl Incoming {
         if partial.sources < symbols {
             self.recover(block, partial, shared)?;
         }
-        if let Some(word) = self.done.get_mut(block as usize / 64) {
-            *word |= 1 << (block % 64);
+        self.set_done(block);
+        if self.info.is_some() {
+            shared.storage.keep(self.key, &self.partition, block)?;
         }
-        self.done_blocks += 1;
+        self.go_on(shared)
+    }
+
+    /// Tells the storage how far the object is complete from its beginning.
+    fn go_on<S: Storage>(&mut self, shared: &mut Shared<S>) -> std::io::Result<()> {
         let before = self.prefix;
         while self.prefix < self.partition.blocks() && self.is_done(self.prefix) {
             self.prefix += 1;
@@ -233,7 +282,7 @@ impl Incoming {
             let start = symbol * length;
             let made = &whole[start..bytes.min(start + length)];
             shared.storage.write(self.key, offset + start as u64, made)?;
-            shared.progress.received_bytes += made.len() as u64;
+            self.count(made.len() as u64, shared);
         }
         shared.progress.recovered += missing.len() as u64;
         Ok(())
@@ -241,9 +290,13 @@ impl Incoming {
 
     /// It is given up.
     pub(super) fn abandon<S: Storage>(self, shared: &mut Shared<S>) {
+        self.release_parity(shared);
+        shared.storage.abandon(self.key);
+    }
+
+    fn release_parity<S>(&self, shared: &mut Shared<S>) {
         let parity = self.partial.values().flat_map(|partial| &partial.parity);
         let held: usize = parity.map(|(_, symbol)| symbol.len() + SYMBOL_OVERHEAD_BYTES).sum();
         shared.parity_bytes -= held;
-        shared.storage.abandon(self.key);
     }
 }

@@ -16,6 +16,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use crate::NodeId;
+use crate::partition::Partition;
 use crate::rs::Code;
 use crate::wire::{Command, Feedback, FeedbackKind, Message, ObjectMessage, SenderHead};
 use remote::Remote;
@@ -24,6 +25,8 @@ use remote::Remote;
 const MAX_SENDERS: usize = 16;
 /// A sender that is silent for so long may be forgotten for another.
 const FORGET: Duration = Duration::from_secs(30);
+/// A sender that is silent for so long may have begun anew.
+const RESTART: Duration = Duration::from_secs(1);
 /// Different codes remembered; each sender mostly uses one.
 const MAX_CODES: usize = 16;
 
@@ -45,6 +48,26 @@ pub trait Storage {
     /// # Errors
     /// It is not wanted, and will not be asked for.
     fn open(&mut self, object: ObjectKey, bytes: u64) -> io::Result<()>;
+    /// What its sender says of it has come, and with that what it is. Told are the blocks that an earlier run
+    /// left, whole and as they were; then all else that came so far counts as missing.
+    ///
+    /// # Errors
+    /// The object is given up.
+    fn identify(
+        &mut self,
+        _object: ObjectKey,
+        _info: &[u8],
+        _parts: &Partition,
+    ) -> io::Result<Vec<u32>> {
+        Ok(Vec::new())
+    }
+    /// A block of an object that was identified is whole.
+    ///
+    /// # Errors
+    /// The object is given up.
+    fn keep(&mut self, _object: ObjectKey, _parts: &Partition, _block: u32) -> io::Result<()> {
+        Ok(())
+    }
     /// Writes a part, which is within the object.
     ///
     /// # Errors
@@ -131,6 +154,8 @@ pub struct Progress {
     pub total_bytes: u64,
     /// Bytes of them that are there.
     pub received_bytes: u64,
+    /// Of those, bytes that an earlier run left.
+    pub resumed_bytes: u64,
     /// Datagrams received.
     pub datagrams: u64,
     /// Of those, symbols that were there already.
@@ -291,24 +316,21 @@ impl<S: Storage> Receiver<S> {
         if head.source == self.shared.config.node {
             return None;
         }
-        let known = self.senders.iter().position(|sender| sender.identity().0 == head.source);
+        let guarded = self.shared.config.guarded;
+        let identity = (head.source, head.instance);
+        let known = self.senders.iter().position(|sender| sender.identity() == identity);
         if let Some(index) = known {
             let sender = &mut self.senders[index];
-            let same = sender.identity().1 == head.instance;
-            if sender.address() == from && same {
-                sender.heard(now, head, bytes);
-                return Some(index);
-            }
-            let other = sender.address() != from && !self.shared.config.guarded;
-            if other && !sender.is_silent(now, remote::SILENT) {
+            let same = sender.address() == from || guarded;
+            if !same && !sender.has_ended() && !sender.is_silent(now, remote::SILENT) {
                 return None;
             }
-            if same {
-                sender.moved(from);
-                sender.heard(now, head, bytes);
-                return Some(index);
-            }
-            self.senders.remove(index).abandon(&mut self.shared);
+            sender.moved(from);
+            sender.heard(now, head, bytes);
+            return Some(index);
+        }
+        if !self.make_way(now, from, head.source) {
+            return None;
         }
         if self.senders.len() >= MAX_SENDERS {
             let spare = |sender: &Remote| {
@@ -322,5 +344,28 @@ impl<S: Storage> Receiver<S> {
         self.shared.events.push_back(Event::Sender(head.source, from));
         self.senders.push(sender);
         Some(self.senders.len() - 1)
+    }
+
+    /// A new run of a sender takes the place of an earlier one that has ended or is silent. Tells whether
+    /// there is none left that is in its way: one that goes on, where somebody else uses its name. For a
+    /// guard that may be a recording, unless it has heard us.
+    fn make_way(&mut self, now: Duration, from: SocketAddr, node: NodeId) -> bool {
+        let guarded = self.shared.config.guarded;
+        let mut index = 0;
+        while let Some(sender) = self.senders.get(index) {
+            let near = guarded || sender.address().ip() == from.ip();
+            let silent = if near { RESTART } else { remote::SILENT };
+            let replaced = !guarded && sender.address() == from;
+            if sender.identity().0 != node {
+                index += 1;
+            } else if replaced || sender.has_ended() || sender.is_silent(now, silent) {
+                self.senders.remove(index).abandon(&mut self.shared);
+            } else if guarded && !sender.is_present() {
+                index += 1;
+            } else {
+                return false;
+            }
+        }
+        true
     }
 }

@@ -109,6 +109,10 @@ impl Remote {
         now.saturating_sub(self.heard) > time
     }
 
+    pub(super) fn has_ended(&self) -> bool {
+        self.ended
+    }
+
     /// It has heard us, so it is no recording.
     pub(super) fn is_present(&self) -> bool {
         self.rtt.is_some()

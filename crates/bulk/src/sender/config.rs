@@ -45,6 +45,9 @@ pub struct SenderConfig {
     pub rate_bytes_per_s: u64,
     /// The rate is found out, and the one given is the highest.
     pub adaptive: bool,
+    /// Receivers may have most of the objects from an earlier run: they are asked what they lack, instead of
+    /// being sent everything first.
+    pub ask_first: bool,
     /// Longest wait of a receiver before a NACK, in round-trip times, 0 to 15. 0 is for a single
     /// receiver; a group needs 4 or so, lest all speak at once.
     pub backoff: u8,
@@ -72,6 +75,7 @@ impl Default for SenderConfig {
             parity_symbols: 191,
             rate_bytes_per_s: 125_000,
             adaptive: false,
+            ask_first: false,
             backoff: 0,
             group_size: 10,
             receivers: 1,

@@ -193,6 +193,10 @@ impl<S: Source> Sender<S> {
         let id = self.objects.len() as u16;
         self.objects.push_back(Outgoing::new(partition, info, flags, source));
         self.progress.total_bytes += bytes;
+        if self.config.ask_first {
+            self.progress.sent_once_bytes += bytes;
+            self.cursor = (self.objects.len(), 0, 0);
+        }
         self.peers.unconfirm();
         (self.tail_since, self.flushes) = (None, 0);
         Ok(id)
@@ -462,7 +466,8 @@ impl<S: Source> Sender<S> {
             object.partition.bytes() - object.partition.offset(block).min(object.partition.bytes())
         });
         let later = self.objects.iter().skip(index + 1).map(|object| object.partition.bytes());
-        (here + later.sum::<u64>()) as f64 * (1.0 - self.peers.loss()).recip() < horizon
+        let asked = if self.config.ask_first { self.repair_bytes() } else { 0 };
+        (here + later.sum::<u64>() + asked) as f64 * (1.0 - self.peers.loss()).recip() < horizon
     }
 
     /// There is nothing to send but the request to acknowledge it.

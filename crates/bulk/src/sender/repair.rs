@@ -102,6 +102,11 @@ impl<S: Source> Sender<S> {
                 if span.level.info || span.level.object {
                     self.objects[index].info_due = true;
                 }
+                // Once it is told what the object is, the receiver knows what it has of it.
+                let tells = self.objects[index].flags & flags::INFO != 0;
+                if span.level.object && tells && self.config.ask_first {
+                    continue;
+                }
                 self.wanted_of(object, &span, &mut wanted, &mut named);
             }
         }
@@ -187,6 +192,12 @@ impl<S: Source> Sender<S> {
             }
         }
         false
+    }
+
+    /// About what blocks with repairs amount to.
+    pub(super) fn repair_bytes(&self) -> u64 {
+        let block = u64::from(self.config.block_symbols) * u64::from(self.config.symbol_bytes);
+        self.repairs.len() as u64 * block
     }
 
     /// Tells the group what will be repaired. Tells whether there is anything.

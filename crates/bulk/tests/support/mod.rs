@@ -15,8 +15,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use fulmar_bulk::{
-    Kind, ObjectKey, Receiver, ReceiverConfig, ReceiverEvent, Sender, SenderConfig, SenderEvent,
-    SenderProgress, Storage,
+    Kind, ObjectKey, Partition, Receiver, ReceiverConfig, ReceiverEvent, Sender, SenderConfig,
+    SenderEvent, SenderProgress, Storage,
 };
 
 /// What a link does, in both directions.
@@ -45,7 +45,11 @@ pub struct Memory {
     pub open: HashMap<ObjectKey, Vec<u8>>,
     pub complete: HashMap<u16, Vec<u8>>,
     pub refused: usize,
-    prefix: HashMap<ObjectKey, u64>,
+    /// What an earlier run left of objects, by their info: whole blocks, and all bytes.
+    pub earlier: HashMap<Vec<u8>, (Vec<u32>, Vec<u8>)>,
+    /// Blocks told to be whole.
+    pub kept: usize,
+    pub prefix: HashMap<ObjectKey, u64>,
 }
 
 /// FNV-1a: enough to notice that two things differ.
@@ -61,6 +65,23 @@ impl Storage for Memory {
         let bytes = bytes.ok_or(io::ErrorKind::OutOfMemory)?;
         // What nobody wrote must not pass for written.
         self.open.insert(object, vec![0xEE; bytes]);
+        Ok(())
+    }
+
+    fn identify(
+        &mut self,
+        object: ObjectKey,
+        info: &[u8],
+        _parts: &Partition,
+    ) -> io::Result<Vec<u32>> {
+        let Some((blocks, bytes)) = self.earlier.remove(info) else { return Ok(Vec::new()) };
+        self.open.insert(object, bytes);
+        self.prefix.remove(&object);
+        Ok(blocks)
+    }
+
+    fn keep(&mut self, _object: ObjectKey, _parts: &Partition, _block: u32) -> io::Result<()> {
+        self.kept += 1;
         Ok(())
     }
 
@@ -125,6 +146,8 @@ pub struct Scene {
     /// When each receiver begins to listen.
     pub joins: fn(usize) -> Duration,
     pub objects: Vec<Vec<u8>>,
+    /// What receivers have before.
+    pub storage: fn(&Scene) -> Memory,
     pub until: Duration,
 }
 
@@ -139,6 +162,7 @@ impl Default for Scene {
             receivers: 1,
             joins: |_| Duration::ZERO,
             objects: Vec::new(),
+            storage: |_| Memory::default(),
             until: Duration::from_secs(300),
         }
     }
@@ -216,7 +240,7 @@ impl Scene {
             let node = 100 + number as u32;
             let seed = self.seed + number as u64;
             let config = ReceiverConfig { node, seed, ..self.receiver.clone() };
-            Receiver::new(config, Memory::default())
+            Receiver::new(config, (self.storage)(self))
         };
         let receivers = (0..self.receivers).map(receiver).collect();
         let random = fastrand::Rng::with_seed(self.seed);

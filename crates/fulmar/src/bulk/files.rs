@@ -2,7 +2,8 @@
 //!
 //! While an object is on its way it is in a hidden file there. It gets its name when it is whole, its SHA-256
 //! is what the sender said, and it is on the disk; under that name there is never anything else. A file
-//! that had the name before is replaced.
+//! that had the name before is replaced. What was interrupted stays hidden for a later run, if its SHA-256
+//! is known (`state`).
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
@@ -10,10 +11,11 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use fulmar_bulk::{ObjectKey, Storage};
+use fulmar_bulk::{NodeId, ObjectKey, Partition, Storage};
 use ring::digest::{Context, SHA256};
 
 use super::manifest::{Hash, Manifest};
+use super::state::{self, State};
 
 /// Bytes hashed at a time.
 const PIECE: usize = 1 << 16;
@@ -34,9 +36,15 @@ struct Part {
     bytes: u64,
     hash: Context,
     hashed: u64,
+    /// What a later run needs to go on.
+    state: Option<State>,
 }
 
 impl Part {
+    fn new(path: PathBuf, file: File, bytes: u64) -> Part {
+        Part { path, file, bytes, hash: Context::new(&SHA256), hashed: 0, state: None }
+    }
+
     /// Hashes what is done up to there.
     fn hash_to(&mut self, end: u64) -> io::Result<()> {
         let mut piece = vec![0; PIECE];
@@ -53,13 +61,15 @@ impl Part {
 /// The folder, what is on its way into it and what has come.
 pub(super) struct Files {
     folder: PathBuf,
+    /// Whose they are: a later run is to be the same receiver.
+    node: NodeId,
     parts: HashMap<ObjectKey, Part>,
     pub(super) received: Vec<Received>,
 }
 
 impl Files {
-    pub(super) fn new(folder: &Path) -> Files {
-        Files { folder: folder.to_owned(), parts: HashMap::new(), received: Vec::new() }
+    pub(super) fn new(folder: &Path, node: NodeId) -> Files {
+        Files { folder: folder.to_owned(), node, parts: HashMap::new(), received: Vec::new() }
     }
 
     fn part(&mut self, object: ObjectKey) -> io::Result<&mut Part> {
@@ -92,9 +102,47 @@ impl Storage for Files {
             OpenOptions::new().create(true).truncate(true).read(true).write(true).open(&path)?;
         // Holes take no room, so a lie about the length costs nothing.
         file.set_len(bytes)?;
-        let part = Part { path, file, bytes, hash: Context::new(&SHA256), hashed: 0 };
-        self.parts.insert(object, part);
+        self.parts.insert(object, Part::new(path, file, bytes));
         Ok(())
+    }
+
+    fn identify(
+        &mut self,
+        object: ObjectKey,
+        info: &[u8],
+        parts: &Partition,
+    ) -> io::Result<Vec<u32>> {
+        // Without a hash nobody could say at the end whether the parts were of the same file.
+        let whole = Manifest::decode(info).is_ok_and(|manifest| manifest.hash.is_some());
+        if !whole || parts.blocks() == 0 {
+            return Ok(Vec::new());
+        }
+        let [path, list] = state::places(&self.folder, info, parts);
+        let node = self.node;
+        let part = self.part(object)?;
+        if let Ok(file) = OpenOptions::new().read(true).write(true).open(&path) {
+            if !state::take(&file) {
+                // Somebody else is at it; this one goes without.
+                return Ok(Vec::new());
+            }
+            let same = file.metadata()?.len() == parts.bytes();
+            let earlier = if same { State::open(list.clone(), &file, parts)? } else { None };
+            if let Some((state, kept)) = earlier.filter(|(_, kept)| !kept.is_empty()) {
+                discard(&part.path);
+                *part = Part { state: Some(state), ..Part::new(path, file, parts.bytes()) };
+                return Ok(kept);
+            }
+        }
+        fs::rename(&part.path, &path)?;
+        part.path = path;
+        state::take(&part.file);
+        part.state = Some(State::create(list, node)?);
+        Ok(Vec::new())
+    }
+
+    fn keep(&mut self, object: ObjectKey, parts: &Partition, block: u32) -> io::Result<()> {
+        let Part { state, file, .. } = self.part(object)?;
+        state.as_mut().map_or(Ok(()), |state| state.keep(file, parts, block))
     }
 
     fn write(&mut self, object: ObjectKey, offset: u64, bytes: &[u8]) -> io::Result<()> {
@@ -111,22 +159,30 @@ impl Storage for Files {
 
     fn finish(&mut self, object: ObjectKey, info: &[u8]) -> io::Result<()> {
         let part = self.parts.remove(&object).ok_or(io::ErrorKind::NotFound)?;
-        let path = part.path.clone();
-        let received = self.complete(part, info).inspect_err(|_| discard(&path))?;
-        self.received.push(received);
+        let (path, state) =
+            (part.path.clone(), part.state.as_ref().map(|state| state.path.clone()));
+        let outcome = self.complete(part, info).inspect_err(|_| discard(&path));
+        // A list of blocks that are not there any more would do no harm, but no good either.
+        state.iter().for_each(|path| discard(path));
+        self.received.push(outcome?);
         Ok(())
     }
 
     fn abandon(&mut self, object: ObjectKey) {
-        if let Some(part) = self.parts.remove(&object) {
-            discard(&part.path);
-        }
+        self.parts.remove(&object).iter().for_each(leave);
     }
 }
 
 impl Drop for Files {
     fn drop(&mut self) {
-        self.parts.values().for_each(|part| discard(&part.path));
+        self.parts.values().for_each(leave);
+    }
+}
+
+/// What is told of in a list stays for a later run.
+fn leave(part: &Part) {
+    if part.state.is_none() {
+        discard(&part.path);
     }
 }
 
@@ -155,7 +211,7 @@ mod tests {
     #[test]
     fn a_file_gets_its_name_only_when_it_is_whole_and_right() {
         let folder = tempfile::tempdir().unwrap();
-        let mut files = Files::new(folder.path());
+        let mut files = Files::new(folder.path(), 7);
         for (hash, name) in [(sha256(b"abc"), "right"), (sha256(b"abd"), "wrong")] {
             files.open(KEY, 3).unwrap();
             files.write(KEY, 2, b"c").unwrap();
@@ -171,9 +227,35 @@ mod tests {
     }
 
     #[test]
+    fn what_was_interrupted_is_gone_on_with() {
+        let folder = tempfile::tempdir().unwrap();
+        let parts = Partition::new(6, 1, 2).unwrap();
+        let manifest = Manifest { name: "file".into(), hash: Some(sha256(b"abcdef")) };
+        let info = manifest.encode();
+        let mut files = Files::new(folder.path(), 7);
+        files.open(KEY, 6).unwrap();
+        assert!(files.identify(KEY, &info, &parts).unwrap().is_empty());
+        files.write(KEY, 2, b"cd").unwrap();
+        files.keep(KEY, &parts, 1).unwrap();
+        drop(files);
+        assert_eq!(state::interrupted(folder.path()).unwrap(), Some(7));
+
+        let mut files = Files::new(folder.path(), 7);
+        let again = ObjectKey { instance: 9, ..KEY };
+        files.open(again, 6).unwrap();
+        assert_eq!(files.identify(again, &info, &parts).unwrap(), [1]);
+        files.write(again, 0, b"ab").unwrap();
+        files.write(again, 4, b"ef").unwrap();
+        files.advance(again, 6).unwrap();
+        files.finish(again, &info).unwrap();
+        assert_eq!(names(folder.path()), ["file"], "nothing is left behind");
+        assert_eq!(state::interrupted(folder.path()).unwrap(), None);
+    }
+
+    #[test]
     fn what_is_under_way_goes_with_the_program() {
         let folder = tempfile::tempdir().unwrap();
-        let mut files = Files::new(folder.path());
+        let mut files = Files::new(folder.path(), 7);
         files.open(KEY, 1 << 40).unwrap();
         assert_eq!(names(folder.path()).len(), 1);
         drop(files);

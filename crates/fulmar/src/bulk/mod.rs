@@ -1,15 +1,19 @@
 //! `fulmar send` and `fulmar receive`: files over bad links, by the machines of `fulmar-bulk`.
 //!
 //! Here are sockets, files and what people see. `socket` finds out what an address means, `files` puts what
-//! arrives into a folder, `manifest` is what is told about a file beside its bytes, `seal` keeps strangers out.
+//! arrives into a folder, `manifest` is what is told about a file beside its bytes, `seal` keeps strangers out. `stream` does
+//! the same over TCP and QUIC, to compare.
 
 mod files;
 mod manifest;
+mod outgoing;
 mod receive;
 mod seal;
 mod send;
 mod show;
 mod socket;
+mod state;
+mod stream;
 
 pub(crate) use receive::Args as ReceiveArgs;
 pub(crate) use send::Args as SendArgs;
@@ -39,7 +43,7 @@ fn block_on(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()
     runtime.context("cannot start the runtime")?.block_on(work)
 }
 
-/// A random identity, and a random number beside it.
+/// A random identity of a receiver, and a random number beside it.
 fn identity() -> anyhow::Result<(u32, u16)> {
     let [a, b, c, d, e, f] = seal::random()?;
     // 0 and the greatest number are reserved.

@@ -13,13 +13,16 @@ use tokio::net::UdpSocket;
 use super::files::Files;
 use super::seal::{KeyArgs, ReceiverSeal, warn_if_plain};
 use super::show::Show;
-use super::{SHOW, TURN, identity, interrupted, sleep_until, socket};
+use super::stream::{self, Receiving, TlsArgs, Via};
+use super::{SHOW, TURN, identity, interrupted, sleep_until, socket, state};
+use crate::exit::Usage;
 
 const EXAMPLES: &str = "\
 Examples:
   fulmar receive --from 0.0.0.0:6003 --dir maps             whatever anybody sends here
   fulmar receive --from 239.1.2.3:6003 --dir maps --count 1    one file from a group, then end
   fulmar receive --from 192.0.2.9:6003 --dir maps           only what this sender sends
+  fulmar receive --from 0.0.0.0:6003 --dir maps --via quic   over QUIC, to compare
   fulmar receive --from 0.0.0.0:6003 --dir maps --key maps.key   only from who has the same key
 
 ADDR is an address of this machine, a multicast group, or else the sender's address. Each file that is
@@ -40,6 +43,11 @@ pub(crate) struct Args {
     /// Folder to put files into
     #[arg(long, value_name = "DIR")]
     dir: PathBuf,
+    /// What carries the files
+    #[arg(long, value_enum, value_name = "HOW", default_value = "norm")]
+    via: Via,
+    #[command(flatten)]
+    tls: TlsArgs,
     #[command(flatten)]
     key: KeyArgs,
     /// End after so many files
@@ -78,14 +86,32 @@ struct Run<'a> {
 pub(super) async fn run(args: &Args) -> anyhow::Result<()> {
     let from = socket::address(&args.from)?;
     std::fs::create_dir_all(&args.dir).with_context(|| args.dir.display().to_string())?;
-    let (socket, whom) = socket::from(from, args.interface)?;
-    let (node, seed) = identity()?;
     let secret = args.key.secret()?;
+    if args.via != Via::Norm {
+        if secret.is_some() {
+            let text = "--key is NORM's; --via quic has certificates, --via tcp is not protected";
+            return Err(Usage(text.into()).into());
+        }
+        return stream::receive(Receiving {
+            via: args.via,
+            from,
+            dir: &args.dir,
+            tls: &args.tls,
+            count: args.count,
+            json: args.json,
+            show: Show::new(args.quiet || args.json),
+        })
+        .await;
+    }
+    let (socket, whom) = socket::from(from, args.interface)?;
+    let (fresh, seed) = identity()?;
+    let interrupted = state::interrupted(&args.dir);
+    let node = interrupted.with_context(|| args.dir.display().to_string())?.unwrap_or(fresh);
     let seal = ReceiverSeal::of_receiver(secret.map(|secret| secret.receiver(node)))?;
     warn_if_plain(seal.is_on(), from.ip());
     let (seed, guarded) = (seed.into(), seal.is_on());
     let config = ReceiverConfig { node, seed, guarded, ..ReceiverConfig::default() };
-    let receiver = fulmar_bulk::Receiver::new(config, Files::new(&args.dir));
+    let receiver = fulmar_bulk::Receiver::new(config, Files::new(&args.dir, node));
     let bound = socket.local_addr().context("the socket's address")?;
     if args.json {
         println!("{}", json!({ "event": "ready", "address": bound.to_string() }));
@@ -251,6 +277,7 @@ impl Run<'_> {
             "seconds": self.start.elapsed().as_secs_f64(),
             "total_bytes": progress.total_bytes,
             "received_bytes": progress.received_bytes,
+            "resumed_bytes": progress.resumed_bytes,
             "datagrams": progress.datagrams,
             "duplicates": progress.duplicates,
             "recovered": progress.recovered,

@@ -1,23 +1,22 @@
 //! `fulmar send`.
 
-use std::collections::HashSet;
-use std::fs::File;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use fulmar_bulk::{Kind, Sender, SenderConfig, SenderEvent, Source};
+use fulmar_bulk::guard::Secret;
+use fulmar_bulk::{Kind, Sender, SenderConfig, SenderEvent};
 use fulmar_lab::units;
 use ring::digest;
 use serde_json::{Value, json};
 use tokio::net::UdpSocket;
 
-use super::manifest::{Hash, Manifest, check_name};
+use super::outgoing::{self, FileSource, Outgoing};
 use super::seal::{KeyArgs, SenderSeal, warn_if_plain};
 use super::show::Show;
+use super::stream::{self, Sending, TlsArgs, Via};
 use super::{SHOW, TURN, identity, interrupted, sleep_until, socket};
 use crate::exit::Usage;
 
@@ -27,6 +26,8 @@ Examples:
   fulmar send a.bin b.bin --to 239.1.2.3:6003 --receivers 10   to a group, until ten have all
   fulmar send map.zip --to 192.0.2.7 --adaptive             as fast as the link allows
   fulmar send map.zip --to 192.0.2.7 --json                 tell each second how it goes, as JSON
+  fulmar send map.zip --to 192.0.2.7 --via quic             over QUIC, to compare
+  fulmar send map.zip --to 192.0.2.7 --resume               go on where an earlier run stopped
   fulmar send map.zip --to 192.0.2.7 --key maps.key         encrypted, for receivers with the same key
 
 The receiver runs `fulmar receive`, or another NORM program (RFC 5740). The rate is all that goes out,
@@ -34,8 +35,6 @@ headers and repairs included. With --adaptive it follows the link: up while ther
 whatever is lost by chance.
 Without --key datagrams are not encrypted, and anybody who can send to the receiver can forge them.";
 
-/// Bytes hashed at a time.
-const PIECE: usize = 1 << 16;
 /// Bits a second, unless another rate is given.
 const RATE: u64 = 10_000_000;
 /// Groups up to this size are asked to answer within one round-trip time, larger ones within four.
@@ -54,11 +53,19 @@ pub(crate) struct Args {
     /// Rate at which to send, headers included: 500k, 20M [default: 10M]
     #[arg(long, value_parser = units::parse_rate)]
     rate: Option<u64>,
+    /// What carries the files
+    #[arg(long, value_enum, value_name = "HOW", default_value = "norm")]
+    via: Via,
+    #[command(flatten)]
+    tls: TlsArgs,
     #[command(flatten)]
     key: KeyArgs,
     /// Find out what the link carries; --rate is the highest then, if it is given
     #[arg(long)]
     adaptive: bool,
+    /// Go on where an earlier run stopped: ask receivers what they lack instead of sending all first
+    #[arg(long)]
+    resume: bool,
     /// Receivers that must have everything before it ends; others that are heard of are waited for, too
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     receivers: usize,
@@ -80,15 +87,6 @@ pub(crate) struct Args {
     quiet: bool,
 }
 
-/// A file's bytes for the sender.
-struct FileSource(File);
-
-impl Source for FileSource {
-    fn read(&mut self, offset: u64, to: &mut [u8]) -> io::Result<()> {
-        self.0.read_exact_at(to, offset)
-    }
-}
-
 struct Run<'a> {
     args: &'a Args,
     to: SocketAddr,
@@ -103,9 +101,33 @@ struct Run<'a> {
 
 /// Sends the files and waits until they are acknowledged.
 pub(super) async fn run(args: &Args) -> anyhow::Result<()> {
+    let secret = args.key.secret()?;
+    if args.via == Via::Norm {
+        return run_with(args, secret).await;
+    }
+    if secret.is_some() {
+        let text = "--key is NORM's; --via quic has certificates, --via tcp is not protected";
+        return Err(Usage(text.into()).into());
+    }
+    stream::send(Sending {
+        via: args.via,
+        to: &args.to,
+        files: outgoing::open_all(&args.files)?,
+        tls: &args.tls,
+        patience: Duration::from_secs(args.patience),
+        json: args.json,
+        show: Show::new(args.quiet || args.json),
+    })
+    .await
+}
+
+/// Sends them by NORM, sealed if there is a secret.
+pub(super) async fn run_with(args: &Args, secret: Option<Secret>) -> anyhow::Result<()> {
     let to = socket::address(&args.to)?;
-    let (node, instance) = identity()?;
-    let seal = SenderSeal::of_sender(args.key.secret()?.as_ref())?;
+    let (_, instance) = identity()?;
+    let files = outgoing::open_all(&args.files)?;
+    let node = node_of(&args.to, &files);
+    let seal = SenderSeal::of_sender(secret.as_ref())?;
     warn_if_plain(seal.is_on(), to.ip());
     let defaults = SenderConfig::default();
     let (symbol_bytes, seal_bytes) = seal.lengths(defaults.symbol_bytes);
@@ -120,6 +142,7 @@ pub(super) async fn run(args: &Args) -> anyhow::Result<()> {
     let rate = args.rate.unwrap_or(if args.adaptive { units::MAX_RATE } else { RATE });
     let config = SenderConfig {
         adaptive: args.adaptive,
+        ask_first: args.resume,
         symbol_bytes,
         seal_bytes,
         block_symbols,
@@ -134,7 +157,7 @@ pub(super) async fn run(args: &Args) -> anyhow::Result<()> {
         ..defaults
     };
     let mut sender = Sender::new(config, Duration::ZERO)?;
-    let files = add_files(args, &mut sender)?;
+    let files = add_files(files, &mut sender)?;
     sender.finish();
     let socket = socket::to(to, args.interface, args.hops)?;
     let (start, show) = (Instant::now(), Show::new(args.quiet || args.json));
@@ -151,38 +174,31 @@ pub(super) async fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Puts the files into the sender; what is told about them at the end.
-fn add_files(args: &Args, sender: &mut Sender<FileSource>) -> anyhow::Result<Vec<Value>> {
-    let (mut names, mut told) = (HashSet::new(), Vec::new());
-    for path in &args.files {
-        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        check_name(name).map_err(|reason| Usage(format!("{}: {reason}", path.display())))?;
-        if !names.insert(name) {
-            return Err(Usage(format!("two files are called {name}")).into());
-        }
-        let (source, bytes, hash) = open(path).with_context(|| path.display().to_string())?;
-        let manifest = Manifest { name: name.to_owned(), hash: Some(hash) };
-        sender
-            .add(source, bytes, manifest.encode(), Kind::File)
-            .with_context(|| path.display().to_string())?;
-        told.push(json!({ "name": name, "bytes": bytes, "sha256": hash.to_string() }));
+/// The sender's identity: the same each time this machine sends these files there, so that receivers know
+/// who goes on.
+fn node_of(to: &str, files: &[Outgoing]) -> u32 {
+    let machine = std::fs::read("/etc/machine-id").unwrap_or_default();
+    let mut context = digest::Context::new(&digest::SHA256);
+    context.update(&machine);
+    context.update(to.as_bytes());
+    for file in files {
+        context.update(&file.manifest.encode());
     }
-    Ok(told)
+    let hash = context.finish();
+    let node = hash.as_ref().first_chunk().copied().map_or(1, u32::from_be_bytes);
+    node.clamp(1, u32::MAX - 1)
 }
 
-fn open(path: &Path) -> io::Result<(FileSource, u64, Hash)> {
-    let file = File::open(path)?;
-    let bytes = file.metadata()?.len();
-    let mut context = digest::Context::new(&digest::SHA256);
-    let (mut at, mut piece) = (0, vec![0; PIECE]);
-    while at < bytes {
-        let length = usize::try_from(bytes - at).unwrap_or(PIECE).min(PIECE);
-        file.read_exact_at(&mut piece[..length], at)?;
-        context.update(&piece[..length]);
-        at += length as u64;
+/// Puts the files into the sender; what is told about them at the end.
+fn add_files(files: Vec<Outgoing>, sender: &mut Sender<FileSource>) -> anyhow::Result<Vec<Value>> {
+    let mut told = Vec::new();
+    for file in files {
+        told.push(file.told());
+        let Outgoing { source, bytes, manifest, .. } = file;
+        let info = manifest.encode();
+        sender.add(source, bytes, info, Kind::File).with_context(|| manifest.name)?;
     }
-    let hash = context.finish().as_ref().try_into().map_err(io::Error::other)?;
-    Ok((FileSource(file), bytes, Hash(hash)))
+    Ok(told)
 }
 
 impl Run<'_> {

@@ -25,6 +25,15 @@ pub(super) fn address(text: &str) -> anyhow::Result<SocketAddr> {
     found.ok_or_else(|| unusable().into())
 }
 
+/// The host of an address, as a certificate names it.
+pub(super) fn host(text: &str) -> &str {
+    if text.parse::<IpAddr>().is_ok() {
+        return text;
+    }
+    let host = text.rsplit_once(':').map_or(text, |(host, _)| host);
+    host.trim_start_matches('[').trim_end_matches(']')
+}
+
 fn socket(family: SocketAddr) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(family), Type::DGRAM, Some(Protocol::UDP))?;
     socket.set_nonblocking(true)?;
@@ -110,6 +119,11 @@ mod tests {
         assert_eq!(address("[::1]:9").unwrap(), "[::1]:9".parse().unwrap());
         assert_eq!(address("::1").unwrap(), "[::1]:6003".parse().unwrap());
         assert_eq!(address("localhost").unwrap().port(), 6003);
+        for (text, name) in
+            [("192.0.2.7:9", "192.0.2.7"), ("[::1]:9", "::1"), ("::1", "::1"), ("a:9", "a")]
+        {
+            assert_eq!(host(text), name);
+        }
         assert!(address("192.0.2.7:x").unwrap_err().is::<Usage>());
     }
 
