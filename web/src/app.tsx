@@ -3,8 +3,10 @@
 import type { ComponentType } from 'preact';
 import { List, Lists } from './pages/lists';
 import { Login } from './pages/login';
+import { MapPage } from './pages/map';
 import { MeterPage } from './pages/meter';
 import { Pending } from './pages/pending';
+import { Drive, Walk } from './pages/radio';
 import { More, Settings } from './pages/settings';
 import * as state from './state';
 import { Empty, Page } from './ui/parts';
@@ -14,6 +16,9 @@ import { Shell } from './ui/shell';
 type Screen = ComponentType<{ id: string }>;
 
 const SCREENS: readonly (readonly [string, Screen])[] = [
+  ['/map', MapPage],
+  ['/drive', Drive],
+  ['/walk', Walk],
   ['/lists', Lists],
   ['/lists/:id', List],
   ['/meters/:id', MeterPage],
@@ -32,7 +37,7 @@ export function App() {
 }
 
 function Current() {
-  const now = path.value === '/' ? '/lists' : path.value;
+  const now = path.value === '/' ? '/map' : path.value;
   for (const [pattern, Screen] of SCREENS) {
     const named = match(pattern, now);
     if (named) return <Screen key={now} id={named['id'] ?? ''} />;

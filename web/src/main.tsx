@@ -5,10 +5,12 @@ import { render } from 'preact';
 import { App } from './app';
 import { loadConfig, flush, refresh, start, watchNetwork } from './data/sync';
 import { installServiceWorker } from './install';
+import { connect, disconnect } from './live/mqtt';
 import * as state from './state';
 import './styles/base.css';
 import './styles/parts.css';
 import './styles/shell.css';
+import './styles/map.css';
 
 const CLOCK_MS = 5000;
 
@@ -18,6 +20,22 @@ effect(() => {
   else root.dataset['theme'] = state.theme.value;
 });
 
+/** Live messages follow login, installation and configuration. */
+function stayLive(): void {
+  let before = '';
+  effect(() => {
+    const [session, twin, config] = [state.session.value, state.twin.value, state.config.value];
+    const device = state.device.value;
+    const isOffice = state.isOffice.value;
+    const wanted =
+      session && twin && config?.mqtt && !state.expired.value ? `${session.token} ${twin.id}` : '';
+    if (wanted === before) return;
+    before = wanted;
+    if (!session || !twin || wanted === '') void disconnect();
+    else void connect({ user: session.user.name, token: session.token, twin: twin.id, isOffice, device });
+  });
+}
+
 async function main(): Promise<void> {
   await start();
   const root = document.getElementById('app');
@@ -26,6 +44,7 @@ async function main(): Promise<void> {
   setInterval(() => (state.clock.value = Date.now()), CLOCK_MS);
   void installServiceWorker();
   await loadConfig();
+  stayLive();
   await flush();
   await refresh();
 }

@@ -1,0 +1,132 @@
+// Live messages: meters that are heard, progress, where the vans are. MQTT over WebTransport where it
+// works, else over WebSocket. Nothing depends on them: without them the same is fetched.
+
+import type { MqttClient } from 'mqtt';
+import { loadConfig, refresh } from '../data/sync';
+import * as state from '../state';
+import type { Heard, Place, WorkList } from '../types';
+import { hear } from './heard';
+import { runCommands } from './commands';
+import { TransportSocket, type Way } from './webtransport';
+
+const RECONNECT_MS = 4000;
+const KEEPALIVE_S = 30;
+/** After so many WebTransport attempts without success WebSocket is tried, then WebTransport again. */
+const TRIES = 2;
+const REFRESH_SOON_MS = 3000;
+
+let client: MqttClient | null = null;
+let failures = 0;
+let refreshTimer: ReturnType<typeof setTimeout> | undefined;
+
+interface Target {
+  user: string;
+  token: string;
+  twin: string;
+  isOffice: boolean;
+  device: string;
+}
+
+export async function connect(target: Target): Promise<void> {
+  await disconnect();
+  if (!state.config.value?.mqtt) return;
+  state.live.value = 'connecting';
+  const mqtt = await import('mqtt');
+  let kind: 'webtransport' | 'websocket' = 'websocket';
+  client = mqtt.default.connect(websocketUrl(), {
+    protocolVersion: 5,
+    clientId: `${target.user}-${target.device}`,
+    username: target.user,
+    password: target.token,
+    clean: true,
+    keepalive: KEEPALIVE_S,
+    reconnectPeriod: RECONNECT_MS,
+    createWebsocket: (url: string, protocols: string[]) => {
+      kind = canWebTransport() && failures % (TRIES + 1) < TRIES ? 'webtransport' : 'websocket';
+      failures += 1;
+      return kind === 'webtransport' ? new TransportSocket(way) : new WebSocket(url, protocols);
+    },
+  });
+  client.on('connect', () => {
+    failures = 0;
+    state.live.value = kind;
+    state.online.value = true;
+  });
+  client.on('close', () => {
+    if (client) state.live.value = 'connecting';
+  });
+  client.on('error', () => undefined);
+  client.on('message', (topic, payload) => receive(target, topic, payload));
+  client.subscribe(topics(target), { qos: 1 });
+}
+
+export async function disconnect(): Promise<void> {
+  const old = client;
+  client = null;
+  state.live.value = 'off';
+  await old?.endAsync(true);
+}
+
+function topics({ twin, isOffice, device }: Target): string[] {
+  const base = `fulmar/${twin}`;
+  const all = [`${base}/heard/#`, `${base}/work_list/+`, `${base}/instance/${device}/command`];
+  return isOffice
+    ? [...all, `${base}/instance/+/position`, `${base}/reading/+`]
+    : [...all, `${base}/instance/+/position`];
+}
+
+function canWebTransport(): boolean {
+  return 'WebTransport' in window && Boolean(state.config.value?.mqtt?.webtransport);
+}
+
+/** The hashes of short-lived certificates change every few days: the newest are asked for. */
+async function way(): Promise<Way> {
+  await loadConfig();
+  const known = state.config.value?.mqtt?.webtransport;
+  if (!known) throw new Error('no WebTransport');
+  return known;
+}
+
+function websocketUrl(): string {
+  return state.config.value?.mqtt?.websocket?.url ?? `wss://${location.host}/mqtt`;
+}
+
+function receive(target: Target, topic: string, payload: Uint8Array): void {
+  let message: unknown;
+  try {
+    message = JSON.parse(new TextDecoder().decode(payload));
+  } catch {
+    return;
+  }
+  if (typeof message !== 'object' || message === null) return;
+  const [kind, id, what] = topic.slice(`fulmar/${target.twin}/`.length).split('/');
+  if (kind === 'heard') hear(message as Heard);
+  else if (kind === 'work_list') progress(message as WorkList);
+  else if (kind === 'reading') refreshSoon();
+  else if (kind === 'instance' && what === 'position' && id) van(id, message);
+  else if (kind === 'instance' && what === 'command') void runCommands();
+}
+
+function progress({ id, done, total }: WorkList): void {
+  const known = state.lists.value.find((list) => list.id === id);
+  if (!known) {
+    refreshSoon();
+    return;
+  }
+  if (known.done === done && known.total === total) return;
+  state.lists.value = state.lists.value.map((list) => (list.id === id ? { ...list, done, total } : list));
+  refreshSoon();
+}
+
+/** Many changes, one fetch. */
+function refreshSoon(): void {
+  refreshTimer ??= setTimeout(() => {
+    refreshTimer = undefined;
+    void refresh();
+  }, REFRESH_SOON_MS);
+}
+
+function van(device: string, { place, at }: { place?: Place; at?: string }): void {
+  if (!place) return;
+  state.vans.value = new Map(state.vans.value).set(device, { place, at: at ?? new Date().toISOString() });
+}
