@@ -8,17 +8,19 @@
 //! with `types` and `handlers`; `store` is all there is of SQL. What comes from outside is checked where
 //! it becomes a type (`text`, `number`, `time`, `extract`), answers are made in `respond` and `problem`.
 #![forbid(unsafe_code)]
-#![allow(dead_code, reason = "frames and devices come next")]
 
 mod accounts;
 mod admin;
 mod error;
 mod extract;
+mod frames;
+mod instances;
 mod live;
 mod meters;
 mod number;
 mod openapi;
 mod paging;
+mod photos;
 mod platform;
 mod problem;
 mod readings;

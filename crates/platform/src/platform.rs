@@ -12,6 +12,7 @@ use crate::accounts::rate::Rate;
 use crate::accounts::roster::Roster;
 use crate::accounts::token::Signer;
 use crate::error::Error;
+use crate::frames::intake::Decoders;
 use crate::live::{Announcement, Live};
 use crate::problem::Problem;
 use crate::store::{Db, Store};
@@ -47,6 +48,7 @@ pub(crate) struct Inner {
     pub(crate) roster: Arc<Roster>,
     pub(crate) signer: Signer,
     pub(crate) live: Live,
+    pub(crate) decoders: Arc<Decoders>,
     pub(crate) logins: Rate<(String, IpAddr)>,
     pub(crate) requests: Rate<Name>,
     hashers: Semaphore,
@@ -135,6 +137,7 @@ impl Platform {
             roster,
             signer,
             live,
+            decoders: Arc::default(),
             logins: Rate::new(LOGINS_PER_S, LOGINS_AT_ONCE),
             requests: Rate::new(per_s, per_s * 4.0),
             hashers: Semaphore::new(MAX_HASHING),

@@ -11,7 +11,7 @@ use utoipa_axum::routes;
 use crate::accounts::{sessions, users};
 use crate::platform::App;
 use crate::problem::Problem;
-use crate::{meters, openapi, readings, twins, work_lists};
+use crate::{frames, instances, meters, openapi, photos, readings, twins, work_lists};
 
 /// Where the API is.
 pub(crate) const PREFIX: &str = "/api/v1";
@@ -32,6 +32,14 @@ fn api() -> OpenApiRouter<App> {
         .routes(routes!(readings::handlers::list, readings::handlers::add))
         .routes(routes!(readings::handlers::show))
         .routes(routes!(readings::handlers::resolve))
+        .routes(routes!(photos::show, photos::put))
+        .routes(routes!(frames::handlers::add))
+        .routes(routes!(instances::handlers::list))
+        .routes(routes!(instances::handlers::show, instances::handlers::put))
+        .routes(routes!(instances::handlers::commands))
+        // A command's name is given with POST, its id with PATCH.
+        .routes(routes!(instances::handlers::give_command, instances::handlers::change_command))
+        .routes(routes!(instances::handlers::telemetry, instances::handlers::add_telemetry))
 }
 
 /// The addresses without a prefix that the study's app calls.
@@ -39,6 +47,7 @@ fn study() -> OpenApiRouter<App> {
     OpenApiRouter::new()
         .routes(routes!(work_lists::handlers::list))
         .routes(routes!(work_lists::handlers::change))
+        .routes(routes!(instances::handlers::give_command))
         .routes(routes!(sessions::log_out_of_twin))
 }
 

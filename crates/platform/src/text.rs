@@ -88,6 +88,14 @@ pub(crate) type Title = Text<1, 200>;
 /// A note.
 pub(crate) type Note = Text<0, 2000>;
 
+impl<const MIN: usize, const MAX: usize> Text<MIN, MAX> {
+    /// The text's first characters, if they are enough.
+    pub(crate) fn cut(text: &str) -> Option<Self> {
+        let cut: String = text.chars().take(MAX).collect();
+        (cut.chars().count() >= MIN).then_some(Text(cut))
+    }
+}
+
 impl<const MIN: usize, const MAX: usize> Deref for Text<MIN, MAX> {
     type Target = str;
 

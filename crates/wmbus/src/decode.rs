@@ -48,6 +48,9 @@ pub struct Telegram {
     pub authenticated: bool,
     /// The frame's number modulo 256, where there is one.
     pub access: Option<u8>,
+    /// A number that never falls from one message of the meter to the next and that its key vouches for,
+    /// where there is one.
+    pub counter: Option<u32>,
     /// What the meter says of itself, where it does.
     pub status: Option<Status>,
     /// The readings.
@@ -210,6 +213,7 @@ impl<K: KeyStore> Decoder<K> {
                 security,
                 authenticated,
                 access,
+                counter: fresh.number(),
                 status: tpl.header.map(|header| Status::new(header.status)),
                 records: self.content(meter, tpl.content, &records, trusted, (fresh, access))?,
             })
@@ -282,7 +286,15 @@ impl<K: KeyStore> Decoder<K> {
         if !self.replays.is_new(meter, Counter::None, 0, payload) && !self.repeats {
             return Err(Error::Replayed(meter));
         }
-        Ok(Telegram { meter, security, authenticated: false, access: None, status: None, records })
+        Ok(Telegram {
+            meter,
+            security,
+            authenticated: false,
+            access: None,
+            counter: None,
+            status: None,
+            records,
+        })
     }
 }
 

@@ -28,6 +28,16 @@ pub(crate) enum Counter {
     Session(u32),
 }
 
+impl Counter {
+    /// The number, if there is one.
+    pub(crate) const fn number(self) -> Option<u32> {
+        match self {
+            Self::None => None,
+            Self::Message(number) | Self::Session(number) => Some(number),
+        }
+    }
+}
+
 #[derive(Debug, Default)]
 struct Meter {
     message: Option<u32>,

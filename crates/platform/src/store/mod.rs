@@ -8,8 +8,11 @@
 //! (`journal_mode=WAL`, `synchronous=FULL`). Changes that wait together are committed together.
 
 pub(crate) mod accounts;
+pub(crate) mod devices;
 mod filter;
+pub(crate) mod frames;
 pub(crate) mod meters;
+pub(crate) mod photos;
 mod readers;
 pub(crate) mod readings;
 mod schema;

@@ -1,0 +1,76 @@
+//! Frames over HTTP, and as MQTT messages that the program hands over.
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::intake::{Taken, take_all};
+use super::types::{FrameResult, NewFrame};
+use crate::accounts::caller::Member;
+use crate::extract::{Body, Each};
+use crate::platform::App;
+use crate::problem::Problem;
+use crate::readings::handlers::{sender, stored_readings, tell};
+use crate::readings::intake::Sender;
+use crate::respond::{Answer, json};
+use crate::role::Deed;
+use crate::text::Name;
+
+/// Frames sent at once.
+const MAX_FRAMES: usize = 1000;
+
+/// Frames that are sent.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct FrameUpload {
+    /// The device that heard them.
+    receiver: Name,
+    #[schema(value_type = Vec<NewFrame>, max_items = 1000)]
+    frames: Vec<Each<NewFrame>>,
+}
+
+/// What became of each, in their order.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct FrameResults {
+    results: Vec<FrameResult>,
+}
+
+/// Send frames of wireless M-Bus meters
+///
+/// They are decrypted with the meters' keys and stored as readings; each has an outcome of its own.
+#[utoipa::path(post, path = "/{twin}/frame", tag = "frames", params(("twin" = Name, Path)),
+    request_body = FrameUpload, responses((status = 200, body = FrameResults)))]
+pub(crate) async fn add(
+    State(app): State<App>,
+    member: Member,
+    Body(upload): Body<FrameUpload>,
+) -> Answer {
+    member.may(Deed::Receive)?;
+    if upload.frames.len() > MAX_FRAMES {
+        return Err(Problem::too_large(format!("at most {MAX_FRAMES} frames at once")));
+    }
+    let results = take(&app, sender(&member), upload.receiver, upload.frames).await?;
+    json(StatusCode::OK, &FrameResults { results })
+}
+
+/// Takes frames and tells who listens.
+pub(crate) async fn take(
+    app: &App,
+    sender: Sender,
+    receiver: Name,
+    frames: Vec<Each<NewFrame>>,
+) -> Result<Vec<FrameResult>, Problem> {
+    let (twin, decoders) = (sender.twin.clone(), std::sync::Arc::clone(&app.decoders));
+    let taken = app.store.write(move |db| {
+        let taken = take_all(db, &decoders, &sender, &receiver, frames)?;
+        let stored = stored_readings(db, &sender.twin, taken.stored.clone())?;
+        Ok((taken, stored))
+    });
+    let (Taken { results, heard, .. }, stored) = taken.await?;
+    for heard in &heard {
+        app.live.tell(format!("fulmar/{twin}/heard/{}", heard.meter), heard, false);
+    }
+    tell(app, &twin, &stored);
+    Ok(results)
+}

@@ -1,0 +1,220 @@
+//! What becomes of a frame.
+
+use std::collections::HashMap;
+
+use fulmar_wmbus::{Decoder, Error, Key, Keys, Reading as Record, Received, Sighting, Telegram};
+use parking_lot::Mutex;
+use ring::digest::{SHA256, digest};
+use uuid::{Builder, Uuid};
+
+use super::types::{FrameResult, FrameStatus, Heard, NewFrame};
+use crate::extract::Each;
+use crate::meters::{Medium, Method, RadioAddress};
+use crate::number::Amount;
+use crate::problem::Problem;
+use crate::readings::intake::{Sender, take};
+use crate::readings::{NewReading, Status};
+use crate::store::Db;
+use crate::store::frames::{self, RadioMeter};
+use crate::text::{Name, Text};
+use crate::time::SECOND_MS;
+
+/// Within this of each other two receptions of a frame are of the same transmission, and clocks of
+/// receivers agree.
+const SAME_MS: i64 = 10 * 60 * SECOND_MS;
+
+/// Decoders, one a twin: each learns the formats of its meters' compact frames.
+#[derive(Debug, Default)]
+pub(crate) struct Decoders(Mutex<HashMap<Name, Decoder<Keys>>>);
+
+/// What came of frames.
+#[derive(Debug, Default)]
+pub(crate) struct Taken {
+    pub(crate) results: Vec<FrameResult>,
+    /// Readings that are new.
+    pub(crate) stored: Vec<Uuid>,
+    pub(crate) heard: Vec<Heard>,
+}
+
+fn failed(status: FrameStatus, detail: impl ToString) -> FrameResult {
+    FrameResult { status, meter: None, reading: None, detail: Some(detail.to_string()) }
+}
+
+/// Takes frames of one receiver, each with an outcome of its own.
+pub(crate) fn take_all(
+    db: &Db,
+    decoders: &Decoders,
+    sender: &Sender,
+    receiver: &Name,
+    items: Vec<Each<NewFrame>>,
+) -> Result<Taken, Problem> {
+    let mut decoders = decoders.0.lock();
+    let repeating = || Decoder::new(Keys::new()).with_repeats(true);
+    let decoder = decoders.entry(sender.twin.clone()).or_insert_with(repeating);
+    let mut taken = Taken::default();
+    for each in items {
+        let result = match each.item {
+            Ok(frame) => one(db, decoder, sender, receiver, &frame, &mut taken)?,
+            Err(problem) => failed(FrameStatus::Malformed, problem.detail()),
+        };
+        if result.status == FrameStatus::Stored {
+            taken.stored.extend(result.reading);
+        }
+        taken.results.push(result);
+    }
+    Ok(taken)
+}
+
+fn bytes_of(hex: &str) -> Option<Vec<u8>> {
+    let hex = hex.strip_prefix("0x").unwrap_or(hex).as_bytes();
+    let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+    let pair = |pair: &[u8]| match pair {
+        [high, low] => Some(digit(*high)? << 4 | digit(*low)?),
+        _ => None,
+    };
+    hex.chunks(2).map(pair).collect()
+}
+
+fn one(
+    db: &Db,
+    decoder: &mut Decoder<Keys>,
+    sender: &Sender,
+    receiver: &Name,
+    frame: &NewFrame,
+    taken: &mut Taken,
+) -> Result<FrameResult, Problem> {
+    let Some(bytes) = bytes_of(&frame.hex) else {
+        return Ok(failed(FrameStatus::Malformed, "not hexadecimal, or half a byte too much"));
+    };
+    let received = Received { bytes, ..Received::default() };
+    let sighting = match Sighting::of(&received, None) {
+        Ok(sighting) => sighting,
+        Err(error) => return Ok(failed(FrameStatus::Malformed, error)),
+    };
+    let address = RadioAddress::of(&sighting.meter);
+    let (twin, radio_key) = (&sender.twin, address.key());
+    let Some(meter) = frames::meter(db, twin, &radio_key)? else {
+        let detail = format!("there is no meter {radio_key} here");
+        return Ok(failed(FrameStatus::UnknownMeter, detail));
+    };
+    taken.heard.push(Heard {
+        meter: meter.id.clone(),
+        address: address.to_string(),
+        manufacturer: address.maker(),
+        medium: meter.medium,
+        at: frame.at,
+        rssi_dbm: frame.rssi_dbm.map(|rssi| *rssi),
+        place: frame.place,
+        mode: frame.mode.clone(),
+        receiver: receiver.clone(),
+    });
+    let digest = digest(&SHA256, &sighting.frame);
+    let known = (&*radio_key, digest.as_ref());
+    let mut result = match decode(db, decoder, sender, frame, &received, &meter, known)? {
+        Ok(telegram) => store(db, sender, receiver, frame, &meter, &telegram, known)?,
+        Err(refused) => refused,
+    };
+    result.meter = Some(meter.id);
+    Ok(result)
+}
+
+/// The telegram, if it is genuine and new.
+fn decode(
+    db: &Db,
+    decoder: &mut Decoder<Keys>,
+    sender: &Sender,
+    frame: &NewFrame,
+    received: &Received,
+    meter: &RadioMeter,
+    (radio_key, digest): (&str, &[u8]),
+) -> Result<Result<Telegram, FrameResult>, Problem> {
+    let twin = &sender.twin;
+    if let Some(before) = frames::seen(db, twin, radio_key, digest)? {
+        let apart = frame.at.ms_since(before).abs();
+        let status = if apart <= SAME_MS { FrameStatus::Duplicate } else { FrameStatus::Replayed };
+        let mut result = failed(status, format!("received before, at {before}"));
+        result.reading = Some(reading_id(digest));
+        return Ok(Err(result));
+    }
+    if let Some(key) = meter.key.as_deref().and_then(|key| <[u8; 16]>::try_from(key).ok()) {
+        let named = decoder.keys_mut().insert(radio_key, Key::new(key));
+        named.map_err(|error| Problem::internal(&error))?;
+    }
+    let telegram = match decoder.decode(received) {
+        Ok(telegram) => telegram,
+        Err(error) => {
+            let status = match &error {
+                Error::NoKey(_) => FrameStatus::NoKey,
+                Error::WrongKey(_) | Error::Forged(_) => FrameStatus::WrongKey,
+                _ => FrameStatus::Malformed,
+            };
+            return Ok(Err(failed(status, error)));
+        }
+    };
+    if let Some(counter) = telegram.counter {
+        let earlier = frame.at.plus_ms(-SAME_MS);
+        if frames::counted_further(db, twin, radio_key, counter, earlier)? {
+            let detail = "the meter had counted further before this was received";
+            return Ok(Err(failed(FrameStatus::Replayed, detail)));
+        }
+    }
+    Ok(Ok(telegram))
+}
+
+fn store(
+    db: &Db,
+    sender: &Sender,
+    receiver: &Name,
+    frame: &NewFrame,
+    meter: &RadioMeter,
+    telegram: &Telegram,
+    (radio_key, digest): (&str, &[u8]),
+) -> Result<FrameResult, Problem> {
+    let Some((value, unit)) = main_value(telegram, meter.medium) else {
+        return Ok(failed(FrameStatus::Malformed, "it says nothing of what the meter counted"));
+    };
+    frames::remember(db, &sender.twin, radio_key, digest, telegram.counter, frame.at)?;
+    let new = NewReading {
+        id: reading_id(digest),
+        meter: meter.id.clone(),
+        at: frame.at,
+        value,
+        unit: Some(unit),
+        method: Method::Radio,
+        photo: None,
+        place: frame.place,
+        rssi_dbm: frame.rssi_dbm,
+        note: None,
+        implausible_confirmed: false,
+        work_list: None,
+        device: Some(receiver.clone()),
+    };
+    let status = match take(db, sender, &new)?.0 {
+        Status::Duplicate => FrameStatus::Duplicate,
+        _ => FrameStatus::Stored,
+    };
+    Ok(FrameResult { status, meter: None, reading: Some(new.id), detail: None })
+}
+
+/// What the register shows, and in which unit: energy where the meter counts that, otherwise volume.
+fn main_value(telegram: &Telegram, medium: Medium) -> Option<(Amount, Text<1, 16>)> {
+    let quantities = match medium {
+        Medium::Heat | Medium::Electricity => ["energy", "volume"],
+        _ => ["volume", "energy"],
+    };
+    let records = quantities.into_iter().filter_map(|quantity| telegram.main(quantity));
+    let number = |record: &Record| match record.value {
+        fulmar_wmbus::Value::Number(number) => Amount::new(number),
+        _ => None,
+    };
+    let unit = |record: &Record| Text::cut(&record.unit.replace('³', "3"));
+    let mut numbers = records.filter_map(|record| Some((number(record)?, unit(record)?)));
+    numbers.next()
+}
+
+/// A reading's id is its frame's: the same frame is the same reading.
+fn reading_id(digest: &[u8]) -> Uuid {
+    let mut bytes = [0; 16];
+    bytes.copy_from_slice(&digest[..16]);
+    Builder::from_random_bytes(bytes).into_uuid()
+}

@@ -1,0 +1,70 @@
+//! Frames as they come, and what became of them.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+use uuid::Uuid;
+
+use crate::number::{Place, Rssi};
+use crate::text::{Name, Text};
+use crate::time::Time;
+
+/// A frame a receiver heard.
+#[derive(Clone, Debug, Deserialize, ToSchema)]
+pub(crate) struct NewFrame {
+    /// The link frame in hexadecimal, from its length field on; checksums may be in it.
+    pub(crate) hex: Text<2, 1200>,
+    /// The radio mode, such as `T1`.
+    pub(crate) mode: Option<Text<0, 16>>,
+    /// When it was heard.
+    pub(crate) at: Time,
+    pub(crate) rssi_dbm: Option<Rssi>,
+    /// Where the receiver was.
+    pub(crate) place: Option<Place>,
+}
+
+/// What became of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum FrameStatus {
+    /// Its reading is stored.
+    Stored,
+    /// It came before, from another receiver or in another upload.
+    Duplicate,
+    /// It was sent before and is sent again by somebody else than the meter.
+    Replayed,
+    /// It does not decrypt under the meter's key, or its authentication code is wrong.
+    WrongKey,
+    /// It is encrypted, and the server has no key of the meter.
+    NoKey,
+    /// The twin has no such meter.
+    UnknownMeter,
+    /// It is cut, damaged, or nothing a reading can be taken from.
+    Malformed,
+}
+
+/// What became of a frame.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(crate) struct FrameResult {
+    pub(crate) status: FrameStatus,
+    /// Whose it is.
+    pub(crate) meter: Option<Name>,
+    /// The reading it became.
+    pub(crate) reading: Option<Uuid>,
+    /// What is wrong with it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) detail: Option<String>,
+}
+
+/// That a meter was heard: nothing of what it said.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Heard {
+    pub(crate) meter: Name,
+    pub(crate) address: String,
+    pub(crate) manufacturer: String,
+    pub(crate) medium: crate::meters::Medium,
+    pub(crate) at: Time,
+    pub(crate) rssi_dbm: Option<f64>,
+    pub(crate) place: Option<Place>,
+    pub(crate) mode: Option<Text<0, 16>>,
+    pub(crate) receiver: Name,
+}

@@ -1,0 +1,309 @@
+//! What can be asked of devices.
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+use uuid::Uuid;
+
+use super::types::{Command, CommandState, Instance, NewInstance, Telemetry};
+use crate::accounts::caller::{Ids, Member};
+use crate::extract::{Body, Params};
+use crate::number::Place;
+use crate::paging::{self, PageQuery};
+use crate::platform::App;
+use crate::problem::Problem;
+use crate::respond::{Answer, Conditions, Page, json, open_cursor};
+use crate::role::{Deed, Role};
+use crate::store::{Db, devices};
+use crate::text::{Line, Name};
+use crate::time::Time;
+
+/// Items sent at once, and commands shown.
+const MAX_ITEMS: usize = 1000;
+/// Characters of a command's arguments.
+const MAX_ARGS: usize = 16 * 1024;
+
+/// The device, if it is the member's own or the member manages devices.
+fn own(db: &Db, member: &Member, device: &Name) -> Result<Instance, Problem> {
+    let instance = devices::get(db, &member.twin, device)?;
+    let instance = instance.ok_or_else(|| Problem::not_found("device"))?;
+    if member.role.may(Deed::Manage) || instance.user == *member.name() {
+        return Ok(instance);
+    }
+    Err(Problem::forbidden("this is another user's device"))
+}
+
+/// The twin's devices, by name
+#[utoipa::path(get, path = "/{twin}/instance", tag = "devices",
+    params(("twin" = Name, Path), PageQuery), responses((status = 200, body = Page<Instance>)))]
+pub(crate) async fn list(
+    State(app): State<App>,
+    member: Member,
+    Params(query): Params<PageQuery>,
+    conditions: Conditions,
+) -> Answer {
+    member.may(Deed::Look)?;
+    let limit = paging::limit(query.limit, paging::MOST)?;
+    let after = open_cursor(query.cursor.as_deref())?.unwrap_or_default();
+    let items = app.store.read(move |db| {
+        let mut items = devices::list(db, &member.twin, &after, limit + 1)?;
+        if member.role == Role::Device {
+            items.retain(|instance| instance.user == *member.name());
+        }
+        Ok(items)
+    });
+    let page = Page::cut(items.await?, limit, |item: &Instance| item.device.to_string());
+    conditions.json(&page)
+}
+
+/// One device
+#[utoipa::path(get, path = "/{twin}/instance/{device}", tag = "devices",
+    params(("twin" = Name, Path), ("device" = Name, Path)),
+    responses((status = 200, body = Instance)))]
+pub(crate) async fn show(
+    State(app): State<App>,
+    member: Member,
+    Ids([device]): Ids<1>,
+    conditions: Conditions,
+) -> Answer {
+    let instance = app.store.read(move |db| {
+        if member.role == Role::Device {
+            return own(db, &member, &device);
+        }
+        let instance = devices::get(db, &member.twin, &device)?;
+        instance.ok_or_else(|| Problem::not_found("device"))
+    });
+    conditions.json(&instance.await?)
+}
+
+/// Tell of a device
+///
+/// Who does so first, owns it.
+#[utoipa::path(put, path = "/{twin}/instance/{device}", tag = "devices",
+    params(("twin" = Name, Path), ("device" = Name, Path)), request_body = NewInstance,
+    responses((status = 200, body = Instance)))]
+pub(crate) async fn put(
+    State(app): State<App>,
+    member: Member,
+    Ids([device]): Ids<1>,
+    Body(new): Body<NewInstance>,
+) -> Answer {
+    member.may(Deed::BeDevice)?;
+    let instance = app.store.write(move |db| {
+        if devices::get(db, &member.twin, &device)?.is_some() {
+            own(db, &member, &device)?;
+        }
+        devices::put(db, &member.twin, &device, &new, member.name(), Time::now())?;
+        own(db, &member, &device)
+    });
+    json(StatusCode::OK, &instance.await?)
+}
+
+/// What a command needs.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct CommandArgs {
+    /// Any JSON object; its form is between office and device.
+    #[serde(default)]
+    #[schema(value_type = Object, required = false)]
+    args: serde_json::Map<String, serde_json::Value>,
+}
+
+/// Give a command to a device
+///
+/// The device sees it over MQTT or in its list of commands.
+#[utoipa::path(post, path = "/{twin}/instance/{device}/command/{command}", tag = "devices",
+    params(("twin" = Name, Path), ("device" = Name, Path), ("command" = Name, Path)),
+    request_body = CommandArgs, responses((status = 202, body = Command)))]
+pub(crate) async fn give_command(
+    State(app): State<App>,
+    member: Member,
+    Ids([device, command]): Ids<2>,
+    Body(CommandArgs { args }): Body<CommandArgs>,
+) -> Answer {
+    member.may(Deed::Manage)?;
+    let now = Time::now();
+    let command = Command {
+        id: Uuid::new_v4(),
+        command,
+        args: args.into(),
+        state: CommandState::Pending,
+        detail: None,
+        given_by: member.name().clone(),
+        given_at: now,
+        changed_at: now,
+    };
+    if command.args.to_string().len() > MAX_ARGS {
+        return Err(Problem::too_large(format!("args has more than {MAX_ARGS} characters")));
+    }
+    let (twin, to, stored) = (member.twin.clone(), device.clone(), command.clone());
+    app.store
+        .write(move |db| {
+            own(db, &member, &device)?;
+            Ok(devices::add_command(db, &member.twin, &device, &stored)?)
+        })
+        .await?;
+    app.live.tell(format!("fulmar/{twin}/instance/{to}/command"), &command, false);
+    json(StatusCode::ACCEPTED, &command)
+}
+
+/// A device's newest commands, oldest first
+#[utoipa::path(get, path = "/{twin}/instance/{device}/command", tag = "devices",
+    params(("twin" = Name, Path), ("device" = Name, Path)),
+    responses((status = 200, body = Page<Command>)))]
+pub(crate) async fn commands(
+    State(app): State<App>,
+    member: Member,
+    Ids([device]): Ids<1>,
+    conditions: Conditions,
+) -> Answer {
+    let items = app.store.read(move |db| {
+        own(db, &member, &device)?;
+        Ok(devices::commands(db, &member.twin, &device, MAX_ITEMS)?)
+    });
+    conditions.json(&Page { items: items.await?, next: None })
+}
+
+/// How far a command is.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct CommandChange {
+    state: CommandState,
+    detail: Option<Line>,
+}
+
+/// Say how far a command is
+#[utoipa::path(patch, path = "/{twin}/instance/{device}/command/{command}", tag = "devices",
+    params(("twin" = Name, Path), ("device" = Name, Path), ("command" = Uuid, Path, description = "Its id")),
+    request_body = CommandChange, responses((status = 204)))]
+pub(crate) async fn change_command(
+    State(app): State<App>,
+    member: Member,
+    Ids([device, id]): Ids<2>,
+    Body(change): Body<CommandChange>,
+) -> Answer {
+    member.may(Deed::BeDevice)?;
+    let id: Uuid = id.parse().map_err(|_| Problem::not_found("command"))?;
+    app.store
+        .write(move |db| {
+            own(db, &member, &device)?;
+            let of = (&*member.twin, &*device);
+            let how = (change.state, change.detail.as_deref());
+            if devices::set_command(db, of, id, how, Time::now())? {
+                Ok(())
+            } else {
+                Err(Problem::not_found("command"))
+            }
+        })
+        .await?;
+    crate::respond::done()
+}
+
+/// What a device tells of itself.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct TelemetryUpload {
+    #[schema(max_items = 1000)]
+    items: Vec<Telemetry>,
+}
+
+/// What became of each item.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct TelemetryResults {
+    results: Vec<TelemetryResult>,
+}
+
+/// What became of an item.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct TelemetryResult {
+    id: Uuid,
+    status: crate::readings::Status,
+}
+
+/// Where a device is.
+#[derive(Serialize)]
+struct Position {
+    at: Time,
+    place: Place,
+    speed_mps: Option<f64>,
+    battery_percent: Option<f64>,
+}
+
+/// Send telemetry
+///
+/// What is sent twice is stored once.
+#[utoipa::path(post, path = "/{twin}/instance/{device}/telemetry", tag = "devices",
+    params(("twin" = Name, Path), ("device" = Name, Path)), request_body = TelemetryUpload,
+    responses((status = 200, body = TelemetryResults)))]
+pub(crate) async fn add_telemetry(
+    State(app): State<App>,
+    member: Member,
+    Ids([device]): Ids<1>,
+    Body(TelemetryUpload { items }): Body<TelemetryUpload>,
+) -> Answer {
+    use crate::readings::Status::{Duplicate, Stored};
+    member.may(Deed::BeDevice)?;
+    if items.len() > MAX_ITEMS {
+        return Err(Problem::too_large(format!("at most {MAX_ITEMS} items at once")));
+    }
+    let latest = items.iter().filter(|item| item.place.is_some()).max_by_key(|item| item.at);
+    let position = latest.and_then(|item| {
+        Some(Position {
+            at: item.at,
+            place: item.place?,
+            speed_mps: item.speed_mps.map(|speed| *speed),
+            battery_percent: item.battery_percent.map(|percent| *percent),
+        })
+    });
+    let topic = format!("fulmar/{}/instance/{device}/position", member.twin);
+    let results = app.store.write(move |db| {
+        own(db, &member, &device)?;
+        let new = devices::add_telemetry(db, &member.twin, &device, &items, Time::now())?;
+        let results = items.iter().zip(new).map(|(item, new)| TelemetryResult {
+            id: item.id,
+            status: if new { Stored } else { Duplicate },
+        });
+        Ok(results.collect())
+    });
+    let results = results.await?;
+    if let Some(position) = position {
+        app.live.tell(topic, &position, true);
+    }
+    json(StatusCode::OK, &TelemetryResults { results })
+}
+
+/// Which telemetry.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct TelemetryQuery {
+    /// Then or later.
+    since: Option<Time>,
+    /// How many at most.
+    #[param(minimum = 1, maximum = 1000, default = 100)]
+    limit: Option<usize>,
+}
+
+/// A device's telemetry, oldest first
+#[utoipa::path(get, path = "/{twin}/instance/{device}/telemetry", tag = "devices",
+    params(("twin" = Name, Path), ("device" = Name, Path), TelemetryQuery),
+    responses((status = 200, body = Page<Telemetry>)))]
+pub(crate) async fn telemetry(
+    State(app): State<App>,
+    member: Member,
+    Ids([device]): Ids<1>,
+    Params(query): Params<TelemetryQuery>,
+    conditions: Conditions,
+) -> Answer {
+    let limit = paging::limit(query.limit, MAX_ITEMS)?;
+    let items = app.store.read(move |db| {
+        if member.role != Role::Viewer {
+            own(db, &member, &device)?;
+        } else if devices::get(db, &member.twin, &device)?.is_none() {
+            return Err(Problem::not_found("device"));
+        }
+        Ok(devices::telemetry(db, &member.twin, &device, query.since, limit)?)
+    });
+    conditions.json(&Page { items: items.await?, next: None })
+}

@@ -1,0 +1,83 @@
+//! What a device is to the platform.
+
+use rusqlite::ToSql;
+use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ToSqlOutput, ValueRef};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+use uuid::Uuid;
+
+use crate::meters::types::words;
+use crate::number::{Bounded, Place, Rssi};
+use crate::text::{Line, Name, Text};
+use crate::time::Time;
+
+/// A device that tells of itself.
+#[derive(Clone, Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NewInstance {
+    /// What it is, such as `phone`, `van` or `gateway`.
+    pub(crate) kind: Text<1, 32>,
+    pub(crate) name: Option<Line>,
+    pub(crate) app_version: Option<Line>,
+}
+
+/// A device in the field.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(crate) struct Instance {
+    pub(crate) device: Name,
+    pub(crate) kind: String,
+    pub(crate) name: Option<String>,
+    pub(crate) app_version: Option<String>,
+    /// Whose it is.
+    pub(crate) user: Name,
+    /// When it last told of itself.
+    pub(crate) seen_at: Time,
+    /// What it told last.
+    pub(crate) telemetry: Option<Telemetry>,
+}
+
+/// What a device tells of itself.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct Telemetry {
+    /// Made by the device. What is sent again is stored once.
+    pub(crate) id: Uuid,
+    pub(crate) at: Time,
+    pub(crate) place: Option<Place>,
+    pub(crate) accuracy_m: Option<Bounded<0, 100_000_000>>,
+    pub(crate) speed_mps: Option<Bounded<0, 100_000>>,
+    pub(crate) battery_percent: Option<Bounded<0, 100>>,
+    pub(crate) charging: Option<bool>,
+    pub(crate) carrier: Option<Line>,
+    pub(crate) network: Option<Line>,
+    pub(crate) signal_dbm: Option<Rssi>,
+    pub(crate) temperature_c: Option<Bounded<-273, 1000>>,
+}
+
+words! {
+    /// How far a command is.
+    CommandState {
+        /// The device has not taken it yet.
+        Pending = "pending",
+        /// It has.
+        Accepted = "accepted",
+        /// It has done it.
+        Done = "done",
+        /// It could not do it.
+        Failed = "failed",
+    }
+}
+
+/// A command to a device.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(crate) struct Command {
+    pub(crate) id: Uuid,
+    pub(crate) command: Name,
+    /// What the command needs; its form is between office and device.
+    #[schema(value_type = Object)]
+    pub(crate) args: serde_json::Value,
+    pub(crate) state: CommandState,
+    pub(crate) detail: Option<String>,
+    pub(crate) given_by: Name,
+    pub(crate) given_at: Time,
+    pub(crate) changed_at: Time,
+}

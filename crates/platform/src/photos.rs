@@ -1,0 +1,99 @@
+//! Photos of registers: sent under an id the device made, stored once, never changed.
+
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::IntoResponse as _;
+use uuid::Uuid;
+
+use crate::accounts::caller::{Ids, Member};
+use crate::extract;
+use crate::platform::App;
+use crate::problem::Problem;
+use crate::respond::{Answer, Conditions, digest_tag};
+use crate::role::Deed;
+use crate::store::photos;
+use crate::text::Name;
+use crate::time::Time;
+
+/// Bytes of a photo.
+const MAX_PHOTO_BYTES: usize = 4 * 1024 * 1024;
+
+/// Kinds that are taken, by how their bytes begin: what a client calls them does not matter.
+fn kind_of(bytes: &[u8]) -> Option<&'static str> {
+    match bytes {
+        [0xFF, 0xD8, 0xFF, ..] => Some("image/jpeg"),
+        [0x89, b'P', b'N', b'G', b'\r', b'\n', 0x1A, b'\n', ..] => Some("image/png"),
+        [b'R', b'I', b'F', b'F', _, _, _, _, b'W', b'E', b'B', b'P', ..] => Some("image/webp"),
+        _ => None,
+    }
+}
+
+fn id_of(id: &Name) -> Result<String, Problem> {
+    let id: Result<Uuid, _> = id.parse();
+    id.map(|id| id.to_string()).map_err(|_| Problem::not_found("photo"))
+}
+
+/// Send a photo
+///
+/// JPEG, PNG or WebP of at most 4 MiB. The same bytes again are answered with 200, others with 409.
+#[utoipa::path(put, path = "/{twin}/photo/{id}", tag = "photos",
+    params(("twin" = Name, Path), ("id" = Uuid, Path)),
+    request_body(content(("image/jpeg"), ("image/png"), ("image/webp"))),
+    responses((status = 200, description = "It was stored before"),
+        (status = 201, description = "It is stored")))]
+pub(crate) async fn put(
+    State(app): State<App>,
+    member: Member,
+    Ids([id]): Ids<1>,
+    request: Request,
+) -> Answer {
+    member.may(Deed::Read)?;
+    let id = id_of(&id)?;
+    let bytes = extract::bytes(request, &app).await?;
+    if bytes.len() > MAX_PHOTO_BYTES {
+        return Err(Problem::too_large("a photo has at most 4 MiB"));
+    }
+    let kind = kind_of(&bytes)
+        .ok_or_else(|| Problem::media_type("a photo is image/jpeg, image/png or image/webp"))?;
+    let new = app.store.write(move |db| {
+        match photos::get(db, &member.twin, &id)? {
+            Some((_, known)) if known == bytes => return Ok(false),
+            Some(_) => return Err(Problem::conflict("another photo has this id")),
+            None => {}
+        }
+        photos::add(db, (&member.twin, &id), (kind, &bytes), member.name(), Time::now())?;
+        Ok(true)
+    });
+    let status = if new.await? { StatusCode::CREATED } else { StatusCode::OK };
+    Ok(status.into_response())
+}
+
+/// A photo
+#[utoipa::path(get, path = "/{twin}/photo/{id}", tag = "photos",
+    params(("twin" = Name, Path), ("id" = Uuid, Path)),
+    responses((status = 200, description = "The photo",
+        content(("image/jpeg"), ("image/png"), ("image/webp")))))]
+pub(crate) async fn show(
+    State(app): State<App>,
+    member: Member,
+    Ids([id]): Ids<1>,
+    conditions: Conditions,
+) -> Answer {
+    member.may(Deed::LookAtReadings)?;
+    let id = id_of(&id)?;
+    let photo = app.store.read(move |db| {
+        photos::get(db, &member.twin, &id)?.ok_or_else(|| Problem::not_found("photo"))
+    });
+    let (kind, bytes) = photo.await?;
+    let kind = match &*kind {
+        "image/png" => "image/png",
+        "image/webp" => "image/webp",
+        _ => "image/jpeg",
+    };
+    let etag = digest_tag(&bytes);
+    let mut response = conditions.tagged(Body::from(bytes), kind, &etag);
+    let sniff = HeaderValue::from_static("nosniff");
+    response.headers_mut().insert(header::X_CONTENT_TYPE_OPTIONS, sniff);
+    Ok(response)
+}

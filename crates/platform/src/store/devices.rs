@@ -1,0 +1,173 @@
+//! Devices in the field: what they are, commands to them, what they tell of themselves.
+
+use rusqlite::{OptionalExtension as _, params};
+use uuid::Uuid;
+
+use super::Db;
+use crate::instances::types::{Command, CommandState, Instance, Telemetry};
+use crate::text::Name;
+use crate::time::Time;
+
+type Result<T> = rusqlite::Result<T>;
+
+/// Items of telemetry kept a device; beyond, the oldest are forgotten.
+const MAX_TELEMETRY: u32 = 100_000;
+
+const INSTANCE: &str = "SELECT i.device, i.kind, i.name, i.app_version, i.account, i.seen_at,
+    (SELECT item FROM telemetry t WHERE t.twin = i.twin AND t.device = i.device ORDER BY at DESC LIMIT 1)
+    FROM instance i";
+
+fn instance(row: &rusqlite::Row<'_>) -> Result<Instance> {
+    let telemetry: Option<String> = row.get(6)?;
+    Ok(Instance {
+        device: row.get(0)?,
+        kind: row.get(1)?,
+        name: row.get(2)?,
+        app_version: row.get(3)?,
+        user: row.get(4)?,
+        seen_at: row.get(5)?,
+        telemetry: telemetry.and_then(|item| serde_json::from_str(&item).ok()),
+    })
+}
+
+pub(crate) fn get(db: &Db, twin: &str, device: &str) -> Result<Option<Instance>> {
+    let sql = format!("{INSTANCE} WHERE i.twin = ?1 AND i.device = ?2");
+    db.prepare_cached(&sql)?.query_row([twin, device], instance).optional()
+}
+
+/// Up to `limit` devices by name, after one.
+pub(crate) fn list(db: &Db, twin: &str, after: &str, limit: usize) -> Result<Vec<Instance>> {
+    let sql = format!("{INSTANCE} WHERE i.twin = ?1 AND i.device > ?2 ORDER BY i.device LIMIT ?3");
+    let mut rows = db.prepare_cached(&sql)?;
+    rows.query_map(params![twin, after, limit], instance)?.collect()
+}
+
+pub(crate) fn put(
+    db: &Db,
+    twin: &str,
+    device: &Name,
+    new: &crate::instances::types::NewInstance,
+    account: &Name,
+    now: Time,
+) -> Result<()> {
+    let mut insert = db.prepare_cached(
+        "INSERT INTO instance (twin, device, kind, name, app_version, account, seen_at)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
+         ON CONFLICT (twin, device) DO UPDATE SET kind = excluded.kind, name = excluded.name,
+             app_version = excluded.app_version, seen_at = excluded.seen_at",
+    )?;
+    let values = params![twin, device, new.kind, new.name, new.app_version, account, now];
+    insert.execute(values).map(drop)
+}
+
+pub(crate) fn add_command(db: &Db, twin: &str, device: &str, command: &Command) -> Result<()> {
+    let Command { id, command, args, state, detail, given_by, given_at, changed_at } = command;
+    db.execute(
+        "INSERT INTO command (twin, device, id, command, args, state, detail, given_by, given_at, changed_at)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
+        params![
+            twin,
+            device,
+            id.to_string(),
+            command,
+            args.to_string(),
+            state,
+            detail,
+            given_by,
+            given_at,
+            changed_at
+        ],
+    )
+    .map(drop)
+}
+
+/// The newest `limit` commands to a device, oldest first.
+pub(crate) fn commands(db: &Db, twin: &str, device: &str, limit: usize) -> Result<Vec<Command>> {
+    let mut rows = db.prepare_cached(
+        "SELECT id, command, args, state, detail, given_by, given_at, changed_at FROM command
+         WHERE twin = ?1 AND device = ?2 ORDER BY seq DESC LIMIT ?3",
+    )?;
+    let rows = rows.query_map(params![twin, device, limit], |row| {
+        let (id, args): (String, String) = (row.get(0)?, row.get(2)?);
+        Ok(Command {
+            id: id.parse().unwrap_or_default(),
+            command: row.get(1)?,
+            args: serde_json::from_str(&args).unwrap_or_default(),
+            state: row.get(3)?,
+            detail: row.get(4)?,
+            given_by: row.get(5)?,
+            given_at: row.get(6)?,
+            changed_at: row.get(7)?,
+        })
+    })?;
+    let mut commands: Vec<Command> = rows.collect::<Result<_>>()?;
+    commands.reverse();
+    Ok(commands)
+}
+
+/// Sets how far a command is; whether there is such a command.
+pub(crate) fn set_command(
+    db: &Db,
+    (twin, device): (&str, &str),
+    id: Uuid,
+    (state, detail): (CommandState, Option<&str>),
+    now: Time,
+) -> Result<bool> {
+    let changed = db.execute(
+        "UPDATE command SET state = ?4, detail = ?5, changed_at = ?6
+         WHERE twin = ?1 AND device = ?2 AND id = ?3",
+        params![twin, device, id.to_string(), state, detail, now],
+    )?;
+    Ok(changed == 1)
+}
+
+/// Keeps items that are not known yet; which of them are new.
+pub(crate) fn add_telemetry(
+    db: &Db,
+    twin: &str,
+    device: &str,
+    items: &[Telemetry],
+    now: Time,
+) -> Result<Vec<bool>> {
+    let mut insert = db.prepare_cached(
+        "INSERT INTO telemetry (twin, device, at, id, item) VALUES (?1, ?2, ?3, ?4, ?5)
+         ON CONFLICT DO NOTHING",
+    )?;
+    let mut new = Vec::with_capacity(items.len());
+    for item in items {
+        let json = serde_json::to_string(item).unwrap_or_default();
+        let values = params![twin, device, item.at, item.id.to_string(), json];
+        new.push(insert.execute(values)? == 1);
+    }
+    db.execute(
+        "DELETE FROM telemetry WHERE twin = ?1 AND device = ?2 AND at <
+         (SELECT at FROM telemetry WHERE twin = ?1 AND device = ?2 ORDER BY at DESC LIMIT 1 OFFSET ?3)",
+        params![twin, device, MAX_TELEMETRY],
+    )?;
+    db.execute(
+        "UPDATE instance SET seen_at = ?3 WHERE twin = ?1 AND device = ?2",
+        params![twin, device, now],
+    )?;
+    Ok(new)
+}
+
+/// Up to `limit` items from `since` on, oldest first.
+pub(crate) fn telemetry(
+    db: &Db,
+    twin: &str,
+    device: &str,
+    since: Option<Time>,
+    limit: usize,
+) -> Result<Vec<Telemetry>> {
+    let mut rows = db.prepare_cached(
+        "SELECT item FROM telemetry WHERE twin = ?1 AND device = ?2 AND at >= ?3 ORDER BY at, id LIMIT ?4",
+    )?;
+    let since = since.unwrap_or(Time(i64::MIN));
+    let rows =
+        rows.query_map(params![twin, device, since, limit], |row| row.get::<_, String>(0))?;
+    let mut items = Vec::new();
+    for row in rows {
+        items.extend(serde_json::from_str::<Telemetry>(&row?).ok());
+    }
+    Ok(items)
+}

@@ -1,0 +1,28 @@
+//! Photos in the database: beside the readings they belong to, and as durable.
+
+use rusqlite::{OptionalExtension as _, params};
+
+use super::Db;
+use crate::time::Time;
+
+type Result<T> = rusqlite::Result<T>;
+
+/// Kind and bytes of a photo.
+pub(crate) fn get(db: &Db, twin: &str, id: &str) -> Result<Option<(String, Vec<u8>)>> {
+    let mut rows =
+        db.prepare_cached("SELECT kind, bytes FROM photo WHERE twin = ?1 AND id = ?2")?;
+    rows.query_row([twin, id], |row| Ok((row.get(0)?, row.get(1)?))).optional()
+}
+
+pub(crate) fn add(
+    db: &Db,
+    (twin, id): (&str, &str),
+    (kind, bytes): (&str, &[u8]),
+    account: &str,
+    now: Time,
+) -> Result<()> {
+    let mut insert = db.prepare_cached(
+        "INSERT INTO photo (twin, id, kind, bytes, account, received_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+    )?;
+    insert.execute(params![twin, id, kind, bytes, account, now]).map(drop)
+}
