@@ -1,6 +1,9 @@
 //! The client as the caller sees it: an MQTT session on a QUIC connection.
 
-use crate::{CloseReason, Error, Instant, KeyPair, Options, QoS, limits};
+use crate::limits::SERVER_NAME_BYTES;
+use crate::mqtt::{Mqtt, Said};
+use crate::quic::Connection;
+use crate::{CloseReason, Error, Instant, KeyPair, Options, QoS};
 
 /// What has happened; [`Client::poll`] tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,7 +68,10 @@ pub struct Message<'a> {
 ///
 /// A connection may be begun anew with [`connect`](Self::connect) any number of times.
 pub struct Client {
-    _private: (),
+    connection: Connection,
+    mqtt: Mqtt,
+    /// Whether the caller knows that the handshake is over.
+    told: bool,
 }
 
 impl Default for Client {
@@ -78,7 +84,7 @@ impl Client {
     /// A client without a connection; all its bytes are zero, so that a static one lies in memory that
     /// takes no flash.
     pub const fn new() -> Self {
-        Self { _private: () }
+        Self { connection: Connection::new(), mqtt: Mqtt::new(), told: false }
     }
 
     /// Begins a connection, in place; whatever there was before is forgotten. `entropy` must be fresh and
@@ -97,37 +103,86 @@ impl Client {
         entropy: &[u8; 32],
         now: Instant,
     ) -> Result<(), Error> {
-        let _ = (options, key, entropy, now);
-        Err(Error::NotConnected)
+        let name = options.server_name.as_bytes();
+        if name.is_empty() {
+            return Err(Error::Invalid);
+        }
+        if name.len() > SERVER_NAME_BYTES {
+            return Err(Error::TooLarge);
+        }
+        let idle_ms = Mqtt::idle_ms(&options.session);
+        self.told = false;
+        self.connection.start(options, key, entropy, idle_ms, now)?;
+        let started = self.mqtt.start(&mut self.connection, &options.session, now);
+        if started.is_err() {
+            self.connection.abandon();
+        }
+        started
     }
 
     /// Takes a datagram from the server, decrypting it in place.
     pub fn receive(&mut self, datagram: &mut [u8], now: Instant) {
-        let _ = (datagram, now);
+        self.connection.receive(datagram, now);
     }
 
     /// Writes the next datagram to be sent, and gives its length; [`None`] if there is nothing to send now.
     /// `datagram` should have room for [`limits::DATAGRAM_BYTES`]; with less, nothing is written.
     pub fn transmit(&mut self, datagram: &mut [u8], now: Instant) -> Option<usize> {
-        let _ = (datagram, now);
-        None
+        let length = self.connection.transmit(datagram, now)?;
+        self.mqtt.on_sent(now);
+        Some(length)
     }
 
     /// When [`handle_timeout`](Self::handle_timeout) is to be called, if nothing comes before; [`None`] if
     /// there is no connection.
     pub fn next_deadline(&self) -> Option<Instant> {
-        None
+        let connection = self.connection.next_deadline()?;
+        let mqtt = self.mqtt.next_deadline(&self.connection);
+        Some(mqtt.map_or(connection, |mqtt| mqtt.min(connection)))
     }
 
     /// Does what is due: probes for lost packets, keep alive, the idle timeout. Harmless if called early.
     pub fn handle_timeout(&mut self, now: Instant) {
-        let _ = now;
+        self.connection.handle_timeout(now);
+        if self.connection.is_open() {
+            self.mqtt.handle_timeout(&mut self.connection, now);
+        }
     }
 
-    /// What has happened, one thing after the other; [`None`] when there is nothing new.
+    /// Does what is due, and says what has happened, one thing after the other; [`None`] when there is
+    /// nothing new.
     pub fn poll(&mut self, now: Instant) -> Option<Event<'_>> {
-        let _ = now;
-        None
+        self.handle_timeout(now);
+        if !self.told && self.connection.is_established() {
+            self.told = true;
+            return Some(Event::Handshake {
+                resumed: self.connection.resumed(),
+                early_data_accepted: self.connection.early_data_accepted(),
+            });
+        }
+        if self.connection.take_new_ticket() {
+            return Some(Event::Ticket);
+        }
+        let Some(said) = self.mqtt.poll(&mut self.connection) else {
+            return self.connection.take_end().map(Event::Closed);
+        };
+        Some(match said {
+            Said::Connected { session_present } => Event::Connected { session_present },
+            Said::Published { id, reason } => Event::Published { id, reason },
+            Said::Subscribed { id, reason } => Event::Subscribed { id, reason },
+            Said::Message { stream, topic, payload, qos, retain, duplicate } => {
+                let bytes = self.connection.readable(stream);
+                let part = |(start, len): (usize, usize)| bytes.get(start..start + len);
+                let topic = core::str::from_utf8(part(topic).unwrap_or_default());
+                Event::Message(Message {
+                    topic: topic.unwrap_or_default(),
+                    payload: part(payload).unwrap_or_default(),
+                    qos,
+                    retain,
+                    duplicate,
+                })
+            }
+        })
     }
 
     /// Publishes a message on the session's own stream. Gives the packet identifier of a QoS 1 message,
@@ -155,8 +210,7 @@ impl Client {
         payload: &[u8],
         qos: QoS,
     ) -> Result<u16, Error> {
-        let _ = (stream, topic, payload, qos);
-        Err(Error::NotConnected)
+        self.mqtt.publish(&mut self.connection, stream, topic, payload, qos)
     }
 
     /// Subscribes to `filter` with at most `qos`. Gives the packet identifier that
@@ -166,35 +220,32 @@ impl Client {
     ///
     /// Those of [`publish`](Self::publish).
     pub fn subscribe(&mut self, filter: &str, qos: QoS) -> Result<u16, Error> {
-        let _ = (filter, qos);
-        Err(Error::NotConnected)
+        self.mqtt.subscribe(&mut self.connection, filter, qos)
     }
 
     /// The newest ticket of this connection, to be kept (in flash, say) for [`Resume`](crate::Resume), at
     /// most [`limits::TICKET_BYTES`] long. It is secret, and servers take it once. It stays valid
     /// here until the next [`connect`](Self::connect).
     pub fn ticket(&self) -> Option<&[u8]> {
-        None
+        self.connection.ticket()
     }
 
     /// Changes the keys of the connection (RFC 9001, section 6). Gives whether it could be done now: the
     /// handshake must be confirmed and the last change acknowledged. It is done by itself long before the
     /// keys have worn out.
     pub fn update_keys(&mut self) -> bool {
-        false
+        self.connection.update_keys()
     }
 
     /// Whether all that was written has been acknowledged by the server's QUIC.
     pub fn is_flushed(&self) -> bool {
-        true
+        self.connection.is_flushed()
     }
 
     /// Ends session and connection: MQTT's DISCONNECT and QUIC's CONNECTION_CLOSE are written by the next
     /// [`transmit`](Self::transmit). What was not acknowledged may be lost.
-    pub fn close(&mut self, now: Instant) {
-        let _ = now;
+    pub fn close(&mut self) {
+        self.mqtt.finish(&mut self.connection);
+        self.connection.close(CloseReason::Local, 0, true);
     }
 }
-
-// The bound itself is what callers size their buffers by.
-const _: () = assert!(limits::DATAGRAM_BYTES <= limits::RECEIVE_DATAGRAM_BYTES);

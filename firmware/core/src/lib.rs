@@ -33,17 +33,22 @@
 //!     assert_eq!(length, 1200, "a first datagram is padded");
 //! }
 //! ```
-#![no_std]
+#![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
 
 #[cfg(not(any(feature = "ed25519", feature = "p256")))]
 compile_error!("without the feature ed25519, p256 or x509 no server can be trusted");
 
+mod bytes;
 mod client;
+mod crypto;
 mod error;
 pub mod limits;
+mod mqtt;
 mod options;
+mod quic;
 mod time;
+mod tls;
 
 pub use client::{Client, Event, Message};
 pub use error::{CloseReason, Error};

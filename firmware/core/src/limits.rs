@@ -19,7 +19,7 @@ pub const HELLO_BYTES: usize = 1024;
 /// The identity of a session ticket, as the server makes it; a longer ticket is not kept.
 pub const TICKET_IDENTITY_BYTES: usize = 512;
 /// A ticket as [`Client::ticket`](crate::Client::ticket) gives it.
-pub const TICKET_BYTES: usize = TICKET_IDENTITY_BYTES + 76;
+pub const TICKET_BYTES: usize = TICKET_IDENTITY_BYTES + 58;
 /// A token from a Retry packet; with a longer one the connection fails.
 pub const TOKEN_BYTES: usize = 300;
 /// A cookie from a HelloRetryRequest; with a longer one the connection fails.

@@ -34,6 +34,11 @@ impl Instant {
         self.0.wrapping_sub(deadline.0) <= u32::MAX / 2
     }
 
+    /// The later of two.
+    pub(crate) const fn max(self, other: Self) -> Self {
+        if self.reached(other) { self } else { other }
+    }
+
     /// The earlier of two.
     pub(crate) const fn min(self, other: Self) -> Self {
         if self.reached(other) { other } else { self }

@@ -260,7 +260,7 @@ impl Sensor {
             self.client.handle_timeout(now);
             self.flush(board, wake);
         }
-        self.client.close(board.now());
+        self.client.close();
         self.flush(board, wake);
     }
 }
