@@ -38,7 +38,7 @@ extern "C" fn exercise(client: &mut Client, datagram: &mut [u8; 1472], entropy: 
         done += client.ticket().map_or(0, |ticket| u32::from(black_box(ticket)[0]));
         black_box(client.next_deadline());
     }
-    client.close(now);
+    client.close();
     done
 }
 
