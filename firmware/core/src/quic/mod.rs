@@ -74,6 +74,14 @@ enum State {
     Established,
 }
 
+/// A CONNECTION_CLOSE frame to be sent.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Closing {
+    No,
+    Transport(u32),
+    Application(u32),
+}
+
 /// A packet number space with its keys.
 struct PacketSpace {
     send: PacketKeys,
@@ -191,10 +199,10 @@ const FIRST_STREAM: usize = 2;
 /// A connection.
 pub(crate) struct Connection {
     state: State,
-    /// Why it ended, until told.
-    ended: Option<CloseReason>,
-    /// A CONNECTION_CLOSE frame to be sent: code, and whether it is the application's.
-    closing: Option<(u32, bool)>,
+    /// Why it ended, and whether that has not been told yet. An `Option` would not be all zero.
+    ended: CloseReason,
+    has_ended: bool,
+    closing: Closing,
     spaces: [PacketSpace; 3],
     /// Whether the data space has 1-RTT keys.
     one_rtt: bool,
@@ -256,8 +264,9 @@ impl Connection {
     pub(crate) const fn new() -> Self {
         Self {
             state: State::Closed,
-            ended: None,
-            closing: None,
+            ended: CloseReason::Local,
+            has_ended: false,
+            closing: Closing::No,
             spaces: [const { PacketSpace::new() }; 3],
             one_rtt: false,
             confirmed: false,
@@ -338,8 +347,8 @@ impl Connection {
 
     fn reset(&mut self, idle_ms: u32, now: Instant) {
         self.state = State::Closed;
-        self.ended = None;
-        self.closing = None;
+        self.has_ended = false;
+        self.closing = Closing::No;
         for space in &mut self.spaces {
             space.start();
         }
@@ -418,7 +427,7 @@ impl Connection {
 
     /// Why the connection ended; told once.
     pub(crate) fn take_end(&mut self) -> Option<CloseReason> {
-        self.ended.take()
+        core::mem::take(&mut self.has_ended).then_some(self.ended)
     }
 
     /// Whether there is a ticket that has not been told of; told once.
@@ -434,7 +443,8 @@ impl Connection {
     /// [`transmit`](Self::transmit).
     pub(crate) fn close(&mut self, reason: CloseReason, code: u32, application: bool) {
         if self.is_open() {
-            self.closing = Some((code, application));
+            self.closing =
+                if application { Closing::Application(code) } else { Closing::Transport(code) };
             self.end(reason);
         }
     }
@@ -447,7 +457,8 @@ impl Connection {
     /// Ends the connection without a word.
     fn end(&mut self, reason: CloseReason) {
         self.state = State::Closed;
-        self.ended = Some(reason);
+        self.ended = reason;
+        self.has_ended = true;
     }
 
     fn fail(&mut self, fault: Fault) {

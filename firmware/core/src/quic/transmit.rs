@@ -4,7 +4,7 @@
 use super::packet::{self, SPACES};
 use super::params::OUR_MAX_ACK_DELAY_MS;
 use super::recovery::{Content, Sent};
-use super::{Connection, FIRST_STREAM, Outbound, Space, code, control};
+use super::{Closing, Connection, FIRST_STREAM, Outbound, Space, code, control};
 use crate::Instant;
 use crate::bytes::Writer;
 use crate::crypto::TAG_BYTES;
@@ -21,8 +21,8 @@ impl Connection {
     /// Writes a datagram; [`None`] if there is nothing to send.
     pub(crate) fn transmit(&mut self, datagram: &mut [u8], now: Instant) -> Option<usize> {
         let out = datagram.get_mut(..DATAGRAM_BYTES)?;
-        let closing = self.closing.take();
-        if closing.is_none() && !self.is_open() {
+        let closing = core::mem::replace(&mut self.closing, Closing::No);
+        if closing == Closing::No && !self.is_open() {
             return None;
         }
         let data = &self.spaces[Space::Data as usize];
@@ -47,13 +47,13 @@ impl Connection {
     }
 
     /// Whether there is something to send in a packet of `space`.
-    fn wants(&self, space: Space, closing: Option<(u32, bool)>) -> bool {
+    fn wants(&self, space: Space, closing: Closing) -> bool {
         let state = &self.spaces[space as usize];
         if !state.can_send {
             return false;
         }
         let early = self.is_early(space);
-        if closing.is_some() {
+        if closing != Closing::No {
             return !early;
         }
         if state.probe || state.ack_now && !early {
@@ -99,7 +99,7 @@ impl Connection {
         at: usize,
         pad: bool,
         last: bool,
-        closing: Option<(u32, bool)>,
+        closing: Closing,
         now: Instant,
     ) -> usize {
         let end = out.len() - TAG_BYTES;
@@ -108,16 +108,15 @@ impl Connection {
         let number = self.spaces[space as usize].next_number;
         let (number_at, number_bytes) = self.write_header(space, number, &mut writer);
         let payload_at = writer.len();
-        let (content, ack_eliciting) = match closing {
-            Some((code, application)) => {
-                if space == Space::Data {
-                    // The application's last words.
-                    self.write_stream(&mut writer, &mut Content::nothing());
-                }
-                write_close(space, code, application, &mut writer);
-                (Content::nothing(), false)
+        let (content, ack_eliciting) = if closing == Closing::No {
+            self.write_frames(space, &mut writer, now)
+        } else {
+            if space == Space::Data {
+                // The application's last words.
+                self.write_stream(&mut writer, &mut Content::nothing());
             }
-            None => self.write_frames(space, &mut writer, now),
+            write_close(space, closing, &mut writer);
+            (Content::nothing(), false)
         };
         // Header protection needs a sample from behind the longest packet number.
         writer.pad(payload_at + 4 - number_bytes);
@@ -361,11 +360,12 @@ fn write_range(
 
 /// Writes a CONNECTION_CLOSE frame. Only 1-RTT packets may tell what the application said (RFC 9000,
 /// section 10.2.3).
-fn write_close(space: Space, code: u32, application: bool, writer: &mut Writer<'_>) {
-    let (kind, code) = match (application, space) {
-        (true, Space::Data) => (0x1d, code),
-        (true, _) => (0x1c, code::APPLICATION_ERROR),
-        (false, _) => (0x1c, code),
+fn write_close(space: Space, closing: Closing, writer: &mut Writer<'_>) {
+    let (kind, code) = match closing {
+        Closing::Application(code) if space == Space::Data => (0x1d, code),
+        Closing::Application(_) => (0x1c, code::APPLICATION_ERROR),
+        Closing::Transport(code) => (0x1c, code),
+        Closing::No => return,
     };
     writer.u8(kind);
     writer.varint(code);
