@@ -6,8 +6,8 @@ import pathlib
 import struct
 
 # Where the image leaves pages free: firmware/board-lm3s6965/memory.x.
-SETTINGS_AT = 0xB800
-TICKET_AT = 0xBC00
+SETTINGS_AT = 0x13800
+TICKET_AT = 0x13C00
 PAGE = 1024
 # Begins the page; the last byte is the format's version (firmware/sensor/src/settings.rs).
 MAGIC = b"FLM\x01"

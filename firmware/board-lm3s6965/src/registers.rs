@@ -40,8 +40,8 @@ impl Page {
 }
 
 /// Pages, as in `memory.x`.
-pub(crate) const SETTINGS_PAGE: Page = Page(0xB800);
-pub(crate) const TICKET_PAGE: Page = Page(0xBC00);
+pub(crate) const SETTINGS_PAGE: Page = Page(0x13800);
+pub(crate) const TICKET_PAGE: Page = Page(0x13C00);
 
 /// System control: raw interrupts, run-mode clocks, clock gates 1 and 2.
 pub(crate) const RIS: Register = Register(0x400F_E050);
