@@ -343,6 +343,31 @@ fn connections_migrate_over_quic_and_are_made_again_over_tcp() {
 }
 
 #[test]
+fn requests_are_timed_over_http_2_and_3() {
+    let Some(samples) = small("meter-reading-wifi.toml", &[], "size=7kB,1kB") else { return };
+    assert_eq!(samples.len(), 12);
+    let value = |transport: &str, size: &str, name: &str| {
+        let cell = serde_json::json!({ "network": "wifi", "size": size, "transport": transport });
+        let sample = samples.iter().find(|sample| sample["cell"] == cell).unwrap();
+        sample["values"][name].as_f64().unwrap_or_else(|| panic!("no {name} in {sample}"))
+    };
+    for size in ["7kB", "1kB"] {
+        // Round trips to the end of the answer; the link takes 4 ms each and may be late but hardly early.
+        for (transport, round_trips) in
+            [("h2", 3.0), ("h3", 2.0), ("h2-kept", 1.0), ("h3-kept", 1.0)]
+        {
+            assert!(value(transport, size, "rct") > round_trips * 2.0, "{transport} {size}");
+        }
+        assert!(value("h3", size, "packets") < value("h2", size, "packets"));
+        assert!(value("h2-kept", size, "traffic") < value("h2", size, "traffic"));
+    }
+    // The answer is in its place, whatever carried it.
+    for transport in ["h2", "h3", "h2-returning", "h3-0rtt", "h2-kept"] {
+        assert!(value(transport, "7kB", "traffic") > 7.0, "{transport}");
+    }
+}
+
+#[test]
 fn a_comparison_of_ones_own_takes_three_commands() {
     let folder = tempfile::tempdir().unwrap();
     let output = lab(folder.path(), &["new", "mine.toml"]);

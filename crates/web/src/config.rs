@@ -37,6 +37,8 @@ pub struct WebConfig {
     pub allowed_origins: Vec<String>,
     /// Whether safe requests may come in a returning client's first packets (0-RTT).
     pub early_data: bool,
+    /// Whether HTTP/3 tries datagrams of more than 1200 bytes.
+    pub mtu_discovery: bool,
     /// Bounds.
     pub limits: Limits,
 }

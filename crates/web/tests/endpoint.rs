@@ -77,6 +77,7 @@ fn start_at(address: SocketAddr) -> Site {
         keys: QuicKeys([7; 64]),
         allowed_origins: vec!["https://dashboard.example".to_owned()],
         early_data: true,
+        mtu_discovery: false,
         limits: Limits {
             max_body_bytes: MAX_BODY_BYTES,
             request_timeout: Duration::from_millis(300),

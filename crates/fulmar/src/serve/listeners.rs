@@ -114,6 +114,7 @@ pub(super) fn start_web(
         keys,
         allowed_origins: config.http.allowed_origins.clone(),
         early_data: config.quic.early_data,
+        mtu_discovery: config.quic.mtu_discovery,
         limits: config.http.limits(&config.limits),
     };
     let router = |bound: &Bound| {

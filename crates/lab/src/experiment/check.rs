@@ -451,6 +451,13 @@ impl Check<'_> {
     fn goal(&self, goal: &Goal) -> Checked {
         self.named_measure(&goal.measure)?;
         self.conditions(&goal.only)?;
+        if let Some(against) = &goal.against {
+            self.conditions(against)?;
+            if goal.every {
+                let message = "`every` and `against` exclude each other: samples have no partners";
+                return self.fail(goal.measure.span(), message);
+            }
+        }
         match (goal.at_least, goal.at_most) {
             (None, None) => {
                 self.fail(goal.measure.span(), "a goal needs `at_most` or `at_least`, a number")

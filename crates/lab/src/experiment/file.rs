@@ -365,6 +365,9 @@ pub struct Goal {
     /// The only conditions it is for.
     #[serde(default, rename = "where")]
     pub only: Where,
+    /// Conditions that differ in the cell to relate ours to: what is judged is then by how many percent
+    /// ours is lower than that one.
+    pub against: Option<Where>,
     /// A sentence on what it means.
     #[serde(default)]
     pub note: String,

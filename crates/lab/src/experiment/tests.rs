@@ -210,6 +210,12 @@ fn mistakes_are_refused_with_line_key_and_what_is_allowed() {
             &["`at_most` or `at_least`"],
         ),
         (
+            "[[figures]]",
+            "[[goals]]\ntitle = \"g\"\nmeasure = \"latency\"\nat_most = 1\nevery = true\nagainst = {}\n[[figures]]",
+            ":43:11",
+            &["exclude each other"],
+        ),
+        (
             "service = true",
             "service = true\ndelay_s = -1",
             ":24:8",

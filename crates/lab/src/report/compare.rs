@@ -90,19 +90,37 @@ fn ours(
         })
     };
     let Some(cell) = find(&[&compare.only]) else { return (None, (0, 0)) };
-    let figure = |cell: &CellResults| cell.figures.get(compare.measure.get_ref()).copied();
+    let measure = compare.measure.get_ref();
     let mut lost = (cell.failed, cell.timeout);
-    let Some(against) = &compare.against else { return (figure(cell), lost) };
-    let base = results.cells.iter().find(|other| {
+    let Some(against) = &compare.against else {
+        return (cell.figures.get(measure).copied(), lost);
+    };
+    let Some(base) = base(results, cell, against) else { return (None, lost) };
+    lost = (lost.0 + base.failed, lost.1 + base.timeout);
+    (lower_than(cell, base, measure), lost)
+}
+
+/// The cell that differs from `cell` in what `against` says.
+pub(super) fn base<'a>(
+    results: &'a Results,
+    cell: &CellResults,
+    against: &Where,
+) -> Option<&'a CellResults> {
+    results.cells.iter().find(|other| {
         other.cell.matches(against)
             && cell.cell.0.iter().all(|(condition, value)| {
                 against.get(condition).is_some() || other.cell.get(condition) == Some(value)
             })
-    });
-    let Some(base) = base else { return (None, lost) };
-    lost = (lost.0 + base.failed, lost.1 + base.timeout);
-    let reduction = figure(cell).zip(figure(base)).map(|(ours, base)| reduction(&ours, &base));
-    (reduction, lost)
+    })
+}
+
+/// By how many percent a cell's figure is lower than its base's.
+pub(super) fn lower_than(
+    cell: &CellResults,
+    base: &CellResults,
+    measure: &str,
+) -> Option<Estimate> {
+    Some(reduction(cell.figures.get(measure)?, base.figures.get(measure)?))
 }
 
 /// By how many percent one figure is lower than another. The interval is conservative: from the

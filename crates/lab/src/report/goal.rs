@@ -1,7 +1,9 @@
 //! Goals: what measures should come to, and what each cell came to.
 //!
-//! A cell whose samples all failed misses its goal; one that was not run is not judged.
+//! A cell whose samples all failed misses its goal; one that was not run is not judged. A goal with
+//! `against` judges by how many percent a cell's figure is lower than another cell's.
 
+use super::compare::{base, lower_than};
 use super::results::{CellResults, Results};
 use crate::experiment::{Cell, Goal};
 use crate::stats::Estimate;
@@ -10,7 +12,7 @@ use crate::stats::Estimate;
 #[derive(Debug)]
 pub(super) struct Verdicts<'a> {
     pub(super) goal: &'a Goal,
-    /// Unit of its measure.
+    /// Unit of what is judged.
     pub(super) unit: &'a str,
     pub(super) rows: Vec<Verdict<'a>>,
 }
@@ -38,13 +40,17 @@ pub(super) fn judge(results: &Results) -> Vec<Verdicts<'_>> {
             .iter()
             .filter(|cell| cell.cell.matches(&goal.only) && cell.cell.matches(&measure.only));
         let rows = cells.map(|cell| verdict(results, goal, cell)).collect();
-        Some(Verdicts { goal, unit: &measure.unit, rows })
+        let unit = if goal.against.is_some() { "% lower" } else { &measure.unit };
+        Some(Verdicts { goal, unit, rows })
     });
     judged.collect()
 }
 
 fn verdict<'a>(results: &'a Results, goal: &Goal, cell: &'a CellResults) -> Verdict<'a> {
     let name = goal.measure.get_ref();
+    if let Some(against) = &goal.against {
+        return related(goal, cell, base(results, cell, against));
+    }
     let figure = cell.figures.get(name).copied();
     let values: Vec<f64> =
         results.samples_of(cell).filter_map(|sample| sample.values.get(name).copied()).collect();
@@ -59,6 +65,18 @@ fn verdict<'a>(results: &'a Results, goal: &Goal, cell: &'a CellResults) -> Verd
         }
     });
     Verdict { cell: &cell.cell, figure, worst, lost: (cell.failed, cell.timeout), met }
+}
+
+/// Judges a cell beside its base; both have to be run.
+fn related<'a>(goal: &Goal, cell: &'a CellResults, base: Option<&CellResults>) -> Verdict<'a> {
+    let base = base.filter(|base| base.ok + base.failed + base.timeout > 0);
+    let was_run = cell.ok + cell.failed + cell.timeout > 0;
+    let figure = base.and_then(|base| lower_than(cell, base, goal.measure.get_ref()));
+    let met = (was_run && base.is_some())
+        .then(|| figure.is_some_and(|figure| excess(goal, figure.value) <= 0.0));
+    let of_base = base.map_or((0, 0), |base| (base.failed, base.timeout));
+    let lost = (cell.failed + of_base.0, cell.timeout + of_base.1);
+    Verdict { cell: &cell.cell, figure, worst: None, lost, met }
 }
 
 /// How far a value is beyond the nearer of its bounds; negative on the right side of both.

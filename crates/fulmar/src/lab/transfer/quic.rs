@@ -71,6 +71,8 @@ impl Client {
         transport
             .stream_receive_window(VarInt::from_u32(STREAM_WINDOW_BYTES))
             .receive_window(VarInt::from_u32(CONNECTION_WINDOW_BYTES))
+            // Trying larger datagrams costs a slow link more than they save.
+            .mtu_discovery_config(None)
             .max_idle_timeout(Some(IdleTimeout::try_from(IDLE_TIMEOUT)?));
         if let Some(congestion) = congestion {
             transport.congestion_controller_factory(factory(congestion));
