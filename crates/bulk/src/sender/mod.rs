@@ -49,6 +49,8 @@ const MAX_FLUSH_NODES: usize = 200;
 /// round more costs nothing, at the end it costs a round trip.
 const MARGIN_BEFORE: f64 = -1.0;
 const MARGIN_AT_END: f64 = 2.0;
+/// For a group, all of which hears it, a round trip costs less than what is sent in vain.
+const MARGIN_AT_END_OF_GROUP: f64 = 0.0;
 
 /// What a sender tells its owner.
 #[derive(Debug)]
@@ -454,7 +456,9 @@ impl<S: Source> Sender<S> {
     fn parity_with(&self, index: usize, block: u32) -> u16 {
         let parts = self.objects[index].partition;
         let symbols = parts.symbols(block);
-        let margin = if self.near_end(index, block) { MARGIN_AT_END } else { MARGIN_BEFORE };
+        // What all of a group needs goes at once; what one of it needs, when it asks.
+        let early = self.is_group() || !self.near_end(index, block);
+        let margin = if early { MARGIN_BEFORE } else { MARGIN_AT_END };
         let wanted = symbols_for(symbols, self.peers.loss(), margin).saturating_sub(symbols);
         wanted.min(self.config.parity_symbols.into())
     }

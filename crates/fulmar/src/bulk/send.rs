@@ -136,9 +136,9 @@ pub(super) async fn run_with(args: &Args, secret: Option<Secret>) -> anyhow::Res
         (true, ..=SMALL_GROUP) => 1,
         (true, _) => 4,
     };
-    // Ten receivers share repairs better the longer a block is; a single one with heavy losses is
-    // better off with more parity to a block.
-    let block_symbols = if to.ip().is_multicast() { 100 } else { 64 };
+    // Ten receivers share repairs better the longer a block is, but at half of all packets lost a longer one
+    // than this has too little parity; a single one with heavy losses is better off with more of it.
+    let block_symbols = if to.ip().is_multicast() { 112 } else { 64 };
     let rate = args.rate.unwrap_or(if args.adaptive { units::MAX_RATE } else { RATE });
     let config = SenderConfig {
         adaptive: args.adaptive,

@@ -1,6 +1,7 @@
 //! `fulmar lab`: experiments over bad links. The lab crate does the work; here are the options and
 //! what a terminal shows.
 
+mod copy;
 mod fleet;
 mod link;
 mod list;
@@ -54,6 +55,8 @@ enum Command {
     Transfer(transfer::Args),
     /// Send numbered datagrams at a rate, or receive them and tell delay, loss and rate
     Udp(udp::Args),
+    /// Copy one file over TCP or QUIC, make one, or compare two
+    Copy(copy::Args),
     /// Run many clients that publish, and tell how they fare
     Fleet(fleet::Args),
 }
@@ -120,6 +123,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         Command::Probe(args) => probe::run(&args),
         Command::Transfer(args) => transfer::run(&args),
         Command::Udp(args) => udp::run(&args),
+        Command::Copy(args) => copy::run(&args),
         Command::Fleet(args) => fleet::run(args),
     }
 }

@@ -12,7 +12,7 @@ use fulmar_lab::emulated::Emulated;
 use fulmar_lab::experiment::{Document, Experiment, find};
 use fulmar_lab::network::{Fabric, Loopback};
 use fulmar_lab::report::SUITE_FILE;
-use fulmar_lab::run::{Plan, Sample, Step, Tally, missing_programs};
+use fulmar_lab::run::{Plan, Sample, Step, Tally, missing_programs, unmet_needs};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::{Folder, own_path, report};
@@ -171,7 +171,7 @@ impl Go<'_> {
     fn document(&self, document: Document, source: &Path, out: &Path) -> anyhow::Result<Tally> {
         let (suite, text) = match document {
             Document::Experiment(experiment, text) => {
-                return self.experiment(&experiment, &text, source, out);
+                return self.experiment(*experiment, &text, source, out);
             }
             Document::Suite(suite, text) => (suite, text),
         };
@@ -185,21 +185,33 @@ impl Go<'_> {
         std::fs::create_dir_all(out).with_context(|| out.display().to_string())?;
         std::fs::write(out.join(SUITE_FILE), text)?;
         let mut all = Tally::default();
-        for (name, (experiment, text)) in parts {
+        for (name, (mut experiment, text)) in parts {
             let part_source = find(&folder.experiments, name);
-            all = sum(all, self.experiment(&experiment, &text, &part_source, &out.join(name))?);
+            experiment.within.clone_from(&suite.only);
+            if let Some(timeout_s) = &suite.timeout_s {
+                experiment.timeout_s.clone_from(timeout_s);
+            }
+            if let Some(repetitions) = &suite.repetitions {
+                experiment.repetitions.clone_from(repetitions);
+            }
+            all = sum(all, self.experiment(*experiment, &text, &part_source, &out.join(name))?);
         }
         Ok(all)
     }
 
     fn experiment(
         &self,
-        experiment: &Experiment,
+        mut experiment: Experiment,
         text: &str,
         source: &Path,
         out: &Path,
     ) -> anyhow::Result<Tally> {
         let args = self.args;
+        let unmet = unmet_needs(&experiment, &folder_of(source));
+        unmet.iter().for_each(|need| eprintln!("{}: {}", experiment.name, need.otherwise));
+        let left_out: Vec<_> = unmet.into_iter().map(|need| need.only.clone()).collect();
+        experiment.skip.extend(left_out);
+        let experiment = &experiment;
         let missing = missing_programs(experiment);
         if !missing.is_empty() {
             bail!(

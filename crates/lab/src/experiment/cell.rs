@@ -102,6 +102,9 @@ impl Experiment {
                 .collect();
         }
         cells.retain(|cell| !self.skip.iter().any(|skip| cell.matches(skip)));
+        for only in [&self.only, &self.within].into_iter().filter(|only| !only.is_empty()) {
+            cells.retain(|cell| only.iter().any(|only| cell.matches(only)));
+        }
         cells
     }
 }

@@ -10,7 +10,7 @@ use super::file::{
     Compare, Experiment, Figure, From, Goal, Link, Measure, Role, Shape, Suite, What, Where,
 };
 use super::value::Ordered;
-use super::{Cell, find};
+use super::{Cell, Template, find};
 use crate::network::Fabric;
 use crate::words::no_such;
 
@@ -24,7 +24,7 @@ const MAX_REPETITIONS: u32 = 10_000;
 const MAX_TIMEOUT_S: f64 = 86_400.0;
 
 /// Placeholders that every experiment has, besides addresses and ports.
-const BUILTIN: [&str; 4] = ["dir", "fulmar", "seed", "repetition"];
+const BUILTIN: [&str; 5] = ["dir", "here", "fulmar", "seed", "repetition"];
 
 type Checked = Result<(), Mistake>;
 
@@ -37,7 +37,29 @@ pub(super) fn suite(source: Source<'_>, suite: &Suite, folder: &Path) -> Checked
             return Err(source.mistake(part.span(), message));
         }
     }
-    Ok(())
+    suite.repetitions.as_ref().map_or(Ok(()), |number| repetitions(source, number))?;
+    suite.timeout_s.as_ref().map_or(Ok(()), |seconds| timeout(source, seconds))
+}
+
+fn repetitions(source: Source<'_>, number: &Spanned<u32>) -> Checked {
+    if (1..=MAX_REPETITIONS).contains(number.get_ref()) {
+        return Ok(());
+    }
+    let message =
+        format!("`repetitions` is {}; allowed is 1 to {MAX_REPETITIONS}", number.get_ref());
+    Err(source.mistake(number.span(), message))
+}
+
+fn timeout(source: Source<'_>, seconds: &Spanned<f64>) -> Checked {
+    range(source, "timeout_s", seconds, 0.001, MAX_TIMEOUT_S)
+}
+
+fn range(source: Source<'_>, key: &str, value: &Spanned<f64>, low: f64, high: f64) -> Checked {
+    if (low..=high).contains(value.get_ref()) {
+        return Ok(());
+    }
+    let message = format!("`{key}` is {}; allowed is {low} to {high}", value.get_ref());
+    Err(source.mistake(value.span(), message))
 }
 
 pub(super) fn experiment(
@@ -80,26 +102,12 @@ impl Check<'_> {
         Err(self.source.mistake(span, message))
     }
 
-    fn range(&self, key: &str, value: &Spanned<f64>, low: f64, high: f64) -> Checked {
-        if (low..=high).contains(value.get_ref()) {
-            return Ok(());
-        }
-        let message = format!("`{key}` is {}; allowed is {low} to {high}", value.get_ref());
-        self.fail(value.span(), message)
-    }
-
     fn numbers(&self) -> Checked {
         let e = self.experiment;
-        self.range("timeout_s", &e.timeout_s, 0.001, MAX_TIMEOUT_S)?;
-        self.range("cores", &e.cores, 0.01, 64.0)?;
-        self.range("alone", &e.alone, 0.0, 1.0)?;
-        let repetitions = *e.repetitions.get_ref();
-        if !(1..=MAX_REPETITIONS).contains(&repetitions) {
-            let message =
-                format!("`repetitions` is {repetitions}; allowed is 1 to {MAX_REPETITIONS}");
-            return self.fail(e.repetitions.span(), message);
-        }
-        Ok(())
+        timeout(self.source, &e.timeout_s)?;
+        range(self.source, "cores", &e.cores, 0.01, 64.0)?;
+        range(self.source, "alone", &e.alone, 0.0, 1.0)?;
+        repetitions(self.source, &e.repetitions)
     }
 
     fn names(&self) -> Checked {
@@ -156,12 +164,34 @@ impl Check<'_> {
                 self.level(condition.get_ref(), level.get_ref(), level.span())?;
             }
         }
-        for skip in &e.skip {
-            self.conditions(skip)?;
+        for chosen in e.skip.iter().chain(&e.only) {
+            self.conditions(chosen)?;
         }
-        if let (Some(skip), []) = (e.skip.last(), &e.cells()[..]) {
-            let place = skip.0.first().map_or(0..0, |(condition, _)| condition.span());
+        self.needs()?;
+        if let (Some(last), []) = (e.skip.iter().chain(&e.only).last(), &e.cells()[..]) {
+            let place = last.0.first().map_or(0..0, |(condition, _)| condition.span());
             return self.fail(place, "every cell is left out; allowed is 1 or more");
+        }
+        Ok(())
+    }
+
+    fn needs(&self) -> Checked {
+        for need in &self.experiment.needs {
+            self.conditions(&need.only)?;
+            if need.run.get_ref().is_empty() {
+                return self.fail(need.run.span(), "a program is needed, and its arguments");
+            }
+            for word in need.run.get_ref() {
+                let text = Template::parse(word.get_ref());
+                let filled = text.and_then(|text| {
+                    let known = |name: &str| (name == "here").then(String::new);
+                    let other = |name| format!("`{{{name}}}`; only `{{here}}` has a value here");
+                    text.fill(known).map_err(other)
+                });
+                if let Err(message) = filled {
+                    return self.fail(word.span(), message);
+                }
+            }
         }
         Ok(())
     }
@@ -379,6 +409,7 @@ impl Check<'_> {
                 (measure.host.is_some() && of_packets, "`host` and `what`: count, bytes or seconds")
             }
             From::Sum | From::Difference => (!measure.of.is_empty(), "`of`, a list of measures"),
+            From::Quotient => (measure.of.len() == 2, "`of`, two measures"),
             From::Marks => {
                 (measure.since.is_some() && measure.until.is_some(), "`since` and `until`")
             }
@@ -408,7 +439,7 @@ impl Check<'_> {
                 let message = format!("`{key}` is for measures from `lines` and `process`");
                 return self.fail(at.span(), message);
             }
-            self.range(key, at, 0.0, MAX_TIMEOUT_S)?;
+            range(self.source, key, at, 0.0, MAX_TIMEOUT_S)?;
         }
         if let (Some(from), Some(to)) = (&measure.from_s, &measure.to_s)
             && from.get_ref() >= to.get_ref()

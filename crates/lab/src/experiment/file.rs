@@ -52,6 +52,15 @@ pub struct Experiment {
     /// Combinations to leave out.
     #[serde(default)]
     pub skip: Vec<Where>,
+    /// The only combinations to take; all of them without it.
+    #[serde(default)]
+    pub only: Vec<Where>,
+    /// And of those the only ones, as a suite says.
+    #[serde(skip)]
+    pub within: Vec<Where>,
+    /// What combinations need of this machine; without it they are left out.
+    #[serde(default)]
+    pub needs: Vec<Need>,
     /// Files to write into the working folder of each sample.
     #[serde(default)]
     pub files: Ordered<Spanned<String>>,
@@ -71,6 +80,19 @@ pub struct Experiment {
     /// What measures should come to.
     #[serde(default)]
     pub goals: Vec<Goal>,
+}
+
+/// What some combinations need of the machine.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Need {
+    /// A program and its arguments, which ends well where the need is met. `{here}` is the only placeholder.
+    pub run: Spanned<Vec<Spanned<String>>>,
+    /// What a person is told where it is not met.
+    pub otherwise: String,
+    /// The conditions that need it.
+    #[serde(rename = "where")]
+    pub only: Where,
 }
 
 fn one_core() -> Spanned<f64> {
@@ -156,8 +178,8 @@ pub struct Measure {
     pub host: Option<Spanned<String>>,
     /// Kind of packets that count, such as `handshake`; all without it (`packets`).
     pub kind: Option<Spanned<Kind>>,
-    /// Mark from which on it counts; from the beginning without it (all but `sum` and
-    /// `difference`).
+    /// Mark from which on it counts; from the beginning without it (all but `sum`,
+    /// `difference` and `quotient`).
     pub since: Option<Spanned<String>>,
     /// Mark up to which it counts; to the end without it (as `since`).
     pub until: Option<Spanned<String>>,
@@ -170,7 +192,8 @@ pub struct Measure {
     /// got before the mark does not count (`packets`).
     #[serde(default)]
     pub received: bool,
-    /// Measures to add up (`sum`), or to take the others of from the first (`difference`).
+    /// Measures to add up (`sum`), or to take the others of from the first (`difference`), or the first of
+    /// which to divide by the second (`quotient`).
     #[serde(default)]
     pub of: Vec<Spanned<String>>,
     /// How a sample's numbers become one.
@@ -210,6 +233,8 @@ pub enum From {
     Sum,
     /// An earlier measure less others.
     Difference,
+    /// An earlier measure divided by another.
+    Quotient,
 }
 
 /// What of a process or of packets.
@@ -384,4 +409,11 @@ pub struct Suite {
     pub about: String,
     /// Experiments, by name.
     pub parts: Vec<Spanned<String>>,
+    /// The only combinations of the parts to take; all of them without it.
+    #[serde(default)]
+    pub only: Vec<Where>,
+    /// Repetitions, instead of the parts' own.
+    pub repetitions: Option<Spanned<u32>>,
+    /// Longest time of a sample in seconds, instead of the parts' own.
+    pub timeout_s: Option<Spanned<f64>>,
 }

@@ -15,8 +15,8 @@ use std::path::{Path, PathBuf};
 pub use cell::Cell;
 pub use error::Mistake;
 pub use file::{
-    Better, Compare, Experiment, Figure, From, Goal, Link, Mark, Measure, Role, Shape, Suite, Take,
-    What, Where,
+    Better, Compare, Experiment, Figure, From, Goal, Link, Mark, Measure, Need, Role, Shape, Suite,
+    Take, What, Where,
 };
 pub use value::{Level, Levels, Ordered, Pair};
 

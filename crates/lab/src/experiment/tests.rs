@@ -98,6 +98,21 @@ fn a_good_file_means_what_it_says() {
 }
 
 #[test]
+fn only_some_combinations_can_be_asked_for() {
+    let only = "[[only]]\nway = \"tcp\"\n[[only]]\nloss = [2.5]\n";
+    let text = GOOD.replacen("[[skip]]", &format!("{only}[[skip]]"), 1);
+    let Document::Experiment(mut experiment, _) = read(&text).unwrap() else { panic!("a suite") };
+    let labels = |experiment: &Experiment| -> Vec<String> {
+        experiment.cells().iter().map(Cell::label).collect()
+    };
+    assert_eq!(labels(&experiment), ["way=tcp loss=0", "way=quic loss=2.5"]);
+    // A suite takes a part of those.
+    let suite = "title = 's'\nparts = []\n[[only]]\nway = 'quic'\n";
+    experiment.within = toml::from_str::<Suite>(suite).unwrap().only;
+    assert_eq!(labels(&experiment), ["way=quic loss=2.5"]);
+}
+
+#[test]
 fn mistakes_are_refused_with_line_key_and_what_is_allowed() {
     let cases: &[(&str, &str, &str, &[&str])] = &[
         ("title = \"A good one\"", "titel = \"x\"", ":2:1", &["`titel`", "did you mean `title`?"]),
@@ -216,6 +231,18 @@ fn mistakes_are_refused_with_line_key_and_what_is_allowed() {
             &["exclude each other"],
         ),
         (
+            "[[figures]]",
+            "[[needs]]\nrun = [\"true\", \"{dir}\"]\notherwise = \"o\"\nwhere = { way = \"tcp\" }\n[[figures]]",
+            ":42:16",
+            &["`{dir}`; only `{here}`"],
+        ),
+        (
+            "[[figures]]",
+            "[[needs]]\nrun = [\"true\"]\notherwise = \"o\"\nwhere = { way = \"tcq\" }\n[[figures]]",
+            ":44:17",
+            &["did you mean `tcp`?"],
+        ),
+        (
             "service = true",
             "service = true\ndelay_s = -1",
             ":24:8",
@@ -258,6 +285,10 @@ fn a_suite_names_experiments_that_exist() {
     let source = Source { file: "s.toml", text };
     let mistake = parse(source, "s", folder.path(), Some(&LossOnly)).unwrap_err();
     assert_eq!(mistake.place, Some((2, 15)));
+    let wrong = "title = \"A\"\nparts = [\"a\"]\ntimeout_s = 0\n";
+    let source = Source { file: "s.toml", text: wrong };
+    let mistake = parse(source, "s", folder.path(), Some(&LossOnly)).unwrap_err();
+    assert_eq!(mistake.place, Some((3, 13)), "{mistake}");
     let text = &text.replace(", \"b\"", "");
     let source = Source { file: "s.toml", text };
     assert!(matches!(parse(source, "s", folder.path(), Some(&LossOnly)), Ok(Document::Suite(..))));

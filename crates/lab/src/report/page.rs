@@ -1,5 +1,7 @@
 //! The page: headings, pictures, tables, and where and how it was measured.
 
+use std::collections::BTreeMap;
+
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use super::compare::{Row, Table};
@@ -15,6 +17,9 @@ const STYLE: &str = include_str!("style.css");
 
 /// Reasons of failures that a page lists, a part.
 const MAX_REASONS: usize = 20;
+
+/// A sample whose emulator was later than this at the 99th percentile, in µs, is said to be late.
+const LATE_US: f64 = 2000.0;
 
 /// Writes the page.
 pub(super) fn page(all: &All, tables: &[Vec<Table<'_>>], verdicts: &[Vec<Verdicts<'_>>]) -> String {
@@ -533,6 +538,7 @@ fn environment(part: &Results) -> Markup {
     let load = spread(&|sample| Some(sample.environment.load));
     let late = spread(&|sample| sample.lateness.map(|late| late.p99_us));
     let beside = spread(&|sample| Some(sample.environment.beside as f64));
+    let late_cells = late_cells(part);
     html! {
         details {
             summary { h3 { "Where it was measured" } }
@@ -544,9 +550,29 @@ fn environment(part: &Results) -> Markup {
                     Some(late) => li { "How late the emulator was, 99th percentile of a sample, in µs: " (late) },
                     None => li { "No emulator: nothing delayed the packets on purpose." },
                 }
+                @if !late_cells.is_empty() {
+                    li {
+                        "Late: in these cells the emulator was more than " (short(LATE_US / 1000.0)) " ms late at "
+                        "the 99th percentile of a sample, so that their figures are worse than they should be: "
+                        (late_cells.join("; "))
+                    }
+                }
             }
         }
     }
+}
+
+/// Cells with a sample whose packets left the emulator late, and how many of their samples did.
+fn late_cells(part: &Results) -> Vec<String> {
+    let mut cells: BTreeMap<String, (usize, usize)> = BTreeMap::new();
+    for sample in &part.samples {
+        let words: Vec<&str> = sample.cell.values().map(String::as_str).collect();
+        let (late, all) = cells.entry(words.join(" ")).or_default();
+        *late += usize::from(sample.lateness.is_some_and(|late| late.p99_us > LATE_US));
+        *all += 1;
+    }
+    let late = cells.into_iter().filter(|(_, (late, _))| *late > 0);
+    late.map(|(cell, (late, all))| format!("{cell} ({late} of {all})")).collect()
 }
 
 fn method() -> Markup {

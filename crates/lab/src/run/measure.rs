@@ -119,6 +119,14 @@ fn points(
             let rest = 2.0 * all.first().copied().unwrap_or(0.0) - all.iter().sum::<f64>();
             Ok((vec![(record.began_ns, rest)], false))
         }
+        From::Quotient => {
+            let all = summands(measure, values)?;
+            let &[over, under] = &all[..] else { return Err("it needs two measures".to_owned()) };
+            if under == 0.0 {
+                return Err("it would be divided by zero".to_owned());
+            }
+            Ok((vec![(record.began_ns, over / under)], false))
+        }
         From::Marks => {
             let (since, until) = (since.unwrap_or(0), until.unwrap_or(0));
             Ok((vec![(until, (until as f64 - since as f64) / 1e9)], false))
@@ -289,6 +297,8 @@ mod tests {
         assert_eq!(value(&format!("{process}'cpu_s'"), &record(), &none), Ok(0.25));
         assert_eq!(value("from = 'sum'\nof = ['a', 'b']", &record(), &none), Ok(7.0));
         assert_eq!(value("from = 'difference'\nof = ['a', 'b']", &record(), &none), Ok(1.0));
+        let quotient = value("from = 'quotient'\nof = ['a', 'b']", &record(), &none);
+        assert_eq!(quotient, Ok(4.0 / 3.0));
         let nothing = value("from = 'sum'\nof = ['a', 'c']", &record(), &none).unwrap_err();
         assert_eq!(nothing, "there is no `c` to add");
         let marks = "from = 'marks'\nsince = 'begin'\nuntil = 'end'";

@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
 pub use environment::Environment;
-pub use program::missing_programs;
+pub use program::{missing_programs, unmet_needs};
 pub use sample::{FILE, Outcome, Sample, StoreError, read};
 
 use crate::experiment::Experiment;
@@ -31,8 +31,8 @@ use sample::Store;
 pub const EXPERIMENT_FILE: &str = "experiment.toml";
 
 /// Keys of an experiment file that change nothing of a sample.
-const COSMETIC: [&str; 7] =
-    ["title", "about", "repetitions", "figures", "compare", "goals", "alone"];
+const COSMETIC: [&str; 8] =
+    ["title", "about", "repetitions", "figures", "compare", "goals", "alone", "needs"];
 
 /// What to run and how.
 #[derive(Debug)]

@@ -45,6 +45,8 @@ pub(super) struct Task<'a> {
     pub(super) folder: PathBuf,
     /// This program, for `{fulmar}`.
     pub(super) fulmar: &'a Path,
+    /// Folder of the experiment file, for `{here}`.
+    pub(super) here: &'a Path,
 }
 
 /// What came of it.
@@ -220,6 +222,7 @@ impl<'a> Stage<'a> {
             Some(("port", port)) => self.ports.borrow().get(port).map(u16::to_string),
             _ => match name {
                 "dir" => Some(task.folder.display().to_string()),
+                "here" => Some(task.here.display().to_string()),
                 "fulmar" => Some(task.fulmar.display().to_string()),
                 "seed" => Some(task.seed.to_string()),
                 "repetition" => Some(task.repetition.to_string()),

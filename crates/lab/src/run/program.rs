@@ -6,8 +6,9 @@
 use std::ffi::OsStr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
-use crate::experiment::Experiment;
+use crate::experiment::{Experiment, Need, Role, Template};
 
 /// Looked at behind `PATH`.
 const SERVERS: [&str; 3] = ["/usr/local/sbin", "/usr/sbin", "/sbin"];
@@ -31,7 +32,10 @@ fn is_program(file: &Path) -> bool {
 /// a placeholder are known only in a sample.
 #[must_use]
 pub fn missing_programs(experiment: &Experiment) -> Vec<String> {
-    let named = experiment.roles.iter().filter_map(|(_, role)| role.run.get_ref().first());
+    let cells = experiment.cells();
+    let played = |role: &Role| cells.iter().any(|cell| cell.matches(&role.only));
+    let roles = experiment.roles.iter().filter(|(_, role)| played(role));
+    let named = roles.filter_map(|(_, role)| role.run.get_ref().first());
     let mut missing: Vec<String> = named
         .map(|program| program.get_ref())
         .filter(|program| !program.contains(['/', '{', '}']) && find(program).is_none())
@@ -40,6 +44,26 @@ pub fn missing_programs(experiment: &Experiment) -> Vec<String> {
     missing.sort();
     missing.dedup();
     missing
+}
+
+/// The needs of an experiment that this machine does not meet; `here` is the folder of its file.
+#[must_use]
+pub fn unmet_needs<'a>(experiment: &'a Experiment, here: &Path) -> Vec<&'a Need> {
+    let here = std::path::absolute(here).unwrap_or_else(|_| here.to_owned()).display().to_string();
+    let fill = |text: &str| {
+        let filled = Template::parse(text).and_then(|text| text.fill(|_| Some(here.clone())));
+        // It was checked when the file was read.
+        filled.unwrap_or_else(|_| text.to_owned())
+    };
+    let met = |need: &&Need| {
+        let words: Vec<String> =
+            need.run.get_ref().iter().map(|word| fill(word.get_ref())).collect();
+        let program = words.first().and_then(|name| find(name)).unwrap_or_default();
+        let mut command = Command::new(program);
+        command.args(words.iter().skip(1)).stdin(Stdio::null()).stdout(Stdio::null());
+        command.stderr(Stdio::null()).status().is_ok_and(|status| status.success())
+    };
+    experiment.needs.iter().filter(|need| !met(need)).collect()
 }
 
 #[cfg(test)]
@@ -57,5 +81,20 @@ mod tests {
         std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o755)).unwrap();
         assert_eq!(find_in("a-program", path), Some(file));
         assert_eq!(find_in("a-program", None), None);
+    }
+
+    #[test]
+    fn needs_are_met_by_programs_that_end_well() {
+        let text = "title = 't'\nrepetitions = 1\ntimeout_s = 1\nhosts = ['a']\nroles = {}\nmeasures = {}\n";
+        let need = |run: &str| {
+            format!(
+                "[[needs]]\nwhere = {{}}\notherwise = 'without {run}'\nrun = ['{run}', '{{here}}']\n"
+            )
+        };
+        let text = format!("{text}{}{}{}", need("ls"), need("false"), need("no-such-program"));
+        let experiment: Experiment = toml::from_str(&text).unwrap();
+        let unmet = unmet_needs(&experiment, Path::new("/"));
+        let told: Vec<&str> = unmet.iter().map(|need| need.otherwise.as_str()).collect();
+        assert_eq!(told, ["without false", "without no-such-program"]);
     }
 }

@@ -162,6 +162,8 @@ impl Shop<'_> {
         let environment = self.environment.now(beside);
         let began_s = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let began = Instant::now();
+        // Roles run elsewhere.
+        let here = std::path::absolute(plan.source).unwrap_or_else(|_| plan.source.to_owned());
         let task = Task {
             experiment: plan.experiment,
             cell: &job.cell,
@@ -169,6 +171,7 @@ impl Shop<'_> {
             seed: job.seed,
             folder: folder.clone(),
             fulmar: &plan.fulmar,
+            here: &here,
         };
         let (taken, outcome) = take(&task, self.fabric, self.stop);
         self.running.fetch_sub(1, Ordering::Relaxed);

@@ -1,0 +1,354 @@
+//! `fulmar lab copy`: one file over TCP or QUIC, to set beside what `fulmar send` does with NORM.
+//!
+//! The sender connects, sends all bytes and ends its direction; the receiver has the file on its disk
+//! before it says so with one byte, as `fulmar receive` has. Nothing resumes and nothing is retried: a
+//! broken connection is a failure. It also makes the files to send and compares what arrived, so that
+//! every transport is judged in the same way.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use clap::ValueEnum;
+use fulmar_certs::authority::Authority;
+use fulmar_certs::files::{read_chain, read_key};
+use fulmar_lab::units::parse_size;
+use quinn::congestion::{BbrConfig, ControllerFactory, CubicConfig};
+use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
+use serde_json::json;
+use socket2::SockRef;
+
+use super::probe::tell;
+
+const EXAMPLES: &str = "\
+Examples:
+  fulmar lab copy make map.bin --bytes 8MB
+  fulmar lab copy receive got.bin --at 198.18.1.2:7000 --over tcp
+  fulmar lab copy send map.bin --to 198.18.1.2:7000 --over tcp --congestion bbr
+  fulmar lab copy check map.bin got.bin";
+
+/// Bytes read and written at a time.
+const PIECE: usize = 1 << 16;
+/// What the receiver says when it has all.
+const DONE: u8 = 1;
+/// What may be under way without an acknowledgement over QUIC: 100 Mbit/s for a round trip of two seconds.
+/// TCP's windows grow by themselves.
+const WINDOW_BYTES: u32 = 32 << 20;
+/// How often a receiver tells how far it is.
+const TELL_EVERY: Duration = Duration::from_secs(1);
+const PROTOCOL: &[u8] = b"fulmar-copy";
+
+/// Copy one file over TCP or QUIC, make one, or compare two
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    /// Make a file of random bytes, the same for the same seed
+    Make(Make),
+    /// Send a file
+    Send(Send),
+    /// Receive a file
+    Receive(Receive),
+    /// Tell whether two files are the same
+    Check(Check),
+}
+
+#[derive(clap::Args, Debug)]
+struct Make {
+    /// Where
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// How long: 8MB, 64MB
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    bytes: u64,
+    /// What the bytes come from
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    seed: u64,
+}
+
+#[derive(clap::Args, Debug)]
+struct Send {
+    /// What to send
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// Where to
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    to: SocketAddr,
+    /// The transport
+    #[arg(long, value_enum)]
+    over: Over,
+    /// What decides how much may be under way
+    #[arg(long, value_enum, default_value_t = Congestion::Cubic)]
+    congestion: Congestion,
+    /// Folder of the development CA that both ends share, for QUIC
+    #[arg(long, value_name = "DIR", default_value = "ca")]
+    ca: PathBuf,
+}
+
+#[derive(clap::Args, Debug)]
+struct Receive {
+    /// Where to put it
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// Where to listen
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    at: SocketAddr,
+    /// The transport
+    #[arg(long, value_enum)]
+    over: Over,
+    /// Folder of the development CA that both ends share, for QUIC
+    #[arg(long, value_name = "DIR", default_value = "ca")]
+    ca: PathBuf,
+}
+
+#[derive(clap::Args, Debug)]
+struct Check {
+    /// What was sent
+    sent: PathBuf,
+    /// What arrived
+    arrived: PathBuf,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Over {
+    Tcp,
+    Quic,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Congestion {
+    Cubic,
+    Bbr,
+}
+
+pub(super) fn run(args: &Args) -> anyhow::Result<()> {
+    match &args.command {
+        Command::Make(args) => make(args),
+        Command::Check(args) => check(args),
+        Command::Send(args) => match args.over {
+            Over::Tcp => send_tcp(args),
+            Over::Quic => block_on(send_quic(args)),
+        },
+        Command::Receive(args) => match args.over {
+            Over::Tcp => receive_tcp(args),
+            Over::Quic => block_on(receive_quic(args)),
+        },
+    }
+}
+
+fn block_on(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.context("cannot start the runtime")?.block_on(work)
+}
+
+fn open(path: &Path) -> anyhow::Result<File> {
+    File::open(path).with_context(|| path.display().to_string())
+}
+
+fn make(args: &Make) -> anyhow::Result<()> {
+    let context = || args.file.display().to_string();
+    let mut file = File::create(&args.file).with_context(context)?;
+    let (mut random, mut left) = (fastrand::Rng::with_seed(args.seed), args.bytes);
+    let mut piece = vec![0; PIECE];
+    while left > 0 {
+        let length = usize::try_from(left).unwrap_or(PIECE).min(PIECE);
+        random.fill(&mut piece[..length]);
+        file.write_all(&piece[..length]).with_context(context)?;
+        left -= length as u64;
+    }
+    // Its way to the disk is not to be in the way of what is measured.
+    file.sync_all().with_context(context)?;
+    tell("made", json!({ "bytes": args.bytes }))
+}
+
+/// Tells rather than fails: a wrong file is a figure.
+fn check(args: &Check) -> anyhow::Result<()> {
+    let (mut sent, mut arrived) = (open(&args.sent)?, open(&args.arrived)?);
+    let bytes = sent.metadata()?.len();
+    let mut same = bytes == arrived.metadata()?.len();
+    let (mut a, mut b) = (vec![0; PIECE], vec![0; PIECE]);
+    let mut left = bytes;
+    while same && left > 0 {
+        let length = usize::try_from(left).unwrap_or(PIECE).min(PIECE);
+        sent.read_exact(&mut a[..length])?;
+        arrived.read_exact(&mut b[..length])?;
+        same = a[..length] == b[..length];
+        left -= length as u64;
+    }
+    tell("checked", json!({ "wrong": u8::from(!same), "bytes": bytes }))
+}
+
+fn send_tcp(args: &Send) -> anyhow::Result<()> {
+    let mut file = open(&args.file)?;
+    tell("begin", json!({}))?;
+    let mut stream = TcpStream::connect(args.to).with_context(|| args.to.to_string())?;
+    let name = match args.congestion {
+        Congestion::Cubic => "cubic",
+        Congestion::Bbr => "bbr",
+    };
+    let set = SockRef::from(&stream).set_tcp_congestion(name.as_bytes());
+    set.with_context(|| format!("this system has no TCP {name}"))?;
+    let mut piece = vec![0; PIECE];
+    loop {
+        let length = file.read(&mut piece)?;
+        if length == 0 {
+            break;
+        }
+        stream.write_all(&piece[..length])?;
+    }
+    stream.shutdown(std::net::Shutdown::Write)?;
+    let mut answer = [0];
+    stream.read_exact(&mut answer).context("the receiver went")?;
+    tell("sent", json!({}))
+}
+
+fn receive_tcp(args: &Receive) -> anyhow::Result<()> {
+    let listener = TcpListener::bind(args.at).with_context(|| args.at.to_string())?;
+    let mut file = File::create(&args.file).with_context(|| args.file.display().to_string())?;
+    tell("listening", json!({}))?;
+    let (mut stream, _) = listener.accept()?;
+    let (mut piece, mut progress) = (vec![0; PIECE], Progress::new());
+    loop {
+        let length = stream.read(&mut piece)?;
+        if length == 0 {
+            break;
+        }
+        file.write_all(&piece[..length])?;
+        progress.arrived(length)?;
+    }
+    file.sync_all()?;
+    stream.write_all(&[DONE])?;
+    tell("file", json!({ "bytes": progress.bytes }))
+}
+
+/// What has arrived, told about each second.
+struct Progress {
+    bytes: usize,
+    told: Instant,
+    told_bytes: usize,
+}
+
+impl Progress {
+    fn new() -> Progress {
+        Progress { bytes: 0, told: Instant::now(), told_bytes: 0 }
+    }
+
+    fn arrived(&mut self, bytes: usize) -> anyhow::Result<()> {
+        self.bytes += bytes;
+        let since = self.told.elapsed();
+        if since < TELL_EVERY {
+            return Ok(());
+        }
+        let rate = 8.0 * (self.bytes - self.told_bytes) as f64 / since.as_secs_f64();
+        (self.told, self.told_bytes) = (Instant::now(), self.bytes);
+        tell("progress", json!({ "received_bytes": self.bytes, "bits_per_second": rate }))
+    }
+}
+
+fn transport(congestion: Congestion) -> Arc<quinn::TransportConfig> {
+    let controller: Arc<dyn ControllerFactory + std::marker::Send + Sync> = match congestion {
+        Congestion::Cubic => Arc::new(CubicConfig::default()),
+        Congestion::Bbr => Arc::new(BbrConfig::default()),
+    };
+    let mut config = quinn::TransportConfig::default();
+    config
+        .congestion_controller_factory(controller)
+        .stream_receive_window(WINDOW_BYTES.into())
+        .receive_window(WINDOW_BYTES.into())
+        .send_window(WINDOW_BYTES.into())
+        // How long is too long is the experiment's to say.
+        .max_idle_timeout(None);
+    Arc::new(config)
+}
+
+async fn send_quic(args: &Send) -> anyhow::Result<()> {
+    let mut file = open(&args.file)?;
+    let mut roots = rustls::RootCertStore::empty();
+    for certificate in read_chain(&Authority::open(&args.ca)?.certificate_path())? {
+        roots.add(certificate)?;
+    }
+    let mut tls =
+        rustls::ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
+    tls.alpn_protocols = vec![PROTOCOL.to_vec()];
+    let mut config = quinn::ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls)?));
+    config.transport_config(transport(args.congestion));
+    let any: SocketAddr =
+        if args.to.is_ipv4() { ([0; 4], 0).into() } else { ([0_u16; 8], 0).into() };
+    let endpoint = quinn::Endpoint::client(any)?;
+    tell("begin", json!({}))?;
+    let connection = endpoint.connect_with(config, args.to, &args.to.ip().to_string())?.await?;
+    let (mut out, mut back) = connection.open_bi().await?;
+    let mut piece = vec![0; PIECE];
+    loop {
+        let length = file.read(&mut piece)?;
+        if length == 0 {
+            break;
+        }
+        out.write_all(&piece[..length]).await?;
+    }
+    out.finish()?;
+    let mut answer = [0];
+    back.read_exact(&mut answer).await.context("the receiver went")?;
+    tell("sent", json!({}))?;
+    connection.close(0_u32.into(), b"");
+    // Until the receiver may be taken to know that.
+    endpoint.wait_idle().await;
+    Ok(())
+}
+
+async fn receive_quic(args: &Receive) -> anyhow::Result<()> {
+    let names = [args.at.ip().to_string()];
+    let (chain, key) = Authority::open(&args.ca)?.server_files(&names)?;
+    let mut tls = rustls::ServerConfig::builder()
+        .with_no_client_auth()
+        .with_single_cert(read_chain(&chain)?, read_key(&key)?)?;
+    tls.alpn_protocols = vec![PROTOCOL.to_vec()];
+    let mut config = quinn::ServerConfig::with_crypto(Arc::new(QuicServerConfig::try_from(tls)?));
+    config.transport_config(transport(Congestion::Cubic));
+    let endpoint = quinn::Endpoint::server(config, args.at).with_context(|| args.at.to_string())?;
+    let mut file = File::create(&args.file).with_context(|| args.file.display().to_string())?;
+    tell("listening", json!({}))?;
+    let Some(incoming) = endpoint.accept().await else { bail!("the endpoint is closed") };
+    let connection = incoming.await?;
+    let (mut back, mut from) = connection.accept_bi().await?;
+    let (mut piece, mut progress) = (vec![0; PIECE], Progress::new());
+    while let Some(length) = from.read(&mut piece).await? {
+        file.write_all(&piece[..length])?;
+        progress.arrived(length)?;
+    }
+    file.sync_all()?;
+    back.write_all(&[DONE]).await?;
+    back.finish()?;
+    tell("file", json!({ "bytes": progress.bytes }))?;
+    // The answer may be lost; the sender closes when it has it.
+    connection.closed().await;
+    Ok(())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_of_one_seed_are_the_same_and_others_are_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        for (name, bytes, seed) in [("a", 100_000, 1), ("b", 100_000, 1), ("c", 100_000, 2)] {
+            make(&Make { file: path(name), bytes, seed }).unwrap();
+        }
+        let read = |name| std::fs::read(path(name)).unwrap();
+        assert_eq!(read("a").len(), 100_000);
+        assert_eq!(read("a"), read("b"));
+        assert_ne!(read("a"), read("c"));
+    }
+}
