@@ -39,6 +39,8 @@ pub(crate) enum Command {
     Send(bulk::SendArgs),
     /// Receive files that are sent so
     Receive(bulk::ReceiveArgs),
+    /// Roll out a file to a group of devices in stages
+    Rollout(bulk::RolloutArgs),
     /// Measure a broker with many clients
     Bench(bench::Args),
     /// Measure transports on bad links

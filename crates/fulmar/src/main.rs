@@ -32,6 +32,7 @@ fn main() -> ExitCode {
         Command::Sub(args) => with_log(&log, || pubsub::subscribe(args)),
         Command::Send(args) => with_log(&log, || bulk::send(&args)),
         Command::Receive(args) => with_log(&log, || bulk::receive(&args)),
+        Command::Rollout(args) => with_log(&log, || bulk::rollout(&args)),
         Command::Bench(args) => with_log(&log, || bench::run(args)),
         Command::Lab(args) => with_log(&log, || lab::run(args)),
         Command::Meter(args) => with_log(&log, || meter::run(&args)),

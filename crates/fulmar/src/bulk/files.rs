@@ -64,12 +64,15 @@ pub(super) struct Files {
     /// Whose they are: a later run is to be the same receiver.
     node: NodeId,
     parts: HashMap<ObjectKey, Part>,
+    /// The only file to take, if it was announced.
+    expected: Option<Manifest>,
     pub(super) received: Vec<Received>,
 }
 
 impl Files {
-    pub(super) fn new(folder: &Path, node: NodeId) -> Files {
-        Files { folder: folder.to_owned(), node, parts: HashMap::new(), received: Vec::new() }
+    pub(super) fn new(folder: &Path, node: NodeId, expected: Option<Manifest>) -> Files {
+        let (folder, parts) = (folder.to_owned(), HashMap::new());
+        Files { folder, node, parts, expected, received: Vec::new() }
     }
 
     fn part(&mut self, object: ObjectKey) -> io::Result<&mut Part> {
@@ -83,6 +86,14 @@ impl Files {
         let manifest = Manifest::decode(info).map_err(io::Error::other)?;
         if manifest.hash.is_some_and(|expected| expected != hash) {
             let text = format!("{} arrived with another SHA-256 than it left", manifest.name);
+            return Err(io::Error::other(text));
+        }
+        if self
+            .expected
+            .as_ref()
+            .is_some_and(|expected| expected.name != manifest.name || expected.hash != Some(hash))
+        {
+            let text = format!("{} is not what was announced", manifest.name);
             return Err(io::Error::other(text));
         }
         part.file.sync_all()?;
@@ -211,7 +222,7 @@ mod tests {
     #[test]
     fn a_file_gets_its_name_only_when_it_is_whole_and_right() {
         let folder = tempfile::tempdir().unwrap();
-        let mut files = Files::new(folder.path(), 7);
+        let mut files = Files::new(folder.path(), 7, None);
         for (hash, name) in [(sha256(b"abc"), "right"), (sha256(b"abd"), "wrong")] {
             files.open(KEY, 3).unwrap();
             files.write(KEY, 2, b"c").unwrap();
@@ -227,12 +238,28 @@ mod tests {
     }
 
     #[test]
+    fn only_what_was_announced_is_taken() {
+        let folder = tempfile::tempdir().unwrap();
+        let announced = Manifest { name: "fw".into(), hash: Some(sha256(b"abc")) };
+        let mut files = Files::new(folder.path(), 7, Some(announced.clone()));
+        let other = Manifest { name: "fw".into(), hash: Some(sha256(b"abd")) };
+        let renamed = Manifest { name: "other".into(), ..announced.clone() };
+        for (manifest, bytes) in [(other, b"abd"), (renamed, b"abc"), (announced, b"abc")] {
+            files.open(KEY, 3).unwrap();
+            files.write(KEY, 0, bytes).unwrap();
+            let right = manifest.name == "fw" && bytes == b"abc";
+            assert_eq!(files.finish(KEY, &manifest.encode()).is_ok(), right);
+        }
+        assert_eq!(names(folder.path()), ["fw"]);
+    }
+
+    #[test]
     fn what_was_interrupted_is_gone_on_with() {
         let folder = tempfile::tempdir().unwrap();
         let parts = Partition::new(6, 1, 2).unwrap();
         let manifest = Manifest { name: "file".into(), hash: Some(sha256(b"abcdef")) };
         let info = manifest.encode();
-        let mut files = Files::new(folder.path(), 7);
+        let mut files = Files::new(folder.path(), 7, None);
         files.open(KEY, 6).unwrap();
         assert!(files.identify(KEY, &info, &parts).unwrap().is_empty());
         files.write(KEY, 2, b"cd").unwrap();
@@ -240,7 +267,7 @@ mod tests {
         drop(files);
         assert_eq!(state::interrupted(folder.path()).unwrap(), Some(7));
 
-        let mut files = Files::new(folder.path(), 7);
+        let mut files = Files::new(folder.path(), 7, None);
         let again = ObjectKey { instance: 9, ..KEY };
         files.open(again, 6).unwrap();
         assert_eq!(files.identify(again, &info, &parts).unwrap(), [1]);
@@ -255,7 +282,7 @@ mod tests {
     #[test]
     fn what_is_under_way_goes_with_the_program() {
         let folder = tempfile::tempdir().unwrap();
-        let mut files = Files::new(folder.path(), 7);
+        let mut files = Files::new(folder.path(), 7, None);
         files.open(KEY, 1 << 40).unwrap();
         assert_eq!(names(folder.path()).len(), 1);
         drop(files);

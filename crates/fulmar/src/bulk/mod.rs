@@ -2,12 +2,13 @@
 //!
 //! Here are sockets, files and what people see. `socket` finds out what an address means, `files` puts what
 //! arrives into a folder, `manifest` is what is told about a file beside its bytes, `seal` keeps strangers out. `stream` does
-//! the same over TCP and QUIC, to compare.
+//! the same over TCP and QUIC, to compare; `rollout` brings a file to many devices in stages.
 
 mod files;
 mod manifest;
 mod outgoing;
 mod receive;
+mod rollout;
 mod seal;
 mod send;
 mod show;
@@ -16,6 +17,7 @@ mod state;
 mod stream;
 
 pub(crate) use receive::Args as ReceiveArgs;
+pub(crate) use rollout::Args as RolloutArgs;
 pub(crate) use send::Args as SendArgs;
 
 use std::time::{Duration, Instant};
@@ -36,6 +38,11 @@ pub(crate) fn send(args: &SendArgs) -> anyhow::Result<()> {
 /// Receives files.
 pub(crate) fn receive(args: &ReceiveArgs) -> anyhow::Result<()> {
     block_on(receive::run(args))
+}
+
+/// Rolls a file out.
+pub(crate) fn rollout(args: &RolloutArgs) -> anyhow::Result<()> {
+    block_on(rollout::run(args))
 }
 
 fn block_on(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {

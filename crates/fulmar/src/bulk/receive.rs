@@ -2,15 +2,19 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use fulmar_bulk::guard::ReceiverKeys;
 use fulmar_bulk::{ReceiverConfig, ReceiverEvent};
 use serde_json::json;
 use tokio::net::UdpSocket;
+use tokio::sync::watch;
 
 use super::files::Files;
+use super::manifest::Manifest;
+use super::rollout::{self, Announced};
 use super::seal::{KeyArgs, ReceiverSeal, warn_if_plain};
 use super::show::Show;
 use super::stream::{self, Receiving, TlsArgs, Via};
@@ -22,6 +26,7 @@ Examples:
   fulmar receive --from 0.0.0.0:6003 --dir maps             whatever anybody sends here
   fulmar receive --from 239.1.2.3:6003 --dir maps --count 1    one file from a group, then end
   fulmar receive --from 192.0.2.9:6003 --dir maps           only what this sender sends
+  fulmar receive --announced mqtts://broker --group pumps --device pump7 --dir fw   roll-outs
   fulmar receive --from 0.0.0.0:6003 --dir maps --via quic   over QUIC, to compare
   fulmar receive --from 0.0.0.0:6003 --dir maps --key maps.key   only from who has the same key
 
@@ -38,8 +43,8 @@ const LINGER: Duration = Duration::from_secs(3);
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     /// Where to listen, or to whom: HOST or HOST:PORT, the port being 6003 unless given
-    #[arg(long, value_name = "ADDR")]
-    from: String,
+    #[arg(long, value_name = "ADDR", required_unless_present = "url")]
+    from: Option<String>,
     /// Folder to put files into
     #[arg(long, value_name = "DIR")]
     dir: PathBuf,
@@ -50,7 +55,9 @@ pub(crate) struct Args {
     tls: TlsArgs,
     #[command(flatten)]
     key: KeyArgs,
-    /// End after so many files
+    #[command(flatten)]
+    announced: Announced,
+    /// End after so many files, or with --announced after so many roll-outs
     #[arg(long, value_name = "NUMBER")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
@@ -76,46 +83,86 @@ struct Run<'a> {
     heard: Instant,
     show: Show,
     out: Vec<u8>,
+    /// How many files are enough.
+    count: Option<u64>,
+    progress: Option<watch::Sender<u64>>,
     complete: u64,
     failed: u64,
+    /// Why, the last time.
+    failure: Option<String>,
     senders: usize,
     gone: usize,
 }
 
+impl Args {
+    /// The folder that files are put into.
+    pub(super) fn dir(&self) -> &Path {
+        &self.dir
+    }
+}
+
+/// What a roll-out has a device receive.
+#[derive(Default)]
+pub(super) struct Job {
+    /// Where it comes, unless the command line says so.
+    pub(super) from: Option<String>,
+    /// Keys of its own.
+    pub(super) keys: Option<ReceiverKeys>,
+    /// The one file to take.
+    pub(super) expected: Option<Manifest>,
+    /// Where to tell how many bytes have come.
+    pub(super) progress: Option<watch::Sender<u64>>,
+}
+
 /// Receives until there are enough, or somebody wants it to end.
 pub(super) async fn run(args: &Args) -> anyhow::Result<()> {
-    let from = socket::address(&args.from)?;
     std::fs::create_dir_all(&args.dir).with_context(|| args.dir.display().to_string())?;
-    let secret = args.key.secret()?;
-    if args.via != Via::Norm {
-        if secret.is_some() {
-            let text = "--key is NORM's; --via quic has certificates, --via tcp is not protected";
-            return Err(Usage(text.into()).into());
-        }
-        return stream::receive(Receiving {
-            via: args.via,
-            from,
-            dir: &args.dir,
-            tls: &args.tls,
-            count: args.count,
-            json: args.json,
-            show: Show::new(args.quiet || args.json),
-        })
-        .await;
+    if args.announced.url.is_some() {
+        return rollout::receive(args, &args.announced, &args.tls, args.count).await;
     }
+    if args.via == Via::Norm {
+        return receive(args, Job::default()).await;
+    }
+    if args.key.secret()?.is_some() {
+        let text = "--key is NORM's; --via quic has certificates, --via tcp is not protected";
+        return Err(Usage(text.into()).into());
+    }
+    stream::receive(Receiving {
+        via: args.via,
+        from: socket::address(args.from.as_deref().unwrap_or_default())?,
+        dir: &args.dir,
+        tls: &args.tls,
+        count: args.count,
+        json: args.json,
+        show: Show::new(args.quiet || args.json),
+    })
+    .await
+}
+
+/// Receives by NORM; a job is one file.
+pub(super) async fn receive(args: &Args, job: Job) -> anyhow::Result<()> {
+    let from = args.from.as_deref().or(job.from.as_deref()).unwrap_or_default();
+    let from = socket::address(from)?;
     let (socket, whom) = socket::from(from, args.interface)?;
     let (fresh, seed) = identity()?;
     let interrupted = state::interrupted(&args.dir);
-    let node = interrupted.with_context(|| args.dir.display().to_string())?.unwrap_or(fresh);
-    let seal = ReceiverSeal::of_receiver(secret.map(|secret| secret.receiver(node)))?;
+    let before = interrupted.with_context(|| args.dir.display().to_string())?;
+    let is_job = job.keys.is_some();
+    let count = if is_job { Some(1) } else { args.count };
+    let node = job.keys.as_ref().map_or(before.unwrap_or(fresh), |keys| keys.node);
+    let keys = match job.keys {
+        Some(keys) => Some(keys),
+        None => args.key.secret()?.map(|secret| secret.receiver(node)),
+    };
+    let seal = ReceiverSeal::of_receiver(keys)?;
     warn_if_plain(seal.is_on(), from.ip());
     let (seed, guarded) = (seed.into(), seal.is_on());
     let config = ReceiverConfig { node, seed, guarded, ..ReceiverConfig::default() };
-    let receiver = fulmar_bulk::Receiver::new(config, Files::new(&args.dir, node));
+    let receiver = fulmar_bulk::Receiver::new(config, Files::new(&args.dir, node, job.expected));
     let bound = socket.local_addr().context("the socket's address")?;
     if args.json {
         println!("{}", json!({ "event": "ready", "address": bound.to_string() }));
-    } else {
+    } else if !is_job {
         eprintln!("listening on {bound}");
     }
     let (start, show) = (Instant::now(), Show::new(args.quiet || args.json));
@@ -129,13 +176,19 @@ pub(super) async fn run(args: &Args) -> anyhow::Result<()> {
         heard: start,
         show,
         out: Vec::new(),
+        count,
+        progress: job.progress,
         complete: 0,
         failed: 0,
+        failure: None,
         senders: 0,
         gone: 0,
     };
     run.until_the_end().await?;
     run.tell_end();
+    if is_job && run.complete == 0 {
+        bail!(run.failure.unwrap_or_else(|| "interrupted".into()));
+    }
     if run.failed > 0 {
         bail!("{} of {} files failed", run.failed, run.complete + run.failed);
     }
@@ -169,7 +222,7 @@ impl Run<'_> {
     }
 
     fn is_over(&self) -> bool {
-        let enough = self.args.count.is_some_and(|count| self.complete + self.failed >= count);
+        let enough = self.count.is_some_and(|count| self.complete + self.failed >= count);
         enough && (self.gone >= self.senders || self.heard.elapsed() > LINGER)
     }
 
@@ -219,6 +272,7 @@ impl Run<'_> {
                 }
                 ReceiverEvent::Failed(object, reason) => {
                     self.failed += 1;
+                    self.failure = Some(reason.clone());
                     let text = format!("object {} of {}: {reason}", object.object, object.sender);
                     self.show.say(&format!("fulmar: {text}"));
                     if self.args.json {
@@ -254,6 +308,9 @@ impl Run<'_> {
 
     fn show_progress(&self, a_second: bool) {
         let progress = self.receiver.progress();
+        if let Some(told) = &self.progress {
+            told.send_replace(progress.received_bytes);
+        }
         if self.args.json {
             if a_second && progress.total_bytes > 0 {
                 let mut value = self.figures();

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
@@ -85,6 +85,38 @@ pub(crate) struct Args {
     /// No progress bar
     #[arg(short, long)]
     quiet: bool,
+    /// Say nothing at all: somebody else does.
+    #[arg(skip)]
+    silent: bool,
+}
+
+impl Args {
+    /// As a roll-out sends: a file to an address; at a rate, perhaps found out; to so many receivers, waiting so
+    /// many seconds for one that is silent.
+    pub(super) fn of_rollout(
+        (file, to): (&Path, &str),
+        (rate, adaptive): (Option<u64>, bool),
+        (receivers, patience): (usize, u64),
+        interface: Option<Ipv4Addr>,
+    ) -> Args {
+        Args {
+            files: vec![file.to_owned()],
+            to: to.to_owned(),
+            rate,
+            via: Via::Norm,
+            tls: TlsArgs::default(),
+            key: KeyArgs::default(),
+            adaptive,
+            resume: false,
+            receivers,
+            patience,
+            interface,
+            hops: 1,
+            json: false,
+            quiet: true,
+            silent: true,
+        }
+    }
 }
 
 struct Run<'a> {
@@ -328,6 +360,9 @@ impl Run<'_> {
     }
 
     fn tell_end(&self, complete: bool, files: &[Value]) {
+        if self.args.silent {
+            return;
+        }
         let mut value = self.figures();
         if self.args.json {
             let progress = self.sender.progress();

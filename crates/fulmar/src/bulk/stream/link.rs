@@ -35,19 +35,26 @@ pub(in crate::bulk) enum Via {
     Tcp,
 }
 
-/// Certificates for QUIC.
+/// Certificates: of QUIC, and of a broker in a roll-out.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub(in crate::bulk) struct TlsArgs {
-    /// QUIC: authorities to believe, a PEM file; else a sender believes the development CA here and the
-    /// system's, and a receiver lets anybody in
-    #[arg(long, value_name = "FILE", help_heading = "QUIC")]
+    /// Authorities to believe, a PEM file; else the development CA here and the system's. A receiver over QUIC
+    /// lets anybody in without it
+    #[arg(long, value_name = "FILE", help_heading = "TLS")]
     cafile: Option<PathBuf>,
-    /// QUIC: certificate chain, a PEM file; else a receiver has one from the development CA
-    #[arg(long, value_name = "FILE", requires = "cert_key", help_heading = "QUIC")]
+    /// Certificate chain, a PEM file; a receiver over QUIC has one from the development CA without it
+    #[arg(long, value_name = "FILE", requires = "cert_key", help_heading = "TLS")]
     cert: Option<PathBuf>,
-    /// QUIC: private key of the certificate, a PEM file
-    #[arg(long, value_name = "FILE", requires = "cert", help_heading = "QUIC")]
+    /// Private key of the certificate, a PEM file
+    #[arg(long, value_name = "FILE", requires = "cert", help_heading = "TLS")]
     cert_key: Option<PathBuf>,
+}
+
+impl TlsArgs {
+    /// The authorities' file, and those of the certificate and its key.
+    pub(in crate::bulk) fn files(&self) -> (Option<PathBuf>, Option<(PathBuf, PathBuf)>) {
+        (self.cafile.clone(), self.cert.clone().zip(self.cert_key.clone()))
+    }
 }
 
 /// Both directions of a connection, and what has to live as long.
