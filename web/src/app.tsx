@@ -3,6 +3,11 @@
 import type { ComponentType } from 'preact';
 import { List, Lists } from './pages/lists';
 import { Login } from './pages/login';
+import { Devices } from './pages/office-devices';
+import { OfficeLists } from './pages/office-lists';
+import { Leaks, Missed } from './pages/office-meters';
+import { Overview } from './pages/office-overview';
+import { Readings } from './pages/office-readings';
 import { MapPage } from './pages/map';
 import { MeterPage } from './pages/meter';
 import { Pending } from './pages/pending';
@@ -14,6 +19,16 @@ import { match, path } from './ui/router';
 import { Shell } from './ui/shell';
 
 type Screen = ComponentType<{ id: string }>;
+
+/** Not for readers; the server would refuse what they ask for. */
+const OFFICE: readonly (readonly [string, Screen])[] = [
+  ['/office', Overview],
+  ['/office/lists', OfficeLists],
+  ['/office/readings', Readings],
+  ['/office/missed', Missed],
+  ['/office/leaks', Leaks],
+  ['/office/devices', Devices],
+];
 
 const SCREENS: readonly (readonly [string, Screen])[] = [
   ['/map', MapPage],
@@ -37,8 +52,9 @@ export function App() {
 }
 
 function Current() {
-  const now = path.value === '/' ? '/map' : path.value;
-  for (const [pattern, Screen] of SCREENS) {
+  const isOffice = state.isOffice.value;
+  const now = path.value === '/' ? (isOffice ? '/office' : '/map') : path.value;
+  for (const [pattern, Screen] of isOffice ? [...SCREENS, ...OFFICE] : SCREENS) {
     const named = match(pattern, now);
     if (named) return <Screen key={now} id={named['id'] ?? ''} />;
   }

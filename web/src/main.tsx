@@ -11,6 +11,7 @@ import './styles/base.css';
 import './styles/parts.css';
 import './styles/shell.css';
 import './styles/map.css';
+import './styles/office.css';
 
 const CLOCK_MS = 5000;
 

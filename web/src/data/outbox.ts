@@ -3,7 +3,7 @@
 //
 // No network here: `upload.ts` sends.
 
-import type { Frame, Reading, ResultStatus, TaskState, Telemetry } from '../types';
+import type { Frame, Reading, ResultStatus, Task, TaskState, Telemetry, WorkList } from '../types';
 import type { Database } from './db';
 
 export type Payload =
@@ -88,17 +88,22 @@ export async function retry(db: Database, ids: string[]): Promise<void> {
   await transaction.done;
 }
 
-/** What the server said of each: confirmed ones leave, refused ones stay with the reason. */
+/**
+ * What the server said of each: confirmed ones leave, refused ones stay with the reason. In the same
+ * transaction the stored work list learns what was confirmed: a phone that goes offline before it
+ * has fetched the list again must not send its reader to the same meter twice.
+ */
 export async function settle(
   db: Database,
   outcomes: { item: Item; status: ResultStatus; detail: string | null }[],
   now: number,
 ): Promise<void> {
-  const transaction = db.transaction(['outbox', 'photos', 'conflicts'], 'readwrite');
-  const [outbox, photos, conflicts] = [
+  const transaction = db.transaction(['outbox', 'photos', 'conflicts', 'lists'], 'readwrite');
+  const [outbox, photos, conflicts, lists] = [
     transaction.objectStore('outbox'),
     transaction.objectStore('photos'),
     transaction.objectStore('conflicts'),
+    transaction.objectStore('lists'),
   ];
   for (const { item: one, status, detail } of outcomes) {
     if (status === 'rejected') {
@@ -116,8 +121,27 @@ export async function settle(
       const { id, twin, user, reading } = one;
       await conflicts.put({ id, twin, user, reading, detail, found: now });
     }
+    const key = listKey(one);
+    const list = key && (await lists.get(key));
+    if (list) await lists.put({ ...list, ...confirmed(list, one) });
   }
   await transaction.done;
+}
+
+function listKey(one: Item): [string, string] | null {
+  if (one.kind === 'task') return [one.twin, one.work_list];
+  return one.kind === 'reading' && one.reading.work_list ? [one.twin, one.reading.work_list] : null;
+}
+
+function confirmed(list: WorkList, one: Item): Pick<WorkList, 'tasks' | 'done'> {
+  const tasks = (list.tasks ?? []).map((task): Task => {
+    if (one.kind === 'reading' && one.reading.meter === task.meter.id)
+      return { ...task, state: 'read', reading: one.reading };
+    if (one.kind === 'task' && one.meter === task.meter.id)
+      return { ...task, state: one.outcome, note: one.note };
+    return task;
+  });
+  return { tasks, done: Math.max(list.done, tasks.filter((task) => task.state === 'read').length) };
 }
 
 /** Keeps days of driving from filling the phone. Readings, photos and tasks are never dropped. */

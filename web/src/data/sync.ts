@@ -206,6 +206,8 @@ export async function flush(): Promise<Report | null> {
       token,
       device: state.device.value,
     });
+    // The lists first: what leaves the outbox is on them already.
+    await showStored();
     await showOutbox();
     if (report) finished(report);
     return report;

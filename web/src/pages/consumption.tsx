@@ -1,7 +1,76 @@
 // A meter's consumption over time: a curve, and the same as a table for those who cannot see it.
 
-import type { Meter } from '../types';
+import { useMemo, useState } from 'preact/hooks';
+import { useAsked } from '../data/office';
+import { date, dateTime, decimal, unitName } from '../lib/format';
+import type { ConsumptionPoint, Meter } from '../types';
+import { Chart } from '../ui/chart';
+import { Choice, Note, Table } from '../ui/parts';
+
+type Step = 'hour' | 'day' | 'month';
+const DAYS: Record<Step, number> = { hour: 3, day: 60, month: 730 };
+const DAY_MS = 86_400_000;
 
 export function Consumption({ meter }: { meter: Meter }) {
-  return <div hidden data-meter={meter.id} />;
+  const [step, setStep] = useState<Step>('day');
+  const from = useMemo(() => new Date(Date.now() - DAYS[step] * DAY_MS).toISOString(), [step]);
+  const path = `/meter/${encodeURIComponent(meter.id)}/consumption?from=${from}&to=${useNow()}&step=${step}`;
+  const { data, problem } = useAsked<{ points: ConsumptionPoint[] }>(path);
+  const points = data?.points ?? [];
+  const times = useMemo(() => points.map((point) => Date.parse(point.at) / 1000), [data]);
+  const values = useMemo(() => points.map((point) => point.consumption), [data]);
+  const unit = unitName(meter.unit);
+  return (
+    <section class="card" aria-labelledby="consumption-head" data-testid="consumption">
+      <div class="row">
+        <h2 id="consumption-head" class="grow">
+          Consumption
+        </h2>
+        <Choice
+          label="Step"
+          value={step}
+          onChange={setStep}
+          options={[
+            ['hour', 'Hours'],
+            ['day', 'Days'],
+            ['month', 'Months'],
+          ]}
+        />
+      </div>
+      {problem && <Note tone="warn">{problem}</Note>}
+      {data && points.length === 0 && <p class="muted">No readings in this time.</p>}
+      {points.length > 0 && (
+        <>
+          <Chart
+            label={`Consumption in ${unit}; the table below has the figures`}
+            times={times}
+            values={values}
+            unit={unit}
+            bars
+          />
+          <details>
+            <summary>The same as a table</summary>
+            <Table
+              caption={`Consumption in ${unit}`}
+              rows={[...points].reverse()}
+              rowKey={(point) => point.at}
+              columns={[
+                { name: 'From', cell: (point) => (step === 'hour' ? dateTime(point.at) : date(point.at)) },
+                { name: `Register, ${unit}`, number: true, cell: (point) => decimal(point.value) },
+                {
+                  name: `Consumption, ${unit}`,
+                  number: true,
+                  cell: (point) => (point.consumption === null ? '–' : decimal(point.consumption)),
+                },
+              ]}
+            />
+          </details>
+        </>
+      )}
+    </section>
+  );
+}
+
+function useNow(): string {
+  return useMemo(() => new Date().toISOString(), []);
 }

@@ -122,8 +122,13 @@ function meterByAddress(address: string): string | undefined {
     const known = [...meters.values()].filter((meter) => meter.address);
     index = {
       of: meters,
-      byAddress: new Map(known.map((meter) => [meter.address?.toLowerCase() ?? '', meter.id])),
+      byAddress: new Map(known.map((meter) => [radioKey(meter.address ?? ''), meter.id])),
     };
   }
-  return index.byAddress.get(address.toLowerCase());
+  return index.byAddress.get(radioKey(address));
+}
+
+/** Manufacturer and number tell meters apart; version and type need not be known. */
+function radioKey(address: string): string {
+  return address.toLowerCase().split('-').slice(0, 2).join('-');
 }

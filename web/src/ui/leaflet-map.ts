@@ -110,7 +110,7 @@ export class MeterMap {
   setPoints(points: readonly Point[]): void {
     const index = new Supercluster<Leaf, Totals>({
       maxZoom: CLUSTER_UP_TO,
-      radius: 64,
+      radius: 76,
       extent: 256,
       map: ({ done, bad }) => ({ done, bad }),
       reduce: (sum, { done, bad }) => {

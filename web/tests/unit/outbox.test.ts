@@ -100,6 +100,19 @@ describe('sending', () => {
     expect((await all(db))[0]).toMatchObject({ state: 'waiting' });
   });
 
+  it('marks on the stored list what is confirmed, so that nobody is sent there twice', async () => {
+    const { send } = server();
+    await db.put('lists', { ...list('L1', [meter('a'), meter('b')]), twin: OWNER.twin });
+    await fill(reading('a', 5, 'L1'));
+    await upload(db, SENDER, send);
+    const stored = await db.get('lists', [OWNER.twin, 'L1']);
+    expect(stored?.tasks?.map((task) => [task.meter.id, task.state, task.reading?.value])).toEqual([
+      ['a', 'read', 5],
+      ['b', 'open', undefined],
+    ]);
+    expect(stored?.done).toBe(1);
+  });
+
   it('keeps what an answer does not name', async () => {
     await fill(reading('a'));
     await upload(db, SENDER, () => Promise.resolve({ data: { results: [] } }));
