@@ -28,7 +28,7 @@ after(() => server?.close());
 async function visit(t, options) {
   const browser = await launch(options);
   t.after(() => browser.close());
-  const page = await (await browser.newContext()).newPage();
+  const page = await (await browser.newContext({ serviceWorkers: "block" })).newPage();
   try {
     await page.goto(`https://${NAME}:${server.port("https")}/`);
   } catch (error) {

@@ -18,7 +18,7 @@ after(() => server?.close());
 async function open(t, options, port = server.port("https")) {
   const browser = await launch(options);
   t.after(() => browser.close());
-  const page = await (await browser.newContext()).newPage();
+  const page = await (await browser.newContext({ serviceWorkers: "block" })).newPage();
   await page.goto(`https://${NAME}:${port}/`);
   return page;
 }
@@ -70,7 +70,10 @@ test("with UDP blocked everything runs over TCP", async (t) => {
   const blocked = await mqttOverWebTransport(page, `https://${NAME}:${way.port}/mqtt`, mqtt.webtransport.certificate_hashes);
   assert.match(blocked.error, /WebTransportError/);
   assert.ok(way.swallowed > 0, "it was tried");
+  const upgrades = 'fulmar_http_requests_total{version="1.1",status="1xx"}';
+  const before = (await server.metrics())[upgrades];
   assert.deepEqual(await mqttOverWebSocket(page, mqtt.websocket.url), CONNACK);
+  assert.equal((await server.metrics())[upgrades], before, "it went by extended CONNECT of HTTP/2, no upgrade");
 });
 
 test("pages of other origins reach MQTT neither way", async (t) => {

@@ -9,6 +9,7 @@ mod town;
 mod van;
 
 use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, SystemTime};
@@ -154,8 +155,9 @@ impl Server {
     fn start(data: &Path, port: u16) -> anyhow::Result<Server> {
         let config = data.join("demo.toml");
         let free = r#"["127.0.0.1:0"]"#;
+        let pages = addresses(port)?;
         let text = format!(
-            "[listeners]\nmqtt = []\nmqtts = []\nws = []\nquic = {free}\nhttps = [\"127.0.0.1:{port}\"]\n\
+            "[listeners]\nmqtt = []\nmqtts = []\nws = []\nquic = {free}\nhttps = {pages}\n\
              webtransport = {free}\nhttp = {free}\n\n[tls]\nnames = [\"{GATEWAY}\"]\n\n[log]\nlevel = \"warn\"\n"
         );
         files::write(&config, text.as_bytes(), false)?;
@@ -194,6 +196,20 @@ impl Server {
 /// As JSON has it.
 fn rfc3339(time: SystemTime) -> String {
     OffsetDateTime::from(time).format(&Rfc3339).unwrap_or_default()
+}
+
+/// Both of this machine's loopback addresses where it has IPv6, which browsers try first for `localhost`.
+fn addresses(port: u16) -> anyhow::Result<String> {
+    let at =
+        |ip: IpAddr, port| TcpListener::bind((ip, port)).and_then(|socket| socket.local_addr());
+    let port = match port {
+        // One that is free now; should another program take it before the server does, that says so.
+        0 => at(Ipv4Addr::LOCALHOST.into(), 0).context("no port is free")?.port(),
+        port => port,
+    };
+    let both = at(Ipv6Addr::LOCALHOST.into(), port).is_ok();
+    let six = if both { format!(", \"[::1]:{port}\"") } else { String::new() };
+    Ok(format!("[\"127.0.0.1:{port}\"{six}]"))
 }
 
 /// Asks a process to end, and waits.

@@ -1,0 +1,161 @@
+// The whole chain, as its users see it: `fulmar demo meters`, a reader in the field with a phone, the office at its
+// desk. Page and API over HTTP/3; then the same with UDP blocked.
+
+import assert from "node:assert/strict";
+import { mkdirSync } from "node:fs";
+import { join } from "node:path";
+import { after, before, test } from "node:test";
+import { TcpOnly } from "./blocked.mjs";
+import { launch, protocolOf, protocolOfPage, trust } from "./chromium.mjs";
+import { PATIENCE_MS, Server, eventually } from "./fulmar.mjs";
+
+const METERS = 400;
+const PHONE = { width: 360, height: 740 };
+const DESK = { width: 1280, height: 800 };
+/** Where pictures for the documentation go, if they are wanted. */
+const PICTURES = process.env.FULMAR_SCREENSHOTS;
+
+let demo;
+const passwords = {};
+before(async () => {
+  const words = (data) => ["demo", "meters", "--port", "0", "--meters", String(METERS), "--data", data];
+  demo = await Server.start({ command: words });
+  for (const line of demo.printed) {
+    const [, name, password] = line.match(/^ {2}(reader|office|admin) +(\w{12}) /) ?? [];
+    if (name) passwords[name] = password;
+  }
+  assert.equal(Object.keys(passwords).length, 3, demo.printed.join("\n"));
+});
+after(() => demo?.close());
+
+const local = (port) => `https://127.0.0.1:${port}`;
+
+async function picture(page, name) {
+  if (!PICTURES) return;
+  mkdirSync(PICTURES, { recursive: true });
+  await page.screenshot({ path: join(PICTURES, `${name}.png`) });
+}
+
+async function open(t, { flags = [], port = demo.port("https"), viewport = PHONE } = {}) {
+  const browser = await launch({ ...trust.installed(demo), flags });
+  t.after(() => browser.close());
+  const context = await browser.newContext({ viewport });
+  context.setDefaultTimeout(PATIENCE_MS);
+  const page = await context.newPage();
+  await page.goto(`${local(port)}/`);
+  return page;
+}
+
+async function logIn(page, user) {
+  await page.fill("#user", user);
+  await page.fill("#password", passwords[user]);
+  await page.click('[data-testid="login"] button[type="submit"]');
+  await page.waitForSelector('[data-testid="login"]', { state: "detached" });
+}
+
+/** Asks the API in the page, as whoever is given. */
+function ask(page, user, path) {
+  return page.evaluate(
+    async ([user, password, path]) => {
+      const body = JSON.stringify({ user, password });
+      const headers = { "content-type": "application/json" };
+      const session = await (await fetch("/api/v1/session", { method: "POST", headers, body })).json();
+      const response = await fetch(path, { headers: { authorization: `Bearer ${session.token}` }, cache: "no-store" });
+      return response.json();
+    },
+    [user, passwords[user], path],
+  );
+}
+
+const TWIN = "/api/v1/gullhaven";
+
+/** Reads the next open meters of the list that is read by hand; which, and what was typed. */
+async function read(page, count, photo) {
+  const taken = [];
+  for (let number = 0; number < count; number++) {
+    const meter = decodeURIComponent(new URL(page.url()).pathname.split("/").at(-1));
+    const hint = await page.textContent("#value-hint");
+    const low = Number(hint.match(/Expected ([\d,.]+)/)[1].replaceAll(",", ""));
+    const value = Math.round((low + 0.1 + number / 10) * 1000) / 1000;
+    await page.fill("#value", String(value));
+    if (photo) {
+      await page.setInputFiles('[data-testid="photo"]', { name: "meter.png", mimeType: "image/png", buffer: photo });
+      await page.waitForSelector(".photo-input img");
+    }
+    await page.click('[data-testid="read"] button[type="submit"]');
+    // It goes on to the next meter of the list by itself.
+    await page.waitForFunction((last) => !location.pathname.endsWith(last), encodeURIComponent(meter));
+    taken.push({ meter, value });
+  }
+  return taken;
+}
+
+async function openList(page) {
+  await page.click('nav.tabs [data-testid="nav-lists"]');
+  await page.click('text="Cellars, by hand"');
+  await page.click('[data-testid="tasks"] a >> nth=0');
+  await page.waitForSelector("#value-hint");
+}
+
+/** What the office finds: each of these once, with these values. */
+async function storedOnce(page, taken) {
+  for (const { meter, value } of taken) {
+    const { items } = await ask(page, "office", `${TWIN}/reading?meter=${encodeURIComponent(meter)}&since=${since}`);
+    const values = items.map((reading) => reading.value);
+    assert.deepEqual(values, [value], `${meter}: ${JSON.stringify(items)}`);
+  }
+}
+
+const since = new Date(Date.now() - 60_000).toISOString();
+const nothingPending = (page) =>
+  eventually("an empty outbox", async () => {
+    await page.click('nav.tabs [data-testid="nav-pending"]');
+    return page.getByText("Everything is sent").isVisible();
+  });
+
+test("a reader's day: map, radio, readings, no network, and the office has each reading once", async (t) => {
+  const page = await open(t, { flags: [`--origin-to-force-quic-on=127.0.0.1:${demo.port("https")}`] });
+  assert.equal(await protocolOfPage(page), "h3");
+  await logIn(page, "reader");
+  assert.equal(await protocolOf(page, "/api/v1/config"), "h3");
+  await page.waitForSelector('[data-testid="cluster"]');
+  await eventually("all meters", async () => (await page.textContent('[data-testid="map-count"]')).includes(`${METERS} meters`));
+  await picture(page, "phone-map");
+  const taken = [];
+  await openList(page);
+  taken.push(...(await read(page, 1)));
+  await picture(page, "phone-reading");
+  taken.push(...(await read(page, 1, await page.screenshot())));
+  await nothingPending(page);
+  await openList(page);
+  await page.context().setOffline(true);
+  taken.push(...(await read(page, 2)));
+  await page.click('nav.tabs [data-testid="nav-pending"]');
+  assert.equal(await page.textContent('[data-testid="pending-count"]'), "2");
+  await picture(page, "phone-offline");
+  await page.context().setOffline(false);
+  await nothingPending(page);
+  await storedOnce(page, taken);
+  const figures = await demo.metrics();
+  assert.equal(figures['fulmar_http_requests_total{version="2",status="2xx"}'], 0, "all of it came over HTTP/3");
+  assert.equal(figures['fulmar_http_requests_total{version="1.1",status="2xx"}'], 0);
+});
+
+test("with UDP blocked the reader works as well", async (t) => {
+  const way = await TcpOnly.before(demo.port("https"));
+  t.after(() => way.close());
+  const page = await open(t, { port: way.port });
+  assert.equal(await protocolOfPage(page), "h2");
+  await logIn(page, "reader");
+  await openList(page);
+  const taken = await read(page, 1);
+  await nothingPending(page);
+  await storedOnce(page, taken);
+});
+
+test("the office sees the town at its desk", async (t) => {
+  const page = await open(t, { viewport: DESK });
+  await logIn(page, "office");
+  await page.waitForSelector('[data-testid="cluster"]');
+  await picture(page, "desk-map");
+});
