@@ -48,6 +48,7 @@ test: interop-needs web test-web test-rust test-interop test-browser ## Run ever
 
 test-rust: built ## Run the tests that need nothing but Rust
 	FULMAR_BIN=$(FULMAR) cargo test --workspace --locked --no-fail-fast
+	cd firmware && CARGO_TARGET_DIR=$(abspath $(TARGET)) cargo test --workspace --locked --no-fail-fast
 
 test-web: web/node_modules/ready ## Run the web app's tests that need no browser, and its linters
 	cd web && npm run --silent check && npm run --silent test

@@ -87,6 +87,11 @@ impl Client {
         Self { connection: Connection::new(), mqtt: Mqtt::new(), told: false }
     }
 
+    #[cfg(feature = "fuzzing")]
+    pub(crate) fn connection_mut(&mut self) -> &mut Connection {
+        &mut self.connection
+    }
+
     /// Begins a connection, in place; whatever there was before is forgotten. `entropy` must be fresh and
     /// unpredictable; all that is random on the connection is derived from it.
     ///
@@ -126,7 +131,7 @@ impl Client {
     }
 
     /// Writes the next datagram to be sent, and gives its length; [`None`] if there is nothing to send now.
-    /// `datagram` should have room for [`limits::DATAGRAM_BYTES`]; with less, nothing is written.
+    /// `datagram` should have room for [`DATAGRAM_BYTES`](crate::limits::DATAGRAM_BYTES); with less, nothing is written.
     pub fn transmit(&mut self, datagram: &mut [u8], now: Instant) -> Option<usize> {
         let length = self.connection.transmit(datagram, now)?;
         self.mqtt.on_sent(now);
@@ -196,7 +201,7 @@ impl Client {
         self.publish_on(0, topic, payload, qos)
     }
 
-    /// Publishes like [`publish`](Self::publish) on stream `stream` (below [`limits::STREAMS`]), so that
+    /// Publishes like [`publish`](Self::publish) on stream `stream` (below [`STREAMS`](crate::limits::STREAMS)), so that
     /// what is lost on one stream delays nothing on the other. Stream 1 is for brokers that take MQTT on
     /// several streams, such as Fulmar, and can be used once the session is open.
     ///
@@ -224,7 +229,7 @@ impl Client {
     }
 
     /// The newest ticket of this connection, to be kept (in flash, say) for [`Resume`](crate::Resume), at
-    /// most [`limits::TICKET_BYTES`] long. It is secret, and servers take it once. It stays valid
+    /// most [`TICKET_BYTES`](crate::limits::TICKET_BYTES) long. It is secret, and servers take it once. It stays valid
     /// here until the next [`connect`](Self::connect).
     pub fn ticket(&self) -> Option<&[u8]> {
         self.connection.ticket()

@@ -35,6 +35,10 @@ pub enum CloseReason {
     /// Nothing came from the server for the agreed idle time.
     #[error("idle for too long")]
     IdleTimeout,
+    /// The server did not come to the end of the handshake in
+    /// [`HANDSHAKE_MS`](crate::limits::HANDSHAKE_MS).
+    #[error("the handshake took too long")]
+    HandshakeTimeout,
     /// The server lost its memory of the connection and said so (stateless reset).
     #[error("the server has forgotten the connection")]
     Reset,

@@ -43,6 +43,9 @@ mod bytes;
 mod client;
 mod crypto;
 mod error;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod limits;
 mod mqtt;
 mod options;

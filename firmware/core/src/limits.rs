@@ -32,3 +32,5 @@ pub const RANGES: usize = 6;
 pub const SERVER_NAME_BYTES: usize = 64;
 /// QoS 1 messages sent and not yet acknowledged.
 pub const INFLIGHT_MESSAGES: usize = 8;
+/// How long a handshake may take, in milliseconds, however often the server answers.
+pub const HANDSHAKE_MS: u32 = 30_000;

@@ -26,8 +26,8 @@ pub(crate) use params::{SendLimits, write as write_parameters};
 
 use crate::crypto::{PacketKeys, hmac, initial_keys};
 use crate::limits::{
-    HELLO_BYTES, RECEIVE_BYTES, STREAM_RECEIVE_BYTES, STREAM_SEND_BYTES, STREAMS, TICKET_BYTES,
-    TOKEN_BYTES,
+    HANDSHAKE_MS, HELLO_BYTES, RECEIVE_BYTES, STREAM_RECEIVE_BYTES, STREAM_SEND_BYTES, STREAMS,
+    TICKET_BYTES, TOKEN_BYTES,
 };
 use crate::tls::{Alert, Ticket, Tls};
 use crate::{CloseReason, Error, Instant, KeyPair, Options};
@@ -250,6 +250,8 @@ pub(crate) struct Connection {
     waiting: bool,
     /// When the last datagram was sent.
     sent_at: Instant,
+    /// When the connection began.
+    started_at: Instant,
     ack_exponent: u32,
     max_ack_delay_ms: u32,
     ticket: [u8; TICKET_BYTES],
@@ -300,6 +302,7 @@ impl Connection {
             idle_from: Instant::from_millis(0),
             waiting: false,
             sent_at: Instant::from_millis(0),
+            started_at: Instant::from_millis(0),
             ack_exponent: 0,
             max_ack_delay_ms: 0,
             ticket: [0; TICKET_BYTES],
@@ -379,6 +382,7 @@ impl Connection {
         self.idle_from = now;
         self.waiting = false;
         self.sent_at = now;
+        self.started_at = now;
         self.ack_exponent = 3;
         self.max_ack_delay_ms = params::OUR_MAX_ACK_DELAY_MS;
         self.ticket_len = 0;
@@ -550,7 +554,7 @@ impl Connection {
         }
         let acks = self.spaces.iter().filter_map(|space| space.ack_at);
         let all = acks.chain(self.loss_deadline()).chain(self.idle_deadline());
-        all.chain(self.previous_until).reduce(Instant::min)
+        all.chain(self.previous_until).chain(self.handshake_deadline()).reduce(Instant::min)
     }
 
     fn idle_deadline(&self) -> Option<Instant> {
@@ -559,6 +563,11 @@ impl Connection {
             let least = 3 * self.recovery.backed_off(self.recovery.probe_ms());
             self.idle_from.after(self.idle_ms.max(least))
         })
+    }
+
+    /// A server that answers but never comes to an end would keep us for ever.
+    fn handshake_deadline(&self) -> Option<Instant> {
+        (self.state == State::Handshake).then(|| self.started_at.after(HANDSHAKE_MS))
     }
 
     /// When a packet counts as lost or a probe is due.
@@ -601,6 +610,9 @@ impl Connection {
         }
         if self.idle_deadline().is_some_and(|deadline| now.reached(deadline)) {
             return self.end(CloseReason::IdleTimeout);
+        }
+        if self.handshake_deadline().is_some_and(|deadline| now.reached(deadline)) {
+            return self.close(CloseReason::HandshakeTimeout, 0, false);
         }
         if self.previous_until.is_some_and(|until| now.reached(until)) {
             self.previous_until = None;

@@ -278,6 +278,14 @@ impl Connection {
         Ok(outcome)
     }
 
+    /// For fuzzing: a packet whose protection was valid.
+    #[cfg(feature = "fuzzing")]
+    pub(super) fn receive_payload(&mut self, space: Space, payload: &[u8], now: Instant) {
+        if let Err(fault) = self.on_frames(space, payload, now) {
+            self.fail(fault);
+        }
+    }
+
     /// Acts upon a frame. False: there was no room for it.
     fn on_frame(&mut self, space: Space, frame: Frame<'_>, now: Instant) -> Result<bool, Fault> {
         match frame {
@@ -390,7 +398,13 @@ impl Connection {
         Ok(())
     }
 
-    fn on_stream(&mut self, id: u32, offset: u32, data: &[u8], fin: bool) -> Result<bool, Fault> {
+    pub(super) fn on_stream(
+        &mut self,
+        id: u32,
+        offset: u32,
+        data: &[u8],
+        fin: bool,
+    ) -> Result<bool, Fault> {
         let index = self.stream_index(id)?;
         let end = offset
             .checked_add(data.len() as u32)

@@ -248,3 +248,87 @@ fn read_fixed<'a>(reader: &mut Reader<'a>) -> Option<Fixed<'a>> {
         && compression == 0;
     Some(if chosen_of_ours { Ok((random, extensions)) } else { Err(Alert::ILLEGAL_PARAMETER) })
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::quic::SendLimits;
+
+    fn server_hello(random: [u8; 32], extensions: &[u8]) -> Vec<u8> {
+        let mut body = vec![3, 3];
+        body.extend(random);
+        body.extend([0, 0x13, 0x01, 0, 0, extensions.len() as u8]);
+        body.extend(extensions);
+        body
+    }
+
+    /// The lengths in a ClientHello agree with what is there; gives the numbers of its extensions.
+    fn extensions_of(hello: &[u8]) -> Vec<u16> {
+        let mut reader = Reader::new(hello);
+        assert_eq!(reader.u8(), Some(CLIENT_HELLO));
+        assert_eq!(reader.u24(), Some(hello.len() - 4));
+        reader.take(34).unwrap();
+        reader.block8().unwrap();
+        reader.block16().unwrap();
+        reader.block8().unwrap();
+        let mut list = reader.block16().unwrap();
+        assert!(reader.is_empty());
+        let mut numbers = Vec::new();
+        while !list.is_empty() {
+            numbers.push(list.u16().unwrap());
+            list.block16().unwrap();
+        }
+        numbers
+    }
+
+    #[test]
+    fn a_cookie_takes_the_place_of_early_data() {
+        let ticket = Ticket {
+            lifetime_s: 1,
+            age_add: 2,
+            early: true,
+            limits: SendLimits::default(),
+            psk: [3; 32],
+            identity: &[4; 50],
+        };
+        for ticket in [None, Some((&ticket, 5))] {
+            let offer = Offer {
+                random: &[1; 32],
+                server_name: "broker.example",
+                public_key: &[2; 32],
+                idle_timeout_ms: 30_000,
+                ticket,
+                early_data: ticket.is_some(),
+            };
+            let mut memory = [0; 600];
+            let first = write(&offer, &mut memory).unwrap();
+            let before = extensions_of(&memory[..first.len.into()]);
+            assert_eq!(before.contains(&extension::EARLY_DATA), ticket.is_some());
+            let second = add_cookie(&mut memory, first, ticket.is_some(), b"cookie").unwrap();
+            let after = extensions_of(&memory[..second.len.into()]);
+            assert!(!after.contains(&extension::EARLY_DATA) && after.contains(&extension::COOKIE));
+            let psk_is_last = after.last() == Some(&extension::PRE_SHARED_KEY);
+            assert_eq!(psk_is_last, ticket.is_some());
+            assert!(add_cookie(&mut memory, second, false, &[0; 256]).is_none(), "no room");
+        }
+    }
+
+    #[test]
+    fn a_retry_must_have_a_cookie_and_nothing_we_would_have_to_refuse() {
+        let retry = sha256(&[b"HelloRetryRequest"]);
+        let version = [0, 43, 0, 2, 3, 4];
+        let cookie = [0, 44, 0, 3, 0, 1, 7];
+        let group = [0, 51, 0, 2, 0, 29];
+        let body = server_hello(retry, &[&version[..], &cookie].concat());
+        assert_eq!(read_answer(&body), Ok(Answer::Retry { cookie: &[7] }));
+        let body = server_hello(retry, &version);
+        assert_eq!(read_answer(&body), Err(Alert::ILLEGAL_PARAMETER));
+        let body = server_hello(retry, &[&version[..], &cookie, &group].concat());
+        assert_eq!(read_answer(&body), Err(Alert::ILLEGAL_PARAMETER));
+        let body = server_hello([0; 32], &[&version[..], &cookie].concat());
+        assert_eq!(read_answer(&body), Err(Alert::UNSUPPORTED_EXTENSION));
+        let body = server_hello([0; 32], &version);
+        assert_eq!(read_answer(&body), Err(Alert::MISSING_EXTENSION));
+    }
+}

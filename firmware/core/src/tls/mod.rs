@@ -178,6 +178,12 @@ impl Tls {
         Some(())
     }
 
+    /// For fuzzing: as if the server had said what comes before its certificate, or everything.
+    #[cfg(feature = "fuzzing")]
+    pub(crate) fn pretend(&mut self, done: bool) {
+        self.step = if done { Step::Done } else { Step::EncryptedExtensions };
+    }
+
     pub(crate) fn hello_len(&self) -> usize {
         self.layout.len.into()
     }

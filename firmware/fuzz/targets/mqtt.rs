@@ -1,0 +1,12 @@
+//! What the broker says on the session's stream.
+#![no_main]
+
+use std::cell::RefCell;
+
+use fulmar_tiny::{Client, fuzzing};
+
+thread_local!(static CLIENT: RefCell<Box<Client>> = RefCell::new(Box::new(Client::new())));
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| {
+    CLIENT.with_borrow_mut(|client| fuzzing::mqtt(client, data));
+});
