@@ -49,8 +49,9 @@ const MAX_FLUSH_NODES: usize = 200;
 /// round more costs nothing, at the end it costs a round trip.
 const MARGIN_BEFORE: f64 = -1.0;
 const MARGIN_AT_END: f64 = 2.0;
-/// For a group, all of which hears it, a round trip costs less than what is sent in vain.
-const MARGIN_AT_END_OF_GROUP: f64 = 0.0;
+/// The same for what one of a group asks: others ask too, and a round trip costs less than what is sent in vain.
+const MARGIN_OF_GROUP_BEFORE: f64 = -2.0;
+const MARGIN_OF_GROUP_AT_END: f64 = -0.5;
 
 /// What a sender tells its owner.
 #[derive(Debug)]

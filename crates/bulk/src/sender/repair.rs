@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;
 
 use super::peers::symbols_for;
-use super::{MARGIN_AT_END, MARGIN_AT_END_OF_GROUP, MARGIN_BEFORE, Sender, Source};
+use super::{
+    MARGIN_AT_END, MARGIN_BEFORE, MARGIN_OF_GROUP_AT_END, MARGIN_OF_GROUP_BEFORE, Sender, Source,
+};
 use crate::NodeId;
 use crate::wire::{CommandKind, Fec, Form, Level, Requests, Span, SymbolId, Writer, flags};
 
@@ -62,9 +64,10 @@ impl<S: Source> Sender<S> {
         let loss = self.peers.loss_of(node);
         let near_end = self.near_end(self.cursor.0, self.cursor.1);
         let margin = match (near_end, self.is_group()) {
-            (false, _) => MARGIN_BEFORE,
+            (false, false) => MARGIN_BEFORE,
             (true, false) => MARGIN_AT_END,
-            (true, true) => MARGIN_AT_END_OF_GROUP,
+            (false, true) => MARGIN_OF_GROUP_BEFORE,
+            (true, true) => MARGIN_OF_GROUP_AT_END,
         };
         let parity = self.config.parity_symbols.into();
         for ((object, number), wanted) in wanted {

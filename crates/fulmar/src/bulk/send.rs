@@ -170,7 +170,7 @@ pub(super) async fn run_with(args: &Args, secret: Option<Secret>) -> anyhow::Res
     };
     // Ten receivers share repairs better the longer a block is, but at half of all packets lost a longer one
     // than this has too little parity; a single one with heavy losses is better off with more of it.
-    let block_symbols = if to.ip().is_multicast() { 112 } else { 64 };
+    let block_symbols = if to.ip().is_multicast() { 116 } else { 64 };
     let rate = args.rate.unwrap_or(if args.adaptive { units::MAX_RATE } else { RATE });
     let config = SenderConfig {
         adaptive: args.adaptive,
