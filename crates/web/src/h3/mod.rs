@@ -40,12 +40,6 @@ const CONNECTION_WINDOW_BYTES: u32 = 1024 * 1024;
 /// Bytes of answers kept until acknowledged, a connection. More would only wait in our memory.
 const SEND_WINDOW_BYTES: u64 = 1024 * 1024;
 
-/// Bytes sent before the first acknowledgement. RFC 9002 suggests 14,720; TCP has as many, but its window has
-/// grown with the handshake when the answer begins, while quinn's grows only when it is full, and an answer of
-/// 20 KB waited for a round trip in the middle. More would overflow the two seconds of queue of a 2G link, and a
-/// burst whose end is lost waits for a timeout.
-const INITIAL_WINDOW_BYTES: u64 = 20 * 1024;
-
 /// WebTransport wants datagrams, which MQTT does not use: what comes is dropped above this.
 const DATAGRAM_BYTES: usize = 4 * 1024;
 
@@ -61,8 +55,6 @@ const INTERNAL_ERROR: VarInt = VarInt::from_u32(0x102);
 pub(crate) fn transport(limits: &Limits, mtu_discovery: bool) -> quinn::TransportConfig {
     let mut transport = quinn::TransportConfig::default();
     let idle = quinn::IdleTimeout::try_from(limits.idle_timeout).ok();
-    let mut congestion = quinn::congestion::CubicConfig::default();
-    congestion.initial_window(INITIAL_WINDOW_BYTES);
     transport
         .max_concurrent_bidi_streams(limits.max_concurrent_requests.into())
         .max_concurrent_uni_streams(MAX_UNI_STREAMS.into())
@@ -71,8 +63,7 @@ pub(crate) fn transport(limits: &Limits, mtu_discovery: bool) -> quinn::Transpor
         .send_window(SEND_WINDOW_BYTES)
         .datagram_receive_buffer_size(Some(DATAGRAM_BYTES))
         .mtu_discovery_config(mtu_discovery.then(quinn::MtuDiscoveryConfig::default))
-        .max_idle_timeout(idle)
-        .congestion_controller_factory(Arc::new(congestion));
+        .max_idle_timeout(idle);
     transport
 }
 
