@@ -7,7 +7,9 @@ export default tseslint.config(
   {
     files: ['src/**/*.{ts,tsx}', 'tests/unit/**/*.ts'],
     extends: [tseslint.configs.strictTypeChecked, jsxA11y.flatConfigs.strict],
-    languageOptions: { parserOptions: { projectService: true, tsconfigRootDir: fileURLToPath(new URL('.', import.meta.url)) } },
+    languageOptions: {
+      parserOptions: { projectService: true, tsconfigRootDir: fileURLToPath(new URL('.', import.meta.url)) },
+    },
     rules: {
       '@typescript-eslint/restrict-template-expressions': ['error', { allowNumber: true }],
       // Functions given to JSX return nothing that matters.
