@@ -324,19 +324,23 @@ impl Wake {
 }
 
 fn report<B: Board>(board: &mut B, wake: &Wake) {
-    let result = if wake.outcome.published { "done" } else { "failed" };
-    let (why, code) = match wake.closed {
-        Some(reason) => reason_text(reason),
-        None if wake.outcome.published => ("", 0),
-        None => (", out of time ", 0),
-    };
-    board.log(&[Text(result), Text(why), Number(code)]);
+    let out_of_time = (", out of time ", 0);
+    match wake.closed.map(reason_text) {
+        None if wake.outcome.published => board.log(&[Text("done")]),
+        closed => {
+            let (why, code) = closed.unwrap_or(out_of_time);
+            let result = if wake.outcome.published { "done" } else { "failed" };
+            board.log(&[Text(result), Text(why), Number(code)]);
+        }
+    }
     let (out, back) = (wake.sent, wake.received);
-    let datagrams = [Text("datagrams out "), Number(out.datagrams), Text(", in ")];
-    let bytes = [Number(back.datagrams), Text("; bytes out "), Number(out.bytes), Text(", in ")];
-    let [a, b, c] = datagrams;
-    let [d, e, f, g] = bytes;
-    board.log(&[a, b, c, d, e, f, g, Number(back.bytes)]);
+    board.log(&[
+        Text("datagrams out "),
+        Number(out.datagrams),
+        Text(", in "),
+        Number(back.datagrams),
+    ]);
+    board.log(&[Text("bytes out "), Number(out.bytes), Text(", in "), Number(back.bytes)]);
 }
 
 fn trust<'a>(settings: &Settings<'a>) -> Option<Trust<'a>> {

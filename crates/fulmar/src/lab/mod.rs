@@ -1,6 +1,7 @@
 //! `fulmar lab`: experiments over bad links. The lab crate does the work; here are the options and
 //! what a terminal shows.
 
+mod batch;
 mod copy;
 mod fleet;
 mod link;
@@ -9,6 +10,7 @@ mod new;
 mod probe;
 mod report;
 mod run;
+mod slow;
 mod transfer;
 mod udp;
 
@@ -57,6 +59,10 @@ enum Command {
     Udp(udp::Args),
     /// Copy one file over TCP or QUIC, make one, or compare two
     Copy(copy::Args),
+    /// Transfers over UDP, DTLS or QUIC streams, and how long they take
+    Batch(batch::Args),
+    /// Run a program on a share of the processor, and tell what it used
+    Slow(slow::Args),
     /// Run many clients that publish, and tell how they fare
     Fleet(fleet::Args),
 }
@@ -124,6 +130,8 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         Command::Transfer(args) => transfer::run(&args),
         Command::Udp(args) => udp::run(&args),
         Command::Copy(args) => copy::run(&args),
+        Command::Batch(args) => batch::run(&args),
+        Command::Slow(args) => slow::run(&args),
         Command::Fleet(args) => fleet::run(args),
     }
 }

@@ -10,7 +10,7 @@ mod http;
 mod listeners;
 mod memory;
 mod notify;
-mod objects;
+pub(crate) mod objects;
 mod pages;
 mod platform;
 mod reach;

@@ -33,7 +33,7 @@ const OPEN: [(&str, &str); 3] = [
 ];
 
 /// The answers.
-pub(super) fn router() -> Router {
+pub(crate) fn router() -> Router {
     Router::new().route("/lab/objects/{bytes}", get(object)).route("/lab/objects", post(taken))
 }
 

@@ -74,6 +74,10 @@ pub(super) struct Args {
     /// Congestion control of what this client sends: cubic, bbr or reno
     #[arg(long, value_enum)]
     congestion: Option<Congestion>,
+    /// Bytes the server may send that were not read yet: receive buffer of TCP, windows of HTTP/2
+    /// and QUIC
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1024..=16 << 20))]
+    window: Option<u32>,
     /// Authorities to believe, a PEM file
     #[arg(long, value_name = "FILE")]
     cafile: Option<PathBuf>,
@@ -168,10 +172,10 @@ impl Client {
         // A client that is to be new each time must not learn from the time before.
         let remember = args.connection == Connection::Returning;
         Ok(match args.http {
-            Version::Http3 => Client::Quic(quic::Client::new(target, remember, args.congestion)?),
+            Version::Http3 => Client::Quic(quic::Client::new(target, remember, args)?),
             version => {
                 let two = version == Version::Http2;
-                Client::Tcp(Box::new(tcp::Client::new(target, two, remember, args.congestion)?))
+                Client::Tcp(Box::new(tcp::Client::new(target, two, remember, args)?))
             }
         })
     }

@@ -20,7 +20,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use super::target::{Target, Tickets};
-use super::{Answer, Ask, Congestion};
+use super::{Answer, Args, Ask, Congestion};
 
 /// Silence after which a connection is lost; a request's own patience is mostly shorter.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(120);
@@ -55,11 +55,7 @@ pub(super) struct Link {
 }
 
 impl Client {
-    pub(super) fn new(
-        target: &Target,
-        remember: bool,
-        congestion: Option<Congestion>,
-    ) -> anyhow::Result<Client> {
+    pub(super) fn new(target: &Target, remember: bool, args: &Args) -> anyhow::Result<Client> {
         let Some((mut tls, name)) = target.tls.clone() else {
             bail!(crate::exit::Usage("HTTP/3 needs https://".to_owned()));
         };
@@ -68,13 +64,14 @@ impl Client {
         let tickets = Tickets::install(&mut tls, remember);
         let mut config = quinn::ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls)?));
         let mut transport = TransportConfig::default();
+        let window = |usual| VarInt::from_u32(args.window.unwrap_or(usual));
         transport
-            .stream_receive_window(VarInt::from_u32(STREAM_WINDOW_BYTES))
-            .receive_window(VarInt::from_u32(CONNECTION_WINDOW_BYTES))
+            .stream_receive_window(window(STREAM_WINDOW_BYTES))
+            .receive_window(window(CONNECTION_WINDOW_BYTES))
             // Trying larger datagrams costs a slow link more than they save.
             .mtu_discovery_config(None)
             .max_idle_timeout(Some(IdleTimeout::try_from(IDLE_TIMEOUT)?));
-        if let Some(congestion) = congestion {
+        if let Some(congestion) = args.congestion {
             transport.congestion_controller_factory(factory(congestion));
         }
         config.transport_config(Arc::new(transport));

@@ -14,13 +14,13 @@ use rustls::HandshakeKind;
 use rustls::pki_types::ServerName;
 use serde_json::{Value, json};
 use socket2::SockRef;
-use tokio::net::TcpStream;
+use tokio::net::TcpSocket;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
 use super::target::{Route, Target, Tickets};
-use super::{Answer, Ask, Congestion};
+use super::{Answer, Args, Ask, Congestion};
 
 /// A client that connects over TCP.
 pub(super) struct Client {
@@ -29,6 +29,7 @@ pub(super) struct Client {
     pub(super) tickets: Arc<Tickets>,
     two: bool,
     congestion: Option<Congestion>,
+    window: Option<u32>,
 }
 
 /// A connection over TCP.
@@ -51,25 +52,37 @@ impl Client {
         target: &Target,
         two: bool,
         remember: bool,
-        congestion: Option<Congestion>,
+        args: &Args,
     ) -> anyhow::Result<Client> {
+        let (congestion, window) = (args.congestion, args.window);
         let Some((tls, name)) = target.tls.clone() else {
             if remember {
                 bail!(crate::exit::Usage("plain HTTP has nothing to return by".to_owned()));
             }
             let tickets = Tickets::none();
-            return Ok(Client { target: target.clone(), tls: None, tickets, two, congestion });
+            return Ok(Client {
+                target: target.clone(),
+                tls: None,
+                tickets,
+                two,
+                congestion,
+                window,
+            });
         };
         let mut tls = tls;
         tls.alpn_protocols = vec![if two { b"h2".to_vec() } else { b"http/1.1".to_vec() }];
         let tickets = Tickets::install(&mut tls, remember);
         let tls = Some((TlsConnector::from(Arc::new(tls)), name));
-        Ok(Client { target: target.clone(), tls, tickets, two, congestion })
+        Ok(Client { target: target.clone(), tls, tickets, two, congestion, window })
     }
 
     pub(super) async fn connect(&self) -> anyhow::Result<Link> {
         let remote = self.target.address;
-        let tcp = TcpStream::connect(remote).await.with_context(|| remote.to_string())?;
+        let socket = if remote.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+        if let Some(window) = self.window {
+            socket.set_recv_buffer_size(window)?;
+        }
+        let tcp = socket.connect(remote).await.with_context(|| remote.to_string())?;
         tcp.set_nodelay(true)?;
         if let Some(congestion) = self.congestion {
             let name: &[u8] = match congestion {
@@ -92,7 +105,7 @@ impl Client {
             bail!("the server does not speak HTTP/2");
         }
         let io = TokioIo::new(stream);
-        let (sender, driver) = if self.two { two(io).await? } else { one(io).await? };
+        let (sender, driver) = if self.two { two(io, self.window).await? } else { one(io).await? };
         let protocol = if self.two { "h2" } else { "http/1.1" };
         Ok(Link { sender, driver, route, protocol, resumed })
     }
@@ -107,11 +120,15 @@ where
     Ok((Sender::One(sender), tokio::spawn(async move { drop(connection.await) })))
 }
 
-async fn two<T>(io: T) -> anyhow::Result<(Sender, JoinHandle<()>)>
+async fn two<T>(io: T, window: Option<u32>) -> anyhow::Result<(Sender, JoinHandle<()>)>
 where
     T: hyper::rt::Read + hyper::rt::Write + Send + Unpin + 'static,
 {
-    let (sender, connection) = http2::handshake(TokioExecutor::new(), io).await?;
+    let mut builder = http2::Builder::new(TokioExecutor::new());
+    if window.is_some() {
+        builder.initial_stream_window_size(window).initial_connection_window_size(window);
+    }
+    let (sender, connection) = builder.handshake(io).await?;
     Ok((Sender::Two(sender), tokio::spawn(async move { drop(connection.await) })))
 }
 

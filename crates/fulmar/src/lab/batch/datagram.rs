@@ -1,0 +1,340 @@
+//! Transfers by datagrams, as they are or within DTLS. The client's first datagram asks (`get`) or says
+//! what is to come (`put`); the rest are numbered parts. Nothing is sent again but the question: this is
+//! what an application gets that takes UDP as it is.
+//!
+//! Every datagram begins with a kind (1 byte), the transfer's number, the part's number and how many parts
+//! there are (4 bytes each, big endian).
+
+use std::collections::HashMap;
+use std::net::{SocketAddr, UdpSocket};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+
+use super::Job;
+use super::dtls::{Identity, Session};
+
+/// Bytes of a part: with headers and DTLS's it stays below Ethernet's 1500.
+const PART: usize = 1300;
+const HEADER: usize = 13;
+const LARGEST: usize = 2048;
+
+const GET: u8 = 1;
+const PART_OF: u8 = 2;
+const GOT: u8 = 3;
+
+/// Time after which a question is asked again, and how often.
+const ASK_AGAIN: Duration = Duration::from_millis(500);
+const ASKS: u32 = 4;
+/// Silence after which nothing more of a transfer is expected.
+const SILENCE: Duration = Duration::from_millis(500);
+/// How long the server waits for a datagram before it looks at its timers.
+const TICK: Duration = Duration::from_millis(5);
+/// Clients the server remembers; the one silent for longest goes first.
+const CLIENTS: usize = 256;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Header {
+    kind: u8,
+    transfer: u32,
+    part: u32,
+    parts: u32,
+}
+
+impl Header {
+    fn read(datagram: &[u8]) -> Option<Header> {
+        let (header, _) = datagram.split_first_chunk::<HEADER>()?;
+        let number = |at: usize| {
+            u32::from_be_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
+        };
+        Some(Header { kind: header[0], transfer: number(1), part: number(5), parts: number(9) })
+    }
+
+    /// The header with `filling` bytes behind it.
+    fn write(self, filling: usize) -> Vec<u8> {
+        let mut datagram = vec![self.kind];
+        for number in [self.transfer, self.part, self.parts] {
+            datagram.extend(number.to_be_bytes());
+        }
+        datagram.resize(HEADER + filling, b'x');
+        datagram
+    }
+}
+
+fn parts(bytes: u64) -> u32 {
+    u32::try_from(bytes.div_ceil(PART as u64)).unwrap_or(u32::MAX)
+}
+
+/// One transfer over a socket, and a DTLS session, of its own.
+pub(super) fn transfer(job: &Job, identity: Option<&Identity>) -> anyhow::Result<()> {
+    let socket = super::socket(job)?;
+    socket.connect(job.server).with_context(|| job.server.to_string())?;
+    let end = Instant::now() + job.patience;
+    let session = identity.map(|identity| Session::new(identity, true)).transpose()?;
+    let mut channel = Channel { socket, session };
+    channel.connect(end)?;
+    let transfer = fastrand_number();
+    let parts = parts(job.bytes);
+    let done = if job.put {
+        put(&mut channel, transfer, parts, end)
+    } else {
+        get(&mut channel, transfer, parts, end)
+    };
+    channel.close();
+    done
+}
+
+/// A number that an earlier transfer's late datagrams do not have.
+fn fastrand_number() -> u32 {
+    use std::hash::{BuildHasher, RandomState};
+    RandomState::new().hash_one(0) as u32
+}
+
+fn get(channel: &mut Channel, transfer: u32, parts: u32, end: Instant) -> anyhow::Result<()> {
+    let ask = Header { kind: GET, transfer, part: 0, parts };
+    let mut seen = vec![false; parts as usize];
+    let (mut left, mut asked) = (parts, 0);
+    let mut until = Instant::now();
+    while left > 0 {
+        let now = Instant::now();
+        if now >= until {
+            if left < parts || asked == ASKS || now >= end {
+                bail!("{left} of {parts} parts did not arrive");
+            }
+            channel.send(&ask.write(0))?;
+            asked += 1;
+            until = now + ASK_AGAIN;
+        }
+        let Some(datagram) = channel.receive(until.min(end))? else { continue };
+        let Some(header) = Header::read(&datagram) else { continue };
+        if header.kind != PART_OF || header.transfer != transfer {
+            continue;
+        }
+        if let Some(seen) = seen.get_mut(header.part as usize).filter(|seen| !**seen) {
+            *seen = true;
+            left -= 1;
+        }
+        until = Instant::now() + SILENCE;
+    }
+    Ok(())
+}
+
+fn put(channel: &mut Channel, transfer: u32, parts: u32, end: Instant) -> anyhow::Result<()> {
+    for part in 0..parts {
+        channel.send(&Header { kind: PART_OF, transfer, part, parts }.write(PART))?;
+    }
+    // The server tells what it got when it has all, or when no more comes.
+    let end = end.min(Instant::now() + 4 * SILENCE);
+    loop {
+        let Some(datagram) = channel.receive(end)? else { bail!("the server did not answer") };
+        match Header::read(&datagram) {
+            Some(Header { kind: GOT, transfer: number, part: got, .. }) if number == transfer => {
+                if got < parts {
+                    bail!("{} of {parts} parts did not arrive", parts - got);
+                }
+                return Ok(());
+            }
+            _ => {}
+        }
+    }
+}
+
+/// A client's socket, with DTLS or without.
+struct Channel {
+    socket: UdpSocket,
+    session: Option<Session>,
+}
+
+impl Channel {
+    fn connect(&mut self, end: Instant) -> anyhow::Result<()> {
+        while self.session.as_ref().is_some_and(|session| !session.is_connected()) {
+            if Instant::now() >= end {
+                bail!("no DTLS connection in time");
+            }
+            self.receive(Instant::now() + TICK)?;
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, datagram: &[u8]) -> anyhow::Result<()> {
+        let Some(session) = &mut self.session else {
+            // A full buffer below loses it, as the network might.
+            drop(self.socket.send(datagram));
+            return Ok(());
+        };
+        session.send(datagram)?;
+        self.flush();
+        Ok(())
+    }
+
+    /// The next datagram for us, until `until`.
+    fn receive(&mut self, until: Instant) -> anyhow::Result<Option<Vec<u8>>> {
+        let mut buffer = [0; LARGEST];
+        loop {
+            self.flush();
+            if let Some(datagram) = self.session.as_mut().and_then(Session::next) {
+                return Ok(Some(datagram));
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(None);
+            }
+            let wait = if self.session.is_some() { left.min(TICK) } else { left };
+            self.socket.set_read_timeout(Some(wait.max(Duration::from_micros(1))))?;
+            let Ok(len) = self.socket.recv(&mut buffer) else {
+                if let Some(session) = &mut self.session {
+                    session.tick()?;
+                }
+                continue;
+            };
+            match &mut self.session {
+                None => return Ok(Some(buffer[..len].to_vec())),
+                Some(session) => session.take(&buffer[..len])?,
+            }
+        }
+    }
+
+    fn flush(&mut self) {
+        while let Some(datagram) = self.session.as_mut().and_then(Session::outgoing) {
+            drop(self.socket.send(&datagram));
+        }
+    }
+
+    fn close(mut self) {
+        if let Some(session) = &mut self.session {
+            session.close();
+        }
+        self.flush();
+    }
+}
+
+/// What the server remembers of a client.
+struct Client {
+    session: Option<Session>,
+    heard: Instant,
+    /// What is being received: transfer, which parts are there.
+    coming: Option<(u32, Vec<bool>)>,
+}
+
+/// Serves transfers on a UDP port until the process ends.
+pub(super) fn serve(at: SocketAddr, identity: Option<&Identity>) -> anyhow::Result<()> {
+    let socket = UdpSocket::bind(at).with_context(|| at.to_string())?;
+    socket.set_read_timeout(Some(TICK))?;
+    println!("ready udp={}", socket.local_addr()?);
+    let mut clients: HashMap<SocketAddr, Client> = HashMap::new();
+    let mut buffer = [0; LARGEST];
+    loop {
+        if let Ok((len, peer)) = socket.recv_from(&mut buffer) {
+            if !clients.contains_key(&peer) {
+                forget_one(&mut clients);
+                let session = identity.map(|identity| Session::new(identity, false)).transpose()?;
+                clients.insert(peer, Client { session, heard: Instant::now(), coming: None });
+            }
+            let Some(client) = clients.get_mut(&peer) else { continue };
+            client.heard = Instant::now();
+            // What a client does wrong ends its session, not the server.
+            if client.datagram(&socket, peer, &buffer[..len]).is_err() {
+                clients.remove(&peer);
+            }
+        }
+        clients.retain(|peer, client| client.on_time(&socket, *peer).is_ok());
+    }
+}
+
+fn forget_one(clients: &mut HashMap<SocketAddr, Client>) {
+    if clients.len() >= CLIENTS {
+        let oldest = clients.iter().min_by_key(|(_, client)| client.heard).map(|(peer, _)| *peer);
+        oldest.and_then(|peer| clients.remove(&peer));
+    }
+}
+
+impl Client {
+    fn datagram(
+        &mut self,
+        socket: &UdpSocket,
+        peer: SocketAddr,
+        bytes: &[u8],
+    ) -> anyhow::Result<()> {
+        let Some(session) = &mut self.session else {
+            return self.message(socket, peer, bytes);
+        };
+        session.take(bytes)?;
+        self.flush(socket, peer);
+        while let Some(message) = self.session.as_mut().and_then(Session::next) {
+            self.message(socket, peer, &message)?;
+        }
+        Ok(())
+    }
+
+    fn message(
+        &mut self,
+        socket: &UdpSocket,
+        peer: SocketAddr,
+        bytes: &[u8],
+    ) -> anyhow::Result<()> {
+        let Some(header) = Header::read(bytes) else { return Ok(()) };
+        if u64::from(header.parts) > super::MAX_BYTES / PART as u64 + 1 {
+            return Ok(());
+        }
+        match header.kind {
+            GET => {
+                for part in 0..header.parts {
+                    let datagram = Header { kind: PART_OF, part, ..header }.write(PART);
+                    self.send(socket, peer, &datagram)?;
+                }
+            }
+            PART_OF => {
+                let begun =
+                    self.coming.as_ref().is_some_and(|(number, _)| *number == header.transfer);
+                if !begun {
+                    self.coming = Some((header.transfer, vec![false; header.parts as usize]));
+                }
+                let Some((_, seen)) = &mut self.coming else { return Ok(()) };
+                if let Some(seen) = seen.get_mut(header.part as usize) {
+                    *seen = true;
+                }
+                if seen.iter().all(|seen| *seen) {
+                    self.tell(socket, peer)?;
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Says how many parts have come.
+    fn tell(&mut self, socket: &UdpSocket, peer: SocketAddr) -> anyhow::Result<()> {
+        let Some((transfer, seen)) = self.coming.take() else { return Ok(()) };
+        let got = seen.iter().filter(|seen| **seen).count() as u32;
+        let answer = Header { kind: GOT, transfer, part: got, parts: seen.len() as u32 };
+        self.send(socket, peer, &answer.write(0))
+    }
+
+    fn on_time(&mut self, socket: &UdpSocket, peer: SocketAddr) -> anyhow::Result<()> {
+        if self.coming.is_some() && self.heard.elapsed() >= SILENCE {
+            self.tell(socket, peer)?;
+        }
+        if let Some(session) = &mut self.session {
+            session.tick()?;
+            self.flush(socket, peer);
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, socket: &UdpSocket, peer: SocketAddr, bytes: &[u8]) -> anyhow::Result<()> {
+        match &mut self.session {
+            None => drop(socket.send_to(bytes, peer)),
+            Some(session) => {
+                session.send(bytes)?;
+                self.flush(socket, peer);
+            }
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self, socket: &UdpSocket, peer: SocketAddr) {
+        while let Some(datagram) = self.session.as_mut().and_then(Session::outgoing) {
+            drop(socket.send_to(&datagram, peer));
+        }
+    }
+}

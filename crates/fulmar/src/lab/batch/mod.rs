@@ -1,0 +1,181 @@
+//! `fulmar lab batch`: transfers over transports that HTTP does not use (UDP, DTLS, plain QUIC streams),
+//! and a server of them; for HTTP there is `fulmar lab transfer`, and here only the server of unencrypted
+//! objects that it wants.
+//!
+//! A transfer has a connection of its own where there are any. Over UDP and DTLS nothing is sent again but
+//! requests: what the network or a small buffer loses makes a transfer fail, which is told and not hidden.
+//! It is a measuring instrument on a lab's network: whom it talks to is not verified.
+
+mod datagram;
+mod dtls;
+mod http;
+mod quic;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use serde_json::json;
+
+use super::probe::tell;
+
+const EXAMPLES: &str = "\
+Examples:
+  fulmar lab batch serve 127.0.0.1:7000 --over udp
+  fulmar lab batch get 127.0.0.1:7000 --over udp --bytes 10000 --count 55
+  fulmar lab batch put 127.0.0.1:7000 --over udp --bytes 10000 --window 5744";
+
+/// Most bytes of one transfer.
+const MAX_BYTES: u64 = 16 << 20;
+
+/// Transfers over UDP, DTLS or QUIC streams, and how long they take
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    /// Serve transfers until stopped
+    Serve(Serve),
+    /// Have the server send
+    Get(Transfers),
+    /// Send to the server
+    Put(Transfers),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Over {
+    /// Datagrams; nothing is sent again
+    Udp,
+    /// The same within DTLS 1.2
+    Dtls,
+    /// A stream of a QUIC connection
+    Quic,
+    /// Objects of HTTP/1.1 without TLS, for `fulmar lab transfer` (server only)
+    Http,
+}
+
+/// Certificate and key, both ends' alike: DTLS wants one of a client, too, though nobody asks for it.
+#[derive(clap::Args, Clone, Debug)]
+struct Files {
+    /// Certificate for DTLS and QUIC, a PEM file
+    #[arg(long, value_name = "FILE", requires = "key")]
+    cert: Option<PathBuf>,
+    /// Its private key, a PEM file
+    #[arg(long, value_name = "FILE")]
+    key: Option<PathBuf>,
+}
+
+#[derive(clap::Args, Debug)]
+struct Serve {
+    /// Where to listen
+    #[arg(value_name = "ADDRESS:PORT")]
+    at: SocketAddr,
+    /// What to serve
+    #[arg(long, value_enum)]
+    over: Over,
+    #[command(flatten)]
+    files: Files,
+}
+
+#[derive(clap::Args, Debug)]
+struct Transfers {
+    /// The server
+    #[arg(value_name = "ADDRESS:PORT")]
+    server: SocketAddr,
+    /// What to use
+    #[arg(long, value_enum)]
+    over: Over,
+    /// Bytes of each transfer
+    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=MAX_BYTES))]
+    bytes: u64,
+    /// Transfers, one after the other
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    count: u64,
+    /// Bytes of the receive window or, of a datagram socket, of the receive buffer
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1024..=16 << 20))]
+    window: Option<u32>,
+    /// Seconds after which a transfer has failed
+    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=3600))]
+    patience: u64,
+    #[command(flatten)]
+    files: Files,
+}
+
+/// What to transfer.
+#[derive(Clone, Copy, Debug)]
+struct Job {
+    server: SocketAddr,
+    /// Whether the client sends.
+    put: bool,
+    bytes: u64,
+    window: Option<u32>,
+    patience: Duration,
+}
+
+pub(super) fn run(args: &Args) -> anyhow::Result<()> {
+    match &args.command {
+        Command::Serve(args) => match args.over {
+            Over::Udp => datagram::serve(args.at, None),
+            Over::Dtls => datagram::serve(args.at, Some(&dtls::identity(&args.files)?)),
+            Over::Quic => quic::serve(args.at, &args.files),
+            Over::Http => http::serve(args.at),
+        },
+        Command::Get(args) => transfers(args, false),
+        Command::Put(args) => transfers(args, true),
+    }
+}
+
+fn transfers(args: &Transfers, put: bool) -> anyhow::Result<()> {
+    let Transfers { server, bytes, window, .. } = *args;
+    let job = Job { server, put, bytes, window, patience: Duration::from_secs(args.patience) };
+    let mut client: Box<dyn FnMut() -> anyhow::Result<()>> = match args.over {
+        Over::Udp => Box::new(move || datagram::transfer(&job, None)),
+        Over::Dtls => {
+            let identity = dtls::identity(&args.files)?;
+            Box::new(move || datagram::transfer(&job, Some(&identity)))
+        }
+        Over::Quic => {
+            let client = quic::Client::new(&job)?;
+            Box::new(move || client.transfer(&job))
+        }
+        Over::Http => {
+            let what = "use `fulmar lab transfer http://…` for HTTP".to_owned();
+            return Err(crate::exit::Usage(what).into());
+        }
+    };
+    let mut failed = 0;
+    tell("begin", json!({}))?;
+    let begun = Instant::now();
+    for _ in 0..args.count {
+        let at = Instant::now();
+        let done = client();
+        let ms = at.elapsed().as_secs_f64() * 1e3;
+        match done {
+            Ok(()) => tell("transfer", json!({ "ms": ms, "bytes": bytes }))?,
+            Err(error) => {
+                failed += 1;
+                tell("failed", json!({ "after_ms": ms, "reason": format!("{error:#}") }))?;
+            }
+        }
+    }
+    let seconds = begun.elapsed().as_secs_f64();
+    let failed_pct = 100.0 * failed as f64 / args.count as f64;
+    tell("end", json!({ "batch_s": seconds, "failed": failed, "failed_pct": failed_pct }))
+}
+
+/// A socket for `job`, with its receive buffer.
+fn socket(job: &Job) -> anyhow::Result<std::net::UdpSocket> {
+    let any: SocketAddr =
+        if job.server.is_ipv4() { ([0; 4], 0).into() } else { ([0_u16; 8], 0).into() };
+    let socket = std::net::UdpSocket::bind(any).context("no socket")?;
+    if let Some(window) = job.window {
+        socket2::SockRef::from(&socket).set_recv_buffer_size(window as usize)?;
+    }
+    Ok(socket)
+}

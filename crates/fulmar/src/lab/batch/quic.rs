@@ -1,0 +1,148 @@
+//! Transfers over QUIC: a connection and a stream each. The client's stream begins with what it wants
+//! (1: so many bytes, 2: so many bytes follow) and how many bytes (8, big endian).
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use fulmar_client::Options;
+use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
+use quinn::{Endpoint, EndpointConfig, TokioRuntime, TransportConfig, VarInt};
+use tokio::runtime::Runtime;
+use tokio::time::timeout;
+
+use super::{Files, Job};
+use crate::exit::Usage;
+
+const ALPN: &[u8] = b"fulmar-lab-batch";
+const GET: u8 = 1;
+const PUT: u8 = 2;
+const REQUEST: usize = 9;
+/// Bytes written at once.
+const PART: usize = 16 * 1024;
+/// Time to part; it is not measured.
+const GOODBYE: Duration = Duration::from_millis(200);
+
+fn runtime() -> anyhow::Result<Runtime> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.context("cannot start the runtime")
+}
+
+/// A client; each transfer is a new one to the server.
+pub(super) struct Client {
+    runtime: Runtime,
+    config: quinn::ClientConfig,
+}
+
+impl Client {
+    pub(super) fn new(job: &Job) -> anyhow::Result<Client> {
+        let mut options = Options::new("mqtts://server")?;
+        options.trust = super::super::probe::trust(None, true);
+        let mut tls = options.tls_config()?;
+        tls.alpn_protocols = vec![ALPN.to_vec()];
+        tls.resumption = rustls::client::Resumption::disabled();
+        let mut config = quinn::ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls)?));
+        let mut transport = TransportConfig::default();
+        if let Some(window) = job.window {
+            let window = VarInt::from_u32(window);
+            transport.stream_receive_window(window).receive_window(window);
+        }
+        config.transport_config(Arc::new(transport));
+        Ok(Client { runtime: runtime()?, config })
+    }
+
+    pub(super) fn transfer(&self, job: &Job) -> anyhow::Result<()> {
+        self.runtime.block_on(async {
+            let socket = super::socket(job)?;
+            let endpoint =
+                Endpoint::new(EndpointConfig::default(), None, socket, Arc::new(TokioRuntime))?;
+            let done = timeout(job.patience, self.one(&endpoint, job)).await;
+            endpoint.close(VarInt::from_u32(0), b"");
+            drop(timeout(GOODBYE, endpoint.wait_idle()).await);
+            done.context("out of time")?
+        })
+    }
+
+    async fn one(&self, endpoint: &Endpoint, job: &Job) -> anyhow::Result<()> {
+        let connecting = endpoint.connect_with(self.config.clone(), job.server, "server")?;
+        let connection = connecting.await?;
+        let (mut send, mut receive) = connection.open_bi().await?;
+        let mut request = vec![if job.put { PUT } else { GET }];
+        request.extend(job.bytes.to_be_bytes());
+        send.write_all(&request).await?;
+        if job.put {
+            write(&mut send, job.bytes).await?;
+        }
+        send.finish()?;
+        let expected = if job.put { 1 } else { job.bytes };
+        let got = drain(&mut receive).await?;
+        if got != expected {
+            bail!("{got} bytes came instead of {expected}");
+        }
+        Ok(())
+    }
+}
+
+async fn write(send: &mut quinn::SendStream, mut left: u64) -> anyhow::Result<()> {
+    let part = [b'x'; PART];
+    while left > 0 {
+        let now = left.min(PART as u64);
+        send.write_all(&part[..now as usize]).await?;
+        left -= now;
+    }
+    Ok(())
+}
+
+/// Reads a stream to its end: how many bytes there were.
+async fn drain(receive: &mut quinn::RecvStream) -> anyhow::Result<u64> {
+    let (mut bytes, mut buffer) = (0, vec![0; PART]);
+    while let Some(read) = receive.read(&mut buffer).await? {
+        bytes += read as u64;
+    }
+    Ok(bytes)
+}
+
+/// Serves transfers until the process ends.
+pub(super) fn serve(at: SocketAddr, files: &Files) -> anyhow::Result<()> {
+    let (Some(cert), Some(key)) = (&files.cert, &files.key) else {
+        return Err(Usage("QUIC needs --cert and --key".to_owned()).into());
+    };
+    let chain = fulmar_certs::files::read_chain(cert)?;
+    let key = fulmar_certs::files::read_key(key)?;
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut tls = rustls::ServerConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS13])?
+        .with_no_client_auth()
+        // A root that the client would have to believe already is not shown.
+        .with_single_cert(chain[..1].to_vec(), key)?;
+    tls.alpn_protocols = vec![ALPN.to_vec()];
+    let crypto = QuicServerConfig::try_from(Arc::new(tls))?;
+    let config = quinn::ServerConfig::with_crypto(Arc::new(crypto));
+    runtime()?.block_on(async {
+        let endpoint = Endpoint::server(config, at).with_context(|| at.to_string())?;
+        println!("ready quic={}", endpoint.local_addr()?);
+        while let Some(incoming) = endpoint.accept().await {
+            // What goes wrong with one client shows there.
+            tokio::spawn(async { drop(answer(incoming).await) });
+        }
+        Ok(())
+    })
+}
+
+async fn answer(incoming: quinn::Incoming) -> anyhow::Result<()> {
+    let connection = incoming.await?;
+    let (mut send, mut receive) = connection.accept_bi().await?;
+    let mut request = [0; REQUEST];
+    receive.read_exact(&mut request).await?;
+    let [kind, bytes @ ..] = request;
+    let bytes = u64::from_be_bytes(bytes);
+    match kind {
+        GET if bytes <= super::MAX_BYTES => write(&mut send, bytes).await?,
+        PUT if drain(&mut receive).await? == bytes => send.write_all(b"!").await?,
+        _ => bail!("not a request"),
+    }
+    send.finish()?;
+    connection.closed().await;
+    Ok(())
+}
