@@ -91,13 +91,20 @@ impl AccessRules {
 
     /// Whether the client may publish to `topic`, or subscribe to it as a filter.
     pub(crate) fn allows(&self, subject: Subject<'_>, action: Action, topic: &str) -> bool {
-        for rule in &self.rules {
-            let about = rule.action.is_none_or(|only| only == action) && rule.is_about(subject);
-            if about && rule.covers(subject, action, topic) {
-                return rule.allow;
-            }
-        }
-        self.default_allow
+        self.decides(subject, action, topic).unwrap_or(self.default_allow)
+    }
+
+    /// What the first rule that matches says; `None` where none does.
+    pub(crate) fn decides(
+        &self,
+        subject: Subject<'_>,
+        action: Action,
+        topic: &str,
+    ) -> Option<bool> {
+        let about =
+            |rule: &&Rule| rule.action.is_none_or(|only| only == action) && rule.is_about(subject);
+        let mut rules = self.rules.iter().filter(about);
+        rules.find(|rule| rule.covers(subject, action, topic)).map(|rule| rule.allow)
     }
 }
 

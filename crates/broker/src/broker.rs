@@ -110,7 +110,10 @@ impl Broker {
     /// Replaces authentication and access rules; connected clients stay, new decisions follow the
     /// new rules.
     pub fn set_gate(&self, gate: Gate) {
-        *self.gate.write() = Arc::new(gate);
+        let mut current = self.gate.write();
+        // Guests are not configured: they stay.
+        let guests = gate.guests.clone().or_else(|| current.guests.clone());
+        *current = Arc::new(Gate { guests, ..gate });
     }
 
     /// Sessions, connected or not.

@@ -30,6 +30,7 @@ mod routes;
 mod store;
 mod text;
 mod time;
+mod topics;
 mod twins;
 mod work_lists;
 

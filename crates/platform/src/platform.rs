@@ -12,9 +12,12 @@ use crate::accounts::rate::Rate;
 use crate::accounts::roster::Roster;
 use crate::accounts::token::Signer;
 use crate::error::Error;
+use crate::extract::Each;
 use crate::frames::intake::Decoders;
+use crate::frames::types::NewFrame;
 use crate::live::{Announcement, Live};
 use crate::problem::Problem;
+use crate::readings::intake::Sender;
 use crate::store::{Db, Store};
 use crate::text::Name;
 use crate::time::Time;
@@ -150,10 +153,77 @@ impl Platform {
         crate::routes::router(self.app.clone())
     }
 
+    /// Whose token this is and until when it is good, in milliseconds since 1970; `None` if it is none
+    /// or no longer good, or if a user name is given and is another's. Answers from memory.
+    #[must_use]
+    pub fn admit(&self, token: &str, user: Option<&str>) -> Option<(String, u64)> {
+        let caller = self.app.caller(token, Time::now())?;
+        let name = &caller.account.name;
+        let same = user.is_none_or(|user| user.is_empty() || user == &**name);
+        let until = u64::try_from(caller.expires_at.0).ok()?;
+        same.then(|| (name.to_string(), until))
+    }
+
+    /// Whether the user may publish to this topic, or subscribe to it as a filter. Answers from memory.
+    #[must_use]
+    pub fn may(&self, user: &str, publish: bool, topic: &str) -> bool {
+        let levels: Vec<&str> = topic.split('/').collect();
+        let ["fulmar", twin, rest @ ..] = &levels[..] else { return false };
+        let Ok(twin) = twin.parse::<Name>() else { return false };
+        let role = self.app.roster.account(user);
+        let role = role.and_then(|account| self.app.roster.role(&account, &twin));
+        role.is_some_and(|role| crate::topics::allowed(role, publish, rest))
+    }
+
+    /// A name of this installation that nobody else can know: its client identifier.
+    #[must_use]
+    pub fn installation(&self) -> &str {
+        self.app.signer.installation()
+    }
+
+    /// Takes what receivers published, each payload one frame in JSON, and returns when it is durable.
+    ///
+    /// # Errors
+    /// Nothing was stored, for now: try again. What cannot be taken at all is logged and done with.
+    pub async fn take_frames(
+        &self,
+        twin: &str,
+        receiver: &str,
+        payloads: Vec<Vec<u8>>,
+    ) -> Result<(), Error> {
+        let (Ok(twin), Ok(receiver)) = (twin.parse::<Name>(), receiver.parse::<Name>()) else {
+            tracing::info!(twin, receiver, "frames of a receiver without a proper name");
+            return Ok(());
+        };
+        let parse = |payload: &Vec<u8>| match serde_json::from_slice::<Each<NewFrame>>(payload) {
+            Ok(frame) => frame,
+            Err(error) => {
+                let item = Err(Problem::malformed(format!("the frame is not JSON: {error}")));
+                Each { id: None, item }
+            }
+        };
+        let frames: Vec<Each<NewFrame>> = payloads.iter().map(parse).collect();
+        let (reader, now) = (receiver.clone(), Time::now());
+        let sender = Sender { twin: twin.clone(), reader, own_lists_only: false, now };
+        let results = crate::frames::handlers::take(&self.app, sender, receiver.clone(), frames);
+        for result in results.await? {
+            if let Some(detail) = result.detail {
+                let status = result.status;
+                tracing::debug!(%twin, %receiver, ?status, detail, "frame not stored");
+            }
+        }
+        Ok(())
+    }
+
     /// Whether there is no account yet.
     #[must_use]
     pub fn has_no_users(&self) -> bool {
         self.app.roster.is_empty()
+    }
+
+    /// Returns when there is an account; for one waiter.
+    pub async fn users(&self) {
+        self.app.roster.people().await;
     }
 
     /// Finishes what was begun and closes the database.

@@ -4,6 +4,7 @@
 //! the listener says of anonymous clients. Checking a password costs tens of milliseconds on
 //! purpose, so it happens on the gate's own thread and the answer comes as mail.
 
+mod guests;
 mod jwt;
 mod password;
 
@@ -12,10 +13,11 @@ use std::sync::Arc;
 
 use fulmar_mqtt::ReasonCode;
 
+pub use guests::{GUEST_PREFIX, GUEST_TOPICS, Guests};
 pub use jwt::{JwtError, JwtVerifier};
 pub use password::{PasswordError, PasswordFile, hash_password};
 
-use crate::access::AccessRules;
+use crate::access::{AccessRules, Action, Subject};
 use crate::broker::Broker;
 use crate::mailbox::Mail;
 use crate::session::Attachment;
@@ -48,6 +50,8 @@ pub struct Gate {
     pub jwt: Option<JwtVerifier>,
     /// What the admitted may do.
     pub rules: AccessRules,
+    /// A part of the program that lets in users of its own.
+    pub guests: Option<Arc<dyn Guests>>,
 }
 
 /// What a client presents.
@@ -89,10 +93,10 @@ impl Gate {
         if let Some(name) = credentials.certificate {
             return Some(Ok(Admitted::for_good(Some(name))));
         }
-        if let (Some(jwt), Some(password)) = (&self.jwt, credentials.password)
-            && let Some(token) = jwt::looks_like_token(password)
+        if (self.jwt.is_some() || self.guests.is_some())
+            && let Some(token) = credentials.password.and_then(jwt::looks_like_token)
         {
-            return Some(jwt.verify(token, credentials.username, now));
+            return Some(self.verify(token, credentials.username, now));
         }
         match (&self.passwords, credentials.username, credentials.password) {
             (Some(passwords), Some(username), Some(password)) => {
@@ -114,10 +118,43 @@ impl Gate {
         username: Option<&str>,
         now: Timestamp,
     ) -> AuthReply {
-        let text = std::str::from_utf8(token).ok();
-        match (&self.jwt, text) {
-            (Some(jwt), Some(text)) => jwt.verify(text, username, now),
-            _ => Err(ReasonCode::BadUserNameOrPassword),
+        let text = std::str::from_utf8(token).map_err(|_| ReasonCode::BadUserNameOrPassword)?;
+        self.verify(text, username, now)
+    }
+
+    fn verify(&self, token: &str, username: Option<&str>, now: Timestamp) -> AuthReply {
+        let guest = self.guests.as_ref().and_then(|guests| guests.admit(token, username, now));
+        match (guest, &self.jwt) {
+            (Some(guest), _) => Ok(guest),
+            (None, Some(jwt)) => jwt.verify(token, username, now),
+            (None, None) => Err(ReasonCode::BadUserNameOrPassword),
         }
+    }
+
+    /// Whether everybody may publish to this topic, so that nothing need be looked up.
+    pub(crate) fn is_open_to(&self, topic: &str) -> bool {
+        let guarded = self.guests.is_some() && topic.starts_with(GUEST_TOPICS);
+        self.rules.is_open() && !guarded && !topic.starts_with('$')
+    }
+
+    /// Whether the client may publish to `topic`; see [`AccessRules`].
+    pub(crate) fn may_publish(&self, subject: Subject<'_>, topic: &str) -> bool {
+        if topic.starts_with('$') {
+            return guests::name(subject).is_none() && self.rules.may_publish(subject, topic);
+        }
+        self.allows(subject, Action::Publish, topic)
+    }
+
+    /// Whether the client may publish to `topic`, or subscribe to it as a filter.
+    pub(crate) fn allows(&self, subject: Subject<'_>, action: Action, topic: &str) -> bool {
+        let Some(guests) = &self.guests else { return self.rules.allows(subject, action, topic) };
+        if let Some(guest) = guests::name(subject) {
+            return guests.allows(guest, action, topic);
+        }
+        if topic.starts_with(GUEST_TOPICS) {
+            // Nobody else's, unless the operator says so.
+            return self.rules.decides(subject, action, topic).unwrap_or(false);
+        }
+        self.rules.allows(subject, action, topic)
     }
 }

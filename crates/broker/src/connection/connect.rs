@@ -10,7 +10,7 @@ use fulmar_mqtt::{Packet, Property, PropertyBuf, ReasonCode, Version};
 use super::auth::{Exchange, METHOD};
 use super::{Connection, State};
 use crate::access::Subject;
-use crate::auth::{Admitted, AuthReply, Credentials, ReplyTo};
+use crate::auth::{Admitted, AuthReply, Credentials, GUEST_PREFIX, ReplyTo};
 use crate::limits::Limits;
 use crate::peer::TransportKind;
 use crate::registry::OpenRequest;
@@ -147,12 +147,15 @@ impl Connection {
         let gate = shard.broker().gate();
         if let Some(will) = &pending.will {
             let subject = Subject { username: username.as_deref(), client_id: &pending.client_id };
-            if !gate.rules.may_publish(subject, &will.topic) {
+            if !gate.may_publish(subject, &will.topic) {
                 shard.metrics().access_denied.add(1);
                 tracing::info!(peer = %self.peer.address, client = &*pending.client_id,
                     topic = &*will.topic, "will denied, connection refused");
                 return self.refuse(shard, ReasonCode::NotAuthorized);
             }
+        }
+        if username.as_deref().is_some_and(|name| name.starts_with(GUEST_PREFIX)) {
+            self.rare().guest = true;
         }
         let limits = shard.broker().limits().clone();
         let (terms, keep_alive_s) = connack_terms(&pending, &limits);

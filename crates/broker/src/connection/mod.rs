@@ -199,13 +199,15 @@ struct Rare {
     challenged: bool,
     /// When what it showed expires.
     admitted_until: Timestamp,
+    /// It is another part of the program that says what the client may do.
+    guest: bool,
     throttle: Option<Throttle>,
 }
 
 impl Default for Rare {
     fn default() -> Self {
         let admitted_until = Timestamp::NEVER;
-        Rare { by_method: false, challenged: false, admitted_until, throttle: None }
+        Rare { by_method: false, challenged: false, admitted_until, guest: false, throttle: None }
     }
 }
 

@@ -301,7 +301,7 @@ impl Connection {
         for (text, options) in packet.filters.iter().take(MAX_FILTERS) {
             let options = if self.bridge { bridged(text, options) } else { options };
             let denied = Subscription::parse(text).is_ok_and(|Subscription { filter, .. }| {
-                !gate.rules.allows(subject, Action::Subscribe, filter)
+                !gate.allows(subject, Action::Subscribe, filter)
                     || shard.broker().keeps_back(filter)
             });
             let turn = &mut shard.turn;
@@ -393,13 +393,14 @@ impl Connection {
 
     fn may_publish(&mut self, shard: &Shard, session: &Session, topic: &str) -> ReasonCode {
         let gate = shard.broker().gate();
-        let ordinary = !topic.starts_with('$');
-        if ordinary && (gate.rules.is_open() || *self.allowed_topic == *topic) {
+        let guest = self.rare.as_ref().is_some_and(|rare| rare.guest);
+        let known = !guest && !topic.starts_with('$') && *self.allowed_topic == *topic;
+        if known || !guest && gate.is_open_to(topic) {
             return ReasonCode::Success;
         }
         let username = session.lock().username.clone();
         let subject = Subject { username: username.as_deref(), client_id: session.client_id() };
-        if gate.rules.may_publish(subject, topic) {
+        if gate.may_publish(subject, topic) {
             self.allowed_topic = topic.into();
             return ReasonCode::Success;
         }

@@ -155,7 +155,7 @@ impl Config {
         let rules = self.acl.rules.iter().map(AclRule::rule).collect();
         let rules = AccessRules::new(rules, self.acl.default_allow)
             .map_err(|(filter, error)| Usage(format!("[[acl.rules]] topic {filter:?}: {error}")))?;
-        Ok(Gate { passwords, jwt, rules })
+        Ok(Gate { passwords, jwt, rules, guests: None })
     }
 
     /// What the listener `name` demands of clients that come to `address`.

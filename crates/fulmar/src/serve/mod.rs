@@ -8,6 +8,7 @@
 mod certificates;
 mod http;
 mod listeners;
+mod live;
 mod memory;
 mod notify;
 pub(crate) mod objects;
@@ -25,6 +26,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use fulmar_broker::auth::Gate;
 use fulmar_broker::storage::{NoStorage, Restored, Storage};
 use fulmar_broker::{Broker, BrokerConfig};
 use fulmar_certs::files;
@@ -86,17 +88,18 @@ pub(crate) fn run(args: &Args, log: &LogArgs) -> anyhow::Result<()> {
         workers => workers,
     };
     let stored = Stored::open(&config, &data)?;
+    let mut platform = platform::Running::open(&config, &data)?;
     let broker_config = BrokerConfig {
         workers,
         limits: config.limits.broker(),
-        gate,
+        gate: Gate { guests: platform.guests(), ..gate },
         sys_interval_s: config.sys.interval_s,
         client_figures: config.sys.clients,
     };
     let broker = Broker::new(broker_config, stored.storage, stored.restored, clock.now());
     stored.wake.set(Arc::downgrade(&broker)).ok().context("storage was given two brokers")?;
     let running = listeners::start(&broker, workers, &config, &certificates, &quic, clock)?;
-    let platform = platform::Running::open(&config, &data)?;
+    platform.go_live(running.server.inlet())?;
     let web = listeners::start_web(&config, &certificates, keys, &running.server, &platform)?;
     let state = http::Operated {
         broker: Arc::clone(&broker),

@@ -1,16 +1,42 @@
 //! The platform inside the broker's process: opened with the data folder if there is an HTTPS listener,
-//! closed when all requests have been answered.
+//! closed when all requests have been answered. Its users are guests of the broker.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::Context as _;
-use fulmar_platform::Platform;
+use fulmar_broker::Timestamp;
+use fulmar_broker::access::Action;
+use fulmar_broker::auth::{Admitted, GUEST_PREFIX, Guests};
+use fulmar_platform::{Announcement, Platform};
+use fulmar_transport::Inlet;
+use tokio::sync::mpsc;
 
+use super::live;
 use crate::config::Config;
 
 /// The platform, if it is switched on.
 pub(super) struct Running {
     platform: Option<Platform>,
+    /// What changed, until somebody publishes it.
+    announcements: Option<mpsc::Receiver<Announcement>>,
+}
+
+/// The platform's users, as the broker's guests.
+#[derive(Debug)]
+struct Users(Platform);
+
+impl Guests for Users {
+    fn admit(&self, token: &str, username: Option<&str>, _: Timestamp) -> Option<Admitted> {
+        let (name, until_ms) = self.0.admit(token, username)?;
+        let username = Some(format!("{GUEST_PREFIX}{name}").into());
+        Some(Admitted { username, until: Timestamp(until_ms) })
+    }
+
+    fn allows(&self, guest: &str, action: Action, topic: &str) -> bool {
+        // The guest without a name is the platform's own client: nobody else gets that name.
+        guest.is_empty() || self.0.may(guest, action == Action::Publish, topic)
+    }
 }
 
 impl Running {
@@ -20,16 +46,36 @@ impl Running {
     /// Its database or secret cannot be opened.
     pub(super) fn open(config: &Config, data: &Path) -> anyhow::Result<Running> {
         if !config.platform.enabled || config.listeners.https.is_empty() {
-            return Ok(Running { platform: None });
+            return Ok(Running { platform: None, announcements: None });
         }
-        let (platform, _) = Platform::open(data, config.platform.settings()).context("platform")?;
+        let opened = Platform::open(data, config.platform.settings());
+        let (platform, announcements) = opened.context("platform")?;
         if platform.has_no_users() {
             tracing::info!(
                 "the platform has no users yet: `fulmar user add NAME --admin --data {}` makes one",
                 data.display()
             );
         }
-        Ok(Running { platform: Some(platform) })
+        Ok(Running { platform: Some(platform), announcements: Some(announcements) })
+    }
+
+    /// Its users, for the broker's gate.
+    pub(super) fn guests(&self) -> Option<Arc<dyn Guests>> {
+        let platform = self.platform.clone()?;
+        Some(Arc::new(Users(platform)))
+    }
+
+    /// Lets what changes be published, and takes in what receivers publish.
+    ///
+    /// # Errors
+    /// There is no thread for it.
+    pub(super) fn go_live(&mut self, inlet: Inlet) -> anyhow::Result<()> {
+        match (&self.platform, self.announcements.take()) {
+            (Some(platform), Some(announcements)) => {
+                live::start(platform.clone(), announcements, inlet)
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Its addresses.

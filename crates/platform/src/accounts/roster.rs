@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use parking_lot::RwLock;
+use tokio::sync::Notify;
 
 use crate::role::Role;
 use crate::store::{Db, accounts, twins};
@@ -34,7 +35,11 @@ struct Known {
 
 /// What is known of all.
 #[derive(Debug, Default)]
-pub(crate) struct Roster(RwLock<Known>);
+pub(crate) struct Roster {
+    known: RwLock<Known>,
+    /// Told when there are accounts.
+    peopled: Notify,
+}
 
 impl Roster {
     /// Takes what the database says.
@@ -54,13 +59,17 @@ impl Roster {
             known.sessions.insert(session.id, (session.account, session.expires_at));
         }
         known.twins = twins::names(db)?.into_iter().collect();
-        *self.0.write() = known;
+        let peopled = !known.accounts.is_empty();
+        *self.known.write() = known;
+        if peopled {
+            self.peopled.notify_one();
+        }
         Ok(())
     }
 
     /// Whose token this is, if it is still good.
     pub(crate) fn session(&self, id: &str, now: Time) -> Option<Arc<Account>> {
-        let known = self.0.read();
+        let known = self.known.read();
         let (account, until) = known.sessions.get(id)?;
         (now < *until).then(|| known.accounts.get(account).cloned()).flatten()
     }
@@ -68,17 +77,24 @@ impl Roster {
     /// The account of this name.
     pub(crate) fn account(&self, name: &str) -> Option<Arc<Account>> {
         let name: Name = name.parse().ok()?;
-        self.0.read().accounts.get(&name).cloned()
+        self.known.read().accounts.get(&name).cloned()
     }
 
     /// Whether there is no account at all.
     pub(crate) fn is_empty(&self) -> bool {
-        self.0.read().accounts.is_empty()
+        self.known.read().accounts.is_empty()
+    }
+
+    /// Returns when there is an account; for one waiter.
+    pub(crate) async fn people(&self) {
+        while self.is_empty() {
+            self.peopled.notified().await;
+        }
     }
 
     /// All members of a twin and their roles.
     pub(crate) fn members(&self, twin: &Name) -> Vec<(Arc<Account>, Role)> {
-        let known = self.0.read();
+        let known = self.known.read();
         let accounts = known.accounts.values();
         let member = |account: &Arc<Account>| {
             account.roles.get(twin).map(|role| (Arc::clone(account), *role))
@@ -91,14 +107,14 @@ impl Roster {
     /// What the account is in the twin; `None` if nothing, or there is no such twin.
     pub(crate) fn role(&self, account: &Account, twin: &Name) -> Option<Role> {
         if account.server_admin {
-            return self.0.read().twins.contains_key(twin).then_some(Role::Admin);
+            return self.known.read().twins.contains_key(twin).then_some(Role::Admin);
         }
         account.roles.get(twin).copied()
     }
 
     /// The account's twins: identifier, name, role.
     pub(crate) fn twins_of(&self, account: &Account) -> Vec<(Name, String, Role)> {
-        let known = self.0.read();
+        let known = self.known.read();
         let all = known.twins.iter().filter_map(|(id, name)| {
             let role = if account.server_admin {
                 Some(Role::Admin)

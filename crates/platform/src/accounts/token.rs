@@ -6,6 +6,7 @@
 use std::path::Path;
 
 use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header, Validation, decode, encode};
+use ring::digest::{SHA256, digest};
 use ring::rand::{SecureRandom as _, SystemRandom};
 use serde::{Deserialize, Serialize};
 
@@ -34,6 +35,8 @@ struct Claims {
 pub(crate) struct Signer {
     signing: EncodingKey,
     checking: DecodingKey,
+    /// Follows from the secret and tells nothing of it.
+    installation: String,
 }
 
 impl std::fmt::Debug for Signer {
@@ -63,7 +66,14 @@ impl Signer {
     fn new(secret: &[u8]) -> Signer {
         let (signing, checking) =
             (EncodingKey::from_secret(secret), DecodingKey::from_secret(secret));
-        Signer { signing, checking }
+        let digest = digest(&SHA256, secret);
+        let installation = digest.as_ref().iter().take(8).map(|byte| format!("{byte:02x}"));
+        Signer { signing, checking, installation: installation.collect() }
+    }
+
+    /// A name of this installation that nobody without its secret can know.
+    pub(crate) fn installation(&self) -> &str {
+        &self.installation
     }
 
     /// The token of a session.

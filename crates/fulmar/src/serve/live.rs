@@ -1,0 +1,172 @@
+//! The platform's own MQTT client, inside the process: publishes what changed, takes in what receivers
+//! publish.
+//!
+//! It comes through the same inlet as clients inside HTTP do, so that routing, durability and limits are
+//! the broker's. Its session is durable: a frame that the broker acknowledged to a van waits in it until
+//! the platform has stored it, and only then is it acknowledged here.
+
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use fulmar_broker::auth::GUEST_PREFIX;
+use fulmar_broker::{ListenerPolicy, Peer, TransportKind};
+use fulmar_mqtt::ack::AckKind;
+use fulmar_mqtt::codec::{MAX_PACKET_BYTES, decode, peek_frame};
+use fulmar_mqtt::packet::{Ack, Connect, FilterList, Publish, Subscribe, SubscribeOptions};
+use fulmar_mqtt::{Packet, PacketId, Properties, QoS, ReasonCode, Version};
+use fulmar_platform::{Announcement, Platform};
+use fulmar_transport::{Framing, Inlet};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::UnixStream;
+use tokio::sync::mpsc;
+
+const VERSION: Version = Version::V311;
+const FRAMES: &str = "fulmar/+/receiver/+/frame";
+/// Announcements written at once.
+const MAX_BATCH: usize = 256;
+/// Before a connection that ended, or a platform that could not store, is tried again.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// Starts the client on a thread of its own, which ends when the broker takes no more connections.
+pub(super) fn start(
+    platform: Platform,
+    announcements: mpsc::Receiver<Announcement>,
+    inlet: Inlet,
+) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let thread = std::thread::Builder::new().name("fulmar-live".into());
+    thread.spawn(move || runtime.block_on(run(&platform, announcements, &inlet)))?;
+    Ok(())
+}
+
+async fn run(platform: &Platform, mut announcements: mpsc::Receiver<Announcement>, inlet: &Inlet) {
+    // A broker whose operator does not use the platform has no client of its own either.
+    platform.users().await;
+    loop {
+        let Ok(socket) = inlet.open(peer(), Framing::Bytes) else { return };
+        let outcome = match UnixStream::from_std(socket) {
+            Ok(stream) => session(platform, &mut announcements, stream).await,
+            Err(error) => Err(error),
+        };
+        match outcome {
+            Ok(()) => tracing::debug!("the platform's MQTT client was disconnected"),
+            Err(error) => tracing::warn!("the platform's MQTT client: {error}"),
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+fn peer() -> Peer {
+    let listener = ListenerPolicy { name: "platform".into(), allow_anonymous: false };
+    Peer {
+        address: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+        transport: TransportKind::Tcp,
+        // The guest without a name is the platform itself.
+        identity: Some(GUEST_PREFIX.into()),
+        listener: Arc::new(listener),
+    }
+}
+
+/// Speaks MQTT until the broker ends the connection.
+async fn session(
+    platform: &Platform,
+    announcements: &mut mpsc::Receiver<Announcement>,
+    mut stream: UnixStream,
+) -> std::io::Result<()> {
+    stream.write_all(&greeting(platform)).await?;
+    let mut input = Vec::new();
+    loop {
+        let mut output = Vec::new();
+        tokio::select! {
+            read = stream.read_buf(&mut input) => {
+                if read? == 0 {
+                    return Ok(());
+                }
+                let done = take(platform, &input, &mut output).await?;
+                input.drain(..done);
+            }
+            Some(first) = announcements.recv() => {
+                publish(&first, &mut output);
+                for _ in 1..MAX_BATCH {
+                    let Ok(next) = announcements.try_recv() else { break };
+                    publish(&next, &mut output);
+                }
+            }
+        }
+        stream.write_all(&output).await?;
+    }
+}
+
+/// CONNECT, and SUBSCRIBE right behind it.
+fn greeting(platform: &Platform) -> Vec<u8> {
+    let mut out = Vec::new();
+    let client_id = format!("platform-{}", platform.installation());
+    let connect = Connect {
+        version: VERSION,
+        bridge: false,
+        clean_start: false,
+        keep_alive_s: 0,
+        client_id: &client_id,
+        properties: Properties::NONE,
+        will: None,
+        username: None,
+        password: None,
+    };
+    connect.encode(&mut out);
+    let mut filter = Vec::new();
+    let options = SubscribeOptions { qos: QoS::AtLeastOnce, ..SubscribeOptions::default() };
+    FilterList::encode_one(&mut filter, FRAMES, Some(options));
+    if let (Some(packet_id), Ok(filters)) =
+        (PacketId::new(1), FilterList::from_encoded(&filter, true, VERSION))
+    {
+        Subscribe { packet_id, properties: Properties::NONE, filters }.encode(VERSION, &mut out);
+    }
+    out
+}
+
+fn publish(what: &Announcement, out: &mut Vec<u8>) {
+    let publish = Publish {
+        dup: false,
+        qos: QoS::AtMostOnce,
+        retain: what.retain,
+        topic: &what.topic,
+        packet_id: None,
+        properties: Properties::NONE,
+        payload: &what.payload,
+    };
+    publish.encode(VERSION, out);
+}
+
+/// Takes in all whole packets of `input` and appends their acknowledgements; how many bytes those were.
+async fn take(platform: &Platform, input: &[u8], output: &mut Vec<u8>) -> std::io::Result<usize> {
+    let wrong = |error| std::io::Error::new(std::io::ErrorKind::InvalidData, error);
+    let mut done = 0;
+    let mut frames: BTreeMap<(&str, &str), Vec<Vec<u8>>> = BTreeMap::new();
+    while let Some(frame) = peek_frame(&input[done..], MAX_PACKET_BYTES).map_err(wrong)? {
+        done += frame.len;
+        let packet = decode(&frame, VERSION).map_err(wrong)?;
+        if let Packet::Suback(suback) = &packet
+            && suback.codes.iter().any(|code| *code >= 0x80)
+        {
+            return Err(std::io::Error::other("its subscription was refused"));
+        }
+        let Packet::Publish(publish) = packet else { continue };
+        let levels: Vec<&str> = publish.topic.split('/').collect();
+        if let [_, twin, _, device, _] = levels[..] {
+            frames.entry((twin, device)).or_default().push(publish.payload.to_vec());
+        }
+        if let Some(packet_id) = publish.packet_id {
+            let (reason, properties) = (ReasonCode::Success, Properties::NONE);
+            Ack { packet_id, reason, properties }.encode(AckKind::Puback, VERSION, output);
+        }
+    }
+    for ((twin, device), payloads) in frames {
+        while let Err(error) = platform.take_frames(twin, device, payloads.clone()).await {
+            tracing::warn!(twin, device, "frames wait: {error}");
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+    Ok(done)
+}
