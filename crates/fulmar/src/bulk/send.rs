@@ -336,11 +336,22 @@ impl Run<'_> {
         figures
     }
 
+    /// Each receiver's state.
+    fn peers(&self) -> Value {
+        let progress = self.sender.progress();
+        let peers = progress.peers.iter().map(|peer| {
+            json!({ "receiver": peer.node, "loss": peer.loss, "confirmed": peer.confirmed,
+                "rtt_ms": peer.rtt.map(|rtt| rtt.as_secs_f64() * 1e3) })
+        });
+        peers.collect()
+    }
+
     fn show_progress(&self, a_second: bool) {
         if self.args.json {
             if a_second {
                 let mut value = self.figures();
                 value["event"] = "progress".into();
+                value["peers"] = self.peers();
                 println!("{value}");
             }
             return;
@@ -365,15 +376,10 @@ impl Run<'_> {
         }
         let mut value = self.figures();
         if self.args.json {
-            let progress = self.sender.progress();
-            let peers = progress.peers.iter().map(|peer| {
-                json!({ "receiver": peer.node, "loss": peer.loss, "confirmed": peer.confirmed,
-                    "rtt_ms": peer.rtt.map(|rtt| rtt.as_secs_f64() * 1e3) })
-            });
             value["event"] = "end".into();
             value["complete"] = complete.into();
             value["files"] = files.into();
-            value["peers"] = peers.collect();
+            value["peers"] = self.peers();
             println!("{value}");
             return;
         }
