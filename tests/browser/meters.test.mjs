@@ -131,7 +131,7 @@ test("a reader's day: map, radio, readings, no network, and the office has each 
   await page.context().setOffline(true);
   taken.push(...(await read(page, 2)));
   await page.click('nav.tabs [data-testid="nav-pending"]');
-  assert.equal(await page.textContent('[data-testid="pending-count"]'), "2");
+  await eventually("both in the outbox", async () => (await page.textContent('[data-testid="pending-count"]')) === "2");
   await picture(page, "phone-offline");
   await page.context().setOffline(false);
   await nothingPending(page);
