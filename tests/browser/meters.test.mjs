@@ -1,5 +1,5 @@
 // The whole chain, as its users see it: `fulmar demo meters`, a reader in the field with a phone, the office at its
-// desk. Page and API over HTTP/3; then the same with UDP blocked.
+// desk. Page and API over HTTP/3, MQTT over WebTransport; then the same with UDP blocked.
 
 import assert from "node:assert/strict";
 import { mkdirSync } from "node:fs";
@@ -141,12 +141,33 @@ test("a reader's day: map, radio, readings, no network, and the office has each 
   assert.equal(figures['fulmar_http_requests_total{version="1.1",status="2xx"}'], 0);
 });
 
+test("what the van hears comes live over WebTransport, and the office sees it decoded once", async (t) => {
+  const page = await open(t);
+  await logIn(page, "reader");
+  await page.click('nav.tabs [data-testid="nav-radio"]');
+  const heard = () => page.textContent('[data-testid="heard-count"]');
+  await eventually("a frame", async () => Number(await heard()) > 20);
+  await picture(page, "phone-drive-by");
+  assert.ok((await demo.metrics())['fulmar_connections{transport="webtransport"}'] >= 1);
+  assert.equal((await demo.metrics())['fulmar_connections{transport="wss"}'], 0);
+  const { items } = await ask(page, "office", `${TWIN}/reading?method=radio&since=${since}&limit=1000`);
+  assert.ok(items.length >= 20);
+  const each = new Set(items.map(({ meter, at }) => `${meter} ${at}`));
+  assert.equal(each.size, items.length, "none twice");
+  assert.ok(items.every(({ value, unit }) => value > 0 && unit === "m3"));
+});
+
 test("with UDP blocked the reader works as well", async (t) => {
   const way = await TcpOnly.before(demo.port("https"));
   t.after(() => way.close());
-  const page = await open(t, { port: way.port });
+  // The other UDP port leads into the same void.
+  const gone = `--host-resolver-rules=MAP 127.0.0.1:${demo.port("webtransport")} 127.0.0.1:${way.port}`;
+  const page = await open(t, { port: way.port, flags: [gone] });
   assert.equal(await protocolOfPage(page), "h2");
   await logIn(page, "reader");
+  await page.click('nav.tabs [data-testid="nav-radio"]');
+  await eventually("a frame", async () => Number(await page.textContent('[data-testid="heard-count"]')) > 0);
+  assert.equal((await demo.metrics())['fulmar_connections{transport="wss"}'], 1);
   await openList(page);
   const taken = await read(page, 1);
   await nothingPending(page);
