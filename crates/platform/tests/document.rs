@@ -127,3 +127,16 @@ async fn roles_may_what_they_may_and_nothing_else() {
         }
     }
 }
+
+#[tokio::test]
+async fn words_in_the_document_are_those_in_answers() {
+    let world = World::new();
+    let document = world.get("", "/api/v1/openapi.json").await.json;
+    let schemas = document["components"]["schemas"].as_object().unwrap();
+    let words = schemas.values().filter_map(|schema| schema["enum"].as_array()).flatten();
+    for word in words.map(|word| word.as_str().unwrap()) {
+        assert!(!word.contains(char::is_uppercase), "{word}");
+    }
+    let states = &schemas["MeterState"]["enum"];
+    assert_eq!(*states, json!(["ok", "missed", "leak_suspected"]));
+}

@@ -19,8 +19,10 @@ macro_rules! words {
     ($(#[$about:meta])* $name:ident { $($(#[$doc:meta])* $variant:ident = $word:literal),+ $(,)? }) => {
         $(#[$about])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+        // The OpenAPI document takes no name of a variant that comes through a macro.
+        #[serde(rename_all = "snake_case")]
         pub(crate) enum $name {
-            $($(#[$doc])* #[serde(rename = $word)] $variant),+
+            $($(#[$doc])* $variant),+
         }
 
         impl $name {
@@ -87,7 +89,7 @@ words! {
     /// Whether something is wrong with a meter.
     MeterState {
         /// Nothing known.
-        Fine = "ok",
+        Ok = "ok",
         /// A work list that is due or done has no reading of it.
         Missed = "missed",
         /// It counts without a pause.

@@ -67,7 +67,7 @@ pub(super) fn meter(row: &Row<'_>, now: Time) -> Result<Meter> {
     let state = match (leak, missed) {
         (true, _) => MeterState::LeakSuspected,
         (_, true) => MeterState::Missed,
-        _ => MeterState::Fine,
+        _ => MeterState::Ok,
     };
     let revision: i64 = row.get(22)?;
     // What is expected changes with the day, the state with the hour; the rest with the revision.
