@@ -173,6 +173,7 @@ export interface Command {
 
 export interface ConsumptionPoint {
   at: string;
-  value: number;
+  /** Null in a gap: no reading is near enough. */
+  value: number | null;
   consumption: number | null;
 }

@@ -24,6 +24,7 @@ mod photos;
 mod platform;
 mod problem;
 mod readings;
+mod reports;
 mod respond;
 mod role;
 mod routes;

@@ -28,8 +28,10 @@ pub enum Role {
 pub(crate) enum Deed {
     /// Looks at meters, work lists and devices.
     Look,
-    /// Looks at readings, reports and exports: what customers used.
+    /// Looks at readings.
     LookAtReadings,
+    /// Looks at reports and exports: what customers used, over time and all together.
+    Report,
     /// Sends readings and photos, and works on work lists.
     Read,
     /// Sends frames.
@@ -52,6 +54,7 @@ impl Role {
         match deed {
             Deed::Look => true,
             Deed::LookAtReadings => self != Role::Device,
+            Deed::Report => matches!(self, Role::Admin | Role::Office | Role::Viewer),
             Deed::Read => matches!(self, Role::Admin | Role::Office | Role::Reader),
             Deed::Receive | Deed::BeDevice => self != Role::Viewer,
             Deed::Manage => matches!(self, Role::Admin | Role::Office),

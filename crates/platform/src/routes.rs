@@ -11,7 +11,7 @@ use utoipa_axum::routes;
 use crate::accounts::{sessions, users};
 use crate::platform::App;
 use crate::problem::Problem;
-use crate::{frames, instances, meters, openapi, photos, readings, twins, work_lists};
+use crate::{frames, instances, meters, openapi, photos, readings, reports, twins, work_lists};
 
 /// Where the API is.
 pub(crate) const PREFIX: &str = "/api/v1";
@@ -27,6 +27,12 @@ fn api() -> OpenApiRouter<App> {
         .routes(routes!(meters::handlers::list, meters::handlers::add))
         .routes(routes!(meters::handlers::show, meters::handlers::change))
         .routes(routes!(meters::handlers::set_key))
+        .routes(routes!(reports::handlers::consumption))
+        .routes(routes!(reports::handlers::progress))
+        .routes(routes!(reports::handlers::missed))
+        .routes(routes!(reports::handlers::leaks))
+        .routes(routes!(reports::export::csv))
+        .routes(routes!(reports::export::xlsx))
         .routes(routes!(work_lists::handlers::list, work_lists::handlers::add))
         .routes(routes!(work_lists::handlers::show, work_lists::handlers::change))
         .routes(routes!(readings::handlers::list, readings::handlers::add))

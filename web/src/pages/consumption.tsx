@@ -56,11 +56,11 @@ export function Consumption({ meter }: { meter: Meter }) {
               rowKey={(point) => point.at}
               columns={[
                 { name: 'From', cell: (point) => (step === 'hour' ? dateTime(point.at) : date(point.at)) },
-                { name: `Register, ${unit}`, number: true, cell: (point) => decimal(point.value) },
+                { name: `Register, ${unit}`, number: true, cell: (point) => shown(point.value) },
                 {
                   name: `Consumption, ${unit}`,
                   number: true,
-                  cell: (point) => (point.consumption === null ? '–' : decimal(point.consumption)),
+                  cell: (point) => shown(point.consumption),
                 },
               ]}
             />
@@ -69,6 +69,11 @@ export function Consumption({ meter }: { meter: Meter }) {
       )}
     </section>
   );
+}
+
+/** A dash where readings do not tell. */
+function shown(value: number | null): string {
+  return value === null ? '–' : decimal(value);
 }
 
 function useNow(): string {

@@ -85,6 +85,7 @@ impl Member {
             Deed::Administer => "this takes the role admin",
             Deed::Manage => "this takes the role office or admin",
             Deed::Read => "this takes the role reader, office or admin",
+            Deed::Report => "this takes the role viewer, office or admin",
             _ => "your role in this twin does not allow this",
         }))
     }

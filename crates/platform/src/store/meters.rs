@@ -32,14 +32,26 @@ pub(crate) struct Query {
     pub(crate) after: Option<String>,
 }
 
+/// Whether meter `m` was missed by work list `w`, whose task `t` it is, at the time `?1`: the list is over,
+/// and there is no reading since it was made, which would have come for another list or by radio.
+macro_rules! missed {
+    () => {
+        "t.state <> 'read' AND (w.state = 'done' OR w.due < ?1)
+         AND (m.last_at IS NULL OR m.last_at < w.created_at)"
+    };
+}
+pub(super) const MISSED: &str = missed!();
+
 /// ?1 is the time: what is due has been missed.
-pub(super) const COLUMNS: &str = "m.id, m.address, m.serial, m.manufacturer, m.medium, m.lat, m.lon, m.street, m.unit,
+pub(super) const COLUMNS: &str = concat!(
+    "m.id, m.address, m.serial, m.manufacturer, m.medium, m.lat, m.lon, m.street, m.unit,
     m.register_digits, m.aes_key IS NOT NULL, m.note, m.expected_low, m.expected_high, m.first_value,
     m.first_at, m.last_value, m.last_at, m.last_method, m.leak_since IS NOT NULL,
     EXISTS (SELECT 1 FROM task t JOIN work_list w ON w.twin = t.twin AND w.id = t.work_list
-            WHERE t.twin = m.twin AND t.meter = m.id AND t.state <> 'read'
-              AND (w.state = 'done' OR w.due < ?1)),
-    m.changed_at, m.revision";
+            WHERE t.twin = m.twin AND t.meter = m.id AND ",
+    missed!(),
+    "), m.changed_at, m.revision"
+);
 /// How many columns these are.
 pub(super) const COLUMN_COUNT: usize = 23;
 
@@ -102,6 +114,15 @@ pub(crate) fn get(db: &Db, twin: &str, id: &str, now: Time) -> Result<Option<Met
 pub(crate) fn exists(db: &Db, twin: &str, id: &str) -> Result<bool> {
     let mut rows = db.prepare_cached("SELECT 1 FROM meter WHERE twin = ?1 AND id = ?2")?;
     rows.exists([twin, id])
+}
+
+/// A meter's serial number and street.
+pub(crate) type Label = (Option<String>, Option<String>);
+
+pub(crate) fn label(db: &Db, twin: &str, id: &str) -> Result<Option<Label>> {
+    let mut rows =
+        db.prepare_cached("SELECT serial, street FROM meter WHERE twin = ?1 AND id = ?2")?;
+    rows.query_row([twin, id], |row| Ok((row.get(0)?, row.get(1)?))).optional()
 }
 
 /// Up to `limit` meters in the order of their identifiers.

@@ -15,6 +15,7 @@ pub(crate) mod meters;
 pub(crate) mod photos;
 mod readers;
 pub(crate) mod readings;
+pub(crate) mod reports;
 mod schema;
 pub(crate) mod twins;
 pub(crate) mod work_lists;

@@ -4,8 +4,8 @@ use rusqlite::types::Type;
 use rusqlite::{OptionalExtension as _, params, params_from_iter};
 use uuid::Uuid;
 
-use super::Db;
 use super::filter::Filter;
+use super::{Db, reports};
 use crate::meters::Method;
 use crate::number::Place;
 use crate::readings::types::Flag;
@@ -200,7 +200,8 @@ pub(crate) fn clear_conflicts(db: &Db, twin: &str, id: Uuid) -> Result<()> {
     db.execute(sql, params![twin, id.to_string()]).map(drop)
 }
 
-/// Takes the meter's first and last reading from its readings, after one has come or been superseded.
+/// Takes the meter's first and last reading from its readings, and whether its flow pauses, after one has
+/// come or been superseded.
 ///
 /// The rate of use counts from the first reading that is not above the last one: a meter that begins
 /// again has been exchanged.
@@ -219,7 +220,8 @@ pub(crate) fn update_meter(db: &Db, twin: &str, meter: &str, now: Time) -> Resul
              expected_low = NULL, expected_high = NULL, revision = revision + 1, changed_at = ?4
          WHERE twin = ?1 AND id = ?2",
     )?;
-    update.execute(params![twin, meter, RATE_OVER_MS, now]).map(drop)
+    update.execute(params![twin, meter, RATE_OVER_MS, now])?;
+    reports::note_flow(db, twin, meter)
 }
 
 /// Use is averaged over this long.

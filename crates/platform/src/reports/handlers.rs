@@ -1,0 +1,284 @@
+//! What can be asked of reports.
+
+use axum::extract::State;
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+use uuid::Uuid;
+
+use super::consumption::{MAX_POINTS, Point, Step, cuts, points, register};
+use crate::accounts::caller::{Ids, Member};
+use crate::extract::Params;
+use crate::meters::Meter;
+use crate::paging::{self, PageQuery};
+use crate::platform::App;
+use crate::problem::Problem;
+use crate::respond::{Answer, Conditions, Page, open_cursor};
+use crate::role::Deed;
+use crate::store::reports::{self, MissedTask};
+use crate::store::{Db, meters, work_lists};
+use crate::text::Name;
+use crate::time::Time;
+use crate::work_lists::types::{ListState, TaskState, WorkList};
+
+/// Of which time.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct ConsumptionQuery {
+    /// From the step that this is in; without it 3 days of hours, 60 days, or 24 months back.
+    from: Option<Time>,
+    /// Until the step that this is in; now, unless given. At most 1500 steps.
+    to: Option<Time>,
+    /// Days, unless given.
+    step: Option<Step>,
+}
+
+/// What a meter's customers used over time.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Consumption {
+    meter: Name,
+    /// What the meter counts in.
+    unit: String,
+    step: Step,
+    /// One a step; none if no reading is near.
+    points: Vec<Point>,
+}
+
+/// Use over time
+///
+/// In full hours, days or months of UTC. What the register showed when a step began is interpolated on a
+/// straight line between the readings before and after, if they are at most three steps apart and
+/// the register did not fall between them; otherwise it is null, and so is the use of the steps it
+/// belongs to. Nothing is guessed beyond the last reading.
+#[utoipa::path(get, path = "/{twin}/meter/{id}/consumption", tag = "reports",
+    params(("twin" = Name, Path), ("id" = Name, Path), ConsumptionQuery),
+    responses((status = 200, body = Consumption)))]
+pub(crate) async fn consumption(
+    State(app): State<App>,
+    member: Member,
+    Ids([id]): Ids<1>,
+    Params(query): Params<ConsumptionQuery>,
+    conditions: Conditions,
+) -> Answer {
+    member.may(Deed::Report)?;
+    let step = query.step.unwrap_or(Step::Day);
+    let to = query.to.unwrap_or_else(Time::now);
+    let from = query.from.unwrap_or_else(|| to.plus_ms(-step.usual_ms()));
+    if from >= to {
+        return Err(Problem::invalid("from", "expected a time before `to`"));
+    }
+    let too_long = || Problem::invalid("from", format!("at most {MAX_POINTS} steps at once"));
+    let cuts = cuts(step, from, to).ok_or_else(too_long)?;
+    let read = app.store.read(move |db| used(db, &member.twin, &id, step, cuts));
+    conditions.json(&read.await?)
+}
+
+/// Two look-ups a cut, however many readings there are.
+fn used(
+    db: &Db,
+    twin: &Name,
+    id: &Name,
+    step: Step,
+    cuts: Vec<Time>,
+) -> Result<Consumption, Problem> {
+    let meter = meters::get(db, twin, id, Time::now())?;
+    let meter = meter.ok_or_else(|| Problem::not_found("meter"))?;
+    let shown = cuts.into_iter().map(|at| {
+        let before = reports::newest_until(db, twin, id, at)?;
+        let after = reports::oldest_from(db, twin, id, at)?;
+        Ok((at, register(step, at, before, after)))
+    });
+    let shown = shown.collect::<rusqlite::Result<Vec<_>>>()?;
+    Ok(Consumption { meter: meter.id, unit: meter.unit, step, points: points(&shown) })
+}
+
+/// How far a work list is.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Progress {
+    #[serde(flatten)]
+    list: WorkList,
+    /// How many of its meters nobody has come to.
+    open: u64,
+    /// How many were missed: the list is over, and there is no reading since it was made.
+    missed: u64,
+    /// Of how many of its meters the readings contradict each other.
+    conflicts: u64,
+    /// When the newest of its readings was taken.
+    last_reading_at: Option<Time>,
+}
+
+/// How far all work lists are together.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Overall {
+    work_lists: u64,
+    /// Meters on them.
+    total: u64,
+    /// Of these, read.
+    done: u64,
+    unreachable: u64,
+    open: u64,
+}
+
+/// How far the work is.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct ProgressReport {
+    all: Overall,
+    items: Vec<Progress>,
+    /// What to give as `cursor` for the next page; null at the end.
+    next: Option<String>,
+}
+
+/// How far the work lists are, oldest first
+#[utoipa::path(get, path = "/{twin}/report/progress", tag = "reports",
+    params(("twin" = Name, Path), PageQuery), responses((status = 200, body = ProgressReport)))]
+pub(crate) async fn progress(
+    State(app): State<App>,
+    member: Member,
+    Params(query): Params<PageQuery>,
+    conditions: Conditions,
+) -> Answer {
+    member.may(Deed::Report)?;
+    let limit = paging::limit(query.limit, paging::MOST)?;
+    let after = open_cursor(query.cursor.as_deref())?.map(|cursor| cursor.parse());
+    let after = after.transpose().map_err(|_| wrong_cursor())?;
+    let read = app.store.read(move |db| {
+        let sums = reports::sums(db, &member.twin)?;
+        let lists = reports::progress(db, &member.twin, after, limit + 1, Time::now())?;
+        Ok((sums, lists))
+    });
+    let (sums, lists) = read.await?;
+    let last = lists.get(limit - 1).map(|(_, _, number)| number.to_string());
+    let items = lists.into_iter().map(|(list, details, _)| Progress {
+        open: list.total.saturating_sub(list.done + list.unreachable),
+        list,
+        missed: details.missed,
+        conflicts: details.conflicts,
+        last_reading_at: details.last_reading_at,
+    });
+    let Page { items, next } =
+        Page::cut(items.collect(), limit, |_| last.clone().unwrap_or_default());
+    let reports::Sums { work_lists, total, done, unreachable } = sums;
+    let open = total.saturating_sub(done + unreachable);
+    let all = Overall { work_lists, total, done, unreachable, open };
+    conditions.json(&ProgressReport { all, items, next })
+}
+
+fn wrong_cursor() -> Problem {
+    Problem::invalid("cursor", "give what `next` of the page before said")
+}
+
+/// Which missed meters.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct MissedQuery {
+    /// Only those of this list.
+    work_list: Option<Uuid>,
+    /// How many at most.
+    #[param(minimum = 1, maximum = 1000, default = 100)]
+    limit: Option<usize>,
+    /// What `next` of the page before said.
+    cursor: Option<String>,
+}
+
+/// The work list that missed a meter.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct MissedBy {
+    id: Uuid,
+    name: String,
+    assignee: Option<Name>,
+    state: ListState,
+    due: Option<Time>,
+}
+
+/// A meter that was missed.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Missed {
+    meter: Meter,
+    work_list: MissedBy,
+    /// What became of it: nothing, or that nobody could get to it.
+    state: TaskState,
+    note: Option<String>,
+}
+
+impl From<MissedTask> for Missed {
+    fn from(task: MissedTask) -> Missed {
+        let MissedTask { meter, list, list_name, assignee, list_state, due, state, note, .. } =
+            task;
+        let work_list = MissedBy { id: list, name: list_name, assignee, state: list_state, due };
+        Missed { meter, work_list, state, note }
+    }
+}
+
+/// Meters that were missed
+///
+/// Their work list is due or done, it has no reading of them, and none came since it was made. Once for
+/// each such list.
+#[utoipa::path(get, path = "/{twin}/report/missed", tag = "reports",
+    params(("twin" = Name, Path), MissedQuery), responses((status = 200, body = Page<Missed>)))]
+pub(crate) async fn missed(
+    State(app): State<App>,
+    member: Member,
+    Params(query): Params<MissedQuery>,
+    conditions: Conditions,
+) -> Answer {
+    member.may(Deed::Report)?;
+    let limit = paging::limit(query.limit, paging::MOST)?;
+    let after = match open_cursor(query.cursor.as_deref())? {
+        Some(cursor) => cursor
+            .split_once(' ')
+            .and_then(|(list, place)| list.parse().ok().zip(place.parse().ok()))
+            .ok_or_else(wrong_cursor)?,
+        None => (i64::MIN, i64::MIN),
+    };
+    let read = app.store.read(move |db| {
+        let (twin, list) = (&member.twin, query.work_list);
+        if let Some(list) = list
+            && !work_lists::visible(db, twin, list, None)?
+        {
+            return Err(Problem::not_found("work list"));
+        }
+        Ok(reports::missed(db, twin, list, after, limit + 1, Time::now())?)
+    });
+    let tasks = read.await?;
+    let last = tasks.get(limit - 1).map(|task| format!("{} {}", task.key.0, task.key.1));
+    let items = tasks.into_iter().map(Missed::from).collect();
+    conditions.json(&Page::cut(items, limit, |_: &Missed| last.clone().unwrap_or_default()))
+}
+
+/// A meter whose flow does not pause.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Leak {
+    meter: Meter,
+    /// It has not paused since then, or longer.
+    since: Time,
+    /// The least flow in any hour or so of the last day, in the meter's unit an hour.
+    least_per_hour: Option<f64>,
+}
+
+/// Meters that may leak
+///
+/// Water meters whose register rose in every stretch of one to three hours of the 24 hours before their
+/// last reading. Where readings are further apart than three hours nothing is suspected.
+#[utoipa::path(get, path = "/{twin}/report/leaks", tag = "reports",
+    params(("twin" = Name, Path), PageQuery), responses((status = 200, body = Page<Leak>)))]
+pub(crate) async fn leaks(
+    State(app): State<App>,
+    member: Member,
+    Params(query): Params<PageQuery>,
+    conditions: Conditions,
+) -> Answer {
+    member.may(Deed::Report)?;
+    let limit = paging::limit(query.limit, paging::MOST)?;
+    let after = open_cursor(query.cursor.as_deref())?;
+    let read = app.store.read(move |db| {
+        let found = reports::leaks(db, &member.twin, after.as_deref(), limit + 1, Time::now())?;
+        let items = found.into_iter().map(|(meter, since)| {
+            let flow = reports::flow(db, &member.twin, &meter.id)?;
+            Ok(Leak { meter, since, least_per_hour: flow.map(|flow| flow.least_per_hour) })
+        });
+        Ok(items.collect::<rusqlite::Result<Vec<_>>>()?)
+    });
+    let page = Page::cut(read.await?, limit, |leak: &Leak| leak.meter.id.to_string());
+    conditions.json(&page)
+}

@@ -1,0 +1,189 @@
+//! What reports count and look up.
+
+use rusqlite::{OptionalExtension as _, Row, params};
+use uuid::Uuid;
+
+use super::{Db, meters, work_lists};
+use crate::meters::Meter;
+use crate::reports::Sample;
+use crate::reports::leaks::{Flow, continuous_flow};
+use crate::text::Name;
+use crate::time::Time;
+use crate::work_lists::types::{ListState, TaskState, WorkList};
+
+type Result<T> = rusqlite::Result<T>;
+
+fn sample(row: &Row<'_>) -> Result<Sample> {
+    Ok(Sample { at: row.get(0)?, value: row.get(1)? })
+}
+
+/// The newest reading of the meter at or before this moment.
+pub(crate) fn newest_until(db: &Db, twin: &str, meter: &str, at: Time) -> Result<Option<Sample>> {
+    let mut rows = db.prepare_cached(
+        "SELECT at, value FROM reading WHERE twin = ?1 AND meter = ?2 AND at <= ?3
+         AND ' ' || flags || ' ' NOT LIKE '% superseded %' ORDER BY at DESC, seq DESC LIMIT 1",
+    )?;
+    rows.query_row(params![twin, meter, at], sample).optional()
+}
+
+/// The oldest reading of the meter at or after this moment.
+pub(crate) fn oldest_from(db: &Db, twin: &str, meter: &str, at: Time) -> Result<Option<Sample>> {
+    let mut rows = db.prepare_cached(
+        "SELECT at, value FROM reading WHERE twin = ?1 AND meter = ?2 AND at >= ?3
+         AND ' ' || flags || ' ' NOT LIKE '% superseded %' ORDER BY at, seq LIMIT 1",
+    )?;
+    rows.query_row(params![twin, meter, at], sample).optional()
+}
+
+/// The meter's flow up to its last reading, if it does not pause. Only water is expected to.
+pub(crate) fn flow(db: &Db, twin: &str, meter: &str) -> Result<Option<Flow>> {
+    let mut rows = db.prepare_cached(
+        "SELECT last_at FROM meter WHERE twin = ?1 AND id = ?2 AND last_at IS NOT NULL
+         AND medium IN ('water', 'warm_water')",
+    )?;
+    let last: Option<Time> = rows.query_row([twin, meter], |row| row.get(0)).optional()?;
+    let Some(last) = last else { return Ok(None) };
+    continuous_flow(last, |at| newest_until(db, twin, meter, at))
+}
+
+/// Notes since when the meter's flow has not paused, or that it has; the first such moment stays.
+pub(super) fn note_flow(db: &Db, twin: &str, meter: &str) -> Result<()> {
+    let since = flow(db, twin, meter)?.map(|flow| flow.since);
+    let mut update = db.prepare_cached(
+        "UPDATE meter SET leak_since = CASE WHEN ?3 IS NOT NULL THEN coalesce(leak_since, ?3) END
+         WHERE twin = ?1 AND id = ?2",
+    )?;
+    update.execute(params![twin, meter, since]).map(drop)
+}
+
+/// Up to `limit` meters whose flow does not pause, by identifier, and since when.
+pub(crate) fn leaks(
+    db: &Db,
+    twin: &str,
+    after: Option<&str>,
+    limit: usize,
+    now: Time,
+) -> Result<Vec<(Meter, Time)>> {
+    let sql = format!(
+        "SELECT {}, m.leak_since FROM meter m WHERE m.twin = ?2 AND m.leak_since IS NOT NULL
+         AND m.id > ?3 ORDER BY m.id LIMIT ?4",
+        meters::COLUMNS
+    );
+    let mut rows = db.prepare_cached(&sql)?;
+    let rows = rows.query_map(params![now, twin, after.unwrap_or_default(), limit], |row| {
+        Ok((meters::meter(row, now)?, row.get(meters::COLUMN_COUNT)?))
+    })?;
+    rows.collect()
+}
+
+/// A meter that a work list was to have a reading of.
+pub(crate) struct MissedTask {
+    pub(crate) meter: Meter,
+    pub(crate) list: Uuid,
+    pub(crate) list_name: String,
+    pub(crate) assignee: Option<Name>,
+    pub(crate) list_state: ListState,
+    pub(crate) due: Option<Time>,
+    pub(crate) state: TaskState,
+    pub(crate) note: Option<String>,
+    /// Number of the list and place in it, which is the order.
+    pub(crate) key: (i64, i64),
+}
+
+/// Up to `limit` missed meters, of one list or of all, behind that key.
+pub(crate) fn missed(
+    db: &Db,
+    twin: &str,
+    list: Option<Uuid>,
+    after: (i64, i64),
+    limit: usize,
+    now: Time,
+) -> Result<Vec<MissedTask>> {
+    let sql = format!(
+        "SELECT {}, w.id, w.name, w.assignee, w.state, w.due, t.state, t.note, w.seq, t.place
+         FROM work_list w JOIN task t ON t.twin = w.twin AND t.work_list = w.id
+         JOIN meter m ON m.twin = t.twin AND m.id = t.meter
+         WHERE w.twin = ?2 AND (?3 IS NULL OR w.id = ?3) AND {} AND (w.seq, t.place) > (?4, ?5)
+         ORDER BY w.seq, t.place LIMIT ?6",
+        meters::COLUMNS,
+        meters::MISSED
+    );
+    let at = meters::COLUMN_COUNT;
+    let task = |row: &Row<'_>| {
+        Ok(MissedTask {
+            meter: meters::meter(row, now)?,
+            list: row.get::<_, String>(at)?.parse().unwrap_or_default(),
+            list_name: row.get(at + 1)?,
+            assignee: row.get(at + 2)?,
+            list_state: row.get(at + 3)?,
+            due: row.get(at + 4)?,
+            state: row.get(at + 5)?,
+            note: row.get(at + 6)?,
+            key: (row.get(at + 7)?, row.get(at + 8)?),
+        })
+    };
+    let list = list.map(|list| list.to_string());
+    let mut rows = db.prepare_cached(&sql)?;
+    let rows = rows.query_map(params![now, twin, list, after.0, after.1, limit], task)?;
+    rows.collect()
+}
+
+/// What a list's own counts do not say.
+pub(crate) struct Details {
+    /// Of how many of its meters the readings contradict each other.
+    pub(crate) conflicts: u64,
+    pub(crate) missed: u64,
+    /// When the newest of its readings was taken.
+    pub(crate) last_reading_at: Option<Time>,
+}
+
+/// Up to `limit` work lists, oldest first, each with its number.
+pub(crate) fn progress(
+    db: &Db,
+    twin: &str,
+    after: Option<i64>,
+    limit: usize,
+    now: Time,
+) -> Result<Vec<(WorkList, Details, i64)>> {
+    let query = work_lists::Query { after, ..work_lists::Query::default() };
+    let missed = format!(
+        "SELECT count(*) FROM work_list w JOIN task t ON t.twin = w.twin AND t.work_list = w.id
+         JOIN meter m ON m.twin = t.twin AND m.id = t.meter WHERE w.twin = ?2 AND w.id = ?3 AND {}",
+        meters::MISSED
+    );
+    let mut missed = db.prepare_cached(&missed)?;
+    let mut readings = db.prepare_cached(
+        "SELECT count(DISTINCT CASE WHEN EXISTS (SELECT 1 FROM reading_conflict c
+                                                 WHERE c.twin = r.twin AND c.reading = r.id)
+                               THEN r.meter END), max(r.at)
+         FROM reading r WHERE r.twin = ?1 AND r.work_list = ?2",
+    )?;
+    let lists = work_lists::list(db, twin, &query, limit)?.into_iter();
+    let detailed = lists.map(|(list, number)| {
+        let id = list.id.to_string();
+        let missed = missed.query_row(params![now, twin, id], |row| row.get(0))?;
+        let (conflicts, last_reading_at) =
+            readings.query_row([twin, &id], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        Ok((list, Details { conflicts, missed, last_reading_at }, number))
+    });
+    detailed.collect()
+}
+
+/// Counts over all of a twin's work lists.
+pub(crate) struct Sums {
+    pub(crate) work_lists: u64,
+    pub(crate) total: u64,
+    pub(crate) done: u64,
+    pub(crate) unreachable: u64,
+}
+
+pub(crate) fn sums(db: &Db, twin: &str) -> Result<Sums> {
+    let sql = "SELECT (SELECT count(*) FROM work_list WHERE twin = ?1), count(*),
+                   count(CASE WHEN state = 'read' THEN 1 END),
+                   count(CASE WHEN state = 'unreachable' THEN 1 END)
+               FROM task WHERE twin = ?1";
+    db.query_row(sql, [twin], |row| {
+        let (work_lists, total) = (row.get(0)?, row.get(1)?);
+        Ok(Sums { work_lists, total, done: row.get(2)?, unreachable: row.get(3)? })
+    })
+}
