@@ -177,3 +177,18 @@ export interface ConsumptionPoint {
   value: number | null;
   consumption: number | null;
 }
+
+/** A meter that a work list missed, of `/report/missed`. */
+export interface MissedReport {
+  meter: Meter;
+  work_list: Pick<WorkList, 'id' | 'name' | 'assignee' | 'state' | 'due'>;
+  state: TaskState;
+  note: string | null;
+}
+
+/** A meter whose flow does not pause, of `/report/leaks`. */
+export interface LeakReport {
+  meter: Meter;
+  since: string;
+  least_per_hour: number | null;
+}

@@ -1,10 +1,9 @@
-// Meters somebody has to look after: missed ones and those that count without a pause.
+// Meters somebody has to look after: missed ones and those that count without a pause, as the server reports them.
 
-import { useMemo } from 'preact/hooks';
-import { dateTime, meterNumber, meterTitle, mediumName, plural, quantity } from '../lib/format';
-import * as state from '../state';
-import type { Meter, MeterState } from '../types';
-import { Empty, Page, Table, Tag } from '../ui/parts';
+import { usePages, type Loaded } from '../data/office';
+import { date, dateTime, meterNumber, meterTitle, mediumName, quantity } from '../lib/format';
+import type { LeakReport, Meter, MissedReport } from '../types';
+import { Empty, Note, Page, Table, type Column } from '../ui/parts';
 import { Link } from '../ui/router';
 
 const MOST = 500;
@@ -13,9 +12,17 @@ export function Missed() {
   return (
     <Concern
       title="Missed meters"
-      state="missed"
+      testid="missed"
       fine="Nothing was missed"
       about="Their work list is due or closed, and no reading came."
+      loaded={usePages<MissedReport>('/report/missed', MOST)}
+      rowKey={(row) => `${row.meter.id} ${row.work_list.id}`}
+      columns={[
+        { name: 'Work list', cell: (row) => row.work_list.name },
+        { name: 'Reader', cell: (row) => row.work_list.assignee ?? '' },
+        { name: 'Due', cell: (row) => (row.work_list.due ? date(row.work_list.due) : '') },
+        { name: 'Why', cell: (row) => why(row) },
+      ]}
     />
   );
 }
@@ -24,64 +31,74 @@ export function Leaks() {
   return (
     <Concern
       title="Possible leaks"
-      state="leak_suspected"
+      testid="leak_suspected"
       fine="No meter counts without a pause"
       about="These meters count without a pause, also at night: a tap, a cistern or a pipe may be open."
+      loaded={usePages<LeakReport>('/report/leaks', MOST)}
+      rowKey={(row) => row.meter.id}
+      columns={[
+        { name: 'Without a pause since', cell: (row) => dateTime(row.since) },
+        { name: 'At least, an hour', number: true, cell: (row) => flow(row) },
+      ]}
     />
   );
 }
 
-function Concern({
-  title,
-  state: concern,
-  fine,
-  about,
-}: {
+interface ConcernProps<T> {
   title: string;
-  state: MeterState;
+  testid: string;
   fine: string;
   about: string;
-}) {
-  const meters = useMemo(
-    () => [...state.meters.value.values()].filter((meter) => meter.state === concern),
-    [state.meters.value, concern],
-  );
+  loaded: Loaded<T[]>;
+  rowKey: (row: T) => string;
+  columns: Column<T>[];
+}
+
+function Concern<T extends { meter: Meter }>(props: ConcernProps<T>) {
+  const { title, fine, about } = props;
+  const { data, problem } = props.loaded;
   return (
     <Page title={title} wide>
-      {meters.length === 0 ? <Empty icon="check" title={fine} /> : <p>{about}</p>}
-      {meters.length > 0 && (
-        <Table
-          caption={title}
-          testid={concern}
-          rows={meters.slice(0, MOST)}
-          rowKey={(meter) => meter.id}
-          columns={[
-            {
-              name: 'Meter',
-              cell: (meter) => (
-                <Link to={`/meters/${encodeURIComponent(meter.id)}`}>{meterTitle(meter)}</Link>
-              ),
-            },
-            { name: 'Number', cell: meterNumber },
-            { name: 'Medium', cell: (meter) => mediumName(meter.medium) },
-            {
-              name: 'Last reading',
-              number: true,
-              cell: (meter) => (meter.last ? quantity(meter.last.value, meter.last.unit) : 'never'),
-            },
-            { name: 'On', cell: (meter) => (meter.last ? dateTime(meter.last.at) : '') },
-            { name: 'Work list', cell: (meter) => listNames(meter) },
-          ]}
-        />
+      {problem && <Note tone="warn">{problem}</Note>}
+      {data?.length === 0 && <Empty icon="check" title={fine} />}
+      {data && data.length > 0 && (
+        <>
+          <p>{about}</p>
+          <Table
+            caption={title}
+            testid={props.testid}
+            rows={data}
+            rowKey={props.rowKey}
+            columns={[
+              {
+                name: 'Meter',
+                cell: ({ meter }) => (
+                  <Link to={`/meters/${encodeURIComponent(meter.id)}`}>{meterTitle(meter)}</Link>
+                ),
+              },
+              { name: 'Number', cell: ({ meter }) => meterNumber(meter) },
+              { name: 'Medium', cell: ({ meter }) => mediumName(meter.medium) },
+              {
+                name: 'Last reading',
+                number: true,
+                cell: ({ meter: { last } }) => (last ? quantity(last.value, last.unit) : 'never'),
+              },
+              { name: 'On', cell: ({ meter: { last } }) => (last ? dateTime(last.at) : '') },
+              ...props.columns,
+            ]}
+          />
+        </>
       )}
-      {meters.length > MOST && <p class="muted">{plural(meters.length - MOST, 'more meter')} not shown.</p>}
+      {data && data.length >= MOST && <p class="muted">No more than {MOST} are shown.</p>}
     </Page>
   );
 }
 
-function listNames(meter: Meter) {
-  const names = state.lists.value.filter(
-    (list) => list.state === 'open' && list.tasks?.some((task) => task.meter.id === meter.id),
-  );
-  return names.length === 0 ? <Tag tone="warn">none</Tag> : names.map((list) => list.name).join(', ');
+function why({ state, note }: MissedReport): string {
+  const seen = state === 'unreachable' ? 'nobody could get to it' : 'nobody came';
+  return note ? `${seen}: ${note}` : seen;
+}
+
+function flow({ least_per_hour: least, meter }: LeakReport): string {
+  return least === null ? '–' : quantity(least, meter.unit);
 }

@@ -328,15 +328,19 @@ export class Mock {
   }
 
   on_report({ id, query }) {
-    const state = { missed: 'missed', leaks: 'leak_suspected' }[id];
-    if (state)
-      return [
-        200,
-        page(
-          [...this.meters.values()].filter((meter) => meter.state === state),
-          query,
-        ),
-      ];
+    const of = (state) => [...this.meters.values()].filter((meter) => meter.state === state);
+    if (id === 'missed') {
+      const [list] = this.lists.values();
+      const { id, name, assignee, state, due } = this.show(list, false);
+      const work_list = { id, name, assignee, state, due };
+      const items = of('missed').map((meter) => ({ meter, work_list, state: 'open', note: null }));
+      return [200, page(items, query)];
+    }
+    if (id === 'leaks') {
+      const since = new Date(Date.now() - 30 * 3600e3).toISOString();
+      const items = of('leak_suspected').map((meter) => ({ meter, since, least_per_hour: 0.012 }));
+      return [200, page(items, query)];
+    }
     return [
       200,
       page(
