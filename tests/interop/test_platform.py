@@ -88,6 +88,8 @@ class Platform(unittest.TestCase):
         self.assertEqual(office.codes, [1])
         self.assertEqual(van.codes, [1, 0x87])
         self.assertEqual(other.codes, [0x87, 0x87, 0x87])
+        anybody = self.client(None, None, ["#", "+/north/#"])
+        self.assertEqual(anybody.codes, [1, 1], "on loopback anybody may subscribe to what is nobody's")
         self.assertEqual(self.client("north-viewer", stranger).connack, [0x86], "a token is its own user's")
         frame = {"hex": FRAME, "at": "2026-11-21T10:00:00Z", "rssi_dbm": -70, "mode": "T1"}
         topic, sent = "fulmar/north/receiver/van-1/frame", json.dumps(frame)
@@ -104,5 +106,8 @@ class Platform(unittest.TestCase):
         stored = self.call("GET", "/api/v1/north/reading", token=admin)["items"]
         self.assertEqual([item["id"] for item in stored], [reading["id"]])
         self.assertEqual(other.heard, [])
+        anybody.publish("home/door", json.dumps("open"), qos=1)
+        eventually("what is everybody's", lambda: anybody.heard)
+        self.assertEqual(anybody.heard, [("home/door", "open")], "wildcards do not reach the platform's topics")
         self.call("DELETE", "/api/v1/session", token=viewer)
         self.assertEqual(self.client("north-viewer", viewer).connack, [0x86], "a token that was given back")

@@ -119,7 +119,7 @@ fn all_devices_get_it_stage_by_stage_and_failures_are_counted() {
         assert_eq!(device.wait().unwrap().success(), number != 2);
     }
     assert!((0..4).all(|device| field.has_it(device)), "the one received it, too");
-    assert_eq!(field.retained("fulmar/bulk/pumps/announce")["state"], "done");
+    assert_eq!(field.retained("rollout/pumps/announce")["state"], "done");
 }
 
 #[test]
@@ -134,7 +134,7 @@ fn too_many_failures_stop_it() {
     assert_eq!(end["state"], "stopped");
     assert_eq!((&end["done"], &end["failed"], &end["waiting"]), (&0.into(), &1.into(), &2.into()));
     assert!(!field.has_it(1) && !field.has_it(2), "the others keep what they have");
-    assert_eq!(field.retained("fulmar/bulk/pumps/announce")["state"], "stopped");
+    assert_eq!(field.retained("rollout/pumps/announce")["state"], "stopped");
 }
 
 #[test]

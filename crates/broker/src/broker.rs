@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 
-use crate::auth::Gate;
+use crate::auth::{GUEST_TOPICS, Gate};
 use crate::chores::Chores;
 use crate::doorman::Doorman;
 use crate::limits::Limits;
@@ -72,13 +72,14 @@ impl Broker {
         now: Timestamp,
     ) -> Arc<Broker> {
         let workers = config.workers.clamp(1, 1024);
+        let apart = config.gate.guests.is_some().then_some(GUEST_TOPICS);
         let broker = Arc::new(Broker {
             sys_interval_s: config.sys_interval_s,
             client_figures: config.client_figures,
             gate: RwLock::new(Arc::new(config.gate)),
-            tree: RwLock::default(),
+            tree: RwLock::new(TopicTree::with_apart(apart)),
             tree_generation: AtomicU64::new(1),
-            retained: RwLock::default(),
+            retained: RwLock::new(RetainedStore::with_apart(apart)),
             doorman: Doorman::default(),
             registry: Registry::new(restored.last_session_key),
             mailboxes: (0..workers).map(|_| Mailbox::default()).collect(),

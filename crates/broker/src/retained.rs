@@ -26,9 +26,16 @@ pub(crate) struct RetainedFull;
 pub(crate) struct RetainedStore {
     by_topic: BTreeMap<Box<str>, Arc<Message>>,
     bytes: usize,
+    /// Topics that filters beginning with a wildcard do not reach, besides those with `$`.
+    apart: Option<&'static str>,
 }
 
 impl RetainedStore {
+    /// A store whose topics below this prefix are given only to filters that name it.
+    pub(crate) fn with_apart(apart: Option<&'static str>) -> Self {
+        Self { apart, ..Self::default() }
+    }
+
     /// Sets the topic's message.
     pub(crate) fn put(
         &mut self,
@@ -94,7 +101,9 @@ impl RetainedStore {
             }
             *budget -= 1;
             cursor.after = Some(topic.clone());
-            if matches(&cursor.filter, topic) {
+            let apart =
+                prefix.is_empty() && self.apart.is_some_and(|prefix| topic.starts_with(prefix));
+            if !apart && matches(&cursor.filter, topic) {
                 return Some(Arc::clone(message));
             }
         }

@@ -78,9 +78,16 @@ struct Leaf {
 pub(crate) struct TopicTree {
     root: Node,
     subscriptions: usize,
+    /// Topics that filters beginning with a wildcard do not reach, besides those with `$`.
+    apart: Option<&'static str>,
 }
 
 impl TopicTree {
+    /// A tree whose topics below this prefix are reached only by filters that name it.
+    pub(crate) fn with_apart(apart: Option<&'static str>) -> Self {
+        Self { apart, ..Self::default() }
+    }
+
     /// Adds a subscription, replacing the one this session has to the same filter and share name.
     /// Returns whether one was replaced.
     pub(crate) fn insert(
@@ -119,8 +126,9 @@ impl TopicTree {
     /// Everything `topic` reaches.
     pub(crate) fn matches(&self, topic: &str) -> Matches {
         let mut found = Matches::default();
-        let dollar = topic.starts_with('$');
-        self.root.collect(Some(topic), dollar, &mut found);
+        let apart =
+            topic.starts_with('$') || self.apart.is_some_and(|prefix| topic.starts_with(prefix));
+        self.root.collect(Some(topic), apart, &mut found);
         found
     }
 }

@@ -10,7 +10,8 @@ use crate::time::Timestamp;
 /// What guests' user names begin with: no name in a password file has a colon.
 pub const GUEST_PREFIX: &str = "platform:";
 
-/// Topics that are for guests, and for whom an access rule names.
+/// Topics that are for guests, and for whom an access rule names. As those with `$`, they are not reached by
+/// filters that begin with a wildcard.
 pub const GUEST_TOPICS: &str = "fulmar/";
 
 /// Lets in guests and says what they may do. Asked on the workers, so answers come from memory.

@@ -2,9 +2,9 @@
 //!
 //! | topic | from | what |
 //! |---|---|---|
-//! | `fulmar/bulk/GROUP/announce` | roll-out | [`Announcement`]: what there is; no keys |
-//! | `fulmar/bulk/GROUP/device/DEVICE/keys` | roll-out | [`Admission`]: a device's turn, with its keys |
-//! | `fulmar/bulk/GROUP/device/DEVICE/status` | device | [`Status`]: how far it is |
+//! | `rollout/GROUP/announce` | roll-out | [`Announcement`]: what there is; no keys |
+//! | `rollout/GROUP/device/DEVICE/keys` | roll-out | [`Admission`]: a device's turn, with its keys |
+//! | `rollout/GROUP/device/DEVICE/status` | device | [`Status`]: how far it is |
 //!
 //! Access rules are what lets a device read its own keys and write its own status only; `docs/bulk.md` shows them.
 
@@ -114,7 +114,7 @@ pub(super) struct Topics(String);
 impl Topics {
     pub(super) fn of(group: &str) -> anyhow::Result<Topics> {
         check_level(group)?;
-        Ok(Topics(format!("fulmar/bulk/{group}")))
+        Ok(Topics(format!("rollout/{group}")))
     }
 
     pub(super) fn announce(&self) -> String {
