@@ -8,6 +8,7 @@ VENV := $(TARGET)/interop-venv
 NODE := tests/interop/node
 BROWSER := tests/browser
 QUIC_GO := $(TARGET)/interop-quic-go
+PEBBLE := $(TARGET)/interop-pebble
 # The web app's sources, whose build goes into the program.
 WEB_SOURCES := $(wildcard web/*.html web/*.json web/*.ts web/scripts/*) $(shell find web/src web/public -type f)
 # make run: 0 starts the broker without the demonstration publisher.
@@ -58,9 +59,9 @@ test-web: web/node_modules/ready ## Run the web app's tests that need no browser
 built: needs
 	cargo build --workspace --all-targets --locked
 
-test-interop: interop-needs built $(VENV)/ready $(NODE)/node_modules/ready $(QUIC_GO) ## Run the tests with clients we did not write
+test-interop: interop-needs built $(VENV)/ready $(NODE)/node_modules/ready $(QUIC_GO) $(PEBBLE)/pebble ## Run the tests with clients we did not write
 	cd tests/interop && FULMAR_BIN=$(FULMAR) \
-		FULMAR_QUIC_GO=$(abspath $(QUIC_GO)) \
+		FULMAR_QUIC_GO=$(abspath $(QUIC_GO)) FULMAR_PEBBLE=$(abspath $(PEBBLE)) \
 		$(abspath $(VENV))/bin/python run.py $(TESTS)
 
 test-browser: interop-needs built $(BROWSER)/node_modules/ready ## Run the tests with Debian's Chromium
@@ -82,6 +83,12 @@ $(BROWSER)/node_modules/ready: $(BROWSER)/package-lock.json | interop-needs
 $(QUIC_GO): $(wildcard tests/interop/go/*) | interop-needs
 	mkdir -p $(@D)
 	cd tests/interop/go && go test -c -o $(abspath $@) .
+
+$(PEBBLE)/pebble: $(wildcard tests/interop/pebble/*) | interop-needs
+	mkdir -p $(@D)
+	cd tests/interop/pebble && go build -o $(abspath $(@D))/ \
+		github.com/letsencrypt/pebble/v2/cmd/pebble github.com/letsencrypt/pebble/v2/cmd/pebble-challtestsrv
+	touch $@
 
 interop-needs:
 	@tests/interop/setup

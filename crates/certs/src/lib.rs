@@ -2,13 +2,14 @@
 //!
 //! [`authority`] makes and keeps a development CA and issues from it; [`files`] reads PEM with
 //! errors that say what to do and writes so that a crash leaves the old file or the new one; [`rolling`]
-//! has the short-lived ones that browsers believe by their hash;
+//! has the short-lived ones that browsers believe by their hash; [`issued`] has those of a public authority;
 //! [`describe`], [`user_name`] and [`is_root`] read certificates. Verifying them is left to TLS.
 #![forbid(unsafe_code)]
 
 pub mod authority;
 pub mod files;
 mod inspect;
+pub mod issued;
 pub mod rolling;
 
 use std::ffi::OsString;
@@ -93,6 +94,9 @@ pub enum CertError {
         /// Why.
         reason: &'static str,
     },
+    /// An authority has issued what was not asked for.
+    #[error("the certificate that was issued cannot be used: {0}")]
+    Issued(&'static str),
     /// The certificate cannot be made.
     #[error("cannot make the certificate: {0}")]
     Generate(#[from] rcgen::Error),

@@ -10,6 +10,9 @@ use fulmar_broker::ListenerPolicy;
 use fulmar_transport::QuicKeys;
 use fulmar_transport::tls::ServerTls;
 
+/// The protocol by which an ACME server validates a name (RFC 8737 section 4).
+pub const ACME_ALPN: &[u8] = b"acme-tls/1";
+
 /// One address; TCP and UDP where pages are served, UDP where only WebTransport is.
 #[derive(Clone, Debug)]
 pub struct Address {
@@ -26,6 +29,9 @@ pub struct WebConfig {
     pub addresses: Vec<Address>,
     /// Certificate, client verification and tickets, shared with the other listeners.
     pub tls: ServerTls,
+    /// For handshakes over TCP whose client offers [`ACME_ALPN`] and nothing else. Clients' certificates are
+    /// not asked for then, and nothing is served.
+    pub challenges: Option<Arc<rustls::ServerConfig>>,
     /// Where to listen, over UDP, with the certificate below: for pages whose browsers do not know the other
     /// certificate's authority. Requests are answered there too.
     pub webtransport: Vec<Address>,

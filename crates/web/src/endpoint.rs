@@ -16,17 +16,14 @@ use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio_rustls::TlsAcceptor;
 
 use crate::answer::Site;
 use crate::bind::{bind, bind_udp};
 use crate::config::{Address, WebConfig};
+use crate::handshake::Handshakes;
 use crate::metrics::Metrics;
 use crate::origin::Origins;
 use crate::{h3, tcp};
-
-/// Protocols offered over TCP, the preferred one first.
-const TCP_ALPN: [&[u8]; 2] = [b"h2", b"http/1.1"];
 
 /// How long clients remember that there is HTTP/3, in seconds.
 const ALT_SVC_MAX_AGE_S: u32 = 86_400;
@@ -125,7 +122,7 @@ impl Endpoint {
             sites.push((Arc::new(site), place));
         }
         endpoint.bound = bound;
-        let serving = serve(sites, acceptor(&config.tls), stopped, ended);
+        let serving = serve(sites, Handshakes::new(&config), stopped, ended);
         let thread = std::thread::Builder::new().name("fulmar-web".into());
         endpoint.thread = Some(thread.spawn(move || runtime.block_on(serving))?);
         Ok(endpoint)
@@ -173,12 +170,6 @@ impl Drop for Endpoint {
             tracing::error!("the HTTP endpoint's thread panicked");
         }
     }
-}
-
-fn acceptor(tls: &ServerTls) -> TlsAcceptor {
-    let mut tcp = (*tls.tcp).clone();
-    tcp.alpn_protocols = TCP_ALPN.map(<[u8]>::to_vec).to_vec();
-    TlsAcceptor::from(Arc::new(tcp))
 }
 
 /// QUIC with this certificate.
@@ -259,7 +250,7 @@ pub(crate) async fn stopped(signal: &mut watch::Receiver<bool>) {
 
 async fn serve(
     sites: Vec<(Arc<Site>, Place)>,
-    acceptor: TlsAcceptor,
+    handshakes: Handshakes,
     stopping: watch::Receiver<bool>,
     mut ended: watch::Receiver<bool>,
 ) {
@@ -269,7 +260,7 @@ async fn serve(
         quic.push(place.quic.clone());
         if let Some(tcp) = place.tcp {
             let site = Arc::clone(&site);
-            listening.spawn(tcp::serve(site, tcp, acceptor.clone(), stopping.clone()));
+            listening.spawn(tcp::serve(site, tcp, handshakes.clone(), stopping.clone()));
         }
         listening.spawn(h3::serve(site, place.quic, stopping.clone()));
     }

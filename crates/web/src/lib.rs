@@ -4,7 +4,7 @@
 //! No handlers of its own and no MQTT: what is asked for is the router's affair, and MQTT's bytes are
 //! handed to `fulmar-transport` through its inlet. One thread with one runtime serves all addresses.
 //!
-//! Read in this order: `endpoint` (binding, running, draining), `tcp` and `h3` (the two ways in), `answer`
+//! Read in this order: `endpoint` (binding, running, draining), `tcp` with `handshake` and `h3` (the two ways in), `answer`
 //! (what every request goes through), `origin` (whose pages may connect), `websocket` and `h3::session` (MQTT), `pump` (its bytes).
 //! Specifications: RFC 9110, 9112, 9113, 9114, 7838 (Alt-Svc), 8470 (early data), 8441 and 9220 (extended
 //! CONNECT), draft-ietf-webtrans-http3-02, which is what browsers speak.
@@ -16,6 +16,7 @@ mod bind;
 mod config;
 mod endpoint;
 mod h3;
+mod handshake;
 mod idle;
 mod metrics;
 mod origin;
@@ -23,6 +24,6 @@ mod pump;
 mod tcp;
 mod websocket;
 
-pub use config::{Address, Limits, WebConfig};
+pub use config::{ACME_ALPN, Address, Limits, WebConfig};
 pub use endpoint::{Bound, Endpoint, StartError};
 pub use metrics::{Counts, Metrics};

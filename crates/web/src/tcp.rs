@@ -18,11 +18,11 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
-use tokio_rustls::TlsAcceptor;
 use tracing::{debug, warn};
 
 use crate::answer::{Client, Site};
 use crate::endpoint::stopped;
+use crate::handshake::Handshakes;
 use crate::idle::{Idle, Tunnels};
 use crate::metrics::Open;
 
@@ -36,7 +36,7 @@ const MIN_BUFFER_BYTES: usize = 8 * 1024;
 pub(crate) async fn serve(
     site: Arc<Site>,
     listener: TcpListener,
-    acceptor: TlsAcceptor,
+    handshakes: Handshakes,
     stopping: watch::Receiver<bool>,
 ) {
     let places = Arc::new(Semaphore::new(site.limits.max_connections));
@@ -62,9 +62,10 @@ pub(crate) async fn serve(
             debug!(peer = %address, "HTTP: refused: too many connections");
             continue;
         };
-        let (site, acceptor, stopping) = (Arc::clone(&site), acceptor.clone(), stopping.clone());
+        let (site, handshakes, stopping) =
+            (Arc::clone(&site), handshakes.clone(), stopping.clone());
         tokio::spawn(async move {
-            connection(&site, socket, address, &acceptor, stopping).await;
+            connection(&site, socket, address, &handshakes, stopping).await;
             drop(place);
         });
     }
@@ -74,13 +75,14 @@ async fn connection(
     site: &Arc<Site>,
     socket: TcpStream,
     address: SocketAddr,
-    acceptor: &TlsAcceptor,
+    handshakes: &Handshakes,
     mut stopping: watch::Receiver<bool>,
 ) {
     let _open = Open::new(&site.metrics.connections_tcp);
-    let handshake = tokio::time::timeout(site.limits.handshake_timeout, acceptor.accept(socket));
+    let handshake = tokio::time::timeout(site.limits.handshake_timeout, handshakes.shake(socket));
     let stream = match handshake.await {
-        Ok(Ok(stream)) => stream,
+        Ok(Ok(Some(stream))) => stream,
+        Ok(Ok(None)) => return debug!(peer = %address, "HTTP: an ACME server has validated a name"),
         Ok(Err(error)) => return failed(site, address, &error),
         Err(_) => return failed(site, address, &"timed out"),
     };

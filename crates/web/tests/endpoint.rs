@@ -74,6 +74,7 @@ fn start_at(address: SocketAddr) -> Site {
         webtransport_tls: tls.showing(&short_lived),
         webtransport: vec![Address { address: any, policy }],
         tls,
+        challenges: None,
         keys: QuicKeys([7; 64]),
         allowed_origins: vec!["https://dashboard.example".to_owned()],
         early_data: true,

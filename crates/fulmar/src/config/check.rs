@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::Config;
 use super::convert::set;
-use super::sections::ClientAuth;
+use super::sections::{Challenge, ClientAuth};
 use crate::exit::Usage;
 
 /// Workers a broker can be made for.
@@ -20,6 +20,7 @@ const MAX_BODY_BYTES: usize = 1024 * 1024 * 1024;
 
 pub(super) fn check(config: &Config) -> anyhow::Result<()> {
     together(config)?;
+    acme(config)?;
     ranges(config)?;
     for (name, addresses) in config.listeners.mqtt_listeners() {
         for address in addresses {
@@ -62,6 +63,68 @@ fn together(config: &Config) -> Result<(), Usage> {
         return wrong(&text.replace("{}", &(at + 1).to_string()));
     }
     Ok(())
+}
+
+/// Names in one certificate that authorities take.
+const MAX_DOMAINS: usize = 100;
+
+fn acme(config: &Config) -> Result<(), Usage> {
+    let acme = &config.acme;
+    let wrong = |text: String| Err(Usage(format!("[acme] {text}")));
+    if acme.challenge == Challenge::Http01 {
+        return wrong(
+            "challenge = \"http-01\" is not served; take \"tls-alpn-01\", for which port 443 of \
+             the domains has to lead to the https listener"
+                .to_owned(),
+        );
+    }
+    if !acme.is_on() {
+        return Ok(());
+    }
+    if acme.domains.len() > MAX_DOMAINS {
+        return wrong(format!("domains: {MAX_DOMAINS} at most in one certificate"));
+    }
+    if let Some(name) = acme.domains.iter().find(|name| !is_domain(name)) {
+        return wrong(format!(
+            "domains: {name:?} is no host name of letters, digits, - and . such as \
+             broker.example.org; wildcards and addresses cannot be validated over TLS"
+        ));
+    }
+    if !acme.agree_to_terms {
+        return wrong(
+            "agree_to_terms = true is needed: read the terms of the authority first, which its \
+             directory names"
+                .to_owned(),
+        );
+    }
+    if !acme.directory.starts_with("https://") {
+        return wrong(format!("directory = {:?}: must be an https:// URL", acme.directory));
+    }
+    if let Some(contact) = acme.contact.iter().find(|contact| !contact.starts_with("mailto:")) {
+        return wrong(format!("contact: {contact:?} is none; write mailto:NAME@HOST"));
+    }
+    if is_set(&config.tls.cert) {
+        return wrong("domains and [tls] cert exclude each other".to_owned());
+    }
+    if config.listeners.https.is_empty() {
+        return wrong("needs an https listener, where names are validated".to_owned());
+    }
+    Ok(())
+}
+
+/// As public authorities certify them: at least two labels, the last one not a number.
+fn is_domain(name: &str) -> bool {
+    let label = |label: &str| {
+        (1..=63).contains(&label.len())
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+            && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+    };
+    let top = name.rsplit('.').next().unwrap_or_default();
+    name.len() <= 253
+        && name.contains('.')
+        && name.split('.').all(label)
+        && !top.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 /// As browsers write them: no path, no slash at the end.
@@ -152,6 +215,33 @@ mod tests {
         assert!(origins(&["a.example"]).unwrap_err().contains("\"a.example\""));
         origins(&["https://a.example/"]).unwrap_err();
         assert!(with(|c| c.auth.jwt_key_file = "k".into()).unwrap_err().contains("jwt_algorithm"));
+    }
+
+    #[test]
+    fn acme_says_what_it_lacks() {
+        let acme = |change: &dyn Fn(&mut Config)| {
+            with(|config| {
+                config.acme.domains = vec!["broker.example.org".to_owned()];
+                config.acme.agree_to_terms = true;
+                change(config);
+            })
+        };
+        acme(&|_| ()).unwrap();
+        let refused = |part: &str, change: &dyn Fn(&mut Config)| {
+            let error = acme(change).unwrap_err();
+            assert!(error.starts_with("[acme] ") && error.contains(part), "{error}");
+        };
+        refused("agree_to_terms", &|c| c.acme.agree_to_terms = false);
+        refused("tls-alpn-01", &|c| c.acme.challenge = Challenge::Http01);
+        refused("https://", &|c| c.acme.directory = "http://acme.example".to_owned());
+        refused("mailto:", &|c| c.acme.contact = vec!["me@example.org".to_owned()]);
+        refused("[tls] cert", &|c| (c.tls.cert, c.tls.key) = ("a".into(), "b".into()));
+        refused("https listener", &|c| c.listeners.https.clear());
+        for name in
+            ["", "localhost", "*.example.org", "192.0.2.1", "a..b", "-a.b", "a_b.c", "a.b:1"]
+        {
+            refused("wildcards", &|c| c.acme.domains.push(name.to_owned()));
+        }
     }
 
     #[test]

@@ -16,6 +16,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use convert::set;
+pub(crate) use sections::Acme;
 use sections::{
     Acl, Auth, Http, Lab, LimitsConfig, Listeners, Log, Platform, Quic, Server, Storage, Sys, Tls,
 };
@@ -27,6 +28,7 @@ pub(crate) struct Config {
     pub(crate) server: Server,
     pub(crate) listeners: Listeners,
     pub(crate) tls: Tls,
+    pub(crate) acme: Acme,
     pub(crate) quic: Quic,
     pub(crate) http: Http,
     pub(crate) limits: LimitsConfig,

@@ -98,6 +98,56 @@ pub(crate) struct Tls {
     pub(crate) client_ca: PathBuf,
 }
 
+/// A certificate from a public authority, by ACME.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Acme {
+    /// Host names the certificate is for; none for no ACME.
+    pub(crate) domains: Vec<String>,
+    /// URL of the authority's directory.
+    pub(crate) directory: String,
+    /// URLs at which the authority may reach the operator.
+    pub(crate) contact: Vec<String>,
+    /// Whether the operator agrees to the authority's terms.
+    pub(crate) agree_to_terms: bool,
+    /// Who signed the certificate of the directory's server; empty for the system's authorities.
+    pub(crate) ca_file: PathBuf,
+    /// How the authority validates names.
+    pub(crate) challenge: Challenge,
+}
+
+impl Default for Acme {
+    fn default() -> Self {
+        Acme {
+            domains: Vec::new(),
+            directory: "https://acme-v02.api.letsencrypt.org/directory".into(),
+            contact: Vec::new(),
+            agree_to_terms: false,
+            ca_file: PathBuf::new(),
+            challenge: Challenge::default(),
+        }
+    }
+}
+
+impl Acme {
+    /// Whether a certificate is to be ordered.
+    pub(crate) fn is_on(&self) -> bool {
+        !self.domains.is_empty()
+    }
+}
+
+/// How an authority validates names.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub(crate) enum Challenge {
+    /// At the `https` listener (RFC 8737).
+    #[default]
+    #[serde(rename = "tls-alpn-01")]
+    TlsAlpn01,
+    /// Known, so that it can be said that it is not served.
+    #[serde(rename = "http-01")]
+    Http01,
+}
+
 /// Whether clients show certificates.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]

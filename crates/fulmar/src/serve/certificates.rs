@@ -1,8 +1,10 @@
-//! The broker's certificate, the configured one or one from a development authority of its own;
+//! The broker's certificate: the configured one, one that was issued by ACME, or one from a development
+//! authority of its own;
 //! whom it takes client certificates from; and the TLS tickets it has given out.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use anyhow::{Context, bail};
 use fulmar_certs::authority::{Authority, local_names};
@@ -11,9 +13,10 @@ use fulmar_transport::tickets::Tickets;
 use fulmar_transport::tls::{Identity, RootCertStore, ServerTls};
 use fulmar_transport::{SharedTls, TlsSettings, tls};
 
+use super::acme::{self, Orders};
 use super::rolling::ShortLived;
 
-use crate::config::{Config, set};
+use crate::config::{Acme, Config, set};
 
 /// TLS for the listeners, and what it is made of.
 pub(super) struct Certificates {
@@ -24,13 +27,15 @@ pub(super) struct Certificates {
     pub(super) short_lived: ShortLived,
     /// Of QUIC clients; kept in the data folder unless storage is off.
     pub(super) tickets: Arc<Tickets>,
+    /// As it was when the program started, and orders are placed.
+    acme: Acme,
     data: PathBuf,
 }
 
 impl Certificates {
     /// Reads the configured files, or makes what is missing in `data`.
     pub(super) fn open(config: &Config, data: &Path) -> anyhow::Result<Certificates> {
-        let identity = read_identity(config, data)?;
+        let identity = read_identity(config, &config.acme, data)?;
         let tickets = match config.storage.enabled {
             true => Tickets::open(&data.join("tickets.db"))?,
             false => Tickets::in_memory()?,
@@ -38,7 +43,13 @@ impl Certificates {
         let (auth, roots) = (config.tls.client_auth.policy(), client_roots(config)?);
         let tls = ServerTls::with_tickets(&identity, auth, roots, &tickets)?;
         let short_lived = ShortLived::start(data)?;
-        Ok(Certificates { identity, tls, short_lived, tickets, data: data.to_owned() })
+        let (acme, data) = (config.acme.clone(), data.to_owned());
+        Ok(Certificates { identity, tls, short_lived, tickets, acme, data })
+    }
+
+    /// What certificates are ordered with, where [acme] says so.
+    pub(super) fn orders(&self) -> Option<Orders> {
+        Orders::new(&self.acme, &self.data, &self.identity)
     }
 
     /// For the listeners over TCP.
@@ -55,14 +66,17 @@ impl Certificates {
         if config.tls.client_auth.policy() != self.tls.client_auth {
             bail!("[tls] client_auth has changed, which takes a restart");
         }
-        let identity = read_identity(config, &self.data)?;
+        let identity = read_identity(config, &self.acme, &self.data)?;
         self.tls.replace_client_roots(client_roots(config)?)?;
         self.identity.replace(&identity);
         Ok(())
     }
 }
 
-fn read_identity(config: &Config, data: &Path) -> anyhow::Result<Arc<Identity>> {
+fn read_identity(config: &Config, acme: &Acme, data: &Path) -> anyhow::Result<Arc<Identity>> {
+    if let Some(issued) = acme::kept(acme, data, SystemTime::now()) {
+        return Ok(Identity::new(issued.chain, issued.key)?);
+    }
     let (chain, key) = identity_files(config, data)?;
     let identity = Identity::new(files::read_chain(&chain)?, files::read_key(&key)?);
     let of = || format!("[tls] cert {} and key {}", chain.display(), key.display());

@@ -98,6 +98,7 @@ fn key_of(config: &Config, error: &StartError) -> Option<&'static str> {
 pub(super) fn start_web(
     config: &Config,
     certificates: &Certificates,
+    challenges: Option<Arc<rustls::ServerConfig>>,
     keys: QuicKeys,
     server: &Server,
     platform: &platform::Running,
@@ -109,6 +110,7 @@ pub(super) fn start_web(
     let web = WebConfig {
         addresses: addresses("https", &config.listeners.https),
         tls: certificates.tls.clone(),
+        challenges,
         webtransport: addresses("webtransport", config.listeners.webtransport()),
         webtransport_tls: certificates.tls.showing(&certificates.short_lived.identity),
         keys,

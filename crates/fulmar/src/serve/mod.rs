@@ -5,6 +5,7 @@
 //! data folder is taken, then listeners are bound; only then is the broker ready. Stopping goes
 //! the other way. What the parts do is theirs; here is no logic but the order.
 
+mod acme;
 mod certificates;
 mod http;
 mod listeners;
@@ -100,7 +101,10 @@ pub(crate) fn run(args: &Args, log: &LogArgs) -> anyhow::Result<()> {
     stored.wake.set(Arc::downgrade(&broker)).ok().context("storage was given two brokers")?;
     let running = listeners::start(&broker, workers, &config, &certificates, &quic, clock)?;
     platform.go_live(running.server.inlet())?;
-    let web = listeners::start_web(&config, &certificates, keys, &running.server, &platform)?;
+    let orders = certificates.orders();
+    let challenges = orders.as_ref().map(acme::Orders::tls).transpose()?;
+    let server = &running.server;
+    let web = listeners::start_web(&config, &certificates, challenges, keys, server, &platform)?;
     let state = http::Operated {
         broker: Arc::clone(&broker),
         store: stored.store.clone(),
@@ -113,11 +117,16 @@ pub(crate) fn run(args: &Args, log: &LogArgs) -> anyhow::Result<()> {
     tracing::info!(version = env!("CARGO_PKG_VERSION"), data = %data.display(), workers, "{line}");
     announce(&line)?;
     notify::ready();
-    let file = args.config.as_deref();
-    wait(
-        signals,
-        &Reloader { file, started: &config, broker: &broker, certificates: &certificates },
-    );
+    let acme = orders.map(acme::Orders::start).transpose()?;
+    let reloader = Reloader {
+        file: args.config.as_deref(),
+        started: &config,
+        broker: &broker,
+        certificates: &certificates,
+        acme: acme.as_ref(),
+    };
+    wait(signals, &reloader);
+    drop(acme);
     let drain = Duration::from_secs(u64::from(config.server.drain_timeout_s));
     tracing::info!(limit_s = drain.as_secs(), "draining");
     notify::stopping();

@@ -1,4 +1,5 @@
-//! SIGHUP: reads certificate, client authorities, passwords, token keys and access rules again.
+//! SIGHUP: reads certificate, client authorities, passwords, token keys and access rules again, and tries
+//! an order of a certificate (ACME) again that has failed.
 //!
 //! All or nothing: where anything is wrong, everything stays as it was and the log says what to
 //! mend. Connected clients stay; what they may do follows the new rules. Other keys take a restart,
@@ -8,6 +9,7 @@ use std::path::Path;
 
 use fulmar_broker::Broker;
 
+use super::acme;
 use super::certificates::Certificates;
 use crate::config::Config;
 use crate::exit;
@@ -20,11 +22,15 @@ pub(super) struct Reloader<'a> {
     pub(super) started: &'a Config,
     pub(super) broker: &'a Broker,
     pub(super) certificates: &'a Certificates,
+    pub(super) acme: Option<&'a acme::Running>,
 }
 
 impl Reloader<'_> {
     /// Reloads, and tells the log how it went.
     pub(super) fn run(&self) {
+        if let Some(acme) = self.acme {
+            acme.again();
+        }
         match self.reload() {
             Ok(config) => {
                 tracing::info!(

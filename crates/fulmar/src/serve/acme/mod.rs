@@ -1,0 +1,248 @@
+//! Certificates from a public authority by ACME (RFC 8555): ordered, kept in the data folder, renewed in
+//! time, shown on listeners that run.
+//!
+//! A thread of its own waits for the time and places the orders; whatever goes wrong, the server runs on with
+//! the certificate it has, the log says what to do, and the next try comes by itself, or on SIGHUP.
+
+mod advice;
+mod challenge;
+mod http;
+mod order;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, SystemTime};
+
+use anyhow::Context as _;
+use fulmar_certs::files;
+use fulmar_certs::issued::Issued;
+use fulmar_transport::tls::Identity;
+use ring::digest::{SHA256, digest};
+use rustls::ServerConfig;
+use tokio::sync::{Notify, oneshot};
+
+use self::challenge::Challenges;
+use crate::config::Acme;
+
+/// Folder in the data folder; in it one for each directory, so that an authority to try things with leaves
+/// nothing to the real one.
+const FOLDER: &str = "acme";
+const ACCOUNT: &str = "account.json";
+const CERTIFICATE: &str = "certificate.pem";
+
+/// Longest wait before the clock is looked at again: it may be set, or have stood still in a suspended
+/// machine.
+const LOOK: Duration = Duration::from_secs(600);
+
+/// A whole order; those of authorities that sign by hand are not waited for.
+const ORDER: Duration = Duration::from_secs(600);
+
+/// Waits after failures: the first is for authorities that allow five of them an hour, the last for the
+/// certificate to be there within the third of its lifetime that is left.
+const FIRST_WAIT: Duration = Duration::from_secs(5 * 60);
+const LAST_WAIT: Duration = Duration::from_secs(6 * 3600);
+
+/// Its certificate, kept by an earlier order; `None` when there is none that can be shown.
+pub(super) fn kept(acme: &Acme, data: &Path, now: SystemTime) -> Option<Issued> {
+    if !acme.is_on() {
+        return None;
+    }
+    match Issued::read(&folder(acme, data).join(CERTIFICATE)) {
+        Ok(issued) => issued.filter(|issued| now < issued.end),
+        Err(error) => {
+            tracing::warn!("ACME: {error}; another certificate is ordered");
+            None
+        }
+    }
+}
+
+/// Named for people and for good: `acme-v02.api.letsencrypt.org-` and the begin of the URL's hash.
+fn folder(acme: &Acme, data: &Path) -> PathBuf {
+    let url = &acme.directory;
+    let host = url.split("://").last().and_then(|rest| rest.split(['/', ':']).next());
+    let host =
+        host.unwrap_or_default().replace(|c: char| !c.is_ascii_alphanumeric() && c != '.', "-");
+    let hash = digest(&SHA256, url.as_bytes());
+    let hash: String = hash.as_ref()[..4].iter().map(|byte| format!("{byte:02x}")).collect();
+    data.join(FOLDER).join(format!("{host}-{hash}"))
+}
+
+/// Sees to the certificate while it lives.
+pub(super) struct Running {
+    again: Arc<Notify>,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What orders need; made before the listeners, which answer the challenges.
+pub(super) struct Orders {
+    acme: Acme,
+    folder: PathBuf,
+    challenges: Arc<Challenges>,
+    shown: Arc<Identity>,
+}
+
+impl Orders {
+    /// `None` without [acme] in the configuration; otherwise certificates go to `shown`.
+    pub(super) fn new(acme: &Acme, data: &Path, shown: &Arc<Identity>) -> Option<Orders> {
+        acme.is_on().then(|| Orders {
+            acme: acme.clone(),
+            folder: folder(acme, data),
+            challenges: Arc::default(),
+            shown: Arc::clone(shown),
+        })
+    }
+
+    /// For the listener that authorities connect to.
+    pub(super) fn tls(&self) -> anyhow::Result<Arc<ServerConfig>> {
+        self.challenges.tls()
+    }
+
+    /// Begins to see to the certificate.
+    ///
+    /// # Errors
+    /// No folder, thread or runtime.
+    pub(super) fn start(self) -> anyhow::Result<Running> {
+        files::make_private_dir(&self.folder).context("folder for ACME")?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let again = Arc::new(Notify::new());
+        let (stop, stopped) = oneshot::channel();
+        let poked = Arc::clone(&again);
+        let run = move || {
+            runtime.block_on(async {
+                tokio::select! {
+                    () = self.run(&poked) => {}
+                    _ = stopped => {}
+                }
+            });
+        };
+        let thread = std::thread::Builder::new().name("fulmar-acme".into());
+        let thread = thread.spawn(run).context("thread for ACME")?;
+        Ok(Running { again, stop: Some(stop), thread: Some(thread) })
+    }
+
+    async fn run(self, again: &Notify) {
+        let mut failures = 0;
+        let mut due = self.read().map(|issued| issued.renew_at(fastrand::f64()));
+        if due.is_none() {
+            tracing::warn!(
+                "ACME: no certificate of {} yet; listeners show the development authority's until \
+                 it has been issued",
+                self.acme.directory
+            );
+        }
+        loop {
+            wait_until(due).await;
+            match self.order().await {
+                Ok(issued) => {
+                    tracing::info!(
+                        "ACME: certificate for {} received from {}; shown from now on, renewed \
+                         by itself",
+                        self.acme.domains.join(", "),
+                        self.acme.directory,
+                    );
+                    // Where the clock is wrong it would be due at once, for ever.
+                    let rest = LOOK.min(issued.lifetime() / 2);
+                    let earliest = SystemTime::now() + rest;
+                    due = Some(issued.renew_at(fastrand::f64()).max(earliest));
+                    failures = 0;
+                }
+                Err(error) => {
+                    let wait = advice::least_wait(&error).max(wait_after(failures));
+                    failures += 1;
+                    let advice = advice::next(&error, &self.folder.join(ACCOUNT));
+                    tracing::error!(
+                        "ACME: no certificate for {}: {}. The server runs on with the one it has. \
+                         Next: {advice}. Tried again in {} minutes, or at once on SIGHUP",
+                        self.acme.domains.join(", "),
+                        advice::printable(&error),
+                        wait.as_secs() / 60,
+                    );
+                    // Either way it is tried again.
+                    let _ = tokio::time::timeout(wait, again.notified()).await;
+                }
+            }
+        }
+    }
+
+    /// The one that is shown, if it is for all the names.
+    fn read(&self) -> Option<Issued> {
+        let issued = Issued::read(&self.folder.join(CERTIFICATE)).ok().flatten();
+        issued.filter(|issued| issued.covers(&self.acme.domains))
+    }
+
+    async fn order(&self) -> anyhow::Result<Issued> {
+        let account = self.folder.join(ACCOUNT);
+        let placed = order::place(&self.acme, &account, &self.challenges);
+        let placed = tokio::time::timeout(ORDER, placed).await;
+        self.challenges.clear();
+        let answer = placed.context("the order takes too long")??;
+        let path = self.folder.join(CERTIFICATE);
+        let now = SystemTime::now();
+        let issued = Issued::keep(&path, &answer.chain, &answer.key, &self.acme.domains, now)?;
+        let identity = Identity::new(issued.chain.clone(), issued.key.clone_key())?;
+        self.shown.replace(&identity);
+        Ok(issued)
+    }
+}
+
+/// Until then, by the wall clock; not at all for `None`.
+async fn wait_until(time: Option<SystemTime>) {
+    let Some(time) = time else { return };
+    while let Ok(left) = time.duration_since(SystemTime::now()) {
+        tokio::time::sleep(left.min(LOOK)).await;
+    }
+}
+
+/// Doubled with every failure, and up to a quarter longer, so that servers that failed together do not come
+/// back together.
+fn wait_after(failures: u32) -> Duration {
+    let wait = FIRST_WAIT.saturating_mul(1 << failures.min(16)).min(LAST_WAIT);
+    wait.mul_f64(1.0 + fastrand::f64() / 4.0)
+}
+
+impl Running {
+    /// Tries again now what has failed.
+    pub(super) fn again(&self) {
+        self.again.notify_waiters();
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the thread for ACME panicked");
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_double_up_to_a_bound() {
+        for (failures, minutes) in [(0, 5), (1, 10), (2, 20), (6, 320), (7, 360), (u32::MAX, 360)] {
+            let wait = wait_after(failures);
+            let least = Duration::from_secs(minutes * 60);
+            assert!(wait >= least && wait <= least * 5 / 4, "{failures}: {wait:?}");
+        }
+    }
+
+    #[test]
+    fn every_directory_has_a_folder_that_stays_in_the_data_folder() {
+        let folder = |url: &str| {
+            let acme = Acme { directory: url.to_owned(), ..Acme::default() };
+            folder(&acme, Path::new("/data"))
+        };
+        let real = folder("https://acme.example/directory");
+        assert!(real.to_str().unwrap().starts_with("/data/acme/acme.example-"), "{real:?}");
+        assert_ne!(real, folder("https://acme.example/other"));
+        assert_eq!(folder("https://../../x").parent(), Some(Path::new("/data/acme")));
+    }
+}
