@@ -1,11 +1,10 @@
-//! AES-128-GCM (NIST SP 800-38D) over RustCrypto's AES.
+//! AES-128-GCM (NIST SP 800-38D) over AES as `aes` has it.
 //!
 //! Counter mode and GHASH are ours because they are a few hundred bytes of flash, where the crate's are
 //! several thousand. GHASH works bit by bit with masks: slow, but with neither tables nor branches on
 //! secrets. Nothing in here is done twice for speed's sake.
 
-use aes::Aes128Enc;
-use aes::cipher::{BlockCipherEncrypt, KeyInit};
+use super::aes::Cipher;
 
 /// The length of an authentication tag.
 pub(crate) const TAG_BYTES: usize = 16;
@@ -15,17 +14,12 @@ type Block = [u8; 16];
 /// One block of AES, for header protection.
 #[inline(never)]
 pub(super) fn encrypt_block(key: &Block, block: &mut Block) {
-    cipher(key).encrypt_block(block.into());
-}
-
-#[inline(never)]
-fn cipher(key: &Block) -> Aes128Enc {
-    Aes128Enc::new(key.into())
+    Cipher::new(key).encrypt(block);
 }
 
 /// Encrypts `data` in place and gives the tag.
 pub(crate) fn seal(key: &Block, nonce: &[u8; 12], aad: &[u8], data: &mut [u8]) -> Block {
-    let cipher = cipher(key);
+    let cipher = Cipher::new(key);
     counter_mode(&cipher, nonce, data);
     tag(&cipher, nonce, aad, data)
 }
@@ -39,7 +33,7 @@ pub(crate) fn open(
     data: &mut [u8],
     expected: &[u8],
 ) -> bool {
-    let cipher = cipher(key);
+    let cipher = Cipher::new(key);
     let good = super::equal(&tag(&cipher, nonce, aad, data), expected);
     if good {
         counter_mode(&cipher, nonce, data);
@@ -55,10 +49,10 @@ fn counter_block(nonce: &[u8; 12], counter: u32) -> Block {
 }
 
 #[inline(never)]
-fn counter_mode(cipher: &Aes128Enc, nonce: &[u8; 12], data: &mut [u8]) {
+fn counter_mode(cipher: &Cipher, nonce: &[u8; 12], data: &mut [u8]) {
     for (counter, chunk) in (2..).zip(data.chunks_mut(16)) {
         let mut block = counter_block(nonce, counter);
-        cipher.encrypt_block((&mut block).into());
+        cipher.encrypt(&mut block);
         for (byte, mask) in chunk.iter_mut().zip(block) {
             *byte ^= mask;
         }
@@ -66,9 +60,9 @@ fn counter_mode(cipher: &Aes128Enc, nonce: &[u8; 12], data: &mut [u8]) {
 }
 
 #[inline(never)]
-fn tag(cipher: &Aes128Enc, nonce: &[u8; 12], aad: &[u8], data: &[u8]) -> Block {
+fn tag(cipher: &Cipher, nonce: &[u8; 12], aad: &[u8], data: &[u8]) -> Block {
     let mut key = [0; 16];
-    cipher.encrypt_block((&mut key).into());
+    cipher.encrypt(&mut key);
     let mut hash = Ghash { key: words(&key), state: [0; 4] };
     hash.add(aad);
     hash.add(data);
@@ -77,7 +71,7 @@ fn tag(cipher: &Aes128Enc, nonce: &[u8; 12], aad: &[u8], data: &[u8]) -> Block {
     lengths[12..].copy_from_slice(&(data.len() as u32 * 8).to_be_bytes());
     hash.add(&lengths);
     let mut tag = counter_block(nonce, 1);
-    cipher.encrypt_block((&mut tag).into());
+    cipher.encrypt(&mut tag);
     for (byte, hash) in tag.iter_mut().zip(hash.state.iter().flat_map(|word| word.to_be_bytes())) {
         *byte ^= hash;
     }

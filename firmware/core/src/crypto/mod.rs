@@ -2,6 +2,9 @@
 //! primitives are RustCrypto's and dalek's; here are GCM (for its size), key derivation and packet keys.
 
 mod aead;
+mod aes;
+#[cfg(feature = "ed25519")]
+mod ed25519;
 mod hash;
 mod keys;
 mod signature;

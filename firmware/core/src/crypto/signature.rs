@@ -35,24 +35,15 @@ impl ServerKey {
         match self {
             Self::None => false,
             #[cfg(feature = "ed25519")]
-            Self::Ed25519(key) => scheme == ED25519 && verify_ed25519(key, message, signature),
+            Self::Ed25519(key) => {
+                scheme == ED25519 && super::ed25519::verify(key, message, signature)
+            }
             #[cfg(feature = "p256")]
             Self::P256(key) => {
                 scheme == ECDSA_P256_SHA256 && verify_p256(key, &[message], signature)
             }
         }
     }
-}
-
-#[cfg(feature = "ed25519")]
-fn verify_ed25519(key: &[u8; 32], message: &[u8], signature: &[u8]) -> bool {
-    use ed25519_dalek::{Signature, VerifyingKey};
-    let (Ok(key), Ok(signature)) =
-        (VerifyingKey::from_bytes(key), Signature::from_slice(signature))
-    else {
-        return false;
-    };
-    key.verify_strict(message, &signature).is_ok()
 }
 
 /// Whether the DER-encoded ECDSA `signature` over the `parts` of a message was made with `key`.
