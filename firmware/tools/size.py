@@ -11,16 +11,14 @@ import re
 import struct
 import sys
 
-# What the image is to come to: pages that hold settings and ticket count as flash.
+# What the image may take: pages that hold settings and ticket count as flash.
 FLASH_BUDGET = 48 * 1024
 RAM_BUDGET = 16 * 1024
-# What it may take until it does; to be lowered with it, never raised.
-FLASH_LIMIT = 66 * 1024
 PAGES = 2 * 1024
 
 # The first that matches a symbol is its part.
 PARTS = [
-    ("X25519, Ed25519", r"curve25519|x25519|ed25519"),
+    ("X25519, Ed25519", r"curve25519|x25519|ed25519|fulmar_tiny.{0,8}crypto.{0,8}signature|subtle"),
     ("P-256", r"p256|elliptic_curve|ecdsa|primefield|primeorder|crypto_bigint|wnaf|rfc6979"),
     ("SHA-2, HMAC, HKDF", r"sha2|hmac|hkdf|digest|block_buffer|fulmar_tiny.{0,8}crypto.{0,8}(hash|hkdf)"),
     ("AES-128-GCM", r"\baes|_aes|3aes|ghash|polyval|cipher|fulmar_tiny.{0,8}crypto"),
@@ -30,6 +28,7 @@ PARTS = [
     ("QUIC", r"fulmar_tiny"),
     ("sensor", r"fulmar_sensor"),
     ("board: drivers, startup", r"board_lm3s6965|cortex_m|^(main|Reset|HardFault|SysTick|DefaultHandler|__)"),
+    ("shared by several parts", r"^OUTLINED"),
     ("core library", r"core|compiler_builtins|^(mem|__aeabi)"),
 ]
 SHF_WRITE, SHF_ALLOC = 1, 2
@@ -108,11 +107,8 @@ def main(arguments: list[str]) -> int:
     print(f"{'all':28}{total_flash:9,}{total_ram:9,}")
     print(f"{'budget':28}{FLASH_BUDGET:9,}{RAM_BUDGET:9,}")
     print("The stack is not in it: make firmware-run and the tests say how much of its 12 KiB was used.")
-    if total_flash > FLASH_BUDGET:
-        over = total_flash - FLASH_BUDGET
-        print(f"NOT YET WITHIN ITS BUDGET: {over:,} bytes of flash too many.", file=sys.stderr)
-    if total_flash > FLASH_LIMIT or total_ram > RAM_BUDGET:
-        print(f"It has grown: at most {FLASH_LIMIT:,} and {RAM_BUDGET:,} bytes are allowed now.", file=sys.stderr)
+    if total_flash > FLASH_BUDGET or total_ram > RAM_BUDGET:
+        print("It does not keep its budget.", file=sys.stderr)
         return 1
     return 0
 

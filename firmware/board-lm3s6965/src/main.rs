@@ -9,6 +9,7 @@ mod clock;
 mod ethernet;
 mod fault;
 mod host;
+mod memory;
 mod registers;
 mod stack;
 mod uart;

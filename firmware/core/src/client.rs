@@ -67,11 +67,13 @@ pub struct Message<'a> {
 /// [`next_deadline`](Self::next_deadline).
 ///
 /// A connection may be begun anew with [`connect`](Self::connect) any number of times.
+// In this order for the sake of flash: what is near the beginning is reached by shorter instructions.
+#[repr(C)]
 pub struct Client {
-    connection: Connection,
-    mqtt: Mqtt,
     /// Whether the caller knows that the handshake is over.
     told: bool,
+    mqtt: Mqtt,
+    connection: Connection,
 }
 
 impl Default for Client {

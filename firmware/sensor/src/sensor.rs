@@ -197,17 +197,9 @@ impl Sensor {
 
     /// One round: what has come, what is due, what has happened, what is to go out.
     fn turn<B: Board>(&mut self, board: &mut B, settings: &Settings<'_>, wake: &mut Wake) {
-        let now = board.now();
-        while let Some(place) = board.receive(&mut self.buffer) {
-            wake.received.add(place.len());
-            if let Some(datagram) = self.buffer.get_mut(place) {
-                self.client.receive(datagram, now);
-            }
-        }
-        if self.client.next_deadline().is_some_and(|deadline| now.reached(deadline)) {
-            self.client.handle_timeout(now);
-        }
+        let now = self.hear(board, wake);
         let mut ticket = false;
+        // This does what is due, too.
         while let Some(event) = self.client.poll(now) {
             ticket |= event == Event::Ticket;
             wake.on_event(board, event, now, &mut self.interval_s);
@@ -219,6 +211,19 @@ impl Sensor {
             self.subscribe(board, settings, wake);
         }
         self.flush(board, wake);
+    }
+
+    /// Takes the datagrams that have come, and gives the time when.
+    #[inline(never)]
+    fn hear<B: Board>(&mut self, board: &mut B, wake: &mut Wake) -> Instant {
+        let now = board.now();
+        while let Some(place) = board.receive(&mut self.buffer) {
+            wake.received.add(place.len());
+            if let Some(datagram) = self.buffer.get_mut(place) {
+                self.client.receive(datagram, now);
+            }
+        }
+        now
     }
 
     fn subscribe<B: Board>(&mut self, board: &mut B, settings: &Settings<'_>, wake: &mut Wake) {
@@ -251,12 +256,7 @@ impl Sensor {
                 break;
             }
             board.doze();
-            let now = board.now();
-            while let Some(place) = board.receive(&mut self.buffer) {
-                if let Some(datagram) = self.buffer.get_mut(place) {
-                    self.client.receive(datagram, now);
-                }
-            }
+            let now = self.hear(board, wake);
             self.client.handle_timeout(now);
             self.flush(board, wake);
         }

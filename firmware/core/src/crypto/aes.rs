@@ -61,7 +61,7 @@ mod implementation {
 
     /// Multiplies by x in GF(2^8), without a branch.
     const fn double(value: u8) -> u8 {
-        value << 1 ^ (value >> 7) * 0x1b
+        (value << 1) ^ ((value >> 7) * 0x1b)
     }
 
     fn substitute(value: u8) -> u8 {

@@ -83,14 +83,13 @@ enum Closing {
 }
 
 /// A packet number space with its keys.
+// In this order for the sake of flash: what is near the beginning is reached by shorter instructions.
+#[repr(C)]
 struct PacketSpace {
-    send: PacketKeys,
-    receive: PacketKeys,
     can_send: bool,
     can_receive: bool,
     next_number: u32,
     largest_acked: Option<u32>,
-    received: Ranges,
     /// Packets below were received, or are no longer wanted.
     floor: u32,
     largest_at: Instant,
@@ -101,6 +100,9 @@ struct PacketSpace {
     /// When packets older than an acknowledged one count as lost.
     loss_at: Option<Instant>,
     probe: bool,
+    received: Ranges,
+    send: PacketKeys,
+    receive: PacketKeys,
 }
 
 impl PacketSpace {
@@ -143,10 +145,9 @@ impl PacketSpace {
 }
 
 /// A stream that we opened.
+// In this order for the sake of flash: what is near the beginning is reached by shorter instructions.
+#[repr(C)]
 struct Stream {
-    out: Outbound,
-    written: [u8; STREAM_SEND_BYTES],
-    inbound: Inbound,
     /// Up to which offset the server lets us send.
     send_limit: u32,
     /// Up to which offset it may send.
@@ -154,6 +155,9 @@ struct Stream {
     /// The server reads no more, or has reset its side.
     stopped: bool,
     used: bool,
+    inbound: Inbound,
+    out: Outbound,
+    written: [u8; STREAM_SEND_BYTES],
 }
 
 impl Stream {
@@ -197,13 +201,14 @@ mod control {
 const FIRST_STREAM: usize = 2;
 
 /// A connection.
+// In this order for the sake of flash: what is near the beginning is reached by shorter instructions.
+#[repr(C)]
 pub(crate) struct Connection {
     state: State,
     /// Why it ended, and whether that has not been told yet. An `Option` would not be all zero.
     ended: CloseReason,
     has_ended: bool,
     closing: Closing,
-    spaces: [PacketSpace; 3],
     /// Whether the data space has 1-RTT keys.
     one_rtt: bool,
     /// Acknowledged by HANDSHAKE_DONE.
@@ -217,22 +222,13 @@ pub(crate) struct Connection {
     /// Keys of the phase before, for packets that come late, and until when.
     previous: PacketKeys,
     previous_until: Option<Instant>,
-    tls: Tls,
-    ids: ServerIds,
     original_destination: Id,
     retry_source: Option<Id>,
-    token: [u8; TOKEN_BYTES],
     token_len: usize,
-    recovery: Recovery,
-    /// The ClientHello; once the handshake is done, what TLS says afterwards.
-    hello: [u8; HELLO_BYTES],
     /// At which offset the ClientHello in memory begins: not 0 for the second.
     hello_offset: u32,
     crypto_in: [Inbound; 3],
     crypto_out: [Outbound; FIRST_STREAM],
-    streams: [Stream; STREAMS],
-    /// Handshake messages; once the handshake is done, a part for each stream.
-    memory: [u8; RECEIVE_BYTES],
     /// Up to which sum of offsets the server lets us send, and it may send.
     send_limit: u32,
     receive_limit: u32,
@@ -254,12 +250,22 @@ pub(crate) struct Connection {
     started_at: Instant,
     ack_exponent: u32,
     max_ack_delay_ms: u32,
-    ticket: [u8; TICKET_BYTES],
     ticket_len: usize,
     /// Whether the ticket has not been told of.
     ticket_is_new: bool,
     /// How much there is to come of a message that is too long for memory.
     skipping: usize,
+    spaces: [PacketSpace; 3],
+    tls: Tls,
+    recovery: Recovery,
+    ids: ServerIds,
+    token: [u8; TOKEN_BYTES],
+    /// The ClientHello; once the handshake is done, what TLS says afterwards.
+    hello: [u8; HELLO_BYTES],
+    streams: [Stream; STREAMS],
+    /// Handshake messages; once the handshake is done, a part for each stream.
+    memory: [u8; RECEIVE_BYTES],
+    ticket: [u8; TICKET_BYTES],
 }
 
 impl Connection {

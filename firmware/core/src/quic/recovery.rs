@@ -60,8 +60,9 @@ impl Sent {
 }
 
 /// The state of recovery.
+// In this order for the sake of flash: what is near the beginning is reached by shorter instructions.
+#[repr(C)]
 pub(super) struct Recovery {
-    sent: [Sent; SENT_PACKETS],
     /// 0 until there is a sample.
     smoothed_ms: u32,
     variation_ms: u32,
@@ -75,6 +76,7 @@ pub(super) struct Recovery {
     in_flight: u32,
     /// When the last reduction of the window was, if there was one.
     reduced: Option<Instant>,
+    sent: [Sent; SENT_PACKETS],
 }
 
 impl Recovery {

@@ -68,9 +68,20 @@ pub(crate) enum Progress<'a> {
 }
 
 /// A handshake.
+// In this order for the sake of flash: what is near the beginning is reached by shorter instructions.
+#[repr(C)]
 pub(crate) struct Tls {
     step: Step,
-    transcript: Transcript,
+    #[cfg(feature = "x509")]
+    authority: x509::Authority,
+    retried: bool,
+    offers_ticket: bool,
+    certificate_wanted: bool,
+    /// Whether early data was offered and has not been refused.
+    pub(crate) early_data: bool,
+    /// Whether the server accepted the pre-shared key.
+    pub(crate) resumed: bool,
+    layout: Layout,
     /// Of the key schedule: the early, then the handshake, then the master secret.
     secret: Hash,
     /// The client's newest traffic secret.
@@ -80,18 +91,9 @@ pub(crate) struct Tls {
     resumption: Hash,
     private_key: [u8; 32],
     server_key: ServerKey,
-    #[cfg(feature = "x509")]
-    authority: x509::Authority,
-    layout: Layout,
-    retried: bool,
-    offers_ticket: bool,
-    certificate_wanted: bool,
-    /// Whether early data was offered and has not been refused.
-    pub(crate) early_data: bool,
-    /// Whether the server accepted the pre-shared key.
-    pub(crate) resumed: bool,
     /// What we send on the Handshake level; the first bytes are not used if there is no Certificate.
     flight: [u8; FLIGHT_BYTES],
+    transcript: Transcript,
 }
 
 impl Tls {
