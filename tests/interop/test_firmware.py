@@ -115,7 +115,8 @@ class Firmware(unittest.TestCase):
 
         # Somebody recorded what the device sent and sends it again: it is answered, and nothing is done.
         for connection in list(relay.sent.values()):
-            self.assertTrue(replayed(broker.ports["quic"], connection[:1]), "the broker answers it")
+            # Not as long as the broker takes it for a late datagram of the connection that was closed.
+            eventually("the broker answers it", lambda: replayed(broker.ports["quic"], connection[:1]))
             replayed(broker.ports["quic"], connection)
         self.fulmar("pub", f"mqtt://127.0.0.1:{broker.ports['mqtt']}", "-q", "1",
                     "-t", f"sensors/{CLIENT}/reading", "-m", "end")
