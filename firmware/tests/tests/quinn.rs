@@ -130,6 +130,27 @@ fn all_of_100_connections_complete_at_ten_percent_loss() {
     println!("first answers after {} ms, half; {} ms, all", times[50], times[99]);
 }
 
+/// The server has no more to say to an address it does not know, and the client has nothing on its way: only
+/// the client's probe goes on from there, also if it is asked every millisecond what there is to send.
+#[test]
+fn a_handshake_that_stands_still_is_probed() {
+    let identity = Identity::ed25519();
+    let key = identity.public_key();
+    let mut net = Net::new(quic(identity.tls()), Link::GOOD, 1);
+    net.polled = true;
+    net.connect(&options(&key, None));
+    assert!(net.run_until(1000, |net| net.has_flying_to_client()));
+    assert!(net.leave_initial_packets());
+    let sent = net.sent.len();
+    // Whatever else the server has said or says is lost, and what the client answers to it.
+    net.link.loss_percent = 100;
+    net.run(10_000);
+    let probes = net.sent.len() - sent;
+    assert!((3..10).contains(&probes), "{probes} datagrams in ten seconds");
+    net.link.loss_percent = 0;
+    assert!(net.run_until(15_000, |net| net.told.handshakes == 1), "{:?}", net.told);
+}
+
 #[test]
 fn retry() {
     for link in [Link::GOOD, Link::BAD] {

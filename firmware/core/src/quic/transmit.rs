@@ -42,8 +42,12 @@ impl Connection {
                 at = self.write_packet(space, out, at, pad, last, closing, now);
             }
         }
+        if at == 0 {
+            return None;
+        }
+        // Only now: whoever asks every millisecond would put the next probe off for ever.
         self.sent_at = now;
-        (at > 0).then_some(at)
+        Some(at)
     }
 
     /// Whether there is something to send in a packet of `space`.
