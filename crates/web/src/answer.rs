@@ -21,6 +21,7 @@ use crate::config::Limits;
 use crate::idle::Tunnels;
 use crate::metrics::Metrics;
 use crate::origin::Origins;
+use crate::rest::Drained;
 use crate::websocket;
 
 /// What the connections of one address share.
@@ -57,7 +58,7 @@ impl Site {
         early: bool,
     ) -> Response<Body>
     where
-        B: http_body::Body<Data = bytes::Bytes> + Send + 'static,
+        B: http_body::Body<Data = bytes::Bytes> + Unpin + Send + 'static,
         B::Error: Into<axum::BoxError>,
     {
         let started = Instant::now();
@@ -78,7 +79,7 @@ impl Site {
 
     async fn respond<B>(&self, request: Request<B>, client: &Client, early: bool) -> Response<Body>
     where
-        B: http_body::Body<Data = bytes::Bytes> + Send + 'static,
+        B: http_body::Body<Data = bytes::Bytes> + Unpin + Send + 'static,
         B::Error: Into<axum::BoxError>,
     {
         if early && !is_safe(request.method()) {
@@ -88,6 +89,7 @@ impl Site {
         if websocket::is_wanted(&request) {
             return websocket::begin(self, request, client);
         }
+        let request = Drained::within(request);
         let max = self.limits.max_body_bytes;
         if announced_bytes(&request).is_some_and(|bytes| bytes > max as u64) {
             return plain(StatusCode::PAYLOAD_TOO_LARGE, "the body is too large");

@@ -68,7 +68,7 @@ pub struct Limits {
     pub idle_timeout: Duration,
     /// Requests a connection may have open at once.
     pub max_concurrent_requests: u32,
-    /// Time the other direction of an MQTT connection has to end when one has.
+    /// Time the other direction of a connection, MQTT's or TCP's, has to end when one has.
     pub linger: Duration,
 }
 

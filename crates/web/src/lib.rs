@@ -4,8 +4,9 @@
 //! No handlers of its own and no MQTT: what is asked for is the router's affair, and MQTT's bytes are
 //! handed to `fulmar-transport` through its inlet. One thread with one runtime serves all addresses.
 //!
-//! Read in this order: `endpoint` (binding, running, draining), `tcp` with `handshake` and `h3` (the two ways in), `answer`
-//! (what every request goes through), `origin` (whose pages may connect), `websocket` and `h3::session` (MQTT), `pump` (its bytes).
+//! Read in this order: `endpoint` (binding, running, draining), `tcp` with `handshake` and `h3` (the two ways in),
+//! `answer` (what every request goes through), `rest` (what is left of one), `origin` (whose pages may connect),
+//! `websocket` and `h3::session` (MQTT), `pump` (its bytes).
 //! Specifications: RFC 9110, 9112, 9113, 9114, 7838 (Alt-Svc), 8470 (early data), 8441 and 9220 (extended
 //! CONNECT), draft-ietf-webtrans-http3-02, which is what browsers speak.
 #![warn(missing_docs)]
@@ -21,6 +22,7 @@ mod idle;
 mod metrics;
 mod origin;
 mod pump;
+mod rest;
 mod tcp;
 mod websocket;
 

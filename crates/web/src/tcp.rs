@@ -25,6 +25,7 @@ use crate::endpoint::stopped;
 use crate::handshake::Handshakes;
 use crate::idle::{Idle, Tunnels};
 use crate::metrics::Open;
+use crate::rest::Lingering;
 
 /// Rest after a failed accept, as when file descriptors are short.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
@@ -90,6 +91,7 @@ async fn connection(
     let identity = certificates.and_then(<[_]>::first).and_then(client_name);
     let tunnels = Tunnels::default();
     let stream = Idle::new(stream, site.limits.idle_timeout, tunnels.clone());
+    let stream = Lingering::new(stream, site.limits.linger, stopping.clone());
     let client = Arc::new(Client { address, identity, tunnels });
     let service = service_fn(|request: Request<Incoming>| {
         let (site, client) = (Arc::clone(site), Arc::clone(&client));

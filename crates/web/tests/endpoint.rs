@@ -1,6 +1,6 @@
 //! The endpoint over HTTP/3 with h3's own client: answers, bounds, MQTT over WebTransport, certificates that
-//! change, draining. HTTP/1.1 and HTTP/2 take the same way behind their handshakes; other people's
-//! clients are in tests/interop and tests/browser.
+//! change, draining. HTTP/1.1 and HTTP/2 take the same way behind their handshakes, so that only what ends
+//! differently there is tried here; other people's clients are in tests/interop and tests/browser.
 #![allow(clippy::unwrap_used)]
 
 use std::net::SocketAddr;
@@ -18,8 +18,14 @@ use fulmar_transport::{Clock, QuicKeys, Server, ServerConfig, TransportLimits};
 use fulmar_web::{Address, Endpoint, Limits, WebConfig};
 use h3::ext::Protocol;
 use http::{Method, Request, StatusCode};
+use http_body_util::{BodyExt as _, Full};
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use quinn::crypto::rustls::QuicClientConfig;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 const MAX_BODY_BYTES: usize = 1000;
@@ -99,6 +105,20 @@ type Session = h3::client::RequestStream<h3_quinn::BidiStream<Bytes>, Bytes>;
 impl Site {
     async fn dial(&self) -> (quinn::Connection, Sender) {
         self.dial_at(self.endpoint.bound().https[0]).await
+    }
+
+    /// By TCP and TLS, for the protocol `alpn`.
+    async fn dial_tcp(&self, alpn: &[u8]) -> TlsStream<TcpStream> {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let mut tls = rustls::ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(self.roots.clone())
+            .with_no_client_auth();
+        tls.alpn_protocols = vec![alpn.to_vec()];
+        let socket = TcpStream::connect(self.endpoint.bound().https[0]).await.unwrap();
+        let name = ServerName::try_from("localhost").unwrap();
+        TlsConnector::from(Arc::new(tls)).connect(name, socket).await.unwrap()
     }
 
     async fn dial_at(&self, address: SocketAddr) -> (quinn::Connection, Sender) {
@@ -181,6 +201,66 @@ async fn requests_are_answered_and_bounded() {
     let counts = site.endpoint.metrics().counts();
     assert_eq!(counts.requests, [[0; 5], [0; 5], [0, 2, 0, 1, 1]]);
     assert_eq!((counts.connections_quic, counts.early_refused), (1, 0));
+}
+
+/// More than sockets' buffers take, so that a server that stops reading is felt.
+const OVERSIZED_BYTES: usize = 12 * 1024 * 1024;
+
+#[tokio::test]
+async fn http1_clients_that_send_too_much_can_read_why() {
+    let site = start();
+    let (length, encoded) =
+        (format!("content-length: {OVERSIZED_BYTES}"), "transfer-encoding: chunked");
+    let whole = vec![b'x'; OVERSIZED_BYTES];
+    let chunk = [format!("{OVERSIZED_BYTES:x}\r\n").as_bytes(), &whole, b"\r\n0\r\n\r\n"].concat();
+    for (path, framing, body) in [
+        ("/echo", length.as_str(), &whole),
+        ("/echo", encoded, &chunk),
+        // Those are refused without a look at their bodies.
+        ("/nothing", encoded, &chunk),
+        ("/", encoded, &chunk),
+    ] {
+        let mut stream = site.dial_tcp(b"http/1.1").await;
+        let head = format!("POST {path} HTTP/1.1\r\nhost: localhost\r\n{framing}\r\n\r\n");
+        stream.write_all(head.as_bytes()).await.unwrap();
+        stream.write_all(body).await.unwrap();
+        // As a client does that reads when it has sent all; the connection is as good as before.
+        stream
+            .write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+            .await
+            .unwrap();
+        let mut answers = String::new();
+        stream.read_to_string(&mut answers).await.unwrap();
+        let refusal = match path {
+            "/echo" => "HTTP/1.1 413 ",
+            "/" => "HTTP/1.1 405 ",
+            _ => "HTTP/1.1 404 ",
+        };
+        assert!(answers.starts_with(refusal) && answers.ends_with("hello"), "{path}: {answers}");
+    }
+    // Headers without end: what else comes is not understood, and the connection closes.
+    let mut stream = site.dial_tcp(b"http/1.1").await;
+    stream.write_all(b"GET / HTTP/1.1\r\nendless: ").await.unwrap();
+    stream.write_all(&whole[..1024 * 1024]).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 431 "), "{answer}");
+}
+
+#[tokio::test]
+async fn http2_clients_that_send_too_much_can_read_why() {
+    let site = start();
+    let stream = TokioIo::new(site.dial_tcp(b"h2").await);
+    let (mut sender, driver) =
+        hyper::client::conn::http2::handshake(TokioExecutor::new(), stream).await.unwrap();
+    tokio::spawn(driver);
+    let body = Full::new(Bytes::from(vec![0; OVERSIZED_BYTES]));
+    let request = Request::post("https://localhost/echo").body(body).unwrap();
+    let response = sender.send_request(request).await.unwrap();
+    assert_eq!(response.status(), StatusCode::PAYLOAD_TOO_LARGE);
+    assert!(!response.into_body().collect().await.unwrap().to_bytes().is_empty());
+    let request = Request::get("https://localhost/").body(Full::default()).unwrap();
+    assert_eq!(sender.send_request(request).await.unwrap().status(), StatusCode::OK);
 }
 
 /// CONNECT of MQTT 5.0, clean start, an empty identifier; the answer begins with its first byte.
