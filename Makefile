@@ -9,6 +9,9 @@ NODE := tests/interop/node
 BROWSER := tests/browser
 QUIC_GO := $(TARGET)/interop-quic-go
 PEBBLE := $(TARGET)/interop-pebble
+# The microcontrollers' client as a program, and a server for it.
+TINY := $(TARGET)/debug/examples/udp
+TINY_QUIC_GO := $(TARGET)/interop-tiny-quic-go
 # The web app's sources, whose build goes into the program.
 WEB_SOURCES := $(wildcard web/*.html web/*.json web/*.ts web/scripts/*) $(shell find web/src web/public -type f)
 # make run: 0 starts the broker without the demonstration publisher.
@@ -22,8 +25,8 @@ FUZZ_SECONDS ?= 600
 FUZZ ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run web test test-web test-rust built test-interop test-browser kill-test fuzz lint fmt doc bench bench-parts tools needs \
-	interop-needs firmware firmware-run firmware-test
+.PHONY: help run web test test-web test-rust built built-tiny test-interop test-browser kill-test fuzz lint fmt doc bench bench-parts tools \
+	needs interop-needs firmware firmware-run firmware-test
 
 help: ## List the targets
 	@echo "Fulmar, an MQTT broker that is QUIC-first. README.md is where to begin."
@@ -59,9 +62,14 @@ test-web: web/node_modules/ready ## Run the web app's tests that need no browser
 built: needs
 	cargo build --workspace --all-targets --locked
 
-test-interop: interop-needs built $(VENV)/ready $(NODE)/node_modules/ready $(QUIC_GO) $(PEBBLE)/pebble ## Run the tests with clients we did not write
+# As `cargo test --workspace` builds it, or dependencies would be compiled again.
+built-tiny: needs
+	cd firmware && CARGO_TARGET_DIR=$(abspath $(TARGET)) cargo build --workspace --examples --locked
+
+test-interop: interop-needs built built-tiny $(VENV)/ready $(NODE)/node_modules/ready $(QUIC_GO) $(TINY_QUIC_GO) $(PEBBLE)/pebble ## Run the tests with clients we did not write
 	cd tests/interop && FULMAR_BIN=$(FULMAR) \
 		FULMAR_QUIC_GO=$(abspath $(QUIC_GO)) FULMAR_PEBBLE=$(abspath $(PEBBLE)) \
+		FULMAR_TINY=$(abspath $(TINY)) FULMAR_TINY_QUIC_GO=$(abspath $(TINY_QUIC_GO)) \
 		$(abspath $(VENV))/bin/python run.py $(TESTS)
 
 test-browser: interop-needs built $(BROWSER)/node_modules/ready ## Run the tests with Debian's Chromium
@@ -83,6 +91,10 @@ $(BROWSER)/node_modules/ready: $(BROWSER)/package-lock.json | interop-needs
 $(QUIC_GO): $(wildcard tests/interop/go/*) | interop-needs
 	mkdir -p $(@D)
 	cd tests/interop/go && go test -c -o $(abspath $@) .
+
+$(TINY_QUIC_GO): $(wildcard tests/interop/go/tiny/* tests/interop/go/go.*) | interop-needs
+	mkdir -p $(@D)
+	cd tests/interop/go && go build -o $(abspath $@) ./tiny
 
 $(PEBBLE)/pebble: $(wildcard tests/interop/pebble/*) | interop-needs
 	mkdir -p $(@D)

@@ -6,6 +6,8 @@
 
 mod alert;
 mod hello;
+#[cfg(all(test, feature = "ed25519"))]
+mod scripted;
 mod ticket;
 #[cfg(feature = "x509")]
 mod x509;
