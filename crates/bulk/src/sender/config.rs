@@ -14,6 +14,9 @@ pub(crate) const DATAGRAM_OVERHEAD_BYTES: usize = 28;
 pub(super) const BURST: Duration = Duration::from_millis(10);
 /// Round-trip times are not taken for shorter, because programs need time too.
 pub(super) const MIN_GRTT: Duration = Duration::from_millis(5);
+/// The least and the longest time between probes where the rate depends on their answers; many of them get lost.
+const ADAPTIVE_PROBES: (Duration, Duration) =
+    (Duration::from_millis(20), Duration::from_millis(50));
 /// What takes longer is no answer any more.
 pub(super) const MAX_RTT: Duration = Duration::from_secs(15);
 
@@ -149,7 +152,7 @@ impl SenderConfig {
     pub(super) fn probe_interval(&self, grtt: Duration, measured: bool) -> Duration {
         match (self.backoff, measured) {
             (_, false) => Duration::from_millis(50),
-            (0, true) if self.adaptive => (grtt / 2).max(Duration::from_millis(20)),
+            (0, true) if self.adaptive => (grtt / 4).clamp(ADAPTIVE_PROBES.0, ADAPTIVE_PROBES.1),
             (0, true) => grtt.max(Duration::from_millis(100)),
             _ => grtt.max(Duration::from_millis(200)),
         }

@@ -12,6 +12,7 @@ mod config;
 mod object;
 mod peers;
 mod repair;
+mod tail;
 
 use std::collections::VecDeque;
 use std::io;
@@ -26,7 +27,7 @@ use crate::partition::Partition;
 use crate::quantize;
 use crate::rs::Code;
 use crate::wire::{
-    AckKind, Command, CommandKind, Fec, Feedback, FeedbackKind, Fti, Message, NodeList, ObjectList,
+    AckKind, Command, CommandKind, Fec, Feedback, FeedbackKind, Fti, Message, ObjectList,
     ObjectMessage, Probe, SenderHead, SymbolId, flags,
 };
 pub(crate) use config::DATAGRAM_OVERHEAD_BYTES;
@@ -41,10 +42,6 @@ const INFO_EVERY_BLOCKS: u32 = 4;
 /// After an object's first block, so many symbols' messages tell the object's parameters: for who joins
 /// late. They would be a hundredth of everything.
 const FTI_EVERY_SYMBOLS: u8 = 16;
-/// Times the end of transmission is told.
-const EOT_TIMES: u32 = 3;
-/// Nodes named in a flush.
-const MAX_FLUSH_NODES: usize = 200;
 /// How sure parity shall suffice, in standard deviations: while there is other work for the link a
 /// round more costs nothing, at the end it costs a round trip.
 const MARGIN_BEFORE: f64 = -1.0;
@@ -338,6 +335,9 @@ impl<S: Source> Sender<S> {
         let probe = Probe::new(self.probe_sequence, EPOCH + now, rate, &nodes);
         self.put_command(CommandKind::Probe(probe), out);
         self.probe_sequence = self.probe_sequence.wrapping_add(1);
+        if let Some(adaptive) = &mut self.adaptive {
+            adaptive.look_for_silence(now);
+        }
         self.probe_at = now + self.config.probe_interval(self.grtt(), self.peers.rtt().is_some());
     }
 
@@ -475,64 +475,6 @@ impl<S: Source> Sender<S> {
         (here + later.sum::<u64>() + asked) as f64 * (1.0 - self.peers.loss()).recip() < horizon
     }
 
-    /// There is nothing to send but the request to acknowledge it.
-    fn put_tail(&mut self, now: Duration, out: &mut Vec<u8>) -> bool {
-        let since = *self.tail_since.get_or_insert(now);
-        if now < self.flush_at || self.objects.is_empty() {
-            self.flush_at = self.flush_at.max(now + MIN_GRTT);
-            return false;
-        }
-        self.flush_at = now + self.config.flush_interval(self.grtt(), self.peers.loss());
-        if let End::Telling(times, complete) = self.end {
-            self.put_command(CommandKind::Eot, out);
-            if times <= 1 {
-                self.end = End::Ended;
-                self.events.push_back(Event::Ended { complete });
-            } else {
-                self.end = End::Telling(times - 1, complete);
-            }
-            return true;
-        }
-        self.flushes += 1;
-        self.put_flush(out);
-        self.look_for_the_end(now, since);
-        true
-    }
-
-    fn put_flush(&self, out: &mut Vec<u8>) {
-        let mut nodes = Vec::new();
-        let missing = self.peers.iter().filter(|peer| !peer.confirmed);
-        missing.take(MAX_FLUSH_NODES).for_each(|peer| NodeList::push(&mut nodes, peer.node));
-        let (object, at) = self.flush_target();
-        self.put_command(CommandKind::Flush { object, at, nodes: NodeList::of(&nodes) }, out);
-    }
-
-    fn flush_target(&self) -> (u16, SymbolId) {
-        let object = self.objects.len().saturating_sub(1);
-        let (block, symbol) = self.objects.get(object).map_or((0, 0), Outgoing::end);
-        (object as u16, SymbolId { block, symbol, block_len: symbol + 1 })
-    }
-
-    /// Ends when everybody has everything, or nobody is heard of any more.
-    fn look_for_the_end(&mut self, now: Duration, since: Duration) {
-        if !matches!(self.end, End::Finishing) {
-            return;
-        }
-        let confirmed = self.peers.iter().filter(|peer| peer.confirmed).count();
-        let all =
-            confirmed >= self.config.receivers && self.peers.iter().all(|peer| peer.confirmed);
-        let broadcast = self.config.receivers == 0 && self.flushes < self.config.robust;
-        let heard = self.peers.iter().filter(|peer| !peer.confirmed).map(|peer| peer.heard).max();
-        if all && !broadcast {
-            self.end = End::Telling(EOT_TIMES, true);
-        } else if now.saturating_sub(heard.unwrap_or(since).max(since)) > self.config.patience {
-            self.end = End::Telling(EOT_TIMES, false);
-        }
-        if matches!(self.end, End::Telling(..)) {
-            self.flush_at = self.flush_at.min(now + MIN_GRTT);
-        }
-    }
-
     /// Takes a datagram from a receiver.
     pub fn receive(&mut self, now: Duration, datagram: &[u8]) {
         let Ok(Message::Feedback(feedback)) = Message::decode(datagram) else {
@@ -576,16 +518,6 @@ impl<S: Source> Sender<S> {
                 }
             }
             FeedbackKind::Ack(..) => {}
-        }
-    }
-
-    fn confirm(&mut self, now: Duration, node: crate::NodeId) {
-        let Some(peer) = self.peers.heard(now, node, None, None) else { return };
-        if !std::mem::replace(&mut peer.confirmed, true) {
-            self.events.push_back(Event::Confirmed(peer.clone()));
-            if let Some(since) = self.tail_since {
-                self.look_for_the_end(now, since);
-            }
         }
     }
 

@@ -8,12 +8,15 @@
     reason = "each of those that include this uses a part of it, and it is no library's interface"
 )]
 
+pub mod cubic;
+
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use cubic::{Cubic, PACKET_BYTES};
 use fulmar_bulk::{
     Kind, ObjectKey, Partition, Receiver, ReceiverConfig, ReceiverEvent, Sender, SenderConfig,
     SenderEvent, SenderProgress, Storage,
@@ -30,12 +33,25 @@ pub struct Link {
     /// What it carries towards the receivers, in bytes a second, and what may wait for that; without,
     /// everything.
     pub bottleneck: Option<(f64, f64)>,
+    /// Once in a while nothing goes on for so long at most: the machine is busy with something else.
+    pub stalls: Duration,
 }
+
+/// How often, about.
+const STALLS_EVERY: Duration = Duration::from_millis(200);
 
 impl Default for Link {
     fn default() -> Self {
         let (delay, jitter) = (Duration::from_millis(25), Duration::ZERO);
-        Link { loss: 0.0, duplicate: 0.0, corrupt: 0.0, delay, jitter, bottleneck: None }
+        Link {
+            loss: 0.0,
+            duplicate: 0.0,
+            corrupt: 0.0,
+            delay,
+            jitter,
+            bottleneck: None,
+            stalls: Duration::ZERO,
+        }
     }
 }
 
@@ -134,6 +150,8 @@ pub struct Outcome {
     pub failed: usize,
     /// What the bottleneck had no room for.
     pub dropped: u64,
+    /// What the TCP flow delivered while the sender sent.
+    pub tcp_bytes: u64,
 }
 
 /// A run to be.
@@ -149,6 +167,10 @@ pub struct Scene {
     /// What receivers have before.
     pub storage: fn(&Scene) -> Memory,
     pub until: Duration,
+    /// When the sender begins.
+    pub begins: Duration,
+    /// A TCP flow that goes through the same bottleneck, from the beginning on.
+    pub tcp: bool,
 }
 
 impl Default for Scene {
@@ -164,6 +186,8 @@ impl Default for Scene {
             objects: Vec::new(),
             storage: |_| Memory::default(),
             until: Duration::from_secs(300),
+            begins: Duration::ZERO,
+            tcp: false,
         }
     }
 }
@@ -183,6 +207,10 @@ fn address() -> SocketAddr {
 /// A datagram under way: when it arrives, its number, to whom (0 is the sender), and its bytes.
 type Flying = (Duration, u64, usize, Vec<u8>);
 
+/// To whom news of the TCP flow go; their bytes are when the packet was sent.
+const TCP_ACKNOWLEDGEMENT: usize = usize::MAX;
+const TCP_LOSS: usize = usize::MAX - 1;
+
 struct Net {
     link: Link,
     random: fastrand::Rng,
@@ -191,6 +219,9 @@ struct Net {
     /// When the bottleneck will have sent what waits.
     idle_at: Duration,
     dropped: u64,
+    tcp: Option<Cubic>,
+    /// The latest stall: from when until when.
+    stall: (Duration, Duration),
 }
 
 impl Net {
@@ -207,6 +238,48 @@ impl Net {
         Some(waits)
     }
 
+    /// When something that is ready then arrives.
+    fn after_stall(&mut self, at: Duration) -> Duration {
+        if self.link.stalls.is_zero() {
+            return at;
+        }
+        while at > self.stall.1 {
+            let from = self.stall.1 + STALLS_EVERY.mul_f64(2.0 * self.random.f64());
+            // Most are short.
+            self.stall = (from, from + self.link.stalls.mul_f64(self.random.f64().powi(3)));
+        }
+        if at >= self.stall.0 { self.stall.1 } else { at }
+    }
+
+    /// Has the TCP flow send what it may.
+    fn send_tcp(&mut self, now: Duration) {
+        while self.tcp.as_ref().is_some_and(Cubic::may_send) {
+            let waits = self.queue(now, PACKET_BYTES - 28);
+            if let Some(tcp) = &mut self.tcp {
+                tcp.sent();
+            }
+            // A loss is noticed by what comes after it, which waits in a full queue.
+            let (to, rtt) = match waits {
+                Some(waits) => (TCP_ACKNOWLEDGEMENT, waits + 2 * self.link.delay),
+                None => (TCP_LOSS, self.idle_at.saturating_sub(now) + 2 * self.link.delay),
+            };
+            self.count += 1;
+            self.flying.push(Reverse((
+                now + rtt,
+                self.count,
+                to,
+                now.as_nanos().to_be_bytes().to_vec(),
+            )));
+        }
+    }
+
+    fn hear_tcp(&mut self, now: Duration, to: usize, sent: &[u8]) {
+        let sent = u128::from_be_bytes(sent.try_into().unwrap());
+        let rtt = now - Duration::from_nanos(sent as u64);
+        let Some(tcp) = &mut self.tcp else { return };
+        if to == TCP_LOSS { tcp.lost(now, rtt) } else { tcp.acknowledged(now, rtt) }
+    }
+
     fn send(&mut self, now: Duration, to: usize, datagram: &[u8]) {
         let waits = if to == 1 { self.queue(now, datagram.len()) } else { Some(Duration::ZERO) };
         let Some(waits) = waits else { return };
@@ -221,6 +294,7 @@ impl Net {
                 datagram[at] ^= 1 << self.random.u8(..8);
             }
             let at = now + waits + self.link.delay + self.link.jitter.mul_f64(self.random.f64());
+            let at = self.after_stall(at);
             self.count += 1;
             self.flying.push(Reverse((at, self.count, to, datagram)));
         }
@@ -230,7 +304,7 @@ impl Net {
 impl Scene {
     /// Plays it until the sender ends or time is over.
     pub fn play(&self) -> Outcome {
-        let mut sender = Sender::new(self.sender.clone(), Duration::ZERO).unwrap();
+        let mut sender = Sender::new(self.sender.clone(), self.begins).unwrap();
         for object in &self.objects {
             let (bytes, info) = (object.len() as u64, checksum(object));
             sender.add(object.clone(), bytes, info, Kind::Memory).unwrap();
@@ -251,6 +325,8 @@ impl Scene {
             count: 0,
             idle_at: Duration::ZERO,
             dropped: 0,
+            tcp: self.tcp.then(Cubic::default),
+            stall: (Duration::ZERO, Duration::ZERO),
         };
         let completed_at = vec![Duration::ZERO; self.receivers];
         self.run(sender, receivers, net, completed_at)
@@ -264,8 +340,13 @@ impl Scene {
         mut completed_at: Vec<Duration>,
     ) -> Outcome {
         let (mut ended, mut failed, mut out) = (None, 0, Vec::new());
-        let mut now = Duration::ZERO;
+        let (mut now, mut tcp_before) = (Duration::ZERO, None);
         while ended.is_none() && now < self.until {
+            net.send_tcp(now);
+            let tcp_bytes = net.tcp.as_ref().map_or(0, |tcp| tcp.delivered_bytes);
+            if now >= self.begins {
+                tcp_before.get_or_insert(tcp_bytes);
+            }
             while sender.send(now, &mut out) {
                 for number in 0..receivers.len() {
                     net.send(now, number + 1, &out);
@@ -297,6 +378,10 @@ impl Scene {
                 && *at <= now
             {
                 let Some(Reverse((_, _, to, datagram))) = net.flying.pop() else { break };
+                if to >= TCP_LOSS {
+                    net.hear_tcp(now, to, &datagram);
+                    continue;
+                }
                 match to.checked_sub(1) {
                     None => sender.receive(now, &datagram),
                     Some(number) if now < (self.joins)(number) => {}
@@ -305,7 +390,8 @@ impl Scene {
             }
         }
         let sender = sender.progress();
-        Outcome { ended, sender, receivers, completed_at, failed, dropped: net.dropped }
+        let tcp_bytes = net.tcp.map_or(0, |tcp| tcp.delivered_bytes) - tcp_before.unwrap_or(0);
+        Outcome { ended, sender, receivers, completed_at, failed, dropped: net.dropped, tcp_bytes }
     }
 }
 

@@ -1,0 +1,372 @@
+//! Finds out what the link carries, on links that lose packets for other reasons than being full.
+//!
+//! TFMCC (RFC 4654), which NORM has for this, takes each loss for congestion, and so has next to nothing left
+//! where a tenth or a half is lost anyway. What tells a full link is delay: the queue before it. So the rate
+//! goes up while round-trip times are near the shortest seen, and down when they are longer. Losses count only
+//! as far as they exceed what is lost while there is no queue: that is how a queue too short to be noticed
+//! shows itself.
+//!
+//! A flow that fills the queue (TCP) would get everything that way. When delay stays although the rate was
+//! lowered again and again, somebody else keeps the queue: then the rate is what TCP CUBIC's would be, until the
+//! queue is empty for a while.
+
+mod cubic;
+mod path;
+
+use std::time::Duration;
+
+use cubic::{BETA, Cubic};
+use path::{ANSWERS, Path};
+
+/// The rate begins here, in bytes a second, and does not go below.
+const INITIAL: f64 = 250_000.0;
+const LOWEST: f64 = 8_000.0;
+/// Growth for each step of the start.
+const START_GROWTH: f64 = 2.0;
+/// Answers that are enough then.
+const ANSWERS_AT_START: usize = 2;
+/// Later for each round trip, of which at most so many count at once: below what the link carried the last time, near
+/// it, and when no queue was seen for so many round trips, because then what was learned is not so any more, or
+/// never was.
+const GROWTH: f64 = 1.1;
+const GROWTH_NEAR: f64 = 1.02;
+const GROWTH_FREE: f64 = 1.25;
+const FREE: u32 = 10;
+const FREE_ROUNDS: f64 = 20.0;
+const LONGEST: f64 = 4.0;
+/// The most it grows at once, after the start.
+const MOST: f64 = 1.5;
+/// What of the link's rate is used until a queue is gone, and then.
+const DRAIN: f64 = 0.9;
+const RESUME: f64 = 0.97;
+/// Losses beyond the usual, as a part of what arrives, that count as a full link: while the usual is hardly
+/// known, while delay tells more, and while it tells nothing.
+const EXCESS_AT_START: f64 = 0.35;
+const EXCESS: f64 = 0.15;
+const EXCESS_IN_COMPETITION: f64 = 0.08;
+/// Reports before which losses are not known.
+const FIRST_REPORTS: u32 = 5;
+/// Reductions in a row, after none of which the queue was shorter, that mean that somebody else is there.
+const PATIENCE: u32 = 2;
+/// A queue of at most this part of what it was is about to be emptied.
+const SHRINKS: f64 = 0.8;
+/// After this long, longer each time, or without a queue for so long and so many round trips, it looks whether that is
+/// still so. Who came late may never have seen the path without a queue, and so takes a shorter one for none.
+const RETRY: Duration = Duration::from_secs(15);
+const MOST_RETRY: Duration = Duration::from_secs(60);
+const GONE: Duration = Duration::from_secs(1);
+const LATE_GONE: Duration = Duration::from_secs(3);
+const GONE_ROUNDS: u32 = 4;
+/// Who hears nothing for so long, or so many round trips, sends half.
+const SILENCE: Duration = Duration::from_secs(1);
+const SILENT_ROUNDS: u32 = 4;
+
+#[derive(Clone, Copy, Debug)]
+enum Mode {
+    Start,
+    Delay,
+    /// Against somebody who keeps the queue full; since when.
+    Competition(Cubic, Duration),
+}
+
+/// What a receiver says, and how it came.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Report {
+    /// The round-trip time, and the probe by which it was measured.
+    pub(super) rtt: Duration,
+    pub(super) probe: u16,
+    /// The share of messages that do not arrive.
+    pub(super) loss: f64,
+    /// Bytes a second that do.
+    pub(super) rate: f64,
+    /// The sender makes use of its rate.
+    pub(super) busy: bool,
+}
+
+/// A rate that follows the link.
+#[derive(Debug)]
+pub(super) struct Adaptive {
+    rate: f64,
+    highest: f64,
+    mode: Mode,
+    path: Path,
+    /// What the link carried when there was a queue, bytes a second.
+    carries: f64,
+    /// And before the first of several reductions.
+    carried: f64,
+    /// The rate when it last stopped competing to see whether it has to.
+    had: Option<f64>,
+    /// It has had a link without a queue.
+    alone: bool,
+    /// How long it competes the next time.
+    retry: Duration,
+    /// The effect of the last change is not seen before this.
+    settled: Duration,
+    /// When the rate was changed.
+    changed: Duration,
+    /// When there was a queue the last time.
+    full_at: Duration,
+    /// When something was heard, or for want of that the rate was lowered.
+    heard_at: Duration,
+    reductions: u32,
+    /// How long packets waited at the last one.
+    waited: Duration,
+}
+
+impl Adaptive {
+    /// Begins low; never goes above `highest` bytes a second.
+    pub(super) fn new(highest: u64) -> Adaptive {
+        let highest = highest as f64;
+        Adaptive {
+            rate: INITIAL.min(highest),
+            highest,
+            mode: Mode::Start,
+            path: Path::default(),
+            carries: 0.0,
+            carried: 0.0,
+            had: None,
+            alone: false,
+            retry: RETRY,
+            settled: Duration::ZERO,
+            changed: Duration::ZERO,
+            full_at: Duration::ZERO,
+            heard_at: Duration::ZERO,
+            reductions: 0,
+            waited: Duration::ZERO,
+        }
+    }
+
+    /// Bytes a second.
+    pub(super) fn rate(&self) -> u64 {
+        self.rate as u64
+    }
+
+    /// Takes a receiver's report.
+    pub(super) fn report(&mut self, now: Duration, report: Report) {
+        self.heard_at = now;
+        let settled = now >= self.settled;
+        let fresh = self.path.heard(now, &report, settled);
+        if !settled {
+            // Losses of what was sent before it were answered by it.
+            self.path.take_jump();
+            return;
+        }
+        let starting = matches!(self.mode, Mode::Start);
+        let enough = if starting { ANSWERS_AT_START } else { ANSWERS };
+        let full = self.path.queue() > self.path.allowed();
+        if full && fresh {
+            self.full_at = now;
+        }
+        let losing = !matches!(self.mode, Mode::Competition(..)) && self.is_losing();
+        match self.mode {
+            Mode::Competition(..) => self.compete(now, report.busy),
+            // If the link is full, fresh answers are rare.
+            _ if !fresh && self.path.excess() <= EXCESS_AT_START => {}
+            _ if full && fresh => {
+                if self.path.is_known(enough) || starting && self.path.queue() > self.path.certain()
+                {
+                    self.drain(now, report.rate, starting);
+                }
+            }
+            _ if losing => {
+                self.mode = Mode::Delay;
+                self.carries = report.rate / self.path.usual_share();
+                self.change(now, (1.0 - self.path.excess()).max(0.5));
+                self.settled = now + 3 * self.path.rtt();
+            }
+            _ if !fresh || !report.busy => self.changed = now,
+            Mode::Start => {
+                self.change(now, START_GROWTH);
+                self.settle(now);
+            }
+            Mode::Delay => self.grow(now, self.path.rtt()),
+        }
+    }
+
+    /// Waits until the change shows.
+    fn settle(&mut self, now: Duration) {
+        self.settled = now + self.path.slowest();
+        self.path.forget_answers();
+    }
+
+    /// Nothing was heard, perhaps because nothing gets through any more.
+    pub(super) fn look_for_silence(&mut self, now: Duration) {
+        let long = SILENCE.max(SILENT_ROUNDS * self.path.rtt());
+        if self.path.reports > 0 && now.saturating_sub(self.heard_at) > long {
+            self.mode = Mode::Delay;
+            self.heard_at = now;
+            self.change(now, 0.5);
+        }
+    }
+
+    /// Whether more is lost than usual, and ever more: what is reported is an average, which is slow to fall.
+    fn is_losing(&mut self) -> bool {
+        let most = if matches!(self.mode, Mode::Start) { EXCESS_AT_START } else { EXCESS };
+        let rises = self.path.take_jump();
+        rises && self.path.excess() > most && self.path.reports > FIRST_REPORTS
+    }
+
+    /// There is a queue, so what arrives is what the link carries.
+    fn drain(&mut self, now: Duration, arrives: f64, starting: bool) {
+        let (queue, rtt) = (self.path.queue(), self.path.rtt());
+        let carries = arrives / self.path.usual_share();
+        let sure = starting || queue > self.path.certain();
+        self.carries += if sure { 1.0 } else { 0.3 } * (carries - self.carries);
+        let shrinks = self.reductions > 0 && queue < self.waited.mul_f64(SHRINKS);
+        self.waited = queue;
+        if shrinks {
+            self.reductions = 1;
+            return self.settle(now);
+        }
+        // What was reported may be of the time before the last step.
+        let least = self.rate / if starting { START_GROWTH } else { 3.0 };
+        self.carries = self.carries.max(least);
+        self.mode = Mode::Delay;
+        self.set(self.carries.min(self.rate) * DRAIN);
+        self.changed = now;
+        self.settle(now);
+        if self.reductions == 0 {
+            self.carried = self.carries;
+        }
+        self.reductions += 1;
+        if self.reductions > PATIENCE {
+            // What it had the last time, or what stays of what it had before: the rest was given up for nothing.
+            let before = self.had.unwrap_or(self.carried * BETA);
+            self.set(self.rate.max(before));
+            self.retry = if self.had.is_some() { (self.retry * 2).min(MOST_RETRY) } else { RETRY };
+            self.path.take_jump();
+            // A latecomer takes its share first, as TCP does.
+            let late = !self.alone && self.had.is_none();
+            self.mode = Mode::Competition(Cubic::new(now, self.rate, rtt, late), now);
+        }
+    }
+
+    /// No queue: there is room.
+    fn grow(&mut self, now: Duration, rtt: Duration) {
+        // Time in round trips since the rate was last changed: reports get lost, too.
+        let rounds = now.saturating_sub(self.changed).as_secs_f64() / rtt.as_secs_f64().max(0.02);
+        let empty = now.saturating_sub(self.full_at);
+        if self.reductions > 0 && self.rate < self.carries * RESUME {
+            self.set(self.carries * RESUME);
+        }
+        self.reductions = 0;
+        if empty > FREE * rtt {
+            (self.had, self.alone) = (None, true);
+        }
+        // Slowly where the limit was the last time, and then ever faster.
+        let growth = match self.rate / self.carries.max(1.0) {
+            ..0.95 => GROWTH,
+            _ => {
+                let late =
+                    (empty.as_secs_f64() / rtt.as_secs_f64().max(0.02) / FREE_ROUNDS).min(1.0);
+                GROWTH_NEAR + late.powi(2) * (GROWTH_FREE - GROWTH_NEAR)
+            }
+        };
+        self.change(now, growth.powf(rounds.min(LONGEST)).min(MOST));
+    }
+
+    /// Has what TCP would have.
+    fn compete(&mut self, now: Duration, busy: bool) {
+        let Mode::Competition(mut cubic, since) = self.mode else { return };
+        let rtt = self.path.rtt();
+        self.changed = now;
+        let gone = if self.alone { GONE } else { LATE_GONE };
+        let empty = now.saturating_sub(self.full_at) > gone.max(GONE_ROUNDS * rtt);
+        if empty || now.saturating_sub(since) > self.retry {
+            // Perhaps it is our own queue by now.
+            (self.mode, self.reductions) = (Mode::Delay, 0);
+            self.had = (!empty).then_some(self.rate);
+            return;
+        }
+        if self.path.take_jump()
+            || self.path.is_rising() && self.path.excess() > EXCESS_IN_COMPETITION
+        {
+            cubic.lost(now, self.rate, rtt);
+            self.settled = now + 2 * rtt;
+        }
+        let rate = cubic.rate(now, rtt);
+        self.set(if busy { rate } else { rate.min(self.rate) });
+        self.mode = Mode::Competition(cubic, since);
+    }
+
+    fn change(&mut self, now: Duration, factor: f64) {
+        self.changed = now;
+        self.set(self.rate * factor);
+    }
+
+    fn set(&mut self, rate: f64) {
+        self.rate = rate.clamp(LOWEST.min(self.highest), self.highest);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RTT: Duration = Duration::from_millis(50);
+
+    /// Reports each 25 ms from a link that carries `carries` bytes a second, of which `loss` is lost by chance,
+    /// and holds 200 ms of that; `others` is a queue that somebody else keeps. Gives the mean rate.
+    fn run(
+        adaptive: &mut Adaptive,
+        carries: f64,
+        loss: f64,
+        others: Duration,
+        seconds: u64,
+    ) -> f64 {
+        let start = adaptive.changed + START;
+        let (mut queue, mut sum) = (0.0, 0.0);
+        for step in 1..=seconds * 40 {
+            let offered = adaptive.rate();
+            queue = (queue + (offered as f64 - carries) * 0.025).max(0.0);
+            let dropped = (queue - 0.2 * carries).max(0.0);
+            queue -= dropped;
+            let arrives = 1.0 - dropped / (offered as f64 * 0.025);
+            let loss = 1.0 - (1.0 - loss) * arrives;
+            let waits = Duration::from_secs_f64(queue / carries) + others;
+            let rate = carries.min(offered as f64) * (1.0 - loss);
+            let probe = step as u16;
+            let report = Report { rtt: RTT + waits, probe, loss, rate, busy: true };
+            adaptive.report(start + Duration::from_millis(25 * step), report);
+            sum += offered as f64;
+        }
+        sum / (seconds * 40) as f64
+    }
+
+    const START: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn it_settles_near_what_the_link_carries() {
+        for loss in [0.0, 0.2, 0.5, 0.65] {
+            let mut adaptive = Adaptive::new(1 << 40);
+            run(&mut adaptive, 2_500_000.0, loss, Duration::ZERO, 5);
+            let rate = run(&mut adaptive, 2_500_000.0, loss, Duration::ZERO, 20);
+            assert!((2_200_000.0..2_650_000.0).contains(&rate), "{loss}: {rate}");
+        }
+    }
+
+    #[test]
+    fn a_queue_that_others_keep_does_not_starve_it() {
+        let mut adaptive = Adaptive::new(1 << 40);
+        run(&mut adaptive, 2_500_000.0, 0.0, Duration::ZERO, 5);
+        let rate = run(&mut adaptive, 2_500_000.0, 0.0, Duration::from_millis(60), 10);
+        assert!(matches!(adaptive.mode, Mode::Competition(..)), "{adaptive:?}");
+        assert!(rate > 500_000.0, "{rate}");
+        run(&mut adaptive, 2_500_000.0, 0.0, Duration::ZERO, 20);
+        assert!(matches!(adaptive.mode, Mode::Delay), "they are gone: {adaptive:?}");
+    }
+
+    #[test]
+    fn without_fresh_answers_it_does_not_grow() {
+        let mut adaptive = Adaptive::new(1 << 40);
+        let report = |probe| Report { rtt: RTT, probe, loss: 0.0, rate: 1e5, busy: true };
+        adaptive.report(START, report(1));
+        let rate = adaptive.rate();
+        for step in 1..100 {
+            adaptive.report(START + step * RTT, report(1));
+        }
+        assert_eq!(adaptive.rate(), rate);
+        adaptive.report(START + 200 * RTT, report(2));
+        assert!(adaptive.rate() > rate);
+    }
+}

@@ -1,0 +1,85 @@
+//! The end (RFC 5740 sections 5.1 and 5.5): when all has been sent, receivers are asked to acknowledge it, until
+//! they have, or are not heard of any more.
+
+use std::time::Duration;
+
+use super::config::MIN_GRTT;
+use super::object::Outgoing;
+use super::{End, Event, Sender, Source};
+use crate::NodeId;
+use crate::wire::{CommandKind, NodeList, SymbolId};
+
+/// Times the end of transmission is told.
+const EOT_TIMES: u32 = 3;
+/// Nodes named in a flush.
+const MAX_FLUSH_NODES: usize = 200;
+
+impl<S: Source> Sender<S> {
+    /// There is nothing to send but the request to acknowledge it.
+    pub(super) fn put_tail(&mut self, now: Duration, out: &mut Vec<u8>) -> bool {
+        let since = *self.tail_since.get_or_insert(now);
+        if now < self.flush_at || self.objects.is_empty() {
+            self.flush_at = self.flush_at.max(now + MIN_GRTT);
+            return false;
+        }
+        self.flush_at = now + self.config.flush_interval(self.grtt(), self.peers.loss());
+        if let End::Telling(times, complete) = self.end {
+            self.put_command(CommandKind::Eot, out);
+            if times <= 1 {
+                self.end = End::Ended;
+                self.events.push_back(Event::Ended { complete });
+            } else {
+                self.end = End::Telling(times - 1, complete);
+            }
+            return true;
+        }
+        self.flushes += 1;
+        self.put_flush(out);
+        self.look_for_the_end(now, since);
+        true
+    }
+
+    fn put_flush(&self, out: &mut Vec<u8>) {
+        let mut nodes = Vec::new();
+        let missing = self.peers.iter().filter(|peer| !peer.confirmed);
+        missing.take(MAX_FLUSH_NODES).for_each(|peer| NodeList::push(&mut nodes, peer.node));
+        let (object, at) = self.flush_target();
+        self.put_command(CommandKind::Flush { object, at, nodes: NodeList::of(&nodes) }, out);
+    }
+
+    pub(super) fn flush_target(&self) -> (u16, SymbolId) {
+        let object = self.objects.len().saturating_sub(1);
+        let (block, symbol) = self.objects.get(object).map_or((0, 0), Outgoing::end);
+        (object as u16, SymbolId { block, symbol, block_len: symbol + 1 })
+    }
+
+    /// Ends when everybody has everything, or nobody is heard of any more.
+    pub(super) fn look_for_the_end(&mut self, now: Duration, since: Duration) {
+        if !matches!(self.end, End::Finishing) {
+            return;
+        }
+        let confirmed = self.peers.iter().filter(|peer| peer.confirmed).count();
+        let all =
+            confirmed >= self.config.receivers && self.peers.iter().all(|peer| peer.confirmed);
+        let broadcast = self.config.receivers == 0 && self.flushes < self.config.robust;
+        let heard = self.peers.iter().filter(|peer| !peer.confirmed).map(|peer| peer.heard).max();
+        if all && !broadcast {
+            self.end = End::Telling(EOT_TIMES, true);
+        } else if now.saturating_sub(heard.unwrap_or(since).max(since)) > self.config.patience {
+            self.end = End::Telling(EOT_TIMES, false);
+        }
+        if matches!(self.end, End::Telling(..)) {
+            self.flush_at = self.flush_at.min(now + MIN_GRTT);
+        }
+    }
+
+    pub(super) fn confirm(&mut self, now: Duration, node: NodeId) {
+        let Some(peer) = self.peers.heard(now, node, None, None) else { return };
+        if !std::mem::replace(&mut peer.confirmed, true) {
+            self.events.push_back(Event::Confirmed(peer.clone()));
+            if let Some(since) = self.tail_since {
+                self.look_for_the_end(now, since);
+            }
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! The rate that nobody told: over links that lose packets by chance, and beside TCP. In simulated time.
+//! `cargo test -p fulmar-bulk --test adaptive -- --ignored --nocapture` prints the whole table.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::time::Duration;
+
+use fulmar_bulk::SenderConfig;
+use support::{Link, Outcome, Scene, noise};
+
+/// What the link carries.
+const BYTES_PER_S: f64 = 2_500_000.0;
+/// A symbol of what a datagram takes on the link.
+const NET: f64 = 1424.0 / 1500.0;
+
+fn milliseconds(number: u64) -> Duration {
+    Duration::from_millis(number)
+}
+
+/// A transfer over a link with this round-trip time and a queue that holds so much, on a machine that is busy now
+/// and then. Beside TCP, if it is to be, that has been sending for two seconds.
+fn scene(bytes: usize, rtt: Duration, loss: f64, queue: Duration, tcp: bool) -> Scene {
+    let bottleneck = Some((BYTES_PER_S, queue.as_secs_f64() * BYTES_PER_S));
+    let (delay, jitter, stalls) = (rtt / 2, milliseconds(1), milliseconds(20));
+    let link = Link { loss, delay, bottleneck, jitter, stalls, ..Link::default() };
+    let sender =
+        SenderConfig { adaptive: true, rate_bytes_per_s: 1_000_000_000, ..SenderConfig::default() };
+    let begins = if tcp { Duration::from_secs(2) } else { Duration::ZERO };
+    Scene { link, sender, objects: vec![noise(1, bytes)], begins, tcp, ..Scene::default() }
+}
+
+/// Bytes of the object a second, as a user sees it: until all of it is there.
+fn goodput(outcome: &Outcome, scene: &Scene) -> f64 {
+    let seconds = (outcome.completed_at[0] - scene.begins).as_secs_f64();
+    scene.objects[0].len() as f64 / seconds
+}
+
+#[test]
+fn the_rate_is_found_whatever_is_lost_by_chance() {
+    for (loss, queue) in [(0.0, 100), (0.0, 10), (0.05, 100), (0.2, 500), (0.5, 100), (0.5, 10)] {
+        let scene = scene(20_000_000, milliseconds(50), loss, milliseconds(queue), false);
+        let mut outcome = scene.play();
+        outcome.assert_complete(&scene);
+        let limit = BYTES_PER_S * (1.0 - loss);
+        let share = goodput(&outcome, &scene) / limit;
+        assert!(share > 0.8 * NET, "{loss}, {queue} ms: {share} of the limit");
+        // Nor does it flood the link.
+        let sent = outcome.sender.sent_bytes as f64 / 20_000_000.0 * (1.0 - loss);
+        assert!(sent < 1.3, "{loss}, {queue} ms: {sent} times what was needed");
+    }
+}
+
+#[test]
+fn beside_tcp_neither_starves() {
+    for queue in [50, 200] {
+        let scene = scene(24_000_000, milliseconds(50), 0.0, milliseconds(queue), true);
+        let mut outcome = scene.play();
+        outcome.assert_complete(&scene);
+        let (ours, tcp) = (goodput(&outcome, &scene), tcp_rate(&outcome, &scene));
+        assert!((0.4..2.0).contains(&(ours / tcp)), "{queue} ms: {ours} beside {tcp}");
+        assert!(ours + tcp > 0.85 * BYTES_PER_S, "{queue} ms: {ours} beside {tcp}");
+    }
+}
+
+fn tcp_rate(outcome: &Outcome, scene: &Scene) -> f64 {
+    outcome.tcp_bytes as f64 / (outcome.ended.unwrap().0 - scene.begins).as_secs_f64()
+}
+
+/// All of the goals' cells. It takes a minute.
+#[test]
+#[ignore = "long: it prints a table rather than looking for something"]
+fn the_whole_table() {
+    for (rtt, loss) in [50, 500].into_iter().flat_map(|rtt| [0, 5, 20, 50].map(|loss| (rtt, loss)))
+    {
+        for seed in 1..=3 {
+            let loss = f64::from(loss) / 100.0;
+            let scene = scene(64_000_000, milliseconds(rtt), loss, milliseconds(200), false);
+            let scene = Scene { seed, ..scene };
+            let mut outcome = scene.play();
+            outcome.assert_complete(&scene);
+            let share = goodput(&outcome, &scene) / (BYTES_PER_S * (1.0 - loss));
+            println!("{rtt} ms, {loss} lost, seed {seed}: {share:.3} of the limit");
+        }
+    }
+    for (queue, seed) in [50, 100, 200].into_iter().flat_map(|queue| [1, 2, 3].map(|s| (queue, s)))
+    {
+        let scene = scene(32_000_000, milliseconds(50), 0.0, milliseconds(queue), true);
+        let scene = Scene { seed, ..scene };
+        let mut outcome = scene.play();
+        outcome.assert_complete(&scene);
+        let (ours, tcp) = (goodput(&outcome, &scene), tcp_rate(&outcome, &scene));
+        let jain = (ours + tcp).powi(2) / (2.0 * (ours.powi(2) + tcp.powi(2)));
+        println!(
+            "beside TCP, queue {queue} ms, seed {seed}: {:.2} of TCP's, index {jain:.3}",
+            ours / tcp
+        );
+    }
+}

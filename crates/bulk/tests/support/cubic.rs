@@ -1,0 +1,87 @@
+//! A TCP flow with CUBIC (RFC 9438) and HyStart's delay rule (RFC 9406), as far as its share of a bottleneck
+//! goes: whole packets, an acknowledgement each, no timeouts. It always has something to send.
+
+use std::time::Duration;
+
+/// A packet with its headers.
+pub const PACKET_BYTES: usize = 1500;
+/// RFC 9438: the growth of the window, and what of it stays after a loss.
+const C: f64 = 0.4;
+const BETA: f64 = 0.7;
+
+#[derive(Debug)]
+pub struct Cubic {
+    window: f64,
+    threshold: f64,
+    flying: f64,
+    /// Where the window was when something was lost, and when it began to grow again.
+    most: f64,
+    epoch: Option<Duration>,
+    /// Losses until then are the same event.
+    recovers_until: Duration,
+    least_rtt: Duration,
+    pub delivered_bytes: u64,
+}
+
+impl Default for Cubic {
+    fn default() -> Cubic {
+        Cubic {
+            window: 10.0,
+            threshold: f64::INFINITY,
+            flying: 0.0,
+            most: 0.0,
+            epoch: None,
+            recovers_until: Duration::ZERO,
+            least_rtt: Duration::MAX,
+            delivered_bytes: 0,
+        }
+    }
+}
+
+impl Cubic {
+    /// Whether a packet may go.
+    pub fn may_send(&self) -> bool {
+        self.flying < self.window
+    }
+
+    pub fn sent(&mut self) {
+        self.flying += 1.0;
+    }
+
+    pub fn acknowledged(&mut self, now: Duration, rtt: Duration) {
+        self.flying -= 1.0;
+        self.delivered_bytes += PACKET_BYTES as u64;
+        self.least_rtt = self.least_rtt.min(rtt);
+        if self.window < self.threshold {
+            self.window += 1.0;
+            let late =
+                (self.least_rtt / 8).clamp(Duration::from_millis(4), Duration::from_millis(16));
+            if self.window > 16.0 && rtt > self.least_rtt + late {
+                self.threshold = self.window;
+            }
+            return;
+        }
+        let epoch = *self.epoch.get_or_insert(now);
+        let elapsed = now.saturating_sub(epoch).as_secs_f64();
+        let begun = if self.most > 0.0 { BETA * self.most } else { self.window };
+        let turn = ((self.most.max(begun) - begun) / C).cbrt();
+        let target = C * (elapsed + rtt.as_secs_f64() - turn).powi(3) + self.most.max(begun);
+        let friendly = begun + 3.0 * (1.0 - BETA) / (1.0 + BETA) * elapsed / rtt.as_secs_f64();
+        let target = target.max(friendly).min(1.5 * self.window);
+        self.window += ((target - self.window) / self.window).max(0.01 / self.window);
+    }
+
+    pub fn lost(&mut self, now: Duration, rtt: Duration) {
+        self.flying -= 1.0;
+        if now < self.recovers_until {
+            return;
+        }
+        self.recovers_until = now + rtt;
+        // Fast convergence: who is below where it was leaves room for others.
+        let fast = self.window < self.most;
+        self.most = if fast { self.window * (1.0 + BETA) / 2.0 } else { self.window };
+        self.window = (self.window * BETA).max(2.0);
+        self.threshold = self.window;
+        self.epoch = None;
+    }
+}
