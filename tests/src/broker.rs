@@ -13,8 +13,8 @@ use crate::log::Log;
 use crate::{PATIENCE, eventually};
 
 /// Every listener the program has; each gets a free port on loopback.
-const LISTENERS: [&str; 8] =
-    ["mqtt", "mqtts", "ws", "wss", "quic", "https", "webtransport", "http"];
+const LISTENERS: [&str; 9] =
+    ["mqtt", "mqtts", "ws", "wss", "quic", "https", "webtransport", "http", "coap"];
 
 /// How a broker is to be started.
 #[derive(Debug, Default)]
@@ -97,7 +97,7 @@ impl TestBroker {
     }
 
     /// Where the listener `name` (`mqtt`, `mqtts`, `ws`, `wss`, `quic`, `https`,
-    /// `webtransport`, `http`) is bound.
+    /// `webtransport`, `http`, `coap`) is bound.
     ///
     /// # Panics
     /// The ready line does not name it.

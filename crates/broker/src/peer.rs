@@ -33,17 +33,23 @@ pub enum TransportKind {
     Quic,
     /// WebTransport over HTTP/3.
     WebTransport,
+    /// CoAP over UDP: one connection for all peers without credentials.
+    Coap,
+    /// CoAP over DTLS: one connection a user.
+    Coaps,
 }
 
 impl TransportKind {
     /// Every kind, in the order of [`TransportKind::index`].
-    pub const ALL: [TransportKind; 6] = [
+    pub const ALL: [TransportKind; 8] = [
         TransportKind::Tcp,
         TransportKind::Tls,
         TransportKind::Ws,
         TransportKind::Wss,
         TransportKind::Quic,
         TransportKind::WebTransport,
+        TransportKind::Coap,
+        TransportKind::Coaps,
     ];
 
     /// Its place in [`TransportKind::ALL`].
@@ -62,6 +68,8 @@ impl TransportKind {
             TransportKind::Wss => "wss",
             TransportKind::Quic => "quic",
             TransportKind::WebTransport => "webtransport",
+            TransportKind::Coap => "coap",
+            TransportKind::Coaps => "coaps",
         }
     }
 }

@@ -65,6 +65,16 @@ impl RetainedStore {
         }
     }
 
+    /// The topic's message.
+    pub(crate) fn get(&self, topic: &str) -> Option<&Arc<Message>> {
+        self.by_topic.get(topic)
+    }
+
+    /// Topics that have a message, in order.
+    pub(crate) fn topics(&self) -> impl Iterator<Item = &str> {
+        self.by_topic.keys().map(|topic| &**topic)
+    }
+
     /// Number of retained messages.
     pub(crate) fn len(&self) -> usize {
         self.by_topic.len()

@@ -120,6 +120,15 @@ impl<'a> Properties<'a> {
         Ok(Properties { raw })
     }
 
+    /// Properties of a PUBLISH from their encoding without length, as [`Properties::raw`] gives it.
+    ///
+    /// # Errors
+    /// They are none.
+    pub fn of_publish(raw: &'a [u8]) -> Result<Properties<'a>, DecodeError> {
+        check(raw, Place::Publish)?;
+        Ok(Properties { raw })
+    }
+
     /// Their encoding, without length.
     #[must_use]
     pub fn raw(self) -> &'a [u8] {

@@ -27,6 +27,17 @@ pub(super) fn check(config: &Config) -> anyhow::Result<()> {
             usable(config, name, address)?;
         }
     }
+    for address in &config.listeners.coap {
+        // On loopback it is left out then, as the default address has to be.
+        if !address.ip().is_loopback() && !config.auth.allow_anonymous.at(*address) {
+            return Err(Usage(format!(
+                "[listeners] coap = {address}: nobody could be served there: CoAP without DTLS has no \
+                 credentials, and anonymous clients are not allowed. Next: set coap = [], or, on a \
+                 network you trust, [auth] allow_anonymous = \"always\""
+            ))
+            .into());
+        }
+    }
     Ok(())
 }
 
@@ -145,6 +156,11 @@ fn ranges(config: &Config) -> Result<(), Usage> {
     within("http.max_concurrent_requests", http.max_concurrent_requests, 1, 1024)?;
     within("http.request_timeout_s", http.request_timeout_s, 1, 3600)?;
     within("http.idle_timeout_s", http.idle_timeout_s, 1, 24 * 3600)?;
+    within("coap.max_peers", config.coap.max_peers, 1, 1_000_000)?;
+    // Block numbers have 20 bits, and the smallest blocks 16 bytes.
+    within("coap.max_body_bytes", config.coap.max_body_bytes, 1024, 16 << 20)?;
+    within("coap.max_buffered_bytes", config.coap.max_buffered_bytes, 65_536, usize::MAX)?;
+    within("coap.max_observations_per_peer", config.coap.max_observations_per_peer, 1, 65_536)?;
     within("limits.max_packet_bytes", limits.max_packet_bytes, 64, MAX_PACKET_BYTES)?;
     within("limits.max_connections", limits.max_connections, 1, usize::MAX)?;
     within("limits.max_client_id_bytes", limits.max_client_id_bytes, 23, 65_535)?;
@@ -248,6 +264,21 @@ mod tests {
     fn ranges_name_key_value_and_bounds() {
         let error = with(|c| c.quic.idle_timeout_s = 0).unwrap_err();
         assert_eq!(error, "[quic] idle_timeout_s = 0: must be from 1 to 86400");
+    }
+
+    #[test]
+    fn coap_without_dtls_is_for_the_anonymous() {
+        let open: SocketAddr = "192.0.2.1:5683".parse().unwrap();
+        let with_password = |c: &mut Config| {
+            c.listeners.coap = vec![open];
+            c.auth.password_file = "passwords".into();
+        };
+        assert!(with(with_password).unwrap_err().contains("coap = 192.0.2.1:5683"));
+        with(|c| {
+            with_password(c);
+            c.auth.allow_anonymous = Anonymous::Always;
+        })
+        .unwrap();
     }
 
     #[test]

@@ -13,7 +13,8 @@ use fulmar_transport::{QuicKeys, QuicSettings, RetryPolicy, TransportLimits, tls
 
 use super::Config;
 use super::sections::{
-    AclRule, Anonymous, ClientAuth, Http, LimitsConfig, Platform, Quic, Retry, RuleAction, Storage,
+    AclRule, Anonymous, ClientAuth, Coap, Http, LimitsConfig, Platform, Quic, Retry, RuleAction,
+    Storage,
 };
 use crate::exit::Usage;
 
@@ -76,6 +77,19 @@ impl Http {
             idle_timeout: seconds(self.idle_timeout_s),
             max_concurrent_requests: self.max_concurrent_requests,
             ..fulmar_web::Limits::default()
+        }
+    }
+}
+
+impl Coap {
+    /// Bounds of the CoAP server.
+    pub(crate) fn limits(&self) -> fulmar_coap::Limits {
+        fulmar_coap::Limits {
+            max_peers: self.max_peers,
+            max_body_bytes: self.max_body_bytes,
+            max_buffered_bytes: self.max_buffered_bytes,
+            max_observations_per_peer: self.max_observations_per_peer,
+            ..fulmar_coap::Limits::default()
         }
     }
 }

@@ -18,7 +18,8 @@ use serde::{Deserialize, Serialize};
 pub(crate) use convert::set;
 pub(crate) use sections::Acme;
 use sections::{
-    Acl, Auth, Http, Lab, LimitsConfig, Listeners, Log, Platform, Quic, Server, Storage, Sys, Tls,
+    Acl, Auth, Coap, Http, Lab, LimitsConfig, Listeners, Log, Platform, Quic, Server, Storage, Sys,
+    Tls,
 };
 
 /// Everything that can be configured.
@@ -31,6 +32,7 @@ pub(crate) struct Config {
     pub(crate) acme: Acme,
     pub(crate) quic: Quic,
     pub(crate) http: Http,
+    pub(crate) coap: Coap,
     pub(crate) limits: LimitsConfig,
     pub(crate) auth: Auth,
     pub(crate) acl: Acl,

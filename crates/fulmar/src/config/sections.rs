@@ -3,7 +3,7 @@
 //! What each key means to the person who sets it is said in `fulmar.example.toml`. An empty path or
 //! string stands for "not set", so that every key can be written down with its default.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 use fulmar_broker::{ClientFigures, DropPolicy, Limits, RatePolicy};
@@ -44,7 +44,11 @@ pub(crate) struct Listeners {
     pub(crate) https: Vec<SocketAddr>,
     pub(crate) webtransport: Vec<SocketAddr>,
     pub(crate) http: Vec<SocketAddr>,
+    pub(crate) coap: Vec<SocketAddr>,
 }
+
+/// Where CoAP is listened for unless told otherwise.
+const COAP: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 5683);
 
 impl Default for Listeners {
     fn default() -> Self {
@@ -58,6 +62,7 @@ impl Default for Listeners {
             https: local(8443),
             webtransport: local(0),
             http: local(14568),
+            coap: vec![COAP],
         }
     }
 }
@@ -74,6 +79,11 @@ impl Listeners {
             ("https", &self.https),
             ("webtransport", self.webtransport()),
         ]
+    }
+
+    /// The listeners for CoAP by name, each with its default address.
+    pub(crate) fn coap_listeners(&self) -> [(&'static str, &[SocketAddr], SocketAddr); 1] {
+        [("coap", &self.coap, COAP)]
     }
 
     /// Without `https` there are no pages that could use it, nor anything that tells them of it.
@@ -237,6 +247,28 @@ impl Default for Http {
             max_concurrent_requests: limits.max_concurrent_requests,
             request_timeout_s: seconds(limits.request_timeout),
             idle_timeout_s: seconds(limits.idle_timeout),
+        }
+    }
+}
+
+/// CoAP; see [`fulmar_coap::Limits`].
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Coap {
+    pub(crate) max_peers: usize,
+    pub(crate) max_body_bytes: usize,
+    pub(crate) max_buffered_bytes: usize,
+    pub(crate) max_observations_per_peer: usize,
+}
+
+impl Default for Coap {
+    fn default() -> Self {
+        let limits = fulmar_coap::Limits::default();
+        Coap {
+            max_peers: limits.max_peers,
+            max_body_bytes: limits.max_body_bytes,
+            max_buffered_bytes: limits.max_buffered_bytes,
+            max_observations_per_peer: limits.max_observations_per_peer,
         }
     }
 }

@@ -12,9 +12,9 @@ use crate::exit::Usage;
 /// Where to connect and as whom.
 #[derive(clap::Args, Debug)]
 pub(super) struct Connection {
-    /// Broker: mqtt://, mqtts://, quic://, ws:// or wss:// HOST[:PORT]; without a port 1883, 8883,
-    /// 14567, 8083 or 8443
-    url: String,
+    /// Broker: mqtt://, mqtts://, quic://, ws://, wss:// or coap:// HOST[:PORT]; without a port 1883,
+    /// 8883, 14567, 8083, 8443 or 5683
+    pub(super) url: String,
     /// Protocol version: 5 or 311
     #[arg(short = 'V', long, value_name = "VERSION", default_value = "5", value_parser = version)]
     protocol_version: Version,

@@ -12,7 +12,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 
 use super::options::{Connection, qos, read_payload};
 use super::stats::{Counter, Log, Progress};
-use super::{connected, explain};
+use super::{coap, connected, explain};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -22,6 +22,7 @@ Examples:
   vmstat 1 | fulmar pub mqtt://localhost -t host/stats -l     a message a line
   fulmar pub quic://localhost -t plant/temp -m on -D publish message-expiry-interval 60
   fulmar pub mqtts://broker -u ann -P - -t plant/temp -m 21   asks for the password
+  fulmar pub coap://localhost -t plant/temp -m 21.5 -r        over CoAP: PUT /ps/plant/temp
 
 A first message goes out together with the connection; it is not published twice when the
 connection breaks, except at QoS 1 where that is allowed.";
@@ -83,18 +84,11 @@ fn seconds(text: &str) -> Result<Duration, String> {
 
 /// Publishes all there is and waits until it is delivered.
 pub(super) async fn run(args: Args) -> anyhow::Result<()> {
+    let payload = payload(&args).await?;
+    if coap::is_coap(&args.connection.url) {
+        return coap::publish(coap_job(args, payload)).await;
+    }
     let prepared = args.connection.prepare(args.stdin_line || args.stdin_file)?;
-    let payload = match (&args.message, &args.file) {
-        (Some(text), _) => Some(text.clone().into_bytes()),
-        (None, Some(path)) => Some(read_payload(path)?),
-        (None, None) if args.stdin_file => {
-            let mut all = Vec::new();
-            tokio::io::stdin().read_to_end(&mut all).await.context("standard input")?;
-            Some(all)
-        }
-        _ if args.null_message => Some(Vec::new()),
-        _ => None,
-    };
     let mut template = Message::new(args.topic.clone(), Vec::new()).qos(args.qos);
     template.retain = args.retain;
     template.properties = prepared.publish;
@@ -110,6 +104,33 @@ pub(super) async fn run(args: Args) -> anyhow::Result<()> {
     sent?;
     run.end(&args).await;
     Ok(())
+}
+
+/// The payload, or `None` if there is one a line of standard input.
+async fn payload(args: &Args) -> anyhow::Result<Option<Vec<u8>>> {
+    Ok(match (&args.message, &args.file) {
+        (Some(text), _) => Some(text.clone().into_bytes()),
+        (None, Some(path)) => Some(read_payload(path)?),
+        (None, None) if args.stdin_file => {
+            let mut all = Vec::new();
+            tokio::io::stdin().read_to_end(&mut all).await.context("standard input")?;
+            Some(all)
+        }
+        _ if args.null_message => Some(Vec::new()),
+        _ => None,
+    })
+}
+
+fn coap_job(args: Args, payload: Option<Vec<u8>>) -> coap::Job {
+    coap::Job {
+        url: args.connection.url.clone(),
+        topic: args.topic,
+        retain: args.retain,
+        payload: payload.map(Into::into),
+        repeat: args.repeat,
+        repeat_delay: args.repeat_delay,
+        json: args.json,
+    }
 }
 
 /// Ends only when there is no use in going on.

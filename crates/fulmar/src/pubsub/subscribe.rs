@@ -11,7 +11,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::format::{Pattern, json, pattern};
 use super::options::{Connection, qos};
 use super::stats::{Counter, Log};
-use super::{connected, explain};
+use super::{coap, connected, explain};
 use crate::exit::Usage;
 
 /// QUIC's keep alive: a person who watches wants to know soon that the broker is gone.
@@ -24,7 +24,8 @@ Examples:
   fulmar sub wss://broker -t '$share/g/jobs' -q 1 --cafile ca.pem
   fulmar sub mqtt://localhost -t 'plant/#' -F '%U %t %p'      time, topic and payload
   fulmar sub mqtt://localhost -t 'plant/#' --json | jq .      one JSON object a message
-  fulmar sub quic://localhost -t 'a/#' -t 'b/#' --streams subscription --stats";
+  fulmar sub quic://localhost -t 'a/#' -t 'b/#' --streams subscription --stats
+  fulmar sub coap://localhost -t plant/temp                   over CoAP: observes /ps/plant/temp";
 
 /// Subscribe and print what arrives
 #[derive(clap::Args, Debug)]
@@ -93,6 +94,9 @@ fn retain_handling(text: &str) -> Result<RetainHandling, String> {
 
 /// Subscribes and prints until it is time to end.
 pub(super) async fn run(args: Args) -> anyhow::Result<()> {
+    if coap::is_coap(&args.connection.url) {
+        return run_coap(args).await;
+    }
     let mut options = args.connection.prepare(false)?.options;
     options.quic_keep_alive = QUIC_KEEP_ALIVE;
     let mut printer = Printer::new(args)?;
@@ -105,6 +109,22 @@ pub(super) async fn run(args: Args) -> anyhow::Result<()> {
     };
     printer.counter.tell(&client, &printer.log).await;
     client.disconnect().await;
+    match outcome {
+        Err(error) if error.is::<TimeOver>() => timed_out(&printer.args),
+        outcome => outcome,
+    }
+}
+
+/// The same over CoAP.
+async fn run_coap(args: Args) -> anyhow::Result<()> {
+    let (url, topics) = (args.connection.url.clone(), args.topic.clone());
+    let mut printer = Printer::new(args)?;
+    let timeout = printer.args.timeout;
+    let outcome = tokio::select! {
+        outcome = coap::subscribe(&url, &topics, |message| printer.take(message)) => outcome,
+        () = over(timeout) => Err(anyhow::Error::new(TimeOver)),
+        signal = stop_signal() => signal,
+    };
     match outcome {
         Err(error) if error.is::<TimeOver>() => timed_out(&printer.args),
         outcome => outcome,
@@ -200,16 +220,7 @@ impl Printer {
             };
             match event {
                 Some(Event::Message(message)) => {
-                    if self.is_hidden(&message) {
-                        continue;
-                    }
-                    match self.write(&message) {
-                        // Whoever read has had enough.
-                        Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(()),
-                        written => written.context("standard output")?,
-                    }
-                    self.counter.messages += 1;
-                    if self.args.count == Some(self.counter.messages) {
+                    if self.take(&message)? {
                         return Ok(());
                     }
                 }
@@ -220,6 +231,20 @@ impl Printer {
                 None => bail!("the client ended"),
             }
         }
+    }
+
+    /// Writes a message unless it is hidden; whether it was the last one.
+    fn take(&mut self, message: &Message) -> anyhow::Result<bool> {
+        if self.is_hidden(message) {
+            return Ok(false);
+        }
+        match self.write(message) {
+            // Whoever read has had enough.
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(true),
+            written => written.context("standard output")?,
+        }
+        self.counter.messages += 1;
+        Ok(self.args.count == Some(self.counter.messages))
     }
 
     fn is_hidden(&self, message: &Message) -> bool {

@@ -143,14 +143,21 @@ pub(super) fn where_to_change(key: &str) -> String {
 
 impl Running {
     /// The one line on standard output: `ready` and every listener with the port it really has.
-    pub(super) fn ready_line(&self, web: &Bound, http: &[SocketAddr]) -> anyhow::Result<String> {
+    pub(super) fn ready_line(
+        &self,
+        web: &Bound,
+        coap: &[(&'static str, SocketAddr)],
+        http: &[SocketAddr],
+    ) -> anyhow::Result<String> {
         let mut line = "ready".to_owned();
         let streams = self.names.iter().copied().zip(self.server.bound());
         let quic = self.server.bound_quic().iter().map(|address| ("quic", address));
         let https = web.https.iter().map(|address| ("https", address));
         let webtransport = web.webtransport.iter().map(|address| ("webtransport", address));
         let http = http.iter().map(|address| ("http", address));
-        for (name, address) in streams.chain(quic).chain(https).chain(webtransport).chain(http) {
+        let coap = coap.iter().map(|(name, address)| (*name, address));
+        let web = https.chain(webtransport);
+        for (name, address) in streams.chain(quic).chain(web).chain(coap).chain(http) {
             write!(line, " {name}={address}").context("ready line")?;
         }
         Ok(line)

@@ -7,6 +7,7 @@
 
 mod acme;
 mod certificates;
+mod coap;
 mod http;
 mod listeners;
 mod live;
@@ -105,6 +106,8 @@ pub(crate) fn run(args: &Args, log: &LogArgs) -> anyhow::Result<()> {
     let challenges = orders.as_ref().map(acme::Orders::tls).transpose()?;
     let server = &running.server;
     let web = listeners::start_web(&config, &certificates, challenges, keys, server, &platform)?;
+    let inlet = server.inlet();
+    let coap = coap::Coap::start(&config, coap::Wiring { broker: &broker, inlet, clock })?;
     let state = http::Operated {
         broker: Arc::clone(&broker),
         store: stored.store.clone(),
@@ -113,7 +116,7 @@ pub(crate) fn run(args: &Args, log: &LogArgs) -> anyhow::Result<()> {
     };
     let http = http::Http::start(&config.listeners.http, state)?;
     let memory = memory::Memory::start(&broker)?;
-    let line = running.ready_line(web.bound(), http.bound())?;
+    let line = running.ready_line(web.bound(), coap.bound(), http.bound())?;
     tracing::info!(version = env!("CARGO_PKG_VERSION"), data = %data.display(), workers, "{line}");
     announce(&line)?;
     notify::ready();
@@ -133,6 +136,7 @@ pub(crate) fn run(args: &Args, log: &LogArgs) -> anyhow::Result<()> {
     http.stop();
     drop(memory);
     web.stop_accepting();
+    coap.stop();
     let begun = Instant::now();
     running.server.drain(drain);
     // MQTT clients that came over HTTP have been told; requests have what is left of the time.

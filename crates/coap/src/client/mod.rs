@@ -1,0 +1,302 @@
+//! The client's side towards one server: requests with bodies of any size, and observations that are kept up
+//! (RFC 7252 section 5, RFC 7641 section 3, RFC 7959 section 2).
+
+mod work;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use coap_lite::{CoapOption, Packet};
+
+use crate::block::MAX_SZX;
+use crate::channel::{Channel, Heard, Timing};
+use crate::message::{self, Kind, Method, code};
+use crate::response::Response;
+use work::{Next, Role, Work};
+
+/// Bounds of a [`Client`], and its timing.
+#[derive(Clone, Copy, Debug)]
+pub struct ClientLimits {
+    /// Transmission parameters.
+    pub timing: Timing,
+    /// The largest body that is taken, in bytes.
+    pub max_body_bytes: usize,
+    /// How long to wait for a response to a request that the server has acknowledged.
+    pub response_timeout: Duration,
+    /// The largest blocks: 2^(szx + 4) bytes, at most [`MAX_SZX`].
+    pub max_szx: u8,
+}
+
+impl Default for ClientLimits {
+    fn default() -> ClientLimits {
+        ClientLimits {
+            timing: Timing::default(),
+            max_body_bytes: 16 << 20,
+            response_timeout: Duration::from_secs(60),
+            max_szx: MAX_SZX,
+        }
+    }
+}
+
+/// A request to be made.
+#[derive(Clone, Debug)]
+pub struct Call {
+    /// What is to be done.
+    pub method: Method,
+    /// Segments of the path, each at most 255 bytes (RFC 7252 section 5.10.1).
+    pub path: Vec<String>,
+    /// Arguments of the query.
+    pub queries: Vec<String>,
+    /// What the payload is.
+    pub content_format: Option<u16>,
+    /// The body.
+    pub payload: Bytes,
+    /// Whether to be told of changes; of a GET.
+    pub observe: bool,
+    /// Whether it is sent again until it is acknowledged. Bodies of several blocks always are.
+    pub confirmable: bool,
+}
+
+impl Call {
+    /// A confirmable request without a body.
+    #[must_use]
+    pub fn new(method: Method, path: Vec<String>) -> Call {
+        Call {
+            method,
+            path,
+            queries: Vec::new(),
+            content_format: None,
+            payload: Bytes::new(),
+            observe: false,
+            confirmable: true,
+        }
+    }
+}
+
+/// Names a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct CallId(u64);
+
+/// Why there is no response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Failure {
+    /// Nothing came.
+    #[error("the server does not answer")]
+    Timeout,
+    /// The server does not know what this is.
+    #[error("the server refused the message (reset)")]
+    Reset,
+    /// The body is larger than [`ClientLimits::max_body_bytes`].
+    #[error("the answer is too large")]
+    TooLarge,
+    /// Blocks did not fit together.
+    #[error("the server's blocks do not fit together")]
+    Blocks,
+}
+
+/// What became of requests.
+#[derive(Clone, Debug)]
+pub enum ClientEvent {
+    /// The response. If `observing`, notifications follow until [`ClientEvent::Failed`] or a response that
+    /// is not.
+    Response {
+        /// To what.
+        id: CallId,
+        /// It.
+        response: Response,
+        /// Whether the server granted the observation.
+        observing: bool,
+    },
+    /// An observed resource has changed.
+    Notification {
+        /// Of which observation.
+        id: CallId,
+        /// Its state.
+        response: Response,
+    },
+    /// There is no response, or an observation is over.
+    Failed {
+        /// Which.
+        id: CallId,
+        /// Why.
+        failure: Failure,
+    },
+}
+
+/// Makes requests of one server.
+#[derive(Debug)]
+pub struct Client {
+    limits: ClientLimits,
+    channel: Channel,
+    random: fastrand::Rng,
+    works: BTreeMap<u64, Work>,
+    next_id: u64,
+    out: Vec<Vec<u8>>,
+    events: VecDeque<ClientEvent>,
+}
+
+impl Client {
+    /// A client that has asked nothing. `seed` is for tokens and message ids: give it from a good source.
+    #[must_use]
+    pub fn new(limits: ClientLimits, seed: u64) -> Client {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let channel = Channel::new(limits.timing, random.u64(..));
+        let limits = ClientLimits { max_szx: limits.max_szx.min(MAX_SZX), ..limits };
+        let (works, out, events) = (BTreeMap::new(), Vec::new(), VecDeque::new());
+        Client { limits, channel, random, works, next_id: 0, out, events }
+    }
+
+    /// Makes a request, after those made before it.
+    pub fn call(&mut self, now: Instant, call: Call) -> CallId {
+        self.next_id += 1;
+        let id = self.next_id;
+        let [token, follow] = [self.token(), self.token()];
+        self.works.insert(id, Work::new(call, token, follow, self.limits.max_szx));
+        self.go_on(now, id, Next::Ask);
+        CallId(id)
+    }
+
+    /// Ends an observation, or forgets a request.
+    pub fn cancel(&mut self, id: CallId) {
+        let Some(work) = self.works.remove(&id.0) else { return };
+        self.channel.forget(id.0);
+        if work.is_observing() {
+            self.channel.loose(id.0, work.deregistration(), &mut self.out);
+        }
+    }
+
+    /// Takes a datagram from the server.
+    pub fn receive(&mut self, now: Instant, datagram: &[u8]) {
+        let Some(packet) = message::read(datagram) else { return };
+        let (kind, id) = (message::kind_of(&packet), packet.header.message_id);
+        match self.channel.hear(now, &packet) {
+            Heard::Repeated(answer) if kind == Kind::Confirmable => self.out.extend(answer),
+            Heard::Repeated(_) | Heard::Nothing => {}
+            Heard::Refused(tag) => self.fail(tag, Failure::Reset),
+            Heard::Acknowledged(tag) => {
+                let timeout = self.limits.response_timeout;
+                match self.works.get_mut(&tag) {
+                    Some(work) if message::code_of(&packet) == code::EMPTY => {
+                        work.answer_by = Some(now + timeout);
+                    }
+                    _ => {
+                        self.answer(now, &packet);
+                    }
+                }
+            }
+            Heard::New => {
+                let known = message::code_of(&packet) >> 5 >= 2 && self.answer(now, &packet);
+                if kind == Kind::Confirmable {
+                    let kind = if known { Kind::Acknowledgement } else { Kind::Reset };
+                    let answer = message::bare(kind, id);
+                    self.channel.answered(id, &answer);
+                    // Before what the answer brought about, so that the server need not repeat.
+                    self.out.insert(0, answer);
+                } else if !known {
+                    self.out.push(message::bare(Kind::Reset, id));
+                }
+            }
+        }
+        self.channel.launch(now, &mut self.out);
+    }
+
+    /// The next datagram to be sent.
+    pub fn poll_transmit(&mut self) -> Option<Vec<u8>> {
+        (!self.out.is_empty()).then(|| self.out.remove(0))
+    }
+
+    /// What happened next.
+    pub fn poll_event(&mut self) -> Option<ClientEvent> {
+        self.events.pop_front()
+    }
+
+    /// When [`Client::tick`] is due.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Instant> {
+        let works = self.works.values().filter_map(Work::deadline);
+        works.chain(self.channel.deadline()).min()
+    }
+
+    /// Does what is due.
+    pub fn tick(&mut self, now: Instant) {
+        if let Some(tag) = self.channel.tick(now, &mut self.out) {
+            self.fail(tag, Failure::Timeout);
+        }
+        let due = |work: &Work| work.deadline().is_some_and(|at| at <= now);
+        let due: Vec<u64> =
+            self.works.iter().filter(|(_, work)| due(work)).map(|(id, _)| *id).collect();
+        for id in due {
+            match self.works.get_mut(&id).map(|work| work.answer_by.is_some_and(|at| at <= now)) {
+                Some(true) => self.fail(id, Failure::Timeout),
+                // The observation may have been forgotten (RFC 7641 section 3.3.1).
+                Some(false) => self.go_on(now, id, Next::Ask),
+                None => {}
+            }
+        }
+        self.channel.launch(now, &mut self.out);
+    }
+
+    /// Handles a response; whether anything waited for it.
+    fn answer(&mut self, now: Instant, packet: &Packet) -> bool {
+        let token = packet.get_token();
+        let found = self.works.iter_mut().find_map(|(id, w)| w.role(token).map(|r| (*id, w, r)));
+        let Some((id, work, role)) = found else { return false };
+        if work.awaits(role) {
+            // The acknowledgement may have been lost (RFC 7252 section 5.2.2).
+            self.channel.forget(id);
+            work.answer_by = None;
+        }
+        let jitter = Duration::from_millis(self.random.u64(5_000..15_000));
+        let next = work.take(now, packet, role, &self.limits, jitter);
+        self.go_on(now, id, next);
+        true
+    }
+
+    fn go_on(&mut self, now: Instant, id: u64, next: Next) {
+        let Some(work) = self.works.get_mut(&id) else { return };
+        let id_of = CallId(id);
+        match next {
+            Next::Nothing => {}
+            Next::Ask | Next::Follow => {
+                let role = if matches!(next, Next::Follow) { Role::Follow } else { Role::Main };
+                let packet = work.request(role);
+                if work.is_confirmable() {
+                    work.answer_by = None;
+                    self.channel.confirmable(now, id, packet, &mut self.out);
+                } else {
+                    work.answer_by = Some(now + self.limits.response_timeout);
+                    self.channel.loose(id, packet, &mut self.out);
+                }
+            }
+            Next::Done { response, observing, first } => {
+                if !observing {
+                    self.works.remove(&id);
+                }
+                self.events.push_back(if first || !observing {
+                    ClientEvent::Response { id: id_of, response, observing }
+                } else {
+                    ClientEvent::Notification { id: id_of, response }
+                });
+            }
+            Next::Fail(failure) => self.fail(id, failure),
+        }
+    }
+
+    fn fail(&mut self, id: u64, failure: Failure) {
+        if self.works.remove(&id).is_some() {
+            self.channel.forget(id);
+            self.events.push_back(ClientEvent::Failed { id: CallId(id), failure });
+        }
+    }
+
+    /// 64 random bits: nobody off the path can answer in the server's place (RFC 7252 section 5.3.1).
+    fn token(&mut self) -> Vec<u8> {
+        self.random.u64(..).to_be_bytes().to_vec()
+    }
+}
+
+/// The Max-Age of a response, in seconds; 60 if it has none (RFC 7252 section 5.10.5).
+fn max_age(packet: &Packet) -> u32 {
+    message::number(packet, CoapOption::MaxAge).unwrap_or(60)
+}

@@ -1,0 +1,76 @@
+//! The Echo option (RFC 9175 section 2): a peer that sends back what it was given has the address it claims.
+//!
+//! The value is a time and a MAC over it and the peer, so that nothing is remembered for who has not answered.
+
+use std::time::{Duration, Instant};
+
+use ring::hmac;
+
+/// How old a value may be that is sent back.
+const FRESH: Duration = Duration::from_secs(60);
+/// Of the MAC, so many bytes: who guesses has one try a datagram.
+const MAC_BYTES: usize = 8;
+
+/// Makes and checks values.
+#[derive(Debug)]
+pub(crate) struct Echo {
+    key: hmac::Key,
+    start: Instant,
+}
+
+impl Echo {
+    pub(crate) fn new(secret: &[u8; 32], start: Instant) -> Echo {
+        Echo { key: hmac::Key::new(hmac::HMAC_SHA256, secret), start }
+    }
+
+    /// The value for this peer now.
+    pub(crate) fn make(&self, now: Instant, peer: &[u8]) -> Vec<u8> {
+        let seconds = self.seconds(now).to_be_bytes();
+        let mut value = seconds.to_vec();
+        value.extend_from_slice(&self.mac(seconds, peer)[..MAC_BYTES]);
+        value
+    }
+
+    /// Whether the value was made for this peer not long ago.
+    pub(crate) fn is_fresh(&self, now: Instant, peer: &[u8], value: &[u8]) -> bool {
+        let Some((seconds, mac)) = value.split_first_chunk::<4>() else { return false };
+        let age = self.seconds(now).wrapping_sub(u32::from_be_bytes(*seconds));
+        let expected = self.mac(*seconds, peer);
+        let differences = mac.iter().zip(&expected[..MAC_BYTES]).fold(0, |d, (a, b)| d | (a ^ b));
+        mac.len() == MAC_BYTES && u64::from(age) <= FRESH.as_secs() && differences == 0
+    }
+
+    fn seconds(&self, now: Instant) -> u32 {
+        u32::try_from(now.saturating_duration_since(self.start).as_secs()).unwrap_or(u32::MAX)
+    }
+
+    fn mac(&self, seconds: [u8; 4], peer: &[u8]) -> [u8; 32] {
+        let mut context = hmac::Context::with_key(&self.key);
+        context.update(&seconds);
+        context.update(peer);
+        let mut mac = [0; 32];
+        mac.copy_from_slice(context.sign().as_ref());
+        mac
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_peer_it_was_made_for_and_only_for_a_while() {
+        let start = Instant::now();
+        let echo = Echo::new(&[3; 32], start);
+        let value = echo.make(start, b"a");
+        assert!(echo.is_fresh(start + FRESH, b"a", &value));
+        assert!(!echo.is_fresh(start + FRESH * 2, b"a", &value));
+        assert!(!echo.is_fresh(start, b"b", &value));
+        assert!(!echo.is_fresh(start, b"a", &value[..11]));
+        assert!(!echo.is_fresh(start, b"a", &[]));
+        let mut forged = value.clone();
+        forged[11] ^= 1;
+        assert!(!echo.is_fresh(start, b"a", &forged));
+        assert!(!Echo::new(&[4; 32], start).is_fresh(start, b"a", &value));
+    }
+}

@@ -1,0 +1,355 @@
+//! The server's side for all peers: who they are, when each wants attention, and how much they may hold
+//! together. What one peer's messages mean is in `peer`.
+
+mod bodies;
+mod peer;
+mod reply;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fmt::Debug;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+
+use crate::block::MAX_SZX;
+use crate::channel::Timing;
+use crate::echo::Echo;
+use crate::message::{self, Method};
+use crate::response::Response;
+use peer::{Happened, PeerState};
+
+/// Bounds of a [`Server`], and its timing.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Transmission parameters.
+    pub timing: Timing,
+    /// Peers that anything is remembered of.
+    pub max_peers: usize,
+    /// The largest body in either direction, in bytes.
+    pub max_body_bytes: usize,
+    /// Bytes of bodies in transfer and notifications that wait, over all peers.
+    pub max_buffered_bytes: usize,
+    /// Requests of a peer that are being worked on.
+    pub max_requests_per_peer: usize,
+    /// What a peer may observe at once.
+    pub max_observations_per_peer: usize,
+    /// Notifications of an observation that wait for earlier ones; beyond, the oldest is dropped.
+    pub max_waiting_notifications: usize,
+    /// The largest blocks offered: 2^(szx + 4) bytes, at most [`MAX_SZX`].
+    pub max_szx: u8,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            timing: Timing::default(),
+            max_peers: 10_000,
+            max_body_bytes: 1 << 20,
+            max_buffered_bytes: 64 << 20,
+            max_requests_per_peer: 16,
+            max_observations_per_peer: 64,
+            max_waiting_notifications: 64,
+            max_szx: MAX_SZX,
+        }
+    }
+}
+
+/// What names a peer.
+pub trait Peer: Copy + Ord + Debug {
+    /// Bytes that no other peer has, for the Echo option.
+    fn bytes(&self) -> Vec<u8>;
+}
+
+impl Peer for SocketAddr {
+    fn bytes(&self) -> Vec<u8> {
+        self.to_string().into_bytes()
+    }
+}
+
+/// Whether a datagram is known to come from where it says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trust {
+    /// It came through DTLS, or from this machine.
+    Proven,
+    /// Anybody may have sent it: until the peer has answered something, it is sent little (RFC 7252 section
+    /// 11.3) and may not observe.
+    Claimed,
+}
+
+/// Names a request that waits for its response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Exchange<P> {
+    /// Who asked.
+    pub peer: P,
+    id: u64,
+}
+
+/// Names an observation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ObservationId(u64);
+
+/// What the Observe option of a request says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Observe {
+    /// The peer wants to be told of changes; [`Server::observe`] grants it.
+    Register,
+    /// It no longer does; the server has seen to that.
+    Deregister,
+}
+
+/// A whole request.
+#[derive(Clone, Debug)]
+pub struct Request<P> {
+    /// To answer it by.
+    pub exchange: Exchange<P>,
+    /// What is to be done.
+    pub method: Method,
+    /// Segments of the path.
+    pub path: Vec<String>,
+    /// Arguments of the query.
+    pub queries: Vec<String>,
+    /// What the payload is (RFC 7252 section 12.3).
+    pub content_format: Option<u16>,
+    /// What the peer wants to be answered in.
+    pub accept: Option<u16>,
+    /// The body, put together if it came in blocks.
+    pub payload: Bytes,
+    /// Observe, of a GET.
+    pub observe: Option<Observe>,
+}
+
+/// What happened.
+#[derive(Clone, Debug)]
+pub enum Event<P> {
+    /// A request is to be answered: [`Server::respond`], or [`Server::observe`].
+    Request(Request<P>),
+    /// An observation is over: the peer ended it, replaced it, or is gone.
+    Ended(ObservationId),
+}
+
+/// Serves any number of peers, up to [`Limits::max_peers`].
+#[derive(Debug)]
+pub struct Server<P> {
+    limits: Limits,
+    echo: Echo,
+    random: fastrand::Rng,
+    peers: BTreeMap<P, PeerState>,
+    /// When each peer wants attention.
+    due: BTreeSet<(Instant, P)>,
+    /// Peers that observe nothing, the longest silent first: they make room for others.
+    idle: BTreeSet<(Instant, P)>,
+    observers: BTreeMap<u64, P>,
+    buffered: usize,
+    next_id: u64,
+    outgoing: VecDeque<(P, Vec<u8>)>,
+    events: VecDeque<Event<P>>,
+}
+
+/// What a peer's state works with for the length of one call.
+struct Context<'a> {
+    limits: &'a Limits,
+    echo: &'a Echo,
+    peer: &'a [u8],
+    now: Instant,
+    /// Bytes that may still be held.
+    room: usize,
+    next_id: &'a mut u64,
+    out: Vec<Vec<u8>>,
+    happened: Vec<Happened>,
+}
+
+impl Context<'_> {
+    fn take_id(&mut self) -> u64 {
+        *self.next_id += 1;
+        *self.next_id
+    }
+}
+
+impl<P: Peer> Server<P> {
+    /// A server without peers. `secret` is for the Echo option; who knows it can forge addresses.
+    #[must_use]
+    pub fn new(limits: Limits, secret: &[u8; 32], now: Instant) -> Server<P> {
+        let seed = secret.iter().fold(0u64, |seed, byte| seed.rotate_left(8) ^ u64::from(*byte));
+        Server {
+            limits: Limits { max_szx: limits.max_szx.min(MAX_SZX), ..limits },
+            echo: Echo::new(secret, now),
+            random: fastrand::Rng::with_seed(seed),
+            peers: BTreeMap::new(),
+            due: BTreeSet::new(),
+            idle: BTreeSet::new(),
+            observers: BTreeMap::new(),
+            buffered: 0,
+            next_id: 0,
+            outgoing: VecDeque::new(),
+            events: VecDeque::new(),
+        }
+    }
+
+    /// Takes a datagram. `false` if it was none of CoAP's, or there is no room for a further peer.
+    pub fn receive(&mut self, now: Instant, peer: P, trust: Trust, datagram: &[u8]) -> bool {
+        let Some(packet) = message::read(datagram) else { return false };
+        if !self.peers.contains_key(&peer) && !self.make_room() {
+            return false;
+        }
+        let (timing, seed) = (self.limits.timing, self.random.u64(..));
+        let state = self.peers.entry(peer).or_insert_with(|| PeerState::new(timing, seed, now));
+        state.trust(trust);
+        self.with(now, peer, |state, context| state.receive(context, &packet, datagram.len()));
+        true
+    }
+
+    /// Answers a request. One that was answered before, or whose peer is forgotten, is none.
+    pub fn respond(&mut self, now: Instant, exchange: Exchange<P>, response: Response) {
+        self.with(now, exchange.peer, |state, context| {
+            state.respond(context, exchange.id, response);
+        });
+    }
+
+    /// Answers a request to register, and notifies its peer from now on. `None` if the response is an error,
+    /// the peer may not observe or observes too much: it is answered without being registered then.
+    pub fn observe(
+        &mut self,
+        now: Instant,
+        exchange: Exchange<P>,
+        response: Response,
+    ) -> Option<ObservationId> {
+        let id = self.with(now, exchange.peer, |state, context| {
+            state.observe(context, exchange.id, response)
+        })??;
+        self.observers.insert(id, exchange.peer);
+        Some(ObservationId(id))
+    }
+
+    /// Tells an observer of a change. An error ends the observation.
+    pub fn notify(&mut self, now: Instant, id: ObservationId, response: Response) {
+        if let Some(&peer) = self.observers.get(&id.0) {
+            self.with(now, peer, |state, context| state.notify(context, id.0, response));
+        }
+    }
+
+    /// Forgets a peer, as when its DTLS session has ended.
+    pub fn forget(&mut self, peer: P) {
+        let Some(state) = self.peers.remove(&peer) else { return };
+        self.unlist(peer, &state);
+        self.buffered -= state.counted;
+        for id in state.observations() {
+            self.ended(id);
+        }
+    }
+
+    /// The next datagram to be sent.
+    pub fn poll_transmit(&mut self) -> Option<(P, Vec<u8>)> {
+        self.outgoing.pop_front()
+    }
+
+    /// What happened next.
+    pub fn poll_event(&mut self) -> Option<Event<P>> {
+        self.events.pop_front()
+    }
+
+    /// When [`Server::tick`] is due.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Instant> {
+        self.due.first().map(|(at, _)| *at)
+    }
+
+    /// Does what is due.
+    pub fn tick(&mut self, now: Instant) {
+        while let Some(&(at, peer)) = self.due.first() {
+            if at > now {
+                return;
+            }
+            let over = self.with(now, peer, |state, context| state.tick(context));
+            if over == Some(true) {
+                self.forget(peer);
+            }
+        }
+    }
+
+    /// Peers that something is remembered of.
+    #[must_use]
+    pub fn peers(&self) -> usize {
+        self.peers.len()
+    }
+
+    /// Observations.
+    #[must_use]
+    pub fn observations(&self) -> usize {
+        self.observers.len()
+    }
+
+    /// Bytes of bodies and waiting notifications that are held.
+    #[must_use]
+    pub fn buffered_bytes(&self) -> usize {
+        self.buffered
+    }
+
+    fn make_room(&mut self) -> bool {
+        if self.peers.len() < self.limits.max_peers {
+            return true;
+        }
+        let Some(&(_, peer)) = self.idle.first() else { return false };
+        self.forget(peer);
+        true
+    }
+
+    /// Works on one peer and takes over what that brought about.
+    fn with<R>(
+        &mut self,
+        now: Instant,
+        peer: P,
+        work: impl FnOnce(&mut PeerState, &mut Context<'_>) -> R,
+    ) -> Option<R> {
+        let mut state = self.peers.remove(&peer)?;
+        self.unlist(peer, &state);
+        let name = peer.bytes();
+        let mut context = Context {
+            limits: &self.limits,
+            echo: &self.echo,
+            peer: &name,
+            now,
+            room: self.limits.max_buffered_bytes.saturating_sub(self.buffered),
+            next_id: &mut self.next_id,
+            out: Vec::new(),
+            happened: Vec::new(),
+        };
+        let result = work(&mut state, &mut context);
+        let (out, happened) = (context.out, context.happened);
+        self.outgoing.extend(out.into_iter().map(|datagram| (peer, datagram)));
+        for event in happened {
+            match event {
+                Happened::Request(request) => {
+                    self.events.push_back(Event::Request(request.of(peer)));
+                }
+                Happened::Ended(id) => self.ended(id),
+            }
+        }
+        let counted = state.bytes();
+        self.buffered = self.buffered - state.counted + counted;
+        state.counted = counted;
+        let lifetime = self.limits.timing.exchange_lifetime;
+        state.due = state.deadline(lifetime);
+        self.due.insert((state.due, peer));
+        if state.is_idle() {
+            self.idle.insert((state.last_heard, peer));
+        }
+        self.peers.insert(peer, state);
+        Some(result)
+    }
+
+    fn unlist(&mut self, peer: P, state: &PeerState) {
+        self.due.remove(&(state.due, peer));
+        self.idle.remove(&(state.last_heard, peer));
+    }
+
+    fn ended(&mut self, id: u64) {
+        // One that ends while it is being granted has never been told of.
+        if self.observers.remove(&id).is_some() {
+            self.events.push_back(Event::Ended(ObservationId(id)));
+        }
+    }
+}
+
+/// How long an observer may be silent: RFC 7641 section 4.5 has the server look once a day.
+const OBSERVER_SILENCE: Duration = Duration::from_secs(24 * 3600);

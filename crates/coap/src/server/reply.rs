@@ -1,0 +1,158 @@
+//! From responses to messages: options, the one block that is asked for, and how the message travels. Whoever
+//! may not be who they say gets no more than a few times what they sent (RFC 7252 section 11.3).
+
+use std::hash::{DefaultHasher, Hasher};
+
+use coap_lite::{CoapOption, Packet};
+
+use super::Context;
+use super::bodies::Body;
+use super::peer::{PeerState, Pending};
+use crate::block::{self, Block};
+use crate::message::{self, Kind, code};
+use crate::response::Response;
+
+/// An unproven peer is sent at most so many times the bytes of its request (RFC 9175 section 2.4 names three),
+/// or so many bytes if that is more, which a small reading fits into.
+const AMPLIFICATION: usize = 3;
+const SMALL_ANSWER: usize = 136;
+
+impl PeerState {
+    /// Answers a request, whose observation is at `sequence` if it is one.
+    pub(super) fn reply(
+        &mut self,
+        context: &mut Context<'_>,
+        pending: Pending,
+        response: Response,
+        sequence: Option<u32>,
+    ) {
+        let mut packet = message::new(Kind::Acknowledgement, response.code, 0, &pending.token);
+        if let Some(sequence) = sequence {
+            message::set_number(&mut packet, CoapOption::Observe, sequence);
+        }
+        if let Some(block1) = pending.block1 {
+            packet.add_option(CoapOption::Block1, block1.write());
+        }
+        if response.code == code::TOO_LARGE {
+            let max = u32::try_from(context.limits.max_body_bytes).unwrap_or(u32::MAX);
+            message::set_number(&mut packet, CoapOption::Size1, max);
+        }
+        let etag = etag(&response.payload);
+        let valid = pending.is_get
+            && response.code == code::CONTENT
+            && pending.etags.iter().any(|known| *known == etag);
+        if valid {
+            packet.header.code = code::VALID.into();
+            packet.add_option(CoapOption::ETag, etag);
+            set_age(&mut packet, &response);
+        } else {
+            let szx = PeerState::szx(context, pending.block2);
+            let number = pending.block2.map_or(0, |block| block.number);
+            let Some(offset) = (number as usize).checked_mul(block::size(szx)) else { return };
+            // A smaller size than asked for counts in smaller blocks, from the same place.
+            let asked = pending.block2.map_or(szx, |block| block.szx);
+            let offset = if asked > szx { offset << (asked - szx) } else { offset };
+            if !self.fill(context, &mut packet, &pending.key, &response, offset, szx) {
+                packet.header.code = code::BAD_REQUEST.into();
+            }
+        }
+        let most = (AMPLIFICATION * pending.request_bytes).max(SMALL_ANSWER);
+        if !self.proven && message::write(&packet).len() > most {
+            self.challenge(context, pending);
+        } else {
+            self.dispatch(context, &pending, packet);
+        }
+    }
+
+    /// Asks the peer to show that it is where it says (RFC 9175 section 2.3).
+    pub(super) fn challenge(&mut self, context: &mut Context<'_>, pending: Pending) {
+        let (kind, code) = (Kind::Acknowledgement, code::UNAUTHORIZED);
+        let mut packet = message::new(kind, code, 0, &pending.token);
+        packet.add_option(message::ECHO, context.echo.make(context.now, context.peer));
+        self.dispatch(context, &pending, packet);
+    }
+
+    /// Tells an observer.
+    pub(super) fn notify(&mut self, context: &mut Context<'_>, id: u64, response: Response) {
+        let Some(observation) = self.observations.get_mut(&id) else { return };
+        // RFC 7641 section 4.4: 24 bits that wrap around.
+        observation.sequence = (observation.sequence + 1) & 0x00FF_FFFF;
+        let (sequence, szx) = (observation.sequence, observation.szx);
+        let (token, key) = (observation.token.clone(), observation.key.clone());
+        let mut packet = message::new(Kind::Confirmable, response.code, 0, &token);
+        let goes_on = code::is_success(response.code);
+        if goes_on {
+            message::set_number(&mut packet, CoapOption::Observe, sequence);
+        }
+        self.fill(context, &mut packet, &key, &response, 0, szx);
+        let waiting = self.channel.pending(id) > context.limits.max_waiting_notifications;
+        if waiting || context.room == 0 {
+            self.channel.drop_oldest_waiting(id);
+        }
+        if !goes_on {
+            self.end(context, id);
+        }
+        self.channel.confirmable(context.now, id, packet, &mut context.out);
+    }
+
+    /// Puts the block at `offset` into a message. `false` if the body ends before it.
+    fn fill(
+        &mut self,
+        context: &Context<'_>,
+        packet: &mut Packet,
+        key: &[u8],
+        response: &Response,
+        offset: usize,
+        szx: u8,
+    ) -> bool {
+        let content = &response.payload;
+        let Some((block, range)) = Block::at(offset, szx, content.len()) else { return false };
+        if response.code == code::CONTENT {
+            packet.add_option(CoapOption::ETag, etag(content));
+            set_age(packet, response);
+        }
+        if let Some(format) = response.content_format {
+            message::set_number(packet, CoapOption::ContentFormat, format.into());
+        }
+        if block.more || block.number > 0 {
+            packet.add_option(CoapOption::Block2, block.write());
+        }
+        if block.more && block.number == 0 {
+            let size = u32::try_from(content.len()).unwrap_or(u32::MAX);
+            message::set_number(packet, CoapOption::Size2, size);
+            let content = content.clone();
+            let (content_format, max_age_s) = (response.content_format, response.max_age_s);
+            self.downloads.keep(key, Body { content, content_format, max_age_s }, context.room);
+        }
+        packet.payload = content[range].to_vec();
+        true
+    }
+
+    /// Sends an answer the way its request came: in the acknowledgement if there was none yet.
+    fn dispatch(&mut self, context: &mut Context<'_>, pending: &Pending, mut packet: Packet) {
+        if !pending.confirmable {
+            self.channel.loose(pending.id, packet, &mut context.out);
+        } else if pending.acknowledge_at.is_none() {
+            self.channel.confirmable(context.now, pending.id, packet, &mut context.out);
+        } else {
+            packet.header.message_id = pending.message_id;
+            let datagram = message::write(&packet);
+            self.channel.answered(pending.message_id, &datagram);
+            context.out.push(datagram);
+        }
+    }
+}
+
+fn set_age(packet: &mut Packet, response: &Response) {
+    if let Some(seconds) = response.max_age_s {
+        message::set_number(packet, CoapOption::MaxAge, seconds);
+    }
+}
+
+/// Names a state of a resource. Two states with the same name would be taken for one, which with 64 bits does
+/// not happen by chance; whoever makes it happen misleads about what they published themselves.
+fn etag(content: &[u8]) -> Vec<u8> {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(content);
+    hasher.finish().to_be_bytes().to_vec()
+}

@@ -1,0 +1,248 @@
+//! Client and server together, over links that lose, double and reorder; in simulated time.
+
+#![allow(clippy::unwrap_used)]
+
+mod site;
+
+use std::time::Duration;
+
+use fulmar_coap::{ClientEvent, ClientLimits, Failure, Limits, Timing, Trust, code};
+use proptest::prelude::*;
+use site::{Link, Site};
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+fn body(len: usize) -> Vec<u8> {
+    (0..len).map(|at| (at * 7 % 251) as u8).collect()
+}
+
+/// Patient enough that nothing is given up at the losses that are tried.
+fn patient() -> Timing {
+    Timing {
+        max_retransmit: 12,
+        exchange_lifetime: Duration::from_secs(100_000),
+        ..Timing::default()
+    }
+}
+
+fn lossy(seed: u64, loss: u32, doubled: u32) -> Site {
+    let link = Link { seed, loss, doubled, delay: Duration::from_millis(50) };
+    let limits = Limits { timing: patient(), ..Limits::default() };
+    Site::with(link, limits, ClientLimits { timing: patient(), ..ClientLimits::default() })
+}
+
+#[test]
+fn a_value_is_set_and_read() {
+    let mut site = Site::new(Link::GOOD);
+    site.get("a", false);
+    assert_eq!(site.response().code, code::NOT_FOUND);
+    site.put("a", "21.5");
+    assert_eq!(site.response().code, code::CHANGED);
+    site.get("a", false);
+    assert_eq!(site.response().payload, "21.5");
+    assert_eq!(site.datagrams, 6, "each answer is in its acknowledgement");
+}
+
+#[test]
+fn a_slow_answer_comes_on_its_own() {
+    let mut site = Site::new(Link::GOOD);
+    site.slow = Duration::from_secs(20);
+    site.put("a", "x");
+    assert_eq!(site.response().code, code::CHANGED);
+    assert_eq!(site.puts.len(), 1);
+    site.step(site.now);
+    assert_eq!(site.datagrams, 4, "request, acknowledgement, response, acknowledgement");
+}
+
+#[test]
+fn a_server_that_is_not_there_is_given_up() {
+    let mut site = Site::new(Link { loss: 1000, ..Link::GOOD });
+    site.get("a", false);
+    let event = site.event(Duration::from_secs(94)).unwrap();
+    assert!(matches!(event, ClientEvent::Failed { failure: Failure::Timeout, .. }), "{event:?}");
+}
+
+#[test]
+fn an_observer_is_told_until_it_says_no() {
+    let mut site = Site::new(Link::GOOD);
+    site.change("a", "1");
+    let id = site.get("a", true);
+    assert_eq!(site.response().payload, "1");
+    for value in ["2", "3"] {
+        site.change("a", value);
+        let Some(ClientEvent::Notification { response, .. }) = site.event(HOUR) else { panic!() };
+        assert_eq!(response.payload, value);
+    }
+    assert_eq!(site.server.observations(), 1);
+    site.client.cancel(id);
+    site.event(Duration::from_secs(1));
+    assert_eq!(site.server.observations(), 0);
+}
+
+#[test]
+fn an_observer_that_is_gone_is_forgotten() {
+    let mut site = Site::new(Link::GOOD);
+    site.change("a", "1");
+    site.get("a", true);
+    site.response();
+    let start = site.now;
+    site.change("a", "2");
+    while let Some((_, _)) = site.server.poll_transmit() {}
+    while site.server.observations() > 0 {
+        site.now = site.server.deadline().unwrap();
+        site.server.tick(site.now);
+        while site.server.poll_transmit().is_some() {}
+    }
+    assert!(site.now - start <= Duration::from_secs(93), "MAX_TRANSMIT_WAIT");
+    while site.server.peers() > 0 {
+        site.now = site.server.deadline().unwrap();
+        site.server.tick(site.now);
+    }
+    assert_eq!(site.server.buffered_bytes(), 0);
+}
+
+#[test]
+fn a_server_that_forgot_its_observers_is_asked_again() {
+    let mut site = Site::new(Link::GOOD);
+    site.change("a", "1");
+    site.get("a", true);
+    site.response();
+    site.server.forget(site::peer());
+    // Max-Age of 60 s and up to 15 s more.
+    assert!(site.event(Duration::from_secs(76)).is_none(), "nothing new");
+    assert_eq!(site.server.observations(), 1);
+    site.change("a", "2");
+    let Some(ClientEvent::Notification { response, .. }) = site.event(HOUR) else { panic!() };
+    assert_eq!(response.payload, "2");
+}
+
+#[test]
+fn large_bodies_are_refused_before_they_come() {
+    let limits = Limits { max_body_bytes: 5000, ..Limits::default() };
+    let mut site = Site::with(Link::GOOD, limits, ClientLimits::default());
+    site.put("a", body(5001));
+    assert_eq!(site.response().code, code::TOO_LARGE);
+    assert_eq!(site.datagrams, 2);
+    site.put("a", body(5000));
+    assert_eq!(site.response().code, code::CHANGED);
+}
+
+#[test]
+fn smaller_blocks_are_agreed_on() {
+    for (ours, theirs) in [(6, 2), (2, 6), (0, 0)] {
+        let limits = Limits { max_szx: theirs, ..Limits::default() };
+        let client = ClientLimits { max_szx: ours, ..ClientLimits::default() };
+        let mut site = Site::with(Link::GOOD, limits, client);
+        site.put("a", body(3000));
+        assert_eq!(site.response().code, code::CHANGED);
+        assert_eq!(site.puts, [body(3000)]);
+        site.get("a", false);
+        assert_eq!(site.response().payload, body(3000));
+        assert!(site.largest <= 64 + (16 << theirs));
+    }
+}
+
+#[test]
+fn a_body_that_changes_on_its_way_is_of_one_state() {
+    let mut site = Site::new(Link::GOOD);
+    site.change("a", vec![1; 5000]);
+    site.get("a", false);
+    for _ in 0..4 {
+        site.step(site.now + HOUR);
+    }
+    site.change("a", vec![2; 5000]);
+    let payload = site.response().payload;
+    assert!(payload == vec![1; 5000] || payload == vec![2; 5000]);
+}
+
+#[test]
+fn strangers_get_little_until_they_have_answered() {
+    let mut site = Site::new(Link::GOOD);
+    site.trust = Trust::Claimed;
+    site.change("small", "21.5");
+    site.get("small", false);
+    assert_eq!(site.response().payload, "21.5");
+    assert_eq!(site.datagrams, 2, "a reading needs no proof");
+    site.change("large", body(3000));
+    site.get("large", false);
+    let before = site.largest;
+    site.step(site.now + HOUR);
+    site.step(site.now + HOUR);
+    assert!(site.largest <= before.max(136), "the first answer is a challenge");
+    assert_eq!(site.response().payload, body(3000));
+    // A stranger that cannot answer is no observer.
+    let mut site = Site::new(Link::GOOD);
+    site.trust = Trust::Claimed;
+    site.change("a", "1");
+    site.get("a", true);
+    site.response();
+    assert_eq!(site.server.observations(), 1, "it has answered");
+}
+
+#[test]
+fn peers_make_room_for_others() {
+    let limits = Limits { max_peers: 10, ..Limits::default() };
+    let mut site = Site::with(Link::GOOD, limits, ClientLimits::default());
+    let ping = [0x40, 0, 0, 1];
+    for port in 1..100 {
+        let peer = ([192, 0, 2, 7], port).into();
+        assert!(site.server.receive(site.now, peer, Trust::Claimed, &ping));
+        assert!(site.server.peers() <= 10);
+    }
+    let resets = std::iter::from_fn(|| site.server.poll_transmit()).count();
+    assert_eq!(resets, 99, "a ping is answered by a reset");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    /// Whatever the link does, bodies arrive whole, once, and in order.
+    #[test]
+    fn bodies_arrive_whole_and_once(seed: u64, loss in 0u32..250, doubled in 0u32..300,
+                                    lens in prop::collection::vec(0usize..9000, 1..5)) {
+        let mut site = lossy(seed, loss, doubled);
+        for len in &lens {
+            site.put("a", body(*len));
+            prop_assert_eq!(site.response().code, code::CHANGED);
+            site.get("a", false);
+            prop_assert_eq!(site.response().payload, body(*len));
+        }
+        let expected: Vec<_> = lens.iter().map(|len| body(*len)).collect();
+        prop_assert_eq!(&site.puts, &expected);
+    }
+
+    /// The last state is known in the end, and none is told twice or backwards.
+    #[test]
+    fn observers_learn_the_last_state(seed: u64, loss in 0u32..250, doubled in 0u32..300,
+                                      changes in 1u64..40, pause_ms in 0u64..3000) {
+        let mut site = lossy(seed, loss, doubled);
+        site.change("a", "0");
+        site.get("a", true);
+        site.response();
+        let mut told = vec![0];
+        for value in 1..=changes {
+            site.change("a", value.to_string());
+            while let Some(event) = site.event(Duration::from_millis(pause_ms)) {
+                let ClientEvent::Notification { response, .. } = event else { panic!("{event:?}") };
+                told.push(std::str::from_utf8(&response.payload).unwrap().parse().unwrap());
+            }
+        }
+        let end = site.now + Duration::from_secs(3600);
+        while site.now < end {
+            let Some(event) = site.event(end - site.now) else { break };
+            let ClientEvent::Notification { response, .. } = event else { panic!("{event:?}") };
+            told.push(std::str::from_utf8(&response.payload).unwrap().parse().unwrap());
+        }
+        prop_assert!(told.windows(2).all(|pair| pair[0] < pair[1]), "{:?}", told);
+        prop_assert_eq!(told.last(), Some(&changes));
+    }
+}
+
+#[test]
+fn a_hundred_kilobytes_at_ten_percent_loss() {
+    let mut site = Site::new(Link { loss: 100, seed: 3, ..Link::GOOD });
+    site.put("a", body(100_000));
+    assert_eq!(site.response().code, code::CHANGED);
+    site.get("a", false);
+    assert_eq!(site.response().payload, body(100_000));
+}

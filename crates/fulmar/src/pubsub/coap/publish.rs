@@ -1,0 +1,70 @@
+//! `fulmar pub coap://…`: a message is a PUT if it is to be kept (-r), or else a POST. Whatever -q says it is
+//! confirmable, so that it is known whether it arrived.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use bytes::Bytes;
+use fulmar_coap::{Call, Method};
+use tokio::io::{AsyncBufReadExt as _, BufReader};
+
+use super::wire::Wire;
+use super::{Url, check};
+
+/// What is to be published.
+pub(in crate::pubsub) struct Job {
+    pub(in crate::pubsub) url: String,
+    pub(in crate::pubsub) topic: String,
+    pub(in crate::pubsub) retain: bool,
+    /// `None`: each line of standard input is a payload.
+    pub(in crate::pubsub) payload: Option<Bytes>,
+    pub(in crate::pubsub) repeat: u64,
+    pub(in crate::pubsub) repeat_delay: Duration,
+    pub(in crate::pubsub) json: bool,
+}
+
+/// Publishes all of it, one message after the other: the next is sent when the server has answered.
+pub(in crate::pubsub) async fn publish(job: Job) -> anyhow::Result<()> {
+    let url = Url::parse(&job.url)?;
+    let path = url.path(&job.topic)?;
+    let mut wire = Wire::open(&url).await?;
+    let start = Instant::now();
+    let mut delivered = 0u64;
+    if let Some(payload) = job.payload.clone() {
+        for number in 0..job.repeat {
+            if number > 0 && !job.repeat_delay.is_zero() {
+                tokio::time::sleep(job.repeat_delay).await;
+            }
+            check(&wire.ask(job.call(&path, payload.clone())).await?)?;
+            delivered += 1;
+        }
+    } else {
+        let mut input = BufReader::new(tokio::io::stdin());
+        let mut line = Vec::new();
+        while input.read_until(b'\n', &mut line).await.context("standard input")? > 0 {
+            if line.last() == Some(&b'\n') {
+                line.pop();
+            }
+            let payload = std::mem::take(&mut line).into();
+            check(&wire.ask(job.call(&path, payload)).await?)?;
+            delivered += 1;
+        }
+    }
+    if job.json {
+        let seconds = start.elapsed().as_secs_f64();
+        println!("{}", serde_json::json!({ "delivered": delivered, "seconds": seconds }));
+    }
+    Ok(())
+}
+
+impl Job {
+    fn call(&self, path: &[String], payload: Bytes) -> Call {
+        // Without a payload, keeping it means forgetting the last one.
+        let method = match (self.retain, payload.is_empty()) {
+            (true, true) => Method::Delete,
+            (true, false) => Method::Put,
+            (false, _) => Method::Post,
+        };
+        Call { payload, ..Call::new(method, path.to_vec()) }
+    }
+}

@@ -1,0 +1,505 @@
+//! CoAP requests to what the broker is asked, and its answers back: the mapping of `fulmar_coap::topics`.
+//!
+//! Every user has one [`Link`]; a user's observers of a topic share one subscription. What is asked before
+//! the broker has let the link in waits, and is refused with it if it does not.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::Bytes;
+use fulmar_broker::message::Message;
+use fulmar_broker::{Broker, ListenerPolicy, Peer, Reader, TransportKind};
+use fulmar_coap::{
+    Code, Event, Exchange, Method, ObservationId, Observe, Request, Response, Server, code, links,
+    topics,
+};
+use fulmar_mqtt::{Property, ReasonCode};
+use fulmar_transport::{Clock, Inlet};
+use tokio::sync::mpsc;
+
+use super::Address;
+use super::link::{Busy, Heard, Link, Outgoing, Ticket};
+
+/// Requests that wait for a user's link to be let in.
+const MAX_WAITING: usize = 256;
+/// Topics that GET of the root lists.
+const MAX_LISTED: usize = 256;
+
+/// Whom a link is for: a user at a listener, or all without a name there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct UserId(pub(super) u64);
+
+/// Somebody who asks.
+pub(super) struct User {
+    /// As the broker is told of them.
+    pub(super) peer: Peer,
+    state: State,
+    topics: BTreeMap<Box<str>, Topic>,
+}
+
+enum State {
+    /// Not there, until somebody asks.
+    Away,
+    Opening {
+        link: Link,
+        waiting: VecDeque<Request<Address>>,
+    },
+    Open {
+        link: Link,
+        client_id: Box<str>,
+    },
+}
+
+#[derive(Default)]
+struct Topic {
+    subscribed: bool,
+    /// Who asked to observe before the subscription was answered.
+    waiting: Vec<Exchange<Address>>,
+    observers: Vec<ObservationId>,
+}
+
+/// What a ticket stands for.
+enum Asked {
+    Publish(Exchange<Address>, Code),
+    Subscribe(Box<str>),
+}
+
+/// All users, and the CoAP server they are served by.
+pub(super) struct Bridge {
+    pub(super) server: Server<Address>,
+    broker: Arc<Broker>,
+    inlet: Inlet,
+    clock: Clock,
+    heard: mpsc::Sender<(UserId, Heard)>,
+    users: BTreeMap<UserId, User>,
+    asked: BTreeMap<Ticket, Asked>,
+    observed: BTreeMap<ObservationId, (UserId, Box<str>)>,
+    last_ticket: Ticket,
+    last_user: u64,
+}
+
+impl Bridge {
+    pub(super) fn new(
+        server: Server<Address>,
+        broker: Arc<Broker>,
+        inlet: Inlet,
+        clock: Clock,
+        heard: mpsc::Sender<(UserId, Heard)>,
+    ) -> Bridge {
+        Bridge {
+            server,
+            broker,
+            inlet,
+            clock,
+            heard,
+            users: BTreeMap::new(),
+            asked: BTreeMap::new(),
+            observed: BTreeMap::new(),
+            last_ticket: 0,
+            last_user: 0,
+        }
+    }
+
+    /// A user who has come through `listener`, with a name if they have shown one.
+    pub(super) fn add_user(
+        &mut self,
+        address: SocketAddr,
+        transport: TransportKind,
+        name: Option<Box<str>>,
+        listener: Arc<ListenerPolicy>,
+    ) -> UserId {
+        self.last_user += 1;
+        let id = UserId(self.last_user);
+        let peer = Peer { address, transport, identity: name, listener };
+        self.users.insert(id, User { peer, state: State::Away, topics: BTreeMap::new() });
+        id
+    }
+
+    /// Handles what the server has put together. `user_of` knows who is at an address.
+    pub(super) fn handle_events(&mut self, user_of: impl Fn(Address) -> Option<UserId>) {
+        while let Some(event) = self.server.poll_event() {
+            match event {
+                Event::Ended(id) => self.unobserve(id),
+                Event::Request(request) => match user_of(request.exchange.peer) {
+                    Some(user) => self.handle(user, request),
+                    None => self.refuse(request.exchange, code::UNAUTHORIZED, "who are you?"),
+                },
+            }
+        }
+    }
+
+    fn handle(&mut self, user: UserId, request: Request<Address>) {
+        let path: Vec<&str> = request.path.iter().map(String::as_str).collect();
+        match path[..] {
+            [".well-known", "core"] => self.discover(&request),
+            [root, ..] if root == topics::ROOT => self.ask(user, request),
+            _ => self.refuse(request.exchange, code::NOT_FOUND, "topics are below /ps"),
+        }
+    }
+
+    fn discover(&mut self, request: &Request<Address>) {
+        if request.method != Method::Get {
+            return self.refuse(request.exchange, code::METHOD_NOT_ALLOWED, "GET it");
+        }
+        let root = links::Link {
+            path: format!("/{}", topics::ROOT),
+            attributes: vec![
+                ("rt", "core.ps".to_owned()),
+                ("ct", links::CONTENT_FORMAT.to_string()),
+                ("title", "Topics: PUT, POST, GET, DELETE and observe /ps/TOPIC".to_owned()),
+            ],
+        };
+        self.respond_links(request, &[root]);
+    }
+
+    fn respond_links(&mut self, request: &Request<Address>, all: &[links::Link]) {
+        let response = Response {
+            payload: links::document(all, &request.queries).into_bytes().into(),
+            content_format: Some(links::CONTENT_FORMAT),
+            ..Response::new(code::CONTENT)
+        };
+        self.respond(request.exchange, response);
+    }
+
+    /// What needs the broker: once it has let the user in.
+    fn ask(&mut self, id: UserId, request: Request<Address>) {
+        let Some(user) = self.users.get_mut(&id) else { return };
+        if matches!(user.state, State::Away) {
+            match Link::open(&self.inlet, user.peer.clone(), id, self.heard.clone()) {
+                Ok(link) => user.state = State::Opening { link, waiting: VecDeque::new() },
+                Err(error) => {
+                    tracing::warn!(peer = %request.exchange.peer, "no way into the broker: {error}");
+                    return self.unavailable(request.exchange, "the broker takes no connections");
+                }
+            }
+        }
+        match &mut user.state {
+            State::Opening { waiting, .. } if waiting.len() < MAX_WAITING => {
+                waiting.push_back(request);
+            }
+            State::Open { .. } => self.act(id, request),
+            _ => self.unavailable(request.exchange, "too many requests wait"),
+        }
+    }
+
+    /// Does what is asked; the user's link is open.
+    fn act(&mut self, id: UserId, request: Request<Address>) {
+        let exchange = request.exchange;
+        let segments = request.path.get(1..).unwrap_or_default();
+        if segments.iter().all(String::is_empty) {
+            return match request.method {
+                Method::Get => self.list(id, &request),
+                _ => self.refuse(exchange, code::METHOD_NOT_ALLOWED, "name a topic: /ps/TOPIC"),
+            };
+        }
+        let topic = match topics::topic(segments) {
+            Ok(topic) => topic,
+            Err(why) => return self.refuse(exchange, code::BAD_REQUEST, &why),
+        };
+        match request.method {
+            Method::Get if request.observe == Some(Observe::Register) => {
+                self.observe(id, exchange, topic.into());
+            }
+            Method::Get => {
+                let response = self.last_value(id, &topic).unwrap_or_else(|| {
+                    Response::error(code::NOT_FOUND, "the topic has no last value")
+                });
+                let unacceptable = request.accept.is_some_and(|wanted| {
+                    response.code == code::CONTENT
+                        && response.content_format.is_some_and(|format| format != wanted)
+                });
+                match unacceptable {
+                    true => self.refuse(exchange, code::NOT_ACCEPTABLE, "it is of another format"),
+                    false => self.respond(exchange, response),
+                }
+            }
+            Method::Put => self.publish(id, &request, &topic, true, code::CHANGED),
+            Method::Post => self.publish(id, &request, &topic, false, code::CHANGED),
+            Method::Delete => {
+                let empty = Request { payload: Bytes::new(), content_format: None, ..request };
+                self.publish(id, &empty, &topic, true, code::DELETED);
+            }
+        }
+    }
+
+    fn publish(
+        &mut self,
+        id: UserId,
+        request: &Request<Address>,
+        topic: &str,
+        retain: bool,
+        done: Code,
+    ) {
+        let content_type = match request.content_format {
+            None => None,
+            Some(format) => match topics::content_type(format) {
+                Some(name) => Some(name),
+                None => {
+                    let why = "this Content-Format has no name in MQTT here";
+                    return self.refuse(request.exchange, code::UNSUPPORTED_FORMAT, why);
+                }
+            },
+        };
+        let ticket = self.ticket(Asked::Publish(request.exchange, done));
+        let Some(link) = self.link(id) else { return };
+        let outgoing = Outgoing { topic, payload: &request.payload, content_type, retain };
+        if link.publish(ticket, &outgoing).is_err() {
+            self.asked.remove(&ticket);
+            self.unavailable(request.exchange, "the broker is busy");
+        }
+    }
+
+    fn observe(&mut self, id: UserId, exchange: Exchange<Address>, topic: Box<str>) {
+        let Some(user) = self.users.get_mut(&id) else { return };
+        let known = user.topics.entry(topic.clone()).or_default();
+        if known.subscribed {
+            return self.grant(id, exchange, &topic);
+        }
+        known.waiting.push(exchange);
+        if known.waiting.len() > 1 {
+            return;
+        }
+        let ticket = self.ticket(Asked::Subscribe(topic.clone()));
+        let Some(link) = self.link(id) else { return };
+        if let Err(Busy) = link.subscribe(ticket, &topic) {
+            self.asked.remove(&ticket);
+            self.subscribed(id, &topic, ReasonCode::ServerBusy);
+        }
+    }
+
+    /// The broker has answered the subscription.
+    fn subscribed(&mut self, id: UserId, topic: &str, reason: ReasonCode) {
+        let Some(user) = self.users.get_mut(&id) else { return };
+        let Some(known) = user.topics.get_mut(topic) else { return };
+        let waiting = std::mem::take(&mut known.waiting);
+        if reason.is_error() {
+            user.topics.remove(topic);
+            for exchange in waiting {
+                self.respond(exchange, refusal(reason));
+            }
+            return;
+        }
+        known.subscribed = true;
+        for exchange in waiting {
+            self.grant(id, exchange, topic);
+        }
+        self.forget_unobserved(id, topic);
+    }
+
+    /// Begins an observation with the topic's last value; one without has an empty one.
+    fn grant(&mut self, id: UserId, exchange: Exchange<Address>, topic: &str) {
+        let response = self.last_value(id, topic);
+        let response = response.unwrap_or_else(|| Response::new(code::CONTENT));
+        let now = Instant::now();
+        let Some(observation) = self.server.observe(now, exchange, response) else {
+            return self.forget_unobserved(id, topic);
+        };
+        self.observed.insert(observation, (id, topic.into()));
+        let topic = self.users.get_mut(&id).and_then(|user| user.topics.get_mut(topic));
+        if let Some(topic) = topic {
+            topic.observers.push(observation);
+        }
+    }
+
+    fn unobserve(&mut self, observation: ObservationId) {
+        let Some((id, topic)) = self.observed.remove(&observation) else { return };
+        let known = self.users.get_mut(&id).and_then(|user| user.topics.get_mut(&topic));
+        if let Some(known) = known {
+            known.observers.retain(|other| *other != observation);
+            self.forget_unobserved(id, &topic);
+        }
+    }
+
+    fn forget_unobserved(&mut self, id: UserId, topic: &str) {
+        let Some(user) = self.users.get_mut(&id) else { return };
+        let Some(known) = user.topics.get(topic) else { return };
+        if known.subscribed && known.observers.is_empty() {
+            user.topics.remove(topic);
+            if let State::Open { link, .. } = &mut user.state {
+                link.unsubscribe(topic);
+            }
+        }
+    }
+
+    /// The topic's last value; `None` if it has none. Access rules are looked at.
+    fn last_value(&self, id: UserId, topic: &str) -> Option<Response> {
+        let user = self.users.get(&id)?;
+        match self.broker.read(user.reader()?, topic, self.clock.now()) {
+            Ok(message) => message.map(|message| content(&message)),
+            Err(fulmar_broker::Denied) => Some(refusal(ReasonCode::NotAuthorized)),
+        }
+    }
+
+    /// The topics that have a last value.
+    fn list(&mut self, id: UserId, request: &Request<Address>) {
+        let reader = self.users.get(&id).and_then(User::reader);
+        let Some(reader) = reader else { return };
+        let all: Vec<links::Link> = self
+            .broker
+            .readable_topics(reader, MAX_LISTED)
+            .iter()
+            .map(|topic| links::Link {
+                path: format!("/{}/{}", topics::ROOT, encoded(topic)),
+                attributes: vec![("rt", "core.ps.data".to_owned()), ("obs", String::new())],
+            })
+            .collect();
+        self.respond_links(request, &all);
+    }
+
+    /// Takes what the broker said to a user's link.
+    pub(super) fn hear(&mut self, id: UserId, heard: Heard) {
+        match heard {
+            Heard::Welcome { client_id, in_flight } => self.welcome(id, client_id, in_flight),
+            Heard::Over(reason) => self.close(id, reason),
+            Heard::Answer(packet_id, reason) => {
+                let ticket = self.link(id).and_then(|link| link.settle(packet_id));
+                match ticket.and_then(|ticket| self.asked.remove(&ticket)) {
+                    Some(Asked::Publish(exchange, _)) if reason.is_error() => {
+                        self.respond(exchange, refusal(reason));
+                    }
+                    Some(Asked::Publish(exchange, done)) => {
+                        self.respond(exchange, Response::new(done));
+                    }
+                    Some(Asked::Subscribe(topic)) => self.subscribed(id, &topic, reason),
+                    None => {}
+                }
+            }
+            Heard::Message { topic, payload, content_type } => {
+                let content_format = content_type.and_then(|name| topics::content_format(&name));
+                let response = Response { payload, content_format, ..Response::new(code::CONTENT) };
+                let user = self.users.get(&id);
+                let observers = user.and_then(|user| user.topics.get(&topic));
+                let now = Instant::now();
+                for observer in observers.map(|topic| topic.observers.clone()).unwrap_or_default() {
+                    self.server.notify(now, observer, response.clone());
+                }
+            }
+        }
+    }
+
+    fn welcome(&mut self, id: UserId, client_id: Box<str>, in_flight: u16) {
+        let Some(user) = self.users.get_mut(&id) else { return };
+        let state = std::mem::replace(&mut user.state, State::Away);
+        let State::Opening { mut link, waiting } = state else { return };
+        link.welcomed(in_flight);
+        user.state = State::Open { link, client_id };
+        for request in waiting {
+            self.act(id, request);
+        }
+    }
+
+    /// A link has ended: what waited for it is told, observers too. The next request opens another.
+    fn close(&mut self, id: UserId, reason: Option<ReasonCode>) {
+        let Some(user) = self.users.get_mut(&id) else { return };
+        let why = refusal(reason.unwrap_or(ReasonCode::ServerShuttingDown));
+        let link = match std::mem::replace(&mut user.state, State::Away) {
+            State::Away => return,
+            State::Opening { link, waiting } => {
+                for request in waiting {
+                    let now = Instant::now();
+                    self.server.respond(now, request.exchange, why.clone());
+                }
+                link
+            }
+            State::Open { link, .. } => link,
+        };
+        let topics = std::mem::take(&mut user.topics);
+        for ticket in link.tickets() {
+            if let Some(Asked::Publish(exchange, _)) = self.asked.remove(&ticket) {
+                self.respond(exchange, why.clone());
+            }
+        }
+        for topic in topics.into_values() {
+            for exchange in topic.waiting {
+                self.respond(exchange, why.clone());
+            }
+            for observation in topic.observers {
+                self.observed.remove(&observation);
+                self.server.notify(Instant::now(), observation, why.clone());
+            }
+        }
+    }
+
+    fn link(&mut self, id: UserId) -> Option<&mut Link> {
+        match &mut self.users.get_mut(&id)?.state {
+            State::Open { link, .. } => Some(link),
+            _ => None,
+        }
+    }
+
+    fn ticket(&mut self, asked: Asked) -> Ticket {
+        self.last_ticket += 1;
+        self.asked.insert(self.last_ticket, asked);
+        self.last_ticket
+    }
+
+    fn respond(&mut self, exchange: Exchange<Address>, response: Response) {
+        self.server.respond(Instant::now(), exchange, response);
+    }
+
+    fn refuse(&mut self, exchange: Exchange<Address>, code: Code, why: &str) {
+        tracing::debug!(peer = %exchange.peer, code = code::text(code), "CoAP request refused: {why}");
+        self.respond(exchange, Response::error(code, why));
+    }
+
+    fn unavailable(&mut self, exchange: Exchange<Address>, why: &str) {
+        let response = Response { max_age_s: Some(2), ..Response::error(code::UNAVAILABLE, why) };
+        self.respond(exchange, response);
+    }
+}
+
+impl User {
+    fn reader(&self) -> Option<Reader<'_>> {
+        match &self.state {
+            State::Open { client_id, .. } => {
+                Some(Reader { user: self.peer.identity.as_deref(), client_id })
+            }
+            _ => None,
+        }
+    }
+}
+
+/// The broker's refusal in CoAP's words.
+fn refusal(reason: ReasonCode) -> Response {
+    let (code, why) = match reason {
+        ReasonCode::NotAuthorized => (code::FORBIDDEN, "the access rules keep you from it"),
+        ReasonCode::BadUserNameOrPassword => {
+            (code::UNAUTHORIZED, "nobody gets in here without a name")
+        }
+        ReasonCode::PacketTooLarge => (code::TOO_LARGE, "larger than the broker takes"),
+        ReasonCode::TopicNameInvalid | ReasonCode::TopicFilterInvalid => {
+            (code::BAD_REQUEST, "no topic has this name")
+        }
+        ReasonCode::QuotaExceeded => (code::TOO_MANY_REQUESTS, "more than the broker lets you"),
+        _ => (code::UNAVAILABLE, "the broker does not take it now"),
+    };
+    Response::error(code, why)
+}
+
+fn content(message: &Message) -> Response {
+    let properties = fulmar_mqtt::Properties::of_publish(message.properties());
+    let content_format = properties.ok().and_then(|properties| {
+        properties.iter().find_map(|property| match property {
+            Property::ContentType(name) => topics::content_format(name),
+            _ => None,
+        })
+    });
+    let payload = Bytes::copy_from_slice(message.payload());
+    Response { payload, content_format, ..Response::new(code::CONTENT) }
+}
+
+/// A topic as a path: what may not be in one is percent-encoded (RFC 3986 section 3.3).
+fn encoded(topic: &str) -> String {
+    let mut path = String::with_capacity(topic.len());
+    for byte in topic.bytes() {
+        match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'/' => {
+                path.push(char::from(byte));
+            }
+            _ => path.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    path
+}

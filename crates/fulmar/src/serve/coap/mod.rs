@@ -1,0 +1,270 @@
+//! The `coap` and `coaps` listeners: sockets, time and DTLS around `fulmar_coap::Server`, on a thread of
+//! their own; `bridge` asks the broker what peers ask.
+//!
+//! Everything is one task: a datagram, something the broker said, or a deadline is handled to its end before
+//! the next.
+
+mod bridge;
+mod link;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use fulmar_broker::{Broker, ListenerPolicy, TransportKind};
+use fulmar_coap::{Peer, Server, Trust};
+use fulmar_transport::{Clock, Inlet};
+use ring::rand::{SecureRandom as _, SystemRandom};
+use tokio::net::UdpSocket;
+use tokio::sync::{mpsc, watch};
+
+use self::bridge::{Bridge, UserId};
+use self::link::Heard;
+use super::listeners::where_to_change;
+use crate::config::Config;
+
+/// Room for the largest datagram there is.
+const MAX_DATAGRAM: usize = 65_535;
+/// Datagrams that wait for the task, over all sockets; what comes then waits in the kernel, or is lost.
+const MAX_WAITING_DATAGRAMS: usize = 1024;
+/// What brokers say that waits for the task.
+const MAX_WAITING_WORDS: usize = 256;
+/// Kernel buffers, so that a burst of sensors is not lost while the task works.
+const SOCKET_BUFFER_BYTES: usize = 1 << 20;
+
+/// A peer: the listener it came to, and its address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Address {
+    listener: usize,
+    peer: SocketAddr,
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.peer.fmt(f)
+    }
+}
+
+impl Peer for Address {
+    fn bytes(&self) -> Vec<u8> {
+        format!("{}/{}", self.listener, self.peer).into_bytes()
+    }
+}
+
+/// The running listeners.
+pub(super) struct Coap {
+    bound: Vec<(&'static str, SocketAddr)>,
+    stop: watch::Sender<bool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What the listeners are to be wired to.
+pub(super) struct Wiring<'a> {
+    pub(super) broker: &'a Arc<Broker>,
+    pub(super) inlet: Inlet,
+    pub(super) clock: Clock,
+}
+
+impl Coap {
+    /// Binds the addresses of the configuration and serves them; with none there is no thread.
+    ///
+    /// An address that is the default and taken is left to whoever has it: a second broker on this machine
+    /// starts as it did before there was CoAP.
+    ///
+    /// # Errors
+    /// Names the key of the address that cannot be bound.
+    pub(super) fn start(config: &Config, wiring: Wiring<'_>) -> anyhow::Result<Coap> {
+        let (stop, stopped) = watch::channel(false);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let sockets = runtime.block_on(async { bind(config) })?;
+        let bound = sockets.iter().map(|socket| (socket.name, socket.bound)).collect();
+        if sockets.is_empty() {
+            return Ok(Coap { bound, stop, thread: None });
+        }
+        let mut secret = [0; 32];
+        SystemRandom::new().fill(&mut secret).ok().context("there are no random numbers")?;
+        let server = Server::new(config.coap.limits(), &secret, Instant::now());
+        let (heard, words) = mpsc::channel(MAX_WAITING_WORDS);
+        let broker = Arc::clone(wiring.broker);
+        let bridge = Bridge::new(server, broker, wiring.inlet, wiring.clock, heard);
+        let service = Service::new(bridge, sockets);
+        let thread = std::thread::Builder::new()
+            .name("fulmar-coap".into())
+            .spawn(move || runtime.block_on(service.run(words, stopped)))?;
+        Ok(Coap { bound, stop, thread: Some(thread) })
+    }
+
+    /// Where the listeners are, by name.
+    pub(super) fn bound(&self) -> &[(&'static str, SocketAddr)] {
+        &self.bound
+    }
+
+    /// Ends the listeners. Requests that the broker has not answered are lost; peers repeat them.
+    pub(super) fn stop(self) {
+        self.stop.send_replace(true);
+        if let Some(thread) = self.thread
+            && thread.join().is_err()
+        {
+            tracing::warn!("the thread of CoAP panicked");
+        }
+    }
+}
+
+/// A bound socket.
+struct Socket {
+    name: &'static str,
+    bound: SocketAddr,
+    udp: Arc<UdpSocket>,
+    policy: Arc<ListenerPolicy>,
+}
+
+/// Binds what is configured. Needs the runtime.
+fn bind(config: &Config) -> anyhow::Result<Vec<Socket>> {
+    let mut sockets = Vec::new();
+    for (name, addresses, default) in config.listeners.coap_listeners() {
+        for &address in addresses {
+            let policy = config.policy(name, address);
+            if !policy.allow_anonymous {
+                // Only loopback comes so far: nobody could be served there.
+                tracing::info!("{name} is off at {address}: there are no anonymous clients");
+                continue;
+            }
+            match open(address) {
+                Ok(udp) => sockets.push(Socket {
+                    name,
+                    bound: udp.local_addr()?,
+                    udp: Arc::new(udp),
+                    policy,
+                }),
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse && address == default => {
+                    tracing::warn!("{name} is off: another program has {address}");
+                }
+                Err(error) => {
+                    return Err(anyhow::Error::new(error)
+                        .context(format!("cannot listen on {address}"))
+                        .context(where_to_change(name)));
+                }
+            }
+        }
+    }
+    Ok(sockets)
+}
+
+fn open(address: SocketAddr) -> io::Result<UdpSocket> {
+    use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+    let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
+    if address.is_ipv6() {
+        socket.set_only_v6(false)?;
+    }
+    // Best effort: the kernel may give less.
+    let _ = socket.set_recv_buffer_size(SOCKET_BUFFER_BYTES);
+    socket.set_nonblocking(true)?;
+    socket.bind(&SockAddr::from(address))?;
+    UdpSocket::from_std(socket.into())
+}
+
+/// The task.
+struct Service {
+    bridge: Bridge,
+    sockets: Vec<Socket>,
+    /// Who all without a name are, by listener.
+    anonymous: BTreeMap<usize, UserId>,
+}
+
+impl Service {
+    fn new(mut bridge: Bridge, sockets: Vec<Socket>) -> Service {
+        let mut anonymous = BTreeMap::new();
+        for (listener, socket) in sockets.iter().enumerate() {
+            let policy = Arc::clone(&socket.policy);
+            let user = bridge.add_user(socket.bound, TransportKind::Coap, None, policy);
+            anonymous.insert(listener, user);
+        }
+        Service { bridge, sockets, anonymous }
+    }
+
+    async fn run(
+        mut self,
+        mut words: mpsc::Receiver<(UserId, Heard)>,
+        mut stopped: watch::Receiver<bool>,
+    ) {
+        let (sender, mut datagrams) = mpsc::channel(MAX_WAITING_DATAGRAMS);
+        for (listener, socket) in self.sockets.iter().enumerate() {
+            tokio::spawn(receive(listener, Arc::clone(&socket.udp), sender.clone()));
+        }
+        loop {
+            let deadline = self.bridge.server.deadline();
+            tokio::select! {
+                Some((address, datagram)) = datagrams.recv() => {
+                    self.take(address, &datagram);
+                    // What else is there, before anything is answered: the broker then commits it together.
+                    while let Ok((address, datagram)) = datagrams.try_recv() {
+                        self.take(address, &datagram);
+                    }
+                }
+                Some((user, heard)) = words.recv() => self.bridge.hear(user, heard),
+                () = until(deadline) => self.bridge.server.tick(Instant::now()),
+                _ = stopped.wait_for(|stop| *stop) => return,
+            }
+            self.settle();
+        }
+    }
+
+    /// Takes a datagram off a socket.
+    fn take(&mut self, address: Address, datagram: &[u8]) {
+        // Nobody but this machine can use its own addresses.
+        let near = address.peer.ip().to_canonical().is_loopback();
+        let trust = if near { Trust::Proven } else { Trust::Claimed };
+        if !self.bridge.server.receive(Instant::now(), address, trust, datagram) {
+            tracing::debug!(peer = %address, bytes = datagram.len(), "a datagram that is not CoAP");
+        }
+    }
+
+    /// Handles what came of it and sends what there is to send.
+    fn settle(&mut self) {
+        let anonymous = &self.anonymous;
+        self.bridge.handle_events(|address| anonymous.get(&address.listener).copied());
+        while let Some((address, datagram)) = self.bridge.server.poll_transmit() {
+            let Some(socket) = self.sockets.get(address.listener) else { continue };
+            // A datagram that cannot go now is as good as lost on the way, which CoAP provides for.
+            if let Err(error) = socket.udp.try_send_to(&datagram, address.peer) {
+                tracing::debug!(peer = %address, "a datagram was not sent: {error}");
+            }
+        }
+    }
+}
+
+/// Reads a socket for the task.
+async fn receive(
+    listener: usize,
+    socket: Arc<UdpSocket>,
+    datagrams: mpsc::Sender<(Address, Vec<u8>)>,
+) {
+    let mut room = vec![0; MAX_DATAGRAM];
+    loop {
+        match socket.recv_from(&mut room).await {
+            Ok((len, peer)) => {
+                let address = Address { listener, peer };
+                if datagrams.send((address, room[..len].to_vec())).await.is_err() {
+                    return;
+                }
+            }
+            Err(error) => {
+                // Of an earlier datagram that could not be delivered, mostly.
+                tracing::debug!(%error, "CoAP socket");
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        }
+    }
+}
+
+async fn until(deadline: Option<Instant>) {
+    match deadline {
+        Some(at) => tokio::time::sleep_until(at.into()).await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,167 @@
+//! CoAP at the program's edge: messages cross between MQTT and CoAP, `fulmar pub` and `fulmar sub` speak it,
+//! and what the rules forbid is refused. Datagrams are written by hand where no client would send them.
+
+#![allow(clippy::unwrap_used)]
+
+use std::net::{SocketAddr, UdpSocket};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use fulmar_tests::{TestBroker, eventually, fulmar, http_get};
+
+fn run(arguments: &[&str]) -> Output {
+    fulmar().args(arguments).output().unwrap()
+}
+
+fn publish(url: &str, topic: &str, text: &str, more: &[&str]) -> Output {
+    let mut arguments = vec!["pub", url, "-t", topic, "-m", text];
+    arguments.extend_from_slice(more);
+    run(&arguments)
+}
+
+/// Starts `fulmar sub` for one message.
+fn subscribe(url: &str, topic: &str, count: &str) -> std::process::Child {
+    let mut command: Command = fulmar();
+    command.args(["sub", url, "-t", topic, "-C", count, "-W", "60", "-q", "1"]);
+    command.stdout(Stdio::piped()).spawn().unwrap()
+}
+
+fn urls(broker: &TestBroker) -> (String, String) {
+    (format!("mqtt://{}", broker.address("mqtt")), format!("coap://{}", broker.address("coap")))
+}
+
+/// Sends a datagram and gives the answer, repeating it as a client would.
+fn ask(server: SocketAddr, datagram: &[u8]) -> Vec<u8> {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+    let mut room = [0; 2048];
+    let mut answer = None;
+    eventually("an answer", || {
+        socket.send_to(datagram, server).unwrap();
+        answer = socket.recv(&mut room).ok().map(|len| room[..len].to_vec());
+        answer.is_some()
+    });
+    answer.unwrap()
+}
+
+/// A confirmable request with message id 7 and this path.
+fn request(code: u8, path: &[&str], payload: &[u8]) -> Vec<u8> {
+    let mut datagram = vec![0x41, code, 0, 7, 0x5A];
+    for (at, segment) in path.iter().enumerate() {
+        datagram.push(if at == 0 { 0xB0 } else { 0 } | segment.len() as u8);
+        datagram.extend_from_slice(segment.as_bytes());
+    }
+    if !payload.is_empty() {
+        datagram.push(0xFF);
+        datagram.extend_from_slice(payload);
+    }
+    datagram
+}
+
+const GET: u8 = 1;
+const PUT: u8 = 3;
+const DELETE: u8 = 4;
+
+#[test]
+fn values_cross_between_mqtt_and_coap() {
+    let broker = TestBroker::start();
+    let (mqtt, coap) = urls(&broker);
+    let server = broker.address("coap");
+    assert_eq!(ask(server, &request(GET, &["ps", "a", "b"], b""))[1], 0x84, "4.04");
+    assert!(publish(&mqtt, "a/b", "21.5", &["-r", "-q", "1"]).status.success());
+    let answer = ask(server, &request(GET, &["ps", "a", "b"], b""));
+    assert_eq!(answer[1], 0x45, "2.05");
+    assert!(answer.ends_with(b"\xFF21.5"), "{answer:02x?}");
+    assert!(publish(&coap, "a/b", "22", &["-r"]).status.success());
+    let sub = subscribe(&mqtt, "a/b", "1").wait_with_output().unwrap();
+    assert_eq!(sub.stdout, b"22\n");
+    assert_eq!(ask(server, &request(DELETE, &["ps", "a", "b"], b""))[1], 0x42, "2.02");
+    assert_eq!(ask(server, &request(GET, &["ps", "a", "b"], b""))[1], 0x84);
+}
+
+#[test]
+fn observers_are_told_what_mqtt_publishes() {
+    let broker = TestBroker::start();
+    let (mqtt, coap) = urls(&broker);
+    publish(&mqtt, "a", "first", &["-r", "-q", "1"]);
+    let observer = subscribe(&coap, "a", "3");
+    eventually("the observer's subscription", || is_subscribed(&broker));
+    for text in ["second", "third"] {
+        assert!(publish(&mqtt, "a", text, &["-q", "1"]).status.success());
+    }
+    let output = observer.wait_with_output().unwrap();
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), "first\nsecond\nthird\n");
+}
+
+fn is_subscribed(broker: &TestBroker) -> bool {
+    let text = http_get(broker.address("http"), "/metrics").1;
+    let line = text.lines().find(|line| line.starts_with("fulmar_subscriptions "));
+    line.is_some_and(|line| !line.ends_with(" 0"))
+}
+
+#[test]
+fn a_value_of_a_hundred_kilobytes_goes_both_ways() {
+    let broker = TestBroker::start();
+    let (mqtt, coap) = urls(&broker);
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("value");
+    let value: Vec<u8> = (0..100_000).map(|at| b'a' + (at % 23) as u8).collect();
+    std::fs::write(&file, &value).unwrap();
+    let file = file.to_str().unwrap();
+    assert!(run(&["pub", &coap, "-t", "large", "-f", file, "-r"]).status.success());
+    for url in [&mqtt, &coap] {
+        let output = subscribe(url, "large", "1").wait_with_output().unwrap();
+        assert_eq!(output.stdout.len(), value.len() + 1, "over {url}");
+        assert!(output.stdout.starts_with(&value));
+    }
+}
+
+#[test]
+fn access_rules_hold() {
+    let rules = "[acl]\ndefault_allow = true\n[[acl.rules]]\nallow = false\nanonymous = true\ntopic = \"secret/#\"\n";
+    let broker = TestBroker::builder().config(rules).start();
+    let server = broker.address("coap");
+    for code in [GET, PUT, DELETE] {
+        let answer = ask(server, &request(code, &["ps", "secret", "a"], b"x"));
+        assert_eq!(answer[1], 0x83, "4.03 to {code}");
+    }
+    // Observe: 0 comes before the path.
+    let mut observe = vec![0x41, GET, 0, 8, 0x5A, 0x60, 0x52];
+    observe.extend_from_slice(b"ps\x06secret\x01a");
+    assert_eq!(ask(server, &observe)[1], 0x83);
+    assert_eq!(ask(server, &request(PUT, &["ps", "$SYS", "a"], b"x"))[1], 0x83);
+    assert_eq!(ask(server, &request(PUT, &["ps", "open"], b"x"))[1], 0x44);
+}
+
+#[test]
+fn without_anonymous_clients_there_is_no_coap() {
+    let settings = "[auth]\nallow_anonymous = \"never\"\npassword_file = \"passwords\"\n";
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("passwords");
+    std::fs::write(&file, "").unwrap();
+    let settings = settings.replace("passwords", file.to_str().unwrap());
+    let broker = TestBroker::builder().config(&settings).start();
+    assert!(broker.bound().iter().all(|(name, _)| name != "coap"));
+}
+
+#[test]
+fn what_is_wrong_is_said() {
+    let broker = TestBroker::start();
+    let server = broker.address("coap");
+    assert_eq!(ask(server, &[0x40, 0, 0, 9]), [0x70, 0, 0, 9], "a ping is answered with a reset");
+    for (path, code) in [
+        (&["other"][..], 0x84),
+        (&["ps", "+"], 0x80),
+        (&["ps", "a", "#"], 0x80),
+        (&["ps", "a/b"], 0x80),
+    ] {
+        assert_eq!(ask(server, &request(PUT, path, b"x"))[1], code, "{path:?}");
+    }
+    let core = ask(server, &request(GET, &[".well-known", "core"], b""));
+    assert!(core.windows(5).any(|part| part == b"</ps>"), "{core:02x?}");
+    let (_, coap) = urls(&broker);
+    let wildcard = run(&["sub", &coap, "-t", "a/+"]);
+    assert_eq!(wildcard.status.code(), Some(2));
+    let nobody = run(&["pub", "coap://127.0.0.1:1", "-t", "a", "-m", "x"]);
+    assert_eq!(nobody.status.code(), Some(1));
+}
