@@ -15,7 +15,7 @@ use rcgen::{
 use rustls_pki_types::CertificateDer;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-use crate::{CertError, files, inspect};
+use crate::{CertError, files, inspect, pkcs8};
 
 /// Days an authority's certificate is valid.
 const AUTHORITY_DAYS: u32 = 3650;
@@ -172,7 +172,7 @@ impl Authority {
         };
         let certificate = params.signed_by(&key, &self.issuer)?;
         let chain_pem = certificate.pem() + &self.certificate_pem;
-        Ok(Issued { chain_pem, key_pem: key.serialize_pem() })
+        Ok(Issued { chain_pem, key_pem: pkcs8::pem(&key) })
     }
 
     /// The certificate of this machine's server: the one in the folder while it is this

@@ -10,6 +10,7 @@ pub mod authority;
 pub mod files;
 mod inspect;
 pub mod issued;
+mod pkcs8;
 pub mod rolling;
 
 use std::ffi::OsString;
