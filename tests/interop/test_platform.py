@@ -1,62 +1,17 @@
 """The platform as a van, an office and a stranger see it: Python's own HTTP client and paho, none of it ours."""
 
 import json
-import ssl
-import subprocess
-import unittest
-import urllib.error
-import urllib.request
 
 import paho.mqtt.client as mqtt
 
-from broker import Broker, binary, eventually
+from api import Api
+from broker import eventually
 
-PASSWORD = "correct horse"
 # An OMS example without encryption: SEN 33225544, 123.529 m3.
 FRAME = "1844AE4C4455223368077A55000000041389E20100023B0000"
 
 
-class Platform(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.broker = Broker()
-        cls.addClassCleanup(cls.broker.close)
-        cls.tls = ssl.create_default_context(cafile=cls.broker.ca)
-        for twin in ("north", "south"):
-            cls.command("twin", "add", twin)
-            for role in ("admin", "device", "viewer"):
-                cls.command("user", "add", f"{twin}-{role}", "--twin", twin, "--role", role)
-
-    @classmethod
-    def command(cls, *words):
-        line = [binary(), *words, "--data", str(cls.broker.data)]
-        subprocess.run(line, input=PASSWORD + "\n", text=True, check=True)
-
-    def call(self, method, path, body=None, token=None):
-        headers = {"content-type": "application/json"}
-        if token:
-            headers["authorization"] = f"Bearer {token}"
-        address = f"https://localhost:{self.broker.ports['https']}{path}"
-        data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(address, method=method, headers=headers, data=data)
-        with urllib.request.urlopen(request, context=self.tls) as answer:
-            return json.loads(answer.read() or b"null")
-
-    def log_in(self, user):
-        # The running server sees what the command line made within half a second.
-        tokens = []
-
-        def done():
-            try:
-                tokens.append(self.call("POST", "/api/v1/session", {"user": user, "password": PASSWORD})["token"])
-            except urllib.error.HTTPError as error:
-                if error.code != 401:
-                    raise
-            return bool(tokens)
-
-        eventually(f"the login of {user}", done)
-        return tokens[0]
-
+class Platform(Api):
     def client(self, user, token, filters=()):
         client = mqtt.Client(mqtt.CallbackAPIVersion.VERSION2, client_id=f"test-{user}", protocol=mqtt.MQTTv5)
         client.username_pw_set(user, token)
@@ -70,6 +25,8 @@ class Platform(unittest.TestCase):
                 c.subscribe([(filter, 1) for filter in filters])
 
         client.on_connect = connected
+        client.gone = []
+        client.on_disconnect = lambda c, _, flags, code, properties: c.gone.append(code.value)
         client.connect("127.0.0.1", self.broker.ports["mqtt"])
         client.loop_start()
         self.addCleanup(client.loop_stop)
@@ -110,4 +67,40 @@ class Platform(unittest.TestCase):
         eventually("what is everybody's", lambda: anybody.heard)
         self.assertEqual(anybody.heard, [("home/door", "open")], "wildcards do not reach the platform's topics")
         self.call("DELETE", "/api/v1/session", token=viewer)
+        eventually("the end of a connection whose token was given back", lambda: office.gone)
+        self.assertEqual(office.gone[0], 0x87)
         self.assertEqual(self.client("north-viewer", viewer).connack, [0x86], "a token that was given back")
+        self.assertEqual(van.gone + other.gone, [], "other tokens are as good as before")
+
+    def test_who_may_less_than_before_hears_no_more(self):
+        admin, viewer = self.log_in("north-admin"), self.log_in("north-viewer")
+        office = self.client("north-viewer", viewer, ["fulmar/north/reading/+"])
+        self.call("PATCH", "/api/v1/north/user/north-viewer", {"role": "reader"}, admin)
+        eventually("the end of a connection with a subscription that is too much now", lambda: office.gone)
+        again = self.client("north-viewer", viewer, ["fulmar/north/reading/+", "fulmar/north/heard/+"])
+        self.assertEqual(again.codes, [0x87, 1])
+        self.call("PATCH", "/api/v1/north/user/north-viewer", {"role": "viewer"}, admin)
+
+    def test_commands_and_the_names_of_devices_are_their_owners(self):
+        reader, device = self.log_in("north-reader"), self.log_in("north-device")
+        commands = ["fulmar/north/instance/phone-1/command", "fulmar/north/instance/phone-2/command"]
+        self.call("PUT", "/api/v1/north/instance/phone-1", {"kind": "phone"}, reader)
+        self.call("PUT", "/api/v1/north/instance/phone-2", {"kind": "phone"}, device)
+        self.assertEqual(self.client("north-reader", reader, commands).codes, [1, 0x87])
+        self.assertEqual(self.client("north-device", device, commands).codes, [0x87, 1])
+        office = self.client("north-office", self.log_in("north-office"), commands + ["fulmar/north/#"])
+        self.assertEqual(office.codes, [1, 1, 1])
+        # What a receiver publishes is its owner's.
+        self.call("POST", "/api/v1/north/meter", {"id": "m2", "address": "SEN-33225545-68-07"}, self.log_in("north-admin"))
+        frame = {"hex": FRAME.replace("44552233", "45552233"), "at": "2026-11-21T10:00:00Z", "rssi_dbm": -70, "mode": "T1"}
+        van = self.client("north-device", device)
+        codes = []
+        van.on_publish = lambda c, _, mid, code, properties: codes.append(code.value)
+        van.publish("fulmar/north/receiver/phone-1/frame", json.dumps(frame), qos=1)
+        eventually("a refusal", lambda: codes)
+        self.assertEqual(codes, [0x87], "another user's device")
+        van.publish("fulmar/north/receiver/phone-2/frame", json.dumps(frame), qos=1)
+        path = "/api/v1/north/reading?meter=m2"
+        eventually("the reading", lambda: self.call("GET", path, token=reader)["items"])
+        (stored,) = self.call("GET", path, token=reader)["items"]
+        self.assertEqual((stored["reader"], stored["device"]), ("north-device", "phone-2"))

@@ -1,5 +1,6 @@
 //! Numbers within bounds, and places made of them.
 
+use std::borrow::Cow;
 use std::ops::Deref;
 
 use rusqlite::ToSql;
@@ -47,7 +48,12 @@ impl<const MIN: i64, const MAX: i64> PartialSchema for Bounded<MIN, MAX> {
     }
 }
 
-impl<const MIN: i64, const MAX: i64> ToSchema for Bounded<MIN, MAX> {}
+impl<const MIN: i64, const MAX: i64> ToSchema for Bounded<MIN, MAX> {
+    // Each has its own bounds, so that the document must not take them for one.
+    fn name() -> Cow<'static, str> {
+        format!("Number_{MIN}_to_{MAX}").into()
+    }
+}
 
 impl<const MIN: i64, const MAX: i64> ToSql for Bounded<MIN, MAX> {
     fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
