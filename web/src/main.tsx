@@ -3,6 +3,7 @@
 import { effect } from '@preact/signals';
 import { render } from 'preact';
 import { App } from './app';
+import { registerDevice } from './data/account';
 import { loadConfig, flush, refresh, start, watchNetwork } from './data/sync';
 import { installServiceWorker } from './install';
 import { connect, disconnect } from './live/mqtt';
@@ -32,8 +33,15 @@ function stayLive(): void {
       session && twin && config?.mqtt && !state.expired.value ? `${session.token} ${twin.id}` : '';
     if (wanted === before) return;
     before = wanted;
-    if (!session || !twin || wanted === '') void disconnect();
-    else void connect({ user: session.user.name, token: session.token, twin: twin.id, isOffice, device });
+    if (!session || !twin || wanted === '') {
+      void disconnect();
+      return;
+    }
+    const target = { user: session.user.name, token: session.token, twin: twin.id, isOffice, device };
+    // Commands to a device are for the user who told of it.
+    void registerDevice().then(() => {
+      if (wanted === before) void connect(target);
+    });
   });
 }
 

@@ -163,6 +163,14 @@ impl Broker {
         }
     }
 
+    /// Disconnects guests whose ticket was taken back or who have subscriptions they might not make now, as
+    /// each worker gets to it. [`Guests`](crate::auth::Guests) already answer as things are.
+    pub fn recheck_guests(&self) {
+        for at in self.registry.guests() {
+            self.mailboxes[usize::from(at.shard)].post_one(Mail::Recheck(at.token));
+        }
+    }
+
     pub(crate) fn gate(&self) -> Arc<Gate> {
         Arc::clone(&self.gate.read())
     }

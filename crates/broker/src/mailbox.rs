@@ -24,6 +24,8 @@ pub(crate) enum Mail {
     Overflowed(Token),
     /// An operator or the broker wants it closed with this reason.
     Close(Token, CloseOrder),
+    /// What guests showed, or may do, has changed.
+    Recheck(Token),
     /// A slow authentication has been decided.
     Authenticated(Token, AuthReply),
 }

@@ -17,6 +17,7 @@ pub(crate) enum News {
     TakenOver,
     Overflowed,
     Close(CloseOrder),
+    Recheck,
     Authenticated(AuthReply),
 }
 
@@ -31,6 +32,7 @@ impl Notice {
             Mail::TakenOver(token) => (token, News::TakenOver),
             Mail::Overflowed(token) => (token, News::Overflowed),
             Mail::Close(token, order) => (token, News::Close(order)),
+            Mail::Recheck(token) => (token, News::Recheck),
             Mail::Authenticated(token, reply) => (token, News::Authenticated(reply)),
         };
         (token, Notice(news))

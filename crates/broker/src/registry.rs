@@ -9,6 +9,8 @@ use fulmar_mqtt::{ReasonCode, Version};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
+use crate::access::Subject;
+use crate::auth::GUEST_PREFIX;
 use crate::broker::Broker;
 use crate::flows;
 use crate::mailbox::Mail;
@@ -75,6 +77,17 @@ impl Registry {
         sessions.iter().filter_map(|session| session.lock().attachment).collect()
     }
 
+    /// Where connected sessions of guests are.
+    pub(crate) fn guests(&self) -> Vec<Attachment> {
+        let sessions: Vec<_> = self.sessions.lock().values().map(Arc::clone).collect();
+        let attached = sessions.iter().filter_map(|session| {
+            let state = session.lock();
+            let name = state.username.as_deref()?;
+            state.attachment.filter(|_| name.starts_with(GUEST_PREFIX))
+        });
+        attached.collect()
+    }
+
     /// Opens the client's session: resumes it, or begins a new one. A connection that has it now is
     /// told to go.
     pub(crate) fn open(
@@ -99,7 +112,8 @@ impl Registry {
                 && !state.ended
                 && state.expiry_interval_s > 0
                 && state.expires_at > turn.now
-                && state.username == request.username;
+                && state.username == request.username
+                && !outgrown(&state, &session, turn);
             let now_due = !resumes || state.will.as_ref().is_some_and(|will| will.delay_s == 0);
             let will = state.will.take();
             due_will = will.filter(|_| now_due);
@@ -127,6 +141,13 @@ impl Registry {
             sessions.remove(session.client_id());
         }
     }
+}
+
+/// Whether what waits in a guest's session might be what it may no longer see.
+fn outgrown(state: &SessionState, session: &Session, turn: &Turn) -> bool {
+    let subject = Subject { username: state.username.as_deref(), client_id: session.client_id() };
+    let filters = state.subscriptions.keys().map(|filter| &**filter);
+    turn.broker.gate().has_outgrown(subject, filters)
 }
 
 fn attach(

@@ -38,5 +38,5 @@ mod work_lists;
 pub use admin::{Admin, UserSummary, UserToAdd};
 pub use error::Error;
 pub use live::Announcement;
-pub use platform::{Platform, Settings};
+pub use platform::{Guest, Platform, Settings};
 pub use role::Role;

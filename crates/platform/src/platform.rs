@@ -21,6 +21,7 @@ use crate::readings::intake::Sender;
 use crate::store::{Db, Store};
 use crate::text::Name;
 use crate::time::Time;
+use crate::topics::Whose;
 
 /// Failed logins of one user from one address: five at once, then one in ten seconds.
 const LOGINS_PER_S: f64 = 0.1;
@@ -105,6 +106,17 @@ impl App {
     }
 }
 
+/// Someone whose token is good.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Guest {
+    /// The account's name.
+    pub user: String,
+    /// Until when the token is good, in milliseconds since 1970.
+    pub until_ms: u64,
+    /// The token's session, for [`Platform::is_session`].
+    pub session: String,
+}
+
 /// The platform of one installation.
 #[derive(Clone, Debug)]
 pub struct Platform {
@@ -153,15 +165,28 @@ impl Platform {
         crate::routes::router(self.app.clone())
     }
 
-    /// Whose token this is and until when it is good, in milliseconds since 1970; `None` if it is none
-    /// or no longer good, or if a user name is given and is another's. Answers from memory.
+    /// Whose token this is; `None` if it is none or no longer good, or if a user name is given and is
+    /// another's. Answers from memory.
     #[must_use]
-    pub fn admit(&self, token: &str, user: Option<&str>) -> Option<(String, u64)> {
+    pub fn admit(&self, token: &str, user: Option<&str>) -> Option<Guest> {
         let caller = self.app.caller(token, Time::now())?;
         let name = &caller.account.name;
         let same = user.is_none_or(|user| user.is_empty() || user == &**name);
-        let until = u64::try_from(caller.expires_at.0).ok()?;
-        same.then(|| (name.to_string(), until))
+        let until_ms = u64::try_from(caller.expires_at.0).ok()?;
+        same.then(|| Guest { user: name.to_string(), until_ms, session: caller.session })
+    }
+
+    /// Whether the token of this session is still good. Answers from memory.
+    #[must_use]
+    pub fn is_session(&self, id: &str) -> bool {
+        self.app.roster.session(id, Time::now()).is_some()
+    }
+
+    /// Calls `lost` whenever tokens have been revoked or accounts may do less than before, when the answers of
+    /// this platform are already the new ones. On the writer's thread, so that it must not wait; the first call
+    /// counts.
+    pub fn on_loss(&self, lost: impl Fn() + Send + Sync + 'static) {
+        self.app.roster.on_loss(Box::new(lost));
     }
 
     /// Whether the user may publish to this topic, or subscribe to it as a filter. Answers from memory.
@@ -169,10 +194,14 @@ impl Platform {
     pub fn may(&self, user: &str, publish: bool, topic: &str) -> bool {
         let levels: Vec<&str> = topic.split('/').collect();
         let ["fulmar", twin, rest @ ..] = &levels[..] else { return false };
-        let Ok(twin) = twin.parse::<Name>() else { return false };
-        let role = self.app.roster.account(user);
-        let role = role.and_then(|account| self.app.roster.role(&account, &twin));
-        role.is_some_and(|role| crate::topics::allowed(role, publish, rest))
+        let (Ok(twin), roster) = (twin.parse::<Name>(), &self.app.roster) else { return false };
+        let role = roster.account(user).and_then(|account| roster.role(&account, &twin));
+        let whose = |device: &str| match roster.owner(&twin, device) {
+            Some(owner) if *owner == *user => Whose::Own,
+            Some(_) => Whose::Others,
+            None => Whose::Nobodys,
+        };
+        role.is_some_and(|role| crate::topics::allowed(role, publish, rest, whose))
     }
 
     /// A name of this installation that nobody else can know: its client identifier.
@@ -203,7 +232,9 @@ impl Platform {
             }
         };
         let frames: Vec<Each<NewFrame>> = payloads.iter().map(parse).collect();
-        let (reader, now) = (receiver.clone(), Time::now());
+        // The broker does not say who published, but lets nobody use the name of another's device.
+        let owner = self.app.roster.owner(&twin, &receiver);
+        let (reader, now) = (owner.unwrap_or_else(|| receiver.clone()), Time::now());
         let sender = Sender { twin: twin.clone(), reader, own_lists_only: false, now };
         let results = crate::frames::handlers::take(&self.app, sender, receiver.clone(), frames);
         for result in results.await? {

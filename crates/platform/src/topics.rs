@@ -4,17 +4,39 @@
 
 use crate::role::{Deed, Role};
 
-/// What a topic's or filter's levels say behind `fulmar/TWIN/`, and whether the role allows it.
-pub(crate) fn allowed(role: Role, publish: bool, levels: &[&str]) -> bool {
+/// Whose a device is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Whose {
+    /// Who asks has it.
+    Own,
+    /// Another user has it.
+    Others,
+    /// Nobody has told of it.
+    Nobodys,
+}
+
+/// What a topic's or filter's levels say behind `fulmar/TWIN/`, and whether the role allows it; `whose` is
+/// asked of devices, by name.
+pub(crate) fn allowed(
+    role: Role,
+    publish: bool,
+    levels: &[&str],
+    whose: impl FnOnce(&str) -> Whose,
+) -> bool {
+    let manages = role.may(Deed::Manage);
     if publish {
-        return matches!(levels, ["receiver", _, "frame"]) && role.may(Deed::Receive);
+        return matches!(levels, ["receiver", device, "frame"]
+            if role.may(Deed::Receive) && (manages || whose(device) != Whose::Others));
     }
     match levels {
         ["heard", ..] => true,
-        ["reading", ..] => role.may(Deed::Manage) || role == Role::Viewer,
+        ["reading", ..] => manages || role == Role::Viewer,
         ["work_list", ..] | ["instance", _, "position"] => role != Role::Device,
-        ["instance", device, "command"] if *device != "+" => role.may(Deed::BeDevice),
-        _ => role.may(Deed::Manage),
+        // Nobody's device has the name of a wildcard.
+        ["instance", device, "command"] if role.may(Deed::BeDevice) && !manages => {
+            whose(device) == Whose::Own
+        }
+        _ => manages,
     }
 }
 
@@ -29,22 +51,35 @@ mod tests {
             (false, "reading/#", "admin office viewer"),
             (false, "work_list/1", "admin office reader viewer"),
             (false, "instance/+/position", "admin office reader viewer"),
-            (false, "instance/van-1/command", "admin office reader device"),
+            (false, "instance/own/command", "admin office reader device"),
+            (false, "instance/others/command", "admin office"),
+            (false, "instance/new/command", "admin office"),
             (false, "instance/+/command", "admin office"),
             (false, "instance/#", "admin office"),
             (false, "receiver/+/frame", "admin office"),
             (false, "+/m1", "admin office"),
             (false, "#", "admin office"),
-            (true, "receiver/van-1/frame", "admin office reader device"),
-            (true, "receiver/van-1", ""),
+            (true, "receiver/own/frame", "admin office reader device"),
+            (true, "receiver/others/frame", "admin office"),
+            (true, "receiver/new/frame", "admin office reader device"),
+            (true, "receiver/own", ""),
             (true, "heard/m1", ""),
             (true, "reading/m1", ""),
         ];
+        let whose = |device: &str| match device {
+            "own" => Whose::Own,
+            "others" => Whose::Others,
+            _ => Whose::Nobodys,
+        };
         for (publish, topic, may) in cases {
             let levels: Vec<&str> = topic.split('/').collect();
             for role in Role::ALL {
                 let expected = may.split(' ').any(|name| name == role.name());
-                assert_eq!(allowed(role, publish, &levels), expected, "{topic} {role:?} {publish}");
+                assert_eq!(
+                    allowed(role, publish, &levels, whose),
+                    expected,
+                    "{topic} {role:?} {publish}"
+                );
             }
         }
     }

@@ -97,3 +97,26 @@ async fn only_the_servers_admin_makes_twins() {
     assert_eq!(west.json["centre"], json!({"lat": 53.5, "lon": 10.0}));
     assert_eq!(world.get(&admin, "/api/v1/west").await.status, 404);
 }
+
+#[tokio::test]
+async fn who_loses_something_is_told_of() {
+    let world = World::new();
+    let (reader, admin) = (world.log_in("north-reader").await, world.log_in("north-admin").await);
+    let guest = world.platform.admit(&reader, Some("north-reader")).unwrap();
+    assert!(world.platform.is_session(&guest.session));
+    let (told, mut heard) = tokio::sync::mpsc::unbounded_channel();
+    let platform = world.platform.clone();
+    world.platform.on_loss(move || {
+        let goes_on = platform.is_session(&guest.session);
+        told.send((goes_on, platform.may("north-viewer", false, "fulmar/north/reading/m1")))
+            .unwrap();
+    });
+    // Who gains something is no reason to look.
+    world.log_in("north-device").await;
+    let change = json!({"role": "reader"});
+    world.call(&admin, "PATCH", "/api/v1/north/user/north-viewer", &change).await;
+    assert_eq!(heard.recv().await, Some((true, false)), "a role, by when it has changed");
+    world.call(&reader, "DELETE", "/api/v1/session", &Value::Null).await;
+    assert_eq!(heard.recv().await, Some((false, false)), "a token");
+    assert!(heard.try_recv().is_err());
+}

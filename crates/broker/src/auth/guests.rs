@@ -20,6 +20,10 @@ pub trait Guests: Send + Sync + fmt::Debug {
     /// token is no guest's or no longer good, or the user name beside it is another's.
     fn admit(&self, token: &str, username: Option<&str>, now: Timestamp) -> Option<Admitted>;
 
+    /// Whether a ticket that [`Guests::admit`] gave is still good: asked again for each connection when
+    /// [`crate::Broker::recheck_guests`] is called.
+    fn is_good(&self, ticket: &str) -> bool;
+
     /// Whether the guest, named without the prefix, may publish to the topic or subscribe to the filter.
     fn allows(&self, guest: &str, action: Action, topic: &str) -> bool;
 }

@@ -12,6 +12,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use fulmar_mqtt::ReasonCode;
+use fulmar_mqtt::topic::Subscription;
 
 pub use guests::{GUEST_PREFIX, GUEST_TOPICS, Guests};
 pub use jwt::{JwtError, JwtVerifier};
@@ -30,11 +31,13 @@ pub struct Admitted {
     pub username: Option<Box<str>>,
     /// When what it showed expires; [`Timestamp::NEVER`] if it does not.
     pub until: Timestamp,
+    /// What can be taken back before, by the name its giver has for it ([`Guests::is_good`]).
+    pub ticket: Option<Box<str>>,
 }
 
 impl Admitted {
     fn for_good(username: Option<&str>) -> Admitted {
-        Admitted { username: username.map(Into::into), until: Timestamp::NEVER }
+        Admitted { username: username.map(Into::into), until: Timestamp::NEVER, ticket: None }
     }
 }
 
@@ -129,6 +132,24 @@ impl Gate {
             (None, Some(jwt)) => jwt.verify(token, username, now),
             (None, None) => Err(ReasonCode::BadUserNameOrPassword),
         }
+    }
+
+    /// Whether what a guest showed has not been taken back.
+    pub(crate) fn is_good(&self, ticket: &str) -> bool {
+        self.guests.as_ref().is_some_and(|guests| guests.is_good(ticket))
+    }
+
+    /// Whether the client is a guest that has a subscription it might not make now.
+    pub(crate) fn has_outgrown<'f>(
+        &self,
+        subject: Subject<'_>,
+        mut filters: impl Iterator<Item = &'f str>,
+    ) -> bool {
+        guests::name(subject).is_some()
+            && filters.any(|text| {
+                let parsed = Subscription::parse(text);
+                !parsed.is_ok_and(|own| self.allows(subject, Action::Subscribe, own.filter))
+            })
     }
 
     /// Whether everybody may publish to this topic, so that nothing need be looked up.

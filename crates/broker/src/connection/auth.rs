@@ -13,6 +13,7 @@ use fulmar_mqtt::{Packet, Properties, Property, PropertyBuf, ReasonCode, Version
 
 use super::connect::PendingConnect;
 use super::{Connection, State};
+use crate::access::Subject;
 use crate::auth::AuthReply;
 use crate::session::Session;
 use crate::shard::Shard;
@@ -111,7 +112,8 @@ impl Connection {
         match check(shard, data, username.as_deref()) {
             // A client stays who it is: `check` compares the names, and there is one.
             Ok(admitted) if username.is_some() => {
-                self.rare().admitted_until = admitted.until;
+                let rare = self.rare();
+                (rare.admitted_until, rare.ticket) = (admitted.until, admitted.ticket);
                 self.send_auth(ReasonCode::Success);
             }
             _ => {
@@ -121,6 +123,26 @@ impl Connection {
                 self.disconnect(shard, ReasonCode::NotAuthorized, "re-authentication failed");
             }
         }
+    }
+
+    /// Disconnects a guest whose ticket was taken back, or who may no longer see what it subscribed to.
+    pub(super) fn recheck(&mut self, shard: &mut Shard) {
+        let State::Connected(session) = &self.state else { return };
+        let gate = shard.broker().gate();
+        let ticket = self.rare.as_ref().and_then(|rare| rare.ticket.as_deref());
+        let why = if ticket.is_some_and(|ticket| !gate.is_good(ticket)) {
+            "token revoked"
+        } else {
+            let state = session.lock();
+            let client_id = session.client_id();
+            let subject = Subject { username: state.username.as_deref(), client_id };
+            if !gate.has_outgrown(subject, state.subscriptions.keys().map(|filter| &**filter)) {
+                return;
+            }
+            "no longer allowed to see what it subscribed to"
+        };
+        tracing::info!(peer = %self.peer.address, client = self.client_id(), "closed: {why}");
+        self.disconnect(shard, ReasonCode::NotAuthorized, why);
     }
 
     fn send_auth(&mut self, reason: ReasonCode) {

@@ -155,7 +155,8 @@ impl Connection {
             }
         }
         if username.as_deref().is_some_and(|name| name.starts_with(GUEST_PREFIX)) {
-            self.rare().guest = true;
+            let rare = self.rare();
+            (rare.guest, rare.ticket) = (true, admitted.ticket);
         }
         let limits = shard.broker().limits().clone();
         let (terms, keep_alive_s) = connack_terms(&pending, &limits);
@@ -200,6 +201,8 @@ impl Connection {
         if let Some(will) = opened.due_will {
             crate::chores::publish_will(shard, opened.session.key().0, &will);
         }
+        // It may have been taken back before this connection was known to be there.
+        self.recheck(shard);
     }
 
     /// Answers CONNECT with an error and closes.

@@ -201,13 +201,22 @@ struct Rare {
     admitted_until: Timestamp,
     /// It is another part of the program that says what the client may do.
     guest: bool,
+    /// What it showed, for that part to take back.
+    ticket: Option<Box<str>>,
     throttle: Option<Throttle>,
 }
 
 impl Default for Rare {
     fn default() -> Self {
         let admitted_until = Timestamp::NEVER;
-        Rare { by_method: false, challenged: false, admitted_until, guest: false, throttle: None }
+        Rare {
+            by_method: false,
+            challenged: false,
+            admitted_until,
+            guest: false,
+            ticket: None,
+            throttle: None,
+        }
     }
 }
 
@@ -385,6 +394,7 @@ impl Connection {
             News::Close(CloseOrder::Administrative) => {
                 self.disconnect(shard, ReasonCode::AdministrativeAction, "closed by operator");
             }
+            News::Recheck => self.recheck(shard),
             News::Authenticated(reply) => self.authenticated(shard, reply),
         }
     }

@@ -101,6 +101,7 @@ pub(crate) fn run(args: &Args, log: &LogArgs) -> anyhow::Result<()> {
     let broker = Broker::new(broker_config, stored.storage, stored.restored, clock.now());
     stored.wake.set(Arc::downgrade(&broker)).ok().context("storage was given two brokers")?;
     let running = listeners::start(&broker, workers, &config, &certificates, &quic, clock)?;
+    platform.watch(&broker);
     platform.go_live(running.server.inlet())?;
     let orders = certificates.orders();
     let challenges = orders.as_ref().map(acme::Orders::tls).transpose()?;

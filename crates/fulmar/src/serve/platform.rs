@@ -5,9 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use fulmar_broker::Timestamp;
 use fulmar_broker::access::Action;
 use fulmar_broker::auth::{Admitted, GUEST_PREFIX, Guests};
+use fulmar_broker::{Broker, Timestamp};
 use fulmar_platform::{Announcement, Platform};
 use fulmar_transport::Inlet;
 use tokio::sync::mpsc;
@@ -28,9 +28,14 @@ struct Users(Platform);
 
 impl Guests for Users {
     fn admit(&self, token: &str, username: Option<&str>, _: Timestamp) -> Option<Admitted> {
-        let (name, until_ms) = self.0.admit(token, username)?;
-        let username = Some(format!("{GUEST_PREFIX}{name}").into());
-        Some(Admitted { username, until: Timestamp(until_ms) })
+        let guest = self.0.admit(token, username)?;
+        let username = Some(format!("{GUEST_PREFIX}{}", guest.user).into());
+        let until = Timestamp(guest.until_ms);
+        Some(Admitted { username, until, ticket: Some(guest.session.into()) })
+    }
+
+    fn is_good(&self, ticket: &str) -> bool {
+        self.0.is_session(ticket)
     }
 
     fn allows(&self, guest: &str, action: Action, topic: &str) -> bool {
@@ -76,6 +81,18 @@ impl Running {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Lets the broker cut connections whose token was revoked, and those that may hear less than before.
+    pub(super) fn watch(&self, broker: &Arc<Broker>) {
+        let Some(platform) = &self.platform else { return };
+        // The broker has the platform already, and would never be dropped.
+        let broker = Arc::downgrade(broker);
+        platform.on_loss(move || {
+            if let Some(broker) = broker.upgrade() {
+                broker.recheck_guests();
+            }
+        });
     }
 
     /// Its addresses.

@@ -1,17 +1,18 @@
-//! All accounts, twins and good tokens, in memory: what every request and every MQTT client that
-//! shows a token is checked against.
+//! All accounts, twins, good tokens and whose devices are, in memory: what every request and every MQTT
+//! client that shows a token is checked against.
 //!
 //! Loaded anew on the writer's thread with every change, before the change is answered; changes by
 //! another process (`fulmar user`) are seen within half a second.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
+use std::fmt;
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::RwLock;
 use tokio::sync::Notify;
 
 use crate::role::Role;
-use crate::store::{Db, accounts, twins};
+use crate::store::{Db, accounts, devices, twins};
 use crate::text::Name;
 use crate::time::Time;
 
@@ -31,17 +32,46 @@ struct Known {
     /// By identifier of the token: whose, and until when.
     sessions: HashMap<String, (Name, Time)>,
     twins: BTreeMap<Name, String>,
+    /// By twin and name of the device: whose it is.
+    devices: HashMap<Name, HashMap<Name, Name>>,
 }
 
+impl Known {
+    /// Whether somebody may do less than before, or has a token less.
+    fn lost(&self, before: &Known) -> bool {
+        let gone = |id: &String| !self.sessions.contains_key(id);
+        let less = |(name, before): (&Name, &Arc<Account>)| {
+            let now = self.accounts.get(name).map(|now| (&now.roles, now.server_admin));
+            now != Some((&before.roles, before.server_admin))
+        };
+        before.sessions.keys().any(gone) || before.accounts.iter().any(less)
+    }
+}
+
+type Lost = Box<dyn Fn() + Send + Sync>;
+
 /// What is known of all.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Roster {
     known: RwLock<Known>,
+    /// Told when somebody may do less than before.
+    lost: OnceLock<Lost>,
     /// Told when there are accounts.
     peopled: Notify,
 }
 
+impl fmt::Debug for Roster {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Roster").field("known", &self.known).finish_non_exhaustive()
+    }
+}
+
 impl Roster {
+    /// Calls `lost` after each change that takes something from somebody; the first call counts.
+    pub(crate) fn on_loss(&self, lost: Lost) {
+        let _ = self.lost.set(lost);
+    }
+
     /// Takes what the database says.
     pub(crate) fn load(&self, db: &Db) -> rusqlite::Result<()> {
         let mut roles: HashMap<Name, BTreeMap<Name, Role>> = HashMap::new();
@@ -59,8 +89,16 @@ impl Roster {
             known.sessions.insert(session.id, (session.account, session.expires_at));
         }
         known.twins = twins::names(db)?.into_iter().collect();
+        for (twin, device, account) in devices::owners(db)? {
+            known.devices.entry(twin).or_default().insert(device, account);
+        }
         let peopled = !known.accounts.is_empty();
-        *self.known.write() = known;
+        let before = std::mem::replace(&mut *self.known.write(), known);
+        if self.known.read().lost(&before)
+            && let Some(lost) = self.lost.get()
+        {
+            lost();
+        }
         if peopled {
             self.peopled.notify_one();
         }
@@ -78,6 +116,19 @@ impl Roster {
     pub(crate) fn account(&self, name: &str) -> Option<Arc<Account>> {
         let name: Name = name.parse().ok()?;
         self.known.read().accounts.get(&name).cloned()
+    }
+
+    /// Whose a device is, if somebody has told of it.
+    pub(crate) fn owner(&self, twin: &Name, device: &str) -> Option<Name> {
+        let device: Name = device.parse().ok()?;
+        self.known.read().devices.get(twin)?.get(&device).cloned()
+    }
+
+    /// A device has told of itself.
+    pub(crate) fn own(&self, twin: &Name, device: &Name, account: &Name) {
+        let mut known = self.known.write();
+        let devices = known.devices.entry(twin.clone()).or_default();
+        devices.entry(device.clone()).or_insert_with(|| account.clone());
     }
 
     /// Whether there is no account at all.

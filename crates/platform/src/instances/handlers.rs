@@ -90,6 +90,7 @@ pub(crate) async fn put(
     Body(new): Body<NewInstance>,
 ) -> Answer {
     member.may(Deed::BeDevice)?;
+    let twin = member.twin.clone();
     let instance = app.store.write(move |db| {
         if devices::get(db, &member.twin, &device)?.is_some() {
             own(db, &member, &device)?;
@@ -97,7 +98,9 @@ pub(crate) async fn put(
         devices::put(db, &member.twin, &device, &new, member.name(), Time::now())?;
         own(db, &member, &device)
     });
-    json(StatusCode::OK, &instance.await?)
+    let instance = instance.await?;
+    app.roster.own(&twin, &instance.device, &instance.user);
+    json(StatusCode::OK, &instance)
 }
 
 /// What a command needs.

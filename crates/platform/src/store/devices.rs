@@ -42,6 +42,13 @@ pub(crate) fn list(db: &Db, twin: &str, after: &str, limit: usize) -> Result<Vec
     rows.query_map(params![twin, after, limit], instance)?.collect()
 }
 
+/// Twin, device and whose it is, of all.
+pub(crate) fn owners(db: &Db) -> Result<Vec<(Name, Name, Name)>> {
+    let mut rows = db.prepare_cached("SELECT twin, device, account FROM instance")?;
+    let rows = rows.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
+    rows.collect()
+}
+
 pub(crate) fn put(
     db: &Db,
     twin: &str,
