@@ -20,6 +20,8 @@ DEMO ?= 1
 TESTS ?=
 # make bench: full (every peer, three rounds) or short (one quick round).
 BENCH ?= full
+# make firmware-run: what is in the image; with ed25519,dhcp it asks for its address.
+FEATURES ?= ed25519
 # make fuzz: seconds for each target, and which targets; all unless named.
 FUZZ_SECONDS ?= 600
 FUZZ ?=
@@ -105,14 +107,14 @@ $(PEBBLE)/pebble: $(wildcard tests/interop/pebble/*) | interop-needs
 interop-needs:
 	@tests/interop/setup
 
-firmware: needs ## Build the microcontroller's program; its flash and RAM by part, within their budget
-	scripts/firmware build
+firmware: needs ## Build the microcontroller's program; flash and RAM by part, within their budget
+	FEATURES=$(FEATURES) scripts/firmware build
 
-firmware-run: needs ## Boot it in QEMU beside a broker on this machine
+firmware-run: needs ## Boot it in QEMU beside a broker on this machine (FEATURES=ed25519,dhcp)
 	@firmware/tools/setup
 	cargo build --release --locked --package fulmar
-	image=$$(scripts/firmware image) && \
-		exec python3 firmware/tools/run.py $(abspath $(TARGET))/release/fulmar $$image
+	image=$$(FEATURES=$(FEATURES) scripts/firmware image) && \
+		exec python3 firmware/tools/run.py $(abspath $(TARGET))/release/fulmar $$image $(FEATURES)
 
 firmware-test: interop-needs built $(VENV)/ready ## Test it in QEMU at length: 100 connections through a lossy link
 	cd tests/interop && FULMAR_BIN=$(FULMAR) FULMAR_FIRMWARE_CONNECTIONS=100 FULMAR_PATIENCE_S=600 \

@@ -20,16 +20,18 @@ SPEED = "shift=5,align=off"
 
 
 class Settings:
-    """A device's settings, which firmware/sensor/src/settings.rs reads."""
+    """A device's settings, which firmware/sensor/src/settings.rs reads. `authority`: the key is that of the
+    broker's certificate authority, for an image with the feature `x509`. Without `network` there must be
+    DHCP in the image."""
 
-    def __init__(self, port: int, server_key: bytes, *, server_name="localhost", client_id="sensor-1",
+    def __init__(self, port: int, server_key: bytes, *, authority=False, server_name="localhost", client_id="sensor-1",
                  host=HOST, mac="52:54:00:12:34:56", network=FIXED_NETWORK, user=None, password=None,
                  interval_s=5, listen_ms=250, wakes=0, resume=True):
         address = ipaddress.IPv4Address(host).packed
         self.entries = [
             (1, address + struct.pack(">H", port)),
             (2, server_name.encode()),
-            (3, server_key),
+            (13 if authority else 3, server_key),
             (4, client_id.encode()),
             (5, bytes.fromhex(mac.replace(":", ""))),
             (9, struct.pack(">I", interval_s)),

@@ -1,9 +1,10 @@
 """make firmware-run: the sensor in QEMU, a Fulmar broker for it on this machine, and what both say.
 
-    run.py FULMAR IMAGE
+    run.py FULMAR IMAGE [FEATURES]
 
-The broker gets a data folder, a port and an Ed25519 key of its own, all of which go when this ends
-(Ctrl-C). A command is sent to the device while it sleeps; it hears it when it wakes."""
+The broker gets a data folder, a port and a key of its own, all of which go when this ends (Ctrl-C). When the
+device has published once and sleeps, a command is sent; it hears it when it wakes. FEATURES are the
+image's: whom it trusts, and whether it wants DHCP."""
 
 import json
 import pathlib
@@ -19,12 +20,13 @@ CLIENT = "sensor-1"
 INTERVAL_S = 5
 
 
-def broker(fulmar: str, folder: pathlib.Path):
-    """A broker with a key the device can pin: the process, its QUIC port, that key."""
-    ca = ["--dir", str(folder / "ca")]
-    issue = ["issue", "localhost", "--ed25519", "--out", str(folder), *ca]
+def broker(fulmar: str, folder: pathlib.Path, features: list[str]):
+    """A broker with a key the device can pin: the process, its ports, that key or its authority's."""
+    kind = ["--ed25519"] if "ed25519" in features else []
+    issue = ["issue", "localhost", *kind, "--out", str(folder), "--dir", str(folder / "ca")]
     subprocess.run([fulmar, "cert", *issue], check=True, stdout=subprocess.DEVNULL)
-    about = subprocess.run([fulmar, "cert", "show", str(folder / "localhost.pem"), "--json"], check=True,
+    pinned = "ca/ca.pem" if "x509" in features else "localhost.pem"
+    about = subprocess.run([fulmar, "cert", "show", str(folder / pinned), "--json"], check=True,
                            stdout=subprocess.PIPE)
     key = bytes.fromhex(json.loads(about.stdout)["public_key"])
     config = folder / "fulmar.toml"
@@ -49,39 +51,52 @@ key = "{folder}/localhost.key"
     return process, ports, key
 
 
-def shown(name: str, process):
-    """Prints a process's lines, with its name."""
+def shown(name: str, process, heard=lambda line: None):
+    """Prints a process's lines, with its name, and tells `heard`."""
     def lines():
         for line in process.stdout:
             print(f"{name:>7} | {line.rstrip()}", flush=True)
+            heard(line.rstrip())
     thread = threading.Thread(target=lines, daemon=True)
     thread.start()
     return thread
 
 
-def main(fulmar: str, image: str):
+def main(fulmar: str, image: str, features="ed25519"):
     # make sends it to the whole group; the `finally` below ends the processes in order.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     processes = []
     with tempfile.TemporaryDirectory(prefix="fulmar-firmware-") as name:
         folder = pathlib.Path(name)
         try:
-            serve, ports, key = broker(fulmar, folder)
+            chosen = features.split(",")
+            serve, ports, key = broker(fulmar, folder, chosen)
             processes.append(serve)
             url = f"mqtt://localhost:{ports['mqtt']}"
             piped = {"stdout": subprocess.PIPE, "text": True, "errors": "replace"}
             reader = subprocess.Popen([fulmar, "sub", url, "-t", "sensors/#", "-q", "1", "-v"], **piped)
             processes.append(reader)
             shown("broker", reader)
-            settings = device.Settings(ports["quic"], key, client_id=CLIENT, interval_s=INTERVAL_S)
+            settings = device.Settings(
+                ports["quic"], key, client_id=CLIENT, interval_s=INTERVAL_S, authority="x509" in chosen,
+                network=None if "dhcp" in chosen else device.FIXED_NETWORK)
+            command = ["-q", "1", "-t", f"sensors/{CLIENT}/command", "-m"]
+            print(f"The device boots, publishes over QUIC to the broker, port {ports['quic']}, and wakes every "
+                  f"{INTERVAL_S} seconds.\nCtrl-C ends all. Tell it something:\n"
+                  f"    {fulmar} pub {url} {' '.join(command)} 'led off'\n"
+                  f"    {fulmar} pub {url} {' '.join(command)} 'every 10'", flush=True)
+            asleep = threading.Event()
+
+            def heard(line: str):
+                if line.startswith("stack peak") and not asleep.is_set():
+                    asleep.set()
+                    print(f"{'you':>7} | led on (it sleeps, and hears it when it wakes)", flush=True)
+                    subprocess.run([fulmar, "pub", url, *command, "led on"], check=False)
+
             board = subprocess.Popen(device.command(pathlib.Path(image).resolve(), folder, settings),
                                      cwd=folder, stdin=subprocess.DEVNULL, **piped)
             processes.append(board)
-            log = shown("device", board)
-            print("The device wakes every 5 seconds. Ctrl-C ends all. Tell it something:\n"
-                  f"    {fulmar} pub {url} -q 1 -t sensors/{CLIENT}/command -m 'led on'\n"
-                  f"    {fulmar} pub {url} -q 1 -t sensors/{CLIENT}/command -m 'every 10'", flush=True)
-            log.join()
+            shown("device", board, heard).join()
         except KeyboardInterrupt:
             pass
         finally:

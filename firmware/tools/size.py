@@ -1,7 +1,8 @@
 """make firmware: what an image takes, by part, and whether it keeps its budget.
 
     size.py IMAGE                 an ELF image of a board: flash and static RAM by part, judged
-    size.py --core LABEL IMAGE    the client alone, for another processor: its flash, not judged
+    size.py --image LABEL IMAGE   the same image with options: its flash and static RAM, not judged
+    size.py --core LABEL IMAGE    the client alone, for another processor: the same
 
 The parts are found by the crates' names in the symbols; what has no symbol (constants, mostly) is told as
 such. Exit status 1 if the budget is not kept."""
@@ -91,12 +92,13 @@ def measure(elf: Elf):
 
 
 def main(arguments: list[str]) -> int:
-    label = None
-    if arguments[:1] == ["--core"]:
-        label, arguments = arguments[1], arguments[2:]
+    kind = label = None
+    if arguments[:1] in (["--core"], ["--image"]):
+        kind, label, arguments = arguments[0], arguments[1], arguments[2:]
     with open(arguments[0], "rb") as file:
         total_flash, flash, total_ram, ram = measure(Elf(file.read()))
-    if label:
+    if kind:
+        total_flash += PAGES * (kind == "--image")
         print(f"{label}: {total_flash:,} bytes of flash, {total_ram:,} of static RAM")
         return 0
     print(f"{'part':28}{'flash':>9}{'RAM':>9}")

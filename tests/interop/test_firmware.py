@@ -1,15 +1,17 @@
 """The firmware's sensor in QEMU against a broker of ours: handshake, commands, loss of power, 0-RTT, loss
-of packets, replay; and that it notices when its stack overflows.
+of packets, replay; images with other kinds of trust, and with DHCP; and that it notices when its stack
+overflows.
 
 FULMAR_FIRMWARE_CONNECTIONS says how many connections are made through the lossy link (20)."""
 
 import json
 import os
 import pathlib
-import re
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import unittest
 
 from broker import PATIENCE_S, Broker, binary, eventually
@@ -25,9 +27,10 @@ LOSS = 0.1
 CLIENT = "sensor-1"
 
 
-def image(kind="image") -> pathlib.Path:
+def image(features="ed25519") -> pathlib.Path:
     """The firmware, built if need be; the test is skipped where this Rust cannot build it."""
-    done = subprocess.run([ROOT / "scripts" / "firmware", kind], stdout=subprocess.PIPE, text=True)
+    env = {**os.environ, "FEATURES": features}
+    done = subprocess.run([ROOT / "scripts" / "firmware", "image"], env=env, stdout=subprocess.PIPE, text=True)
     if done.returncode == 3:
         raise unittest.SkipTest("this Rust cannot build for the microcontroller")
     if done.returncode:
@@ -50,18 +53,21 @@ class Firmware(unittest.TestCase):
         done = subprocess.run([binary(), *arguments], stdout=subprocess.PIPE, text=True, check=True)
         return done.stdout
 
-    def start_broker(self, settings="") -> Broker:
-        """A broker with an Ed25519 key, which the device will be given."""
+    def public_key(self, certificate: str) -> bytes:
+        about = json.loads(self.fulmar("cert", "show", str(self.folder / certificate), "--json"))
+        return bytes.fromhex(about["public_key"])
+
+    def start_broker(self, settings="", kind=("--ed25519",)) -> Broker:
+        """A broker with a key of this kind, which the device will be given."""
         ca = ["--dir", str(self.folder / "ca")]
-        self.fulmar("cert", "issue", "localhost", "--ed25519", "--out", str(self.folder), *ca)
-        about = json.loads(self.fulmar("cert", "show", str(self.folder / "localhost.pem"), "--json"))
-        self.key = bytes.fromhex(about["public_key"])
+        self.fulmar("cert", "issue", "localhost", *kind, "--out", str(self.folder), *ca)
+        self.key = self.public_key("localhost.pem")
         tls = f'[tls]\ncert = "{self.folder}/localhost.pem"\nkey = "{self.folder}/localhost.key"\n'
         broker = Broker(tls + settings)
         self.addCleanup(broker.close)
         return broker
 
-    def boot(self, port: int, image=None, **settings) -> list[str]:
+    def boot(self, port: int, image: pathlib.Path | None = None, **settings) -> list[str]:
         """Runs the device until it switches itself off; what it logged."""
         made = device.Settings(port, self.key, client_id=CLIENT, **settings)
         command = device.command(image or self.image, self.folder, made)
@@ -141,13 +147,59 @@ class Firmware(unittest.TestCase):
         broker = self.start_broker()
         self.key = bytes(reversed(self.key))
         lines = self.boot(broker.ports["quic"], wakes=1)
-        # 51: decrypt_error; 42: bad_certificate.
-        self.assertTrue(any(re.match(r"failed, TLS alert (42|51)$", line) for line in lines), lines)
+        self.assert_untrusted(lines)
+
+    def test_a_pinned_p256_key(self):
+        broker = self.start_broker(kind=())
+        lines = self.boot(broker.ports["quic"], image("p256"), wakes=1)
+        self.assert_published(lines, 1)
+        self.key = self.key[:1] + bytes(reversed(self.key[1:]))
+        (self.folder / "ticket.bin").unlink()
+        self.assert_untrusted(self.boot(broker.ports["quic"], image("p256"), wakes=1))
+
+    def test_a_pinned_authority(self):
+        broker = self.start_broker(kind=())
+        own, self.key = self.key, self.public_key("ca/ca.pem")
+        made = image("x509")
+        lines = self.boot(broker.ports["quic"], made, wakes=1, authority=True)
+        self.assert_published(lines, 1)
+        (self.folder / "ticket.bin").unlink()
+        lines = self.boot(broker.ports["quic"], made, wakes=1, authority=True, server_name="other")
+        self.assert_untrusted(lines, "46")
+        # The broker's own key signed nobody's certificate.
+        self.key = own
+        self.assert_untrusted(self.boot(broker.ports["quic"], made, wakes=1, authority=True), "48")
+
+    def test_addresses_by_dhcp(self):
+        broker = self.start_broker()
+        lines = self.boot(broker.ports["quic"], image("ed25519,dhcp"), wakes=1, network=None)
+        self.assert_published(lines, 1)
 
     def test_a_stack_that_overflows_is_noticed(self):
         self.key = bytes(32)
-        lines = self.boot(1, image=image("overflow"), wakes=1)
+        lines = self.boot(1, image=image("ed25519,overflow"), wakes=1)
         self.assertTrue(any(line.startswith("fault: stack overflow") for line in lines), lines)
+
+    def test_what_make_firmware_run_shows(self):
+        command = [sys.executable, ROOT / "firmware" / "tools" / "run.py", binary(), self.image]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as shown:
+            timer = threading.Timer(5 * PATIENCE_S, shown.kill)
+            timer.start()
+            lines = []
+            for line in shown.stdout:
+                lines.append(line.strip())
+                if line.endswith("| command: led on\n"):
+                    shown.send_signal(signal.SIGINT)
+            timer.cancel()
+        print("\n".join(lines))
+        self.assertIn("device | command: led on", lines)
+        self.assertTrue(any(line.startswith(f"broker | sensors/{CLIENT}/reading ") for line in lines))
+        self.assertEqual(shown.returncode, 0)
+
+    def assert_untrusted(self, lines: list[str], alert="51"):
+        """The device broke off with this alert (51: decrypt_error) and said nothing to the broker."""
+        self.assertIn(f"failed, TLS alert {alert}", lines)
+        self.assertFalse(any(line.startswith(("handshake", "published")) for line in lines))
 
     def assert_published(self, lines: list[str], count: int):
         published = sum(line.startswith("published: reason ") and int(line.split()[2].strip(",")) < 0x80

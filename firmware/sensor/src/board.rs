@@ -24,7 +24,8 @@ pub trait Board {
     fn now(&mut self) -> Instant;
 
     /// A clock that goes on without power, in seconds since some moment; wrong ones cost a round
-    /// trip, because the server then refuses early data.
+    /// trip, because the server then refuses early data. Where certificates are checked (feature
+    /// `x509`) that moment is the beginning of 1970.
     fn calendar_s(&mut self) -> u32;
 
     /// Fills `bytes` with entropy: fresh, unpredictable, never used before.

@@ -140,7 +140,13 @@ impl Sensor {
         settings: &Settings<'_>,
         now: Instant,
     ) -> Result<(), Error> {
-        let trust = trust(settings).ok_or(Error::Invalid)?;
+        let calendar_s = board.calendar_s();
+        let trust = trust(
+            settings,
+            #[cfg(feature = "x509")]
+            calendar_s,
+        );
+        let trust = trust.ok_or(Error::Invalid)?;
         let mut entropy = [0; 32];
         board.entropy(&mut entropy);
         let key = self.key.take().ok_or(Error::Invalid)?;
@@ -152,7 +158,6 @@ impl Sensor {
             clean_start: false,
             expiry_s: SESSION_S,
         };
-        let calendar_s = board.calendar_s();
         let ticket = self.kept.get(calendar_s).filter(|_| settings.resume);
         let resume = ticket.map(|(ticket, age_ms)| Resume { ticket, age_ms, early_data: true });
         let mut options = Options { server_name: settings.server_name, trust, resume, session };
@@ -343,7 +348,12 @@ fn report<B: Board>(board: &mut B, wake: &Wake) {
     board.log(&[Text("bytes out "), Number(out.bytes), Text(", in "), Number(back.bytes)]);
 }
 
-fn trust<'a>(settings: &Settings<'a>) -> Option<Trust<'a>> {
+fn trust<'a>(settings: &Settings<'a>, #[cfg(feature = "x509")] unix_s: u32) -> Option<Trust<'a>> {
+    #[cfg(feature = "x509")]
+    if settings.authority {
+        let key = settings.server_key.as_array()?;
+        return Some(Trust::Authority { key, unix_s: unix_s.into() });
+    }
     #[cfg(feature = "ed25519")]
     if let Some(key) = settings.server_key.as_array::<32>() {
         return Some(Trust::Ed25519(key));

@@ -29,6 +29,9 @@ pub struct Settings<'a> {
     pub server_name: &'a str,
     /// The key the broker proves to hold: 32 bytes for Ed25519, 65 for P-256.
     pub server_key: &'a [u8],
+    /// Whether that key is not the broker's but its certificate authority's, which is P-256.
+    #[cfg(feature = "x509")]
+    pub authority: bool,
     /// MQTT client identifier, which is also in the topics.
     pub client_id: &'a str,
     /// Ethernet address.
@@ -71,6 +74,8 @@ impl<'a> Settings<'a> {
             server: ([0; 4], 0),
             server_name: "",
             server_key: &[],
+            #[cfg(feature = "x509")]
+            authority: false,
             client_id: "",
             mac: [0; 6],
             network: None,
@@ -115,6 +120,11 @@ impl<'a> Settings<'a> {
             10 => self.listen_ms = u16::from_be_bytes(*value.as_array()?),
             11 => self.wakes = u16::from_be_bytes(*value.as_array()?),
             12 => self.resume = value != [0],
+            #[cfg(feature = "x509")]
+            13 => {
+                self.server_key = value.as_array::<65>()?;
+                self.authority = true;
+            }
             _ => {}
         }
         Some(())

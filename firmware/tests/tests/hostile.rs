@@ -66,6 +66,24 @@ fn messages_with_parts_left_out_or_put_in_are_refused() {
     }
 }
 
+/// What fuzzing begins with: one of each kind of thing that can come.
+#[test]
+fn the_seeds_of_fuzzing() {
+    let mut client = Box::new(Client::new());
+    let mut give = |target: &str, run: &dyn Fn(&mut Client, &mut [u8])| {
+        let folder = format!("{}/../fuzz/seeds/{target}", env!("CARGO_MANIFEST_DIR"));
+        let files = std::fs::read_dir(folder).unwrap();
+        let count = files
+            .map(|file| run(&mut client, &mut std::fs::read(file.unwrap().path()).unwrap()))
+            .count();
+        assert!(count >= 4, "{target}");
+    };
+    give("tiny-datagram", &|client, data| fuzzing::datagram(client, data));
+    give("tiny-frames", &|client, data| fuzzing::frames(client, data));
+    give("tiny-handshake", &|client, data| fuzzing::handshake(client, data));
+    give("tiny-mqtt", &|client, data| fuzzing::mqtt(client, data));
+}
+
 /// What fuzzing does at length, for a moment: random bytes at every way in.
 #[test]
 fn random_bytes_at_every_way_in() {

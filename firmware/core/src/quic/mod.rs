@@ -1,12 +1,14 @@
-//! A QUIC v1 connection as a client (RFC 9000, 9001, 9002), without I/O: state, life cycle and timers.
+//! A QUIC v1 connection as a client (RFC 9000, 9001, 9002), without I/O.
 //!
-//! [`receive`](self) has what comes, `transmit` what goes, `handshake` what TLS does with it. The modules
-//! below those know nothing of connections: packet headers, frames, parameters, streams of bytes, ranges,
-//! recovery, connection IDs.
+//! Here is its state, how it begins and how it ends. `receive` has what comes, `transmit` what goes,
+//! `handshake` what TLS does with it, `timers` what is due, `application` what is read and written. The
+//! modules below those know nothing of connections: packet number spaces, packet headers, frames, parameters,
+//! streams of bytes, ranges, recovery, connection IDs.
 //!
 //! Not in here: servers, unidirectional streams, streams opened by the server, migration to another
 //! address of the server's, ECN, path MTU discovery, address validation tokens for later connections.
 
+mod application;
 mod frame;
 mod handshake;
 mod ids;
@@ -15,7 +17,9 @@ mod params;
 mod ranges;
 mod receive;
 mod recovery;
+mod space;
 mod stream;
+mod timers;
 mod transmit;
 
 #[cfg(test)]
@@ -25,16 +29,14 @@ pub(crate) use packet::Space;
 pub(crate) use params::{SendLimits, write as write_parameters};
 
 use crate::crypto::{PacketKeys, hmac, initial_keys};
-use crate::limits::{
-    HANDSHAKE_MS, HELLO_BYTES, RECEIVE_BYTES, STREAM_RECEIVE_BYTES, STREAM_SEND_BYTES, STREAMS,
-    TICKET_BYTES, TOKEN_BYTES,
-};
+use crate::limits::{HELLO_BYTES, RECEIVE_BYTES, STREAMS, TICKET_BYTES, TOKEN_BYTES};
 use crate::tls::{Alert, Ticket, Tls};
 use crate::{CloseReason, Error, Instant, KeyPair, Options};
+use application::Stream;
 use ids::ServerIds;
-use packet::{Id, SPACES};
-use ranges::Ranges;
-use recovery::{Content, Recovery, Sent};
+use packet::Id;
+use recovery::Recovery;
+use space::PacketSpace;
 use stream::{Inbound, Outbound};
 
 /// Error codes of RFC 9000, section 20.1, that we send.
@@ -80,107 +82,6 @@ enum Closing {
     No,
     Transport(u32),
     Application(u32),
-}
-
-/// A packet number space with its keys.
-// In this order for the sake of flash: what is near the beginning is reached by shorter instructions.
-#[repr(C)]
-struct PacketSpace {
-    can_send: bool,
-    can_receive: bool,
-    next_number: u32,
-    largest_acked: Option<u32>,
-    /// Packets below were received, or are no longer wanted.
-    floor: u32,
-    largest_at: Instant,
-    /// Ack-eliciting packets not acknowledged yet.
-    unacked: u8,
-    ack_now: bool,
-    ack_at: Option<Instant>,
-    /// When packets older than an acknowledged one count as lost.
-    loss_at: Option<Instant>,
-    probe: bool,
-    received: Ranges,
-    send: PacketKeys,
-    receive: PacketKeys,
-}
-
-impl PacketSpace {
-    const fn new() -> Self {
-        Self {
-            send: PacketKeys::none(),
-            receive: PacketKeys::none(),
-            can_send: false,
-            can_receive: false,
-            next_number: 0,
-            largest_acked: None,
-            received: Ranges::new(),
-            floor: 0,
-            largest_at: Instant::from_millis(0),
-            unacked: 0,
-            ack_now: false,
-            ack_at: None,
-            loss_at: None,
-            probe: false,
-        }
-    }
-
-    fn start(&mut self) {
-        self.next_number = 0;
-        self.largest_acked = None;
-        self.received.clear();
-        self.floor = 0;
-        self.discard();
-    }
-
-    fn discard(&mut self) {
-        self.can_send = false;
-        self.can_receive = false;
-        self.unacked = 0;
-        self.ack_now = false;
-        self.ack_at = None;
-        self.loss_at = None;
-        self.probe = false;
-    }
-}
-
-/// A stream that we opened.
-// In this order for the sake of flash: what is near the beginning is reached by shorter instructions.
-#[repr(C)]
-struct Stream {
-    /// Up to which offset the server lets us send.
-    send_limit: u32,
-    /// Up to which offset it may send.
-    receive_limit: u32,
-    /// The server reads no more, or has reset its side.
-    stopped: bool,
-    used: bool,
-    inbound: Inbound,
-    out: Outbound,
-    written: [u8; STREAM_SEND_BYTES],
-}
-
-impl Stream {
-    const fn new() -> Self {
-        Self {
-            out: Outbound::new(),
-            written: [0; STREAM_SEND_BYTES],
-            inbound: Inbound::new(),
-            send_limit: 0,
-            receive_limit: 0,
-            stopped: false,
-            used: false,
-        }
-    }
-
-    fn start(&mut self) {
-        self.out = Outbound::new();
-        self.inbound = Inbound::new();
-        self.send_limit = 0;
-        self.receive_limit = STREAM_RECEIVE_BYTES as u32;
-        self.stopped = false;
-        self.used = false;
-    }
 }
 
 /// Control frames to be sent, and sent again if lost.
@@ -478,246 +379,6 @@ impl Connection {
                 self.close(CloseReason::Tls(alert.0), code, false);
             }
             Fault::Transport(code) => self.close(CloseReason::Transport(code), code, false),
-        }
-    }
-
-    // The application's side.
-
-    /// How much can be written on a stream now; 0 if it cannot be used.
-    fn writable(&self, stream: usize) -> usize {
-        match self.streams.get(stream) {
-            Some(stream) if self.is_open() && !stream.stopped => {
-                STREAM_SEND_BYTES - (stream.out.end() - stream.out.base()) as usize
-            }
-            _ => 0,
-        }
-    }
-
-    /// Whether a stream can be used at all.
-    pub(crate) fn is_usable(&self, stream: usize) -> bool {
-        self.is_open()
-            && self.streams.get(stream).is_some_and(|stream| !stream.stopped)
-            && (stream == 0 || stream < self.stream_limit as usize)
-    }
-
-    /// The memory that what is written next on a stream goes to; [`written`](Self::written) tells how much.
-    pub(crate) fn free(&mut self, stream: usize) -> &mut [u8] {
-        let room = self.writable(stream);
-        self.streams.get_mut(stream).map_or(&mut [], |stream| {
-            stream.written.get_mut(STREAM_SEND_BYTES - room..).unwrap_or_default()
-        })
-    }
-
-    /// The first `count` bytes of [`free`](Self::free) are to be sent.
-    pub(crate) fn written(&mut self, stream: usize, count: usize) {
-        if let Some(stream) = self.streams.get_mut(stream) {
-            stream.out.extend(count);
-            stream.used = true;
-        }
-    }
-
-    /// What there is to read on a stream.
-    pub(crate) fn readable(&self, stream: usize) -> &[u8] {
-        let inbound = self.streams.get(stream).filter(|_| self.one_rtt);
-        let ready = inbound.map_or(0, |stream| stream.inbound.ready());
-        let start = stream * STREAM_RECEIVE_BYTES;
-        self.memory.get(start..start + ready).unwrap_or_default()
-    }
-
-    /// Takes `count` bytes away from what [`readable`](Self::readable) gave, and lets the server send more.
-    pub(crate) fn consume(&mut self, stream: usize, count: usize) {
-        let start = stream * STREAM_RECEIVE_BYTES;
-        let memory = self.memory.get_mut(start..start + STREAM_RECEIVE_BYTES);
-        let (Some(memory), Some(state)) = (memory, self.streams.get_mut(stream)) else { return };
-        state.inbound.consume(memory, count);
-        let limit = state.inbound.base() + STREAM_RECEIVE_BYTES as u32;
-        // Not for every byte: a frame costs a packet, and that costs energy.
-        if limit - state.receive_limit >= STREAM_RECEIVE_BYTES as u32 / 2 {
-            self.receive_limit += limit - state.receive_limit;
-            state.receive_limit = limit;
-            self.control |= control::MAX_DATA | control::MAX_STREAM_DATA << stream;
-        }
-    }
-
-    /// Whether the server has ended its side of a stream, and all before has been consumed.
-    pub(crate) fn is_finished(&self, stream: usize) -> bool {
-        self.streams
-            .get(stream)
-            .is_some_and(|stream| stream.stopped || stream.inbound.is_finished())
-    }
-
-    /// Whether all that was written is acknowledged.
-    pub(crate) fn is_flushed(&self) -> bool {
-        self.streams.iter().all(|stream| stream.stopped || stream.out.is_acked())
-    }
-
-    // Timers.
-
-    /// When [`handle_timeout`](Self::handle_timeout) has something to do.
-    pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        if !self.is_open() {
-            return None;
-        }
-        let acks = self.spaces.iter().filter_map(|space| space.ack_at);
-        let all = acks.chain(self.loss_deadline()).chain(self.idle_deadline());
-        all.chain(self.previous_until).chain(self.handshake_deadline()).reduce(Instant::min)
-    }
-
-    fn idle_deadline(&self) -> Option<Instant> {
-        (self.idle_ms != 0).then(|| {
-            // At least three probes must fit in (section 10.1).
-            let least = 3 * self.recovery.backed_off(self.recovery.probe_ms());
-            self.idle_from.after(self.idle_ms.max(least))
-        })
-    }
-
-    /// A server that answers but never comes to an end would keep us for ever.
-    fn handshake_deadline(&self) -> Option<Instant> {
-        (self.state == State::Handshake).then(|| self.started_at.after(HANDSHAKE_MS))
-    }
-
-    /// When a packet counts as lost or a probe is due.
-    fn loss_deadline(&self) -> Option<Instant> {
-        let loss = self.spaces.iter().filter_map(|space| space.loss_at).reduce(Instant::min);
-        loss.or_else(|| self.probe_deadline().map(|(_, deadline)| deadline))
-    }
-
-    /// RFC 9002, section 6.2.
-    fn probe_deadline(&self) -> Option<(Space, Instant)> {
-        let mut earliest: Option<(Space, Instant)> = None;
-        for space in SPACES {
-            // Early data goes again with the Initial packets it came with.
-            if space == Space::Data && !self.confirmed {
-                continue;
-            }
-            let Some(last) = self.recovery.last_sent(space) else { continue };
-            let delay = if space == Space::Data { self.max_ack_delay_ms } else { 0 };
-            let period = self.recovery.backed_off(self.recovery.probe_ms() + delay);
-            let deadline = last.after(period);
-            if earliest.is_none_or(|(_, other)| !deadline.reached(other)) {
-                earliest = Some((space, deadline));
-            }
-        }
-        if earliest.is_none() && !self.confirmed {
-            // The server may be waiting for a sign that our address is ours (section 6.2.2.1).
-            let handshake = self.spaces[Space::Handshake as usize].can_send;
-            let space = if handshake { Space::Handshake } else { Space::Initial };
-            let period = self.recovery.backed_off(self.recovery.probe_ms());
-            let sent_something = self.spaces[Space::Initial as usize].next_number > 0;
-            earliest = sent_something.then(|| (space, self.sent_at.after(period)));
-        }
-        earliest
-    }
-
-    /// Does what is due.
-    pub(crate) fn handle_timeout(&mut self, now: Instant) {
-        if !self.is_open() {
-            return;
-        }
-        if self.idle_deadline().is_some_and(|deadline| now.reached(deadline)) {
-            return self.end(CloseReason::IdleTimeout);
-        }
-        if self.handshake_deadline().is_some_and(|deadline| now.reached(deadline)) {
-            return self.close(CloseReason::HandshakeTimeout, 0, false);
-        }
-        if self.previous_until.is_some_and(|until| now.reached(until)) {
-            self.previous_until = None;
-        }
-        for space in &mut self.spaces {
-            if space.ack_at.is_some_and(|at| now.reached(at)) {
-                space.ack_now = true;
-                space.ack_at = None;
-            }
-        }
-        if !self.loss_deadline().is_some_and(|deadline| now.reached(deadline)) {
-            return;
-        }
-        let mut lost = false;
-        for space in SPACES {
-            if self.spaces[space as usize].loss_at.is_some_and(|at| now.reached(at)) {
-                self.detect_losses(space, u32::MAX, now);
-                lost = true;
-            }
-        }
-        if !lost && let Some((space, _)) = self.probe_deadline() {
-            self.probe(space);
-        }
-    }
-
-    /// Sends again what is on its way, without taking it for lost.
-    fn probe(&mut self, space: Space) {
-        self.recovery.probes += 1;
-        self.spaces[space as usize].probe = true;
-        for again in SPACES {
-            // Before the handshake is confirmed nothing else would repeat early data.
-            if again == space || again == Space::Data && !self.confirmed {
-                for place in 0..crate::limits::SENT_PACKETS {
-                    let content = self.recovery.outstanding(again).nth(place);
-                    let Some(content) = content.map(|sent| sent.content) else { break };
-                    self.requeue(content);
-                }
-            }
-        }
-    }
-
-    /// Packets of `space` that count as lost are sent again. Those below `acked_below` have been followed
-    /// by nothing that was acknowledged.
-    fn detect_losses(&mut self, space: Space, acked_below: u32, now: Instant) {
-        let Some(largest) = self.spaces[space as usize].largest_acked else { return };
-        let mut span: Option<(Instant, Instant)> = None;
-        while let Some(sent) = self.recovery.take_lost(space, largest, now) {
-            let (oldest, newest) = span.unwrap_or((sent.at, sent.at));
-            let unbroken = sent.number < acked_below;
-            span = Some((
-                if unbroken { oldest.min(sent.at) } else { oldest },
-                if sent.at.reached(newest) { sent.at } else { newest },
-            ));
-            self.requeue(sent.content);
-        }
-        if let Some((oldest, newest)) = span {
-            self.recovery.on_loss(oldest, newest, self.max_ack_delay_ms, now);
-        }
-        self.spaces[space as usize].loss_at = self.recovery.loss_deadline(space, largest);
-    }
-
-    /// What was in a packet is to be sent again.
-    fn requeue(&mut self, content: Content) {
-        self.control |= content.control & !control::RETIRE & !control::PING;
-        if content.control & control::RETIRE != 0 {
-            // There is room: it was taken out to be sent, and what came since is bounded by the server's
-            // need of our answers. If not, the server asks again.
-            let _ = self.ids.retire(content.retired);
-        }
-        if let Some(out) = self.outbound(content.source) {
-            out.lose(content.range);
-        }
-    }
-
-    fn outbound(&mut self, source: u8) -> Option<&mut Outbound> {
-        let source = usize::from(source);
-        match source.checked_sub(FIRST_STREAM) {
-            None => self.crypto_out.get_mut(source),
-            Some(stream) => self.streams.get_mut(stream).map(|stream| &mut stream.out),
-        }
-    }
-
-    /// A packet arrived.
-    fn acknowledged(&mut self, sent: &Sent) {
-        let content = sent.content;
-        let Some(out) = self.outbound(content.source) else { return };
-        let moved = out.acknowledge(content.range);
-        let stream = usize::from(content.source).checked_sub(FIRST_STREAM);
-        if let Some(stream) = stream.and_then(|stream| self.streams.get_mut(stream)) {
-            stream.written.copy_within(moved.., 0);
-        }
-    }
-
-    /// Keys of `space` are no longer needed (RFC 9001, section 4.9).
-    fn discard(&mut self, space: Space) {
-        if self.spaces[space as usize].can_send {
-            self.spaces[space as usize].discard();
-            while self.recovery.take(space).is_some() {}
-            self.recovery.probes = 0;
         }
     }
 }

@@ -146,6 +146,8 @@ impl Outbound {
             self.base = end.max(self.base);
             self.acked.drop_below(self.base);
             self.lost.0 = self.lost.0.max(self.base);
+            // After Retry, a server could answer what it was not sent again.
+            self.next = self.next.max(self.base);
         }
         (self.base - before) as usize
     }
@@ -208,6 +210,15 @@ mod tests {
         assert_eq!(stream.acknowledge((0, 4)), 8);
         stream.lose((2, 6));
         assert_eq!(stream.pending(100, 100), Some((8, 10)), "acknowledged is not lost");
+    }
+
+    #[test]
+    fn what_is_acknowledged_is_not_sent_although_it_never_was() {
+        let mut stream = Outbound::new();
+        stream.extend(10);
+        stream.acknowledge((0, 10));
+        stream.extend(5);
+        assert_eq!(stream.pending(100, 100), Some((10, 15)));
     }
 
     #[test]
