@@ -27,8 +27,8 @@ FUZZ_SECONDS ?= 600
 FUZZ ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run web test test-web test-rust built built-tiny test-interop test-browser kill-test fuzz lint fmt doc bench bench-parts tools \
-	needs interop-needs firmware firmware-run firmware-test
+.PHONY: help run web test test-web test-rust built built-tiny test-interop test-browser kill-test gateway-kill-test fuzz lint fmt doc bench bench-parts \
+	tools needs interop-needs firmware firmware-run firmware-test
 
 help: ## List the targets
 	@echo "Fulmar, an MQTT broker that is QUIC-first. README.md is where to begin."
@@ -125,6 +125,12 @@ kill-test: needs $(VENV)/ready ## Kill the broker ten times during 100,000 QoS 1
 	cd tests/interop && FULMAR_BIN=$(abspath $(TARGET))/release/fulmar \
 		FULMAR_KILL_MESSAGES=100000 FULMAR_KILL_TIMES=10 FULMAR_PATIENCE_S=600 \
 		$(abspath $(VENV))/bin/python run.py test_kill
+
+gateway-kill-test: needs $(VENV)/ready ## Kill a gateway twenty times during 50,000 readings
+	cargo build --release --locked --package fulmar
+	cd tests/interop && FULMAR_BIN=$(abspath $(TARGET))/release/fulmar \
+		FULMAR_GATEWAY_READINGS=50000 FULMAR_GATEWAY_KILLS=20 FULMAR_PATIENCE_S=600 \
+		$(abspath $(VENV))/bin/python run.py test_gateway.Gateway.test_power_cuts
 
 fuzz: needs ## Look for inputs that break a rule, FUZZ_SECONDS a target (FUZZ="TARGET...": only these)
 	FUZZ_SECONDS=$(FUZZ_SECONDS) scripts/fuzz $(FUZZ)

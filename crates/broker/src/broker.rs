@@ -1,13 +1,14 @@
 //! What all workers share: the tree, retained messages, sessions, limits, counters.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::{Mutex, RwLock};
 
 use crate::auth::{GUEST_TOPICS, Gate};
 use crate::chores::Chores;
 use crate::doorman::Doorman;
+use crate::entry::Entry;
 use crate::limits::Limits;
 use crate::mailbox::{CloseOrder, Mail, Mailbox};
 use crate::message::MessageId;
@@ -54,6 +55,7 @@ pub struct Broker {
     transports: Transports,
     next_chore: AtomicU64,
     started: Timestamp,
+    entry: OnceLock<Arc<dyn Entry>>,
 }
 
 impl std::fmt::Debug for Broker {
@@ -91,6 +93,7 @@ impl Broker {
             next_chore: AtomicU64::new(now.0),
             started: now,
             limits: config.limits,
+            entry: OnceLock::new(),
         });
         crate::restore::restore(&broker, restored, now);
         broker
@@ -115,6 +118,16 @@ impl Broker {
         // Guests are not configured: they stay.
         let guests = gate.guests.clone().or_else(|| current.guests.clone());
         *current = Arc::new(Gate { guests, ..gate });
+    }
+
+    /// Lets `entry` look at every client's publications from now on. Only the first call counts:
+    /// there is one such part in a program, set before clients come.
+    pub fn set_entry(&self, entry: Arc<dyn Entry>) {
+        drop(self.entry.set(entry));
+    }
+
+    pub(crate) fn entry(&self) -> Option<&dyn Entry> {
+        self.entry.get().map(|entry| &**entry)
     }
 
     /// Sessions, connected or not.

@@ -15,6 +15,7 @@ mod chores;
 mod connection;
 mod deliver;
 mod doorman;
+mod entry;
 mod flows;
 mod limits;
 mod mailbox;
@@ -44,6 +45,7 @@ pub use broker::{Broker, BrokerConfig};
 pub use connection::{
     Closing, Connection, LostCause, Output, ReadState, Received, Refused, StreamAction, StreamEnd,
 };
+pub use entry::{Arrival, Entry};
 pub use limits::{DropPolicy, Limits, RatePolicy};
 pub use mailbox::CloseOrder;
 pub use notice::Notice;

@@ -10,6 +10,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use fulmar_mqtt::PacketId;
+use rustc_hash::FxHashSet;
 
 use crate::broker::Broker;
 use crate::limits::Limits;
@@ -66,6 +67,10 @@ pub(crate) struct Turn {
     waiters: VecDeque<(TurnNumber, Waiter)>,
     durable: TurnNumber,
     pool: Vec<Vec<u8>>,
+    /// Connections that are held back at their entry.
+    held: FxHashSet<Token>,
+    /// How far storage was when the first of them was.
+    held_since: Seq,
 }
 
 impl Shard {
@@ -98,6 +103,8 @@ impl Shard {
                 waiters: VecDeque::new(),
                 durable: TurnNumber(0),
                 pool: Vec::new(),
+                held: FxHashSet::default(),
+                held_since: Seq(0),
             },
             full: Recurring::default(),
             spare_mail: Vec::new(),
@@ -140,6 +147,7 @@ impl Shard {
     /// [`crate::Connection::notice`], then flush that connection. Call until it gives nothing.
     pub fn take_notices(&mut self, out: &mut Vec<(Token, Notice)>) {
         self.turn.release_durable();
+        self.turn.release_held();
         let mut mail = std::mem::take(&mut self.spare_mail);
         self.turn.broker.mailboxes()[self.turn.index].take(&mut mail);
         out.extend(mail.drain(..).map(Notice::from_mail));
@@ -171,7 +179,9 @@ impl Shard {
         }
         // A commit between the last look and falling asleep would have found us awake.
         let front = self.turn.submitted.front();
-        if front.is_some_and(|(_, seq)| broker.storage().committed() >= *seq) {
+        if front.is_some_and(|(_, seq)| broker.storage().committed() >= *seq)
+            || self.turn.may_release()
+        {
             mailbox.wake_up();
             return false;
         }
@@ -285,6 +295,26 @@ impl Turn {
         }
         for (mailbox, mail) in self.broker.mailboxes().iter().zip(&mut self.outgoing) {
             mailbox.post(mail);
+        }
+    }
+
+    /// Notes that a connection is held back at its entry.
+    pub(crate) fn hold(&mut self, token: Token) {
+        if self.held.is_empty() {
+            self.held_since = self.broker.storage().committed();
+        }
+        self.held.insert(token);
+    }
+
+    fn may_release(&self) -> bool {
+        !self.held.is_empty() && self.broker.storage().committed() > self.held_since
+    }
+
+    /// Lets held connections be read from again when a commit has happened since: what holds them is
+    /// moved on by commits. Those that are still held note themselves anew.
+    fn release_held(&mut self) {
+        if self.may_release() {
+            self.ready.extend(self.held.drain().map(|token| Notice::from_mail(Mail::Ready(token))));
         }
     }
 

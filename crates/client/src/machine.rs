@@ -347,7 +347,7 @@ impl<P, R> Machine<P, R> {
         });
         let connect = Connect {
             version: options.version,
-            bridge: false,
+            bridge: options.bridge && options.version == Version::V311,
             clean_start: self.clean_start(),
             keep_alive_s: options.keep_alive_s,
             client_id: &self.client_id,

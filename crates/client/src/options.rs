@@ -133,6 +133,9 @@ pub struct Options {
     /// one does not, everything goes over the control stream. Without it data streams are plain, as
     /// EMQX has them, and QoS 2 stays on the control stream, where it arrives once.
     pub persistent_flows: bool,
+    /// Whether to say to a 3.1.1 server that this client is a bridge: mosquitto, EMQX and Fulmar then
+    /// send it nothing it published itself. MQTT 5.0 has an option of each subscription for that.
+    pub bridge: bool,
     /// Will.
     pub will: Option<Will>,
     /// Further CONNECT properties (user properties, authentication); MQTT 5.0 only.
@@ -188,6 +191,7 @@ impl Options {
             streams: Streams::Single,
             max_data_streams: 16,
             persistent_flows: false,
+            bridge: false,
             will: None,
             connect_properties: PropertyBuf::new(),
             trust: Trust::Auto,

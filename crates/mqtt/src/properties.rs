@@ -106,6 +106,13 @@ impl<'a> Properties<'a> {
     /// No properties.
     pub const NONE: Properties<'static> = Properties { raw: &[] };
 
+    /// A view of what [`Properties::forwardable_into`] or [`Properties::raw`] gave and was kept. What is
+    /// not well-formed ends the list when it is read.
+    #[must_use]
+    pub fn from_forwardable(raw: &'a [u8]) -> Properties<'a> {
+        Properties { raw }
+    }
+
     /// Reads length and properties off `reader`.
     #[inline]
     pub(crate) fn read(

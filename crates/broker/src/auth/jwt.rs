@@ -9,7 +9,7 @@ use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, JwkSet, KeyAlgo
 use jsonwebtoken::{Algorithm, DecodingKey, Validation, decode, decode_header};
 use serde::Deserialize;
 
-use super::{Admitted, AuthReply};
+use super::{Admitted, AuthReply, GUEST_PREFIX};
 use crate::time::Timestamp;
 
 /// Longest token looked at, in bytes.
@@ -122,6 +122,7 @@ impl JwtVerifier {
         let good = seconds < expires
             && claims.nbf.is_none_or(|from| from <= seconds + LEEWAY_S)
             && !claims.sub.is_empty()
+            && !claims.sub.starts_with(GUEST_PREFIX)
             && username.is_none_or(|name| name.is_empty() || name == claims.sub);
         if !good {
             return Err(refused);

@@ -168,6 +168,10 @@ impl Gate {
 
     /// Whether the client may publish to `topic`, or subscribe to it as a filter.
     pub(crate) fn allows(&self, subject: Subject<'_>, action: Action, topic: &str) -> bool {
+        // The guest without a name is the program itself, be there other guests or not.
+        if guests::name(subject).is_some_and(str::is_empty) {
+            return true;
+        }
         let Some(guests) = &self.guests else { return self.rules.allows(subject, action, topic) };
         if let Some(guest) = guests::name(subject) {
             return guests.allows(guest, action, topic);

@@ -297,7 +297,7 @@ impl Connection {
             let Some(index) = self.streams.iter().position(|open| open.key == stream) else {
                 break ReadState::Closed;
             };
-            if self.must_wait(shard, index) {
+            if self.must_wait(shard, index) || self.is_held(shard) {
                 self.streams[index].blocked = true;
                 break ReadState::Blocked;
             }
@@ -375,6 +375,17 @@ impl Connection {
             }
             State::Ended => false,
         }
+    }
+
+    /// Whether the program's hook holds the client back; it is told when that may be over.
+    fn is_held(&self, shard: &mut Shard) -> bool {
+        let State::Connected(session) = &self.state else { return false };
+        let entry = shard.broker().entry();
+        let held = entry.is_some_and(|entry| entry.holds(session.client_id()));
+        if held {
+            shard.turn.hold(self.at.token);
+        }
+        held
     }
 
     /// News from the core. The transport asks for output after it, so none is announced.

@@ -14,6 +14,7 @@ use fulmar_mqtt::{Packet, PacketId, Properties, Property, QoS, ReasonCode};
 
 use super::{Connection, State, Waiting};
 use crate::access::{Action, Subject};
+use crate::entry::Arrival;
 use crate::message::MessageParts;
 use crate::registry::Departure;
 use crate::session::Session;
@@ -143,9 +144,14 @@ impl Connection {
         } else {
             publish.properties.raw()
         };
+        let marked = if reason.is_error() {
+            None
+        } else {
+            self.mark(shard, session, topic, properties, publish)
+        };
         let parts = MessageParts {
             topic,
-            properties,
+            properties: marked.as_deref().unwrap_or(properties),
             payload: publish.payload,
             qos: publish.qos,
             retain: publish.retain,
@@ -162,6 +168,22 @@ impl Connection {
                 shard.publish(parts);
             }
         }
+    }
+
+    /// The publication's properties with what the program's hook adds to them, if it adds something.
+    fn mark(
+        &self,
+        shard: &Shard,
+        session: &Session,
+        topic: &str,
+        properties: &[u8],
+        publish: &Publish<'_>,
+    ) -> Option<Vec<u8>> {
+        let (client_id, packet_id, dup) = (session.client_id(), publish.packet_id, publish.dup);
+        let payload = publish.payload;
+        let arrival = Arrival { topic, payload, properties, client_id, packet_id, dup };
+        let added = shard.broker().entry()?.mark(&arrival)?;
+        Some([properties, &added].concat())
     }
 
     fn publish_qos1(

@@ -22,6 +22,7 @@ pub(super) fn check(config: &Config) -> anyhow::Result<()> {
     together(config)?;
     acme(config)?;
     ranges(config)?;
+    upstream(config)?;
     for (name, addresses) in config.listeners.mqtt_listeners() {
         for address in addresses {
             usable(config, name, address)?;
@@ -142,6 +143,15 @@ fn is_domain(name: &str) -> bool {
 fn is_origin(text: &str) -> bool {
     let host = |(_, host): (&str, &str)| !host.is_empty() && !host.contains(['/', ' ', '*']);
     ["*", "null"].contains(&text) || text.split_once("://").is_some_and(host)
+}
+
+fn upstream(config: &Config) -> Result<(), Usage> {
+    config.upstream.check()?;
+    if config.upstream.is_on() && !config.storage.enabled {
+        let text = "[upstream] needs [storage] enabled = true, which keeps what devices publish";
+        return Err(Usage(text.to_owned()));
+    }
+    Ok(())
 }
 
 fn ranges(config: &Config) -> Result<(), Usage> {

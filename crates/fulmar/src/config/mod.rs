@@ -10,6 +10,7 @@ mod check;
 mod convert;
 mod read;
 mod sections;
+mod upstream;
 
 use std::path::Path;
 
@@ -21,6 +22,7 @@ use sections::{
     Acl, Auth, Coap, Http, Lab, LimitsConfig, Listeners, Log, Platform, Quic, Server, Storage, Sys,
     Tls,
 };
+pub(crate) use upstream::Upstream;
 
 /// Everything that can be configured.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
@@ -39,6 +41,7 @@ pub(crate) struct Config {
     pub(crate) storage: Storage,
     pub(crate) platform: Platform,
     pub(crate) sys: Sys,
+    pub(crate) upstream: Upstream,
     pub(crate) log: Log,
     pub(crate) lab: Lab,
 }
@@ -121,7 +124,8 @@ mod tests {
             let keys = sections.flat_map(|(section, keys)| {
                 keys.as_object().unwrap().keys().map(move |key| format!("{section}.{key}"))
             });
-            keys.filter(|key| key != "acl.rules").collect()
+            let lists = ["acl.rules", "upstream.up", "upstream.down"];
+            keys.filter(|key| !lists.contains(&key.as_str())).collect()
         };
         assert_eq!(keys(&example), keys(&default));
     }
@@ -143,6 +147,19 @@ mod tests {
         let config = load(&text.join("\n"), &[]).unwrap();
         assert!(!config.acl.rules.is_empty());
         config.gate().unwrap();
+    }
+
+    #[test]
+    fn the_gateway_in_the_example_is_good() {
+        let lines = EXAMPLE.lines().map(|line| match line.strip_prefix("# ") {
+            Some(rule) if rule.starts_with("[[upstream.") || rule.contains(" = ") => rule,
+            _ => line,
+        });
+        let start = EXAMPLE.lines().position(|line| line == "[upstream]").unwrap();
+        let section: Vec<&str> = lines.skip(start).take_while(|line| *line != "[log]").collect();
+        let text = section.join("\n").replace("url = \"\"", "url = \"quic://broker.example\"");
+        let config = load(&text, &[]).unwrap();
+        assert!(!config.upstream.up.is_empty() && !config.upstream.down.is_empty());
     }
 
     #[test]

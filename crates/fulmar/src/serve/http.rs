@@ -19,6 +19,8 @@ use fulmar_transport::tickets::Tickets;
 use tokio::sync::watch;
 
 use super::listeners::where_to_change;
+use super::publish::Door;
+use super::upstream::Figures;
 
 mod bounded;
 mod connections;
@@ -34,6 +36,9 @@ pub(super) struct Operated {
     pub(super) store: Option<Arc<SqliteStorage>>,
     pub(super) tickets: Arc<Tickets>,
     pub(super) web: Arc<fulmar_web::Metrics>,
+    /// `None` where there is no `[upstream]`.
+    pub(super) gateway: Option<Arc<Figures>>,
+    pub(super) door: Door,
 }
 
 /// The running HTTP port, on a thread of its own.
@@ -81,13 +86,15 @@ impl Http {
 }
 
 async fn serve(listeners: Vec<Bounded>, state: Operated, stopped: watch::Receiver<bool>) {
+    let door = state.door.clone().router();
     let router = axum::Router::new()
         .route("/metrics", get(metrics))
         .route("/connections", get(connections::list))
         .route("/connections/{client}", get(connections::one))
         .route("/health/live", get(|| async { "ok\n" }))
         .route("/health/ready", get(ready))
-        .with_state(state);
+        .with_state(state)
+        .merge(door);
     let mut tasks = tokio::task::JoinSet::new();
     for listener in listeners {
         let mut stopped = stopped.clone();

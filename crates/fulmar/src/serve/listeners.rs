@@ -15,6 +15,7 @@ use fulmar_web::{Address, Bound, Endpoint, WebConfig};
 use serde_json::Value;
 
 use super::certificates::Certificates;
+use super::publish::Door;
 use super::reach::Reach;
 use super::{objects, pages, platform, status};
 use crate::config::Config;
@@ -121,7 +122,8 @@ pub(super) fn start_web(
     };
     let router = |bound: &Bound| {
         let hashes = certificates.short_lived.hashes.clone();
-        let router = status::router().merge(platform.router());
+        let door = Door::new(server.inlet(), config, "https", &config.listeners.https);
+        let router = status::router().merge(platform.router()).merge(door.router());
         let router = router.merge(Reach::new(bound, hashes, Value::Null).router());
         let router = if config.lab.objects { router.merge(objects::router()) } else { router };
         router.fallback(pages::answer)

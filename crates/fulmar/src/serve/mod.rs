@@ -16,11 +16,13 @@ mod notify;
 pub(crate) mod objects;
 mod pages;
 mod platform;
+mod publish;
 mod reach;
 mod reload;
 mod rolling;
 mod secrets;
 mod status;
+mod upstream;
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -89,7 +91,12 @@ pub(crate) fn run(args: &Args, log: &LogArgs) -> anyhow::Result<()> {
         0 => std::thread::available_parallelism().map_or(1, usize::from),
         workers => workers,
     };
-    let stored = Stored::open(&config, &data)?;
+    let mut stored = Stored::open(&config, &data)?;
+    let mut gateway = upstream::Gateway::open(&config, &data).context("gateway")?;
+    if let Some(gateway) = &gateway {
+        let limits = config.limits.broker();
+        stored.storage = gateway.watch(stored.storage, &stored.restored, &limits);
+    }
     let mut platform = platform::Running::open(&config, &data)?;
     let broker_config = BrokerConfig {
         workers,
@@ -100,9 +107,15 @@ pub(crate) fn run(args: &Args, log: &LogArgs) -> anyhow::Result<()> {
     };
     let broker = Broker::new(broker_config, stored.storage, stored.restored, clock.now());
     stored.wake.set(Arc::downgrade(&broker)).ok().context("storage was given two brokers")?;
+    if let Some(gateway) = &gateway {
+        gateway.attend(&broker);
+    }
     let running = listeners::start(&broker, workers, &config, &certificates, &quic, clock)?;
     platform.watch(&broker);
     platform.go_live(running.server.inlet())?;
+    if let Some(gateway) = &mut gateway {
+        gateway.go_live(running.server.inlet())?;
+    }
     let orders = certificates.orders();
     let challenges = orders.as_ref().map(acme::Orders::tls).transpose()?;
     let server = &running.server;
@@ -114,6 +127,8 @@ pub(crate) fn run(args: &Args, log: &LogArgs) -> anyhow::Result<()> {
         store: stored.store.clone(),
         tickets: Arc::clone(&certificates.tickets),
         web: Arc::clone(web.metrics()),
+        gateway: gateway.as_ref().map(upstream::Gateway::figures),
+        door: publish::Door::new(server.inlet(), &config, "http", &config.listeners.http),
     };
     let http = http::Http::start(&config.listeners.http, state)?;
     let memory = memory::Memory::start(&broker)?;
@@ -143,6 +158,10 @@ pub(crate) fn run(args: &Args, log: &LogArgs) -> anyhow::Result<()> {
     // MQTT clients that came over HTTP have been told; requests have what is left of the time.
     web.drain(drain.saturating_sub(begun.elapsed()));
     platform.close();
+    // After the clients: what they published last is in the outbox or in the session.
+    if let Some(gateway) = gateway {
+        gateway.close();
+    }
     if let Err(error) = certificates.tickets.close() {
         // Clients come back by a full handshake then; that is no failure of the broker.
         tracing::warn!("TLS tickets are not kept: {error}");

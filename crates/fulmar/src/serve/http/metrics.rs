@@ -4,6 +4,7 @@
 //! the store counts are named here. Every name begins with `fulmar_` and carries its unit.
 
 use std::fmt::{Display, Write as _};
+use std::time::SystemTime;
 
 use fulmar_broker::TransportKind;
 use fulmar_broker::metrics::HistogramTotals;
@@ -12,6 +13,7 @@ use fulmar_transport::tickets::TicketCounts;
 use fulmar_web::Counts;
 
 use super::Operated;
+use crate::serve::upstream::Figures;
 
 pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
@@ -44,6 +46,9 @@ pub(super) fn render(state: &Operated) -> String {
     }
     page.tickets(&state.tickets.counts());
     page.web(&state.web.counts());
+    if let Some(gateway) = &state.gateway {
+        page.gateway(gateway);
+    }
     for histogram in broker.metrics().histograms() {
         let HistogramTotals { name, help, buckets, count, sum } = histogram;
         page.histogram(name, help, buckets, count, sum);
@@ -153,6 +158,17 @@ impl Page {
             ("http_handshakes_failed_total", "Handshakes that failed", counts.failed_handshakes),
         ] {
             self.one(name, "counter", help, value);
+        }
+    }
+
+    fn gateway(&mut self, figures: &Figures) {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        for figure in figures.all(u64::try_from(now.as_millis()).unwrap_or(u64::MAX)) {
+            let name = format!("gateway_{}", figure.name);
+            self.head(&name, figure.kind, figure.help);
+            for (labels, value) in figure.values {
+                self.sample(&name, &labels, value);
+            }
         }
     }
 

@@ -1,0 +1,294 @@
+//! The gateway's session at its own broker, inside the process: takes up what local devices publish,
+//! publishes what comes down.
+//!
+//! It comes through the same inlet as clients inside HTTP do, so that routing, durability and limits are
+//! the broker's. Its session is durable: a message that the broker acknowledged to a device waits in it
+//! until the outbox has it on disk, and only then is it acknowledged here.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use fulmar_broker::auth::GUEST_PREFIX;
+use fulmar_broker::{ListenerPolicy, Peer, TransportKind};
+use fulmar_gateway::outbox::Item;
+use fulmar_gateway::stamp::{self, Passport, Sent};
+use fulmar_mqtt::ack::AckKind;
+use fulmar_mqtt::codec::{MAX_PACKET_BYTES, decode, peek_frame};
+use fulmar_mqtt::packet::{
+    Ack, Connect, FilterList, Publish, RetainHandling, Subscribe, SubscribeOptions, Unsubscribe,
+};
+use fulmar_mqtt::{Packet, PacketId, Properties, Property, PropertyBuf, QoS, ReasonCode, Version};
+use fulmar_transport::{Framing, Inlet};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::UnixStream;
+use tokio::sync::{mpsc, watch};
+
+use super::figures::count;
+use super::keeper::Asking;
+use super::{Shared, now_ms};
+
+const VERSION: Version = Version::V5;
+/// Before a connection that ended, or an outbox that could not be written, is tried again.
+const PAUSE: Duration = Duration::from_millis(500);
+/// Messages from upstream that the broker has not acknowledged.
+const MAX_DOWN: usize = 256;
+/// Under this name the outbox keeps which filters the session has.
+const FILTERS: &str = "filters";
+
+/// A message from upstream, under its name here.
+pub(super) struct Down {
+    pub(super) topic: String,
+    pub(super) payload: bytes::Bytes,
+    pub(super) qos: QoS,
+    pub(super) retain: bool,
+    pub(super) properties: PropertyBuf,
+}
+
+/// Runs until it is stopped, or the broker takes no more connections.
+pub(super) async fn run(
+    shared: &Shared,
+    keeper: &Asking,
+    mut down: mpsc::Receiver<Down>,
+    inlet: &Inlet,
+    mut stopped: watch::Receiver<bool>,
+) {
+    loop {
+        let Ok(socket) = inlet.open(peer(), Framing::Bytes) else { return };
+        let session = async {
+            let stream = UnixStream::from_std(socket)?;
+            Session::new(shared, keeper).run(stream, &mut down).await
+        };
+        tokio::select! {
+            outcome = session => match outcome {
+                Ok(()) => tracing::debug!("the gateway's local session was disconnected"),
+                Err(error) => tracing::warn!("the gateway's local session: {error}"),
+            },
+            _ = stopped.wait_for(|stop| *stop) => return,
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+fn peer() -> Peer {
+    let listener = ListenerPolicy { name: "gateway".into(), allow_anonymous: false };
+    Peer {
+        address: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+        transport: TransportKind::Tcp,
+        // The guest without a name is the program itself.
+        identity: Some(GUEST_PREFIX.into()),
+        listener: Arc::new(listener),
+    }
+}
+
+/// What one look at the input brought.
+#[derive(Default)]
+struct Taken {
+    items: Vec<Item>,
+    acknowledge: Vec<PacketId>,
+}
+
+struct Session<'a> {
+    shared: &'a Shared,
+    keeper: &'a Asking,
+    next_id: PacketId,
+    /// Messages from upstream that the broker has not acknowledged.
+    open: usize,
+}
+
+impl<'a> Session<'a> {
+    fn new(shared: &'a Shared, keeper: &'a Asking) -> Session<'a> {
+        // 1 and 2 are the greeting's.
+        let next_id = PacketId::FIRST.next().next();
+        Session { shared, keeper, next_id, open: 0 }
+    }
+
+    /// Speaks MQTT until the broker ends the connection.
+    async fn run(
+        mut self,
+        mut stream: UnixStream,
+        down: &mut mpsc::Receiver<Down>,
+    ) -> std::io::Result<()> {
+        let greeting = self.greeting().await;
+        stream.write_all(&greeting).await?;
+        let mut input = Vec::new();
+        loop {
+            let mut output = Vec::new();
+            tokio::select! {
+                read = stream.read_buf(&mut input) => {
+                    if read? == 0 {
+                        return Ok(());
+                    }
+                    let mut taken = Taken::default();
+                    let done = self.take(&input, &mut taken)?;
+                    input.drain(..done);
+                    self.keep(taken, &mut output).await;
+                }
+                Some(message) = down.recv(), if self.open < MAX_DOWN => {
+                    self.publish(&message, &mut output);
+                }
+            }
+            stream.write_all(&output).await?;
+        }
+    }
+
+    /// CONNECT, and right behind it what brings the session's subscriptions to what is configured.
+    async fn greeting(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        let mut properties = PropertyBuf::new();
+        properties.push(Property::SessionExpiryInterval(u32::MAX));
+        let connect = Connect {
+            version: VERSION,
+            bridge: false,
+            clean_start: false,
+            keep_alive_s: 0,
+            client_id: &self.shared.client_id,
+            properties: properties.as_properties(),
+            will: None,
+            username: None,
+            password: None,
+        };
+        connect.encode(&mut out);
+        let filters = self.filters();
+        let before = self.keeper.meta(FILTERS).await;
+        let stale: Vec<&str> =
+            before.split('\n').filter(|old| !old.is_empty() && !filters.contains(old)).collect();
+        unsubscribe(&stale, &mut out);
+        subscribe(&filters, &mut out);
+        out
+    }
+
+    fn filters(&self) -> Vec<&str> {
+        self.shared.up.rules().iter().map(|rule| rule.filter.as_str()).collect()
+    }
+
+    /// Takes in all whole packets; how many bytes those were.
+    fn take(&mut self, input: &[u8], taken: &mut Taken) -> std::io::Result<usize> {
+        let wrong = |error| std::io::Error::new(std::io::ErrorKind::InvalidData, error);
+        let mut done = 0;
+        while let Some(frame) = peek_frame(&input[done..], MAX_PACKET_BYTES).map_err(wrong)? {
+            done += frame.len;
+            match decode(&frame, VERSION).map_err(wrong)? {
+                Packet::Publish(publish) => {
+                    taken.acknowledge.extend(publish.packet_id);
+                    taken.items.extend(self.item(&publish));
+                }
+                Packet::Ack(AckKind::Puback, ack) => {
+                    self.open = self.open.saturating_sub(1);
+                    if ack.reason.is_error() {
+                        tracing::warn!(reason = %ack.reason, "a message from upstream was refused here");
+                    }
+                }
+                Packet::Connack(connack) if connack.reason.is_error() => {
+                    let text = format!("the broker refused it: {}", connack.reason);
+                    return Err(std::io::Error::other(text));
+                }
+                Packet::Suback(suback) if suback.codes.iter().any(|code| *code >= 0x80) => {
+                    return Err(std::io::Error::other("a subscription was refused"));
+                }
+                // The last answer of the greeting: what was to be unsubscribed is.
+                Packet::Suback(_) => self.keeper.set_meta(FILTERS, self.filters().join("\n")),
+                _ => {}
+            }
+        }
+        Ok(done)
+    }
+
+    /// The message as it goes up; `None` for one that does not.
+    fn item(&self, publish: &Publish<'_>) -> Option<Item> {
+        let shared = self.shared;
+        let (rule, topic) = shared.up.map(publish.topic)?;
+        let passport = Passport::read(publish.properties);
+        let Some(via) = passport.via_with(&shared.name) else {
+            count(&shared.figures.circles, 1);
+            tracing::warn!(topic = publish.topic, "dropped: it has passed here before");
+            return None;
+        };
+        let now = now_ms();
+        let mut properties = stamp::onward(publish.properties, &via);
+        // What did not come from a client, such as a will, was not marked at the entry.
+        let sent = Sent { client_id: "", packet_id: None, dup: false, topic: &topic, payload: &[] };
+        let marked = shared.stamper.mark(&passport, &sent, now);
+        for property in marked.as_properties().iter() {
+            properties.push(property);
+        }
+        let marked = Passport::read(properties.as_properties());
+        let (id, at) = (marked.id.unwrap_or_default().into(), marked.at.unwrap_or_default().into());
+        Some(Item {
+            topic,
+            payload: publish.payload.to_vec(),
+            properties: properties.as_properties().raw().to_vec(),
+            qos: rule.qos,
+            retain: publish.retain,
+            priority: rule.priority,
+            id,
+            at,
+            origin: passport.origin,
+            expires_ms: passport.expiry_s.map(|seconds| now + u64::from(seconds) * 1000),
+        })
+    }
+
+    /// Puts what was taken into the outbox, however often that takes, then acknowledges it. Nothing is
+    /// read meanwhile: what comes waits in the broker's queue, and behind that its publishers wait.
+    async fn keep(&self, taken: Taken, output: &mut Vec<u8>) {
+        let Taken { mut items, acknowledge } = taken;
+        while !items.is_empty() {
+            let outcome;
+            (items, outcome) = self.keeper.put(items).await;
+            match outcome {
+                Ok(put) => {
+                    self.shared.figures.wake(put.taken);
+                    break;
+                }
+                Err(()) => tokio::time::sleep(PAUSE).await,
+            }
+        }
+        for packet_id in acknowledge {
+            let (reason, properties) = (ReasonCode::Success, Properties::NONE);
+            Ack { packet_id, reason, properties }.encode(AckKind::Puback, VERSION, output);
+        }
+    }
+
+    fn publish(&mut self, message: &Down, output: &mut Vec<u8>) {
+        let packet_id = (message.qos != QoS::AtMostOnce).then_some(self.next_id);
+        if packet_id.is_some() {
+            self.next_id = self.next_id.next();
+            self.open += 1;
+        }
+        let publish = Publish {
+            dup: false,
+            qos: message.qos,
+            retain: message.retain,
+            topic: &message.topic,
+            packet_id,
+            properties: message.properties.as_properties(),
+            payload: &message.payload,
+        };
+        publish.encode(VERSION, output);
+    }
+}
+
+fn subscribe(filters: &[&str], out: &mut Vec<u8>) {
+    let options = SubscribeOptions {
+        qos: QoS::AtLeastOnce,
+        // What came down does not go up again.
+        no_local: true,
+        retain_as_published: true,
+        retain_handling: RetainHandling::IfNew,
+    };
+    let mut list = Vec::new();
+    filters.iter().for_each(|filter| FilterList::encode_one(&mut list, filter, Some(options)));
+    if let Ok(filters) = FilterList::from_encoded(&list, true, VERSION) {
+        let packet_id = PacketId::FIRST;
+        Subscribe { packet_id, properties: Properties::NONE, filters }.encode(VERSION, out);
+    }
+}
+
+fn unsubscribe(filters: &[&str], out: &mut Vec<u8>) {
+    let mut list = Vec::new();
+    filters.iter().for_each(|filter| FilterList::encode_one(&mut list, filter, None));
+    if let Ok(filters) = FilterList::from_encoded(&list, false, VERSION) {
+        let packet_id = PacketId::FIRST.next();
+        Unsubscribe { packet_id, properties: Properties::NONE, filters }.encode(VERSION, out);
+    }
+}

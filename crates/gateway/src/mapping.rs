@@ -1,0 +1,232 @@
+//! Which topics cross, and under which names: rules of one direction, the first that matches decides.
+//!
+//! A rule takes the topics its filter matches, takes `from_prefix` off their names and puts
+//! `to_prefix` in its place. Names that begin with `$` never cross: they are a broker's own.
+
+use fulmar_mqtt::QoS;
+use fulmar_mqtt::topic::{TopicError, check_filter, check_name, matches};
+
+/// How urgent a message is; urgent ones go first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Priority {
+    /// Ahead of all that waits.
+    Urgent = 0,
+    /// In its turn.
+    #[default]
+    Normal = 1,
+}
+
+/// One rule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// What it takes: a filter over the names on this side.
+    pub filter: String,
+    /// Taken off the front of the name; empty for nothing.
+    pub from_prefix: String,
+    /// Put in front of what is left.
+    pub to_prefix: String,
+    /// Quality of service on the other side, at most 1: a message that is known by its identifier is
+    /// stored once without QoS 2's second round trip.
+    pub qos: QoS,
+    /// How urgent its messages are.
+    pub priority: Priority,
+}
+
+/// Why a rule is none.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RuleError {
+    /// The filter is not one.
+    #[error("filter {filter:?}: {error}")]
+    Filter {
+        /// As given.
+        filter: String,
+        /// What is wrong with it.
+        error: TopicError,
+    },
+    /// Shared subscriptions would give each of several gateways a part.
+    #[error("filter {0:?}: shared subscriptions and names that begin with $ do not cross")]
+    Dollar(String),
+    /// The filter does not only match names that begin with what is to be taken off.
+    #[error(
+        "filter {filter:?} also matches names that do not begin with from_prefix {prefix:?}; begin the filter with it"
+    )]
+    Prefix {
+        /// As given.
+        filter: String,
+        /// As given.
+        prefix: String,
+    },
+    /// A prefix with a wildcard or U+0000 in it.
+    #[error("prefix {0:?} cannot stand in a topic name: no +, # or U+0000")]
+    NoName(String),
+}
+
+impl Rule {
+    /// Checks it.
+    ///
+    /// # Errors
+    /// Says what is wrong, naming filter or prefix.
+    pub fn check(&self) -> Result<(), RuleError> {
+        let filter = &self.filter;
+        let wrong = |error| RuleError::Filter { filter: filter.clone(), error };
+        check_filter(filter).map_err(wrong)?;
+        if filter.starts_with('$') {
+            return Err(RuleError::Dollar(filter.clone()));
+        }
+        for prefix in [&self.from_prefix, &self.to_prefix] {
+            if !prefix.is_empty() && (check_name(prefix).is_err() || prefix.starts_with('$')) {
+                return Err(RuleError::NoName(prefix.clone()));
+            }
+        }
+        if !filter.starts_with(&self.from_prefix) {
+            let (filter, prefix) = (filter.clone(), self.from_prefix.clone());
+            return Err(RuleError::Prefix { filter, prefix });
+        }
+        Ok(())
+    }
+
+    /// The name on the other side; `None` if the rule does not take it or nothing would be left of it.
+    #[must_use]
+    pub fn map(&self, topic: &str) -> Option<String> {
+        if !matches(&self.filter, topic) {
+            return None;
+        }
+        let mapped = format!("{}{}", self.to_prefix, topic.strip_prefix(&*self.from_prefix)?);
+        check_name(&mapped).is_ok().then_some(mapped)
+    }
+
+    /// A filter over the names on the other side that matches all that the rule makes.
+    #[must_use]
+    pub fn image(&self) -> String {
+        let rest = self.filter.strip_prefix(&*self.from_prefix).unwrap_or(&self.filter);
+        format!("{}{rest}", self.to_prefix)
+    }
+}
+
+/// Rules of one direction.
+#[derive(Clone, Debug, Default)]
+pub struct Mapping {
+    rules: Vec<Rule>,
+}
+
+impl Mapping {
+    /// Rules in order.
+    ///
+    /// # Errors
+    /// The first that is none, with its place counted from 1.
+    pub fn new(rules: Vec<Rule>) -> Result<Mapping, (usize, RuleError)> {
+        for (number, rule) in (1..).zip(&rules) {
+            rule.check().map_err(|error| (number, error))?;
+        }
+        Ok(Mapping { rules })
+    }
+
+    /// The rule that takes a name, and the name on the other side.
+    #[must_use]
+    pub fn map(&self, topic: &str) -> Option<(&Rule, String)> {
+        self.rules.iter().find_map(|rule| Some((rule, rule.map(topic)?)))
+    }
+
+    /// Whether a rule takes the name.
+    #[must_use]
+    pub fn takes(&self, topic: &str) -> bool {
+        self.rules.iter().any(|rule| matches(&rule.filter, topic))
+    }
+
+    /// The rules.
+    #[must_use]
+    pub fn rules(&self) -> &[Rule] {
+        &self.rules
+    }
+}
+
+/// The rules of the two directions by which a message that went up could come down again, both
+/// counted from 1. Where the protocol cannot tell a client's own messages apart (3.1.1 without the
+/// bridge bit) such rules would send it round and round.
+#[must_use]
+pub fn circle(up: &Mapping, down: &Mapping) -> Option<(usize, usize)> {
+    for (u, above) in (1..).zip(&up.rules) {
+        for (d, below) in (1..).zip(&down.rules) {
+            if overlap(&above.image(), &below.filter) {
+                return Some((u, d));
+            }
+        }
+    }
+    None
+}
+
+/// Whether some name is matched by both filters.
+fn overlap(a: &str, b: &str) -> bool {
+    let (mut a, mut b) = (a.split('/'), b.split('/'));
+    loop {
+        match (a.next(), b.next()) {
+            (Some("#"), _) | (_, Some("#")) | (None, None) => return true,
+            (Some("+"), Some(_)) | (Some(_), Some("+")) => {}
+            (Some(x), Some(y)) if x == y => {}
+            _ => return false,
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn rule(filter: &str, from: &str, to: &str) -> Rule {
+        Rule {
+            filter: filter.into(),
+            from_prefix: from.into(),
+            to_prefix: to.into(),
+            qos: QoS::AtLeastOnce,
+            priority: Priority::Normal,
+        }
+    }
+
+    #[test]
+    fn prefixes_are_taken_off_and_put_on() {
+        for (filter, from, to, name, mapped) in [
+            ("sensor/#", "", "fulmar/rural/", "sensor/a/co2", Some("fulmar/rural/sensor/a/co2")),
+            ("home/1/+", "home/", "town/", "home/1/co", Some("town/1/co")),
+            ("home/#", "home/", "", "home/1", Some("1")),
+            // Nothing would be left.
+            ("home/#", "home", "", "home", None),
+            ("#", "", "", "$SYS/uptime", None),
+            ("home/+", "", "", "home/1/co", None),
+        ] {
+            let rule = rule(filter, from, to);
+            rule.check().unwrap();
+            assert_eq!(rule.map(name).as_deref(), mapped, "{filter} {name}");
+        }
+    }
+
+    #[test]
+    fn wrong_rules_are_told_apart() {
+        let wrong = |filter, from, to| rule(filter, from, to).check().unwrap_err().to_string();
+        assert!(wrong("a/#/b", "", "").contains("wildcard in the wrong place"));
+        assert!(wrong("$share/g/a", "", "").contains("shared"));
+        assert!(wrong("+/b", "a/", "").contains("begin the filter with it"));
+        assert!(wrong("a/b", "", "x/+/").contains("cannot stand"));
+        let rules = vec![rule("a", "", ""), rule("", "", "")];
+        assert_eq!(Mapping::new(rules).unwrap_err().0, 2);
+    }
+
+    #[test]
+    fn the_first_rule_that_matches_decides() {
+        let mapping = Mapping::new(vec![rule("a/b", "", "x/"), rule("a/#", "", "y/")]).unwrap();
+        assert_eq!(mapping.map("a/b").unwrap().1, "x/a/b");
+        assert_eq!(mapping.map("a/c").unwrap().1, "y/a/c");
+        assert!(mapping.map("b").is_none());
+    }
+
+    #[test]
+    fn circles_are_found_by_what_the_rules_make() {
+        let one = |rule| Mapping::new(vec![rule]).unwrap();
+        let up = one(rule("both/#", "", ""));
+        assert_eq!(circle(&up, &one(rule("both/a", "", ""))), Some((1, 1)));
+        assert_eq!(circle(&up, &one(rule("down/#", "", ""))), None);
+        let prefixed = one(rule("both/#", "", "site/"));
+        assert_eq!(circle(&prefixed, &one(rule("both/#", "", ""))), None);
+        assert_eq!(circle(&prefixed, &one(rule("site/+/a", "", ""))), Some((1, 1)));
+    }
+}

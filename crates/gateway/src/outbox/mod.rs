@@ -1,0 +1,503 @@
+//! Messages on their way up, on disk until the broker there has acknowledged them.
+//!
+//! [`Outbox::put`] takes several at once and returns when all of them would survive a power cut: one
+//! transaction, one fsync. A message that is there already, or was, by its identifier or as something
+//! a device repeats, is not taken twice. Bounds are the operator's: beyond them messages are dropped
+//! by policy and counted, or refused. Whose thread this is, is not decided here.
+
+mod schema;
+#[cfg(test)]
+mod tests;
+
+use std::path::{Path, PathBuf};
+
+use fulmar_mqtt::QoS;
+use rusqlite::{Connection, OptionalExtension as _, Result as SqlResult, Row, params};
+
+use crate::error::Error;
+use crate::mapping::Priority;
+use crate::stamp::key_of_id;
+
+/// What a message weighs beside topic, payload and properties: its row, its place in the index, and
+/// what is remembered for knowing it again.
+const ROW_BYTES: usize = 160;
+/// Messages behind which a repetition is not known any more.
+const REMEMBERED: u64 = 32_768;
+/// Memory is given back to the list of remembered ones in steps, since that reads all of it.
+const FORGET_EVERY: u64 = 8_192;
+/// Largest payload that travels in a batch.
+const BATCHABLE_BYTES: usize = 1024;
+
+/// What to do when the outbox is full.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Policy {
+    /// Drop what has waited longest, normal before urgent: what is new matters more.
+    #[default]
+    DropOldest,
+    /// Drop what comes.
+    DropNewest,
+    /// Drop nothing: devices are not read from until there is room.
+    Refuse,
+}
+
+/// The operator's bounds.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    /// Most bytes of messages, with what each costs beside its content.
+    pub max_bytes: u64,
+    /// Longest time a message may wait, in milliseconds; `None` for any.
+    pub max_age_ms: Option<u64>,
+    /// What to do at `max_bytes`.
+    pub policy: Policy,
+    /// Largest size of the file in bytes; `None` for as large as the disk. For tests of a full disk.
+    pub max_file_bytes: Option<u64>,
+}
+
+/// A message that comes in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Item {
+    /// Name upstream.
+    pub topic: String,
+    /// Payload.
+    pub payload: Vec<u8>,
+    /// Properties as they are to be sent, in MQTT 5.0 encoding, without expiry.
+    pub properties: Vec<u8>,
+    /// Quality of service upstream.
+    pub qos: QoS,
+    /// RETAIN flag.
+    pub retain: bool,
+    /// How urgent it is.
+    pub priority: Priority,
+    /// Its identifier.
+    pub id: String,
+    /// When it was accepted first (RFC 3339).
+    pub at: String,
+    /// What the device sent, and whether it says that it may have sent it before.
+    pub origin: Option<(u64, bool)>,
+    /// When it is of no use any more, in milliseconds since the Unix epoch.
+    pub expires_ms: Option<u64>,
+}
+
+/// A message that waits.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Stored {
+    /// Its place in the order of entry; unique for the life of the file.
+    pub seq: u64,
+    /// Name upstream.
+    pub topic: String,
+    /// Payload.
+    pub payload: Vec<u8>,
+    /// Properties as they are to be sent, in MQTT 5.0 encoding, without expiry.
+    pub properties: Vec<u8>,
+    /// Quality of service upstream.
+    pub qos: QoS,
+    /// RETAIN flag.
+    pub retain: bool,
+    /// Its identifier.
+    pub id: String,
+    /// When it was accepted first (RFC 3339).
+    pub at: String,
+    /// When it came here, in milliseconds since the Unix epoch.
+    pub entered_ms: u64,
+    /// When it is of no use any more, in milliseconds since the Unix epoch.
+    pub expires_ms: Option<u64>,
+}
+
+impl Stored {
+    /// Bytes it counts for on its way.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.topic.len() + self.payload.len() + self.properties.len()
+    }
+
+    /// Whether it may travel in a batch, which knows neither RETAIN nor expiry.
+    #[must_use]
+    pub fn batchable(&self) -> bool {
+        !self.retain && self.expires_ms.is_none() && self.payload.len() <= BATCHABLE_BYTES
+    }
+}
+
+/// What became of what was put in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Put {
+    /// Taken, by lane: urgent, normal.
+    pub taken: [usize; 2],
+    /// There already, or sent before.
+    pub known: usize,
+}
+
+/// What was read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reading {
+    /// In order.
+    pub messages: Vec<Stored>,
+    /// The last message looked at; 0 for none.
+    pub to: u64,
+    /// Whether there may be more behind it.
+    pub more: bool,
+}
+
+/// Why messages were dropped, since the outbox was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Dropped {
+    /// To make room, or for want of room.
+    pub full: u64,
+    /// Older than allowed.
+    pub age: u64,
+    /// Past their own expiry interval.
+    pub expired: u64,
+}
+
+/// How full the outbox is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Messages that wait.
+    pub messages: u64,
+    /// Bytes they count for.
+    pub bytes: u64,
+    /// When the one came that has waited longest, in milliseconds since the Unix epoch.
+    pub oldest_ms: Option<u64>,
+    /// What was dropped.
+    pub dropped: Dropped,
+}
+
+/// The outbox.
+#[derive(Debug)]
+pub struct Outbox {
+    connection: Connection,
+    path: PathBuf,
+    bounds: Bounds,
+    messages: u64,
+    bytes: u64,
+    forgotten_to: u64,
+    dropped: Dropped,
+}
+
+impl Outbox {
+    /// Opens or creates the file at `path`, whose folder must exist.
+    ///
+    /// # Errors
+    /// It is in use, damaged, another program's, or cannot be written.
+    pub fn open(path: &Path, bounds: Bounds) -> Result<Outbox, Error> {
+        let connection = schema::open(path, bounds.max_file_bytes)?;
+        let totals = "SELECT count(*), coalesce(sum(size), 0) FROM message";
+        let read = connection.query_row(totals, [], |row| Ok((number(row, 0)?, number(row, 1)?)));
+        let (messages, bytes) = read.map_err(|error| Error::of(path, error))?;
+        let (path, dropped) = (path.to_owned(), Dropped::default());
+        Ok(Outbox { connection, path, bounds, messages, bytes, forgotten_to: 0, dropped })
+    }
+
+    /// A text that is kept with the messages, made by `make` the first time.
+    ///
+    /// # Errors
+    /// The file cannot be read or written.
+    pub fn meta(&mut self, name: &str, make: impl FnOnce() -> String) -> Result<String, Error> {
+        let outcome = (|| {
+            let kept = "SELECT value FROM meta WHERE name = ?1";
+            let kept: Option<String> =
+                self.connection.query_row(kept, [name], |row| row.get(0)).optional()?;
+            if let Some(kept) = kept {
+                return Ok(kept);
+            }
+            let made = make();
+            self.connection.execute("INSERT INTO meta VALUES (?1, ?2)", [name, &made])?;
+            Ok(made)
+        })();
+        outcome.map_err(|error| Error::of(&self.path, error))
+    }
+
+    /// Sets a text that is kept with the messages.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn set_meta(&mut self, name: &str, value: &str) -> Result<(), Error> {
+        let set = "INSERT OR REPLACE INTO meta VALUES (?1, ?2)";
+        let set = self.connection.execute(set, [name, value]);
+        set.map(drop).map_err(|error| Error::of(&self.path, error))
+    }
+
+    /// Takes messages in, all or none. When it returns they are durable.
+    ///
+    /// # Errors
+    /// The disk is full or fails, or the outbox is full and its policy is to refuse
+    /// ([`Error::Full`]): then nothing was taken, and the same may be put in again later.
+    pub fn put(&mut self, items: &[Item], now_ms: u64) -> Result<Put, Error> {
+        let transaction = self.connection.unchecked_transaction();
+        let transaction = transaction.map_err(|error| Error::of(&self.path, error))?;
+        let mut change = Change {
+            connection: &transaction,
+            bounds: &self.bounds,
+            messages: self.messages,
+            bytes: self.bytes,
+            dropped: self.dropped,
+            forgotten_to: self.forgotten_to,
+            put: Put::default(),
+        };
+        let outcome = items.iter().try_for_each(|item| change.put(item, now_ms));
+        let outcome = outcome.and_then(|()| change.forget().map_err(Stop::Sql));
+        let Change { messages, bytes, dropped, forgotten_to, put, .. } = change;
+        let outcome = match outcome {
+            Ok(()) => transaction.commit().map_err(|error| Error::of(&self.path, error)),
+            Err(Stop::Sql(error)) => Err(Error::of(&self.path, error)),
+            Err(Stop::Full) => Err(Error::Full(self.path.clone())),
+        };
+        // Whatever was begun is rolled back when the transaction is dropped.
+        outcome?;
+        (self.messages, self.bytes, self.dropped) = (messages, bytes, dropped);
+        self.forgotten_to = forgotten_to;
+        Ok(put)
+    }
+
+    /// The messages of a lane behind `after`, in order, at most so many and, but for the first, so many
+    /// bytes.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn read(
+        &self,
+        priority: Priority,
+        after: u64,
+        most: usize,
+        most_bytes: usize,
+    ) -> Result<Reading, Error> {
+        let outcome = (|| {
+            let mut statement = self.connection.prepare_cached(
+                "SELECT seq, topic, payload, properties, qos, retain, id, at, entered, expires \
+                 FROM message WHERE priority = ?1 AND seq > ?2 ORDER BY seq LIMIT ?3",
+            )?;
+            let (mut found, mut bytes) = (Reading::default(), 0);
+            let mut rows = statement.query(params![priority as i64, signed(after), most as i64])?;
+            while let Some(row) = rows.next()? {
+                let message = stored(row)?;
+                bytes += message.size();
+                if bytes > most_bytes && found.to > 0 {
+                    found.more = true;
+                    return Ok(found);
+                }
+                found.to = message.seq;
+                found.messages.push(message);
+            }
+            found.more = found.messages.len() == most;
+            Ok(found)
+        })();
+        outcome.map_err(|error| Error::of(&self.path, error))
+    }
+
+    /// Removes messages that are done with. A removal that a power cut undoes brings the message up
+    /// once more under the same identifier.
+    ///
+    /// # Errors
+    /// The disk is full or fails: then nothing was removed.
+    pub fn remove(&mut self, seqs: &[u64]) -> Result<(), Error> {
+        let outcome = (|| {
+            // Not worth an fsync of its own: the next message's carries it.
+            self.connection.pragma_update(None, "synchronous", "NORMAL")?;
+            let transaction = self.connection.unchecked_transaction()?;
+            let (mut messages, mut bytes) = (0, 0);
+            {
+                let remove = "DELETE FROM message WHERE seq = ?1 RETURNING size";
+                let mut remove = transaction.prepare_cached(remove)?;
+                for seq in seqs {
+                    let size = remove.query_row([signed(*seq)], |row| number(row, 0)).optional()?;
+                    messages += u64::from(size.is_some());
+                    bytes += size.unwrap_or(0);
+                }
+            }
+            transaction.commit()?;
+            Ok((messages, bytes))
+        })();
+        // Whatever happened, what is put in next is to be durable.
+        let full = self.connection.pragma_update(None, "synchronous", "FULL");
+        let (messages, bytes) = outcome
+            .and_then(|counts| full.map(|()| counts))
+            .map_err(|error| Error::of(&self.path, error))?;
+        self.messages = self.messages.saturating_sub(messages);
+        self.bytes = self.bytes.saturating_sub(bytes);
+        Ok(())
+    }
+
+    /// Drops what is older than allowed or past its own expiry.
+    ///
+    /// # Errors
+    /// The disk is full or fails: then nothing was dropped.
+    pub fn tidy(&mut self, now_ms: u64) -> Result<(), Error> {
+        let oldest = self.bounds.max_age_ms.map_or(0, |age| now_ms.saturating_sub(age));
+        let mut counts = [(0, 0); 2];
+        let outcome = (|| {
+            let transaction = self.connection.unchecked_transaction()?;
+            for (count, (which, bound)) in counts
+                .iter_mut()
+                .zip([("entered < ?1", oldest), ("expires IS NOT NULL AND expires <= ?1", now_ms)])
+            {
+                let sql =
+                    format!("SELECT count(*), coalesce(sum(size), 0) FROM message WHERE {which}");
+                *count = transaction.query_row(&sql, [signed(bound)], |row| {
+                    Ok((number(row, 0)?, number(row, 1)?))
+                })?;
+                if count.0 > 0 {
+                    transaction
+                        .execute(&format!("DELETE FROM message WHERE {which}"), [signed(bound)])?;
+                }
+            }
+            transaction.commit()
+        })();
+        outcome.map_err(|error| Error::of(&self.path, error))?;
+        let [age, expired] = counts;
+        self.dropped.age += age.0;
+        self.dropped.expired += expired.0;
+        self.messages = self.messages.saturating_sub(age.0 + expired.0);
+        self.bytes = self.bytes.saturating_sub(age.1 + expired.1);
+        Ok(())
+    }
+
+    /// How full it is.
+    #[must_use]
+    pub fn totals(&self) -> Totals {
+        let oldest = "SELECT entered FROM message ORDER BY seq LIMIT 1";
+        let oldest = self.connection.query_row(oldest, [], |row| number(row, 0)).optional();
+        Totals {
+            messages: self.messages,
+            bytes: self.bytes,
+            // One that cannot be read now is told with the next question.
+            oldest_ms: oldest.ok().flatten(),
+            dropped: self.dropped,
+        }
+    }
+}
+
+/// A transaction under way, with what it will have changed.
+struct Change<'a> {
+    connection: &'a Connection,
+    bounds: &'a Bounds,
+    messages: u64,
+    bytes: u64,
+    dropped: Dropped,
+    forgotten_to: u64,
+    put: Put,
+}
+
+enum Stop {
+    Full,
+    Sql(rusqlite::Error),
+}
+
+impl From<rusqlite::Error> for Stop {
+    fn from(error: rusqlite::Error) -> Stop {
+        Stop::Sql(error)
+    }
+}
+
+impl Change<'_> {
+    fn put(&mut self, item: &Item, now_ms: u64) -> Result<(), Stop> {
+        if self.is_known(item)? {
+            self.put.known += 1;
+            return Ok(());
+        }
+        let size =
+            (item.topic.len() + item.payload.len() + item.properties.len() + ROW_BYTES) as u64;
+        if self.bytes + size > self.bounds.max_bytes {
+            match self.bounds.policy {
+                Policy::Refuse => return Err(Stop::Full),
+                Policy::DropOldest if size <= self.bounds.max_bytes => self.make_room(size)?,
+                Policy::DropOldest | Policy::DropNewest => {
+                    self.dropped.full += 1;
+                    return Ok(());
+                }
+            }
+        }
+        self.insert(item, size, now_ms)?;
+        self.messages += 1;
+        self.bytes += size;
+        self.put.taken[item.priority as usize] += 1;
+        Ok(())
+    }
+
+    fn is_known(&self, item: &Item) -> SqlResult<bool> {
+        let mut seen = self.connection.prepare_cached("SELECT 1 FROM seen WHERE mark = ?1")?;
+        if seen.exists([signed(key_of_id(&item.id))])? {
+            return Ok(true);
+        }
+        match item.origin {
+            Some((origin, true)) => seen.exists([signed(origin)]),
+            _ => Ok(false),
+        }
+    }
+
+    fn insert(&self, item: &Item, size: u64, now_ms: u64) -> SqlResult<()> {
+        let mut insert = self.connection.prepare_cached(
+            "INSERT INTO message (priority, topic, payload, properties, qos, retain, id, at, \
+             entered, expires, size) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
+        )?;
+        let seq = insert.insert(params![
+            item.priority as i64,
+            item.topic,
+            item.payload,
+            item.properties,
+            item.qos as i64,
+            item.retain,
+            item.id,
+            item.at,
+            signed(now_ms),
+            item.expires_ms.map(signed),
+            signed(size),
+        ])?;
+        let mut seen =
+            self.connection.prepare_cached("INSERT OR REPLACE INTO seen VALUES (?1, ?2)")?;
+        seen.execute([signed(key_of_id(&item.id)), seq])?;
+        if let Some((origin, _)) = item.origin {
+            seen.execute([signed(origin), seq])?;
+        }
+        Ok(())
+    }
+
+    /// Drops what has waited longest until `size` more bytes fit.
+    fn make_room(&mut self, size: u64) -> SqlResult<()> {
+        let mut oldest = self.connection.prepare_cached(
+            "DELETE FROM message WHERE seq = \
+             (SELECT seq FROM message ORDER BY priority DESC, seq LIMIT 1) RETURNING size",
+        )?;
+        while self.bytes + size > self.bounds.max_bytes {
+            let Some(freed) = oldest.query_row([], |row| number(row, 0)).optional()? else { break };
+            self.bytes = self.bytes.saturating_sub(freed);
+            self.messages = self.messages.saturating_sub(1);
+            self.dropped.full += 1;
+        }
+        Ok(())
+    }
+
+    /// Forgets what entered so long ago that nobody repeats it.
+    fn forget(&mut self) -> SqlResult<()> {
+        let newest = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'message'";
+        let newest: u64 = self.connection.query_row(newest, [], |row| number(row, 0))?;
+        let to = newest.saturating_sub(REMEMBERED);
+        if to > self.forgotten_to + FORGET_EVERY {
+            self.connection.execute("DELETE FROM seen WHERE seq <= ?1", [signed(to)])?;
+            self.forgotten_to = to;
+        }
+        Ok(())
+    }
+}
+
+fn stored(row: &Row<'_>) -> SqlResult<Stored> {
+    Ok(Stored {
+        seq: number(row, 0)?,
+        topic: row.get(1)?,
+        payload: row.get(2)?,
+        properties: row.get(3)?,
+        qos: QoS::try_from(row.get::<_, u8>(4)?).unwrap_or(QoS::AtLeastOnce),
+        retain: row.get(5)?,
+        id: row.get(6)?,
+        at: row.get(7)?,
+        entered_ms: number(row, 8)?,
+        expires_ms: row.get::<_, Option<i64>>(9)?.map(i64::cast_unsigned),
+    })
+}
+
+fn number(row: &Row<'_>, column: usize) -> SqlResult<u64> {
+    Ok(row.get::<_, i64>(column)?.cast_unsigned())
+}
+
+/// SQLite's integers have a sign; what is not compared may use it.
+fn signed(number: u64) -> i64 {
+    number.cast_signed()
+}

@@ -1,0 +1,106 @@
+//! The outbox's file: opened for this process alone, checked, brought to the newest schema.
+
+use std::fs::{self, OpenOptions, Permissions};
+use std::io::ErrorKind;
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::path::Path;
+use std::time::Duration;
+
+use rusqlite::{Connection, OpenFlags, Result};
+
+use crate::error::Error;
+
+/// Marks the file as an outbox in SQLite's header ("FULO").
+const APPLICATION_ID: i64 = 0x4655_4c4f;
+const VERSION: i64 = 1;
+
+/// Memory for SQLite's pages. A gateway is a small computer, and what is written is mostly read once.
+const CACHE_KIB: i64 = 1024;
+/// The write-ahead log keeps this much of the disk, so that what is acknowledged upstream can be
+/// removed even where the disk is full.
+const LOG_BYTES: i64 = 4 << 20;
+
+const SCHEMA: &str = "
+CREATE TABLE message (
+    seq INTEGER PRIMARY KEY AUTOINCREMENT,
+    priority INTEGER NOT NULL,
+    topic TEXT NOT NULL,                     -- name upstream
+    payload BLOB NOT NULL,
+    properties BLOB NOT NULL,                -- MQTT 5.0 encoding, as it is sent
+    qos INTEGER NOT NULL,
+    retain INTEGER NOT NULL,
+    id TEXT NOT NULL,
+    at TEXT NOT NULL,
+    entered INTEGER NOT NULL,                -- ms since the Unix epoch
+    expires INTEGER,                         -- ms since the Unix epoch
+    size INTEGER NOT NULL
+) STRICT;
+CREATE INDEX message_lane ON message (priority, seq);
+CREATE TABLE seen (
+    mark INTEGER PRIMARY KEY,                -- of an identifier or of what a device sent
+    seq INTEGER NOT NULL
+) STRICT;
+CREATE TABLE meta (
+    name TEXT PRIMARY KEY NOT NULL,
+    value TEXT NOT NULL
+) WITHOUT ROWID, STRICT;
+";
+
+pub(super) fn open(path: &Path, max_file_bytes: Option<u64>) -> Result<Connection, Error> {
+    prepare_file(path)?;
+    let failed = |source| Error::of(path, source);
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(path, flags).map_err(failed)?;
+    connection.busy_timeout(Duration::ZERO).map_err(failed)?;
+    connection.pragma_update(None, "locking_mode", "EXCLUSIVE").map_err(failed)?;
+    let number = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
+    let (version, owner) =
+        (number("user_version").map_err(failed)?, number("application_id").map_err(failed)?);
+    if !matches!((version, owner), (0, 0) | (VERSION, APPLICATION_ID)) {
+        return Err(Error::Foreign(path.to_owned()));
+    }
+    configure(&connection, max_file_bytes).map_err(failed)?;
+    if version == 0 {
+        let create = format!(
+            "BEGIN EXCLUSIVE; {SCHEMA} PRAGMA user_version = {VERSION}; \
+             PRAGMA application_id = {APPLICATION_ID}; COMMIT;"
+        );
+        connection.execute_batch(&create).map_err(failed)?;
+    }
+    let found: String =
+        connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0)).map_err(failed)?;
+    if found != "ok" {
+        return Err(Error::Damaged { path: path.to_owned(), detail: found });
+    }
+    Ok(connection)
+}
+
+fn configure(connection: &Connection, max_file_bytes: Option<u64>) -> Result<()> {
+    connection.pragma_update(None, "journal_mode", "WAL")?;
+    connection.pragma_update(None, "synchronous", "FULL")?;
+    connection.pragma_update(None, "journal_size_limit", LOG_BYTES)?;
+    connection.pragma_update(None, "temp_store", "MEMORY")?;
+    connection.pragma_update(None, "cache_size", -CACHE_KIB)?;
+    if let Some(bytes) = max_file_bytes {
+        let page: i64 = connection.pragma_query_value(None, "page_size", |row| row.get(0))?;
+        let pages = i64::try_from(bytes).unwrap_or(i64::MAX) / page.max(1);
+        connection.pragma_update(None, "max_page_count", pages.clamp(16, 0xffff_fffe))?;
+    }
+    Ok(())
+}
+
+/// Creates the file for its owner only, or takes rights of others away.
+fn prepare_file(path: &Path) -> Result<(), Error> {
+    let failed = |source| Error::File { path: path.to_owned(), source };
+    match OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+            let mode = fs::metadata(path).map_err(failed)?.permissions().mode();
+            if mode & 0o077 == 0 {
+                return Ok(());
+            }
+            fs::set_permissions(path, Permissions::from_mode(0o600)).map_err(failed)
+        }
+        Err(error) => Err(failed(error)),
+    }
+}
