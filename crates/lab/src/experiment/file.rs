@@ -205,6 +205,10 @@ pub struct Measure {
     /// Factor on every number.
     #[serde(default = "one")]
     pub scale: f64,
+    /// A sample without a number of it is a result, too, and not a failure: nothing arrived, so nothing took
+    /// any time.
+    #[serde(default)]
+    pub optional: bool,
     /// Which way is better.
     #[serde(default)]
     pub better: Better,

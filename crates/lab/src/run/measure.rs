@@ -35,7 +35,7 @@ pub(super) type Measured = (BTreeMap<String, f64>, BTreeMap<String, Vec<[f64; 2]
 /// Works out all measures of a cell.
 ///
 /// # Errors
-/// The first one without a number, and why.
+/// The first one without a number, and why; one that is optional is left out instead.
 pub(super) fn measure_all(
     experiment: &Experiment,
     cell: &Cell,
@@ -47,11 +47,18 @@ pub(super) fn measure_all(
         if !cell.matches(&measure.only) {
             continue;
         }
-        let (points, keep) = points(measure, &values, record, observed)
-            .map_err(|reason| format!("measure {name}: {reason}"))?;
+        let (points, keep) = match points(measure, &values, record, observed) {
+            Ok(found) => found,
+            Err(_) if measure.optional => continue,
+            Err(reason) => return Err(format!("measure {name}: {reason}")),
+        };
         let scaled: Vec<f64> = points.iter().map(|(_, value)| value * measure.scale).collect();
-        let value = take(measure.take, &scaled)
-            .ok_or_else(|| format!("measure {name}: not a single number"))?;
+        let Some(value) = take(measure.take, &scaled) else {
+            if measure.optional {
+                continue;
+            }
+            return Err(format!("measure {name}: not a single number"));
+        };
         values.insert(name.to_owned(), value);
         if keep {
             let seconds = |at_ns: u64| at_ns.saturating_sub(record.began_ns) as f64 / 1e9;
@@ -305,6 +312,24 @@ mod tests {
         assert_eq!(value(marks, &record(), &none), Ok(20e-9));
         let marks = "from = 'marks'\nsince = 'begin'\nuntil = 'never'";
         assert_eq!(value(marks, &record(), &none).unwrap_err(), "no line was the mark `never`");
+    }
+
+    #[test]
+    fn a_sample_without_a_number_has_failed_unless_that_was_allowed() {
+        let experiment = |optional: bool| -> Experiment {
+            toml::from_str(&format!(
+                "title = 't'\nrepetitions = 1\ntimeout_s = 9\nhosts = []\nroles = {}\n[measures.time]\ntitle = 't'\nunit = 's'\nfrom = 'lines'\nrole = 'client'\n\
+                 field = 's'\noptional = {optional}\n[measures.twice]\ntitle = 't'\nunit = 's'\nfrom = 'sum'\n\
+                 of = ['time', 'time']\noptional = {optional}\n[measures.ms]\ntitle = 't'\nunit = 'ms'\n\
+                 from = 'lines'\nrole = 'client'\nfield = 'ms'\ntake = 'last'"
+            ))
+            .unwrap()
+        };
+        let (cell, none) = (Cell(Vec::new()), Observed::default());
+        let (values, _) = measure_all(&experiment(true), &cell, &record(), &none).unwrap();
+        assert_eq!(values, [("ms".to_owned(), 8.0)].into());
+        let reason = measure_all(&experiment(false), &cell, &record(), &none).unwrap_err();
+        assert!(reason.starts_with("measure time: client printed"), "{reason}");
     }
 
     #[test]
