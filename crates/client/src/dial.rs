@@ -129,7 +129,8 @@ pub(crate) struct Dialer {
 impl Dialer {
     pub(crate) fn new(options: Arc<Options>) -> Result<Dialer, Error> {
         let transport = options.url.transport;
-        let config = transport.is_secure().then(|| tls::client_config(&options)).transpose()?;
+        let config = || options.shared_tls.clone().map_or_else(|| tls::client_config(&options), Ok);
+        let config = transport.is_secure().then(config).transpose()?;
         let quic = match (&config, transport) {
             (Some(config), Transport::Quic) => {
                 Some(QuicDialer::new(config.clone(), options.quic_keep_alive)?)

@@ -154,6 +154,8 @@ pub struct Options {
     pub connect_timeout: Duration,
     /// Longest time `disconnect` waits for what is not acknowledged.
     pub drain_timeout: Duration,
+    /// See [`Options::with_shared_tickets`].
+    pub(crate) shared_tls: Option<rustls::ClientConfig>,
 }
 
 impl std::fmt::Debug for Options {
@@ -204,7 +206,19 @@ impl Options {
             }),
             connect_timeout: Duration::from_secs(10),
             drain_timeout: Duration::from_secs(10),
+            shared_tls: None,
         })
+    }
+
+    /// Has all clients made with clones of these options share the tickets servers give them, so that a
+    /// client made anew returns with TLS resumption and, over QUIC, with 0-RTT, as the same client would.
+    /// `trust`, `certificate` and `tls_version` are settled by it: what they are changed to later has no effect.
+    ///
+    /// # Errors
+    /// A certificate or key cannot be read or used.
+    pub fn with_shared_tickets(mut self) -> Result<Options, Error> {
+        self.shared_tls = Some(crate::tls::client_config(&self)?);
+        Ok(self)
     }
 
     pub(crate) fn check(&self) -> Result<(), Error> {

@@ -6,6 +6,7 @@ mod copy;
 mod fleet;
 mod link;
 mod list;
+mod message;
 mod new;
 mod probe;
 mod report;
@@ -55,6 +56,8 @@ enum Command {
     Probe(probe::Args),
     /// Ask for objects over HTTP/1.1, 2 or 3 and tell how long that takes
     Transfer(transfer::Args),
+    /// Publish MQTT messages one after the other and tell how long each takes
+    Message(message::Args),
     /// Send numbered datagrams at a rate, or receive them and tell delay, loss and rate
     Udp(udp::Args),
     /// Copy one file over TCP or QUIC, make one, or compare two
@@ -128,6 +131,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         Command::Report(args) => report::run(&args),
         Command::Probe(args) => probe::run(&args),
         Command::Transfer(args) => transfer::run(&args),
+        Command::Message(args) => message::run(&args),
         Command::Udp(args) => udp::run(&args),
         Command::Copy(args) => copy::run(&args),
         Command::Batch(args) => batch::run(&args),

@@ -103,6 +103,13 @@ struct Transfers {
     #[arg(long, value_name = "SECONDS", default_value_t = 10)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=3600))]
     patience: u64,
+    /// Keep the connection from one transfer to the next (QUIC only)
+    #[arg(long)]
+    keep: bool,
+    /// Milliseconds of rest after each transfer
+    #[arg(long, value_name = "MS", default_value_t = 0)]
+    #[arg(value_parser = clap::value_parser!(u64).range(..=3_600_000))]
+    rest_ms: u64,
     #[command(flatten)]
     files: Files,
 }
@@ -116,6 +123,8 @@ struct Job {
     bytes: u64,
     window: Option<u32>,
     patience: Duration,
+    /// Whether the connection is for the next transfer, too.
+    keep: bool,
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
@@ -131,30 +140,53 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     }
 }
 
+enum Client {
+    Datagram(Option<dtls::Identity>),
+    Quic(quic::Client),
+}
+
+impl Client {
+    fn new(args: &Transfers, job: &Job) -> anyhow::Result<Client> {
+        match args.over {
+            Over::Udp => Ok(Client::Datagram(None)),
+            Over::Dtls => Ok(Client::Datagram(Some(dtls::identity(&args.files)?))),
+            Over::Quic => Ok(Client::Quic(quic::Client::new(job)?)),
+            Over::Http => {
+                let what = "use `fulmar lab transfer http://…` for HTTP".to_owned();
+                Err(crate::exit::Usage(what).into())
+            }
+        }
+    }
+
+    fn transfer(&mut self, job: &Job) -> anyhow::Result<()> {
+        match self {
+            Client::Datagram(identity) => datagram::transfer(job, identity.as_ref()),
+            Client::Quic(client) => client.transfer(job),
+        }
+    }
+
+    fn rest(&self, time: Duration) {
+        match self {
+            Client::Datagram(_) => std::thread::sleep(time),
+            Client::Quic(client) => client.rest(time),
+        }
+    }
+}
+
 fn transfers(args: &Transfers, put: bool) -> anyhow::Result<()> {
-    let Transfers { server, bytes, window, .. } = *args;
-    let job = Job { server, put, bytes, window, patience: Duration::from_secs(args.patience) };
-    let mut client: Box<dyn FnMut() -> anyhow::Result<()>> = match args.over {
-        Over::Udp => Box::new(move || datagram::transfer(&job, None)),
-        Over::Dtls => {
-            let identity = dtls::identity(&args.files)?;
-            Box::new(move || datagram::transfer(&job, Some(&identity)))
-        }
-        Over::Quic => {
-            let client = quic::Client::new(&job)?;
-            Box::new(move || client.transfer(&job))
-        }
-        Over::Http => {
-            let what = "use `fulmar lab transfer http://…` for HTTP".to_owned();
-            return Err(crate::exit::Usage(what).into());
-        }
-    };
+    let Transfers { server, bytes, window, keep, .. } = *args;
+    if keep && args.over != Over::Quic {
+        return Err(crate::exit::Usage("--keep is for --over quic".to_owned()).into());
+    }
+    let patience = Duration::from_secs(args.patience);
+    let job = Job { server, put, bytes, window, patience, keep };
+    let mut client = Client::new(args, &job)?;
     let mut failed = 0;
     tell("begin", json!({}))?;
     let begun = Instant::now();
     for _ in 0..args.count {
         let at = Instant::now();
-        let done = client();
+        let done = client.transfer(&job);
         let ms = at.elapsed().as_secs_f64() * 1e3;
         match done {
             Ok(()) => tell("transfer", json!({ "ms": ms, "bytes": bytes }))?,
@@ -163,6 +195,7 @@ fn transfers(args: &Transfers, put: bool) -> anyhow::Result<()> {
                 tell("failed", json!({ "after_ms": ms, "reason": format!("{error:#}") }))?;
             }
         }
+        client.rest(Duration::from_millis(args.rest_ms));
     }
     let seconds = begun.elapsed().as_secs_f64();
     let failed_pct = 100.0 * failed as f64 / args.count as f64;

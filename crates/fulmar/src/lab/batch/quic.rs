@@ -1,4 +1,4 @@
-//! Transfers over QUIC: a connection and a stream each. The client's stream begins with what it wants
+//! Transfers over QUIC: a stream each, and a connection each unless that is kept. The client's stream begins with what it wants
 //! (1: so many bytes, 2: so many bytes follow) and how many bytes (8, big endian).
 
 use std::net::SocketAddr;
@@ -8,7 +8,9 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use fulmar_client::Options;
 use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
-use quinn::{Endpoint, EndpointConfig, TokioRuntime, TransportConfig, VarInt};
+use quinn::{
+    Connection, Endpoint, EndpointConfig, IdleTimeout, TokioRuntime, TransportConfig, VarInt,
+};
 use tokio::runtime::Runtime;
 use tokio::time::timeout;
 
@@ -23,16 +25,25 @@ const REQUEST: usize = 9;
 const PART: usize = 16 * 1024;
 /// Time to part; it is not measured.
 const GOODBYE: Duration = Duration::from_millis(200);
+/// What a connection outlives the patience with a transfer by.
+const MARGIN: Duration = Duration::from_secs(10);
 
 fn runtime() -> anyhow::Result<Runtime> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.context("cannot start the runtime")
 }
 
-/// A client; each transfer is a new one to the server.
+/// A client; each transfer is a new one to the server, unless the connection is kept.
 pub(super) struct Client {
     runtime: Runtime,
     config: quinn::ClientConfig,
+    kept: Option<Link>,
+}
+
+/// A socket, and the connection once there is one.
+struct Link {
+    endpoint: Endpoint,
+    connection: Option<Connection>,
 }
 
 impl Client {
@@ -48,25 +59,49 @@ impl Client {
             let window = VarInt::from_u32(window);
             transport.stream_receive_window(window).receive_window(window);
         }
+        transport.max_idle_timeout(Some(IdleTimeout::try_from(job.patience + MARGIN)?));
         config.transport_config(Arc::new(transport));
-        Ok(Client { runtime: runtime()?, config })
+        Ok(Client { runtime: runtime()?, config, kept: None })
     }
 
-    pub(super) fn transfer(&self, job: &Job) -> anyhow::Result<()> {
-        self.runtime.block_on(async {
-            let socket = super::socket(job)?;
-            let endpoint =
-                Endpoint::new(EndpointConfig::default(), None, socket, Arc::new(TokioRuntime))?;
-            let done = timeout(job.patience, self.one(&endpoint, job)).await;
-            endpoint.close(VarInt::from_u32(0), b"");
-            drop(timeout(GOODBYE, endpoint.wait_idle()).await);
-            done.context("out of time")?
-        })
+    /// Does nothing for a while but look after the connection that is kept.
+    pub(super) fn rest(&self, time: Duration) {
+        self.runtime.block_on(async { tokio::time::sleep(time).await });
     }
 
-    async fn one(&self, endpoint: &Endpoint, job: &Job) -> anyhow::Result<()> {
-        let connecting = endpoint.connect_with(self.config.clone(), job.server, "server")?;
-        let connection = connecting.await?;
+    pub(super) fn transfer(&mut self, job: &Job) -> anyhow::Result<()> {
+        let kept = self.kept.take();
+        let (done, link) = self.runtime.block_on(async {
+            let mut link = kept.map_or_else(|| Link::new(job), Ok)?;
+            let done = timeout(job.patience, link.transfer(&self.config, job)).await;
+            if !job.keep {
+                link.end().await;
+                return anyhow::Ok((done, None));
+            }
+            Ok((done, Some(link)))
+        })?;
+        self.kept = link;
+        done.context("out of time")?
+    }
+}
+
+impl Link {
+    fn new(job: &Job) -> anyhow::Result<Link> {
+        let socket = super::socket(job)?;
+        let runtime = Arc::new(TokioRuntime);
+        let endpoint = Endpoint::new(EndpointConfig::default(), None, socket, runtime)?;
+        Ok(Link { endpoint, connection: None })
+    }
+
+    async fn transfer(&mut self, config: &quinn::ClientConfig, job: &Job) -> anyhow::Result<()> {
+        let connection = match &self.connection {
+            Some(connection) => connection,
+            None => {
+                let connecting =
+                    self.endpoint.connect_with(config.clone(), job.server, "server")?;
+                self.connection.insert(connecting.await?)
+            }
+        };
         let (mut send, mut receive) = connection.open_bi().await?;
         let mut request = vec![if job.put { PUT } else { GET }];
         request.extend(job.bytes.to_be_bytes());
@@ -81,6 +116,11 @@ impl Client {
             bail!("{got} bytes came instead of {expected}");
         }
         Ok(())
+    }
+
+    async fn end(self) {
+        self.endpoint.close(VarInt::from_u32(0), b"");
+        drop(timeout(GOODBYE, self.endpoint.wait_idle()).await);
     }
 }
 
@@ -132,7 +172,13 @@ pub(super) fn serve(at: SocketAddr, files: &Files) -> anyhow::Result<()> {
 
 async fn answer(incoming: quinn::Incoming) -> anyhow::Result<()> {
     let connection = incoming.await?;
-    let (mut send, mut receive) = connection.accept_bi().await?;
+    loop {
+        let (send, receive) = connection.accept_bi().await?;
+        one(send, receive).await?;
+    }
+}
+
+async fn one(mut send: quinn::SendStream, mut receive: quinn::RecvStream) -> anyhow::Result<()> {
     let mut request = [0; REQUEST];
     receive.read_exact(&mut request).await?;
     let [kind, bytes @ ..] = request;
@@ -142,7 +188,5 @@ async fn answer(incoming: quinn::Incoming) -> anyhow::Result<()> {
         PUT if drain(&mut receive).await? == bytes => send.write_all(b"!").await?,
         _ => bail!("not a request"),
     }
-    send.finish()?;
-    connection.closed().await;
-    Ok(())
+    Ok(send.finish()?)
 }

@@ -15,7 +15,7 @@ mod tcp;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use http::HeaderValue;
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
@@ -68,7 +68,8 @@ pub(super) struct Args {
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=100))]
     attempts: u64,
-    /// Begin again over TCP as soon as this machine's address changes, as browsers do
+    /// Watch this machine's address, as browsers do: when it changes, begin again over TCP at once, and
+    /// over HTTP/3 tell the server, who may have nothing else to notice it by
     #[arg(long)]
     notice: bool,
     /// Congestion control of what this client sends: cubic, bbr or reno
@@ -197,6 +198,27 @@ impl Client {
     }
 }
 
+/// What a connection is at another address of this machine's.
+enum Mobility {
+    /// Useless.
+    Bound(Route),
+    /// The same, once the server has heard of it from there.
+    Follows(quic::Follower),
+}
+
+impl Mobility {
+    /// Returns when the connection is useless, and why.
+    async fn end(self) -> anyhow::Error {
+        match self {
+            Mobility::Bound(route) => {
+                route.changed().await;
+                anyhow!("this machine's address changed")
+            }
+            Mobility::Follows(follower) => follower.follow().await,
+        }
+    }
+}
+
 impl Link {
     async fn ask(&mut self, ask: &Ask) -> anyhow::Result<Answer> {
         match self {
@@ -205,11 +227,11 @@ impl Link {
         }
     }
 
-    /// What makes the connection useless when it changes; QUIC goes on from a new address.
-    fn bound_to(&self) -> Option<Route> {
+    /// What to do when this machine's address changes.
+    fn mobility(&self) -> Mobility {
         match self {
-            Link::Tcp(link) => Some(link.route),
-            Link::Quic(_) => None,
+            Link::Tcp(link) => Mobility::Bound(link.route),
+            Link::Quic(link) => Mobility::Follows(link.follower()),
         }
     }
 
@@ -325,16 +347,16 @@ async fn attempt(
         Some(link) => (link, None),
         None => (connect(client, ask, ask.post.is_none()).await?, Some(Instant::now())),
     };
-    let route = link.bound_to().filter(|_| args.notice);
+    let mobility = args.notice.then(|| link.mobility());
     let moved = async {
-        match route {
-            Some(route) => route.changed().await,
+        match mobility {
+            Some(mobility) => mobility.end().await,
             None => std::future::pending().await,
         }
     };
     let answer = tokio::select! {
         answer = link.ask(ask) => succeed(answer?)?,
-        () = moved => bail!("this machine's address changed"),
+        error = moved => return Err(error),
     };
     Ok((link, connected, answer))
 }

@@ -1,7 +1,7 @@
 //! HTTP/3, by quinn and h3. Each connection has a socket of its own on any address, so that what is sent
-//! leaves from whatever address this machine has then: the connection migrates by itself.
+//! leaves from whatever address this machine has then: the connection migrates with the next packet.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use super::target::{Target, Tickets};
+use super::target::{Route, Target, Tickets};
 use super::{Answer, Args, Ask, Congestion};
 
 /// Silence after which a connection is lost; a request's own patience is mostly shorter.
@@ -35,6 +35,13 @@ const PART_BYTES: usize = 16 * 1024;
 /// H3_NO_ERROR (RFC 9114 section 8.1).
 const NO_ERROR: VarInt = VarInt::from_u32(0x100);
 
+/// A stream of reserved type 0x21, and a packet full of nothing.
+const RESERVED_STREAM: [u8; 1100] = {
+    let mut stream = [0; 1100];
+    stream[0] = 0x21;
+    stream
+};
+
 /// A client that connects over QUIC.
 pub(super) struct Client {
     config: quinn::ClientConfig,
@@ -46,6 +53,7 @@ pub(super) struct Client {
 /// A connection over QUIC.
 pub(super) struct Link {
     endpoint: Endpoint,
+    route: Route,
     connection: quinn::Connection,
     sender: SendRequest<h3_quinn::OpenStreams, Bytes>,
     driver: JoinHandle<()>,
@@ -82,7 +90,7 @@ impl Client {
     /// Connects; with a ticket, and if `early` allows it, before anything has come from the server.
     pub(super) async fn connect(&self, early: bool) -> anyhow::Result<Link> {
         let any: IpAddr = if self.address.is_ipv4() { [0; 4].into() } else { [0_u16; 8].into() };
-        let socket = std::net::UdpSocket::bind((any, 0))?;
+        let (socket, route) = (UdpSocket::bind((any, 0))?, Route::to(self.address)?);
         let mut config = EndpointConfig::default();
         // The socket is this connection's alone: packets to it need no name, eight bytes less in each.
         config.cid_generator(|| Box::new(NoName));
@@ -102,7 +110,7 @@ impl Client {
             // What goes wrong shows at the request.
             drop(std::future::poll_fn(|cx| driver.poll_close(cx)).await);
         });
-        Ok(Link { endpoint, connection, sender, driver, accepting, early_data: false })
+        Ok(Link { endpoint, route, connection, sender, driver, accepting, early_data: false })
     }
 }
 
@@ -131,7 +139,44 @@ impl ConnectionIdGenerator for NoName {
     }
 }
 
+/// Tells the server when this machine has another address. Who only receives would send nothing from
+/// there, and the server would go on towards the old one.
+pub(super) struct Follower {
+    endpoint: Endpoint,
+    connection: quinn::Connection,
+    route: Route,
+}
+
+impl Follower {
+    /// Returns when no socket can be had, and why.
+    pub(super) async fn follow(mut self) -> anyhow::Error {
+        loop {
+            self.route.changed().await;
+            if let Err(error) = self.go().await {
+                return error.context("cannot move");
+            }
+        }
+    }
+
+    async fn go(&mut self) -> anyhow::Result<()> {
+        self.route = Route::to(self.route.remote)?;
+        self.endpoint.rebind(UdpSocket::bind((self.route.local, 0))?)?;
+        // Until the server knows that we are there it may send three times what came from there (RFC 9000
+        // section 9.3). Where its first question is lost, as when the queue towards the old address is full,
+        // a mere PING leaves it without the right to ask again; a stream of a reserved type, which servers
+        // ignore (RFC 9114 section 6.2.3), does not.
+        let mut stream = self.connection.open_uni().await?;
+        stream.write_all(&RESERVED_STREAM).await?;
+        Ok(stream.finish()?)
+    }
+}
+
 impl Link {
+    pub(super) fn follower(&self) -> Follower {
+        let (endpoint, connection) = (self.endpoint.clone(), self.connection.clone());
+        Follower { endpoint, connection, route: self.route }
+    }
+
     pub(super) async fn ask(&mut self, ask: &Ask) -> anyhow::Result<Answer> {
         let mut request = Request::new(());
         *request.uri_mut() = ask.url.clone();

@@ -149,6 +149,10 @@ pub(super) struct Route {
 }
 
 impl Route {
+    pub(super) fn to(remote: SocketAddr) -> std::io::Result<Route> {
+        Ok(Route { local: source(remote)?, remote })
+    }
+
     /// Returns when the kernel would use another address now.
     pub(super) async fn changed(self) {
         loop {

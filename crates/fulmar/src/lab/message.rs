@@ -1,0 +1,173 @@
+//! `fulmar lab message`: MQTT messages one after the other, and how long each takes from the moment it is
+//! handed over to its acknowledgement, the connection included where it has one of its own.
+//!
+//! One JSON object an event goes to standard output, as with `fulmar lab transfer`, whose figures these are
+//! set beside. A message that is not acknowledged in time is told as `failed`: it counts, it has no time.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use fulmar_client::{Client, Event, Events, Message, Options, QoS, Streams};
+use serde_json::json;
+use tokio::time::{sleep, timeout};
+
+use super::probe::{RETRY, tell, trust};
+use crate::exit::Usage;
+
+const EXAMPLES: &str = "\
+Examples:
+  fulmar lab message quic://broker --insecure --count 50                          one connection
+  fulmar lab message quic://broker --insecure --count 50 --connection returning   one each, with 0-RTT
+  fulmar lab message mqtts://broker --insecure --count 50 --connection new        one each, by a stranger";
+
+/// Publish messages one after the other and tell how long each takes, as JSON lines
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Args {
+    /// Broker: mqtt://, mqtts://, quic://, ws:// or wss:// HOST[:PORT]
+    url: String,
+    /// The connection each message goes over
+    #[arg(long, value_enum, default_value = "kept")]
+    connection: Connection,
+    /// Messages
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    count: u64,
+    /// Bytes of a message
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
+    bytes: u64,
+    /// Topic
+    #[arg(short, long, default_value = "message")]
+    topic: String,
+    /// Quality of service, 1 or 2: nobody answers a message of 0
+    #[arg(short, long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2))]
+    qos: u8,
+    /// Milliseconds of rest after each message
+    #[arg(long, value_name = "MS", default_value_t = 200)]
+    #[arg(value_parser = clap::value_parser!(u64).range(..=3_600_000))]
+    rest_ms: u64,
+    /// Seconds after which a message has failed
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=3_600))]
+    patience: u64,
+    /// Authorities to believe, a PEM file
+    #[arg(long, value_name = "FILE")]
+    cafile: Option<PathBuf>,
+    /// Believe any broker
+    #[arg(long, conflicts_with = "cafile")]
+    insecure: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Connection {
+    /// Made for it, by a client that knows nothing of the broker
+    New,
+    /// Made for it, by a client that has a ticket: TLS resumption, and 0-RTT over QUIC
+    Returning,
+    /// There already
+    Kept,
+}
+
+/// A client, what happened to it, and whether it has sent early data.
+struct Link {
+    client: Client,
+    events: Events,
+    early_data: bool,
+}
+
+pub(super) fn run(args: &Args) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.context("cannot start the runtime")?.block_on(messages(args))
+}
+
+async fn messages(args: &Args) -> anyhow::Result<()> {
+    let mut options = options(args)?;
+    let mut kept = None;
+    if args.connection != Connection::New {
+        if args.connection == Connection::Returning {
+            options = options.with_shared_tickets()?;
+        }
+        // What the first one costs is not measured.
+        let mut link = Link::begin(&options)?;
+        link.say(args).await.context("the first message")?;
+        sleep(Duration::from_millis(args.rest_ms)).await;
+        match args.connection {
+            Connection::Kept => kept = Some(link),
+            _ => link.client.disconnect().await,
+        }
+    }
+    let mut failed = 0_u64;
+    tell("begin", json!({}))?;
+    for _ in 0..args.count {
+        let begun = Instant::now();
+        let mut link = match kept.take() {
+            Some(link) => link,
+            None => Link::begin(&options)?,
+        };
+        let done = link.say(args).await;
+        let ms = begun.elapsed().as_secs_f64() * 1e3;
+        match done {
+            Ok(()) => tell("transfer", json!({ "ms": ms, "early_data": link.early_data }))?,
+            Err(error) => {
+                failed += 1;
+                tell("failed", json!({ "after_ms": ms, "reason": format!("{error:#}") }))?;
+            }
+        }
+        // In it the ticket comes, which the next connection needs.
+        sleep(Duration::from_millis(args.rest_ms)).await;
+        match args.connection {
+            Connection::Kept => kept = Some(link),
+            _ => link.client.disconnect().await,
+        }
+    }
+    if let Some(link) = kept {
+        link.client.disconnect().await;
+    }
+    let failed_pct = 100.0 * failed as f64 / args.count as f64;
+    tell("end", json!({ "failed": failed, "failed_pct": failed_pct }))
+}
+
+fn options(args: &Args) -> anyhow::Result<Options> {
+    let mut options = Options::new(&args.url).map_err(|error| Usage(error.to_string()))?;
+    options.client_id = "message".to_owned();
+    options.keep_alive_s = 0;
+    options.reconnect = Some(RETRY);
+    options.streams = Streams::Single;
+    options.connect_timeout = Duration::from_secs(args.patience);
+    options.drain_timeout = Duration::from_secs(1);
+    options.trust = trust(args.cafile.as_ref(), args.insecure);
+    Ok(options)
+}
+
+impl Link {
+    fn begin(options: &Options) -> anyhow::Result<Link> {
+        let (client, events) = Client::connect(options.clone())?;
+        Ok(Link { client, events, early_data: false })
+    }
+
+    /// Publishes a message and waits for its acknowledgement. Without a connection it goes out with the
+    /// CONNECT, where the transport can.
+    async fn say(&mut self, args: &Args) -> anyhow::Result<()> {
+        let payload = vec![b'x'; args.bytes as usize];
+        let message = Message::new(&args.topic, payload).qos(QoS::try_from(args.qos)?);
+        let acknowledged = async {
+            self.client.publish(message).await?.await?;
+            anyhow::Ok(())
+        };
+        tokio::pin!(acknowledged);
+        let listening = async {
+            loop {
+                tokio::select! {
+                    done = &mut acknowledged => return done,
+                    event = self.events.next() => match event {
+                        Some(Event::Connected { early_data, .. }) => self.early_data = early_data,
+                        Some(Event::Disconnected { reason, retry_in: None }) => return Err(reason.into()),
+                        Some(_) => {}
+                        None => return acknowledged.await,
+                    },
+                }
+            }
+        };
+        timeout(Duration::from_secs(args.patience), listening).await.context("out of time")?
+    }
+}
