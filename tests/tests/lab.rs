@@ -368,6 +368,34 @@ fn requests_are_timed_over_http_2_and_3() {
 }
 
 #[test]
+fn round_trips_of_readings_are_counted_by_transport() {
+    let changes = [("--count=50", "--count=4"), ("delay = \"50ms\"", "delay = \"20ms\"")];
+    let Some(samples) = small("monitoring.toml", &changes, "loss=0") else { return };
+    let value = |transport: &str, name: &str| {
+        let of = |sample: &&Value| sample["cell"]["transport"] == transport;
+        let sample = samples.iter().find(of).unwrap_or_else(|| panic!("no {transport}"));
+        sample["values"][name].as_f64().unwrap_or_else(|| panic!("no {name} in {sample}"))
+    };
+    for sample in &samples {
+        assert_eq!(sample["values"]["arrived"], 4.0, "{sample}");
+    }
+    // Round trips of 40 ms; the link may be late but hardly early.
+    for (transport, round_trips) in [
+        ("quic", 1.0),
+        ("mqtt", 1.0),
+        ("http-each", 2.0),
+        ("https-each", 3.0),
+        ("h3-each", 2.0),
+        ("mqtt-quic-each", 2.0),
+        ("mqtt-quic-0rtt", 1.0),
+    ] {
+        assert!(value(transport, "median_ms") > round_trips * 39.0, "{transport}");
+    }
+    assert!(value("mqtt-quic-0rtt", "median_ms") < value("mqtt-quic-each", "median_ms"));
+    assert!(value("mqtt-quic-each", "packets") < value("mqtts-each", "packets"));
+}
+
+#[test]
 fn a_comparison_of_ones_own_takes_three_commands() {
     let folder = tempfile::tempdir().unwrap();
     let output = lab(folder.path(), &["new", "mine.toml"]);

@@ -67,3 +67,48 @@ fn there_are_no_objects_by_default() {
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(said.contains("404"), "{said}");
 }
+
+/// The events of messages over a listener of the broker's.
+fn messages(broker: &TestBroker, scheme: &str, listener: &str, args: &[&str]) -> Vec<Value> {
+    let url = format!("{scheme}://{}", broker.address(listener));
+    let mut command = fulmar();
+    command.args(["lab", "message", &url, "--rest-ms=100", "--cafile"]).arg(broker.ca_file());
+    let output = run(command.args(args));
+    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    let lines = String::from_utf8(output.stdout).unwrap();
+    lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn messages_are_timed_over_each_transport_and_kind_of_connection() {
+    let broker = TestBroker::builder().start();
+    for (scheme, listener) in [("mqtt", "mqtt"), ("mqtts", "mqtts"), ("quic", "quic")] {
+        for connection in ["new", "returning", "kept"] {
+            let args = ["--connection", connection, "--count=3"];
+            let events = messages(&broker, scheme, listener, &args);
+            let found = transfers(&events);
+            assert_eq!(found.len(), 3, "{scheme} {connection}: {events:?}");
+            for event in found {
+                assert!(event["ms"].as_f64().unwrap() > 0.0);
+                let early = scheme == "quic" && connection == "returning";
+                assert_eq!(event["early_data"], early, "{scheme} {connection}: {event}");
+            }
+            assert_eq!(events.last().unwrap()["failed"], 0);
+        }
+    }
+}
+
+#[test]
+fn a_message_that_nobody_takes_has_failed_and_is_counted() {
+    let nobody = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let url = format!("quic://{}", nobody.local_addr().unwrap());
+    let mut command = fulmar();
+    command.args(["lab", "message", &url, "--connection=new", "--patience=1", "--insecure"]);
+    let output = run(&mut command);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        text.contains(r#""event":"failed""#) && text.contains(r#""failed_pct":100.0"#),
+        "{text}"
+    );
+}

@@ -129,12 +129,11 @@ pub(crate) struct Dialer {
 impl Dialer {
     pub(crate) fn new(options: Arc<Options>) -> Result<Dialer, Error> {
         let transport = options.url.transport;
-        let config = || options.shared_tls.clone().map_or_else(|| tls::client_config(&options), Ok);
+        let config =
+            || options.tickets.tls.clone().map_or_else(|| tls::client_config(&options), Ok);
         let config = transport.is_secure().then(config).transpose()?;
         let quic = match (&config, transport) {
-            (Some(config), Transport::Quic) => {
-                Some(QuicDialer::new(config.clone(), options.quic_keep_alive)?)
-            }
+            (Some(config), Transport::Quic) => Some(QuicDialer::new(config.clone(), &options)?),
             _ => None,
         };
         let tls = config.map(|mut config| {

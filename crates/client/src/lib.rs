@@ -31,6 +31,7 @@ mod pending;
 mod quic;
 mod socket;
 mod streams;
+mod tickets;
 mod tls;
 mod url;
 mod websocket;

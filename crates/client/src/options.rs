@@ -8,6 +8,7 @@ use fulmar_mqtt::{PropertyBuf, Version};
 
 use crate::error::Error;
 use crate::message::Message;
+use crate::tickets::Tickets;
 use crate::url::{BrokerUrl, Transport};
 
 /// Most streams beside the control stream.
@@ -154,8 +155,8 @@ pub struct Options {
     pub connect_timeout: Duration,
     /// Longest time `disconnect` waits for what is not acknowledged.
     pub drain_timeout: Duration,
-    /// See [`Options::with_shared_tickets`].
-    pub(crate) shared_tls: Option<rustls::ClientConfig>,
+    /// Tickets of servers: the client's own, or what [`Options::with_shared_tickets`] made.
+    pub tickets: Tickets,
 }
 
 impl std::fmt::Debug for Options {
@@ -206,7 +207,7 @@ impl Options {
             }),
             connect_timeout: Duration::from_secs(10),
             drain_timeout: Duration::from_secs(10),
-            shared_tls: None,
+            tickets: Tickets::default(),
         })
     }
 
@@ -217,7 +218,7 @@ impl Options {
     /// # Errors
     /// A certificate or key cannot be read or used.
     pub fn with_shared_tickets(mut self) -> Result<Options, Error> {
-        self.shared_tls = Some(crate::tls::client_config(&self)?);
+        self.tickets.tls = Some(crate::tls::client_config(&self)?);
         Ok(self)
     }
 

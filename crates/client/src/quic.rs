@@ -18,7 +18,9 @@ use tokio::sync::mpsc;
 use crate::dial::Link;
 use crate::error::Error;
 use crate::network;
+use crate::options::Options;
 use crate::socket::{NEWS, News, Socket};
+use crate::tickets::RoundTrip;
 
 /// Bytes that may be sent and not acknowledged. More does not help on the links this is for and
 /// makes what comes later wait.
@@ -38,6 +40,8 @@ const REFUSALS: u32 = 2;
 /// Dials and, in its TLS configuration, remembers the tickets.
 pub(crate) struct QuicDialer {
     config: ClientConfig,
+    keep_alive: Duration,
+    round_trip: RoundTrip,
 }
 
 /// What is special about a link over QUIC.
@@ -56,6 +60,16 @@ pub(crate) struct QuicLink {
     /// Times the connection has moved to another socket and was heard there.
     pub(crate) migrations: u32,
     silence: Silence,
+    round_trip: RoundTrip,
+}
+
+impl Drop for QuicLink {
+    fn drop(&mut self) {
+        // Until something was acknowledged there is only what was assumed.
+        if self.connection.stats().frame_rx.acks > 0 {
+            self.round_trip.keep(self.connection.rtt());
+        }
+    }
 }
 
 /// Whether the server was heard of since something was sent to it.
@@ -82,15 +96,22 @@ pub(crate) enum Change {
 impl QuicDialer {
     pub(crate) fn new(
         mut tls: rustls::ClientConfig,
-        keep_alive: Duration,
+        options: &Options,
     ) -> Result<QuicDialer, Error> {
         tls.alpn_protocols = vec![b"mqtt".to_vec()];
         tls.enable_early_data = true;
         let crypto = QuicClientConfig::try_from(tls)
             .map_err(|error| Error::Options(format!("TLS for QUIC: {error}")))?;
-        let idle = (keep_alive * 5 / 2).clamp(IDLE_TIMEOUT[0], IDLE_TIMEOUT[1]);
-        let idle = IdleTimeout::try_from(idle)
-            .map_err(|error| Error::Options(format!("idle timeout: {error}")))?;
+        Ok(QuicDialer {
+            config: ClientConfig::new(Arc::new(crypto)),
+            keep_alive: options.quic_keep_alive,
+            round_trip: options.tickets.round_trip.clone(),
+        })
+    }
+
+    fn transport(&self) -> Result<TransportConfig, String> {
+        let idle = (self.keep_alive * 5 / 2).clamp(IDLE_TIMEOUT[0], IDLE_TIMEOUT[1]);
+        let idle = IdleTimeout::try_from(idle).map_err(|error| error.to_string())?;
         let mut transport = TransportConfig::default();
         transport
             .send_window(SEND_WINDOW_BYTES)
@@ -102,10 +123,9 @@ impl QuicDialer {
             .max_concurrent_bidi_streams(VarInt::from_u32(0))
             .max_concurrent_uni_streams(VarInt::from_u32(0))
             .max_idle_timeout(Some(idle))
-            .keep_alive_interval(Some(keep_alive));
-        let mut config = ClientConfig::new(Arc::new(crypto));
-        config.transport_config(Arc::new(transport));
-        Ok(QuicDialer { config })
+            .initial_rtt(self.round_trip.to_begin_with())
+            .keep_alive_interval(Some(self.keep_alive));
+        Ok(transport)
     }
 
     /// Connects and opens the control stream; in the first flight, before any answer of the server,
@@ -127,9 +147,9 @@ impl QuicDialer {
         let endpoint = Endpoint::new_with_abstract_socket(config, None, socket, runtime);
         let endpoint = endpoint.map_err(|error| text(&error))?;
         let local = endpoint.local_addr().map_err(|error| text(&error))?.ip();
-        let connecting = endpoint
-            .connect_with(self.config.clone(), remote, host)
-            .map_err(|error| text(&error))?;
+        let mut quic = self.config.clone();
+        quic.transport_config(Arc::new(self.transport()?));
+        let connecting = endpoint.connect_with(quic, remote, host).map_err(|error| text(&error))?;
         let (connection, early) = match if early { connecting.into_0rtt() } else { Err(connecting) }
         {
             Ok((connection, accepted)) => (connection, Some(accepted)),
@@ -146,6 +166,7 @@ impl QuicDialer {
             early,
             migrations: 0,
             silence: Silence::default(),
+            round_trip: self.round_trip.clone(),
         };
         link.open().await
     }

@@ -129,6 +129,15 @@ fn load_part(folder: &Folder, name: &str) -> anyhow::Result<(Box<Experiment>, St
     }
 }
 
+/// The values by condition, of a condition that was given more than once, too.
+fn together(only: &[(String, Vec<String>)]) -> BTreeMap<String, Vec<String>> {
+    let mut all = BTreeMap::<_, Vec<_>>::new();
+    for (condition, values) in only {
+        all.entry(condition.clone()).or_default().extend_from_slice(values);
+    }
+    all
+}
+
 /// A condition that no experiment has, or a value that it has in none, would run nothing.
 fn check_only(only: &[(String, Vec<String>)], all: &[Experiment]) -> anyhow::Result<()> {
     for (condition, values) in only {
@@ -229,7 +238,7 @@ impl Go<'_> {
             version: env!("CARGO_PKG_VERSION"),
             jobs: args.jobs.map(|jobs| jobs as usize),
             repetitions: args.repetitions,
-            only: args.only.iter().cloned().collect::<BTreeMap<_, _>>(),
+            only: together(&args.only),
             keep: args.keep,
         };
         let mut progress = Progress::new(&experiment.name);

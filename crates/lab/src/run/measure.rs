@@ -318,7 +318,7 @@ mod tests {
     fn a_sample_without_a_number_has_failed_unless_that_was_allowed() {
         let experiment = |optional: bool| -> Experiment {
             toml::from_str(&format!(
-                "title = 't'\nrepetitions = 1\ntimeout_s = 9\nhosts = []\nroles = {}\n[measures.time]\ntitle = 't'\nunit = 's'\nfrom = 'lines'\nrole = 'client'\n\
+                "title = 't'\nrepetitions = 1\ntimeout_s = 9\nhosts = []\nroles = {{}}\n[measures.time]\ntitle = 't'\nunit = 's'\nfrom = 'lines'\nrole = 'client'\n\
                  field = 's'\noptional = {optional}\n[measures.twice]\ntitle = 't'\nunit = 's'\nfrom = 'sum'\n\
                  of = ['time', 'time']\noptional = {optional}\n[measures.ms]\ntitle = 't'\nunit = 'ms'\n\
                  from = 'lines'\nrole = 'client'\nfield = 'ms'\ntake = 'last'"
