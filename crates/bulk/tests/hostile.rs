@@ -7,7 +7,7 @@ mod support;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use fulmar_bulk::wire::Message;
+use fulmar_bulk::wire::{Fti, Message, ObjectMessage, SymbolId};
 use fulmar_bulk::{Kind, Receiver, ReceiverConfig, Sender, SenderConfig, SenderEvent};
 use support::{Memory, checksum, noise};
 
@@ -125,5 +125,30 @@ fn memory_that_others_fill_costs_time_and_not_the_object() {
     });
     let progress = receiver.progress();
     assert!(progress.dropped > 0, "{progress:?}");
+    assert_eq!(receiver.storage().complete.len(), 1);
+}
+
+#[test]
+fn blocks_that_others_begin_are_bounded_and_cost_only_time() {
+    let config = ReceiverConfig { max_partial_blocks: 4, ..ReceiverConfig::default() };
+    let (blocks, mut block) = (50_000, 0);
+    let mut receiver = transfer(0.2, config, |datagram, _| {
+        let Message::Object(genuine) = Message::decode(datagram).unwrap() else { return vec![] };
+        // A symbol of each block that an object can have.
+        let fti = Fti { object_bytes: 20 * blocks, symbol_bytes: 10, max_block: 2, parity: 9 };
+        let head = genuine.head;
+        let several = (0..20).map(|_| {
+            block += 1;
+            let symbol = Some(SymbolId { block: block % blocks as u32, symbol: 0, block_len: 2 });
+            let (fti, payload) = (Some(fti), &[7; 10][..]);
+            let message = ObjectMessage { head, symbol, fti, payload, ..genuine };
+            let mut out = Vec::new();
+            Message::Object(message).encode(&mut out);
+            (address(2), forged(&out, 99, 1))
+        });
+        several.collect()
+    });
+    let progress = receiver.progress();
+    assert!(progress.dropped > 1000, "{progress:?}");
     assert_eq!(receiver.storage().complete.len(), 1);
 }

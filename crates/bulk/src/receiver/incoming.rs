@@ -11,6 +11,8 @@ use crate::wire::{Fec, Fti, ObjectMessage, flags};
 
 /// Blocks an object may have, so that a hostile sender cannot have us allocate much.
 const MAX_BLOCKS: u32 = 1 << 20;
+/// Blocks that an object may have begun even when there is no room for more.
+const LEAST_PARTIAL: usize = 64;
 /// What a held symbol takes beside its bytes.
 const SYMBOL_OVERHEAD_BYTES: usize = 48;
 
@@ -155,8 +157,7 @@ impl Incoming {
                 .into_iter()
                 .try_for_each(|block| shared.storage.keep(self.key, &parts, block));
         }
-        self.release_parity(shared);
-        self.partial.clear();
+        self.release(shared);
         self.done.fill(0);
         shared.progress.received_bytes -= self.received;
         (self.done_blocks, self.prefix, self.received) = (0, 0, 0);
@@ -197,10 +198,14 @@ impl Incoming {
             shared.progress.duplicates += 1;
             return Ok(());
         }
+        if !self.has_room(block, shared) {
+            shared.progress.dropped += 1;
+            return Ok(());
+        }
         let held = payload.len() + SYMBOL_OVERHEAD_BYTES;
         if !source && shared.parity_bytes + held > shared.config.max_parity_bytes {
             shared.progress.dropped += 1;
-            self.partial.entry(block).or_default().no_room = true;
+            self.partial(block, shared).no_room = true;
             return Ok(());
         }
         if source {
@@ -208,7 +213,7 @@ impl Incoming {
             shared.storage.write(self.key, self.partition.offset(block) + within, payload)?;
             self.count(payload.len() as u64, shared);
         }
-        let partial = self.partial.entry(block).or_default();
+        let partial = self.partial(block, shared);
         partial.have.insert(symbol);
         if source {
             partial.sources += 1;
@@ -222,6 +227,20 @@ impl Incoming {
         Ok(())
     }
 
+    /// Whether one more block may be begun, if this one is not.
+    fn has_room<S>(&self, block: u32, shared: &Shared<S>) -> bool {
+        let few = shared.partial_blocks < shared.config.max_partial_blocks
+            || self.partial.len() < LEAST_PARTIAL;
+        few || self.partial.contains_key(&block)
+    }
+
+    fn partial<S>(&mut self, block: u32, shared: &mut Shared<S>) -> &mut Partial {
+        self.partial.entry(block).or_insert_with(|| {
+            shared.partial_blocks += 1;
+            Partial::default()
+        })
+    }
+
     /// There are enough symbols: makes the missing ones.
     fn complete_block<S: Storage>(
         &mut self,
@@ -229,6 +248,7 @@ impl Incoming {
         shared: &mut Shared<S>,
     ) -> std::io::Result<()> {
         let Some(partial) = self.partial.remove(&block) else { return Ok(()) };
+        shared.partial_blocks -= 1;
         let held = |(_, symbol): &(u8, Vec<u8>)| symbol.len() + SYMBOL_OVERHEAD_BYTES;
         shared.parity_bytes -= partial.parity.iter().map(held).sum::<usize>();
         let symbols = self.partition.symbols(block);
@@ -289,13 +309,16 @@ impl Incoming {
     }
 
     /// It is given up.
-    pub(super) fn abandon<S: Storage>(self, shared: &mut Shared<S>) {
-        self.release_parity(shared);
+    pub(super) fn abandon<S: Storage>(mut self, shared: &mut Shared<S>) {
+        self.release(shared);
         shared.storage.abandon(self.key);
     }
 
-    fn release_parity<S>(&self, shared: &mut Shared<S>) {
-        let parity = self.partial.values().flat_map(|partial| &partial.parity);
+    /// Nothing of blocks that are not whole is kept.
+    fn release<S>(&mut self, shared: &mut Shared<S>) {
+        let partial = std::mem::take(&mut self.partial);
+        shared.partial_blocks -= partial.len();
+        let parity = partial.values().flat_map(|partial| &partial.parity);
         let held: usize = parity.map(|(_, symbol)| symbol.len() + SYMBOL_OVERHEAD_BYTES).sum();
         shared.parity_bytes -= held;
     }

@@ -122,6 +122,9 @@ pub struct ReceiverConfig {
     pub max_object_bytes: u64,
     /// Bytes of parity it holds.
     pub max_parity_bytes: usize,
+    /// Blocks of which a part is there, in all, at about a hundred bytes besides their parity: else who sends a symbol of
+    /// each block there can be would fill the memory. A few of each object are there besides.
+    pub max_partial_blocks: usize,
     /// Objects it works on at once, of each sender.
     pub max_open_objects: usize,
     /// Who joins late asks for so many objects before the first it hears of. Fulmar's senders number
@@ -140,6 +143,7 @@ impl Default for ReceiverConfig {
             guarded: false,
             max_object_bytes: 64 << 30,
             max_parity_bytes: 64 << 20,
+            max_partial_blocks: 1 << 17,
             max_open_objects: 64,
             history: 256,
             nack_bytes: 1300,
@@ -166,7 +170,7 @@ pub struct Progress {
     pub loss: f64,
     /// Datagrams that are no message, contradict what is known, or come from a stranger.
     pub strange: u64,
-    /// Parity dropped because there was no room for it.
+    /// Symbols dropped because there was no room for them.
     pub dropped: u64,
     /// NACKs sent.
     pub nacks: u64,
@@ -180,6 +184,8 @@ struct Shared<S> {
     storage: S,
     codes: HashMap<(u16, u16), Rc<Code>>,
     parity_bytes: usize,
+    /// Blocks of which something is there.
+    partial_blocks: usize,
     random: fastrand::Rng,
     sequence: u16,
     events: VecDeque<Event>,
@@ -215,6 +221,7 @@ impl<S: Storage> Receiver<S> {
             storage,
             codes: HashMap::new(),
             parity_bytes: 0,
+            partial_blocks: 0,
             sequence: 0,
             events: VecDeque::new(),
             progress: Progress::default(),

@@ -6,6 +6,7 @@
 
 mod files;
 mod manifest;
+mod memory;
 mod outgoing;
 mod receive;
 mod rollout;

@@ -1,7 +1,7 @@
 //! `fulmar receive`.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ use super::rollout::{self, Announced};
 use super::seal::{KeyArgs, ReceiverSeal, warn_if_plain};
 use super::show::Show;
 use super::stream::{self, Receiving, TlsArgs, Via};
-use super::{SHOW, TURN, identity, interrupted, sleep_until, socket, state};
+use super::{SHOW, TURN, identity, interrupted, memory, sleep_until, socket, state};
 use crate::exit::Usage;
 
 const EXAMPLES: &str = "\
@@ -61,9 +61,9 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NUMBER")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
-    /// Address of the interface to hear multicast on
-    #[arg(long, value_name = "ADDR")]
-    interface: Option<Ipv4Addr>,
+    /// Interface to hear multicast on: its IPv4 address, or for IPv6 its name
+    #[arg(long, value_name = "INTERFACE")]
+    interface: Option<socket::Interface>,
     /// Tell what happens as lines of JSON on standard output
     #[arg(long)]
     json: bool,
@@ -157,7 +157,9 @@ pub(super) async fn receive(args: &Args, job: Job) -> anyhow::Result<()> {
     let seal = ReceiverSeal::of_receiver(keys)?;
     warn_if_plain(seal.is_on(), from.ip());
     let (seed, guarded) = (seed.into(), seal.is_on());
-    let config = ReceiverConfig { node, seed, guarded, ..ReceiverConfig::default() };
+    let defaults = ReceiverConfig::default();
+    let max_parity_bytes = memory::for_parity(defaults.max_parity_bytes);
+    let config = ReceiverConfig { node, seed, guarded, max_parity_bytes, ..defaults };
     let receiver = fulmar_bulk::Receiver::new(config, Files::new(&args.dir, node, job.expected));
     let bound = socket.local_addr().context("the socket's address")?;
     if args.json {

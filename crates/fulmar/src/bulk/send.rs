@@ -1,7 +1,7 @@
 //! `fulmar send`.
 
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -72,9 +72,9 @@ pub(crate) struct Args {
     /// Seconds to wait for a receiver that says nothing
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     patience: u64,
-    /// Address of the interface to send multicast from
-    #[arg(long, value_name = "ADDR")]
-    interface: Option<Ipv4Addr>,
+    /// Interface to send multicast from: its IPv4 address, or for IPv6 its name
+    #[arg(long, value_name = "INTERFACE")]
+    interface: Option<socket::Interface>,
     /// Routers that multicast may pass, and one
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=255))]
@@ -97,7 +97,7 @@ impl Args {
         (file, to): (&Path, &str),
         (rate, adaptive): (Option<u64>, bool),
         (receivers, patience): (usize, u64),
-        interface: Option<Ipv4Addr>,
+        interface: Option<socket::Interface>,
     ) -> Args {
         Args {
             files: vec![file.to_owned()],

@@ -2,6 +2,8 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+use std::num::NonZeroU32;
+use std::str::FromStr;
 
 use anyhow::Context;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
@@ -13,6 +15,49 @@ use crate::exit::Usage;
 const PORT: u16 = 6003;
 /// What waits in the kernel while we hash or write; it gives less if it may not give so much.
 const BUFFER_BYTES: usize = 4 << 20;
+
+/// Where multicast goes out or comes in: IPv4 knows interfaces by an address, IPv6 by a number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Interface {
+    Address(Ipv4Addr),
+    Index(NonZeroU32),
+}
+
+impl FromStr for Interface {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Interface, Self::Err> {
+        if let Ok(address) = text.parse() {
+            return Ok(Interface::Address(address));
+        }
+        let is_name = !text.is_empty() && !text.contains('/') && !text.starts_with('.');
+        let named = || std::fs::read_to_string(format!("/sys/class/net/{text}/ifindex")).ok();
+        let index = is_name.then(named).flatten().and_then(|index| index.trim().parse().ok());
+        index.map(Interface::Index).ok_or("no IPv4 address, and no interface of this machine")
+    }
+}
+
+/// An interface as IPv4's options take it.
+fn by_address(interface: Option<Interface>) -> io::Result<Ipv4Addr> {
+    match interface {
+        None => Ok(Ipv4Addr::UNSPECIFIED),
+        Some(Interface::Address(address)) => Ok(address),
+        Some(Interface::Index(_)) => {
+            Err(io::Error::other("an IPv4 group needs an interface's address"))
+        }
+    }
+}
+
+/// And as IPv6's do; 0 is any.
+fn by_index(interface: Option<Interface>) -> io::Result<u32> {
+    match interface {
+        None => Ok(0),
+        Some(Interface::Index(index)) => Ok(index.get()),
+        Some(Interface::Address(_)) => {
+            Err(io::Error::other("an IPv6 group needs an interface's name"))
+        }
+    }
+}
 
 /// Reads `host:port`, or a host alone for the usual port.
 pub(super) fn address(text: &str) -> anyhow::Result<SocketAddr> {
@@ -53,7 +98,7 @@ fn any(family: SocketAddr, port: u16) -> SocketAddr {
 /// A socket to send to `to` from.
 pub(super) fn to(
     to: SocketAddr,
-    interface: Option<Ipv4Addr>,
+    interface: Option<Interface>,
     hops: u32,
 ) -> anyhow::Result<UdpSocket> {
     let make = || {
@@ -61,9 +106,10 @@ pub(super) fn to(
         if to.ip().is_multicast() {
             if to.is_ipv4() {
                 socket.set_multicast_ttl_v4(hops)?;
-                socket.set_multicast_if_v4(&interface.unwrap_or(Ipv4Addr::UNSPECIFIED))?;
+                socket.set_multicast_if_v4(&by_address(interface)?)?;
             } else {
                 socket.set_multicast_hops_v6(hops)?;
+                socket.set_multicast_if_v6(by_index(interface)?)?;
             }
         }
         socket.bind(&SockAddr::from(any(to, 0)))?;
@@ -76,7 +122,7 @@ pub(super) fn to(
 /// machine, it is the sender's.
 pub(super) fn from(
     from: SocketAddr,
-    interface: Option<Ipv4Addr>,
+    interface: Option<Interface>,
 ) -> anyhow::Result<(UdpSocket, Option<IpAddr>)> {
     let make = || {
         let socket = socket(from)?;
@@ -96,9 +142,9 @@ pub(super) fn from(
         socket.bind(&SockAddr::from(from))?;
         match from.ip() {
             IpAddr::V4(group) => {
-                socket.join_multicast_v4(&group, &interface.unwrap_or(Ipv4Addr::UNSPECIFIED))?;
+                socket.join_multicast_v4(&group, &by_address(interface)?)?;
             }
-            IpAddr::V6(group) => socket.join_multicast_v6(&group, 0)?,
+            IpAddr::V6(group) => socket.join_multicast_v6(&group, by_index(interface)?)?,
         }
         Ok((UdpSocket::from_std(socket.into())?, None))
     };
@@ -125,6 +171,19 @@ mod tests {
             assert_eq!(host(text), name);
         }
         assert!(address("192.0.2.7:x").unwrap_err().is::<Usage>());
+    }
+
+    #[test]
+    fn an_interface_is_an_address_or_a_name() {
+        let address = "192.0.2.7".parse::<Interface>().unwrap();
+        assert_eq!(address, Interface::Address([192, 0, 2, 7].into()));
+        for text in ["", "::1", "../lo", "no-such-interface"] {
+            assert!(text.parse::<Interface>().is_err(), "{text:?}");
+        }
+        assert!(by_index(Some(address)).is_err(), "what IPv6 cannot use is refused");
+        let index = Interface::Index(NonZeroU32::MIN);
+        assert_eq!((by_index(Some(index)).unwrap(), by_index(None).unwrap()), (1, 0));
+        assert!(by_address(Some(index)).is_err());
     }
 
     #[tokio::test]

@@ -24,7 +24,7 @@ use super::outgoing::Outgoing;
 use super::send;
 use super::show::Show;
 use super::stream::TlsArgs;
-use super::{SHOW, interrupted, seal};
+use super::{SHOW, interrupted, seal, socket};
 use stages::Share;
 use topics::{Admission, Announcement, Link, Phase, State, Status, Topics, hex};
 
@@ -73,9 +73,9 @@ pub(crate) struct Args {
     /// Seconds to wait for devices: to appear, and to go on
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     patience: u64,
-    /// Address of the interface to send multicast from
-    #[arg(long, value_name = "ADDR")]
-    interface: Option<std::net::Ipv4Addr>,
+    /// Interface to send multicast from: its IPv4 address, or for IPv6 its name
+    #[arg(long, value_name = "INTERFACE")]
+    interface: Option<socket::Interface>,
     #[command(flatten)]
     access: BrokerArgs,
     #[command(flatten)]
