@@ -5,7 +5,7 @@
 use clap::{Parser, Subcommand};
 
 use crate::logging::LogArgs;
-use crate::{bench, bulk, cert, demo, lab, meter, passwd, platform, pubsub, serve};
+use crate::{bench, bulk, cert, demo, lab, meter, passwd, platform, pubsub, sensor, serve};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -47,6 +47,8 @@ pub(crate) enum Command {
     Lab(lab::Args),
     /// Read meters by wireless M-Bus
     Meter(meter::Args),
+    /// Feed readings of sensors into MQTT, or simulate them
+    Sensor(sensor::Args),
     /// Users of the platform: who may log in, and as what
     User(platform::UserArgs),
     /// Twins of the platform: a utility's installation each

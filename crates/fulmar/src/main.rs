@@ -16,6 +16,7 @@ mod meter;
 mod passwd;
 mod platform;
 mod pubsub;
+mod sensor;
 mod serve;
 
 use std::process::ExitCode;
@@ -36,6 +37,7 @@ fn main() -> ExitCode {
         Command::Bench(args) => with_log(&log, || bench::run(args)),
         Command::Lab(args) => with_log(&log, || lab::run(args)),
         Command::Meter(args) => with_log(&log, || meter::run(&args)),
+        Command::Sensor(args) => with_log(&log, || sensor::run(args)),
         Command::Demo(args) => with_log(&log, || demo::run(&args)),
         Command::Passwd(args) => with_log(&log, || passwd::run(&args)),
         Command::User(args) => with_log(&log, || platform::user(&args)),

@@ -10,6 +10,7 @@ mod publish;
 mod stats;
 mod subscribe;
 
+pub(crate) use options::Connection;
 pub(crate) use publish::Args as PubArgs;
 pub(crate) use subscribe::Args as SubArgs;
 
@@ -28,7 +29,8 @@ pub(crate) fn subscribe(args: SubArgs) -> anyhow::Result<()> {
     block_on(subscribe::run(args))
 }
 
-fn block_on(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
+/// Runs a command that talks to a broker.
+pub(crate) fn block_on(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.context("cannot start the runtime")?;
     let outcome = runtime.block_on(work);
@@ -38,7 +40,7 @@ fn block_on(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()
 }
 
 /// A mistake of the command line is told apart from a failure of the network.
-fn explain(error: Error) -> anyhow::Error {
+pub(crate) fn explain(error: Error) -> anyhow::Error {
     match error {
         Error::Url { .. } | Error::Options(_) | Error::Topic { .. } => {
             Usage(error.to_string()).into()

@@ -11,7 +11,7 @@ use crate::exit::Usage;
 
 /// Where to connect and as whom.
 #[derive(clap::Args, Debug)]
-pub(super) struct Connection {
+pub(crate) struct Connection {
     /// Broker: mqtt://, mqtts://, quic://, ws://, wss:// or coap:// HOST[:PORT]; without a port 1883,
     /// 8883, 14567, 8083, 8443 or 5683
     pub(super) url: String,
@@ -102,10 +102,10 @@ enum Spread {
 }
 
 /// The library's form of the options, and what they want to be done elsewhere.
-pub(super) struct Prepared {
-    pub(super) options: Options,
+pub(crate) struct Prepared {
+    pub(crate) options: Options,
     /// Properties of what is published.
-    pub(super) publish: PropertyBuf,
+    pub(crate) publish: PropertyBuf,
 }
 
 /// Parses a quality of service.
@@ -127,7 +127,7 @@ impl Connection {
     ///
     /// # Errors
     /// Usage.
-    pub(super) fn prepare(&self, stdin_taken: bool) -> anyhow::Result<Prepared> {
+    pub(crate) fn prepare(&self, stdin_taken: bool) -> anyhow::Result<Prepared> {
         let given = Given::read(&grouped(&self.property)).map_err(Usage)?;
         if self.protocol_version == Version::V311 && !self.property.is_empty() {
             return Err(Usage("-D: MQTT 3.1.1 has no properties; leave -V 311 out".into()).into());

@@ -1,0 +1,244 @@
+//! A village of homes with sensors that read believable values: a simulation in steps of a minute.
+//!
+//! `weather` is outside; `people` come, go, cook and open windows; `house` follows from both: heat, moisture,
+//! carbon dioxide, radon and carbon monoxide in well-mixed air; `sensor` measures it with noise and, in three homes,
+//! with faults. Everything follows from a seed and from the time, which is passed in: a village that is begun earlier
+//! has the same values later, but for what the first days settle.
+//!
+//! The figures are of the order that is found in homes; this is a source of data to try things with, no model to
+//! learn about air from.
+
+mod house;
+mod people;
+mod sensor;
+mod weather;
+
+pub use sensor::{Fault, Measured};
+
+use house::House;
+use sensor::Unit;
+use weather::Weather;
+
+use crate::dice::Dice;
+
+/// A step of the simulation, s.
+const STEP_S: u64 = 60;
+/// So long before the beginning the simulation starts, so that it is settled: three days.
+const SETTLING_S: u64 = 3 * 86_400;
+
+/// Most homes of a village.
+pub const MAX_HOMES: u32 = 1000;
+
+/// Where the village is, degrees (WGS84).
+const CENTRE: (f64, f64) = (54.12, -8.34);
+/// How far homes are from there at most, degrees of latitude: about 3 km.
+const SPREAD: f64 = 0.028;
+
+const ROADS: [&str; 10] = [
+    "Bog Road",
+    "Chapel Lane",
+    "Creamery Road",
+    "Forge Hill",
+    "Lough View",
+    "Mill Road",
+    "Old Schoolhouse Lane",
+    "Quarry Road",
+    "Station House",
+    "Well Lane",
+];
+
+/// What a village is made from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// How many homes, 1 to [`MAX_HOMES`].
+    pub homes: u32,
+    /// What all random decisions come from.
+    pub seed: u64,
+    /// Seconds between two readings of a device, at least 1.
+    pub every_s: u32,
+}
+
+/// A home and what is in it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Home {
+    /// Such as `home-07`.
+    pub id: String,
+    /// Such as `Mill Road 7`.
+    pub street: String,
+    /// Degrees, WGS84.
+    pub latitude: f64,
+    /// Degrees, WGS84.
+    pub longitude: f64,
+    /// Its sensor units.
+    pub devices: Vec<HomeDevice>,
+}
+
+/// A sensor unit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HomeDevice {
+    /// Such as `home-07-living`.
+    pub name: String,
+    /// Where it is.
+    pub room: &'static str,
+    /// What kind of unit.
+    pub model: &'static str,
+    /// What it measures.
+    pub quantities: &'static [&'static str],
+}
+
+/// A village at some time.
+#[derive(Debug)]
+pub struct Village {
+    homes: Vec<Home>,
+    weather: Weather,
+    houses: Vec<House>,
+    units: Vec<Unit>,
+    every_s: u64,
+    /// Up to here the houses are simulated, s since 1970.
+    simulated_s: u64,
+    /// Readings before this were given, ms since 1970.
+    given_ms: u64,
+}
+
+impl Village {
+    /// The village that follows from a plan; its first readings are those from `from_ms` on (since 1970).
+    #[must_use]
+    pub fn new(plan: &Plan, from_ms: u64) -> Village {
+        let count = plan.homes.clamp(1, MAX_HOMES);
+        let dice = Dice::new(plan.seed);
+        let begin_s = (from_ms / 1000).saturating_sub(SETTLING_S) / STEP_S * STEP_S;
+        let homes: Vec<Home> = (0..count).map(|number| home(dice, number)).collect();
+        let weather = Weather::new(dice.of(0));
+        let ranks = ranks(dice.of(1), count);
+        let houses = ranks.iter().zip(0..).map(|(&rank, number)| {
+            House::new(dice.of(10 + number), rank, number == u64::from(count / 2))
+        });
+        let mut units = Vec::new();
+        for (number, home) in homes.iter().enumerate() {
+            for device in &home.devices {
+                let dice = dice.of(2).of(units.len() as u64);
+                let fault = sensor::fault_of(number, count as usize, device.room);
+                units.push(Unit::new(dice, number, device, fault));
+            }
+        }
+        let mut village = Village {
+            houses: houses.collect(),
+            homes,
+            weather,
+            units,
+            every_s: u64::from(plan.every_s.max(1)),
+            simulated_s: begin_s,
+            given_ms: from_ms,
+        };
+        village.simulate_to(from_ms / 1000);
+        village
+    }
+
+    /// Its homes.
+    #[must_use]
+    pub fn homes(&self) -> &[Home] {
+        &self.homes
+    }
+
+    /// What is measured from where the last call ended to `until_ms` (excluded), in order of time.
+    ///
+    /// Time does not go back: an earlier `until_ms` gives nothing.
+    pub fn advance(&mut self, until_ms: u64) -> Vec<Measured> {
+        let mut all = Vec::new();
+        while self.given_ms < until_ms {
+            let step_end_ms = (self.given_ms / 1000 / STEP_S + 1) * STEP_S * 1000;
+            let to_ms = step_end_ms.min(until_ms);
+            self.simulate_to(self.given_ms / 1000);
+            self.measure(to_ms, &mut all);
+            self.given_ms = to_ms;
+        }
+        all
+    }
+
+    /// Brings the houses to the minute that a time is in.
+    fn simulate_to(&mut self, time_s: u64) {
+        while self.simulated_s + STEP_S <= time_s {
+            self.simulated_s += STEP_S;
+            let outside = self.weather.at(self.simulated_s);
+            for house in &mut self.houses {
+                house.step(self.simulated_s, STEP_S as f64 / 3600.0, &outside);
+            }
+        }
+    }
+
+    /// Readings within this minute, from where we are.
+    fn measure(&mut self, to_ms: u64, all: &mut Vec<Measured>) {
+        let every_ms = self.every_s * 1000;
+        let mut due = Vec::new();
+        for (number, unit) in self.units.iter().enumerate() {
+            // Each unit has its own moment, or all would speak at once.
+            let offset = unit.offset_ms(every_ms);
+            let first = (self.given_ms + every_ms - 1).saturating_sub(offset) / every_ms;
+            let times = (first..).map(|turn| turn * every_ms + offset);
+            due.extend(
+                times
+                    .skip_while(|at| *at < self.given_ms)
+                    .take_while(|at| *at < to_ms)
+                    .map(|at| (at, number)),
+            );
+        }
+        due.sort_unstable();
+        for (at_ms, number) in due {
+            let unit = &mut self.units[number];
+            unit.measure(at_ms, &self.houses[unit.home].air(), all);
+        }
+    }
+}
+
+/// A home where its number and chance put it.
+fn home(dice: Dice, number: u32) -> Home {
+    let dice = dice.of(3).of(u64::from(number));
+    let road = ROADS[number as usize % ROADS.len()];
+    let house = 1 + number as usize / ROADS.len() * 2 + usize::from(dice.share(0) < 0.5);
+    let id = format!("home-{:02}", number + 1);
+    // Round about the centre, no two in the same direction.
+    let angle = f64::from(number) * 2.399_963 + dice.between(1, -0.2, 0.2);
+    let far = SPREAD * dice.between(2, 0.15, 1.0).sqrt();
+    let device = |place, room, model, quantities| HomeDevice {
+        name: format!("{id}-{place}"),
+        room,
+        model,
+        quantities,
+    };
+    Home {
+        street: format!("{road} {house}"),
+        latitude: rounded(CENTRE.0 + far * angle.sin(), 5),
+        // A degree of longitude is shorter here.
+        longitude: rounded(CENTRE.1 + far * angle.cos() / 0.586, 5),
+        devices: vec![
+            device(
+                "living",
+                sensor::LIVING,
+                "air quality unit",
+                &["radon", "co2", "temperature", "humidity"],
+            ),
+            device("boiler", sensor::BOILER, "carbon monoxide alarm", &["co", "temperature"]),
+        ],
+        id,
+    }
+}
+
+/// Which home has how much radon below it: a permutation of 0 to `count`, as shares of the way up.
+fn ranks(dice: Dice, count: u32) -> Vec<f64> {
+    let mut order: Vec<u32> = (0..count).collect();
+    order.sort_by(|&a, &b| dice.share(a.into()).total_cmp(&dice.share(b.into())));
+    let mut ranks = vec![0.0; order.len()];
+    for (rank, home) in order.into_iter().enumerate() {
+        ranks[home as usize] = (rank as f64 + 0.5) / f64::from(count);
+    }
+    ranks
+}
+
+fn rounded(value: f64, digits: i32) -> f64 {
+    let scale = 10f64.powi(digits);
+    (value * scale).round() / scale
+}
+
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;

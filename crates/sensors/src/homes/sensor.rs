@@ -1,0 +1,147 @@
+//! Sensor units: noise, resolution, and in some homes what goes wrong with sensors.
+
+use super::HomeDevice;
+use super::house::Air;
+use crate::dice::Dice;
+use crate::reading::Reading;
+
+pub(super) const LIVING: &str = "living room";
+pub(super) const BOILER: &str = "boiler room";
+
+/// What a sensor that has just lost its supply reports: the value the DS18B20 starts with.
+const SPIKE_TEMPERATURE: f64 = 85.0;
+const SPIKE_SHARE: f64 = 0.004;
+
+/// Faults come back after so many days.
+const FAULT_EVERY_DAYS: u64 = 5;
+/// A sensor is stuck for so many hours, from three in the morning on.
+const STUCK_FROM_H: u64 = 3;
+const STUCK_FOR_H: u64 = 10;
+/// A unit loses its radio for so many hours, and on other days for some half hours.
+const SILENT_FOR_H: u64 = 9;
+const SHORT_SILENCE_S: u64 = 1800;
+const SHORT_SILENCE_SHARE: f64 = 0.15;
+
+const HOUR_S: u64 = 3600;
+const DAY_S: u64 = 86_400;
+
+/// What goes wrong with a unit now and then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// Its humidity stays at one value for hours.
+    Stuck,
+    /// It sends nothing for a while.
+    Silent,
+    /// Its temperature is 85 °C for one reading.
+    Spike,
+}
+
+/// A reading, and what is wrong with it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Measured {
+    /// Number of its home, from 0.
+    pub home: usize,
+    /// As the unit sends it.
+    pub reading: Reading,
+    /// Why the value is not what the air is like; `None` if it is.
+    pub fault: Option<Fault>,
+}
+
+/// Which units have faults: one in three homes of a village.
+pub(super) fn fault_of(home: usize, homes: usize, room: &str) -> Option<Fault> {
+    if room != LIVING || homes < 4 {
+        return None;
+    }
+    match home {
+        home if home == homes / 4 => Some(Fault::Stuck),
+        home if home == homes / 3 + 1 => Some(Fault::Silent),
+        home if home == homes * 3 / 4 => Some(Fault::Spike),
+        _ => None,
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Unit {
+    pub(super) home: usize,
+    dice: Dice,
+    device: String,
+    quantities: &'static [&'static str],
+    fault: Option<Fault>,
+    /// The value at which it is stuck.
+    held: Option<f64>,
+}
+
+impl Unit {
+    pub(super) fn new(dice: Dice, home: usize, device: &HomeDevice, fault: Option<Fault>) -> Unit {
+        let HomeDevice { name, quantities, .. } = device;
+        Unit { home, dice, device: name.clone(), quantities, fault, held: None }
+    }
+
+    /// When within its interval it measures.
+    pub(super) fn offset_ms(&self, every_ms: u64) -> u64 {
+        (self.dice.share(0) * every_ms as f64) as u64
+    }
+
+    pub(super) fn measure(&mut self, at_ms: u64, air: &Air, all: &mut Vec<Measured>) {
+        let at_s = at_ms / 1000;
+        if self.fault == Some(Fault::Silent) && self.is_silent(at_s) {
+            return;
+        }
+        for (number, quantity) in self.quantities.iter().enumerate() {
+            let noise = self.dice.of(1 + number as u64);
+            let mut value = sensed(quantity, air, noise.bell(at_ms));
+            let mut fault = None;
+            match (self.fault, *quantity) {
+                (Some(Fault::Stuck), "humidity") => {
+                    if is_within(at_s, STUCK_FOR_H) {
+                        value = *self.held.get_or_insert(value);
+                        fault = Some(Fault::Stuck);
+                    } else {
+                        self.held = None;
+                    }
+                }
+                (Some(Fault::Spike), "temperature") if noise.of(0).share(at_ms) < SPIKE_SHARE => {
+                    value = SPIKE_TEMPERATURE;
+                    fault = Some(Fault::Spike);
+                }
+                _ => {}
+            }
+            let reading = Reading {
+                device: self.device.clone(),
+                quantity: (*quantity).to_owned(),
+                value,
+                unit: None,
+                at_ms: Some(at_ms),
+            };
+            all.push(Measured { home: self.home, reading, fault });
+        }
+    }
+
+    fn is_silent(&self, at_s: u64) -> bool {
+        let slot = at_s / SHORT_SILENCE_S;
+        is_within(at_s, SILENT_FOR_H) || self.dice.of(9).share(slot) < SHORT_SILENCE_SHARE
+    }
+}
+
+/// On one day of [`FAULT_EVERY_DAYS`], in so many hours.
+fn is_within(at_s: u64, hours: u64) -> bool {
+    let hour = at_s % DAY_S / HOUR_S;
+    at_s / DAY_S % FAULT_EVERY_DAYS == 2 && (STUCK_FROM_H..STUCK_FROM_H + hours).contains(&hour)
+}
+
+/// What a sensor makes of the air: noise and resolution of inexpensive ones.
+fn sensed(quantity: &str, air: &Air, noise: f64) -> f64 {
+    let to = |value: f64, step: f64| (value / step).round() * step;
+    let value = match quantity {
+        // It counts decays: the more there are, the less it errs.
+        "radon" => to(air.radon + noise * (2.0 + 0.6 * air.radon.sqrt()), 1.0).max(0.0),
+        "co2" => to(air.co2 + noise * 8.0, 1.0),
+        "co" => to(air.co + noise * 0.2, 0.5).max(0.0),
+        "temperature" => to(air.temperature + noise * 0.05, 0.1),
+        "humidity" => to(air.humidity + noise * 0.4, 0.1).clamp(0.0, 100.0),
+        _ => f64::NAN,
+    };
+    // Without the digits that the division made up.
+    // Adding makes 0 of -0.
+    (value * 10.0).round() / 10.0 + 0.0
+}

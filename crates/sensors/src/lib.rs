@@ -1,0 +1,15 @@
+//! Readings of sensors: what a reading is, the lines in which it is told ([`line`]), sensors that the Linux
+//! kernel drives ([`iio`]), and a simulator of homes ([`homes`]).
+//!
+//! Not here: MQTT, clocks, and what is done with readings. Time is passed in; files are read only by [`iio`].
+#![forbid(unsafe_code)]
+
+mod dice;
+pub mod homes;
+pub mod iio;
+pub mod line;
+mod reading;
+
+pub use reading::{
+    MAX_DEVICE_LETTERS, MAX_QUANTITY_LETTERS, Reading, instant, is_device, is_quantity, unit,
+};
