@@ -1,6 +1,7 @@
 // Which screen belongs to which path, and who may see it.
 
 import type { ComponentType } from 'preact';
+import { useEffect, useState } from 'preact/hooks';
 import { List, Lists } from './pages/lists';
 import { Login } from './pages/login';
 import { Devices } from './pages/office-devices';
@@ -14,7 +15,7 @@ import { Pending } from './pages/pending';
 import { Drive, Walk } from './pages/radio';
 import { More, Settings } from './pages/settings';
 import * as state from './state';
-import { Empty, Page } from './ui/parts';
+import { Empty, Note, Page } from './ui/parts';
 import { match, path } from './ui/router';
 import { Shell } from './ui/shell';
 
@@ -44,11 +45,22 @@ const SCREENS: readonly (readonly [string, Screen])[] = [
 
 export function App() {
   if (!state.session.value || path.value === '/login') return <Login />;
-  return (
-    <Shell>
-      <Current />
-    </Shell>
-  );
+  return <Shell>{state.isHomes.value ? <Homes /> : <Current />}</Shell>;
+}
+
+/** The screens of homes, which are fetched when they are first needed. */
+function Homes() {
+  const [Section, setSection] = useState<ComponentType | null>(null);
+  const [isBroken, setBroken] = useState(false);
+  useEffect(() => {
+    import('./homes/section').then(
+      (module) => setSection(() => module.Section),
+      () => setBroken(true),
+    );
+  }, []);
+  if (isBroken)
+    return <Note tone="warn">This part of the app could not be loaded. Load the page again.</Note>;
+  return Section && <Section />;
 }
 
 function Current() {

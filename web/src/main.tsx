@@ -28,7 +28,7 @@ function stayLive(): void {
   effect(() => {
     const [session, twin, config] = [state.session.value, state.twin.value, state.config.value];
     const device = state.device.value;
-    const isOffice = state.isOffice.value;
+    const [isOffice, isHomes] = [state.isOffice.value, state.isHomes.value];
     const wanted =
       session && twin && config?.mqtt && !state.expired.value ? `${session.token} ${twin.id}` : '';
     if (wanted === before) return;
@@ -37,7 +37,14 @@ function stayLive(): void {
       void disconnect();
       return;
     }
-    const target = { user: session.user.name, token: session.token, twin: twin.id, isOffice, device };
+    const target = {
+      user: session.user.name,
+      token: session.token,
+      twin: twin.id,
+      isOffice,
+      isHomes,
+      device,
+    };
     // Commands to a device are for the user who told of it.
     void registerDevice().then(() => {
       if (wanted === before) void connect(target);

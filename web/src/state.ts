@@ -52,6 +52,7 @@ export const twin = computed<TwinRole | null>(
   () => user.value?.twins.find((one) => one.id === twinId.value) ?? user.value?.twins[0] ?? null,
 );
 export const isOffice = computed(() => ['office', 'admin', 'viewer'].includes(twin.value?.role ?? ''));
+export const isHomes = computed(() => twin.value?.kind === 'homes');
 export const mayWrite = computed(() => twin.value !== null && twin.value.role !== 'viewer');
 export const mayManage = computed(() => ['office', 'admin'].includes(twin.value?.role ?? ''));
 

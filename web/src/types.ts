@@ -11,6 +11,8 @@ export interface TwinRole {
   id: string;
   name: string;
   role: Role;
+  /** What it is about; meters, unless it says otherwise. */
+  kind?: 'meters' | 'homes';
 }
 
 export interface User {

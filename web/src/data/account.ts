@@ -75,7 +75,7 @@ async function wipe(): Promise<void> {
 /** Tells the office which device this is; also after the name was changed. */
 export async function registerDevice(): Promise<void> {
   const [session, twin] = [state.session.value, state.twin.value];
-  if (!session || !twin || !state.mayWrite.value) return;
+  if (!session || !twin || !state.mayWrite.value || state.isHomes.value) return;
   const name = state.deviceName.value || `${session.user.display_name || session.user.name}'s device`;
   const json = { kind: 'phone', name, app_version: APP_VERSION };
   const path = `/${encodeURIComponent(twin.id)}/instance/${encodeURIComponent(state.device.value)}`;

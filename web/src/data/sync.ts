@@ -2,6 +2,7 @@
 // there is a chance of success, and tells the screens through `state`.
 
 import { batch } from '@preact/signals';
+import { load as loadHomes } from '../homes/state';
 import * as state from '../state';
 import type { Config, Meter, Session, Task, WorkList } from '../types';
 import { ApiError, call, pages } from './api';
@@ -118,6 +119,8 @@ export async function showOutbox(): Promise<void> {
 export async function refresh(everything = false): Promise<void> {
   const [session, twin] = [state.session.value, state.twin.value];
   if (!session || !twin || state.refreshing.value) return;
+  // Of homes nothing is stored on the device.
+  if (state.isHomes.value) return loadHomes();
   state.refreshing.value = true;
   try {
     await fetchTwin(session.token, twin.id, everything);

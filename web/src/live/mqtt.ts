@@ -2,6 +2,7 @@
 // works, else over WebSocket. Nothing depends on them: without them the same is fetched.
 
 import type { MqttClient } from 'mqtt';
+import { receive as receiveOfHomes } from '../homes/state';
 import { loadConfig, refresh } from '../data/sync';
 import * as state from '../state';
 import type { Heard, Place, WorkList } from '../types';
@@ -24,6 +25,7 @@ interface Target {
   token: string;
   twin: string;
   isOffice: boolean;
+  isHomes: boolean;
   device: string;
 }
 
@@ -67,8 +69,9 @@ export async function disconnect(): Promise<void> {
   await old?.endAsync(true);
 }
 
-function topics({ twin, isOffice, device }: Target): string[] {
+function topics({ twin, isOffice, isHomes, device }: Target): string[] {
   const base = `fulmar/${twin}`;
+  if (isHomes) return [`${base}/value/#`, `${base}/alert/#`];
   const all = [`${base}/heard/#`, `${base}/work_list/+`, `${base}/instance/${device}/command`];
   return isOffice
     ? [...all, `${base}/instance/+/position`, `${base}/reading/+`]
@@ -92,14 +95,16 @@ function websocketUrl(): string {
 }
 
 function receive(target: Target, topic: string, payload: Uint8Array): void {
-  let message: unknown;
+  let message: unknown = null;
   try {
-    message = JSON.parse(new TextDecoder().decode(payload));
+    if (payload.length > 0) message = JSON.parse(new TextDecoder().decode(payload));
   } catch {
     return;
   }
-  if (typeof message !== 'object' || message === null) return;
+  if (typeof message !== 'object') return;
   const [kind, id, what] = topic.slice(`fulmar/${target.twin}/`.length).split('/');
+  if (target.isHomes) receiveOfHomes(kind ?? '', message);
+  if (message === null) return;
   if (kind === 'heard') hear(message as Heard);
   else if (kind === 'work_list') progress(message as WorkList);
   else if (kind === 'reading') refreshSoon();

@@ -13,7 +13,7 @@ import { OFFICE } from '../ui/shell';
 export function More() {
   return (
     <Page title="More">
-      {state.isOffice.value && (
+      {state.isOffice.value && !state.isHomes.value && (
         <section aria-labelledby="office-head">
           <h2 id="office-head">Office</h2>
           <ul class="rows">
@@ -61,8 +61,8 @@ function SettingsSections() {
           }}
         />
       </section>
-      <DeviceSection />
-      <StorageSection />
+      {!state.isHomes.value && <DeviceSection />}
+      {!state.isHomes.value && <StorageSection />}
       <AccountSection />
       <p class="muted small-text">
         Fulmar {APP_VERSION}

@@ -2,6 +2,9 @@
 // words beside them or in the label of what holds them.
 
 const PATHS = {
+  home: 'M4 11.5 12 4l8 7.5M6 10v10h12V10M10 20v-6h4v6',
+  rules: 'M5 4v6m0 4v6M12 4v2m0 4v10M19 4v9m0 4v3M3 12h4M10 8h4m3 7h4',
+  sensor: 'M8 12a4 4 0 1 0 8 0 4 4 0 0 0-8 0Zm-3.500 6.500a9 9 0 0 1 0-13m15 0a9 9 0 0 1 0 13',
   map: 'M9 4 3 6.5v13L9 17l6 3 6-2.5v-13L15 7 9 4Zm0 0v13m6-10v13',
   lists: 'M9 6h11M9 12h11M9 18h11M4 6l1 1 2-2M4 12l1 1 2-2M4 18l1 1 2-2',
   radio:

@@ -16,6 +16,15 @@ export interface Point {
   label: string;
 }
 
+/** What markers that stand for many say. */
+export interface Words {
+  many: string;
+  done: string;
+  bad: string;
+}
+
+const METERS: Words = { many: 'meters', done: 'done', bad: 'with possible leak' };
+
 export interface Mover {
   id: string;
   place: Place;
@@ -52,6 +61,7 @@ export class MeterMap {
     private readonly onPoint: (id: string) => void,
     /** The reader moved the map by hand. */
     onDrag: () => void,
+    private readonly words: Words = METERS,
   ) {
     this.map = L.map(element, {
       zoomControl: false,
@@ -213,7 +223,8 @@ export class MeterMap {
     { lat, lon }: Place,
     properties: (Supercluster.ClusterProperties & Totals) | Leaf,
   ): void {
-    const { icon, label, face } = 'cluster' in properties ? clusterIcon(properties) : pointIcon(properties);
+    const { icon, label, face } =
+      'cluster' in properties ? clusterIcon(properties, this.words) : pointIcon(properties);
     const known = this.markers.get(key);
     if (known?.face === face) return;
     known?.marker.remove();
@@ -275,14 +286,17 @@ interface Face {
   face: string;
 }
 
-function clusterIcon({ point_count: count, done, bad }: Supercluster.ClusterProperties & Totals): Face {
+function clusterIcon(
+  { point_count: count, done, bad }: Supercluster.ClusterProperties & Totals,
+  words: Words,
+): Face {
   const size = count < 20 ? 38 : count < 200 ? 46 : count < 1000 ? 54 : 62;
   const share = Math.round((100 * done) / count);
   const body = document.createElement('b');
   body.textContent = count < 10_000 ? String(count) : `${Math.round(count / 1000)}k`;
   body.style.setProperty('--share', `${share}%`);
   const className = `cluster${share === 100 ? ' all' : ''}${bad > 0 ? ' has-bad' : ''}`;
-  const label = `${count} meters${done > 0 ? `, ${done} done` : ''}${bad > 0 ? `, ${bad} with possible leak` : ''}`;
+  const label = `${count} ${words.many}${done > 0 ? `, ${done} ${words.done}` : ''}${bad > 0 ? `, ${bad} ${words.bad}` : ''}`;
   return {
     icon: L.divIcon({ className, html: body, iconSize: [size, size] }),
     label,

@@ -4,7 +4,7 @@ import { effect } from '@preact/signals';
 import { useEffect, useRef, useState } from 'preact/hooks';
 import * as state from '../state';
 import type { Meter, Place } from '../types';
-import type { MeterMap, Mover, Point } from './leaflet-map';
+import type { MeterMap, Mover, Point, Words } from './leaflet-map';
 
 export function MapView(props: {
   points: readonly Point[];
@@ -16,6 +16,7 @@ export function MapView(props: {
   onPoint: (id: string) => void;
   onDrag?: () => void;
   label: string;
+  words?: Words;
 }) {
   const element = useRef<HTMLDivElement>(null);
   const [map, setMap] = useState<MeterMap | null>(null);
@@ -33,6 +34,7 @@ export function MapView(props: {
           element.current,
           (id) => handlers.current.onPoint(id),
           () => handlers.current.onDrag?.(),
+          handlers.current.words,
         );
         setMap(made);
       },

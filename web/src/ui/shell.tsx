@@ -3,6 +3,7 @@
 
 import type { ComponentChildren } from 'preact';
 import * as state from '../state';
+import { raised } from '../homes/state';
 import { chooseTwin } from '../data/account';
 import { flush } from '../data/sync';
 import { plural } from '../lib/format';
@@ -35,14 +36,33 @@ export const OFFICE: Way[] = [
   { to: '/office/devices', text: 'Devices', icon: 'devices' },
 ];
 
+/** An installation of homes. */
+const HOMES: Way[] = [
+  { to: '/', text: 'Homes', icon: 'home', also: ['/homes'] },
+  { to: '/alerts', text: 'Alerts', icon: 'warn' },
+  { to: '/sensors', text: 'Sensors', icon: 'sensor' },
+  { to: '/rules', text: 'Rules', icon: 'rules' },
+];
+
 function isCurrent(way: Way): boolean {
   const now = path.value;
   if (way.to === '/office') return now === '/office';
+  if (way.to === '/' && now === '/') return true;
   return [way.to, ...(way.also ?? [])].some((to) => now === to || now.startsWith(`${to}/`));
 }
 
+/** How much there is to do at the end of a way. */
+function waiting(to: string): number {
+  if (to === '/pending') return state.counts.value.total + state.conflicts.value.length;
+  return to === '/alerts' ? raised.value.length : 0;
+}
+
+function waitingText(to: string, count: number): string {
+  return to === '/alerts' ? `${plural(count, 'alert')} not acknowledged` : `${plural(count, 'item')} waiting`;
+}
+
 function WayLink({ way }: { way: Way }) {
-  const waits = way.to === '/pending' ? state.counts.value.total + state.conflicts.value.length : 0;
+  const waits = waiting(way.to);
   return (
     <Link
       to={way.to}
@@ -55,13 +75,16 @@ function WayLink({ way }: { way: Way }) {
       </span>
       <span>
         {way.text}
-        {waits > 0 && <span class="sr-only">, {plural(waits, 'item')} waiting</span>}
+        {waits > 0 && <span class="sr-only">, {waitingText(way.to, waits)}</span>}
       </span>
     </Link>
   );
 }
 
 export function Shell({ children }: { children: ComponentChildren }) {
+  const isHomes = state.isHomes.value;
+  const ways = isHomes ? HOMES : FIELD;
+  const isOffice = state.isOffice.value && !isHomes;
   return (
     <div class="shell">
       <a class="skip" href="#main">
@@ -76,11 +99,11 @@ export function Shell({ children }: { children: ComponentChildren }) {
         <Status />
       </header>
       <nav class="side" aria-label="Main">
-        {FIELD.map((way) => (
+        {ways.map((way) => (
           <WayLink key={way.to} way={way} />
         ))}
-        {state.isOffice.value && <p class="side-head">Office</p>}
-        {state.isOffice.value && OFFICE.map((way) => <WayLink key={way.to} way={way} />)}
+        {isOffice && <p class="side-head">Office</p>}
+        {isOffice && OFFICE.map((way) => <WayLink key={way.to} way={way} />)}
         <span class="grow" />
         <WayLink way={{ to: '/settings', text: 'Settings', icon: 'settings' }} />
       </nav>
@@ -89,7 +112,7 @@ export function Shell({ children }: { children: ComponentChildren }) {
         {children}
       </main>
       <nav class="tabs" aria-label="Main">
-        {[...FIELD, MORE].map((way) => (
+        {[...ways, MORE].map((way) => (
           <WayLink key={way.to} way={way} />
         ))}
       </nav>
@@ -119,12 +142,19 @@ function TwinChoice() {
 
 function statusText(): { text: string; kind: string } {
   const waits = state.counts.value.total;
+  if (state.isHomes.value) return homesStatus();
   if (!state.online.value) return { text: waits ? `Offline · ${waits} waiting` : 'Offline', kind: 'offline' };
   if (state.sending.value) return { text: `Sending ${waits}`, kind: 'busy' };
   if (waits > 0) return { text: `${waits} waiting`, kind: 'waiting' };
   if (state.live.value === 'webtransport' || state.live.value === 'websocket')
     return { text: 'Live', kind: 'live' };
   return { text: 'All sent', kind: 'sent' };
+}
+
+function homesStatus(): { text: string; kind: string } {
+  const isLive = state.live.value === 'webtransport' || state.live.value === 'websocket';
+  if (isLive) return { text: 'Live', kind: 'live' };
+  return state.online.value ? { text: 'Polling', kind: 'waiting' } : { text: 'Offline', kind: 'offline' };
 }
 
 function Status() {
@@ -135,7 +165,13 @@ function Status() {
       ? 'No live connection'
       : `Live over ${how === 'webtransport' ? 'WebTransport' : 'WebSocket'}`;
   return (
-    <Link to="/pending" class={`status ${kind}`} data-testid="status" data-live={how} title={title}>
+    <Link
+      to={state.isHomes.value ? '/' : '/pending'}
+      class={`status ${kind}`}
+      data-testid="status"
+      data-live={how}
+      title={title}
+    >
       <i aria-hidden="true" />
       <span role="status">{text}</span>
     </Link>

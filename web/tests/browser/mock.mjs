@@ -6,6 +6,7 @@ import { readFile } from 'node:fs/promises';
 import { createServer } from 'node:http';
 import { extname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { MockHomes } from './mock-homes.mjs';
 
 const DIST = fileURLToPath(new URL('../../dist', import.meta.url));
 const TYPES = {
@@ -19,7 +20,7 @@ const TYPES = {
 const POLICY =
   "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; connect-src 'self'; " +
   "worker-src 'self'; manifest-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'";
-const ROLES = { rita: 'reader', otto: 'reader', olga: 'office' };
+const ROLES = { rita: 'reader', otto: 'reader', olga: 'office', hanna: 'office' };
 const STREETS = [
   'Mill Lane',
   'Harbour Road',
@@ -74,6 +75,7 @@ export function town(count) {
 export class Mock {
   constructor(count = 3000) {
     this.meters = new Map(town(count).map((meter) => [meter.id, meter]));
+    this.village = new MockHomes();
     this.readings = new Map();
     this.photos = new Map();
     this.frames = [];
@@ -192,10 +194,10 @@ export class Mock {
       return [method === 'DELETE' ? 204 : 200, { user }];
     }
     const [, twin, kind, id, action, last] = path.split('/').map(decodeURIComponent);
-    if (twin !== 'river') return [404, { title: 'Not found' }];
-    const handler = this[`on_${kind}`];
+    const place = { river: this, rural: this.village }[twin];
+    const handler = place?.[`on_${kind}`];
     return handler
-      ? handler.call(this, { method, id, action, last, query, body, user })
+      ? handler.call(place, { method, id, action, last, query, body, user })
       : [404, { title: 'Not found' }];
   }
 
@@ -203,7 +205,10 @@ export class Mock {
     if (!ROLES[user] || password !== 'demo')
       return [401, { title: 'Unauthorized', detail: 'Name or password is wrong.' }];
     const token = randomUUID();
-    const twins = [{ id: 'river', name: 'Riverside', role: ROLES[user] }];
+    const twins =
+      user === 'hanna'
+        ? [{ id: 'rural', name: 'Rural homes', role: 'office', kind: 'homes' }]
+        : [{ id: 'river', name: 'Riverside', role: ROLES[user], kind: 'meters' }];
     const shown = {
       name: user,
       display_name: `${user[0].toUpperCase()}${user.slice(1)}`,

@@ -254,14 +254,74 @@ async function office(viewport, colorScheme) {
   await context.close();
 }
 
+async function homes(viewport, colorScheme) {
+  const { context, page } = await open(viewport, colorScheme);
+  await login(page, 'hanna');
+  const size = `${viewport.width} ${colorScheme}`;
+  const village = mock.village;
+  await page.locator('[data-testid=home]').first().getByText('Forge Hill 2').first().waitFor();
+  await page.locator('[data-testid=map][data-ready=true]').waitFor();
+  await accessible(page, `homes ${size}`);
+  await shot(page, `homes-${viewport.width}`);
+  for (const [path, ready, name] of [
+    ['/homes/home-03', '[data-testid=chart][data-ready=true]', 'home'],
+    ['/alerts', '[data-testid=alert]', 'alerts'],
+    ['/sensors', '[data-testid=sensors]', 'sensors'],
+    ['/rules', '[data-testid=rules] li', 'rules'],
+    ['/more', 'text=Appearance', 'more'],
+  ]) {
+    await go(page, path);
+    await page.locator(ready).first().waitFor();
+    await accessible(page, `${name} ${size}`);
+    if (colorScheme === 'light') await shot(page, `homes-${name}`);
+  }
+  await go(page, '/homes/home-03');
+  await page.locator('[data-testid=curve-note][data-gaps="1"]').waitFor();
+  await page.getByText('Values as a table').click();
+  await page.getByText('no reading').first().waitFor();
+  await accessible(page, `table ${size}`);
+
+  await go(page, '/alerts');
+  if (village.alerts[0].state === 'active') {
+    await page.getByRole('button', { name: /^Acknowledge/ }).click();
+    await page.getByLabel('What is done about it').fill('Fan ordered');
+    await accessible(page, `acknowledge ${size}`);
+    await page.getByRole('dialog').getByRole('button', { name: 'Acknowledge', exact: true }).click();
+    await page.getByText('“Fan ordered”').waitFor();
+    assert.equal(village.alerts[0].acknowledged_by, 'hanna');
+  }
+  await go(page, '/sensors');
+  await page.getByRole('button', { name: /spare-1/ }).click();
+  await page.getByLabel('Home').selectOption('Well Lane 2');
+  await page.getByLabel('Room').fill('attic');
+  await accessible(page, `assign ${size}`);
+  await page.getByRole('button', { name: 'Save' }).click();
+  await page.getByRole('dialog').waitFor({ state: 'detached' });
+  assert.equal(village.sensors.at(-1).home, 'home-05');
+
+  await go(page, '/rules');
+  await page.locator('[data-testid=new-rule]').click();
+  await page.getByLabel('Name').fill(`Damp ${size}`);
+  await page.getByLabel('What is measured').selectOption('humidity');
+  await page.getByLabel('Above, %').fill('70');
+  await page.getByLabel('For at least, minutes').fill('120');
+  await accessible(page, `new rule ${size}`);
+  await page.getByRole('button', { name: 'Save' }).click();
+  await page.getByText('Humidity above 70 % for 2 h').first().waitFor();
+  assert.equal(village.rules.at(-1).for_s, 7200);
+  await context.close();
+}
+
 try {
   await installable();
   await readersDay();
   await conflict();
   await office(DESK, 'light');
   await office(PHONE, 'dark');
+  await homes(DESK, 'light');
+  await homes(PHONE, 'dark');
   assert.deepEqual(problems, []);
-  console.log('browser test passed: installable, offline, conflict, office, accessibility, 360 px');
+  console.log('browser test passed: installable, offline, conflict, office, homes, accessibility, 360 px');
 } finally {
   await browser.close();
   server.close();

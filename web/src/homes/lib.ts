@@ -1,0 +1,153 @@
+// Homes in words and order, and gaps in curves. Pure.
+
+import type { Point } from '../ui/leaflet-map';
+import type { Tone } from '../ui/parts';
+import type { Alert, Home, HomeValue, LiveValue, SeriesPoint, Severity, Worst } from './types';
+
+const NAMES: Record<string, string> = {
+  radon: 'Radon',
+  co2: 'Carbon dioxide',
+  co: 'Carbon monoxide',
+  temperature: 'Temperature',
+  humidity: 'Humidity',
+  pressure: 'Air pressure',
+  battery: 'Battery',
+  illuminance: 'Light',
+};
+/** Known ones first, in this order. */
+const ORDER = Object.keys(NAMES);
+const RANK: Record<Worst, number> = { critical: 0, warning: 1, info: 2, ok: 3 };
+const TONES: Record<Worst, Tone> = { critical: 'bad', warning: 'warn', info: 'info', ok: 'good' };
+const KINDS: Record<Worst, string> = { critical: 'bad', warning: 'warn', info: 'open', ok: 'read' };
+
+export const SEVERITIES: readonly Severity[] = ['info', 'warning', 'critical'];
+
+export function quantityName(quantity: string): string {
+  const plain = quantity.replaceAll('_', ' ');
+  return NAMES[quantity] ?? plain.charAt(0).toUpperCase() + plain.slice(1);
+}
+
+export function byQuantity(a: string, b: string): number {
+  const place = (quantity: string) => (ORDER.includes(quantity) ? ORDER.indexOf(quantity) : ORDER.length);
+  return place(a) - place(b) || a.localeCompare(b);
+}
+
+/** `21.5 °C`, `640 ppm`: as many digits as such sensors are worth. */
+export function measured(value: number, unit: string | null): string {
+  const digits = Math.abs(value) >= 100 ? 0 : 1;
+  const text = value.toLocaleString('en-GB', { maximumFractionDigits: digits });
+  return unit ? `${text} ${unit}` : text;
+}
+
+export function severityTone(severity: Worst): Tone {
+  return TONES[severity];
+}
+
+export function stateWord(home: Pick<Home, 'worst' | 'values'>): string {
+  if (home.worst !== 'ok') return { info: 'notice', warning: 'warning', critical: 'critical' }[home.worst];
+  if (home.values.length === 0) return 'no values';
+  return home.values.every((value) => value.stale) ? 'silent' : 'ok';
+}
+
+/** Those that need somebody first; then by name. */
+export function byNeed(a: Home, b: Home): number {
+  return RANK[a.worst] - RANK[b.worst] || a.name.localeCompare(b.name, 'en', { numeric: true });
+}
+
+export function pointsOfHomes(homes: Iterable<Home>): Point[] {
+  return [...homes].flatMap((home) => {
+    if (!home.place) return [];
+    const word = stateWord(home);
+    const kind = word === 'silent' || word === 'no values' ? 'plain' : KINDS[home.worst];
+    return [{ id: home.id, place: home.place, kind, label: `${home.name}, ${word}` }];
+  });
+}
+
+/** A home with a value that just came; the same object if it is older than what is known. */
+export function withValue(home: Home, live: LiveValue): Home {
+  const isSame = (value: HomeValue) => value.device === live.device && value.quantity === live.quantity;
+  const known = home.values.find(isSame);
+  if (known && Date.parse(known.at) > Date.parse(live.at)) return home;
+  const { device, quantity, value, unit, at } = live;
+  const next = { device, quantity, value, unit, at, stale: false };
+  const values = known
+    ? home.values.map((one) => (isSame(one) ? next : one))
+    : [...home.values, next].sort((a, b) => byQuantity(a.quantity, b.quantity));
+  return { ...home, values };
+}
+
+/** The alerts with one that came: new, changed, or over. */
+export function withAlert(alerts: readonly Alert[], alert: Alert): Alert[] {
+  const others = alerts.filter((one) => one.id !== alert.id);
+  return alert.state === 'cleared' ? others : sortAlerts([...others, alert]);
+}
+
+export function sortAlerts(alerts: readonly Alert[]): Alert[] {
+  return [...alerts].sort(
+    (a, b) =>
+      Number(a.state === 'acknowledged') - Number(b.state === 'acknowledged') ||
+      RANK[a.severity] - RANK[b.severity] ||
+      b.raised_at.localeCompare(a.raised_at),
+  );
+}
+
+export type Cell = number | null;
+
+export interface Columns {
+  /** Seconds since 1970. */
+  times: number[];
+  values: Cell[];
+  low: Cell[];
+  high: Cell[];
+  /** How many stretches between readings have none. */
+  gaps: number;
+  /** The last reading, if others should have followed it by now. */
+  endsAt: number | null;
+}
+
+/** How many usual distances may pass before it is a gap. */
+const GAP = 3;
+
+/** Points as columns for a chart. Single readings that are too far apart get an empty point between them, or the
+ * curve would bridge the gap. `until` is where the chart ends, in seconds. */
+export function columns(points: readonly SeriesPoint[], isRaw: boolean, until: number): Columns {
+  const measured = points.filter((point) => point.value !== null);
+  const times = points.map((point) => Date.parse(point.at) / 1000);
+  const distances = times.slice(1).map((time, at) => time - (times[at] ?? 0));
+  const usual = distances.sort((a, b) => a - b)[Math.floor(distances.length / 2)] ?? 0;
+  const last = measured.at(-1);
+  const end = last ? Date.parse(last.at) / 1000 : null;
+  const isOver = end !== null && usual > 0 && until - end > GAP * usual;
+  const all: Columns = { times: [], values: [], low: [], high: [], gaps: 0, endsAt: isOver ? end : null };
+  const push = (time: number, point: SeriesPoint | null) => {
+    all.times.push(time);
+    all.values.push(point?.value ?? null);
+    all.low.push(point?.min ?? point?.value ?? null);
+    all.high.push(point?.max ?? point?.value ?? null);
+  };
+  let isEmpty = true;
+  for (const [at, point] of points.entries()) {
+    const [time, before] = [times[at] ?? 0, times[at - 1]];
+    if (isRaw && before !== undefined && usual > 0 && time - before > GAP * usual) {
+      push(before + usual, null);
+      all.gaps += 1;
+    }
+    // A gap is told when a reading follows it, and one has gone before.
+    if (point.value !== null && isEmpty && all.values.some((value) => value !== null) && !isRaw)
+      all.gaps += 1;
+    isEmpty = point.value === null;
+    push(time, point);
+  }
+  return all;
+}
+
+export function duration(seconds: number): string {
+  const parts: [number, string][] = [
+    [86_400, 'd'],
+    [3600, 'h'],
+    [60, 'min'],
+  ];
+  for (const [size, name] of parts)
+    if (seconds >= size && seconds % size === 0) return `${seconds / size} ${name}`;
+  return `${seconds} s`;
+}

@@ -1,0 +1,116 @@
+// A curve with what it ranged between and a limit, by uPlot, which is fetched when first shown. Gaps stay gaps.
+// It is a picture: a table with the same values is beside it.
+
+import { useEffect, useRef } from 'preact/hooks';
+import type uPlot from 'uplot';
+import * as state from '../state';
+import type { Cell } from './lib';
+import 'uplot/dist/uPlot.min.css';
+
+const HEIGHT = 260;
+
+interface Curve {
+  times: number[];
+  values: Cell[];
+  low: Cell[];
+  high: Cell[];
+}
+
+export function SeriesChart(props: {
+  label: string;
+  curve: Curve;
+  from: number;
+  to: number;
+  limit: number | null;
+}) {
+  const element = useRef<HTMLDivElement>(null);
+  const plot = useRef<uPlot | null>(null);
+  const { label, curve, from, to, limit } = props;
+  const theme = state.theme.value;
+  const latest = useRef(props);
+  latest.current = props;
+  // Made anew when it would look different, and only filled when values come.
+  useEffect(() => {
+    let isGone = false;
+    const observer = new ResizeObserver(([entry]) => {
+      if (entry) plot.current?.setSize({ width: entry.contentRect.width, height: HEIGHT });
+    });
+    void import('uplot').then(({ default: Plot }) => {
+      const box = element.current;
+      if (isGone || !box) return;
+      plot.current = new Plot(options(box, limit), data(latest.current.curve), box);
+      plot.current.setScale('x', { min: latest.current.from / 1000, max: latest.current.to / 1000 });
+      box.dataset['ready'] = 'true';
+      observer.observe(box);
+    });
+    return () => {
+      isGone = true;
+      observer.disconnect();
+      plot.current?.destroy();
+      plot.current = null;
+    };
+  }, [theme, limit]);
+  useEffect(() => {
+    plot.current?.setData(data(curve), false);
+    plot.current?.setScale('x', { min: from / 1000, max: to / 1000 });
+  }, [curve, from, to]);
+  return <div ref={element} class="chart" role="img" aria-label={label} data-testid="chart" />;
+}
+
+function data({ times, values, low, high }: Curve): uPlot.AlignedData {
+  return [times, values, low, high];
+}
+
+function options(box: HTMLElement, limit: number | null): uPlot.Options {
+  const style = getComputedStyle(box);
+  const color = (name: string) => style.getPropertyValue(name).trim();
+  const axis = {
+    stroke: color('--muted'),
+    grid: { stroke: color('--line'), width: 1 },
+    ticks: { stroke: color('--line') },
+  };
+  const edge = { width: 0, points: { show: false } };
+  return {
+    width: box.clientWidth,
+    height: HEIGHT,
+    series: [
+      {},
+      { stroke: color('--accent'), width: 2, points: { size: 4, fill: color('--accent') }, spanGaps: false },
+      edge,
+      edge,
+    ],
+    bands: [{ series: [3, 2], fill: color('--accent-soft') }],
+    scales: { x: { time: true }, y: { range: (_plot, low, high) => yRange(low, high, limit) } },
+    axes: [axis, { ...axis, size: 56 }],
+    legend: { show: false },
+    cursor: { y: false },
+    hooks: { draw: [(plot) => drawLimit(plot, limit, color('--bad'))] },
+  };
+}
+
+/** Never so narrow that noise looks like a storm, and with the limit in view when it is near. */
+function yRange(low: number | null, high: number | null, limit: number | null): [number, number] {
+  if (low === null || high === null) return [0, limit ?? 1];
+  const least = Math.max(2, Math.abs(high) * 0.1);
+  const top = limit !== null && limit < high * 2 ? Math.max(high, limit) : high;
+  const room = Math.max((top - low) * 0.08, (least - (top - low)) / 2, 0);
+  const bottom = low - room;
+  return [low >= 0 ? Math.max(0, bottom) : bottom, top + room];
+}
+
+function drawLimit(plot: uPlot, limit: number | null, color: string): void {
+  if (limit === null) return;
+  const y = Math.round(plot.valToPos(limit, 'y', true));
+  const { left, top, width, height } = plot.bbox;
+  if (y < top || y > top + height) return;
+  const { ctx } = plot;
+  ctx.save();
+  ctx.strokeStyle = color;
+  ctx.setLineDash([6, 5]);
+  ctx.lineWidth = 1.5 * devicePixelRatio;
+  ctx.beginPath();
+  ctx.moveTo(left, y);
+  ctx.lineTo(left + width, y);
+  ctx.stroke();
+  ctx.restore();
+}

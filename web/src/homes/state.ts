@@ -1,0 +1,142 @@
+// What the screens of homes share, fetched and live. Live values come over MQTT; without it everything is asked
+// for again every few seconds.
+
+import { batch, computed, signal } from '@preact/signals';
+import { ApiError, pages } from '../data/api';
+import * as app from '../state';
+import { sortAlerts, withAlert, withValue } from './lib';
+import type { Alert, Home, LiveValue, Sensor } from './types';
+
+const SHOW_EVERY_MS = 500;
+const SOON_MS = 1500;
+/** How often everything is asked for: without live messages, and with them. */
+export const POLL_MS = { alone: 10_000, live: 60_000 };
+
+export const homes = signal<ReadonlyMap<string, Home>>(new Map());
+export const alerts = signal<readonly Alert[]>([]);
+export const sensors = signal<readonly Sensor[]>([]);
+export const loadedAt = signal<number | null>(null);
+export const problem = signal<string | null>(null);
+/** When the newest value of a device came, for charts that are to follow; keys are `device/quantity`. */
+export const newest = signal<ReadonlyMap<string, string>>(new Map());
+
+export const raised = computed(() => alerts.value.filter((alert) => alert.state === 'active'));
+
+let loading: Promise<void> | null = null;
+let soon: ReturnType<typeof setTimeout> | undefined;
+let showing: ReturnType<typeof setTimeout> | undefined;
+let loadedTwin: string | null = null;
+const waiting = new Map<string, LiveValue>();
+
+/** Fetches homes, alerts and sensors; failing leaves what was there. */
+export function load(): Promise<void> {
+  loading ??= fetchAll().finally(() => (loading = null));
+  return loading;
+}
+
+async function fetchAll(): Promise<void> {
+  const [session, twin] = [app.session.value, app.twin.value];
+  if (!session || !twin || app.expired.value) return;
+  const all = <T>(path: string) => pages<T>(`/${encodeURIComponent(twin.id)}${path}`, session.token, 1000);
+  try {
+    const [found, active, acknowledged, units] = await Promise.all([
+      all<Home>('/home'),
+      all<Alert>('/alert?state=active'),
+      all<Alert>('/alert?state=acknowledged'),
+      all<Sensor>('/sensor'),
+    ]);
+    if (app.twin.value?.id !== twin.id) return;
+    batch(() => {
+      homes.value = new Map(found.map((home) => [home.id, home]));
+      alerts.value = sortAlerts([...active, ...acknowledged]);
+      sensors.value = units;
+      loadedAt.value = Date.now();
+      problem.value = null;
+      app.online.value = true;
+    });
+    loadedTwin = twin.id;
+  } catch (error) {
+    if (!(error instanceof ApiError)) throw error;
+    if (error.status === 401) app.expired.value = true;
+    if (loadedTwin !== twin.id) homes.value = new Map();
+    problem.value = error.message;
+  }
+}
+
+/** Many changes, one fetch. */
+export function loadSoon(): void {
+  soon ??= setTimeout(() => {
+    soon = undefined;
+    void load();
+  }, SOON_MS);
+}
+
+/** A live message below the twin's topic: `value/…` or `alert/…`. */
+export function receive(kind: string, message: object | null): void {
+  if (kind === 'value' && isValue(message)) {
+    waiting.set(`${message.device}/${message.quantity}`, message);
+    showing ??= setTimeout(show, SHOW_EVERY_MS);
+  } else if (kind === 'alert') {
+    if (isAlert(message)) alerts.value = withAlert(alerts.value, message);
+    // An empty message takes a retained alert away.
+    loadSoon();
+  }
+}
+
+function isValue(message: object | null): message is LiveValue {
+  const { device, quantity, value, at } = (message ?? {}) as Partial<LiveValue>;
+  const isNamed = typeof device === 'string' && typeof quantity === 'string';
+  return isNamed && typeof value === 'number' && typeof at === 'string';
+}
+
+function isAlert(message: object | null): message is Alert {
+  const { id, severity, state, raised_at } = (message ?? {}) as Partial<Alert>;
+  return typeof id === 'string' && Boolean(severity) && Boolean(state) && typeof raised_at === 'string';
+}
+
+function show(): void {
+  showing = undefined;
+  const next = new Map(homes.value);
+  const times = new Map(newest.value);
+  let isUnknown = false;
+  for (const [key, live] of waiting) {
+    times.set(key, live.at);
+    const home = live.home === null ? undefined : next.get(live.home);
+    if (home) next.set(home.id, withValue(home, live));
+    else if (!sensors.value.some((sensor) => sensor.device === live.device)) isUnknown = true;
+  }
+  waiting.clear();
+  batch(() => {
+    homes.value = next;
+    newest.value = times;
+  });
+  if (isUnknown) loadSoon();
+}
+
+/** Asks again and again while the page is seen; returns what ends it. */
+export function follow(): () => void {
+  let lastMs = 0;
+  const look = () => {
+    if (document.visibilityState !== 'visible') return;
+    const isLive = app.live.value === 'webtransport' || app.live.value === 'websocket';
+    if (Date.now() - lastMs < (isLive ? POLL_MS.live : POLL_MS.alone)) return;
+    lastMs = Date.now();
+    void load();
+  };
+  look();
+  const timer = setInterval(look, 1000);
+  return () => clearInterval(timer);
+}
+
+/** Another installation, or nobody: nothing of the last one is shown. */
+export function forget(): void {
+  waiting.clear();
+  loadedTwin = null;
+  batch(() => {
+    homes.value = new Map();
+    alerts.value = [];
+    sensors.value = [];
+    newest.value = new Map();
+    loadedAt.value = null;
+  });
+}
