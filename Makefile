@@ -74,7 +74,8 @@ test-interop: interop-needs built built-tiny $(VENV)/ready $(NODE)/node_modules/
 		FULMAR_TINY=$(abspath $(TINY)) FULMAR_TINY_QUIC_GO=$(abspath $(TINY_QUIC_GO)) \
 		$(abspath $(VENV))/bin/python run.py $(TESTS)
 
-test-browser: interop-needs built $(BROWSER)/node_modules/ready ## Run the tests with Debian's Chromium
+test-browser: interop-needs web built $(BROWSER)/node_modules/ready ## Run the tests with Debian's Chromium
+	cd web && npm run --silent test:browser
 	cd $(BROWSER) && FULMAR_BIN=$(FULMAR) node --test --test-concurrency=1 --test-reporter=spec
 
 $(VENV)/ready: tests/interop/requirements.txt

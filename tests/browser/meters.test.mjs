@@ -42,8 +42,20 @@ async function open(t, { flags = [], port = demo.port("https"), viewport = PHONE
   const context = await browser.newContext({ viewport });
   context.setDefaultTimeout(PATIENCE_MS);
   const page = await context.newPage();
+  await noBackgroundSync(browser, page);
   await page.goto(`${local(port)}/`);
   return page;
+}
+
+/**
+ * Where there is no network, `setOffline` is for pages: the browser itself would still send what waits, through the
+ * app's service worker.
+ */
+async function noBackgroundSync(browser, page) {
+  const { targetInfo } = await (await page.context().newCDPSession(page)).send("Target.getTargetInfo");
+  const { browserContextId } = targetInfo;
+  const permission = { permission: { name: "background-sync" }, setting: "denied", browserContextId };
+  await (await browser.newBrowserCDPSession()).send("Browser.setPermission", permission);
 }
 
 async function logIn(page, user) {
@@ -85,7 +97,7 @@ async function read(page, count, photo) {
     await page.click('[data-testid="read"] button[type="submit"]');
     // It goes on to the next meter of the list by itself.
     await page.waitForFunction((last) => !location.pathname.endsWith(last), encodeURIComponent(meter));
-    taken.push({ meter, value });
+    taken.push({ meter, value, how: photo ? "Photo" : "by hand" });
   }
   return taken;
 }
@@ -103,6 +115,35 @@ async function storedOnce(page, taken) {
     const { items } = await ask(page, "office", `${TWIN}/reading?meter=${encodeURIComponent(meter)}&since=${since}`);
     const values = items.map((reading) => reading.value);
     assert.deepEqual(values, [value], `${meter}: ${JSON.stringify(items)}`);
+  }
+}
+
+/** What the office's page of readings shows, newest first; `filter` is what its filters are set to. */
+async function officeReadings(office, filter) {
+  await office.click('nav [data-testid="nav-readings"] >> visible=true');
+  for (const [label, choice] of Object.entries(filter)) await office.getByLabel(label).selectOption({ label: choice });
+  await office.waitForSelector('[data-testid="readings"]');
+  return office.$$eval('[data-testid="readings"] tbody tr', (rows) =>
+    rows.map((row) => {
+      const cell = (name) => row.querySelector(`[data-label="${name}"]`).textContent.trim();
+      const meter = decodeURIComponent(row.querySelector("a").pathname.split("/").at(-1));
+      return { meter, value: cell("Value"), at: cell("Read"), how: cell("How"), by: cell("By"), state: cell("State") };
+    }),
+  );
+}
+
+const shown = (value) => `${value.toLocaleString("en-GB", { maximumFractionDigits: 3 })} m³`;
+
+/** On the page: each of these once, with these values, and by which of these ways. */
+async function officeSeesOnce(office, taken) {
+  await eventually("every reading on the office's page", async () => {
+    const rows = await officeReadings(office, { "Work list": "Cellars, by hand" });
+    return taken.every(({ meter }) => rows.some((row) => row.meter === meter));
+  });
+  const rows = await officeReadings(office, { "Work list": "Cellars, by hand" });
+  for (const { meter, value, how } of taken) {
+    const found = rows.filter((row) => row.meter === meter).map(({ value, how, by, state }) => ({ value, how, by, state }));
+    assert.deepEqual(found, [{ value: shown(value), how, by: "reader", state: "ok" }], meter);
   }
 }
 
@@ -136,6 +177,16 @@ test("a reader's day: map, radio, readings, no network, and the office has each 
   await page.context().setOffline(false);
   await nothingPending(page);
   await storedOnce(page, taken);
+  const office = await open(t, { viewport: DESK, flags: [`--origin-to-force-quic-on=127.0.0.1:${demo.port("https")}`] });
+  await logIn(office, "office");
+  await officeSeesOnce(office, taken);
+  await picture(office, "desk-readings");
+  // What comes in later is there without asking.
+  await openList(page);
+  taken.push(...(await read(page, 1)));
+  await officeSeesOnce(office, taken);
+  await office.click('[data-testid="readings"] button:has-text("Photo")');
+  await eventually("the photo", () => office.$eval("img.photo", ({ naturalWidth }) => naturalWidth > 0).catch(() => false));
   const figures = await demo.metrics();
   assert.equal(figures['fulmar_http_requests_total{version="2",status="2xx"}'], 0, "all of it came over HTTP/3");
   assert.equal(figures['fulmar_http_requests_total{version="1.1",status="2xx"}'], 0);
@@ -155,6 +206,17 @@ test("what the van hears comes live over WebTransport, and the office sees it de
   const each = new Set(items.map(({ meter, at }) => `${meter} ${at}`));
   assert.equal(each.size, items.length, "none twice");
   assert.ok(items.every(({ value, unit }) => value > 0 && unit === "m3"));
+  // The same on the office's page.
+  const office = await open(t, { viewport: DESK });
+  await logIn(office, "office");
+  const first = await officeReadings(office, { Method: "Radio" });
+  const isDecoded = ({ value, how }) => /^[\d,]+(\.\d{1,3})? m³$/.test(value) && how === "radio";
+  assert.ok(first.length >= 20 && first.every(isDecoded), JSON.stringify(first.slice(0, 5)));
+  const ids = await office.$$eval('[data-testid="readings"] tbody a', (links) => links.map((link) => link.pathname));
+  assert.ok(new Set(ids).size >= 20, "of many meters");
+  const [{ meter, value }] = items;
+  assert.ok(first.some((row) => row.meter === meter && row.value === shown(value)), `${meter} ${value}`);
+  await picture(office, "desk-radio");
 });
 
 test("with UDP blocked the reader works as well", async (t) => {

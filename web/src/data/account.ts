@@ -9,7 +9,8 @@ import * as sync from './sync';
 
 export const APP_VERSION = __APP_VERSION__;
 
-export async function login(user: string, password: string): Promise<void> {
+/** `onward` is called when the app is shown, not when all is stored: by then one may be elsewhere. */
+export async function login(user: string, password: string, onward: () => void): Promise<void> {
   const { data } = await call<Session>('/session', { method: 'POST', json: { user, password } });
   const before = state.session.value?.user.name;
   await sync.keep('session', data);
@@ -19,6 +20,7 @@ export async function login(user: string, password: string): Promise<void> {
     if (!data.user.twins.some((one) => one.id === state.twinId.value)) {
       state.twinId.value = data.user.twins[0]?.id ?? null;
     }
+    onward();
   });
   if (before && before !== data.user.name) await wipe();
   await sync.saveSettings();

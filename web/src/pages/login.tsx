@@ -20,8 +20,7 @@ export function Login() {
     setBusy(true);
     setProblem(null);
     try {
-      await login(user.trim(), password);
-      navigate('/', 'replace');
+      await login(user.trim(), password, () => navigate('/', 'replace'));
     } catch (error) {
       if (!(error instanceof ApiError)) throw error;
       setProblem(error.status === 401 ? 'Name or password is wrong.' : error.message);
