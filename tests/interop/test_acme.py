@@ -1,6 +1,7 @@
 """Certificates by ACME from Pebble, Let's Encrypt's test server (pebble/): ordered, shown on listeners that
 run, kept over a restart, renewed; and what happens when there are none to be had."""
 
+import asyncio
 import json
 import os
 import pathlib
@@ -11,6 +12,10 @@ import stat
 import subprocess
 import tempfile
 import unittest
+
+from aioquic.asyncio import connect
+from aioquic.quic.configuration import QuicConfiguration
+from cryptography.hazmat.primitives.serialization import Encoding
 
 from broker import Broker, binary, eventually
 
@@ -119,6 +124,18 @@ def shown(port: int) -> bytes:
             return tls.getpeercert(binary_form=True)
 
 
+def shown_by_quic(port: int, alpn: str) -> bytes:
+    """The certificate a QUIC client sees, in DER."""
+
+    async def look():
+        configuration = QuicConfiguration(is_client=True, alpn_protocols=[alpn], server_name=NAME)
+        configuration.verify_mode = ssl.CERT_NONE
+        async with connect("127.0.0.1", port, configuration=configuration) as client:
+            return client._quic.tls._peer_certificate.public_bytes(Encoding.DER)
+
+    return asyncio.run(look())
+
+
 def issuer(certificate: bytes) -> str:
     command = ["openssl", "x509", "-inform", "DER", "-noout", "-issuer"]
     return subprocess.run(command, input=certificate, capture_output=True, check=True).stdout.decode()
@@ -153,12 +170,22 @@ class Acme(unittest.TestCase):
     def received(self, broker: Broker):
         eventually("the certificate", lambda: "received from" in self.log(broker))
 
+    def everywhere(self, broker: Broker, certificate: bytes):
+        for listener in ("mqtts", "wss", "https"):
+            self.assertEqual(shown(broker.ports[listener]), certificate, listener)
+        self.assertEqual(shown_by_quic(broker.ports["quic"], "mqtt"), certificate)
+        self.assertEqual(shown_by_quic(broker.ports["https"], "h3"), certificate)
+
     def test_it_is_shown_without_a_restart_and_kept_over_one(self):
         pebble, broker = self.started()
         self.received(broker)
         first = shown(broker.ports["https"])
         self.assertIn("Pebble", issuer(first))
-        self.assertEqual(shown(broker.ports["mqtts"]), first)
+        self.everywhere(broker, first)
+        # What else is read again does not bring back the server's own.
+        broker.process.send_signal(signal.SIGHUP)
+        eventually("the reload", lambda: "read again" in self.log(broker))
+        self.everywhere(broker, first)
         self.assertIn("no certificate of", self.log(broker), "said that it began with its own")
         files = list((broker.data / "acme").glob("*/*"))
         self.assertEqual(sorted(file.name for file in files), ["account.json", "certificate.pem"])
@@ -172,9 +199,23 @@ class Acme(unittest.TestCase):
     def test_it_is_renewed_while_it_runs(self):
         pebble, broker = self.started(validity_s=SHORT_S)
         self.received(broker)
-        first = shown(broker.ports["mqtts"])
-        eventually("a renewal", lambda: shown(broker.ports["mqtts"]) != first)
-        self.assertIn("Pebble", issuer(shown(broker.ports["https"])))
+        mqtt_over_quic = lambda: shown_by_quic(broker.ports["quic"], "mqtt")
+        http3 = lambda: shown_by_quic(broker.ports["https"], "h3")
+        mqtts = lambda: shown(broker.ports["mqtts"])
+        looks = [(look, look()) for look in (mqtts, mqtt_over_quic, http3)]
+        for look, first in looks:
+            eventually("a renewal", lambda: look() != first)
+            self.assertIn("Pebble", issuer(look()))
+
+    def test_a_reload_while_an_order_is_under_way_harms_nothing(self):
+        pebble, broker = self.started(validity_s=SHORT_S)
+        self.received(broker)
+        renewals = lambda: self.log(broker).count("received from")
+        while renewals() < 2:
+            # Whatever comes first, what is shown is the authority's.
+            broker.process.send_signal(signal.SIGHUP)
+            self.assertIn("Pebble", issuer(shown(broker.ports["https"])))
+            self.assertIn("Pebble", issuer(shown_by_quic(broker.ports["quic"], "mqtt")))
 
     def test_without_an_authority_it_runs_on_and_asks_again(self):
         [port] = free_ports(1)

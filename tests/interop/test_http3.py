@@ -155,6 +155,20 @@ class OneAddress(unittest.TestCase):
 
         asyncio.run(run())
 
+    def test_tickets_outlive_a_restart_and_work_once(self):
+        async def early(ticket, keep):
+            async with self.dial(ticket, keep) as client:
+                self.assertEqual((await client.answer(client.ask(b"GET", b"/")))[0], 200)
+                await client.wait_for(lambda: ticket or kept)
+                return client._quic.tls.early_data_accepted
+
+        kept = []
+        asyncio.run(early(None, kept.append))
+        self.assertEqual(self.broker.stop(), 0)
+        self.broker.start()
+        for expected in (True, False):
+            self.assertEqual(asyncio.run(early(kept[0], None)), expected)
+
     def test_mqtt_over_webtransport_beside_ordinary_requests(self):
         async def run():
             async with self.dial() as client:
