@@ -124,7 +124,7 @@ fn announce(
     writeln!(
         out,
         "\nThe browser does not know the certificate's authority: let it go on all the same, or install\n{}\n\
-         On the map, `Drive by` shows what the van hears. Ctrl-C ends it.\n",
+         `Radio`, `Drive-by` shows what the van hears; `office` sees it decoded at `Readings`. Ctrl-C ends it.\n",
         data.join("ca").join("ca.pem").display()
     )?;
     writeln!(out, "{}", server.ready)?;
