@@ -43,5 +43,5 @@ pub use config::{
 };
 pub use error::StartError;
 pub use inlet::{Framing, Inlet};
-pub use quic::{QuicKeys, QuicSettings, RetryPolicy};
+pub use quic::{QuicKeys, QuicSettings, RetryPolicy, congestion_control};
 pub use server::Server;

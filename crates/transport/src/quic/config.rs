@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use quinn_proto::congestion::{BbrConfig, CubicConfig};
+use quinn_proto::congestion::{BbrConfig, ControllerFactory};
 use quinn_proto::crypto::rustls::QuicServerConfig;
 use quinn_proto::{
     EndpointConfig, IdleTimeout, MtuDiscoveryConfig, ServerConfig, TransportConfig,
@@ -12,6 +12,7 @@ use quinn_proto::{
 };
 use ring::{hkdf, hmac};
 
+use super::congestion::Patient;
 use super::steering::WorkerCids;
 use crate::tls::{ServerTls, TlsError};
 
@@ -23,6 +24,12 @@ const FIRST_STREAMS: u32 = 8;
 /// Unread bytes taken on one connection before its client is let in; a CONNECT and a good deal of
 /// early data fit, and strangers do not fill the memory.
 const FIRST_WINDOW_BYTES: u32 = 64 * 1024;
+
+/// Congestion control for whatever sends over QUIC: CUBIC that does not fill deep queues before its first loss.
+#[must_use]
+pub fn congestion_control() -> Arc<dyn ControllerFactory + Send + Sync> {
+    Arc::new(Patient::new())
+}
 
 /// Whether clients must prove their address before the server does work for them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -145,7 +152,7 @@ impl QuicSettings {
         if self.bbr {
             config.congestion_controller_factory(Arc::new(BbrConfig::default()));
         } else {
-            config.congestion_controller_factory(Arc::new(CubicConfig::default()));
+            config.congestion_controller_factory(congestion_control());
         }
         config
     }

@@ -6,6 +6,7 @@
 //! address changes; `conn` translates between streams and the broker core.
 
 mod config;
+mod congestion;
 mod conn;
 mod socket;
 pub(crate) mod steering;
@@ -21,7 +22,7 @@ use quinn_proto::{
     Connection, ConnectionHandle, DatagramEvent, Endpoint, Incoming, ServerConfig, Transmit,
 };
 
-pub use config::{QuicKeys, QuicSettings, RetryPolicy};
+pub use config::{QuicKeys, QuicSettings, RetryPolicy, congestion_control};
 
 use crate::clock::Clock;
 use crate::config::QuicListener;

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use bytes::Bytes;
+use fulmar_transport::congestion_control;
 use fulmar_transport::tls::client_name;
 use quinn::{Incoming, VarInt};
 use rustls::pki_types::CertificateDer;
@@ -63,6 +64,7 @@ pub(crate) fn transport(limits: &Limits, mtu_discovery: bool) -> quinn::Transpor
         .send_window(SEND_WINDOW_BYTES)
         .datagram_receive_buffer_size(Some(DATAGRAM_BYTES))
         .mtu_discovery_config(mtu_discovery.then(quinn::MtuDiscoveryConfig::default))
+        .congestion_controller_factory(congestion_control())
         .max_idle_timeout(idle);
     transport
 }

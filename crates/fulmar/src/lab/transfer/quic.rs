@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use bytes::{Buf as _, Bytes};
+use fulmar_transport::congestion_control;
 use h3::client::SendRequest;
 use http::{Method, Request, header};
 use quinn::congestion::{BbrConfig, ControllerFactory, CubicConfig, NewRenoConfig};
@@ -79,9 +80,9 @@ impl Client {
             // Trying larger datagrams costs a slow link more than they save.
             .mtu_discovery_config(None)
             .max_idle_timeout(Some(IdleTimeout::try_from(IDLE_TIMEOUT)?));
-        if let Some(congestion) = args.congestion {
-            transport.congestion_controller_factory(factory(congestion));
-        }
+        transport.congestion_controller_factory(
+            args.congestion.map_or_else(congestion_control, factory),
+        );
         config.transport_config(Arc::new(transport));
         let name = name.to_str().into_owned();
         Ok(Client { config, address: target.address, name, tickets })
