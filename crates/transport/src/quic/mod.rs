@@ -231,8 +231,9 @@ impl QuicShard {
             return;
         }
         let config = self.config_for_next();
+        let is_proven = incoming.remote_address_validated();
         match self.endpoint.accept(incoming, now, &mut self.scratch, config) {
-            Ok((handle, inner)) => self.begin(io, handle, inner, now),
+            Ok((handle, inner)) => self.begin(io, handle, inner, is_proven, now),
             Err(error) => {
                 tracing::debug!(%peer, "QUIC connection refused: {}", error.cause);
                 if let Some(transmit) = error.response {
@@ -272,6 +273,7 @@ impl QuicShard {
         io: &mut Io,
         handle: ConnectionHandle,
         inner: quinn_proto::Connection,
+        is_proven: bool,
         now: Instant,
     ) {
         let at = handle.0;
@@ -285,7 +287,9 @@ impl QuicShard {
         let must_know_first = self.client_auth == ClientAuth::Required;
         let deadline = now + self.settings.handshake_timeout;
         let policy = Arc::clone(&self.policy);
-        let conn = QuicConn::new(inner, token, policy, deadline, must_know_first, &self.settings);
+        let settings = &self.settings;
+        let conn =
+            QuicConn::new(inner, token, policy, deadline, must_know_first, is_proven, settings);
         self.conns[at] = Some(Box::new(conn));
         self.open += 1;
         self.handshakes += 1;

@@ -41,6 +41,11 @@ const CONNECTION_WINDOW_BYTES: u32 = 1024 * 1024;
 /// Bytes of answers kept until acknowledged, a connection. More would only wait in our memory.
 const SEND_WINDOW_BYTES: u64 = 1024 * 1024;
 
+/// The same before the handshake is complete, for clients whose address is not proven. They may be sent three times
+/// what came from them (RFC 9000 section 8.1). Were that used up by answers, which they cannot read yet, nothing
+/// would be left to send the handshake again with if it was lost, and quinn's client stops asking for it.
+const UNPROVEN_WINDOW_BYTES: u64 = 1500;
+
 /// WebTransport wants datagrams, which MQTT does not use: what comes is dropped above this.
 const DATAGRAM_BYTES: usize = 4 * 1024;
 
@@ -123,6 +128,7 @@ async fn connection<T: Send + 'static>(
     stopping: watch::Receiver<bool>,
 ) -> Result<(), Failure> {
     let address = incoming.remote_address();
+    let is_proven = incoming.remote_address_validated();
     let begun = tokio::time::timeout(site.limits.handshake_timeout, begin(incoming));
     let (connection, complete) = match begun.await.map_err(Failure::from).and_then(|r| r) {
         Ok(begun) => begun,
@@ -131,6 +137,9 @@ async fn connection<T: Send + 'static>(
             return Err(error);
         }
     };
+    if !is_proven {
+        connection.set_send_window(UNPROVEN_WINDOW_BYTES);
+    }
     let (completed, is_complete) = watch::channel(false);
     let limit = site.limits.handshake_timeout;
     let (watched, counted) = (connection.clone(), Arc::clone(site));
@@ -139,6 +148,7 @@ async fn connection<T: Send + 'static>(
         // as well when the connection is lost.
         let in_time = tokio::time::timeout(limit, complete).await.is_ok();
         if in_time && watched.close_reason().is_none() {
+            watched.set_send_window(SEND_WINDOW_BYTES);
             completed.send_replace(true);
         } else {
             counted.metrics.failed_handshakes.fetch_add(1, Relaxed);

@@ -49,6 +49,8 @@ pub(crate) struct QuicConn {
     full_window: Option<VarInt>,
     /// Bytes that may be unacknowledged whatever the congestion window.
     min_send_window: u64,
+    /// The client's address was proven before the handshake.
+    is_proven: bool,
     /// Lost packets already taken note of, and until when streams are kept apart for them.
     losses_seen: u64,
     apart_until: Option<Instant>,
@@ -74,6 +76,7 @@ impl QuicConn {
         policy: Arc<ListenerPolicy>,
         begin_by: Instant,
         must_know_first: bool,
+        is_proven: bool,
         settings: &QuicSettings,
     ) -> QuicConn {
         let last_remote = inner.remote_address();
@@ -90,6 +93,7 @@ impl QuicConn {
             partial_bytes: 0,
             full_window: Some(VarInt::from_u32(settings.connection_window_bytes)),
             min_send_window: settings.min_send_window_bytes,
+            is_proven,
             losses_seen: 0,
             apart_until: None,
             max_streams: settings.max_streams.max(1),

@@ -16,6 +16,11 @@ use crate::stream::Io;
 /// Congestion windows' worth of bytes that may be unacknowledged or unsent.
 const SEND_WINDOWS: u64 = 2;
 
+/// Bytes sent before the handshake is complete to a client whose address is not proven. It may be sent three times
+/// what came from it (RFC 9000 section 8.1). Were that used up by what it cannot read yet, nothing would be left to
+/// send the handshake again with if it was lost, and quinn's client stops asking for it.
+const UNPROVEN_WINDOW_BYTES: u64 = 1500;
+
 /// Time after a loss during which streams do not share datagrams. Together they would be lost
 /// together, and one lost packet would delay several topics; apart they cost a datagram each, which
 /// a path that loses nothing need not pay.
@@ -36,7 +41,12 @@ impl QuicConn {
         let apart = self.keeps_streams_apart(now);
         let Some(core) = &mut self.core else { return };
         let window = self.inner.congestion_state().window();
-        self.inner.set_send_window((window * SEND_WINDOWS).max(self.min_send_window));
+        let window = if self.inner.is_handshaking() && !self.is_proven {
+            UNPROVEN_WINDOW_BYTES
+        } else {
+            (window * SEND_WINDOWS).max(self.min_send_window)
+        };
+        self.inner.set_send_window(window);
         let mut ready = SmallVec::new();
         core.ready_streams(&mut ready);
         let mut unsent = false;
