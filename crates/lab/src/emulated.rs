@@ -15,8 +15,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::clock::Clock;
 use crate::emulator::Emulator;
 use crate::link::{DropReason, Ends, HostId, LinkConfig, Topology};
-use crate::network::{Fabric, Lateness, Network, NetworkPlan, Observed, Seen, WrongSetting};
-use crate::observe::{Kind, Observer, begins_quic, kind};
+use crate::network::{
+    Fabric, Lateness, Network, NetworkPlan, Observed, RoundTrip, Seen, WrongSetting,
+};
+use crate::observe::{Flows, Kind, Observer, begins_quic, kind};
 use crate::units::Nanos;
 use crate::wire::{PacketView, Protocol};
 
@@ -69,12 +71,20 @@ fn open(plan: &NetworkPlan) -> Result<Box<dyn Network>, crate::Error> {
         topology.add_link(Ends::Between(id(a), id(b)), config)?;
     }
     let noted = Arc::new(Mutex::new(Notes::default()));
-    let emulator = Emulator::start(topology, vec![Box::new(Arc::clone(&noted))])?;
+    let watched = if plan.round_trips { hosts } else { 0 };
+    let flows: Vec<_> =
+        (0..watched).map(|host| Arc::new(Mutex::new(Flows::at(HostId(host))))).collect();
+    let mut observers: Vec<Box<dyn Observer>> = vec![Box::new(Arc::clone(&noted))];
+    for flows in &flows {
+        observers.push(Box::new(Arc::clone(flows)));
+    }
+    let emulator = Emulator::start(topology, observers)?;
     Ok(Box::new(EmulatedNetwork {
         names: plan.hosts.clone(),
         clock: emulator.clock(),
         emulator,
         noted,
+        flows,
         next_port: FIRST_PORT,
         links: plan.links.iter().map(|link| link.between.join("-")).collect(),
         folder: plan.folder.clone(),
@@ -142,6 +152,8 @@ struct EmulatedNetwork {
     clock: Clock,
     emulator: Emulator,
     noted: Arc<Mutex<Notes>>,
+    /// Each host's, if round trips are wanted.
+    flows: Vec<Arc<Mutex<Flows>>>,
     next_port: u16,
     /// Names of the links, in the order of the topology.
     links: Vec<String>,
@@ -178,6 +190,25 @@ impl EmulatedNetwork {
         });
         seen.collect()
     }
+
+    /// What the spin bits showed. Endpoints that do not take part show something else, or nothing.
+    fn round_trips(&self) -> Vec<RoundTrip> {
+        let mut trips = Vec::new();
+        for (name, flows) in self.names.iter().zip(&self.flows) {
+            let flows = flows.lock().unwrap_or_else(PoisonError::into_inner);
+            for flow in flows.flows() {
+                if !flow.spin().is_some_and(|spin| spin.takes_part) {
+                    continue;
+                }
+                trips.extend(flow.spin_bit().two_way().iter().map(|sample| RoundTrip {
+                    at_ns: self.clock.monotonic(sample.at),
+                    host: name.clone(),
+                    took_ns: sample.rtt,
+                }));
+            }
+        }
+        trips
+    }
 }
 
 impl Network for EmulatedNetwork {
@@ -198,7 +229,7 @@ impl Network for EmulatedNetwork {
     }
 
     fn close(self: Box<Self>) -> Observed {
-        let packets = self.seen();
+        let (packets, round_trips) = (self.seen(), self.round_trips());
         let lost = self.noted.lock().unwrap_or_else(PoisonError::into_inner).lost as f64;
         let mut counters = [
             ("packets_sent".to_owned(), packets.iter().filter(|seen| seen.sent).count() as f64),
@@ -210,7 +241,12 @@ impl Network for EmulatedNetwork {
             Ok(outcome) => outcome,
             Err(error) => {
                 tracing::warn!(%error, "the emulator had stopped");
-                return Observed { packets, counters: counters.into(), lateness: None };
+                return Observed {
+                    packets,
+                    round_trips,
+                    counters: counters.into(),
+                    lateness: None,
+                };
             }
         };
         if let Err(error) = leave_decisions(&self.folder, &self.links, &outcome.topology) {
@@ -224,7 +260,7 @@ impl Network for EmulatedNetwork {
             p99_us: us(late.p99_ns),
             max_us: us(late.max_ns),
         });
-        Observed { packets, counters: counters.into(), lateness }
+        Observed { packets, round_trips, counters: counters.into(), lateness }
     }
 }
 

@@ -30,6 +30,8 @@ pub struct NetworkPlan {
     pub hosts: Vec<String>,
     /// Links between them.
     pub links: Vec<LinkPlan>,
+    /// Whether round trips are read off the spin bit; it costs the emulator a little for each packet.
+    pub round_trips: bool,
     /// Seed of all the network's random decisions.
     pub seed: u64,
     /// Folder for captures and logs; it exists.
@@ -56,10 +58,23 @@ pub struct Seen {
 pub struct Observed {
     /// Every packet, in order of time; empty where nothing observes.
     pub packets: Vec<Seen>,
+    /// Round trips that QUIC's spin bit showed, in order of time for each flow.
+    pub round_trips: Vec<RoundTrip>,
     /// Further figures for the sample's record, such as counters a flow.
     pub counters: BTreeMap<String, f64>,
     /// How late the network itself was, where it delays packets.
     pub lateness: Option<Lateness>,
+}
+
+/// A round trip as QUIC's latency spin bit showed it at a host (RFC 9000 section 17.4).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RoundTrip {
+    /// When it was complete, in nanoseconds of this machine's monotonic clock.
+    pub at_ns: u64,
+    /// The host, by name.
+    pub host: String,
+    /// How long it took, in nanoseconds.
+    pub took_ns: u64,
 }
 
 /// How much later than decided packets left the emulator, in microseconds.

@@ -408,13 +408,15 @@ impl Check<'_> {
             From::Packets => {
                 (measure.host.is_some() && of_packets, "`host` and `what`: count, bytes or seconds")
             }
+            From::Spin => (measure.host.is_some(), "`host`"),
             From::Sum | From::Difference => (!measure.of.is_empty(), "`of`, a list of measures"),
             From::Quotient => (measure.of.len() == 2, "`of`, two measures"),
             From::Marks => {
                 (measure.since.is_some() && measure.until.is_some(), "`since` and `until`")
             }
         };
-        if complete && measure.from == From::Packets && self.experiment.links.is_empty() {
+        let observed = matches!(measure.from, From::Packets | From::Spin);
+        if complete && observed && self.experiment.links.is_empty() {
             let place = measure.host.as_ref().map_or(0..0, Spanned::span);
             return self.fail(place, "packets are seen on links, and the experiment has none");
         }

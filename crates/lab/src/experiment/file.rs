@@ -231,6 +231,8 @@ pub enum From {
     Process,
     /// What the observer in the network saw.
     Packets,
+    /// Round-trip times in milliseconds that the observer read off QUIC's latency spin bit.
+    Spin,
     /// Seconds from one mark to another.
     Marks,
     /// Other measures, earlier in the file, added up.

@@ -116,6 +116,10 @@ fn points(
         From::Packets => {
             Ok((vec![(record.began_ns, count(measure, observed, since, until)?)], false))
         }
+        From::Spin => {
+            let window = window(measure, record, since, until);
+            Ok((round_trips(measure, observed, &window), true))
+        }
         From::Sum => {
             let sum = summands(measure, values)?.iter().sum();
             Ok((vec![(record.began_ns, sum)], false))
@@ -236,6 +240,14 @@ fn count(
     })
 }
 
+/// Round trips that the spin bit showed, in milliseconds.
+fn round_trips(measure: &Measure, observed: &Observed, window: &RangeInclusive<u64>) -> Points {
+    let host = measure.host.as_ref().map_or("", |host| host.get_ref());
+    let shown = observed.round_trips.iter();
+    let shown = shown.filter(|trip| trip.host == host && window.contains(&trip.at_ns));
+    shown.map(|trip| (trip.at_ns, trip.took_ns as f64 / 1e6)).collect()
+}
+
 fn take(take: Take, numbers: &[f64]) -> Option<f64> {
     match take {
         Take::Median => median(numbers),
@@ -255,6 +267,7 @@ fn take(take: Take, numbers: &[f64]) -> Option<f64> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use crate::network::RoundTrip;
     use crate::observe::Kind;
 
     fn measure(keys: &str) -> Measure {
@@ -396,5 +409,19 @@ mod tests {
         }
         let blind = value(&format!("{packets}'count'"), &record(), &Observed::default());
         assert!(blind.unwrap_err().contains("no observer"));
+    }
+
+    #[test]
+    fn round_trips_of_the_spin_bit_are_told_by_host_and_moment() {
+        let trip = |at_ns, host: &str, ms: u64| {
+            let (host, took_ns) = (host.to_owned(), ms * 1_000_000);
+            RoundTrip { at_ns, host, took_ns }
+        };
+        let round_trips = vec![trip(5, "a", 40), trip(12, "a", 50), trip(13, "c", 70)];
+        let observed = Observed { round_trips, ..Observed::default() };
+        let value = |keys: &str| value(&format!("from = 'spin'\n{keys}"), &record(), &observed);
+        assert_eq!(value("host = 'a'"), Ok(45.0));
+        assert_eq!(value("host = 'a'\nsince = 'begin'"), Ok(50.0));
+        assert_eq!(value("host = 'b'"), Err("none".to_owned()));
     }
 }

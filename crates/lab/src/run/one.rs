@@ -16,7 +16,7 @@ use super::measure::{Record, measure_all};
 use super::process::{Event, Program, end_marked, new_mark, now_ns, usage};
 use super::program::find;
 use super::sample::Outcome;
-use crate::experiment::{Cell, Experiment, Role};
+use crate::experiment::{Cell, Experiment, From, Role};
 use crate::network::{Fabric, LinkPlan, Network, NetworkPlan, Observed};
 
 /// How often the use of the machine is looked at.
@@ -108,7 +108,10 @@ fn prepare(task: &Task<'_>, fabric: &dyn Fabric) -> Result<Box<dyn Network>, Tro
         links.push(LinkPlan { between: link.between.get_ref().names(), settings });
     }
     let hosts = experiment.hosts.iter().map(|host| host.get_ref().clone()).collect();
-    let plan = NetworkPlan { hosts, links, seed: task.seed, folder: task.folder.clone() };
+    let mut measures = experiment.measures.iter();
+    let round_trips = measures.any(|(_, measure)| measure.from == From::Spin);
+    let folder = task.folder.clone();
+    let plan = NetworkPlan { hosts, links, round_trips, seed: task.seed, folder };
     fabric.open(&plan).map_err(|error| failed(format!("the network: {error}")))
 }
 

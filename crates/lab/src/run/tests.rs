@@ -51,7 +51,7 @@ impl Network for FakeNetwork {
             kind: Kind::Handshake,
         };
         let lateness = Lateness { p50_us: 1.0, p99_us: 2.0, max_us: 3.0 };
-        Observed { packets: vec![seen], lateness: Some(lateness), counters: BTreeMap::new() }
+        Observed { packets: vec![seen], lateness: Some(lateness), ..Observed::default() }
     }
 }
 
