@@ -338,3 +338,116 @@ impl Client {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    /// Two sockets that talk to each other: the server's, and a client's with its address.
+    fn sockets() -> (UdpSocket, UdpSocket, SocketAddr) {
+        let server = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+        client.connect(server.local_addr().unwrap()).unwrap();
+        server.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        let address = client.local_addr().unwrap();
+        (server, client, address)
+    }
+
+    fn nobody() -> Client {
+        Client { session: None, heard: Instant::now(), coming: None }
+    }
+
+    fn next(socket: &UdpSocket) -> Header {
+        let mut buffer = [0; LARGEST];
+        let len = socket.recv(&mut buffer).unwrap();
+        Header::read(&buffer[..len]).unwrap()
+    }
+
+    #[test]
+    fn headers_are_read_as_written() {
+        let header = Header { kind: GOT, transfer: 0x0102_0304, part: 5, parts: u32::MAX };
+        let datagram = header.write(7);
+        assert_eq!(datagram.len(), HEADER + 7);
+        assert_eq!(datagram[..5], [GOT, 1, 2, 3, 4]);
+        assert_eq!(Header::read(&datagram), Some(header));
+        assert_eq!(Header::read(&datagram[..HEADER - 1]), None);
+    }
+
+    #[test]
+    fn bytes_are_cut_into_parts() {
+        let part = PART as u64;
+        let counts = [1, part, part + 1, 100_000].map(parts);
+        assert_eq!(counts, [1, 1, 2, 77]);
+    }
+
+    #[test]
+    fn a_server_sends_every_part_once_and_no_more_than_is_sensible() {
+        let (server, client, peer) = sockets();
+        let mut state = nobody();
+        let ask = Header { kind: GET, transfer: 9, part: 0, parts: 3 };
+        let greedy = Header { parts: u32::MAX, ..ask };
+        state.message(&server, peer, &greedy.write(0)).unwrap();
+        state.message(&server, peer, &ask.write(0)).unwrap();
+        let got = [next(&client), next(&client), next(&client)];
+        assert_eq!(got.map(|header| header.part), [0, 1, 2]);
+        assert!(got.iter().all(|header| (header.kind, header.transfer) == (PART_OF, 9)));
+    }
+
+    #[test]
+    fn a_server_tells_what_it_got_when_it_has_all_or_no_more_comes() {
+        let (server, client, peer) = sockets();
+        let mut state = nobody();
+        let first = Header { kind: PART_OF, transfer: 1, part: 0, parts: 2 };
+        for part in [0, 0, 1] {
+            state.message(&server, peer, &Header { part, ..first }.write(PART)).unwrap();
+        }
+        assert_eq!(next(&client), Header { kind: GOT, part: 2, ..first });
+        // Of the next transfer a part is lost.
+        state.message(&server, peer, &Header { transfer: 2, ..first }.write(PART)).unwrap();
+        state.on_time(&server, peer).unwrap();
+        assert!(state.coming.is_some(), "more may come");
+        state.heard = Instant::now().checked_sub(SILENCE).unwrap();
+        state.on_time(&server, peer).unwrap();
+        assert_eq!(next(&client), Header { kind: GOT, transfer: 2, part: 1, ..first });
+        assert!(state.coming.is_none());
+    }
+
+    #[test]
+    fn a_part_that_is_lost_makes_a_transfer_fail() {
+        let (server, client, _) = sockets();
+        let serving = std::thread::spawn(move || {
+            let mut buffer = [0; LARGEST];
+            let (len, peer) = server.recv_from(&mut buffer).unwrap();
+            let ask = Header::read(&buffer[..len]).unwrap();
+            // Another transfer's part counts as little as one that came before.
+            let late = Header { kind: PART_OF, transfer: ask.transfer ^ 1, part: 1, ..ask };
+            let parts = [0, 0, 2].map(|part| Header { kind: PART_OF, part, ..ask });
+            for header in [&parts[..], &[late]].concat() {
+                server.send_to(&header.write(PART), peer).unwrap();
+            }
+        });
+        let mut channel = Channel { socket: client, session: None };
+        let end = Instant::now() + Duration::from_secs(20);
+        let error = get(&mut channel, 7, 3, end).unwrap_err();
+        assert_eq!(error.to_string(), "1 of 3 parts did not arrive");
+        serving.join().unwrap();
+    }
+
+    #[test]
+    fn the_client_silent_for_longest_is_forgotten() {
+        let begun = Instant::now();
+        let mut clients: HashMap<SocketAddr, Client> = (0..CLIENTS as u16)
+            .map(|port| {
+                let heard = begun + Duration::from_secs(u64::from(port.abs_diff(7)));
+                (([127, 0, 0, 1], port).into(), Client { heard, ..nobody() })
+            })
+            .collect();
+        forget_one(&mut clients);
+        assert_eq!(clients.len(), CLIENTS - 1);
+        assert!(!clients.contains_key(&([127, 0, 0, 1], 7).into()));
+        forget_one(&mut clients);
+        assert_eq!(clients.len(), CLIENTS - 1, "there is room");
+    }
+}
