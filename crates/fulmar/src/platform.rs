@@ -158,16 +158,30 @@ enum TwinAction {
         /// What people see
         #[arg(long)]
         name: Option<String>,
+        /// What it is about
+        #[arg(long, value_enum, default_value_t = TwinKind::Meters)]
+        kind: TwinKind,
     },
     /// List all twins
     List,
+}
+
+/// What a twin is about.
+#[derive(Clone, Copy, Debug, PartialEq, clap::ValueEnum)]
+enum TwinKind {
+    /// A utility's meters
+    Meters,
+    /// Homes with sensors
+    Homes,
 }
 
 /// Runs `fulmar twin`.
 pub(crate) fn twin(args: &TwinArgs) -> anyhow::Result<()> {
     let admin = args.folder.open()?;
     match &args.action {
-        TwinAction::Add { id, name } => Ok(admin.add_twin(id, name.as_deref())?),
+        TwinAction::Add { id, name, kind } => {
+            Ok(admin.add_twin(id, name.as_deref(), *kind == TwinKind::Homes)?)
+        }
         TwinAction::List => {
             for (id, name) in admin.twins()? {
                 println!("{id}\t{name}");

@@ -12,7 +12,7 @@ use crate::store::accounts::{self, AccountRow};
 use crate::store::{Db, Store, twins};
 use crate::text::Name;
 use crate::time::Time;
-use crate::twins::check_name;
+use crate::twins::{TwinKind, check_name};
 
 /// The platform's accounts and twins, for whoever may open the data folder.
 #[derive(Debug)]
@@ -136,15 +136,16 @@ impl Admin {
         })
     }
 
-    /// Makes a twin.
+    /// Makes a twin: of homes with sensors, or of meters.
     ///
     /// # Errors
     /// There is one of this name, or the server uses the name itself.
-    pub fn add_twin(&self, id: &str, name: Option<&str>) -> Result<(), Error> {
+    pub fn add_twin(&self, id: &str, name: Option<&str>, homes: bool) -> Result<(), Error> {
+        let kind = if homes { TwinKind::Homes } else { TwinKind::Meters };
         let (id, name) = (parse_name("twin", id)?, name.unwrap_or(id).to_owned());
         check_name(&id)?;
         self.change(move |db| {
-            if twins::add(db, &id, &name, None, Time::now())? {
+            if twins::add(db, &id, &name, kind, None, Time::now())? {
                 Ok(())
             } else {
                 Err(Problem::conflict("there is a twin of this name"))
@@ -159,7 +160,7 @@ impl Admin {
     pub fn twins(&self) -> Result<Vec<(String, String)>, Error> {
         self.change(|db| {
             let names = twins::names(db)?.into_iter();
-            Ok(names.map(|(id, name)| (id.to_string(), name)).collect())
+            Ok(names.map(|(id, name, _)| (id.to_string(), name)).collect())
         })
     }
 }

@@ -1,4 +1,5 @@
-//! The platform: a utility's meters, work lists, readings and devices behind a REST API.
+//! The platform: a utility's meters, work lists, readings and devices, and what sensors in homes
+//! measure, behind a REST API.
 //!
 //! JSON over HTTP from one axum `Router`, its own SQLite database, accounts with roles in each twin (a
 //! utility's installation). It speaks no MQTT: what changes comes out as [`Announcement`]s for whoever
@@ -11,11 +12,15 @@
 
 mod accounts;
 mod admin;
+mod alerts;
+mod counts;
 mod error;
 mod extract;
 mod frames;
+mod homes;
 mod instances;
 mod live;
+mod measurements;
 mod meters;
 mod number;
 mod openapi;
@@ -28,15 +33,22 @@ mod reports;
 mod respond;
 mod role;
 mod routes;
+mod sensors;
+mod series;
 mod store;
+mod table;
 mod text;
 mod time;
 mod topics;
 mod twins;
+mod upkeep;
 mod work_lists;
 
 pub use admin::{Admin, UserSummary, UserToAdd};
+pub use alerts::webhooks::Delivery;
+pub use counts::PlatformCounts;
 pub use error::Error;
 pub use live::Announcement;
-pub use platform::{Guest, Platform, Settings};
+pub use measurements::message::SensorMessage;
+pub use platform::{Guest, Monitoring, Platform, Settings};
 pub use role::Role;

@@ -16,7 +16,7 @@ const MAX_WAITING: usize = 4096;
 pub struct Announcement {
     /// The topic, such as `fulmar/hamburg/work_list/1`.
     pub topic: String,
-    /// JSON.
+    /// JSON; empty to end what was retained.
     pub payload: Vec<u8>,
     /// Whether who comes later is told too.
     pub retain: bool,
@@ -37,8 +37,18 @@ impl Live {
 
     /// Tells it, if there is room.
     pub(crate) fn tell<T: Serialize>(&self, topic: String, what: &T, retain: bool) {
-        let Ok(payload) = serde_json::to_vec(what) else { return };
-        if self.to.try_send(Announcement { topic, payload, retain }).is_err() {
+        if let Ok(payload) = serde_json::to_vec(what) {
+            self.send(Announcement { topic, payload, retain });
+        }
+    }
+
+    /// Lets who comes later no longer be told what was retained under this topic.
+    pub(crate) fn forget(&self, topic: String) {
+        self.send(Announcement { topic, payload: Vec::new(), retain: true });
+    }
+
+    fn send(&self, what: Announcement) {
+        if self.to.try_send(what).is_err() {
             let dropped = self.dropped.fetch_add(1, Ordering::Relaxed) + 1;
             if dropped.is_power_of_two() {
                 tracing::debug!(dropped, "live updates that nobody could take");

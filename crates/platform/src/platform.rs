@@ -5,22 +5,24 @@ use std::ops::Deref;
 use std::path::Path;
 use std::sync::Arc;
 
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{Notify, Semaphore, mpsc};
 
 use crate::accounts::caller::Caller;
 use crate::accounts::rate::Rate;
 use crate::accounts::roster::Roster;
 use crate::accounts::token::Signer;
+use crate::counts::{Counts, PlatformCounts};
 use crate::error::Error;
 use crate::extract::Each;
 use crate::frames::intake::Decoders;
 use crate::frames::types::NewFrame;
 use crate::live::{Announcement, Live};
+use crate::measurements::message::SensorMessage;
 use crate::problem::Problem;
 use crate::readings::intake::Sender;
 use crate::store::{Db, Store};
 use crate::text::Name;
-use crate::time::Time;
+use crate::time::{DAY_MS, Time};
 use crate::topics::Whose;
 
 /// Failed logins of one user from one address: five at once, then one in ten seconds.
@@ -36,11 +38,56 @@ pub struct Settings {
     pub token_lifetime_s: u32,
     /// Requests an account may make a second in the long run; four times as many at once.
     pub max_requests_per_s: u32,
+    /// How long what sensors measured is kept.
+    pub monitoring: Monitoring,
+}
+
+/// How long what sensors measured is kept, in ever coarser forms.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Monitoring {
+    /// Days single measurements are kept.
+    pub raw_days: u32,
+    /// Days their hourly means, least and greatest values are kept.
+    pub hour_days: u32,
+    /// Days the daily ones are kept.
+    pub day_days: u32,
+}
+
+impl Default for Monitoring {
+    fn default() -> Monitoring {
+        Monitoring { raw_days: 90, hour_days: 730, day_days: 3650 }
+    }
+}
+
+impl Monitoring {
+    /// Since when single measurements are kept.
+    pub(crate) fn raw_since(&self, now: Time) -> Time {
+        since(now, self.raw_days)
+    }
+
+    /// Since when hourly sums are kept.
+    pub(crate) fn hours_since(&self, now: Time) -> Time {
+        since(now, self.hour_days)
+    }
+
+    /// Since when daily sums are kept.
+    pub(crate) fn days_since(&self, now: Time) -> Time {
+        since(now, self.day_days)
+    }
+}
+
+/// The beginning of the day so many days ago.
+fn since(now: Time, days: u32) -> Time {
+    Time((now.0.div_euclid(DAY_MS) - i64::from(days)) * DAY_MS)
 }
 
 impl Default for Settings {
     fn default() -> Settings {
-        Settings { token_lifetime_s: 30 * 24 * 3600, max_requests_per_s: 200 }
+        Settings {
+            token_lifetime_s: 30 * 24 * 3600,
+            max_requests_per_s: 200,
+            monitoring: Monitoring::default(),
+        }
     }
 }
 
@@ -52,9 +99,12 @@ pub(crate) struct Inner {
     pub(crate) roster: Arc<Roster>,
     pub(crate) signer: Signer,
     pub(crate) live: Live,
+    pub(crate) counts: Counts,
     pub(crate) decoders: Arc<Decoders>,
     pub(crate) logins: Rate<(String, IpAddr)>,
     pub(crate) requests: Rate<Name>,
+    /// Told when there may be something for webhooks.
+    pub(crate) deliveries: Notify,
     hashers: Semaphore,
 }
 
@@ -137,7 +187,10 @@ impl Platform {
         let signer = Signer::open(&data.join("platform.key"))?;
         let roster = Arc::new(Roster::default());
         let loading = Arc::clone(&roster);
-        store.write_now(move |db| Ok(loading.load(db)?))?;
+        store.write_now(move |db| {
+            crate::store::alerts::make_usual_rules(db)?;
+            Ok(loading.load(db)?)
+        })?;
         let reloading = Arc::clone(&roster);
         store.on_foreign_change(move |db| {
             if let Err(error) = reloading.load(db) {
@@ -152,12 +205,19 @@ impl Platform {
             roster,
             signer,
             live,
+            counts: Counts::default(),
             decoders: Arc::default(),
             logins: Rate::new(LOGINS_PER_S, LOGINS_AT_ONCE),
             requests: Rate::new(per_s, per_s * 4.0),
+            deliveries: Notify::new(),
             hashers: Semaphore::new(MAX_HASHING),
         }));
         Ok((Platform { app }, announcements))
+    }
+
+    /// What handlers share.
+    pub(crate) fn app(&self) -> &App {
+        &self.app
     }
 
     /// Everything under `/api/v1`, and the study's short addresses.
@@ -244,6 +304,21 @@ impl Platform {
             }
         }
         Ok(())
+    }
+
+    /// Takes what was published on sensors' topics, in this order, and returns when it is durable.
+    ///
+    /// # Errors
+    /// Something was not stored, for now: try all of it again; what has an identifier or a time of its
+    /// own is stored once. What cannot be taken at all is logged, counted and done with.
+    pub async fn take_measurements(&self, messages: Vec<SensorMessage>) -> Result<(), Error> {
+        Ok(crate::measurements::handlers::take_messages(&self.app, messages).await?)
+    }
+
+    /// What was counted since it was opened.
+    #[must_use]
+    pub fn counts(&self) -> PlatformCounts {
+        self.app.counts.get()
     }
 
     /// Whether there is no account yet.

@@ -47,6 +47,15 @@ impl Conditions {
         }
     }
 
+    /// As [`Conditions::hold`], of something whose ETag is either that of what can be changed of it or,
+    /// as [`Conditions::json`] gives it, the digest of all that was shown.
+    pub(crate) fn hold_of<T: Serialize>(&self, shown: &T, etag: &str) -> Result<(), Problem> {
+        match self.hold(etag) {
+            Err(_) => self.hold(&digest_tag(&to_json(shown)?)),
+            held => held,
+        }
+    }
+
     /// The JSON of `body`, tagged with its digest.
     pub(crate) fn json<T: Serialize>(&self, body: &T) -> Answer {
         let bytes = to_json(body)?;

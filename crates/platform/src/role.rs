@@ -13,11 +13,11 @@ use utoipa::ToSchema;
 pub enum Role {
     /// Everything, users and meters' keys included.
     Admin,
-    /// Meters, work lists, reports and commands.
+    /// Meters, work lists, homes, reports and commands.
     Office,
     /// Own and unassigned work lists, meters; sends readings, photos, frames and telemetry.
     Reader,
-    /// A receiver: sends frames and its own telemetry, takes its own commands.
+    /// A receiver or gateway: sends frames, measurements and its own telemetry, takes its own commands.
     Device,
     /// Looks only.
     Viewer,
@@ -36,6 +36,8 @@ pub(crate) enum Deed {
     Read,
     /// Sends frames.
     Receive,
+    /// Sends what sensors measured.
+    Measure,
     /// Tells of itself as a device, and takes commands.
     BeDevice,
     /// Changes meters and work lists, gives commands.
@@ -56,6 +58,7 @@ impl Role {
             Deed::LookAtReadings => self != Role::Device,
             Deed::Report => matches!(self, Role::Admin | Role::Office | Role::Viewer),
             Deed::Read => matches!(self, Role::Admin | Role::Office | Role::Reader),
+            Deed::Measure => matches!(self, Role::Admin | Role::Office | Role::Device),
             Deed::Receive | Deed::BeDevice => self != Role::Viewer,
             Deed::Manage => matches!(self, Role::Admin | Role::Office),
             Deed::Administer => self == Role::Admin,

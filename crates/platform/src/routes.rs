@@ -11,7 +11,10 @@ use utoipa_axum::routes;
 use crate::accounts::{sessions, users};
 use crate::platform::App;
 use crate::problem::Problem;
-use crate::{frames, instances, meters, openapi, photos, readings, reports, twins, work_lists};
+use crate::{
+    alerts, frames, homes, instances, measurements, meters, openapi, photos, readings, reports,
+    sensors, series, twins, work_lists,
+};
 
 /// Where the API is.
 pub(crate) const PREFIX: &str = "/api/v1";
@@ -46,6 +49,27 @@ fn api() -> OpenApiRouter<App> {
         // A command's name is given with POST, its id with PATCH.
         .routes(routes!(instances::handlers::give_command, instances::handlers::change_command))
         .routes(routes!(instances::handlers::telemetry, instances::handlers::add_telemetry))
+        .merge(monitoring())
+}
+
+/// Homes and what is measured there.
+fn monitoring() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .routes(routes!(homes::handlers::list, homes::handlers::add))
+        .routes(routes!(homes::handlers::show, homes::handlers::change, homes::handlers::remove))
+        .routes(routes!(sensors::handlers::list))
+        .routes(routes!(sensors::handlers::show, sensors::handlers::put))
+        .routes(routes!(measurements::handlers::add))
+        .routes(routes!(series::handlers::show))
+        .routes(routes!(series::export::csv))
+        .routes(routes!(series::export::xlsx))
+        .routes(routes!(alerts::rules::list, alerts::rules::add))
+        .routes(routes!(alerts::rules::show, alerts::rules::change, alerts::rules::remove))
+        .routes(routes!(alerts::handlers::list))
+        .routes(routes!(alerts::handlers::show))
+        .routes(routes!(alerts::handlers::acknowledge))
+        .routes(routes!(alerts::webhooks::list, alerts::webhooks::add))
+        .routes(routes!(alerts::webhooks::remove))
 }
 
 /// The addresses without a prefix that the study's app calls.

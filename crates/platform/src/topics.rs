@@ -25,11 +25,17 @@ pub(crate) fn allowed(
 ) -> bool {
     let manages = role.may(Deed::Manage);
     if publish {
-        return matches!(levels, ["receiver", device, "frame"]
-            if role.may(Deed::Receive) && (manages || whose(device) != Whose::Others));
+        return match levels {
+            ["receiver", device, "frame"] => {
+                role.may(Deed::Receive) && (manages || whose(device) != Whose::Others)
+            }
+            ["sensor", _] | ["sensor", _, _] | ["batch", _] => role.may(Deed::Measure),
+            _ => false,
+        };
     }
     match levels {
         ["heard", ..] => true,
+        ["value" | "alert", ..] => role.may(Deed::Report),
         ["reading", ..] => manages || role == Role::Viewer,
         ["work_list", ..] | ["instance", _, "position"] => role != Role::Device,
         // Nobody's device has the name of a wildcard.
@@ -64,6 +70,15 @@ mod tests {
             (true, "receiver/new/frame", "admin office reader device"),
             (true, "receiver/own", ""),
             (true, "heard/m1", ""),
+            (true, "sensor/attic/radon", "admin office device"),
+            (true, "sensor/attic", "admin office device"),
+            (true, "batch/gateway-1", "admin office device"),
+            (true, "value/attic/radon", ""),
+            (true, "alert/1", ""),
+            (false, "value/+/radon", "admin office viewer"),
+            (false, "alert/+", "admin office viewer"),
+            (false, "sensor/+/+", "admin office"),
+            (false, "batch/+", "admin office"),
             (true, "reading/m1", ""),
         ];
         let whose = |device: &str| match device {

@@ -1,13 +1,16 @@
-//! Twins: an utility's installation each, made by the server's admin.
+//! Twins: an installation each, a utility's meters or homes with sensors, made by the server's admin.
 
 use axum::extract::State;
 use axum::http::StatusCode;
+use rusqlite::ToSql;
+use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ToSqlOutput, ValueRef};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::accounts::caller::{Caller, Member};
 use crate::accounts::sessions::Membership;
 use crate::extract::Body;
+use crate::meters::types::words;
 use crate::number::Place;
 use crate::platform::App;
 use crate::problem::Problem;
@@ -36,17 +39,30 @@ const RESERVED: [&str; 16] = [
     "well-known",
 ];
 
+words! {
+    /// What a twin is about.
+    TwinKind {
+        /// A utility's meters.
+        Meters = "meters",
+        /// Homes with sensors.
+        Homes = "homes",
+    }
+}
+
 /// An installation.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(crate) struct Twin {
     pub(crate) id: Name,
     pub(crate) name: String,
-    /// Where a map begins: what was set, or the middle of its meters.
+    pub(crate) kind: TwinKind,
+    /// Where a map begins: what was set, or the middle of its meters or homes.
     pub(crate) centre: Option<Place>,
     /// How many meters it has.
     pub(crate) meters: u64,
     /// How many work lists it has.
     pub(crate) work_lists: u64,
+    /// How many homes it has.
+    pub(crate) homes: u64,
 }
 
 /// A twin to be made.
@@ -55,6 +71,8 @@ pub(crate) struct Twin {
 pub(crate) struct NewTwin {
     id: Name,
     name: Title,
+    /// What it is about: meters, unless it says otherwise.
+    kind: Option<TwinKind>,
     centre: Option<Place>,
 }
 
@@ -71,8 +89,7 @@ pub(crate) fn check_name(id: &Name) -> Result<(), Problem> {
 /// The caller's twins
 #[utoipa::path(get, path = "/twin", tag = "twins", responses((status = 200, body = Page<Membership>)))]
 pub(crate) async fn list(State(app): State<App>, caller: Caller, conditions: Conditions) -> Answer {
-    let twins = app.roster.twins_of(&caller.account).into_iter();
-    let items = twins.map(|(id, name, role)| Membership { id, name, role }).collect();
+    let items = app.roster.twins_of(&caller.account);
     conditions.json(&Page { items, next: None })
 }
 
@@ -91,7 +108,8 @@ pub(crate) async fn add(
     }
     check_name(&new.id)?;
     let made = app.change_roster(move |db| {
-        if !twins::add(db, &new.id, &new.name, new.centre, Time::now())? {
+        let kind = new.kind.unwrap_or(TwinKind::Meters);
+        if !twins::add(db, &new.id, &new.name, kind, new.centre, Time::now())? {
             return Err(Problem::conflict("there is a twin of this name"));
         }
         twins::get(db, &new.id)?.ok_or_else(|| Problem::not_found("twin"))

@@ -15,7 +15,10 @@ async fn a_login_gives_a_token_and_logging_out_ends_it_for_good() {
     assert_eq!(login.status, 201);
     let user = &login.json["user"];
     assert_eq!(user["role"], "reader");
-    assert_eq!(user["twins"], json!([{"id": "north", "name": "north", "role": "reader"}]));
+    assert_eq!(
+        user["twins"],
+        json!([{"id": "north", "name": "north", "kind": "meters", "role": "reader"}])
+    );
     let token = login.json["token"].as_str().unwrap();
     let shown = world.get(token, "/api/v1/session").await;
     assert_eq!((shown.status, shown.json.get("token")), (200, None));

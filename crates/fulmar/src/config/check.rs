@@ -15,6 +15,9 @@ const MAX_WORKERS: usize = 1024;
 /// The largest packet MQTT can express (MQTT 5.0 section 1.5.5), fixed header included.
 const MAX_PACKET_BYTES: usize = 268_435_460;
 
+/// A hundred years.
+const MAX_KEPT_DAYS: u32 = 36_525;
+
 /// Bodies are taken whole into memory.
 const MAX_BODY_BYTES: usize = 1024 * 1024 * 1024;
 
@@ -182,6 +185,19 @@ fn ranges(config: &Config) -> Result<(), Usage> {
     within("limits.max_connection_outbox_bytes", over_all_streams, 65_536, usize::MAX)?;
     within("platform.token_lifetime_s", config.platform.token_lifetime_s, 60, 366 * 24 * 3600)?;
     within("platform.max_requests_per_s", config.platform.max_requests_per_s, 1, u32::MAX)?;
+    within("platform.raw_days", config.platform.raw_days, 1, MAX_KEPT_DAYS)?;
+    within(
+        "platform.hour_days",
+        config.platform.hour_days,
+        config.platform.raw_days,
+        MAX_KEPT_DAYS,
+    )?;
+    within(
+        "platform.day_days",
+        config.platform.day_days,
+        config.platform.hour_days,
+        MAX_KEPT_DAYS,
+    )?;
     within("limits.connect_timeout_s", limits.connect_timeout_s, 1, 3600)
 }
 

@@ -147,6 +147,11 @@ impl Platform {
         fulmar_platform::Settings {
             token_lifetime_s: self.token_lifetime_s,
             max_requests_per_s: self.max_requests_per_s,
+            monitoring: fulmar_platform::Monitoring {
+                raw_days: self.raw_days,
+                hour_days: self.hour_days,
+                day_days: self.day_days,
+            },
         }
     }
 }

@@ -439,7 +439,7 @@ impl Default for Storage {
     }
 }
 
-/// Meters, work lists and readings behind the HTTPS listener; see [`fulmar_platform::Settings`].
+/// Meters, work lists, readings and homes behind the HTTPS listener; see [`fulmar_platform::Settings`].
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Platform {
@@ -449,6 +449,12 @@ pub(crate) struct Platform {
     pub(crate) token_lifetime_s: u32,
     /// Requests an account may make in the long run.
     pub(crate) max_requests_per_s: u32,
+    /// Days what sensors measured is kept.
+    pub(crate) raw_days: u32,
+    /// Days its hourly means are kept.
+    pub(crate) hour_days: u32,
+    /// Days its daily means are kept.
+    pub(crate) day_days: u32,
 }
 
 impl Default for Platform {
@@ -458,6 +464,9 @@ impl Default for Platform {
             enabled: true,
             token_lifetime_s: settings.token_lifetime_s,
             max_requests_per_s: settings.max_requests_per_s,
+            raw_days: settings.monitoring.raw_days,
+            hour_days: settings.monitoring.hour_days,
+            day_days: settings.monitoring.day_days,
         }
     }
 }

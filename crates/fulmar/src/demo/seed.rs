@@ -149,7 +149,7 @@ fn users(data: &Path, is_new: bool) -> anyhow::Result<Vec<User>> {
         return Ok(users);
     }
     let admin = Admin::open(data)?;
-    admin.add_twin(TWIN, Some(NAME))?;
+    admin.add_twin(TWIN, Some(NAME), false)?;
     for user in &mut users {
         let password = password()?;
         let added = UserToAdd {

@@ -14,6 +14,7 @@ use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::get;
 use fulmar_broker::Broker;
+use fulmar_platform::Platform;
 use fulmar_store::SqliteStorage;
 use fulmar_transport::tickets::Tickets;
 use tokio::sync::watch;
@@ -39,6 +40,8 @@ pub(super) struct Operated {
     /// `None` where there is no `[upstream]`.
     pub(super) gateway: Option<Arc<Figures>>,
     pub(super) door: Door,
+    /// `None` when it is off.
+    pub(super) platform: Option<Platform>,
 }
 
 /// The running HTTP port, on a thread of its own.

@@ -1,9 +1,9 @@
 //! The platform's own MQTT client, inside the process: publishes what changed, takes in what receivers
-//! publish.
+//! and sensors publish.
 //!
 //! It comes through the same inlet as clients inside HTTP do, so that routing, durability and limits are
-//! the broker's. Its session is durable: a frame that the broker acknowledged to a van waits in it until
-//! the platform has stored it, and only then is it acknowledged here.
+//! the broker's. Its session is durable: what the broker acknowledged to a van or a gateway waits in it
+//! until the platform has stored it, and only then is it acknowledged here.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -15,15 +15,21 @@ use fulmar_broker::{ListenerPolicy, Peer, TransportKind};
 use fulmar_mqtt::ack::AckKind;
 use fulmar_mqtt::codec::{MAX_PACKET_BYTES, decode, peek_frame};
 use fulmar_mqtt::packet::{Ack, Connect, FilterList, Publish, Subscribe, SubscribeOptions};
-use fulmar_mqtt::{Packet, PacketId, Properties, QoS, ReasonCode, Version};
-use fulmar_platform::{Announcement, Platform};
+use fulmar_mqtt::{Packet, PacketId, Properties, Property, PropertyBuf, QoS, ReasonCode, Version};
+use fulmar_platform::{Announcement, Platform, SensorMessage};
 use fulmar_transport::{Framing, Inlet};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::sync::mpsc;
 
-const VERSION: Version = Version::V311;
-const FRAMES: &str = "fulmar/+/receiver/+/frame";
+use super::webhooks;
+
+const VERSION: Version = Version::V5;
+/// What is taken in: frames of meters, and what sensors measure, one quantity at a time or several.
+const FILTERS: [&str; 3] =
+    ["fulmar/+/receiver/+/frame", "fulmar/+/sensor/+/+", "fulmar/+/sensor/+"];
+/// Bytes read at once.
+const READ_BYTES: usize = 64 << 10;
 /// Announcements written at once.
 const MAX_BATCH: usize = 256;
 /// Before a connection that ended, or a platform that could not store, is tried again.
@@ -41,9 +47,22 @@ pub(super) fn start(
     Ok(())
 }
 
-async fn run(platform: &Platform, mut announcements: mpsc::Receiver<Announcement>, inlet: &Inlet) {
+async fn run(platform: &Platform, announcements: mpsc::Receiver<Announcement>, inlet: &Inlet) {
     // A broker whose operator does not use the platform has no client of its own either.
     platform.users().await;
+    tokio::select! {
+        () = sessions(platform, announcements, inlet) => {}
+        () = platform.keep_up() => {}
+        () = webhooks::run(platform) => {}
+    }
+}
+
+/// Speaks MQTT until the broker takes no more connections.
+async fn sessions(
+    platform: &Platform,
+    mut announcements: mpsc::Receiver<Announcement>,
+    inlet: &Inlet,
+) {
     loop {
         let Ok(socket) = inlet.open(peer(), Framing::Bytes) else { return };
         let outcome = match UnixStream::from_std(socket) {
@@ -76,8 +95,9 @@ async fn session(
     mut stream: UnixStream,
 ) -> std::io::Result<()> {
     stream.write_all(&greeting(platform)).await?;
-    let mut input = Vec::new();
+    let mut input = Vec::with_capacity(READ_BYTES);
     loop {
+        input.reserve(READ_BYTES);
         let mut output = Vec::new();
         tokio::select! {
             read = stream.read_buf(&mut input) => {
@@ -103,23 +123,27 @@ async fn session(
 fn greeting(platform: &Platform) -> Vec<u8> {
     let mut out = Vec::new();
     let client_id = format!("platform-{}", platform.installation());
+    let mut durable = PropertyBuf::new();
+    durable.push(Property::SessionExpiryInterval(u32::MAX));
     let connect = Connect {
         version: VERSION,
         bridge: false,
         clean_start: false,
         keep_alive_s: 0,
         client_id: &client_id,
-        properties: Properties::NONE,
+        properties: durable.as_properties(),
         will: None,
         username: None,
         password: None,
     };
     connect.encode(&mut out);
-    let mut filter = Vec::new();
+    let mut filters = Vec::new();
     let options = SubscribeOptions { qos: QoS::AtLeastOnce, ..SubscribeOptions::default() };
-    FilterList::encode_one(&mut filter, FRAMES, Some(options));
+    for filter in FILTERS {
+        FilterList::encode_one(&mut filters, filter, Some(options));
+    }
     if let (Some(packet_id), Ok(filters)) =
-        (PacketId::new(1), FilterList::from_encoded(&filter, true, VERSION))
+        (PacketId::new(1), FilterList::from_encoded(&filters, true, VERSION))
     {
         Subscribe { packet_id, properties: Properties::NONE, filters }.encode(VERSION, &mut out);
     }
@@ -144,6 +168,7 @@ async fn take(platform: &Platform, input: &[u8], output: &mut Vec<u8>) -> std::i
     let wrong = |error| std::io::Error::new(std::io::ErrorKind::InvalidData, error);
     let mut done = 0;
     let mut frames: BTreeMap<(&str, &str), Vec<Vec<u8>>> = BTreeMap::new();
+    let mut measured = Vec::new();
     while let Some(frame) = peek_frame(&input[done..], MAX_PACKET_BYTES).map_err(wrong)? {
         done += frame.len;
         let packet = decode(&frame, VERSION).map_err(wrong)?;
@@ -154,8 +179,11 @@ async fn take(platform: &Platform, input: &[u8], output: &mut Vec<u8>) -> std::i
         }
         let Packet::Publish(publish) = packet else { continue };
         let levels: Vec<&str> = publish.topic.split('/').collect();
-        if let [_, twin, _, device, _] = levels[..] {
-            frames.entry((twin, device)).or_default().push(publish.payload.to_vec());
+        match levels[..] {
+            [_, twin, "receiver", device, _] => {
+                frames.entry((twin, device)).or_default().push(publish.payload.to_vec());
+            }
+            _ => measured.push(sensor_message(&publish)),
         }
         if let Some(packet_id) = publish.packet_id {
             let (reason, properties) = (ReasonCode::Success, Properties::NONE);
@@ -168,5 +196,27 @@ async fn take(platform: &Platform, input: &[u8], output: &mut Vec<u8>) -> std::i
             tokio::time::sleep(PAUSE).await;
         }
     }
+    if !measured.is_empty() {
+        while let Err(error) = platform.take_measurements(measured.clone()).await {
+            tracing::warn!("measurements wait: {error}");
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
     Ok(done)
+}
+
+/// A message of a sensor, with what its gateway noted when it accepted it.
+fn sensor_message(publish: &Publish<'_>) -> SensorMessage {
+    let noted = |wanted: &str| {
+        publish.properties.iter().find_map(|property| match property {
+            Property::UserProperty(name, value) if name == wanted => Some(value.to_owned()),
+            _ => None,
+        })
+    };
+    SensorMessage {
+        topic: publish.topic.to_owned(),
+        payload: publish.payload.to_vec(),
+        at: noted("at"),
+        id: noted("id"),
+    }
 }

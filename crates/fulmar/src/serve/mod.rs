@@ -23,6 +23,7 @@ mod rolling;
 mod secrets;
 mod status;
 mod upstream;
+mod webhooks;
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -129,6 +130,7 @@ pub(crate) fn run(args: &Args, log: &LogArgs) -> anyhow::Result<()> {
         web: Arc::clone(web.metrics()),
         gateway: gateway.as_ref().map(upstream::Gateway::figures),
         door: publish::Door::new(server.inlet(), &config, "http", &config.listeners.http),
+        platform: platform.get().cloned(),
     };
     let http = http::Http::start(&config.listeners.http, state)?;
     let memory = memory::Memory::start(&broker)?;

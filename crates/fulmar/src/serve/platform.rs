@@ -70,7 +70,12 @@ impl Running {
         Some(Arc::new(Users(platform)))
     }
 
-    /// Lets what changes be published, and takes in what receivers publish.
+    /// It, if it is switched on.
+    pub(super) fn get(&self) -> Option<&Platform> {
+        self.platform.as_ref()
+    }
+
+    /// Lets what changes be published, and takes in what receivers and sensors publish.
     ///
     /// # Errors
     /// There is no thread for it.

@@ -11,10 +11,12 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::RwLock;
 use tokio::sync::Notify;
 
+use crate::accounts::sessions::Membership;
 use crate::role::Role;
 use crate::store::{Db, accounts, devices, twins};
 use crate::text::Name;
 use crate::time::Time;
+use crate::twins::TwinKind;
 
 /// An account as requests see it.
 #[derive(Clone, Debug)]
@@ -31,7 +33,7 @@ struct Known {
     accounts: HashMap<Name, Arc<Account>>,
     /// By identifier of the token: whose, and until when.
     sessions: HashMap<String, (Name, Time)>,
-    twins: BTreeMap<Name, String>,
+    twins: BTreeMap<Name, (String, TwinKind)>,
     /// By twin and name of the device: whose it is.
     devices: HashMap<Name, HashMap<Name, Name>>,
 }
@@ -88,7 +90,8 @@ impl Roster {
         for session in accounts::sessions(db)? {
             known.sessions.insert(session.id, (session.account, session.expires_at));
         }
-        known.twins = twins::names(db)?.into_iter().collect();
+        let twins = twins::names(db)?.into_iter();
+        known.twins = twins.map(|(id, name, kind)| (id, (name, kind))).collect();
         for (twin, device, account) in devices::owners(db)? {
             known.devices.entry(twin).or_default().insert(device, account);
         }
@@ -163,16 +166,22 @@ impl Roster {
         account.roles.get(twin).copied()
     }
 
-    /// The account's twins: identifier, name, role.
-    pub(crate) fn twins_of(&self, account: &Account) -> Vec<(Name, String, Role)> {
+    /// Whether there is a twin of this name.
+    pub(crate) fn has_twin(&self, twin: &Name) -> bool {
+        self.known.read().twins.contains_key(twin)
+    }
+
+    /// The account's twins.
+    pub(crate) fn twins_of(&self, account: &Account) -> Vec<Membership> {
         let known = self.known.read();
-        let all = known.twins.iter().filter_map(|(id, name)| {
+        let all = known.twins.iter().filter_map(|(id, (name, kind))| {
             let role = if account.server_admin {
                 Some(Role::Admin)
             } else {
                 account.roles.get(id).copied()
             };
-            role.map(|role| (id.clone(), name.clone(), role))
+            let (id, name, kind) = (id.clone(), name.clone(), *kind);
+            role.map(|role| Membership { id, name, kind, role })
         });
         all.collect()
     }

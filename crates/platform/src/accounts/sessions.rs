@@ -21,6 +21,7 @@ use crate::role::Role;
 use crate::store::accounts::{self, SessionRow};
 use crate::text::{Name, Text};
 use crate::time::{SECOND_MS, Time};
+use crate::twins::TwinKind;
 
 /// Sessions an account may have; the oldest gives way.
 const MAX_SESSIONS: usize = 32;
@@ -65,13 +66,14 @@ pub(crate) struct User {
 pub(crate) struct Membership {
     pub(crate) id: Name,
     pub(crate) name: String,
+    pub(crate) kind: TwinKind,
     pub(crate) role: Role,
 }
 
 impl User {
     fn new(app: &App, account: &Account) -> User {
         let twins = app.roster.twins_of(account);
-        let held = |role: &Role| twins.iter().any(|(_, _, theirs)| theirs == role);
+        let held = |role: &Role| twins.iter().any(|twin| twin.role == *role);
         let role =
             if account.server_admin { Some(Role::Admin) } else { Role::ALL.into_iter().find(held) };
         User {
@@ -79,10 +81,7 @@ impl User {
             display_name: account.display_name.clone(),
             role,
             server_admin: account.server_admin,
-            twins: twins
-                .into_iter()
-                .map(|(id, name, role)| Membership { id, name, role })
-                .collect(),
+            twins,
         }
     }
 }

@@ -44,7 +44,8 @@ pub(crate) struct MeterQuery {
     cursor: Option<String>,
 }
 
-fn bounds(text: &str) -> Result<Bounds, Problem> {
+/// A part of the map, as a query names it.
+pub(crate) fn bounds(text: &str) -> Result<Bounds, Problem> {
     let wrong = || Problem::invalid("bbox", "expected west,south,east,north in degrees");
     let numbers: Option<Vec<f64>> = text.split(',').map(|part| part.parse().ok()).collect();
     match numbers.as_deref() {

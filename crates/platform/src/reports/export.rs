@@ -1,20 +1,12 @@
 //! Readings as tables to take away: CSV (RFC 4180), as long as it takes, and Excel files, within a bound.
-//!
-//! Text that a spreadsheet would take for a formula is made text: in CSV with an apostrophe before it,
-//! in Excel files by the kind of the cell. Numbers are numbers, negative ones too.
 
 use std::collections::HashMap;
-use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::header;
-use axum::response::IntoResponse as _;
 use bytes::Bytes;
 use futures_util::{StreamExt as _, stream};
-use rust_xlsxwriter::{ExcelDateTime, Format, Workbook, Worksheet, XlsxError};
 use serde::Deserialize;
-use tokio::sync::Semaphore;
 use utoipa::IntoParams;
 use uuid::Uuid;
 
@@ -28,19 +20,12 @@ use crate::respond::Answer;
 use crate::role::Deed;
 use crate::store::readings::{self, Query};
 use crate::store::{Db, meters};
+use crate::table::{self, Cell, Kind, MAX_XLSX_ROWS, broken};
 use crate::text::Name;
-use crate::time::{SECOND_MS, Time};
+use crate::time::Time;
 
 /// Readings that are looked up at once.
 const PART: usize = 1000;
-/// Rows of an Excel file, which is made in memory: about 25 MB of it.
-const MAX_XLSX_ROWS: usize = 50_000;
-/// Excel files that are made at once.
-static XLSX_TURNS: Semaphore = Semaphore::const_new(2);
-/// How long one waits for its turn.
-const PATIENCE: Duration = Duration::from_secs(10);
-const XLSX: &str = "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet";
-
 const COLUMNS: [&str; 20] = [
     "id",
     "meter",
@@ -83,60 +68,6 @@ impl From<ExportQuery> for Query {
         let ExportQuery { meter, work_list, since, until, method } = query;
         Query { meter, work_list, since, until, method, after: None }
     }
-}
-
-/// What stands in a table.
-#[derive(Clone, Debug, PartialEq)]
-enum Cell {
-    Text(String),
-    Number(f64),
-    Moment(Time),
-    Nothing,
-}
-
-impl Cell {
-    fn text(text: Option<impl ToString>) -> Cell {
-        text.map_or(Cell::Nothing, |text| Cell::Text(text.to_string()))
-    }
-
-    fn number(number: Option<f64>) -> Cell {
-        number.map_or(Cell::Nothing, Cell::Number)
-    }
-
-    /// As CSV has it, before quoting.
-    fn plain(&self) -> String {
-        match self {
-            Cell::Text(text) if looks_active(text) => format!("'{text}"),
-            Cell::Text(text) => text.clone(),
-            Cell::Number(number) => number.to_string(),
-            Cell::Moment(at) => at.to_string(),
-            Cell::Nothing => String::new(),
-        }
-    }
-
-    fn write(
-        &self,
-        sheet: &mut Worksheet,
-        (row, column): (u32, u16),
-        moment: &Format,
-    ) -> Result<(), XlsxError> {
-        match self {
-            Cell::Text(text) => sheet.write_string(row, column, text)?,
-            Cell::Number(number) => sheet.write_number(row, column, *number)?,
-            Cell::Moment(at) => match ExcelDateTime::from_timestamp(at.0.div_euclid(SECOND_MS)) {
-                Ok(date) => sheet.write_datetime_with_format(row, column, date, moment)?,
-                // Before 1900, which Excel does not know.
-                Err(_) => sheet.write_string(row, column, at.to_string())?,
-            },
-            Cell::Nothing => return Ok(()),
-        };
-        Ok(())
-    }
-}
-
-/// Whether a spreadsheet might run it: formulas begin so, behind white space too.
-fn looks_active(text: &str) -> bool {
-    text.starts_with(['\t', '\r', '\n']) || text.trim_start().starts_with(['=', '+', '-', '@'])
 }
 
 /// A row, in the order of [`COLUMNS`].
@@ -215,30 +146,6 @@ fn part(db: &Db, twin: &Name, query: &Query) -> Result<Part, Problem> {
     Ok((rows, after))
 }
 
-fn csv_of(rows: &[Row], heading: bool) -> Result<Bytes, Problem> {
-    let to = Vec::with_capacity(rows.len() * 256);
-    let mut table = csv::WriterBuilder::new().terminator(csv::Terminator::CRLF).from_writer(to);
-    let failed = |error: csv::Error| Problem::internal(&error);
-    if heading {
-        table.write_record(COLUMNS).map_err(failed)?;
-    }
-    for row in rows {
-        table.write_record(row.iter().map(Cell::plain)).map_err(failed)?;
-    }
-    table.into_inner().map(Bytes::from).map_err(|error| Problem::internal(&error))
-}
-
-fn file(twin: &Name, kind: &'static str, ending: &str, body: Body) -> Answer {
-    let name = format!("attachment; filename=\"{twin}-readings.{ending}\"");
-    let headers = [
-        (header::CONTENT_TYPE, kind.to_owned()),
-        (header::CONTENT_DISPOSITION, name),
-        (header::CACHE_CONTROL, "private, no-store".to_owned()),
-        (header::X_CONTENT_TYPE_OPTIONS, "nosniff".to_owned()),
-    ];
-    Ok((headers, body).into_response())
-}
-
 /// Readings as CSV
 ///
 /// By the time they were taken; as many as there are. Text that begins like a formula (`=`, `+`, `-`, `@`)
@@ -254,10 +161,10 @@ pub(crate) async fn csv(
     member.may(Deed::Report)?;
     let mut parts = Parts::new(app, member.twin.clone(), query);
     // The first part is looked up before the answer begins, so that what fails can still be said.
-    let first = csv_of(&parts.next().await?, true)?;
+    let first = table::csv(&parts.next().await?, Some(&COLUMNS))?;
     let first = stream::once(std::future::ready(Ok(first)));
     let body = Body::from_stream(first.chain(stream::try_unfold(parts, next_csv)));
-    file(&member.twin, "text/csv; charset=utf-8; header=present", "csv", body)
+    table::file(&member.twin, "readings", Kind::Csv, body)
 }
 
 /// The next part of a table that has begun.
@@ -266,13 +173,7 @@ async fn next_csv(mut parts: Parts) -> std::io::Result<Option<(Bytes, Parts)>> {
     if rows.is_empty() {
         return Ok(None);
     }
-    Ok(Some((csv_of(&rows, false).map_err(broken)?, parts)))
-}
-
-/// What ends a table that has begun.
-fn broken(problem: Problem) -> std::io::Error {
-    tracing::warn!("platform export: cut off: {}", problem.detail());
-    std::io::Error::other(problem.detail().to_owned())
+    Ok(Some((table::csv(&rows, None).map_err(broken)?, parts)))
 }
 
 /// Readings as an Excel file
@@ -288,10 +189,7 @@ pub(crate) async fn xlsx(
     Params(query): Params<ExportQuery>,
 ) -> Answer {
     member.may(Deed::Report)?;
-    let turn = tokio::time::timeout(PATIENCE, XLSX_TURNS.acquire()).await;
-    let Ok(Ok(_turn)) = turn else {
-        return Err(Problem::unavailable("other exports are being made"));
-    };
+    let _turn = table::turn().await?;
     let mut parts = Parts::new(app, member.twin.clone(), query);
     let mut rows = Vec::new();
     loop {
@@ -305,44 +203,6 @@ pub(crate) async fn xlsx(
             return Err(Problem::invalid("since", detail));
         }
     }
-    let made = tokio::task::spawn_blocking(move || workbook(&rows));
-    let made = made.await.map_err(|error| Problem::internal(&error))?;
-    let bytes = made.map_err(|error| Problem::internal(&error))?;
-    file(&member.twin, XLSX, "xlsx", bytes.into())
-}
-
-fn workbook(rows: &[Row]) -> Result<Vec<u8>, XlsxError> {
-    let mut book = Workbook::new();
-    let sheet = book.add_worksheet().set_name("Readings")?;
-    let heading = Format::new().set_bold();
-    let moment = Format::new().set_num_format("yyyy-mm-dd hh:mm:ss");
-    for (column, name) in (0..).zip(COLUMNS) {
-        sheet.write_string_with_format(0, column, name, &heading)?;
-        if name.ends_with("at") && name != "lat" {
-            sheet.set_column_width(column, 20)?;
-        }
-    }
-    sheet.set_freeze_panes(1, 0)?;
-    for (at, row) in (1..).zip(rows) {
-        for (column, cell) in (0..).zip(row) {
-            cell.write(sheet, (at, column), &moment)?;
-        }
-    }
-    book.save_to_buffer()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_looks_like_a_formula_is_text() {
-        for active in ["=1+1", "+49 40", "-2", "@SUM(A1)", "\t=1", "\r=1", " =1"] {
-            assert_eq!(Cell::Text(active.into()).plain(), format!("'{active}"));
-        }
-        for harmless in ["", "Hafenstr. 1", "a=b", "1-2"] {
-            assert_eq!(Cell::Text(harmless.into()).plain(), harmless);
-        }
-        assert_eq!(Cell::Number(-71.5).plain(), "-71.5", "a number runs nothing");
-    }
+    let book = table::workbook("Readings", &COLUMNS, rows).await?;
+    table::file(&member.twin, "readings", Kind::Xlsx, book.into())
 }

@@ -8,16 +8,22 @@
 //! (`journal_mode=WAL`, `synchronous=FULL`). Changes that wait together are committed together.
 
 pub(crate) mod accounts;
+pub(crate) mod alerts;
 pub(crate) mod devices;
 mod filter;
 pub(crate) mod frames;
+pub(crate) mod homes;
+pub(crate) mod measurements;
 pub(crate) mod meters;
 pub(crate) mod photos;
 mod readers;
 pub(crate) mod readings;
 pub(crate) mod reports;
+pub(crate) mod retention;
 mod schema;
+pub(crate) mod sensors;
 pub(crate) mod twins;
+pub(crate) mod webhooks;
 pub(crate) mod work_lists;
 mod writer;
 

@@ -19,7 +19,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const WAL_KEEP_BYTES: i64 = 16 << 20;
 
 /// Entry n brings version n to version n + 1. Times are milliseconds since 1970.
-const MIGRATIONS: &[&str] = &[include_str!("schema.sql"), include_str!("field.sql")];
+const MIGRATIONS: &[&str] =
+    &[include_str!("schema.sql"), include_str!("field.sql"), include_str!("monitoring.sql")];
 
 pub(super) fn open(path: &Path) -> rusqlite::Result<Connection> {
     // Meters' keys are in it. SQLite gives its log and shared memory the database's mode.

@@ -6,13 +6,13 @@ use super::Db;
 use crate::number::Place;
 use crate::text::Name;
 use crate::time::Time;
-use crate::twins::Twin;
+use crate::twins::{Twin, TwinKind};
 
 type Result<T> = rusqlite::Result<T>;
 
-pub(crate) fn names(db: &Db) -> Result<Vec<(Name, String)>> {
-    let mut rows = db.prepare_cached("SELECT id, name FROM twin ORDER BY id")?;
-    let rows = rows.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
+pub(crate) fn names(db: &Db) -> Result<Vec<(Name, String, TwinKind)>> {
+    let mut rows = db.prepare_cached("SELECT id, name, kind FROM twin ORDER BY id")?;
+    let rows = rows.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
     rows.collect()
 }
 
@@ -21,15 +21,17 @@ pub(crate) fn add(
     db: &Db,
     id: &Name,
     name: &str,
+    kind: TwinKind,
     centre: Option<Place>,
     now: Time,
 ) -> Result<bool> {
     let (lat, lon) = Place::columns(centre);
     let made = db.execute(
-        "INSERT INTO twin (id, name, lat, lon, created_at) VALUES (?1, ?2, ?3, ?4, ?5)
+        "INSERT INTO twin (id, name, lat, lon, created_at, kind) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
          ON CONFLICT DO NOTHING",
-        params![id, name, lat, lon, now],
+        params![id, name, lat, lon, now, kind],
     )?;
+    super::alerts::make_usual_rules(db)?;
     Ok(made == 1)
 }
 
@@ -38,8 +40,11 @@ pub(crate) fn get(db: &Db, id: &str) -> Result<Option<Twin>> {
         "SELECT id, name, lat, lon,
                 (SELECT count(*) FROM meter WHERE twin = t.id),
                 (SELECT count(*) FROM work_list WHERE twin = t.id),
-                (SELECT avg(lat) FROM meter WHERE twin = t.id),
-                (SELECT avg(lon) FROM meter WHERE twin = t.id)
+                (SELECT avg(lat) FROM (SELECT lat FROM meter WHERE twin = t.id
+                                       UNION ALL SELECT lat FROM home WHERE twin = t.id)),
+                (SELECT avg(lon) FROM (SELECT lon FROM meter WHERE twin = t.id
+                                       UNION ALL SELECT lon FROM home WHERE twin = t.id)),
+                kind, (SELECT count(*) FROM home WHERE twin = t.id)
          FROM twin t WHERE id = ?1",
     )?;
     let twin = rows.query_row([id], |row| {
@@ -48,9 +53,11 @@ pub(crate) fn get(db: &Db, id: &str) -> Result<Option<Twin>> {
         Ok(Twin {
             id: row.get(0)?,
             name: row.get(1)?,
+            kind: row.get(8)?,
             centre: set.or(middle),
             meters: row.get(4)?,
             work_lists: row.get(5)?,
+            homes: row.get(9)?,
         })
     });
     twin.optional()

@@ -48,7 +48,7 @@ impl World {
         let admin = Admin::open(folder.path()).unwrap();
         add(&admin, "root", true, None);
         for twin in ["north", "south"] {
-            admin.add_twin(twin, None).unwrap();
+            admin.add_twin(twin, None, false).unwrap();
             for role in Role::ALL {
                 add(&admin, &format!("{twin}-{}", role.name()), false, Some((twin, role)));
             }

@@ -8,6 +8,7 @@ use std::time::SystemTime;
 
 use fulmar_broker::TransportKind;
 use fulmar_broker::metrics::HistogramTotals;
+use fulmar_platform::PlatformCounts;
 use fulmar_store::{COMMIT_BUCKETS_US, Stats};
 use fulmar_transport::tickets::TicketCounts;
 use fulmar_web::Counts;
@@ -49,6 +50,9 @@ pub(super) fn render(state: &Operated) -> String {
     if let Some(gateway) = &state.gateway {
         page.gateway(gateway);
     }
+    if let Some(platform) = &state.platform {
+        page.platform(&platform.counts());
+    }
     for histogram in broker.metrics().histograms() {
         let HistogramTotals { name, help, buckets, count, sum } = histogram;
         page.histogram(name, help, buckets, count, sum);
@@ -77,6 +81,19 @@ impl Page {
     fn one(&mut self, name: &str, kind: &str, help: &str, value: impl Display) {
         self.head(name, kind, help);
         self.sample(name, "", value);
+    }
+
+    fn platform(&mut self, counts: &PlatformCounts) {
+        self.head("measurements_total", "counter", "What became of measurements of sensors");
+        for (outcome, value) in [
+            ("stored", counts.measurements_stored),
+            ("duplicate", counts.measurements_duplicate),
+            ("rejected", counts.measurements_rejected),
+        ] {
+            self.sample("measurements_total", &format!("{{outcome=\"{outcome}\"}}"), value);
+        }
+        let help = "Messages on sensors' topics that were no measurements";
+        self.one("sensor_messages_malformed_total", "counter", help, counts.messages_malformed);
     }
 
     fn store(&mut self, stats: &Stats) {

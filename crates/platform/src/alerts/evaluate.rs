@@ -1,0 +1,283 @@
+//! Rules applied to what came, and to what did not come.
+//!
+//! What was measured after everything before it goes through the rules' machines in order, however late
+//! it came. What is older than what a rule has seen already is looked at together with all that was
+//! measured around it: what was wrong then becomes an alert that says when, and is over.
+
+use uuid::Uuid;
+
+use super::machine::{Condition, Episode, Machine, Step, replay};
+use super::types::{Alert, AlertEvent, AlertState, Notice, Rule};
+use crate::homes::types::silent_after_ms;
+use crate::measurements::intake::Known;
+use crate::problem::Problem;
+use crate::store::{Db, alerts, measurements, webhooks};
+use crate::text::Name;
+use crate::time::{SECOND_MS, Time};
+
+/// Measurements looked at again when older ones have come.
+const MAX_REPLAYED: usize = 20_000;
+
+/// One rule on one series.
+struct Watch<'a> {
+    db: &'a Db,
+    twin: &'a Name,
+    known: &'a Known,
+    rule: &'a Rule,
+    condition: Condition,
+    now: Time,
+}
+
+/// Applies the twin's rules to new measurements of a series, in the order in which they were taken.
+pub(crate) fn series(
+    db: &Db,
+    twin: &Name,
+    known: &Known,
+    fresh: &[(Time, f64)],
+    now: Time,
+) -> Result<Vec<Notice>, Problem> {
+    let mut notices = Vec::new();
+    let late = known.series.last_at.map_or(0, |last| fresh.partition_point(|(at, _)| *at < last));
+    let (late, in_order) = fresh.split_at(late);
+    for rule in &alerts::rules_for(db, twin, &known.quantity, known.unit.home.as_deref())? {
+        let gap_ms = silent_after_ms(known.unit.expected_every_s);
+        let Some(condition) = rule.condition(gap_ms) else { continue };
+        let watch = Watch { db, twin, known, rule, condition, now };
+        let mut machine = alerts::machine(db, twin, &rule.id, known.series.seq)?;
+        let before = machine.clone();
+        if let (Some((first, _)), Some(last)) = (late.first(), known.series.last_at) {
+            notices.extend(watch.look_back(&mut machine, *first, last)?);
+        }
+        notices.extend(watch.go_on(&mut machine, in_order)?);
+        if machine != before {
+            alerts::set_machine(db, twin, &rule.id, known.series.seq, &machine)?;
+        }
+    }
+    remember(db, twin, &notices, now)?;
+    Ok(notices)
+}
+
+/// Remembers whom to tell.
+pub(crate) fn remember(db: &Db, twin: &Name, notices: &[Notice], now: Time) -> Result<(), Problem> {
+    for notice in notices {
+        let forgotten = webhooks::tell(db, twin, notice, now)?;
+        if forgotten > 0 {
+            tracing::warn!(%twin, forgotten, "webhook events forgotten: too many wait");
+        }
+    }
+    Ok(())
+}
+
+impl Watch<'_> {
+    fn alert(&self, episode: &Episode) -> Alert {
+        let alert = Alert {
+            id: Uuid::new_v4(),
+            rule: self.rule.id.clone(),
+            rule_name: self.rule.name.clone(),
+            home: self.known.unit.home.clone(),
+            home_name: None,
+            device: self.known.device.clone(),
+            quantity: Some(self.known.quantity.clone()),
+            severity: self.rule.severity,
+            state: AlertState::Active,
+            value: Some(episode.value),
+            peak: Some(episode.peak),
+            unit: self.known.series.unit.clone(),
+            threshold: self.rule.threshold(),
+            raised_at: episode.raised_at,
+            noticed_at: self.now,
+            late: false,
+            cleared_at: episode.cleared_at,
+            acknowledged_at: None,
+            acknowledged_by: None,
+            note: None,
+        };
+        alert.finished()
+    }
+
+    /// Stores a new alert; as it is told.
+    fn raise(&self, episode: &Episode) -> Result<Alert, Problem> {
+        add(self.db, self.twin, &self.alert(episode))
+    }
+
+    /// Takes measurements that are younger than all before.
+    fn go_on(
+        &self,
+        machine: &mut Machine,
+        measured: &[(Time, f64)],
+    ) -> Result<Vec<Notice>, Problem> {
+        let mut notices: Vec<Notice> = Vec::new();
+        let (device, quantity) = (&self.known.device, Some(&self.known.quantity));
+        let mut raised = match machine.is_raised() {
+            true => alerts::raised(self.db, self.twin, &self.rule.id, device, quantity)?,
+            false => None,
+        };
+        let mut changed = false;
+        for &(at, value) in measured {
+            match machine.take(&self.condition, at, value) {
+                Step::Raised { value, peak } => {
+                    let episode = Episode { raised_at: at, cleared_at: None, value, peak };
+                    let alert = self.raise(&episode)?;
+                    notices.push(Notice { event: AlertEvent::Raised, alert: alert.clone() });
+                    raised = Some(alert);
+                }
+                Step::Cleared { value, peak } => {
+                    let Some(mut alert) = raised.take() else { continue };
+                    (alert.value, alert.peak) = (Some(value), Some(peak));
+                    alert.cleared_at = Some(at);
+                    let alert = alert.finished();
+                    alerts::update(self.db, self.twin, &alert)?;
+                    settle(&mut notices, &alert);
+                    notices.push(Notice { event: AlertEvent::Cleared, alert });
+                    changed = false;
+                }
+                Step::Same { raised: Some((value, peak)) } => {
+                    if let Some(alert) = &mut raised {
+                        (alert.value, alert.peak) = (Some(value), Some(peak));
+                        changed = true;
+                    }
+                }
+                Step::Same { raised: None } => {}
+            }
+        }
+        if let (Some(alert), true) = (&raised, changed) {
+            alerts::update(self.db, self.twin, alert)?;
+            settle(&mut notices, alert);
+        }
+        Ok(notices)
+    }
+
+    /// Lets an alert that was raised say that it began earlier or was worse, as is known now.
+    fn correct(&self, mut alert: Alert, episode: &Episode) -> Result<(), Problem> {
+        let peak = alert.peak.map_or(episode.peak, |peak| self.condition.worse(peak, episode.peak));
+        let raised_at = alert.raised_at.min(episode.raised_at);
+        if (alert.raised_at, alert.peak) != (raised_at, Some(peak)) {
+            (alert.raised_at, alert.peak) = (raised_at, Some(peak));
+            alerts::update(self.db, self.twin, &alert)?;
+        }
+        Ok(())
+    }
+
+    /// Looks again at all that was measured from about `first` on, up to where the machine is.
+    fn look_back(
+        &self,
+        machine: &mut Machine,
+        first: Time,
+        last: Time,
+    ) -> Result<Vec<Notice>, Problem> {
+        let Condition { for_ms, averaging_ms, gap_ms, .. } = self.condition;
+        let from = first.plus_ms(-(for_ms + averaging_ms + gap_ms));
+        let series = self.known.series.seq;
+        let measured = measurements::raw(self.db, series, from, last.plus_ms(1), MAX_REPLAYED)?;
+        let (episodes, end) = replay(&self.condition, &measured);
+        let mut notices = Vec::new();
+        for episode in episodes {
+            let until = episode.cleared_at.unwrap_or(last);
+            // One that is not over counts only if nothing that followed was left out.
+            let known_end = episode.cleared_at.is_some() || measured.len() < MAX_REPLAYED;
+            if until < first || !known_end {
+                continue;
+            }
+            let like = self.alert(&episode);
+            if let Some(known) = alerts::overlapping(self.db, self.twin, &like, until)? {
+                self.correct(known, &episode)?;
+                continue;
+            }
+            let alert = self.raise(&episode)?;
+            notices.push(Notice { event: AlertEvent::Raised, alert: alert.clone() });
+            if alert.cleared_at.is_some() {
+                notices.push(Notice { event: AlertEvent::Cleared, alert });
+            }
+        }
+        // What is raised stays raised until something that comes now says otherwise.
+        if measured.len() < MAX_REPLAYED && !machine.is_raised() {
+            *machine = end;
+        }
+        Ok(notices)
+    }
+}
+
+/// Lets earlier notices of the alert say what is known of it now.
+fn settle(notices: &mut [Notice], alert: &Alert) {
+    for notice in notices.iter_mut().filter(|notice| notice.alert.id == alert.id) {
+        notice.alert = alert.clone();
+    }
+}
+
+/// Stores a new alert; as it is told.
+fn add(db: &Db, twin: &Name, alert: &Alert) -> Result<Alert, Problem> {
+    alerts::add(db, twin, alert)?;
+    let stored = alerts::get(db, twin, alert.id)?;
+    stored.ok_or_else(|| Problem::internal(&"an alert that was just stored is not there"))
+}
+
+/// Raises alerts about who has been silent for too long, and clears those about who is not any more.
+pub(crate) fn silence(db: &Db, now: Time) -> Result<Vec<(Name, Notice)>, Problem> {
+    let mut notices = Vec::new();
+    for silence in alerts::silences(db, now)? {
+        let silent_ms = i64::from(silence.rule.silent_s.unwrap_or_default()) * SECOND_MS;
+        let alert = Alert {
+            id: Uuid::new_v4(),
+            threshold: silence.rule.threshold(),
+            rule: silence.rule.id,
+            rule_name: silence.rule.name,
+            home: silence.home,
+            home_name: None,
+            device: silence.device,
+            quantity: silence.rule.quantity,
+            severity: silence.rule.severity,
+            state: AlertState::Active,
+            value: None,
+            peak: None,
+            unit: "s".to_owned(),
+            raised_at: silence.last_at.plus_ms(silent_ms),
+            noticed_at: now,
+            late: false,
+            cleared_at: None,
+            acknowledged_at: None,
+            acknowledged_by: None,
+            note: None,
+        };
+        let alert = add(db, &silence.twin, &alert)?;
+        notices.push((silence.twin, Notice { event: AlertEvent::Raised, alert }));
+    }
+    for (twin, id, heard_at) in alerts::silences_over(db, now)? {
+        let Some(mut alert) = alerts::get(db, &twin, id)? else { continue };
+        alert.cleared_at = Some(heard_at.max(alert.raised_at));
+        let alert = alert.finished();
+        alerts::update(db, &twin, &alert)?;
+        notices.push((twin, Notice { event: AlertEvent::Cleared, alert }));
+    }
+    for (twin, notice) in &notices {
+        remember(db, twin, std::slice::from_ref(notice), now)?;
+    }
+    Ok(notices)
+}
+
+/// Clears what a rule raised, because the rule is no longer what it was.
+pub(crate) fn retire(db: &Db, twin: &Name, rule: &Name, now: Time) -> Result<Vec<Notice>, Problem> {
+    clear(db, twin, alerts::raised_by(db, twin, rule)?, now)
+}
+
+/// Clears what is raised about a device, because it is elsewhere now, where other rules may hold.
+pub(crate) fn moved(
+    db: &Db,
+    twin: &Name,
+    device: &Name,
+    now: Time,
+) -> Result<Vec<Notice>, Problem> {
+    alerts::forget_machines(db, twin, device)?;
+    clear(db, twin, alerts::raised_about(db, twin, device)?, now)
+}
+
+fn clear(db: &Db, twin: &Name, raised: Vec<Alert>, now: Time) -> Result<Vec<Notice>, Problem> {
+    let mut notices = Vec::new();
+    for mut alert in raised {
+        alert.cleared_at = Some(now);
+        let alert = alert.finished();
+        alerts::update(db, twin, &alert)?;
+        notices.push(Notice { event: AlertEvent::Cleared, alert });
+    }
+    remember(db, twin, &notices, now)?;
+    Ok(notices)
+}

@@ -1,0 +1,126 @@
+//! What can be asked of alerts.
+
+use axum::extract::State;
+use serde::Deserialize;
+use utoipa::{IntoParams, ToSchema};
+use uuid::Uuid;
+
+use super::types::{Alert, AlertEvent, AlertState, Notice};
+use super::{evaluate, tell};
+use crate::accounts::caller::{Ids, Member};
+use crate::extract::{Body, Params};
+use crate::paging;
+use crate::platform::App;
+use crate::problem::Problem;
+use crate::respond::{Answer, Conditions, Page, open_cursor};
+use crate::role::Deed;
+use crate::store::Db;
+use crate::store::alerts::{self, Query};
+use crate::text::{Name, Note};
+use crate::time::Time;
+
+/// Which alerts.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct AlertQuery {
+    state: Option<AlertState>,
+    /// Only those of this home.
+    home: Option<Name>,
+    /// Only those known here then or later.
+    since: Option<Time>,
+    /// How many at most.
+    #[param(minimum = 1, maximum = 1000, default = 100)]
+    limit: Option<usize>,
+    /// What `next` of the page before said.
+    cursor: Option<String>,
+}
+
+/// Alerts, those known last first
+#[utoipa::path(get, path = "/{twin}/alert", tag = "alerts", params(("twin" = Name, Path), AlertQuery),
+    responses((status = 200, body = Page<Alert>)))]
+pub(crate) async fn list(
+    State(app): State<App>,
+    member: Member,
+    Params(query): Params<AlertQuery>,
+    conditions: Conditions,
+) -> Answer {
+    member.may(Deed::Report)?;
+    let limit = paging::limit(query.limit, paging::MOST)?;
+    let wrong = || Problem::invalid("cursor", "give what `next` of the page before said");
+    let before = open_cursor(query.cursor.as_deref())?
+        .map(|number| number.parse::<i64>().map_err(|_| wrong()))
+        .transpose()?;
+    let AlertQuery { state, home, since, .. } = query;
+    let wanted = Query { state, home, since, before };
+    let found =
+        app.store.read(move |db| Ok(alerts::list(db, &member.twin, &wanted, limit + 1)?)).await?;
+    let numbers: Vec<i64> = found.iter().map(|(_, number)| *number).collect();
+    let items: Vec<Alert> = found.into_iter().map(|(alert, _)| alert).collect();
+    let last = numbers.get(limit.saturating_sub(1)).copied().unwrap_or_default();
+    conditions.json(&Page::cut(items, limit, |_| last.to_string()))
+}
+
+fn find(db: &Db, twin: &Name, id: &Name) -> Result<Alert, Problem> {
+    let id: Option<Uuid> = id.parse().ok();
+    let alert = id.map(|id| alerts::get(db, twin, id)).transpose()?.flatten();
+    alert.ok_or_else(|| Problem::not_found("alert"))
+}
+
+/// One alert
+#[utoipa::path(get, path = "/{twin}/alert/{id}", tag = "alerts",
+    params(("twin" = Name, Path), ("id" = Uuid, Path)), responses((status = 200, body = Alert)))]
+pub(crate) async fn show(
+    State(app): State<App>,
+    member: Member,
+    Ids([id]): Ids<1>,
+    conditions: Conditions,
+) -> Answer {
+    member.may(Deed::Report)?;
+    let alert = app.store.read(move |db| find(db, &member.twin, &id));
+    conditions.json(&alert.await?)
+}
+
+/// What is said with an acknowledgement.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Acknowledgement {
+    note: Option<Note>,
+}
+
+/// Acknowledge an alert
+///
+/// Says that somebody knows; it stays raised until it is right again. Who was first is kept; a note given
+/// later takes the place of the one before.
+#[utoipa::path(post, path = "/{twin}/alert/{id}/acknowledge", tag = "alerts",
+    params(("twin" = Name, Path), ("id" = Uuid, Path)), request_body = Acknowledgement,
+    responses((status = 200, body = Alert)))]
+pub(crate) async fn acknowledge(
+    State(app): State<App>,
+    member: Member,
+    Ids([id]): Ids<1>,
+    Body(said): Body<Acknowledgement>,
+) -> Answer {
+    member.may(Deed::Manage)?;
+    let (twin, name) = (member.twin.clone(), member.name().clone());
+    let acknowledged = app.store.write(move |db| {
+        let now = Time::now();
+        let mut alert = find(db, &twin, &id)?;
+        let first = alert.acknowledged_at.is_none();
+        if first {
+            (alert.acknowledged_at, alert.acknowledged_by) = (Some(now), Some(name));
+        }
+        if let Some(note) = said.note {
+            alert.note = Some(note.to_string());
+        }
+        let alert = alert.finished();
+        alerts::update(db, &twin, &alert)?;
+        let notice = Notice { event: AlertEvent::Acknowledged, alert: alert.clone() };
+        let notices = if first { vec![notice] } else { Vec::new() };
+        evaluate::remember(db, &twin, &notices, now)?;
+        Ok((alert, notices))
+    });
+    let (alert, notices) = acknowledged.await?;
+    tell(&app, &member.twin, &notices);
+    Conditions::default().json(&alert)
+}

@@ -1,0 +1,205 @@
+//! One rule on one series, as a state machine in event time: when things were measured is all it knows
+//! of time, so that an outage's readings that arrive hours later come to what they would have come to.
+//!
+//! It does no I/O and remembers a bounded amount: a window of sums for the mean, and since when the
+//! limit has been exceeded. What a measurement means is said by [`Machine::take`].
+
+use std::collections::VecDeque;
+
+use serde::{Deserialize, Serialize};
+
+use crate::time::Time;
+
+/// A window for the mean is divided into so many parts.
+const PARTS: i64 = 30;
+
+/// Which side of a limit is wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    Above,
+    Below,
+}
+
+/// When something is wrong, and when it is right again.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Condition {
+    pub(crate) side: Side,
+    /// Beyond this it is wrong.
+    pub(crate) limit: f64,
+    /// At this, or on the other side of it, it is right again; on the right side of `limit`.
+    pub(crate) clear: f64,
+    /// How long it must be wrong.
+    pub(crate) for_ms: i64,
+    /// Over how long values are averaged; 0 for each as it is.
+    pub(crate) averaging_ms: i64,
+    /// After so long without a measurement nobody knows whether it was wrong all the time.
+    pub(crate) gap_ms: i64,
+}
+
+impl Condition {
+    fn exceeded(&self, value: f64) -> bool {
+        match self.side {
+            Side::Above => value > self.limit,
+            Side::Below => value < self.limit,
+        }
+    }
+
+    fn cleared(&self, value: f64) -> bool {
+        match self.side {
+            Side::Above => value <= self.clear,
+            Side::Below => value >= self.clear,
+        }
+    }
+
+    /// The worse of two values.
+    pub(crate) fn worse(&self, one: f64, other: f64) -> f64 {
+        match self.side {
+            Side::Above => one.max(other),
+            Side::Below => one.min(other),
+        }
+    }
+}
+
+/// What has been found so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+enum Phase {
+    #[default]
+    Calm,
+    /// Beyond the limit since then, but not for long enough.
+    Pending {
+        since: i64,
+        peak: f64,
+    },
+    Raised {
+        peak: f64,
+    },
+}
+
+/// Sum and number of the values of a part of the window.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+struct Part {
+    number: i64,
+    sum: f64,
+    count: u32,
+}
+
+/// What became of a measurement.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Step {
+    /// Nothing new; while an alert is raised, with the value the rule looks at and the worst so far.
+    Same { raised: Option<(f64, f64)> },
+    /// It is wrong from this measurement on.
+    Raised { value: f64, peak: f64 },
+    /// It is right again from this measurement on; `peak` is the worst that was reached.
+    Cleared { value: f64, peak: f64 },
+}
+
+/// A rule's view of a series.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Machine {
+    #[serde(rename = "at", skip_serializing_if = "Option::is_none")]
+    last_at: Option<i64>,
+    #[serde(default, skip_serializing_if = "VecDeque::is_empty")]
+    window: VecDeque<Part>,
+    phase: Phase,
+}
+
+impl Machine {
+    /// Takes a measurement that is not older than the one before.
+    pub(crate) fn take(&mut self, condition: &Condition, at: Time, value: f64) -> Step {
+        let gap = self.last_at.is_some_and(|last| at.0.saturating_sub(last) > condition.gap_ms);
+        self.last_at = Some(at.0);
+        let value = self.mean(condition.averaging_ms, at, value);
+        if gap && matches!(self.phase, Phase::Pending { .. }) {
+            self.phase = Phase::Calm;
+        }
+        match self.phase {
+            Phase::Raised { peak } => {
+                let peak = condition.worse(peak, value);
+                if condition.cleared(value) {
+                    self.phase = Phase::Calm;
+                    return Step::Cleared { value, peak };
+                }
+                self.phase = Phase::Raised { peak };
+                Step::Same { raised: Some((value, peak)) }
+            }
+            _ if !condition.exceeded(value) => {
+                self.phase = Phase::Calm;
+                Step::Same { raised: None }
+            }
+            phase => {
+                let (since, peak) = match phase {
+                    Phase::Pending { since, peak } => (since, condition.worse(peak, value)),
+                    _ => (at.0, value),
+                };
+                if at.0.saturating_sub(since) < condition.for_ms {
+                    self.phase = Phase::Pending { since, peak };
+                    return Step::Same { raised: None };
+                }
+                self.phase = Phase::Raised { peak };
+                Step::Raised { value, peak }
+            }
+        }
+    }
+
+    /// Whether it is wrong now.
+    pub(crate) fn is_raised(&self) -> bool {
+        matches!(self.phase, Phase::Raised { .. })
+    }
+
+    /// The mean over the window that ends with this value, of as much of it as was measured.
+    fn mean(&mut self, averaging_ms: i64, at: Time, value: f64) -> f64 {
+        if averaging_ms <= 0 {
+            return value;
+        }
+        let length = (averaging_ms / PARTS).max(1);
+        let number = at.0.div_euclid(length);
+        while self.window.front().is_some_and(|part| part.number <= number - PARTS) {
+            self.window.pop_front();
+        }
+        match self.window.back_mut() {
+            Some(part) if part.number == number => {
+                part.sum += value;
+                part.count = part.count.saturating_add(1);
+            }
+            _ => self.window.push_back(Part { number, sum: value, count: 1 }),
+        }
+        let sum: f64 = self.window.iter().map(|part| part.sum).sum();
+        let count: f64 = self.window.iter().map(|part| f64::from(part.count)).sum();
+        sum / count
+    }
+}
+
+/// A time during which something was wrong.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Episode {
+    pub(crate) raised_at: Time,
+    pub(crate) cleared_at: Option<Time>,
+    pub(crate) value: f64,
+    pub(crate) peak: f64,
+}
+
+/// All times during which something was wrong in measurements that are in order, and where that ends.
+pub(crate) fn replay(condition: &Condition, measured: &[(Time, f64)]) -> (Vec<Episode>, Machine) {
+    let mut machine = Machine::default();
+    let mut episodes: Vec<Episode> = Vec::new();
+    for &(at, value) in measured {
+        match (machine.take(condition, at, value), episodes.last_mut()) {
+            (Step::Raised { value, peak }, _) => {
+                episodes.push(Episode { raised_at: at, cleared_at: None, value, peak });
+            }
+            (Step::Cleared { value, peak }, Some(episode)) => {
+                (episode.cleared_at, episode.value, episode.peak) = (Some(at), value, peak);
+            }
+            (Step::Same { raised: Some((value, peak)) }, Some(episode)) => {
+                (episode.value, episode.peak) = (value, peak);
+            }
+            _ => {}
+        }
+    }
+    (episodes, machine)
+}
+
+#[cfg(test)]
+#[path = "machine_tests.rs"]
+mod tests;

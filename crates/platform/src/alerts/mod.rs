@@ -1,0 +1,33 @@
+//! Alerts: rules about what sensors measure, and what is or was wrong by them.
+//!
+//! `types` says what rule and alert are, `machine` when one is raised (no I/O, event time), `defaults`
+//! which rules a twin begins with, `evaluate` applies them to what comes, `webhooks` is who is told,
+//! `rules` and `handlers` what can be asked.
+
+pub(crate) mod defaults;
+pub(crate) mod evaluate;
+pub(crate) mod handlers;
+pub(crate) mod machine;
+pub(crate) mod rules;
+pub(crate) mod types;
+pub(crate) mod webhooks;
+
+pub(crate) use types::{Notice, Severity};
+
+use crate::platform::App;
+use crate::text::Name;
+
+/// Tells who listens what became wrong or right: retained for as long as it is wrong.
+pub(crate) fn tell(app: &App, twin: &Name, notices: &[Notice]) {
+    for Notice { alert, .. } in notices {
+        let topic = format!("fulmar/{twin}/alert/{}", alert.id);
+        let over = alert.cleared_at.is_some();
+        app.live.tell(topic.clone(), alert, !over);
+        if over {
+            app.live.forget(topic);
+        }
+    }
+    if !notices.is_empty() {
+        app.deliveries.notify_one();
+    }
+}

@@ -1,0 +1,225 @@
+//! What can be asked of alert rules.
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use serde::Deserialize;
+use utoipa::ToSchema;
+use uuid::Uuid;
+
+use super::types::{NewRule, Rule};
+use super::{Notice, Severity, evaluate, tell};
+use crate::accounts::caller::{Ids, Member};
+use crate::extract::{Body, Params, given};
+use crate::measurements::Quantity;
+use crate::number::Amount;
+use crate::paging::{self, PageQuery};
+use crate::platform::App;
+use crate::problem::Problem;
+use crate::respond::{Answer, Conditions, Page, done, json, open_cursor};
+use crate::role::Deed;
+use crate::store::{Db, alerts, homes};
+use crate::text::{Name, Note, Title};
+use crate::time::Time;
+
+/// Rules of a twin: each is looked at with every measurement.
+const MAX_RULES: usize = 200;
+
+/// The twin's rules, by identifier
+#[utoipa::path(get, path = "/{twin}/alert_rule", tag = "alerts",
+    params(("twin" = Name, Path), PageQuery), responses((status = 200, body = Page<Rule>)))]
+pub(crate) async fn list(
+    State(app): State<App>,
+    member: Member,
+    Params(query): Params<PageQuery>,
+    conditions: Conditions,
+) -> Answer {
+    member.may(Deed::Report)?;
+    let limit = paging::limit(query.limit, paging::MOST)?;
+    let after = open_cursor(query.cursor.as_deref())?.unwrap_or_default();
+    let items = app.store.read(move |db| Ok(alerts::rules(db, &member.twin, &after, limit + 1)?));
+    conditions.json(&Page::cut(items.await?, limit, |rule: &Rule| rule.id.to_string()))
+}
+
+fn find(db: &Db, twin: &Name, id: &Name) -> Result<Rule, Problem> {
+    alerts::rule_of(db, twin, id)?.ok_or_else(|| Problem::not_found("rule"))
+}
+
+/// One rule
+#[utoipa::path(get, path = "/{twin}/alert_rule/{id}", tag = "alerts",
+    params(("twin" = Name, Path), ("id" = Name, Path)), responses((status = 200, body = Rule)))]
+pub(crate) async fn show(
+    State(app): State<App>,
+    member: Member,
+    Ids([id]): Ids<1>,
+    conditions: Conditions,
+) -> Answer {
+    member.may(Deed::Report)?;
+    let rule = app.store.read(move |db| find(db, &member.twin, &id)).await?;
+    conditions.json_tagged(&rule, &rule.etag)
+}
+
+fn check(db: &Db, twin: &Name, rule: &Rule) -> Result<(), Problem> {
+    rule.check()?;
+    match &rule.home {
+        Some(home) if !homes::exists(db, twin, home)? => {
+            Err(Problem::invalid("home", "there is no such home"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Make a rule
+///
+/// Exactly one of `above`, `below` and `silent_s` is set.
+#[utoipa::path(post, path = "/{twin}/alert_rule", tag = "alerts", params(("twin" = Name, Path)),
+    request_body = NewRule, responses((status = 201, body = Rule)))]
+pub(crate) async fn add(
+    State(app): State<App>,
+    member: Member,
+    Body(new): Body<NewRule>,
+) -> Answer {
+    member.may(Deed::Manage)?;
+    let made_up = || Uuid::new_v4().to_string().parse();
+    let id: Name = match new.id {
+        Some(id) => id,
+        None => made_up().map_err(|wrong| Problem::invalid("id", wrong))?,
+    };
+    let rule = Rule {
+        id,
+        name: new.name.to_string(),
+        quantity: new.quantity,
+        home: new.home,
+        severity: new.severity,
+        above: new.above.map(|value| *value),
+        below: new.below.map(|value| *value),
+        clear: new.clear.map(|value| *value),
+        for_s: new.for_s,
+        averaging_s: new.averaging_s,
+        silent_s: new.silent_s,
+        source: new.source.map(|source| source.to_string()),
+        enabled: new.enabled.unwrap_or(true),
+        etag: String::new(),
+    };
+    let made = app.store.write(move |db| {
+        check(db, &member.twin, &rule)?;
+        if alerts::rule_of(db, &member.twin, &rule.id)?.is_some() {
+            return Err(Problem::conflict("there is a rule of this name"));
+        }
+        if alerts::count_rules(db, &member.twin)? >= MAX_RULES {
+            return Err(Problem::conflict(format!("a twin has at most {MAX_RULES} rules")));
+        }
+        alerts::put_rule(db, &member.twin, &rule)?;
+        find(db, &member.twin, &rule.id)
+    });
+    json(StatusCode::CREATED, &made.await?)
+}
+
+/// What is to change; what is not given stays, null clears.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RuleChange {
+    name: Option<Title>,
+    #[serde(default, deserialize_with = "given")]
+    #[schema(value_type = Option<Quantity>)]
+    quantity: Option<Option<Quantity>>,
+    #[serde(default, deserialize_with = "given")]
+    #[schema(value_type = Option<Name>)]
+    home: Option<Option<Name>>,
+    severity: Option<Severity>,
+    #[serde(default, deserialize_with = "given")]
+    #[schema(value_type = Option<Amount>)]
+    above: Option<Option<Amount>>,
+    #[serde(default, deserialize_with = "given")]
+    #[schema(value_type = Option<Amount>)]
+    below: Option<Option<Amount>>,
+    #[serde(default, deserialize_with = "given")]
+    #[schema(value_type = Option<Amount>)]
+    clear: Option<Option<Amount>>,
+    #[schema(maximum = 2592000)]
+    for_s: Option<u32>,
+    #[schema(maximum = 2592000)]
+    averaging_s: Option<u32>,
+    #[serde(default, deserialize_with = "given")]
+    #[schema(value_type = Option<u32>, minimum = 60, maximum = 2592000)]
+    silent_s: Option<Option<u32>>,
+    #[serde(default, deserialize_with = "given")]
+    #[schema(value_type = Option<Note>)]
+    source: Option<Option<Note>>,
+    enabled: Option<bool>,
+}
+
+impl RuleChange {
+    fn apply(self, rule: &mut Rule) {
+        fn set<T>(field: &mut T, new: Option<T>) {
+            if let Some(new) = new {
+                *field = new;
+            }
+        }
+        let number = |new: Option<Option<Amount>>| new.map(|new| new.map(|value| *value));
+        set(&mut rule.name, self.name.map(|name| name.to_string()));
+        set(&mut rule.quantity, self.quantity);
+        set(&mut rule.home, self.home);
+        set(&mut rule.severity, self.severity);
+        set(&mut rule.above, number(self.above));
+        set(&mut rule.below, number(self.below));
+        set(&mut rule.clear, number(self.clear));
+        set(&mut rule.for_s, self.for_s);
+        set(&mut rule.averaging_s, self.averaging_s);
+        set(&mut rule.silent_s, self.silent_s);
+        set(&mut rule.source, self.source.map(|source| source.map(|text| text.to_string())));
+        set(&mut rule.enabled, self.enabled);
+    }
+}
+
+/// Change a rule
+///
+/// What it raised is cleared; what is still wrong by the new rule is raised anew with the next measurement.
+#[utoipa::path(patch, path = "/{twin}/alert_rule/{id}", tag = "alerts",
+    params(("twin" = Name, Path), ("id" = Name, Path)), request_body = RuleChange,
+    responses((status = 200, body = Rule)))]
+pub(crate) async fn change(
+    State(app): State<App>,
+    member: Member,
+    Ids([id]): Ids<1>,
+    conditions: Conditions,
+    Body(change): Body<RuleChange>,
+) -> Answer {
+    member.may(Deed::Manage)?;
+    let twin = member.twin.clone();
+    let changed = app.store.write(move |db| {
+        let mut rule = find(db, &twin, &id)?;
+        conditions.hold(&rule.etag)?;
+        change.apply(&mut rule);
+        check(db, &twin, &rule)?;
+        let notices = evaluate::retire(db, &twin, &id, Time::now())?;
+        alerts::put_rule(db, &twin, &rule)?;
+        Ok((find(db, &twin, &id)?, notices))
+    });
+    let (rule, notices): (Rule, Vec<Notice>) = changed.await?;
+    tell(&app, &member.twin, &notices);
+    Conditions::default().json_tagged(&rule, &rule.etag)
+}
+
+/// Remove a rule
+///
+/// What it raised is cleared and stays on record.
+#[utoipa::path(delete, path = "/{twin}/alert_rule/{id}", tag = "alerts",
+    params(("twin" = Name, Path), ("id" = Name, Path)), responses((status = 204)))]
+pub(crate) async fn remove(
+    State(app): State<App>,
+    member: Member,
+    Ids([id]): Ids<1>,
+    conditions: Conditions,
+) -> Answer {
+    member.may(Deed::Manage)?;
+    let twin = member.twin.clone();
+    let removed = app.store.write(move |db| {
+        let rule = find(db, &twin, &id)?;
+        conditions.hold(&rule.etag)?;
+        let notices = evaluate::retire(db, &twin, &id, Time::now())?;
+        alerts::remove_rule(db, &twin, &id)?;
+        Ok(notices)
+    });
+    tell(&app, &member.twin, &removed.await?);
+    done()
+}

@@ -1,0 +1,244 @@
+//! What a rule and an alert are to the platform.
+
+use rusqlite::ToSql;
+use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ToSqlOutput, ValueRef};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+use uuid::Uuid;
+
+use super::machine::{Condition, Side};
+use crate::measurements::Quantity;
+use crate::meters::types::words;
+use crate::number::Amount;
+use crate::problem::Problem;
+use crate::text::{Name, Note, Title};
+use crate::time::{SECOND_MS, Time};
+
+words! {
+    /// How much an alert matters.
+    Severity {
+        /// Worth knowing.
+        Info = "info",
+        /// Something is to be done.
+        Warning = "warning",
+        /// Something is to be done now.
+        Critical = "critical",
+    }
+}
+
+impl Severity {
+    fn rank(self) -> u8 {
+        match self {
+            Severity::Info => 0,
+            Severity::Warning => 1,
+            Severity::Critical => 2,
+        }
+    }
+}
+
+impl PartialOrd for Severity {
+    fn partial_cmp(&self, other: &Severity) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Severity {
+    fn cmp(&self, other: &Severity) -> std::cmp::Ordering {
+        self.rank().cmp(&other.rank())
+    }
+}
+
+words! {
+    /// Where an alert stands.
+    AlertState {
+        /// It is wrong, and nobody has said that they know.
+        Active = "active",
+        /// It is wrong, and somebody knows.
+        Acknowledged = "acknowledged",
+        /// It is right again.
+        Cleared = "cleared",
+    }
+}
+
+words! {
+    /// What happened to an alert.
+    AlertEvent {
+        /// Something became wrong.
+        Raised = "raised",
+        /// It is right again.
+        Cleared = "cleared",
+        /// Somebody said that they know.
+        Acknowledged = "acknowledged",
+    }
+}
+
+/// When sensors' measurements, or their silence, are wrong. Exactly one of `above`, `below` and `silent_s`
+/// is set.
+#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
+pub(crate) struct Rule {
+    pub(crate) id: Name,
+    pub(crate) name: String,
+    /// Of what; null, only with `silent_s`, for a device with all it measures.
+    pub(crate) quantity: Option<Quantity>,
+    /// In which home; null for all.
+    pub(crate) home: Option<Name>,
+    pub(crate) severity: Severity,
+    /// Wrong when greater, in the quantity's unit.
+    pub(crate) above: Option<f64>,
+    /// Wrong when less.
+    pub(crate) below: Option<f64>,
+    /// Right again at this value or beyond it; null for the limit itself.
+    pub(crate) clear: Option<f64>,
+    /// How long it must be wrong.
+    pub(crate) for_s: u32,
+    /// Over how long values are averaged; 0 for each as it is.
+    pub(crate) averaging_s: u32,
+    /// Wrong when nothing was measured for so long.
+    pub(crate) silent_s: Option<u32>,
+    /// Where the limit is from.
+    pub(crate) source: Option<String>,
+    pub(crate) enabled: bool,
+    pub(crate) etag: String,
+}
+
+/// A rule to be made.
+#[derive(Clone, Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NewRule {
+    /// Made up, if there is none.
+    pub(crate) id: Option<Name>,
+    pub(crate) name: Title,
+    pub(crate) quantity: Option<Quantity>,
+    pub(crate) home: Option<Name>,
+    pub(crate) severity: Severity,
+    pub(crate) above: Option<Amount>,
+    pub(crate) below: Option<Amount>,
+    pub(crate) clear: Option<Amount>,
+    #[serde(default)]
+    #[schema(maximum = 2592000)]
+    pub(crate) for_s: u32,
+    #[serde(default)]
+    #[schema(maximum = 2592000)]
+    pub(crate) averaging_s: u32,
+    #[schema(minimum = 60, maximum = 2592000)]
+    pub(crate) silent_s: Option<u32>,
+    pub(crate) source: Option<Note>,
+    /// True, unless it says otherwise.
+    pub(crate) enabled: Option<bool>,
+}
+
+/// Something that is or was wrong.
+#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
+pub(crate) struct Alert {
+    pub(crate) id: Uuid,
+    pub(crate) rule: Name,
+    pub(crate) rule_name: String,
+    /// Where the sensor was when it was raised.
+    pub(crate) home: Option<Name>,
+    pub(crate) home_name: Option<String>,
+    pub(crate) device: Name,
+    pub(crate) quantity: Option<Quantity>,
+    pub(crate) severity: Severity,
+    pub(crate) state: AlertState,
+    /// What the rule looked at last: the value, or the mean; null for silence.
+    pub(crate) value: Option<f64>,
+    /// The worst so far.
+    pub(crate) peak: Option<f64>,
+    /// Of value, peak and threshold.
+    pub(crate) unit: String,
+    /// The rule's limit when it was raised.
+    pub(crate) threshold: f64,
+    /// When it was measured that it is wrong.
+    pub(crate) raised_at: Time,
+    /// When that was known here: later, if measurements were late.
+    pub(crate) noticed_at: Time,
+    /// Whether it was known more than ten minutes after it was measured.
+    pub(crate) late: bool,
+    /// When it was measured that it is right again.
+    pub(crate) cleared_at: Option<Time>,
+    pub(crate) acknowledged_at: Option<Time>,
+    pub(crate) acknowledged_by: Option<Name>,
+    pub(crate) note: Option<String>,
+}
+
+/// What is known later than this is late.
+const LATE_MS: i64 = 10 * 60 * SECOND_MS;
+
+impl Alert {
+    /// Sets what follows from the rest.
+    pub(crate) fn finished(mut self) -> Alert {
+        self.late = self.noticed_at.ms_since(self.raised_at) > LATE_MS;
+        self.state = match (self.cleared_at, self.acknowledged_at) {
+            (Some(_), _) => AlertState::Cleared,
+            (None, Some(_)) => AlertState::Acknowledged,
+            (None, None) => AlertState::Active,
+        };
+        self
+    }
+}
+
+/// Something that happened to an alert, to be told.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Notice {
+    pub(crate) event: AlertEvent,
+    pub(crate) alert: Alert,
+}
+
+impl Rule {
+    /// What the rule's machine watches for; `None` if it watches for silence.
+    pub(crate) fn condition(&self, gap_ms: i64) -> Option<Condition> {
+        let (side, limit) = match (self.above, self.below) {
+            (Some(limit), _) => (Side::Above, limit),
+            (None, Some(limit)) => (Side::Below, limit),
+            (None, None) => return None,
+        };
+        Some(Condition {
+            side,
+            limit,
+            clear: self.clear.unwrap_or(limit),
+            for_ms: i64::from(self.for_s) * SECOND_MS,
+            averaging_ms: i64::from(self.averaging_s) * SECOND_MS,
+            gap_ms,
+        })
+    }
+
+    /// What makes it wrong, as a number.
+    pub(crate) fn threshold(&self) -> f64 {
+        self.above.or(self.below).or(self.silent_s.map(f64::from)).unwrap_or_default()
+    }
+
+    /// Whether it can be: one limit, and the others on their sides of it.
+    pub(crate) fn check(&self) -> Result<(), Problem> {
+        let limits = [self.above.is_some(), self.below.is_some(), self.silent_s.is_some()];
+        if limits.iter().filter(|set| **set).count() != 1 {
+            let detail = "expected exactly one of above, below and silent_s";
+            return Err(Problem::invalid("above", detail));
+        }
+        if self.silent_s.is_none() && self.quantity.is_none() {
+            return Err(Problem::invalid("quantity", "expected a quantity"));
+        }
+        let wrong_side = match (self.above, self.below, self.clear) {
+            (Some(above), _, Some(clear)) => clear > above,
+            (_, Some(below), Some(clear)) => clear < below,
+            (None, None, Some(_)) => true,
+            _ => false,
+        };
+        if wrong_side {
+            return Err(Problem::invalid("clear", "expected a value on the limit's right side"));
+        }
+        for (field, seconds, range) in [
+            ("for_s", Some(self.for_s), 0..=MAX_RULE_S),
+            ("averaging_s", Some(self.averaging_s), 0..=MAX_RULE_S),
+            ("silent_s", self.silent_s, 60..=MAX_RULE_S),
+        ] {
+            if seconds.is_some_and(|seconds| !range.contains(&seconds)) {
+                let (least, most) = range.into_inner();
+                return Err(Problem::invalid(field, format!("expected {least} to {most}")));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Longest duration, average and silence: 30 days.
+const MAX_RULE_S: u32 = 30 * 24 * 3600;

@@ -1,0 +1,51 @@
+//! What the platform counts since it was opened, for the operator's metrics.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::measurements::types::{MeasurementResult, MeasurementStatus};
+
+/// What is counted.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    stored: AtomicU64,
+    duplicate: AtomicU64,
+    rejected: AtomicU64,
+    malformed: AtomicU64,
+}
+
+/// What the platform counted since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PlatformCounts {
+    /// Measurements stored.
+    pub measurements_stored: u64,
+    /// Measurements that were stored before.
+    pub measurements_duplicate: u64,
+    /// Measurements that could not be taken.
+    pub measurements_rejected: u64,
+    /// MQTT messages on sensors' topics that were none.
+    pub messages_malformed: u64,
+}
+
+impl Counts {
+    /// Counts what became of measurements.
+    pub(crate) fn took(&self, results: &[MeasurementResult]) {
+        let count = |status| results.iter().filter(|result| result.status == status).count() as u64;
+        self.stored.fetch_add(count(MeasurementStatus::Stored), Ordering::Relaxed);
+        self.duplicate.fetch_add(count(MeasurementStatus::Duplicate), Ordering::Relaxed);
+        self.rejected.fetch_add(count(MeasurementStatus::Rejected), Ordering::Relaxed);
+    }
+
+    /// Counts a message that was no measurement.
+    pub(crate) fn malformed(&self) {
+        self.malformed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn get(&self) -> PlatformCounts {
+        PlatformCounts {
+            measurements_stored: self.stored.load(Ordering::Relaxed),
+            measurements_duplicate: self.duplicate.load(Ordering::Relaxed),
+            measurements_rejected: self.rejected.load(Ordering::Relaxed),
+            messages_malformed: self.malformed.load(Ordering::Relaxed),
+        }
+    }
+}

@@ -1,0 +1,280 @@
+//! What can be asked of homes.
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use serde::{Deserialize, Deserializer, Serialize};
+use utoipa::{IntoParams, ToSchema};
+use uuid::Uuid;
+
+use super::{Home, NewHome};
+use crate::accounts::caller::{Ids, Member};
+use crate::alerts::{self, evaluate};
+use crate::extract::{Body, Each, Params, given};
+use crate::meters::handlers::bounds;
+use crate::number::Place;
+use crate::paging;
+use crate::platform::App;
+use crate::problem::Problem;
+use crate::respond::{Answer, Conditions, Page, done, json, open_cursor};
+use crate::role::Deed;
+use crate::store::homes::{self, Change, Query};
+use crate::store::{Db, alerts as alerts_of};
+use crate::text::{Line, Name, Note, Title};
+use crate::time::Time;
+
+/// Homes of one import.
+const MAX_HOMES: usize = 1000;
+
+/// Which homes.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct HomeQuery {
+    /// A part of the map: west,south,east,north in degrees.
+    #[param(value_type = Option<String>, example = "9.9,53.5,10.1,53.6",
+        pattern = r"^-?\d{1,3}(\.\d{1,15})?(,-?\d{1,3}(\.\d{1,15})?){3}$")]
+    bbox: Option<String>,
+    /// A part of identifier, name or street.
+    #[param(value_type = Option<String>, max_length = 200)]
+    q: Option<Line>,
+    /// How many at most.
+    #[param(minimum = 1, maximum = 1000, default = 100)]
+    limit: Option<usize>,
+    /// What `next` of the page before said.
+    cursor: Option<String>,
+}
+
+/// The twin's homes, by identifier
+#[utoipa::path(get, path = "/{twin}/home", tag = "homes", params(("twin" = Name, Path), HomeQuery),
+    responses((status = 200, body = Page<Home>)))]
+pub(crate) async fn list(
+    State(app): State<App>,
+    member: Member,
+    Params(query): Params<HomeQuery>,
+    conditions: Conditions,
+) -> Answer {
+    member.may(Deed::Report)?;
+    let limit = paging::limit(query.limit, paging::MOST)?;
+    let wanted = Query {
+        within: query.bbox.as_deref().map(bounds).transpose()?,
+        words: query.q.map(|words| words.to_string()).filter(|words| !words.is_empty()),
+        after: open_cursor(query.cursor.as_deref())?,
+    };
+    let items = app
+        .store
+        .read(move |db| Ok(homes::list(db, &member.twin, &wanted, limit + 1, Time::now())?));
+    conditions.json(&Page::cut(items.await?, limit, |home: &Home| home.id.to_string()))
+}
+
+fn find(db: &Db, twin: &Name, id: &Name) -> Result<Home, Problem> {
+    homes::get(db, twin, id, Time::now())?.ok_or_else(|| Problem::not_found("home"))
+}
+
+/// One home
+#[utoipa::path(get, path = "/{twin}/home/{id}", tag = "homes",
+    params(("twin" = Name, Path), ("id" = Name, Path)), responses((status = 200, body = Home)))]
+pub(crate) async fn show(
+    State(app): State<App>,
+    member: Member,
+    Ids([id]): Ids<1>,
+    conditions: Conditions,
+) -> Answer {
+    member.may(Deed::Report)?;
+    let home = app.store.read(move |db| find(db, &member.twin, &id));
+    conditions.json(&home.await?)
+}
+
+/// One home, or many.
+#[derive(Deserialize, ToSchema)]
+#[serde(untagged)]
+#[allow(dead_code, reason = "says in the document what `Import` reads")]
+pub(crate) enum HomeImport {
+    One(Box<NewHome>),
+    Many {
+        #[schema(max_items = 1000)]
+        items: Vec<NewHome>,
+    },
+}
+
+/// One or many, told apart by `items`.
+pub(crate) enum Import {
+    One(Box<NewHome>),
+    Many(Vec<Each<NewHome>>),
+}
+
+impl<'de> Deserialize<'de> for Import {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Import, D::Error> {
+        use serde::de::Error as _;
+        let value = serde_json::Value::deserialize(from)?;
+        if value.get("items").is_none() {
+            let one = serde_path_to_error::deserialize(value);
+            let explain = |error: serde_path_to_error::Error<_>| {
+                D::Error::custom(format!("{}: {}", error.path(), error.inner()))
+            };
+            return one.map(|home| Import::One(Box::new(home))).map_err(explain);
+        }
+        let many: Many = serde_json::from_value(value).map_err(D::Error::custom)?;
+        Ok(Import::Many(many.items))
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Many {
+    items: Vec<Each<NewHome>>,
+}
+
+/// What became of an imported home.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct ImportedHome {
+    id: Option<String>,
+    status: HomeStatus,
+    /// Why it was rejected.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    detail: Option<String>,
+}
+
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+enum HomeStatus {
+    Created,
+    Updated,
+    Rejected,
+}
+
+/// What became of an import.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct HomeResults {
+    results: Vec<ImportedHome>,
+}
+
+/// Add a home, or import many
+///
+/// An import makes homes that are there already as given.
+#[utoipa::path(post, path = "/{twin}/home", tag = "homes", params(("twin" = Name, Path)),
+    request_body = HomeImport,
+    responses((status = 200, body = HomeResults), (status = 201, body = Home)))]
+pub(crate) async fn add(
+    State(app): State<App>,
+    member: Member,
+    Body(import): Body<Import>,
+) -> Answer {
+    member.may(Deed::Manage)?;
+    match import {
+        Import::One(new) => {
+            let home = app.store.write(move |db| {
+                let id = name_of(&new)?;
+                if homes::exists(db, &member.twin, &id)? {
+                    return Err(Problem::conflict("there is a home of this name"));
+                }
+                homes::put(db, &member.twin, &id, &new)?;
+                find(db, &member.twin, &id)
+            });
+            json(StatusCode::CREATED, &home.await?)
+        }
+        Import::Many(items) if items.len() > MAX_HOMES => {
+            Err(Problem::too_large(format!("at most {MAX_HOMES} homes at once")))
+        }
+        Import::Many(items) => {
+            let results = app.store.write(move |db| {
+                items.into_iter().map(|each| import_one(db, &member.twin, each)).collect()
+            });
+            json(StatusCode::OK, &HomeResults { results: results.await? })
+        }
+    }
+}
+
+fn name_of(new: &NewHome) -> Result<Name, Problem> {
+    if let Some(id) = &new.id {
+        return Ok(id.clone());
+    }
+    Uuid::new_v4().to_string().parse().map_err(|wrong| Problem::invalid("id", wrong))
+}
+
+fn import_one(db: &Db, twin: &Name, each: Each<NewHome>) -> Result<ImportedHome, Problem> {
+    let (id, new) = match each.item.and_then(|new| Ok((name_of(&new)?, new))) {
+        Ok(checked) => checked,
+        Err(problem) => {
+            let detail = Some(problem.detail().to_owned());
+            return Ok(ImportedHome { id: each.id, status: HomeStatus::Rejected, detail });
+        }
+    };
+    let known = homes::exists(db, twin, &id)?;
+    homes::put(db, twin, &id, &new)?;
+    let status = if known { HomeStatus::Updated } else { HomeStatus::Created };
+    Ok(ImportedHome { id: Some(id.to_string()), status, detail: None })
+}
+
+/// What is to change; what is not given stays, null clears.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct HomeChange {
+    name: Option<Title>,
+    #[serde(default, deserialize_with = "given")]
+    #[schema(value_type = Option<Place>)]
+    place: Option<Option<Place>>,
+    #[serde(default, deserialize_with = "given")]
+    #[schema(value_type = Option<Line>)]
+    street: Option<Option<Line>>,
+    #[serde(default, deserialize_with = "given")]
+    #[schema(value_type = Option<Note>)]
+    note: Option<Option<Note>>,
+    #[serde(default, deserialize_with = "given")]
+    #[schema(value_type = Option<Name>)]
+    gateway: Option<Option<Name>>,
+}
+
+/// Change a home
+#[utoipa::path(patch, path = "/{twin}/home/{id}", tag = "homes",
+    params(("twin" = Name, Path), ("id" = Name, Path)), request_body = HomeChange,
+    responses((status = 200, body = Home)))]
+pub(crate) async fn change(
+    State(app): State<App>,
+    member: Member,
+    Ids([id]): Ids<1>,
+    conditions: Conditions,
+    Body(change): Body<HomeChange>,
+) -> Answer {
+    member.may(Deed::Manage)?;
+    let HomeChange { name, place, street, note, gateway } = change;
+    let home = app.store.write(move |db| {
+        let home = find(db, &member.twin, &id)?;
+        conditions.hold_of(&home, &home.etag)?;
+        let change = Change { name, place, street, note, gateway };
+        homes::change(db, &member.twin, &id, &change)?;
+        find(db, &member.twin, &id)
+    });
+    Conditions::default().json(&home.await?)
+}
+
+/// Remove a home
+///
+/// Its sensors stay, with what they measured, as sensors without a home; rules for it alone go with it.
+#[utoipa::path(delete, path = "/{twin}/home/{id}", tag = "homes",
+    params(("twin" = Name, Path), ("id" = Name, Path)), responses((status = 204)))]
+pub(crate) async fn remove(
+    State(app): State<App>,
+    member: Member,
+    Ids([id]): Ids<1>,
+    conditions: Conditions,
+) -> Answer {
+    member.may(Deed::Manage)?;
+    let twin = member.twin.clone();
+    let removed = app.store.write(move |db| {
+        let (twin, now) = (&twin, Time::now());
+        let home = find(db, twin, &id)?;
+        conditions.hold_of(&home, &home.etag)?;
+        let mut notices = Vec::new();
+        for rule in alerts_of::rules_of_home(db, twin, &id)? {
+            notices.extend(evaluate::retire(db, twin, &rule, now)?);
+            alerts_of::remove_rule(db, twin, &rule)?;
+        }
+        for device in homes::devices(db, twin, &id)? {
+            notices.extend(evaluate::moved(db, twin, &device, now)?);
+        }
+        homes::remove(db, twin, &id)?;
+        Ok(notices)
+    });
+    alerts::tell(&app, &member.twin, &removed.await?);
+    done()
+}

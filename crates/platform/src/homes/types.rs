@@ -1,0 +1,114 @@
+//! What a home is to the platform.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::alerts::Severity;
+use crate::measurements::Quantity;
+use crate::number::Place;
+use crate::text::{Line, Name, Note, Title};
+use crate::time::{SECOND_MS, Time};
+
+/// How long a sensor of which nothing is known may be quiet.
+const USUAL_SILENCE_MS: i64 = 15 * 60 * SECOND_MS;
+/// So many times the usual interval may pass.
+const MISSED_BEFORE_SILENT: i64 = 3;
+
+/// How long a sensor may be quiet before something is wrong.
+pub(crate) fn silent_after_ms(expected_every_s: Option<u32>) -> i64 {
+    let missed = |every: u32| i64::from(every) * SECOND_MS * MISSED_BEFORE_SILENT;
+    expected_every_s.map_or(USUAL_SILENCE_MS, missed)
+}
+
+/// Whether a sensor that measured then should have been heard since.
+pub(crate) fn is_silent(last_at: Time, expected_every_s: Option<u32>, now: Time) -> bool {
+    now.ms_since(last_at) > silent_after_ms(expected_every_s)
+}
+
+/// What a sensor measured last.
+#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
+pub(crate) struct LastValue {
+    pub(crate) device: Name,
+    pub(crate) quantity: Quantity,
+    pub(crate) value: f64,
+    pub(crate) unit: String,
+    /// When it was measured.
+    pub(crate) at: Time,
+    /// Whether there should have been a newer one by now.
+    pub(crate) stale: bool,
+}
+
+/// What is wrong in a home at worst.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Worst {
+    /// No alert is raised.
+    Ok,
+    /// Worth knowing.
+    Info,
+    /// Something is to be done.
+    Warning,
+    /// Something is to be done now.
+    Critical,
+}
+
+impl From<Option<Severity>> for Worst {
+    fn from(severity: Option<Severity>) -> Worst {
+        match severity {
+            None => Worst::Ok,
+            Some(Severity::Info) => Worst::Info,
+            Some(Severity::Warning) => Worst::Warning,
+            Some(Severity::Critical) => Worst::Critical,
+        }
+    }
+}
+
+/// A place with sensors.
+#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
+pub(crate) struct Home {
+    pub(crate) id: Name,
+    pub(crate) name: String,
+    pub(crate) place: Option<Place>,
+    pub(crate) street: Option<String>,
+    pub(crate) note: Option<String>,
+    /// The gateway its sensors speak through.
+    pub(crate) gateway: Option<Name>,
+    /// How many sensor units it has.
+    pub(crate) devices: u64,
+    /// What they measured last, by device and quantity.
+    pub(crate) values: Vec<LastValue>,
+    /// The worst of its raised alerts.
+    pub(crate) worst: Worst,
+    /// How many alerts are raised, acknowledged ones too.
+    pub(crate) alerts: u64,
+    /// Of the home without its values, for `If-Match`.
+    pub(crate) etag: String,
+}
+
+/// A home to be made.
+#[derive(Clone, Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NewHome {
+    /// Made up, if there is none.
+    pub(crate) id: Option<Name>,
+    pub(crate) name: Title,
+    pub(crate) place: Option<Place>,
+    pub(crate) street: Option<Line>,
+    pub(crate) note: Option<Note>,
+    pub(crate) gateway: Option<Name>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sensor_is_silent_after_three_missed_intervals() {
+        let measured = Time(0);
+        let cases =
+            [(Some(60), 180, false), (Some(60), 181, true), (None, 900, false), (None, 901, true)];
+        for (every, seconds, silent) in cases {
+            assert_eq!(is_silent(measured, every, Time(seconds * 1000)), silent, "{every:?}");
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! Measurements over HTTP, and as MQTT messages that the program hands over.
+
+use std::collections::BTreeMap;
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::intake::{Taken, take as take_in};
+use super::message::{SensorMessage, parse};
+use super::types::{MeasurementResult, MeasurementStatus, NewMeasurement};
+use crate::accounts::caller::Member;
+use crate::alerts;
+use crate::extract::{Body, Each};
+use crate::platform::App;
+use crate::problem::Problem;
+use crate::respond::{Answer, json};
+use crate::role::Deed;
+use crate::text::Name;
+use crate::time::Time;
+
+/// Measurements sent at once.
+const MAX_MEASUREMENTS: usize = 1000;
+
+/// Measurements that are sent.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct MeasurementUpload {
+    #[schema(value_type = Vec<NewMeasurement>, max_items = 1000)]
+    items: Vec<Each<NewMeasurement>>,
+}
+
+/// What became of each, in their order.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct MeasurementResults {
+    results: Vec<MeasurementResult>,
+}
+
+/// Send measurements
+///
+/// Each has an outcome of its own; what is sent again is stored once.
+#[utoipa::path(post, path = "/{twin}/measurement", tag = "homes", params(("twin" = Name, Path)),
+    request_body = MeasurementUpload, responses((status = 200, body = MeasurementResults)))]
+pub(crate) async fn add(
+    State(app): State<App>,
+    member: Member,
+    Body(upload): Body<MeasurementUpload>,
+) -> Answer {
+    member.may(Deed::Measure)?;
+    if upload.items.len() > MAX_MEASUREMENTS {
+        return Err(Problem::too_large(format!("at most {MAX_MEASUREMENTS} measurements at once")));
+    }
+    let results = take(&app, member.twin, upload.items).await?;
+    json(StatusCode::OK, &MeasurementResults { results })
+}
+
+/// Takes measurements and tells who listens.
+async fn take(
+    app: &App,
+    twin: Name,
+    items: Vec<Each<NewMeasurement>>,
+) -> Result<Vec<MeasurementResult>, Problem> {
+    let (settings, to) = (app.settings.monitoring.clone(), twin.clone());
+    let taken = app.store.write(move |db| take_in(db, &settings, &to, items, Time::now()));
+    let Taken { results, values, notices } = taken.await?;
+    app.counts.took(&results);
+    for value in &values {
+        let topic = format!("fulmar/{twin}/value/{}/{}", value.device, value.quantity);
+        app.live.tell(topic, value, true);
+    }
+    alerts::tell(app, &twin, &notices);
+    Ok(results)
+}
+
+/// Takes messages, in their order; what cannot be taken is logged and done with.
+pub(crate) async fn take_messages(app: &App, messages: Vec<SensorMessage>) -> Result<(), Problem> {
+    let mut by_twin: BTreeMap<Name, Vec<Each<NewMeasurement>>> = BTreeMap::new();
+    let now = Time::now();
+    for message in &messages {
+        match read(app, message, now) {
+            Ok((twin, items)) => {
+                let items = items.into_iter().map(|item| Each { id: None, item: Ok(item) });
+                by_twin.entry(twin).or_default().extend(items);
+            }
+            Err(reason) => {
+                app.counts.malformed();
+                tracing::info!(topic = message.topic, reason, "message without a measurement");
+            }
+        }
+    }
+    for (twin, items) in by_twin {
+        let devices: Vec<Option<Name>> = items.iter().map(device).collect();
+        let results = take(app, twin.clone(), items).await?;
+        for (result, device) in results.iter().zip(devices) {
+            if let (MeasurementStatus::Rejected, Some(device)) = (result.status, device) {
+                let reason = result.detail.as_deref().unwrap_or_default();
+                tracing::info!(%twin, %device, reason, "measurement refused");
+            }
+        }
+    }
+    Ok(())
+}
+
+fn device(each: &Each<NewMeasurement>) -> Option<Name> {
+    each.item.as_ref().ok().map(|item| item.device.clone())
+}
+
+/// Whose measurements a message has, and which.
+fn read(
+    app: &App,
+    message: &SensorMessage,
+    now: Time,
+) -> Result<(Name, Vec<NewMeasurement>), String> {
+    let levels: Vec<&str> = message.topic.split('/').collect();
+    let (twin, device, quantity) = match levels[..] {
+        ["fulmar", twin, "sensor", device] => (twin, device, None),
+        ["fulmar", twin, "sensor", device, quantity] => (twin, device, Some(quantity)),
+        _ => return Err("the topic is no sensor's".to_owned()),
+    };
+    let twin: Name = twin.parse()?;
+    if !app.roster.has_twin(&twin) {
+        return Err("there is no such twin".to_owned());
+    }
+    Ok((twin, parse(device, quantity, message, now)?))
+}

@@ -1,0 +1,180 @@
+//! What becomes of measurements: whose they are, whether they are new, what they change.
+//!
+//! Order does not matter to what is stored. The last value is the one measured last, not the one that
+//! came last.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::types::{LiveValue, MeasurementResult, MeasurementStatus};
+use super::{NewMeasurement, Quantity, units};
+use crate::alerts::{Notice, evaluate};
+use crate::extract::Each;
+use crate::platform::Monitoring;
+use crate::problem::Problem;
+use crate::store::Db;
+use crate::store::measurements::{self, Sample, SeriesRow};
+use crate::store::sensors::{self, Unit};
+use crate::text::Name;
+use crate::time::{DAY_MS, Time};
+
+/// How far a device's clock may be ahead.
+const MAX_AHEAD_MS: i64 = DAY_MS;
+
+/// What came of measurements.
+#[derive(Debug, Default)]
+pub(crate) struct Taken {
+    /// What became of each, in their order.
+    pub(crate) results: Vec<MeasurementResult>,
+    /// New last values, one a series.
+    pub(crate) values: Vec<LiveValue>,
+    /// What became wrong or right by them.
+    pub(crate) notices: Vec<Notice>,
+}
+
+/// A series of which something came, and what is known of its device.
+pub(crate) struct Known {
+    pub(crate) device: Name,
+    pub(crate) quantity: Quantity,
+    pub(crate) series: SeriesRow,
+    pub(crate) unit: Unit,
+}
+
+/// The series of a group of measurements.
+#[derive(Default)]
+struct Register {
+    by_name: HashMap<(Name, Quantity), usize>,
+    all: Vec<Known>,
+}
+
+impl Register {
+    /// Which series a measurement belongs to, and its value in the series' unit.
+    fn place(&mut self, db: &Db, twin: &Name, new: &NewMeasurement) -> Result<Placed, Problem> {
+        let name = (new.device.clone(), new.quantity.clone());
+        let at = match self.by_name.get(&name) {
+            Some(at) => *at,
+            None => {
+                let usual = units::usual(&new.quantity);
+                let given = new.unit.as_deref().unwrap_or_default();
+                let unit = sensors::unit(db, twin, &new.device)?;
+                let first_unit = usual.unwrap_or(given);
+                // What cannot be taken registers nothing but its device.
+                if units::convert(*new.value, new.unit.as_deref().unwrap_or(first_unit), first_unit)
+                    .is_none()
+                {
+                    return Ok(Err(wrong_unit(given, first_unit)));
+                }
+                let series =
+                    measurements::series(db, twin, &new.device, &new.quantity, first_unit)?;
+                let (device, quantity) = name.clone();
+                self.all.push(Known { device, quantity, series, unit });
+                self.by_name.insert(name, self.all.len() - 1);
+                self.all.len() - 1
+            }
+        };
+        let wanted = &self.all[at].series.unit;
+        let given = new.unit.as_deref().unwrap_or(wanted);
+        Ok(match units::convert(*new.value, given, wanted) {
+            Some(value) => Ok((at, value)),
+            None => Err(wrong_unit(given, wanted)),
+        })
+    }
+}
+
+/// Number of the series and value, or why there is none.
+type Placed = Result<(usize, f64), String>;
+
+fn wrong_unit(given: &str, wanted: &str) -> String {
+    format!("unit: {given:?} cannot be converted to {wanted:?}")
+}
+
+fn in_time(at: Time, now: Time, settings: &Monitoring) -> Result<(), String> {
+    if at.ms_since(now) > MAX_AHEAD_MS {
+        return Err(format!("at: {at} is in the future"));
+    }
+    if at < settings.raw_since(now) {
+        let days = settings.raw_days;
+        return Err(format!("at: {at} is longer ago than the {days} days measurements are kept"));
+    }
+    Ok(())
+}
+
+/// Takes measurements of a twin, each with an outcome of its own.
+pub(crate) fn take(
+    db: &Db,
+    settings: &Monitoring,
+    twin: &Name,
+    items: Vec<Each<NewMeasurement>>,
+    now: Time,
+) -> Result<Taken, Problem> {
+    let mut register = Register::default();
+    let mut results = Vec::with_capacity(items.len());
+    // What can be stored: which result it is, and which series.
+    let (mut places, mut samples) = (Vec::new(), Vec::new());
+    for each in items {
+        let checked = match each.item {
+            Ok(new) => match in_time(new.at, now, settings) {
+                Ok(()) => register.place(db, twin, &new)?.map(|placed| (placed, new)),
+                Err(wrong) => Err(wrong),
+            },
+            Err(problem) => Err(problem.detail().to_owned()),
+        };
+        match checked {
+            Ok(((at, value), new)) => {
+                let series = register.all[at].series.seq;
+                let id = new.id.map(|id| id.to_string());
+                places.push((results.len(), at));
+                samples.push(Sample { series, at: new.at, value, id });
+                let status = MeasurementStatus::Duplicate;
+                results.push(MeasurementResult { status, detail: None });
+            }
+            Err(wrong) => results.push(MeasurementResult::rejected(wrong)),
+        }
+    }
+    let stored = measurements::insert(db, twin, &samples, now)?;
+    let mut new: BTreeMap<usize, Vec<(Time, f64)>> = BTreeMap::new();
+    for (((result, series), sample), stored) in places.into_iter().zip(&samples).zip(stored) {
+        if stored {
+            results[result].status = MeasurementStatus::Stored;
+            new.entry(series).or_default().push((sample.at, sample.value));
+        }
+    }
+    let mut taken = Taken { results, ..Taken::default() };
+    for (series, mut fresh) in new {
+        fresh.sort_by_key(|(at, _)| *at);
+        let known = &register.all[series];
+        taken.notices.extend(evaluate::series(db, twin, known, &fresh, now)?);
+        taken.values.extend(note_last(db, known, &fresh)?);
+    }
+    heard(db, twin, &taken.values)?;
+    Ok(taken)
+}
+
+/// Remembers the newest of `fresh`, if it is newer than the last value.
+fn note_last(db: &Db, known: &Known, fresh: &[(Time, f64)]) -> Result<Option<LiveValue>, Problem> {
+    let Some(&(at, value)) = fresh.last() else { return Ok(None) };
+    if known.series.last_at.is_some_and(|last_at| at < last_at) {
+        return Ok(None);
+    }
+    measurements::set_last(db, known.series.seq, at, value)?;
+    Ok(Some(LiveValue {
+        device: known.device.clone(),
+        home: known.unit.home.clone(),
+        quantity: known.quantity.clone(),
+        value,
+        unit: known.series.unit.clone(),
+        at,
+    }))
+}
+
+/// Notes when devices measured last.
+fn heard(db: &Db, twin: &Name, values: &[LiveValue]) -> Result<(), Problem> {
+    let mut devices: HashMap<&Name, Time> = HashMap::new();
+    for value in values {
+        let last = devices.entry(&value.device).or_insert(value.at);
+        *last = (*last).max(value.at);
+    }
+    for (device, at) in devices {
+        sensors::heard(db, twin, device, at)?;
+    }
+    Ok(())
+}

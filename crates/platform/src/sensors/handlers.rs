@@ -1,0 +1,121 @@
+//! What can be asked of sensors.
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use serde::Deserialize;
+use utoipa::IntoParams;
+
+use super::{NewSensor, Sensor};
+use crate::accounts::caller::{Ids, Member};
+use crate::alerts::{self, evaluate};
+use crate::extract::{Body, Params};
+use crate::paging;
+use crate::platform::App;
+use crate::problem::Problem;
+use crate::respond::{Answer, Conditions, Page, json, open_cursor};
+use crate::role::Deed;
+use crate::store::{Db, homes, sensors};
+use crate::text::Name;
+use crate::time::Time;
+
+/// Longest interval of a sensor: 30 days.
+const MAX_EVERY_S: u32 = 30 * 24 * 3600;
+
+/// Which sensors.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct SensorQuery {
+    /// Only those of this home.
+    home: Option<Name>,
+    /// How many at most.
+    #[param(minimum = 1, maximum = 1000, default = 100)]
+    limit: Option<usize>,
+    /// What `next` of the page before said.
+    cursor: Option<String>,
+}
+
+/// The twin's sensors, by name
+#[utoipa::path(get, path = "/{twin}/sensor", tag = "homes", params(("twin" = Name, Path), SensorQuery),
+    responses((status = 200, body = Page<Sensor>)))]
+pub(crate) async fn list(
+    State(app): State<App>,
+    member: Member,
+    Params(query): Params<SensorQuery>,
+    conditions: Conditions,
+) -> Answer {
+    member.may(Deed::Report)?;
+    let limit = paging::limit(query.limit, paging::MOST)?;
+    let after = open_cursor(query.cursor.as_deref())?.unwrap_or_default();
+    let items = app.store.read(move |db| {
+        let (home, now) = (query.home.as_deref(), Time::now());
+        Ok(sensors::list(db, &member.twin, home, &after, limit + 1, now)?)
+    });
+    conditions.json(&Page::cut(items.await?, limit, |sensor: &Sensor| sensor.device.to_string()))
+}
+
+fn find(db: &Db, twin: &Name, device: &Name) -> Result<Sensor, Problem> {
+    let sensor = sensors::get(db, twin, device, Time::now())?;
+    sensor.ok_or_else(|| Problem::not_found("sensor"))
+}
+
+/// One sensor
+#[utoipa::path(get, path = "/{twin}/sensor/{device}", tag = "homes",
+    params(("twin" = Name, Path), ("device" = Name, Path)),
+    responses((status = 200, body = Sensor)))]
+pub(crate) async fn show(
+    State(app): State<App>,
+    member: Member,
+    Ids([device]): Ids<1>,
+    conditions: Conditions,
+) -> Answer {
+    member.may(Deed::Report)?;
+    let sensor = app.store.read(move |db| find(db, &member.twin, &device));
+    conditions.json(&sensor.await?)
+}
+
+/// Register a sensor, or say anew what it is
+///
+/// What is raised about a sensor that moves is cleared; what is wrong where it is now is raised with its next
+/// measurement.
+#[utoipa::path(put, path = "/{twin}/sensor/{device}", tag = "homes",
+    params(("twin" = Name, Path), ("device" = Name, Path)), request_body = NewSensor,
+    responses((status = 200, body = Sensor), (status = 201, body = Sensor)))]
+pub(crate) async fn put(
+    State(app): State<App>,
+    member: Member,
+    Ids([device]): Ids<1>,
+    conditions: Conditions,
+    Body(new): Body<NewSensor>,
+) -> Answer {
+    member.may(Deed::Manage)?;
+    if new.expected_every_s.is_some_and(|every| !(1..=MAX_EVERY_S).contains(&every)) {
+        let detail = format!("expected 1 to {MAX_EVERY_S}");
+        return Err(Problem::invalid("expected_every_s", detail));
+    }
+    let twin = member.twin.clone();
+    let (known, sensor, notices) = app
+        .store
+        .write(move |db| {
+            let now = Time::now();
+            let twin = &member.twin;
+            let known = sensors::get(db, twin, &device, now)?;
+            match &known {
+                Some(known) => conditions.hold_of(known, &known.etag)?,
+                None => conditions.hold("")?,
+            }
+            if let Some(home) = &new.home
+                && !homes::exists(db, twin, home)?
+            {
+                return Err(Problem::invalid("home", "there is no such home"));
+            }
+            let moves = known.as_ref().is_some_and(|known| known.home != new.home);
+            let notices = if moves { evaluate::moved(db, twin, &device, now)? } else { Vec::new() };
+            sensors::put(db, twin, &device, &new)?;
+            Ok((known.is_some(), find(db, twin, &device)?, notices))
+        })
+        .await?;
+    alerts::tell(&app, &twin, &notices);
+    let status = if known { StatusCode::OK } else { StatusCode::CREATED };
+    json(status, &sensor)
+}

@@ -1,0 +1,53 @@
+//! What a sensor unit is to the platform.
+
+use rusqlite::ToSql;
+use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ToSqlOutput, ValueRef};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::measurements::Quantity;
+use crate::meters::types::words;
+use crate::text::{Line, Name};
+use crate::time::Time;
+
+words! {
+    /// Whether a sensor is heard of.
+    SensorState {
+        /// It measured lately.
+        Ok = "ok",
+        /// It has measured nothing for three times its usual interval, or never.
+        Silent = "silent",
+    }
+}
+
+/// A sensor unit.
+#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
+pub(crate) struct Sensor {
+    pub(crate) device: Name,
+    /// Where it is; null while nobody has said so.
+    pub(crate) home: Option<Name>,
+    pub(crate) room: Option<String>,
+    pub(crate) model: Option<String>,
+    /// What it has measured.
+    pub(crate) quantities: Vec<Quantity>,
+    /// When it measured last.
+    pub(crate) last_at: Option<Time>,
+    pub(crate) state: SensorState,
+    /// How often it measures, if that is known.
+    pub(crate) expected_every_s: Option<u32>,
+    /// Of what can be changed, for `If-Match`.
+    pub(crate) etag: String,
+}
+
+/// A sensor unit as it is to be registered.
+#[derive(Clone, Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NewSensor {
+    /// A home of the twin, or null.
+    pub(crate) home: Option<Name>,
+    pub(crate) room: Option<Line>,
+    pub(crate) model: Option<Line>,
+    /// How often it measures; it counts as silent after three times this, or after 15 minutes if null.
+    #[schema(minimum = 1, maximum = 2592000)]
+    pub(crate) expected_every_s: Option<u32>,
+}

@@ -1,0 +1,239 @@
+//! What sensors measured as tables to take away, series by series, a part at a time.
+//!
+//! Gaps are rows that are not there.
+
+use std::collections::VecDeque;
+
+use axum::body::Body;
+use axum::extract::State;
+use bytes::Bytes;
+use futures_util::{StreamExt as _, stream};
+use serde::Deserialize;
+use utoipa::IntoParams;
+
+use super::handlers::{Point, Step, range};
+use super::step::Kept;
+use crate::accounts::caller::Member;
+use crate::extract::Params;
+use crate::measurements::Quantity;
+use crate::platform::App;
+use crate::problem::Problem;
+use crate::respond::Answer;
+use crate::role::Deed;
+use crate::store::Db;
+use crate::store::measurements::{self, Labelled, RawKey};
+use crate::table::{self, Cell, Kind, MAX_XLSX_ROWS, broken};
+use crate::text::Name;
+use crate::time::{SECOND_MS, Time};
+
+/// Rows that are looked up at once.
+const PART: usize = 1000;
+
+const COLUMNS: [&str; 11] = [
+    "home",
+    "home_name",
+    "device",
+    "room",
+    "quantity",
+    "unit",
+    "at",
+    "value",
+    "min",
+    "max",
+    "count",
+];
+
+/// A row, in the order of [`COLUMNS`].
+type Row = [Cell; COLUMNS.len()];
+
+/// Which measurements.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct SeriesExport {
+    home: Option<Name>,
+    device: Option<Name>,
+    quantity: Option<Quantity>,
+    /// From then on; a day before the end, unless it says otherwise.
+    from: Option<Time>,
+    /// Until then; now, unless it says otherwise.
+    to: Option<Time>,
+    /// `raw`, which is usual, or how many seconds are one row.
+    #[param(value_type = Option<String>, pattern = "^(raw|[1-9][0-9]{0,8})$", default = "raw")]
+    step: Option<Step>,
+}
+
+/// A look at what is wanted.
+struct Parts {
+    app: App,
+    /// Series still to be looked at, the first of which is under way.
+    series: VecDeque<Labelled>,
+    from: Time,
+    until: Time,
+    /// Milliseconds; none for what was measured.
+    step_ms: Option<i64>,
+    /// Where the first series goes on.
+    place: Place,
+}
+
+/// How far a series has been looked at.
+#[derive(Clone, Copy)]
+enum Place {
+    After(Option<RawKey>),
+    From(Time),
+}
+
+impl Parts {
+    async fn new(app: App, twin: Name, query: SeriesExport) -> Result<Parts, Problem> {
+        let (mut from, mut until) = range(query.from, query.to)?;
+        let now = Time::now();
+        let settings = &app.settings.monitoring;
+        let kept =
+            Kept { raw_since: settings.raw_since(now), hours_since: settings.hours_since(now) };
+        let step_ms = match query.step {
+            None | Some(Step::Raw) => None,
+            Some(Step::Auto) => return Err(Problem::invalid("step", "expected raw or seconds")),
+            Some(Step::Seconds(seconds)) => {
+                Some(kept.coarsen(i64::from(seconds) * SECOND_MS, from))
+            }
+        };
+        if let Some(step) = step_ms {
+            from = Time(from.0.div_euclid(step) * step);
+            until = Time((until.0 - 1).div_euclid(step) * step + step);
+        }
+        let SeriesExport { home, device, quantity, .. } = query;
+        let found = app.store.read(move |db| {
+            let (home, device) = (home.as_deref(), device.as_deref());
+            Ok(measurements::labelled(db, &twin, home, device, quantity.as_deref())?)
+        });
+        let series = found.await?.into();
+        let place = if step_ms.is_some() { Place::From(from) } else { Place::After(None) };
+        Ok(Parts { app, series, from, until, step_ms, place })
+    }
+
+    /// The next rows; none at the end.
+    async fn next(&mut self) -> Result<Vec<Row>, Problem> {
+        while let Some(series) = self.series.front().cloned() {
+            let (from, until, place, step) = (self.from, self.until, self.place, self.step_ms);
+            let look = move |db: &Db| part(db, &series, (from, until), place, step);
+            let (rows, more) = self.app.store.read(look).await?;
+            match more {
+                Some(place) => self.place = place,
+                None => {
+                    self.series.pop_front();
+                    let begin = step.map_or(Place::After(None), |_| Place::From(from));
+                    self.place = begin;
+                }
+            }
+            if !rows.is_empty() {
+                return Ok(rows);
+            }
+        }
+        Ok(Vec::new())
+    }
+}
+
+/// Rows of a series, and where it goes on if that is not its end.
+fn part(
+    db: &Db,
+    series: &Labelled,
+    (from, until): (Time, Time),
+    place: Place,
+    step_ms: Option<i64>,
+) -> Result<(Vec<Row>, Option<Place>), Problem> {
+    match (place, step_ms) {
+        (Place::From(begin), Some(step)) => {
+            let end = begin.plus_ms(step.saturating_mul(PART as i64)).min(until);
+            let found = measurements::stepped(db, series.seq, begin, end, step)?;
+            let rows = found.into_iter().map(|sums| row(series, Point::of(sums))).collect();
+            Ok((rows, (end < until).then_some(Place::From(end))))
+        }
+        (place, _) => {
+            let after = if let Place::After(after) = place { after } else { None };
+            let found = measurements::raw_after(db, series.seq, (from, until), after, PART)?;
+            let more = found.last().filter(|_| found.len() == PART);
+            let more = more.map(|last| Place::After(Some(*last)));
+            let rows =
+                found.iter().map(|(at, value, _)| row(series, Point::one((*at, *value)))).collect();
+            Ok((rows, more))
+        }
+    }
+}
+
+fn row(series: &Labelled, point: Point) -> Row {
+    [
+        Cell::text(series.home.as_ref()),
+        Cell::text(series.home_name.as_ref()),
+        Cell::Text(series.device.to_string()),
+        Cell::text(series.room.as_ref()),
+        Cell::Text(series.quantity.to_string()),
+        Cell::Text(series.unit.clone()),
+        Cell::Moment(point.at),
+        Cell::number(point.value),
+        Cell::number(point.min),
+        Cell::number(point.max),
+        Cell::Number(point.count as f64),
+    ]
+}
+
+/// Measurements as CSV
+///
+/// By home, device, quantity and time; as many as there are. Text that begins like a formula (`=`, `+`, `-`,
+/// `@`) has an apostrophe before it. A table that ends before its last row ends with an error of the
+/// connection.
+#[utoipa::path(get, path = "/{twin}/export/series.csv", tag = "homes",
+    params(("twin" = Name, Path), SeriesExport),
+    responses((status = 200, content_type = "text/csv", body = String)))]
+pub(crate) async fn csv(
+    State(app): State<App>,
+    member: Member,
+    Params(query): Params<SeriesExport>,
+) -> Answer {
+    member.may(Deed::Report)?;
+    let mut parts = Parts::new(app, member.twin.clone(), query).await?;
+    // The first part is looked up before the answer begins, so that what fails can still be said.
+    let first = table::csv(&parts.next().await?, Some(&COLUMNS))?;
+    let first = stream::once(std::future::ready(Ok(first)));
+    let body = Body::from_stream(first.chain(stream::try_unfold(parts, next_csv)));
+    table::file(&member.twin, "series", Kind::Csv, body)
+}
+
+/// The next part of a table that has begun.
+async fn next_csv(mut parts: Parts) -> std::io::Result<Option<(Bytes, Parts)>> {
+    let rows = parts.next().await.map_err(broken)?;
+    if rows.is_empty() {
+        return Ok(None);
+    }
+    Ok(Some((table::csv(&rows, None).map_err(broken)?, parts)))
+}
+
+/// Measurements as an Excel file
+///
+/// By home, device, quantity and time; at most 50000, for more there is CSV.
+#[utoipa::path(get, path = "/{twin}/export/series.xlsx", tag = "homes",
+    params(("twin" = Name, Path), SeriesExport),
+    responses((status = 200, body = Vec<u8>,
+        content_type = "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet")))]
+pub(crate) async fn xlsx(
+    State(app): State<App>,
+    member: Member,
+    Params(query): Params<SeriesExport>,
+) -> Answer {
+    member.may(Deed::Report)?;
+    let _turn = table::turn().await?;
+    let mut parts = Parts::new(app, member.twin.clone(), query).await?;
+    let mut rows = Vec::new();
+    loop {
+        let part = parts.next().await?;
+        if part.is_empty() {
+            break;
+        }
+        rows.extend(part);
+        if rows.len() > MAX_XLSX_ROWS {
+            let detail = format!("more than {MAX_XLSX_ROWS} rows: ask for less, or for CSV");
+            return Err(Problem::invalid("from", detail));
+        }
+    }
+    let book = table::workbook("Measurements", &COLUMNS, rows).await?;
+    table::file(&member.twin, "series", Kind::Xlsx, book.into())
+}

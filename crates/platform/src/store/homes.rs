@@ -1,0 +1,198 @@
+//! Homes in the database, each with what its sensors measured last and its raised alerts.
+
+use rusqlite::{OptionalExtension as _, Row, ToSql, params, params_from_iter};
+
+use super::Db;
+use super::filter::Filter;
+use super::meters::Bounds;
+use crate::alerts::Severity;
+use crate::homes::types::{LastValue, is_silent};
+use crate::homes::{Home, NewHome};
+use crate::number::Place;
+use crate::text::{Line, Name, Note, Title};
+use crate::time::Time;
+
+type Result<T> = rusqlite::Result<T>;
+
+/// Which homes are asked for.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Query {
+    pub(crate) within: Option<Bounds>,
+    /// A part of identifier, name or street.
+    pub(crate) words: Option<String>,
+    /// Identifier of the last home of the page before.
+    pub(crate) after: Option<String>,
+}
+
+const COLUMNS: &str = "h.id, h.name, h.lat, h.lon, h.street, h.note, h.gateway, h.revision,
+    (SELECT count(*) FROM sensor s WHERE s.twin = h.twin AND s.home = h.id)";
+
+/// The home without its values and alerts.
+fn bare(row: &Row<'_>) -> Result<Home> {
+    let revision: i64 = row.get(7)?;
+    Ok(Home {
+        id: row.get(0)?,
+        name: row.get(1)?,
+        place: Place::from_columns(row.get(2)?, row.get(3)?),
+        street: row.get(4)?,
+        note: row.get(5)?,
+        gateway: row.get(6)?,
+        devices: row.get(8)?,
+        values: Vec::new(),
+        worst: None.into(),
+        alerts: 0,
+        etag: format!("\"h{revision}\""),
+    })
+}
+
+fn furnish(db: &Db, twin: &str, home: &mut Home, now: Time) -> Result<()> {
+    home.values = values(db, twin, &home.id, now)?;
+    let mut rows = db.prepare_cached(
+        "SELECT severity, count(*) FROM alert WHERE twin = ?1 AND home = ?2 AND cleared_at IS NULL
+         GROUP BY severity",
+    )?;
+    let rows = rows.query_map([twin, &home.id], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    let raised: Vec<(Severity, u64)> = rows.collect::<Result<_>>()?;
+    home.alerts = raised.iter().map(|(_, count)| count).sum();
+    home.worst = raised.iter().map(|(severity, _)| *severity).max().into();
+    Ok(())
+}
+
+fn values(db: &Db, twin: &str, home: &str, now: Time) -> Result<Vec<LastValue>> {
+    let mut rows = db.prepare_cached(
+        "SELECT x.device, x.quantity, x.last_value, x.unit, x.last_at, s.expected_every_s
+         FROM sensor s JOIN series x ON x.twin = s.twin AND x.device = s.device
+         WHERE s.twin = ?1 AND s.home = ?2 AND x.last_at IS NOT NULL ORDER BY x.device, x.quantity",
+    )?;
+    let rows = rows.query_map([twin, home], |row| {
+        let (at, every) = (row.get(4)?, row.get(5)?);
+        Ok(LastValue {
+            device: row.get(0)?,
+            quantity: row.get(1)?,
+            value: row.get(2)?,
+            unit: row.get(3)?,
+            at,
+            stale: is_silent(at, every, now),
+        })
+    })?;
+    rows.collect()
+}
+
+pub(crate) fn get(db: &Db, twin: &str, id: &str, now: Time) -> Result<Option<Home>> {
+    let sql = format!("SELECT {COLUMNS} FROM home h WHERE h.twin = ?1 AND h.id = ?2");
+    let home = db.prepare_cached(&sql)?.query_row([twin, id], bare).optional()?;
+    let Some(mut home) = home else { return Ok(None) };
+    furnish(db, twin, &mut home, now)?;
+    Ok(Some(home))
+}
+
+pub(crate) fn exists(db: &Db, twin: &str, id: &str) -> Result<bool> {
+    db.prepare_cached("SELECT 1 FROM home WHERE twin = ?1 AND id = ?2")?.exists([twin, id])
+}
+
+/// Up to `limit` homes in the order of their identifiers.
+pub(crate) fn list(
+    db: &Db,
+    twin: &str,
+    query: &Query,
+    limit: usize,
+    now: Time,
+) -> Result<Vec<Home>> {
+    let mut filter = Filter::default();
+    filter.and("h.twin = ?", [Box::new(twin)]);
+    if let Some(Bounds { west, south, east, north }) = query.within {
+        filter.and("h.lat BETWEEN ? AND ?", [Box::new(south), Box::new(north)]);
+        if west <= east {
+            filter.and("h.lon BETWEEN ? AND ?", [Box::new(west), Box::new(east)]);
+        } else {
+            // Across the 180th meridian.
+            filter.and("(h.lon >= ? OR h.lon <= ?)", [Box::new(west), Box::new(east)]);
+        }
+    }
+    if let Some(words) = &query.words {
+        let escaped = words.replace('\\', "\\\\").replace('%', "\\%").replace('_', "\\_");
+        let like = format!("%{escaped}%");
+        filter.and(
+            "(h.id LIKE ? ESCAPE '\\' OR h.name LIKE ? ESCAPE '\\' OR h.street LIKE ? ESCAPE '\\')",
+            [(); 3].map(|()| Box::new(like.clone()) as Box<dyn ToSql>),
+        );
+    }
+    filter.and_if("h.id > ?", query.after.as_deref());
+    let sql = format!("SELECT {COLUMNS} FROM home h{} ORDER BY h.id LIMIT ?", filter.sql());
+    let mut rows = db.prepare_cached(&sql)?;
+    let limit_value: &dyn ToSql = &limit;
+    let values = filter.values().chain([limit_value]);
+    let mut homes: Vec<Home> =
+        rows.query_map(params_from_iter(values), bare)?.collect::<Result<_>>()?;
+    for home in &mut homes {
+        furnish(db, twin, home, now)?;
+    }
+    Ok(homes)
+}
+
+/// Makes a home, or makes the one that is there as given.
+pub(crate) fn put(db: &Db, twin: &str, id: &Name, new: &NewHome) -> Result<()> {
+    let (lat, lon) = Place::columns(new.place);
+    let mut insert = db.prepare_cached(
+        "INSERT INTO home (twin, id, name, lat, lon, street, note, gateway, revision)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, 1)
+         ON CONFLICT (twin, id) DO UPDATE SET name = excluded.name, lat = excluded.lat,
+             lon = excluded.lon, street = excluded.street, note = excluded.note,
+             gateway = excluded.gateway, revision = revision + 1",
+    )?;
+    let values = params![twin, id, new.name, lat, lon, new.street, new.note, new.gateway];
+    insert.execute(values).map(drop)
+}
+
+/// What is to change.
+#[derive(Debug)]
+#[allow(clippy::option_option, reason = "null clears")]
+pub(crate) struct Change {
+    pub(crate) name: Option<Title>,
+    pub(crate) place: Option<Option<Place>>,
+    pub(crate) street: Option<Option<Line>>,
+    pub(crate) note: Option<Option<Note>>,
+    pub(crate) gateway: Option<Option<Name>>,
+}
+
+pub(crate) fn change(db: &Db, twin: &str, id: &str, change: &Change) -> Result<()> {
+    let mut update = db.prepare_cached(
+        "UPDATE home SET revision = revision + 1, name = coalesce(?3, name),
+             lat = CASE WHEN ?4 THEN ?5 ELSE lat END, lon = CASE WHEN ?4 THEN ?6 ELSE lon END,
+             street = CASE WHEN ?7 THEN ?8 ELSE street END, note = CASE WHEN ?9 THEN ?10 ELSE note END,
+             gateway = CASE WHEN ?11 THEN ?12 ELSE gateway END
+         WHERE twin = ?1 AND id = ?2",
+    )?;
+    let (lat, lon) = Place::columns(change.place.flatten());
+    let Change { name, place, street, note, gateway } = change;
+    update
+        .execute(params![
+            twin,
+            id,
+            name,
+            place.is_some(),
+            lat,
+            lon,
+            street.is_some(),
+            street.as_ref().and_then(Option::as_ref),
+            note.is_some(),
+            note.as_ref().and_then(Option::as_ref),
+            gateway.is_some(),
+            gateway.as_ref().and_then(Option::as_ref),
+        ])
+        .map(drop)
+}
+
+/// Removes a home; its sensors stay without one.
+pub(crate) fn remove(db: &Db, twin: &str, id: &str) -> Result<()> {
+    let sql =
+        "UPDATE sensor SET home = NULL, revision = revision + 1 WHERE twin = ?1 AND home = ?2";
+    db.execute(sql, [twin, id])?;
+    db.execute("DELETE FROM home WHERE twin = ?1 AND id = ?2", [twin, id]).map(drop)
+}
+
+/// The devices of a home.
+pub(crate) fn devices(db: &Db, twin: &str, home: &str) -> Result<Vec<Name>> {
+    let mut rows = db.prepare_cached("SELECT device FROM sensor WHERE twin = ?1 AND home = ?2")?;
+    rows.query_map([twin, home], |row| row.get(0))?.collect()
+}

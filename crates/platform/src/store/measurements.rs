@@ -1,0 +1,275 @@
+//! Measurements in the database: each once, and their sums by the hour and by the day.
+//!
+//! The sums are kept up with every measurement, so that they are right whenever they are looked at and
+//! stay when measurements are forgotten.
+
+use std::collections::BTreeMap;
+
+use rusqlite::{OptionalExtension as _, params};
+
+use super::Db;
+use crate::text::Name;
+use crate::time::{DAY_MS, HOUR_MS, Time};
+
+type Result<T> = rusqlite::Result<T>;
+
+/// A quantity of a device.
+#[derive(Clone, Debug)]
+pub(crate) struct SeriesRow {
+    pub(crate) seq: i64,
+    pub(crate) unit: String,
+    pub(crate) last_at: Option<Time>,
+}
+
+/// A measurement of a series, to be stored.
+#[derive(Clone, Debug)]
+pub(crate) struct Sample {
+    pub(crate) series: i64,
+    pub(crate) at: Time,
+    pub(crate) value: f64,
+    pub(crate) id: Option<String>,
+}
+
+/// Values of a stretch of time, summed up.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Sums {
+    pub(crate) sum: f64,
+    pub(crate) low: f64,
+    pub(crate) high: f64,
+    pub(crate) count: u64,
+}
+
+impl Sums {
+    fn of(value: f64) -> Sums {
+        Sums { sum: value, low: value, high: value, count: 1 }
+    }
+
+    fn add(&mut self, other: Sums) {
+        self.sum += other.sum;
+        self.low = self.low.min(other.low);
+        self.high = self.high.max(other.high);
+        self.count += other.count;
+    }
+}
+
+/// The series of this device and quantity, if there is one.
+pub(crate) fn find(db: &Db, twin: &str, device: &str, quantity: &str) -> Result<Option<SeriesRow>> {
+    let mut rows = db.prepare_cached(
+        "SELECT seq, unit, last_at FROM series WHERE twin = ?1 AND device = ?2 AND quantity = ?3",
+    )?;
+    let row = rows.query_row([twin, device, quantity], |row| {
+        Ok(SeriesRow { seq: row.get(0)?, unit: row.get(1)?, last_at: row.get(2)? })
+    });
+    row.optional()
+}
+
+/// The series of this device, which must be there, and quantity; made in this unit if there is none.
+pub(crate) fn series(
+    db: &Db,
+    twin: &str,
+    device: &str,
+    quantity: &str,
+    unit: &str,
+) -> Result<SeriesRow> {
+    if let Some(found) = find(db, twin, device, quantity)? {
+        return Ok(found);
+    }
+    let mut insert = db.prepare_cached(
+        "INSERT INTO series (twin, device, quantity, unit) VALUES (?1, ?2, ?3, ?4)",
+    )?;
+    let seq = insert.insert([twin, device, quantity, unit])?;
+    Ok(SeriesRow { seq, unit: unit.to_owned(), last_at: None })
+}
+
+/// Notes what was measured last.
+pub(crate) fn set_last(db: &Db, series: i64, at: Time, value: f64) -> Result<()> {
+    let mut update =
+        db.prepare_cached("UPDATE series SET last_at = ?2, last_value = ?3 WHERE seq = ?1")?;
+    update.execute(params![series, at, value]).map(drop)
+}
+
+/// Stores what is not stored yet; for each, whether it was new.
+pub(crate) fn insert(db: &Db, twin: &Name, samples: &[Sample], now: Time) -> Result<Vec<bool>> {
+    let mut hours: BTreeMap<(i64, i64), Sums> = BTreeMap::new();
+    let mut days: BTreeMap<(i64, i64), Sums> = BTreeMap::new();
+    let today = now.0.div_euclid(DAY_MS);
+    let mut fresh = Vec::with_capacity(samples.len());
+    for sample in samples {
+        let new = match &sample.id {
+            Some(id) => insert_named(db, twin, id, today, sample)?,
+            None => insert_copy(db, sample, 0)?,
+        };
+        if new {
+            for (sums, length_ms) in [(&mut hours, HOUR_MS), (&mut days, DAY_MS)] {
+                let begins = sample.at.0.div_euclid(length_ms) * length_ms;
+                let sums = sums.entry((sample.series, begins));
+                let value = Sums::of(sample.value);
+                sums.and_modify(|sums| sums.add(value)).or_insert(value);
+            }
+        }
+        fresh.push(new);
+    }
+    add_sums(db, "series_hour", hours)?;
+    add_sums(db, "series_day", days)?;
+    Ok(fresh)
+}
+
+/// Stores a measurement that has an identifier, unless that is known.
+fn insert_named(db: &Db, twin: &Name, id: &str, today: i64, sample: &Sample) -> Result<bool> {
+    let mut insert = db.prepare_cached(
+        "INSERT INTO measurement_id (twin, id, day) VALUES (?1, ?2, ?3) ON CONFLICT DO NOTHING",
+    )?;
+    if insert.execute(params![twin, id, today])? == 0 {
+        return Ok(false);
+    }
+    let mut copy = 0;
+    while !insert_copy(db, sample, copy)? {
+        let mut last = db.prepare_cached(
+            "SELECT max(copy) FROM measurement WHERE series = ?1 AND at = ?2 AND value = ?3",
+        )?;
+        let last: i64 =
+            last.query_row(params![sample.series, sample.at, sample.value], |row| row.get(0))?;
+        copy = last + 1;
+    }
+    Ok(true)
+}
+
+fn insert_copy(db: &Db, sample: &Sample, copy: i64) -> Result<bool> {
+    let mut insert = db.prepare_cached(
+        "INSERT INTO measurement (series, at, value, copy) VALUES (?1, ?2, ?3, ?4)
+         ON CONFLICT DO NOTHING",
+    )?;
+    Ok(insert.execute(params![sample.series, sample.at, sample.value, copy])? == 1)
+}
+
+fn add_sums(db: &Db, table: &str, all: BTreeMap<(i64, i64), Sums>) -> Result<()> {
+    let mut upsert = db.prepare_cached(&format!(
+        "INSERT INTO {table} (series, at, sum, low, high, count) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
+         ON CONFLICT (series, at) DO UPDATE SET sum = sum + excluded.sum,
+             low = min(low, excluded.low), high = max(high, excluded.high),
+             count = count + excluded.count"
+    ))?;
+    for ((series, at), sums) in all {
+        upsert.execute(params![series, at, sums.sum, sums.low, sums.high, sums.count])?;
+    }
+    Ok(())
+}
+
+/// Up to `limit` measurements from then on, before `until`, by time.
+pub(crate) fn raw(
+    db: &Db,
+    series: i64,
+    from: Time,
+    until: Time,
+    limit: usize,
+) -> Result<Vec<(Time, f64)>> {
+    let mut rows = db.prepare_cached(
+        "SELECT at, value FROM measurement WHERE series = ?1 AND at >= ?2 AND at < ?3
+         ORDER BY at, value, copy LIMIT ?4",
+    )?;
+    let rows =
+        rows.query_map(params![series, from, until, limit], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    rows.collect()
+}
+
+/// When the last measurements before `until` were taken, the last one first.
+pub(crate) fn times_before(db: &Db, series: i64, until: Time, limit: usize) -> Result<Vec<Time>> {
+    let mut rows = db.prepare_cached(
+        "SELECT at FROM measurement WHERE series = ?1 AND at < ?2 ORDER BY at DESC LIMIT ?3",
+    )?;
+    rows.query_map(params![series, until, limit], |row| row.get(0))?.collect()
+}
+
+/// Sums by steps that begin at multiples of `step_ms`, from the coarsest table that has them.
+pub(crate) fn stepped(
+    db: &Db,
+    series: i64,
+    from: Time,
+    until: Time,
+    step_ms: i64,
+) -> Result<Vec<(Time, Sums)>> {
+    let (table, columns) = match step_ms {
+        step if step % DAY_MS == 0 => ("series_day", "sum(sum), min(low), max(high), sum(count)"),
+        step if step % HOUR_MS == 0 => ("series_hour", "sum(sum), min(low), max(high), sum(count)"),
+        _ => ("measurement", "sum(value), min(value), max(value), count(*)"),
+    };
+    // Steps before 1970 would need a division that rounds down.
+    let mut rows = db.prepare_cached(&format!(
+        "SELECT at / ?4 * ?4 AS step, {columns} FROM {table}
+         WHERE series = ?1 AND at >= ?2 AND at < ?3 GROUP BY step ORDER BY step"
+    ))?;
+    let rows = rows.query_map(params![series, from, until, step_ms], |row| {
+        let sums =
+            Sums { sum: row.get(1)?, low: row.get(2)?, high: row.get(3)?, count: row.get(4)? };
+        Ok((row.get(0)?, sums))
+    })?;
+    rows.collect()
+}
+
+/// What tells a measurement of a series from all others, in their order: time, value, number.
+pub(crate) type RawKey = (Time, f64, i64);
+
+/// Up to `limit` measurements of that range, behind one.
+pub(crate) fn raw_after(
+    db: &Db,
+    series: i64,
+    (from, until): (Time, Time),
+    after: Option<RawKey>,
+    limit: usize,
+) -> Result<Vec<RawKey>> {
+    let (at, value, copy) = after.unwrap_or((from.plus_ms(-1), f64::INFINITY, i64::MAX));
+    let mut rows = db.prepare_cached(
+        "SELECT at, value, copy FROM measurement
+         WHERE series = ?1 AND (at, value, copy) > (?2, ?3, ?4) AND at < ?5
+         ORDER BY at, value, copy LIMIT ?6",
+    )?;
+    let rows = rows.query_map(params![series, at, value, copy, until, limit], |row| {
+        Ok((row.get(0)?, row.get(1)?, row.get(2)?))
+    })?;
+    rows.collect()
+}
+
+/// A series, and where it is.
+#[derive(Clone, Debug)]
+pub(crate) struct Labelled {
+    pub(crate) seq: i64,
+    pub(crate) device: Name,
+    pub(crate) quantity: String,
+    pub(crate) unit: String,
+    pub(crate) room: Option<String>,
+    pub(crate) home: Option<Name>,
+    pub(crate) home_name: Option<String>,
+}
+
+/// The series of a home, device and quantity, or of all, by home, device and quantity.
+pub(crate) fn labelled(
+    db: &Db,
+    twin: &str,
+    home: Option<&str>,
+    device: Option<&str>,
+    quantity: Option<&str>,
+) -> Result<Vec<Labelled>> {
+    let mut rows = db.prepare_cached(
+        "SELECT x.seq, x.device, x.quantity, x.unit, s.room, s.home, h.name FROM series x
+         JOIN sensor s ON s.twin = x.twin AND s.device = x.device
+         LEFT JOIN home h ON h.twin = s.twin AND h.id = s.home
+         WHERE x.twin = ?1 AND (?2 IS NULL OR s.home = ?2) AND (?3 IS NULL OR x.device = ?3)
+         AND (?4 IS NULL OR x.quantity = ?4) ORDER BY s.home, x.device, x.quantity",
+    )?;
+    let rows = rows.query_map(params![twin, home, device, quantity], |row| {
+        Ok(Labelled {
+            seq: row.get(0)?,
+            device: row.get(1)?,
+            quantity: row.get(2)?,
+            unit: row.get(3)?,
+            room: row.get(4)?,
+            home: row.get(5)?,
+            home_name: row.get(6)?,
+        })
+    })?;
+    rows.collect()
+}
+
+#[cfg(test)]
+#[path = "measurements_tests.rs"]
+mod tests;

@@ -1,0 +1,96 @@
+//! Webhooks in the database, and what they are still to be told.
+
+use rusqlite::params;
+use uuid::Uuid;
+
+use super::Db;
+use crate::alerts::types::{Notice, Severity};
+use crate::alerts::webhooks::{Delivery, Webhook};
+use crate::time::Time;
+
+type Result<T> = rusqlite::Result<T>;
+
+/// Events that wait for one webhook; beyond, the oldest are forgotten.
+const MAX_WAITING: u32 = 1000;
+
+pub(crate) fn list(db: &Db, twin: &str) -> Result<Vec<Webhook>> {
+    let mut rows = db.prepare_cached(
+        "SELECT id, url, least_severity FROM webhook WHERE twin = ?1 ORDER BY id",
+    )?;
+    let rows = rows.query_map([twin], |row| {
+        let id: String = row.get(0)?;
+        let (url, least_severity) = (row.get(1)?, row.get(2)?);
+        Ok(Webhook { id: id.parse().unwrap_or_default(), url, least_severity })
+    })?;
+    rows.collect()
+}
+
+pub(crate) fn add(db: &Db, twin: &str, webhook: &Webhook, secret: &str) -> Result<()> {
+    let sql =
+        "INSERT INTO webhook (twin, id, url, least_severity, secret) VALUES (?1, ?2, ?3, ?4, ?5)";
+    let (id, least) = (webhook.id.to_string(), webhook.least_severity);
+    db.execute(sql, params![twin, id, webhook.url, least, secret]).map(drop)
+}
+
+/// Whether there was one; what it was still to be told goes with it.
+pub(crate) fn remove(db: &Db, twin: &str, id: Uuid) -> Result<bool> {
+    let sql = "DELETE FROM webhook WHERE twin = ?1 AND id = ?2";
+    Ok(db.execute(sql, params![twin, id.to_string()])? == 1)
+}
+
+/// Remembers to tell the twin's webhooks; returns how many events were forgotten for it.
+pub(crate) fn tell(db: &Db, twin: &str, notice: &Notice, now: Time) -> Result<u64> {
+    let mut forgotten = 0;
+    let mut rows = db.prepare_cached("SELECT id, least_severity FROM webhook WHERE twin = ?1")?;
+    let hooks = rows.query_map([twin], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    let hooks: Vec<(String, Severity)> = hooks.collect::<Result<_>>()?;
+    for (webhook, least) in hooks {
+        if notice.alert.severity < least {
+            continue;
+        }
+        let body = serde_json::to_string(notice)
+            .map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))?;
+        db.prepare_cached(
+            "INSERT INTO webhook_event (twin, webhook, body, attempts, due_at)
+             VALUES (?1, ?2, ?3, 0, ?4)",
+        )?
+        .execute(params![twin, webhook, body, now])?;
+        let cut = db
+            .prepare_cached(
+                "DELETE FROM webhook_event WHERE twin = ?1 AND webhook = ?2 AND seq <=
+                 (SELECT seq FROM webhook_event WHERE twin = ?1 AND webhook = ?2
+                  ORDER BY seq DESC LIMIT 1 OFFSET ?3)",
+            )?
+            .execute(params![twin, webhook, MAX_WAITING])?;
+        forgotten += cut as u64;
+    }
+    Ok(forgotten)
+}
+
+/// Up to `limit` events whose time has come: of each webhook the oldest, so that order is kept.
+pub(crate) fn due(db: &Db, now: Time, limit: usize) -> Result<Vec<Delivery>> {
+    let mut rows = db.prepare_cached(
+        "SELECT e.seq, w.url, w.secret, e.body, e.attempts FROM webhook_event e
+         JOIN webhook w ON w.twin = e.twin AND w.id = e.webhook
+         WHERE e.due_at <= ?1 AND e.seq =
+             (SELECT min(seq) FROM webhook_event o WHERE o.twin = e.twin AND o.webhook = e.webhook)
+         ORDER BY e.seq LIMIT ?2",
+    )?;
+    let rows = rows.query_map(params![now, limit], |row| {
+        let (number, url, secret) = (row.get(0)?, row.get(1)?, row.get(2)?);
+        let (body, attempts) = (row.get(3)?, row.get(4)?);
+        Ok(Delivery::new(number, url, secret, body, attempts))
+    })?;
+    rows.collect()
+}
+
+/// Forgets an event.
+pub(crate) fn forget(db: &Db, number: i64) -> Result<()> {
+    db.execute("DELETE FROM webhook_event WHERE seq = ?1", [number]).map(drop)
+}
+
+/// Puts an event off.
+pub(crate) fn postpone(db: &Db, number: i64, until: Time) -> Result<()> {
+    let sql = "UPDATE webhook_event SET attempts = attempts + 1, due_at = ?2 WHERE seq = ?1";
+    db.execute(sql, params![number, until]).map(drop)
+}

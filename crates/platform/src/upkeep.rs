@@ -1,0 +1,74 @@
+//! What has to be done from time to time: looking who has become silent, and forgetting what is no
+//! longer to be kept.
+
+use std::time::Duration;
+
+use crate::alerts::{self, evaluate};
+use crate::platform::Platform;
+use crate::problem::Problem;
+use crate::store::{alerts as stored, retention};
+use crate::time::Time;
+
+/// How often it is looked who is silent.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// Before it is first looked: what the broker kept while the platform was away comes first.
+const SETTLE: Duration = Duration::from_secs(30);
+/// How often what is old is forgotten.
+const FORGET_EVERY: Duration = Duration::from_secs(3600);
+/// Between two parts of it, so that others can store something.
+const BREATH: Duration = Duration::from_millis(20);
+
+impl Platform {
+    /// Does it, for as long as it is polled.
+    pub async fn keep_up(&self) {
+        tokio::join!(self.watch_for_silence(), self.forget_what_is_old());
+    }
+
+    async fn watch_for_silence(&self) {
+        tokio::time::sleep(SETTLE).await;
+        loop {
+            if let Err(problem) = self.look_for_silence().await {
+                tracing::warn!("platform: silent sensors: {}", problem.detail());
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+
+    async fn look_for_silence(&self) -> Result<(), Problem> {
+        let app = self.app();
+        let changed = app.store.read(|db| {
+            let now = Time::now();
+            let quiet = stored::silences(db, now)?.is_empty();
+            Ok(!quiet || !stored::silences_over(db, now)?.is_empty())
+        });
+        if !changed.await? {
+            return Ok(());
+        }
+        let notices = app.store.write(|db| evaluate::silence(db, Time::now())).await?;
+        for (twin, notice) in notices {
+            alerts::tell(app, &twin, &[notice]);
+        }
+        Ok(())
+    }
+
+    async fn forget_what_is_old(&self) {
+        loop {
+            match self.forget_a_part().await {
+                Ok(true) => tokio::time::sleep(BREATH).await,
+                Ok(false) => tokio::time::sleep(FORGET_EVERY).await,
+                Err(problem) => {
+                    tracing::warn!("platform: old measurements: {}", problem.detail());
+                    tokio::time::sleep(FORGET_EVERY).await;
+                }
+            }
+        }
+    }
+
+    /// Whether there is more to forget.
+    async fn forget_a_part(&self) -> Result<bool, Problem> {
+        let settings = self.app().settings.monitoring.clone();
+        let forget =
+            move |db: &crate::store::Db| Ok(retention::forget(db, &settings, Time::now())?);
+        self.app().store.write(forget).await
+    }
+}
