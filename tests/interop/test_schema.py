@@ -6,6 +6,7 @@ lead no further than 404, and once with any. `FULMAR_SCHEMA_EXAMPLES` is how man
 those that cover the document.
 """
 
+import datetime
 import os
 import pathlib
 import re
@@ -53,7 +54,20 @@ class Schema(Api):
         self.call("POST", f"{base}/reading", {"items": [read]}, token)
         self.call("PUT", f"{base}/instance/van-1", {"kind": "van"}, device)
         command = self.call("POST", f"{base}/instance/van-1/command/send", {"args": {}}, token)["id"]
+        self.call("POST", f"{base}/home", {"id": "mill", "name": "Mill", "place": {"lat": 53, "lon": 10}}, token)
+        self.call("PUT", f"{base}/sensor/van-1", {"home": "mill", "room": "Attic"}, token)
+        now = datetime.datetime.now(datetime.timezone.utc).isoformat()
+        measured = {"device": "van-1", "quantity": "radon", "at": now, "value": 400}
+        self.call("POST", f"{base}/measurement", {"items": [measured]}, token)
+        alert = self.call("GET", f"{base}/alert", token=token)["items"][0]["id"]
+        hook = {"url": "http://127.0.0.1:9/", "secret": "not told again"}
+        hook = self.call("POST", f"{base}/webhook", hook, token)["id"]
         return {
+            "home/{id}": "mill",
+            "alert/{id}": alert,
+            "alert/{id}/acknowledge": alert,
+            "alert_rule/{id}": "radon",
+            "webhook/{id}": hook,
             "meter/{id}": "m1",
             "meter/{id}/consumption": "m1",
             "work_list/{id}": work_list,
