@@ -14,7 +14,9 @@ use fulmar_broker::auth::GUEST_PREFIX;
 use fulmar_broker::{ListenerPolicy, Peer, TransportKind};
 use fulmar_mqtt::ack::AckKind;
 use fulmar_mqtt::codec::{MAX_PACKET_BYTES, decode, peek_frame};
-use fulmar_mqtt::packet::{Ack, Connect, FilterList, Publish, Subscribe, SubscribeOptions};
+use fulmar_mqtt::packet::{
+    Ack, Connect, FilterList, Publish, RetainHandling, Subscribe, SubscribeOptions,
+};
 use fulmar_mqtt::{Packet, PacketId, Properties, Property, PropertyBuf, QoS, ReasonCode, Version};
 use fulmar_platform::{Announcement, Platform, SensorMessage};
 use fulmar_transport::{Framing, Inlet};
@@ -138,7 +140,12 @@ fn greeting(platform: &Platform) -> Vec<u8> {
     };
     connect.encode(&mut out);
     let mut filters = Vec::new();
-    let options = SubscribeOptions { qos: QoS::AtLeastOnce, ..SubscribeOptions::default() };
+    let options = SubscribeOptions {
+        qos: QoS::AtLeastOnce,
+        // A retained value was measured at some time that nobody knows any more.
+        retain_handling: RetainHandling::Never,
+        ..SubscribeOptions::default()
+    };
     for filter in FILTERS {
         FilterList::encode_one(&mut filters, filter, Some(options));
     }
