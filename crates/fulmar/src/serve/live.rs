@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use fulmar_broker::auth::GUEST_PREFIX;
 use fulmar_broker::{ListenerPolicy, Peer, TransportKind};
+use fulmar_gateway::batch;
 use fulmar_mqtt::ack::AckKind;
 use fulmar_mqtt::codec::{MAX_PACKET_BYTES, decode, peek_frame};
 use fulmar_mqtt::packet::{
@@ -27,9 +28,10 @@ use tokio::sync::mpsc;
 use super::webhooks;
 
 const VERSION: Version = Version::V5;
-/// What is taken in: frames of meters, and what sensors measure, one quantity at a time or several.
-const FILTERS: [&str; 3] =
-    ["fulmar/+/receiver/+/frame", "fulmar/+/sensor/+/+", "fulmar/+/sensor/+"];
+/// What is taken in: frames of meters, and what sensors measure, one quantity at a time or several, or
+/// in a gateway's batch.
+const FILTERS: [&str; 4] =
+    ["fulmar/+/receiver/+/frame", "fulmar/+/sensor/+/+", "fulmar/+/sensor/+", "fulmar/+/batch/+"];
 /// Bytes read at once.
 const READ_BYTES: usize = 64 << 10;
 /// Announcements written at once.
@@ -190,6 +192,7 @@ async fn take(platform: &Platform, input: &[u8], output: &mut Vec<u8>) -> std::i
             [_, twin, "receiver", device, _] => {
                 frames.entry((twin, device)).or_default().push(publish.payload.to_vec());
             }
+            [_, twin, "batch", _] => measured.extend(unpacked(twin, &publish)),
             _ => measured.push(sensor_message(&publish)),
         }
         if let Some(packet_id) = publish.packet_id {
@@ -214,16 +217,48 @@ async fn take(platform: &Platform, input: &[u8], output: &mut Vec<u8>) -> std::i
 
 /// A message of a sensor, with what its gateway noted when it accepted it.
 fn sensor_message(publish: &Publish<'_>) -> SensorMessage {
-    let noted = |wanted: &str| {
-        publish.properties.iter().find_map(|property| match property {
-            Property::UserProperty(name, value) if name == wanted => Some(value.to_owned()),
-            _ => None,
-        })
-    };
     SensorMessage {
         topic: publish.topic.to_owned(),
         payload: publish.payload.to_vec(),
-        at: noted("at"),
-        id: noted("id"),
+        at: noted(publish, "at"),
+        id: noted(publish, "id"),
     }
+}
+
+/// A user property of the message.
+fn noted(publish: &Publish<'_>, wanted: &str) -> Option<String> {
+    publish.properties.iter().find_map(|property| match property {
+        Property::UserProperty(name, value) if name == wanted => Some(value.to_owned()),
+        _ => None,
+    })
+}
+
+/// The messages of a gateway's batch. It says what it likes: only what is about sensors of the twin that
+/// its sender may publish to is passed on; a batch that is none goes on as it is, to be counted.
+fn unpacked(twin: &str, publish: &Publish<'_>) -> Vec<SensorMessage> {
+    let encoding = noted(publish, batch::ENCODING);
+    let messages = match batch::decode(publish.payload, encoding.as_deref()) {
+        Ok(messages) => messages,
+        Err(error) => {
+            tracing::info!(topic = publish.topic, "a batch that is none: {error}");
+            return vec![sensor_message(publish)];
+        }
+    };
+    let prefix = format!("fulmar/{twin}/sensor/");
+    let (ours, others): (Vec<_>, Vec<_>) =
+        messages.into_iter().partition(|message| message.topic.starts_with(&prefix));
+    if !others.is_empty() {
+        tracing::info!(
+            topic = publish.topic,
+            refused = others.len(),
+            "a batch about something else"
+        );
+    }
+    let message = |message: batch::Message| SensorMessage {
+        topic: message.topic,
+        payload: message.payload,
+        at: Some(message.at),
+        id: Some(message.id),
+    };
+    ours.into_iter().map(message).collect()
 }
