@@ -34,6 +34,8 @@ fn ed25519_v1(der: &[u8]) -> Option<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+
     use super::*;
     use rcgen::PublicKeyData as _;
 

@@ -377,6 +377,58 @@ async fn pages_of_other_origins_have_no_session() {
     assert_eq!(site.endpoint.metrics().counts().origins_refused, 2);
 }
 
+/// Hostile connections that are tried, each with a seed of its own.
+const HOSTILE: u64 = 50;
+
+/// The beginning of a stream as HTTP/3 and WebTransport know them, or of one they do not, then anything.
+fn hostile(random: &mut fastrand::Rng) -> Vec<u8> {
+    // DATA, HEADERS, CANCEL_PUSH, SETTINGS, PUSH_PROMISE, GOAWAY, streams of WebTransport, none that is known.
+    let kinds: [&[u8]; 9] =
+        [&[0], &[1], &[3], &[4], &[5], &[7], &[0x40, 0x41], &[0x40, 0x54], &[0x21]];
+    let mut bytes = kinds[random.usize(..kinds.len())].to_vec();
+    for _ in 0..random.usize(..6) {
+        // A length, which may be a lie, and some of what it promises.
+        let width = random.usize(..4);
+        bytes.push((width as u8) << 6 | random.u8(..64));
+        bytes.extend((1..1_usize << width).map(|_| random.u8(..)));
+        bytes.extend((0..random.usize(..80)).map(|_| random.u8(..)));
+    }
+    bytes
+}
+
+/// What fuzzers would do, on connections as they are: h3's streams cannot be had without one.
+#[tokio::test]
+async fn hostile_streams_harm_nobody_else() {
+    let site = start();
+    let (_connection, mut honest) = site.dial().await;
+    for seed in 0..HOSTILE {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let (connection, _sender) = site.dial().await;
+        for _ in 0..random.usize(1..6) {
+            let mut send = if random.bool() {
+                // The server may have had enough by now.
+                let Ok((send, _)) = connection.open_bi().await else { break };
+                send
+            } else {
+                let Ok(send) = connection.open_uni().await else { break };
+                send
+            };
+            send.write_all(&hostile(&mut random)).await.ok();
+            match random.u8(..3) {
+                0 => drop(send.finish()),
+                1 => drop(send.reset(random.u32(..).into())),
+                _ => drop(send.stopped()),
+            }
+        }
+        let answer = ask(&mut honest, Method::GET, "/", b"");
+        let answer = tokio::time::timeout(PATIENCE, answer).await;
+        assert_eq!(answer.map(|(status, _)| status), Ok(StatusCode::OK), "seed {seed}");
+        if random.bool() {
+            connection.close(random.u32(..).into(), b"");
+        }
+    }
+}
+
 fn shown(connection: &quinn::Connection) -> CertificateDer<'static> {
     let chain = connection.peer_identity().unwrap();
     chain.downcast::<Vec<CertificateDer<'static>>>().unwrap()[0].clone()
