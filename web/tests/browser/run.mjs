@@ -96,6 +96,7 @@ const pendingIs = (page, count) =>
 
 async function installable() {
   const { context, page } = await open(PHONE);
+  await page.locator('[data-testid=login]').waitFor();
   await accessible(page, 'login');
   await shot(page, 'login');
   const manifest = await page.evaluate(async () => {
