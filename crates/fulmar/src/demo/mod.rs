@@ -1,9 +1,12 @@
 //! `fulmar demo`: a whole installation on one machine, with a bad link in it.
 //!
 //! `meters` makes a town (`town`), fills a data folder with it (`seed`), runs `fulmar serve` on that folder and a
-//! van that drives through the town (`van`). The parts are the program's ordinary commands, run as processes of
-//! their own; what is special here is only what they are given.
+//! van that drives through the town (`van`). `homes` does the same with homes, and puts a gateway in between. The
+//! parts are the program's ordinary commands, run as processes of their own; what is special here is only what they
+//! are given.
 
+mod api;
+mod homes;
 mod seed;
 mod town;
 mod van;
@@ -31,6 +34,7 @@ const EXAMPLES: &str = "\
 Examples:
   fulmar demo meters                        a town of 2000 meters, and a van that drives through it
   fulmar demo meters --data ~/town          the same, kept in a folder to be continued another day
+  fulmar demo homes                         twenty homes with sensors behind a gateway on a bad link
   fulmar demo meters --link 2g-64k --loss 5%
       the van's receiver has 64 kbit/s and loses one packet in twenty
 
@@ -48,6 +52,8 @@ pub(crate) struct Args {
 enum Which {
     /// A water utility: server, web app, a town of meters and a van that receives them
     Meters(Meters),
+    /// Homes with sensors: platform, web app, and a gateway behind a bad link that is down for a while
+    Homes(homes::Args),
 }
 
 /// What the demonstration is made with.
@@ -80,17 +86,16 @@ const LOOK: Duration = Duration::from_millis(100);
 
 /// Runs the demonstration.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
-    let Which::Meters(args) = &args.which;
     let signals = Signals::new([SIGTERM, SIGINT]).context("cannot take signals")?;
-    let temporary = match &args.data {
-        Some(_) => None,
-        None => Some(tempfile::Builder::new().prefix("fulmar-demo-").tempdir()?),
-    };
-    let data = match (&args.data, &temporary) {
-        (Some(data), _) => data.as_path(),
-        (None, Some(temporary)) => temporary.path(),
-        (None, None) => bail!("no folder for the data"),
-    };
+    match &args.which {
+        Which::Meters(args) => meters(args, signals),
+        Which::Homes(args) => homes::run(args, signals),
+    }
+}
+
+fn meters(args: &Meters, signals: Signals) -> anyhow::Result<()> {
+    let folder = data_folder(args.data.as_deref())?;
+    let data = folder.path();
     files::make_private_dir(data)?;
     let (meters, seed) = seed::parameters(data, args.meters, args.seed)?;
     let town = Town::new(meters, seed);
@@ -99,11 +104,33 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let mut server = Server::start(data, args.port)?;
     let van = Van::start(&town, &server.quic, data, &seeded.van_token, (&args.link, &args.loss))?;
     announce(&server, &seeded, &van, meters, data)?;
-    let outcome = wait(signals, &mut server);
+    let outcome = wait(signals, &mut server, || {});
     // The van first: it would go on dialling.
     van.stop();
     server.stop();
     outcome
+}
+
+/// Where the data is: a folder that is kept, or one that goes when this is dropped.
+enum DataFolder {
+    Kept(PathBuf),
+    Temporary(tempfile::TempDir),
+}
+
+impl DataFolder {
+    fn path(&self) -> &Path {
+        match self {
+            DataFolder::Kept(path) => path,
+            DataFolder::Temporary(folder) => folder.path(),
+        }
+    }
+}
+
+fn data_folder(given: Option<&Path>) -> anyhow::Result<DataFolder> {
+    Ok(match given {
+        Some(path) => DataFolder::Kept(path.to_owned()),
+        None => DataFolder::Temporary(tempfile::Builder::new().prefix("fulmar-demo-").tempdir()?),
+    })
 }
 
 /// What to do now, on standard output; the ready line last, for scripts that wait for it.
@@ -131,12 +158,13 @@ fn announce(
     Ok(out.flush()?)
 }
 
-/// Until a signal comes, or the server ends by itself.
-fn wait(mut signals: Signals, server: &mut Server) -> anyhow::Result<()> {
+/// Until a signal comes, or the server ends by itself; `look` is called now and then.
+fn wait(mut signals: Signals, server: &mut Server, mut look: impl FnMut()) -> anyhow::Result<()> {
     while signals.pending().next().is_none() {
         if let Some(status) = server.process.try_wait()? {
             bail!("the server ended: {status}");
         }
+        look();
         std::thread::sleep(LOOK);
     }
     Ok(())
@@ -171,26 +199,45 @@ impl Server {
             .stdout(Stdio::piped())
             .spawn()
             .context("cannot start the server")?;
-        let mut ready = String::new();
-        if let Some(out) = process.stdout.take() {
-            BufReader::new(out).read_line(&mut ready)?;
-        }
-        let ready = ready.trim_end().to_owned();
-        let address = |name: &str| {
-            let of = |word: &str| Some(word.strip_prefix(name)?.strip_prefix('=')?.to_owned());
-            ready.split(' ').find_map(of)
-        };
-        let (Some(https), Some(quic)) = (address("https"), address("quic")) else {
-            let status = process.wait()?;
-            bail!("the server did not start: {status}");
+        let ready = ready(&mut process, "the server")?;
+        let (Some(https), Some(quic)) = (ready.address("https"), ready.address("quic")) else {
+            end(&mut process);
+            bail!("the server does not listen");
         };
         let port = https.rsplit_once(':').and_then(|(_, port)| port.parse().ok()).unwrap_or(port);
-        Ok(Server { process, ready, port, quic })
+        let quic = quic.to_owned();
+        Ok(Server { process, ready: ready.0, port, quic })
     }
 
     fn stop(mut self) {
         end(&mut self.process);
     }
+}
+
+/// The line with which `fulmar serve` says where it listens.
+struct Ready(String);
+
+impl Ready {
+    fn address(&self, listener: &str) -> Option<&str> {
+        let mut words = self.0.split(' ').filter_map(|word| word.split_once('='));
+        words.find(|(name, _)| *name == listener).map(|(_, address)| address)
+    }
+}
+
+/// Waits until a process that was started says that it is ready.
+///
+/// # Errors
+/// It ended.
+fn ready(process: &mut Child, what: &str) -> anyhow::Result<Ready> {
+    let mut line = String::new();
+    if let Some(out) = process.stdout.take() {
+        BufReader::new(out).read_line(&mut line)?;
+    }
+    if line.starts_with("ready ") {
+        return Ok(Ready(line.trim_end().to_owned()));
+    }
+    let status = process.wait()?;
+    bail!("{what} did not start: {status}");
 }
 
 /// As JSON has it.

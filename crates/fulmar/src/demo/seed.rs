@@ -8,26 +8,17 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, bail};
-use axum::Router;
-use axum::body::Body;
-use axum::extract::ConnectInfo;
-use axum::http::{Request, StatusCode, header};
 use fulmar_certs::files;
 use fulmar_platform::{Admin, Platform, Role, Settings, UserToAdd};
-use ring::rand::{SecureRandom, SystemRandom};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use tower_service::Service as _;
 
+use super::api::{Api, password};
 use super::town::{NAME, TWIN, Town, TownMeter};
 use super::{rfc3339, van};
 
 /// What the town was made with.
 const FILE: &str = "demo.json";
-
-/// Letters of passwords; none that look alike.
-const LETTERS: &[u8; 32] = b"abcdefghijkmnpqrstuvwxyz23456789";
-const PASSWORD_LETTERS: usize = 12;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
@@ -39,9 +30,6 @@ const DETAILED: usize = 100;
 
 /// Readings the API takes at once.
 const BATCH: usize = 1000;
-
-/// Largest answer of the API that is read.
-const MAX_ANSWER_BYTES: usize = 16 * 1024 * 1024;
 
 /// What came of it.
 pub(super) struct Seeded {
@@ -55,7 +43,7 @@ pub(super) struct User {
     /// `None` when the folder had the user already.
     pub(super) password: Option<String>,
     pub(super) about: &'static str,
-    role: Role,
+    pub(super) role: Role,
 }
 
 #[derive(Deserialize, Serialize)]
@@ -104,7 +92,7 @@ pub(super) fn seed(data: &Path, town: &Town) -> anyhow::Result<Seeded> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let settings = Settings { max_requests_per_s: u32::MAX, ..Settings::default() };
     let (platform, _) = Platform::open(data, settings)?;
-    let mut api = Api { router: platform.router(), token: String::new() };
+    let mut api = Api::new(platform.router());
     let token = runtime.block_on(async {
         let office = users.iter().find(|user| user.role == Role::Admin);
         if let Some(password) = office.and_then(|user| user.password.as_deref()) {
@@ -164,13 +152,6 @@ fn users(data: &Path, is_new: bool) -> anyhow::Result<Vec<User>> {
     Ok(users)
 }
 
-fn password() -> anyhow::Result<String> {
-    let mut bytes = [0; PASSWORD_LETTERS];
-    SystemRandom::new().fill(&mut bytes).ok().context("the system gives no random numbers")?;
-    let letter = |&byte: &u8| char::from(LETTERS[usize::from(byte) % LETTERS.len()]);
-    Ok(bytes.iter().map(letter).collect())
-}
-
 async fn fill(api: &Api, town: &Town) -> anyhow::Result<()> {
     let meters = |path: &str| format!("/api/v1/{TWIN}/{path}");
     for batch in town.meters.chunks(BATCH) {
@@ -218,50 +199,4 @@ fn history((number, meter): (usize, &TownMeter)) -> Vec<Value> {
         })
     };
     (0..).zip(days).map(one).collect()
-}
-
-/// The platform's API, in this process.
-struct Api {
-    router: Router,
-    token: String,
-}
-
-impl Api {
-    async fn log_in(&mut self, user: &str, password: &str) -> anyhow::Result<()> {
-        let body = json!({ "user": user, "password": password });
-        let session = self.ask("POST", "/api/v1/session", &body).await?;
-        let token = session["token"].as_str().context("login gave no token")?;
-        token.clone_into(&mut self.token);
-        Ok(())
-    }
-
-    /// Asks for many things at once; an error if any was not taken.
-    async fn all_stored(&self, method: &str, path: &str, body: &Value) -> anyhow::Result<()> {
-        let answer = self.ask(method, path, body).await?;
-        let results = answer["results"].as_array().context("the API gave no results")?;
-        let bad = results.iter().find(|result| result["status"] == "rejected");
-        bad.map_or(Ok(()), |result| bail!("{path}: {result}"))
-    }
-
-    async fn ask(&self, method: &str, path: &str, body: &Value) -> anyhow::Result<Value> {
-        let mut request = Request::builder()
-            .method(method)
-            .uri(path)
-            .header(header::CONTENT_TYPE, "application/json")
-            .extension(ConnectInfo(std::net::SocketAddr::from(([127, 0, 0, 1], 0))));
-        if !self.token.is_empty() {
-            request = request.header(header::AUTHORIZATION, format!("Bearer {}", self.token));
-        }
-        let request = request.body(Body::from(body.to_string()))?;
-        let response = self.router.clone().call(request).await?;
-        let status = response.status();
-        let bytes = axum::body::to_bytes(response.into_body(), MAX_ANSWER_BYTES).await?;
-        if !status.is_success() {
-            bail!("{method} {path}: {status}: {}", String::from_utf8_lossy(&bytes));
-        }
-        if status == StatusCode::NO_CONTENT {
-            return Ok(Value::Null);
-        }
-        Ok(serde_json::from_slice(&bytes)?)
-    }
 }
