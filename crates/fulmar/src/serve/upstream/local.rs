@@ -31,6 +31,8 @@ use super::{Shared, now_ms};
 const VERSION: Version = Version::V5;
 /// Before a connection that ended, or an outbox that could not be written, is tried again.
 const PAUSE: Duration = Duration::from_millis(500);
+/// Room for one read: what comes together is made durable together, at the price of one fsync.
+const READ_BYTES: usize = 64 * 1024;
 /// Messages from upstream that the broker has not acknowledged.
 const MAX_DOWN: usize = 256;
 /// Under this name the outbox keeps which filters the session has.
@@ -114,6 +116,7 @@ impl<'a> Session<'a> {
         let mut input = Vec::new();
         loop {
             let mut output = Vec::new();
+            input.reserve(READ_BYTES);
             tokio::select! {
                 read = stream.read_buf(&mut input) => {
                     if read? == 0 {
