@@ -13,8 +13,8 @@ use crate::log::Log;
 use crate::{PATIENCE, eventually};
 
 /// Every listener the program has; each gets a free port on loopback.
-const LISTENERS: [&str; 9] =
-    ["mqtt", "mqtts", "ws", "wss", "quic", "https", "webtransport", "http", "coap"];
+const LISTENERS: [&str; 10] =
+    ["mqtt", "mqtts", "ws", "wss", "quic", "https", "webtransport", "http", "coap", "coaps"];
 
 /// How a broker is to be started.
 #[derive(Debug, Default)]
@@ -97,7 +97,7 @@ impl TestBroker {
     }
 
     /// Where the listener `name` (`mqtt`, `mqtts`, `ws`, `wss`, `quic`, `https`,
-    /// `webtransport`, `http`, `coap`) is bound.
+    /// `webtransport`, `http`, `coap`, `coaps`) is bound.
     ///
     /// # Panics
     /// The ready line does not name it.

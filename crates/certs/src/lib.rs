@@ -12,6 +12,7 @@ mod inspect;
 pub mod issued;
 mod pkcs8;
 pub mod rolling;
+mod throwaway;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -19,6 +20,7 @@ use std::path::PathBuf;
 use rustls_pki_types::pem;
 
 pub use inspect::{Description, describe, is_root, user_name};
+pub use throwaway::throwaway;
 
 /// Why a certificate or key cannot be made, read or written.
 #[derive(Debug, thiserror::Error)]

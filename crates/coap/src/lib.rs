@@ -1,5 +1,5 @@
 //! CoAP (RFC 7252) with observe (RFC 7641), block-wise transfer (RFC 7959), discovery (RFC 6690) and the
-//! Echo option (RFC 9175): a [`Server`] for many peers, a [`Client`] for one, and
+//! Echo option (RFC 9175): a [`Server`] for many peers, a [`Client`] for one, DTLS for both ([`dtls`]), and
 //! how resources are topics ([`topics`]).
 //!
 //! No sockets and no clock: who drives them brings datagrams and the time, and takes datagrams, events and
@@ -12,6 +12,7 @@
 mod block;
 mod channel;
 mod client;
+pub mod dtls;
 mod echo;
 pub mod links;
 mod message;

@@ -31,6 +31,19 @@ pub(super) fn check(config: &Config) -> anyhow::Result<()> {
             usable(config, name, address)?;
         }
     }
+    for address in &config.listeners.coaps {
+        let keys = is_set(&config.coap.psk_file);
+        let certificates = config.tls.client_auth == ClientAuth::Required;
+        // On loopback it is harmless, as it is there by default.
+        let harmless = address.ip().is_loopback() || config.auth.allow_anonymous.at(*address);
+        if !keys && !certificates && !harmless {
+            return Err(Usage(format!(
+                "[listeners] coaps = {address}: nobody could be served there: set [coap] psk_file, or \
+                 [tls] client_auth = \"required\" with client_ca"
+            ))
+            .into());
+        }
+    }
     for address in &config.listeners.coap {
         // On loopback it is left out then, as the default address has to be.
         if !address.ip().is_loopback() && !config.auth.allow_anonymous.at(*address) {
@@ -169,6 +182,7 @@ fn ranges(config: &Config) -> Result<(), Usage> {
     within("http.max_concurrent_requests", http.max_concurrent_requests, 1, 1024)?;
     within("http.request_timeout_s", http.request_timeout_s, 1, 3600)?;
     within("http.idle_timeout_s", http.idle_timeout_s, 1, 24 * 3600)?;
+    within("coap.max_sessions", config.coap.max_sessions, 1, 100_000)?;
     within("coap.max_peers", config.coap.max_peers, 1, 1_000_000)?;
     // Block numbers have 20 bits, and the smallest blocks 16 bytes.
     within("coap.max_body_bytes", config.coap.max_body_bytes, 1024, 16 << 20)?;

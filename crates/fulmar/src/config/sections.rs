@@ -45,10 +45,12 @@ pub(crate) struct Listeners {
     pub(crate) webtransport: Vec<SocketAddr>,
     pub(crate) http: Vec<SocketAddr>,
     pub(crate) coap: Vec<SocketAddr>,
+    pub(crate) coaps: Vec<SocketAddr>,
 }
 
 /// Where CoAP is listened for unless told otherwise.
 const COAP: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 5683);
+const COAPS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 5684);
 
 impl Default for Listeners {
     fn default() -> Self {
@@ -63,6 +65,7 @@ impl Default for Listeners {
             webtransport: local(0),
             http: local(14568),
             coap: vec![COAP],
+            coaps: vec![COAPS],
         }
     }
 }
@@ -82,8 +85,8 @@ impl Listeners {
     }
 
     /// The listeners for CoAP by name, each with its default address.
-    pub(crate) fn coap_listeners(&self) -> [(&'static str, &[SocketAddr], SocketAddr); 1] {
-        [("coap", &self.coap, COAP)]
+    pub(crate) fn coap_listeners(&self) -> [(&'static str, &[SocketAddr], SocketAddr); 2] {
+        [("coap", &self.coap, COAP), ("coaps", &self.coaps, COAPS)]
     }
 
     /// Without `https` there are no pages that could use it, nor anything that tells them of it.
@@ -255,6 +258,9 @@ impl Default for Http {
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Coap {
+    /// `user:key` lines; empty for none.
+    pub(crate) psk_file: PathBuf,
+    pub(crate) max_sessions: usize,
     pub(crate) max_peers: usize,
     pub(crate) max_body_bytes: usize,
     pub(crate) max_buffered_bytes: usize,
@@ -265,6 +271,8 @@ impl Default for Coap {
     fn default() -> Self {
         let limits = fulmar_coap::Limits::default();
         Coap {
+            psk_file: PathBuf::new(),
+            max_sessions: 1000,
             max_peers: limits.max_peers,
             max_body_bytes: limits.max_body_bytes,
             max_buffered_bytes: limits.max_buffered_bytes,

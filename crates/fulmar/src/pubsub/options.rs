@@ -12,8 +12,8 @@ use crate::exit::Usage;
 /// Where to connect and as whom.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Connection {
-    /// Broker: mqtt://, mqtts://, quic://, ws://, wss:// or coap:// HOST[:PORT]; without a port 1883,
-    /// 8883, 14567, 8083, 8443 or 5683
+    /// Broker: mqtt://, mqtts://, quic://, ws://, wss://, coap:// or coaps:// HOST[:PORT]; without a
+    /// port 1883, 8883, 14567, 8083, 8443, 5683 or 5684
     pub(super) url: String,
     /// Protocol version: 5 or 311
     #[arg(short = 'V', long, value_name = "VERSION", default_value = "5", value_parser = version)]
@@ -136,10 +136,7 @@ impl Connection {
         options.version = self.protocol_version;
         options.client_id.clone_from(&self.id);
         options.username.clone_from(&self.username);
-        options.password = match self.password.as_deref() {
-            Some("-") => Some(password::ask(stdin_taken)?.into_bytes()),
-            given => given.map(|password| password.as_bytes().to_vec()),
-        };
+        options.password = self.secret(stdin_taken)?.map(String::into_bytes);
         options.connect_properties = given.connect;
         options.streams = match self.streams {
             Spread::Single => Streams::Single,
@@ -153,11 +150,7 @@ impl Connection {
         options.clean_start = !self.disable_clean_session;
         let kept = if self.disable_clean_session { 24 * 3600 } else { 0 };
         options.session_expiry_s = self.session_expiry.unwrap_or(kept);
-        options.trust = match (&self.cafile, self.insecure) {
-            (Some(path), _) => Trust::CaFile(path.clone()),
-            (None, true) => Trust::Insecure,
-            (None, false) => Trust::Auto,
-        };
+        options.trust = self.trust();
         options.certificate = self.cert.clone().zip(self.key.clone());
         options.fallback = self.fallback.map_or(Fallback::None, |port| Fallback::Race { port });
         options.will = self.will_topic.as_ref().map(|topic| {
@@ -168,6 +161,36 @@ impl Connection {
             Will { message, delay_s: self.will_delay }
         });
         Ok(Prepared { options, publish: given.publish })
+    }
+}
+
+impl Connection {
+    /// What coaps:// needs of the options.
+    ///
+    /// # Errors
+    /// Usage: the password could not be asked for.
+    pub(super) fn prepare_coap(&self, stdin_taken: bool) -> anyhow::Result<super::coap::Given> {
+        Ok(super::coap::Given {
+            username: self.username.clone(),
+            key: self.secret(stdin_taken)?,
+            certificate: self.cert.clone().zip(self.key.clone()),
+            trust: self.trust(),
+        })
+    }
+
+    fn secret(&self, stdin_taken: bool) -> anyhow::Result<Option<String>> {
+        match self.password.as_deref() {
+            Some("-") => password::ask(stdin_taken).map(Some),
+            given => Ok(given.map(str::to_owned)),
+        }
+    }
+
+    fn trust(&self) -> Trust {
+        match (&self.cafile, self.insecure) {
+            (Some(path), _) => Trust::CaFile(path.clone()),
+            (None, true) => Trust::Insecure,
+            (None, false) => Trust::Auto,
+        }
     }
 }
 

@@ -86,7 +86,8 @@ fn seconds(text: &str) -> Result<Duration, String> {
 pub(super) async fn run(args: Args) -> anyhow::Result<()> {
     let payload = payload(&args).await?;
     if coap::is_coap(&args.connection.url) {
-        return coap::publish(coap_job(args, payload)).await;
+        let given = args.connection.prepare_coap(args.stdin_line || args.stdin_file)?;
+        return coap::publish(coap_job(args, given, payload)).await;
     }
     let prepared = args.connection.prepare(args.stdin_line || args.stdin_file)?;
     let mut template = Message::new(args.topic.clone(), Vec::new()).qos(args.qos);
@@ -121,9 +122,10 @@ async fn payload(args: &Args) -> anyhow::Result<Option<Vec<u8>>> {
     })
 }
 
-fn coap_job(args: Args, payload: Option<Vec<u8>>) -> coap::Job {
+fn coap_job(args: Args, given: coap::Given, payload: Option<Vec<u8>>) -> coap::Job {
     coap::Job {
         url: args.connection.url.clone(),
+        given,
         topic: args.topic,
         retain: args.retain,
         payload: payload.map(Into::into),

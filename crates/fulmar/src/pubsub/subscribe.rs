@@ -118,10 +118,11 @@ pub(super) async fn run(args: Args) -> anyhow::Result<()> {
 /// The same over CoAP.
 async fn run_coap(args: Args) -> anyhow::Result<()> {
     let (url, topics) = (args.connection.url.clone(), args.topic.clone());
+    let given = args.connection.prepare_coap(false)?;
     let mut printer = Printer::new(args)?;
     let timeout = printer.args.timeout;
     let outcome = tokio::select! {
-        outcome = coap::subscribe(&url, &topics, |message| printer.take(message)) => outcome,
+        outcome = coap::subscribe(&url, &given, &topics, |message| printer.take(message)) => outcome,
         () = over(timeout) => Err(anyhow::Error::new(TimeOver)),
         signal = stop_signal() => signal,
     };

@@ -13,7 +13,11 @@ use fulmar_transport::tickets::Tickets;
 use fulmar_transport::tls::{Identity, RootCertStore, ServerTls};
 use fulmar_transport::{SharedTls, TlsSettings, tls};
 
+use fulmar_coap::dtls::Certificate;
+use rustls::server::WebPkiClientVerifier;
+
 use super::acme::{self, Orders};
+use super::coap;
 use super::rolling::ShortLived;
 
 use crate::config::{Acme, Config, set};
@@ -58,6 +62,36 @@ impl Certificates {
             config: Arc::new(SharedTls::new(Arc::clone(&self.tls.tcp))),
             identify: tls::client_name,
         }
+    }
+
+    /// What DTLS sessions are made with; `None` if the certificate's key is not of the kind DTLS has here
+    /// (ECDSA). Read once: a change takes a restart.
+    pub(super) fn for_dtls(
+        &self,
+        config: &Config,
+        data: &Path,
+    ) -> anyhow::Result<Option<coap::Settings>> {
+        let (chain, key) = identity_files(config, data)?;
+        let (chain, key) = (files::read_chain(&chain)?, files::read_key(&key)?);
+        if rustls::crypto::ring::sign::any_ecdsa_type(&key).is_err() {
+            return Ok(None);
+        }
+        let Some(leaf) = chain.first() else { return Ok(None) };
+        let certificate =
+            Certificate { certificate: leaf.to_vec(), key: key.secret_der().to_vec() };
+        // dimpl demands a certificate or asks for none; who may choose is not asked.
+        let verifier = match config.tls.client_auth.policy() {
+            tls::ClientAuth::Required => {
+                let roots = Arc::new(client_roots(config)?);
+                let provider = Arc::new(rustls::crypto::ring::default_provider());
+                let builder = WebPkiClientVerifier::builder_with_provider(roots, provider);
+                Some(builder.build().context("[tls] client_ca")?)
+            }
+            tls::ClientAuth::Off | tls::ClientAuth::Optional => None,
+        };
+        let keys = set(&config.coap.psk_file).map(super::psk::read).transpose()?;
+        let max_sessions = config.coap.max_sessions;
+        Ok(Some(coap::Settings { certificate, keys, verifier, max_sessions }))
     }
 
     /// Reads certificate, key and client authorities again, for connections from now on; a

@@ -17,6 +17,7 @@ pub(crate) mod objects;
 mod pages;
 mod platform;
 mod publish;
+mod psk;
 mod reach;
 mod reload;
 mod rolling;
@@ -24,6 +25,8 @@ mod secrets;
 mod status;
 mod upstream;
 mod webhooks;
+
+pub(crate) use psk::parse as parse_psk;
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -121,8 +124,14 @@ pub(crate) fn run(args: &Args, log: &LogArgs) -> anyhow::Result<()> {
     let challenges = orders.as_ref().map(acme::Orders::tls).transpose()?;
     let server = &running.server;
     let web = listeners::start_web(&config, &certificates, challenges, keys, server, &platform)?;
-    let inlet = server.inlet();
-    let coap = coap::Coap::start(&config, coap::Wiring { broker: &broker, inlet, clock })?;
+    let wiring = coap::Wiring {
+        broker: &broker,
+        inlet: server.inlet(),
+        clock,
+        certificates: &certificates,
+        data: &data,
+    };
+    let coap = coap::Coap::start(&config, wiring)?;
     let state = http::Operated {
         broker: Arc::clone(&broker),
         store: stored.store.clone(),

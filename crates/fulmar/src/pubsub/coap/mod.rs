@@ -3,6 +3,7 @@
 
 mod publish;
 mod subscribe;
+mod trust;
 mod wire;
 
 use anyhow::{Context as _, bail};
@@ -12,6 +13,7 @@ use crate::exit::Usage;
 
 pub(super) use publish::{Job, publish};
 pub(super) use subscribe::subscribe;
+pub(super) use trust::Given;
 
 /// A URL taken apart: `coap://HOST[:PORT][/PATH]`, `coaps://…`.
 #[derive(Debug, PartialEq, Eq)]

@@ -9,11 +9,12 @@ use fulmar_coap::{Call, Method};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 
 use super::wire::Wire;
-use super::{Url, check};
+use super::{Given, Url, check};
 
 /// What is to be published.
 pub(in crate::pubsub) struct Job {
     pub(in crate::pubsub) url: String,
+    pub(in crate::pubsub) given: Given,
     pub(in crate::pubsub) topic: String,
     pub(in crate::pubsub) retain: bool,
     /// `None`: each line of standard input is a payload.
@@ -27,7 +28,7 @@ pub(in crate::pubsub) struct Job {
 pub(in crate::pubsub) async fn publish(job: Job) -> anyhow::Result<()> {
     let url = Url::parse(&job.url)?;
     let path = url.path(&job.topic)?;
-    let mut wire = Wire::open(&url).await?;
+    let mut wire = Wire::open(&url, &job.given).await?;
     let start = Instant::now();
     let mut delivered = 0u64;
     if let Some(payload) = job.payload.clone() {
@@ -50,6 +51,7 @@ pub(in crate::pubsub) async fn publish(job: Job) -> anyhow::Result<()> {
             delivered += 1;
         }
     }
+    wire.close().await;
     if job.json {
         let seconds = start.elapsed().as_secs_f64();
         println!("{}", serde_json::json!({ "delivered": delivered, "seconds": seconds }));

@@ -7,17 +7,18 @@ use fulmar_client::Message;
 use fulmar_coap::{Call, CallId, ClientEvent, Method, Response};
 
 use super::wire::Wire;
-use super::{Url, check};
+use super::{Given, Url, check};
 
 /// Observes the topics and gives each message to `print`, which says whether that was the last one.
 pub(in crate::pubsub) async fn subscribe(
     url: &str,
+    given: &Given,
     topics: &[String],
     mut print: impl FnMut(&Message) -> anyhow::Result<bool>,
 ) -> anyhow::Result<()> {
     let url = Url::parse(url)?;
     let paths: Vec<_> = topics.iter().map(|topic| url.path(topic)).collect::<Result<_, _>>()?;
-    let mut wire = Wire::open(&url).await?;
+    let mut wire = Wire::open(&url, given).await?;
     let mut observed = BTreeMap::new();
     for (topic, path) in topics.iter().zip(paths) {
         let call = Call { observe: true, ..Call::new(Method::Get, path) };
@@ -27,6 +28,7 @@ pub(in crate::pubsub) async fn subscribe(
     for id in observed.into_keys() {
         wire.cancel(id).await;
     }
+    wire.close().await;
     outcome
 }
 

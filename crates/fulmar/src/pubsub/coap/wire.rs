@@ -1,13 +1,14 @@
-//! A socket and a clock for `fulmar_coap::Client`.
+//! A socket, a clock and perhaps DTLS for `fulmar_coap::Client`.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Instant;
 
 use anyhow::Context as _;
+use fulmar_coap::dtls::Session;
 use fulmar_coap::{Call, CallId, Client, ClientEvent, ClientLimits, Response};
 use tokio::net::UdpSocket;
 
-use super::{Url, resolve};
+use super::{Given, Url, resolve};
 
 /// Room for the largest datagram there is.
 const MAX_DATAGRAM: usize = 65_535;
@@ -16,12 +17,14 @@ const MAX_DATAGRAM: usize = 65_535;
 pub(super) struct Wire {
     client: Client,
     socket: UdpSocket,
+    session: Option<Session>,
     room: Vec<u8>,
 }
 
 impl Wire {
-    /// Gets ready to ask the server of `url`. Over CoAP nothing is sent for that.
-    pub(super) async fn open(url: &Url) -> anyhow::Result<Wire> {
+    /// Gets ready to ask the server of `url`. Over CoAP nothing is sent for that; over DTLS the session is open
+    /// and the server believed then.
+    pub(super) async fn open(url: &Url, given: &Given) -> anyhow::Result<Wire> {
         let server = resolve(url).await?;
         let any = match server.ip() {
             IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
@@ -30,7 +33,18 @@ impl Wire {
         let socket = UdpSocket::bind(SocketAddr::new(any, 0)).await.context("socket")?;
         socket.connect(server).await.with_context(|| server.to_string())?;
         let client = Client::new(ClientLimits::default(), seed()?);
-        Ok(Wire { client, socket, room: vec![0; MAX_DATAGRAM] })
+        let mut wire = Wire { client, socket, session: None, room: vec![0; MAX_DATAGRAM] };
+        if url.secure {
+            wire.session = Some(Session::client(&given.credentials()?, Instant::now())?);
+            while wire.session.as_ref().is_some_and(|session| !session.is_open()) {
+                wire.flush().await?;
+                wire.wait().await.context("no DTLS session")?;
+            }
+            if let Some(session) = &wire.session {
+                given.check(session, &url.host, server)?;
+            }
+        }
+        Ok(wire)
     }
 
     /// Makes a request.
@@ -52,22 +66,49 @@ impl Wire {
             if let Some(event) = self.client.poll_event() {
                 return Ok(event);
             }
-            let deadline = self.client.deadline();
-            let due = async {
-                match deadline {
-                    Some(at) => tokio::time::sleep_until(at.into()).await,
-                    None => std::future::pending().await,
+            self.wait().await?;
+        }
+    }
+
+    /// Waits for a datagram or a deadline, and handles it.
+    async fn wait(&mut self) -> anyhow::Result<()> {
+        let session = self.session.as_ref().and_then(Session::deadline);
+        let deadline = session.into_iter().chain(self.client.deadline()).min();
+        let due = async {
+            match deadline {
+                Some(at) => tokio::time::sleep_until(at.into()).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            received = self.socket.recv(&mut self.room) => match received {
+                Ok(len) => self.take(len)?,
+                // Nobody listens there; the person at the keyboard wants to know at once.
+                Err(error) => return Err(error).context("the server cannot be reached"),
+            },
+            () = due => {
+                let now = Instant::now();
+                self.client.tick(now);
+                if let Some(session) = &mut self.session {
+                    session.tick(now)?;
                 }
-            };
-            tokio::select! {
-                received = self.socket.recv(&mut self.room) => match received {
-                    Ok(len) => self.client.receive(Instant::now(), &self.room[..len]),
-                    // Nobody listens there; the person at the keyboard wants to know at once.
-                    Err(error) => return Err(error).context("the server cannot be reached"),
-                },
-                () = due => self.client.tick(Instant::now()),
             }
         }
+        Ok(())
+    }
+
+    fn take(&mut self, len: usize) -> anyhow::Result<()> {
+        let (now, datagram) = (Instant::now(), &self.room[..len]);
+        let Some(session) = &mut self.session else {
+            self.client.receive(now, datagram);
+            return Ok(());
+        };
+        session.receive(now, datagram)?;
+        while let Some(message) = session.poll_received() {
+            self.client.receive(now, &message);
+        }
+        anyhow::ensure!(!session.is_closed(), "the server ended the DTLS session");
+        Ok(())
     }
 
     /// Makes a request and waits for its response.
@@ -83,10 +124,29 @@ impl Wire {
     }
 
     async fn flush(&mut self) -> anyhow::Result<()> {
-        while let Some(datagram) = self.client.poll_transmit() {
-            self.socket.send(&datagram).await.context("the server cannot be reached")?;
+        while let Some(message) = self.client.poll_transmit() {
+            match &mut self.session {
+                Some(session) => session.send(&message)?,
+                None => self.put(&message).await?,
+            }
+        }
+        while let Some(datagram) = self.session.as_mut().and_then(Session::poll_transmit) {
+            self.put(&datagram).await?;
         }
         Ok(())
+    }
+
+    async fn put(&self, datagram: &[u8]) -> anyhow::Result<()> {
+        self.socket.send(datagram).await.map(drop).context("the server cannot be reached")
+    }
+
+    /// Ends the session, so that the server need not remember it.
+    pub(super) async fn close(mut self) {
+        if let Some(session) = &mut self.session {
+            session.close();
+        }
+        // The server forgets it some day otherwise.
+        let _ = self.flush().await;
     }
 }
 

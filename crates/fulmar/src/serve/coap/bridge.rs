@@ -117,6 +117,12 @@ impl Bridge {
         id
     }
 
+    /// A user who is gone for good.
+    pub(super) fn remove_user(&mut self, id: UserId) {
+        self.close(id, None);
+        self.users.remove(&id);
+    }
+
     /// Handles what the server has put together. `user_of` knows who is at an address.
     pub(super) fn handle_events(&mut self, user_of: impl Fn(Address) -> Option<UserId>) {
         while let Some(event) = self.server.poll_event() {

@@ -6,11 +6,13 @@
 
 mod bridge;
 mod link;
+mod secure;
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -25,6 +27,9 @@ use tokio::sync::{mpsc, watch};
 
 use self::bridge::{Bridge, UserId};
 use self::link::Heard;
+pub(in crate::serve) use self::secure::Settings;
+use self::secure::{Outcome, Secure};
+use super::certificates::Certificates;
 use super::listeners::where_to_change;
 use crate::config::Config;
 
@@ -68,6 +73,8 @@ pub(super) struct Wiring<'a> {
     pub(super) broker: &'a Arc<Broker>,
     pub(super) inlet: Inlet,
     pub(super) clock: Clock,
+    pub(super) certificates: &'a Certificates,
+    pub(super) data: &'a Path,
 }
 
 impl Coap {
@@ -81,7 +88,7 @@ impl Coap {
     pub(super) fn start(config: &Config, wiring: Wiring<'_>) -> anyhow::Result<Coap> {
         let (stop, stopped) = watch::channel(false);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let sockets = runtime.block_on(async { bind(config) })?;
+        let sockets = runtime.block_on(async { bind(config, &wiring) })?;
         let bound = sockets.iter().map(|socket| (socket.name, socket.bound)).collect();
         if sockets.is_empty() {
             return Ok(Coap { bound, stop, thread: None });
@@ -121,25 +128,38 @@ struct Socket {
     bound: SocketAddr,
     udp: Arc<UdpSocket>,
     policy: Arc<ListenerPolicy>,
+    /// Of `coaps`.
+    secure: Option<Secure>,
 }
 
 /// Binds what is configured. Needs the runtime.
-fn bind(config: &Config) -> anyhow::Result<Vec<Socket>> {
+fn bind(config: &Config, wiring: &Wiring<'_>) -> anyhow::Result<Vec<Socket>> {
     let mut sockets = Vec::new();
     for (name, addresses, default) in config.listeners.coap_listeners() {
         for &address in addresses {
             let policy = config.policy(name, address);
-            if !policy.allow_anonymous {
+            if name == "coap" && !policy.allow_anonymous {
                 // Only loopback comes so far: nobody could be served there.
                 tracing::info!("{name} is off at {address}: there are no anonymous clients");
                 continue;
             }
+            let secure = match name {
+                "coaps" => match wiring.certificates.for_dtls(config, wiring.data)? {
+                    Some(settings) => Some(Secure::new(settings)),
+                    None => {
+                        tracing::warn!("coaps is off: it needs a certificate with an ECDSA key");
+                        continue;
+                    }
+                },
+                _ => None,
+            };
             match open(address) {
                 Ok(udp) => sockets.push(Socket {
                     name,
                     bound: udp.local_addr()?,
                     udp: Arc::new(udp),
                     policy,
+                    secure,
                 }),
                 Err(error) if error.kind() == io::ErrorKind::AddrInUse && address == default => {
                     tracing::warn!("{name} is off: another program has {address}");
@@ -168,23 +188,28 @@ fn open(address: SocketAddr) -> io::Result<UdpSocket> {
     UdpSocket::from_std(socket.into())
 }
 
+/// A user at a listener; without a name, all who have none there.
+type Name = (usize, Option<Box<str>>);
+
 /// The task.
 struct Service {
     bridge: Bridge,
     sockets: Vec<Socket>,
-    /// Who all without a name are, by listener.
-    anonymous: BTreeMap<usize, UserId>,
+    /// Users, and how many sessions each has.
+    users: BTreeMap<Name, (UserId, usize)>,
+    /// Whose a session is.
+    sessions: BTreeMap<Address, Name>,
 }
 
 impl Service {
-    fn new(mut bridge: Bridge, sockets: Vec<Socket>) -> Service {
-        let mut anonymous = BTreeMap::new();
-        for (listener, socket) in sockets.iter().enumerate() {
-            let policy = Arc::clone(&socket.policy);
-            let user = bridge.add_user(socket.bound, TransportKind::Coap, None, policy);
-            anonymous.insert(listener, user);
+    fn new(bridge: Bridge, sockets: Vec<Socket>) -> Service {
+        let (users, sessions) = (BTreeMap::new(), BTreeMap::new());
+        let mut service = Service { bridge, sockets, users, sessions };
+        for listener in 0..service.sockets.len() {
+            // Not counted down: they stay.
+            service.enter((listener, None));
         }
-        Service { bridge, sockets, anonymous }
+        service
     }
 
     async fn run(
@@ -197,7 +222,9 @@ impl Service {
             tokio::spawn(receive(listener, Arc::clone(&socket.udp), sender.clone()));
         }
         loop {
-            let deadline = self.bridge.server.deadline();
+            let sessions =
+                self.sockets.iter().filter_map(|socket| socket.secure.as_ref()?.deadline());
+            let deadline = sessions.chain(self.bridge.server.deadline()).min();
             tokio::select! {
                 Some((address, datagram)) = datagrams.recv() => {
                     self.take(address, &datagram);
@@ -207,33 +234,122 @@ impl Service {
                     }
                 }
                 Some((user, heard)) = words.recv() => self.bridge.hear(user, heard),
-                () = until(deadline) => self.bridge.server.tick(Instant::now()),
+                () = until(deadline) => self.tick(),
                 _ = stopped.wait_for(|stop| *stop) => return,
             }
             self.settle();
         }
     }
 
+    fn tick(&mut self) {
+        let now = Instant::now();
+        self.bridge.server.tick(now);
+        for listener in 0..self.sockets.len() {
+            if let Some(secure) = &mut self.sockets[listener].secure {
+                let outcomes = secure.tick(now);
+                self.carry_out(outcomes);
+            }
+        }
+    }
+
     /// Takes a datagram off a socket.
     fn take(&mut self, address: Address, datagram: &[u8]) {
+        let now = Instant::now();
+        let Some(socket) = self.sockets.get_mut(address.listener) else { return };
+        if let Some(secure) = &mut socket.secure {
+            let outcomes = secure.receive(now, address, datagram);
+            return self.carry_out(outcomes);
+        }
         // Nobody but this machine can use its own addresses.
         let near = address.peer.ip().to_canonical().is_loopback();
         let trust = if near { Trust::Proven } else { Trust::Claimed };
+        self.hand_over(address, trust, datagram);
+    }
+
+    fn hand_over(&mut self, address: Address, trust: Trust, datagram: &[u8]) {
         if !self.bridge.server.receive(Instant::now(), address, trust, datagram) {
             tracing::debug!(peer = %address, bytes = datagram.len(), "a datagram that is not CoAP");
         }
     }
 
+    fn carry_out(&mut self, outcomes: Vec<Outcome>) {
+        for outcome in outcomes {
+            match outcome {
+                Outcome::Opened(address, who) => {
+                    tracing::debug!(peer = %address, user = who.as_deref(), "coaps session");
+                    let name = (address.listener, who);
+                    self.enter(name.clone());
+                    self.sessions.insert(address, name);
+                }
+                Outcome::Message(address, message) => {
+                    self.hand_over(address, Trust::Proven, &message);
+                }
+                Outcome::Closed(address) => {
+                    self.bridge.server.forget(address);
+                    self.leave(address);
+                }
+            }
+        }
+    }
+
+    fn enter(&mut self, name: Name) {
+        let Some(socket) = self.sockets.get(name.0) else { return };
+        let known = self.users.entry(name.clone()).or_insert_with(|| {
+            let secure = socket.secure.is_some();
+            let kind = if secure { TransportKind::Coaps } else { TransportKind::Coap };
+            (self.bridge.add_user(socket.bound, kind, name.1, Arc::clone(&socket.policy)), 0)
+        });
+        known.1 += 1;
+    }
+
+    fn leave(&mut self, address: Address) {
+        let Some(name) = self.sessions.remove(&address) else { return };
+        let Some(known) = self.users.get_mut(&name) else { return };
+        known.1 -= 1;
+        if known.1 == 0 {
+            let user = known.0;
+            self.users.remove(&name);
+            self.bridge.remove_user(user);
+        }
+    }
+
     /// Handles what came of it and sends what there is to send.
     fn settle(&mut self) {
-        let anonymous = &self.anonymous;
-        self.bridge.handle_events(|address| anonymous.get(&address.listener).copied());
+        let (users, sessions, sockets) = (&self.users, &self.sessions, &self.sockets);
+        self.bridge.handle_events(|address| {
+            let secure = sockets.get(address.listener)?.secure.is_some();
+            let name = match secure {
+                true => sessions.get(&address)?.clone(),
+                false => (address.listener, None),
+            };
+            users.get(&name).map(|(user, _)| *user)
+        });
+        let now = Instant::now();
         while let Some((address, datagram)) = self.bridge.server.poll_transmit() {
-            let Some(socket) = self.sockets.get(address.listener) else { continue };
-            // A datagram that cannot go now is as good as lost on the way, which CoAP provides for.
-            if let Err(error) = socket.udp.try_send_to(&datagram, address.peer) {
-                tracing::debug!(peer = %address, "a datagram was not sent: {error}");
+            let Some(socket) = self.sockets.get_mut(address.listener) else { continue };
+            match &mut socket.secure {
+                Some(secure) => {
+                    let outcomes = secure.send(now, address, &datagram);
+                    self.carry_out(outcomes);
+                }
+                None => socket.send(address, &datagram),
             }
+        }
+        for socket in &mut self.sockets {
+            while let Some((address, datagram)) =
+                socket.secure.as_mut().and_then(Secure::poll_transmit)
+            {
+                socket.send(address, &datagram);
+            }
+        }
+    }
+}
+
+impl Socket {
+    fn send(&self, address: Address, datagram: &[u8]) {
+        // A datagram that cannot go now is as good as lost on the way, which CoAP provides for.
+        if let Err(error) = self.udp.try_send_to(datagram, address.peer) {
+            tracing::debug!(peer = %address, "a datagram was not sent: {error}");
         }
     }
 }

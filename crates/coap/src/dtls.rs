@@ -1,0 +1,350 @@
+//! A DTLS session (RFC 6347, and RFC 9147 where the client asks for it) as datagrams in and out, over the crate
+//! dimpl, which has neither sockets nor clock: with a pre-shared key or with certificates (RFC 7252 section 9.1).
+//!
+//! The key's owner is known when the session is open; a certificate is not validated here but given to the
+//! caller, who must look at it before anything else. There are no connection IDs (RFC 9146), because dimpl has
+//! none: a peer whose address changes makes a new handshake.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use dimpl::{Config, Dtls, DtlsCertificate, Output, PskResolver};
+
+/// Room for any datagram of ours.
+const LARGEST: usize = 2048;
+/// The largest datagrams sent: what IPv6 carries everywhere, less the headers of IPv6 and UDP.
+const MTU: usize = 1232;
+/// How long a handshake may take.
+const HANDSHAKE: Duration = Duration::from_secs(30);
+/// Plaintexts that wait to be taken. A caller takes them after each datagram, which has few.
+const MAX_RECEIVED: usize = 64;
+
+/// A certificate and its key, DER; the key in PKCS#8. dimpl knows ECDSA with P-256 and P-384.
+#[derive(Clone)]
+pub struct Certificate {
+    /// The certificate; those between it and its root cannot be shown.
+    pub certificate: Vec<u8>,
+    /// Its key.
+    pub key: Vec<u8>,
+}
+
+impl fmt::Debug for Certificate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Never the key.
+        f.debug_struct("Certificate").finish_non_exhaustive()
+    }
+}
+
+/// Finds the key of an identity.
+pub type Keys = Arc<dyn Fn(&[u8]) -> Option<Vec<u8>> + Send + Sync>;
+
+/// What a client shows.
+#[derive(Clone)]
+pub enum Credentials {
+    /// A name and the key that only its owner and the server know.
+    Psk {
+        /// The name.
+        identity: Vec<u8>,
+        /// The key.
+        key: Vec<u8>,
+    },
+    /// A certificate, shown if the server asks for one.
+    Certificate(Certificate),
+}
+
+/// Why there is no session, or no longer one.
+#[derive(Debug, thiserror::Error)]
+#[error("DTLS: {0}")]
+pub struct Error(#[from] dimpl::Error);
+
+/// One end of a session.
+pub struct Session {
+    dtls: Dtls,
+    identity: Arc<Mutex<Option<Vec<u8>>>>,
+    certificate: Option<Vec<u8>>,
+    open: bool,
+    closed: bool,
+    outgoing: VecDeque<Vec<u8>>,
+    received: VecDeque<Vec<u8>>,
+    due: Option<Instant>,
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Session").field("open", &self.open).finish_non_exhaustive()
+    }
+}
+
+/// Remembers whose key was asked for: the handshake succeeds only if the peer has it.
+struct Resolver {
+    keys: Keys,
+    asked: Arc<Mutex<Option<Vec<u8>>>>,
+}
+
+impl std::panic::UnwindSafe for Resolver {}
+impl std::panic::RefUnwindSafe for Resolver {}
+
+impl PskResolver for Resolver {
+    fn resolve(&self, identity: &[u8]) -> Option<Vec<u8>> {
+        *self.asked.lock().unwrap_or_else(PoisonError::into_inner) = Some(identity.to_vec());
+        (self.keys)(identity)
+    }
+}
+
+impl Session {
+    /// The server's end, for one peer. Clients choose between a key, if there are any, and `certificate`; with
+    /// `demand` those who choose the latter must show one of theirs.
+    ///
+    /// # Errors
+    /// dimpl cannot use these settings.
+    pub fn server(
+        certificate: &Certificate,
+        keys: Option<&Keys>,
+        demand: bool,
+        now: Instant,
+    ) -> Result<Session, Error> {
+        let identity = Arc::new(Mutex::new(None));
+        let mut config = Config::builder()
+            .mtu(MTU)
+            .handshake_timeout(HANDSHAKE)
+            .require_client_certificate(demand);
+        if let Some(keys) = keys {
+            let resolver = Resolver { keys: Arc::clone(keys), asked: Arc::clone(&identity) };
+            config = config.with_psk_server(None, Arc::new(resolver));
+        }
+        let own = DtlsCertificate {
+            certificate: certificate.certificate.clone(),
+            private_key: certificate.key.clone(),
+        };
+        let dtls = Dtls::new_auto(Arc::new(config.build()?), own, now);
+        Session::start(dtls, identity, false, now)
+    }
+
+    /// The client's end; it sends the first datagram.
+    ///
+    /// # Errors
+    /// dimpl cannot use these credentials.
+    pub fn client(credentials: &Credentials, now: Instant) -> Result<Session, Error> {
+        let identity = Arc::new(Mutex::new(None));
+        let config = Config::builder().mtu(MTU).handshake_timeout(HANDSHAKE);
+        let dtls = match credentials {
+            Credentials::Psk { identity: name, key } => {
+                let key = key.clone();
+                let keys: Keys = Arc::new(move |_| Some(key.clone()));
+                let resolver = Resolver { keys, asked: Arc::clone(&identity) };
+                let config = config.with_psk_client(name.clone(), Arc::new(resolver)).build()?;
+                Dtls::new_12_psk(Arc::new(config), now)
+            }
+            Credentials::Certificate(own) => {
+                let own = DtlsCertificate {
+                    certificate: own.certificate.clone(),
+                    private_key: own.key.clone(),
+                };
+                Dtls::new_12(Arc::new(config.build()?), own, now)
+            }
+        };
+        Session::start(dtls, identity, true, now)
+    }
+
+    fn start(
+        mut dtls: Dtls,
+        identity: Arc<Mutex<Option<Vec<u8>>>>,
+        client: bool,
+        now: Instant,
+    ) -> Result<Session, Error> {
+        dtls.set_active(client);
+        let mut session = Session {
+            dtls,
+            identity,
+            certificate: None,
+            open: false,
+            closed: false,
+            outgoing: VecDeque::new(),
+            received: VecDeque::new(),
+            due: None,
+        };
+        session.dtls.handle_timeout(now)?;
+        session.drain();
+        Ok(session)
+    }
+
+    /// Takes a datagram.
+    ///
+    /// # Errors
+    /// The session is over.
+    pub fn receive(&mut self, now: Instant, datagram: &[u8]) -> Result<(), Error> {
+        let taken = self.dtls.handle_timeout(now).and_then(|()| self.dtls.handle_packet(datagram));
+        // An alert may say why.
+        self.drain();
+        Ok(taken?)
+    }
+
+    /// Does what is due.
+    ///
+    /// # Errors
+    /// The session is over, or there will be none.
+    pub fn tick(&mut self, now: Instant) -> Result<(), Error> {
+        let done = self.dtls.handle_timeout(now);
+        self.drain();
+        Ok(done?)
+    }
+
+    /// Sends a message; before the session is open it waits.
+    ///
+    /// # Errors
+    /// The session is over.
+    pub fn send(&mut self, message: &[u8]) -> Result<(), Error> {
+        let sent = self.dtls.send_application_data(message);
+        self.drain();
+        sent.map(drop).map_err(Error)
+    }
+
+    /// Says goodbye.
+    pub fn close(&mut self) {
+        // A session that cannot even be closed is over anyway.
+        drop(self.dtls.close());
+        self.closed = true;
+        self.drain();
+    }
+
+    /// The next datagram to be sent.
+    pub fn poll_transmit(&mut self) -> Option<Vec<u8>> {
+        self.outgoing.pop_front()
+    }
+
+    /// The next message from the peer.
+    pub fn poll_received(&mut self) -> Option<Vec<u8>> {
+        self.received.pop_front()
+    }
+
+    /// When [`Session::tick`] is due.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Instant> {
+        self.due
+    }
+
+    /// Whether both ends have shown what they have.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        self.open
+    }
+
+    /// Whether either end has said goodbye.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.closed
+    }
+
+    /// Whose key the peer has; of an open session.
+    #[must_use]
+    pub fn identity(&self) -> Option<Vec<u8>> {
+        self.identity.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The certificate the peer showed, DER. It is not validated, only that the peer has its key.
+    #[must_use]
+    pub fn certificate(&self) -> Option<&[u8]> {
+        self.certificate.as_deref()
+    }
+
+    fn drain(&mut self) {
+        let mut room = vec![0; LARGEST];
+        loop {
+            match self.dtls.poll_output(&mut room) {
+                Output::Packet(packet) => self.outgoing.push_back(packet.to_vec()),
+                Output::ApplicationData(data) if self.received.len() < MAX_RECEIVED => {
+                    self.received.push_back(data.to_vec());
+                }
+                Output::PeerCert(certificate) => self.certificate = Some(certificate.to_vec()),
+                Output::Connected => self.open = true,
+                Output::CloseNotify => self.closed = true,
+                Output::BufferTooSmall { needed } => room.resize(needed, 0),
+                Output::Timeout(due) => {
+                    self.due = Some(due);
+                    return;
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn certificate() -> Certificate {
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        let key = made.signing_key.serialize_der();
+        Certificate { certificate: made.cert.der().to_vec(), key }
+    }
+
+    fn keys() -> Keys {
+        Arc::new(|identity| (identity == b"meter-7").then(|| b"0123456789abcdef".to_vec()))
+    }
+
+    /// Carries datagrams until neither end has any; whether both are open.
+    fn meet(client: &mut Session, server: &mut Session) -> bool {
+        let now = Instant::now();
+        loop {
+            let mut quiet = true;
+            while let Some(datagram) = client.poll_transmit() {
+                quiet = false;
+                if server.receive(now, &datagram).is_err() {
+                    return false;
+                }
+            }
+            while let Some(datagram) = server.poll_transmit() {
+                quiet = false;
+                if client.receive(now, &datagram).is_err() {
+                    return false;
+                }
+            }
+            if quiet {
+                return client.is_open() && server.is_open();
+            }
+        }
+    }
+
+    #[test]
+    fn who_has_the_key_is_known_by_name() {
+        let now = Instant::now();
+        let psk = |identity: &[u8], key: &[u8]| {
+            let credentials = Credentials::Psk { identity: identity.into(), key: key.into() };
+            let mut client = Session::client(&credentials, now).unwrap();
+            let mut server = Session::server(&certificate(), Some(&keys()), false, now).unwrap();
+            let open = meet(&mut client, &mut server);
+            (open, client, server)
+        };
+        let (open, mut client, mut server) = psk(b"meter-7", b"0123456789abcdef");
+        assert!(open);
+        assert_eq!(server.identity().unwrap(), b"meter-7");
+        assert_eq!(server.certificate(), None);
+        client.send(b"hello").unwrap();
+        meet(&mut client, &mut server);
+        assert_eq!(server.poll_received().unwrap(), b"hello");
+        client.close();
+        meet(&mut client, &mut server);
+        assert!(server.is_closed());
+        assert!(!psk(b"meter-7", b"another key of 16").0);
+        assert!(!psk(b"meter-8", b"0123456789abcdef").0);
+    }
+
+    #[test]
+    fn certificates_are_shown() {
+        let now = Instant::now();
+        let (ours, theirs) = (certificate(), certificate());
+        for demand in [false, true] {
+            let credentials = Credentials::Certificate(theirs.clone());
+            let mut client = Session::client(&credentials, now).unwrap();
+            let mut server = Session::server(&ours, Some(&keys()), demand, now).unwrap();
+            assert!(meet(&mut client, &mut server));
+            assert_eq!(client.certificate(), Some(&*ours.certificate));
+            assert_eq!(server.certificate(), demand.then_some(&*theirs.certificate));
+            assert_eq!(server.identity(), None);
+        }
+    }
+}

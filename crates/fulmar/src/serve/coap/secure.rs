@@ -1,0 +1,254 @@
+//! The DTLS sessions of one `coaps` listener: who is behind an address, and plain messages for what goes
+//! through the socket. What the messages say is not looked at here.
+//!
+//! A client that lost its session begins again from the same address; the old session stays until the new one
+//! is open, so that nobody can end a session by sending its owner's address.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fulmar_coap::dtls::{Certificate, Keys, Session};
+use fulmar_transport::tls;
+use rustls::server::danger::ClientCertVerifier;
+use rustls_pki_types::{CertificateDer, UnixTime};
+
+use super::Address;
+
+/// Handshakes under way; a further one takes the place of the oldest.
+const MAX_HANDSHAKES: usize = 256;
+/// How long a session may carry nothing. There are no connection IDs: a client behind a router that forgets
+/// its port comes back with a new session anyway.
+const IDLE: Duration = Duration::from_secs(24 * 3600);
+
+/// What the sessions of a listener are made with.
+pub(in crate::serve) struct Settings {
+    pub(in crate::serve) certificate: Certificate,
+    /// Keys of users, if there are any.
+    pub(in crate::serve) keys: Option<Keys>,
+    /// Who validates clients' certificates; `None` where they are not asked for one.
+    pub(in crate::serve) verifier: Option<Arc<dyn ClientCertVerifier>>,
+    pub(in crate::serve) max_sessions: usize,
+}
+
+/// What became of a datagram.
+pub(super) enum Outcome {
+    /// A session is open; whose it is, if they have shown that.
+    Opened(Address, Option<Box<str>>),
+    /// A message from a peer with an open session.
+    Message(Address, Vec<u8>),
+    /// A session is over.
+    Closed(Address),
+}
+
+struct Entry {
+    session: Session,
+    /// A handshake by which the client begins again.
+    next: Option<Session>,
+    heard: Instant,
+    due: Instant,
+}
+
+/// All sessions.
+pub(super) struct Secure {
+    settings: Settings,
+    sessions: BTreeMap<Address, Entry>,
+    due: BTreeSet<(Instant, Address)>,
+    out: Vec<(Address, Vec<u8>)>,
+}
+
+impl Secure {
+    pub(super) fn new(settings: Settings) -> Secure {
+        Secure { settings, sessions: BTreeMap::new(), due: BTreeSet::new(), out: Vec::new() }
+    }
+
+    /// Takes a datagram off the socket.
+    pub(super) fn receive(
+        &mut self,
+        now: Instant,
+        address: Address,
+        datagram: &[u8],
+    ) -> Vec<Outcome> {
+        let mut outcomes = Vec::new();
+        if !self.sessions.contains_key(&address) {
+            if !begins_handshake(datagram) {
+                return outcomes;
+            }
+            self.make_room(&mut outcomes);
+            let Some(session) = self.accept(now, address) else { return outcomes };
+            self.sessions.insert(address, Entry { session, next: None, heard: now, due: now });
+        }
+        self.with(now, address, &mut outcomes, |entry, accept| {
+            entry.heard = now;
+            let again = entry.session.is_open() && begins_handshake(datagram);
+            if again && entry.next.is_none() {
+                entry.next = accept();
+            }
+            let for_next = datagram.first().is_some_and(|kind| is_handshake(*kind));
+            match entry.next.as_mut().filter(|_| for_next) {
+                Some(next) => {
+                    if next.receive(now, datagram).is_err() {
+                        entry.next = None;
+                    }
+                    true
+                }
+                None => match entry.session.receive(now, datagram) {
+                    Ok(()) => true,
+                    Err(error) => {
+                        tracing::info!(peer = %address, "coaps: {error}");
+                        false
+                    }
+                },
+            }
+        });
+        outcomes
+    }
+
+    /// Sends a message to a peer; without a session it is lost.
+    pub(super) fn send(&mut self, now: Instant, address: Address, message: &[u8]) -> Vec<Outcome> {
+        let mut outcomes = Vec::new();
+        self.with(now, address, &mut outcomes, |entry, _| entry.session.send(message).is_ok());
+        outcomes
+    }
+
+    /// The next datagram for the socket.
+    pub(super) fn poll_transmit(&mut self) -> Option<(Address, Vec<u8>)> {
+        (!self.out.is_empty()).then(|| self.out.remove(0))
+    }
+
+    /// When [`Secure::tick`] is due.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.due.first().map(|(at, _)| *at)
+    }
+
+    /// Does what is due.
+    pub(super) fn tick(&mut self, now: Instant) -> Vec<Outcome> {
+        let mut outcomes = Vec::new();
+        while let Some(&(at, address)) = self.due.first() {
+            if at > now {
+                break;
+            }
+            self.with(now, address, &mut outcomes, |entry, _| {
+                if entry.next.as_mut().is_some_and(|next| next.tick(now).is_err()) {
+                    entry.next = None;
+                }
+                entry.session.tick(now).is_ok() && entry.heard + IDLE > now
+            });
+        }
+        outcomes
+    }
+
+    /// Works on an entry and takes over what that brought about; it goes where `work` says it is over.
+    fn with(
+        &mut self,
+        now: Instant,
+        address: Address,
+        outcomes: &mut Vec<Outcome>,
+        work: impl FnOnce(&mut Entry, &dyn Fn() -> Option<Session>) -> bool,
+    ) {
+        let Some(mut entry) = self.sessions.remove(&address) else { return };
+        self.due.remove(&(entry.due, address));
+        let was_open = entry.session.is_open();
+        let mut alive = work(&mut entry, &|| self.accept(now, address));
+        let mut opened = entry.session.is_open() && !was_open;
+        if let Some(next) = entry.next.take_if(|next| next.is_open()) {
+            drain(&mut entry.session, address, &mut self.out);
+            entry.session = next;
+            (alive, opened) = (true, true);
+            outcomes.extend(was_open.then_some(Outcome::Closed(address)));
+        }
+        if opened && alive {
+            match self.identify(&entry.session) {
+                Ok(who) => outcomes.push(Outcome::Opened(address, who)),
+                Err(error) => {
+                    tracing::info!(peer = %address, "coaps: certificate refused: {error}");
+                    entry.session.close();
+                    alive = false;
+                }
+            }
+        }
+        if alive && entry.session.is_open() {
+            while let Some(message) = entry.session.poll_received() {
+                outcomes.push(Outcome::Message(address, message));
+            }
+        }
+        drain(&mut entry.session, address, &mut self.out);
+        if let Some(next) = &mut entry.next {
+            drain(next, address, &mut self.out);
+        }
+        if !alive || entry.session.is_closed() {
+            outcomes.extend((was_open || opened).then_some(Outcome::Closed(address)));
+            return;
+        }
+        let next = entry.next.as_ref().and_then(Session::deadline);
+        let due = entry.session.deadline().into_iter().chain(next).min();
+        // Never at once again: a deadline that has passed would keep the task busy.
+        let soon = now + Duration::from_millis(10);
+        entry.due = due.unwrap_or(now + IDLE).clamp(soon, entry.heard.max(now) + IDLE);
+        self.due.insert((entry.due, address));
+        self.sessions.insert(address, entry);
+    }
+
+    fn accept(&self, now: Instant, address: Address) -> Option<Session> {
+        let settings = &self.settings;
+        let demand = settings.verifier.is_some();
+        match Session::server(&settings.certificate, settings.keys.as_ref(), demand, now) {
+            Ok(session) => Some(session),
+            Err(error) => {
+                tracing::warn!(peer = %address, "coaps: {error}");
+                None
+            }
+        }
+    }
+
+    /// Whose session it is.
+    fn identify(&self, session: &Session) -> Result<Option<Box<str>>, String> {
+        if let Some(identity) = session.identity() {
+            let name = String::from_utf8(identity).map_err(|_| "a name that is not UTF-8")?;
+            return Ok(Some(name.into()));
+        }
+        let (Some(verifier), Some(shown)) = (&self.settings.verifier, session.certificate()) else {
+            return Ok(None);
+        };
+        let leaf = CertificateDer::from(shown);
+        verifier
+            .verify_client_cert(&leaf, &[], UnixTime::now())
+            .map_err(|error| error.to_string())?;
+        let name = tls::client_name(&leaf).ok_or("it names nobody")?;
+        Ok(Some(name))
+    }
+
+    /// Makes room for a further session: handshakes go first, then who was silent longest.
+    fn make_room(&mut self, outcomes: &mut Vec<Outcome>) {
+        let handshakes = self.sessions.values().filter(|entry| !entry.session.is_open()).count();
+        let full = self.sessions.len() >= self.settings.max_sessions;
+        if !full && handshakes < MAX_HANDSHAKES {
+            return;
+        }
+        let oldest =
+            self.sessions.iter().min_by_key(|(_, entry)| (entry.session.is_open(), entry.heard));
+        let Some((&address, _)) = oldest else { return };
+        if let Some(entry) = self.sessions.remove(&address) {
+            self.due.remove(&(entry.due, address));
+            outcomes.extend(entry.session.is_open().then_some(Outcome::Closed(address)));
+        }
+    }
+}
+
+fn drain(session: &mut Session, address: Address, out: &mut Vec<(Address, Vec<u8>)>) {
+    while let Some(datagram) = session.poll_transmit() {
+        out.push((address, datagram));
+    }
+}
+
+/// Whether a record is part of a handshake, rather than data or an alert of an open session.
+fn is_handshake(kind: u8) -> bool {
+    // change_cipher_spec and handshake (RFC 5246 section 6.2.1).
+    matches!(kind, 20 | 22)
+}
+
+/// Whether a datagram begins with the ClientHello of a new session: a plain handshake record whose message is
+/// a ClientHello (RFC 6347 sections 4.1 and 4.2.2).
+fn begins_handshake(datagram: &[u8]) -> bool {
+    matches!(datagram, [22, 0xFE, _, 0, 0, _, _, _, _, _, _, _, _, 1, ..])
+}
