@@ -26,7 +26,7 @@ class Broker:
     of listeners that are not on loopback.
     """
 
-    KINDS = ("mqtt", "mqtts", "ws", "wss", "quic", "https", "webtransport", "http")
+    KINDS = ("mqtt", "mqtts", "ws", "wss", "quic", "https", "webtransport", "http", "coap", "coaps")
 
     def __init__(self, settings="", prefix=(), addresses=None):
         self.settings = settings

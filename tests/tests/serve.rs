@@ -66,7 +66,8 @@ fn passwd(file: &Path, user: &str, password: &str) {
 fn the_ready_line_is_the_only_output_and_names_every_listener() {
     let mut broker = TestBroker::start();
     let names: Vec<&str> = broker.bound().iter().map(|(name, _)| name.as_str()).collect();
-    assert_eq!(names, ["mqtt", "mqtts", "ws", "wss", "quic", "https", "webtransport", "http"]);
+    let udp = ["quic", "https", "webtransport", "coap", "coaps"];
+    assert_eq!(names, [&["mqtt", "mqtts", "ws", "wss"][..], &udp, &["http"]].concat());
     assert!(broker.bound().iter().all(|(_, address)| address.port() != 0));
     for name in ["mqtt", "mqtts", "ws", "wss", "https", "http"] {
         TcpStream::connect(broker.address(name)).unwrap();
@@ -77,7 +78,7 @@ fn the_ready_line_is_the_only_output_and_names_every_listener() {
 
 #[test]
 fn listeners_that_are_off_are_not_in_the_ready_line() {
-    let off = ["mqtts", "ws", "wss", "quic", "https", "http"];
+    let off = ["mqtts", "ws", "wss", "quic", "https", "coap", "coaps", "http"];
     let builder = off.iter().fold(TestBroker::builder(), |builder, name| builder.listen(name, &[]));
     let broker = builder.start();
     assert_eq!(broker.bound().len(), 1);
