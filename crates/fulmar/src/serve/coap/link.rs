@@ -25,6 +25,8 @@ const VERSION: Version = Version::V5;
 const RECEIVE_MAXIMUM: u16 = 256;
 /// Publications that wait for their acknowledgement; beyond, peers are told to come back later.
 const MAX_IN_FLIGHT: usize = 1024;
+/// Bytes of such publications.
+const MAX_IN_FLIGHT_BYTES: usize = 16 << 20;
 
 /// Names what was asked of the broker.
 pub(super) type Ticket = u64;
@@ -53,8 +55,9 @@ pub(super) struct Outgoing<'a> {
 /// A link. Dropping it ends the connection.
 pub(super) struct Link {
     writer: mpsc::UnboundedSender<Vec<u8>>,
-    /// What waits for an answer, by packet identifier.
-    waiting: BTreeMap<PacketId, Ticket>,
+    /// What waits for an answer, by packet identifier, and its bytes.
+    waiting: BTreeMap<PacketId, (Ticket, usize)>,
+    waiting_bytes: usize,
     last_id: u16,
     most_in_flight: usize,
 }
@@ -82,6 +85,7 @@ impl Link {
         Ok(Link {
             writer: sender,
             waiting: BTreeMap::new(),
+            waiting_bytes: 0,
             last_id: 0,
             most_in_flight: MAX_IN_FLIGHT,
         })
@@ -89,7 +93,7 @@ impl Link {
 
     /// Publishes at QoS 1; the answer comes with `ticket`.
     pub(super) fn publish(&mut self, ticket: Ticket, what: &Outgoing<'_>) -> Result<(), Busy> {
-        let packet_id = self.take_id(ticket)?;
+        let packet_id = self.take_id(ticket, what.payload.len())?;
         let mut properties = PropertyBuf::new();
         if let Some(content_type) = what.content_type {
             properties.push(Property::ContentType(content_type));
@@ -111,7 +115,7 @@ impl Link {
 
     /// Subscribes to a topic, without its retained message; the answer comes with `ticket`.
     pub(super) fn subscribe(&mut self, ticket: Ticket, topic: &str) -> Result<(), Busy> {
-        let packet_id = self.take_id(ticket)?;
+        let packet_id = self.take_id(ticket, 0)?;
         let options = SubscribeOptions {
             qos: QoS::AtLeastOnce,
             retain_handling: RetainHandling::Never,
@@ -130,7 +134,7 @@ impl Link {
 
     /// Ends a subscription; nobody waits for the answer.
     pub(super) fn unsubscribe(&mut self, topic: &str) {
-        let Ok(packet_id) = self.take_id(0) else { return };
+        let Ok(packet_id) = self.take_id(0, 0) else { return };
         let mut filter = Vec::new();
         FilterList::encode_one(&mut filter, topic, None);
         if let Ok(filters) = FilterList::from_encoded(&filter, false, VERSION) {
@@ -148,23 +152,27 @@ impl Link {
 
     /// Takes an answer; the ticket it is for, if anybody waits.
     pub(super) fn settle(&mut self, packet_id: PacketId) -> Option<Ticket> {
-        self.waiting.remove(&packet_id).filter(|ticket| *ticket != 0)
+        let (ticket, bytes) = self.waiting.remove(&packet_id)?;
+        self.waiting_bytes -= bytes;
+        (ticket != 0).then_some(ticket)
     }
 
     /// What still waits for an answer.
     pub(super) fn tickets(&self) -> Vec<Ticket> {
-        self.waiting.values().copied().filter(|ticket| *ticket != 0).collect()
+        self.waiting.values().map(|(ticket, _)| *ticket).filter(|ticket| *ticket != 0).collect()
     }
 
-    fn take_id(&mut self, ticket: Ticket) -> Result<PacketId, Busy> {
-        if self.waiting.len() >= self.most_in_flight {
+    fn take_id(&mut self, ticket: Ticket, bytes: usize) -> Result<PacketId, Busy> {
+        let full = self.waiting_bytes > 0 && self.waiting_bytes + bytes > MAX_IN_FLIGHT_BYTES;
+        if full || self.waiting.len() >= self.most_in_flight {
             return Err(Busy);
         }
         loop {
             self.last_id = self.last_id.wrapping_add(1);
             match PacketId::new(self.last_id) {
                 Some(id) if !self.waiting.contains_key(&id) => {
-                    self.waiting.insert(id, ticket);
+                    self.waiting.insert(id, (ticket, bytes));
+                    self.waiting_bytes += bytes;
                     return Ok(id);
                 }
                 _ => {}
