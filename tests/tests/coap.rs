@@ -165,3 +165,32 @@ fn what_is_wrong_is_said() {
     let nobody = run(&["pub", "coap://127.0.0.1:1", "-t", "a", "-m", "x"]);
     assert_eq!(nobody.status.code(), Some(1));
 }
+
+#[test]
+fn over_dtls_users_have_names_and_the_server_a_certificate() {
+    let folder = tempfile::tempdir().unwrap();
+    let keys = folder.path().join("psk");
+    std::fs::write(&keys, "meter-7:a-key-of-more-than-16-bytes\n").unwrap();
+    std::fs::set_permissions(&keys, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    let settings = format!(
+        "[coap]\npsk_file = {keys:?}\n[acl]\ndefault_allow = true\n[[acl.rules]]\nallow = false\nanonymous = true\n\
+         topic = \"keyed/#\"\n"
+    );
+    let broker = TestBroker::builder().config(&settings).start();
+    let url = format!("coaps://{}", broker.address("coaps"));
+    let user = ["-u", "meter-7", "-P", "a-key-of-more-than-16-bytes"];
+    let put = publish(&url, "keyed/a", "21.5", &[&user[..], &["-r"]].concat());
+    assert!(put.status.success(), "{}", String::from_utf8_lossy(&put.stderr));
+    let ca = broker.ca_file();
+    let ca = ["--cafile", ca.to_str().unwrap()];
+    let refused = publish(&url, "keyed/a", "x", &ca);
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("4.03"), "{refused:?}");
+    assert!(publish(&url, "open", "x", &ca).status.success());
+    // Without the authority's certificate the server is nobody.
+    let stranger = publish(&url, "open", "x", &["--cafile", "/etc/ssl/certs/ca-certificates.crt"]);
+    let stranger = String::from_utf8_lossy(&stranger.stderr).into_owned();
+    assert!(stranger.contains("certificate") || stranger.contains("/etc/ssl"), "{stranger}");
+    let mut arguments = vec!["sub", &url, "-t", "keyed/a", "-C", "1", "-W", "60"];
+    arguments.extend_from_slice(&user);
+    assert_eq!(run(&arguments).stdout, b"21.5\n");
+}
