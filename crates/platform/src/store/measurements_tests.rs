@@ -21,9 +21,11 @@ fn sent() -> impl Strategy<Value = Vec<Vec<Sent>>> {
     proptest::collection::vec(proptest::collection::vec(one, 1..20), 1..8)
 }
 
-fn store(
-    batches: &[Vec<Sent>],
-) -> (Vec<bool>, Vec<(Time, f64)>, Vec<(Time, Sums)>, Vec<(Time, Sums)>) {
+/// Sums by the steps they begin with.
+type Steps = Vec<(Time, Sums)>;
+
+/// Whether each was new; what is stored; its sums by the hour and by the day.
+fn store(batches: &[Vec<Sent>]) -> (Vec<bool>, Vec<(Time, f64)>, Steps, Steps) {
     let folder = tempfile::tempdir().unwrap();
     let store = Store::open(&folder.path().join("platform.db")).unwrap();
     let batches = batches.to_vec();
