@@ -15,16 +15,17 @@ use fulmar_coap::{
 
 /// What the link does; shares are of 1000.
 #[derive(Clone, Copy, Debug)]
-pub struct Link {
-    pub seed: u64,
-    pub loss: u32,
-    pub doubled: u32,
+pub(crate) struct Link {
+    pub(crate) seed: u64,
+    pub(crate) loss: u32,
+    pub(crate) doubled: u32,
     /// Packets take so long, and up to as long again, so that they overtake each other.
-    pub delay: Duration,
+    pub(crate) delay: Duration,
 }
 
 impl Link {
-    pub const GOOD: Link = Link { seed: 1, loss: 0, doubled: 0, delay: Duration::from_millis(10) };
+    pub(crate) const GOOD: Link =
+        Link { seed: 1, loss: 0, doubled: 0, delay: Duration::from_millis(10) };
 }
 
 #[derive(PartialEq, Eq)]
@@ -48,37 +49,37 @@ impl PartialOrd for OnTheWay {
     }
 }
 
-pub struct Site {
-    pub now: Instant,
-    pub client: Client,
-    pub server: Server<SocketAddr>,
-    pub trust: Trust,
+pub(crate) struct Site {
+    pub(crate) now: Instant,
+    pub(crate) client: Client,
+    pub(crate) server: Server<SocketAddr>,
+    pub(crate) trust: Trust,
     link: Link,
     random: fastrand::Rng,
     way: BinaryHeap<OnTheWay>,
     sent: u64,
-    pub resources: BTreeMap<Vec<String>, Bytes>,
+    pub(crate) resources: BTreeMap<Vec<String>, Bytes>,
     observers: Vec<(Vec<String>, ObservationId)>,
     /// Bodies that were put, in order.
-    pub puts: Vec<Bytes>,
+    pub(crate) puts: Vec<Bytes>,
     /// Answers are given so much later than requests.
-    pub slow: Duration,
+    pub(crate) slow: Duration,
     answers: Vec<(Instant, fulmar_coap::Request<SocketAddr>)>,
     /// The largest datagram the server sent.
-    pub largest: usize,
-    pub datagrams: u64,
+    pub(crate) largest: usize,
+    pub(crate) datagrams: u64,
 }
 
-pub fn peer() -> SocketAddr {
+pub(crate) fn peer() -> SocketAddr {
     "192.0.2.1:5000".parse().unwrap()
 }
 
 impl Site {
-    pub fn new(link: Link) -> Site {
+    pub(crate) fn new(link: Link) -> Site {
         Site::with(link, Limits::default(), ClientLimits::default())
     }
 
-    pub fn with(link: Link, limits: Limits, client: ClientLimits) -> Site {
+    pub(crate) fn with(link: Link, limits: Limits, client: ClientLimits) -> Site {
         let now = Instant::now();
         Site {
             now,
@@ -99,20 +100,20 @@ impl Site {
         }
     }
 
-    pub fn put(&mut self, path: &str, body: impl Into<Bytes>) -> CallId {
+    pub(crate) fn put(&mut self, path: &str, body: impl Into<Bytes>) -> CallId {
         let mut call = Call::new(Method::Put, vec![path.to_owned()]);
         call.payload = body.into();
         self.client.call(self.now, call)
     }
 
-    pub fn get(&mut self, path: &str, observe: bool) -> CallId {
+    pub(crate) fn get(&mut self, path: &str, observe: bool) -> CallId {
         let mut call = Call::new(Method::Get, vec![path.to_owned()]);
         call.observe = observe;
         self.client.call(self.now, call)
     }
 
     /// Changes a resource at the server.
-    pub fn change(&mut self, path: &str, body: impl Into<Bytes>) {
+    pub(crate) fn change(&mut self, path: &str, body: impl Into<Bytes>) {
         let (path, body) = (vec![path.to_owned()], body.into());
         self.resources.insert(path.clone(), body.clone());
         for (observed, id) in self.observers.clone() {
@@ -194,7 +195,7 @@ impl Site {
     }
 
     /// Goes on to the next thing that happens; `false` if that is after `until`.
-    pub fn step(&mut self, until: Instant) -> bool {
+    pub(crate) fn step(&mut self, until: Instant) -> bool {
         self.flush();
         let answers = self.answers.iter().map(|(at, _)| *at);
         let next = answers
@@ -223,7 +224,7 @@ impl Site {
     }
 
     /// The next event of the client, if one comes within `time`.
-    pub fn event(&mut self, time: Duration) -> Option<ClientEvent> {
+    pub(crate) fn event(&mut self, time: Duration) -> Option<ClientEvent> {
         let until = self.now + time;
         loop {
             if let Some(event) = self.client.poll_event() {
@@ -236,7 +237,7 @@ impl Site {
     }
 
     /// The response to the only request there is.
-    pub fn response(&mut self) -> Response {
+    pub(crate) fn response(&mut self) -> Response {
         match self.event(Duration::from_secs(3600)) {
             Some(ClientEvent::Response { response, .. }) => response,
             other => panic!("{other:?}"),
