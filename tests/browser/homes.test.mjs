@@ -1,0 +1,208 @@
+// Homes, as those who look after them see it: `fulmar demo homes`, whose gateway loses its link for a while. What the
+// sensors were told was taken is compared with what the platform has.
+
+import assert from "node:assert/strict";
+import { spawn } from "node:child_process";
+import { mkdirSync } from "node:fs";
+import { join } from "node:path";
+import { createInterface } from "node:readline";
+import { after, before, test } from "node:test";
+import { launch, trust } from "./chromium.mjs";
+import { PATIENCE_MS, Server, eventually } from "./fulmar.mjs";
+
+const PHONE = { width: 360, height: 740 };
+const DESK = { width: 1280, height: 800 };
+const EVERY_S = 2;
+/** Long enough that a reader sees that nothing comes; begins when a browser on a busy machine has long been open. */
+const OUTAGE = ["--outage-after", "40", "--outage", "40"];
+/** Where pictures for the documentation go, if they are wanted. */
+const PICTURES = process.env.FULMAR_SCREENSHOTS;
+const TWIN = "/api/v1/rural";
+
+let demo;
+const passwords = {};
+before(async () => {
+  const words = ["demo", "homes", "--port", "0", "--every", String(EVERY_S), "--history", "2", ...OUTAGE];
+  demo = await Server.start({ command: (data) => [...words, "--data", data] });
+  for (const line of demo.printed) {
+    const [, name, password] = line.match(/^ {2}(home|viewer|admin) +(\w{12}) /) ?? [];
+    if (name) passwords[name] = password;
+  }
+  assert.equal(Object.keys(passwords).length, 3, demo.printed.join("\n"));
+});
+after(() => demo?.close());
+
+async function picture(page, name) {
+  if (!PICTURES) return;
+  mkdirSync(PICTURES, { recursive: true });
+  await page.screenshot({ path: join(PICTURES, `${name}.png`) });
+}
+
+async function open(t, user, viewport, colorScheme = "light") {
+  const browser = await launch(trust.installed(demo));
+  t.after(() => browser.close());
+  const context = await browser.newContext({ viewport, colorScheme });
+  context.setDefaultTimeout(PATIENCE_MS);
+  const page = await context.newPage();
+  await page.goto(`https://127.0.0.1:${demo.port("https")}/`);
+  await page.fill("#user", user);
+  await page.fill("#password", passwords[user]);
+  await page.click('[data-testid="login"] button[type="submit"]');
+  await page.waitForSelector('[data-testid="home"]');
+  return page;
+}
+
+/** A token of this user, and what the API answers to whoever has it. */
+async function asked(page, user) {
+  const token = await page.evaluate(
+    async (body) => {
+      const headers = { "content-type": "application/json" };
+      return (await (await fetch("/api/v1/session", { method: "POST", headers, body })).json()).token;
+    },
+    JSON.stringify({ user, password: passwords[user] }),
+  );
+  const ask = (path) =>
+    page.evaluate(
+      async ([path, token]) => {
+        const headers = { authorization: `Bearer ${token}` };
+        return (await fetch(path, { headers, cache: "no-store" })).json();
+      },
+      [TWIN + path, token],
+    );
+  return { token, ask };
+}
+
+/** As a link in the page would, without loading it again. */
+async function go(page, path) {
+  await page.evaluate((to) => {
+    history.pushState(null, "", to);
+    dispatchEvent(new PopStateEvent("popstate"));
+  }, path);
+}
+
+/** What arrives at the platform's broker from now on: times in order of arrival, by topic. */
+function arrivals(t, token) {
+  const url = `quic://127.0.0.1:${demo.port("quic")}`;
+  const words = ["sub", url, "-u", "home", "-q", "1", "-t", "fulmar/rural/sensor/+/+", "-F", "%t %p"];
+  const env = { ...process.env, FULMAR_PASSWORD: token };
+  const client = spawn(process.env.FULMAR_BIN ?? "fulmar", [...words, "--cafile", demo.authority], { env });
+  t.after(() => client.kill());
+  const topics = new Map();
+  createInterface({ input: client.stdout }).on("line", (line) => {
+    const [topic, payload] = line.split(/ (.*)/s);
+    topics.set(topic, [...(topics.get(topic) ?? []), JSON.parse(payload).at]);
+  });
+  return topics;
+}
+
+/** What the gateway took from the sensors, by device and quantity. */
+function recorded() {
+  const series = new Map();
+  // The last line may be half written.
+  for (const line of demo.read("sensors.jsonl").split("\n").slice(0, -1)) {
+    const { device, quantity, at, value } = JSON.parse(line);
+    const key = `${device}/${quantity}`;
+    series.set(key, [...(series.get(key) ?? []), [at, value]]);
+  }
+  return series;
+}
+
+test("live values, a radon alert, and an outage whose readings all arrive once and in order", async (t) => {
+  const page = await open(t, "home", DESK);
+  const { token, ask } = await asked(page, "home");
+  const arrived = arrivals(t, token);
+  assert.equal(await page.locator('[data-testid="home"]').count(), 20);
+  await eventually("a live connection", () => page.getAttribute('[data-testid="status"]', "data-live").then((how) => /web/.test(how)));
+
+  // A value changes without the page being loaded again.
+  const temperature = page.locator('[data-home="home-01"] [data-testid="value-temperature"]').first();
+  const earlier = await temperature.getAttribute("data-at");
+  await eventually("a newer value", async () => (await temperature.getAttribute("data-at")) > earlier);
+  await page.waitForSelector('[data-testid="map"][data-ready="true"]');
+  await picture(page, "homes-desk");
+
+  await go(page, "/alerts");
+  const radon = page.locator('[data-testid="alert"][data-quantity="radon"]').first();
+  await radon.waitFor();
+  await picture(page, "homes-alerts");
+  const before = await ask("/alert?state=active&limit=1000");
+  assert.ok(before.items.some((alert) => alert.quantity === "radon" && alert.threshold === 300));
+  await radon.getByTestId("acknowledge").click();
+  await page.fill("#ack-note", "A fan is ordered");
+  await page.getByRole("dialog").getByRole("button", { name: "Acknowledge", exact: true }).click();
+  await page.getByText("“A fan is ordered”").waitFor();
+  const acknowledged = await ask("/alert?state=acknowledged&limit=1000");
+  assert.deepEqual(
+    acknowledged.items.map((alert) => [alert.quantity, alert.acknowledged_by, alert.note]),
+    [["radon", "home", "A fan is ordered"]],
+  );
+
+  await go(page, "/homes/home-01");
+  await page.waitForSelector('[data-testid="chart"][data-ready="true"]');
+  await page.getByText("Hour", { exact: true }).click();
+  await eventually("the outage", () => demo.log.includes("The link is down."));
+  await page.waitForSelector('[data-testid="curve-note"][data-silent="true"]');
+  await page.waitForSelector(".reading.stale");
+  await picture(page, "homes-outage");
+  const lastBefore = recorded();
+  await eventually("its end", () => demo.log.includes("The link is up again."));
+  await page.waitForSelector('[data-testid="curve-note"][data-silent="false"]');
+  await picture(page, "homes-caught-up");
+
+  await everythingOnce(ask);
+  for (const [key, taken] of lastBefore) {
+    const times = arrived.get(`fulmar/rural/sensor/${key}`) ?? [];
+    assert.deepEqual(times, [...times].sort(), `${key} in order`);
+    assert.ok(times.at(-1) > taken.at(-1)[0], `${key} went on`);
+  }
+});
+
+/** Each series of the platform is what the sensors were told was taken: the same values at the same times. */
+async function everythingOnce(ask) {
+  const taken = recorded();
+  assert.ok(taken.size >= 20 * 6 - 4, `${taken.size} series`);
+  const first = [...taken.values()].map(([[at]]) => at).sort()[0];
+  for (const [key, expected] of taken) {
+    const [device, quantity] = key.split("/");
+    const last = expected.at(-1)[0];
+    const until = new Date(Date.parse(last) + 1).toISOString();
+    const path = `/series?device=${device}&quantity=${quantity}&from=${first}&to=${until}&step=raw`;
+    let stored = [];
+    await eventually(`${key} to catch up`, async () => {
+      stored = (await ask(path)).points.map(({ at, value }) => [at, value]);
+      return stored.at(-1)?.[0] >= last;
+    });
+    assert.deepEqual(stored, expected, key);
+  }
+}
+
+test("a sensor that nobody has assigned is given a home", async (t) => {
+  const page = await open(t, "home", DESK);
+  const { ask } = await asked(page, "home");
+  await page.click('nav.side [data-testid="nav-sensors"]');
+  await page.getByRole("button", { name: "Assign home-20-boiler" }).click();
+  const { items } = await ask("/home?limit=1000");
+  const last = items.find((home) => home.id === "home-20");
+  await page.selectOption("#sensor-home", last.id);
+  await page.fill("#sensor-room", "boiler room");
+  await page.getByRole("dialog").getByRole("button", { name: "Save" }).click();
+  await page.getByRole("dialog").waitFor({ state: "detached" });
+  assert.equal((await ask("/sensor/home-20-boiler")).home, "home-20");
+  await picture(page, "homes-sensors");
+});
+
+test("a phone shows homes and curves within its width", async (t) => {
+  const page = await open(t, "viewer", PHONE, "dark");
+  const fits = async (what) =>
+    assert.ok((await page.evaluate(() => document.documentElement.scrollWidth)) <= PHONE.width, what);
+  await fits("homes");
+  await picture(page, "homes-phone");
+  await page.locator('[data-testid="home"] a').first().click();
+  await page.waitForSelector('[data-testid="chart"][data-ready="true"]');
+  await fits("a home");
+  await picture(page, "home-phone");
+  await page.click('nav.tabs [data-testid="nav-alerts"]');
+  await page.waitForSelector('[data-testid="alert"]');
+  assert.equal(await page.getByTestId("acknowledge").count(), 0, "a viewer changes nothing");
+  await fits("alerts");
+});
