@@ -186,7 +186,7 @@ impl Server {
         let pages = addresses(port)?;
         let text = format!(
             "[listeners]\nmqtt = []\nmqtts = []\nws = []\nquic = {free}\nhttps = {pages}\n\
-             webtransport = {free}\nhttp = {free}\n\n[tls]\nnames = [\"{GATEWAY}\"]\n\n[log]\nlevel = \"warn\"\n"
+             webtransport = {free}\nhttp = {free}\ncoap = []\ncoaps = []\n\n[tls]\nnames = [\"{GATEWAY}\"]\n\n[log]\nlevel = \"warn\"\n"
         );
         files::write(&config, text.as_bytes(), false)?;
         let mut process = Command::new(std::env::current_exe()?)
