@@ -211,17 +211,6 @@ impl Options {
         })
     }
 
-    /// Has all clients made with clones of these options share the tickets servers give them, so that a
-    /// client made anew returns with TLS resumption and, over QUIC, with 0-RTT, as the same client would.
-    /// `trust`, `certificate` and `tls_version` are settled by it: what they are changed to later has no effect.
-    ///
-    /// # Errors
-    /// A certificate or key cannot be read or used.
-    pub fn with_shared_tickets(mut self) -> Result<Options, Error> {
-        self.tickets.tls = Some(crate::tls::client_config(&self)?);
-        Ok(self)
-    }
-
     pub(crate) fn check(&self) -> Result<(), Error> {
         let fail = |text: &str| Err(Error::Options(text.to_owned()));
         if self.client_id.is_empty() && self.version == Version::V311 && !self.is_clean_v311() {

@@ -31,6 +31,17 @@ impl Options {
     pub fn tls_config(&self) -> Result<ClientConfig, Error> {
         client_config(self)
     }
+
+    /// Has all clients made with clones of these options share the tickets servers give them, so that a
+    /// client made anew returns with TLS resumption and, over QUIC, with 0-RTT, as the same client would.
+    /// `trust`, `certificate` and `tls_version` are settled by it: what they are changed to later has no effect.
+    ///
+    /// # Errors
+    /// A certificate or key cannot be read or used.
+    pub fn with_shared_tickets(mut self) -> Result<Options, Error> {
+        self.tickets.tls = Some(client_config(&self)?);
+        Ok(self)
+    }
 }
 
 /// Makes the configuration, without application protocols.

@@ -79,9 +79,9 @@ pub fn parse(line: &[u8]) -> Result<Vec<Reading>, LineError> {
         return of_object(object);
     }
     let words: Vec<&str> = line.split_ascii_whitespace().take(5).collect();
-    let (device, quantity, value, time) = match words.as_slice() {
-        &[device, quantity, value] => (device, quantity, value, None),
-        &[device, quantity, value, time] => (device, quantity, value, Some(time)),
+    let (device, quantity, value, time) = match *words.as_slice() {
+        [device, quantity, value] => (device, quantity, value, None),
+        [device, quantity, value, time] => (device, quantity, value, Some(time)),
         _ => return Err(LineError::Form),
     };
     let value = value.parse().map_err(|_| LineError::Value(quantity.to_owned()))?;

@@ -199,11 +199,13 @@ impl Work {
             return Next::Fail(Failure::Blocks);
         };
         let smaller = block1.map(|block| block.szx).filter(|szx| *szx < self.szx);
-        if code == code::TOO_LARGE && self.offset == 0 && self.is_large() {
-            if let Some(szx) = smaller {
-                self.szx = szx;
-                return Next::Ask;
-            }
+        if code == code::TOO_LARGE
+            && self.offset == 0
+            && self.is_large()
+            && let Some(szx) = smaller
+        {
+            self.szx = szx;
+            return Next::Ask;
         }
         if code == code::CONTINUE && self.is_large() && role == Role::Main {
             self.offset += block::size(self.szx);

@@ -38,9 +38,8 @@ impl PeerState {
             message::set_number(&mut packet, CoapOption::Size1, max);
         }
         let etag = etag(&response.payload);
-        let valid = pending.is_get
-            && response.code == code::CONTENT
-            && pending.etags.iter().any(|known| *known == etag);
+        let valid =
+            pending.is_get && response.code == code::CONTENT && pending.etags.contains(&etag);
         if valid {
             packet.header.code = code::VALID.into();
             packet.add_option(CoapOption::ETag, etag);
