@@ -399,7 +399,8 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_named_with_what_to_do() {
-        let cases: [(&str, &dyn Fn(&mut Upstream)); 10] = [
+        type Change<'a> = &'a dyn Fn(&mut Upstream);
+        let cases: [(&str, Change<'_>); 10] = [
             ("need url", &|u| u.url.clear()),
             ("SCHEME://HOST", &|u| u.url = "broker".into()),
             ("take quic://", &|u| u.url = "wss://broker".into()),
