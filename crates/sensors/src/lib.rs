@@ -1,4 +1,4 @@
-//! Readings of sensors: what a reading is, the lines in which it is told ([`line`]), sensors that the Linux
+//! Readings of sensors: what a reading is, the lines in which it is told ([`mod@line`]), sensors that the Linux
 //! kernel drives ([`iio`]), and a simulator of homes ([`homes`]).
 //!
 //! Not here: MQTT, clocks, and what is done with readings. Time is passed in; files are read only by [`iio`].
