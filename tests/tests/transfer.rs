@@ -99,6 +99,15 @@ fn messages_are_timed_over_each_transport_and_kind_of_connection() {
 }
 
 #[test]
+fn messages_are_timed_over_coap_and_dtls() {
+    let broker = TestBroker::builder().start();
+    for scheme in ["coap", "coaps"] {
+        let events = messages(&broker, scheme, scheme, &["--count=3"]);
+        assert_eq!(transfers(&events).len(), 3, "{scheme}: {events:?}");
+    }
+}
+
+#[test]
 fn a_message_that_nobody_takes_has_failed_and_is_counted() {
     let nobody = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     let url = format!("quic://{}", nobody.local_addr().unwrap());

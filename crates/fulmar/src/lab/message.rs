@@ -1,4 +1,4 @@
-//! `fulmar lab message`: MQTT messages one after the other, and how long each takes from the moment it is
+//! `fulmar lab message`: messages one after the other over MQTT or CoAP, and how long each takes from the moment it is
 //! handed over to its acknowledgement, the connection included where it has one of its own.
 //!
 //! One JSON object an event goes to standard output, as with `fulmar lab transfer`, whose figures these are
@@ -14,18 +14,19 @@ use tokio::time::{sleep, timeout};
 
 use super::probe::{RETRY, tell, trust};
 use crate::exit::Usage;
+use crate::pubsub::coap::{Speaker, is_coap};
 
 const EXAMPLES: &str = "\
 Examples:
   fulmar lab message quic://broker --insecure --count 50                          one connection
   fulmar lab message quic://broker --insecure --count 50 --connection returning   one each, with 0-RTT
-  fulmar lab message mqtts://broker --insecure --count 50 --connection new        one each, by a stranger";
+  fulmar lab message coaps://broker --insecure --count 50                         CoAP over DTLS";
 
 /// Publish messages one after the other and tell how long each takes, as JSON lines
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
-    /// Broker: mqtt://, mqtts://, quic://, ws:// or wss:// HOST[:PORT]
+    /// Broker: mqtt://, mqtts://, quic://, ws://, wss://, coap:// or coaps:// HOST[:PORT]
     url: String,
     /// The connection each message goes over
     #[arg(long, value_enum, default_value = "kept")]
@@ -39,7 +40,7 @@ pub(super) struct Args {
     /// Topic
     #[arg(short, long, default_value = "message")]
     topic: String,
-    /// Quality of service, 1 or 2: nobody answers a message of 0
+    /// Quality of service, 1 or 2: nobody answers a message of 0. Over CoAP messages are confirmable
     #[arg(short, long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2))]
     qos: u8,
     /// Milliseconds of rest after each message
@@ -68,8 +69,14 @@ enum Connection {
     Kept,
 }
 
+/// A client that says something and hears that it was taken.
+enum Link {
+    Mqtt(Mqtt),
+    Coap(Box<Speaker>),
+}
+
 /// A client, what happened to it, and whether it has sent early data.
-struct Link {
+struct Mqtt {
     client: Client,
     events: Events,
     early_data: bool,
@@ -81,33 +88,33 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 async fn messages(args: &Args) -> anyhow::Result<()> {
-    let mut options = options(args)?;
+    let options = match is_coap(&args.url) {
+        true if args.connection == Connection::Returning => {
+            let what = "CoAP has no tickets: use --connection new or kept";
+            return Err(Usage(what.to_owned()).into());
+        }
+        true => None,
+        false => Some(options(args)?),
+    };
     let mut kept = None;
     if args.connection != Connection::New {
-        if args.connection == Connection::Returning {
-            options = options.with_shared_tickets()?;
-        }
         // What the first one costs is not measured.
-        let mut link = Link::begin(&options)?;
+        let mut link = Link::begin(args, options.as_ref()).await?;
         link.say(args).await.context("the first message")?;
         sleep(Duration::from_millis(args.rest_ms)).await;
         match args.connection {
             Connection::Kept => kept = Some(link),
-            _ => link.client.disconnect().await,
+            _ => link.end().await,
         }
     }
     let mut failed = 0_u64;
     tell("begin", json!({}))?;
     for _ in 0..args.count {
         let begun = Instant::now();
-        let mut link = match kept.take() {
-            Some(link) => link,
-            None => Link::begin(&options)?,
-        };
-        let done = link.say(args).await;
+        let (link, done) = one(args, options.as_ref(), kept.take()).await;
         let ms = begun.elapsed().as_secs_f64() * 1e3;
         match done {
-            Ok(()) => tell("transfer", json!({ "ms": ms, "early_data": link.early_data }))?,
+            Ok(early_data) => tell("transfer", json!({ "ms": ms, "early_data": early_data }))?,
             Err(error) => {
                 failed += 1;
                 tell("failed", json!({ "after_ms": ms, "reason": format!("{error:#}") }))?;
@@ -115,16 +122,36 @@ async fn messages(args: &Args) -> anyhow::Result<()> {
         }
         // In it the ticket comes, which the next connection needs.
         sleep(Duration::from_millis(args.rest_ms)).await;
-        match args.connection {
-            Connection::Kept => kept = Some(link),
-            _ => link.client.disconnect().await,
+        match (args.connection, link) {
+            (Connection::Kept, link) => kept = link,
+            (_, Some(link)) => link.end().await,
+            (_, None) => {}
         }
     }
     if let Some(link) = kept {
-        link.client.disconnect().await;
+        link.end().await;
     }
     let failed_pct = 100.0 * failed as f64 / args.count as f64;
     tell("end", json!({ "failed": failed, "failed_pct": failed_pct }))
+}
+
+/// A message over `link` or a new one, and whether it was early data.
+async fn one(
+    args: &Args,
+    options: Option<&Options>,
+    link: Option<Link>,
+) -> (Option<Link>, anyhow::Result<bool>) {
+    let link = match link {
+        Some(link) => Ok(link),
+        None => Link::begin(args, options).await,
+    };
+    match link {
+        Ok(mut link) => {
+            let done = link.say(args).await;
+            (Some(link), done)
+        }
+        Err(error) => (None, Err(error)),
+    }
 }
 
 fn options(args: &Args) -> anyhow::Result<Options> {
@@ -136,38 +163,70 @@ fn options(args: &Args) -> anyhow::Result<Options> {
     options.connect_timeout = Duration::from_secs(args.patience);
     options.drain_timeout = Duration::from_secs(1);
     options.trust = trust(args.cafile.as_ref(), args.insecure);
-    Ok(options)
+    match args.connection {
+        Connection::Returning => Ok(options.with_shared_tickets()?),
+        _ => Ok(options),
+    }
 }
 
 impl Link {
-    fn begin(options: &Options) -> anyhow::Result<Link> {
-        let (client, events) = Client::connect(options.clone())?;
-        Ok(Link { client, events, early_data: false })
+    /// `options`: over MQTT.
+    async fn begin(args: &Args, options: Option<&Options>) -> anyhow::Result<Link> {
+        if let Some(options) = options {
+            let (client, events) = Client::connect(options.clone())?;
+            return Ok(Link::Mqtt(Mqtt { client, events, early_data: false }));
+        }
+        let trust = trust(args.cafile.as_ref(), args.insecure);
+        let opening = Speaker::open(&args.url, &args.topic, trust);
+        let speaker = timeout(Duration::from_secs(args.patience), opening).await;
+        Ok(Link::Coap(Box::new(speaker.context("out of time")??)))
     }
 
-    /// Publishes a message and waits for its acknowledgement. Without a connection it goes out with the
-    /// CONNECT, where the transport can.
-    async fn say(&mut self, args: &Args) -> anyhow::Result<()> {
+    /// Publishes a message and waits for its acknowledgement: whether it was early data.
+    async fn say(&mut self, args: &Args) -> anyhow::Result<bool> {
         let payload = vec![b'x'; args.bytes as usize];
-        let message = Message::new(&args.topic, payload).qos(QoS::try_from(args.qos)?);
+        let patience = Duration::from_secs(args.patience);
+        match self {
+            Link::Mqtt(mqtt) => {
+                let message = Message::new(&args.topic, payload).qos(QoS::try_from(args.qos)?);
+                timeout(patience, mqtt.say(message)).await.context("out of time")??;
+                Ok(mqtt.early_data)
+            }
+            Link::Coap(speaker) => {
+                timeout(patience, speaker.say(payload.into())).await.context("out of time")??;
+                Ok(false)
+            }
+        }
+    }
+
+    async fn end(self) {
+        match self {
+            Link::Mqtt(mqtt) => mqtt.client.disconnect().await,
+            Link::Coap(speaker) => speaker.close().await,
+        }
+    }
+}
+
+impl Mqtt {
+    /// Without a connection the message waits for it, or goes out with the CONNECT as early data.
+    async fn say(&mut self, message: Message) -> anyhow::Result<()> {
         let acknowledged = async {
             self.client.publish(message).await?.await?;
             anyhow::Ok(())
         };
         tokio::pin!(acknowledged);
-        let listening = async {
-            loop {
-                tokio::select! {
-                    done = &mut acknowledged => return done,
-                    event = self.events.next() => match event {
-                        Some(Event::Connected { early_data, .. }) => self.early_data = early_data,
-                        Some(Event::Disconnected { reason, retry_in: None }) => return Err(reason.into()),
-                        Some(_) => {}
-                        None => return acknowledged.await,
-                    },
-                }
+        loop {
+            tokio::select! {
+                // What is known of the connection comes before what came over it.
+                biased;
+                event = self.events.next() => match event {
+                    Some(Event::Connected { early_data, .. }) => self.early_data = early_data,
+                    Some(Event::Disconnected { reason, retry_in: None }) => return Err(reason.into()),
+                    Some(_) => {}
+                    None => return acknowledged.await,
+                },
+                done = &mut acknowledged => return done,
             }
-        };
-        timeout(Duration::from_secs(args.patience), listening).await.context("out of time")?
+        }
     }
 }

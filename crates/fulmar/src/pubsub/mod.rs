@@ -1,7 +1,7 @@
 //! `fulmar pub` and `fulmar sub`: options as in mosquitto_pub and mosquitto_sub where they mean the
 //! same. The client library does the work.
 
-mod coap;
+pub(crate) mod coap;
 mod format;
 mod options;
 mod password;

@@ -2,6 +2,7 @@
 //! the URL says.
 
 mod publish;
+mod speaker;
 mod subscribe;
 mod trust;
 mod wire;
@@ -12,6 +13,7 @@ use fulmar_coap::{Response, code, topics};
 use crate::exit::Usage;
 
 pub(super) use publish::{Job, publish};
+pub(crate) use speaker::Speaker;
 pub(super) use subscribe::subscribe;
 pub(super) use trust::Given;
 
@@ -26,7 +28,7 @@ pub(super) struct Url {
 }
 
 /// Whether a URL is of CoAP.
-pub(super) fn is_coap(url: &str) -> bool {
+pub(crate) fn is_coap(url: &str) -> bool {
     ["coap://", "coaps://"].iter().any(|scheme| url.to_ascii_lowercase().starts_with(scheme))
 }
 
