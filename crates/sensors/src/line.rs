@@ -119,7 +119,10 @@ fn of_object(mut object: Map<String, Value>) -> Result<Vec<Reading>, LineError> 
     let one = |(quantity, value): (&String, &Value)| {
         checked(&device, quantity, number(quantity, Some(value))?, None, at_ms)
     };
-    object.iter().map(one).collect()
+    // In what order an object has its keys depends on what else is built with serde_json.
+    let mut readings = object.iter().map(one).collect::<Result<Vec<_>, _>>()?;
+    readings.sort_by(|a, b| a.quantity.cmp(&b.quantity));
+    Ok(readings)
 }
 
 fn number(quantity: &str, value: Option<&Value>) -> Result<f64, LineError> {
