@@ -82,7 +82,11 @@ impl Asking {
     pub(super) async fn put(&self, items: Vec<Item>) -> (Vec<Item>, Result<Put, ()>) {
         let (answer, answered) = oneshot::channel();
         self.ask(Ask::Put(items, answer));
-        answered.await.unwrap_or((Vec::new(), Err(())))
+        match answered.await {
+            Ok(outcome) => outcome,
+            // As below. Nothing may be acknowledged any more.
+            Err(_) => std::future::pending().await,
+        }
     }
 
     /// Messages of a lane behind this one, without those that are about to be removed.

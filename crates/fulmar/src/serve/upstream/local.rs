@@ -235,15 +235,23 @@ impl<'a> Session<'a> {
     /// read meanwhile: what comes waits in the broker's queue, and behind that its publishers wait.
     async fn keep(&self, taken: Taken, output: &mut Vec<u8>) {
         let Taken { mut items, acknowledge } = taken;
+        let mut most = items.len();
         while !items.is_empty() {
-            let outcome;
-            (items, outcome) = self.keeper.put(items).await;
-            match outcome {
-                Ok(put) => {
+            let part: Vec<Item> = items.drain(..most.clamp(1, items.len())).collect();
+            let tried = part.len();
+            match self.keeper.put(part).await {
+                (_, Ok(put)) => {
                     self.shared.figures.wake(put.taken);
-                    break;
+                    most = tried.saturating_mul(2);
                 }
-                Err(()) => tokio::time::sleep(PAUSE).await,
+                // For all of them there may never be room at once.
+                (back, Err(())) => {
+                    items.splice(..0, back);
+                    most = tried / 2;
+                    if most == 0 {
+                        tokio::time::sleep(PAUSE).await;
+                    }
+                }
             }
         }
         for packet_id in acknowledge {
