@@ -36,6 +36,8 @@ mqtts = []
 ws = []
 https = []
 http = []
+coap = []
+coaps = []
 quic = ["127.0.0.1:0"]
 [tls]
 cert = "{folder}/localhost.pem"
