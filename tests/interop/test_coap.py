@@ -162,10 +162,16 @@ class Client(Site):
 
     def large_through(self, port):
         url = f"coap://127.0.0.1:{self.relay(port)}"
-        pub = run(binary(), "pub", url, "-t", "large", "-r", "-f", str(self.large), timeout=LOSSY_S)
-        self.assertEqual(pub.returncode, 0, pub.stderr)
-        sub = run(binary(), "sub", url, "-t", "large", "-C", "1", "-N", timeout=LOSSY_S)
-        self.assertEqual(sub.stdout, self.large.read_bytes())
+        large = self.large.read_bytes()
+        # When its answer to the last block is lost, libcoap's server (4.3) takes that block, sent again with the
+        # same message ID, for the whole body: then there is the end alone, and it has to be put again.
+        for _ in range(5):
+            pub = run(binary(), "pub", url, "-t", "large", "-r", "-f", str(self.large), timeout=LOSSY_S)
+            self.assertEqual(pub.returncode, 0, pub.stderr)
+            sub = run(binary(), "sub", url, "-t", "large", "-C", "1", "-N", timeout=LOSSY_S)
+            if len(sub.stdout) > 1024 or not large.endswith(sub.stdout):
+                break
+        self.assertEqual(sub.stdout, large)
 
     def test_libcoap(self):
         port = free_port()
