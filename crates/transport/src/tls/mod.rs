@@ -9,6 +9,7 @@ mod clients;
 
 use std::sync::Arc;
 
+use fulmar_broker::auth::GUEST_PREFIX;
 use parking_lot::RwLock;
 pub use rustls::RootCertStore;
 use rustls::ServerConfig;
@@ -181,16 +182,31 @@ impl ServerTls {
     }
 }
 
-/// The user a verified client certificate names, at most 256 bytes; `None` for a longer name.
+/// The user a verified client certificate names, at most 256 bytes; `None` for a longer name and for
+/// those of the platform's guests.
 #[must_use]
 pub fn client_name(leaf: &CertificateDer<'_>) -> Option<Box<str>> {
-    fulmar_certs::user_name(leaf).filter(|name| name.len() <= 256)
+    // Names that the program itself gives are not an authority's to give.
+    fulmar_certs::user_name(leaf)
+        .filter(|name| name.len() <= 256 && !name.starts_with(GUEST_PREFIX))
 }
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_certificate_cannot_make_its_holder_a_part_of_the_program() {
+        let named = |name: &str| {
+            let mut params = rcgen::CertificateParams::default();
+            params.distinguished_name.push(rcgen::DnType::CommonName, name);
+            params.self_signed(&rcgen::KeyPair::generate().unwrap()).unwrap()
+        };
+        assert_eq!(client_name(named("meter-7").der()).as_deref(), Some("meter-7"));
+        assert_eq!(client_name(named("platform:").der()), None);
+        assert_eq!(client_name(named("platform:admin").der()), None);
+    }
 
     #[test]
     fn a_root_is_not_shown_unless_it_is_all_there_is() {
