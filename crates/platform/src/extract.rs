@@ -67,6 +67,34 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Params<T> {
     }
 }
 
+/// One thing or many, told apart by `items`.
+pub(crate) enum Import<T> {
+    One(Box<T>),
+    Many(Vec<Each<T>>),
+}
+
+impl<'de, T: DeserializeOwned> Deserialize<'de> for Import<T> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Import<T>, D::Error> {
+        use serde::de::Error as _;
+        let value = serde_json::Value::deserialize(from)?;
+        if value.get("items").is_none() {
+            let one = serde_path_to_error::deserialize(value);
+            let explain = |error: serde_path_to_error::Error<_>| {
+                D::Error::custom(format!("{}: {}", error.path(), error.inner()))
+            };
+            return one.map(|one| Import::One(Box::new(one))).map_err(explain);
+        }
+        let many: Many<T> = serde_json::from_value(value).map_err(D::Error::custom)?;
+        Ok(Import::Many(many.items))
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, bound = "T: DeserializeOwned")]
+struct Many<T> {
+    items: Vec<Each<T>>,
+}
+
 /// One of several things sent together, each with an outcome of its own: what is wrong with one does
 /// not keep the others from being stored.
 #[derive(Debug)]

@@ -2,14 +2,14 @@
 
 use axum::extract::State;
 use axum::http::StatusCode;
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
 use super::{Home, NewHome};
 use crate::accounts::caller::{Ids, Member};
 use crate::alerts::{self, evaluate};
-use crate::extract::{Body, Each, Params, given};
+use crate::extract::{Body, Each, Import, Params, given};
 use crate::meters::handlers::bounds;
 use crate::number::Place;
 use crate::paging;
@@ -96,34 +96,6 @@ pub(crate) enum HomeImport {
     },
 }
 
-/// One or many, told apart by `items`.
-pub(crate) enum Import {
-    One(Box<NewHome>),
-    Many(Vec<Each<NewHome>>),
-}
-
-impl<'de> Deserialize<'de> for Import {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Import, D::Error> {
-        use serde::de::Error as _;
-        let value = serde_json::Value::deserialize(from)?;
-        if value.get("items").is_none() {
-            let one = serde_path_to_error::deserialize(value);
-            let explain = |error: serde_path_to_error::Error<_>| {
-                D::Error::custom(format!("{}: {}", error.path(), error.inner()))
-            };
-            return one.map(|home| Import::One(Box::new(home))).map_err(explain);
-        }
-        let many: Many = serde_json::from_value(value).map_err(D::Error::custom)?;
-        Ok(Import::Many(many.items))
-    }
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Many {
-    items: Vec<Each<NewHome>>,
-}
-
 /// What became of an imported home.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct ImportedHome {
@@ -157,7 +129,7 @@ pub(crate) struct HomeResults {
 pub(crate) async fn add(
     State(app): State<App>,
     member: Member,
-    Body(import): Body<Import>,
+    Body(import): Body<Import<NewHome>>,
 ) -> Answer {
     member.may(Deed::Manage)?;
     match import {

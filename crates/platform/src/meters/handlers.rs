@@ -3,14 +3,14 @@
 use axum::extract::State;
 use axum::http::StatusCode;
 use fulmar_wmbus::Key;
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
 use super::types::REGISTER_DIGITS;
 use super::{Expected, Medium, Meter, NewMeter};
 use crate::accounts::caller::{Ids, Member};
-use crate::extract::{Body, Each, Params, given};
+use crate::extract::{Body, Each, Import, Params, given};
 use crate::number::Place;
 use crate::platform::App;
 use crate::problem::Problem;
@@ -110,34 +110,6 @@ pub(crate) enum MeterImport {
     },
 }
 
-/// One or many, told apart by `items`.
-pub(crate) enum Import {
-    One(Box<NewMeter>),
-    Many(Vec<Each<NewMeter>>),
-}
-
-impl<'de> Deserialize<'de> for Import {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Import, D::Error> {
-        use serde::de::Error as _;
-        let value = serde_json::Value::deserialize(from)?;
-        if value.get("items").is_none() {
-            let one = serde_path_to_error::deserialize(value);
-            let explain = |error: serde_path_to_error::Error<_>| {
-                D::Error::custom(format!("{}: {}", error.path(), error.inner()))
-            };
-            return one.map(|meter| Import::One(Box::new(meter))).map_err(explain);
-        }
-        let many: Many = serde_json::from_value(value).map_err(D::Error::custom)?;
-        Ok(Import::Many(many.items))
-    }
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Many {
-    items: Vec<Each<NewMeter>>,
-}
-
 /// What became of an imported meter.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Imported {
@@ -171,7 +143,7 @@ pub(crate) struct ImportResults {
 pub(crate) async fn add(
     State(app): State<App>,
     member: Member,
-    Body(import): Body<Import>,
+    Body(import): Body<Import<NewMeter>>,
 ) -> Answer {
     member.may(Deed::Manage)?;
     match import {

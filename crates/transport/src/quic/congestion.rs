@@ -1,7 +1,8 @@
 //! Congestion control of what we send over QUIC: CUBIC (RFC 9438) that does not fill deep queues.
 //!
-//! Here is how the window begins and when it may grow: never faster than RFC 9002 section 7.3 and CUBIC have it. How
-//! much it grows then, and what happens at losses, is quinn's affair.
+//! Here is how the window begins and when it may grow: never faster than RFC 9002 section 7.3 and CUBIC have it, but
+//! for the first two initial windows, in which it also grows while little is sent, where section 7.8 says that it should
+//! not: Linux's TCP does so, too. How much it grows then, and what happens at losses, is quinn's affair.
 //!
 //! A 2G link queues seconds of data. Slow start doubles the window until that overflows, and CUBIC, which counts in
 //! seconds where a round trip takes two, does so again and again; what is lost is often the end of an answer, which
