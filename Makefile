@@ -131,7 +131,8 @@ gateway-kill-test: needs $(VENV)/ready ## Kill a gateway twenty times during 50,
 	cargo build --release --locked --package fulmar
 	cd tests/interop && FULMAR_BIN=$(abspath $(TARGET))/release/fulmar \
 		FULMAR_GATEWAY_READINGS=50000 FULMAR_GATEWAY_KILLS=20 FULMAR_PATIENCE_S=600 \
-		$(abspath $(VENV))/bin/python run.py test_gateway.Gateway.test_power_cuts
+		$(abspath $(VENV))/bin/python run.py test_gateway.Gateway.test_power_cuts \
+		test_gateway.Storage.test_power_cuts
 
 fuzz: needs ## Look for inputs that break a rule, FUZZ_SECONDS a target (FUZZ="TARGET...": only these)
 	FUZZ_SECONDS=$(FUZZ_SECONDS) scripts/fuzz $(FUZZ)
