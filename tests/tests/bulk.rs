@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
@@ -159,6 +159,72 @@ fn a_group_hears_one_transmission() {
     let end: Value = serde_json::from_str(end).unwrap();
     assert_eq!(end["confirmed"], 3, "{end}");
     assert!(end["sent_bytes"].as_f64().unwrap() < 3.5 * 300_000.0, "{end}");
+}
+
+/// Starts a receiver by a shell line and waits until it is ready.
+fn started(line: &str) -> (Child, BufReader<std::process::ChildStdout>, Value) {
+    let mut command = Command::new("sh");
+    let mut child = command.args(["-c", line]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut output = BufReader::new(child.stdout.take().unwrap());
+    let mut ready = String::new();
+    output.read_line(&mut ready).unwrap();
+    (child, output, serde_json::from_str(&ready).unwrap_or_default())
+}
+
+/// `FULMAR_BULK_MB=1000` has it do so with 1 GB.
+#[test]
+fn a_file_may_be_longer_than_there_is_memory() {
+    let folder = tempfile::tempdir().unwrap();
+    let (into, file) = (folder.path().join("into"), folder.path().join("file"));
+    let megabytes = std::env::var("FULMAR_BULK_MB").map_or(40, |number| number.parse().unwrap());
+    let piece = noise(1_000_000);
+    let mut bytes = fs::File::create(&file).unwrap();
+    (0..megabytes).for_each(|_| bytes.write_all(&piece).unwrap());
+    let (own, into_name) = (own(), into.display());
+    let line = format!(
+        "ulimit -d 32768; exec {own} receive --from 127.0.0.1:0 --json --count 1 --dir {into_name}"
+    );
+    let (mut child, output, ready) = started(&line);
+    let mut send = fulmar();
+    send.args(["send", "--json", "--rate", "300M", "--to", ready["address"].as_str().unwrap()]);
+    let sent = run(send.arg(&file));
+    assert!(sent.status.success(), "{}", String::from_utf8_lossy(&sent.stderr));
+    assert!(child.wait().unwrap().success());
+    let told: Vec<Value> =
+        output.lines().map(|line| serde_json::from_str(&line.unwrap()).unwrap()).collect();
+    let arrived = told.iter().find(|line| line["event"] == "file").unwrap();
+    assert_eq!(arrived["verified"], true);
+    assert_eq!(arrived["bytes"], megabytes * 1_000_000_u64);
+}
+
+/// Needs a network namespace of its own, where IPv6 leads somewhere; where none can be made, it says so and passes.
+#[test]
+fn an_ipv6_group_hears_it_too() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("file"), noise(300_000)).unwrap();
+    let (own, here) = (own(), folder.path().display());
+    // Interfaces are found by name in /sys, which shows those of the namespace in which it was mounted.
+    let link = "mount -t sysfs sysfs /sys && ip link add lab0 type veth peer name lab1 && ip link set lab0 up && \
+                ip link set lab1 up && ip link set lo up && ip -6 address add fd00::1/64 dev lab0 nodad";
+    let can = Command::new("unshare").args(["--net", "--mount", "sh", "-c", link]).output();
+    if !can.as_ref().is_ok_and(|output| output.status.success()) {
+        eprintln!("not tested: {can:?}");
+        return;
+    }
+    let group = "[ff05::4242]:6003 --interface lab0";
+    // Whoever is not ready yet is told again.
+    let script = format!(
+        "{link} && {{ {own} receive --from {group} --count 1 --dir {here}/1 & \
+         {own} receive --from {group} --count 1 --dir {here}/2 & \
+         {own} send --rate 10M --receivers 2 --to {group} {here}/file && wait; }}"
+    );
+    let output =
+        Command::new("unshare").args(["--net", "--mount", "sh", "-c", &script]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    for number in ["1", "2"] {
+        let path = folder.path().join(number).join("file");
+        assert!(fs::read(&path).unwrap() == noise(300_000), "{}", path.display());
+    }
 }
 
 /// The files of a folder whose names begin with a dot.
