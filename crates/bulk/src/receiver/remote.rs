@@ -23,6 +23,8 @@ pub(super) const SILENT: Duration = Duration::from_secs(10);
 const MAX_OVERHEARD: usize = 1 << 14;
 /// Waits are no shorter, because programs need time too.
 const MIN_WAIT: Duration = Duration::from_millis(5);
+/// Who is alone asks again after this time at the latest: requests get lost, too.
+const MAX_HOLDOFF: Duration = Duration::from_secs(1);
 
 enum Slot {
     Unknown,
@@ -447,7 +449,9 @@ impl Remote {
                 // RFC 5740 has a hold-off of K + 2 round-trip times. Our sender is not confused by asking
                 // again sooner, because it knows what could not have come yet.
                 let times = f64::from(self.head.backoff) + 0.5;
-                self.nack = Nack::Holdoff(now + self.grtt().mul_f64(times).max(2 * MIN_WAIT));
+                let wait = self.grtt().mul_f64(times).max(2 * MIN_WAIT);
+                let longest = if self.head.backoff == 0 { MAX_HOLDOFF } else { Duration::MAX };
+                self.nack = Nack::Holdoff(now + wait.min(longest));
                 if self.put_nack(now, shared, out) {
                     self.report_at = None;
                     return true;
@@ -538,7 +542,7 @@ impl Remote {
 
 /// A random wait of at most `longest`, most likely a long one, so that of a large group few are early
 /// (RFC 5401 section 5.2: truncated exponential).
-fn backoff(longest: Duration, group: u8, random: &mut fastrand::Rng) -> Duration {
+pub(crate) fn backoff(longest: Duration, group: u8, random: &mut fastrand::Rng) -> Duration {
     let lambda = f64::from(quantize::group_size(group)).ln() + 1.0;
     let longest = longest.as_secs_f64();
     let scale = lambda.exp() - 1.0;

@@ -7,18 +7,21 @@ use crate::partition::Unfit;
 use crate::rs::{Code, MAX_SYMBOLS};
 
 /// Objects a sender holds at most.
-pub(super) const MAX_OBJECTS: usize = 1024;
+pub(crate) const MAX_OBJECTS: usize = 1024;
 /// What IPv4 and UDP add to a datagram.
 pub(crate) const DATAGRAM_OVERHEAD_BYTES: usize = 28;
 /// How much a caller that comes late may catch up on at once.
-pub(super) const BURST: Duration = Duration::from_millis(10);
+pub(crate) const BURST: Duration = Duration::from_millis(10);
 /// Round-trip times are not taken for shorter, because programs need time too.
-pub(super) const MIN_GRTT: Duration = Duration::from_millis(5);
+pub(crate) const MIN_GRTT: Duration = Duration::from_millis(5);
 /// The least and the longest time between probes where the rate depends on their answers; many of them get lost.
 const ADAPTIVE_PROBES: (Duration, Duration) =
     (Duration::from_millis(20), Duration::from_millis(50));
+/// The longest time between probes otherwise, and between flushes to one receiver. A link that was stuck for seconds looks
+/// as if round trips took that long; that is to be forgotten soon, also where most answers get lost.
+const LONGEST_PROBES: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(1));
 /// What takes longer is no answer any more.
-pub(super) const MAX_RTT: Duration = Duration::from_secs(15);
+pub(crate) const MAX_RTT: Duration = Duration::from_secs(15);
 
 /// What sort of object it is to the receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,11 +131,11 @@ pub enum ObjectError {
 
 impl SenderConfig {
     /// What a message takes on the way.
-    pub(super) fn datagram_bytes(&self, message: &[u8]) -> u64 {
+    pub(crate) fn datagram_bytes(&self, message: &[u8]) -> u64 {
         (message.len() + usize::from(self.seal_bytes) + DATAGRAM_OVERHEAD_BYTES) as u64
     }
 
-    pub(super) fn check(&self) -> Result<Code, ConfigError> {
+    pub(crate) fn check(&self) -> Result<Code, ConfigError> {
         if self.node == 0 || self.node == NodeId::MAX {
             return Err(ConfigError::Node);
         }
@@ -149,21 +152,21 @@ impl SenderConfig {
     }
 
     /// Often while nothing is known, rarely in large groups.
-    pub(super) fn probe_interval(&self, grtt: Duration, measured: bool) -> Duration {
+    pub(crate) fn probe_interval(&self, grtt: Duration, measured: bool) -> Duration {
         match (self.backoff, measured) {
             (_, false) => Duration::from_millis(50),
             (0, true) if self.adaptive => (grtt / 4).clamp(ADAPTIVE_PROBES.0, ADAPTIVE_PROBES.1),
-            (0, true) => grtt.max(Duration::from_millis(100)),
-            _ => grtt.max(Duration::from_millis(200)),
+            (0, true) => grtt.clamp(Duration::from_millis(100), LONGEST_PROBES.0),
+            _ => grtt.clamp(Duration::from_millis(200), LONGEST_PROBES.1),
         }
     }
 
     /// A flush and its answer are lost as easily as all else, and are short: few receivers are asked
     /// often. RFC 5740 has two round-trip times.
-    pub(super) fn flush_interval(&self, grtt: Duration, loss: f64) -> Duration {
+    pub(crate) fn flush_interval(&self, grtt: Duration, loss: f64) -> Duration {
         if self.backoff > 1 {
             return 2 * grtt;
         }
-        grtt.mul_f64((1.0 - loss) / 2.0).max(MIN_GRTT)
+        grtt.mul_f64((1.0 - loss) / 2.0).clamp(MIN_GRTT, LONGEST_PROBES.0)
     }
 }

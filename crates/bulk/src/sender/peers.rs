@@ -11,6 +11,9 @@ use crate::wire::{CcFeedback, Probe, cc_flags};
 const MAX_PEERS: usize = 1024;
 /// Of those, how many a probe names.
 const NAMED: usize = 40;
+/// What is left of a round-trip time that was longer than the latest. Slower, and a link that was stuck for some seconds
+/// would stay slow for minutes, because little is heard where much is lost and round trips are believed to be long.
+const RTT_FADES: f64 = 0.75;
 /// What losses are believed at most, so that nobody can ask for boundless repair.
 const MAX_LOSS: f64 = 0.9;
 
@@ -32,7 +35,7 @@ pub struct Peer {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Peers {
+pub(crate) struct Peers {
     known: BTreeMap<NodeId, Peer>,
     /// Where the next probe's list begins.
     next_named: NodeId,
@@ -40,7 +43,7 @@ pub(super) struct Peers {
 
 impl Peers {
     /// Takes note of feedback. `rtt` is what it took to come back, if that can be said.
-    pub(super) fn heard(
+    pub(crate) fn heard(
         &mut self,
         now: Duration,
         node: NodeId,
@@ -55,7 +58,7 @@ impl Peers {
         peer.heard = now;
         if let Some(rtt) = rtt {
             let before = peer.rtt.unwrap_or(rtt);
-            peer.rtt = Some(rtt.max(before.mul_f64(0.9)));
+            peer.rtt = Some(rtt.max(before.mul_f64(RTT_FADES)));
         }
         if let Some(report) = report {
             peer.loss = quantize::loss(report.loss).min(MAX_LOSS);
@@ -64,31 +67,35 @@ impl Peers {
         Some(peer)
     }
 
-    pub(super) fn loss_of(&self, node: NodeId) -> f64 {
+    pub(crate) fn loss_of(&self, node: NodeId) -> f64 {
         self.known.get(&node).map_or_else(|| self.loss(), |peer| peer.loss)
     }
 
     /// The greatest loss anybody has.
-    pub(super) fn loss(&self) -> f64 {
+    pub(crate) fn loss(&self) -> f64 {
         self.known.values().map(|peer| peer.loss).fold(0.0, f64::max)
     }
 
     /// The longest round-trip time anybody has.
-    pub(super) fn rtt(&self) -> Option<Duration> {
+    pub(crate) fn rtt(&self) -> Option<Duration> {
         self.known.values().filter_map(|peer| peer.rtt).max()
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Peer> {
+    pub(crate) fn get_mut(&mut self, node: NodeId) -> Option<&mut Peer> {
+        self.known.get_mut(&node)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Peer> {
         self.known.values()
     }
 
     /// There is more to confirm now.
-    pub(super) fn unconfirm(&mut self) {
+    pub(crate) fn unconfirm(&mut self) {
         self.known.values_mut().for_each(|peer| peer.confirmed = false);
     }
 
     /// Some of them for a probe, others each time.
-    pub(super) fn name(&mut self, out: &mut Vec<u8>) {
+    pub(crate) fn name(&mut self, out: &mut Vec<u8>) {
         let from = self.next_named;
         let named = self.known.range(from..).chain(self.known.range(..from)).take(NAMED);
         let mut last = 0;
@@ -104,7 +111,7 @@ impl Peers {
 
 /// How many symbols to send so that `needed` arrive, at a given loss: as many as arrive on average, and
 /// `z` standard deviations more.
-pub(super) fn symbols_for(needed: u16, loss: f64, z: f64) -> u16 {
+pub(crate) fn symbols_for(needed: u16, loss: f64, z: f64) -> u16 {
     let (p, q) = (loss, 1.0 - loss);
     let root =
         (z * (p * q).sqrt() + (z * z * p * q + 4.0 * q * f64::from(needed)).sqrt()) / (2.0 * q);
@@ -123,6 +130,17 @@ mod tests {
         assert!((145..=155).contains(&symbols_for(64, 0.5, 2.0)));
         assert!((112..=122).contains(&symbols_for(64, 0.5, -1.0)));
         assert_eq!(symbols_for(0, 0.5, -1.0), symbols_for(0, 0.5, 0.0));
+    }
+
+    #[test]
+    fn a_link_that_was_stuck_is_not_slow_for_long() {
+        let mut peers = Peers::default();
+        let (stuck, usual) = (Duration::from_secs(8), Duration::from_millis(50));
+        peers.heard(Duration::ZERO, 7, Some(stuck), None);
+        for _ in 0..18 {
+            peers.heard(Duration::ZERO, 7, Some(usual), None);
+        }
+        assert_eq!(peers.rtt(), Some(usual));
     }
 
     #[test]
