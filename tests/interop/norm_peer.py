@@ -2,8 +2,11 @@
 
     norm_peer.py receive ADDRESS PORT FOLDER LOSS       one file, losing LOSS per cent of what comes
     norm_peer.py send ADDRESS PORT FILE LOSS RATE       one file at RATE bits/s, losing LOSS per cent of what goes
+    norm_peer.py receive-stream ADDRESS PORT FILE LOSS      a stream, into FILE
+    norm_peer.py send-stream ADDRESS PORT FILE LOSS RATE    a file as a stream
 
-Receiving prints the file's path, sending "acknowledged"; then it ends."""
+Receiving prints the file's path, sending "acknowledged"; then it ends, but for a stream's, which says its end until it is
+ended itself. "broken" is printed when something of a stream was lost."""
 
 import ctypes
 import ctypes.util
@@ -16,9 +19,14 @@ SEGMENT_BYTES = 1400
 BLOCK, PARITY = 64, 32
 SYNC_ALL = 2
 TRACK_RECEIVERS = 1
+STREAM_BYTES = 2 << 20
+FLUSH_ACTIVE = 2
 # Of the library's events.
+QUEUE_VACANCY = 1
+QUEUE_EMPTY = 2
 WATERMARK_COMPLETED = 4
 OBJECT_INFO = 18
+OBJECT_UPDATED = 19
 OBJECT_COMPLETED = 20
 
 
@@ -37,8 +45,9 @@ def library():
     if not name:
         return None
     norm = ctypes.CDLL(name)
-    for function in ("NormCreateInstance", "NormCreateSession", "NormFileEnqueue"):
+    for function in ("NormCreateInstance", "NormCreateSession", "NormFileEnqueue", "NormStreamOpen"):
         getattr(norm, function).restype = ctypes.c_void_p
+    norm.NormStreamRead.restype = ctypes.c_bool
     return norm
 
 
@@ -77,7 +86,31 @@ def receive(norm, address, port, folder, loss):
             # It goes on acknowledging until it is ended.
 
 
-def send(norm, address, port, file, loss, rate):
+def receive_stream(norm, address, port, file, loss):
+    instance, here = session(norm, address, port, "NormSetRxLoss", loss)
+    norm.NormSetDefaultUnicastNack(here, True)
+    norm.NormSetDefaultSyncPolicy(here, SYNC_ALL)
+    if not norm.NormStartReceiver(here, BUFFER_BYTES):
+        sys.exit("cannot receive")
+    print("ready", flush=True)
+    piece = ctypes.create_string_buffer(1 << 16)
+    with open(file, "wb", buffering=0) as out:
+        for kind, which in events(norm, instance):
+            if kind in (OBJECT_UPDATED, OBJECT_COMPLETED):
+                length = ctypes.c_uint(len(piece))
+                while norm.NormStreamRead(which, piece, ctypes.byref(length)):
+                    if not length.value:
+                        break
+                    out.write(piece.raw[: length.value])
+                    length.value = len(piece)
+                else:
+                    print("broken", flush=True)
+            if kind == OBJECT_COMPLETED:
+                print(file, flush=True)
+
+
+def begin(norm, address, port, loss, rate):
+    """A session that sends."""
     instance, here = session(norm, address, port, "NormSetTxLoss", loss)
     norm.NormSetTxOnly(here, True, False)
     norm.NormSetTxRate(here, ctypes.c_double(rate))
@@ -86,6 +119,29 @@ def send(norm, address, port, file, loss, rate):
     norm.NormSetAutoAckingNodes(here, TRACK_RECEIVERS)
     if not norm.NormStartSender(here, 1, BUFFER_BYTES, SEGMENT_BYTES, BLOCK, PARITY, 0):
         sys.exit("cannot send")
+    return instance, here
+
+
+def send_stream(norm, address, port, file, loss, rate):
+    instance, here = begin(norm, address, port, loss, rate)
+    stream = ctypes.c_void_p(norm.NormStreamOpen(here, STREAM_BYTES, None, 0))
+    rest = pathlib.Path(file).read_bytes()
+    happened = events(norm, instance)
+    while rest:
+        written = norm.NormStreamWrite(stream, rest[: 1 << 16], len(rest[: 1 << 16]))
+        rest = rest[written:]
+        while rest and not written and next(happened)[0] not in (QUEUE_VACANCY, QUEUE_EMPTY):
+            pass
+    norm.NormStreamFlush(stream, True, FLUSH_ACTIVE)
+    norm.NormSetWatermark(here, stream, False)
+    for kind, _ in happened:
+        if kind == WATERMARK_COMPLETED:
+            print("acknowledged", flush=True)
+            norm.NormStreamClose(stream, True)
+
+
+def send(norm, address, port, file, loss, rate):
+    instance, here = begin(norm, address, port, loss, rate)
     name = pathlib.Path(file).name.encode()
     sent = norm.NormFileEnqueue(here, file.encode(), name, len(name))
     if not sent:
@@ -99,7 +155,5 @@ def send(norm, address, port, file, loss, rate):
 
 if __name__ == "__main__":
     _, what, address, port, path, loss, *rest = sys.argv
-    if what == "receive":
-        receive(library(), address, int(port), path, float(loss))
-    else:
-        send(library(), address, int(port), path, float(loss), float(rest[0]))
+    does = {"receive": receive, "send": send, "receive-stream": receive_stream, "send-stream": send_stream}[what]
+    does(library(), address, int(port), path, float(loss), *map(float, rest))

@@ -1,4 +1,4 @@
-"""Files to and from NRL's NORM library, a fifth of all datagrams lost on the way; it loses them itself."""
+"""Files and streams to and from NRL's NORM library, a fifth of all datagrams lost on the way; it loses them itself."""
 
 import hashlib
 import os
@@ -67,6 +67,28 @@ class Norm(unittest.TestCase):
         self.assertEqual(sent.stdout, "acknowledged\n")
         self.assertEqual(ours.wait(PATIENCE_S), 0)
         self.assert_arrived()
+
+    def test_it_receives_a_stream(self):
+        into = self.folder / "stream"
+        peer = self.start(sys.executable, PEER, "receive-stream", "127.0.0.1", self.port, str(into), LOSS)
+        self.assertEqual(peer.stdout.readline(), "ready\n")
+        send = [binary(), "send", "-", "--to", f"127.0.0.1:{self.port}", "--rate", str(RATE)]
+        with self.file.open("rb") as file:
+            subprocess.run(send, check=True, timeout=PATIENCE_S, capture_output=True, stdin=file)
+        self.assertEqual(peer.stdout.readline().strip(), str(into), "its end came, and nothing was lost")
+        self.assertEqual(into.read_bytes(), self.file.read_bytes())
+
+    def test_it_sends_a_stream(self):
+        address = f"127.0.0.1:{self.port}"
+        ours = [binary(), "receive", "--from", address, "--stdout", "--json"]
+        ours = subprocess.Popen(ours, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        self.addCleanup(ours.kill)
+        self.assertIn(b"ready", ours.stderr.readline())
+        peer = self.start(sys.executable, PEER, "send-stream", "127.0.0.1", self.port, str(self.file), LOSS, str(RATE))
+        arrived, told = ours.communicate(timeout=PATIENCE_S)
+        self.assertEqual(ours.returncode, 0, told)
+        self.assertEqual(arrived, self.file.read_bytes())
+        self.assertEqual(peer.stdout.readline(), "acknowledged\n")
 
 
 if __name__ == "__main__":

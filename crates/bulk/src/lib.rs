@@ -4,11 +4,11 @@
 //! A [`Sender`] has objects to send, a [`Receiver`] puts them into a [`Storage`]. Both take
 //! datagrams and a time and give datagrams, events and the time at which they want to be asked
 //! again. Nothing here reads a socket, a file or a clock. A [`guard`] at each end keeps strangers out; without
-//! it, whoever can send to the receivers' port can forge. Not implemented: streams (objects without an end) and NORM's own
-//! congestion control; the rate is given, or found out in another way.
+//! it, whoever can send to the receivers' port can forge. A [`stream`] has no end and gives bytes as they come. Not
+//! implemented: NORM's own congestion control; the rate is given, or found out in another way.
 //!
 //! Read in this order: [`wire`] (messages), `partition` and `rs` (objects become symbols), `sender`,
-//! `receiver`, [`guard`].
+//! `receiver`, [`stream`], [`guard`].
 #![forbid(unsafe_code)]
 
 mod gf;
@@ -18,6 +18,7 @@ mod quantize;
 mod receiver;
 mod rs;
 mod sender;
+pub mod stream;
 pub mod wire;
 
 pub use partition::{Partition, Unfit};

@@ -1,7 +1,5 @@
 //! Why the platform cannot start, or a command on its data fails.
 
-use crate::store::sql::DatabaseError;
-
 /// Why the platform cannot start, or a command on its data fails.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -15,7 +13,7 @@ pub enum Error {
     },
     /// The database.
     #[error("the platform's database: {0}")]
-    Database(#[from] DatabaseError),
+    Database(#[from] rusqlite::Error),
     /// What was asked for cannot be done.
     #[error("{0}")]
     Refused(String),

@@ -2,7 +2,8 @@
 
 use std::str::FromStr;
 
-use crate::store::sql::{FromSql, Mismatch, ToSql, Value};
+use rusqlite::ToSql;
+use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ToSqlOutput, ValueRef};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -87,13 +88,13 @@ impl FromStr for Role {
 }
 
 impl ToSql for Role {
-    fn to_sql(&self) -> Value<'_> {
-        Value::Text(self.name())
+    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+        Ok(self.name().into())
     }
 }
 
 impl FromSql for Role {
-    fn from_sql(value: Value<'_>) -> Result<Role, Mismatch> {
-        value.as_str()?.parse().map_err(|_| Mismatch)
+    fn column_result(value: ValueRef<'_>) -> FromSqlResult<Role> {
+        value.as_str()?.parse().map_err(|_| FromSqlError::InvalidType)
     }
 }

@@ -5,7 +5,8 @@ use std::fmt;
 use std::ops::Deref;
 use std::str::FromStr;
 
-use crate::store::sql::{FromSql, Mismatch, ToSql, Value};
+use rusqlite::ToSql;
+use rusqlite::types::{FromSql, FromSqlResult, ToSqlOutput, ValueRef};
 use serde::{Deserialize, Deserializer, Serialize, de};
 use utoipa::openapi::{ObjectBuilder, RefOr, Schema, Type};
 use utoipa::{PartialSchema, ToSchema};
@@ -63,15 +64,15 @@ impl PartialSchema for Name {
 impl ToSchema for Name {}
 
 impl ToSql for Name {
-    fn to_sql(&self) -> Value<'_> {
+    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
         self.0.to_sql()
     }
 }
 
 impl FromSql for Name {
     /// What is in the database was checked when it came.
-    fn from_sql(value: Value<'_>) -> Result<Name, Mismatch> {
-        String::from_sql(value).map(Name)
+    fn column_result(value: ValueRef<'_>) -> FromSqlResult<Name> {
+        String::column_result(value).map(Name)
     }
 }
 
@@ -125,14 +126,14 @@ impl<const MIN: usize, const MAX: usize> PartialSchema for Text<MIN, MAX> {
 impl<const MIN: usize, const MAX: usize> ToSchema for Text<MIN, MAX> {}
 
 impl<const MIN: usize, const MAX: usize> ToSql for Text<MIN, MAX> {
-    fn to_sql(&self) -> Value<'_> {
+    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
         self.0.to_sql()
     }
 }
 
 impl<const MIN: usize, const MAX: usize> FromSql for Text<MIN, MAX> {
-    fn from_sql(value: Value<'_>) -> Result<Self, Mismatch> {
-        String::from_sql(value).map(Text)
+    fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
+        String::column_result(value).map(Text)
     }
 }
 

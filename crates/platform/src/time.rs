@@ -4,7 +4,8 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::store::sql::{FromSql, Mismatch, ToSql, Value};
+use rusqlite::ToSql;
+use rusqlite::types::{FromSql, FromSqlResult, ToSqlOutput, ValueRef};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
@@ -85,14 +86,14 @@ impl PartialSchema for Time {
 impl ToSchema for Time {}
 
 impl ToSql for Time {
-    fn to_sql(&self) -> Value<'_> {
+    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
         self.0.to_sql()
     }
 }
 
 impl FromSql for Time {
-    fn from_sql(value: Value<'_>) -> Result<Time, Mismatch> {
-        i64::from_sql(value).map(Time)
+    fn column_result(value: ValueRef<'_>) -> FromSqlResult<Time> {
+        i64::column_result(value).map(Time)
     }
 }
 

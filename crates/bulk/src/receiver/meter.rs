@@ -8,7 +8,7 @@ const FEW: u32 = 24;
 const AGE: Duration = Duration::from_millis(500);
 
 #[derive(Debug, Default)]
-pub(super) struct Meter {
+pub(crate) struct Meter {
     highest: Option<u16>,
     since: Duration,
     expected: u32,
@@ -19,7 +19,7 @@ pub(super) struct Meter {
 }
 
 impl Meter {
-    pub(super) fn arrived(&mut self, now: Duration, sequence: u16, bytes: usize) {
+    pub(crate) fn arrived(&mut self, now: Duration, sequence: u16, bytes: usize) {
         let ahead = match self.highest {
             None => {
                 self.since = now;
@@ -50,7 +50,7 @@ impl Meter {
     }
 
     /// The share that is missing, 0 to 1.
-    pub(super) fn loss(&self) -> f64 {
+    pub(crate) fn loss(&self) -> f64 {
         self.loss.unwrap_or_else(|| {
             let expected = f64::from(self.expected.max(1));
             1.0 - f64::from(self.arrived).min(expected) / expected
@@ -58,7 +58,7 @@ impl Meter {
     }
 
     /// Bytes a second in the last window.
-    pub(super) fn rate(&self) -> f64 {
+    pub(crate) fn rate(&self) -> f64 {
         self.rate
     }
 }

@@ -19,7 +19,10 @@ use crate::NodeId;
 use crate::partition::Partition;
 use crate::rs::Code;
 use crate::wire::{Command, Feedback, FeedbackKind, Message, ObjectMessage, SenderHead};
+pub(crate) use meter::Meter;
 use remote::Remote;
+pub(crate) use remote::backoff;
+pub(crate) use requests::ranges_of;
 
 /// Senders remembered at once.
 const MAX_SENDERS: usize = 16;

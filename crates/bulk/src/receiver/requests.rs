@@ -1,6 +1,7 @@
 //! What to ask for: objects, infos, whole blocks, and of others as many symbols as are missing.
 
 use crate::partition::Partition;
+use crate::sender::Symbols;
 use crate::wire::{Fec, Level, SymbolId, Writer};
 
 use super::incoming::{Incoming, Partial};
@@ -60,14 +61,19 @@ pub(super) fn missing(object: u16, incoming: &Incoming, end: u32, writer: &mut W
 /// As many symbols as the block needs, as ranges: parity after the last that came, because a sender goes
 /// on from there; then parity that was lost, then source symbols.
 fn ranges(partial: &Partial, symbols: u16, parity: u16) -> Vec<(u16, u16)> {
-    let have = |symbol: u16| u8::try_from(symbol).is_ok_and(|symbol| partial.have.contains(symbol));
+    let parities = if partial.no_room { 0 } else { parity };
+    ranges_of(&partial.have, partial.count(), symbols, parities)
+}
+
+/// The same of a block of which `count` symbols are there, and whose parity is of use as far as it goes.
+pub(crate) fn ranges_of(set: &Symbols, count: u16, symbols: u16, parity: u16) -> Vec<(u16, u16)> {
+    let have = |symbol: u16| u8::try_from(symbol).is_ok_and(|symbol| set.contains(symbol));
     let end = (symbols + parity).min(256);
     let after = (symbols..end).rev().find(|&symbol| have(symbol)).map_or(symbols, |last| last + 1);
-    let parities = if partial.no_room { 0..0 } else { after..end };
-    let lost = if partial.no_room { 0..0 } else { symbols..after };
+    let (parities, lost) = if parity == 0 { (0..0, 0..0) } else { (after..end, symbols..after) };
     let order = parities.chain(lost).chain(0..symbols);
     let mut ranges: Vec<(u16, u16)> = Vec::new();
-    let needed = symbols.saturating_sub(partial.count());
+    let needed = symbols.saturating_sub(count);
     for symbol in order.filter(|&symbol| !have(symbol)).take(needed.into()) {
         match ranges.last_mut() {
             Some((_, last)) if *last + 1 == symbol => *last = symbol,

@@ -7,8 +7,8 @@
 //! hold-off. Repair is fresh parity while there is some, as much as the receiver's loss makes likely to be
 //! needed.
 
-mod adapt;
-mod config;
+pub(crate) mod adapt;
+pub(crate) mod config;
 mod object;
 mod peers;
 mod repair;
@@ -20,8 +20,10 @@ use std::time::Duration;
 
 pub use config::{ConfigError, Kind, ObjectError, SenderConfig};
 pub use object::Source;
-pub(crate) use object::Symbols;
+pub(crate) use object::{Block, Symbols};
 pub use peers::Peer;
+pub(crate) use peers::{Peers, symbols_for};
+pub(crate) use repair::Recent;
 
 use crate::partition::Partition;
 use crate::quantize;
@@ -33,10 +35,9 @@ use crate::wire::{
 pub(crate) use config::DATAGRAM_OVERHEAD_BYTES;
 use config::{BURST, MAX_OBJECTS, MIN_GRTT};
 use object::Outgoing;
-use peers::{Peers, symbols_for};
 
 /// The clock on the wire begins here, because zero stands for none.
-const EPOCH: Duration = Duration::from_secs(1);
+pub(crate) const EPOCH: Duration = Duration::from_secs(1);
 /// The object's info is repeated every so many blocks; it has no parity.
 const INFO_EVERY_BLOCKS: u32 = 4;
 /// After an object's first block, so many symbols' messages tell the object's parameters: for who joins
@@ -44,11 +45,11 @@ const INFO_EVERY_BLOCKS: u32 = 4;
 const FTI_EVERY_SYMBOLS: u8 = 16;
 /// How sure parity shall suffice, in standard deviations: while there is other work for the link a
 /// round more costs nothing, at the end it costs a round trip.
-const MARGIN_BEFORE: f64 = -1.0;
-const MARGIN_AT_END: f64 = 2.0;
+pub(crate) const MARGIN_BEFORE: f64 = -1.0;
+pub(crate) const MARGIN_AT_END: f64 = 2.0;
 /// The same for what one of a group asks: others ask too, and a round trip costs less than what is sent in vain.
-const MARGIN_OF_GROUP_BEFORE: f64 = -2.0;
-const MARGIN_OF_GROUP_AT_END: f64 = -0.5;
+pub(crate) const MARGIN_OF_GROUP_BEFORE: f64 = -2.0;
+pub(crate) const MARGIN_OF_GROUP_AT_END: f64 = -0.5;
 
 /// What a sender tells its owner.
 #[derive(Debug)]

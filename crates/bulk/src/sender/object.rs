@@ -57,27 +57,27 @@ impl Symbols {
 
 /// What a block still owes.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Block {
+pub(crate) struct Block {
     /// Parity symbols sent so far; the next has this number.
-    pub(super) parity_sent: u16,
+    pub(crate) parity_sent: u16,
     /// Fresh parity symbols to send.
-    pub(super) parity_due: u16,
+    pub(crate) parity_due: u16,
     /// Symbols to send again as they are.
-    pub(super) explicit: Symbols,
+    pub(crate) explicit: Symbols,
     /// It is in the queue of repairs.
-    pub(super) queued: bool,
+    pub(crate) queued: bool,
     /// Somebody has asked for something of it.
-    pub(super) asked: bool,
+    pub(crate) asked: bool,
 }
 
 impl Block {
-    pub(super) fn due(&self) -> u16 {
+    pub(crate) fn due(&self) -> u16 {
         self.parity_due + self.explicit.len()
     }
 
     /// Owes `count` symbols more: source symbols that were named, because whoever names them cannot use
     /// parity; then fresh parity while there is some; then parity that was named, once more.
-    pub(super) fn owe(&mut self, count: u16, symbols: u16, parity: u16, named: &[u8]) {
+    pub(crate) fn owe(&mut self, count: u16, symbols: u16, parity: u16, named: &[u8]) {
         let (sources, others): (Vec<u8>, Vec<u8>) =
             named.iter().partition(|&&symbol| u16::from(symbol) < symbols);
         let mut left = count;
@@ -99,7 +99,7 @@ impl Block {
     }
 
     /// The next repair, and whether it is one that had been sent before.
-    pub(super) fn next(&mut self, symbols: u16) -> Option<(u8, bool)> {
+    pub(crate) fn next(&mut self, symbols: u16) -> Option<(u8, bool)> {
         if let Some(symbol) = self.explicit.pop() {
             return Some((symbol, true));
         }

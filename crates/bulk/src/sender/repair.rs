@@ -17,10 +17,10 @@ const MAX_NAMED: usize = 1 << 16;
 
 /// What was sent a short time ago, the latest last.
 #[derive(Debug, Default)]
-pub(super) struct Recent(VecDeque<(Duration, u16, u32)>);
+pub(crate) struct Recent(VecDeque<(Duration, u16, u32)>);
 
 impl Recent {
-    pub(super) fn sent(&mut self, now: Duration, object: u16, block: u32) {
+    pub(crate) fn sent(&mut self, now: Duration, object: u16, block: u32) {
         if self.0.len() == MAX_RECENT {
             self.0.pop_front();
         }
@@ -28,7 +28,7 @@ impl Recent {
     }
 
     /// How many symbols of each block were sent after a time.
-    fn since(&self, time: Duration) -> HashMap<(u16, u32), u16> {
+    pub(crate) fn since(&self, time: Duration) -> HashMap<(u16, u32), u16> {
         let mut count = HashMap::new();
         for &(_, object, block) in self.0.iter().rev().take_while(|(at, ..)| *at > time) {
             *count.entry((object, block)).or_insert(0) += 1;

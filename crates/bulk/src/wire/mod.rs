@@ -1,19 +1,21 @@
 //! NORM's messages (RFC 5740 section 4) as bytes and back.
 //!
 //! [`Message::decode`] borrows from the datagram, checks every length before it looks, and allocates
-//! nothing. Whether a message makes sense at this moment is for `sender` and `receiver` to judge. Streams,
-//! reports and the congestion control's node list as a whole are passed over.
+//! nothing. Whether a message makes sense at this moment is for `sender`, `receiver` and `stream` to
+//! judge. Reports and the congestion control's node list as a whole are passed over.
 
 mod command;
 mod feedback;
 mod object;
 mod read;
 mod repair;
+mod segment;
 
 pub use command::{Command, CommandKind, NodeList, ObjectList, Probe};
 pub use feedback::{AckKind, CcFeedback, Feedback, FeedbackKind, cc_flags};
 pub use object::{Fec, Fti, ObjectMessage, SymbolId, flags};
 pub use repair::{Form, Level, Requests, Span, Writer};
+pub use segment::{SEGMENT_HEAD_BYTES, Segment};
 
 use std::time::Duration;
 

@@ -19,7 +19,7 @@ pub mod flags {
     pub const UNRELIABLE: u8 = 0x08;
     /// A hint that the object should be a file.
     pub const FILE: u8 = 0x10;
-    /// A stream, which has no end; not supported here.
+    /// A stream: its source symbols are [`super::super::Segment`]s.
     pub const STREAM: u8 = 0x20;
 }
 

@@ -2,9 +2,10 @@
 //!
 //! Here are sockets, files and what people see. `socket` finds out what an address means, `files` puts what
 //! arrives into a folder, `manifest` is what is told about a file beside its bytes, `seal` keeps strangers out. `stream` does
-//! the same over TCP and QUIC, to compare; `rollout` brings a file to many devices in stages.
+//! the same over TCP and QUIC, to compare; `live` carries what has no end; `rollout` brings a file to many devices in stages.
 
 mod files;
+mod live;
 mod manifest;
 mod memory;
 mod outgoing;

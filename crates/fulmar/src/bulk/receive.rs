@@ -7,12 +7,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use fulmar_bulk::guard::ReceiverKeys;
+use fulmar_bulk::stream::StreamReceiverConfig;
 use fulmar_bulk::{ReceiverConfig, ReceiverEvent};
 use serde_json::json;
 use tokio::net::UdpSocket;
 use tokio::sync::watch;
 
 use super::files::Files;
+use super::live;
 use super::manifest::Manifest;
 use super::rollout::{self, Announced};
 use super::seal::{KeyArgs, ReceiverSeal, warn_if_plain};
@@ -29,6 +31,7 @@ Examples:
   fulmar receive --announced mqtts://broker --group pumps --device pump7 --dir fw   roll-outs
   fulmar receive --from 0.0.0.0:6003 --dir maps --via quic   over QUIC, to compare
   fulmar receive --from 0.0.0.0:6003 --dir maps --key maps.key   only from who has the same key
+  fulmar receive --from 0.0.0.0:6003 --stdout               a stream, from `fulmar send -`
 
 ADDR is an address of this machine, a multicast group, or else the sender's address. Each file that is
 complete is told as a line of `sha256sum`. A file appears under its name only when it is whole.
@@ -46,8 +49,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "ADDR", required_unless_present = "url")]
     from: Option<String>,
     /// Folder to put files into
-    #[arg(long, value_name = "DIR")]
-    dir: PathBuf,
+    #[arg(long, value_name = "DIR", required_unless_present = "stdout")]
+    dir: Option<PathBuf>,
+    /// Write one stream to standard output, from `fulmar send -`, instead of files to a folder
+    #[arg(long, conflicts_with_all = ["dir", "count", "url"])]
+    stdout: bool,
     /// What carries the files
     #[arg(long, value_enum, value_name = "HOW", default_value = "norm")]
     via: Via,
@@ -64,7 +70,7 @@ pub(crate) struct Args {
     /// Interface to hear multicast on: its IPv4 address, or for IPv6 its name
     #[arg(long, value_name = "INTERFACE")]
     interface: Option<socket::Interface>,
-    /// Tell what happens as lines of JSON on standard output
+    /// Tell what happens as lines of JSON on standard output, or with --stdout on standard error
     #[arg(long)]
     json: bool,
     /// No progress bar
@@ -97,7 +103,8 @@ struct Run<'a> {
 impl Args {
     /// The folder that files are put into.
     pub(super) fn dir(&self) -> &Path {
-        &self.dir
+        // A stream has none, and does not ask.
+        self.dir.as_deref().unwrap_or(Path::new("."))
     }
 }
 
@@ -116,7 +123,10 @@ pub(super) struct Job {
 
 /// Receives until there are enough, or somebody wants it to end.
 pub(super) async fn run(args: &Args) -> anyhow::Result<()> {
-    std::fs::create_dir_all(&args.dir).with_context(|| args.dir.display().to_string())?;
+    if args.stdout {
+        return live(args).await;
+    }
+    std::fs::create_dir_all(args.dir()).with_context(|| args.dir().display().to_string())?;
     if args.announced.url.is_some() {
         return rollout::receive(args, &args.announced, &args.tls, args.count).await;
     }
@@ -130,7 +140,7 @@ pub(super) async fn run(args: &Args) -> anyhow::Result<()> {
     stream::receive(Receiving {
         via: args.via,
         from: socket::address(args.from.as_deref().unwrap_or_default())?,
-        dir: &args.dir,
+        dir: args.dir(),
         tls: &args.tls,
         count: args.count,
         json: args.json,
@@ -139,14 +149,33 @@ pub(super) async fn run(args: &Args) -> anyhow::Result<()> {
     .await
 }
 
+/// Receives a stream by NORM.
+async fn live(args: &Args) -> anyhow::Result<()> {
+    if args.via != Via::Norm {
+        return Err(Usage("a stream comes by NORM".into()).into());
+    }
+    let from = socket::address(args.from.as_deref().unwrap_or_default())?;
+    let (socket, whom) = socket::from(from, args.interface)?;
+    let (node, seed) = identity()?;
+    let keys = args.key.secret()?.map(|secret| secret.receiver(node));
+    let seal = ReceiverSeal::of_receiver(keys)?;
+    warn_if_plain(seal.is_on(), from.ip());
+    let defaults = StreamReceiverConfig::default();
+    let buffer_bytes = memory::for_parity(defaults.buffer_bytes);
+    let (seed, guarded) = (seed.into(), seal.is_on());
+    let config = StreamReceiverConfig { node, seed, guarded, buffer_bytes, ..defaults };
+    let (json, show) = (args.json, Show::new(args.quiet || args.json));
+    live::receive(live::Receiving { socket, whom, seal, config, json, show }).await
+}
+
 /// Receives by NORM; a job is one file.
 pub(super) async fn receive(args: &Args, job: Job) -> anyhow::Result<()> {
     let from = args.from.as_deref().or(job.from.as_deref()).unwrap_or_default();
     let from = socket::address(from)?;
     let (socket, whom) = socket::from(from, args.interface)?;
     let (fresh, seed) = identity()?;
-    let interrupted = state::interrupted(&args.dir);
-    let before = interrupted.with_context(|| args.dir.display().to_string())?;
+    let interrupted = state::interrupted(args.dir());
+    let before = interrupted.with_context(|| args.dir().display().to_string())?;
     let is_job = job.keys.is_some();
     let count = if is_job { Some(1) } else { args.count };
     let node = job.keys.as_ref().map_or(before.unwrap_or(fresh), |keys| keys.node);
@@ -160,7 +189,7 @@ pub(super) async fn receive(args: &Args, job: Job) -> anyhow::Result<()> {
     let defaults = ReceiverConfig::default();
     let max_parity_bytes = memory::for_parity(defaults.max_parity_bytes);
     let config = ReceiverConfig { node, seed, guarded, max_parity_bytes, ..defaults };
-    let receiver = fulmar_bulk::Receiver::new(config, Files::new(&args.dir, node, job.expected));
+    let receiver = fulmar_bulk::Receiver::new(config, Files::new(args.dir(), node, job.expected));
     let bound = socket.local_addr().context("the socket's address")?;
     if args.json {
         println!("{}", json!({ "event": "ready", "address": bound.to_string() }));

@@ -13,6 +13,7 @@ use ring::digest;
 use serde_json::{Value, json};
 use tokio::net::UdpSocket;
 
+use super::live;
 use super::outgoing::{self, FileSource, Outgoing};
 use super::seal::{KeyArgs, SenderSeal, warn_if_plain};
 use super::show::Show;
@@ -29,6 +30,7 @@ Examples:
   fulmar send map.zip --to 192.0.2.7 --via quic             over QUIC, to compare
   fulmar send map.zip --to 192.0.2.7 --resume               go on where an earlier run stopped
   fulmar send map.zip --to 192.0.2.7 --key maps.key         encrypted, for receivers with the same key
+  tail -f log | fulmar send - --lines --to 192.0.2.7        a stream, as it comes, for `fulmar receive --stdout`
 
 The receiver runs `fulmar receive`, or another NORM program (RFC 5740). The rate is all that goes out,
 headers and repairs included. With --adaptive it follows the link: up while there is no queue on the way,
@@ -39,12 +41,15 @@ Without --key datagrams are not encrypted, and anybody who can send to the recei
 const RATE: u64 = 10_000_000;
 /// Groups up to this size are asked to answer within one round-trip time, larger ones within four.
 const SMALL_GROUP: usize = 16;
+/// The file name that stands for standard input.
+const STANDARD_INPUT: &str = "-";
+const BUFFER_MIB: u16 = 8;
 
 /// Send files over a bad link (NORM)
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// Files to send
+    /// Files to send, or - for a stream: standard input, as it comes
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
     /// Receiver or multicast group: HOST or HOST:PORT, the port being 6003 unless given
@@ -66,6 +71,8 @@ pub(crate) struct Args {
     /// Go on where an earlier run stopped: ask receivers what they lack instead of sending all first
     #[arg(long)]
     resume: bool,
+    #[command(flatten)]
+    live: LiveArgs,
     /// Receivers that must have everything before it ends; others that are heard of are waited for, too
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     receivers: usize,
@@ -108,6 +115,7 @@ impl Args {
             key: KeyArgs::default(),
             adaptive,
             resume: false,
+            live: LiveArgs { lines: false, push: false, buffer: BUFFER_MIB },
             receivers,
             patience,
             interface,
@@ -117,6 +125,22 @@ impl Args {
             silent: true,
         }
     }
+}
+
+/// What only a stream has.
+#[derive(clap::Args, Clone, Debug)]
+struct LiveArgs {
+    /// Of a stream, each line is a message; otherwise what is read at once. Receivers that come late or lose something
+    /// go on at a message's beginning
+    #[arg(long)]
+    lines: bool,
+    /// When a stream's buffer is full, drop what is oldest instead of waiting for receivers that lack it
+    #[arg(long)]
+    push: bool,
+    /// Mebibytes of a stream that are kept for repairs; a receiver holds up to 32
+    #[arg(long, value_name = "MIB", default_value_t = BUFFER_MIB)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=32))]
+    buffer: u16,
 }
 
 struct Run<'a> {
@@ -134,6 +158,12 @@ struct Run<'a> {
 /// Sends the files and waits until they are acknowledged.
 pub(super) async fn run(args: &Args) -> anyhow::Result<()> {
     let secret = args.key.secret()?;
+    if args.files.iter().any(|file| file.as_os_str() == STANDARD_INPUT) {
+        return live(args, secret).await;
+    }
+    if args.live.lines || args.live.push {
+        return Err(Usage("--lines and --push are for a stream: fulmar send -".into()).into());
+    }
     if args.via == Via::Norm {
         return run_with(args, secret).await;
     }
@@ -156,10 +186,64 @@ pub(super) async fn run(args: &Args) -> anyhow::Result<()> {
 /// Sends them by NORM, sealed if there is a secret.
 pub(super) async fn run_with(args: &Args, secret: Option<Secret>) -> anyhow::Result<()> {
     let to = socket::address(&args.to)?;
-    let (_, instance) = identity()?;
     let files = outgoing::open_all(&args.files)?;
     let node = node_of(&args.to, &files);
-    let seal = SenderSeal::of_sender(secret.as_ref())?;
+    let (seal, config) = prepare(args, to, secret.as_ref(), node)?;
+    let mut sender = Sender::new(config, Duration::ZERO)?;
+    let files = add_files(files, &mut sender)?;
+    sender.finish();
+    let socket = socket::to(to, args.interface, args.hops)?;
+    let (start, show) = (Instant::now(), Show::new(args.quiet || args.json));
+    let (out, unreadable) = (Vec::new(), false);
+    let mut run = Run { args, to, socket, sender, seal, start, show, out, unreadable };
+    let complete = run.until_the_end().await?;
+    run.tell_end(complete, &files);
+    if run.unreadable {
+        bail!("not every file could be read");
+    }
+    if !complete {
+        bail!("not every receiver has acknowledged everything; see --patience and --receivers");
+    }
+    Ok(())
+}
+
+/// Sends standard input by NORM.
+async fn live(args: &Args, secret: Option<Secret>) -> anyhow::Result<()> {
+    let wrong = match args.via {
+        _ if args.files.len() > 1 => Some("- is a stream of its own, without files beside it"),
+        Via::Norm if args.resume => Some("--resume is for files; nothing is kept of a stream"),
+        Via::Norm => None,
+        _ => Some("a stream goes by NORM; without it, `nc` carries one over TCP"),
+    };
+    if let Some(text) = wrong {
+        return Err(Usage(text.into()).into());
+    }
+    let to = socket::address(&args.to)?;
+    let (node, _) = identity()?;
+    let (seal, config) = prepare(args, to, secret.as_ref(), node)?;
+    live::send(live::Sending {
+        to,
+        socket: socket::to(to, args.interface, args.hops)?,
+        seal,
+        config,
+        buffer_bytes: usize::from(args.live.buffer) << 20,
+        push: args.live.push,
+        lines: args.live.lines,
+        json: args.json,
+        show: Show::new(args.quiet || args.json),
+    })
+    .await
+}
+
+/// What files and streams have in common.
+fn prepare(
+    args: &Args,
+    to: SocketAddr,
+    secret: Option<&Secret>,
+    node: u32,
+) -> anyhow::Result<(SenderSeal, SenderConfig)> {
+    let (_, instance) = identity()?;
+    let seal = SenderSeal::of_sender(secret)?;
     warn_if_plain(seal.is_on(), to.ip());
     let defaults = SenderConfig::default();
     let (symbol_bytes, seal_bytes) = seal.lengths(defaults.symbol_bytes);
@@ -188,22 +272,7 @@ pub(super) async fn run_with(args: &Args, secret: Option<Secret>) -> anyhow::Res
         patience: Duration::from_secs(args.patience),
         ..defaults
     };
-    let mut sender = Sender::new(config, Duration::ZERO)?;
-    let files = add_files(files, &mut sender)?;
-    sender.finish();
-    let socket = socket::to(to, args.interface, args.hops)?;
-    let (start, show) = (Instant::now(), Show::new(args.quiet || args.json));
-    let (out, unreadable) = (Vec::new(), false);
-    let mut run = Run { args, to, socket, sender, seal, start, show, out, unreadable };
-    let complete = run.until_the_end().await?;
-    run.tell_end(complete, &files);
-    if run.unreadable {
-        bail!("not every file could be read");
-    }
-    if !complete {
-        bail!("not every receiver has acknowledged everything; see --patience and --receivers");
-    }
-    Ok(())
+    Ok((seal, config))
 }
 
 /// The sender's identity: the same each time this machine sends these files there, so that receivers know

@@ -3,7 +3,8 @@
 use std::fmt;
 use std::ops::Deref;
 
-use crate::store::sql::{FromSql, Mismatch, ToSql, Value};
+use rusqlite::ToSql;
+use rusqlite::types::{FromSql, FromSqlResult, ToSqlOutput, ValueRef};
 use serde::{Deserialize, Deserializer, Serialize, de};
 use utoipa::openapi::{ObjectBuilder, RefOr, Schema, Type};
 use utoipa::{PartialSchema, ToSchema};
@@ -63,15 +64,15 @@ impl PartialSchema for Quantity {
 impl ToSchema for Quantity {}
 
 impl ToSql for Quantity {
-    fn to_sql(&self) -> Value<'_> {
+    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
         self.0.to_sql()
     }
 }
 
 impl FromSql for Quantity {
     /// What is in the database was checked when it came.
-    fn from_sql(value: Value<'_>) -> Result<Quantity, Mismatch> {
-        String::from_sql(value).map(Quantity)
+    fn column_result(value: ValueRef<'_>) -> FromSqlResult<Quantity> {
+        String::column_result(value).map(Quantity)
     }
 }
 

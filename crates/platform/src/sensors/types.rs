@@ -1,6 +1,7 @@
 //! What a sensor unit is to the platform.
 
-use crate::store::sql::{FromSql, Mismatch, ToSql, Value};
+use rusqlite::ToSql;
+use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ToSqlOutput, ValueRef};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 

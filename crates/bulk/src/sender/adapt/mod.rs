@@ -71,21 +71,21 @@ enum Mode {
 
 /// What a receiver says, and how it came.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Report {
+pub(crate) struct Report {
     /// The round-trip time, and the probe by which it was measured.
-    pub(super) rtt: Duration,
-    pub(super) probe: u16,
+    pub(crate) rtt: Duration,
+    pub(crate) probe: u16,
     /// The share of messages that do not arrive.
-    pub(super) loss: f64,
+    pub(crate) loss: f64,
     /// Bytes a second that do.
-    pub(super) rate: f64,
+    pub(crate) rate: f64,
     /// The sender makes use of its rate.
-    pub(super) busy: bool,
+    pub(crate) busy: bool,
 }
 
 /// A rate that follows the link.
 #[derive(Debug)]
-pub(super) struct Adaptive {
+pub(crate) struct Adaptive {
     rate: f64,
     highest: f64,
     mode: Mode,
@@ -115,7 +115,7 @@ pub(super) struct Adaptive {
 
 impl Adaptive {
     /// Begins low; never goes above `highest` bytes a second.
-    pub(super) fn new(highest: u64) -> Adaptive {
+    pub(crate) fn new(highest: u64) -> Adaptive {
         let highest = highest as f64;
         Adaptive {
             rate: INITIAL.min(highest),
@@ -137,12 +137,12 @@ impl Adaptive {
     }
 
     /// Bytes a second.
-    pub(super) fn rate(&self) -> u64 {
+    pub(crate) fn rate(&self) -> u64 {
         self.rate as u64
     }
 
     /// Takes a receiver's report.
-    pub(super) fn report(&mut self, now: Duration, report: Report) {
+    pub(crate) fn report(&mut self, now: Duration, report: Report) {
         self.heard_at = now;
         let settled = now >= self.settled;
         let fresh = self.path.heard(now, &report, settled);
@@ -190,7 +190,7 @@ impl Adaptive {
     }
 
     /// Nothing was heard, perhaps because nothing gets through any more.
-    pub(super) fn look_for_silence(&mut self, now: Duration) {
+    pub(crate) fn look_for_silence(&mut self, now: Duration) {
         let long = SILENCE.max(SILENT_ROUNDS * self.path.rtt());
         if self.path.reports > 0 && now.saturating_sub(self.heard_at) > long {
             self.mode = Mode::Delay;

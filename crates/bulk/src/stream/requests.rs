@@ -1,0 +1,112 @@
+//! What receivers of a stream ask for becomes what its blocks owe.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::sender::StreamSender;
+use super::unwrap_block;
+use crate::NodeId;
+use crate::sender::{
+    MARGIN_AT_END, MARGIN_BEFORE, MARGIN_OF_GROUP_AT_END, MARGIN_OF_GROUP_BEFORE, symbols_for,
+};
+use crate::wire::{Fec, Form, Requests, Span};
+
+/// Symbols a NACK may name one by one.
+const MAX_NAMED: usize = 1 << 16;
+
+/// What a NACK asks of a block: how many symbols, and which.
+type Wanted = BTreeMap<u64, Vec<u8>>;
+
+impl StreamSender {
+    pub(super) fn nack(
+        &mut self,
+        now: Duration,
+        node: NodeId,
+        echo: Option<Duration>,
+        requests: Requests<'_>,
+    ) {
+        // As for files: what was sent after the probe that is echoed may be on its way.
+        let seen = echo.unwrap_or(now.saturating_sub(self.grtt()));
+        let seen = seen.saturating_sub(self.grtt() / 8);
+        let flying = self.recent.since(seen);
+        let wanted = self.wanted(requests);
+        let (loss, live) = (self.peers.loss_of(node), self.cursor == self.outgoing.end());
+        let margin = match (live, self.config.sender.backoff > 0) {
+            (false, false) => MARGIN_BEFORE,
+            (true, false) => MARGIN_AT_END,
+            (false, true) => MARGIN_OF_GROUP_BEFORE,
+            (true, true) => MARGIN_OF_GROUP_AT_END,
+        };
+        let symbols = u16::from(self.config.sender.block_symbols);
+        let parity = u16::from(self.config.sender.parity_symbols);
+        let (open, sent) = self.outgoing.block_of(self.cursor);
+        for (number, named) in wanted {
+            let Some(block) = self.outgoing.block(number) else { continue };
+            if number == open {
+                // There is no parity yet. Whoever names some lacks something, it is not said what.
+                let all = named.iter().any(|&symbol| u16::from(symbol) >= sent);
+                for symbol in 0..sent as u8 {
+                    let missing = all || named.contains(&symbol);
+                    if missing && block.sent[usize::from(symbol)] <= seen {
+                        block.repair.explicit.insert(symbol);
+                    }
+                }
+            } else {
+                let under_way = flying.get(&(0, number as u32)).copied().unwrap_or(0);
+                let count = (named.len() as u16).min(symbols);
+                let needed = symbols_for(count, loss, margin).max(1);
+                let missing = needed.saturating_sub(under_way + block.repair.due());
+                block.repair.owe(missing, symbols, parity, &named);
+            }
+            if block.repair.due() > 0 && !std::mem::replace(&mut block.repair.queued, true) {
+                self.repairs.push_back(number);
+            }
+        }
+        if self.repairs.is_empty() && live {
+            // Perhaps what is missing is on its way; else it is asked for again.
+            self.flush_at = self.flush_at.max(now);
+        }
+    }
+
+    /// What is asked for, of blocks that are there and have been sent.
+    fn wanted(&mut self, requests: Requests<'_>) -> Wanted {
+        let (mut wanted, mut named) = (Wanted::new(), 0);
+        let (open, sent) = self.outgoing.block_of(self.cursor);
+        for span in requests.spans() {
+            if span.first.0 != 0 {
+                // There is no other object; NRL's asks for those before this one, too.
+                self.squelch = true;
+                continue;
+            }
+            let Span { form, level, first, last } = span;
+            let near = |block| unwrap_block(block, open, Fec::default());
+            let (from, to) = match level.object {
+                true => (self.outgoing.first(), open),
+                false => (near(first.1.block), near(last.1.block)),
+            };
+            self.squelch |= from < self.outgoing.first() && (level.segment || level.block);
+            let whole = level.object || level.block;
+            if !whole && (!level.segment || from != to) {
+                continue;
+            }
+            for block in from.max(self.outgoing.first())..=to.min(open) {
+                let here =
+                    if block == open { sent } else { self.config.sender.block_symbols.into() };
+                let (low, high) = match form {
+                    _ if whole => (0, here),
+                    Form::Erasures => (here, here.saturating_add(first.1.symbol)),
+                    _ => (first.1.symbol, last.1.symbol.saturating_add(1)),
+                };
+                let of = wanted.entry(block).or_default();
+                for symbol in low..high.min(256) {
+                    if named >= MAX_NAMED || of.len() >= 256 {
+                        break;
+                    }
+                    named += 1;
+                    of.push(symbol as u8);
+                }
+            }
+        }
+        wanted
+    }
+}

@@ -1,0 +1,254 @@
+//! A stream as standard output.
+
+use std::io::{self, Write};
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use fulmar_bulk::stream::{Piece, StreamReceiver, StreamReceiverConfig};
+use serde_json::json;
+use tokio::net::UdpSocket;
+use tokio::sync::mpsc;
+
+use super::super::seal::ReceiverSeal;
+use super::super::show::Show;
+use super::super::{SHOW, TURN, interrupted, sleep_until};
+use super::QUEUED_OUT;
+
+/// Once it has all, it stays until the sender has gone, or for so long: the sender may not have heard that.
+const LINGER: Duration = Duration::from_secs(3);
+
+/// What to receive, after the command line.
+pub(in super::super) struct Receiving {
+    pub(in super::super) socket: UdpSocket,
+    /// Only what comes from there is taken.
+    pub(in super::super) whom: Option<IpAddr>,
+    pub(in super::super) seal: ReceiverSeal,
+    pub(in super::super) config: StreamReceiverConfig,
+    pub(in super::super) json: bool,
+    pub(in super::super) show: Show,
+}
+
+struct Run {
+    receiving: Receiving,
+    receiver: StreamReceiver,
+    start: Instant,
+    output: mpsc::Sender<Vec<u8>>,
+    /// What standard output has no room for yet.
+    waiting: Option<Vec<u8>>,
+    /// When the end came.
+    ended: Option<Instant>,
+    /// Who is heard, and whether that was told.
+    from: Option<SocketAddr>,
+    late_told: bool,
+    out: Vec<u8>,
+}
+
+/// Writes a stream to standard output until it ends.
+pub(in super::super) async fn receive(receiving: Receiving) -> anyhow::Result<()> {
+    let bound = receiving.socket.local_addr().context("the socket's address")?;
+    if receiving.json {
+        eprintln!("{}", json!({ "event": "ready", "address": bound.to_string() }));
+    } else {
+        eprintln!("listening on {bound}");
+    }
+    let (output, pieces) = mpsc::channel(QUEUED_OUT);
+    let write = move || write_out(pieces);
+    let writer = std::thread::Builder::new().name("output".into()).spawn(write);
+    let writer = writer.context("a thread")?;
+    let mut run = Run {
+        receiver: StreamReceiver::new(receiving.config.clone()),
+        receiving,
+        start: Instant::now(),
+        output,
+        waiting: None,
+        ended: None,
+        from: None,
+        late_told: false,
+        out: Vec::new(),
+    };
+    let outcome = run.until_the_end().await;
+    run.tell("end");
+    let progress = run.receiver.progress();
+    drop(run);
+    // What was read of the stream goes out before we go.
+    let written = writer.join().unwrap_or_else(|_| Err(io::Error::other("the output's thread")));
+    written.context("standard output")?;
+    outcome?;
+    if progress.gaps > 0 {
+        let (gaps, bytes) = (progress.gaps, progress.lost_bytes);
+        bail!("something was lost {gaps} times, {bytes} bytes as far as that is known");
+    }
+    Ok(())
+}
+
+fn write_out(mut pieces: mpsc::Receiver<Vec<u8>>) -> io::Result<()> {
+    let mut stdout = io::stdout().lock();
+    while let Some(piece) = pieces.blocking_recv() {
+        stdout.write_all(&piece)?;
+        if pieces.is_empty() {
+            stdout.flush()?;
+        }
+    }
+    stdout.flush()
+}
+
+impl Run {
+    async fn until_the_end(&mut self) -> anyhow::Result<()> {
+        let mut stop = std::pin::pin!(interrupted());
+        let mut show = tokio::time::interval(SHOW);
+        let mut buffer = vec![0; fulmar_bulk::wire::MAX_DATAGRAM_BYTES];
+        let mut shown = 0u32;
+        let output = self.output.clone();
+        loop {
+            self.read();
+            self.send_due().await;
+            if self.is_over()? {
+                return Ok(());
+            }
+            let deadline = self.receiver.deadline();
+            tokio::select! {
+                _ = self.receiving.socket.readable() => self.receive(&mut buffer),
+                () = sleep_until(self.start, deadline) => {}
+                permit = output.reserve(), if self.waiting.is_some() => {
+                    // Standard output is closed: its thread says why.
+                    let Ok(permit) = permit else { return Ok(()) };
+                    if let Some(bytes) = self.waiting.take() {
+                        permit.send(bytes);
+                    }
+                }
+                () = output.closed() => return Ok(()),
+                _ = show.tick() => {
+                    shown += 1;
+                    self.show_progress(shown.is_multiple_of(5));
+                }
+                outcome = &mut stop => return outcome,
+            }
+        }
+    }
+
+    fn is_over(&mut self) -> anyhow::Result<bool> {
+        let gone = self.receiver.is_over(self.start.elapsed());
+        match self.ended {
+            Some(ended) => Ok(self.waiting.is_none() && (gone || ended.elapsed() > LINGER)),
+            None => {
+                if let Some(error) = self.receiver.take_error() {
+                    bail!("the stream cannot be taken: {error}");
+                }
+                if self.receiver.has_gone() && self.waiting.is_none() {
+                    bail!("the sender has ended without bringing the stream to its end");
+                }
+                Ok(false)
+            }
+        }
+    }
+
+    /// Gives standard output what it has room for. What is not taken from the receiver is not acknowledged.
+    fn read(&mut self) {
+        while self.waiting.is_none()
+            && let Some(piece) = self.receiver.read()
+        {
+            if !std::mem::replace(&mut self.late_told, true) && self.receiver.progress().late {
+                self.say("the stream had begun before, and its beginning is not to be had");
+            }
+            match piece {
+                Piece::Data(bytes) => {
+                    if let Err(mpsc::error::TrySendError::Full(bytes)) = self.output.try_send(bytes)
+                    {
+                        self.waiting = Some(bytes);
+                    }
+                }
+                Piece::Lost(bytes) => self.tell_lost(bytes),
+                Piece::End => self.ended = Some(Instant::now()),
+            }
+        }
+    }
+
+    fn say(&self, text: &str) {
+        if self.receiving.json {
+            eprintln!("{}", json!({ "event": "late", "reason": text }));
+        } else {
+            self.receiving.show.say(&format!("fulmar: {text}"));
+        }
+    }
+
+    fn tell_lost(&self, bytes: Option<u32>) {
+        let after = self.receiver.progress().received_bytes;
+        if self.receiving.json {
+            eprintln!("{}", json!({ "event": "lost", "bytes": bytes, "after_bytes": after }));
+            return;
+        }
+        let many =
+            bytes.map_or("an unknown number of bytes".into(), |bytes| format!("{bytes} bytes"));
+        self.receiving.show.say(&format!("fulmar: after {after} bytes {many} were lost"));
+    }
+
+    async fn send_due(&mut self) {
+        while let Some(to) = self.receiver.send(self.start.elapsed(), &mut self.out) {
+            let Some(datagram) = self.receiving.seal.seal(&self.out) else { continue };
+            if let Err(error) = self.receiving.socket.send_to(datagram, to).await {
+                tracing::debug!(%to, %error, "a datagram could not be sent");
+            }
+        }
+    }
+
+    fn receive(&mut self, buffer: &mut [u8]) {
+        for _ in 0..TURN {
+            match self.receiving.socket.try_recv_from(buffer) {
+                Ok((length, from)) => self.datagram(from, &mut buffer[..length]),
+                // An ICMP message makes the next call fail once.
+                Err(error) if error.kind() != io::ErrorKind::WouldBlock => {}
+                Err(_) => break,
+            }
+        }
+    }
+
+    fn datagram(&mut self, from: SocketAddr, datagram: &mut [u8]) {
+        if self.receiving.whom.is_some_and(|whom| whom != from.ip()) {
+            return;
+        }
+        let Some(message) = self.receiving.seal.open(from, datagram) else { return };
+        self.receiver.receive(self.start.elapsed(), from, message);
+        let known = self.receiver.sender();
+        if let Some((node, from)) = known.filter(|(_, from)| Some(*from) != self.from) {
+            self.from = Some(from);
+            tracing::info!(sender = node, %from, "a sender is heard");
+        }
+    }
+
+    fn show_progress(&self, a_second: bool) {
+        let progress = self.receiver.progress();
+        if self.receiving.json {
+            if a_second && progress.datagrams > 0 {
+                self.tell("progress");
+            }
+            return;
+        }
+        let message =
+            format!("loss {:.0} %, {} symbols repaired", 100.0 * progress.loss, progress.recovered);
+        self.receiving.show.set(progress.received_bytes, progress.received_bytes, message);
+    }
+
+    fn tell(&self, event: &str) {
+        if !self.receiving.json {
+            return;
+        }
+        let progress = self.receiver.progress();
+        let mut value = json!({
+            "event": event,
+            "seconds": self.start.elapsed().as_secs_f64(),
+            "received_bytes": progress.received_bytes,
+            "gaps": progress.gaps,
+            "lost_bytes": progress.lost_bytes,
+            "late": progress.late,
+            "datagrams": progress.datagrams,
+            "recovered": progress.recovered,
+            "loss": progress.loss,
+            "strange": progress.strange,
+            "nacks": progress.nacks,
+            "complete": self.ended.is_some(),
+        });
+        self.receiving.seal.tell(&mut value);
+        eprintln!("{value}");
+    }
+}

@@ -1,0 +1,294 @@
+//! Standard input as a stream.
+
+use std::io::{self, Read};
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use fulmar_bulk::SenderConfig;
+use fulmar_bulk::stream::{STREAM_BLOCK_SYMBOLS, StreamConfig, StreamEvent, StreamSender};
+use fulmar_bulk::wire::SEGMENT_HEAD_BYTES;
+use serde_json::{Value, json};
+use tokio::net::UdpSocket;
+use tokio::sync::mpsc::{self, error::TryRecvError};
+
+use super::super::seal::SenderSeal;
+use super::super::show::Show;
+use super::super::{SHOW, TURN, interrupted, sleep_until};
+use super::{PIECE, QUEUED};
+
+/// Parity of a block: what RFC 5510's code has at most.
+const PARITY_SYMBOLS: u8 = 255 - STREAM_BLOCK_SYMBOLS;
+
+/// What to send and how, after the command line.
+pub(in super::super) struct Sending {
+    pub(in super::super) to: SocketAddr,
+    pub(in super::super) socket: UdpSocket,
+    pub(in super::super) seal: SenderSeal,
+    /// As for files; what streams have otherwise is changed here.
+    pub(in super::super) config: SenderConfig,
+    pub(in super::super) buffer_bytes: usize,
+    pub(in super::super) push: bool,
+    /// A message is a line; otherwise what was read at once.
+    pub(in super::super) lines: bool,
+    pub(in super::super) json: bool,
+    pub(in super::super) show: Show,
+}
+
+struct Run {
+    sending: Sending,
+    sender: StreamSender,
+    start: Instant,
+    input: mpsc::Receiver<io::Result<Vec<u8>>>,
+    /// What was read and is not written yet, from there on.
+    piece: Vec<u8>,
+    written: usize,
+    ended: bool,
+    out: Vec<u8>,
+    unreadable: Option<io::Error>,
+}
+
+/// Sends what comes on standard input until it ends and all receivers have it.
+pub(in super::super) async fn send(sending: Sending) -> anyhow::Result<()> {
+    let config = StreamConfig {
+        sender: SenderConfig {
+            symbol_bytes: sending.config.symbol_bytes - SEGMENT_HEAD_BYTES as u16,
+            block_symbols: STREAM_BLOCK_SYMBOLS,
+            parity_symbols: PARITY_SYMBOLS,
+            ..sending.config.clone()
+        },
+        buffer_bytes: sending.buffer_bytes,
+        push: sending.push,
+    };
+    let sender = StreamSender::new(config, Duration::ZERO)?;
+    let mut run = Run {
+        sending,
+        sender,
+        start: Instant::now(),
+        input: standard_input()?,
+        piece: Vec::new(),
+        written: 0,
+        ended: false,
+        out: Vec::new(),
+        unreadable: None,
+    };
+    let complete = run.until_the_end().await?;
+    run.tell_end(complete);
+    if let Some(error) = run.unreadable {
+        return Err(error).context("standard input");
+    }
+    if !complete {
+        bail!("not every receiver has acknowledged everything; see --patience and --receivers");
+    }
+    Ok(())
+}
+
+/// Reads standard input in a thread, which ends with the program.
+fn standard_input() -> anyhow::Result<mpsc::Receiver<io::Result<Vec<u8>>>> {
+    let (tell, input) = mpsc::channel(QUEUED);
+    let read = move || {
+        let mut stdin = io::stdin().lock();
+        loop {
+            let mut piece = vec![0; PIECE];
+            let read = match stdin.read(&mut piece) {
+                Ok(0) => break,
+                Ok(length) => {
+                    piece.truncate(length);
+                    Ok(piece)
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => Err(error),
+            };
+            let failed = read.is_err();
+            if tell.blocking_send(read).is_err() || failed {
+                break;
+            }
+        }
+    };
+    std::thread::Builder::new().name("input".into()).spawn(read).context("a thread")?;
+    Ok(input)
+}
+
+impl Run {
+    async fn until_the_end(&mut self) -> anyhow::Result<bool> {
+        let mut stop = Box::pin(interrupted());
+        let mut stopped = false;
+        let mut show = tokio::time::interval(SHOW);
+        let mut buffer = vec![0; fulmar_bulk::wire::MAX_DATAGRAM_BYTES];
+        let mut shown = 0u32;
+        loop {
+            self.feed();
+            self.send_due().await?;
+            if let Some(complete) = self.events() {
+                return Ok(complete);
+            }
+            let deadline = self.sender.deadline();
+            let wants = self.written == self.piece.len() && !self.ended;
+            tokio::select! {
+                _ = self.sending.socket.readable() => self.receive(&mut buffer),
+                () = sleep_until(self.start, deadline) => {}
+                piece = self.input.recv(), if wants => self.take(piece),
+                _ = show.tick() => {
+                    shown += 1;
+                    self.show_progress(shown.is_multiple_of(5));
+                }
+                // What was taken is brought to its end; who asks again does not want to wait for that.
+                outcome = &mut stop => {
+                    outcome?;
+                    if std::mem::replace(&mut stopped, true) {
+                        bail!("interrupted");
+                    }
+                    stop = Box::pin(interrupted());
+                    self.ended = true;
+                    self.input.close();
+                }
+            }
+        }
+    }
+
+    fn take(&mut self, piece: Option<io::Result<Vec<u8>>>) {
+        match piece {
+            Some(Ok(piece)) => {
+                (self.piece, self.written) = (piece, 0);
+                if !self.sending.lines {
+                    self.sender.end_message();
+                }
+            }
+            Some(Err(error)) => (self.unreadable, self.ended) = (Some(error), true),
+            None => self.ended = true,
+        }
+    }
+
+    /// Writes what was read, as far as there is room, and sends a datagram that is not full when nothing follows.
+    fn feed(&mut self) {
+        loop {
+            while self.written < self.piece.len() {
+                let rest = &self.piece[self.written..];
+                let line = rest.iter().position(|&byte| byte == b'\n').map(|at| at + 1);
+                let length = line.filter(|_| self.sending.lines).unwrap_or(rest.len());
+                let taken = self.sender.write(&rest[..length]);
+                self.written += taken;
+                if taken < length {
+                    return;
+                }
+                if self.sending.lines && line.is_some() {
+                    self.sender.end_message();
+                }
+            }
+            if self.ended {
+                self.sender.close();
+                return;
+            }
+            match self.input.try_recv() {
+                Ok(piece) => self.take(Some(piece)),
+                Err(TryRecvError::Empty) => return self.sender.flush(),
+                Err(TryRecvError::Disconnected) => self.ended = true,
+            }
+        }
+    }
+
+    async fn send_due(&mut self) -> anyhow::Result<()> {
+        let now = self.start.elapsed();
+        while self.sender.send(now, &mut self.out) {
+            let datagram = self.sending.seal.seal(&self.out)?;
+            // What the network refuses is as good as lost on the way.
+            if let Err(error) = self.sending.socket.send_to(datagram, self.sending.to).await {
+                tracing::debug!(to = %self.sending.to, %error, "a datagram could not be sent");
+            }
+        }
+        Ok(())
+    }
+
+    fn receive(&mut self, buffer: &mut [u8]) {
+        for _ in 0..TURN {
+            match self.sending.socket.try_recv_from(buffer) {
+                Ok((length, from)) => {
+                    if let Some(message) = self.sending.seal.open(from, &mut buffer[..length]) {
+                        self.sender.receive(self.start.elapsed(), message);
+                    }
+                }
+                // An ICMP message makes the next call fail once.
+                Err(error) if error.kind() != io::ErrorKind::WouldBlock => {}
+                Err(_) => break,
+            }
+        }
+    }
+
+    fn events(&mut self) -> Option<bool> {
+        while let Some(event) = self.sender.poll_event() {
+            match event {
+                StreamEvent::Confirmed(peer) => {
+                    tracing::info!(receiver = peer.node, "has everything");
+                    if self.sending.json {
+                        println!("{}", json!({ "event": "confirmed", "receiver": peer.node }));
+                    }
+                }
+                StreamEvent::Left(node) => {
+                    self.sending
+                        .show
+                        .say(&format!("fulmar: receiver {node} is silent, and is not waited for"));
+                    if self.sending.json {
+                        println!("{}", json!({ "event": "left", "receiver": node }));
+                    }
+                }
+                StreamEvent::Ended { complete } => return Some(complete),
+            }
+        }
+        None
+    }
+
+    fn figures(&self) -> Value {
+        let progress = self.sender.progress();
+        let loss = progress.peers.iter().map(|peer| peer.loss).fold(0.0, f64::max);
+        let mut figures = json!({
+            "seconds": self.start.elapsed().as_secs_f64(),
+            "total_bytes": progress.total_bytes,
+            "sent_bytes": progress.sent_bytes,
+            "datagrams": progress.datagrams,
+            "repair_share": progress.repair_bytes as f64 / progress.sent_bytes.max(1) as f64,
+            "loss": loss,
+            "rate_bit_s": self.sender.rate() * 8,
+            "rtt_ms": progress.grtt.as_secs_f64() * 1e3,
+            "nacks": progress.nacks,
+            "receivers": progress.peers.len(),
+            "confirmed": progress.peers.iter().filter(|peer| peer.confirmed).count(),
+        });
+        self.sending.seal.tell(&mut figures);
+        figures
+    }
+
+    fn show_progress(&self, a_second: bool) {
+        if self.sending.json {
+            if a_second {
+                let mut value = self.figures();
+                value["event"] = "progress".into();
+                println!("{value}");
+            }
+            return;
+        }
+        let progress = self.sender.progress();
+        let loss = progress.peers.iter().map(|peer| peer.loss).fold(0.0, f64::max);
+        let (rate, many) = (self.sender.rate() as f64 * 8e-6, progress.peers.len());
+        let message =
+            format!("at most {rate:.1} Mbit/s, loss {:.0} %, {many} receivers", 100.0 * loss);
+        self.sending.show.set(progress.total_bytes, progress.total_bytes, message);
+    }
+
+    fn tell_end(&self, complete: bool) {
+        let mut value = self.figures();
+        if self.sending.json {
+            value["event"] = "end".into();
+            value["complete"] = complete.into();
+            println!("{value}");
+            return;
+        }
+        let number = |key: &str| value[key].as_f64().unwrap_or_default();
+        self.sending.show.say(&format!(
+            "{} of {} receivers have all {} bytes after {:.2} s",
+            value["confirmed"],
+            value["receivers"],
+            value["total_bytes"],
+            number("seconds"),
+        ));
+    }
+}
