@@ -27,7 +27,7 @@ FUZZ_SECONDS ?= 600
 FUZZ ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run web test test-web test-rust built built-tiny test-interop test-browser kill-test gateway-kill-test fuzz lint fmt doc bench bench-parts \
+.PHONY: help run web test test-web test-rust built built-tiny test-interop test-browser kill-test gateway-kill-test gateway-memory-test fuzz lint fmt doc bench bench-parts \
 	tools needs interop-needs firmware firmware-run firmware-test
 
 help: ## List the targets
@@ -131,7 +131,14 @@ gateway-kill-test: needs $(VENV)/ready ## Kill a gateway twenty times during 50,
 	cargo build --release --locked --package fulmar
 	cd tests/interop && FULMAR_BIN=$(abspath $(TARGET))/release/fulmar \
 		FULMAR_GATEWAY_READINGS=50000 FULMAR_GATEWAY_KILLS=20 FULMAR_PATIENCE_S=600 \
-		$(abspath $(VENV))/bin/python run.py test_gateway.Gateway.test_power_cuts
+		$(abspath $(VENV))/bin/python run.py test_gateway.Gateway.test_power_cuts \
+		test_gateway.Storage.test_power_cuts
+
+gateway-memory-test: needs $(VENV)/ready ## See that a gateway with 10,000 queued readings has less than 30 MiB resident
+	cargo build --release --locked --package fulmar
+	cd tests/interop && FULMAR_BIN=$(abspath $(TARGET))/release/fulmar FULMAR_GATEWAY_RESIDENT_MIB=30 \
+		$(abspath $(VENV))/bin/python run.py \
+		test_gateway.Gateway.test_ten_thousand_queued_readings_take_little_memory
 
 fuzz: needs ## Look for inputs that break a rule, FUZZ_SECONDS a target (FUZZ="TARGET...": only these)
 	FUZZ_SECONDS=$(FUZZ_SECONDS) scripts/fuzz $(FUZZ)

@@ -67,6 +67,8 @@ def shown(name: str, process, heard=lambda line: None):
 def main(fulmar: str, image: str, features="ed25519"):
     # make sends it to the whole group; the `finally` below ends the processes in order.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    # A shell's background job would ignore it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     processes = []
     with tempfile.TemporaryDirectory(prefix="fulmar-firmware-") as name:
         folder = pathlib.Path(name)

@@ -4,7 +4,7 @@
 //! `%u` stands for the user's name and `%c` for the client identifier. A name with a wildcard or a
 //! slash in it never fills a placeholder: a client that calls itself `#` would match everything.
 
-use fulmar_mqtt::topic::{TopicError, check_filter, matches};
+use fulmar_mqtt::topic::{TopicError, check_filter, matches, overlaps};
 
 /// What a client wants to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -164,19 +164,6 @@ fn includes(outer: &str, inner: &str) -> bool {
         }
     }
     inner_levels.next().is_none()
-}
-
-/// Whether some topic is matched by both filters.
-fn overlaps(a: &str, b: &str) -> bool {
-    let (mut a, mut b) = (a.split('/'), b.split('/'));
-    loop {
-        match (a.next(), b.next()) {
-            (Some("#"), _) | (_, Some("#")) | (None, None) => return true,
-            (Some("+"), Some(_)) | (Some(_), Some("+")) => {}
-            (Some(x), Some(y)) if x == y => {}
-            _ => return false,
-        }
-    }
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 //! `to_prefix` in its place. Names that begin with `$` never cross: they are a broker's own.
 
 use fulmar_mqtt::QoS;
-use fulmar_mqtt::topic::{TopicError, check_filter, check_name, matches};
+use fulmar_mqtt::topic::{TopicError, check_filter, check_name, matches, overlaps};
 
 /// How urgent a message is; urgent ones go first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -147,25 +147,12 @@ impl Mapping {
 pub fn circle(up: &Mapping, down: &Mapping) -> Option<(usize, usize)> {
     for (u, above) in (1..).zip(&up.rules) {
         for (d, below) in (1..).zip(&down.rules) {
-            if overlap(&above.image(), &below.filter) {
+            if overlaps(&above.image(), &below.filter) {
                 return Some((u, d));
             }
         }
     }
     None
-}
-
-/// Whether some name is matched by both filters.
-fn overlap(a: &str, b: &str) -> bool {
-    let (mut a, mut b) = (a.split('/'), b.split('/'));
-    loop {
-        match (a.next(), b.next()) {
-            (Some("#"), _) | (_, Some("#")) | (None, None) => return true,
-            (Some("+"), Some(_)) | (Some(_), Some("+")) => {}
-            (Some(x), Some(y)) if x == y => {}
-            _ => return false,
-        }
-    }
 }
 
 #[cfg(test)]

@@ -128,9 +128,34 @@ pub fn matches(filter: &str, name: &str) -> bool {
     levels.next().is_none()
 }
 
+/// Whether some name may be matched by both checked filters; what is said of names that begin with `$`
+/// is left aside.
+#[must_use]
+pub fn overlaps(a: &str, b: &str) -> bool {
+    let (mut a, mut b) = (a.split('/'), b.split('/'));
+    loop {
+        match (a.next(), b.next()) {
+            (Some("#"), _) | (_, Some("#")) | (None, None) => return true,
+            (Some("+"), Some(_)) | (Some(_), Some("+")) => {}
+            (Some(x), Some(y)) if x == y => {}
+            _ => return false,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn filters_overlap_where_a_name_matches_both() {
+        for (a, b) in [("a/#", "a"), ("a/+/c", "+/b/#"), ("#", "x/y"), ("+", "x")] {
+            assert!(overlaps(a, b) && overlaps(b, a), "{a} {b}");
+        }
+        for (a, b) in [("a/+", "a"), ("a/b", "a/c"), ("+/b", "a/b/c"), ("b/#", "a/#")] {
+            assert!(!overlaps(a, b) && !overlaps(b, a), "{a} {b}");
+        }
+    }
 
     #[test]
     fn mqtt_4_7_1_hash_matches_parent_and_below() {

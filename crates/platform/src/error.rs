@@ -1,5 +1,7 @@
 //! Why the platform cannot start, or a command on its data fails.
 
+use crate::store::sql::DatabaseError;
+
 /// Why the platform cannot start, or a command on its data fails.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -13,7 +15,7 @@ pub enum Error {
     },
     /// The database.
     #[error("the platform's database: {0}")]
-    Database(#[from] rusqlite::Error),
+    Database(#[from] DatabaseError),
     /// What was asked for cannot be done.
     #[error("{0}")]
     Refused(String),

@@ -52,3 +52,4 @@ pub use live::Announcement;
 pub use measurements::message::SensorMessage;
 pub use platform::{Guest, Monitoring, Platform, Settings};
 pub use role::Role;
+pub use store::sql::DatabaseError;

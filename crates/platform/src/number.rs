@@ -3,8 +3,7 @@
 use std::borrow::Cow;
 use std::ops::Deref;
 
-use rusqlite::ToSql;
-use rusqlite::types::{FromSql, FromSqlResult, ToSqlOutput, ValueRef};
+use crate::store::sql::{FromSql, Mismatch, ToSql, Value};
 use serde::{Deserialize, Deserializer, Serialize, de};
 use utoipa::openapi::{ObjectBuilder, RefOr, Schema, Type};
 use utoipa::{PartialSchema, ToSchema};
@@ -56,14 +55,14 @@ impl<const MIN: i64, const MAX: i64> ToSchema for Bounded<MIN, MAX> {
 }
 
 impl<const MIN: i64, const MAX: i64> ToSql for Bounded<MIN, MAX> {
-    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+    fn to_sql(&self) -> Value<'_> {
         self.0.to_sql()
     }
 }
 
 impl<const MIN: i64, const MAX: i64> FromSql for Bounded<MIN, MAX> {
-    fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
-        f64::column_result(value).map(Bounded)
+    fn from_sql(value: Value<'_>) -> Result<Self, Mismatch> {
+        f64::from_sql(value).map(Bounded)
     }
 }
 

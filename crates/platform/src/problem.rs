@@ -9,6 +9,8 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use crate::store::sql::DatabaseError;
+
 /// A value that cannot be taken.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 pub(crate) struct Fault {
@@ -134,17 +136,21 @@ impl Problem {
     }
 }
 
-impl From<rusqlite::Error> for Problem {
-    fn from(error: rusqlite::Error) -> Problem {
+impl From<DatabaseError> for Problem {
+    fn from(error: DatabaseError) -> Problem {
         use rusqlite::ErrorCode::{DatabaseBusy, DatabaseLocked, DiskFull};
-        match error.sqlite_error_code() {
-            Some(DiskFull) => {
-                tracing::error!("platform storage: the disk is full");
-                Problem::unavailable("the server's disk is full; nothing was stored")
-            }
-            Some(DatabaseBusy | DatabaseLocked) => {
-                Problem::unavailable("the server is busy; nothing was stored")
-            }
+        match &error {
+            DatabaseError::ZeroCharacter => Problem::malformed(error.to_string()),
+            DatabaseError::Sqlite(sqlite) => match sqlite.sqlite_error_code() {
+                Some(DiskFull) => {
+                    tracing::error!("platform storage: the disk is full");
+                    Problem::unavailable("the server's disk is full; nothing was stored")
+                }
+                Some(DatabaseBusy | DatabaseLocked) => {
+                    Problem::unavailable("the server is busy; nothing was stored")
+                }
+                _ => Problem::internal(&format_args!("storage: {error}")),
+            },
             _ => Problem::internal(&format_args!("storage: {error}")),
         }
     }

@@ -2,8 +2,7 @@
 
 use std::str::FromStr;
 
-use rusqlite::ToSql;
-use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ToSqlOutput, ValueRef};
+use crate::store::sql::{FromSql, Mismatch, ToSql, Value};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -88,13 +87,13 @@ impl FromStr for Role {
 }
 
 impl ToSql for Role {
-    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
-        Ok(self.name().into())
+    fn to_sql(&self) -> Value<'_> {
+        Value::Text(self.name())
     }
 }
 
 impl FromSql for Role {
-    fn column_result(value: ValueRef<'_>) -> FromSqlResult<Role> {
-        value.as_str()?.parse().map_err(|_| FromSqlError::InvalidType)
+    fn from_sql(value: Value<'_>) -> Result<Role, Mismatch> {
+        value.as_str()?.parse().map_err(|_| Mismatch)
     }
 }

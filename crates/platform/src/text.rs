@@ -5,8 +5,7 @@ use std::fmt;
 use std::ops::Deref;
 use std::str::FromStr;
 
-use rusqlite::ToSql;
-use rusqlite::types::{FromSql, FromSqlResult, ToSqlOutput, ValueRef};
+use crate::store::sql::{FromSql, Mismatch, ToSql, Value};
 use serde::{Deserialize, Deserializer, Serialize, de};
 use utoipa::openapi::{ObjectBuilder, RefOr, Schema, Type};
 use utoipa::{PartialSchema, ToSchema};
@@ -64,15 +63,15 @@ impl PartialSchema for Name {
 impl ToSchema for Name {}
 
 impl ToSql for Name {
-    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+    fn to_sql(&self) -> Value<'_> {
         self.0.to_sql()
     }
 }
 
 impl FromSql for Name {
     /// What is in the database was checked when it came.
-    fn column_result(value: ValueRef<'_>) -> FromSqlResult<Name> {
-        String::column_result(value).map(Name)
+    fn from_sql(value: Value<'_>) -> Result<Name, Mismatch> {
+        String::from_sql(value).map(Name)
     }
 }
 
@@ -126,14 +125,14 @@ impl<const MIN: usize, const MAX: usize> PartialSchema for Text<MIN, MAX> {
 impl<const MIN: usize, const MAX: usize> ToSchema for Text<MIN, MAX> {}
 
 impl<const MIN: usize, const MAX: usize> ToSql for Text<MIN, MAX> {
-    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+    fn to_sql(&self) -> Value<'_> {
         self.0.to_sql()
     }
 }
 
 impl<const MIN: usize, const MAX: usize> FromSql for Text<MIN, MAX> {
-    fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
-        String::column_result(value).map(Text)
+    fn from_sql(value: Value<'_>) -> Result<Self, Mismatch> {
+        String::from_sql(value).map(Text)
     }
 }
 

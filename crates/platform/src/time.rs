@@ -4,8 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use rusqlite::ToSql;
-use rusqlite::types::{FromSql, FromSqlResult, ToSqlOutput, ValueRef};
+use crate::store::sql::{FromSql, Mismatch, ToSql, Value};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
@@ -86,14 +85,14 @@ impl PartialSchema for Time {
 impl ToSchema for Time {}
 
 impl ToSql for Time {
-    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+    fn to_sql(&self) -> Value<'_> {
         self.0.to_sql()
     }
 }
 
 impl FromSql for Time {
-    fn column_result(value: ValueRef<'_>) -> FromSqlResult<Time> {
-        i64::column_result(value).map(Time)
+    fn from_sql(value: Value<'_>) -> Result<Time, Mismatch> {
+        i64::from_sql(value).map(Time)
     }
 }
 

@@ -1,9 +1,8 @@
 //! Twins: an installation each, a utility's meters or homes with sensors, made by the server's admin.
 
+use crate::store::sql::{FromSql, Mismatch, ToSql, Value};
 use axum::extract::State;
 use axum::http::StatusCode;
-use rusqlite::ToSql;
-use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ToSqlOutput, ValueRef};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 

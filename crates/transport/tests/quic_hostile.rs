@@ -134,6 +134,36 @@ async fn early_data_survives_a_restart_and_its_recording_does_not() {
 }
 
 #[tokio::test]
+async fn who_comes_back_has_a_token_and_needs_no_retry_even_after_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let start = || Site::start_in(&dir, 1, |quic| quic.retry = RetryPolicy::Always);
+    let first = start();
+    let config = first.client_config();
+    assert_eq!(retries(&first, &config).await, 1, "a stranger's address was believed");
+    assert_eq!(retries(&first, &config).await, 0);
+    drop(first);
+    // Each connection brings a token for the next; the last of them is of the server before.
+    let second = start();
+    assert_eq!(retries(&second, &config).await, 0);
+    assert_eq!(retries(&second, &second.client_config()).await, 1);
+}
+
+/// How many Retry packets one connection took.
+async fn retries(site: &Site, config: &ClientConfig) -> usize {
+    let relay = Relay::start(site.address()).await;
+    let endpoint = Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
+    let connecting = endpoint.connect_with(config.clone(), relay.address, "localhost").unwrap();
+    let connection = timeout(PATIENCE, connecting).await.unwrap().unwrap();
+    let mut control = Pipe::open(&connection).await;
+    control.send(&hello("e").bytes()).await;
+    assert_eq!(control.next().await, Seen::Connack(false));
+    control.send(&disconnect()).await;
+    timeout(PATIENCE, connection.closed()).await.unwrap();
+    let seen = relay.first_bytes.lock().unwrap();
+    seen.iter().filter(|(from_client, first)| !from_client && first >> 4 == 0xF).count()
+}
+
+#[tokio::test]
 async fn stalled_handshakes_give_their_places_back() {
     const STALLED: usize = 10;
     let site = Site::start(1, |quic| {

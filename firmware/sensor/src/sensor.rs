@@ -58,6 +58,21 @@ pub struct Sensor {
     /// Made while there was nothing to do.
     key: Option<KeyPair>,
     interval_s: u32,
+    commands: Commands,
+}
+
+/// Whether the broker gives us our commands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Commands {
+    /// It is to be asked.
+    #[default]
+    Wanted,
+    /// It was asked and has not answered.
+    Asked,
+    /// It will, for as long as it keeps our session.
+    Subscribed,
+    /// It will not, or cannot be asked, this time.
+    Refused,
 }
 
 /// What a wake has to remember.
@@ -69,9 +84,7 @@ struct Wake {
     reading: u16,
     outcome: Outcome,
     connected: bool,
-    subscribing: bool,
-    /// The broker does not know the session: it is to be told what we want to hear.
-    subscribe: bool,
+    commands: Commands,
     sent: Count,
     received: Count,
     closed: Option<CloseReason>,
@@ -87,6 +100,7 @@ impl Sensor {
             kept: Kept::new(),
             key: None,
             interval_s: 0,
+            commands: Commands::Wanted,
         }
     }
 
@@ -120,7 +134,8 @@ impl Sensor {
             return Outcome::default();
         }
         let now = board.now();
-        let mut wake = Wake { began: now, heard: now, ..Wake::default() };
+        let commands = self.commands.at_wake();
+        let mut wake = Wake { began: now, heard: now, commands, ..Wake::default() };
         if let Err(error) = self.connect(board, settings, now) {
             board.log(&[Text("failed: cannot connect, "), Text(error_text(error))]);
             return wake.outcome;
@@ -130,6 +145,7 @@ impl Sensor {
         }
         self.exchange(board, settings, &mut wake);
         self.part(board, &mut wake);
+        self.commands = wake.commands;
         report(board, &wake);
         wake.outcome
     }
@@ -192,7 +208,7 @@ impl Sensor {
             self.turn(board, settings, wake);
             let now = board.now();
             let quiet = now.since(wake.heard) >= u32::from(settings.listen_ms);
-            let done = wake.outcome.published && wake.connected && !wake.subscribing && quiet;
+            let done = wake.outcome.published && wake.connected && wake.commands.settled() && quiet;
             if done || wake.closed.is_some() || now.since(wake.began) >= AWAKE_MS {
                 return;
             }
@@ -212,7 +228,7 @@ impl Sensor {
         if ticket && let Some(ticket) = self.client.ticket() {
             self.kept.set(ticket, board.calendar_s());
         }
-        if wake.subscribe && !wake.subscribing && wake.closed.is_none() {
+        if wake.connected && wake.commands == Commands::Wanted && wake.closed.is_none() {
             self.subscribe(board, settings, wake);
         }
         self.flush(board, wake);
@@ -235,11 +251,11 @@ impl Sensor {
         let mut topic = [0; TOPIC_BYTES];
         let Some(filter) = topic_of(&mut topic, settings, "/command") else { return };
         match self.client.subscribe(filter, QoS::AtLeastOnce) {
-            Ok(_) => (wake.subscribe, wake.subscribing) = (false, true),
+            Ok(_) => wake.commands = Commands::Asked,
             // Acknowledgements make room.
             Err(Error::Full) => {}
             Err(error) => {
-                wake.subscribe = false;
+                wake.commands = Commands::Refused;
                 board.log(&[Text("cannot subscribe: "), Text(error_text(error))]);
             }
         }
@@ -276,6 +292,18 @@ impl Default for Sensor {
     }
 }
 
+impl Commands {
+    /// What a new connection begins with: an answer that did not come, or was no, is asked for again.
+    fn at_wake(self) -> Commands {
+        if self == Commands::Subscribed { self } else { Commands::Wanted }
+    }
+
+    /// Whether nothing more is to be waited for.
+    fn settled(self) -> bool {
+        matches!(self, Commands::Subscribed | Commands::Refused)
+    }
+}
+
 impl Wake {
     fn on_event<B: Board>(
         &mut self,
@@ -295,7 +323,10 @@ impl Wake {
             }
             Event::Connected { session_present } => {
                 self.connected = true;
-                self.subscribe = !session_present;
+                // That it knows the session does not say that our question ever reached it.
+                if !session_present {
+                    self.commands = Commands::Wanted;
+                }
                 let known = if session_present { "known" } else { "new" };
                 board.log(&[Text("connected: session "), Text(known), Text(", ms "), after]);
             }
@@ -310,7 +341,8 @@ impl Wake {
                 ]);
             }
             Event::Subscribed { reason, .. } => {
-                self.subscribing = false;
+                let granted = reason < 0x80;
+                self.commands = if granted { Commands::Subscribed } else { Commands::Refused };
                 board.log(&[Text("subscribed: reason "), Number(reason.into())]);
             }
             Event::Message(message) => {
@@ -419,6 +451,65 @@ fn reason_text(reason: CloseReason) -> (&'static str, u32) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A board that hears and says nothing.
+    struct Mute;
+
+    impl Board for Mute {
+        const HEADROOM: usize = 0;
+        fn now(&mut self) -> Instant {
+            Instant::default()
+        }
+        fn calendar_s(&mut self) -> u32 {
+            0
+        }
+        fn entropy(&mut self, _: &mut [u8; 32]) {}
+        fn doze(&mut self) {}
+        fn receive(&mut self, _: &mut [u8]) -> Option<core::ops::Range<usize>> {
+            None
+        }
+        fn send(&mut self, _: &mut [u8], _: usize) -> bool {
+            false
+        }
+        fn begin(&mut self, _: &mut [u8]) -> bool {
+            false
+        }
+        fn measure(&mut self, _: &mut [u8]) -> usize {
+            0
+        }
+        fn obey(&mut self, _: &[u8]) -> bool {
+            false
+        }
+        fn log(&mut self, _: &[Word<'_>]) {}
+    }
+
+    /// What a sensor thinks after these events of a wake.
+    fn after(before: Commands, events: &[Event<'_>]) -> Commands {
+        let mut wake = Wake { commands: before.at_wake(), ..Wake::default() };
+        for event in events {
+            wake.on_event(&mut Mute, *event, Instant::default(), &mut 0);
+        }
+        wake.commands
+    }
+
+    #[test]
+    fn a_question_that_got_lost_is_asked_again() {
+        let (new, known) = (
+            Event::Connected { session_present: false },
+            Event::Connected { session_present: true },
+        );
+        // The broker made a session, and then the connection died.
+        assert_eq!(after(Commands::Asked, &[known]), Commands::Wanted);
+        assert_eq!(after(Commands::Wanted, &[known]), Commands::Wanted);
+        assert_eq!(after(Commands::Subscribed, &[known]), Commands::Subscribed);
+        // It has forgotten the session, and what we wanted with it.
+        assert_eq!(after(Commands::Subscribed, &[new]), Commands::Wanted);
+        let granted = Event::Subscribed { id: 1, reason: 1 };
+        assert_eq!(after(Commands::Wanted, &[new, granted]), Commands::Subscribed);
+        let refused = Event::Subscribed { id: 1, reason: 0x87 };
+        assert_eq!(after(Commands::Wanted, &[new, refused]), Commands::Refused);
+        assert_eq!(after(Commands::Refused, &[known]), Commands::Wanted);
+    }
 
     #[test]
     fn topics_that_do_not_fit_are_not_made() {

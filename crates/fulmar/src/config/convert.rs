@@ -13,8 +13,8 @@ use fulmar_transport::{QuicKeys, QuicSettings, RetryPolicy, TransportLimits, tls
 
 use super::Config;
 use super::sections::{
-    AclRule, Anonymous, ClientAuth, Coap, Http, LimitsConfig, Platform, Quic, Retry, RuleAction,
-    Storage,
+    AclRule, Anonymous, Auto, ClientAuth, Coap, Enabled, Http, LimitsConfig, Platform, Quic, Retry,
+    RuleAction, Storage,
 };
 use crate::exit::Usage;
 
@@ -157,6 +157,16 @@ impl Platform {
 }
 
 impl Config {
+    /// Whether there is a platform. A gateway has none unless told: those who look at what it passes on
+    /// look upstream, and it is to be small.
+    pub(crate) fn has_platform(&self) -> bool {
+        let wanted = match self.platform.enabled {
+            Enabled::Told(told) => told,
+            Enabled::By(Auto::Auto) => !self.upstream.is_on(),
+        };
+        wanted && !self.listeners.https.is_empty()
+    }
+
     /// Authentication and access rules, with the files they name.
     ///
     /// # Errors

@@ -163,11 +163,29 @@ mod tests {
     }
 
     #[test]
+    fn a_gateway_has_no_platform_unless_told() {
+        let upstream =
+            "[upstream]\nurl = \"quic://broker.example\"\n[[upstream.up]]\nfilter = \"#\"\n";
+        let told = |word: &str| format!("[platform]\nenabled = {word}\n");
+        for (text, expected) in [
+            (String::new(), true),
+            (told("false"), false),
+            (told("\"auto\"") + upstream, false),
+            (upstream.into(), false),
+            (told("true") + upstream, true),
+            (told("true") + "[listeners]\nhttps = []\n", false),
+        ] {
+            assert_eq!(load(&text, &[]).unwrap().has_platform(), expected, "{text}");
+        }
+    }
+
+    #[test]
     fn the_environment_overrides_the_file() {
         let environment = [
             ("FULMAR_LIMITS__MAX_PACKET_BYTES", "4096"),
             ("FULMAR_LISTENERS__MQTT", r#"["127.0.0.1:0", "[::1]:0"]"#),
             ("FULMAR_SERVER__DATA_DIR", "/srv/fulmar"),
+            ("FULMAR_PLATFORM__ENABLED", "false"),
             ("FULMAR_QUIC__EARLY_DATA", "false"),
             ("FULMAR_DATA", "/not/a/key"),
         ];
@@ -177,12 +195,12 @@ mod tests {
         assert_eq!(config.limits.max_sessions, 7);
         assert_eq!(config.listeners.mqtt.len(), 2);
         assert_eq!(config.server.data_dir, Path::new("/srv/fulmar"));
-        assert!(!config.quic.early_data);
+        assert!(!config.quic.early_data && !config.has_platform());
     }
 
     #[test]
     fn errors_name_the_place_and_what_is_allowed() {
-        let cases: [(&str, &[&str]); 7] = [
+        let cases: [(&str, &[&str]); 8] = [
             (
                 "[limits]\nmax_packet_byte = 5\n",
                 &["fulmar.toml:2:1", "did you mean `max_packet_bytes`?"],
@@ -194,6 +212,7 @@ mod tests {
             ),
             ("[limits]\nreceive_maximum = 100000\n", &["fulmar.toml:2:", "0 to 65535"]),
             ("[limits]\ndrop_policy = \"any\"\n", &["known here: oldest, newest, disconnect"]),
+            ("[platform]\nenabled = 1\n", &["fulmar.toml:2:", "expected true, false or \"auto\""]),
             ("[server]\nworkers = \n", &["fulmar.toml:2:"]),
             ("[[acl.rules]]\nallow = true\n", &["fulmar.toml:1:", "missing key `topic`"]),
         ];

@@ -447,12 +447,26 @@ impl Default for Storage {
     }
 }
 
+/// Whether something is there: as told, or where it makes sense.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(untagged, expecting = "expected true, false or \"auto\"")]
+pub(crate) enum Enabled {
+    Told(bool),
+    By(Auto),
+}
+
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Auto {
+    Auto,
+}
+
 /// Meters, work lists, readings and homes behind the HTTPS listener; see [`fulmar_platform::Settings`].
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Platform {
     /// Whether it is there, if there is an `https` listener.
-    pub(crate) enabled: bool,
+    pub(crate) enabled: Enabled,
     /// How long a login lasts.
     pub(crate) token_lifetime_s: u32,
     /// Requests an account may make in the long run.
@@ -469,7 +483,7 @@ impl Default for Platform {
     fn default() -> Self {
         let settings = fulmar_platform::Settings::default();
         Platform {
-            enabled: true,
+            enabled: Enabled::By(Auto::Auto),
             token_lifetime_s: settings.token_lifetime_s,
             max_requests_per_s: settings.max_requests_per_s,
             raw_days: settings.monitoring.raw_days,

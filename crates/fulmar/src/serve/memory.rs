@@ -5,6 +5,8 @@
 //! looked whether many connections fewer are open than were at most; when they get no fewer any more,
 //! free pages go back.
 //!
+//! What starting took, keys and schemas and parsed authorities, goes back the same way, once.
+//!
 //! Not while connections come and go in equal numbers: they use each other's memory. A crowd that is gone
 //! before the next look is not noticed; what it took serves the next one.
 
@@ -44,11 +46,11 @@ impl Memory {
         let (stop, stopped) = channel();
         let broker = Arc::downgrade(broker);
         let body = move || {
-            let mut watch = Watch::default();
+            let mut watch = Watch { again_in: AGAIN_AFTER, ..Watch::default() };
             while stopped.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
                 let Some(open) = open(&broker) else { return };
                 if watch.look(open) {
-                    tracing::debug!(open, "giving memory of ended connections back");
+                    tracing::debug!(open, "giving memory back");
                     give_back();
                 }
             }

@@ -50,7 +50,7 @@ impl Running {
     /// # Errors
     /// Its database or secret cannot be opened.
     pub(super) fn open(config: &Config, data: &Path) -> anyhow::Result<Running> {
-        if !config.platform.enabled || config.listeners.https.is_empty() {
+        if !config.has_platform() {
             return Ok(Running { platform: None, announcements: None });
         }
         let opened = Platform::open(data, config.platform.settings());

@@ -75,7 +75,7 @@ impl Roster {
     }
 
     /// Takes what the database says.
-    pub(crate) fn load(&self, db: &Db) -> rusqlite::Result<()> {
+    pub(crate) fn load(&self, db: &Db) -> crate::store::sql::Result<()> {
         let mut roles: HashMap<Name, BTreeMap<Name, Role>> = HashMap::new();
         for (twin, account, role) in accounts::members(db)? {
             roles.entry(account).or_default().insert(twin, role);

@@ -1,7 +1,6 @@
 //! What a rule and an alert are to the platform.
 
-use rusqlite::ToSql;
-use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ToSqlOutput, ValueRef};
+use crate::store::sql::{FromSql, Mismatch, ToSql, Value};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use uuid::Uuid;

@@ -3,8 +3,7 @@
 use std::fmt;
 use std::ops::Deref;
 
-use rusqlite::ToSql;
-use rusqlite::types::{FromSql, FromSqlResult, ToSqlOutput, ValueRef};
+use crate::store::sql::{FromSql, Mismatch, ToSql, Value};
 use serde::{Deserialize, Deserializer, Serialize, de};
 use utoipa::openapi::{ObjectBuilder, RefOr, Schema, Type};
 use utoipa::{PartialSchema, ToSchema};
@@ -64,15 +63,15 @@ impl PartialSchema for Quantity {
 impl ToSchema for Quantity {}
 
 impl ToSql for Quantity {
-    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+    fn to_sql(&self) -> Value<'_> {
         self.0.to_sql()
     }
 }
 
 impl FromSql for Quantity {
     /// What is in the database was checked when it came.
-    fn column_result(value: ValueRef<'_>) -> FromSqlResult<Quantity> {
-        String::column_result(value).map(Quantity)
+    fn from_sql(value: Value<'_>) -> Result<Quantity, Mismatch> {
+        String::from_sql(value).map(Quantity)
     }
 }
 

@@ -3,9 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::store::sql::{FromSql, Mismatch, ToSql, Value};
 use fulmar_wmbus::{Manufacturer, MeterId};
-use rusqlite::ToSql;
-use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ToSqlOutput, ValueRef};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use utoipa::openapi::{ObjectBuilder, RefOr, Schema, Type};
 use utoipa::{PartialSchema, ToSchema};
@@ -41,14 +40,14 @@ macro_rules! words {
         }
 
         impl ToSql for $name {
-            fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
-                Ok(self.word().into())
+            fn to_sql(&self) -> Value<'_> {
+                Value::Text(self.word())
             }
         }
 
         impl FromSql for $name {
-            fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
-                $name::from_word(value.as_str()?).ok_or(FromSqlError::InvalidType)
+            fn from_sql(value: Value<'_>) -> Result<Self, Mismatch> {
+                $name::from_word(value.as_str()?).ok_or(Mismatch)
             }
         }
     };

@@ -179,7 +179,7 @@ pub(crate) async fn tell_lists(app: &App, twin: &Name, stored: &[Reading]) -> Re
     let of = twin.clone();
     let lists = app.store.read(move |db| {
         let found = lists.into_iter().map(|list| work_lists::get(db, &of, list));
-        Ok(found.collect::<rusqlite::Result<Vec<_>>>()?)
+        Ok(found.collect::<crate::store::sql::Result<Vec<_>>>()?)
     });
     for list in lists.await?.into_iter().flatten() {
         crate::work_lists::handlers::tell(app, twin, &list);

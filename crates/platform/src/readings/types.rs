@@ -7,10 +7,9 @@ use uuid::Uuid;
 use crate::meters::Method;
 use crate::meters::types::words;
 use crate::number::{Amount, Place, Rssi};
+use crate::store::sql::{FromSql, Mismatch, ToSql, Value};
 use crate::text::{Name, Note, Text};
 use crate::time::Time;
-use rusqlite::ToSql;
-use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ToSqlOutput, ValueRef};
 
 /// A reading that is sent. Members a [`Reading`] has besides are the server's, and passed over.
 #[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]

@@ -88,7 +88,7 @@ fn used(
         let after = reports::oldest_from(db, twin, id, at)?;
         Ok((at, register(step, at, before, after)))
     });
-    let shown = shown.collect::<rusqlite::Result<Vec<_>>>()?;
+    let shown = shown.collect::<crate::store::sql::Result<Vec<_>>>()?;
     Ok(Consumption { meter: meter.id, unit: meter.unit, step, points: points(&shown) })
 }
 
@@ -277,7 +277,7 @@ pub(crate) async fn leaks(
             let flow = reports::flow(db, &member.twin, &meter.id)?;
             Ok(Leak { meter, since, least_per_hour: flow.map(|flow| flow.least_per_hour) })
         });
-        Ok(items.collect::<rusqlite::Result<Vec<_>>>()?)
+        Ok(items.collect::<crate::store::sql::Result<Vec<_>>>()?)
     });
     let page = Page::cut(read.await?, limit, |leak: &Leak| leak.meter.id.to_string());
     conditions.json(&page)

@@ -1,8 +1,7 @@
 //! Accounts, who is a member of which twin, and the tokens that are good.
 
-use rusqlite::{OptionalExtension as _, params};
-
 use super::Db;
+use super::sql::{OptionalExtension as _, Result, params};
 use crate::role::Role;
 use crate::text::Name;
 use crate::time::Time;
@@ -24,11 +23,9 @@ pub(crate) struct SessionRow {
     pub(crate) expires_at: Time,
 }
 
-type Result<T> = rusqlite::Result<T>;
-
 pub(crate) fn all(db: &Db) -> Result<Vec<AccountRow>> {
     let mut rows = db.prepare_cached("SELECT name, display_name, server_admin FROM account")?;
-    let rows = rows.query_map([], |row| {
+    let rows = rows.query_map((), |row| {
         let (name, display_name, server_admin) = (row.get(0)?, row.get(1)?, row.get(2)?);
         Ok(AccountRow { name, display_name, server_admin })
     })?;
@@ -38,13 +35,13 @@ pub(crate) fn all(db: &Db) -> Result<Vec<AccountRow>> {
 /// Twin, account, role.
 pub(crate) fn members(db: &Db) -> Result<Vec<(Name, Name, Role)>> {
     let mut rows = db.prepare_cached("SELECT twin, account, role FROM member")?;
-    let rows = rows.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
+    let rows = rows.query_map((), |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
     rows.collect()
 }
 
 pub(crate) fn sessions(db: &Db) -> Result<Vec<SessionRow>> {
     let mut rows = db.prepare_cached("SELECT id, account, issued_at, expires_at FROM session")?;
-    let rows = rows.query_map([], |row| {
+    let rows = rows.query_map((), |row| {
         let (id, account) = (row.get(0)?, row.get(1)?);
         Ok(SessionRow { id, account, issued_at: row.get(2)?, expires_at: row.get(3)? })
     })?;

@@ -1,17 +1,15 @@
 //! Rules, what they remember between measurements, and alerts in the database.
 
-use rusqlite::{OptionalExtension as _, Row, ToSql, params, params_from_iter};
 use uuid::Uuid;
 
 use super::Db;
 use super::filter::Filter;
+use super::sql::{OptionalExtension as _, Result, Row, ToSql, params, params_from_iter};
 use crate::alerts::machine::Machine;
 use crate::alerts::types::{Alert, AlertState, Rule};
 use crate::measurements::Quantity;
 use crate::text::Name;
 use crate::time::Time;
-
-type Result<T> = rusqlite::Result<T>;
 
 const RULE: &str =
     "r.id, r.name, r.quantity, r.home, r.severity, r.above, r.below, r.clear, r.for_s,
@@ -70,7 +68,7 @@ pub(crate) fn rules_for(
     home: Option<&str>,
 ) -> Result<Vec<Rule>> {
     let sql = format!(
-        "SELECT {RULE} FROM alert_rule r WHERE r.twin = ?1 AND r.quantity = ?2 AND r.enabled
+        "SELECT {RULE} FROM alert_rule r WHERE r.twin = ?1 AND r.quantity = ?2 AND r.enabled = 1
          AND r.silent_s IS NULL AND (r.home IS NULL OR r.home = ?3) ORDER BY r.id"
     );
     db.prepare_cached(&sql)?.query_map(params![twin, quantity, home], rule)?.collect()
@@ -86,7 +84,7 @@ pub(crate) fn put_rule(db: &Db, twin: &str, rule: &Rule) -> Result<()> {
              home = excluded.home, severity = excluded.severity, above = excluded.above,
              below = excluded.below, clear = excluded.clear, for_s = excluded.for_s,
              averaging_s = excluded.averaging_s, silent_s = excluded.silent_s,
-             source = excluded.source, enabled = excluded.enabled, revision = revision + 1",
+             source = excluded.source, enabled = excluded.enabled, revision = alert_rule.revision + 1",
     )?;
     insert.execute(params![
         twin,
@@ -116,7 +114,7 @@ pub(crate) fn remove_rule(db: &Db, twin: &str, id: &str) -> Result<()> {
 /// Gives each twin the usual rules, once.
 pub(crate) fn make_usual_rules(db: &Db) -> Result<()> {
     let mut rows = db.prepare_cached("SELECT id FROM twin WHERE rules_made = 0")?;
-    let twins: Vec<Name> = rows.query_map([], |row| row.get(0))?.collect::<Result<_>>()?;
+    let twins: Vec<Name> = rows.query_map((), |row| row.get(0))?.collect::<Result<_>>()?;
     for twin in twins {
         for rule in crate::alerts::defaults::rules() {
             put_rule(db, &twin, &rule)?;
@@ -144,8 +142,7 @@ pub(crate) fn set_machine(
     series: i64,
     machine: &Machine,
 ) -> Result<()> {
-    let state = serde_json::to_string(machine)
-        .map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))?;
+    let state = serde_json::to_string(machine)?;
     let mut upsert = db.prepare_cached(
         "INSERT INTO alert_state (twin, rule, series, state) VALUES (?1, ?2, ?3, ?4)
          ON CONFLICT (twin, rule, series) DO UPDATE SET state = excluded.state",
@@ -201,7 +198,7 @@ pub(crate) fn raised(
 ) -> Result<Option<Alert>> {
     let sql = format!(
         "SELECT {ALERT} WHERE a.twin = ?1 AND a.device = ?2 AND a.rule = ?3
-         AND coalesce(a.quantity, '') = coalesce(?4, '') AND a.cleared_at IS NULL"
+         AND coalesce(a.quantity, '') = coalesce(CAST(?4 AS TEXT), '') AND a.cleared_at IS NULL"
     );
     let mut rows = db.prepare_cached(&sql)?;
     rows.query_row(params![twin, device, rule, quantity], alert).optional()
@@ -233,7 +230,7 @@ pub(crate) fn forget_machines(db: &Db, twin: &str, device: &str) -> Result<()> {
 pub(crate) fn overlapping(db: &Db, twin: &str, like: &Alert, until: Time) -> Result<Option<Alert>> {
     let sql = format!(
         "SELECT {ALERT} WHERE a.twin = ?1 AND a.rule = ?2 AND a.device = ?3
-         AND coalesce(a.quantity, '') = coalesce(?4, '') AND a.raised_at <= ?6
+         AND coalesce(a.quantity, '') = coalesce(CAST(?4 AS TEXT), '') AND a.raised_at <= ?6
          AND (a.cleared_at IS NULL OR a.cleared_at >= ?5) ORDER BY a.raised_at LIMIT 1"
     );
     let mut rows = db.prepare_cached(&sql)?;
@@ -343,10 +340,10 @@ const WATCHED: &str = "FROM alert_rule r JOIN (
         UNION ALL
         SELECT x.twin, x.device, s.home, x.quantity, x.last_at FROM series x
             JOIN sensor s ON s.twin = x.twin AND s.device = x.device
-    ) w ON w.twin = r.twin AND w.quantity IS r.quantity AND (r.home IS NULL OR r.home = w.home)
+    ) w ON w.twin = r.twin AND w.quantity IS NOT DISTINCT FROM r.quantity AND (r.home IS NULL OR r.home = w.home)
     LEFT JOIN alert a ON a.twin = r.twin AND a.device = w.device AND a.rule = r.id
         AND a.cleared_at IS NULL
-    WHERE r.silent_s IS NOT NULL AND r.enabled";
+    WHERE r.silent_s IS NOT NULL AND r.enabled = 1";
 
 /// Who has become silent.
 pub(crate) fn silences(db: &Db, now: Time) -> Result<Vec<Silence>> {

@@ -1,14 +1,12 @@
 //! Devices in the field: what they are, commands to them, what they tell of themselves.
 
-use rusqlite::{OptionalExtension as _, params};
 use uuid::Uuid;
 
 use super::Db;
+use super::sql::{OptionalExtension as _, Result, params};
 use crate::instances::types::{Command, CommandState, Instance, Telemetry};
 use crate::text::Name;
 use crate::time::Time;
-
-type Result<T> = rusqlite::Result<T>;
 
 /// Items of telemetry kept a device; beyond, the oldest are forgotten.
 const MAX_TELEMETRY: u32 = 100_000;
@@ -17,7 +15,7 @@ const INSTANCE: &str = "SELECT i.device, i.kind, i.name, i.app_version, i.accoun
     (SELECT item FROM telemetry t WHERE t.twin = i.twin AND t.device = i.device ORDER BY at DESC LIMIT 1)
     FROM instance i";
 
-fn instance(row: &rusqlite::Row<'_>) -> Result<Instance> {
+fn instance(row: &super::sql::Row<'_>) -> Result<Instance> {
     let telemetry: Option<String> = row.get(6)?;
     Ok(Instance {
         device: row.get(0)?,
@@ -45,7 +43,7 @@ pub(crate) fn list(db: &Db, twin: &str, after: &str, limit: usize) -> Result<Vec
 /// Twin, device and whose it is, of all.
 pub(crate) fn owners(db: &Db) -> Result<Vec<(Name, Name, Name)>> {
     let mut rows = db.prepare_cached("SELECT twin, device, account FROM instance")?;
-    let rows = rows.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
+    let rows = rows.query_map((), |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
     rows.collect()
 }
 
@@ -170,8 +168,7 @@ pub(crate) fn telemetry(
         "SELECT item FROM telemetry WHERE twin = ?1 AND device = ?2 AND at >= ?3 ORDER BY at, id LIMIT ?4",
     )?;
     let since = since.unwrap_or(Time(i64::MIN));
-    let rows =
-        rows.query_map(params![twin, device, since, limit], |row| row.get::<_, String>(0))?;
+    let rows = rows.query_map(params![twin, device, since, limit], |row| row.get::<String>(0))?;
     let mut items = Vec::new();
     for row in rows {
         items.extend(serde_json::from_str::<Telemetry>(&row?).ok());

@@ -1,6 +1,14 @@
 //! Conditions of a query that depend on what was asked for.
 
-use rusqlite::ToSql;
+use super::sql::ToSql;
+
+/// A pattern for `lower(column) LIKE ? ESCAPE '\\'`: whatever contains this text, big letters of ASCII like small
+/// ones.
+pub(crate) fn containing(text: &str) -> String {
+    let text = text.to_ascii_lowercase();
+    let escaped = text.replace('\\', "\\\\").replace('%', "\\%").replace('_', "\\_");
+    format!("%{escaped}%")
+}
 
 /// Conditions that all must hold, and their values.
 #[derive(Default)]

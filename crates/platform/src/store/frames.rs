@@ -1,13 +1,10 @@
 //! What meters sent before, and their keys, for those who decode frames.
 
-use rusqlite::{OptionalExtension as _, params};
-
 use super::Db;
+use super::sql::{OptionalExtension as _, Result, params};
 use crate::meters::Medium;
 use crate::text::Name;
 use crate::time::Time;
-
-type Result<T> = rusqlite::Result<T>;
 
 /// Frames remembered a meter: beyond, those received longest ago are forgotten.
 const REMEMBERED: u32 = 256;

@@ -1,18 +1,15 @@
 //! Homes in the database, each with what its sensors measured last and its raised alerts.
 
-use rusqlite::{OptionalExtension as _, Row, ToSql, params, params_from_iter};
-
 use super::Db;
-use super::filter::Filter;
+use super::filter::{self, Filter};
 use super::meters::Bounds;
+use super::sql::{OptionalExtension as _, Result, Row, ToSql, params, params_from_iter};
 use crate::alerts::Severity;
 use crate::homes::types::{LastValue, is_silent};
 use crate::homes::{Home, NewHome};
 use crate::number::Place;
 use crate::text::{Line, Name, Note, Title};
 use crate::time::Time;
-
-type Result<T> = rusqlite::Result<T>;
 
 /// Which homes are asked for.
 #[derive(Clone, Debug, Default)]
@@ -110,10 +107,10 @@ pub(crate) fn list(
         }
     }
     if let Some(words) = &query.words {
-        let escaped = words.replace('\\', "\\\\").replace('%', "\\%").replace('_', "\\_");
-        let like = format!("%{escaped}%");
+        let like = filter::containing(words);
         filter.and(
-            "(h.id LIKE ? ESCAPE '\\' OR h.name LIKE ? ESCAPE '\\' OR h.street LIKE ? ESCAPE '\\')",
+            "(lower(h.id) LIKE ? ESCAPE '\\' OR lower(h.name) LIKE ? ESCAPE '\\'
+              OR lower(h.street) LIKE ? ESCAPE '\\')",
             [(); 3].map(|()| Box::new(like.clone()) as Box<dyn ToSql>),
         );
     }
@@ -138,7 +135,7 @@ pub(crate) fn put(db: &Db, twin: &str, id: &Name, new: &NewHome) -> Result<()> {
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, 1)
          ON CONFLICT (twin, id) DO UPDATE SET name = excluded.name, lat = excluded.lat,
              lon = excluded.lon, street = excluded.street, note = excluded.note,
-             gateway = excluded.gateway, revision = revision + 1",
+             gateway = excluded.gateway, revision = home.revision + 1",
     )?;
     let values = params![twin, id, new.name, lat, lon, new.street, new.note, new.gateway];
     insert.execute(values).map(drop)

@@ -5,13 +5,10 @@
 
 use std::collections::BTreeMap;
 
-use rusqlite::{OptionalExtension as _, params};
-
 use super::Db;
+use super::sql::{OptionalExtension as _, Result, params};
 use crate::text::Name;
 use crate::time::{DAY_MS, HOUR_MS, Time};
-
-type Result<T> = rusqlite::Result<T>;
 
 /// A quantity of a device.
 #[derive(Clone, Debug)]
@@ -75,9 +72,9 @@ pub(crate) fn series(
         return Ok(found);
     }
     let mut insert = db.prepare_cached(
-        "INSERT INTO series (twin, device, quantity, unit) VALUES (?1, ?2, ?3, ?4)",
+        "INSERT INTO series (twin, device, quantity, unit) VALUES (?1, ?2, ?3, ?4) RETURNING seq",
     )?;
-    let seq = insert.insert([twin, device, quantity, unit])?;
+    let seq = insert.query_row([twin, device, quantity, unit], |row| row.get(0))?;
     Ok(SeriesRow { seq, unit: unit.to_owned(), last_at: None })
 }
 
@@ -145,9 +142,10 @@ fn insert_copy(db: &Db, sample: &Sample, copy: i64) -> Result<bool> {
 fn add_sums(db: &Db, table: &str, all: BTreeMap<(i64, i64), Sums>) -> Result<()> {
     let mut upsert = db.prepare_cached(&format!(
         "INSERT INTO {table} (series, at, sum, low, high, count) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
-         ON CONFLICT (series, at) DO UPDATE SET sum = sum + excluded.sum,
-             low = min(low, excluded.low), high = max(high, excluded.high),
-             count = count + excluded.count"
+         ON CONFLICT (series, at) DO UPDATE SET sum = {table}.sum + excluded.sum,
+             low = CASE WHEN excluded.low < {table}.low THEN excluded.low ELSE {table}.low END,
+             high = CASE WHEN excluded.high > {table}.high THEN excluded.high ELSE {table}.high END,
+             count = {table}.count + excluded.count"
     ))?;
     for ((series, at), sums) in all {
         upsert.execute(params![series, at, sums.sum, sums.low, sums.high, sums.count])?;
@@ -180,6 +178,9 @@ pub(crate) fn times_before(db: &Db, series: i64, until: Time, limit: usize) -> R
     rows.query_map(params![series, until, limit], |row| row.get(0))?.collect()
 }
 
+/// PostgreSQL's sum of whole numbers is none.
+const SUMMED: &str = "sum(sum), min(low), max(high), CAST(sum(count) AS BIGINT)";
+
 /// Sums by steps that begin at multiples of `step_ms`, from the coarsest table that has them.
 pub(crate) fn stepped(
     db: &Db,
@@ -189,8 +190,8 @@ pub(crate) fn stepped(
     step_ms: i64,
 ) -> Result<Vec<(Time, Sums)>> {
     let (table, columns) = match step_ms {
-        step if step % DAY_MS == 0 => ("series_day", "sum(sum), min(low), max(high), sum(count)"),
-        step if step % HOUR_MS == 0 => ("series_hour", "sum(sum), min(low), max(high), sum(count)"),
+        step if step % DAY_MS == 0 => ("series_day", SUMMED),
+        step if step % HOUR_MS == 0 => ("series_hour", SUMMED),
         _ => ("measurement", "sum(value), min(value), max(value), count(*)"),
     };
     // Steps before 1970 would need a division that rounds down.
@@ -253,8 +254,10 @@ pub(crate) fn labelled(
         "SELECT x.seq, x.device, x.quantity, x.unit, s.room, s.home, h.name FROM series x
          JOIN sensor s ON s.twin = x.twin AND s.device = x.device
          LEFT JOIN home h ON h.twin = s.twin AND h.id = s.home
-         WHERE x.twin = ?1 AND (?2 IS NULL OR s.home = ?2) AND (?3 IS NULL OR x.device = ?3)
-         AND (?4 IS NULL OR x.quantity = ?4) ORDER BY s.home, x.device, x.quantity",
+         WHERE x.twin = ?1 AND (CAST(?2 AS TEXT) IS NULL OR s.home = ?2)
+         AND (CAST(?3 AS TEXT) IS NULL OR x.device = ?3)
+         AND (CAST(?4 AS TEXT) IS NULL OR x.quantity = ?4)
+         ORDER BY s.home NULLS FIRST, x.device, x.quantity",
     )?;
     let rows = rows.query_map(params![twin, home, device, quantity], |row| {
         Ok(Labelled {

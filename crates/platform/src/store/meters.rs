@@ -1,16 +1,13 @@
 //! Meters in the database.
 
-use rusqlite::{OptionalExtension as _, Row, params, params_from_iter};
-
 use super::Db;
-use super::filter::Filter;
+use super::filter::{self, Filter};
+use super::sql::{OptionalExtension as _, Result, Row, params, params_from_iter};
 use crate::meters::types::{MeterState, REGISTER_DIGITS, USUAL_DIGITS, expect};
 use crate::meters::{Expected, LastReading, Medium, Meter, NewMeter};
 use crate::number::{Amount, Place};
 use crate::text::Name;
 use crate::time::{DAY_MS, Time};
-
-type Result<T> = rusqlite::Result<T>;
 
 /// A part of the map, in degrees.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -60,7 +57,7 @@ pub(super) fn meter(row: &Row<'_>, now: Time) -> Result<Meter> {
     let unit: String = row.get(8)?;
     let (first_value, first_at): (Option<f64>, Option<Time>) = (row.get(14)?, row.get(15)?);
     let (last_value, last_at): (Option<f64>, Option<Time>) = (row.get(16)?, row.get(17)?);
-    let given = row.get::<_, Option<Amount>>(12)?.zip(row.get(13)?);
+    let given = row.get::<Option<Amount>>(12)?.zip(row.get(13)?);
     let expected = match given {
         Some((low, high)) => Some(Expected { low, high }),
         None => first_value
@@ -145,20 +142,19 @@ pub(crate) fn list(
         }
     }
     if let Some(words) = &query.words {
-        let escaped = words.replace('\\', "\\\\").replace('%', "\\%").replace('_', "\\_");
-        let like = format!("%{escaped}%");
+        let like = filter::containing(words);
         filter.and(
-            "(m.id LIKE ? ESCAPE '\\' OR m.serial LIKE ? ESCAPE '\\' OR m.address LIKE ? ESCAPE '\\'
-              OR m.street LIKE ? ESCAPE '\\')",
-            [(); 4].map(|()| Box::new(like.clone()) as Box<dyn rusqlite::ToSql>),
+            "(lower(m.id) LIKE ? ESCAPE '\\' OR lower(m.serial) LIKE ? ESCAPE '\\'
+              OR lower(m.address) LIKE ? ESCAPE '\\' OR lower(m.street) LIKE ? ESCAPE '\\')",
+            [(); 4].map(|()| Box::new(like.clone()) as Box<dyn super::sql::ToSql>),
         );
     }
     filter.and_if("m.changed_at > ?", query.changed_since);
     filter.and_if("m.id > ?", query.after.as_deref());
     let sql = format!("SELECT {COLUMNS} FROM meter m{} ORDER BY m.id LIMIT ?", filter.sql());
     let mut rows = db.prepare_cached(&sql)?;
-    let now_value: &dyn rusqlite::ToSql = &now;
-    let limit_value: &dyn rusqlite::ToSql = &limit;
+    let now_value: &dyn super::sql::ToSql = &now;
+    let limit_value: &dyn super::sql::ToSql = &limit;
     let values = std::iter::once(now_value).chain(filter.values()).chain([limit_value]);
     let rows = rows.query_map(params_from_iter(values), |row| meter(row, now))?;
     rows.collect()
@@ -244,7 +240,7 @@ pub(crate) struct Change {
 
 /// Changes what is given of a meter that is there.
 pub(crate) fn change(db: &Db, twin: &str, id: &str, change: &Change, now: Time) -> Result<()> {
-    let set = |column: &str, value: &dyn rusqlite::ToSql| -> Result<()> {
+    let set = |column: &str, value: &dyn super::sql::ToSql| -> Result<()> {
         let sql = format!("UPDATE meter SET {column} = ?3 WHERE twin = ?1 AND id = ?2");
         db.prepare_cached(&sql)?.execute(params![twin, id, value]).map(drop)
     };

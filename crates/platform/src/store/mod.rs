@@ -1,8 +1,10 @@
 //! The platform's own database: one writer that commits in groups, readers that never wait for it.
 //!
 //! Everything SQL is in this folder, a file a subject; the rest of the crate calls these functions with
-//! a [`Db`] and knows no SQL. They keep to what SQLite and PostgreSQL share where that is possible, so
-//! that another database is another folder, not another platform.
+//! a [`Db`] and knows no SQL. `sql` is what the SQL is said to; it is the same for every engine and keeps
+//! to what they share: parameters with numbers, `CAST(?1 AS TEXT) IS NULL` where nothing else says a
+//! parameter's type, `IS NOT DISTINCT FROM` for `IS`, `NULLS FIRST` where there can be any, a table's name
+//! before columns in `DO UPDATE`, `RETURNING` for numbers that were given, and truth as 0 and 1.
 //!
 //! An answer to a change is given after the commit that holds it is on the disk
 //! (`journal_mode=WAL`, `synchronous=FULL`). Changes that wait together are committed together.
@@ -22,20 +24,20 @@ pub(crate) mod reports;
 pub(crate) mod retention;
 mod schema;
 pub(crate) mod sensors;
+pub(crate) mod sql;
 pub(crate) mod twins;
 pub(crate) mod webhooks;
 pub(crate) mod work_lists;
 mod writer;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use crate::problem::Problem;
 use readers::Readers;
+pub(crate) use sql::Db;
+use sql::Source;
 use writer::{Job, Writer};
-
-/// A connection inside a transaction.
-pub(crate) type Db = rusqlite::Connection;
 
 /// The open database.
 #[derive(Debug)]
@@ -46,10 +48,10 @@ pub(crate) struct Store {
 
 impl Store {
     /// Opens the database, making it if it is not there.
-    pub(crate) fn open(path: &Path) -> rusqlite::Result<Store> {
-        let connection = schema::open(path)?;
-        let readers = Arc::new(Readers::new(PathBuf::from(path)));
-        Ok(Store { writer: Writer::start(connection), readers })
+    pub(crate) fn open(path: &Path) -> sql::Result<Store> {
+        let source = Source::File(path.to_owned());
+        let writer = Writer::start(source.open()?);
+        Ok(Store { writer, readers: Arc::new(Readers::new(source)) })
     }
 
     /// Runs `change` in the writer's next transaction and returns when it is durable. When it fails,

@@ -1,11 +1,8 @@
 //! Photos in the database: beside the readings they belong to, and as durable.
 
-use rusqlite::{OptionalExtension as _, params};
-
 use super::Db;
+use super::sql::{OptionalExtension as _, Result, params};
 use crate::time::Time;
-
-type Result<T> = rusqlite::Result<T>;
 
 /// Kind and bytes of a photo.
 pub(crate) fn get(db: &Db, twin: &str, id: &str) -> Result<Option<(String, Vec<u8>)>> {

@@ -1,14 +1,13 @@
 //! Connections that read: a few, lent to one request at a time, each look in a transaction of its own.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use rusqlite::{Connection, OpenFlags};
 use tokio::sync::Semaphore;
 
 use super::Db;
+use super::sql::{Begin, Source};
 use crate::problem::Problem;
 
 /// Reads that run at once; more would wait for the same disk and cores.
@@ -18,15 +17,15 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
 pub(super) struct Readers {
-    path: PathBuf,
-    idle: Mutex<Vec<Connection>>,
+    source: Source,
+    idle: Mutex<Vec<Db>>,
     turns: Arc<Semaphore>,
 }
 
 impl Readers {
-    pub(super) fn new(path: PathBuf) -> Readers {
+    pub(super) fn new(source: Source) -> Readers {
         let (idle, turns) = (Mutex::default(), Arc::new(Semaphore::new(MAX_READS)));
-        Readers { path, idle, turns }
+        Readers { source, idle, turns }
     }
 
     pub(super) async fn run<T, F>(self: &Arc<Self>, look: F) -> Result<T, Problem>
@@ -48,22 +47,13 @@ impl Readers {
 
     fn look<T>(&self, look: impl FnOnce(&Db) -> Result<T, Problem>) -> Result<T, Problem> {
         let idle = self.idle.lock().pop();
-        let connection = match idle {
-            Some(connection) => connection,
-            None => self.open()?,
-        };
-        let seen = connection.unchecked_transaction()?;
-        let outcome = look(&seen);
-        drop(seen);
-        self.idle.lock().push(connection);
+        let db = idle.map_or_else(|| self.source.open_to_read(), Ok)?;
+        db.begin(Begin::Read)?;
+        let outcome = look(&db);
+        // A connection that cannot end its look is not used again.
+        if db.roll_back().is_ok() {
+            self.idle.lock().push(db);
+        }
         outcome
-    }
-
-    fn open(&self) -> rusqlite::Result<Connection> {
-        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        let connection = Connection::open_with_flags(&self.path, flags)?;
-        connection.busy_timeout(PATIENCE)?;
-        connection.set_prepared_statement_cache_capacity(64);
-        Ok(connection)
     }
 }

@@ -1,10 +1,9 @@
 //! Readings in the database, and what follows from them for their meters.
 
-use rusqlite::types::Type;
-use rusqlite::{OptionalExtension as _, params, params_from_iter};
 use uuid::Uuid;
 
 use super::filter::Filter;
+use super::sql::{DatabaseError, OptionalExtension as _, Result, params, params_from_iter};
 use super::{Db, reports};
 use crate::meters::Method;
 use crate::number::Place;
@@ -12,8 +11,6 @@ use crate::readings::types::Flag;
 use crate::readings::{NewReading, Reading};
 use crate::text::Name;
 use crate::time::Time;
-
-type Result<T> = rusqlite::Result<T>;
 
 /// A reading to be stored.
 pub(crate) struct Row<'a> {
@@ -39,21 +36,20 @@ pub(crate) struct Query {
 
 const COLUMNS: &str = "r.id, r.meter, r.at, r.value, r.unit, r.method, r.photo, r.lat, r.lon, r.rssi_dbm, r.note,
     r.implausible_confirmed, r.work_list, r.reader, r.device, r.received_at, r.flags,
-    (SELECT group_concat(other, ' ') FROM reading_conflict c WHERE c.twin = r.twin AND c.reading = r.id),
+    (SELECT string_agg(c.other, ' ' ORDER BY c.other) FROM reading_conflict c WHERE c.twin = r.twin AND c.reading = r.id),
     r.seq";
 
 fn uuid(text: &str) -> Result<Uuid> {
-    text.parse()
-        .map_err(|error| rusqlite::Error::FromSqlConversionFailure(0, Type::Text, Box::new(error)))
+    text.parse().map_err(|_| DatabaseError::Column(0))
 }
 
-fn reading(row: &rusqlite::Row<'_>) -> Result<Reading> {
+fn reading(row: &super::sql::Row<'_>) -> Result<Reading> {
     let optional = |at: usize| -> Result<Option<Uuid>> {
-        row.get::<_, Option<String>>(at)?.as_deref().map(uuid).transpose()
+        row.get::<Option<String>>(at)?.as_deref().map(uuid).transpose()
     };
     let (flags, others): (String, Option<String>) = (row.get(16)?, row.get(17)?);
     Ok(Reading {
-        id: uuid(&row.get::<_, String>(0)?)?,
+        id: uuid(&row.get::<String>(0)?)?,
         meter: row.get(1)?,
         at: row.get(2)?,
         value: row.get(3)?,
@@ -102,7 +98,7 @@ pub(crate) fn list(
     let order = "ORDER BY r.at, r.seq";
     let sql = format!("SELECT {COLUMNS} FROM reading r{} {order} LIMIT ?", filter.sql());
     let mut rows = db.prepare_cached(&sql)?;
-    let limit_value: &dyn rusqlite::ToSql = &limit;
+    let limit_value: &dyn super::sql::ToSql = &limit;
     let values = filter.values().chain([limit_value]);
     let rows = rows.query_map(params_from_iter(values), |row| Ok((reading(row)?, row.get(18)?)))?;
     rows.collect()
@@ -112,7 +108,7 @@ pub(crate) fn list(
 pub(crate) fn same(db: &Db, twin: &str, new: &NewReading, reader: &str) -> Result<Option<String>> {
     let mut rows = db.prepare_cached(
         "SELECT id FROM reading WHERE twin = ?1 AND meter = ?2 AND at = ?3 AND value = ?4 AND method = ?5
-         AND reader = ?6 AND device IS ?7",
+         AND reader = ?6 AND device IS NOT DISTINCT FROM ?7",
     )?;
     let values = params![twin, new.meter, new.at, new.value, new.method, reader, new.device];
     rows.query_row(values, |row| row.get(0)).optional()
@@ -128,11 +124,11 @@ pub(crate) fn rivals(
 ) -> Result<Vec<Uuid>> {
     let mut rows = db.prepare_cached(
         "SELECT id FROM reading WHERE twin = ?1 AND work_list = ?2 AND meter = ?3 AND value <> ?4
-         AND method <> 'radio' AND (device IS NOT ?5 OR reader <> ?6)
+         AND method <> 'radio' AND (device IS DISTINCT FROM ?5 OR reader <> ?6)
          AND ' ' || flags || ' ' NOT LIKE '% superseded %'",
     )?;
     let values = params![twin, list.to_string(), new.meter, new.value, new.device, reader];
-    let ids = rows.query_map(values, |row| uuid(&row.get::<_, String>(0)?))?;
+    let ids = rows.query_map(values, |row| uuid(&row.get::<String>(0)?))?;
     ids.collect()
 }
 

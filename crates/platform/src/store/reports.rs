@@ -1,8 +1,8 @@
 //! What reports count and look up.
 
-use rusqlite::{OptionalExtension as _, Row, params};
 use uuid::Uuid;
 
+use super::sql::{OptionalExtension as _, Result, Row, params};
 use super::{Db, meters, work_lists};
 use crate::meters::Meter;
 use crate::reports::Sample;
@@ -10,8 +10,6 @@ use crate::reports::leaks::{Flow, continuous_flow};
 use crate::text::Name;
 use crate::time::Time;
 use crate::work_lists::types::{ListState, TaskState, WorkList};
-
-type Result<T> = rusqlite::Result<T>;
 
 fn sample(row: &Row<'_>) -> Result<Sample> {
     Ok(Sample { at: row.get(0)?, value: row.get(1)? })
@@ -50,7 +48,7 @@ pub(crate) fn flow(db: &Db, twin: &str, meter: &str) -> Result<Option<Flow>> {
 pub(super) fn note_flow(db: &Db, twin: &str, meter: &str) -> Result<()> {
     let since = flow(db, twin, meter)?.map(|flow| flow.since);
     let mut update = db.prepare_cached(
-        "UPDATE meter SET leak_since = CASE WHEN ?3 IS NOT NULL THEN coalesce(leak_since, ?3) END
+        "UPDATE meter SET leak_since = CASE WHEN CAST(?3 AS BIGINT) IS NOT NULL THEN coalesce(leak_since, ?3) END
          WHERE twin = ?1 AND id = ?2",
     )?;
     update.execute(params![twin, meter, since]).map(drop)
@@ -103,7 +101,7 @@ pub(crate) fn missed(
         "SELECT {}, w.id, w.name, w.assignee, w.state, w.due, t.state, t.note, w.seq, t.place
          FROM work_list w JOIN task t ON t.twin = w.twin AND t.work_list = w.id
          JOIN meter m ON m.twin = t.twin AND m.id = t.meter
-         WHERE w.twin = ?2 AND (?3 IS NULL OR w.id = ?3) AND {} AND (w.seq, t.place) > (?4, ?5)
+         WHERE w.twin = ?2 AND (CAST(?3 AS TEXT) IS NULL OR w.id = ?3) AND {} AND (w.seq, t.place) > (?4, ?5)
          ORDER BY w.seq, t.place LIMIT ?6",
         meters::COLUMNS,
         meters::MISSED
@@ -112,7 +110,7 @@ pub(crate) fn missed(
     let task = |row: &Row<'_>| {
         Ok(MissedTask {
             meter: meters::meter(row, now)?,
-            list: row.get::<_, String>(at)?.parse().unwrap_or_default(),
+            list: row.get::<String>(at)?.parse().unwrap_or_default(),
             list_name: row.get(at + 1)?,
             assignee: row.get(at + 2)?,
             list_state: row.get(at + 3)?,

@@ -3,13 +3,10 @@
 //! Sums by the hour and the day are kept up with every measurement, so that nothing has to be made of
 //! what is forgotten.
 
-use rusqlite::{OptionalExtension as _, params};
-
 use super::Db;
+use super::sql::{OptionalExtension as _, Result, params};
 use crate::platform::Monitoring;
 use crate::time::{DAY_MS, Time};
-
-type Result<T> = rusqlite::Result<T>;
 
 /// Rows forgotten at once: some milliseconds of the writer's time.
 const PART: usize = 5000;
@@ -88,10 +85,10 @@ mod tests {
             while forget(db, &settings, day(10))? {}
             let count = |table: &str| -> Result<(i64, i64)> {
                 let sql = format!("SELECT count(*), coalesce(min(at), 0) FROM {table}");
-                db.query_row(&sql, [], |row| Ok((row.get(0)?, row.get(1)?)))
+                db.query_row(&sql, (), |row| Ok((row.get(0)?, row.get(1)?)))
             };
             let ids: i64 =
-                db.query_row("SELECT count(*) FROM measurement_id", [], |row| row.get(0))?;
+                db.query_row("SELECT count(*) FROM measurement_id", (), |row| row.get(0))?;
             Ok([count("measurement")?, count("series_hour")?, count("series_day")?, (ids, 0)])
         });
         let expected = [(48, 8 * DAY_MS), (96, 6 * DAY_MS), (6, 4 * DAY_MS), (72, 0)];

@@ -1,8 +1,7 @@
 //! Sensors in the database.
 
-use rusqlite::{OptionalExtension as _, Row, params};
-
 use super::Db;
+use super::sql::{OptionalExtension as _, Result, Row, params};
 use crate::homes::types::is_silent;
 use crate::measurements::Quantity;
 use crate::sensors::types::SensorState;
@@ -10,11 +9,10 @@ use crate::sensors::{NewSensor, Sensor};
 use crate::text::Name;
 use crate::time::Time;
 
-type Result<T> = rusqlite::Result<T>;
-
-const COLUMNS: &str = "s.device, s.home, s.room, s.model, s.last_at, s.expected_every_s, s.revision,
-    (SELECT group_concat(quantity, ' ') FROM
-        (SELECT quantity FROM series x WHERE x.twin = s.twin AND x.device = s.device ORDER BY quantity))";
+const COLUMNS: &str =
+    "s.device, s.home, s.room, s.model, s.last_at, s.expected_every_s, s.revision,
+    (SELECT string_agg(x.quantity, ' ' ORDER BY x.quantity) FROM series x
+     WHERE x.twin = s.twin AND x.device = s.device)";
 
 fn sensor(row: &Row<'_>, now: Time) -> Result<Sensor> {
     let (last_at, expected_every_s): (Option<Time>, Option<u32>) = (row.get(4)?, row.get(5)?);
@@ -49,7 +47,7 @@ pub(crate) fn list(
     now: Time,
 ) -> Result<Vec<Sensor>> {
     let sql = format!(
-        "SELECT {COLUMNS} FROM sensor s WHERE s.twin = ?1 AND (?2 IS NULL OR s.home = ?2)
+        "SELECT {COLUMNS} FROM sensor s WHERE s.twin = ?1 AND (CAST(?2 AS TEXT) IS NULL OR s.home = ?2)
          AND s.device > ?3 ORDER BY s.device LIMIT ?4"
     );
     let mut rows = db.prepare_cached(&sql)?;
@@ -63,7 +61,7 @@ pub(crate) fn put(db: &Db, twin: &str, device: &Name, new: &NewSensor) -> Result
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, 1)
          ON CONFLICT (twin, device) DO UPDATE SET home = excluded.home, room = excluded.room,
              model = excluded.model, expected_every_s = excluded.expected_every_s,
-             revision = revision + 1",
+             revision = sensor.revision + 1",
     )?;
     let values = params![twin, device, new.home, new.room, new.model, new.expected_every_s];
     insert.execute(values).map(drop)

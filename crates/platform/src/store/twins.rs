@@ -1,18 +1,15 @@
 //! Twins: utilities' installations, side by side and out of each other's sight.
 
-use rusqlite::{OptionalExtension as _, params};
-
 use super::Db;
+use super::sql::{OptionalExtension as _, Result, params};
 use crate::number::Place;
 use crate::text::Name;
 use crate::time::Time;
 use crate::twins::{Twin, TwinKind};
 
-type Result<T> = rusqlite::Result<T>;
-
 pub(crate) fn names(db: &Db) -> Result<Vec<(Name, String, TwinKind)>> {
     let mut rows = db.prepare_cached("SELECT id, name, kind FROM twin ORDER BY id")?;
-    let rows = rows.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
+    let rows = rows.query_map((), |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
     rows.collect()
 }
 
@@ -41,9 +38,9 @@ pub(crate) fn get(db: &Db, id: &str) -> Result<Option<Twin>> {
                 (SELECT count(*) FROM meter WHERE twin = t.id),
                 (SELECT count(*) FROM work_list WHERE twin = t.id),
                 (SELECT avg(lat) FROM (SELECT lat FROM meter WHERE twin = t.id
-                                       UNION ALL SELECT lat FROM home WHERE twin = t.id)),
+                                       UNION ALL SELECT lat FROM home WHERE twin = t.id) places),
                 (SELECT avg(lon) FROM (SELECT lon FROM meter WHERE twin = t.id
-                                       UNION ALL SELECT lon FROM home WHERE twin = t.id)),
+                                       UNION ALL SELECT lon FROM home WHERE twin = t.id) places),
                 kind, (SELECT count(*) FROM home WHERE twin = t.id)
          FROM twin t WHERE id = ?1",
     )?;

@@ -1,14 +1,12 @@
 //! Webhooks in the database, and what they are still to be told.
 
-use rusqlite::params;
 use uuid::Uuid;
 
 use super::Db;
+use super::sql::{Result, params};
 use crate::alerts::types::{Notice, Severity};
 use crate::alerts::webhooks::{Delivery, Webhook};
 use crate::time::Time;
-
-type Result<T> = rusqlite::Result<T>;
 
 /// Events that wait for one webhook; beyond, the oldest are forgotten.
 const MAX_WAITING: u32 = 1000;
@@ -48,8 +46,7 @@ pub(crate) fn tell(db: &Db, twin: &str, notice: &Notice, now: Time) -> Result<u6
         if notice.alert.severity < least {
             continue;
         }
-        let body = serde_json::to_string(notice)
-            .map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))?;
+        let body = serde_json::to_string(notice)?;
         db.prepare_cached(
             "INSERT INTO webhook_event (twin, webhook, body, attempts, due_at)
              VALUES (?1, ?2, ?3, 0, ?4)",

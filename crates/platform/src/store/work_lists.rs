@@ -1,15 +1,13 @@
 //! Work lists in the database.
 
-use rusqlite::{OptionalExtension as _, params, params_from_iter};
 use uuid::Uuid;
 
 use super::filter::Filter;
+use super::sql::{OptionalExtension as _, Result, params, params_from_iter};
 use super::{Db, meters, readings};
 use crate::text::Name;
 use crate::time::Time;
 use crate::work_lists::types::{ListState, Task, TaskState, WorkList};
-
-type Result<T> = rusqlite::Result<T>;
 
 /// Which lists are asked for.
 #[derive(Clone, Debug, Default)]
@@ -28,7 +26,7 @@ const COLUMNS: &str = "w.id, w.name, w.assignee, w.state, w.due, w.created_at, w
     (SELECT count(*) FROM task t WHERE t.twin = w.twin AND t.work_list = w.id AND t.state = 'unreachable'),
     w.seq";
 
-fn work_list(row: &rusqlite::Row<'_>) -> Result<WorkList> {
+fn work_list(row: &super::sql::Row<'_>) -> Result<WorkList> {
     let id: String = row.get(0)?;
     let revision: i64 = row.get(6)?;
     Ok(WorkList {
@@ -73,7 +71,7 @@ pub(crate) fn list(
     filter.and_if("w.seq > ?", query.after);
     let sql = format!("SELECT {COLUMNS} FROM work_list w{} ORDER BY w.seq LIMIT ?", filter.sql());
     let mut rows = db.prepare_cached(&sql)?;
-    let limit_value: &dyn rusqlite::ToSql = &limit;
+    let limit_value: &dyn super::sql::ToSql = &limit;
     let values = filter.values().chain([limit_value]);
     let rows =
         rows.query_map(params_from_iter(values), |row| Ok((work_list(row)?, row.get(10)?)))?;
@@ -100,7 +98,7 @@ pub(crate) fn tasks(db: &Db, twin: &str, list: Uuid, now: Time) -> Result<Vec<Ta
             reading: None,
             note: row.get(at + 1)?,
         };
-        Ok((task, row.get::<_, Option<String>>(at + 2)?))
+        Ok((task, row.get::<Option<String>>(at + 2)?))
     })?;
     let mut tasks = Vec::new();
     for row in rows {
@@ -150,7 +148,7 @@ pub(crate) struct Change {
 
 pub(crate) fn change(db: &Db, twin: &str, id: Uuid, change: &Change) -> Result<()> {
     let id = id.to_string();
-    let set = |column: &str, value: &dyn rusqlite::ToSql| -> Result<()> {
+    let set = |column: &str, value: &dyn super::sql::ToSql| -> Result<()> {
         let sql = format!("UPDATE work_list SET {column} = ?3 WHERE twin = ?1 AND id = ?2");
         db.prepare_cached(&sql)?.execute(params![twin, id, value]).map(drop)
     };

@@ -8,9 +8,9 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use rusqlite::{Connection, TransactionBehavior};
 
 use super::Db;
+use super::sql::{self, Begin};
 use crate::problem::Problem;
 
 /// Changes that wait; more are told to come again.
@@ -62,10 +62,10 @@ impl std::fmt::Debug for Writer {
 }
 
 impl Writer {
-    pub(super) fn start(connection: Connection) -> Writer {
+    pub(super) fn start(db: Db) -> Writer {
         let (jobs, waiting) = sync_channel(MAX_WAITING);
         let thread = std::thread::Builder::new().name("fulmar-platform".into());
-        let thread = thread.spawn(move || run(connection, &waiting));
+        let thread = thread.spawn(move || run(&db, &waiting));
         if let Err(error) = &thread {
             tracing::error!("platform storage: {error}");
         }
@@ -106,9 +106,9 @@ impl Drop for Writer {
     }
 }
 
-fn run(mut connection: Connection, waiting: &Receiver<Work>) {
+fn run(db: &Db, waiting: &Receiver<Work>) {
     let mut foreign: Option<Foreign> = None;
-    let mut version = data_version(&connection);
+    let mut version = db.foreign_changes().ok();
     loop {
         let mut jobs = Vec::new();
         match waiting.recv_timeout(LOOK_EVERY) {
@@ -124,48 +124,44 @@ fn run(mut connection: Connection, waiting: &Receiver<Work>) {
                 Err(_) => break,
             }
         }
-        if !jobs.is_empty() {
-            commit(&mut connection, jobs);
+        if !jobs.is_empty() && !commit(db, jobs) {
+            // What is kept in memory may have been loaded from what was not stored after all.
+            version = None;
         }
-        let now = data_version(&connection);
-        if now != version {
-            version = now;
+        if let Ok(now) = db.foreign_changes()
+            && version != Some(now)
+        {
+            version = Some(now);
             if let Some(changed) = &foreign {
-                changed(&connection);
+                changed(db);
             }
         }
     }
 }
 
-/// A number that changes when another connection has committed.
-fn data_version(connection: &Connection) -> i64 {
-    connection.pragma_query_value(None, "data_version", |row| row.get(0)).unwrap_or_default()
-}
-
-fn commit(connection: &mut Connection, jobs: Vec<Job>) {
-    let mut told: Vec<Tell> = Vec::with_capacity(jobs.len());
-    let failure = group(connection, jobs, &mut told).err().map(Problem::from);
-    for tell in told {
-        tell(failure.clone());
+/// Whether it was stored.
+fn commit(db: &Db, jobs: Vec<Job>) -> bool {
+    let mut told: Vec<(Tell, Option<Problem>)> = Vec::with_capacity(jobs.len());
+    let failure = group(db, jobs, &mut told).err().map(Problem::from);
+    if failure.is_some()
+        && let Err(error) = db.roll_back()
+    {
+        tracing::warn!("platform storage: {error}");
     }
+    for (tell, spoilt) in told {
+        tell(failure.clone().or(spoilt));
+    }
+    failure.is_none()
 }
 
-fn group(
-    connection: &mut Connection,
-    jobs: Vec<Job>,
-    told: &mut Vec<Tell>,
-) -> rusqlite::Result<()> {
-    let mut all = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+fn group(db: &Db, jobs: Vec<Job>, told: &mut Vec<(Tell, Option<Problem>)>) -> sql::Result<()> {
+    db.begin(Begin::Write)?;
     for Job(change) in jobs {
-        let one = all.savepoint()?;
-        let (good, tell) = change(&one);
-        told.push(tell);
-        if good {
-            one.commit()?;
-        } else {
-            // Dropping a savepoint takes its changes back.
-            drop(one);
-        }
+        db.mark()?;
+        let (good, tell) = change(db);
+        let spoilt = good && db.is_spoilt();
+        told.push((tell, spoilt.then(|| Problem::internal(&"storage: a failure was passed over"))));
+        if good && !spoilt { db.keep() } else { db.go_back() }?;
     }
-    all.commit()
+    db.commit()
 }

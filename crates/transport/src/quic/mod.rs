@@ -222,8 +222,10 @@ impl QuicShard {
             RetryPolicy::Never => false,
             RetryPolicy::Auto => self.handshakes >= self.settings.retry_above,
         };
+        let is_proven = incoming.remote_address_validated();
         self.scratch.clear();
-        if wants_proof && incoming.may_retry() {
+        // A token of an earlier connection is proof already, and saves the round trip (RFC 9000 8.1.3).
+        if wants_proof && !is_proven && incoming.may_retry() {
             match self.endpoint.retry(incoming, &mut self.scratch) {
                 Ok(transmit) => self.send_scratch(&transmit),
                 Err(error) => self.endpoint.ignore(error.into_incoming()),
@@ -231,7 +233,6 @@ impl QuicShard {
             return;
         }
         let config = self.config_for_next();
-        let is_proven = incoming.remote_address_validated();
         match self.endpoint.accept(incoming, now, &mut self.scratch, config) {
             Ok((handle, inner)) => self.begin(io, handle, inner, is_proven, now),
             Err(error) => {

@@ -96,7 +96,7 @@ pub(crate) async fn serve(
             continue;
         };
         let handshake = Arc::clone(&handshakes).try_acquire_owned();
-        if handshake.is_err() && incoming.may_retry() {
+        if handshake.is_err() && !incoming.remote_address_validated() {
             // It may; the error would only give `incoming` back.
             incoming.retry().ok();
             continue;

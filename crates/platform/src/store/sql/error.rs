@@ -1,0 +1,43 @@
+//! What goes wrong with a database.
+
+/// Why the platform's database cannot be used, or did not do something.
+#[derive(Debug, thiserror::Error)]
+pub enum DatabaseError {
+    /// The database file.
+    #[error("{0}")]
+    Sqlite(#[from] rusqlite::Error),
+    /// The file that is or would be the database.
+    #[error("{0}")]
+    File(#[from] std::io::Error),
+    /// A column holds what it should not: the database is another program's or damaged.
+    #[error("column {0} holds something else than expected")]
+    Column(usize),
+    /// Text with the character U+0000, which not every database can hold.
+    #[error("text with the character U+0000 cannot be stored")]
+    ZeroCharacter,
+    /// One row was asked for and there is none.
+    #[error("there is no such row")]
+    NoRow,
+    /// Something could not be put into the form in which it is stored.
+    #[error("{0}")]
+    Form(#[from] serde_json::Error),
+}
+
+/// What a use of the database gives.
+pub(crate) type Result<T> = std::result::Result<T, DatabaseError>;
+
+/// A row that need not be there.
+pub(crate) trait OptionalExtension<T> {
+    /// No row is no error.
+    fn optional(self) -> Result<Option<T>>;
+}
+
+impl<T> OptionalExtension<T> for Result<T> {
+    fn optional(self) -> Result<Option<T>> {
+        match self {
+            Ok(value) => Ok(Some(value)),
+            Err(DatabaseError::NoRow) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! SQLite: the database file, its settings, values and rows.
+
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+use std::time::Duration;
+
+use rusqlite::types::{ToSqlOutput, ValueRef};
+use rusqlite::{CachedStatement, Connection, OpenFlags, ToSql, params_from_iter};
+
+use super::{DatabaseError, Result, Row, Value};
+use crate::store::schema::MIGRATIONS;
+
+/// Marks the file in SQLite's header ("FULP").
+const APPLICATION_ID: i64 = 0x4655_4c50;
+
+/// How long `fulmar user` and the server wait for one another.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The log's file is cut back to this size when it starts anew.
+const WAL_KEEP_BYTES: i64 = 16 << 20;
+
+pub(super) fn open(path: &Path) -> Result<Connection> {
+    // Meters' keys are in it. SQLite gives its log and shared memory the database's mode.
+    OpenOptions::new().create(true).append(true).mode(0o600).open(path)?;
+    let mut connection = Connection::open(path)?;
+    connection.busy_timeout(PATIENCE)?;
+    connection.pragma_update(None, "journal_mode", "WAL")?;
+    connection.pragma_update(None, "synchronous", "FULL")?;
+    connection.pragma_update(None, "foreign_keys", true)?;
+    connection.pragma_update(None, "journal_size_limit", WAL_KEEP_BYTES)?;
+    connection.set_prepared_statement_cache_capacity(128);
+    let transaction = connection.transaction()?;
+    let done: usize = transaction.pragma_query_value(None, "user_version", |row| row.get(0))?;
+    for migration in MIGRATIONS.iter().skip(done) {
+        transaction.execute_batch(migration)?;
+    }
+    if done < MIGRATIONS.len() {
+        transaction.pragma_update(None, "user_version", MIGRATIONS.len())?;
+        transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
+    }
+    transaction.commit()?;
+    Ok(connection)
+}
+
+pub(super) fn open_to_read(path: &Path) -> Result<Connection> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(path, flags)?;
+    connection.busy_timeout(PATIENCE)?;
+    connection.set_prepared_statement_cache_capacity(64);
+    Ok(connection)
+}
+
+/// A number that changes when another connection has committed.
+pub(super) fn foreign_changes(connection: &Connection) -> Result<i64> {
+    Ok(connection.pragma_query_value(None, "data_version", |row| row.get(0))?)
+}
+
+pub(super) fn execute(statement: &mut CachedStatement<'_>, values: &[Value<'_>]) -> Result<usize> {
+    Ok(statement.execute(params_from_iter(values))?)
+}
+
+pub(super) fn each(
+    statement: &mut CachedStatement<'_>,
+    values: &[Value<'_>],
+    see: &mut dyn FnMut(&Row<'_>) -> Result<bool>,
+) -> Result<()> {
+    let mut rows = statement.query(params_from_iter(values))?;
+    while let Some(row) = rows.next()? {
+        if !see(&Row::Sqlite(row))? {
+            break;
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn value<'a>(row: &'a rusqlite::Row<'_>, at: usize) -> Result<Value<'a>> {
+    Ok(match row.get_ref(at)? {
+        ValueRef::Null => Value::Null,
+        ValueRef::Integer(integer) => Value::Integer(integer),
+        ValueRef::Real(real) => Value::Real(real),
+        ValueRef::Text(text) => {
+            Value::Text(std::str::from_utf8(text).map_err(|_| DatabaseError::Column(at))?)
+        }
+        ValueRef::Blob(bytes) => Value::Blob(bytes),
+    })
+}
+
+impl ToSql for Value<'_> {
+    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+        Ok(ToSqlOutput::Borrowed(match *self {
+            Value::Null => ValueRef::Null,
+            Value::Integer(integer) => ValueRef::Integer(integer),
+            Value::Real(real) => ValueRef::Real(real),
+            Value::Text(text) => ValueRef::Text(text.as_bytes()),
+            Value::Blob(bytes) => ValueRef::Blob(bytes),
+        }))
+    }
+}

@@ -1,0 +1,173 @@
+//! Values on their way into the database and out of it, of the four kinds both engines have.
+
+/// A value as it is stored.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Value<'a> {
+    Null,
+    /// Also of what is true or false: 1 or 0.
+    Integer(i64),
+    Real(f64),
+    Text(&'a str),
+    Blob(&'a [u8]),
+}
+
+impl<'a> Value<'a> {
+    /// The text it is.
+    pub(crate) fn as_str(self) -> Result<&'a str, Mismatch> {
+        if let Value::Text(text) = self { Ok(text) } else { Err(Mismatch) }
+    }
+}
+
+/// The column holds something else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Mismatch;
+
+/// What can be stored.
+pub(crate) trait ToSql {
+    /// As it is stored.
+    fn to_sql(&self) -> Value<'_>;
+}
+
+/// What can be taken from a column.
+pub(crate) trait FromSql: Sized {
+    /// From what is stored.
+    fn from_sql(value: Value<'_>) -> Result<Self, Mismatch>;
+}
+
+/// Values of a statement's parameters, in order.
+pub(crate) trait Params {
+    /// As they are stored.
+    fn bind(&self) -> Vec<Value<'_>>;
+}
+
+/// Values of different types, for [`Params`].
+macro_rules! params {
+    ($($value:expr),* $(,)?) => {
+        &[$(&$value as &dyn $crate::store::sql::ToSql),*] as &[&dyn $crate::store::sql::ToSql]
+    };
+}
+pub(crate) use params;
+
+/// Values that were collected, for [`Params`].
+pub(crate) fn params_from_iter<'a>(
+    values: impl Iterator<Item = &'a (dyn ToSql + 'a)>,
+) -> Vec<Value<'a>> {
+    values.map(ToSql::to_sql).collect()
+}
+
+impl Params for () {
+    fn bind(&self) -> Vec<Value<'_>> {
+        Vec::new()
+    }
+}
+
+impl Params for &[&dyn ToSql] {
+    fn bind(&self) -> Vec<Value<'_>> {
+        self.iter().map(|value| value.to_sql()).collect()
+    }
+}
+
+impl<T: ToSql, const N: usize> Params for [T; N] {
+    fn bind(&self) -> Vec<Value<'_>> {
+        self.iter().map(ToSql::to_sql).collect()
+    }
+}
+
+impl Params for Vec<Value<'_>> {
+    fn bind(&self) -> Vec<Value<'_>> {
+        self.clone()
+    }
+}
+
+impl<T: ToSql + ?Sized> ToSql for &T {
+    fn to_sql(&self) -> Value<'_> {
+        T::to_sql(self)
+    }
+}
+
+impl<T: ToSql> ToSql for Option<T> {
+    fn to_sql(&self) -> Value<'_> {
+        self.as_ref().map_or(Value::Null, ToSql::to_sql)
+    }
+}
+
+impl<T: FromSql> FromSql for Option<T> {
+    fn from_sql(value: Value<'_>) -> Result<Self, Mismatch> {
+        if value == Value::Null { Ok(None) } else { T::from_sql(value).map(Some) }
+    }
+}
+
+/// Whole numbers: those too great for the database are stored as its greatest, which no count reaches.
+macro_rules! integers {
+    ($($integer:ty),*) => {$(
+        impl ToSql for $integer {
+            fn to_sql(&self) -> Value<'_> {
+                Value::Integer(i64::try_from(*self).unwrap_or(i64::MAX))
+            }
+        }
+
+        impl FromSql for $integer {
+            fn from_sql(value: Value<'_>) -> Result<Self, Mismatch> {
+                match value {
+                    Value::Integer(integer) => integer.try_into().map_err(|_| Mismatch),
+                    _ => Err(Mismatch),
+                }
+            }
+        }
+    )*};
+}
+integers!(i64, u64, u32, u16, u8, usize);
+
+impl ToSql for bool {
+    fn to_sql(&self) -> Value<'_> {
+        Value::Integer((*self).into())
+    }
+}
+
+impl FromSql for bool {
+    fn from_sql(value: Value<'_>) -> Result<Self, Mismatch> {
+        if let Value::Integer(integer) = value { Ok(integer != 0) } else { Err(Mismatch) }
+    }
+}
+
+impl ToSql for f64 {
+    fn to_sql(&self) -> Value<'_> {
+        Value::Real(*self)
+    }
+}
+
+impl FromSql for f64 {
+    fn from_sql(value: Value<'_>) -> Result<Self, Mismatch> {
+        if let Value::Real(real) = value { Ok(real) } else { Err(Mismatch) }
+    }
+}
+
+impl ToSql for str {
+    fn to_sql(&self) -> Value<'_> {
+        Value::Text(self)
+    }
+}
+
+impl ToSql for String {
+    fn to_sql(&self) -> Value<'_> {
+        Value::Text(self)
+    }
+}
+
+impl FromSql for String {
+    fn from_sql(value: Value<'_>) -> Result<Self, Mismatch> {
+        value.as_str().map(str::to_owned)
+    }
+}
+
+impl ToSql for [u8] {
+    fn to_sql(&self) -> Value<'_> {
+        Value::Blob(self)
+    }
+}
+
+impl FromSql for Vec<u8> {
+    fn from_sql(value: Value<'_>) -> Result<Self, Mismatch> {
+        if let Value::Blob(bytes) = value { Ok(bytes.to_vec()) } else { Err(Mismatch) }
+    }
+}
