@@ -1,15 +1,27 @@
-"""aiocoap at the other end: `put URL FILE`, `get URL FILE`, `observe URL`, `serve PORT`."""
+"""aiocoap at the other end: `put URL FILE`, `get URL FILE`, `observe URL`, `serve PORT`; as a client of
+coaps:// with the key in FULMAR_COAP_KEY, as meter-8."""
 
 import asyncio
+import os
 import pathlib
 import sys
 
 import aiocoap
 from aiocoap import resource
 
+KEY = os.environ.get("FULMAR_COAP_KEY")
+SECRET = {"dtls": {"psk": {"ascii": KEY}, "client-identity": {"ascii": "meter-8"}}}
+
+
+async def client_for(url):
+    client = await aiocoap.Context.create_client_context()
+    if KEY:
+        client.client_credentials.load_from_dict({url: SECRET})
+    return client
+
 
 async def put(url, file):
-    client = await aiocoap.Context.create_client_context()
+    client = await client_for(url)
     message = aiocoap.Message(code=aiocoap.PUT, uri=url, payload=pathlib.Path(file).read_bytes())
     response = await client.request(message).response
     await client.shutdown()
@@ -17,7 +29,7 @@ async def put(url, file):
 
 
 async def get(url, file):
-    client = await aiocoap.Context.create_client_context()
+    client = await client_for(url)
     response = await client.request(aiocoap.Message(code=aiocoap.GET, uri=url)).response
     pathlib.Path(file).write_bytes(response.payload)
     await client.shutdown()
@@ -25,7 +37,7 @@ async def get(url, file):
 
 
 async def observe(url):
-    client = await aiocoap.Context.create_client_context()
+    client = await client_for(url)
     request = client.request(aiocoap.Message(code=aiocoap.GET, uri=url, observe=0))
     print((await request.response).payload.decode(), flush=True)
     async for notification in request.observation:

@@ -16,7 +16,10 @@ from relay import Relay
 
 PEER = str(pathlib.Path(__file__).parent / "coap_peer.py")
 KEY = "a-key-of-more-than-16-bytes"
+# tinydtls, which aiocoap has its DTLS from, takes none that is longer (DTLS_PSK_MAX_KEY_LEN).
+SHORT_KEY = "0123456789abcdef"
 LARGE = 100_000
+WITH_KEY = {**os.environ, "FULMAR_COAP_KEY": SHORT_KEY}
 # A tenth lost each way: a fifth of a hundred exchanges waits 2 to 3 s, some of them twice as long again.
 LOSSY_S = 400
 PATIENCE_S = float(os.environ.get("FULMAR_PATIENCE_S", 60))
@@ -40,12 +43,18 @@ class Site(unittest.TestCase):
         self.large = self.folder / "large"
         self.large.write_bytes(bytes(random.Random(7).choices(b"0123456789abcdef", k=LARGE)))
 
-    def start(self, *command) -> subprocess.Popen:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    def start(self, *command, **more) -> subprocess.Popen:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **more)
         self.addCleanup(process.stdout.close)
         self.addCleanup(process.wait)
         self.addCleanup(process.kill)
         return process
+
+    def issue(self, authority: pathlib.Path, name: str, *more) -> list[str]:
+        """Paths of a certificate and its key."""
+        issued = run(binary(), "cert", "issue", name, "--dir", str(authority), "--out", str(self.folder), *more)
+        self.assertEqual(issued.returncode, 0, issued.stderr)
+        return [str(self.folder / f"{name}.{kind}") for kind in ("pem", "key")]
 
     def relay(self, port: int) -> int:
         relay = Relay(port, loss=0.1, seed=port)
@@ -59,7 +68,7 @@ class Server(Site):
     def setUp(self):
         super().setUp()
         keys = self.folder / "psk"
-        keys.write_text(f"meter-7:{KEY}\n")
+        keys.write_text(f"meter-7:{KEY}\nmeter-8:{SHORT_KEY}\n")
         keys.chmod(0o600)
         rule = '[[acl.rules]]\nallow = false\nanonymous = true\ntopic = "keyed/#"\n'
         self.broker = Broker(f'[coap]\npsk_file = "{keys}"\n{rule}')
@@ -124,12 +133,53 @@ class Server(Site):
         # The rules keep it from who has no name.
         self.assertIn(b"4.03", run("coap-client-notls", "-m", "get", self.url("ps/keyed/a")).stderr)
 
+    def test_aiocoap_with_a_key(self):
+        value, into = self.folder / "value", self.folder / "into"
+        value.write_text("21.5")
+        url = self.url("ps/keyed/b", "coaps")
+        for work, file in (("put", value), ("get", into)):
+            done = run(sys.executable, PEER, work, url, str(file), env=WITH_KEY)
+            self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(into.read_text(), "21.5")
+        watched = self.url("ps/seen", "coaps")
+        observer = self.start(sys.executable, "-u", PEER, "observe", watched, env=WITH_KEY)
+        self.observed_by(observer, self.collect(observer))
+
     def test_libcoap_believes_our_certificate(self):
         self.mqtt("pub", "-t", "a", "-m", "value", "-r", "-q", "1")
         for client in ("coap-client-openssl", "coap-client-gnutls"):
             with self.subTest(client):
                 got = run(client, "-R", self.broker.ca, "-m", "get", self.url("ps/a", "coaps"))
                 self.assertEqual(got.stdout.strip(), b"value", got.stderr)
+
+    def test_libcoap_shows_a_certificate(self):
+        """Who has one is the user whose name it has."""
+        authority = self.folder / "authority"
+        self.assertEqual(run(binary(), "cert", "ca", "--dir", str(authority)).returncode, 0)
+        pem, key = self.issue(authority, "meter-9", "--client")
+        rules = "".join(
+            f'[[acl.rules]]\ntopic = "private/#"\nallow = {allow}\n'
+            for allow in ('true\nuser = "meter-9"', "false")
+        )
+        ca = f'client_ca = "{authority / "ca.pem"}"\n'
+        broker = Broker(f'[tls]\nclient_auth = "required"\n{ca}{rules}')
+        self.addCleanup(broker.close)
+        address = f"coaps://127.0.0.1:{broker.ports['coaps']}/ps"
+        for client in ("coap-client-openssl", "coap-client-gnutls"):
+            with self.subTest(client):
+                shown = (client, "-B", "10", "-c", pem, "-j", key, "-R", broker.ca)
+                value = f"21.5 by {client}"
+                put = run(*shown, "-m", "put", "-e", value, f"{address}/private/a")
+                self.assertEqual(put.stderr, b"")
+                got = run(*shown, "-m", "get", f"{address}/private/a")
+                self.assertEqual(got.stdout.strip(), value.encode(), got.stderr)
+        # Ours, with its own and without.
+        url = address.removesuffix("/ps")
+        ours = (binary(), "sub", url, "--cafile", broker.ca, "-t", "private/a", "-C", "1", "-W", "5")
+        self.assertEqual(run(*ours, "--cert", pem, "--key", key).stdout.strip(), value.encode())
+        self.assertNotEqual(run(*ours).returncode, 0)
+        bare = run("coap-client-openssl", "-B", "3", "-R", broker.ca, "-m", "get", f"{address}/private/a")
+        self.assertNotIn(b"21.5", bare.stdout)
 
     def test_100_kb_at_ten_percent_loss(self):
         up, down = self.relay(self.broker.ports["coap"]), self.relay(self.broker.ports["coap"])
@@ -186,6 +236,21 @@ class Client(Site):
                 port = free_port()
                 self.start(server, "-A", "127.0.0.1", "-p", str(port), "-d", "10", "-k", KEY)
                 self.check(f"coaps://127.0.0.1:{port + 1}", "-u", "meter-7", "-P", KEY)
+
+    def test_libcoap_asks_for_a_certificate(self):
+        authority = self.folder / "authority"
+        self.assertEqual(run(binary(), "cert", "ca", "--dir", str(authority)).returncode, 0)
+        ca = str(authority / "ca.pem")
+        pem, key = self.issue(authority, "localhost", "--san", "127.0.0.1")
+        own = self.issue(authority, "meter-9", "--client")
+        for server in ("coap-server-openssl", "coap-server-gnutls"):
+            with self.subTest(server):
+                port = free_port()
+                self.start(server, "-A", "127.0.0.1", "-p", str(port), "-d", "10", "-c", pem, "-j", key, "-C", ca)
+                url = f"coaps://127.0.0.1:{port + 1}"
+                self.check(url, "--cafile", ca, "--cert", own[0], "--key", own[1])
+                without = run(binary(), "pub", url, "--cafile", ca, "-t", "a/b", "-m", "x")
+                self.assertNotEqual(without.returncode, 0)
 
     def test_aiocoap(self):
         port = free_port()
