@@ -55,14 +55,22 @@ pub(crate) enum Outcome<P, R> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Down,
-    /// CONNECT is sent; in early data requests and publications may follow at once, else a first
-    /// connection's requests.
-    Opening {
-        early: bool,
-    },
+    /// CONNECT is sent, and something may follow at once.
+    Opening(Ahead),
     Up,
     /// DISCONNECT is sent.
     Done,
+}
+
+/// What follows CONNECT before it is answered (section 3.1.4). A first connection's requests always do; a
+/// later one's must not overtake the subscriptions that are restored then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ahead {
+    Requests,
+    /// And publications that every server takes: what this one takes, only CONNACK tells.
+    Modest,
+    /// Everything, in QUIC's early data: there was a CONNACK before.
+    All,
 }
 
 #[derive(Debug)]
@@ -114,12 +122,17 @@ impl<P, R> Machine<P, R> {
     }
 
     /// A connection is there: CONNECT goes out. With `early` what waits on the control flow follows
-    /// at once, unless something is in flight there, whose fate only CONNACK can tell. `streams`
-    /// says whether there can be data streams.
+    /// at once, unless something is in flight there, whose fate only CONNACK can tell; without, what
+    /// the options allow of it. `streams` says whether there can be data streams.
     pub(crate) fn connect(&mut self, now: Instant, early: bool, streams: bool) {
         self.prepare_lanes(streams);
-        let early = early && self.flows[CONTROL].outbound.in_flight() == 0;
-        self.phase = Phase::Opening { early };
+        let in_flight = self.flows[CONTROL].outbound.in_flight() > 0;
+        self.phase = Phase::Opening(match () {
+            () if in_flight => Ahead::Requests,
+            () if early => Ahead::All,
+            () if self.options.publish_before_connack => Ahead::Modest,
+            () => Ahead::Requests,
+        });
         self.keep_alive = seconds(self.options.keep_alive_s);
         (self.last_sent, self.last_received, self.ping_sent) = (now, now, None);
         self.flows[CONTROL].out.clear();
@@ -283,14 +296,18 @@ impl<P, R> Machine<P, R> {
     fn pump(&mut self) {
         match self.phase {
             Phase::Up => {}
-            Phase::Opening { early: true } => {
+            Phase::Opening(Ahead::All) => {
                 return self.flows[CONTROL].pump(&mut self.desk, true);
             }
-            // A client may ask before it is let in (section 3.1.4) and saves a round trip. What it
-            // publishes waits: only CONNACK tells what the server takes. So do a later connection's
-            // requests, which must not overtake the subscriptions that are restored then.
-            Phase::Opening { early: false } if !self.connected_before => {
-                return self.flows[CONTROL].pump_requests(&mut self.desk);
+            Phase::Opening(ahead) => {
+                let control = &mut self.flows[CONTROL];
+                if !self.connected_before {
+                    control.pump_requests(&mut self.desk);
+                }
+                if ahead == Ahead::Modest {
+                    control.pump_modestly(&mut self.desk);
+                }
+                return;
             }
             _ => return,
         }

@@ -21,6 +21,14 @@ use crate::message::Message;
 /// Bytes written ahead of a stream before publications wait their turn.
 pub(crate) const MAX_OUT_BYTES: usize = 64 * 1024;
 
+/// QoS 1 publications that may be on their way before CONNACK says how many: the least Receive Maximum
+/// that well-known brokers have unless told otherwise (HiveMQ's).
+const MODEST_WINDOW: usize = 10;
+
+/// Bytes written before CONNACK says what is too large: about what a new connection may have on its way
+/// (RFC 9002 section 7.2), so that more would wait for an answer anyway.
+const MODEST_BYTES: usize = 12_000;
+
 /// The largest MQTT packet there is (section 2.1.4), in bytes.
 pub(super) const MAX_MQTT_PACKET: u32 = 268_435_460;
 
@@ -230,6 +238,24 @@ impl<P, R> Flow<P, R> {
             } else {
                 self.put_in_flight(desk, pending);
             }
+        }
+    }
+
+    /// Writes publications that no server has a reason to refuse, before it has told what it takes: a few
+    /// small ones with QoS 1, without RETAIN. With QoS 0 nobody would know that one was lost when the
+    /// server refuses CONNECT. What comes behind another one waits with it.
+    pub(super) fn pump_modestly(&mut self, desk: &mut Desk<P, R>) {
+        while self.outbound.in_flight() < MODEST_WINDOW && !self.outbound.is_full() {
+            let modest = self.queue.pop_front_if(|pending| {
+                let message = &pending.message;
+                let small = self.out.len() + message.size() <= MODEST_BYTES;
+                small
+                    && message.qos == QoS::AtLeastOnce
+                    && !message.retain
+                    && desk.fits(message).is_ok()
+            });
+            let Some(pending) = modest else { return };
+            self.put_in_flight(desk, pending);
         }
     }
 

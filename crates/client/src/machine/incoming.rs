@@ -11,7 +11,7 @@ use fulmar_mqtt::{Packet, PacketId, Property, QoS, ReasonCode};
 
 use super::flow::{Ask, NO_LIMITS};
 use super::lanes::{CONTROL, Kept};
-use super::{Machine, Outcome, Phase, TOPIC_ALIAS_MAXIMUM, seconds};
+use super::{Ahead, Machine, Outcome, Phase, TOPIC_ALIAS_MAXIMUM, seconds};
 use crate::error::Error;
 use crate::message::Message;
 
@@ -63,10 +63,8 @@ impl<P, R> Machine<P, R> {
         let packet =
             decode(&frame, self.options.version).map_err(|error| broken(error.reason(), error))?;
         match (self.phase, packet) {
-            (Phase::Opening { early }, Packet::Connack(connack)) => {
-                self.connack(&connack, early)?
-            }
-            (Phase::Opening { .. }, other) => {
+            (Phase::Opening(ahead), Packet::Connack(connack)) => self.connack(&connack, ahead)?,
+            (Phase::Opening(_), other) => {
                 let text = format!("{} before CONNACK", other.name());
                 return Err(broken(ReasonCode::ProtocolError, text));
             }
@@ -102,7 +100,7 @@ impl<P, R> Machine<P, R> {
         }
     }
 
-    fn connack(&mut self, connack: &Connack<'_>, early: bool) -> Result<(), Failure> {
+    fn connack(&mut self, connack: &Connack<'_>, ahead: Ahead) -> Result<(), Failure> {
         if connack.reason.is_error() {
             return Err(Failure { error: self.refused(connack), answer: None });
         }
@@ -122,11 +120,11 @@ impl<P, R> Machine<P, R> {
         if !session_present {
             control.inbound = Inbound::new();
         }
-        // What is in flight after an early start was sent on this very connection.
-        match (early, session_present) {
-            (true, _) => {}
-            (false, true) => control.resume(),
-            (false, false) => {
+        // What is in flight after publications went ahead was sent on this very connection.
+        match (ahead, session_present) {
+            (Ahead::Modest | Ahead::All, _) => {}
+            (Ahead::Requests, true) => control.resume(),
+            (Ahead::Requests, false) => {
                 let doubtful = control.forgotten(&mut self.desk);
                 self.doubt(doubtful);
             }

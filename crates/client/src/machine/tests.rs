@@ -398,6 +398,79 @@ fn mqtt_3_1_4_a_first_connection_asks_before_it_is_let_in_and_publishes_after() 
     assert_eq!(connect.len, flight.len(), "CONNECT and nothing else");
 }
 
+/// A session that may publish before CONNACK.
+fn eager() -> Pair {
+    let mut pair = Pair::new();
+    let mut options = Options::clone(&pair.session.options);
+    options.publish_before_connack = true;
+    pair.session = Session::new(Arc::new(options), pair.now);
+    pair
+}
+
+/// What the server gets in the flight that begins with CONNECT.
+fn first_flight(pair: &mut Pair) -> Vec<String> {
+    let mut server = Server::default();
+    server.take(&pair.flush(), &PropertyBuf::new());
+    server.got.into_iter().map(|(text, ..)| text).collect()
+}
+
+#[test]
+fn mqtt_3_1_4_publications_go_with_connect_if_allowed_and_again_if_nobody_answers() {
+    let mut pair = eager();
+    pair.session.connect(pair.now, false, false);
+    (0..20).for_each(|number| pair.publish(QoS::AtLeastOnce, number));
+    let got = first_flight(&mut pair);
+    assert_eq!(got, (0..10).map(|number| number.to_string()).collect::<Vec<_>>());
+    assert!(pair.done.is_empty(), "nothing is acknowledged by being sent");
+
+    // The next attempt waits, since the server may have had something against the first.
+    pair.session.disconnected();
+    pair.session.connect(pair.now, false, false);
+    assert_eq!(first_flight(&mut pair), [""; 0]);
+    pair.session.disconnected();
+    pair.up();
+    assert_eq!(pair.payloads(), (0..20).collect::<Vec<_>>());
+    assert_eq!(pair.done.len(), 20);
+    // With nothing in flight the next may go ahead again.
+    pair.session.disconnected();
+    pair.publish(QoS::AtLeastOnce, 20);
+    pair.session.connect(pair.now, false, false);
+    assert_eq!(first_flight(&mut pair), ["20"]);
+}
+
+#[test]
+fn what_a_server_may_refuse_waits_for_connack_and_so_does_what_is_behind_it() {
+    let large = Message::new("t", vec![b'1'; 12_000]).qos1();
+    let retained = Message { retain: true, ..Message::new("t", "1").qos1() };
+    let others = [Message::new("t", "1"), Message::new("t", "1").qos2(), retained, large];
+    for message in others {
+        let mut pair = eager();
+        pair.publish(QoS::AtLeastOnce, 0);
+        pair.session.publish(message.clone(), 1);
+        pair.publish(QoS::AtLeastOnce, 2);
+        pair.session.connect(pair.now, false, false);
+        assert_eq!(first_flight(&mut pair), ["0"], "{message:?}");
+        pair.session.disconnected();
+        pair.up();
+        assert_eq!(pair.done.len(), 3);
+    }
+}
+
+#[test]
+fn what_a_refused_connection_took_along_is_not_delivered() {
+    let mut pair = eager();
+    pair.publish(QoS::AtLeastOnce, 0);
+    pair.session.connect(pair.now, false, false);
+    assert_eq!(first_flight(&mut pair), ["0"]);
+    let mut refusal = Vec::new();
+    let (reason, properties) = (ReasonCode::BadUserNameOrPassword, Properties::NONE);
+    Connack { session_present: false, reason, properties }.encode(Version::V5, &mut refusal);
+    let error = pair.give(&refusal).unwrap_err();
+    pair.session.abandon(&error);
+    pair.settle();
+    assert!(matches!(pair.done[..], [(0, Err(_))]), "{:?}", pair.done);
+}
+
 #[test]
 fn mqtt_3_1_2_20_a_quiet_client_pings_and_gives_up_on_a_silent_server() {
     let mut pair = Pair::new();

@@ -332,6 +332,7 @@ impl Upstream {
     /// A file cannot be read.
     pub(crate) fn options(&self, name: &str) -> anyhow::Result<Options> {
         let mut options = Options::new(&self.url)?;
+        options.publish_before_connack = true;
         options.version = match self.version {
             Protocol::V5 => Version::V5,
             Protocol::V311 => Version::V311,

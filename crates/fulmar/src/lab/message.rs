@@ -51,6 +51,9 @@ pub(super) struct Args {
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=3_600))]
     patience: u64,
+    /// Send a message of a new connection right behind CONNECT, before the broker has answered (MQTT, QoS 1)
+    #[arg(long)]
+    ahead: bool,
     /// Authorities to believe, a PEM file
     #[arg(long, value_name = "FILE")]
     cafile: Option<PathBuf>,
@@ -160,6 +163,7 @@ fn options(args: &Args) -> anyhow::Result<Options> {
     options.keep_alive_s = 0;
     options.reconnect = Some(RETRY);
     options.streams = Streams::Single;
+    options.publish_before_connack = args.ahead;
     options.connect_timeout = Duration::from_secs(args.patience);
     options.drain_timeout = Duration::from_secs(1);
     options.trust = trust(args.cafile.as_ref(), args.insecure);

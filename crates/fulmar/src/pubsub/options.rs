@@ -146,6 +146,7 @@ impl Connection {
         };
         options.max_data_streams = self.max_streams;
         options.persistent_flows = self.persistent_flows;
+        options.publish_before_connack = true;
         options.keep_alive_s = self.keepalive;
         options.clean_start = !self.disable_clean_session;
         let kept = if self.disable_clean_session { 24 * 3600 } else { 0 };
