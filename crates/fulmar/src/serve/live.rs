@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fulmar_broker::auth::GUEST_PREFIX;
+use fulmar_broker::storage::{Restored, Storage};
 use fulmar_broker::{ListenerPolicy, Peer, TransportKind};
 use fulmar_gateway::batch;
 use fulmar_mqtt::ack::AckKind;
@@ -25,19 +26,36 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::sync::mpsc;
 
-use super::webhooks;
+use super::{standing, webhooks};
 
 const VERSION: Version = Version::V5;
 /// What is taken in: frames of meters, and what sensors measure, one quantity at a time or several, or
 /// in a gateway's batch.
 const FILTERS: [&str; 4] =
     ["fulmar/+/receiver/+/frame", "fulmar/+/sensor/+/+", "fulmar/+/sensor/+", "fulmar/+/batch/+"];
+/// How it subscribes to them.
+const OPTIONS: SubscribeOptions = SubscribeOptions {
+    qos: QoS::AtLeastOnce,
+    no_local: false,
+    retain_as_published: false,
+    // A retained value was measured at some time that nobody knows any more.
+    retain_handling: RetainHandling::Never,
+};
 /// Bytes read at once.
 const READ_BYTES: usize = 64 << 10;
 /// Announcements written at once.
 const MAX_BATCH: usize = 256;
 /// Before a connection that ended, or a platform that could not store, is tried again.
 const PAUSE: Duration = Duration::from_millis(500);
+
+/// Makes its session, so that nothing is published before it.
+pub(super) fn stand(platform: &Platform, storage: &dyn Storage, restored: &mut Restored) {
+    standing::ensure(storage, restored, &client_id(platform), &FILTERS, OPTIONS);
+}
+
+fn client_id(platform: &Platform) -> String {
+    format!("platform-{}", platform.installation())
+}
 
 /// Starts the client on a thread of its own, which ends when the broker takes no more connections.
 pub(super) fn start(
@@ -126,7 +144,7 @@ async fn session(
 /// CONNECT, and SUBSCRIBE right behind it.
 fn greeting(platform: &Platform) -> Vec<u8> {
     let mut out = Vec::new();
-    let client_id = format!("platform-{}", platform.installation());
+    let client_id = client_id(platform);
     let mut durable = PropertyBuf::new();
     durable.push(Property::SessionExpiryInterval(u32::MAX));
     let connect = Connect {
@@ -142,14 +160,8 @@ fn greeting(platform: &Platform) -> Vec<u8> {
     };
     connect.encode(&mut out);
     let mut filters = Vec::new();
-    let options = SubscribeOptions {
-        qos: QoS::AtLeastOnce,
-        // A retained value was measured at some time that nobody knows any more.
-        retain_handling: RetainHandling::Never,
-        ..SubscribeOptions::default()
-    };
     for filter in FILTERS {
-        FilterList::encode_one(&mut filters, filter, Some(options));
+        FilterList::encode_one(&mut filters, filter, Some(OPTIONS));
     }
     if let (Some(packet_id), Ok(filters)) =
         (PacketId::new(1), FilterList::from_encoded(&filters, true, VERSION))

@@ -22,6 +22,7 @@ mod reach;
 mod reload;
 mod rolling;
 mod secrets;
+mod standing;
 mod status;
 mod upstream;
 mod webhooks;
@@ -99,9 +100,10 @@ pub(crate) fn run(args: &Args, log: &LogArgs) -> anyhow::Result<()> {
     let mut gateway = upstream::Gateway::open(&config, &data).context("gateway")?;
     if let Some(gateway) = &gateway {
         let limits = config.limits.broker();
-        stored.storage = gateway.watch(stored.storage, &stored.restored, &limits);
+        stored.storage = gateway.watch(stored.storage, &mut stored.restored, &limits);
     }
     let mut platform = platform::Running::open(&config, &data)?;
+    platform.stand(&*stored.storage, &mut stored.restored);
     let broker_config = BrokerConfig {
         workers,
         limits: config.limits.broker(),

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use fulmar_broker::access::Action;
 use fulmar_broker::auth::{Admitted, GUEST_PREFIX, Guests};
+use fulmar_broker::storage::{Restored, Storage};
 use fulmar_broker::{Broker, Timestamp};
 use fulmar_platform::{Announcement, Platform};
 use fulmar_transport::Inlet;
@@ -73,6 +74,13 @@ impl Running {
     /// It, if it is switched on.
     pub(super) fn get(&self) -> Option<&Platform> {
         self.platform.as_ref()
+    }
+
+    /// Makes the session of its MQTT client, before there can be another client.
+    pub(super) fn stand(&self, storage: &dyn Storage, restored: &mut Restored) {
+        if let Some(platform) = &self.platform {
+            live::stand(platform, storage, restored);
+        }
     }
 
     /// Lets what changes be published, and takes in what receivers and sensors publish.

@@ -35,6 +35,14 @@ const PAUSE: Duration = Duration::from_millis(500);
 const READ_BYTES: usize = 64 * 1024;
 /// Messages from upstream that the broker has not acknowledged.
 const MAX_DOWN: usize = 256;
+/// How the session subscribes.
+pub(super) const OPTIONS: SubscribeOptions = SubscribeOptions {
+    qos: QoS::AtLeastOnce,
+    // What came down does not go up again.
+    no_local: true,
+    retain_as_published: true,
+    retain_handling: RetainHandling::Never,
+};
 /// Under this name the outbox keeps which filters the session has.
 const FILTERS: &str = "filters";
 
@@ -157,12 +165,13 @@ impl<'a> Session<'a> {
         let stale: Vec<&str> =
             before.split('\n').filter(|old| !old.is_empty() && !filters.contains(old)).collect();
         unsubscribe(&stale, &mut out);
-        subscribe(&filters, &mut out);
+        let before: Vec<&str> = before.split('\n').collect();
+        subscribe(&filters, &before, &mut out);
         out
     }
 
     fn filters(&self) -> Vec<&str> {
-        self.shared.up.rules().iter().map(|rule| rule.filter.as_str()).collect()
+        self.shared.filters()
     }
 
     /// Takes in all whole packets; how many bytes those were.
@@ -279,16 +288,15 @@ impl<'a> Session<'a> {
     }
 }
 
-fn subscribe(filters: &[&str], out: &mut Vec<u8>) {
-    let options = SubscribeOptions {
-        qos: QoS::AtLeastOnce,
-        // What came down does not go up again.
-        no_local: true,
-        retain_as_published: true,
-        retain_handling: RetainHandling::IfNew,
-    };
+/// Subscribes again, for the sake of retained messages below filters that it did not have `before`.
+fn subscribe(filters: &[&str], before: &[&str], out: &mut Vec<u8>) {
     let mut list = Vec::new();
-    filters.iter().for_each(|filter| FilterList::encode_one(&mut list, filter, Some(options)));
+    for filter in filters {
+        let known = before.contains(filter);
+        let retain_handling = if known { RetainHandling::Never } else { RetainHandling::Always };
+        let options = SubscribeOptions { retain_handling, ..OPTIONS };
+        FilterList::encode_one(&mut list, filter, Some(options));
+    }
     if let Ok(filters) = FilterList::from_encoded(&list, true, VERSION) {
         let packet_id = PacketId::FIRST;
         Subscribe { packet_id, properties: Properties::NONE, filters }.encode(VERSION, out);

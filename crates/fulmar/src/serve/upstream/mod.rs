@@ -31,6 +31,7 @@ use tokio::sync::{mpsc, watch};
 
 pub(super) use self::figures::Figures;
 use self::keeper::Keeper;
+use super::standing;
 use crate::config::{Config, Upstream};
 
 /// Messages from upstream that the broker here has not taken yet.
@@ -47,6 +48,13 @@ pub(super) struct Shared {
     down: Mapping,
     stamper: Arc<Stamper>,
     figures: Arc<Figures>,
+}
+
+impl Shared {
+    /// What of the broker's topics goes up.
+    fn filters(&self) -> Vec<&str> {
+        self.up.rules().iter().map(|rule| rule.filter.as_str()).collect()
+    }
 }
 
 /// A gateway that is opened and not connected yet.
@@ -98,13 +106,16 @@ impl Gateway {
         Ok(Some(Gateway { shared: Arc::new(shared), keeper, hold, running: None }))
     }
 
-    /// Storage as the broker is to see it: what is queued for the gateway is counted on its way.
+    /// Storage as the broker is to see it: the gateway's session is in it, and what is queued for that
+    /// is counted on its way.
     pub(super) fn watch(
         &self,
         storage: Arc<dyn Storage>,
-        restored: &Restored,
+        restored: &mut Restored,
         limits: &fulmar_broker::Limits,
     ) -> Arc<dyn Storage> {
+        let (name, filters) = (&self.shared.client_id, self.shared.filters());
+        standing::ensure(&*storage, restored, name, &filters, local::OPTIONS);
         self.hold.begin(&self.shared.client_id, restored, limits);
         Arc::new(entry::Watched { inner: storage, hold: Arc::clone(&self.hold) })
     }
