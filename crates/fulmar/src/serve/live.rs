@@ -11,7 +11,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fulmar_broker::auth::GUEST_PREFIX;
-use fulmar_broker::storage::{Restored, Storage};
 use fulmar_broker::{ListenerPolicy, Peer, TransportKind};
 use fulmar_gateway::batch;
 use fulmar_mqtt::ack::AckKind;
@@ -26,7 +25,8 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::sync::mpsc;
 
-use super::{standing, webhooks};
+use super::standing::Standing;
+use super::webhooks;
 
 const VERSION: Version = Version::V5;
 /// What is taken in: frames of meters, and what sensors measure, one quantity at a time or several, or
@@ -49,8 +49,8 @@ const MAX_BATCH: usize = 256;
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// Makes its session, so that nothing is published before it.
-pub(super) fn stand(platform: &Platform, storage: &dyn Storage, restored: &mut Restored) {
-    standing::ensure(storage, restored, &client_id(platform), &FILTERS, OPTIONS);
+pub(super) fn stand(platform: &Platform, standing: &mut Standing<'_>) {
+    standing.add(&client_id(platform), &FILTERS, OPTIONS);
 }
 
 fn client_id(platform: &Platform) -> String {

@@ -8,6 +8,7 @@
 mod acme;
 mod certificates;
 mod coap;
+mod hold;
 mod http;
 mod listeners;
 mod live;
@@ -37,7 +38,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use fulmar_broker::auth::Gate;
 use fulmar_broker::storage::{NoStorage, Restored, Storage};
-use fulmar_broker::{Broker, BrokerConfig};
+use fulmar_broker::{Broker, BrokerConfig, Limits};
 use fulmar_certs::files;
 use fulmar_store::SqliteStorage;
 use fulmar_transport::Clock;
@@ -45,7 +46,9 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use self::certificates::Certificates;
+use self::hold::{Door, Hold, Watched};
 use self::reload::Reloader;
+use self::standing::Standing;
 use crate::config::{Config, set};
 use crate::logging::{self, LogArgs};
 
@@ -98,12 +101,9 @@ pub(crate) fn run(args: &Args, log: &LogArgs) -> anyhow::Result<()> {
     };
     let mut stored = Stored::open(&config, &data)?;
     let mut gateway = upstream::Gateway::open(&config, &data).context("gateway")?;
-    if let Some(gateway) = &gateway {
-        let limits = config.limits.broker();
-        stored.storage = gateway.watch(stored.storage, &mut stored.restored, &limits);
-    }
     let mut platform = platform::Running::open(&config, &data)?;
-    platform.stand(&*stored.storage, &mut stored.restored);
+    let hold = Arc::<Hold>::default();
+    stored.stand(gateway.as_ref(), &platform, &config.limits.broker(), &hold);
     let broker_config = BrokerConfig {
         workers,
         limits: config.limits.broker(),
@@ -113,9 +113,8 @@ pub(crate) fn run(args: &Args, log: &LogArgs) -> anyhow::Result<()> {
     };
     let broker = Broker::new(broker_config, stored.storage, stored.restored, clock.now());
     stored.wake.set(Arc::downgrade(&broker)).ok().context("storage was given two brokers")?;
-    if let Some(gateway) = &gateway {
-        gateway.attend(&broker);
-    }
+    let marks = gateway.as_ref().map(upstream::Gateway::marks);
+    broker.set_entry(Arc::new(Door { marks, hold }));
     let running = listeners::start(&broker, workers, &config, &certificates, &quic, clock)?;
     platform.watch(&broker);
     platform.go_live(running.server.inlet())?;
@@ -220,6 +219,24 @@ impl Stored {
             SqliteStorage::open(&path, &config.storage.options(), Box::new(committed))?;
         let store = Arc::new(store);
         Ok(Stored { store: Some(Arc::clone(&store)), storage: store, restored, wake })
+    }
+
+    /// Puts the sessions of the program's own parts in, and counts from now on what is queued for them.
+    fn stand(
+        &mut self,
+        gateway: Option<&upstream::Gateway>,
+        platform: &platform::Running,
+        limits: &Limits,
+        hold: &Arc<Hold>,
+    ) {
+        let (storage, restored) = (&*self.storage, &mut self.restored);
+        let mut standing = Standing { storage, restored, limits, hold };
+        if let Some(gateway) = gateway {
+            gateway.stand(&mut standing);
+        }
+        platform.stand(&mut standing);
+        let (inner, hold) = (Arc::clone(&self.storage), Arc::clone(hold));
+        self.storage = Arc::new(Watched { inner, hold });
     }
 }
 

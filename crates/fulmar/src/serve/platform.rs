@@ -7,13 +7,13 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use fulmar_broker::access::Action;
 use fulmar_broker::auth::{Admitted, GUEST_PREFIX, Guests};
-use fulmar_broker::storage::{Restored, Storage};
 use fulmar_broker::{Broker, Timestamp};
 use fulmar_platform::{Announcement, Platform};
 use fulmar_transport::Inlet;
 use tokio::sync::mpsc;
 
 use super::live;
+use super::standing::Standing;
 use crate::config::Config;
 
 /// The platform, if it is switched on.
@@ -77,9 +77,9 @@ impl Running {
     }
 
     /// Makes the session of its MQTT client, before there can be another client.
-    pub(super) fn stand(&self, storage: &dyn Storage, restored: &mut Restored) {
+    pub(super) fn stand(&self, standing: &mut Standing<'_>) {
         if let Some(platform) = &self.platform {
-            live::stand(platform, storage, restored);
+            live::stand(platform, standing);
         }
     }
 

@@ -3,15 +3,34 @@
 //! The gateway and the platform take in what devices publish through durable sessions. Did those begin
 //! with the parts' own connections, what a device published before would be acknowledged and reach nobody.
 
+use fulmar_broker::Limits;
 use fulmar_broker::auth::GUEST_PREFIX;
 use fulmar_broker::storage::{
     FlowId, Op, Restored, SessionKey, SessionRecord, Storage, SubscriptionRecord,
 };
 use fulmar_mqtt::packet::SubscribeOptions;
 
-/// Adds the session of `client_id` and its subscriptions to what storage holds, as far as they are not
-/// there, and to what was restored. Subscriptions it has beside `filters` stay.
-pub(super) fn ensure(
+use super::hold::Hold;
+
+/// What the broker will begin with, while it is being put together.
+pub(super) struct Standing<'a> {
+    pub(super) storage: &'a dyn Storage,
+    pub(super) restored: &'a mut Restored,
+    pub(super) limits: &'a Limits,
+    /// Holds publishers back when too much is queued for these sessions.
+    pub(super) hold: &'a Hold,
+}
+
+impl Standing<'_> {
+    /// Sees to it that `client_id` has a session with these subscriptions, in storage and in what was
+    /// restored. Subscriptions it has beside them stay.
+    pub(super) fn add(&mut self, client_id: &str, filters: &[&str], options: SubscribeOptions) {
+        ensure(self.storage, self.restored, client_id, filters, options);
+        self.hold.watch(client_id, self.restored, self.limits);
+    }
+}
+
+fn ensure(
     storage: &dyn Storage,
     restored: &mut Restored,
     client_id: &str,

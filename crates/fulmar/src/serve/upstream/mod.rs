@@ -20,8 +20,6 @@ use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context as _;
-use fulmar_broker::Broker;
-use fulmar_broker::storage::{Restored, Storage};
 use fulmar_gateway::mapping::Mapping;
 use fulmar_gateway::outbox::Outbox;
 use fulmar_gateway::stamp::Stamper;
@@ -29,9 +27,10 @@ use fulmar_transport::Inlet;
 use ring::rand::{SecureRandom as _, SystemRandom};
 use tokio::sync::{mpsc, watch};
 
+pub(super) use self::entry::Marks;
 pub(super) use self::figures::Figures;
 use self::keeper::Keeper;
-use super::standing;
+use super::standing::Standing;
 use crate::config::{Config, Upstream};
 
 /// Messages from upstream that the broker here has not taken yet.
@@ -61,7 +60,6 @@ impl Shared {
 pub(super) struct Gateway {
     shared: Arc<Shared>,
     keeper: Keeper,
-    hold: Arc<entry::Hold>,
     running: Option<Running>,
 }
 
@@ -102,28 +100,17 @@ impl Gateway {
             client_id,
         };
         let keeper = Keeper::start(outbox, figures)?;
-        let hold = Arc::default();
-        Ok(Some(Gateway { shared: Arc::new(shared), keeper, hold, running: None }))
+        Ok(Some(Gateway { shared: Arc::new(shared), keeper, running: None }))
     }
 
-    /// Storage as the broker is to see it: the gateway's session is in it, and what is queued for that
-    /// is counted on its way.
-    pub(super) fn watch(
-        &self,
-        storage: Arc<dyn Storage>,
-        restored: &mut Restored,
-        limits: &fulmar_broker::Limits,
-    ) -> Arc<dyn Storage> {
-        let (name, filters) = (&self.shared.client_id, self.shared.filters());
-        standing::ensure(&*storage, restored, name, &filters, local::OPTIONS);
-        self.hold.begin(&self.shared.client_id, restored, limits);
-        Arc::new(entry::Watched { inner: storage, hold: Arc::clone(&self.hold) })
+    /// Makes the session by which it hears what is published.
+    pub(super) fn stand(&self, standing: &mut Standing<'_>) {
+        standing.add(&self.shared.client_id, &self.shared.filters(), local::OPTIONS);
     }
 
-    /// Marks from now on what the broker's clients publish.
-    pub(super) fn attend(&self, broker: &Broker) {
-        let (shared, hold) = (Arc::clone(&self.shared), Arc::clone(&self.hold));
-        broker.set_entry(Arc::new(entry::Doorway { shared, hold }));
+    /// What marks publications where they enter.
+    pub(super) fn marks(&self) -> Marks {
+        Marks(Arc::clone(&self.shared))
     }
 
     /// Connects to both brokers.
