@@ -119,13 +119,13 @@ struct Check {
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Over {
+pub(super) enum Over {
     Tcp,
     Quic,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Congestion {
+pub(super) enum Congestion {
     Cubic,
     Bbr,
 }
@@ -145,7 +145,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     }
 }
 
-fn block_on(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
+pub(super) fn block_on(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.context("cannot start the runtime")?.block_on(work)
 }
@@ -190,13 +190,7 @@ fn check(args: &Check) -> anyhow::Result<()> {
 fn send_tcp(args: &Send) -> anyhow::Result<()> {
     let mut file = open(&args.file)?;
     tell("begin", json!({}))?;
-    let mut stream = TcpStream::connect(args.to).with_context(|| args.to.to_string())?;
-    let name = match args.congestion {
-        Congestion::Cubic => "cubic",
-        Congestion::Bbr => "bbr",
-    };
-    let set = SockRef::from(&stream).set_tcp_congestion(name.as_bytes());
-    set.with_context(|| format!("this system has no TCP {name}"))?;
+    let mut stream = connect_tcp(args.to, args.congestion)?;
     let mut piece = vec![0; PIECE];
     loop {
         let length = file.read(&mut piece)?;
@@ -209,6 +203,17 @@ fn send_tcp(args: &Send) -> anyhow::Result<()> {
     let mut answer = [0];
     stream.read_exact(&mut answer).context("the receiver went")?;
     tell("sent", json!({}))
+}
+
+pub(super) fn connect_tcp(to: SocketAddr, congestion: Congestion) -> anyhow::Result<TcpStream> {
+    let stream = TcpStream::connect(to).with_context(|| to.to_string())?;
+    let name = match congestion {
+        Congestion::Cubic => "cubic",
+        Congestion::Bbr => "bbr",
+    };
+    let set = SockRef::from(&stream).set_tcp_congestion(name.as_bytes());
+    set.with_context(|| format!("this system has no TCP {name}"))?;
+    Ok(stream)
 }
 
 fn receive_tcp(args: &Receive) -> anyhow::Result<()> {
@@ -270,22 +275,44 @@ fn transport(congestion: Congestion) -> Arc<quinn::TransportConfig> {
     Arc::new(config)
 }
 
-async fn send_quic(args: &Send) -> anyhow::Result<()> {
-    let mut file = open(&args.file)?;
+/// A connection to an address whose certificate this machine's development CA made.
+pub(super) async fn connect_quic(
+    to: SocketAddr,
+    ca: &Path,
+    congestion: Congestion,
+) -> anyhow::Result<(quinn::Endpoint, quinn::Connection)> {
     let mut roots = rustls::RootCertStore::empty();
-    for certificate in read_chain(&Authority::open(&args.ca)?.certificate_path())? {
+    for certificate in read_chain(&Authority::open(ca)?.certificate_path())? {
         roots.add(certificate)?;
     }
     let mut tls =
         rustls::ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
     tls.alpn_protocols = vec![PROTOCOL.to_vec()];
     let mut config = quinn::ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls)?));
-    config.transport_config(transport(args.congestion));
-    let any: SocketAddr =
-        if args.to.is_ipv4() { ([0; 4], 0).into() } else { ([0_u16; 8], 0).into() };
+    config.transport_config(transport(congestion));
+    let any: SocketAddr = if to.is_ipv4() { ([0; 4], 0).into() } else { ([0_u16; 8], 0).into() };
     let endpoint = quinn::Endpoint::client(any)?;
+    let connection = endpoint.connect_with(config, to, &to.ip().to_string())?.await?;
+    Ok((endpoint, connection))
+}
+
+/// An endpoint with a certificate of this machine's development CA.
+pub(super) fn listen_quic(at: SocketAddr, ca: &Path) -> anyhow::Result<quinn::Endpoint> {
+    let names = [at.ip().to_string()];
+    let (chain, key) = Authority::open(ca)?.server_files(&names)?;
+    let mut tls = rustls::ServerConfig::builder()
+        .with_no_client_auth()
+        .with_single_cert(read_chain(&chain)?, read_key(&key)?)?;
+    tls.alpn_protocols = vec![PROTOCOL.to_vec()];
+    let mut config = quinn::ServerConfig::with_crypto(Arc::new(QuicServerConfig::try_from(tls)?));
+    config.transport_config(transport(Congestion::Cubic));
+    quinn::Endpoint::server(config, at).with_context(|| at.to_string())
+}
+
+async fn send_quic(args: &Send) -> anyhow::Result<()> {
+    let mut file = open(&args.file)?;
     tell("begin", json!({}))?;
-    let connection = endpoint.connect_with(config, args.to, &args.to.ip().to_string())?.await?;
+    let (endpoint, connection) = connect_quic(args.to, &args.ca, args.congestion).await?;
     let (mut out, mut back) = connection.open_bi().await?;
     let mut piece = vec![0; PIECE];
     loop {
@@ -306,15 +333,7 @@ async fn send_quic(args: &Send) -> anyhow::Result<()> {
 }
 
 async fn receive_quic(args: &Receive) -> anyhow::Result<()> {
-    let names = [args.at.ip().to_string()];
-    let (chain, key) = Authority::open(&args.ca)?.server_files(&names)?;
-    let mut tls = rustls::ServerConfig::builder()
-        .with_no_client_auth()
-        .with_single_cert(read_chain(&chain)?, read_key(&key)?)?;
-    tls.alpn_protocols = vec![PROTOCOL.to_vec()];
-    let mut config = quinn::ServerConfig::with_crypto(Arc::new(QuicServerConfig::try_from(tls)?));
-    config.transport_config(transport(Congestion::Cubic));
-    let endpoint = quinn::Endpoint::server(config, args.at).with_context(|| args.at.to_string())?;
+    let endpoint = listen_quic(args.at, &args.ca)?;
     let mut file = File::create(&args.file).with_context(|| args.file.display().to_string())?;
     tell("listening", json!({}))?;
     let Some(incoming) = endpoint.accept().await else { bail!("the endpoint is closed") };

@@ -4,6 +4,7 @@
 mod batch;
 mod copy;
 mod fleet;
+mod lines;
 mod link;
 mod list;
 mod message;
@@ -62,6 +63,8 @@ enum Command {
     Udp(udp::Args),
     /// Copy one file over TCP or QUIC, make one, or compare two
     Copy(copy::Args),
+    /// Send lines at times over a stream, or tell how late each arrives
+    Lines(lines::Args),
     /// Transfers over UDP, DTLS or QUIC streams, and how long they take
     Batch(batch::Args),
     /// Run a program on a share of the processor, and tell what it used
@@ -134,6 +137,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         Command::Message(args) => message::run(&args),
         Command::Udp(args) => udp::run(&args),
         Command::Copy(args) => copy::run(&args),
+        Command::Lines(args) => lines::run(&args),
         Command::Batch(args) => batch::run(&args),
         Command::Slow(args) => slow::run(&args),
         Command::Fleet(args) => fleet::run(args),

@@ -1,0 +1,262 @@
+//! `fulmar lab lines`: messages, one each so many milliseconds, and how late each comes out of a stream.
+//!
+//! Each is a line that says its number and when it was due, by the clock that all network namespaces of a machine share.
+//! Over TCP and QUIC this program is both ends; what another program carries (`fulmar send -`) is made to
+//! standard output, and checked from standard input.
+
+use std::io::{self, BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use fulmar_lab::units::parse_time;
+use serde_json::json;
+
+use super::copy::{Congestion, Over, block_on, connect_quic, connect_tcp, listen_quic};
+use super::probe::{now_ns, tell};
+
+const EXAMPLES: &str = "\
+Examples:
+  fulmar lab lines make --every 20ms --count 500 | fulmar send - --lines --to 198.18.1.2
+  fulmar receive --from 198.18.1.2 --stdout | fulmar lab lines check --count 500
+  fulmar lab lines receive --at 198.18.1.2:7000 --over quic --count 500
+  fulmar lab lines send --to 198.18.1.2:7000 --over quic --every 20ms --count 500";
+
+/// The shortest line: two numbers, two spaces, and its end.
+const LEAST_BYTES: u16 = 40;
+
+/// Send lines at times over a stream, or tell how late each arrives
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    /// Write them to standard output
+    Make(What),
+    /// Send them over TCP or QUIC
+    Send(Send),
+    /// Tell how late they come on standard input
+    Check(Check),
+    /// Tell how late they come over TCP or QUIC
+    Receive(Receive),
+}
+
+#[derive(clap::Args, Clone, Debug)]
+struct What {
+    /// Time from one to the next: 20ms
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    every: u64,
+    /// How many
+    #[arg(long, value_name = "NUMBER")]
+    count: u32,
+    /// Length of each
+    #[arg(long, value_name = "BYTES", default_value_t = 200)]
+    #[arg(value_parser = clap::value_parser!(u16).range(i64::from(LEAST_BYTES)..))]
+    bytes: u16,
+}
+
+#[derive(clap::Args, Debug)]
+struct Send {
+    #[command(flatten)]
+    what: What,
+    /// Where to
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    to: SocketAddr,
+    /// The transport
+    #[arg(long, value_enum)]
+    over: Over,
+    /// What decides how much may be under way
+    #[arg(long, value_enum, default_value_t = Congestion::Cubic)]
+    congestion: Congestion,
+    /// Folder of the development CA that both ends share, for QUIC
+    #[arg(long, value_name = "DIR", default_value = "ca")]
+    ca: PathBuf,
+}
+
+#[derive(clap::Args, Debug)]
+struct Check {
+    /// How many should come
+    #[arg(long, value_name = "NUMBER")]
+    count: u32,
+}
+
+#[derive(clap::Args, Debug)]
+struct Receive {
+    #[command(flatten)]
+    check: Check,
+    /// Where to listen
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    at: SocketAddr,
+    /// The transport
+    #[arg(long, value_enum)]
+    over: Over,
+    /// Folder of the development CA that both ends share, for QUIC
+    #[arg(long, value_name = "DIR", default_value = "ca")]
+    ca: PathBuf,
+}
+
+pub(super) fn run(args: &Args) -> anyhow::Result<()> {
+    match &args.command {
+        Command::Make(what) => {
+            let mut out = io::stdout().lock();
+            what.each(|line| out.write_all(line).and_then(|()| out.flush()))
+        }
+        Command::Check(check) => {
+            tell("listening", json!({}))?;
+            let mut counted = Counted::new(check);
+            counted.all(&mut io::stdin().lock())?;
+            counted.end()
+        }
+        Command::Send(args) => match args.over {
+            Over::Tcp => send_tcp(args),
+            Over::Quic => block_on(send_quic(args)),
+        },
+        Command::Receive(args) => match args.over {
+            Over::Tcp => receive_tcp(args),
+            Over::Quic => block_on(receive_quic(args)),
+        },
+    }
+}
+
+impl What {
+    /// A line that was due at a time.
+    fn line(&self, number: u32, due_ns: u64) -> Vec<u8> {
+        let mut line = format!("{number} {due_ns} ").into_bytes();
+        line.resize(usize::from(self.bytes) - 1, b'.');
+        line.push(b'\n');
+        line
+    }
+
+    /// When each is due, from now on.
+    fn times(&self) -> impl Iterator<Item = (u32, u64)> + use<> {
+        let (begin, every) = (now_ns(), self.every);
+        (0..self.count).map(move |number| (number, begin + u64::from(number) * every))
+    }
+
+    fn each(&self, mut write: impl FnMut(&[u8]) -> io::Result<()>) -> anyhow::Result<()> {
+        for (number, due) in self.times() {
+            std::thread::sleep(Duration::from_nanos(due.saturating_sub(now_ns())));
+            write(&self.line(number, due)).context("the stream")?;
+        }
+        Ok(())
+    }
+}
+
+/// Lines that came.
+struct Counted {
+    expected: u32,
+    next: u32,
+    missing: u32,
+}
+
+impl Counted {
+    fn new(check: &Check) -> Counted {
+        Counted { expected: check.count, next: 0, missing: 0 }
+    }
+
+    fn all(&mut self, from: &mut impl BufRead) -> anyhow::Result<()> {
+        let mut line = String::new();
+        while from.read_line(&mut line)? > 0 {
+            self.line(&line)?;
+            line.clear();
+        }
+        Ok(())
+    }
+
+    fn line(&mut self, line: &str) -> anyhow::Result<()> {
+        let now = now_ns();
+        let mut words = line.split(' ').map(str::parse::<u64>);
+        let (Some(Ok(number)), Some(Ok(due))) = (words.next(), words.next()) else {
+            bail!("no line of ours: {line:?}");
+        };
+        let number = u32::try_from(number)?;
+        if number < self.next || number >= self.expected {
+            bail!("line {number} came after line {}", self.next);
+        }
+        self.missing += number - self.next;
+        self.next = number + 1;
+        let late_ms = now.saturating_sub(due) as f64 * 1e-6;
+        tell("line", json!({ "number": number, "late_ms": late_ms }))
+    }
+
+    fn end(self) -> anyhow::Result<()> {
+        let missing = self.missing + (self.expected - self.next);
+        tell("end", json!({ "missing": missing }))
+    }
+}
+
+fn send_tcp(args: &Send) -> anyhow::Result<()> {
+    let mut stream = connect_tcp(args.to, args.congestion)?;
+    stream.set_nodelay(true)?;
+    args.what.each(|line| stream.write_all(line))?;
+    stream.shutdown(std::net::Shutdown::Write)?;
+    // Until the other side has all: it closes then.
+    let closed = io::copy(&mut stream, &mut io::sink());
+    closed.map(|_| ()).context("the receiver went")
+}
+
+fn receive_tcp(args: &Receive) -> anyhow::Result<()> {
+    let listener = TcpListener::bind(args.at).with_context(|| args.at.to_string())?;
+    tell("listening", json!({}))?;
+    let (stream, _) = listener.accept()?;
+    let mut counted = Counted::new(&args.check);
+    counted.all(&mut BufReader::new(stream))?;
+    counted.end()
+}
+
+async fn send_quic(args: &Send) -> anyhow::Result<()> {
+    let (endpoint, connection) = connect_quic(args.to, &args.ca, args.congestion).await?;
+    let mut out = connection.open_uni().await?;
+    for (number, due) in args.what.times() {
+        tokio::time::sleep(Duration::from_nanos(due.saturating_sub(now_ns()))).await;
+        out.write_all(&args.what.line(number, due)).await?;
+    }
+    out.finish()?;
+    out.stopped().await?;
+    connection.close(0_u32.into(), b"");
+    endpoint.wait_idle().await;
+    Ok(())
+}
+
+async fn receive_quic(args: &Receive) -> anyhow::Result<()> {
+    let endpoint = listen_quic(args.at, &args.ca)?;
+    tell("listening", json!({}))?;
+    let Some(incoming) = endpoint.accept().await else { bail!("the endpoint is closed") };
+    let connection = incoming.await?;
+    let mut from = connection.accept_uni().await?;
+    let mut counted = Counted::new(&args.check);
+    let (mut piece, mut rest) = (vec![0; 1 << 16], Vec::new());
+    while let Some(length) = from.read(&mut piece).await? {
+        rest.extend_from_slice(&piece[..length]);
+        while let Some(end) = rest.iter().position(|&byte| byte == b'\n') {
+            let line: Vec<u8> = rest.drain(..=end).collect();
+            counted.line(&String::from_utf8_lossy(&line))?;
+        }
+    }
+    counted.end()?;
+    connection.closed().await;
+    Ok(())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_counted_and_what_is_no_line_is_refused() {
+        let what = What { every: 1_000_000, count: 3, bytes: 50 };
+        let line = |number| String::from_utf8(what.line(number, now_ns())).unwrap();
+        assert_eq!(line(7).len(), 50);
+        let mut counted = Counted::new(&Check { count: 5 });
+        counted.all(&mut (line(0) + &line(2) + &line(3)).as_bytes()).unwrap();
+        assert_eq!((counted.missing, counted.next), (1, 4));
+        assert!(counted.line(&line(1)).is_err(), "out of order");
+        assert!(counted.line("rubbish\n").is_err());
+    }
+}
