@@ -162,6 +162,31 @@ class Gateway(unittest.TestCase):
         self.assertEqual(figure(gateway, 'connected{transport="quic"}'), 1)
         self.assertEqual(gateway.stop(), 0)
 
+    def test_commands_survive_power_cuts(self):
+        rounds, commands = 4, 500
+        gateway = self.gateway()
+        operator = Publisher(self, self.upstream.ports["mqtt"], "operator")
+        device = Subscriber(self, gateway.ports["mqtt"], "command/#")
+
+        def heard():
+            operator.client.publish("site/command/probe", "hello", 1)
+            return device.count > 0
+
+        eventually("the gateway's subscription", heard)
+        # What is for a device that sleeps waits in the gateway.
+        device.client.disconnect()
+        for part in range(rounds):
+            for number in range(commands):
+                operator.client.publish("site/command/probe", str(part * commands + number), 1)
+            eventually("some of them", lambda: figure(gateway, "received_total") > 0)
+            gateway.kill()
+            gateway.start()
+        awake = Subscriber(self, gateway.ports["mqtt"], "command/#")
+        got = awake.got["command/probe"]
+        wanted = {str(number) for number in range(rounds * commands)}
+        eventually("all commands", lambda: wanted <= {payload for payload, _ in got})
+        self.assertEqual(gateway.stop(), 0)
+
     def test_devices_that_speak_http(self):
         gateway = self.gateway()
         above = Subscriber(self, self.upstream.ports["mqtt"], "site/sensor/#")

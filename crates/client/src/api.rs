@@ -14,7 +14,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::dial::Dialer;
 use crate::driver::{Control, Driver, Publication};
 use crate::error::Error;
-use crate::message::Message;
+use crate::message::{Message, Receipt};
 use crate::options::{Options, Streams};
 use crate::url::Transport;
 
@@ -67,7 +67,8 @@ pub enum Event {
         /// How many.
         messages: usize,
     },
-    /// A message came. It is acknowledged when the client has it, not when the application has.
+    /// A message came. It is acknowledged when the client has it, not when the application has, unless
+    /// [`Options::acknowledge_by_hand`] says so.
     Message(Message),
     /// The connection is lost or did not come about.
     Disconnected {
@@ -220,6 +221,13 @@ impl Client {
             codes.extend(answer.await.unwrap_or(Err(Error::Closed))?);
         }
         Ok(codes)
+    }
+
+    /// Acknowledges a message that came with a receipt. Where the connection that brought it has ended
+    /// this does nothing: the server sends the message again.
+    pub async fn acknowledge(&self, receipt: Receipt) {
+        // A client that is closed has nobody to tell.
+        drop(self.control.send(Control::Acknowledge(receipt)).await);
     }
 
     /// The connection's figures; `None` while there is none.

@@ -21,7 +21,7 @@ use crate::api::{Event, PathStats};
 use crate::dial::{Dialer, Dialled, Link, Rival};
 use crate::error::Error;
 use crate::machine::{CONTROL, MAX_OUT_BYTES, Machine, Outcome};
-use crate::message::Message;
+use crate::message::{Message, Receipt};
 use crate::network::Monitor;
 use crate::options::{Options, Streams};
 use crate::pending::{answer, changed, make_room, or_never};
@@ -55,6 +55,7 @@ pub(crate) type Publication = (Message, Published);
 pub(crate) enum Control {
     Subscribe(Vec<(String, SubscribeOptions)>, Answered),
     Unsubscribe(Vec<String>, Answered),
+    Acknowledge(Receipt),
     Rebind,
     /// Asks for the connection's figures; `None` while there is none.
     Stats(oneshot::Sender<Option<PathStats>>),
@@ -282,6 +283,7 @@ impl Driver {
             Command::Control(Control::Unsubscribe(filters, done)) => {
                 self.machine.unsubscribe(filters, done);
             }
+            Command::Control(Control::Acknowledge(receipt)) => self.machine.acknowledge(&receipt),
             Command::Control(Control::Rebind) => self.rebind_wanted = true,
             Command::Control(Control::Stats(ask)) => self.stats_wanted.push(ask),
             Command::Control(Control::Disconnect(done)) => {

@@ -40,6 +40,6 @@ pub use api::{Client, Delivery, Event, Events, PathStats};
 pub use error::Error;
 pub use fulmar_mqtt::packet::{RetainHandling, SubscribeOptions};
 pub use fulmar_mqtt::{Property, PropertyBuf, QoS, ReasonCode, Version};
-pub use message::Message;
+pub use message::{Message, Receipt};
 pub use options::{Backoff, Fallback, Options, Streams, TlsVersion, Trust, Will};
 pub use url::{BrokerUrl, Transport};

@@ -21,11 +21,12 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use fulmar_mqtt::ack::AckKind;
 use fulmar_mqtt::packet::{Connect, Disconnect, LastWill, SubscribeOptions};
 use fulmar_mqtt::{Packet, Property, PropertyBuf, ReasonCode, Version};
 
 use crate::error::Error;
-use crate::message::Message;
+use crate::message::{Message, Receipt};
 use crate::options::Options;
 
 use flow::{Ask, Desk, Early, Flow, NO_LIMITS, Pending, Request};
@@ -91,6 +92,8 @@ pub(crate) struct Machine<P, R> {
     last_sent: Instant,
     last_received: Instant,
     ping_sent: Option<Instant>,
+    /// Number of the connection, so that what belongs to an earlier one is known.
+    connection: u64,
 }
 
 impl<P, R> Machine<P, R> {
@@ -117,6 +120,7 @@ impl<P, R> Machine<P, R> {
             last_sent: now,
             last_received: now,
             ping_sent: None,
+            connection: 0,
             options,
         }
     }
@@ -125,6 +129,7 @@ impl<P, R> Machine<P, R> {
     /// at once, unless something is in flight there, whose fate only CONNACK can tell; without, what
     /// the options allow of it. `streams` says whether there can be data streams.
     pub(crate) fn connect(&mut self, now: Instant, early: bool, streams: bool) {
+        self.connection += 1;
         self.prepare_lanes(streams);
         let in_flight = self.flows[CONTROL].outbound.in_flight() > 0;
         self.phase = Phase::Opening(match () {
@@ -203,6 +208,14 @@ impl<P, R> Machine<P, R> {
         let flow = self.lanes.of_ask(&ask, &self.subscriptions);
         self.flows[flow].waiting.push_back(Request { ask, token: Some(token) });
         self.pump();
+    }
+
+    /// The application has what came with this receipt.
+    pub(crate) fn acknowledge(&mut self, receipt: &Receipt) {
+        let now = receipt.connection == self.connection && self.phase == Phase::Up;
+        if now && self.lanes.is_open(receipt.flow) {
+            self.put_ack(receipt.flow, AckKind::Puback, receipt.id, ReasonCode::Success);
+        }
     }
 
     /// Sends DISCONNECT once everything is delivered and answered.

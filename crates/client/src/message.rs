@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use fulmar_mqtt::packet::Publish;
-use fulmar_mqtt::{Property, PropertyBuf, QoS};
+use fulmar_mqtt::{PacketId, Property, PropertyBuf, QoS};
 
 /// A message to publish, or one received.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,6 +19,17 @@ pub struct Message {
     pub dup: bool,
     /// MQTT 5.0 properties; left out for 3.1.1.
     pub properties: PropertyBuf,
+    /// Of a received message that waits for [`Client::acknowledge`](crate::Client::acknowledge).
+    pub receipt: Option<Receipt>,
+}
+
+/// What acknowledges a received message, as long as the connection lasts that brought it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Receipt {
+    /// Which of the client's connections.
+    pub(crate) connection: u64,
+    pub(crate) flow: usize,
+    pub(crate) id: PacketId,
 }
 
 impl Message {
@@ -32,6 +43,7 @@ impl Message {
             retain: false,
             dup: false,
             properties: PropertyBuf::new(),
+            receipt: None,
         }
     }
 
@@ -81,6 +93,7 @@ impl Message {
             retain: publish.retain,
             dup: publish.dup,
             properties,
+            receipt: None,
         }
     }
 }

@@ -118,6 +118,10 @@ pub struct Options {
     pub quic_keep_alive: Duration,
     /// QoS 1 and 2 messages the server may send without acknowledgement, at least 1.
     pub receive_maximum: u16,
+    /// Whether messages at QoS 1 are acknowledged by [`Client::acknowledge`](crate::Client::acknowledge)
+    /// only, when the application has them for good; no more than `receive_maximum` come before that.
+    /// Messages at QoS 2 are acknowledged as they come in any case.
+    pub acknowledge_by_hand: bool,
     /// Largest packet to take, in bytes.
     pub max_packet_bytes: u32,
     /// Messages that may wait for a connection or for acknowledgements before `publish` waits too.
@@ -193,6 +197,7 @@ impl Options {
             // NAT bindings live 30 s and more; one lost packet in between does no harm.
             quic_keep_alive: Duration::from_secs(12),
             receive_maximum: 512,
+            acknowledge_by_hand: false,
             max_packet_bytes: 16 << 20,
             max_queued_messages: 1024,
             max_queued_bytes: 64 << 20,

@@ -13,7 +13,7 @@ use super::flow::{Ask, NO_LIMITS};
 use super::lanes::{CONTROL, Kept};
 use super::{Ahead, Machine, Outcome, Phase, TOPIC_ALIAS_MAXIMUM, seconds};
 use crate::error::Error;
-use crate::message::Message;
+use crate::message::{Message, Receipt};
 
 /// Why the connection has to end, and what to tell the server.
 struct Failure {
@@ -177,7 +177,7 @@ impl<P, R> Machine<P, R> {
         }
     }
 
-    fn put_ack(&mut self, flow: usize, kind: AckKind, id: PacketId, reason: ReasonCode) {
+    pub(super) fn put_ack(&mut self, flow: usize, kind: AckKind, id: PacketId, reason: ReasonCode) {
         self.flows[flow].put_ack(self.options.version, kind, id, reason);
     }
 
@@ -200,11 +200,17 @@ impl<P, R> Machine<P, R> {
             }
             _ => (true, None),
         };
+        let by_hand =
+            answer.filter(|(kind, _)| *kind == AckKind::Puback && self.options.acknowledge_by_hand);
         if new {
-            let message = Message::received(topic, publish);
+            let mut message = Message::received(topic, publish);
+            let connection = self.connection;
+            message.receipt = by_hand.map(|(_, id)| Receipt { connection, flow: index, id });
             self.desk.outcomes.push_back(Outcome::Message(message));
         }
-        if let Some((kind, id)) = answer {
+        if let Some((kind, id)) = answer
+            && by_hand.is_none()
+        {
             self.put_ack(index, kind, id, ReasonCode::Success);
         }
         Ok(())

@@ -353,6 +353,39 @@ fn mqtt_4_3_3_10_a_repeated_qos_2_message_is_told_once() {
 }
 
 #[test]
+fn mqtt_4_3_2_what_is_acknowledged_by_hand_is_so_on_its_own_connection_only() {
+    let mut options = Options::new("mqtt://h").unwrap();
+    options.session_expiry_s = 100;
+    options.acknowledge_by_hand = true;
+    let mut pair = Pair::new();
+    pair.session = Machine::new(Arc::new(options), pair.now);
+    pair.up();
+    let come = |pair: &mut Pair, qos, id| {
+        let mut bytes = Vec::new();
+        let message = Message::new("t", "x").qos(qos);
+        put_publish(&mut bytes, Version::V5, &message, PacketId::new(id), false);
+        pair.give(&bytes).unwrap();
+        pair.messages.pop().unwrap().receipt
+    };
+    let first = come(&mut pair, QoS::AtLeastOnce, 7).unwrap();
+    let second = come(&mut pair, QoS::AtLeastOnce, 8).unwrap();
+    assert_eq!(come(&mut pair, QoS::AtMostOnce, 9), None);
+    assert!(pair.flush().is_empty(), "nobody has it for good");
+    pair.session.acknowledge(&second);
+    assert_eq!(pair.flush(), [0x40, 2, 0, 8]);
+    // The server sends the other one again, and may use the identifier for something else.
+    pair.session.disconnected();
+    pair.up();
+    pair.session.acknowledge(&first);
+    assert!(pair.flush().is_empty());
+    let again = come(&mut pair, QoS::AtLeastOnce, 7).unwrap();
+    pair.session.acknowledge(&again);
+    assert_eq!(pair.flush(), [0x40, 2, 0, 7]);
+    assert_eq!(come(&mut pair, QoS::ExactlyOnce, 10), None);
+    assert_eq!(pair.flush(), [0x50, 2, 0, 10]);
+}
+
+#[test]
 fn early_data_goes_with_connect_and_again_when_refused() {
     let mut pair = Pair::new();
     pair.publish(QoS::AtMostOnce, 0);

@@ -333,6 +333,8 @@ impl Upstream {
     pub(crate) fn options(&self, name: &str) -> anyhow::Result<Options> {
         let mut options = Options::new(&self.url)?;
         options.publish_before_connack = true;
+        // What comes down is acknowledged when the broker here has stored it.
+        options.acknowledge_by_hand = true;
         options.version = match self.version {
             Protocol::V5 => Version::V5,
             Protocol::V311 => Version::V311,

@@ -5,6 +5,7 @@
 //! the broker's. Its session is durable: a message that the broker acknowledged to a device waits in it
 //! until the outbox has it on disk, and only then is it acknowledged here.
 
+use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +23,7 @@ use fulmar_mqtt::{Packet, PacketId, Properties, Property, PropertyBuf, QoS, Reas
 use fulmar_transport::{Framing, Inlet};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use super::figures::count;
 use super::keeper::Asking;
@@ -53,7 +54,12 @@ pub(super) struct Down {
     pub(super) qos: QoS,
     pub(super) retain: bool,
     pub(super) properties: PropertyBuf,
+    /// Told when the broker here has it.
+    pub(super) taken: oneshot::Sender<()>,
 }
+
+/// Messages from upstream that the broker has not acknowledged, by packet identifier.
+type Open = BTreeMap<u16, Down>;
 
 /// Runs until it is stopped, or the broker takes no more connections.
 pub(super) async fn run(
@@ -63,11 +69,12 @@ pub(super) async fn run(
     inlet: &Inlet,
     mut stopped: watch::Receiver<bool>,
 ) {
+    let mut open = Open::new();
     loop {
         let Ok(socket) = inlet.open(peer(), Framing::Bytes) else { return };
         let session = async {
             let stream = UnixStream::from_std(socket)?;
-            Session::new(shared, keeper).run(stream, &mut down).await
+            Session::new(shared, keeper, &mut open).run(stream, &mut down).await
         };
         tokio::select! {
             outcome = session => match outcome {
@@ -102,15 +109,14 @@ struct Session<'a> {
     shared: &'a Shared,
     keeper: &'a Asking,
     next_id: PacketId,
-    /// Messages from upstream that the broker has not acknowledged.
-    open: usize,
+    open: &'a mut Open,
 }
 
 impl<'a> Session<'a> {
-    fn new(shared: &'a Shared, keeper: &'a Asking) -> Session<'a> {
+    fn new(shared: &'a Shared, keeper: &'a Asking, open: &'a mut Open) -> Session<'a> {
         // 1 and 2 are the greeting's.
         let next_id = PacketId::FIRST.next().next();
-        Session { shared, keeper, next_id, open: 0 }
+        Session { shared, keeper, next_id, open }
     }
 
     /// Speaks MQTT until the broker ends the connection.
@@ -119,7 +125,10 @@ impl<'a> Session<'a> {
         mut stream: UnixStream,
         down: &mut mpsc::Receiver<Down>,
     ) -> std::io::Result<()> {
-        let greeting = self.greeting().await;
+        let mut greeting = self.greeting().await;
+        for message in std::mem::take(self.open).into_values() {
+            self.publish(message, &mut greeting);
+        }
         stream.write_all(&greeting).await?;
         let mut input = Vec::new();
         loop {
@@ -135,8 +144,8 @@ impl<'a> Session<'a> {
                     input.drain(..done);
                     self.keep(taken, &mut output).await;
                 }
-                Some(message) = down.recv(), if self.open < MAX_DOWN => {
-                    self.publish(&message, &mut output);
+                Some(message) = down.recv(), if self.open.len() < MAX_DOWN => {
+                    self.publish(message, &mut output);
                 }
             }
             stream.write_all(&output).await?;
@@ -186,7 +195,10 @@ impl<'a> Session<'a> {
                     taken.items.extend(self.item(&publish));
                 }
                 Packet::Ack(AckKind::Puback, ack) => {
-                    self.open = self.open.saturating_sub(1);
+                    if let Some(message) = self.open.remove(&ack.packet_id.get()) {
+                        // Nobody waits for it where the connection it came by has ended.
+                        message.taken.send(()).ok();
+                    }
                     if ack.reason.is_error() {
                         tracing::warn!(reason = %ack.reason, "a message from upstream was refused here");
                     }
@@ -269,12 +281,8 @@ impl<'a> Session<'a> {
         }
     }
 
-    fn publish(&mut self, message: &Down, output: &mut Vec<u8>) {
+    fn publish(&mut self, message: Down, output: &mut Vec<u8>) {
         let packet_id = (message.qos != QoS::AtMostOnce).then_some(self.next_id);
-        if packet_id.is_some() {
-            self.next_id = self.next_id.next();
-            self.open += 1;
-        }
         let publish = Publish {
             dup: false,
             qos: message.qos,
@@ -285,6 +293,14 @@ impl<'a> Session<'a> {
             payload: &message.payload,
         };
         publish.encode(VERSION, output);
+        match packet_id {
+            Some(id) => {
+                self.next_id = id.next();
+                self.open.insert(id.get(), message);
+            }
+            // It may get lost, as who wrote the rule allows.
+            None => drop(message.taken.send(())),
+        }
     }
 }
 

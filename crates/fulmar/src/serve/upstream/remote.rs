@@ -10,7 +10,7 @@ use std::pin::{Pin, pin};
 use std::time::Duration;
 
 use fulmar_client::{
-    Client, Delivery, Error, Event, Events, Message, Property, PropertyBuf, ReasonCode,
+    Client, Delivery, Error, Event, Events, Message, Property, PropertyBuf, ReasonCode, Receipt,
     RetainHandling, SubscribeOptions,
 };
 use fulmar_gateway::batch::{self, CONTENT_TYPE, DEFLATE, ENCODING};
@@ -21,7 +21,7 @@ use fulmar_gateway::stamp::{self, Passport, VIA};
 use fulmar_mqtt::Properties;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
 use super::figures::count;
@@ -38,6 +38,8 @@ const LOOK: Duration = Duration::from_secs(2);
 
 /// A publication and its fate.
 type Flight = Pin<Box<dyn Future<Output = (Load, Result<ReasonCode, Error>)> + Send>>;
+/// A message that came down, until the broker here has it.
+type Landing = Pin<Box<dyn Future<Output = Option<Receipt>> + Send>>;
 /// What was read for a lane.
 type Read = Pin<Box<dyn Future<Output = (Priority, Reading)> + Send>>;
 /// The answer to SUBSCRIBE.
@@ -79,6 +81,8 @@ struct Uplink<'a> {
     down: &'a mpsc::Sender<Down>,
     drain: Drain,
     flights: FuturesUnordered<Flight>,
+    /// What came down and the broker here has not taken yet.
+    landing: FuturesUnordered<Landing>,
     reading: Option<Read>,
     asked: Option<Asked>,
     /// Nothing is sent until what is on its way is over, and not before this.
@@ -91,6 +95,7 @@ enum Wake {
     Stop,
     Event(Option<Event>),
     Over(Load, Result<ReasonCode, Error>),
+    Landed(Option<Receipt>),
     Read(Priority, Reading),
     Subscribed(Result<Vec<ReasonCode>, Error>),
     Arrived,
@@ -114,6 +119,7 @@ impl<'a> Uplink<'a> {
             events,
             down,
             flights: FuturesUnordered::new(),
+            landing: FuturesUnordered::new(),
             reading: None,
             asked,
             again_at: None,
@@ -131,6 +137,7 @@ impl<'a> Uplink<'a> {
                 Wake::Event(None) => return false,
                 Wake::Event(Some(event)) => self.happened(event).await,
                 Wake::Over(load, outcome) => self.over(&load, outcome),
+                Wake::Landed(receipt) => self.acknowledge(receipt).await,
                 Wake::Read(priority, read) => {
                     self.reading = None;
                     self.drain.loaded(priority, read);
@@ -175,6 +182,7 @@ impl<'a> Uplink<'a> {
             _ = stopped.changed() => Wake::Stop,
             event = self.events.next() => Wake::Event(event),
             Some((load, outcome)) = self.flights.next() => Wake::Over(load, outcome),
+            Some(receipt) = self.landing.next() => Wake::Landed(receipt),
             (priority, read) = or_never(&mut self.reading) => Wake::Read(priority, read),
             outcome = or_never(&mut self.asked) => Wake::Subscribed(outcome),
             () = self.shared.figures.news.notified() => Wake::Arrived,
@@ -307,24 +315,47 @@ impl<'a> Uplink<'a> {
     }
 
     async fn came_down(&self, message: Message) {
-        let shared = self.shared;
-        let Some((rule, topic)) = shared.down.map(&message.topic) else { return };
-        let properties = message.properties.as_properties();
-        let Some(via) = Passport::read(properties).via_with(&shared.name) else {
-            count(&shared.figures.circles, 1);
-            tracing::warn!(topic = message.topic, "dropped: it has passed here before");
-            return;
+        let receipt = message.receipt.clone();
+        let (taken, landed) = oneshot::channel();
+        let Some(down) = self.as_it_is_here(message, taken) else {
+            return self.acknowledge(receipt).await;
         };
-        let expiry = Passport::read(properties).expiry_s;
+        if receipt.is_some() {
+            // What is not taken is not acknowledged, and comes again.
+            self.landing.push(Box::pin(async move { landed.await.ok().and(receipt) }));
+        }
+        // The local session has ended for good only when the program ends.
+        drop(self.down.send(down).await);
+    }
+
+    /// A message as it is published here; `None` for one that is not.
+    fn as_it_is_here(&self, message: Message, taken: oneshot::Sender<()>) -> Option<Down> {
+        let shared = self.shared;
+        let figures = &shared.figures;
+        let (rule, topic) = shared.down.map(&message.topic)?;
+        let properties = message.properties.as_properties();
+        let passport = Passport::read(properties);
+        let Some(via) = passport.via_with(&shared.name) else {
+            count(&figures.circles, 1);
+            tracing::warn!(topic = message.topic, "dropped: it has passed here before");
+            return None;
+        };
+        let expiry = passport.expiry_s;
         let mut properties = stamp::onward(properties, &via);
         if let Some(seconds) = expiry {
             properties.push(Property::MessageExpiryInterval(seconds));
         }
-        count(&shared.figures.received, 1);
+        count(&figures.received, 1);
         let qos = rule.qos.min(message.qos);
         let (payload, retain) = (message.payload, message.retain);
-        // The local session has ended for good only when the program ends.
-        drop(self.down.send(Down { topic, payload, qos, retain, properties }).await);
+        Some(Down { topic, payload, qos, retain, properties, taken })
+    }
+
+    /// The broker here has it for good, or never will.
+    async fn acknowledge(&self, receipt: Option<Receipt>) {
+        if let Some(receipt) = receipt {
+            self.client.acknowledge(receipt).await;
+        }
     }
 }
 
