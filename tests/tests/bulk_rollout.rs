@@ -27,6 +27,7 @@ impl Field {
             let name = format!("device{number}");
             let mut command = fulmar();
             command.args(["receive", "--group", "pumps", "--interface", "127.0.0.1", "--quiet"]);
+            command.env("XDG_DATA_HOME", field.home.path());
             command.args(["--count", "1", "--device", &name, "--install", install]);
             command.arg("--announced").arg(field.url()).arg("--dir").arg(field.folder(number));
             field.devices.push(command.spawn().unwrap());
@@ -49,8 +50,14 @@ impl Field {
     fn roll_out(&self, more: &[&str]) -> Output {
         let mut command = fulmar();
         command.arg("rollout").arg(self.home.path().join("fw.bin")).args(["--json", "--group"]);
-        command.args(["pumps", "--rate", "20M", "--interface", "127.0.0.1", "--broker"]);
-        command.arg(self.url()).arg("--to").arg(format!("239.7.7.7:{}", self.port));
+        command.env("XDG_DATA_HOME", self.home.path());
+        command.args(["pumps", "--broker"]).arg(self.url()).arg("--to");
+        if more.contains(&"quic") {
+            command.arg(format!("127.0.0.1:{}", self.port));
+        } else {
+            command.arg(format!("239.7.7.7:{}", self.port));
+            command.args(["--rate", "20M", "--interface", "127.0.0.1"]);
+        }
         command.arg("--expect").arg(self.devices.len().to_string());
         run(command.args(more))
     }
@@ -148,4 +155,18 @@ fn without_devices_it_says_so() {
     let output = run(&mut command);
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&output.stderr).contains("0 of 1 devices came"));
+}
+
+/// Where NORM does not pass, devices fetch it over QUIC, each in its stage.
+#[test]
+fn over_quic_devices_fetch_it() {
+    let [good, bad] = ["true", "false"].map(program);
+    let field = Field::new(16_013, &[good, good, bad]);
+    let output = field.roll_out(&["--via", "quic", "--stages", "1,all", "--max-failures", "1"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let end = events(&output).pop().unwrap();
+    let counts = (&end["done"], &end["failed"], &end["state"]);
+    assert_eq!(counts, (&2.into(), &1.into(), &"done".into()));
+    assert!((0..3).all(|device| field.has_it(device)));
+    assert_eq!(field.retained("rollout/pumps/announce")["via"], "quic");
 }

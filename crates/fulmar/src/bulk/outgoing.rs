@@ -45,6 +45,12 @@ impl Outgoing {
         Ok(Outgoing { source: FileSource(file), bytes, manifest, hash })
     }
 
+    /// The same file, for another who reads it.
+    pub(super) fn again(&self) -> io::Result<Outgoing> {
+        let (source, manifest) = (FileSource(self.source.0.try_clone()?), self.manifest.clone());
+        Ok(Outgoing { source, manifest, ..*self })
+    }
+
     /// What is told of it at the end.
     pub(super) fn told(&self) -> Value {
         let (name, sha256) = (&self.manifest.name, self.hash.to_string());

@@ -5,6 +5,7 @@
 
 use std::fs::File;
 use std::path::Path;
+use std::pin::Pin;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -12,12 +13,12 @@ use anyhow::{Context, bail};
 use tokio::sync::watch;
 
 use super::topics::{
-    Admission, Announcement, BrokerArgs, Link, Phase, State, Status, Topics, check_level,
+    Admission, Announcement, BrokerArgs, Carrier, Link, Phase, State, Status, Topics, check_level,
 };
 use crate::bulk::manifest::{Hash, Manifest, check_name};
 use crate::bulk::outgoing;
 use crate::bulk::receive::{self, Job};
-use crate::bulk::stream::TlsArgs;
+use crate::bulk::stream::{Fetching, TlsArgs};
 use crate::bulk::{interrupted, seal};
 use crate::exit::Usage;
 
@@ -49,6 +50,7 @@ pub(in crate::bulk) struct Announced {
 struct Device<'a> {
     announced: &'a Announced,
     receive: &'a receive::Args,
+    tls: &'a TlsArgs,
     name: &'a str,
     topics: Topics,
     link: Link,
@@ -75,7 +77,7 @@ pub(in crate::bulk) async fn receive(
     let link = Link::open(url, &announced.access, tls.files(), name, &filters).await?;
     let (announcement, admission, over) = (None, None, None);
     let mut device =
-        Device { announced, receive, name, topics, link, announcement, admission, over };
+        Device { announced, receive, tls, name, topics, link, announcement, admission, over };
     let outcome = tokio::select! {
         // First: what is interrupted has not failed.
         biased;
@@ -181,13 +183,20 @@ impl Device<'_> {
             return Ok(());
         }
         let (progress, watched) = watch::channel(0);
-        let job = Job {
-            from: Some(announcement.to.clone()),
-            keys: Some(admission.keys()?),
-            expected: Some(expected),
-            progress: Some(progress),
-        };
-        let mut receiving = Box::pin(receive::receive(self.receive, job));
+        let (receive, tls) = (self.receive, self.tls);
+        let mut receiving: Pin<Box<dyn Future<Output = anyhow::Result<()>> + '_>> =
+            match announcement.via {
+                Carrier::Norm => {
+                    let (from, keys) = (Some(announcement.to.clone()), Some(admission.keys()?));
+                    let (expected, progress) = (Some(expected), Some(progress));
+                    Box::pin(receive::receive(receive, Job { from, keys, expected, progress }))
+                }
+                Carrier::Quic => Box::pin(async move {
+                    let (to, token) = (announcement.to.as_str(), admission.token());
+                    let (expected, dir) = (&expected, receive.dir());
+                    Fetching { to, tls, token, expected, dir, progress }.run().await
+                }),
+            };
         let mut tell = tokio::time::interval(TELL);
         loop {
             tokio::select! {

@@ -1,4 +1,5 @@
-//! `fulmar rollout`: a file to the devices of a group, a few first, by NORM under keys that come over the broker.
+//! `fulmar rollout`: a file to the devices of a group, a few first, by NORM under keys that come over the broker, or
+//! by QUIC.
 //!
 //! The broker carries what is small and must be authenticated: what there is, whose turn it is, each device's
 //! keys, how far each is (`topics`). The file goes by `send`, once for each stage (`stages`), under a secret of
@@ -11,8 +12,9 @@ mod topics;
 pub(super) use device::{Announced, receive};
 pub(super) use topics::BrokerArgs;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
@@ -23,16 +25,17 @@ use serde_json::json;
 use super::outgoing::Outgoing;
 use super::send;
 use super::show::Show;
-use super::stream::TlsArgs;
+use super::stream::{Fountain, TlsArgs};
 use super::{SHOW, interrupted, seal, socket};
 use stages::Share;
-use topics::{Admission, Announcement, Link, Phase, State, Status, Topics, hex};
+use topics::{Admission, Announcement, Carrier, Link, Phase, State, Status, Topics, hex};
 
 const EXAMPLES: &str = "\
 Examples:
   fulmar rollout fw.bin --broker mqtts://broker --group pumps --to 239.1.2.3 --expect 30
   fulmar rollout fw.bin --broker mqtts://broker --group pumps --to 239.1.2.3 --expect 30 \\
       --stages 1,10%,all --max-failures 5%
+  fulmar rollout fw.bin --broker mqtts://broker --group pumps --to depot.example:6003 --via quic
 
 Devices run `fulmar receive --announced mqtts://broker --group pumps --device NAME --dir DIR`. Each gets
 keys of its own over the broker when it is its turn. Each stage ends when its devices have installed the file or
@@ -51,9 +54,14 @@ pub(crate) struct Args {
     /// Name of the group of devices
     #[arg(long, value_name = "NAME")]
     group: String,
-    /// Multicast group of the devices, or one device: HOST or HOST:PORT, the port being 6003 unless given
+    /// Multicast group of the devices, or one device: HOST or HOST:PORT, the port being 6003 unless given. With --via quic
+    /// this machine's address, as devices reach it
     #[arg(long, value_name = "ADDR")]
     to: String,
+    /// What carries the file
+    #[arg(long, value_enum, value_name = "HOW", default_value = "norm")]
+    #[arg(conflicts_with_all = ["rate", "adaptive", "interface"])]
+    via: Carrier,
     /// Devices to wait for before it begins; those that come later wait for their stage
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=1000))]
@@ -101,6 +109,9 @@ struct Run<'a> {
     topics: Topics,
     link: Link,
     announcement: Announcement,
+    file: Outgoing,
+    /// Where devices fetch, over QUIC.
+    fountain: Option<Fountain>,
     devices: BTreeMap<String, Device>,
     show: Show,
     stage: usize,
@@ -117,16 +128,33 @@ pub(super) async fn run(args: &Args) -> anyhow::Result<()> {
     let link = Link::open(&args.broker, &args.access, args.tls.files(), "", &filters).await?;
     let announcement = Announcement {
         transfer: hex(&seal::random::<8>()?),
-        name: file.manifest.name,
+        name: file.manifest.name.clone(),
         bytes: file.bytes,
         sha256: file.hash.to_string(),
         to: args.to.clone(),
+        via: args.via,
         state: Phase::Open,
+    };
+    let fountain = match args.via {
+        Carrier::Norm => None,
+        Carrier::Quic => Some(Fountain::open(&args.to, &args.tls).await?),
     };
     let (show, now) = (Show::new(args.quiet || args.json), Instant::now());
     let devices = BTreeMap::new();
     let (stage, start, heard) = (0, now, now);
-    let mut run = Run { args, topics, link, announcement, devices, show, stage, start, heard };
+    let mut run = Run {
+        args,
+        topics,
+        link,
+        announcement,
+        file,
+        fountain,
+        devices,
+        show,
+        stage,
+        start,
+        heard,
+    };
     let outcome = tokio::select! {
         outcome = run.all() => outcome,
         outcome = interrupted() => outcome.and(Err(anyhow::anyhow!("interrupted"))),
@@ -183,19 +211,24 @@ impl Run<'_> {
         if chosen.is_empty() {
             return Ok(());
         }
-        let secret = Secret::new(seal::random()?);
+        let (secret, mut tokens) = (Secret::new(seal::random()?), HashSet::new());
         for (index, name) in chosen.iter().enumerate() {
             // A sender's identity is a hash of 32 bits, hardly ever one of these.
             let keys = secret.receiver(index as u32 + 2);
             let admission = Admission::new(&self.announcement.transfer, &keys);
+            tokens.insert(admission.token());
             self.link.tell(self.topics.keys(name), &admission).await?;
             if let Some(device) = self.devices.get_mut(name) {
                 device.admitted = true;
             }
         }
         self.heard = Instant::now();
-        let outgoing = self.outgoing(chosen.len());
-        let mut sending = Box::pin(send::run_with(&outgoing, Some(secret)));
+        let (outgoing, file) = (self.outgoing(chosen.len()), &self.file.again()?);
+        let fountain = self.fountain.take();
+        let mut sending: Pin<Box<dyn Future<Output = anyhow::Result<()>> + '_>> = match &fountain {
+            None => Box::pin(send::run_with(&outgoing, Some(secret))),
+            Some(fountain) => Box::pin(async move { match fountain.serve(file, tokens).await? {} }),
+        };
         let (mut sent, mut show) = (false, tokio::time::interval(SHOW));
         while chosen.iter().any(|name| !self.is_settled(name)) {
             tokio::select! {
@@ -216,6 +249,7 @@ impl Run<'_> {
         }
         // Who has failed need not be waited for.
         drop(sending);
+        self.fountain = fountain;
         for name in &chosen {
             self.link.clear(self.topics.keys(name)).await?;
         }

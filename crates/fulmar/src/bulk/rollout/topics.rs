@@ -44,9 +44,22 @@ pub(super) struct Announcement {
     pub(super) name: String,
     pub(super) bytes: u64,
     pub(super) sha256: String,
-    /// Where it is sent to: a multicast group, or a device.
+    /// Where it is sent to: a multicast group, or a device; by QUIC, where devices fetch it.
     pub(super) to: String,
+    #[serde(default)]
+    pub(super) via: Carrier,
     pub(super) state: Phase,
+}
+
+/// What carries the file.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Carrier {
+    /// NORM, to a group or a device
+    #[default]
+    Norm,
+    /// QUIC: each device connects to the roll-out, where NORM does not pass
+    Quic,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
@@ -71,6 +84,11 @@ impl Admission {
     pub(super) fn new(transfer: &str, keys: &ReceiverKeys) -> Admission {
         let (down, up) = (hex(&keys.down), hex(&keys.up));
         Admission { transfer: transfer.to_owned(), node: keys.node, down, up }
+    }
+
+    /// What the device shows to fetch the file over QUIC: nobody else knows its key.
+    pub(super) fn token(&self) -> String {
+        self.up.clone()
     }
 
     pub(super) fn keys(&self) -> anyhow::Result<ReceiverKeys> {

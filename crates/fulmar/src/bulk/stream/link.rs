@@ -55,6 +55,11 @@ impl TlsArgs {
     pub(in crate::bulk) fn files(&self) -> (Option<PathBuf>, Option<(PathBuf, PathBuf)>) {
         (self.cafile.clone(), self.cert.clone().zip(self.cert_key.clone()))
     }
+
+    /// For a server that asks nobody for a certificate.
+    pub(super) fn without_authorities(&self) -> TlsArgs {
+        TlsArgs { cafile: None, ..self.clone() }
+    }
 }
 
 /// Both directions of a connection, and what has to live as long.

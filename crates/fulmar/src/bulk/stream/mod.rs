@@ -9,11 +9,13 @@
 //!
 //! QUIC is authenticated with certificates; TCP is not, and is there only for comparison.
 
+mod fetch;
 mod incoming;
 mod link;
 mod receive;
 mod send;
 
+pub(super) use fetch::{Fetching, Fountain};
 pub(super) use link::{TlsArgs, Via};
 pub(super) use receive::{Receiving, receive};
 pub(super) use send::{Sending, send};

@@ -38,7 +38,7 @@ pub(in crate::bulk) struct Receiving<'a> {
     pub(in crate::bulk) show: Show,
 }
 
-enum Event {
+pub(super) enum Event {
     Progress {
         at: u64,
         bytes: u64,
@@ -132,7 +132,7 @@ async fn serve(arrival: Arrival, dir: PathBuf, told: &mpsc::Sender<Event>) -> an
     Ok(())
 }
 
-async fn one(
+pub(super) async fn one(
     channel: &mut Channel,
     dir: &Path,
     offer: &Offer,

@@ -1,5 +1,6 @@
 //! `fulmar send --via quic|tcp`.
 
+use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
@@ -53,6 +54,26 @@ pub(in crate::bulk) async fn send(sending: Sending<'_>) -> anyhow::Result<()> {
     }
     run.tell_end();
     Ok(())
+}
+
+/// Sends a file's bytes from a place to its end; tells of each piece how long it was.
+pub(super) async fn pour(
+    channel: &mut Channel,
+    file: &File,
+    (mut at, bytes): (u64, u64),
+    patience: Duration,
+    mut tell: impl FnMut(u64),
+) -> anyhow::Result<()> {
+    let mut piece = vec![0; PIECE];
+    while at < bytes {
+        let length = usize::try_from(bytes - at).unwrap_or(PIECE).min(PIECE);
+        file.read_exact_at(&mut piece[..length], at)?;
+        let write = channel.write.write_all(&piece[..length]);
+        timeout(patience, write).await.context("nothing gets through")??;
+        at += length as u64;
+        tell(length as u64);
+    }
+    Ok(channel.write.flush().await?)
 }
 
 /// The other side does not want it; to try again is of no use.
@@ -125,18 +146,14 @@ impl Run<'_> {
         let have: Have = hear(channel, patience).await?.context("no answer")?;
         let mut at = have.have.min(bytes);
         self.skipped += at;
-        let mut piece = vec![0; PIECE];
-        while at < bytes {
-            let length = usize::try_from(bytes - at).unwrap_or(PIECE).min(PIECE);
-            self.sending.files[self.done].source.0.read_exact_at(&mut piece[..length], at)?;
-            let write = channel.write.write_all(&piece[..length]);
-            timeout(patience, write).await.context("nothing gets through")??;
-            at += length as u64;
-            self.sent += length as u64;
+        let source = self.sending.files[self.done].source.0.try_clone()?;
+        pour(channel, &source, (at, bytes), patience, |length| {
+            at += length;
+            self.sent += length;
             self.progress = Instant::now();
             self.tell(at);
-        }
-        channel.write.flush().await?;
+        })
+        .await?;
         let verdict: Verdict = hear(channel, patience).await?.context("no verdict")?;
         if let Some(reason) = verdict.error {
             return Err(Refused { name, reason }.into());
