@@ -26,7 +26,7 @@ class Broker:
     of listeners that are not on loopback.
     """
 
-    KINDS = ("mqtt", "mqtts", "ws", "wss", "quic", "https", "webtransport", "http", "coap", "coaps")
+    KINDS = ("mqtt", "mqtts", "ws", "wss", "quic", "https", "webtransport", "http", "coap", "coaps", "mqtt_sn")
 
     def __init__(self, settings="", prefix=(), addresses=None):
         self.settings = settings

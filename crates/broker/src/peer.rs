@@ -37,11 +37,13 @@ pub enum TransportKind {
     Coap,
     /// CoAP over DTLS: one connection a user.
     Coaps,
+    /// MQTT-SN over UDP.
+    MqttSn,
 }
 
 impl TransportKind {
     /// Every kind, in the order of [`TransportKind::index`].
-    pub const ALL: [TransportKind; 8] = [
+    pub const ALL: [TransportKind; 9] = [
         TransportKind::Tcp,
         TransportKind::Tls,
         TransportKind::Ws,
@@ -50,6 +52,7 @@ impl TransportKind {
         TransportKind::WebTransport,
         TransportKind::Coap,
         TransportKind::Coaps,
+        TransportKind::MqttSn,
     ];
 
     /// Its place in [`TransportKind::ALL`].
@@ -70,6 +73,7 @@ impl TransportKind {
             TransportKind::WebTransport => "webtransport",
             TransportKind::Coap => "coap",
             TransportKind::Coaps => "coaps",
+            TransportKind::MqttSn => "mqtt-sn",
         }
     }
 }

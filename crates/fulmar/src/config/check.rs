@@ -26,6 +26,7 @@ pub(super) fn check(config: &Config) -> anyhow::Result<()> {
     acme(config)?;
     ranges(config)?;
     upstream(config)?;
+    super::mqttsn::check(config)?;
     for (name, addresses) in config.listeners.mqtt_listeners() {
         for address in addresses {
             usable(config, name, address)?;
@@ -215,7 +216,12 @@ fn ranges(config: &Config) -> Result<(), Usage> {
     within("limits.connect_timeout_s", limits.connect_timeout_s, 1, 3600)
 }
 
-fn within<T: PartialOrd + Display>(key: &str, value: T, least: T, most: T) -> Result<(), Usage> {
+pub(super) fn within<T: PartialOrd + Display>(
+    key: &str,
+    value: T,
+    least: T,
+    most: T,
+) -> Result<(), Usage> {
     if value >= least && value <= most {
         return Ok(());
     }

@@ -8,6 +8,7 @@
 
 mod check;
 mod convert;
+mod mqttsn;
 mod read;
 mod sections;
 mod upstream;
@@ -17,6 +18,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use convert::set;
+pub(crate) use mqttsn::MqttSn;
 pub(crate) use sections::Acme;
 use sections::{
     Acl, Auth, Coap, Http, Lab, LimitsConfig, Listeners, Log, Platform, Quic, Server, Storage, Sys,
@@ -35,6 +37,7 @@ pub(crate) struct Config {
     pub(crate) quic: Quic,
     pub(crate) http: Http,
     pub(crate) coap: Coap,
+    pub(crate) mqtt_sn: MqttSn,
     pub(crate) limits: LimitsConfig,
     pub(crate) auth: Auth,
     pub(crate) acl: Acl,
@@ -124,7 +127,7 @@ mod tests {
             let keys = sections.flat_map(|(section, keys)| {
                 keys.as_object().unwrap().keys().map(move |key| format!("{section}.{key}"))
             });
-            let lists = ["acl.rules", "upstream.up", "upstream.down"];
+            let lists = ["acl.rules", "mqtt_sn.predefined", "upstream.up", "upstream.down"];
             keys.filter(|key| !lists.contains(&key.as_str())).collect()
         };
         assert_eq!(keys(&example), keys(&default));

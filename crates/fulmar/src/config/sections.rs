@@ -46,6 +46,7 @@ pub(crate) struct Listeners {
     pub(crate) http: Vec<SocketAddr>,
     pub(crate) coap: Vec<SocketAddr>,
     pub(crate) coaps: Vec<SocketAddr>,
+    pub(crate) mqtt_sn: Vec<SocketAddr>,
 }
 
 /// Where CoAP is listened for unless told otherwise.
@@ -66,6 +67,7 @@ impl Default for Listeners {
             http: local(14568),
             coap: vec![COAP],
             coaps: vec![COAPS],
+            mqtt_sn: Vec::new(),
         }
     }
 }

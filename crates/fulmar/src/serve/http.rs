@@ -17,9 +17,11 @@ use fulmar_broker::Broker;
 use fulmar_platform::Platform;
 use fulmar_store::SqliteStorage;
 use fulmar_transport::tickets::Tickets;
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::listeners::where_to_change;
+use super::mqttsn;
 use super::publish::Door;
 use super::upstream::Figures;
 
@@ -39,6 +41,8 @@ pub(super) struct Operated {
     pub(super) web: Arc<fulmar_web::Metrics>,
     /// `None` where there is no `[upstream]`.
     pub(super) gateway: Option<Arc<Figures>>,
+    /// `None` where there is no `mqtt_sn` listener.
+    pub(super) mqtt_sn: Option<Arc<Mutex<mqttsn::Figures>>>,
     pub(super) door: Door,
     /// `None` when it is off.
     pub(super) platform: Option<Platform>,

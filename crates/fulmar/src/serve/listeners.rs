@@ -149,6 +149,7 @@ impl Running {
         &self,
         web: &Bound,
         coap: &[(&'static str, SocketAddr)],
+        mqtt_sn: &[SocketAddr],
         http: &[SocketAddr],
     ) -> anyhow::Result<String> {
         let mut line = "ready".to_owned();
@@ -158,8 +159,9 @@ impl Running {
         let webtransport = web.webtransport.iter().map(|address| ("webtransport", address));
         let http = http.iter().map(|address| ("http", address));
         let coap = coap.iter().map(|(name, address)| (*name, address));
-        let web = https.chain(webtransport);
-        for (name, address) in streams.chain(quic).chain(web).chain(coap).chain(http) {
+        let mqtt_sn = mqtt_sn.iter().map(|address| ("mqtt_sn", address));
+        let (web, udp) = (https.chain(webtransport), coap.chain(mqtt_sn));
+        for (name, address) in streams.chain(quic).chain(web).chain(udp).chain(http) {
             write!(line, " {name}={address}").context("ready line")?;
         }
         Ok(line)

@@ -13,6 +13,7 @@ mod http;
 mod listeners;
 mod live;
 mod memory;
+mod mqttsn;
 mod notify;
 pub(crate) mod objects;
 mod pages;
@@ -25,6 +26,7 @@ mod rolling;
 mod secrets;
 mod standing;
 mod status;
+mod udp;
 mod upstream;
 mod webhooks;
 
@@ -133,18 +135,20 @@ pub(crate) fn run(args: &Args, log: &LogArgs) -> anyhow::Result<()> {
         data: &data,
     };
     let coap = coap::Coap::start(&config, wiring)?;
+    let mqtt_sn = mqttsn::MqttSn::start(&config, server.inlet())?;
     let state = http::Operated {
         broker: Arc::clone(&broker),
         store: stored.store.clone(),
         tickets: Arc::clone(&certificates.tickets),
         web: Arc::clone(web.metrics()),
         gateway: gateway.as_ref().map(upstream::Gateway::figures),
+        mqtt_sn: mqtt_sn.figures(),
         door: publish::Door::new(server.inlet(), &config, "http", &config.listeners.http),
         platform: platform.get().cloned(),
     };
     let http = http::Http::start(&config.listeners.http, state)?;
     let memory = memory::Memory::start(&broker)?;
-    let line = running.ready_line(web.bound(), coap.bound(), http.bound())?;
+    let line = running.ready_line(web.bound(), coap.bound(), mqtt_sn.bound(), http.bound())?;
     tracing::info!(version = env!("CARGO_PKG_VERSION"), data = %data.display(), workers, "{line}");
     announce(&line)?;
     notify::ready();
@@ -165,6 +169,7 @@ pub(crate) fn run(args: &Args, log: &LogArgs) -> anyhow::Result<()> {
     drop(memory);
     web.stop_accepting();
     coap.stop();
+    mqtt_sn.stop();
     let begun = Instant::now();
     running.server.drain(drain);
     // MQTT clients that came over HTTP have been told; requests have what is left of the time.

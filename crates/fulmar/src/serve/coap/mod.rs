@@ -9,13 +9,12 @@ mod link;
 mod secure;
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::Context as _;
 use fulmar_broker::{Broker, ListenerPolicy, TransportKind};
@@ -31,30 +30,11 @@ pub(in crate::serve) use self::secure::Settings;
 use self::secure::{Outcome, Secure};
 use super::certificates::Certificates;
 use super::listeners::where_to_change;
+use super::udp::{self, Address};
 use crate::config::Config;
 
-/// Room for the largest datagram there is.
-const MAX_DATAGRAM: usize = 65_535;
-/// Datagrams that wait for the task, over all sockets; what comes then waits in the kernel, or is lost.
-const MAX_WAITING_DATAGRAMS: usize = 1024;
 /// What brokers say that waits for the task.
 const MAX_WAITING_WORDS: usize = 256;
-/// Kernel buffers, so that a burst of sensors is not lost while the task works.
-const SOCKET_BUFFER_BYTES: usize = 1 << 20;
-
-/// A peer: the listener it came to, and its address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Address {
-    listener: usize,
-    peer: SocketAddr,
-}
-
-impl fmt::Display for Address {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.peer.fmt(f)
-    }
-}
-
 impl Peer for Address {
     fn bytes(&self) -> Vec<u8> {
         format!("{}/{}", self.listener, self.peer).into_bytes()
@@ -153,7 +133,7 @@ fn bind(config: &Config, wiring: &Wiring<'_>) -> anyhow::Result<Vec<Socket>> {
                 },
                 _ => None,
             };
-            match open(address) {
+            match udp::open(address) {
                 Ok(udp) => sockets.push(Socket {
                     name,
                     bound: udp.local_addr()?,
@@ -173,19 +153,6 @@ fn bind(config: &Config, wiring: &Wiring<'_>) -> anyhow::Result<Vec<Socket>> {
         }
     }
     Ok(sockets)
-}
-
-fn open(address: SocketAddr) -> io::Result<UdpSocket> {
-    use socket2::{Domain, Protocol, SockAddr, Socket, Type};
-    let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
-    if address.is_ipv6() {
-        socket.set_only_v6(false)?;
-    }
-    // Best effort: the kernel may give less.
-    let _ = socket.set_recv_buffer_size(SOCKET_BUFFER_BYTES);
-    socket.set_nonblocking(true)?;
-    socket.bind(&SockAddr::from(address))?;
-    UdpSocket::from_std(socket.into())
 }
 
 /// A user at a listener; without a name, all who have none there.
@@ -217,9 +184,9 @@ impl Service {
         mut words: mpsc::Receiver<(UserId, Heard)>,
         mut stopped: watch::Receiver<bool>,
     ) {
-        let (sender, mut datagrams) = mpsc::channel(MAX_WAITING_DATAGRAMS);
+        let (sender, mut datagrams) = mpsc::channel(udp::MAX_WAITING_DATAGRAMS);
         for (listener, socket) in self.sockets.iter().enumerate() {
-            tokio::spawn(receive(listener, Arc::clone(&socket.udp), sender.clone()));
+            tokio::spawn(udp::receive(listener, Arc::clone(&socket.udp), sender.clone()));
         }
         loop {
             let sessions =
@@ -234,7 +201,7 @@ impl Service {
                     }
                 }
                 Some((user, heard)) = words.recv() => self.bridge.hear(user, heard),
-                () = until(deadline) => self.tick(),
+                () = udp::until(deadline) => self.tick(),
                 _ = stopped.wait_for(|stop| *stop) => return,
             }
             self.settle();
@@ -260,9 +227,7 @@ impl Service {
             let outcomes = secure.receive(now, address, datagram);
             return self.carry_out(outcomes);
         }
-        // Nobody but this machine can use its own addresses.
-        let near = address.peer.ip().to_canonical().is_loopback();
-        let trust = if near { Trust::Proven } else { Trust::Claimed };
+        let trust = if address.is_near() { Trust::Proven } else { Trust::Claimed };
         self.hand_over(address, trust, datagram);
     }
 
@@ -347,40 +312,6 @@ impl Service {
 
 impl Socket {
     fn send(&self, address: Address, datagram: &[u8]) {
-        // A datagram that cannot go now is as good as lost on the way, which CoAP provides for.
-        if let Err(error) = self.udp.try_send_to(datagram, address.peer) {
-            tracing::debug!(peer = %address, "a datagram was not sent: {error}");
-        }
-    }
-}
-
-/// Reads a socket for the task.
-async fn receive(
-    listener: usize,
-    socket: Arc<UdpSocket>,
-    datagrams: mpsc::Sender<(Address, Vec<u8>)>,
-) {
-    let mut room = vec![0; MAX_DATAGRAM];
-    loop {
-        match socket.recv_from(&mut room).await {
-            Ok((len, peer)) => {
-                let address = Address { listener, peer };
-                if datagrams.send((address, room[..len].to_vec())).await.is_err() {
-                    return;
-                }
-            }
-            Err(error) => {
-                // Of an earlier datagram that could not be delivered, mostly.
-                tracing::debug!(%error, "CoAP socket");
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            }
-        }
-    }
-}
-
-async fn until(deadline: Option<Instant>) {
-    match deadline {
-        Some(at) => tokio::time::sleep_until(at.into()).await,
-        None => std::future::pending().await,
+        udp::send(&self.udp, address.peer, datagram);
     }
 }

@@ -14,6 +14,7 @@ use fulmar_transport::tickets::TicketCounts;
 use fulmar_web::Counts;
 
 use super::Operated;
+use crate::serve::mqttsn;
 use crate::serve::upstream::Figures;
 
 pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -49,6 +50,9 @@ pub(super) fn render(state: &Operated) -> String {
     page.web(&state.web.counts());
     if let Some(gateway) = &state.gateway {
         page.gateway(gateway);
+    }
+    if let Some(figures) = &state.mqtt_sn {
+        page.mqtt_sn(&figures.lock());
     }
     if let Some(platform) = &state.platform {
         page.platform(&platform.counts());
@@ -186,6 +190,31 @@ impl Page {
             for (labels, value) in figure.values {
                 self.sample(&name, &labels, value);
             }
+        }
+    }
+
+    fn mqtt_sn(&mut self, figures: &mqttsn::Figures) {
+        self.one("mqtt_sn_clients", "gauge", "MQTT-SN clients with a session", figures.clients);
+        let server = &figures.server;
+        for (name, help, value) in [
+            ("mqtt_sn_received_total", "Messages MQTT-SN clients published", server.received),
+            ("mqtt_sn_sent_total", "Messages sent to MQTT-SN clients", server.sent),
+            ("mqtt_sn_repeated_total", "Times a client had not answered in time", server.repeated),
+            (
+                "mqtt_sn_dropped_total",
+                "Messages for MQTT-SN clients without room, or not understood by them",
+                server.dropped,
+            ),
+            ("mqtt_sn_overrun_total", "QoS 0 messages the broker had no room for", figures.overrun),
+            ("mqtt_sn_refused_total", "MQTT-SN clients refused a session", server.refused),
+            ("mqtt_sn_malformed_total", "Datagrams that were not MQTT-SN", server.malformed),
+            (
+                "mqtt_sn_ignored_total",
+                "Messages that made no sense where they came",
+                server.ignored,
+            ),
+        ] {
+            self.one(name, "counter", help, value);
         }
     }
 

@@ -1,0 +1,192 @@
+//! `[mqtt_sn]`: bounds, names and times of the MQTT-SN listeners, and who their clients are.
+//!
+//! What each key means to the person who sets it is said in `fulmar.example.toml` and `docs/mqtt-sn.md`.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use fulmar_broker::auth::GUEST_PREFIX;
+use fulmar_mqtt::topic::check_name;
+use fulmar_mqttsn::Settings;
+use serde::{Deserialize, Serialize};
+
+use super::Config;
+use super::check::within;
+use crate::exit::Usage;
+
+/// The largest payload and topic that a datagram has room for, with what is before them.
+const MAX_MESSAGE_BYTES: usize = 65_000;
+
+/// MQTT-SN; see [`Settings`].
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct MqttSn {
+    /// The user that all clients are; empty for anonymous ones.
+    pub(crate) user: String,
+    pub(crate) gateway_id: u8,
+    /// Where ADVERTISE goes; empty for nowhere.
+    pub(crate) advertise: Vec<SocketAddr>,
+    pub(crate) advertise_interval_s: u16,
+    pub(crate) retry_s: u32,
+    pub(crate) retries: u32,
+    pub(crate) max_silence_s: u32,
+    pub(crate) max_clients: usize,
+    pub(crate) max_new_clients_per_s: u32,
+    pub(crate) max_topics_per_client: usize,
+    pub(crate) max_queued_messages: usize,
+    pub(crate) max_queued_bytes: usize,
+    pub(crate) max_message_bytes: usize,
+    pub(crate) predefined: Vec<Predefined>,
+}
+
+/// A topic that has an identifier without being registered.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Predefined {
+    pub(crate) id: u16,
+    pub(crate) topic: String,
+}
+
+impl Default for MqttSn {
+    fn default() -> MqttSn {
+        let settings = Settings::default();
+        MqttSn {
+            user: String::new(),
+            gateway_id: settings.gateway_id,
+            advertise: Vec::new(),
+            advertise_interval_s: 900,
+            retry_s: 2,
+            retries: settings.retries,
+            max_silence_s: 86_400,
+            max_clients: settings.max_clients,
+            max_new_clients_per_s: settings.max_new_clients_per_s,
+            max_topics_per_client: settings.max_topics,
+            max_queued_messages: settings.max_queued,
+            max_queued_bytes: settings.max_queued_bytes,
+            max_message_bytes: settings.max_message_bytes,
+            predefined: Vec::new(),
+        }
+    }
+}
+
+impl MqttSn {
+    /// Settings of the server.
+    pub(crate) fn settings(&self, max_client_id_bytes: usize) -> Settings {
+        let predefined = self.predefined.iter().map(|one| (one.id, one.topic.as_str().into()));
+        Settings {
+            gateway_id: self.gateway_id,
+            predefined: predefined.collect(),
+            retry: Duration::from_secs(self.retry_s.into()),
+            retries: self.retries,
+            max_silence: Duration::from_secs(self.max_silence_s.into()),
+            max_clients: self.max_clients,
+            max_new_clients_per_s: self.max_new_clients_per_s,
+            max_topics: self.max_topics_per_client,
+            max_queued: self.max_queued_messages,
+            max_queued_bytes: self.max_queued_bytes,
+            max_message_bytes: self.max_message_bytes,
+            max_client_id_bytes,
+            ..Settings::default()
+        }
+    }
+
+    /// Whether anybody could be served at this address.
+    pub(crate) fn serves(&self, config: &Config, address: SocketAddr) -> bool {
+        !self.user.is_empty() || config.auth.allow_anonymous.at(address)
+    }
+}
+
+/// What single values cannot say.
+pub(super) fn check(config: &Config) -> Result<(), Usage> {
+    let settings = &config.mqtt_sn;
+    let wrong = |text: String| Err(Usage(text));
+    for address in &config.listeners.mqtt_sn {
+        // On loopback it is left out then, as CoAP is.
+        if !address.ip().is_loopback() && !settings.serves(config, *address) {
+            return wrong(format!(
+                "[listeners] mqtt_sn = {address}: nobody could be served there: MQTT-SN has no \
+                 credentials, and anonymous clients are not allowed. Next: set [mqtt_sn] user to the user \
+                 that all its clients shall be, with [[acl.rules]] for what that one may do; or, on a \
+                 network you trust, [auth] allow_anonymous = \"always\""
+            ));
+        }
+    }
+    if settings.user.starts_with(GUEST_PREFIX) {
+        return wrong(format!(
+            "[mqtt_sn] user = {:?}: names that begin with {GUEST_PREFIX} are the platform's own",
+            settings.user
+        ));
+    }
+    for one in &settings.predefined {
+        if one.id == 0 || one.id == u16::MAX {
+            return wrong(format!(
+                "[[mqtt_sn.predefined]] id = {}: must be from 1 to 65534",
+                one.id
+            ));
+        }
+        if let Err(error) = check_name(&one.topic) {
+            return wrong(format!("[[mqtt_sn.predefined]] topic = {:?}: {error}", one.topic));
+        }
+        if settings.predefined.iter().filter(|other| other.id == one.id).count() > 1 {
+            return wrong(format!("[[mqtt_sn.predefined]] id = {}: there twice", one.id));
+        }
+    }
+    ranges(settings)
+}
+
+fn ranges(settings: &MqttSn) -> Result<(), Usage> {
+    within("mqtt_sn.advertise_interval_s", settings.advertise_interval_s, 1, u16::MAX)?;
+    within("mqtt_sn.retry_s", settings.retry_s, 1, 3600)?;
+    within("mqtt_sn.retries", settings.retries, 1, 16)?;
+    within("mqtt_sn.max_silence_s", settings.max_silence_s, 1, 366 * 24 * 3600)?;
+    within("mqtt_sn.max_clients", settings.max_clients, 1, 100_000)?;
+    within("mqtt_sn.max_new_clients_per_s", settings.max_new_clients_per_s, 1, 100_000)?;
+    within("mqtt_sn.max_topics_per_client", settings.max_topics_per_client, 1, 10_000)?;
+    within("mqtt_sn.max_queued_messages", settings.max_queued_messages, 1, 100_000)?;
+    within("mqtt_sn.max_queued_bytes", settings.max_queued_bytes, 1024, usize::MAX)?;
+    within("mqtt_sn.max_message_bytes", settings.max_message_bytes, 64, MAX_MESSAGE_BYTES)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::super::sections::Anonymous;
+    use super::*;
+
+    fn with(change: impl FnOnce(&mut Config)) -> Result<(), String> {
+        let mut config = Config::default();
+        change(&mut config);
+        check(&config).map_err(|Usage(text)| text)
+    }
+
+    #[test]
+    fn off_loopback_its_clients_are_somebody() {
+        let open: SocketAddr = "192.0.2.1:1884".parse().unwrap();
+        let listens = |c: &mut Config| c.listeners.mqtt_sn = vec![open];
+        assert!(with(listens).unwrap_err().contains("mqtt_sn = 192.0.2.1:1884"));
+        with(|c| {
+            listens(c);
+            c.mqtt_sn.user = "meters".into();
+        })
+        .unwrap();
+        with(|c| {
+            listens(c);
+            c.auth.allow_anonymous = Anonymous::Always;
+        })
+        .unwrap();
+        assert!(with(|c| c.mqtt_sn.user = "platform:ann".into()).unwrap_err().contains("platform"));
+    }
+
+    #[test]
+    fn predefined_topics_are_topics() {
+        let predefined = |list: &[(u16, &str)]| {
+            let one = |(id, topic): &(u16, &str)| Predefined { id: *id, topic: (*topic).into() };
+            let list = list.iter().map(one).collect();
+            with(|c| c.mqtt_sn.predefined = list)
+        };
+        predefined(&[(1, "a"), (2, "a")]).unwrap();
+        assert!(predefined(&[(0, "a")]).unwrap_err().contains("id = 0"));
+        assert!(predefined(&[(1, "a/+")]).unwrap_err().contains("a/+"));
+        assert!(predefined(&[(1, "a"), (1, "b")]).unwrap_err().contains("twice"));
+    }
+}

@@ -1,0 +1,262 @@
+//! The `mqtt_sn` listeners: sockets and time around `fulmar_mqttsn::Server`, on a thread of their own; `links`
+//! gives every device a session of the broker.
+//!
+//! Everything is one task: a datagram, something the broker said, or a deadline is handled to its end before
+//! the next.
+
+mod link;
+mod links;
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use fulmar_mqttsn::{Event, Message, Request, Server, Trust};
+use fulmar_transport::Inlet;
+use parking_lot::Mutex;
+use ring::rand::{SecureRandom as _, SystemRandom};
+use tokio::net::UdpSocket;
+use tokio::sync::{mpsc, watch};
+
+use self::link::{Heard, LinkId};
+use self::links::{Door, Links};
+use super::listeners::where_to_change;
+use super::udp::{self, Address};
+use crate::config::Config;
+
+/// What brokers say that waits for the task.
+const MAX_WAITING_WORDS: usize = 1024;
+/// How long the broker has to read what was said last when the program stops.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+
+/// What is counted, for `/metrics`.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Figures {
+    pub(super) server: fulmar_mqttsn::Figures,
+    pub(super) clients: usize,
+    /// Messages without acknowledgement that the broker did not read in time.
+    pub(super) overrun: u64,
+}
+
+/// The running listeners.
+pub(super) struct MqttSn {
+    bound: Vec<SocketAddr>,
+    figures: Arc<Mutex<Figures>>,
+    stop: watch::Sender<bool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl MqttSn {
+    /// Binds the addresses of the configuration and serves them; with none there is no thread.
+    ///
+    /// # Errors
+    /// Names the key of the address that cannot be bound.
+    pub(super) fn start(config: &Config, inlet: Inlet) -> anyhow::Result<MqttSn> {
+        let (stop, stopped) = watch::channel(false);
+        let figures = Arc::new(Mutex::new(Figures::default()));
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let (sockets, doors) = runtime.block_on(async { bind(config) })?;
+        let bound: Vec<SocketAddr> = doors.iter().map(|door| door.bound).collect();
+        if sockets.is_empty() {
+            return Ok(MqttSn { bound, figures, stop, thread: None });
+        }
+        let mut seed = [0; 8];
+        SystemRandom::new().fill(&mut seed).ok().context("there are no random numbers")?;
+        let settings = config.mqtt_sn.settings(config.limits.max_client_id_bytes);
+        let most = settings.max_message_bytes;
+        let server = Server::new(settings, u64::from_le_bytes(seed), Instant::now());
+        let (heard, words) = mpsc::channel(MAX_WAITING_WORDS);
+        let links = Links::new(inlet, heard, doors, most);
+        let advertising = Advertising::new(config);
+        let service =
+            Service { server, links, sockets, advertising, figures: Arc::clone(&figures) };
+        let thread = std::thread::Builder::new()
+            .name("fulmar-mqtt-sn".into())
+            .spawn(move || runtime.block_on(service.run(words, stopped)))?;
+        Ok(MqttSn { bound, figures, stop, thread: Some(thread) })
+    }
+
+    /// Where the listeners are.
+    pub(super) fn bound(&self) -> &[SocketAddr] {
+        &self.bound
+    }
+
+    /// What is counted; `None` where there is no listener.
+    pub(super) fn figures(&self) -> Option<Arc<Mutex<Figures>>> {
+        self.thread.as_ref().map(|_| Arc::clone(&self.figures))
+    }
+
+    /// Ends the listeners: devices are told, and their sessions stay with the broker.
+    pub(super) fn stop(self) {
+        self.stop.send_replace(true);
+        if let Some(thread) = self.thread
+            && thread.join().is_err()
+        {
+            tracing::warn!("the thread of MQTT-SN panicked");
+        }
+    }
+}
+
+/// Binds what is configured. Needs the runtime.
+fn bind(config: &Config) -> anyhow::Result<(Vec<Arc<UdpSocket>>, Vec<Door>)> {
+    let (mut sockets, mut doors) = (Vec::new(), Vec::new());
+    let name = "mqtt_sn";
+    for &address in &config.listeners.mqtt_sn {
+        if !config.mqtt_sn.serves(config, address) {
+            // Only loopback comes so far: nobody could be served there.
+            tracing::info!("{name} is off at {address}: there are no anonymous clients");
+            continue;
+        }
+        let opened = udp::open(address).and_then(|socket| {
+            if !config.mqtt_sn.advertise.is_empty() {
+                socket.set_broadcast(true)?;
+            }
+            Ok((socket.local_addr()?, socket))
+        });
+        let (bound, socket) = opened.map_err(|error: io::Error| {
+            anyhow::Error::new(error)
+                .context(format!("cannot listen on {address}"))
+                .context(where_to_change(name))
+        })?;
+        let user = config.mqtt_sn.user.as_str();
+        let user = (!user.is_empty()).then(|| user.into());
+        doors.push(Door { bound, policy: config.policy(name, address), user });
+        sockets.push(Arc::new(socket));
+    }
+    Ok((sockets, doors))
+}
+
+/// ADVERTISE, sent now and then (section 6.1 of the specification).
+struct Advertising {
+    to: Vec<SocketAddr>,
+    every: Duration,
+    datagram: Vec<u8>,
+    at: Instant,
+}
+
+impl Advertising {
+    fn new(config: &Config) -> Option<Advertising> {
+        let settings = &config.mqtt_sn;
+        let (gateway_id, duration_s) = (settings.gateway_id, settings.advertise_interval_s);
+        let datagram = Message::Advertise { gateway_id, duration_s }.encode()?;
+        let (to, every) = (settings.advertise.clone(), Duration::from_secs(duration_s.into()));
+        (!to.is_empty()).then(|| Advertising { to, every, datagram, at: Instant::now() })
+    }
+}
+
+/// The task.
+struct Service {
+    server: Server<Address>,
+    links: Links,
+    sockets: Vec<Arc<UdpSocket>>,
+    advertising: Option<Advertising>,
+    figures: Arc<Mutex<Figures>>,
+}
+
+impl Service {
+    async fn run(
+        mut self,
+        mut words: mpsc::Receiver<(LinkId, Heard)>,
+        mut stopped: watch::Receiver<bool>,
+    ) {
+        let (sender, mut datagrams) = mpsc::channel(udp::MAX_WAITING_DATAGRAMS);
+        for (listener, socket) in self.sockets.iter().enumerate() {
+            tokio::spawn(udp::receive(listener, Arc::clone(socket), sender.clone()));
+        }
+        loop {
+            let advertising = self.advertising.as_ref().map(|advertising| advertising.at);
+            let deadline = self.server.deadline().into_iter().chain(advertising).min();
+            tokio::select! {
+                Some((address, datagram)) = datagrams.recv() => {
+                    self.take(address, &datagram);
+                    // What else is there, before anything is answered: the broker then commits it together.
+                    while let Ok((address, datagram)) = datagrams.try_recv() {
+                        self.take(address, &datagram);
+                    }
+                }
+                Some((link, heard)) = words.recv() => self.links.hear(&mut self.server, link, heard),
+                () = udp::until(deadline) => self.tick(),
+                _ = stopped.wait_for(|stop| *stop) => break,
+            }
+            self.settle();
+        }
+        self.end(words).await;
+    }
+
+    /// Tells devices and broker that it is over, and gives the broker time to read it.
+    async fn end(mut self, mut words: mpsc::Receiver<(LinkId, Heard)>) {
+        self.server.say_goodbye();
+        self.links.close_all();
+        self.send();
+        let all_closed = async {
+            while self.links.len() > 0
+                && let Some((link, heard)) = words.recv().await
+            {
+                self.links.hear(&mut self.server, link, heard);
+            }
+        };
+        if tokio::time::timeout(LAST_WORDS, all_closed).await.is_err() {
+            tracing::warn!("MQTT-SN: the broker did not read all that was said to it");
+        }
+    }
+
+    fn take(&mut self, address: Address, datagram: &[u8]) {
+        let trust = if address.is_near() { Trust::Proven } else { Trust::Claimed };
+        if let Err(error) = self.server.receive(Instant::now(), address, trust, datagram) {
+            let bytes = datagram.len();
+            tracing::debug!(peer = %address, bytes, "a datagram that is not MQTT-SN: {error}");
+        }
+    }
+
+    fn tick(&mut self) {
+        let now = Instant::now();
+        self.server.tick(now);
+        let Some(advertising) = self.advertising.as_mut().filter(|it| it.at <= now) else { return };
+        advertising.at = now + advertising.every;
+        for to in &advertising.to {
+            for socket in &self.sockets {
+                // Addresses of the other family are for the other sockets.
+                if socket.local_addr().is_ok_and(|own| own.is_ipv4() == to.is_ipv4()) {
+                    udp::send(socket, *to, &advertising.datagram);
+                }
+            }
+        }
+    }
+
+    /// Handles what came of it and sends what there is to send.
+    fn settle(&mut self) {
+        while let Some(event) = self.server.poll_event() {
+            match event {
+                Event::Request { handle, from, request } => {
+                    if let Request::Open(open) = &request {
+                        tracing::debug!(peer = %from, client = %open.client_id, "MQTT-SN client");
+                    }
+                    self.links.carry_out(&mut self.server, handle, from, request);
+                }
+                Event::Unconnected { from, message } => {
+                    self.links.publish_unconnected(from, &message);
+                }
+                Event::Ended { from, client_id, why, .. } => {
+                    tracing::info!(peer = %from, client = %client_id, "MQTT-SN client gone: {why}");
+                }
+                Event::Refused { from, why } => {
+                    tracing::warn!(peer = %from, "MQTT-SN client refused: {why}");
+                }
+            }
+        }
+        self.send();
+        let (server, clients) = (self.server.figures(), self.server.clients());
+        *self.figures.lock() = Figures { server, clients, overrun: self.links.dropped };
+    }
+
+    fn send(&mut self) {
+        while let Some((address, datagram)) = self.server.poll_transmit() {
+            if let Some(socket) = self.sockets.get(address.listener) {
+                udp::send(socket, address.peer, &datagram);
+            }
+        }
+    }
+}

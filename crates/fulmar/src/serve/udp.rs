@@ -1,0 +1,91 @@
+//! What the listeners for datagrams share: sockets, reading them for one task, and waiting for a deadline. What
+//! datagrams say is for `coap` and `mqttsn`.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::net::UdpSocket;
+use tokio::sync::mpsc;
+
+/// Room for the largest datagram there is.
+const MAX_DATAGRAM: usize = 65_535;
+/// Datagrams that wait for a task, over all its sockets; what comes then waits in the kernel, or is lost.
+pub(super) const MAX_WAITING_DATAGRAMS: usize = 1024;
+/// Kernel buffers, so that a burst of sensors is not lost while the task works.
+const SOCKET_BUFFER_BYTES: usize = 1 << 20;
+
+/// A peer: the listener it came to, and its address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Address {
+    pub(super) listener: usize,
+    pub(super) peer: SocketAddr,
+}
+
+impl Address {
+    /// Nobody but this machine can use its own addresses.
+    pub(super) fn is_near(&self) -> bool {
+        self.peer.ip().to_canonical().is_loopback()
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.peer.fmt(f)
+    }
+}
+
+/// Binds a socket. Needs the runtime.
+pub(super) fn open(address: SocketAddr) -> io::Result<UdpSocket> {
+    use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+    let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
+    if address.is_ipv6() {
+        socket.set_only_v6(false)?;
+    }
+    // Best effort: the kernel may give less.
+    let _ = socket.set_recv_buffer_size(SOCKET_BUFFER_BYTES);
+    socket.set_nonblocking(true)?;
+    socket.bind(&SockAddr::from(address))?;
+    UdpSocket::from_std(socket.into())
+}
+
+/// Sends a datagram. One that cannot go now is as good as lost on the way, which both protocols provide for.
+pub(super) fn send(socket: &UdpSocket, peer: SocketAddr, datagram: &[u8]) {
+    if let Err(error) = socket.try_send_to(datagram, peer) {
+        tracing::debug!(%peer, "a datagram was not sent: {error}");
+    }
+}
+
+/// Reads a socket for the task.
+pub(super) async fn receive(
+    listener: usize,
+    socket: Arc<UdpSocket>,
+    datagrams: mpsc::Sender<(Address, Vec<u8>)>,
+) {
+    let mut room = vec![0; MAX_DATAGRAM];
+    loop {
+        match socket.recv_from(&mut room).await {
+            Ok((len, peer)) => {
+                let address = Address { listener, peer };
+                if datagrams.send((address, room[..len].to_vec())).await.is_err() {
+                    return;
+                }
+            }
+            Err(error) => {
+                // Of an earlier datagram that could not be delivered, mostly.
+                tracing::debug!(%error, "UDP socket");
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        }
+    }
+}
+
+/// Waits; for ever without a deadline.
+pub(super) async fn until(deadline: Option<Instant>) {
+    match deadline {
+        Some(at) => tokio::time::sleep_until(at.into()).await,
+        None => std::future::pending().await,
+    }
+}

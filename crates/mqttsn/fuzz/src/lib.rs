@@ -1,0 +1,169 @@
+//! Fuzz targets of `fulmar-mqttsn`: whatever devices and broker say, what is sent can be read, there are no more
+//! devices than may be, and time goes on.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use fulmar_mqtt::{PacketId, QoS, ReasonCode};
+use fulmar_mqttsn::{
+    Answer, Delivery, Event, Handle, Message, Request, Server, Settings, Trust, Word,
+};
+
+const MAX_CLIENTS: usize = 3;
+const TOPICS: [&str; 4] = ["a/b", "hi", "meters/7", "another/topic"];
+
+/// A datagram: what is read is written the same way, or shorter where the long length was not needed.
+pub fn message(datagram: &[u8]) {
+    let Ok(message) = Message::decode(datagram) else { return };
+    let written = message.encode().expect("what was read fits a datagram");
+    assert_eq!(Message::decode(&written), Ok(message));
+    assert!(written.len() <= datagram.len());
+}
+
+struct Served {
+    server: Server<u8>,
+    open: BTreeSet<Handle>,
+    /// What the broker has been asked that it has not answered.
+    asked: Vec<(Handle, Request)>,
+    now: Instant,
+}
+
+impl Served {
+    fn new() -> Served {
+        let settings = Settings {
+            predefined: [(7, "meters/7".into())].into(),
+            retries: 2,
+            max_clients: MAX_CLIENTS,
+            max_topics: 3,
+            max_queued: 4,
+            max_queued_bytes: 1024,
+            max_message_bytes: 300,
+            ..Settings::default()
+        };
+        let now = Instant::now();
+        let server = Server::new(settings, 7, now);
+        Served { server, open: BTreeSet::new(), asked: Vec::new(), now }
+    }
+
+    fn settle(&mut self) {
+        while let Some(event) = self.server.poll_event() {
+            match event {
+                Event::Request { handle, request, .. } => {
+                    match request {
+                        Request::Open(_) => drop(self.open.insert(handle)),
+                        Request::Close { .. } => drop(self.open.remove(&handle)),
+                        _ => assert!(self.open.contains(&handle), "only who has a connection asks"),
+                    }
+                    self.asked.push((handle, request));
+                }
+                Event::Ended { handle, .. } => {
+                    self.asked.retain(|(other, _)| *other != handle);
+                }
+                Event::Unconnected { message, .. } => {
+                    assert_eq!((message.qos, message.packet_id), (QoS::AtMostOnce, None));
+                }
+                Event::Refused { .. } => {}
+            }
+        }
+        while let Some((_, datagram)) = self.server.poll_transmit() {
+            Message::decode(&datagram).expect("what is sent can be read");
+        }
+        assert!(self.server.clients() <= MAX_CLIENTS);
+    }
+
+    /// The broker answers what it was asked first.
+    fn answer(&mut self, reason: ReasonCode) {
+        if self.asked.is_empty() {
+            return;
+        }
+        let (handle, request) = self.asked.remove(0);
+        let word = match request {
+            Request::Open(_) if reason.is_error() => Word::Over(reason),
+            Request::Open(_) => Word::Welcome { in_flight: 4 },
+            Request::Publish(message) => match (message.packet_id, message.qos) {
+                (Some(id), QoS::ExactlyOnce) => Word::Answer(Answer::Pubrec, id, reason),
+                (Some(id), _) => Word::Answer(Answer::Puback, id, reason),
+                (None, _) => return,
+            },
+            Request::Release(id) => Word::Answer(Answer::Pubcomp, id, reason),
+            Request::Subscribe(id, ..) => Word::Subscribed(id, reason),
+            Request::Unsubscribe(id, _) => Word::Unsubscribed(id),
+            Request::Acknowledge(_, id, _) => Word::Release(id),
+            Request::Probe => Word::Probed,
+            Request::Close { .. } => return,
+        };
+        self.server.hear(self.now, handle, word);
+    }
+
+    /// The broker has a message for somebody.
+    fn deliver(&mut self, choice: u8) {
+        let Some(&handle) = self.open.iter().nth(usize::from(choice) % 4) else { return };
+        let qos = QoS::try_from(choice >> 2 & 3).unwrap_or_default();
+        let packet_id = PacketId::new(u16::from(choice) + 1).filter(|_| qos != QoS::AtMostOnce);
+        let delivery = Delivery {
+            topic: TOPICS[usize::from(choice >> 4) % 4].into(),
+            payload: vec![b'x'; usize::from(choice)].into(),
+            qos,
+            retain: false,
+            dup: choice & 1 == 1,
+            packet_id,
+        };
+        self.server.hear(self.now, handle, Word::Message(delivery));
+    }
+}
+
+/// A script: a byte that chooses what happens, one that says with what; a datagram's bytes follow.
+pub fn server(mut data: &[u8]) {
+    let mut served = Served::new();
+    while let [choice, size, rest @ ..] = data {
+        data = rest;
+        match choice % 8 {
+            0 => served.now += Duration::from_millis(u64::from(*size) * 500),
+            1 => served.deliver(*size),
+            2 | 3 => {
+                let reason = ReasonCode::from_u8(*size).unwrap_or(ReasonCode::Success);
+                served.answer(reason);
+            }
+            _ => {
+                let (datagram, rest) = data.split_at(data.len().min(usize::from(*size)));
+                data = rest;
+                let trust = if choice & 8 == 0 { Trust::Proven } else { Trust::Claimed };
+                // What is no message is refused, which is all that there is to it.
+                let _ = served.server.receive(served.now, choice / 16, trust, datagram);
+            }
+        }
+        served.settle();
+        served.server.tick(served.now);
+        served.settle();
+        assert!(served.server.deadline().is_none_or(|at| at > served.now), "time goes on");
+    }
+    // Left alone, everybody whom the broker has let in is forgotten.
+    while !served.asked.is_empty() {
+        served.answer(ReasonCode::Success);
+        served.settle();
+    }
+    while let Some(at) = served.server.deadline() {
+        served.now = served.now.max(at);
+        served.server.tick(served.now);
+        served.settle();
+        while !served.asked.is_empty() {
+            served.answer(ReasonCode::Success);
+            served.settle();
+        }
+    }
+    assert_eq!(served.server.clients(), 0);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fulmar_mqtt_fuzz::replay;
+
+    const SEEDS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/seeds/");
+
+    #[test]
+    fn seeds_pass() {
+        replay(SEEDS.to_owned() + "mqttsn-server", server);
+        replay(SEEDS.to_owned() + "mqttsn-message", message);
+    }
+}

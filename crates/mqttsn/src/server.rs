@@ -1,0 +1,501 @@
+//! All devices of a gateway: who is at which address, how many there may be, and when each is to be looked at.
+//!
+//! Whoever drives it hands in datagrams with their sender's address and what the broker says, and takes out
+//! datagrams and [`Event`]s. A device is known by its address; behind a forwarder (section 5.5), by the forwarder's
+//! and its own there. Addresses may be forged: how many new devices there may be a second, and in all, is bounded,
+//! and of those that only said CONNECT the oldest make room.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use fulmar_mqtt::QoS;
+
+use crate::message::{DecodeError, Message, Publish, ReturnCode, TopicRef};
+use crate::request::{Outgoing, Request, Word};
+use crate::session::{Again, Context, Hello, Session};
+use crate::topics::{Predefined, Topics, short_name};
+
+pub use crate::session::End;
+
+/// A device that has said nothing but CONNECT for so long makes room for another.
+const NOBODY_AFTER: Duration = Duration::from_secs(10);
+
+/// Bounds, times and names.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// This gateway's identifier, for devices that look for one.
+    pub gateway_id: u8,
+    /// What predefined topic identifiers stand for. Names have to be valid topic names.
+    pub predefined: BTreeMap<u16, Box<str>>,
+    /// Time until what a device does not answer is sent again (Tretry); each further one is twice as long.
+    pub retry: Duration,
+    /// How often that is done before the device is given up (Nretry).
+    pub retries: u32,
+    /// How long a device may be silent that does not say how long it will be.
+    pub max_silence: Duration,
+    /// Devices with a session here.
+    pub max_clients: usize,
+    /// New ones a second, and with a second's worth at once.
+    pub max_new_clients_per_s: u32,
+    /// Topics registered with one device, and bytes of their names.
+    pub max_topics: usize,
+    /// Bytes of those names.
+    pub max_topic_bytes: usize,
+    /// Messages for one device that wait here, and bytes of them. Those at QoS 1 and 2 that the broker has on
+    /// their way come on top.
+    pub max_queued: usize,
+    /// Bytes of those messages.
+    pub max_queued_bytes: usize,
+    /// Bytes of topic and payload of one message.
+    pub max_message_bytes: usize,
+    /// Bytes of a client identifier.
+    pub max_client_id_bytes: usize,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            gateway_id: 1,
+            predefined: BTreeMap::new(),
+            retry: Duration::from_secs(2),
+            retries: 4,
+            max_silence: Duration::from_secs(24 * 3600),
+            max_clients: 1000,
+            max_new_clients_per_s: 100,
+            max_topics: 256,
+            max_topic_bytes: 16 * 1024,
+            max_queued: 64,
+            max_queued_bytes: 64 * 1024,
+            max_message_bytes: 8192,
+            max_client_id_bytes: 256,
+        }
+    }
+}
+
+/// Names a session for as long as it is there. Never used twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Handle(u64);
+
+/// Whether an address may be somebody else's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trust {
+    /// Only who has it can send from it.
+    Proven,
+    /// It may be forged.
+    Claimed,
+}
+
+/// What the driver is to do, or may tell.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event<A> {
+    /// A session asks the broker something.
+    Request {
+        /// Which session.
+        handle: Handle,
+        /// The device's address.
+        from: A,
+        /// What it asks.
+        request: Request,
+    },
+    /// A message at QoS −1, of a device without a session (section 6.8).
+    Unconnected {
+        /// The device's address.
+        from: A,
+        /// The message, at QoS 0.
+        message: Outgoing,
+    },
+    /// A session is over here. What there is to close has been asked for before.
+    Ended {
+        /// Which session.
+        handle: Handle,
+        /// The device's address.
+        from: A,
+        /// Its client identifier.
+        client_id: Box<str>,
+        /// Why.
+        why: End,
+    },
+    /// A device was refused a session.
+    Refused {
+        /// The device's address.
+        from: A,
+        /// Why.
+        why: &'static str,
+    },
+}
+
+/// What has been counted since the server began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Figures {
+    /// Messages devices published.
+    pub received: u64,
+    /// Messages sent to devices, repetitions not counted.
+    pub sent: u64,
+    /// Times something was sent again to a device that had not answered.
+    pub repeated: u64,
+    /// Messages for devices that were dropped: without room, or never understood.
+    pub dropped: u64,
+    /// Devices refused a session.
+    pub refused: u64,
+    /// Datagrams that are no messages.
+    pub malformed: u64,
+    /// Messages that made no sense where they came.
+    pub ignored: u64,
+}
+
+/// An address, and behind a forwarder the one it gives.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Peer<A> {
+    address: A,
+    node: Option<Box<[u8]>>,
+}
+
+struct Client<A> {
+    peer: Peer<A>,
+    session: Session,
+    timer: Option<Instant>,
+}
+
+/// The gateway's side of MQTT-SN for many devices.
+pub struct Server<A> {
+    settings: Settings,
+    predefined: Predefined,
+    clients: BTreeMap<Handle, Client<A>>,
+    handles: BTreeMap<Peer<A>, Handle>,
+    timers: BTreeSet<(Instant, Handle)>,
+    transmits: VecDeque<(A, Vec<u8>)>,
+    events: VecDeque<Event<A>>,
+    figures: Figures,
+    rng: fastrand::Rng,
+    /// New clients there may be now, and since when that holds.
+    allowance: (f64, Instant),
+    last_handle: u64,
+}
+
+impl<A: Clone + Ord> Server<A> {
+    /// A server without devices. `seed` should not be known to others.
+    #[must_use]
+    pub fn new(mut settings: Settings, seed: u64, now: Instant) -> Server<A> {
+        let predefined = Arc::new(std::mem::take(&mut settings.predefined));
+        Server {
+            allowance: (f64::from(settings.max_new_clients_per_s), now),
+            settings,
+            predefined,
+            clients: BTreeMap::new(),
+            handles: BTreeMap::new(),
+            timers: BTreeSet::new(),
+            transmits: VecDeque::new(),
+            events: VecDeque::new(),
+            figures: Figures::default(),
+            rng: fastrand::Rng::with_seed(seed),
+            last_handle: 0,
+        }
+    }
+
+    /// Takes a datagram.
+    ///
+    /// # Errors
+    /// It is no message; nothing has happened.
+    pub fn receive(
+        &mut self,
+        now: Instant,
+        from: A,
+        trust: Trust,
+        datagram: &[u8],
+    ) -> Result<(), DecodeError> {
+        let result = self.take(now, from, trust, datagram);
+        if result.is_err() {
+            self.figures.malformed += 1;
+        }
+        result
+    }
+
+    fn take(
+        &mut self,
+        now: Instant,
+        from: A,
+        trust: Trust,
+        datagram: &[u8],
+    ) -> Result<(), DecodeError> {
+        let (node, message) = match Message::decode(datagram)? {
+            // A forwarder's forwarder is not foreseen.
+            Message::Forwarded { message, .. } if message.get(1) == Some(&0xFE) => {
+                return Err(DecodeError::Type(0xFE));
+            }
+            Message::Forwarded { node, message, .. } => {
+                (Some(node.into()), Message::decode(message)?)
+            }
+            message => (None, message),
+        };
+        let peer = Peer { address: from, node };
+        let handle = self.handles.get(&peer).copied();
+        match (message, handle) {
+            (Message::SearchGw { .. }, _) => {
+                let gateway_id = self.settings.gateway_id;
+                self.answer(&peer, &Message::GwInfo { gateway_id, address: &[] });
+            }
+            // Of other gateways, to devices.
+            (Message::Advertise { .. } | Message::GwInfo { .. }, _) => self.figures.ignored += 1,
+            (Message::Connect { will, clean, keep_alive_s, client_id }, _) => {
+                let keep_alive = Duration::from_secs(keep_alive_s.into());
+                let hello = Hello { client_id: client_id.into(), clean, will, keep_alive };
+                self.connect(now, peer, trust, hello);
+            }
+            (message, Some(handle)) => {
+                self.with(now, handle, |session, cx| session.receive(cx, &message));
+            }
+            (message, None) => self.stranger(peer, &message),
+        }
+        Ok(())
+    }
+
+    /// Tells a session what the broker says.
+    pub fn hear(&mut self, now: Instant, handle: Handle, word: Word) {
+        self.with(now, handle, |session, cx| session.hear(cx, word));
+    }
+
+    /// Does what is due.
+    pub fn tick(&mut self, now: Instant) {
+        while let Some(&(at, handle)) = self.timers.first()
+            && at <= now
+        {
+            self.with(now, handle, |session, cx| session.tick(cx));
+        }
+    }
+
+    /// When [`Server::tick`] has something to do.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Instant> {
+        self.timers.first().map(|(at, _)| *at)
+    }
+
+    /// A datagram to send, and where to.
+    pub fn poll_transmit(&mut self) -> Option<(A, Vec<u8>)> {
+        self.transmits.pop_front()
+    }
+
+    /// What has come of it, in order.
+    pub fn poll_event(&mut self) -> Option<Event<A>> {
+        self.events.pop_front()
+    }
+
+    /// Tells every device that its connection has ended, as when the gateway stops. Sessions are left to the
+    /// broker, wills too.
+    pub fn say_goodbye(&mut self) {
+        let peers: Vec<Peer<A>> = self.handles.keys().cloned().collect();
+        for peer in peers {
+            self.answer(&peer, &Message::Disconnect { duration_s: None });
+        }
+    }
+
+    /// Devices with a session here.
+    #[must_use]
+    pub fn clients(&self) -> usize {
+        self.clients.len()
+    }
+
+    /// What has been counted.
+    #[must_use]
+    pub fn figures(&self) -> Figures {
+        self.figures
+    }
+
+    /// What somebody says who has no session.
+    fn stranger(&mut self, peer: Peer<A>, message: &Message<'_>) {
+        match message {
+            Message::Publish(publish) if publish.qos.is_none() => self.unconnected(peer, publish),
+            // So that it does not think it has one. Nobody is sent more than they sent.
+            Message::Publish(_)
+            | Message::Register { .. }
+            | Message::Subscribe { .. }
+            | Message::Unsubscribe { .. }
+            | Message::Pubrel(_)
+            | Message::Pingreq(_)
+            | Message::WillTopicUpd(_)
+            | Message::WillMsgUpd(_)
+            | Message::Disconnect { .. } => {
+                self.answer(&peer, &Message::Disconnect { duration_s: None });
+            }
+            _ => self.figures.ignored += 1,
+        }
+    }
+
+    fn unconnected(&mut self, peer: Peer<A>, publish: &Publish<'_>) {
+        let topic = match publish.topic {
+            TopicRef::Predefined(id) => self.predefined.get(&id).cloned(),
+            TopicRef::Short(name) => short_name(name).map(Into::into),
+            TopicRef::Normal(_) => None,
+        };
+        let fits = publish.payload.len() <= self.settings.max_message_bytes;
+        let Some(topic) = topic.filter(|_| fits) else {
+            self.figures.ignored += 1;
+            return;
+        };
+        self.figures.received += 1;
+        let message = Outgoing {
+            topic,
+            payload: Bytes::copy_from_slice(publish.payload),
+            qos: QoS::AtMostOnce,
+            retain: publish.retain,
+            dup: false,
+            packet_id: None,
+        };
+        self.events.push_back(Event::Unconnected { from: peer.address, message });
+    }
+
+    fn connect(&mut self, now: Instant, peer: Peer<A>, trust: Trust, hello: Hello) {
+        let known = self.handles.get(&peer).copied();
+        if let Some(handle) = known {
+            let again = self.with(now, handle, |session, cx| session.connect_again(cx, &hello));
+            if again == Some(Again::Repeated) {
+                return;
+            }
+        }
+        let length = hello.client_id.len();
+        if length == 0 || length > self.settings.max_client_id_bytes {
+            let why = "its client identifier is empty or too long";
+            return self.refuse(peer, ReturnCode::NotSupported, why);
+        }
+        if known.is_none() && !self.allow(now) {
+            let why = "more new clients a second than there may be";
+            return self.refuse(peer, ReturnCode::Congestion, why);
+        }
+        if known.is_none() && !self.make_room(now) {
+            return self.refuse(peer, ReturnCode::Congestion, "more clients than there may be");
+        }
+        self.begin(now, peer, known, trust, hello);
+    }
+
+    /// Begins a session, in the place of one that its address may have.
+    fn begin(
+        &mut self,
+        now: Instant,
+        peer: Peer<A>,
+        known: Option<Handle>,
+        trust: Trust,
+        hello: Hello,
+    ) {
+        let handle = known.unwrap_or_else(|| {
+            self.last_handle += 1;
+            Handle(self.last_handle)
+        });
+        let old = known.and_then(|handle| self.clients.remove(&handle));
+        let limits = &self.settings;
+        let new_topics =
+            || Topics::new(Arc::clone(&self.predefined), limits.max_topics, limits.max_topic_bytes);
+        let mut cx = Context {
+            now,
+            settings: &self.settings,
+            rng: &mut self.rng,
+            figures: &mut self.figures,
+            datagrams: Vec::new(),
+            requests: Vec::new(),
+        };
+        let timer = old.as_ref().and_then(|old| old.timer);
+        let topics = old.and_then(|old| old.session.give_way(&mut cx, &hello));
+        let topics = topics.unwrap_or_else(new_topics);
+        let near = trust == Trust::Proven;
+        let session = Session::begin(&mut cx, hello, topics, near);
+        let (datagrams, requests) = (cx.datagrams, cx.requests);
+        self.handles.insert(peer.clone(), handle);
+        self.clients.insert(handle, Client { peer, session, timer });
+        self.settle(handle, datagrams, requests);
+    }
+
+    fn refuse(&mut self, peer: Peer<A>, code: ReturnCode, why: &'static str) {
+        self.figures.refused += 1;
+        self.answer(&peer, &Message::Connack(code));
+        self.events.push_back(Event::Refused { from: peer.address, why });
+    }
+
+    /// Whether there may be another new client now.
+    fn allow(&mut self, now: Instant) -> bool {
+        let most = f64::from(self.settings.max_new_clients_per_s);
+        let (left, since) = self.allowance;
+        let gained = now.saturating_duration_since(since).as_secs_f64() * most;
+        let left = (left + gained).min(most);
+        let allowed = left >= 1.0;
+        self.allowance = (if allowed { left - 1.0 } else { left }, now);
+        allowed
+    }
+
+    /// Whether there is room for another client, or for somebody who may be nobody.
+    fn make_room(&mut self, now: Instant) -> bool {
+        if self.clients.len() < self.settings.max_clients {
+            return true;
+        }
+        let nobody = |client: &Client<A>| client.session.may_be_nobody(now, NOBODY_AFTER);
+        let Some((&handle, _)) = self.clients.iter().find(|(_, client)| nobody(client)) else {
+            return false;
+        };
+        self.with(now, handle, |session, cx| session.lose(cx, End::Evicted));
+        true
+    }
+
+    /// Lets a session do something and carries out what comes of it. `None` if there is none.
+    fn with<T>(
+        &mut self,
+        now: Instant,
+        handle: Handle,
+        act: impl FnOnce(&mut Session, &mut Context<'_>) -> T,
+    ) -> Option<T> {
+        let client = self.clients.get_mut(&handle)?;
+        let mut cx = Context {
+            now,
+            settings: &self.settings,
+            rng: &mut self.rng,
+            figures: &mut self.figures,
+            datagrams: Vec::new(),
+            requests: Vec::new(),
+        };
+        let outcome = act(&mut client.session, &mut cx);
+        let (datagrams, requests) = (cx.datagrams, cx.requests);
+        self.settle(handle, datagrams, requests);
+        Some(outcome)
+    }
+
+    fn settle(&mut self, handle: Handle, datagrams: Vec<Vec<u8>>, requests: Vec<Request>) {
+        let Some(client) = self.clients.get_mut(&handle) else { return };
+        let from = || client.peer.address.clone();
+        for request in requests {
+            self.events.push_back(Event::Request { handle, from: from(), request });
+        }
+        for datagram in datagrams {
+            self.transmits.push_back((from(), wrapped(&client.peer, datagram)));
+        }
+        let ended = client.session.ended();
+        let due = client.session.deadline(&self.settings).filter(|_| ended.is_none());
+        if client.timer != due {
+            if let Some(at) = client.timer {
+                self.timers.remove(&(at, handle));
+            }
+            self.timers.extend(due.map(|at| (at, handle)));
+            client.timer = due;
+        }
+        if let Some(why) = ended {
+            let (from, client_id) = (from(), client.session.client_id().into());
+            if let Some(client) = self.clients.remove(&handle) {
+                self.handles.remove(&client.peer);
+            }
+            self.events.push_back(Event::Ended { handle, from, client_id, why });
+        }
+    }
+
+    fn answer(&mut self, peer: &Peer<A>, message: &Message<'_>) {
+        if let Some(datagram) = message.encode() {
+            self.transmits.push_back((peer.address.clone(), wrapped(peer, datagram)));
+        }
+    }
+}
+
+/// A datagram for a device, inside one for its forwarder if it has one.
+fn wrapped<A>(peer: &Peer<A>, datagram: Vec<u8>) -> Vec<u8> {
+    match &peer.node {
+        None => datagram,
+        Some(node) => {
+            Message::Forwarded { radius: 0, node, message: &datagram }.encode().unwrap_or_default()
+        }
+    }
+}

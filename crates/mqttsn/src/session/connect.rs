@@ -1,0 +1,217 @@
+//! How a session begins and how its will changes (sections 6.2 to 6.4).
+//!
+//! MQTT has no way to change the will of a connection: the broker is asked for a new one that takes the session
+//! over, and what was under way there is sent again.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use fulmar_mqtt::topic::check_name;
+
+use super::down::Down;
+use super::up::Up;
+use super::{Context, End, Retry, Session, Stage};
+use crate::message::{Message, ReturnCode, WillTopic};
+use crate::request::{Open, Request, Will};
+use crate::topics::Topics;
+
+/// What CONNECT says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Hello {
+    pub(crate) client_id: Box<str>,
+    pub(crate) clean: bool,
+    pub(crate) will: bool,
+    /// Zero for none.
+    pub(crate) keep_alive: Duration,
+}
+
+/// What to do with a CONNECT from an address that has a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Again {
+    /// It is the same one: the session has answered it, or will.
+    Repeated,
+    /// The session begins anew.
+    Anew,
+}
+
+/// What the broker's connection is opened for.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Purpose {
+    Connect,
+    WillTopic,
+    WillMessage,
+}
+
+impl Purpose {
+    /// What the device is told of it.
+    pub(super) fn answer(self, code: ReturnCode) -> Message<'static> {
+        match self {
+            Purpose::Connect => Message::Connack(code),
+            Purpose::WillTopic => Message::WillTopicResp(code),
+            Purpose::WillMessage => Message::WillMsgResp(code),
+        }
+    }
+}
+
+/// A will that is being asked for.
+pub(super) struct AskedWill {
+    /// Without a message yet.
+    topic: Option<Will>,
+    pub(super) retry: Retry,
+}
+
+impl AskedWill {
+    pub(super) fn ask(&self, cx: &mut Context<'_>) {
+        match self.topic {
+            None => cx.send(&Message::WillTopicReq),
+            Some(_) => cx.send(&Message::WillMsgReq),
+        };
+    }
+}
+
+impl Session {
+    /// Begins with a CONNECT. Of a device that was here before, `topics` may be known.
+    pub(crate) fn begin(
+        cx: &mut Context<'_>,
+        hello: Hello,
+        mut topics: Topics,
+        near: bool,
+    ) -> Session {
+        topics.forget_told();
+        let mut session = Session {
+            stage: Stage::Opening(Purpose::Connect),
+            will: None,
+            sleep: Duration::ZERO,
+            heard_at: cx.now,
+            fresh: true,
+            topics,
+            up: Up::default(),
+            down: Down::new(near),
+            ended: None,
+            hello,
+        };
+        if session.hello.will {
+            let asked = AskedWill { topic: None, retry: Retry::start(cx) };
+            asked.ask(cx);
+            session.stage = Stage::Asking(asked);
+        } else {
+            session.open(cx, Purpose::Connect);
+        }
+        session
+    }
+
+    /// A CONNECT has come from the device's address, with this in it.
+    pub(crate) fn connect_again(&mut self, cx: &mut Context<'_>, hello: &Hello) -> Again {
+        if self.hello.client_id != hello.client_id {
+            return Again::Anew;
+        }
+        let same = self.hello == *hello;
+        match &self.stage {
+            Stage::Asking(asked) if same => asked.ask(cx),
+            Stage::Opening(Purpose::Connect) if same => {}
+            // The answer was lost.
+            Stage::Active if same && self.fresh => {
+                cx.send(&Message::Connack(ReturnCode::Accepted));
+            }
+            // Section 6.14: it is back, with the session it had.
+            Stage::Asleep | Stage::Awake(_) if !hello.clean && !hello.will => {
+                self.hello = hello.clone();
+                self.stage = Stage::Active;
+                self.topics.forget_told();
+                cx.send(&Message::Connack(ReturnCode::Accepted));
+                self.heard_at = cx.now;
+                self.go_on(cx);
+            }
+            _ => return Again::Anew,
+        }
+        self.heard_at = cx.now;
+        Again::Repeated
+    }
+
+    /// Gives up what is here for a new session of the same address: its topics, if they are still good.
+    pub(crate) fn give_way(self, cx: &mut Context<'_>, to: &Hello) -> Option<Topics> {
+        let same = self.hello.client_id == to.client_id;
+        if !same {
+            cx.ask(Request::Close { will: true, forget: self.hello.clean });
+        }
+        (same && !to.clean).then_some(self.topics)
+    }
+
+    fn open(&mut self, cx: &mut Context<'_>, purpose: Purpose) {
+        let clean_start = self.hello.clean && matches!(purpose, Purpose::Connect);
+        cx.ask(Request::Open(Open {
+            client_id: self.hello.client_id.clone(),
+            clean_start,
+            forget: self.hello.clean,
+            will: self.will.clone(),
+        }));
+        self.stage = Stage::Opening(purpose);
+    }
+
+    /// The broker has opened the connection.
+    pub(super) fn welcome(&mut self, cx: &mut Context<'_>, in_flight: u16) {
+        let Stage::Opening(purpose) = self.stage else { return };
+        // What was under way comes again, from both sides.
+        self.up.restart(in_flight);
+        self.down.restart();
+        self.stage = Stage::Active;
+        cx.send(&purpose.answer(ReturnCode::Accepted));
+    }
+
+    pub(super) fn will_topic(&mut self, cx: &mut Context<'_>, topic: Option<WillTopic<'_>>) {
+        let Stage::Asking(asked) = &mut self.stage else {
+            cx.figures.ignored += 1;
+            return;
+        };
+        match topic {
+            // It has none after all.
+            None => self.open(cx, Purpose::Connect),
+            Some(topic) if check_name(topic.topic).is_ok() => {
+                asked.topic = Some(will(&topic, Bytes::new()));
+                asked.retry = Retry::start(cx);
+                asked.ask(cx);
+            }
+            Some(_) => {
+                cx.send(&Message::Connack(ReturnCode::NotSupported));
+                self.ended = Some(End::Will);
+            }
+        }
+    }
+
+    pub(super) fn will_message(&mut self, cx: &mut Context<'_>, payload: &[u8]) {
+        let Stage::Asking(asked) = &mut self.stage else {
+            cx.figures.ignored += 1;
+            return;
+        };
+        let Some(topic) = asked.topic.take() else { return };
+        self.will = Some(Will { payload: Bytes::copy_from_slice(payload), ..topic });
+        self.open(cx, Purpose::Connect);
+    }
+
+    pub(super) fn update_will_topic(&mut self, cx: &mut Context<'_>, topic: Option<WillTopic<'_>>) {
+        let possible = topic.is_none_or(|topic| check_name(topic.topic).is_ok());
+        if !possible || !matches!(self.stage, Stage::Active) {
+            cx.send(&Message::WillTopicResp(ReturnCode::NotSupported));
+            return;
+        }
+        let payload = self.will.take().map(|will| will.payload).unwrap_or_default();
+        self.will = topic.map(|topic| will(&topic, payload));
+        self.open(cx, Purpose::WillTopic);
+    }
+
+    pub(super) fn update_will_message(&mut self, cx: &mut Context<'_>, payload: &[u8]) {
+        match &mut self.will {
+            Some(will) if matches!(self.stage, Stage::Active) => {
+                will.payload = Bytes::copy_from_slice(payload);
+                self.open(cx, Purpose::WillMessage);
+            }
+            _ => {
+                cx.send(&Message::WillMsgResp(ReturnCode::NotSupported));
+            }
+        }
+    }
+}
+
+fn will(topic: &WillTopic<'_>, payload: Bytes) -> Will {
+    Will { topic: topic.topic.into(), payload, qos: topic.qos, retain: topic.retain }
+}

@@ -1,0 +1,369 @@
+//! What a device is sent (sections 6.6, 6.10 and 6.14): one message after the other, each named by an identifier
+//! that the device knows, or is told before. What is not answered is sent again.
+//!
+//! The broker has the queue. Here are the few messages that it lets be on their way, and of those without
+//! acknowledgement as many as the bounds allow.
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use fulmar_mqtt::ack::AckKind;
+use fulmar_mqtt::{PacketId, QoS, ReasonCode};
+
+use super::{Context, Retry};
+use crate::message::{Message, Publish, ReturnCode, TopicRef};
+use crate::request::{Delivery, Request};
+use crate::topics::{Naming, Topics};
+
+/// Times that a device may say it does not know an identifier it has been told.
+const MAX_REGISTRATIONS: u32 = 3;
+
+/// What is to be sent.
+enum Item {
+    Message(Delivery),
+    /// PUBREL.
+    Release(PacketId),
+}
+
+/// What waits for the device's answer.
+enum Step {
+    /// REGISTER of the first message's topic.
+    Register { msg_id: u16, topic_id: u16 },
+    /// The first message.
+    Publish(TopicRef),
+    /// The device has the message: the broker is to release it.
+    Received(PacketId),
+    /// PUBREL.
+    Release(PacketId),
+}
+
+struct Flight {
+    step: Step,
+    retry: Retry,
+}
+
+/// What is under way to the device.
+pub(super) struct Down {
+    queue: VecDeque<Item>,
+    /// Of topics and payloads in the queue.
+    bytes: usize,
+    flight: Option<Flight>,
+    /// How often the first message's topic has been registered for it.
+    registrations: u32,
+    /// Whether the device is known to be where it says. Before it is, it is sent no message: a REGISTER, which
+    /// only who reads it can answer, shows that nobody else has asked for what others are then sent.
+    pub(super) proven: bool,
+}
+
+impl Down {
+    pub(super) fn new(proven: bool) -> Down {
+        Down { queue: VecDeque::new(), bytes: 0, flight: None, registrations: 0, proven }
+    }
+
+    /// A connection to the broker is new: it sends again what it was not answered.
+    pub(super) fn restart(&mut self) {
+        self.flight = None;
+        self.registrations = 0;
+        self.queue
+            .retain(|item| matches!(item, Item::Message(message) if message.packet_id.is_none()));
+        self.bytes = self.queue.iter().map(Item::bytes).sum();
+    }
+
+    /// Takes a message in. One without acknowledgement is dropped if there is no room.
+    pub(super) fn push(&mut self, cx: &mut Context<'_>, message: Delivery) {
+        let item = Item::Message(message);
+        let (bytes, limits) = (item.bytes(), cx.settings);
+        let room =
+            self.queue.len() < limits.max_queued && self.bytes + bytes <= limits.max_queued_bytes;
+        // The broker has no more others on their way than its window.
+        if !room && matches!(&item, Item::Message(message) if message.packet_id.is_none()) {
+            cx.figures.dropped += 1;
+            return;
+        }
+        self.bytes += bytes;
+        self.queue.push_back(item);
+    }
+
+    /// The broker releases a message at QoS 2.
+    pub(super) fn release(&mut self, cx: &mut Context<'_>, id: PacketId, now: bool) {
+        let awaited = matches!(&self.flight,
+            Some(Flight { step: Step::Received(other), .. }) if *other == id);
+        if awaited && now {
+            self.send_release(cx, id);
+            return;
+        }
+        if awaited {
+            self.flight = None;
+            self.queue.push_front(Item::Release(id));
+        } else {
+            self.queue.push_back(Item::Release(id));
+        }
+    }
+
+    fn send_release(&mut self, cx: &mut Context<'_>, id: PacketId) {
+        cx.send(&Message::Pubrel(id.get()));
+        self.flight = Some(Flight { step: Step::Release(id), retry: Retry::start(cx) });
+    }
+
+    /// Nothing is to be sent and nothing waits for an answer.
+    pub(super) fn is_idle(&self) -> bool {
+        self.queue.is_empty() && self.flight.is_none()
+    }
+
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.flight.as_ref().filter(|flight| flight.waits()).map(|flight| flight.retry.at)
+    }
+
+    /// Sends what can be sent now.
+    pub(super) fn pump(&mut self, cx: &mut Context<'_>, topics: &mut Topics) {
+        while self.flight.is_none() {
+            match self.queue.front() {
+                None => return,
+                Some(&Item::Release(id)) => {
+                    self.pop();
+                    self.send_release(cx, id);
+                }
+                Some(Item::Message(message)) => match naming(topics, &message.topic, self.proven) {
+                    Ok(Naming::Known(topic)) => self.send_message(cx, topic),
+                    Ok(Naming::Unknown(topic_id)) => self.send_register(cx, topic_id),
+                    Err(_) => self.give_up(cx),
+                },
+            }
+        }
+    }
+
+    fn send_message(&mut self, cx: &mut Context<'_>, topic: TopicRef) {
+        let Some(Item::Message(message)) = self.queue.front() else { return };
+        if !cx.send(&Message::Publish(publish(message, topic, message.dup))) {
+            return self.give_up(cx);
+        }
+        cx.figures.sent += 1;
+        if message.qos == QoS::AtMostOnce {
+            self.pop();
+        } else {
+            self.flight = Some(Flight { step: Step::Publish(topic), retry: Retry::start(cx) });
+        }
+    }
+
+    fn send_register(&mut self, cx: &mut Context<'_>, topic_id: u16) {
+        let Some(Item::Message(message)) = self.queue.front() else { return };
+        // Not to be guessed by who does not see it; and of 15 bits, as there are clients that take it for a
+        // number with a sign.
+        let msg_id = cx.rng.u16(1..=0x7FFF);
+        let register = Message::Register { topic_id, msg_id, topic: &message.topic };
+        self.registrations += 1;
+        if self.registrations > MAX_REGISTRATIONS || !cx.send(&register) {
+            return self.give_up(cx);
+        }
+        let step = Step::Register { msg_id, topic_id };
+        self.flight = Some(Flight { step, retry: Retry::start(cx) });
+    }
+
+    /// Sends again what is due; `false` if that has been done often enough.
+    pub(super) fn tick(&mut self, cx: &mut Context<'_>) -> bool {
+        match &mut self.flight {
+            Some(flight) if flight.waits() && flight.retry.at <= cx.now => {
+                if !flight.retry.again(cx) {
+                    return false;
+                }
+                self.repeat(cx);
+                true
+            }
+            _ => true,
+        }
+    }
+
+    /// Sends what waits for an answer once more.
+    pub(super) fn repeat(&self, cx: &mut Context<'_>) {
+        let Some(flight) = &self.flight else { return };
+        match (&flight.step, self.queue.front()) {
+            (Step::Register { msg_id, topic_id }, Some(Item::Message(message))) => {
+                let (topic_id, msg_id, topic) = (*topic_id, *msg_id, &*message.topic);
+                cx.send(&Message::Register { topic_id, msg_id, topic });
+            }
+            (Step::Publish(topic), Some(Item::Message(message))) => {
+                cx.send(&Message::Publish(publish(message, *topic, true)));
+            }
+            (Step::Release(id), _) => drop(cx.send(&Message::Pubrel(id.get()))),
+            _ => return,
+        }
+        cx.figures.repeated += 1;
+    }
+
+    /// The device sleeps: what it has not answered is sent anew when it is awake.
+    pub(super) fn pause(&mut self) {
+        self.registrations = 0;
+        match self.flight.take() {
+            Some(Flight { step: Step::Release(id), .. }) => {
+                self.queue.push_front(Item::Release(id));
+            }
+            received @ Some(Flight { step: Step::Received(_), .. }) => self.flight = received,
+            Some(Flight { step: Step::Publish(_), .. }) => self.set_aside(),
+            _ => {}
+        }
+    }
+
+    pub(super) fn regack(
+        &mut self,
+        cx: &mut Context<'_>,
+        topics: &mut Topics,
+        msg_id: u16,
+        code: ReturnCode,
+    ) {
+        let Some(Flight { step: Step::Register { msg_id: asked, topic_id }, .. }) = &self.flight
+        else {
+            return;
+        };
+        if msg_id != *asked {
+            return;
+        }
+        let topic_id = *topic_id;
+        match code {
+            // It is sent again when it is due.
+            ReturnCode::Congestion => {}
+            ReturnCode::Accepted => {
+                self.proven = true;
+                topics.set_known(topic_id, true);
+                self.flight = None;
+            }
+            ReturnCode::InvalidTopicId | ReturnCode::NotSupported => self.give_up(cx),
+        }
+    }
+
+    pub(super) fn puback(
+        &mut self,
+        cx: &mut Context<'_>,
+        topics: &mut Topics,
+        topic_id: u16,
+        msg_id: u16,
+        code: ReturnCode,
+    ) {
+        if code == ReturnCode::InvalidTopicId {
+            topics.set_known(topic_id, false);
+        }
+        let Some((id, qos)) = self.first_sent().filter(|(id, _)| id.get() == msg_id) else {
+            return;
+        };
+        match code {
+            ReturnCode::Congestion => {}
+            ReturnCode::Accepted if qos == QoS::AtLeastOnce => {
+                cx.ask(Request::Acknowledge(AckKind::Puback, id, ReasonCode::Success));
+                self.flight = None;
+                self.pop();
+            }
+            ReturnCode::Accepted => {}
+            ReturnCode::InvalidTopicId => match &self.flight {
+                // It is told once more what the identifier stands for, if that can be.
+                Some(Flight { step: Step::Publish(TopicRef::Normal(_)), .. }) => self.set_aside(),
+                Some(Flight { step: Step::Publish(_), .. }) => self.give_up(cx),
+                _ => {}
+            },
+            ReturnCode::NotSupported => self.give_up(cx),
+        }
+    }
+
+    pub(super) fn pubrec(&mut self, cx: &mut Context<'_>, msg_id: u16) {
+        let Some(id) = PacketId::new(msg_id) else { return };
+        if self.first_sent() == Some((id, QoS::ExactlyOnce)) {
+            cx.ask(Request::Acknowledge(AckKind::Pubrec, id, ReasonCode::Success));
+            self.pop();
+            self.flight = Some(Flight { step: Step::Received(id), retry: Retry::start(cx) });
+            return;
+        }
+        match &self.flight {
+            Some(Flight { step: Step::Received(other), .. }) if *other == id => {}
+            // Of a message that was completed before, or is to be repeated anyway.
+            _ => drop(cx.send(&Message::Pubrel(msg_id))),
+        }
+    }
+
+    pub(super) fn pubcomp(&mut self, cx: &mut Context<'_>, msg_id: u16) {
+        let Some(id) = PacketId::new(msg_id) else { return };
+        match (&self.flight, self.queue.front()) {
+            (Some(Flight { step: Step::Release(other), .. }), _) if *other == id => {
+                self.flight = None;
+            }
+            // It fell asleep meanwhile.
+            (None, Some(Item::Release(other))) if *other == id => drop(self.pop()),
+            _ => return,
+        }
+        cx.ask(Request::Acknowledge(AckKind::Pubcomp, id, ReasonCode::Success));
+    }
+
+    /// The first message, if it may be with the device already.
+    fn first_sent(&self) -> Option<(PacketId, QoS)> {
+        let Some(Item::Message(message)) = self.queue.front() else { return None };
+        let under_way = matches!(&self.flight, Some(Flight { step: Step::Publish(_), .. }));
+        let before =
+            !matches!(&self.flight, Some(Flight { step: Step::Received(_), .. })) && message.dup;
+        message.packet_id.filter(|_| under_way || before).map(|id| (id, message.qos))
+    }
+
+    /// The first message is to be sent anew.
+    fn set_aside(&mut self) {
+        self.flight = None;
+        if let Some(Item::Message(message)) = self.queue.front_mut() {
+            message.dup = true;
+        }
+    }
+
+    /// The first message cannot be brought to the device; the broker has to hear something.
+    fn give_up(&mut self, cx: &mut Context<'_>) {
+        self.flight = None;
+        cx.figures.dropped += 1;
+        if let Some(Item::Message(message)) = self.pop()
+            && let Some(id) = message.packet_id
+        {
+            let kind = match message.qos {
+                QoS::ExactlyOnce => AckKind::Pubrec,
+                _ => AckKind::Puback,
+            };
+            cx.ask(Request::Acknowledge(kind, id, ReasonCode::UnspecifiedError));
+        }
+    }
+
+    fn pop(&mut self) -> Option<Item> {
+        let item = self.queue.pop_front()?;
+        self.bytes -= item.bytes();
+        self.registrations = 0;
+        Some(item)
+    }
+}
+
+impl Flight {
+    /// For the device, not for the broker.
+    fn waits(&self) -> bool {
+        !matches!(self.step, Step::Received(_))
+    }
+}
+
+impl Item {
+    fn bytes(&self) -> usize {
+        match self {
+            Item::Message(message) => message.topic.len() + message.payload.len(),
+            Item::Release(_) => 0,
+        }
+    }
+}
+
+/// How a topic is named to a device, which has to show first that it is there.
+fn naming(topics: &mut Topics, topic: &str, proven: bool) -> Result<Naming, crate::topics::Full> {
+    if proven {
+        return topics.naming(topic);
+    }
+    Ok(match topics.numbered(topic)? {
+        Naming::Known(known) => Naming::Unknown(known.number()),
+        unknown @ Naming::Unknown(_) => unknown,
+    })
+}
+
+fn publish(message: &Delivery, topic: TopicRef, dup: bool) -> Publish<'_> {
+    Publish {
+        dup,
+        qos: Some(message.qos),
+        retain: message.retain,
+        topic,
+        msg_id: message.packet_id.map_or(0, PacketId::get),
+        payload: &message.payload,
+    }
+}

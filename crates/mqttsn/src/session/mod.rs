@@ -1,0 +1,388 @@
+//! One device's session (section 6): connected, asleep or awake, with what is under way in both directions.
+//!
+//! `connect` begins it and changes its will, `up` is what the device publishes and asks, `down` what it is
+//! sent. Who the device is, and how many there may be, is for `server`.
+
+mod connect;
+mod down;
+mod up;
+
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use fulmar_mqtt::{PacketId, ReasonCode};
+
+pub(crate) use self::connect::{Again, Hello};
+use self::connect::{AskedWill, Purpose};
+use self::down::Down;
+use self::up::Up;
+use crate::message::{Message, ReturnCode};
+use crate::request::{Request, Will, Word};
+use crate::server::{Figures, Settings};
+use crate::topics::Topics;
+
+/// What a session is given to work with, and where it puts what comes of it.
+pub(crate) struct Context<'a> {
+    pub(crate) now: Instant,
+    pub(crate) settings: &'a Settings,
+    pub(crate) rng: &'a mut fastrand::Rng,
+    pub(crate) figures: &'a mut Figures,
+    /// Datagrams for the device.
+    pub(crate) datagrams: Vec<Vec<u8>>,
+    /// For the broker.
+    pub(crate) requests: Vec<Request>,
+}
+
+impl Context<'_> {
+    /// Sends a message; `false` if no datagram can hold it.
+    pub(crate) fn send(&mut self, message: &Message<'_>) -> bool {
+        let datagram = message.encode();
+        let fits = datagram.is_some();
+        self.datagrams.extend(datagram);
+        fits
+    }
+
+    pub(crate) fn ask(&mut self, request: Request) {
+        self.requests.push(request);
+    }
+}
+
+/// Why a session here ended. The broker may remember it for when the device comes back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The device said so.
+    Disconnected,
+    /// Another device has its address.
+    Replaced,
+    /// Nothing was heard of it for longer than it said, or than it may be silent.
+    Silent,
+    /// It did not answer.
+    Unanswered,
+    /// Its will is none.
+    Will,
+    /// It made room for another.
+    Evicted,
+    /// The broker refused it, or ended the connection.
+    Broker(ReasonCode),
+}
+
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            End::Disconnected => "it disconnected",
+            End::Replaced => "another client has its address",
+            End::Silent => "it was silent for too long",
+            End::Unanswered => "it does not answer",
+            End::Will => "its will is none",
+            End::Evicted => "it made room for another",
+            End::Broker(reason) => reason.text(),
+        })
+    }
+}
+
+/// When something is sent again.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Retry {
+    sent: u32,
+    at: Instant,
+}
+
+impl Retry {
+    /// Of what is sent now for the first time.
+    pub(crate) fn start(cx: &Context<'_>) -> Retry {
+        Retry { sent: 1, at: cx.now + cx.settings.retry }
+    }
+
+    /// Due and counted: whether it may be sent once more. Each wait is twice as long as the last.
+    fn again(&mut self, cx: &Context<'_>) -> bool {
+        if self.sent > cx.settings.retries {
+            return false;
+        }
+        self.at = cx.now + cx.settings.retry * (1 << self.sent.min(8));
+        self.sent += 1;
+        true
+    }
+}
+
+/// Where a session is.
+enum Stage {
+    /// Its device is asked for the will.
+    Asking(AskedWill),
+    /// The broker is asked to open, or reopen, the connection.
+    Opening(Purpose),
+    Active,
+    /// Nothing may be sent to it.
+    Asleep,
+    /// It may be sent what there is, then goes back to sleep.
+    Awake(Probe),
+}
+
+/// Whether the broker has more for a device that is awake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Probe {
+    /// It is to be asked.
+    Due,
+    Asked,
+    /// It has said all there is.
+    Done,
+}
+
+/// A device's session.
+pub(crate) struct Session {
+    hello: Hello,
+    stage: Stage,
+    will: Option<Will>,
+    /// How long it said it would sleep.
+    sleep: Duration,
+    heard_at: Instant,
+    /// Nothing but CONNECT has been heard.
+    fresh: bool,
+    topics: Topics,
+    up: Up,
+    down: Down,
+    ended: Option<End>,
+}
+
+impl Session {
+    pub(crate) fn client_id(&self) -> &str {
+        &self.hello.client_id
+    }
+
+    /// Why it is over, once it is.
+    pub(crate) fn ended(&self) -> Option<End> {
+        self.ended
+    }
+
+    /// It has said nothing but who it is, and its address may be anybody's.
+    pub(crate) fn may_be_nobody(&self, now: Instant, after: Duration) -> bool {
+        self.fresh && !self.down.proven && now.saturating_duration_since(self.heard_at) >= after
+    }
+
+    /// When [`Session::tick`] has something to do.
+    pub(crate) fn deadline(&self, settings: &Settings) -> Option<Instant> {
+        let silent = || self.heard_at + self.patience(settings);
+        match &self.stage {
+            Stage::Asking(asked) => Some(asked.retry.at),
+            Stage::Opening(_) => None,
+            Stage::Asleep => Some(silent()),
+            Stage::Active | Stage::Awake(_) => {
+                self.down.deadline().into_iter().chain([silent()]).min()
+            }
+        }
+    }
+
+    /// How long it may be silent (sections 6.13 and 6.14): half as long again as it said.
+    fn patience(&self, settings: &Settings) -> Duration {
+        let said = match self.stage {
+            Stage::Asleep | Stage::Awake(_) => self.sleep,
+            _ => self.hello.keep_alive,
+        };
+        if said.is_zero() { settings.max_silence } else { said + said / 2 }
+    }
+
+    /// Does what is due.
+    pub(crate) fn tick(&mut self, cx: &mut Context<'_>) {
+        if self.deadline(cx.settings).is_none_or(|at| at > cx.now) {
+            return;
+        }
+        if let Stage::Asking(asked) = &mut self.stage {
+            match asked.retry.again(cx) {
+                true => asked.ask(cx),
+                false => self.lose(cx, End::Unanswered),
+            }
+            return;
+        }
+        if self.heard_at + self.patience(cx.settings) <= cx.now {
+            return self.lose(cx, End::Silent);
+        }
+        if self.down.tick(cx) {
+            return;
+        }
+        match self.stage {
+            // It may have fallen asleep before it was told that there is no more. It asks again.
+            Stage::Awake(_) => self.fall_asleep(),
+            _ => self.lose(cx, End::Unanswered),
+        }
+    }
+
+    /// The device is gone without a word: its will is published (section 6.13).
+    pub(crate) fn lose(&mut self, cx: &mut Context<'_>, why: End) {
+        cx.ask(Request::Close { will: true, forget: self.hello.clean });
+        // Should it be there after all, it knows that it has to connect.
+        cx.send(&Message::Disconnect { duration_s: None });
+        self.ended = Some(why);
+    }
+
+    /// Takes what the device says. CONNECT goes through `server`, which knows who else there is.
+    pub(crate) fn receive(&mut self, cx: &mut Context<'_>, message: &Message<'_>) {
+        self.heard_at = cx.now;
+        self.fresh = false;
+        match *message {
+            Message::WillTopic(topic) => return self.will_topic(cx, topic),
+            Message::WillMsg(payload) => return self.will_message(cx, payload),
+            Message::Disconnect { duration_s } => return self.disconnect(cx, duration_s),
+            _ => {}
+        }
+        if matches!(self.stage, Stage::Asking(_) | Stage::Opening(_)) {
+            // It repeats what matters, once it knows that it is connected.
+            cx.figures.ignored += 1;
+            return;
+        }
+        let topics = &mut self.topics;
+        match *message {
+            Message::Register { msg_id, topic, .. } => Up::register(cx, topics, msg_id, topic),
+            Message::Publish(publish) => self.up.publish(cx, topics, &publish),
+            Message::Pubrel(msg_id) => self.up.release(cx, msg_id),
+            Message::Subscribe { qos, msg_id, topic, .. } => {
+                self.up.subscribe(cx, topics, msg_id, topic, qos);
+            }
+            Message::Unsubscribe { msg_id, topic } => {
+                self.up.unsubscribe(cx, topics, msg_id, topic)
+            }
+            Message::Regack { msg_id, code, .. } => self.down.regack(cx, topics, msg_id, code),
+            Message::Puback { topic_id, msg_id, code } => {
+                self.down.puback(cx, topics, topic_id, msg_id, code);
+            }
+            Message::Pubrec(msg_id) => self.down.pubrec(cx, msg_id),
+            Message::Pubcomp(msg_id) => self.down.pubcomp(cx, msg_id),
+            Message::Pingreq(who) => self.ping(cx, who.is_some()),
+            Message::WillTopicUpd(topic) => self.update_will_topic(cx, topic),
+            Message::WillMsgUpd(payload) => self.update_will_message(cx, payload),
+            _ => cx.figures.ignored += 1,
+        }
+        self.go_on(cx);
+    }
+
+    /// Takes what the broker says.
+    pub(crate) fn hear(&mut self, cx: &mut Context<'_>, word: Word) {
+        match word {
+            Word::Welcome { in_flight } => self.welcome(cx, in_flight),
+            Word::Over(reason) => self.over(cx, reason),
+            Word::Answer(answer, id, reason) => self.up.answered(cx, answer, id, reason),
+            Word::Subscribed(id, reason) => {
+                self.up.subscribed(cx, &mut self.topics, id, reason);
+            }
+            Word::Unsubscribed(id) => self.up.unsubscribed(cx, id),
+            Word::Message(message) => {
+                self.down.push(cx, message);
+                self.more_may_come();
+            }
+            Word::Release(id) => self.down.release(cx, id, !matches!(self.stage, Stage::Asleep)),
+            Word::Probed => {
+                if let Stage::Awake(probe @ Probe::Asked) = &mut self.stage {
+                    *probe = Probe::Done;
+                }
+            }
+        }
+        self.go_on(cx);
+    }
+
+    /// Sends what can be sent, and a device that has everything back to sleep.
+    fn go_on(&mut self, cx: &mut Context<'_>) {
+        if self.ended.is_some() || !matches!(self.stage, Stage::Active | Stage::Awake(_)) {
+            return;
+        }
+        self.down.pump(cx, &mut self.topics);
+        if cx.requests.iter().any(|request| matches!(request, Request::Acknowledge(..))) {
+            self.more_may_come();
+        }
+        let Stage::Awake(probe) = &mut self.stage else { return };
+        if !self.down.is_idle() {
+            return;
+        }
+        match probe {
+            Probe::Due => {
+                *probe = Probe::Asked;
+                cx.ask(Request::Probe);
+            }
+            Probe::Asked => {}
+            Probe::Done => {
+                cx.send(&Message::Pingresp);
+                self.fall_asleep();
+            }
+        }
+    }
+
+    /// What was acknowledged makes room for more: the broker has to be asked again.
+    fn more_may_come(&mut self) {
+        if let Stage::Awake(probe @ Probe::Done) = &mut self.stage {
+            *probe = Probe::Due;
+        }
+    }
+
+    /// PINGREQ: a sign of life, or of a device that wakes up for its messages (section 6.14).
+    fn ping(&mut self, cx: &mut Context<'_>, named: bool) {
+        match &mut self.stage {
+            Stage::Asleep if named => self.stage = Stage::Awake(Probe::Due),
+            // It waits: what it was sent may be lost.
+            Stage::Awake(_) if named => self.down.repeat(cx),
+            _ => {
+                cx.send(&Message::Pingresp);
+            }
+        }
+    }
+
+    fn fall_asleep(&mut self) {
+        self.down.pause();
+        self.stage = Stage::Asleep;
+    }
+
+    fn disconnect(&mut self, cx: &mut Context<'_>, duration_s: Option<u16>) {
+        let connected = !matches!(self.stage, Stage::Asking(_) | Stage::Opening(_));
+        match duration_s.filter(|duration| *duration > 0 && connected) {
+            Some(duration) => {
+                self.sleep = Duration::from_secs(duration.into());
+                self.fall_asleep();
+            }
+            None => {
+                cx.ask(Request::Close { will: false, forget: self.hello.clean });
+                self.ended = Some(End::Disconnected);
+            }
+        }
+        cx.send(&Message::Disconnect { duration_s: None });
+    }
+
+    /// The broker has refused the connection or ended it.
+    fn over(&mut self, cx: &mut Context<'_>, reason: ReasonCode) {
+        match &self.stage {
+            Stage::Opening(purpose) => {
+                let code = return_code(reason);
+                cx.send(&purpose.answer(code));
+                if !matches!(purpose, Purpose::Connect) {
+                    cx.send(&Message::Disconnect { duration_s: None });
+                }
+            }
+            _ => {
+                cx.send(&Message::Disconnect { duration_s: None });
+            }
+        }
+        self.ended = Some(End::Broker(reason));
+    }
+}
+
+/// The broker's reason in the words of MQTT-SN, which has four.
+pub(crate) fn return_code(reason: ReasonCode) -> ReturnCode {
+    match reason {
+        reason if !reason.is_error() => ReturnCode::Accepted,
+        ReasonCode::QuotaExceeded
+        | ReasonCode::ServerBusy
+        | ReasonCode::ServerUnavailable
+        | ReasonCode::ServerShuttingDown
+        | ReasonCode::MessageRateTooHigh
+        | ReasonCode::ReceiveMaximumExceeded
+        | ReasonCode::ConnectionRateExceeded
+        | ReasonCode::PacketIdentifierInUse
+        | ReasonCode::UnspecifiedError
+        | ReasonCode::ImplementationSpecificError => ReturnCode::Congestion,
+        _ => ReturnCode::NotSupported,
+    }
+}
+
+/// A device's identifier; 0 names nothing.
+fn packet_id(cx: &mut Context<'_>, msg_id: u16) -> Option<PacketId> {
+    let id = PacketId::new(msg_id);
+    if id.is_none() {
+        cx.figures.ignored += 1;
+    }
+    id
+}
