@@ -4,6 +4,7 @@
 mod peer;
 mod script;
 mod sealed;
+mod stream;
 #[path = "../../tests/support/mod.rs"]
 pub mod support;
 
@@ -12,6 +13,7 @@ use fulmar_mqtt_fuzz::heap;
 
 pub use peer::{receiver, sender};
 pub use sealed::guard;
+pub use stream::stream;
 
 /// One datagram. What is accepted says the same after it has been encoded and decoded again, and
 /// looking at it allocates nothing.
@@ -37,5 +39,16 @@ mod tests {
         replay(SEEDS.to_owned() + "bulk-receiver", receiver);
         replay(SEEDS.to_owned() + "bulk-sender", sender);
         replay(SEEDS.to_owned() + "bulk-guard", guard);
+        replay(SEEDS.to_owned() + "bulk-stream", stream);
+    }
+
+    /// Scripts without a pattern, so that streams are tried wherever tests run.
+    #[test]
+    fn any_script_passes() {
+        let mut random = fastrand::Rng::with_seed(6);
+        for _ in 0..300 {
+            let script: Vec<u8> = (0..random.usize(..2000)).map(|_| random.u8(..)).collect();
+            stream(&script);
+        }
     }
 }

@@ -18,10 +18,10 @@ use crate::support::{Memory, checksum, noise};
 const MAX_OBJECT_BYTES: u64 = 1 << 16;
 const MAX_HEAP_BYTES: usize = 32 << 20;
 /// More datagrams than this without time passing are a loop.
-const MAX_AT_ONCE: usize = 2000;
+pub(crate) const MAX_AT_ONCE: usize = 2000;
 
-const RECEIVER: u32 = 2;
-const SENDER: u32 = 1;
+pub(crate) const RECEIVER: u32 = 2;
+pub(crate) const SENDER: u32 = 1;
 
 /// Each byte of a script chooses a datagram for the receiver, or that time passes.
 pub fn receiver(data: &[u8]) {
@@ -139,7 +139,7 @@ fn from_object(
 }
 
 /// Feedback of a receiver that is nearly right.
-fn from_receiver(script: &mut Script<'_>, source: u32, out: &mut Vec<u8>) {
+pub(crate) fn from_receiver(script: &mut Script<'_>, source: u32, out: &mut Vec<u8>) {
     let choice = script.u8();
     let mut writer = Writer::new(1000, Fec::ReedSolomon8);
     for _ in 0..choice >> 4 {

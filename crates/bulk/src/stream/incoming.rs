@@ -12,6 +12,11 @@ use crate::wire::{Fec, Fti, Level, SEGMENT_HEAD_BYTES, Segment, SymbolId, Writer
 /// Whoever comes so many blocks after the beginning, or earlier, asks for all from there.
 const FROM_THE_BEGINNING: u64 = 256;
 
+/// What a block takes beside its symbols, about.
+const BLOCK_OVERHEAD_BYTES: usize = 256;
+/// Blocks that are looked at, each time something comes, are not more.
+const MAX_BLOCKS: usize = 1 << 12;
+
 /// A piece of a stream, as a receiver gives it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Piece {
@@ -70,7 +75,8 @@ impl Incoming {
         }
         let vector = usize::from(fti.symbol_bytes) + SEGMENT_HEAD_BYTES;
         let block_bytes = vector * usize::from(fti.max_block);
-        let capacity = (bytes / block_bytes) as u64;
+        // Who makes blocks tiny has us keep more beside them than in them.
+        let capacity = (bytes / (block_bytes + BLOCK_OVERHEAD_BYTES)).min(MAX_BLOCKS) as u64;
         if capacity < 2 {
             return Err(format!("blocks of {block_bytes} bytes are too long"));
         }
@@ -275,12 +281,17 @@ impl Incoming {
 
     /// Whether something that was sent is not there.
     pub(super) fn lacks(&self) -> bool {
-        !self.ended && (self.read..self.frontier).any(|place| !self.is_here(place))
-    }
-
-    fn is_here(&self, place: u64) -> bool {
-        let block = self.blocks.get(&(place / self.symbols()));
-        block.is_some_and(|block| block.have.contains((place % self.symbols()) as u8))
+        if self.ended || self.read >= self.frontier {
+            return false;
+        }
+        let symbols = self.symbols();
+        (self.read / symbols..=(self.frontier - 1) / symbols).any(|number| {
+            let Some(block) = self.blocks.get(&number) else { return true };
+            let first = self.read.max(number * symbols);
+            let end = self.frontier.min((number + 1) * symbols);
+            let lacks = |place| !block.have.contains((place % symbols) as u8);
+            u64::from(block.sources) < symbols && (first..end).any(lacks)
+        })
     }
 
     /// Asks for what is missing: of full blocks as many symbols as they lack, parity first; of the open one the symbols

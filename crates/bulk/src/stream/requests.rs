@@ -72,6 +72,8 @@ impl StreamSender {
     fn wanted(&mut self, requests: Requests<'_>) -> Wanted {
         let (mut wanted, mut named) = (Wanted::new(), 0);
         let (open, sent) = self.outgoing.block_of(self.cursor);
+        let config = &self.config.sender;
+        let end = u16::from(config.block_symbols) + u16::from(config.parity_symbols);
         for span in requests.spans() {
             if span.first.0 != 0 {
                 // There is no other object; NRL's asks for those before this one, too.
@@ -98,7 +100,7 @@ impl StreamSender {
                     _ => (first.1.symbol, last.1.symbol.saturating_add(1)),
                 };
                 let of = wanted.entry(block).or_default();
-                for symbol in low..high.min(256) {
+                for symbol in low..high.min(end) {
                     if named >= MAX_NAMED || of.len() >= 256 {
                         break;
                     }

@@ -430,7 +430,9 @@ impl StreamSender {
             && !live
             && parity > 0
         {
-            kept.repair.parity_due += parity;
+            // It may have been asked for some before.
+            let had = kept.repair.parity_sent + kept.repair.parity_due;
+            kept.repair.parity_due += parity.saturating_sub(had);
             if !std::mem::replace(&mut kept.repair.queued, true) {
                 self.repairs.push_back(number);
             }
