@@ -27,7 +27,7 @@ FUZZ_SECONDS ?= 600
 FUZZ ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run web test test-web test-rust built built-tiny test-interop test-browser kill-test gateway-kill-test gateway-memory-test fuzz lint fmt doc bench bench-parts \
+.PHONY: help run web test test-web test-rust test-postgres built built-tiny test-interop test-browser kill-test gateway-kill-test gateway-memory-test fuzz lint fmt doc bench bench-parts \
 	tools needs interop-needs firmware firmware-run firmware-test
 
 help: ## List the targets
@@ -50,11 +50,16 @@ web/node_modules/ready: web/package-lock.json
 	cd web && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error
 	touch $@
 
-test: interop-needs web test-web test-rust test-interop test-browser ## Run every test, those with clients we did not write included
+test: interop-needs web test-web test-rust test-postgres test-interop test-browser ## Run every test, those with clients we did not write included
 
 test-rust: built ## Run the tests that need nothing but Rust
 	FULMAR_BIN=$(FULMAR) cargo test --workspace --locked --no-fail-fast
 	cd firmware && CARGO_TARGET_DIR=$(abspath $(TARGET)) cargo test --workspace --locked --no-fail-fast
+
+# Of the whole workspace, so that nothing is compiled again for it; no other crate has tests of these names.
+test-postgres: interop-needs built ## Run the platform's tests on a PostgreSQL server of their own
+	tests/interop/postgres.py cargo test --workspace --locked --no-fail-fast --test accounts --test alerts \
+		--test document --test field --test homes --test postgres --test radio --test reports
 
 test-web: web/node_modules/ready ## Run the web app's tests that need no browser, and its linters
 	cd web && npm run --silent check && npm run --silent test

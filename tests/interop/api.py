@@ -30,7 +30,8 @@ class Api(unittest.TestCase):
 
     @classmethod
     def command(cls, *words):
-        line = [binary(), *words, "--data", str(cls.broker.data)]
+        config = str(cls.broker.data / "fulmar.toml")
+        line = [binary(), *words, "--data", str(cls.broker.data), "--config", config]
         subprocess.run(line, input=PASSWORD + "\n", text=True, check=True)
 
     def address(self, path: str) -> str:

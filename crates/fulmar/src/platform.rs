@@ -34,7 +34,7 @@ A twin's identifier is part of its addresses: /api/v1/hamburg/meter.";
 /// Where the platform's data are.
 #[derive(clap::Args, Debug)]
 struct Folder {
-    /// Configuration file of the server, for its data folder
+    /// Configuration file of the server, for its data folder and database
     #[arg(long, short, value_name = "FILE", global = true)]
     config: Option<PathBuf>,
     /// Data folder of the server
@@ -48,7 +48,7 @@ impl Folder {
         let chosen = self.data.as_deref().or(set(&config.server.data_dir));
         let data = chosen.map_or_else(fulmar_certs::default_data_dir, Path::to_owned);
         files::make_private_dir(&data)?;
-        Ok(Admin::open(&data)?)
+        Ok(Admin::open(&data, &config.platform.database()?)?)
     }
 }
 

@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant, SystemTime};
 
-use fulmar_platform::{Admin, Platform, SensorMessage, Settings};
+use fulmar_platform::{Admin, Database, Platform, SensorMessage, Settings};
 
 const HOMES: usize = 20;
 const QUANTITIES: [&str; 5] = ["radon", "co2", "co", "temperature", "humidity"];
@@ -16,7 +16,7 @@ fn main() {
     for batch in [1, 10, 100, 1000] {
         let total = (batch * 200).min(TOTAL);
         let folder = tempfile::tempdir().unwrap();
-        Admin::open(folder.path()).unwrap().add_twin("rural", None, true).unwrap();
+        Admin::open(folder.path(), &Database::File).unwrap().add_twin("rural", None, true).unwrap();
         let (platform, _announced) = Platform::open(folder.path(), Settings::default()).unwrap();
         let begin = SystemTime::now() - Duration::from_secs(3600 * 24);
         let messages: Vec<SensorMessage> = (0..total)

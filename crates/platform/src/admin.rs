@@ -9,6 +9,7 @@ use crate::error::Error;
 use crate::problem::Problem;
 use crate::role::Role;
 use crate::store::accounts::{self, AccountRow};
+use crate::store::sql::{Database, Purpose};
 use crate::store::{Db, Store, twins};
 use crate::text::Name;
 use crate::time::Time;
@@ -47,12 +48,12 @@ pub struct UserToAdd<'a> {
 }
 
 impl Admin {
-    /// Opens the data folder's platform, making it at first use.
+    /// Opens the platform of this data folder and database, making it at first use.
     ///
     /// # Errors
     /// The database cannot be opened.
-    pub fn open(data: &Path) -> Result<Admin, Error> {
-        Ok(Admin { store: Store::open(&data.join("platform.db"))? })
+    pub fn open(data: &Path, database: &Database) -> Result<Admin, Error> {
+        Ok(Admin { store: Store::open(data, database, Purpose::Command)? })
     }
 
     fn change<T: Send + 'static>(

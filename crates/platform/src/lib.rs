@@ -1,7 +1,7 @@
 //! The platform: a utility's meters, work lists, readings and devices, and what sensors in homes
 //! measure, behind a REST API.
 //!
-//! JSON over HTTP from one axum `Router`, its own SQLite database, accounts with roles in each twin (a
+//! JSON over HTTP from one axum `Router`, a database of its own (SQLite, or PostgreSQL), accounts with roles in each twin (a
 //! utility's installation). It speaks no MQTT: what changes comes out as [`Announcement`]s for whoever
 //! publishes them. TLS, HTTP/3 and bounds of connections are the endpoint's.
 //!
@@ -52,4 +52,4 @@ pub use live::Announcement;
 pub use measurements::message::SensorMessage;
 pub use platform::{Guest, Monitoring, Platform, Settings};
 pub use role::Role;
-pub use store::sql::DatabaseError;
+pub use store::sql::{Address, Database, DatabaseError};

@@ -20,6 +20,7 @@ use crate::live::{Announcement, Live};
 use crate::measurements::message::SensorMessage;
 use crate::problem::Problem;
 use crate::readings::intake::Sender;
+use crate::store::sql::{Database, Purpose};
 use crate::store::{Db, Store};
 use crate::text::Name;
 use crate::time::{DAY_MS, Time};
@@ -40,6 +41,8 @@ pub struct Settings {
     pub max_requests_per_s: u32,
     /// How long what sensors measured is kept.
     pub monitoring: Monitoring,
+    /// Where everything is kept.
+    pub database: Database,
 }
 
 /// How long what sensors measured is kept, in ever coarser forms.
@@ -87,6 +90,7 @@ impl Default for Settings {
             token_lifetime_s: 30 * 24 * 3600,
             max_requests_per_s: 200,
             monitoring: Monitoring::default(),
+            database: Database::File,
         }
     }
 }
@@ -174,16 +178,17 @@ pub struct Platform {
 }
 
 impl Platform {
-    /// Opens `platform.db` and `platform.key` in the folder, making them at first use. What changes
-    /// comes out of the receiver, to be published.
+    /// Opens the database, which is `platform.db` in the folder unless the settings name another, and
+    /// `platform.key` in the folder, making them at first use. What changes comes out of the receiver, to
+    /// be published.
     ///
     /// # Errors
-    /// A file cannot be made, read or understood.
+    /// A file cannot be made, read or understood, or the database cannot be used.
     pub fn open(
         data: &Path,
         settings: Settings,
     ) -> Result<(Platform, mpsc::Receiver<Announcement>), Error> {
-        let store = Store::open(&data.join("platform.db"))?;
+        let store = Store::open(data, &settings.database, Purpose::Server)?;
         let signer = Signer::open(&data.join("platform.key"))?;
         let roster = Arc::new(Roster::default());
         let loading = Arc::clone(&roster);

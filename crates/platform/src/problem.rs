@@ -151,9 +151,28 @@ impl From<DatabaseError> for Problem {
                 }
                 _ => Problem::internal(&format_args!("storage: {error}")),
             },
+            // Whoever lost it has logged that.
+            DatabaseError::Away(..) => Problem::unavailable(
+                "the server's database cannot be reached; nothing was confirmed: send it again later",
+            ),
+            DatabaseError::Taken => {
+                tracing::error!("platform storage: {error}");
+                Problem::unavailable("the server's database is used by another server")
+            }
+            DatabaseError::Postgres { state, .. } if is_passing(state) => {
+                tracing::error!("platform storage: {error}");
+                Problem::unavailable("the server's database cannot do this now; nothing was stored")
+            }
             _ => Problem::internal(&format_args!("storage: {error}")),
         }
     }
+}
+
+/// Whether PostgreSQL may do it another time (its manual, appendix A): it lacks connections, space or memory,
+/// somebody ended it or the wait for a lock, transactions met, or it only reads.
+fn is_passing(state: &str) -> bool {
+    ["08", "40", "53", "55", "57", "58"].contains(&state.get(..2).unwrap_or_default())
+        || state == "25006"
 }
 
 impl IntoResponse for Problem {

@@ -4,7 +4,6 @@
 mod common;
 
 use common::{PASSWORD, World};
-use fulmar_platform::Admin;
 use serde_json::{Value, json};
 
 #[tokio::test]
@@ -53,7 +52,7 @@ async fn who_is_wrong_too_often_waits() {
 async fn changes_on_the_command_line_reach_a_running_server() {
     let world = World::new();
     let token = world.log_in("north-reader").await;
-    Admin::open(world.folder.path()).unwrap().remove_user("north-reader").unwrap();
+    world.admin().remove_user("north-reader").unwrap();
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
     while world.get(&token, "/api/v1/session").await.status != 401 {
         assert!(std::time::Instant::now() < deadline, "the token of a removed user still counts");

@@ -27,6 +27,7 @@ pub(super) fn check(config: &Config) -> anyhow::Result<()> {
     ranges(config)?;
     upstream(config)?;
     super::mqttsn::check(config)?;
+    database(config)?;
     for (name, addresses) in config.listeners.mqtt_listeners() {
         for address in addresses {
             usable(config, name, address)?;
@@ -55,6 +56,18 @@ pub(super) fn check(config: &Config) -> anyhow::Result<()> {
             ))
             .into());
         }
+    }
+    Ok(())
+}
+
+/// Its password is read where it is used: a command of another user may not be let.
+fn database(config: &Config) -> anyhow::Result<()> {
+    let platform = &config.platform;
+    if platform.database_with(None)? == fulmar_platform::Database::File
+        && (is_set(&platform.database_password_file) || is_set(&platform.database_ca_file))
+    {
+        let text = "[platform] database_password_file and database_ca_file go with a database of postgres://";
+        return Err(Usage(text.to_owned()).into());
     }
     Ok(())
 }

@@ -143,8 +143,11 @@ impl Storage {
 
 impl Platform {
     /// The platform's form.
-    pub(crate) fn settings(&self) -> fulmar_platform::Settings {
-        fulmar_platform::Settings {
+    ///
+    /// # Errors
+    /// As for [`Platform::database`].
+    pub(crate) fn settings(&self) -> anyhow::Result<fulmar_platform::Settings> {
+        Ok(fulmar_platform::Settings {
             token_lifetime_s: self.token_lifetime_s,
             max_requests_per_s: self.max_requests_per_s,
             monitoring: fulmar_platform::Monitoring {
@@ -152,7 +155,34 @@ impl Platform {
                 hour_days: self.hour_days,
                 day_days: self.day_days,
             },
-        }
+            database: self.database()?,
+        })
+    }
+
+    /// Where it keeps everything.
+    ///
+    /// # Errors
+    /// The address is none, or the password's file cannot be read.
+    pub(crate) fn database(&self) -> anyhow::Result<fulmar_platform::Database> {
+        let read = |path: &Path| {
+            let text = std::fs::read_to_string(path);
+            let text = text.with_context(|| {
+                format!("[platform] database_password_file: {}", path.display())
+            })?;
+            anyhow::Ok(text.lines().next().unwrap_or_default().to_owned())
+        };
+        let password = set(&self.database_password_file).map(read).transpose()?;
+        self.database_with(password.as_deref())
+    }
+
+    /// As [`Platform::database`], with this password.
+    pub(super) fn database_with(
+        &self,
+        password: Option<&str>,
+    ) -> anyhow::Result<fulmar_platform::Database> {
+        let ca_file = set(&self.database_ca_file);
+        let database = fulmar_platform::Database::parse(&self.database.0, password, ca_file);
+        Ok(database.map_err(|error| Usage(format!("[platform] {error}")))?)
     }
 }
 

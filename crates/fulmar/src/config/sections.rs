@@ -479,6 +479,23 @@ pub(crate) struct Platform {
     pub(crate) hour_days: u32,
     /// Days its daily means are kept.
     pub(crate) day_days: u32,
+    /// Where everything is kept: `postgres://…`; empty for a file in the data folder.
+    pub(crate) database: DatabaseUrl,
+    /// A file with the password for it.
+    pub(crate) database_password_file: PathBuf,
+    /// Authorities to believe there, PEM; empty for the system's.
+    pub(crate) database_ca_file: PathBuf,
+}
+
+/// A database's address; there can be a password in it.
+#[derive(Clone, Default, Deserialize, PartialEq, Serialize)]
+#[serde(transparent)]
+pub(crate) struct DatabaseUrl(pub(crate) String);
+
+impl std::fmt::Debug for DatabaseUrl {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(if self.0.is_empty() { "none" } else { "set" })
+    }
 }
 
 impl Default for Platform {
@@ -491,6 +508,9 @@ impl Default for Platform {
             raw_days: settings.monitoring.raw_days,
             hour_days: settings.monitoring.hour_days,
             day_days: settings.monitoring.day_days,
+            database: DatabaseUrl::default(),
+            database_password_file: PathBuf::new(),
+            database_ca_file: PathBuf::new(),
         }
     }
 }

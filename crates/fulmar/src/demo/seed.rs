@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, bail};
 use fulmar_certs::files;
-use fulmar_platform::{Admin, Platform, Role, Settings, UserToAdd};
+use fulmar_platform::{Admin, Database, Platform, Role, Settings, UserToAdd};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -76,7 +76,7 @@ pub(super) fn seed(data: &Path, town: &Town) -> anyhow::Result<Seeded> {
     let is_new = !data.join(FILE).exists();
     let users = users(data, is_new)?;
     let van = password()?;
-    let admin = Admin::open(data)?;
+    let admin = Admin::open(data, &Database::File)?;
     if is_new {
         let user = UserToAdd {
             name: van::USER,
@@ -136,7 +136,7 @@ fn users(data: &Path, is_new: bool) -> anyhow::Result<Vec<User>> {
     if !is_new {
         return Ok(users);
     }
-    let admin = Admin::open(data)?;
+    let admin = Admin::open(data, &Database::File)?;
     admin.add_twin(TWIN, Some(NAME), false)?;
     for user in &mut users {
         let password = password()?;

@@ -54,7 +54,7 @@ impl Running {
         if !config.has_platform() {
             return Ok(Running { platform: None, announcements: None });
         }
-        let opened = Platform::open(data, config.platform.settings());
+        let opened = Platform::open(data, config.platform.settings()?);
         let (platform, announcements) = opened.context("platform")?;
         if platform.has_no_users() {
             tracing::info!(

@@ -7,6 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::problem::Problem;
+use crate::store::sql::{Database, Purpose};
 use crate::store::{Store, twins};
 use crate::twins::TwinKind;
 
@@ -27,7 +28,7 @@ type Steps = Vec<(Time, Sums)>;
 /// Whether each was new; what is stored; its sums by the hour and by the day.
 fn store(batches: &[Vec<Sent>]) -> (Vec<bool>, Vec<(Time, f64)>, Steps, Steps) {
     let folder = tempfile::tempdir().unwrap();
-    let store = Store::open(&folder.path().join("platform.db")).unwrap();
+    let store = Store::open(folder.path(), &Database::File, Purpose::Server).unwrap();
     let batches = batches.to_vec();
     let done = store.write_now(move |db| {
         let twin: Name = "t".parse().map_err(|_| Problem::not_found("twin"))?;

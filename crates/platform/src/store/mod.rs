@@ -6,8 +6,8 @@
 //! parameter's type, `IS NOT DISTINCT FROM` for `IS`, `NULLS FIRST` where there can be any, a table's name
 //! before columns in `DO UPDATE`, `RETURNING` for numbers that were given, and truth as 0 and 1.
 //!
-//! An answer to a change is given after the commit that holds it is on the disk
-//! (`journal_mode=WAL`, `synchronous=FULL`). Changes that wait together are committed together.
+//! An answer to a change is given after the commit that holds it is on the disk (SQLite:
+//! `journal_mode=WAL`, `synchronous=FULL`; PostgreSQL: `synchronous_commit=on`). Changes that wait together are committed together.
 
 pub(crate) mod accounts;
 pub(crate) mod alerts;
@@ -36,7 +36,7 @@ use std::sync::Arc;
 use crate::problem::Problem;
 use readers::Readers;
 pub(crate) use sql::Db;
-use sql::Source;
+use sql::{Address, Database, Purpose, Source};
 use writer::{Job, Writer};
 
 /// The open database.
@@ -47,9 +47,15 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    /// Opens the database, making it if it is not there.
-    pub(crate) fn open(path: &Path) -> sql::Result<Store> {
-        let source = Source::File(path.to_owned());
+    /// Opens the database: the data folder's, or the one in a server for this purpose. Makes what is not
+    /// there.
+    pub(crate) fn open(data: &Path, database: &Database, purpose: Purpose) -> sql::Result<Store> {
+        let source = match database {
+            Database::File => Source::File(data.join("platform.db")),
+            Database::Postgres(address) => {
+                Source::Server(Arc::new(Address::clone(address)), purpose)
+            }
+        };
         let writer = Writer::start(source.open()?);
         Ok(Store { writer, readers: Arc::new(Readers::new(source)) })
     }

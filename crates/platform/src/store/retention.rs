@@ -57,6 +57,7 @@ fn forget_of(db: &Db, table: &str, until: Time) -> Result<bool> {
 mod tests {
     use super::*;
     use crate::store::measurements::{self, Sample};
+    use crate::store::sql::{Database, Purpose};
     use crate::store::{Store, twins};
     use crate::time::HOUR_MS;
     use crate::twins::TwinKind;
@@ -64,7 +65,7 @@ mod tests {
     #[test]
     fn what_is_old_is_forgotten_and_its_sums_stay() {
         let folder = tempfile::tempdir().unwrap();
-        let store = Store::open(&folder.path().join("platform.db")).unwrap();
+        let store = Store::open(folder.path(), &Database::File, Purpose::Server).unwrap();
         let settings = Monitoring { raw_days: 2, hour_days: 4, day_days: 6 };
         let day = |day: i64| Time(day * DAY_MS);
         let counts = store.write_now(move |db| {

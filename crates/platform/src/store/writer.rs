@@ -22,8 +22,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 type Foreign = Box<dyn Fn(&Db) + Send>;
 type Tell = Box<dyn FnOnce(Option<Problem>) + Send>;
-/// Makes the change and says whether it is to stay, and how to tell of it.
-type Change = Box<dyn FnOnce(&Db) -> (bool, Tell) + Send>;
+/// Makes the change, if it can be made, and says whether it is to stay, and how to tell of it.
+type Change = Box<dyn FnOnce(Result<&Db, Problem>) -> (bool, Tell) + Send>;
 
 /// A change and what is done with its outcome.
 pub(super) struct Job(Change);
@@ -37,7 +37,7 @@ impl Job {
         A: FnOnce(Result<T, Problem>) + Send + 'static,
     {
         Job(Box::new(move |db| {
-            let outcome = change(db);
+            let outcome = db.and_then(change);
             let good = outcome.is_ok();
             let tell = move |failure: Option<Problem>| answer(failure.map_or(outcome, Err));
             (good, Box::new(tell))
@@ -142,7 +142,8 @@ fn run(db: &Db, waiting: &Receiver<Work>) {
 /// Whether it was stored.
 fn commit(db: &Db, jobs: Vec<Job>) -> bool {
     let mut told: Vec<(Tell, Option<Problem>)> = Vec::with_capacity(jobs.len());
-    let failure = group(db, jobs, &mut told).err().map(Problem::from);
+    let mut jobs = jobs.into_iter();
+    let failure = group(db, &mut jobs, &mut told).err().map(Problem::from);
     if failure.is_some()
         && let Err(error) = db.roll_back()
     {
@@ -151,17 +152,35 @@ fn commit(db: &Db, jobs: Vec<Job>) -> bool {
     for (tell, spoilt) in told {
         tell(failure.clone().or(spoilt));
     }
-    failure.is_none()
+    let Some(failure) = failure else { return true };
+    for Job(change) in jobs {
+        let (_, tell) = change(Err(failure.clone()));
+        tell(None);
+    }
+    false
 }
 
-fn group(db: &Db, jobs: Vec<Job>, told: &mut Vec<(Tell, Option<Problem>)>) -> sql::Result<()> {
+fn group(
+    db: &Db,
+    jobs: &mut std::vec::IntoIter<Job>,
+    told: &mut Vec<(Tell, Option<Problem>)>,
+) -> sql::Result<()> {
     db.begin(Begin::Write)?;
+    // One that is alone needs nothing to go back to but the beginning.
+    let alone = jobs.len() == 1;
     for Job(change) in jobs {
-        db.mark()?;
-        let (good, tell) = change(db);
+        if !alone {
+            db.mark()?;
+        }
+        let (good, tell) = change(Ok(db));
         let spoilt = good && db.is_spoilt();
         told.push((tell, spoilt.then(|| Problem::internal(&"storage: a failure was passed over"))));
-        if good && !spoilt { db.keep() } else { db.go_back() }?;
+        match (good && !spoilt, alone) {
+            (true, true) => {}
+            (true, false) => db.keep()?,
+            (false, true) => return db.roll_back(),
+            (false, false) => db.go_back()?,
+        }
     }
     db.commit()
 }

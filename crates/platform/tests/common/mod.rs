@@ -1,16 +1,20 @@
-//! A platform on a folder of its own, asked as the endpoint would ask it: without sockets.
+//! A platform on a folder of its own, asked as the endpoint would ask it: without sockets. Where
+//! FULMAR_TEST_POSTGRES names a server (`make test-postgres`), each has a database of its own there.
 #![allow(dead_code, clippy::unwrap_used, reason = "each test program uses a part; tests may panic")]
 
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use axum::body::Body;
 use axum::http::{Request, Response, header};
-use fulmar_platform::{Admin, Announcement, Platform, Role, Settings, UserToAdd};
+use fulmar_platform::{Admin, Announcement, Database, Platform, Role, Settings, UserToAdd};
 use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::sync::mpsc;
 use tower_service::Service as _;
+
+pub(crate) mod server;
 
 pub(crate) const PASSWORD: &str = "correct horse";
 
@@ -27,25 +31,48 @@ pub(crate) struct Answer {
 /// A platform with two twins, `north` and `south`, and users of every role in each: `north-reader` …
 pub(crate) struct World {
     pub(crate) folder: TempDir,
+    pub(crate) database: Database,
     pub(crate) platform: Platform,
     pub(crate) announced: mpsc::Receiver<Announcement>,
     router: axum::Router,
 }
 
+/// What worlds are copies of.
+struct Template {
+    folder: TempDir,
+    database: Database,
+}
+
 impl World {
     pub(crate) fn new() -> World {
-        static TEMPLATE: OnceLock<TempDir> = OnceLock::new();
+        static TEMPLATE: OnceLock<Template> = OnceLock::new();
+        static COPIES: AtomicUsize = AtomicUsize::new(0);
         let template = TEMPLATE.get_or_init(World::template);
         let folder = tempfile::tempdir().unwrap();
-        let name = "platform.db";
-        std::fs::copy(template.path().join(name), folder.path().join(name)).unwrap();
-        World::open(folder)
+        let database = if template.database == Database::File {
+            let name = "platform.db";
+            std::fs::copy(template.folder.path().join(name), folder.path().join(name)).unwrap();
+            Database::File
+        } else {
+            let name = server::name(&COPIES.fetch_add(1, Ordering::Relaxed).to_string());
+            server::sql(&format!("CREATE DATABASE {name} TEMPLATE {}", server::name("template")));
+            server::database(&name).unwrap()
+        };
+        World::open(folder, database)
     }
 
     /// Made once a program: hashing passwords takes its time on purpose.
-    fn template() -> TempDir {
+    fn template() -> Template {
         let folder = tempfile::tempdir().unwrap();
-        let admin = Admin::open(folder.path()).unwrap();
+        let name = server::name("template");
+        let database = match server::database(&name) {
+            None => Database::File,
+            Some(database) => {
+                server::sql(&format!("CREATE DATABASE {name}"));
+                database
+            }
+        };
+        let admin = Admin::open(folder.path(), &database).unwrap();
         add(&admin, "root", true, None);
         for twin in ["north", "south"] {
             admin.add_twin(twin, None, false).unwrap();
@@ -53,20 +80,29 @@ impl World {
                 add(&admin, &format!("{twin}-{}", role.name()), false, Some((twin, role)));
             }
         }
-        folder
+        Template { folder, database }
     }
 
-    pub(crate) fn open(folder: TempDir) -> World {
-        let settings = Settings { max_requests_per_s: 100_000, ..Settings::default() };
+    /// What `fulmar user` uses, beside the platform.
+    pub(crate) fn admin(&self) -> Admin {
+        Admin::open(self.folder.path(), &self.database).unwrap()
+    }
+
+    pub(crate) fn open(folder: TempDir, database: Database) -> World {
+        let settings = Settings {
+            max_requests_per_s: 100_000,
+            database: database.clone(),
+            ..Settings::default()
+        };
         let (platform, announced) = Platform::open(folder.path(), settings).unwrap();
         let router = platform.router();
-        World { folder, platform, announced, router }
+        World { folder, database, platform, announced, router }
     }
 
     /// Stops and starts again on the same folder.
     pub(crate) fn restart(self) -> World {
         self.platform.close();
-        World::open(self.folder)
+        World::open(self.folder, self.database)
     }
 
     pub(crate) async fn send(&self, request: Request<Body>) -> Answer {

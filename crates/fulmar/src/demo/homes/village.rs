@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, bail};
 use fulmar_certs::files;
-use fulmar_platform::{Admin, Platform, Role, Settings, UserToAdd};
+use fulmar_platform::{Admin, Database, Platform, Role, Settings, UserToAdd};
 use fulmar_sensors::homes::{Measured, Plan, Village};
 use fulmar_sensors::instant;
 use serde::{Deserialize, Serialize};
@@ -69,7 +69,7 @@ pub(super) fn plan(data: &Path, homes: u32, seed: u64, every_s: u32) -> anyhow::
 pub(super) fn settle(data: &Path, plan: &Plan, history_days: u32) -> anyhow::Result<Settled> {
     let is_new = !data.join(FILE).exists();
     let mut users = users();
-    let admin = Admin::open(data)?;
+    let admin = Admin::open(data, &Database::File)?;
     let gateway = password()?;
     if is_new {
         admin.add_twin(TWIN, Some(NAME), true)?;

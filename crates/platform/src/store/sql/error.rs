@@ -9,6 +9,26 @@ pub enum DatabaseError {
     /// The file that is or would be the database.
     #[error("{0}")]
     File(#[from] std::io::Error),
+    /// What the PostgreSQL server answered instead of doing it.
+    #[error("PostgreSQL: {text}")]
+    Postgres {
+        /// What kind of failure: an SQLSTATE.
+        state: String,
+        /// The server's words.
+        text: String,
+    },
+    /// The PostgreSQL server cannot be reached, or was lost.
+    #[error("PostgreSQL cannot be reached ({0}): {1}")]
+    Away(String, String),
+    /// Another server uses it.
+    #[error(
+        "another Fulmar server uses this database: stop that one, or give this one a database of its own \
+         ([platform] database)"
+    )]
+    Taken,
+    /// Something about it has to be set otherwise.
+    #[error("{0}")]
+    Setting(String),
     /// A column holds what it should not: the database is another program's or damaged.
     #[error("column {0} holds something else than expected")]
     Column(usize),

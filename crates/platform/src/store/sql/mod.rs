@@ -5,12 +5,15 @@
 //! there can be is for the statement's `LIMIT` to say.
 
 mod error;
+mod postgres;
 mod source;
 mod sqlite;
 mod value;
 
 pub use error::DatabaseError;
 pub(crate) use error::{OptionalExtension, Result};
+pub(crate) use postgres::Purpose;
+pub use postgres::{Address, Database};
 pub(crate) use source::Source;
 pub(crate) use value::{FromSql, Mismatch, Params, ToSql, Value, params, params_from_iter};
 
@@ -18,6 +21,7 @@ pub(crate) use value::{FromSql, Mismatch, Params, ToSql, Value, params, params_f
 #[derive(Debug)]
 pub(crate) enum Db {
     Sqlite(rusqlite::Connection),
+    Postgres(Box<postgres::Session>),
 }
 
 /// A transaction's kind.
@@ -37,6 +41,7 @@ impl Db {
     pub(crate) fn prepare_cached(&self, sql: &str) -> Result<Statement<'_>> {
         match self {
             Db::Sqlite(connection) => Ok(Statement::Sqlite(connection.prepare_cached(sql)?)),
+            Db::Postgres(session) => Ok(Statement::Postgres(session.prepare(sql)?)),
         }
     }
 
@@ -60,6 +65,7 @@ impl Db {
         match (self, kind) {
             (Db::Sqlite(connection), Begin::Read) => batch(connection, "BEGIN"),
             (Db::Sqlite(connection), Begin::Write) => batch(connection, "BEGIN IMMEDIATE"),
+            (Db::Postgres(session), kind) => session.begin(kind),
         }
     }
 
@@ -80,7 +86,10 @@ impl Db {
 
     /// Ends the transaction; what was changed is durable when this returns.
     pub(super) fn commit(&self) -> Result<()> {
-        self.batch("COMMIT")
+        match self {
+            Db::Sqlite(connection) => batch(connection, "COMMIT"),
+            Db::Postgres(session) => session.commit(),
+        }
     }
 
     /// Ends the transaction, if there is one, and takes all of it back.
@@ -88,6 +97,7 @@ impl Db {
         match self {
             Db::Sqlite(connection) if connection.is_autocommit() => Ok(()),
             Db::Sqlite(connection) => batch(connection, "ROLLBACK"),
+            Db::Postgres(session) => session.roll_back(),
         }
     }
 
@@ -95,19 +105,22 @@ impl Db {
     pub(super) fn is_spoilt(&self) -> bool {
         match self {
             Db::Sqlite(_) => false,
+            Db::Postgres(session) => session.is_spoilt(),
         }
     }
 
-    /// A number that changes when another process has committed.
-    pub(super) fn foreign_changes(&self) -> Result<i64> {
+    /// What is another when another process has committed: how many connections there were, and a number.
+    pub(super) fn foreign_changes(&self) -> Result<(u64, i64)> {
         match self {
-            Db::Sqlite(connection) => sqlite::foreign_changes(connection),
+            Db::Sqlite(connection) => Ok((1, sqlite::foreign_changes(connection)?)),
+            Db::Postgres(session) => session.foreign_changes(),
         }
     }
 
     fn batch(&self, sql: &str) -> Result<()> {
         match self {
             Db::Sqlite(connection) => batch(connection, sql),
+            Db::Postgres(session) => session.batch(sql),
         }
     }
 }
@@ -119,6 +132,7 @@ fn batch(connection: &rusqlite::Connection, sql: &str) -> Result<()> {
 /// A prepared statement.
 pub(crate) enum Statement<'a> {
     Sqlite(rusqlite::CachedStatement<'a>),
+    Postgres(postgres::Prepared<'a>),
 }
 
 impl Statement<'_> {
@@ -127,6 +141,7 @@ impl Statement<'_> {
         let values = storable(&params)?;
         match self {
             Statement::Sqlite(statement) => sqlite::execute(statement, &values),
+            Statement::Postgres(statement) => statement.execute(&values),
         }
     }
 
@@ -175,6 +190,7 @@ impl Statement<'_> {
         let values = storable(params)?;
         match self {
             Statement::Sqlite(statement) => sqlite::each(statement, &values, see),
+            Statement::Postgres(statement) => statement.each(&values, see),
         }
     }
 }
@@ -189,6 +205,7 @@ fn storable(params: &impl Params) -> Result<Vec<Value<'_>>> {
 /// A row that was found.
 pub(crate) enum Row<'a> {
     Sqlite(&'a rusqlite::Row<'a>),
+    Postgres(&'a tokio_postgres::Row),
 }
 
 impl Row<'_> {
@@ -196,6 +213,7 @@ impl Row<'_> {
     pub(crate) fn get<T: FromSql>(&self, at: usize) -> Result<T> {
         let value = match self {
             Row::Sqlite(row) => sqlite::value(row, at)?,
+            Row::Postgres(row) => postgres::value(row, at)?,
         };
         T::from_sql(value).map_err(|Mismatch| DatabaseError::Column(at))
     }

@@ -1,14 +1,18 @@
 //! Where the database is, for whoever needs a connection.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
-use super::{Db, Result, sqlite};
+use super::postgres::{Address, Purpose, Session};
+use super::{DatabaseError, Db, Result, sqlite};
 
 /// Where the database is.
 #[derive(Clone, Debug)]
 pub(crate) enum Source {
     /// In a file, made at first use.
     File(PathBuf),
+    /// In a server, used as the server of its tables or as a command beside it.
+    Server(Arc<Address>, Purpose),
 }
 
 impl Source {
@@ -16,6 +20,7 @@ impl Source {
     pub(crate) fn open(&self) -> Result<Db> {
         match self {
             Source::File(path) => sqlite::open(path).map(Db::Sqlite),
+            Source::Server(address, purpose) => connect(address, *purpose),
         }
     }
 
@@ -23,6 +28,20 @@ impl Source {
     pub(crate) fn open_to_read(&self) -> Result<Db> {
         match self {
             Source::File(path) => sqlite::open_to_read(path).map(Db::Sqlite),
+            Source::Server(address, _) => connect(address, Purpose::Look),
         }
     }
+}
+
+/// Connects on a thread of its own: whoever opens a store may be a task, which must not wait.
+fn connect(address: &Arc<Address>, purpose: Purpose) -> Result<Db> {
+    let connected = std::thread::scope(|scope| {
+        scope
+            .spawn(|| {
+                Session::open(address, purpose).map(|session| Db::Postgres(Box::new(session)))
+            })
+            .join()
+    });
+    let failed = |_| DatabaseError::Setting("connecting to PostgreSQL failed".to_owned());
+    connected.map_err(failed)?
 }

@@ -1,0 +1,221 @@
+//! One connection to the server, for as long as it lasts.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::time::Duration;
+
+use tokio::runtime::{Builder, Runtime};
+use tokio_postgres::tls::MakeTlsConnect;
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{Client, NoTls, Row as ServerRow, SimpleQueryMessage, Socket, Statement};
+
+use super::super::{DatabaseError, Result, Row, Value};
+use super::address::{Address, text_of};
+use super::values::numbered;
+use super::{tables, tls};
+
+/// How long one waits for an answer. The server gives up before (`SETTINGS`), so that it is asked no more.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// As long as connecting to all of the server's addresses may take.
+const CONNECTING: Duration = Duration::from_secs(10);
+/// Statements that stay prepared; those with filters are made in a few forms each.
+const MAX_PREPARED: usize = 256;
+
+/// What every connection is told first. A transaction that another process holds up, or whose client has
+/// gone without a word, ends. Acknowledged means durable, whatever the server's settings say.
+const SETTINGS: &str = "SET statement_timeout = '20s'; SET lock_timeout = '10s';
+    SET idle_in_transaction_session_timeout = '60s'; SET tcp_keepalives_idle = 10;
+    SET tcp_keepalives_interval = 5; SET tcp_keepalives_count = 3; SET standard_conforming_strings = on;
+    SELECT set_config('synchronous_commit', 'on', false)
+        WHERE current_setting('synchronous_commit') NOT IN ('on', 'remote_apply')";
+
+pub(super) struct Link {
+    /// Taken when it is dropped.
+    runtime: Option<Runtime>,
+    client: Client,
+    prepared: RefCell<HashMap<String, Statement>>,
+    lost: Cell<bool>,
+    /// Whether a statement failed since the transaction or its mark was set.
+    spoilt: Cell<bool>,
+    server: String,
+}
+
+impl std::fmt::Debug for Link {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Link({})", self.server)
+    }
+}
+
+/// A statement, as the server knows it.
+pub(crate) struct Prepared<'a> {
+    link: std::cell::Ref<'a, Link>,
+    statement: Statement,
+}
+
+impl Link {
+    /// Connects.
+    pub(super) fn connect(address: &Address) -> Result<Link> {
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let connecting = async {
+            if address.tls {
+                let tls = tls::connector(address.ca_file.as_deref())?;
+                connect(address, tls).await
+            } else {
+                connect(address, NoTls).await
+            }
+        };
+        let connected =
+            runtime.block_on(async { tokio::time::timeout(CONNECTING, connecting).await });
+        let away = |why: &str| DatabaseError::Away(address.to_string(), why.to_owned());
+        let client = match connected {
+            Ok(Ok(client)) => client,
+            Ok(Err(error)) => {
+                runtime.shutdown_background();
+                return Err(error);
+            }
+            Err(_) => {
+                runtime.shutdown_background();
+                return Err(away("no answer"));
+            }
+        };
+        let link = Link {
+            runtime: Some(runtime),
+            client,
+            prepared: RefCell::default(),
+            lost: Cell::new(false),
+            spoilt: Cell::new(false),
+            server: address.to_string(),
+        };
+        link.batch(&format!("{SETTINGS}; SET search_path = {}", tables::SCHEMA))?;
+        Ok(link)
+    }
+
+    /// Whether it can be used no more.
+    pub(super) fn is_lost(&self) -> bool {
+        self.lost.get() || self.client.is_closed()
+    }
+
+    /// Whether a statement failed since [`Link::unspoil`].
+    pub(super) fn is_spoilt(&self) -> bool {
+        self.spoilt.get()
+    }
+
+    /// From here on statements are asked about anew.
+    pub(super) fn unspoil(&self) {
+        self.spoilt.set(false);
+    }
+
+    /// Runs statements without parameters.
+    pub(super) fn batch(&self, sql: &str) -> Result<()> {
+        self.wait(self.client.batch_execute(sql))
+    }
+
+    /// Runs statements without parameters, of which the last with a row gives a whole number.
+    pub(super) fn number(&self, sql: &str) -> Result<i64> {
+        let messages = self.wait(self.client.simple_query(sql))?;
+        let number = messages.iter().rev().find_map(|message| match message {
+            SimpleQueryMessage::Row(row) => Some(row.get(0)?.parse()),
+            _ => None,
+        });
+        number.ok_or(DatabaseError::NoRow)?.map_err(|_| DatabaseError::Column(0))
+    }
+
+    /// The statement, prepared before if it was needed before.
+    pub(super) fn prepare<'a>(link: std::cell::Ref<'a, Link>, sql: &str) -> Result<Prepared<'a>> {
+        let known = link.prepared.borrow().get(sql).cloned();
+        if let Some(statement) = known {
+            return Ok(Prepared { link, statement });
+        }
+        let statement = link.wait(link.client.prepare(&numbered(sql)))?;
+        let mut prepared = link.prepared.borrow_mut();
+        if prepared.len() >= MAX_PREPARED {
+            prepared.clear();
+        }
+        prepared.insert(sql.to_owned(), statement.clone());
+        drop(prepared);
+        Ok(Prepared { link, statement })
+    }
+
+    /// Waits for an answer, though not for ever.
+    fn wait<T>(
+        &self,
+        answer: impl Future<Output = std::result::Result<T, tokio_postgres::Error>>,
+    ) -> Result<T> {
+        let away = |why: String| DatabaseError::Away(self.server.clone(), why);
+        let Some(runtime) = &self.runtime else { return Err(away("closed".to_owned())) };
+        let answer = runtime.block_on(async { tokio::time::timeout(PATIENCE, answer).await });
+        let failure = match answer {
+            Ok(Ok(value)) => return Ok(value),
+            Ok(Err(error)) if error.as_db_error().is_some() => failure(&error),
+            Ok(Err(error)) => {
+                self.lost.set(true);
+                away(text_of(&error))
+            }
+            Err(_) => {
+                self.lost.set(true);
+                away("no answer".to_owned())
+            }
+        };
+        self.spoilt.set(true);
+        Err(failure)
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        // Waiting for the runtime's threads, as dropping it does, is forbidden where tasks run.
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+/// Connects, and has the connection looked after whenever somebody waits.
+async fn connect<T>(address: &Address, tls: T) -> Result<Client>
+where
+    T: MakeTlsConnect<Socket>,
+    T::Stream: Send + 'static,
+{
+    let connected = address.config.connect(tls).await;
+    let (client, connection) = connected.map_err(|error| match error.as_db_error() {
+        Some(_) => failure(&error),
+        None => DatabaseError::Away(address.to_string(), text_of(&error)),
+    })?;
+    // Whoever waits for an answer is told how it ended.
+    tokio::spawn(async { drop(connection.await) });
+    Ok(client)
+}
+
+/// What the server answered instead.
+fn failure(error: &tokio_postgres::Error) -> DatabaseError {
+    let state = error.code().map_or_else(String::new, |code| code.code().to_owned());
+    DatabaseError::Postgres { state, text: text_of(error) }
+}
+
+impl Prepared<'_> {
+    pub(in super::super) fn execute(&self, values: &[Value<'_>]) -> Result<usize> {
+        let given = given(values);
+        let changed = self.link.wait(self.link.client.execute(&self.statement, &given))?;
+        Ok(usize::try_from(changed).unwrap_or(usize::MAX))
+    }
+
+    pub(in super::super) fn each(
+        &self,
+        values: &[Value<'_>],
+        see: &mut dyn FnMut(&Row<'_>) -> Result<bool>,
+    ) -> Result<()> {
+        let given = given(values);
+        let rows: Vec<ServerRow> =
+            self.link.wait(self.link.client.query(&self.statement, &given))?;
+        for row in &rows {
+            if !see(&Row::Postgres(row))? {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn given<'a>(values: &'a [Value<'a>]) -> Vec<&'a (dyn ToSql + Sync)> {
+    values.iter().map(|value| value as &(dyn ToSql + Sync)).collect()
+}

@@ -1,0 +1,107 @@
+//! What only a PostgreSQL server can do to the platform. Without FULMAR_TEST_POSTGRES there is none and
+//! nothing to test; `make test` sets it (`make test-postgres`).
+#![allow(clippy::unwrap_used, reason = "tests may panic")]
+
+mod common;
+
+use common::{PASSWORD, World, reading, server};
+use fulmar_platform::{Database, Platform, Role, Settings, UserToAdd};
+use serde_json::json;
+
+fn there_is_a_server() -> bool {
+    server::database("postgres").is_some()
+}
+
+/// Ends all of the platform's connections, as a server that stops does.
+fn cut(world: &World) {
+    let Database::Postgres(address) = &world.database else { panic!("a file") };
+    let name = address.to_string();
+    let name = name.split(' ').next().unwrap();
+    server::sql(&format!(
+        "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = '{name}'"
+    ));
+}
+
+#[tokio::test]
+async fn one_server_alone_uses_a_database_and_commands_work_beside_it() {
+    if !there_is_a_server() {
+        return;
+    }
+    let world = World::new();
+    let settings = Settings { database: world.database.clone(), ..Settings::default() };
+    let error = Platform::open(world.folder.path(), settings).unwrap_err().to_string();
+    assert!(error.contains("another Fulmar server uses this database"), "{error}");
+
+    let role = Some(("north", Role::Viewer));
+    let user = UserToAdd { name: "beside", display_name: None, server_admin: false, role };
+    world.admin().add_user(&user, PASSWORD).unwrap();
+    let body = json!({"user": "beside", "password": PASSWORD});
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    while world.call("", "POST", "/api/v1/session", &body).await.status != 201 {
+        assert!(std::time::Instant::now() < deadline, "the server does not see the new user");
+        // Wrong logins are counted: not again at once.
+        tokio::time::sleep(std::time::Duration::from_millis(600)).await;
+    }
+}
+
+#[tokio::test]
+async fn connections_that_are_lost_come_back_and_nothing_is_stored_twice() {
+    if !there_is_a_server() {
+        return;
+    }
+    let world = World::new();
+    let token = world.log_in("north-admin").await;
+    world.good(&token, "POST", "/api/v1/north/meter", json!({"id": "m"})).await;
+    for n in 0..8_u32 {
+        cut(&world);
+        let value = f64::from(n);
+        let body = reading(n.into(), "m", &format!("2026-11-21T10:00:0{n}Z"), value);
+        let body = json!({"items": [body]});
+        let stored = world.call(&token, "POST", "/api/v1/north/reading", &body).await;
+        assert_eq!(stored.status, 200, "a transaction begins on a new connection: {}", stored.json);
+        cut(&world);
+        let read = world.good(&token, "GET", "/api/v1/north/reading", json!(null)).await;
+        assert_eq!(read["items"].as_array().unwrap().len(), n as usize + 1);
+    }
+}
+
+#[tokio::test]
+async fn while_the_database_is_away_there_is_a_503_and_then_all_is_well() {
+    if !there_is_a_server() {
+        return;
+    }
+    let world = World::new();
+    let token = world.log_in("north-admin").await;
+    let Database::Postgres(address) = &world.database else { panic!("a file") };
+    let name = address.to_string().split(' ').next().unwrap().to_owned();
+    server::sql(&format!("ALTER DATABASE {name} ALLOW_CONNECTIONS false"));
+    cut(&world);
+    let meter = json!({"id": "m"});
+    for answer in [
+        world.call(&token, "POST", "/api/v1/north/meter", &meter).await,
+        world.get(&token, "/api/v1/north/meter").await,
+    ] {
+        assert_eq!((answer.status, answer.kind.as_str()), (503, "application/problem+json"));
+        assert!(answer.json["detail"].as_str().unwrap().contains("database"), "{}", answer.json);
+    }
+    server::sql(&format!("ALTER DATABASE {name} ALLOW_CONNECTIONS true"));
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    while world.call(&token, "POST", "/api/v1/north/meter", &meter).await.status >= 300 {
+        assert!(std::time::Instant::now() < deadline, "the database is not used again");
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+    let meters = world.good(&token, "GET", "/api/v1/north/meter", json!(null)).await;
+    assert_eq!(meters["items"].as_array().unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn what_no_text_column_can_hold_is_refused() {
+    if !there_is_a_server() {
+        return;
+    }
+    let world = World::new();
+    let token = world.log_in("north-admin").await;
+    let body = json!({"id": "m", "note": "a\u{0}b"});
+    let answer = world.call(&token, "POST", "/api/v1/north/meter", &body).await;
+    assert_eq!(answer.status, 400, "{}", answer.json);
+}
