@@ -1,5 +1,6 @@
 //! How many measurements a second the platform stores: `cargo run --release -p fulmar-platform
-//! --example measurements`. One sender, batches as the MQTT intake makes them, everything durable and
+//! --example measurements`, with the address of an empty PostgreSQL database behind it if that is to be
+//! measured. One sender, batches as the MQTT intake makes them, everything durable and
 //! every rule looked at.
 #![allow(clippy::unwrap_used, reason = "a measurement may end with what went wrong")]
 
@@ -13,11 +14,15 @@ const TOTAL: usize = 100_000;
 
 fn main() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let address = std::env::args().nth(1).unwrap_or_default();
+    let database = Database::parse(&address, None, None).unwrap();
     for batch in [1, 10, 100, 1000] {
         let total = (batch * 200).min(TOTAL);
+        let twin = format!("rural-{batch}");
         let folder = tempfile::tempdir().unwrap();
-        Admin::open(folder.path(), &Database::File).unwrap().add_twin("rural", None, true).unwrap();
-        let (platform, _announced) = Platform::open(folder.path(), Settings::default()).unwrap();
+        Admin::open(folder.path(), &database).unwrap().add_twin(&twin, None, true).unwrap();
+        let settings = Settings { database: database.clone(), ..Settings::default() };
+        let (platform, _announced) = Platform::open(folder.path(), settings).unwrap();
         let begin = SystemTime::now() - Duration::from_secs(3600 * 24);
         let messages: Vec<SensorMessage> = (0..total)
             .map(|n| {
@@ -25,7 +30,7 @@ fn main() {
                 let device = n / QUANTITIES.len() % HOMES;
                 let at = begin + Duration::from_millis(n as u64 * 500);
                 SensorMessage {
-                    topic: format!("fulmar/rural/sensor/home-{device}/{quantity}"),
+                    topic: format!("fulmar/{twin}/sensor/home-{device}/{quantity}"),
                     payload: format!("{}.5", n % 200).into_bytes(),
                     at: Some(time::OffsetDateTime::from(at).format(&FORMAT).unwrap()),
                     id: Some(format!("gw-{n}")),
