@@ -79,9 +79,9 @@ impl World {
         let now = Instant::now();
         let settings = Settings { retries: 16, ..Settings::default() };
         let delivery = |number: u16| Delivery {
-            topic: if number % 3 == 0 { "command/valve".into() } else { "command".into() },
+            topic: if number.is_multiple_of(3) { "command/valve".into() } else { "command".into() },
             payload: number.to_be_bytes().to_vec().into(),
-            qos: if number % 2 == 0 { QoS::ExactlyOnce } else { QoS::AtLeastOnce },
+            qos: if number.is_multiple_of(2) { QoS::ExactlyOnce } else { QoS::AtLeastOnce },
             retain: false,
             dup: false,
             packet_id: PacketId::new(number),
@@ -223,7 +223,7 @@ impl World {
     fn next_message(&mut self, number: u16) {
         let step = match number + 1 {
             next if next > self.device.messages => Step::Done,
-            _ if self.device.sleeps && number % 5 == 0 => Step::Sleep,
+            _ if self.device.sleeps && number.is_multiple_of(5) => Step::Sleep,
             next => Step::Publish(next),
         };
         self.next(step);
@@ -243,7 +243,8 @@ impl World {
             }
             Step::Publish(number) => {
                 payload = number.to_be_bytes();
-                let qos = if number % 2 == 0 { QoS::ExactlyOnce } else { QoS::AtLeastOnce };
+                let qos =
+                    if number.is_multiple_of(2) { QoS::ExactlyOnce } else { QoS::AtLeastOnce };
                 let topic = TopicRef::Normal(self.device.topic_id);
                 let (retain, qos, msg_id) = (false, Some(qos), number);
                 Message::Publish(Publish { dup, qos, retain, topic, msg_id, payload: &payload })
