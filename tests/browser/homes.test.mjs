@@ -13,8 +13,11 @@ import { PATIENCE_MS, Server, eventually } from "./fulmar.mjs";
 const PHONE = { width: 360, height: 740 };
 const DESK = { width: 1280, height: 800 };
 const EVERY_S = 2;
-/** Long enough that a reader sees that nothing comes; begins when a browser on a busy machine has long been open. */
-const OUTAGE = ["--outage-after", "40", "--outage", "40"];
+/** Longer than a page may be silent that hears nothing meanwhile; begins when a browser on a busy machine has long been open. */
+const OUTAGE_S = Number(process.env.FULMAR_OUTAGE_S ?? 75);
+const OUTAGE = ["--outage-after", "40", "--outage", String(OUTAGE_S)];
+/** What the broker lets a page be silent for: one and a half times its keep alive. */
+const SILENCE_S = 45;
 /** Where pictures for the documentation go, if they are wanted. */
 const PICTURES = process.env.FULMAR_SCREENSHOTS;
 const TWIN = "/api/v1/rural";
@@ -36,6 +39,16 @@ async function picture(page, name) {
   if (!PICTURES) return;
   mkdirSync(PICTURES, { recursive: true });
   await page.screenshot({ path: join(PICTURES, `${name}.png`) });
+}
+
+/** The same page at a desk and on a phone, with its curve in view. */
+async function pictures(page, name) {
+  if (!PICTURES) return;
+  for (const [where, viewport] of Object.entries({ phone: PHONE, desk: DESK })) {
+    await page.setViewportSize(viewport);
+    await page.getByTestId("chart").scrollIntoViewIfNeeded();
+    await picture(page, `${name}-${where}`);
+  }
 }
 
 async function open(t, user, viewport, colorScheme = "light") {
@@ -114,6 +127,13 @@ test("live values, a radon alert, and an outage whose readings all arrive once a
   assert.equal(await page.locator('[data-testid="home"]').count(), 20);
   await eventually("a live connection", () => page.getAttribute('[data-testid="status"]', "data-live").then((how) => /web/.test(how)));
 
+  // From now on: how the page hears of what is new, each time that changes.
+  await page.evaluate(() => {
+    const status = document.querySelector('[data-testid="status"]');
+    window.ways = [status.dataset.live];
+    new MutationObserver(() => window.ways.push(status.dataset.live)).observe(status, { attributeFilter: ["data-live"] });
+  });
+
   // A value changes without the page being loaded again.
   const temperature = page.locator('[data-home="home-01"] [data-testid="value-temperature"]').first();
   const earlier = await temperature.getAttribute("data-at");
@@ -143,11 +163,14 @@ test("live values, a radon alert, and an outage whose readings all arrive once a
   await eventually("the outage", () => demo.log.includes("The link is down."));
   await page.waitForSelector('[data-testid="curve-note"][data-silent="true"]');
   await page.waitForSelector(".reading.stale");
-  await picture(page, "homes-outage");
+  await pictures(page, "homes-outage");
   const lastBefore = recorded();
   await eventually("its end", () => demo.log.includes("The link is up again."));
   await page.waitForSelector('[data-testid="curve-note"][data-silent="false"]');
-  await picture(page, "homes-caught-up");
+  await pictures(page, "homes-caught-up");
+  assert.ok(OUTAGE_S > SILENCE_S);
+  const ways = await page.evaluate(() => window.ways);
+  assert.equal(ways.length, 1, `only the gateway was cut off, not the page: ${ways.join(", ")}`);
 
   await everythingOnce(ask);
   for (const [key, taken] of lastBefore) {

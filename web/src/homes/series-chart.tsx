@@ -58,7 +58,8 @@ export function SeriesChart(props: {
 }
 
 function data({ times, values, low, high }: Curve): uPlot.AlignedData {
-  return [times, values, low, high];
+  // uPlot paints series after series, each with its band: the line comes last, or the band would hide it.
+  return [times, high, low, values];
 }
 
 function options(box: HTMLElement, limit: number | null): uPlot.Options {
@@ -75,11 +76,11 @@ function options(box: HTMLElement, limit: number | null): uPlot.Options {
     height: HEIGHT,
     series: [
       {},
+      edge,
+      edge,
       { stroke: color('--accent'), width: 2, points: { size: 4, fill: color('--accent') }, spanGaps: false },
-      edge,
-      edge,
     ],
-    bands: [{ series: [3, 2], fill: color('--accent-soft') }],
+    bands: [{ series: [1, 2], fill: color('--accent-soft') }],
     scales: { x: { time: true }, y: { range: (_plot, low, high) => yRange(low, high, limit) } },
     axes: [axis, { ...axis, size: 56 }],
     legend: { show: false },

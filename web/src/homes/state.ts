@@ -9,8 +9,10 @@ import type { Alert, Home, LiveValue, Sensor } from './types';
 
 const SHOW_EVERY_MS = 500;
 const SOON_MS = 1500;
-/** How often everything is asked for: without live messages, and with them. */
-export const POLL_MS = { alone: 10_000, live: 60_000 };
+/** How often everything is asked for: without live messages, with them, and while none come. */
+export const POLL_MS = { alone: 10_000, live: 60_000, quiet: 20_000 };
+/** Silence may be a gateway's that is cut off: only asking tells which values are stale. */
+const QUIET_AFTER_MS = 10_000;
 
 export const homes = signal<ReadonlyMap<string, Home>>(new Map());
 export const alerts = signal<readonly Alert[]>([]);
@@ -27,6 +29,7 @@ let soon: ReturnType<typeof setTimeout> | undefined;
 let showing: ReturnType<typeof setTimeout> | undefined;
 let loadedTwin: string | null = null;
 const waiting = new Map<string, LiveValue>();
+let heardMs = 0;
 
 /** Fetches homes, alerts and sensors; failing leaves what was there. */
 export function load(): Promise<void> {
@@ -73,6 +76,7 @@ export function loadSoon(): void {
 
 /** A live message below the twin's topic: `value/…` or `alert/…`. */
 export function receive(kind: string, message: object | null): void {
+  heardMs = Date.now();
   if (kind === 'value' && isValue(message)) {
     waiting.set(`${message.device}/${message.quantity}`, message);
     showing ??= setTimeout(show, SHOW_EVERY_MS);
@@ -118,14 +122,20 @@ export function follow(): () => void {
   let lastMs = 0;
   const look = () => {
     if (document.visibilityState !== 'visible') return;
-    const isLive = app.live.value === 'webtransport' || app.live.value === 'websocket';
-    if (Date.now() - lastMs < (isLive ? POLL_MS.live : POLL_MS.alone)) return;
-    lastMs = Date.now();
+    const now = Date.now();
+    if (now - lastMs < pause(now)) return;
+    lastMs = now;
     void load();
   };
   look();
   const timer = setInterval(look, 1000);
   return () => clearInterval(timer);
+}
+
+function pause(now: number): number {
+  const isLive = app.live.value === 'webtransport' || app.live.value === 'websocket';
+  if (!isLive) return POLL_MS.alone;
+  return now - heardMs < QUIET_AFTER_MS ? POLL_MS.live : POLL_MS.quiet;
 }
 
 /** Another installation, or nobody: nothing of the last one is shown. */

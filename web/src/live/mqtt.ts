@@ -43,6 +43,9 @@ export async function connect(target: Target): Promise<void> {
     clean: true,
     keepalive: KEEPALIVE_S,
     reconnectPeriod: RECONNECT_MS,
+    // Its own timers run in a worker made of a blob, which the page's policy forbids: no PINGREQ would ever
+    // be sent, and the broker would end a connection over which nothing comes, as while a gateway is cut off.
+    timerVariant: 'native',
     createWebsocket: (url: string, protocols: string[]) => {
       kind = canWebTransport() && failures % (TRIES + 1) < TRIES ? 'webtransport' : 'websocket';
       failures += 1;
