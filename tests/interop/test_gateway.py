@@ -502,7 +502,8 @@ filter = "{topic_down}/#"
             ["upward", *[f"meanwhile {number}" for number in range(100)]],
         )
         self.assertEqual([payload for payload, _ in theirs.got[f"{topic_down}/valve"]], ["downward"])
-        self.assertEqual([payload for payload, _ in ours.got[f"{topic_down}/valve"]], ["downward"])
+        # Twice, if mosquitto ended before it had heard that the first is stored.
+        self.assertEqual({payload for payload, _ in ours.got[f"{topic_down}/valve"]}, {"downward"})
         self.assertEqual(len(ours.got[f"{topic_up}/meter"]), 101, "nothing comes back")
 
     def test_mqtt_5_both_ways_on_one_topic(self):
