@@ -48,9 +48,15 @@ const MAX_BATCH: usize = 256;
 /// Before a connection that ended, or a platform that could not store, is tried again.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// Makes its session, so that nothing is published before it.
+/// Makes its session, so that nothing is published before it. As long as the platform has no users
+/// nobody can, and a broker whose operator does not use it has no such session.
 pub(super) fn stand(platform: &Platform, standing: &mut Standing<'_>) {
-    standing.add(&client_id(platform), &FILTERS, OPTIONS);
+    let client_id = client_id(platform);
+    if platform.has_no_users() {
+        standing.expect(&client_id);
+    } else {
+        standing.add(&client_id, &FILTERS, OPTIONS);
+    }
 }
 
 fn client_id(platform: &Platform) -> String {

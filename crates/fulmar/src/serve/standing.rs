@@ -26,6 +26,11 @@ impl Standing<'_> {
     /// restored. Subscriptions it has beside them stay.
     pub(super) fn add(&mut self, client_id: &str, filters: &[&str], options: SubscribeOptions) {
         ensure(self.storage, self.restored, client_id, filters, options);
+        self.expect(client_id);
+    }
+
+    /// Watches what will be queued for a session that may begin later.
+    pub(super) fn expect(&mut self, client_id: &str) {
         self.hold.watch(client_id, self.restored, self.limits);
     }
 }
