@@ -56,14 +56,18 @@ class Moving(OwnNetwork):
         self.assertEqual(self.figure("connections_total"), 1, "it moved and did not connect again")
         self.assertRegex(self.log(), r"changed its address.* to=\S*10\.66\.3\.2:")
 
-        # The link is down until the gateway has given the connection up, and no longer: an attempt of ten seconds uses
-        # the ticket.
-        self.site.down("router", "client")
-        eventually("the loss", lambda: self.figure('connected{transport="quic"}') == 0)
-        self.site.up("router", "client")
-        self.site.route("client", "10.66.3.1")
-        self.publish()
-        self.assertEqual((self.figure("connections_total"), self.figure("early_data_total")), (2, 1))
+        # The link is down until the gateway has given the connection up, and no longer: an attempt that reaches nobody
+        # uses the ticket, and then it takes another time.
+        for times in range(1, 6):
+            self.site.down("router", "client")
+            eventually("the loss", lambda: self.figure('connected{transport="quic"}') == 0)
+            self.site.up("router", "client")
+            self.site.route("client", "10.66.3.1")
+            self.publish()
+            self.assertEqual(self.figure("connections_total"), 1 + times)
+            if self.figure("early_data_total") > 0:
+                return
+        self.fail("it never came back with early data")
 
 
 class OverTls(unittest.TestCase):
