@@ -1,15 +1,18 @@
 //! Publishers wait while a part of the program is behind with what the broker has queued for it.
 //!
 //! The gateway and the platform take what devices publish out of durable sessions. A queue that
-//! overflows would drop what was acknowledged, so whoever publishes is held back before. How far behind a
-//! part is, is counted from what the broker stores for it: that is exact after a restart too.
+//! overflows would drop what was acknowledged, so publishers are held back before: at half of what the
+//! broker's limits allow those who publish what that part takes, so that nobody else waits for a database
+//! that is away; at three quarters all. How far behind a part is, is counted from what the broker stores for
+//! it: that is exact after a restart too.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use fulmar_broker::storage::{FlowId, Op, Position, Restored, Seq, SessionKey, Storage};
 use fulmar_broker::{Arrival, Entry, Limits};
+use fulmar_mqtt::topic::matches;
 use parking_lot::Mutex;
 
 use super::upstream::Marks;
@@ -22,6 +25,7 @@ pub(super) struct Door {
 
 impl Entry for Door {
     fn mark(&self, arrival: &Arrival<'_>) -> Option<Vec<u8>> {
+        self.hold.note(arrival.client_id, arrival.topic);
         self.marks.as_ref()?.mark(arrival)
     }
 
@@ -34,13 +38,23 @@ impl Entry for Door {
 #[derive(Default)]
 pub(super) struct Hold {
     queues: Mutex<Vec<Queue>>,
-    /// Whether one of them is too long.
-    full: AtomicBool,
+    /// How long the longest is: one of the levels below.
+    level: AtomicU8,
+    /// Who has published for a part that is behind, since it is.
+    noted: Mutex<HashSet<Box<str>>>,
 }
+
+/// Nobody waits.
+const ROOM: u8 = 0;
+/// Who publishes for the part waits.
+const BEHIND: u8 = 1;
+/// Everybody waits.
+const BRIMFUL: u8 = 2;
 
 #[derive(Default)]
 struct Queue {
     client_id: String,
+    filters: Vec<String>,
     session: Option<SessionKey>,
     sizes: BTreeMap<(FlowId, Position), usize>,
     bytes: usize,
@@ -49,16 +63,22 @@ struct Queue {
 }
 
 impl Hold {
-    /// Counts for this session, too, from what was restored. Half of what the broker's limits allow is
-    /// enough to hold publishers back, so that those that are in the midst of it find room.
-    pub(super) fn watch(&self, client_id: &str, restored: &Restored, limits: &Limits) {
+    /// Counts for this session, which takes what these filters match, too, from what was restored.
+    pub(super) fn watch(
+        &self,
+        client_id: &str,
+        filters: &[&str],
+        restored: &Restored,
+        limits: &Limits,
+    ) {
         let own = restored.sessions.iter().find(|session| *session.client_id == *client_id);
         let session = own.map(|session| session.key);
         let mut queue = Queue {
             client_id: client_id.to_owned(),
+            filters: filters.iter().map(|filter| (*filter).to_owned()).collect(),
             session,
-            most: limits.max_queued_messages / 2,
-            most_bytes: limits.max_queued_bytes / 2,
+            most: limits.max_queued_messages,
+            most_bytes: limits.max_queued_bytes,
             ..Queue::default()
         };
         for record in restored.queued.iter().filter(|record| Some(record.session) == session) {
@@ -66,13 +86,36 @@ impl Hold {
         }
         let mut queues = self.queues.lock();
         queues.push(queue);
-        self.full.store(queues.iter().any(Queue::is_full), Ordering::Relaxed);
+        self.measure(&queues);
     }
 
     /// Whether this client is to wait. The program's own clients never do: they make room.
     pub(super) fn holds(&self, client_id: &str) -> bool {
-        self.full.load(Ordering::Relaxed)
-            && self.queues.lock().iter().all(|queue| queue.client_id != client_id)
+        match self.level.load(Ordering::Relaxed) {
+            ROOM => false,
+            BEHIND => self.noted.lock().contains(client_id),
+            _ => self.queues.lock().iter().all(|queue| queue.client_id != client_id),
+        }
+    }
+
+    /// A client publishes.
+    fn note(&self, client_id: &str, topic: &str) {
+        if self.level.load(Ordering::Relaxed) == ROOM {
+            return;
+        }
+        let queues = self.queues.lock();
+        let own = queues.iter().any(|queue| queue.client_id == client_id);
+        let behind = |queue: &Queue| queue.level() > ROOM && queue.takes(topic);
+        if !own && queues.iter().any(behind) {
+            self.noted.lock().insert(client_id.into());
+        }
+    }
+
+    fn measure(&self, queues: &[Queue]) {
+        let level = queues.iter().map(Queue::level).max().unwrap_or(ROOM);
+        if self.level.swap(level, Ordering::Relaxed) != ROOM && level == ROOM {
+            *self.noted.lock() = HashSet::new();
+        }
     }
 
     fn see(&self, batch: &[Op]) {
@@ -80,7 +123,7 @@ impl Hold {
         for queue in queues.iter_mut() {
             batch.iter().for_each(|op| queue.see(op));
         }
-        self.full.store(queues.iter().any(Queue::is_full), Ordering::Relaxed);
+        self.measure(&queues);
     }
 }
 
@@ -112,8 +155,20 @@ impl Queue {
         self.bytes = self.bytes + size - before;
     }
 
-    fn is_full(&self) -> bool {
-        self.sizes.len() > self.most || self.bytes > self.most_bytes
+    fn takes(&self, topic: &str) -> bool {
+        self.filters.iter().any(|filter| matches(filter, topic))
+    }
+
+    fn level(&self) -> u8 {
+        let is_over = |quarters: usize| {
+            self.sizes.len() > self.most / 4 * quarters
+                || self.bytes > self.most_bytes / 4 * quarters
+        };
+        match () {
+            () if is_over(3) => BRIMFUL,
+            () if is_over(2) => BEHIND,
+            () => ROOM,
+        }
     }
 }
 
@@ -171,16 +226,17 @@ mod tests {
         }
     }
 
-    #[test]
-    fn publishers_are_held_while_the_queue_of_a_part_is_long() {
+    fn dequeue(position: u64) -> Op {
+        let (session, flow) = (SessionKey(7), FlowId::CONTROL);
+        Op::Dequeue { session, flow, position: Position(position) }
+    }
+
+    /// The part is session 7, takes `a/#`, and is behind with more than 4 of 8 messages.
+    fn watched() -> (Arc<Hold>, Watched) {
         let hold = Arc::new(Hold::default());
-        let limits = Limits { max_queued_messages: 4, ..Limits::default() };
-        hold.watch("part", &Restored::default(), &limits);
+        let limits = Limits { max_queued_messages: 8, ..Limits::default() };
+        hold.watch("part", &["a/#"], &Restored::default(), &limits);
         let storage = Watched { inner: Arc::new(NoStorage), hold: Arc::clone(&hold) };
-        let is_full = |ops: Vec<Op>| {
-            storage.submit(&mut ops.clone());
-            hold.holds("device")
-        };
         let session = Op::SessionPut(SessionRecord {
             key: SessionKey(7),
             client_id: "part".into(),
@@ -190,17 +246,41 @@ mod tests {
             will: None,
             will_at: None,
         });
-        assert!(!is_full(vec![session, enqueue(7, 1), enqueue(7, 2), enqueue(8, 1)]));
-        assert!(!is_full(vec![enqueue(8, 2), enqueue(8, 3)]), "another session's queue");
-        assert!(is_full(vec![enqueue(7, 3)]));
-        let dequeue = |position| Op::Dequeue {
-            session: SessionKey(7),
-            flow: FlowId::CONTROL,
-            position: Position(position),
-        };
-        assert!(!hold.holds("part"), "it makes room itself");
-        assert!(!is_full(vec![dequeue(1)]));
-        assert!(is_full(vec![dequeue(1), enqueue(7, 4)]), "an end counts once");
-        assert!(!is_full(vec![Op::SessionRemove(SessionKey(7))]));
+        storage.submit(&mut vec![session]);
+        (hold, storage)
+    }
+
+    #[test]
+    fn who_publishes_for_a_part_that_is_behind_waits_and_others_do_not() {
+        let (hold, storage) = watched();
+        storage.submit(&mut (1..=4).map(|position| enqueue(7, position)).collect());
+        storage.submit(&mut (1..=9).map(|position| enqueue(8, position)).collect());
+        hold.note("device", "a/b");
+        assert!(!hold.holds("device"), "another session's queue counts");
+        storage.submit(&mut vec![enqueue(7, 5)]);
+        assert!(!hold.holds("device"), "what it published before is in the queue already");
+        hold.note("device", "a/b");
+        hold.note("stranger", "b");
+        hold.note("part", "a/b");
+        assert!(hold.holds("device") && !hold.holds("stranger") && !hold.holds("part"));
+        storage.submit(&mut vec![dequeue(1)]);
+        assert!(!hold.holds("device"));
+        storage.submit(&mut vec![dequeue(1), enqueue(7, 6)]);
+        assert!(!hold.holds("device"), "it was forgotten when there was room");
+        hold.note("device", "a/b");
+        assert!(hold.holds("device"), "an end counted twice");
+        storage.submit(&mut vec![Op::SessionRemove(SessionKey(7))]);
+        assert!(!hold.holds("device"));
+    }
+
+    #[test]
+    fn everybody_but_the_part_waits_before_its_queue_overflows() {
+        let (hold, storage) = watched();
+        storage.submit(&mut (1..=6).map(|position| enqueue(7, position)).collect());
+        assert!(!hold.holds("stranger"));
+        storage.submit(&mut vec![enqueue(7, 7)]);
+        assert!(hold.holds("stranger") && !hold.holds("part"));
+        storage.submit(&mut vec![dequeue(1)]);
+        assert!(!hold.holds("stranger"));
     }
 }

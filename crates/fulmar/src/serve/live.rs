@@ -53,7 +53,7 @@ const PAUSE: Duration = Duration::from_millis(500);
 pub(super) fn stand(platform: &Platform, standing: &mut Standing<'_>) {
     let client_id = client_id(platform);
     if platform.has_no_users() {
-        standing.expect(&client_id);
+        standing.expect(&client_id, &FILTERS);
     } else {
         standing.add(&client_id, &FILTERS, OPTIONS);
     }

@@ -26,12 +26,12 @@ impl Standing<'_> {
     /// restored. Subscriptions it has beside them stay.
     pub(super) fn add(&mut self, client_id: &str, filters: &[&str], options: SubscribeOptions) {
         ensure(self.storage, self.restored, client_id, filters, options);
-        self.expect(client_id);
+        self.expect(client_id, filters);
     }
 
     /// Watches what will be queued for a session that may begin later.
-    pub(super) fn expect(&mut self, client_id: &str) {
-        self.hold.watch(client_id, self.restored, self.limits);
+    pub(super) fn expect(&mut self, client_id: &str, filters: &[&str]) {
+        self.hold.watch(client_id, filters, self.restored, self.limits);
     }
 }
 
