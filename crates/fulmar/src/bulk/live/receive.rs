@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context, bail};
 use fulmar_bulk::stream::{Piece, StreamReceiver, StreamReceiverConfig};
@@ -14,9 +14,6 @@ use super::super::seal::ReceiverSeal;
 use super::super::show::Show;
 use super::super::{SHOW, TURN, interrupted, sleep_until};
 use super::QUEUED_OUT;
-
-/// Once it has all, it stays until the sender has gone, or for so long: the sender may not have heard that.
-const LINGER: Duration = Duration::from_secs(3);
 
 /// What to receive, after the command line.
 pub(in super::super) struct Receiving {
@@ -36,8 +33,8 @@ struct Run {
     output: mpsc::Sender<Vec<u8>>,
     /// What standard output has no room for yet.
     waiting: Option<Vec<u8>>,
-    /// When the end came.
-    ended: Option<Instant>,
+    /// The end came.
+    ended: bool,
     /// Who is heard, and whether that was told.
     from: Option<SocketAddr>,
     late_told: bool,
@@ -62,7 +59,7 @@ pub(in super::super) async fn receive(receiving: Receiving) -> anyhow::Result<()
         start: Instant::now(),
         output,
         waiting: None,
-        ended: None,
+        ended: false,
         from: None,
         late_told: false,
         out: Vec::new(),
@@ -128,19 +125,17 @@ impl Run {
     }
 
     fn is_over(&mut self) -> anyhow::Result<bool> {
-        let gone = self.receiver.is_over(self.start.elapsed());
-        match self.ended {
-            Some(ended) => Ok(self.waiting.is_none() && (gone || ended.elapsed() > LINGER)),
-            None => {
-                if let Some(error) = self.receiver.take_error() {
-                    bail!("the stream cannot be taken: {error}");
-                }
-                if self.receiver.has_gone() && self.waiting.is_none() {
-                    bail!("the sender has ended without bringing the stream to its end");
-                }
-                Ok(false)
-            }
+        if self.ended {
+            // A sender that goes on asking has not heard that all is here.
+            return Ok(self.waiting.is_none() && self.receiver.is_over(self.start.elapsed()));
         }
+        if let Some(error) = self.receiver.take_error() {
+            bail!("the stream cannot be taken: {error}");
+        }
+        if self.receiver.has_gone() && self.waiting.is_none() {
+            bail!("the sender has ended without bringing the stream to its end");
+        }
+        Ok(false)
     }
 
     /// Gives standard output what it has room for. What is not taken from the receiver is not acknowledged.
@@ -159,7 +154,7 @@ impl Run {
                     }
                 }
                 Piece::Lost(bytes) => self.tell_lost(bytes),
-                Piece::End => self.ended = Some(Instant::now()),
+                Piece::End => self.ended = true,
             }
         }
     }
@@ -246,7 +241,7 @@ impl Run {
             "loss": progress.loss,
             "strange": progress.strange,
             "nacks": progress.nacks,
-            "complete": self.ended.is_some(),
+            "complete": self.ended,
         });
         self.receiving.seal.tell(&mut value);
         eprintln!("{value}");
