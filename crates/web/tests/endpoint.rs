@@ -29,7 +29,7 @@ use tokio::net::{TcpStream, UdpSocket};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 const MAX_BODY_BYTES: usize = 1000;
 const LARGE_BYTES: usize = 20_000;
 
