@@ -5,8 +5,6 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use axum::Router;
@@ -25,13 +23,12 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use quinn::crypto::rustls::QuicClientConfig;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpStream, UdpSocket};
+use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const MAX_BODY_BYTES: usize = 1000;
-const LARGE_BYTES: usize = 20_000;
 
 struct Site {
     endpoint: Endpoint,
@@ -96,7 +93,6 @@ fn start_at(address: SocketAddr) -> Site {
     };
     let router = Router::new()
         .route("/", get(|| async { "hello" }))
-        .route("/large", get(|| async { vec![b'x'; LARGE_BYTES] }))
         .route("/echo", post(|body: Bytes| async { body }))
         .route("/never", get(std::future::pending::<()>));
     let endpoint = Endpoint::start(web, |_| router, server.inlet()).unwrap();
@@ -179,63 +175,6 @@ async fn ask(
         answer.extend_from_slice(data.chunk());
     }
     (response.status(), answer)
-}
-
-/// Carries datagrams between a client and `server`. Once it `is_cruel`, the server's are lost until the client
-/// repeats its hello, and of the two datagrams in which it does so the second is lost.
-async fn carry(socket: Arc<UdpSocket>, server: SocketAddr, is_cruel: Arc<AtomicBool>) {
-    let behind = UdpSocket::bind("127.0.0.1:0").await.unwrap();
-    let (mut client, mut out, mut back) = (None, [0; 2048], [0; 2048]);
-    let (mut silent, mut repeated) = (false, 0);
-    loop {
-        tokio::select! {
-            read = socket.recv_from(&mut out) => {
-                let (length, from) = read.unwrap();
-                client = Some(from);
-                // The type of a packet is not encrypted (RFC 9000 section 17.2).
-                repeated += i32::from(silent && out[0] & 0xF0 == 0xC0);
-                if repeated != 2 {
-                    behind.send_to(&out[..length], server).await.unwrap();
-                }
-            }
-            read = behind.recv_from(&mut back) => {
-                let (length, _) = read.unwrap();
-                silent |= is_cruel.load(Relaxed);
-                if !silent || repeated > 0 {
-                    socket.send_to(&back[..length], client.unwrap()).await.unwrap();
-                }
-            }
-        }
-    }
-}
-
-/// The client stops asking for a handshake of which it has the acknowledgement, so that it is the server who must
-/// be able to send it again, whatever was asked for early. It is about the whole path and not about the limit on early
-/// answers alone: with the timers as they are here, the server mostly manages without that.
-#[tokio::test]
-async fn a_lost_handshake_comes_again_after_a_large_early_answer() {
-    let site = start();
-    let socket = Arc::new(UdpSocket::bind("127.0.0.1:0").await.unwrap());
-    let address = socket.local_addr().unwrap();
-    let is_cruel = Arc::new(AtomicBool::new(false));
-    tokio::spawn(carry(socket, site.endpoint.bound().https[0], Arc::clone(&is_cruel)));
-    let client = site.client();
-    let connection = client.connect(address, "localhost").unwrap().await.unwrap();
-    let mut sender = over(&connection).await;
-    ask(&mut sender, Method::GET, "/", b"").await;
-    // The ticket may come right behind the first answer.
-    ask(&mut sender, Method::GET, "/", b"").await;
-    drop(sender);
-    connection.close(0x100_u32.into(), b"");
-    client.wait_idle().await;
-    is_cruel.store(true, Relaxed);
-    let connecting = client.connect(address, "localhost").unwrap();
-    let Ok((connection, accepted)) = connecting.into_0rtt() else { panic!("no ticket") };
-    let mut sender = over(&connection).await;
-    let answer = tokio::time::timeout(PATIENCE, ask(&mut sender, Method::GET, "/large", b""));
-    let (status, body) = answer.await.expect("an answer although the handshake was lost");
-    assert_eq!((status, body.len()), (StatusCode::OK, LARGE_BYTES));
-    assert!(accepted.await);
 }
 
 /// Asks for a session for a page of `origin`; its status.
