@@ -12,8 +12,8 @@ const BINARY = process.env.FULMAR_BIN ?? "fulmar";
 const LISTENERS = ["mqtt", "mqtts", "ws", "quic", "https", "webtransport", "http"];
 
 /** Waits until `done()` gives something true, which it returns; fails with `what` when that takes too long. */
-export async function eventually(what, done) {
-  const end = Date.now() + PATIENCE_MS;
+export async function eventually(what, done, patienceMs = PATIENCE_MS) {
+  const end = Date.now() + patienceMs;
   for (;;) {
     const result = await done();
     if (result) return result;
