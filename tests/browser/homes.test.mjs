@@ -162,6 +162,8 @@ test("live values, a radon alert, and an outage whose readings all arrive once a
   await page.getByText("Hour", { exact: true }).click();
   await eventually("the outage", () => demo.log.includes("The link is down."));
   const timeout = OUTAGE_S * 1000;
+  await page.waitForSelector('[data-testid="curve-note"][data-silent="true"]', { timeout });
+  await page.waitForSelector(".reading.stale");
   await pictures(page, "homes-outage");
   const lastBefore = recorded();
   await eventually("its end", () => demo.log.includes("The link is up again."), timeout + PATIENCE_MS);

@@ -100,10 +100,10 @@ function Curves({ home }: { home: Home }) {
   const rules = useAsked<Items<Rule>>('/alert_rule?limit=1000');
   const limit = limitOf(rules.data?.items ?? [], home.id, quantity);
   const isShown = data?.device === device && data.quantity === quantity;
-  const curve = useMemo(
-    () => columns(isShown ? data.points : [], isRaw(data), span.to / 1000),
-    [data, isShown, span],
-  );
+  const curve = useMemo(() => columns(isShown ? data.points : [], isRaw(data)), [data, isShown]);
+  // Of the value and not of the curve, whose points may be averages of minutes.
+  const last = home.values.find((value) => value.device === device && value.quantity === quantity);
+  const silentSince = last?.stale ? last.at : null;
   const name = quantityName(quantity);
   return (
     <section class="card curves" aria-labelledby="curves-head">
@@ -135,10 +135,10 @@ function Curves({ home }: { home: Home }) {
         class="muted small-text"
         data-testid="curve-note"
         data-gaps={curve.gaps}
-        data-silent={curve.endsAt !== null}
+        data-silent={silentSince !== null}
       >
         {isShown ? curveNote(data, curve.gaps, limit) : 'Fetching …'}
-        {isShown && curve.endsAt !== null && ` Nothing since ${dateTime(curve.endsAt * 1000)}.`}
+        {silentSince && ` Nothing since ${dateTime(silentSince)}.`}
       </p>
       {isShown && data.points.length > 0 && <Values series={data} />}
       <Exports query={query} name={`${device}-${quantity}`} />

@@ -101,32 +101,22 @@ export interface Columns {
   high: Cell[];
   /** How many stretches between readings have none. */
   gaps: number;
-  /** The last reading, if others should have followed it by now. */
-  endsAt: number | null;
 }
 
 /** How many usual distances may pass before it is a gap. */
 const GAP = 3;
-/** How many of the last readings tell when the next should have come. */
-const LATELY = 10;
 
 function middle(numbers: readonly number[]): number {
   return [...numbers].sort((a, b) => a - b)[Math.floor(numbers.length / 2)] ?? 0;
 }
 
 /** Points as columns for a chart. Single readings that are too far apart get an empty point between them, or the
- * curve would bridge the gap. `until` is where the chart ends, in seconds. */
-export function columns(points: readonly SeriesPoint[], isRaw: boolean, until: number): Columns {
-  const measured = points.filter((point) => point.value !== null);
+ * curve would bridge the gap. */
+export function columns(points: readonly SeriesPoint[], isRaw: boolean): Columns {
   const times = points.map((point) => Date.parse(point.at) / 1000);
   const distances = times.slice(1).map((time, at) => time - (times[at] ?? 0));
   const usual = middle(distances);
-  // A sensor may measure more often than it did.
-  const lately = middle(distances.slice(-LATELY));
-  const last = measured.at(-1);
-  const end = last ? Date.parse(last.at) / 1000 : null;
-  const isOver = end !== null && lately > 0 && until - end > GAP * lately;
-  const all: Columns = { times: [], values: [], low: [], high: [], gaps: 0, endsAt: isOver ? end : null };
+  const all: Columns = { times: [], values: [], low: [], high: [], gaps: 0 };
   const push = (time: number, point: SeriesPoint | null) => {
     all.times.push(time);
     all.values.push(point?.value ?? null);

@@ -68,27 +68,17 @@ function points(...values: [number, number | null][]): SeriesPoint[] {
 describe('curves', () => {
   it('keep gaps between averages, and say how many', () => {
     const steps = points([0, null], [60, 1], [120, 2], [180, null], [240, null], [300, 3], [360, 4]);
-    const { values, gaps, endsAt } = columns(steps, false, AT / 1000 + 400);
+    const { values, gaps } = columns(steps, false);
     expect(values).toEqual([null, 1, 2, null, null, 3, 4]);
     expect(gaps).toBe(1);
-    expect(endsAt).toBeNull();
   });
 
   it('do not bridge a gap between single readings', () => {
     const raw = points([0, 1], [10, 2], [20, 3], [120, 4], [130, 5]);
-    const { times, values, gaps } = columns(raw, true, AT / 1000 + 135);
+    const { times, values, gaps } = columns(raw, true);
     expect(values).toEqual([1, 2, 3, null, 4, 5]);
     expect(times[3]).toBe(AT / 1000 + 30);
     expect(gaps).toBe(1);
-  });
-
-  it('say when nothing has come since', () => {
-    const raw = points([0, 1], [10, 2], [20, 3]);
-    expect(columns(raw, true, AT / 1000 + 45).endsAt).toBeNull();
-    expect(columns(raw, true, AT / 1000 + 60).endsAt).toBe(AT / 1000 + 20);
-    const steps = points([0, 1], [10, 2], [20, null], [30, null], [40, null], [50, null]);
-    expect(columns(steps, false, AT / 1000 + 60).endsAt).toBe(AT / 1000 + 10);
-    expect(columns([], true, AT / 1000).endsAt).toBeNull();
   });
 });
 
