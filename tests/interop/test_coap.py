@@ -59,7 +59,7 @@ class Site(unittest.TestCase):
     def relay(self, port: int, seed: int) -> int:
         """Through it a tenth is lost each way, the same datagrams in every run: drawn anew, one transfer in forty would
         lose a message and all its four retransmissions (0.19 ** 5 of a hundred exchanges), after which CoAP gives up, as
-        RFC 7252 section 4.2 asks, and libcoap's client waits for the rest until its -B ends."""
+        RFC 7252 section 4.2 asks."""
         relay = Relay(port, loss=0.1, seed=seed)
         self.addCleanup(relay.close)
         return relay.port
@@ -192,8 +192,13 @@ class Server(Site):
                              self.url("ps/libcoap", port=down))
         self.assertEqual((put.wait(LOSSY_S), libcoap.wait(LOSSY_S)), (0, 0))
         get = self.start(sys.executable, PEER, "get", self.url("ps/libcoap", port=up), str(into))
-        libcoap = run("coap-client-notls", "-B", str(LOSSY_S), "-m", "get", self.url("ps/aiocoap", port=down),
-                      timeout=LOSSY_S)
+        # libcoap's client (4.3) forgets a download 93 s after it began, however far it is, and then waits in vain: at
+        # this loss it needs 45 to 100 s, so one in twelve has to begin again.
+        for _ in range(4):
+            libcoap = run("coap-client-notls", "-B", "100", "-m", "get", self.url("ps/aiocoap", port=down),
+                          timeout=LOSSY_S)
+            if len(libcoap.stdout) >= LARGE:
+                break
         self.assertEqual(get.wait(LOSSY_S), 0)
         self.assertEqual(into.read_bytes(), self.large.read_bytes())
         self.assertEqual(libcoap.stdout.strip(), self.large.read_bytes())
