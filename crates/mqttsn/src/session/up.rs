@@ -41,8 +41,8 @@ enum Step {
 struct Pending {
     id: PacketId,
     topic_id: u16,
-    /// Of topic and payload, to tell another message under the same identifier.
-    content: u64,
+    /// Of topic and payload, to tell another message under the same identifier; none of a PUBREL alone.
+    content: Option<u64>,
     step: Step,
 }
 
@@ -150,7 +150,7 @@ impl Up {
         let busy = Message::Puback { topic_id, msg_id, code: ReturnCode::Congestion };
         if let Some(known) = self.pending.iter().find(|pending| pending.id == id) {
             match known.step {
-                _ if known.content != content => drop(cx.send(&busy)),
+                _ if known.content != Some(content) => drop(cx.send(&busy)),
                 Step::Published | Step::Released => {}
                 Step::Received => drop(cx.send(&Message::Pubrec(msg_id))),
             }
@@ -172,7 +172,7 @@ impl Up {
             cx.send(&busy);
             return false;
         }
-        self.pending.push(Pending { id, topic_id, content, step: Step::Published });
+        self.pending.push(Pending { id, topic_id, content: Some(content), step: Step::Published });
         true
     }
 
@@ -183,9 +183,9 @@ impl Up {
         match self.pending.iter_mut().find(|pending| pending.id == id) {
             Some(pending) if pending.step == Step::Received => pending.step = Step::Released,
             Some(_) => return,
-            // From before the connection was new: the broker knows.
+            // Of a message that is done, or from before the connection was new: the broker knows.
             None if room => {
-                let (topic_id, content) = (0, 0);
+                let (topic_id, content) = (0, None);
                 self.pending.push(Pending { id, topic_id, content, step: Step::Released });
             }
             None => return,
@@ -220,7 +220,8 @@ impl Up {
                 }
             }
         }
-        let content = self.pending.swap_remove(at).content;
+        // What is not known is not to push out what is.
+        let Some(content) = self.pending.swap_remove(at).content else { return };
         let qos = match answer {
             Answer::Puback => QoS::AtLeastOnce,
             Answer::Pubrec | Answer::Pubcomp => QoS::ExactlyOnce,
