@@ -5,7 +5,7 @@
 //! looked whether many connections fewer are open than were at most; when they get no fewer any more,
 //! free pages go back.
 //!
-//! What starting took, keys and schemas and parsed authorities, goes back the same way, once.
+//! What starting took, keys and schemas and parsed authorities, goes back the same way.
 //!
 //! Not while connections come and go in equal numbers: they use each other's memory. A crowd that is gone
 //! before the next look is not noticed; what it took serves the next one.
@@ -31,9 +31,10 @@ const LEAST: u64 = 16;
 /// nobody can allocate, so that it must not happen often on a large one.
 const SHARE: u64 = 8;
 
-/// Looks after which memory is given back once more: a QUIC connection that was closed is no longer
-/// counted, but its state is kept for three probe timeouts (RFC 9000 section 10.2).
-const AGAIN_AFTER: u32 = 4;
+/// Looks after which memory is given back once more, and once more: a QUIC connection that was closed is no
+/// longer counted, but its state is kept for three probe timeouts (RFC 9000 section 10.2), half a second on a
+/// good link and many on a bad one.
+const AGAIN_AFTER: [u32; 2] = [4, 24];
 
 /// The thread that looks; dropping it ends it.
 pub(super) struct Memory {
@@ -46,7 +47,7 @@ impl Memory {
         let (stop, stopped) = channel();
         let broker = Arc::downgrade(broker);
         let body = move || {
-            let mut watch = Watch { again_in: AGAIN_AFTER, ..Watch::default() };
+            let mut watch = Watch::default();
             while stopped.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
                 let Some(open) = open(&broker) else { return };
                 if watch.look(open) {
@@ -86,20 +87,19 @@ struct Watch {
     last: u64,
     /// Looks at which there were many fewer, and fewer at each.
     waited: u32,
-    /// Looks until memory is given back once more.
-    again_in: u32,
+    /// Looks since there were many fewer, or since the start.
+    since: u32,
 }
 
 impl Watch {
     /// Whether memory is to be given back, so many connections being open now.
     fn look(&mut self, open: u64) -> bool {
-        let again = self.again_in == 1;
-        self.again_in = self.again_in.saturating_sub(1);
+        self.since = self.since.saturating_add(1);
         let shrunk = self.has_shrunk(open);
         if shrunk {
-            self.again_in = AGAIN_AFTER;
+            self.since = 0;
         }
-        shrunk || again
+        shrunk || AGAIN_AFTER.contains(&self.since)
     }
 
     /// Whether so many fewer are open now that giving back is worth it, and no more are ending.
@@ -166,10 +166,12 @@ mod tests {
     }
 
     #[test]
-    fn it_is_given_back_once_more_for_what_ends_late() {
+    fn it_is_given_back_twice_more_for_what_ends_late() {
         let mut watch = Watch::default();
-        let looks = [100, 0, 0, 0, 0, 0, 0, 0, 0, 0].map(|open| watch.look(open));
-        assert_eq!(looks.map(u8::from), [0, 0, 1, 0, 0, 0, 1, 0, 0, 0]);
+        watch.look(100);
+        let given: Vec<u32> = (1..100).filter(|_| watch.look(0)).collect();
+        // Once they no longer get fewer, and so much later.
+        assert_eq!(given, [2, 2 + AGAIN_AFTER[0], 2 + AGAIN_AFTER[1]]);
     }
 
     #[test]
