@@ -16,6 +16,7 @@ mod meter;
 mod passwd;
 mod platform;
 mod pubsub;
+mod runtime;
 mod sensor;
 mod serve;
 

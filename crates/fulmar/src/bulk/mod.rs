@@ -27,6 +27,8 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use tokio::signal::unix::{SignalKind, signal};
 
+use crate::runtime::block_on;
+
 /// Datagrams taken from a socket before others have their turn.
 const TURN: usize = 64;
 /// How often a person is shown something new.
@@ -45,11 +47,6 @@ pub(crate) fn receive(args: &ReceiveArgs) -> anyhow::Result<()> {
 /// Rolls a file out.
 pub(crate) fn rollout(args: &RolloutArgs) -> anyhow::Result<()> {
     block_on(rollout::run(args))
-}
-
-fn block_on(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.context("cannot start the runtime")?.block_on(work)
 }
 
 /// A random identity of a receiver, and a random number beside it.

@@ -7,22 +7,16 @@
 
 use std::fs::File;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
-use clap::ValueEnum;
-use fulmar_certs::authority::Authority;
-use fulmar_certs::files::{read_chain, read_key};
+use anyhow::Context;
 use fulmar_lab::units::parse_size;
-use quinn::congestion::{BbrConfig, ControllerFactory, CubicConfig};
-use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use serde_json::json;
-use socket2::SockRef;
 
+use super::carrier::{At, Over, To, accept};
 use super::probe::tell;
+use crate::runtime::block_on;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -35,13 +29,8 @@ Examples:
 const PIECE: usize = 1 << 16;
 /// What the receiver says when it has all.
 const DONE: u8 = 1;
-/// What may be under way without an acknowledgement over QUIC: 100 Mbit/s for a round trip of two seconds.
-/// TCP's windows grow by themselves.
-const WINDOW_BYTES: u32 = 32 << 20;
 /// How often a receiver tells how far it is.
 const TELL_EVERY: Duration = Duration::from_secs(1);
-const PROTOCOL: &[u8] = b"fulmar-copy";
-
 /// Copy one file over TCP or QUIC, make one, or compare two
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
@@ -80,18 +69,8 @@ struct Send {
     /// What to send
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// Where to
-    #[arg(long, value_name = "ADDRESS:PORT")]
-    to: SocketAddr,
-    /// The transport
-    #[arg(long, value_enum)]
-    over: Over,
-    /// What decides how much may be under way
-    #[arg(long, value_enum, default_value_t = Congestion::Cubic)]
-    congestion: Congestion,
-    /// Folder of the development CA that both ends share, for QUIC
-    #[arg(long, value_name = "DIR", default_value = "ca")]
-    ca: PathBuf,
+    #[command(flatten)]
+    link: To,
 }
 
 #[derive(clap::Args, Debug)]
@@ -99,15 +78,8 @@ struct Receive {
     /// Where to put it
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// Where to listen
-    #[arg(long, value_name = "ADDRESS:PORT")]
-    at: SocketAddr,
-    /// The transport
-    #[arg(long, value_enum)]
-    over: Over,
-    /// Folder of the development CA that both ends share, for QUIC
-    #[arg(long, value_name = "DIR", default_value = "ca")]
-    ca: PathBuf,
+    #[command(flatten)]
+    link: At,
 }
 
 #[derive(clap::Args, Debug)]
@@ -118,36 +90,19 @@ struct Check {
     arrived: PathBuf,
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub(super) enum Over {
-    Tcp,
-    Quic,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum Congestion {
-    Cubic,
-    Bbr,
-}
-
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     match &args.command {
         Command::Make(args) => make(args),
         Command::Check(args) => check(args),
-        Command::Send(args) => match args.over {
+        Command::Send(args) => match args.link.over {
             Over::Tcp => send_tcp(args),
             Over::Quic => block_on(send_quic(args)),
         },
-        Command::Receive(args) => match args.over {
+        Command::Receive(args) => match args.link.over {
             Over::Tcp => receive_tcp(args),
             Over::Quic => block_on(receive_quic(args)),
         },
     }
-}
-
-pub(super) fn block_on(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.context("cannot start the runtime")?.block_on(work)
 }
 
 fn open(path: &Path) -> anyhow::Result<File> {
@@ -190,7 +145,7 @@ fn check(args: &Check) -> anyhow::Result<()> {
 fn send_tcp(args: &Send) -> anyhow::Result<()> {
     let mut file = open(&args.file)?;
     tell("begin", json!({}))?;
-    let mut stream = connect_tcp(args.to, args.congestion)?;
+    let mut stream = args.link.tcp()?;
     let mut piece = vec![0; PIECE];
     loop {
         let length = file.read(&mut piece)?;
@@ -205,19 +160,8 @@ fn send_tcp(args: &Send) -> anyhow::Result<()> {
     tell("sent", json!({}))
 }
 
-pub(super) fn connect_tcp(to: SocketAddr, congestion: Congestion) -> anyhow::Result<TcpStream> {
-    let stream = TcpStream::connect(to).with_context(|| to.to_string())?;
-    let name = match congestion {
-        Congestion::Cubic => "cubic",
-        Congestion::Bbr => "bbr",
-    };
-    let set = SockRef::from(&stream).set_tcp_congestion(name.as_bytes());
-    set.with_context(|| format!("this system has no TCP {name}"))?;
-    Ok(stream)
-}
-
 fn receive_tcp(args: &Receive) -> anyhow::Result<()> {
-    let listener = TcpListener::bind(args.at).with_context(|| args.at.to_string())?;
+    let listener = args.link.tcp()?;
     let mut file = File::create(&args.file).with_context(|| args.file.display().to_string())?;
     tell("listening", json!({}))?;
     let (mut stream, _) = listener.accept()?;
@@ -259,60 +203,10 @@ impl Progress {
     }
 }
 
-fn transport(congestion: Congestion) -> Arc<quinn::TransportConfig> {
-    let controller: Arc<dyn ControllerFactory + std::marker::Send + Sync> = match congestion {
-        Congestion::Cubic => Arc::new(CubicConfig::default()),
-        Congestion::Bbr => Arc::new(BbrConfig::default()),
-    };
-    let mut config = quinn::TransportConfig::default();
-    config
-        .congestion_controller_factory(controller)
-        .stream_receive_window(WINDOW_BYTES.into())
-        .receive_window(WINDOW_BYTES.into())
-        .send_window(WINDOW_BYTES.into())
-        // How long is too long is the experiment's to say.
-        .max_idle_timeout(None);
-    Arc::new(config)
-}
-
-/// A connection to an address whose certificate this machine's development CA made.
-pub(super) async fn connect_quic(
-    to: SocketAddr,
-    ca: &Path,
-    congestion: Congestion,
-) -> anyhow::Result<(quinn::Endpoint, quinn::Connection)> {
-    let mut roots = rustls::RootCertStore::empty();
-    for certificate in read_chain(&Authority::open(ca)?.certificate_path())? {
-        roots.add(certificate)?;
-    }
-    let mut tls =
-        rustls::ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
-    tls.alpn_protocols = vec![PROTOCOL.to_vec()];
-    let mut config = quinn::ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls)?));
-    config.transport_config(transport(congestion));
-    let any: SocketAddr = if to.is_ipv4() { ([0; 4], 0).into() } else { ([0_u16; 8], 0).into() };
-    let endpoint = quinn::Endpoint::client(any)?;
-    let connection = endpoint.connect_with(config, to, &to.ip().to_string())?.await?;
-    Ok((endpoint, connection))
-}
-
-/// An endpoint with a certificate of this machine's development CA.
-pub(super) fn listen_quic(at: SocketAddr, ca: &Path) -> anyhow::Result<quinn::Endpoint> {
-    let names = [at.ip().to_string()];
-    let (chain, key) = Authority::open(ca)?.server_files(&names)?;
-    let mut tls = rustls::ServerConfig::builder()
-        .with_no_client_auth()
-        .with_single_cert(read_chain(&chain)?, read_key(&key)?)?;
-    tls.alpn_protocols = vec![PROTOCOL.to_vec()];
-    let mut config = quinn::ServerConfig::with_crypto(Arc::new(QuicServerConfig::try_from(tls)?));
-    config.transport_config(transport(Congestion::Cubic));
-    quinn::Endpoint::server(config, at).with_context(|| at.to_string())
-}
-
 async fn send_quic(args: &Send) -> anyhow::Result<()> {
     let mut file = open(&args.file)?;
     tell("begin", json!({}))?;
-    let (endpoint, connection) = connect_quic(args.to, &args.ca, args.congestion).await?;
+    let (endpoint, connection) = args.link.quic().await?;
     let (mut out, mut back) = connection.open_bi().await?;
     let mut piece = vec![0; PIECE];
     loop {
@@ -333,11 +227,10 @@ async fn send_quic(args: &Send) -> anyhow::Result<()> {
 }
 
 async fn receive_quic(args: &Receive) -> anyhow::Result<()> {
-    let endpoint = listen_quic(args.at, &args.ca)?;
+    let endpoint = args.link.quic()?;
     let mut file = File::create(&args.file).with_context(|| args.file.display().to_string())?;
     tell("listening", json!({}))?;
-    let Some(incoming) = endpoint.accept().await else { bail!("the endpoint is closed") };
-    let connection = incoming.await?;
+    let connection = accept(&endpoint).await?;
     let (mut back, mut from) = connection.accept_bi().await?;
     let (mut piece, mut progress) = (vec![0; PIECE], Progress::new());
     while let Some(length) = from.read(&mut piece).await? {

@@ -19,6 +19,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, interval_at, timeout_at
 
 use super::probe::{HEADER, RETRY, header, now_ns, payload, tell, trust};
 use crate::exit::Usage;
+use crate::runtime::block_on;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -85,8 +86,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: Args) -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.context("cannot start the runtime")?.block_on(fleet(Arc::new(args)))
+    block_on(fleet(Arc::new(args)))
 }
 
 /// What all clients share.

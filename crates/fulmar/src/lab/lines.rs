@@ -5,16 +5,15 @@
 //! standard output, and checked from standard input.
 
 use std::io::{self, BufRead, BufReader, Write};
-use std::net::{SocketAddr, TcpListener};
-use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
 use fulmar_lab::units::parse_time;
 use serde_json::json;
 
-use super::copy::{Congestion, Over, block_on, connect_quic, connect_tcp, listen_quic};
+use super::carrier::{At, Over, To, accept};
 use super::probe::{now_ns, tell};
+use crate::runtime::block_on;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -64,18 +63,8 @@ struct What {
 struct Send {
     #[command(flatten)]
     what: What,
-    /// Where to
-    #[arg(long, value_name = "ADDRESS:PORT")]
-    to: SocketAddr,
-    /// The transport
-    #[arg(long, value_enum)]
-    over: Over,
-    /// What decides how much may be under way
-    #[arg(long, value_enum, default_value_t = Congestion::Cubic)]
-    congestion: Congestion,
-    /// Folder of the development CA that both ends share, for QUIC
-    #[arg(long, value_name = "DIR", default_value = "ca")]
-    ca: PathBuf,
+    #[command(flatten)]
+    link: To,
 }
 
 #[derive(clap::Args, Debug)]
@@ -89,15 +78,8 @@ struct Check {
 struct Receive {
     #[command(flatten)]
     check: Check,
-    /// Where to listen
-    #[arg(long, value_name = "ADDRESS:PORT")]
-    at: SocketAddr,
-    /// The transport
-    #[arg(long, value_enum)]
-    over: Over,
-    /// Folder of the development CA that both ends share, for QUIC
-    #[arg(long, value_name = "DIR", default_value = "ca")]
-    ca: PathBuf,
+    #[command(flatten)]
+    link: At,
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
@@ -112,11 +94,11 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
             counted.all(&mut io::stdin().lock())?;
             counted.end()
         }
-        Command::Send(args) => match args.over {
+        Command::Send(args) => match args.link.over {
             Over::Tcp => send_tcp(args),
             Over::Quic => block_on(send_quic(args)),
         },
-        Command::Receive(args) => match args.over {
+        Command::Receive(args) => match args.link.over {
             Over::Tcp => receive_tcp(args),
             Over::Quic => block_on(receive_quic(args)),
         },
@@ -191,7 +173,7 @@ impl Counted {
 }
 
 fn send_tcp(args: &Send) -> anyhow::Result<()> {
-    let mut stream = connect_tcp(args.to, args.congestion)?;
+    let mut stream = args.link.tcp()?;
     stream.set_nodelay(true)?;
     args.what.each(|line| stream.write_all(line))?;
     stream.shutdown(std::net::Shutdown::Write)?;
@@ -201,7 +183,7 @@ fn send_tcp(args: &Send) -> anyhow::Result<()> {
 }
 
 fn receive_tcp(args: &Receive) -> anyhow::Result<()> {
-    let listener = TcpListener::bind(args.at).with_context(|| args.at.to_string())?;
+    let listener = args.link.tcp()?;
     tell("listening", json!({}))?;
     let (stream, _) = listener.accept()?;
     let mut counted = Counted::new(&args.check);
@@ -210,7 +192,7 @@ fn receive_tcp(args: &Receive) -> anyhow::Result<()> {
 }
 
 async fn send_quic(args: &Send) -> anyhow::Result<()> {
-    let (endpoint, connection) = connect_quic(args.to, &args.ca, args.congestion).await?;
+    let (endpoint, connection) = args.link.quic().await?;
     let mut out = connection.open_uni().await?;
     for (number, due) in args.what.times() {
         tokio::time::sleep(Duration::from_nanos(due.saturating_sub(now_ns()))).await;
@@ -224,10 +206,9 @@ async fn send_quic(args: &Send) -> anyhow::Result<()> {
 }
 
 async fn receive_quic(args: &Receive) -> anyhow::Result<()> {
-    let endpoint = listen_quic(args.at, &args.ca)?;
+    let endpoint = args.link.quic()?;
     tell("listening", json!({}))?;
-    let Some(incoming) = endpoint.accept().await else { bail!("the endpoint is closed") };
-    let connection = incoming.await?;
+    let connection = accept(&endpoint).await?;
     let mut from = connection.accept_uni().await?;
     let mut counted = Counted::new(&args.check);
     let (mut piece, mut rest) = (vec![0; 1 << 16], Vec::new());

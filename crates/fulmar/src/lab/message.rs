@@ -15,6 +15,7 @@ use tokio::time::{sleep, timeout};
 use super::probe::{RETRY, tell, trust};
 use crate::exit::Usage;
 use crate::pubsub::coap::{Speaker, is_coap};
+use crate::runtime::block_on;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -86,8 +87,7 @@ struct Mqtt {
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.context("cannot start the runtime")?.block_on(messages(args))
+    block_on(messages(args))
 }
 
 async fn messages(args: &Args) -> anyhow::Result<()> {

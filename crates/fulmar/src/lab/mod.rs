@@ -2,6 +2,7 @@
 //! what a terminal shows.
 
 mod batch;
+mod carrier;
 mod copy;
 mod fleet;
 mod lines;

@@ -19,6 +19,7 @@ use tokio::sync::oneshot;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 use crate::exit::Usage;
+use crate::runtime::block_on;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -104,8 +105,7 @@ fn tls_version(text: &str) -> Result<TlsVersion, String> {
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.context("cannot start the runtime")?.block_on(probe(args))
+    block_on(probe(args))
 }
 
 /// Tells an event; `more` is an object.

@@ -21,6 +21,7 @@ use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 
 use super::probe::tell;
+use crate::runtime::block_on;
 use target::{Route, Target};
 
 const EXAMPLES: &str = "\
@@ -124,8 +125,7 @@ fn seconds(text: &str) -> Result<f64, String> {
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.context("cannot start the runtime")?.block_on(transfers(args))
+    block_on(transfers(args))
 }
 
 /// What to ask for, and for how long to wait.

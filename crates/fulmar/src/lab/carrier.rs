@@ -1,0 +1,136 @@
+//! TCP or QUIC between two ends of `fulmar lab copy` and `fulmar lab lines`: the options, a connection, a listener.
+//! What goes over it is theirs.
+
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::{Context, bail};
+use clap::ValueEnum;
+use fulmar_certs::authority::Authority;
+use fulmar_certs::files::{read_chain, read_key};
+use quinn::congestion::{BbrConfig, ControllerFactory, CubicConfig};
+use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
+use socket2::SockRef;
+
+/// What may be under way without an acknowledgement over QUIC: 100 Mbit/s for a round trip of two seconds.
+/// TCP's windows grow by themselves.
+const WINDOW_BYTES: u32 = 32 << 20;
+const PROTOCOL: &[u8] = b"fulmar-copy";
+
+/// Where a sender connects to, and how.
+#[derive(clap::Args, Debug)]
+pub(super) struct To {
+    /// Where to
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    to: SocketAddr,
+    /// The transport
+    #[arg(long, value_enum)]
+    pub(super) over: Over,
+    /// What decides how much may be under way
+    #[arg(long, value_enum, default_value_t = Congestion::Cubic)]
+    congestion: Congestion,
+    /// Folder of the development CA that both ends share, for QUIC
+    #[arg(long, value_name = "DIR", default_value = "ca")]
+    ca: PathBuf,
+}
+
+/// Where a receiver listens, and for what.
+#[derive(clap::Args, Debug)]
+pub(super) struct At {
+    /// Where to listen
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    at: SocketAddr,
+    /// The transport
+    #[arg(long, value_enum)]
+    pub(super) over: Over,
+    /// Folder of the development CA that both ends share, for QUIC
+    #[arg(long, value_name = "DIR", default_value = "ca")]
+    ca: PathBuf,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(super) enum Over {
+    Tcp,
+    Quic,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Congestion {
+    Cubic,
+    Bbr,
+}
+
+impl To {
+    pub(super) fn tcp(&self) -> anyhow::Result<TcpStream> {
+        let stream = TcpStream::connect(self.to).with_context(|| self.to.to_string())?;
+        let name = match self.congestion {
+            Congestion::Cubic => "cubic",
+            Congestion::Bbr => "bbr",
+        };
+        let set = SockRef::from(&stream).set_tcp_congestion(name.as_bytes());
+        set.with_context(|| format!("this system has no TCP {name}"))?;
+        Ok(stream)
+    }
+
+    /// A connection to an address whose certificate this machine's development CA made.
+    pub(super) async fn quic(&self) -> anyhow::Result<(quinn::Endpoint, quinn::Connection)> {
+        let mut roots = rustls::RootCertStore::empty();
+        for certificate in read_chain(&Authority::open(&self.ca)?.certificate_path())? {
+            roots.add(certificate)?;
+        }
+        let mut tls =
+            rustls::ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
+        tls.alpn_protocols = vec![PROTOCOL.to_vec()];
+        let mut config = quinn::ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls)?));
+        config.transport_config(transport(self.congestion));
+        let any: SocketAddr =
+            if self.to.is_ipv4() { ([0; 4], 0).into() } else { ([0_u16; 8], 0).into() };
+        let endpoint = quinn::Endpoint::client(any)?;
+        let name = self.to.ip().to_string();
+        let connection = endpoint.connect_with(config, self.to, &name)?.await?;
+        Ok((endpoint, connection))
+    }
+}
+
+impl At {
+    pub(super) fn tcp(&self) -> anyhow::Result<TcpListener> {
+        TcpListener::bind(self.at).with_context(|| self.at.to_string())
+    }
+
+    /// An endpoint with a certificate of this machine's development CA.
+    pub(super) fn quic(&self) -> anyhow::Result<quinn::Endpoint> {
+        let names = [self.at.ip().to_string()];
+        let (chain, key) = Authority::open(&self.ca)?.server_files(&names)?;
+        let mut tls = rustls::ServerConfig::builder()
+            .with_no_client_auth()
+            .with_single_cert(read_chain(&chain)?, read_key(&key)?)?;
+        tls.alpn_protocols = vec![PROTOCOL.to_vec()];
+        let mut config =
+            quinn::ServerConfig::with_crypto(Arc::new(QuicServerConfig::try_from(tls)?));
+        config.transport_config(transport(Congestion::Cubic));
+        quinn::Endpoint::server(config, self.at).with_context(|| self.at.to_string())
+    }
+}
+
+/// The one connection that comes.
+pub(super) async fn accept(endpoint: &quinn::Endpoint) -> anyhow::Result<quinn::Connection> {
+    let Some(incoming) = endpoint.accept().await else { bail!("the endpoint is closed") };
+    Ok(incoming.await?)
+}
+
+fn transport(congestion: Congestion) -> Arc<quinn::TransportConfig> {
+    let controller: Arc<dyn ControllerFactory + Send + Sync> = match congestion {
+        Congestion::Cubic => Arc::new(CubicConfig::default()),
+        Congestion::Bbr => Arc::new(BbrConfig::default()),
+    };
+    let mut config = quinn::TransportConfig::default();
+    config
+        .congestion_controller_factory(controller)
+        .stream_receive_window(WINDOW_BYTES.into())
+        .receive_window(WINDOW_BYTES.into())
+        .send_window(WINDOW_BYTES.into())
+        // How long is too long is the experiment's to say.
+        .max_idle_timeout(None);
+    Arc::new(config)
+}
