@@ -1,5 +1,5 @@
-"""aiocoap at the other end: `put URL FILE`, `get URL FILE`, `observe URL`, `serve PORT`; as a client of
-coaps:// with the key in FULMAR_COAP_KEY, as meter-8."""
+"""aiocoap at the other end: `put URL FILE`, `get URL FILE`, `observe URL`, `serve PORT`; with FULMAR_COAP_KEY over DTLS,
+with that key, which is meter-8's."""
 
 import asyncio
 import os
@@ -64,7 +64,10 @@ class Value(resource.ObservableResource):
 async def serve(port):
     site = resource.Site()
     site.add_resource(["ps", "a", "b"], Value())
-    await aiocoap.Context.create_server_context(site, bind=("127.0.0.1", int(port)))
+    transports = ["tinydtls_server"] if KEY else None
+    context = await aiocoap.Context.create_server_context(site, bind=("127.0.0.1", int(port)), transports=transports)
+    if KEY:
+        context.server_credentials.load_from_dict({":meter-8": SECRET})
     print("ready", flush=True)
     await asyncio.get_running_loop().create_future()
 

@@ -266,6 +266,15 @@ class Client(Site):
         self.assertEqual(server.stdout.readline(), "ready\n")
         self.check(f"coap://127.0.0.1:{port}")
 
+    def test_aiocoap_with_a_key(self):
+        """Its tinydtls refuses clients that do not know of secure renegotiation."""
+        port = free_port()
+        server = self.start(sys.executable, "-u", PEER, "serve", str(port), env=WITH_KEY)
+        self.assertEqual(server.stdout.readline(), "ready\n")
+        # As with libcoap, the port after the one it is given.
+        url = f"coaps://127.0.0.1:{port + 1}"
+        self.check(url, "-u", "meter-8", "-P", SHORT_KEY)
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -5,6 +5,8 @@
 //! caller, who must look at it before anything else. There are no connection IDs (RFC 9146), because dimpl has
 //! none: a peer whose address changes makes a new handshake.
 
+mod renegotiation;
+
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -128,7 +130,10 @@ impl Session {
     /// dimpl cannot use these credentials.
     pub fn client(credentials: &Credentials, now: Instant) -> Result<Session, Error> {
         let identity = Arc::new(Mutex::new(None));
-        let config = Config::builder().mtu(MTU).handshake_timeout(HANDSHAKE);
+        let config = Config::builder()
+            .mtu(MTU)
+            .handshake_timeout(HANDSHAKE)
+            .with_crypto_provider(renegotiation::provider());
         let dtls = match credentials {
             Credentials::Psk { identity: name, key } => {
                 let key = key.clone();
@@ -253,7 +258,9 @@ impl Session {
         let mut room = vec![0; LARGEST];
         loop {
             match self.dtls.poll_output(&mut room) {
-                Output::Packet(packet) => self.outgoing.push_back(packet.to_vec()),
+                Output::Packet(packet) => {
+                    self.outgoing.push_back(renegotiation::told(packet.to_vec()));
+                }
                 Output::ApplicationData(data) if self.received.len() < MAX_RECEIVED => {
                     self.received.push_back(data.to_vec());
                 }
@@ -331,6 +338,17 @@ mod tests {
         assert!(server.is_closed());
         assert!(!psk(b"meter-7", b"another key of 16").0);
         assert!(!psk(b"meter-8", b"0123456789abcdef").0);
+    }
+
+    #[test]
+    fn a_client_says_that_it_knows_of_secure_renegotiation() {
+        let key = b"0123456789abcdef".to_vec();
+        let credentials = Credentials::Psk { identity: b"meter-7".to_vec(), key };
+        let mut client = Session::client(&credentials, Instant::now()).unwrap();
+        let hello = client.poll_transmit().unwrap();
+        // Two suites: that of the key, and the one that says it.
+        let suites = [0, 4, 0xc0, 0xa8, 0x00, 0xff];
+        assert!(hello.windows(suites.len()).any(|bytes| bytes == suites), "{hello:02x?}");
     }
 
     #[test]
