@@ -1,9 +1,12 @@
 //! `fulmar send` and `fulmar receive`: files over bad links, by the machines of `fulmar-bulk`.
 //!
 //! Here are sockets, files and what people see. `socket` finds out what an address means, `files` puts what
-//! arrives into a folder, `manifest` is what is told about a file beside its bytes, `seal` keeps strangers out. `stream` does
-//! the same over TCP and QUIC, to compare; `live` carries what has no end; `rollout` brings a file to many devices in stages.
+//! arrives into a folder, `manifest` is what is told about a file beside its bytes, `seal` keeps strangers out, `channel`
+//! is a socket with its seal, `figures` are what senders tell. `stream` does the same over TCP and QUIC, to compare; `live`
+//! carries what has no end; `rollout` brings a file to many devices in stages.
 
+mod channel;
+mod figures;
 mod files;
 mod live;
 mod manifest;
@@ -29,8 +32,6 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::runtime::block_on;
 
-/// Datagrams taken from a socket before others have their turn.
-const TURN: usize = 64;
 /// How often a person is shown something new.
 const SHOW: Duration = Duration::from_millis(200);
 

@@ -1,7 +1,5 @@
 //! `fulmar receive`.
 
-use std::io;
-use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -10,9 +8,9 @@ use fulmar_bulk::guard::ReceiverKeys;
 use fulmar_bulk::stream::StreamReceiverConfig;
 use fulmar_bulk::{ReceiverConfig, ReceiverEvent};
 use serde_json::json;
-use tokio::net::UdpSocket;
 use tokio::sync::watch;
 
+use super::channel::Channel;
 use super::files::Files;
 use super::live;
 use super::manifest::Manifest;
@@ -20,7 +18,7 @@ use super::rollout::{self, Announced};
 use super::seal::{KeyArgs, ReceiverSeal, warn_if_plain};
 use super::show::Show;
 use super::stream::{self, Receiving, TlsArgs, Via};
-use super::{SHOW, TURN, identity, interrupted, memory, sleep_until, socket, state};
+use super::{SHOW, identity, interrupted, memory, sleep_until, socket, state};
 use crate::exit::Usage;
 
 const EXAMPLES: &str = "\
@@ -80,10 +78,8 @@ pub(crate) struct Args {
 
 struct Run<'a> {
     args: &'a Args,
-    socket: UdpSocket,
-    whom: Option<IpAddr>,
+    channel: Channel<ReceiverSeal>,
     receiver: fulmar_bulk::Receiver<Files>,
-    seal: ReceiverSeal,
     start: Instant,
     /// When something came last.
     heard: Instant,
@@ -165,7 +161,8 @@ async fn live(args: &Args) -> anyhow::Result<()> {
     let (seed, guarded) = (seed.into(), seal.is_on());
     let config = StreamReceiverConfig { node, seed, guarded, buffer_bytes, ..defaults };
     let (json, show) = (args.json, Show::new(args.quiet || args.json));
-    live::receive(live::Receiving { socket, whom, seal, config, json, show }).await
+    let channel = Channel { socket, whom, seal };
+    live::receive(live::Receiving { channel, config, json, show }).await
 }
 
 /// Receives by NORM; a job is one file.
@@ -199,10 +196,8 @@ pub(super) async fn receive(args: &Args, job: Job) -> anyhow::Result<()> {
     let (start, show) = (Instant::now(), Show::new(args.quiet || args.json));
     let mut run = Run {
         args,
-        socket,
-        whom,
+        channel: Channel { socket, whom, seal },
         receiver,
-        seal,
         start,
         heard: start,
         show,
@@ -236,7 +231,7 @@ impl Run<'_> {
             self.send_due().await;
             let deadline = self.receiver.deadline();
             tokio::select! {
-                _ = self.socket.readable() => self.receive(&mut buffer),
+                _ = self.channel.socket.readable() => self.receive(&mut buffer),
                 () = sleep_until(self.start, deadline) => {}
                 _ = show.tick() => {
                     shown += 1;
@@ -259,32 +254,15 @@ impl Run<'_> {
 
     async fn send_due(&mut self) {
         while let Some(to) = self.receiver.send(self.start.elapsed(), &mut self.out) {
-            let Some(datagram) = self.seal.seal(&self.out) else { continue };
-            if let Err(error) = self.socket.send_to(datagram, to).await {
-                tracing::debug!(%to, %error, "a datagram could not be sent");
-            }
+            self.channel.send(&self.out, to).await;
         }
     }
 
     fn receive(&mut self, buffer: &mut [u8]) {
-        for _ in 0..TURN {
-            match self.socket.try_recv_from(buffer) {
-                Ok((length, from)) => self.datagram(from, &mut buffer[..length]),
-                // An ICMP message makes the next call fail once.
-                Err(error) if error.kind() != io::ErrorKind::WouldBlock => {}
-                Err(_) => break,
-            }
-        }
-    }
-
-    fn datagram(&mut self, from: SocketAddr, datagram: &mut [u8]) {
-        if self.whom.is_some_and(|whom| whom != from.ip()) {
-            return;
-        }
-        if let Some(message) = self.seal.open(from, datagram) {
+        self.channel.receive(buffer, |from, message| {
             self.heard = Instant::now();
             self.receiver.receive(self.start.elapsed(), from, message);
-        }
+        });
     }
 
     fn events(&mut self) {
@@ -377,7 +355,7 @@ impl Run<'_> {
             "complete": self.complete,
             "failed": self.failed,
         });
-        self.seal.tell(&mut figures);
+        self.channel.seal.tell(&mut figures);
         figures
     }
 

@@ -84,7 +84,7 @@ pub(super) fn warn_if_plain(sealed: bool, peer: IpAddr) {
 }
 
 /// What the two ends have in common.
-trait Open {
+pub(super) trait Open {
     fn try_open<'a>(&mut self, datagram: &'a mut [u8]) -> Result<&'a [u8], Rejected>;
     fn counts(&self) -> Counts;
 }
@@ -155,7 +155,6 @@ impl ReceiverSeal {
     }
 }
 
-#[expect(private_bounds, reason = "it is implemented for the two guards and nobody else")]
 impl<G: Open> Seal<G> {
     fn new(guard: Option<G>) -> Seal<G> {
         Seal { guard, sealed: Vec::new(), warned: false }

@@ -1,6 +1,5 @@
 //! `fulmar send`.
 
-use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -11,14 +10,13 @@ use fulmar_bulk::{Kind, Sender, SenderConfig, SenderEvent};
 use fulmar_lab::units;
 use ring::digest;
 use serde_json::{Value, json};
-use tokio::net::UdpSocket;
 
-use super::live;
+use super::channel::Channel;
 use super::outgoing::{self, FileSource, Outgoing};
 use super::seal::{KeyArgs, SenderSeal, warn_if_plain};
 use super::show::Show;
 use super::stream::{self, Sending, TlsArgs, Via};
-use super::{SHOW, TURN, identity, interrupted, sleep_until, socket};
+use super::{SHOW, figures, identity, interrupted, live, sleep_until, socket};
 use crate::exit::Usage;
 
 const EXAMPLES: &str = "\
@@ -146,9 +144,8 @@ struct LiveArgs {
 struct Run<'a> {
     args: &'a Args,
     to: SocketAddr,
-    socket: UdpSocket,
+    channel: Channel<SenderSeal>,
     sender: Sender<FileSource>,
-    seal: SenderSeal,
     start: Instant,
     show: Show,
     out: Vec<u8>,
@@ -193,18 +190,16 @@ pub(super) async fn run_with(args: &Args, secret: Option<Secret>) -> anyhow::Res
     let files = add_files(files, &mut sender)?;
     sender.finish();
     let socket = socket::to(to, args.interface, args.hops)?;
+    let channel = Channel { socket, whom: None, seal };
     let (start, show) = (Instant::now(), Show::new(args.quiet || args.json));
     let (out, unreadable) = (Vec::new(), false);
-    let mut run = Run { args, to, socket, sender, seal, start, show, out, unreadable };
+    let mut run = Run { args, to, channel, sender, start, show, out, unreadable };
     let complete = run.until_the_end().await?;
     run.tell_end(complete, &files);
     if run.unreadable {
         bail!("not every file could be read");
     }
-    if !complete {
-        bail!("not every receiver has acknowledged everything; see --patience and --receivers");
-    }
-    Ok(())
+    figures::check(complete)
 }
 
 /// Sends standard input by NORM.
@@ -221,10 +216,10 @@ async fn live(args: &Args, secret: Option<Secret>) -> anyhow::Result<()> {
     let to = socket::address(&args.to)?;
     let (node, _) = identity()?;
     let (seal, config) = prepare(args, to, secret.as_ref(), node)?;
+    let socket = socket::to(to, args.interface, args.hops)?;
     live::send(live::Sending {
         to,
-        socket: socket::to(to, args.interface, args.hops)?,
-        seal,
+        channel: Channel { socket, whom: None, seal },
         config,
         buffer_bytes: usize::from(args.live.buffer) << 20,
         push: args.live.push,
@@ -315,7 +310,7 @@ impl Run<'_> {
             }
             let deadline = self.sender.deadline();
             tokio::select! {
-                _ = self.socket.readable() => self.receive(&mut buffer),
+                _ = self.channel.socket.readable() => self.receive(&mut buffer),
                 () = sleep_until(self.start, deadline) => {}
                 _ = show.tick() => {
                     shown += 1;
@@ -333,28 +328,14 @@ impl Run<'_> {
         // As much as is due now; what falls due meanwhile waits for a look at what came in.
         let now = self.start.elapsed();
         while self.sender.send(now, &mut self.out) {
-            let datagram = self.seal.seal(&self.out)?;
-            // What the network refuses is as good as lost on the way.
-            if let Err(error) = self.socket.send_to(datagram, self.to).await {
-                tracing::debug!(to = %self.to, %error, "a datagram could not be sent");
-            }
+            self.channel.send(&self.out, self.to).await?;
         }
         Ok(())
     }
 
     fn receive(&mut self, buffer: &mut [u8]) {
-        for _ in 0..TURN {
-            match self.socket.try_recv_from(buffer) {
-                Ok((length, from)) => {
-                    if let Some(message) = self.seal.open(from, &mut buffer[..length]) {
-                        self.sender.receive(self.start.elapsed(), message);
-                    }
-                }
-                // An ICMP message makes the next call fail once.
-                Err(error) if error.kind() != io::ErrorKind::WouldBlock => {}
-                Err(_) => break,
-            }
-        }
+        let take = |_, message: &[u8]| self.sender.receive(self.start.elapsed(), message);
+        self.channel.receive(buffer, take);
     }
 
     fn events(&mut self) -> Option<bool> {
@@ -385,24 +366,10 @@ impl Run<'_> {
 
     fn figures(&self) -> Value {
         let progress = self.sender.progress();
-        let seconds = self.start.elapsed().as_secs_f64();
-        let loss = progress.peers.iter().map(|peer| peer.loss).fold(0.0, f64::max);
-        let mut figures = json!({
-            "seconds": seconds,
-            "total_bytes": progress.total_bytes,
-            "sent_once_bytes": progress.sent_once_bytes,
-            "sent_bytes": progress.sent_bytes,
-            "datagrams": progress.datagrams,
-            "repair_share": progress.repair_bytes as f64 / progress.sent_bytes.max(1) as f64,
-            "loss": loss,
-            "rate_bit_s": self.sender.rate() * 8,
-            "rtt_ms": progress.grtt.as_secs_f64() * 1e3,
-            "nacks": progress.nacks,
-            "receivers": progress.peers.len(),
-            "confirmed": progress.peers.iter().filter(|peer| peer.confirmed).count(),
-        });
-        self.seal.tell(&mut figures);
-        figures
+        let mut value = figures::of_sender(self.start.elapsed(), &progress, self.sender.rate());
+        value["sent_once_bytes"] = progress.sent_once_bytes.into();
+        self.channel.seal.tell(&mut value);
+        value
     }
 
     /// Each receiver's state.
@@ -426,14 +393,12 @@ impl Run<'_> {
             return;
         }
         let progress = self.sender.progress();
-        let loss = progress.peers.iter().map(|peer| peer.loss).fold(0.0, f64::max);
-        let confirmed = progress.peers.iter().filter(|peer| peer.confirmed).count();
-        let repair = progress.repair_bytes as f64 / progress.sent_bytes.max(1) as f64;
         let message = format!(
-            "sending {:.1} Mbit/s, loss {:.0} %, repair {:.0} %, {confirmed} of {} have all",
+            "sending {:.1} Mbit/s, loss {:.0} %, repair {:.0} %, {} of {} have all",
             self.sender.rate() as f64 * 8e-6,
-            100.0 * loss,
-            100.0 * repair,
+            100.0 * figures::loss(&progress),
+            100.0 * figures::repair_share(&progress),
+            figures::confirmed(&progress),
             progress.peers.len().max(self.args.receivers),
         );
         self.show.set(progress.sent_once_bytes, progress.total_bytes, message);

@@ -1,26 +1,23 @@
 //! A stream as standard output.
 
 use std::io::{self, Write};
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::time::Instant;
 
 use anyhow::{Context, bail};
 use fulmar_bulk::stream::{Piece, StreamReceiver, StreamReceiverConfig};
 use serde_json::json;
-use tokio::net::UdpSocket;
 use tokio::sync::mpsc;
 
+use super::super::channel::Channel;
 use super::super::seal::ReceiverSeal;
 use super::super::show::Show;
-use super::super::{SHOW, TURN, interrupted, sleep_until};
+use super::super::{SHOW, interrupted, sleep_until};
 use super::QUEUED_OUT;
 
 /// What to receive, after the command line.
 pub(in super::super) struct Receiving {
-    pub(in super::super) socket: UdpSocket,
-    /// Only what comes from there is taken.
-    pub(in super::super) whom: Option<IpAddr>,
-    pub(in super::super) seal: ReceiverSeal,
+    pub(in super::super) channel: Channel<ReceiverSeal>,
     pub(in super::super) config: StreamReceiverConfig,
     pub(in super::super) json: bool,
     pub(in super::super) show: Show,
@@ -43,7 +40,7 @@ struct Run {
 
 /// Writes a stream to standard output until it ends.
 pub(in super::super) async fn receive(receiving: Receiving) -> anyhow::Result<()> {
-    let bound = receiving.socket.local_addr().context("the socket's address")?;
+    let bound = receiving.channel.socket.local_addr().context("the socket's address")?;
     if receiving.json {
         eprintln!("{}", json!({ "event": "ready", "address": bound.to_string() }));
     } else {
@@ -105,7 +102,7 @@ impl Run {
             }
             let deadline = self.receiver.deadline();
             tokio::select! {
-                _ = self.receiving.socket.readable() => self.receive(&mut buffer),
+                _ = self.receiving.channel.socket.readable() => self.receive(&mut buffer),
                 () = sleep_until(self.start, deadline) => {}
                 permit = output.reserve(), if self.waiting.is_some() => {
                     // Standard output is closed: its thread says why.
@@ -180,35 +177,19 @@ impl Run {
 
     async fn send_due(&mut self) {
         while let Some(to) = self.receiver.send(self.start.elapsed(), &mut self.out) {
-            let Some(datagram) = self.receiving.seal.seal(&self.out) else { continue };
-            if let Err(error) = self.receiving.socket.send_to(datagram, to).await {
-                tracing::debug!(%to, %error, "a datagram could not be sent");
-            }
+            self.receiving.channel.send(&self.out, to).await;
         }
     }
 
     fn receive(&mut self, buffer: &mut [u8]) {
-        for _ in 0..TURN {
-            match self.receiving.socket.try_recv_from(buffer) {
-                Ok((length, from)) => self.datagram(from, &mut buffer[..length]),
-                // An ICMP message makes the next call fail once.
-                Err(error) if error.kind() != io::ErrorKind::WouldBlock => {}
-                Err(_) => break,
+        self.receiving.channel.receive(buffer, |from, message| {
+            self.receiver.receive(self.start.elapsed(), from, message);
+            let known = self.receiver.sender();
+            if let Some((node, from)) = known.filter(|(_, from)| Some(*from) != self.from) {
+                self.from = Some(from);
+                tracing::info!(sender = node, %from, "a sender is heard");
             }
-        }
-    }
-
-    fn datagram(&mut self, from: SocketAddr, datagram: &mut [u8]) {
-        if self.receiving.whom.is_some_and(|whom| whom != from.ip()) {
-            return;
-        }
-        let Some(message) = self.receiving.seal.open(from, datagram) else { return };
-        self.receiver.receive(self.start.elapsed(), from, message);
-        let known = self.receiver.sender();
-        if let Some((node, from)) = known.filter(|(_, from)| Some(*from) != self.from) {
-            self.from = Some(from);
-            tracing::info!(sender = node, %from, "a sender is heard");
-        }
+        });
     }
 
     fn show_progress(&self, a_second: bool) {
@@ -243,7 +224,7 @@ impl Run {
             "nacks": progress.nacks,
             "complete": self.ended,
         });
-        self.receiving.seal.tell(&mut value);
+        self.receiving.channel.seal.tell(&mut value);
         eprintln!("{value}");
     }
 }

@@ -9,12 +9,12 @@ use fulmar_bulk::SenderConfig;
 use fulmar_bulk::stream::{STREAM_BLOCK_SYMBOLS, StreamConfig, StreamEvent, StreamSender};
 use fulmar_bulk::wire::SEGMENT_HEAD_BYTES;
 use serde_json::{Value, json};
-use tokio::net::UdpSocket;
 use tokio::sync::mpsc::{self, error::TryRecvError};
 
+use super::super::channel::Channel;
 use super::super::seal::SenderSeal;
 use super::super::show::Show;
-use super::super::{SHOW, TURN, interrupted, sleep_until};
+use super::super::{SHOW, figures, interrupted, sleep_until};
 use super::{PIECE, QUEUED};
 
 /// Parity of a block: what RFC 5510's code has at most.
@@ -23,8 +23,7 @@ const PARITY_SYMBOLS: u8 = 255 - STREAM_BLOCK_SYMBOLS;
 /// What to send and how, after the command line.
 pub(in super::super) struct Sending {
     pub(in super::super) to: SocketAddr,
-    pub(in super::super) socket: UdpSocket,
-    pub(in super::super) seal: SenderSeal,
+    pub(in super::super) channel: Channel<SenderSeal>,
     /// As for files; what streams have otherwise is changed here.
     pub(in super::super) config: SenderConfig,
     pub(in super::super) buffer_bytes: usize,
@@ -77,10 +76,7 @@ pub(in super::super) async fn send(sending: Sending) -> anyhow::Result<()> {
     if let Some(error) = run.unreadable {
         return Err(error).context("standard input");
     }
-    if !complete {
-        bail!("not every receiver has acknowledged everything; see --patience and --receivers");
-    }
-    Ok(())
+    figures::check(complete)
 }
 
 /// Reads standard input in a thread, which ends with the program.
@@ -125,7 +121,7 @@ impl Run {
             let deadline = self.sender.deadline();
             let wants = self.written == self.piece.len() && !self.ended;
             tokio::select! {
-                _ = self.sending.socket.readable() => self.receive(&mut buffer),
+                _ = self.sending.channel.socket.readable() => self.receive(&mut buffer),
                 () = sleep_until(self.start, deadline) => {}
                 piece = self.input.recv(), if wants => self.take(piece),
                 _ = show.tick() => {
@@ -190,28 +186,14 @@ impl Run {
     async fn send_due(&mut self) -> anyhow::Result<()> {
         let now = self.start.elapsed();
         while self.sender.send(now, &mut self.out) {
-            let datagram = self.sending.seal.seal(&self.out)?;
-            // What the network refuses is as good as lost on the way.
-            if let Err(error) = self.sending.socket.send_to(datagram, self.sending.to).await {
-                tracing::debug!(to = %self.sending.to, %error, "a datagram could not be sent");
-            }
+            self.sending.channel.send(&self.out, self.sending.to).await?;
         }
         Ok(())
     }
 
     fn receive(&mut self, buffer: &mut [u8]) {
-        for _ in 0..TURN {
-            match self.sending.socket.try_recv_from(buffer) {
-                Ok((length, from)) => {
-                    if let Some(message) = self.sending.seal.open(from, &mut buffer[..length]) {
-                        self.sender.receive(self.start.elapsed(), message);
-                    }
-                }
-                // An ICMP message makes the next call fail once.
-                Err(error) if error.kind() != io::ErrorKind::WouldBlock => {}
-                Err(_) => break,
-            }
-        }
+        let take = |_, message: &[u8]| self.sender.receive(self.start.elapsed(), message);
+        self.sending.channel.receive(buffer, take);
     }
 
     fn events(&mut self) -> Option<bool> {
@@ -239,22 +221,9 @@ impl Run {
 
     fn figures(&self) -> Value {
         let progress = self.sender.progress();
-        let loss = progress.peers.iter().map(|peer| peer.loss).fold(0.0, f64::max);
-        let mut figures = json!({
-            "seconds": self.start.elapsed().as_secs_f64(),
-            "total_bytes": progress.total_bytes,
-            "sent_bytes": progress.sent_bytes,
-            "datagrams": progress.datagrams,
-            "repair_share": progress.repair_bytes as f64 / progress.sent_bytes.max(1) as f64,
-            "loss": loss,
-            "rate_bit_s": self.sender.rate() * 8,
-            "rtt_ms": progress.grtt.as_secs_f64() * 1e3,
-            "nacks": progress.nacks,
-            "receivers": progress.peers.len(),
-            "confirmed": progress.peers.iter().filter(|peer| peer.confirmed).count(),
-        });
-        self.sending.seal.tell(&mut figures);
-        figures
+        let mut value = figures::of_sender(self.start.elapsed(), &progress, self.sender.rate());
+        self.sending.channel.seal.tell(&mut value);
+        value
     }
 
     fn show_progress(&self, a_second: bool) {
@@ -267,7 +236,7 @@ impl Run {
             return;
         }
         let progress = self.sender.progress();
-        let loss = progress.peers.iter().map(|peer| peer.loss).fold(0.0, f64::max);
+        let loss = figures::loss(&progress);
         let (rate, many) = (self.sender.rate() as f64 * 8e-6, progress.peers.len());
         let message =
             format!("at most {rate:.1} Mbit/s, loss {:.0} %, {many} receivers", 100.0 * loss);
