@@ -7,8 +7,9 @@
 //! hold-off. Repair is fresh parity while there is some, as much as the receiver's loss makes likely to be
 //! needed.
 
-pub(crate) mod adapt;
-pub(crate) mod config;
+mod adapt;
+mod base;
+mod config;
 mod object;
 mod peers;
 mod repair;
@@ -18,38 +19,30 @@ use std::collections::VecDeque;
 use std::io;
 use std::time::Duration;
 
+pub(crate) use base::{Base, EOT_TIMES, MARGIN_BEFORE};
 pub use config::{ConfigError, Kind, ObjectError, SenderConfig};
+pub(crate) use config::{DATAGRAM_OVERHEAD_BYTES, MIN_GRTT};
 pub use object::Source;
 pub(crate) use object::{Block, Symbols};
 pub use peers::Peer;
-pub(crate) use peers::{Peers, symbols_for};
-pub(crate) use repair::Recent;
+pub(crate) use peers::symbols_for;
 
 use crate::partition::Partition;
-use crate::quantize;
-use crate::rs::Code;
 use crate::wire::{
-    AckKind, Command, CommandKind, Fec, Feedback, FeedbackKind, Fti, Message, ObjectList,
-    ObjectMessage, Probe, SenderHead, SymbolId, flags,
+    AckKind, CommandKind, Fec, Feedback, FeedbackKind, Fti, Message, ObjectList, ObjectMessage,
+    SymbolId, flags,
 };
-pub(crate) use config::DATAGRAM_OVERHEAD_BYTES;
-use config::{BURST, MAX_OBJECTS, MIN_GRTT};
+use base::MARGIN_AT_END;
+use config::MAX_OBJECTS;
 use object::Outgoing;
+use peers::Peers;
+use repair::Recent;
 
-/// The clock on the wire begins here, because zero stands for none.
-pub(crate) const EPOCH: Duration = Duration::from_secs(1);
 /// The object's info is repeated every so many blocks; it has no parity.
 const INFO_EVERY_BLOCKS: u32 = 4;
 /// After an object's first block, so many symbols' messages tell the object's parameters: for who joins
 /// late. They would be a hundredth of everything.
 const FTI_EVERY_SYMBOLS: u8 = 16;
-/// How sure parity shall suffice, in standard deviations: while there is other work for the link a
-/// round more costs nothing, at the end it costs a round trip.
-pub(crate) const MARGIN_BEFORE: f64 = -1.0;
-pub(crate) const MARGIN_AT_END: f64 = 2.0;
-/// The same for what one of a group asks: others ask too, and a round trip costs less than what is sent in vain.
-pub(crate) const MARGIN_OF_GROUP_BEFORE: f64 = -2.0;
-pub(crate) const MARGIN_OF_GROUP_AT_END: f64 = -0.5;
 
 /// What a sender tells its owner.
 #[derive(Debug)]
@@ -102,10 +95,7 @@ enum End {
 
 /// A sender of objects.
 pub struct Sender<S> {
-    config: SenderConfig,
-    /// The rate, unless it is fixed.
-    adaptive: Option<adapt::Adaptive>,
-    code: Code,
+    base: Base,
     objects: VecDeque<Outgoing<S>>,
     /// The next new symbol: object, block, symbol.
     cursor: (usize, u32, u16),
@@ -113,20 +103,12 @@ pub struct Sender<S> {
     first_parity: u16,
     /// Blocks that owe repairs.
     repairs: VecDeque<(u16, u32)>,
-    recent: repair::Recent,
-    peers: Peers,
-    grtt: u8,
-    sequence: u16,
-    next_at: Duration,
-    probe_at: Duration,
-    probe_sequence: u16,
     flush_at: Duration,
     flushes: u32,
     advertise_at: Option<Duration>,
     squelch: bool,
     tail_since: Option<Duration>,
     end: End,
-    progress: Progress,
     events: VecDeque<Event>,
     payload: Vec<u8>,
 }
@@ -137,31 +119,20 @@ impl<S: Source> Sender<S> {
     /// # Errors
     /// The configuration makes no sense.
     pub fn new(config: SenderConfig, now: Duration) -> Result<Sender<S>, ConfigError> {
-        let code = config.check()?;
         Ok(Sender {
-            grtt: quantize::quantize_rtt(config.initial_rtt),
-            adaptive: config.adaptive.then(|| adapt::Adaptive::new(config.rate_bytes_per_s)),
-            code,
+            base: Base::new(config, now)?,
             objects: VecDeque::new(),
             cursor: (0, 0, 0),
             first_parity: 0,
             repairs: VecDeque::new(),
-            recent: repair::Recent::default(),
-            peers: Peers::default(),
-            sequence: 0,
-            next_at: now,
-            probe_at: now,
-            probe_sequence: 0,
             flush_at: now,
             flushes: 0,
             advertise_at: None,
             squelch: false,
             tail_since: None,
             end: End::Open,
-            progress: Progress::default(),
             events: VecDeque::new(),
             payload: Vec::new(),
-            config,
         })
     }
 
@@ -182,23 +153,23 @@ impl<S: Source> Sender<S> {
         if self.objects.len() >= MAX_OBJECTS {
             return Err(ObjectError::TooMany);
         }
-        if info.len() > usize::from(self.config.symbol_bytes) {
+        let config = &self.base.config;
+        if info.len() > usize::from(config.symbol_bytes) {
             return Err(ObjectError::Info);
         }
-        let partition =
-            Partition::new(bytes, self.config.symbol_bytes, self.config.block_symbols.into())?;
+        let partition = Partition::new(bytes, config.symbol_bytes, config.block_symbols.into())?;
         let mut flags = if kind == Kind::File { flags::FILE } else { 0 };
         if !info.is_empty() || bytes == 0 {
             flags |= flags::INFO;
         }
         let id = self.objects.len() as u16;
         self.objects.push_back(Outgoing::new(partition, info, flags, source));
-        self.progress.total_bytes += bytes;
-        if self.config.ask_first {
-            self.progress.sent_once_bytes += bytes;
+        self.base.progress.total_bytes += bytes;
+        if self.base.config.ask_first {
+            self.base.progress.sent_once_bytes += bytes;
             self.cursor = (self.objects.len(), 0, 0);
         }
-        self.peers.unconfirm();
+        self.base.peers.unconfirm();
         (self.tail_since, self.flushes) = (None, 0);
         Ok(id)
     }
@@ -218,24 +189,15 @@ impl<S: Source> Sender<S> {
     /// How far it is.
     #[must_use]
     pub fn progress(&self) -> Progress {
-        let peers = self.peers.iter().cloned().collect();
-        let (grtt, flushing) = (self.grtt(), self.tail_since.is_some());
-        Progress { grtt, flushing, peers, ..self.progress.clone() }
+        let peers = self.base.peers.iter().cloned().collect();
+        let (grtt, flushing) = (self.base.grtt(), self.tail_since.is_some());
+        Progress { grtt, flushing, peers, ..self.base.progress.clone() }
     }
 
     /// Bytes a second, IPv4 and UDP headers included.
     #[must_use]
     pub fn rate(&self) -> u64 {
-        self.adaptive.as_ref().map_or(self.config.rate_bytes_per_s, adapt::Adaptive::rate).max(1)
-    }
-
-    fn grtt(&self) -> Duration {
-        quantize::rtt(self.grtt)
-    }
-
-    /// Whether feedback may come from many at once, so that it has to be spread.
-    fn is_group(&self) -> bool {
-        self.config.backoff > 0
+        self.base.rate()
     }
 
     /// When [`Sender::send`] has something to send; none at the end.
@@ -246,10 +208,10 @@ impl<S: Source> Sender<S> {
         }
         let busy = !self.repairs.is_empty() || self.has_new() || self.info_due().is_some();
         if busy || self.squelch {
-            return Some(self.next_at);
+            return Some(self.base.next_at);
         }
-        let idle = [Some(self.probe_at), Some(self.flush_at), self.advertise_at];
-        Some(self.next_at.max(idle.into_iter().flatten().min().unwrap_or_default()))
+        let idle = [Some(self.base.probe_at), Some(self.flush_at), self.advertise_at];
+        Some(self.base.next_at.max(idle.into_iter().flatten().min().unwrap_or_default()))
     }
 
     fn has_new(&self) -> bool {
@@ -268,25 +230,17 @@ impl<S: Source> Sender<S> {
             return false;
         }
         out.clear();
-        self.grtt = quantize::quantize_rtt(
-            self.peers.rtt().unwrap_or(self.config.initial_rtt).max(MIN_GRTT),
-        );
+        self.base.measure();
         if !self.put(now, out) {
             return false;
         }
-        self.sequence = self.sequence.wrapping_add(1);
-        let bytes = self.config.datagram_bytes(out);
-        self.progress.datagrams += 1;
-        self.progress.sent_bytes += bytes;
-        let takes = Duration::from_nanos(bytes * 1_000_000_000 / self.rate());
-        // What a late caller missed is made up for, within bounds.
-        self.next_at = self.next_at.max(now.saturating_sub(BURST)) + takes;
+        self.base.sent(now, out);
         true
     }
 
     fn put(&mut self, now: Duration, out: &mut Vec<u8>) -> bool {
-        if now >= self.probe_at {
-            self.put_probe(now, out);
+        if now >= self.base.probe_at {
+            self.base.put_probe(now, out);
             return true;
         }
         if self.squelch {
@@ -294,7 +248,7 @@ impl<S: Source> Sender<S> {
             let at = SymbolId::default();
             let gone = self.withdrawn();
             let invalid = ObjectList::of(&gone);
-            self.put_command(CommandKind::Squelch { object: 0, at, invalid }, out);
+            self.base.put_command(CommandKind::Squelch { object: 0, at, invalid }, out);
             return true;
         }
         if self.advertise_at.is_some_and(|at| now >= at) {
@@ -313,47 +267,18 @@ impl<S: Source> Sender<S> {
         self.put_tail(now, out)
     }
 
-    fn head(&self) -> SenderHead {
-        SenderHead {
-            source: self.config.node,
-            sequence: self.sequence,
-            instance: self.config.instance,
-            grtt: self.grtt,
-            backoff: self.config.backoff,
-            group: quantize::quantize_group(self.config.group_size),
-        }
-    }
-
-    fn put_command(&self, kind: CommandKind<'_>, out: &mut Vec<u8>) {
-        let command = Command { head: self.head(), fec: Fec::default(), kind };
-        Message::Command(command).encode(out);
-    }
-
-    fn put_probe(&mut self, now: Duration, out: &mut Vec<u8>) {
-        let mut nodes = Vec::new();
-        self.peers.name(&mut nodes);
-        let rate = Some(quantize::quantize_rate(self.rate() as f64));
-        let probe = Probe::new(self.probe_sequence, EPOCH + now, rate, &nodes);
-        self.put_command(CommandKind::Probe(probe), out);
-        self.probe_sequence = self.probe_sequence.wrapping_add(1);
-        if let Some(adaptive) = &mut self.adaptive {
-            adaptive.look_for_silence(now);
-        }
-        self.probe_at = now + self.config.probe_interval(self.grtt(), self.peers.rtt().is_some());
-    }
-
     fn fti(&self, object: usize) -> Fti {
         Fti {
             object_bytes: self.objects[object].partition.bytes(),
-            symbol_bytes: self.config.symbol_bytes,
-            max_block: self.config.block_symbols.into(),
-            parity: self.config.parity_symbols.into(),
+            symbol_bytes: self.base.config.symbol_bytes,
+            max_block: self.base.config.block_symbols.into(),
+            parity: self.base.config.parity_symbols.into(),
         }
     }
 
     fn put_info(&mut self, index: usize, out: &mut Vec<u8>) {
         let fti = Some(self.fti(index));
-        let head = self.head();
+        let head = self.base.head();
         let object = &mut self.objects[index];
         object.info_due = false;
         if object.flags & flags::INFO == 0 {
@@ -386,9 +311,9 @@ impl<S: Source> Sender<S> {
     ) -> bool {
         let (id, block, symbol) = at;
         let tell = block == 0 || symbol.is_multiple_of(FTI_EVERY_SYMBOLS);
-        let (fti, head) = (tell.then(|| self.fti(id.into())), self.head());
+        let (fti, head) = (tell.then(|| self.fti(id.into())), self.base.head());
         let object = &mut self.objects[usize::from(id)];
-        if let Err(error) = object.symbol(&self.code, block, symbol, &mut self.payload) {
+        if let Err(error) = object.symbol(&self.base.code, block, symbol, &mut self.payload) {
             object.withdrawn = true;
             self.squelch = true;
             self.events.push_back(Event::Unreadable(id, error));
@@ -407,9 +332,9 @@ impl<S: Source> Sender<S> {
         };
         Message::Object(message).encode(out);
         if repair != 0 || u16::from(symbol) >= block_len {
-            self.progress.repair_bytes += self.config.datagram_bytes(out);
+            self.base.progress.repair_bytes += self.base.config.datagram_bytes(out);
         }
-        self.recent.sent(now, id, block);
+        self.base.recent.sent(now, id, block);
         true
     }
 
@@ -441,7 +366,7 @@ impl<S: Source> Sender<S> {
             if symbol < symbols {
                 let offset = usize::from(symbol) * usize::from(parts.symbol_bytes());
                 let rest = parts.block_bytes(block) - offset;
-                self.progress.sent_once_bytes += rest.min(parts.symbol_bytes().into()) as u64;
+                self.base.progress.sent_once_bytes += rest.min(parts.symbol_bytes().into()) as u64;
             } else {
                 block_state.parity_sent += 1;
             }
@@ -459,56 +384,39 @@ impl<S: Source> Sender<S> {
         let parts = self.objects[index].partition;
         let symbols = parts.symbols(block);
         // What all of a group needs goes at once; what one of it needs, when it asks.
-        let early = self.is_group() || !self.near_end(index, block);
+        let early = self.base.is_group() || !self.near_end(index, block);
         let margin = if early { MARGIN_BEFORE } else { MARGIN_AT_END };
-        let wanted = symbols_for(symbols, self.peers.loss(), margin).saturating_sub(symbols);
-        wanted.min(self.config.parity_symbols.into())
+        let wanted = symbols_for(symbols, self.base.peers.loss(), margin).saturating_sub(symbols);
+        wanted.min(self.base.config.parity_symbols.into())
     }
 
     /// Whether all that is new will have been sent before feedback on this block can come.
     fn near_end(&self, index: usize, block: u32) -> bool {
-        let horizon = 2.0 * self.grtt().as_secs_f64() * self.rate() as f64;
+        let horizon = 2.0 * self.base.grtt().as_secs_f64() * self.rate() as f64;
         let here = self.objects.get(index).map_or(0, |object| {
             object.partition.bytes() - object.partition.offset(block).min(object.partition.bytes())
         });
         let later = self.objects.iter().skip(index + 1).map(|object| object.partition.bytes());
-        let asked = if self.config.ask_first { self.repair_bytes() } else { 0 };
-        (here + later.sum::<u64>() + asked) as f64 * (1.0 - self.peers.loss()).recip() < horizon
+        let asked = if self.base.config.ask_first { self.repair_bytes() } else { 0 };
+        (here + later.sum::<u64>() + asked) as f64 * (1.0 - self.base.peers.loss()).recip()
+            < horizon
     }
 
     /// Takes a datagram from a receiver.
     pub fn receive(&mut self, now: Duration, datagram: &[u8]) {
-        let Ok(Message::Feedback(feedback)) = Message::decode(datagram) else {
-            self.progress.strange += 1;
-            return;
-        };
-        let ours = (feedback.sender, feedback.instance) == (self.config.node, self.config.instance);
-        if !ours || feedback.source == self.config.node {
-            self.progress.strange += 1;
-            return;
+        if let Some(feedback) = self.base.decode(datagram) {
+            self.feedback(now, &feedback);
         }
-        self.feedback(now, &feedback);
     }
 
     fn feedback(&mut self, now: Duration, feedback: &Feedback<'_>) {
-        // An echo from the future is none of ours.
-        let echo = feedback.echo.and_then(|echo| echo.checked_sub(EPOCH));
-        let echo = echo.filter(|&echo| echo <= now);
-        let rtt = echo.map(|echo| (now - echo).max(Duration::from_micros(1)));
-        let rtt = rtt.filter(|&rtt| rtt < config::MAX_RTT);
-        self.peers.heard(now, feedback.source, rtt, feedback.report);
+        let heard = self.base.hear(now, feedback);
         let busy = self.has_new() || !self.repairs.is_empty();
-        if let (Some(adaptive), Some(rtt), Some(report)) =
-            (&mut self.adaptive, rtt, feedback.report)
-        {
-            let (loss, rate) = (quantize::loss(report.loss), quantize::rate(report.rate));
-            let probe = report.sequence;
-            adaptive.report(now, adapt::Report { rtt, probe, loss, rate, busy });
-        }
+        self.base.report(now, &heard, feedback, busy);
         match feedback.kind {
             FeedbackKind::Nack(requests) => {
-                self.progress.nacks += 1;
-                self.nack(now, feedback.source, echo, requests, feedback.report.is_some());
+                self.base.progress.nacks += 1;
+                self.nack(now, feedback.source, heard.echo, requests, feedback.report.is_some());
             }
             FeedbackKind::Ack(AckKind::Flush { object, at, .. }, _) => {
                 let (last, end) = self.flush_target();

@@ -4,9 +4,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;
 
 use super::peers::symbols_for;
-use super::{
-    MARGIN_AT_END, MARGIN_BEFORE, MARGIN_OF_GROUP_AT_END, MARGIN_OF_GROUP_BEFORE, Sender, Source,
-};
+use super::{Sender, Source};
 use crate::NodeId;
 use crate::wire::{CommandKind, Fec, Form, Level, Requests, Span, SymbolId, Writer, flags};
 
@@ -55,21 +53,16 @@ impl<S: Source> Sender<S> {
     ) {
         // What was sent an eighth of a round trip before may have been overtaken. Who has never heard
         // a probe is taken to be a round trip away.
-        let seen = echo.unwrap_or(now.saturating_sub(self.grtt()));
-        let flying = self.recent.since(seen.saturating_sub(self.grtt() / 8));
+        let seen = echo.unwrap_or(now.saturating_sub(self.base.grtt()));
+        let flying = self.base.recent.since(seen.saturating_sub(self.base.grtt() / 8));
         let (wanted, mut fresh) = (self.wanted(requests), false);
         if !has_report {
             self.estimate_loss(now, node, &wanted);
         }
-        let loss = self.peers.loss_of(node);
+        let loss = self.base.peers.loss_of(node);
         let near_end = self.near_end(self.cursor.0, self.cursor.1);
-        let margin = match (near_end, self.is_group()) {
-            (false, false) => MARGIN_BEFORE,
-            (true, false) => MARGIN_AT_END,
-            (false, true) => MARGIN_OF_GROUP_BEFORE,
-            (true, true) => MARGIN_OF_GROUP_AT_END,
-        };
-        let parity = self.config.parity_symbols.into();
+        let margin = self.base.margin(near_end);
+        let parity = self.base.config.parity_symbols.into();
         for ((object, number), wanted) in wanted {
             let outgoing = &mut self.objects[usize::from(object)];
             let symbols = outgoing.partition.symbols(number);
@@ -83,9 +76,9 @@ impl<S: Source> Sender<S> {
                 fresh = true;
             }
         }
-        if fresh && self.is_group() {
+        if fresh && self.base.is_group() {
             // Others may be about to ask for the same.
-            self.advertise_at.get_or_insert(now + self.grtt() / 8);
+            self.advertise_at.get_or_insert(now + self.base.grtt() / 8);
         }
         if near_end {
             self.flush_at = self.flush_at.max(now);
@@ -111,7 +104,7 @@ impl<S: Source> Sender<S> {
                 }
                 // Once it is told what the object is, the receiver knows what it has of it.
                 let tells = self.objects[index].flags & flags::INFO != 0;
-                if span.level.object && tells && self.config.ask_first {
+                if span.level.object && tells && self.base.config.ask_first {
                     continue;
                 }
                 self.wanted_of(object, &span, &mut wanted, &mut named);
@@ -144,7 +137,7 @@ impl<S: Source> Sender<S> {
                 }
                 _ => (span.first.1.symbol, span.last.1.symbol),
             };
-            let end = symbols + u16::from(self.config.parity_symbols);
+            let end = symbols + u16::from(self.base.config.parity_symbols);
             let entry: &mut Wanted = wanted.entry((object, number)).or_default();
             for symbol in from..=to.min(end.saturating_sub(1)) {
                 // A block is never asked for more than it has.
@@ -174,7 +167,7 @@ impl<S: Source> Sender<S> {
                 sent += u32::from(object.partition.symbols(number));
             }
         }
-        let Some(peer) = self.peers.heard(now, node, None, None) else { return };
+        let Some(peer) = self.base.peers.heard(now, node, None, None) else { return };
         if sent > 0 {
             let share = f64::from(missing) / f64::from(sent);
             peer.loss = (0.75 * peer.loss + 0.25 * share).min(0.9);
@@ -203,13 +196,14 @@ impl<S: Source> Sender<S> {
 
     /// About what blocks with repairs amount to.
     pub(super) fn repair_bytes(&self) -> u64 {
-        let block = u64::from(self.config.block_symbols) * u64::from(self.config.symbol_bytes);
+        let block =
+            u64::from(self.base.config.block_symbols) * u64::from(self.base.config.symbol_bytes);
         self.repairs.len() as u64 * block
     }
 
     /// Tells the group what will be repaired. Tells whether there is anything.
     pub(super) fn put_advertisement(&self, out: &mut Vec<u8>) -> bool {
-        let mut writer = Writer::new(self.config.symbol_bytes.into(), Fec::default());
+        let mut writer = Writer::new(self.base.config.symbol_bytes.into(), Fec::default());
         let level = Level { segment: true, ..Level::default() };
         let mut limit = false;
         for &(id, block) in &self.repairs {
@@ -229,7 +223,7 @@ impl<S: Source> Sender<S> {
         if writer.requests().is_empty() {
             return false;
         }
-        self.put_command(CommandKind::RepairAdv { requests: writer.requests(), limit }, out);
+        self.base.put_command(CommandKind::RepairAdv { requests: writer.requests(), limit }, out);
         true
     }
 }

@@ -3,16 +3,10 @@
 
 use std::time::Duration;
 
-use super::config::MIN_GRTT;
 use super::object::Outgoing;
-use super::{End, Event, Sender, Source};
+use super::{EOT_TIMES, End, Event, MIN_GRTT, Sender, Source};
 use crate::NodeId;
-use crate::wire::{CommandKind, NodeList, SymbolId};
-
-/// Times the end of transmission is told.
-const EOT_TIMES: u32 = 3;
-/// Nodes named in a flush.
-const MAX_FLUSH_NODES: usize = 200;
+use crate::wire::{CommandKind, SymbolId};
 
 impl<S: Source> Sender<S> {
     /// There is nothing to send but the request to acknowledge it.
@@ -22,9 +16,10 @@ impl<S: Source> Sender<S> {
             self.flush_at = self.flush_at.max(now + MIN_GRTT);
             return false;
         }
-        self.flush_at = now + self.config.flush_interval(self.grtt(), self.peers.loss());
+        self.flush_at =
+            now + self.base.config.flush_interval(self.base.grtt(), self.base.peers.loss());
         if let End::Telling(times, complete) = self.end {
-            self.put_command(CommandKind::Eot, out);
+            self.base.put_command(CommandKind::Eot, out);
             if times <= 1 {
                 self.end = End::Ended;
                 self.events.push_back(Event::Ended { complete });
@@ -34,17 +29,10 @@ impl<S: Source> Sender<S> {
             return true;
         }
         self.flushes += 1;
-        self.put_flush(out);
+        let lacking = self.base.peers.iter().filter(|peer| !peer.confirmed);
+        self.base.put_flush(self.flush_target(), lacking, out);
         self.look_for_the_end(now, since);
         true
-    }
-
-    fn put_flush(&self, out: &mut Vec<u8>) {
-        let mut nodes = Vec::new();
-        let missing = self.peers.iter().filter(|peer| !peer.confirmed);
-        missing.take(MAX_FLUSH_NODES).for_each(|peer| NodeList::push(&mut nodes, peer.node));
-        let (object, at) = self.flush_target();
-        self.put_command(CommandKind::Flush { object, at, nodes: NodeList::of(&nodes) }, out);
     }
 
     pub(super) fn flush_target(&self) -> (u16, SymbolId) {
@@ -58,14 +46,16 @@ impl<S: Source> Sender<S> {
         if !matches!(self.end, End::Finishing) {
             return;
         }
-        let confirmed = self.peers.iter().filter(|peer| peer.confirmed).count();
-        let all =
-            confirmed >= self.config.receivers && self.peers.iter().all(|peer| peer.confirmed);
-        let broadcast = self.config.receivers == 0 && self.flushes < self.config.robust;
-        let heard = self.peers.iter().filter(|peer| !peer.confirmed).map(|peer| peer.heard).max();
+        let confirmed = self.base.peers.iter().filter(|peer| peer.confirmed).count();
+        let all = confirmed >= self.base.config.receivers
+            && self.base.peers.iter().all(|peer| peer.confirmed);
+        let broadcast = self.base.config.receivers == 0 && self.flushes < self.base.config.robust;
+        let heard =
+            self.base.peers.iter().filter(|peer| !peer.confirmed).map(|peer| peer.heard).max();
         if all && !broadcast {
             self.end = End::Telling(EOT_TIMES, true);
-        } else if now.saturating_sub(heard.unwrap_or(since).max(since)) > self.config.patience {
+        } else if now.saturating_sub(heard.unwrap_or(since).max(since)) > self.base.config.patience
+        {
             self.end = End::Telling(EOT_TIMES, false);
         }
         if matches!(self.end, End::Telling(..)) {
@@ -74,7 +64,7 @@ impl<S: Source> Sender<S> {
     }
 
     pub(super) fn confirm(&mut self, now: Duration, node: NodeId) {
-        let Some(peer) = self.peers.heard(now, node, None, None) else { return };
+        let Some(peer) = self.base.peers.heard(now, node, None, None) else { return };
         if !std::mem::replace(&mut peer.confirmed, true) {
             self.events.push_back(Event::Confirmed(peer.clone()));
             if let Some(since) = self.tail_since {

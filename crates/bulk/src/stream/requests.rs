@@ -6,9 +6,7 @@ use std::time::Duration;
 use super::sender::StreamSender;
 use super::unwrap_block;
 use crate::NodeId;
-use crate::sender::{
-    MARGIN_AT_END, MARGIN_BEFORE, MARGIN_OF_GROUP_AT_END, MARGIN_OF_GROUP_BEFORE, symbols_for,
-};
+use crate::sender::symbols_for;
 use crate::wire::{Fec, Form, Requests, Span};
 
 /// Symbols a NACK may name one by one.
@@ -26,19 +24,14 @@ impl StreamSender {
         requests: Requests<'_>,
     ) {
         // As for files: what was sent after the probe that is echoed may be on its way.
-        let seen = echo.unwrap_or(now.saturating_sub(self.grtt()));
-        let seen = seen.saturating_sub(self.grtt() / 8);
-        let flying = self.recent.since(seen);
+        let seen = echo.unwrap_or(now.saturating_sub(self.base.grtt()));
+        let seen = seen.saturating_sub(self.base.grtt() / 8);
+        let flying = self.base.recent.since(seen);
         let wanted = self.wanted(requests);
-        let (loss, live) = (self.peers.loss_of(node), self.cursor == self.outgoing.end());
-        let margin = match (live, self.config.sender.backoff > 0) {
-            (false, false) => MARGIN_BEFORE,
-            (true, false) => MARGIN_AT_END,
-            (false, true) => MARGIN_OF_GROUP_BEFORE,
-            (true, true) => MARGIN_OF_GROUP_AT_END,
-        };
-        let symbols = u16::from(self.config.sender.block_symbols);
-        let parity = u16::from(self.config.sender.parity_symbols);
+        let (loss, live) = (self.base.peers.loss_of(node), self.cursor == self.outgoing.end());
+        let margin = self.base.margin(live);
+        let symbols = u16::from(self.base.config.block_symbols);
+        let parity = u16::from(self.base.config.parity_symbols);
         let (open, sent) = self.outgoing.block_of(self.cursor);
         for (number, named) in wanted {
             let Some(block) = self.outgoing.block(number) else { continue };
@@ -72,7 +65,7 @@ impl StreamSender {
     fn wanted(&mut self, requests: Requests<'_>) -> Wanted {
         let (mut wanted, mut named) = (Wanted::new(), 0);
         let (open, sent) = self.outgoing.block_of(self.cursor);
-        let config = &self.config.sender;
+        let config = &self.base.config;
         let end = u16::from(config.block_symbols) + u16::from(config.parity_symbols);
         for span in requests.spans() {
             if span.first.0 != 0 {
@@ -92,8 +85,7 @@ impl StreamSender {
                 continue;
             }
             for block in from.max(self.outgoing.first())..=to.min(open) {
-                let here =
-                    if block == open { sent } else { self.config.sender.block_symbols.into() };
+                let here = if block == open { sent } else { self.base.config.block_symbols.into() };
                 let (low, high) = match form {
                     _ if whole => (0, here),
                     Form::Erasures => (here, here.saturating_add(first.1.symbol)),

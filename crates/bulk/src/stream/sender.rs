@@ -6,22 +6,15 @@ use std::time::Duration;
 use super::outgoing::Outgoing;
 use super::{symbol_id, unwrap_block};
 use crate::NodeId;
-use crate::quantize;
-use crate::rs::Code;
-use crate::sender::adapt::{Adaptive, Report};
-use crate::sender::config::{BURST, MAX_RTT, MIN_GRTT};
 use crate::sender::{
-    ConfigError, EPOCH, MARGIN_BEFORE, Peer, Peers, Progress, Recent, SenderConfig, symbols_for,
+    Base, ConfigError, EOT_TIMES, MARGIN_BEFORE, MIN_GRTT, Peer, Progress, SenderConfig,
+    symbols_for,
 };
 use crate::wire::{
-    AckKind, Command, CommandKind, Fec, Feedback, FeedbackKind, Fti, Message, NodeList, ObjectList,
-    ObjectMessage, Probe, SenderHead, flags,
+    AckKind, CommandKind, Fec, Feedback, FeedbackKind, Fti, Message, ObjectList, ObjectMessage,
+    flags,
 };
 
-/// Nodes named in a flush.
-const MAX_FLUSH_NODES: usize = 200;
-/// Times the end of transmission is told.
-const EOT_TIMES: u32 = 3;
 /// How often it asks when nobody has answered for a long time.
 const RARELY: Duration = Duration::from_secs(1);
 /// Bytes of so long a time, or two blocks, may wait to be sent the first time: what waits here is late.
@@ -76,17 +69,14 @@ struct Copy {
 
 /// A sender of one stream.
 pub struct StreamSender {
-    pub(super) config: StreamConfig,
-    adaptive: Option<Adaptive>,
-    code: Code,
+    pub(super) base: Base,
+    push: bool,
     pub(super) outgoing: Outgoing,
     /// All before this place has been sent.
     pub(super) cursor: u64,
     /// Blocks that owe repairs.
     pub(super) repairs: VecDeque<u64>,
-    pub(super) recent: Recent,
     copies: VecDeque<Copy>,
-    pub(super) peers: Peers,
     /// Up to which place each has everything.
     acked: BTreeMap<NodeId, u64>,
     left: Vec<NodeId>,
@@ -95,18 +85,12 @@ pub struct StreamSender {
     /// What receivers are asked to acknowledge while more is sent.
     mark: u64,
     ask_at: Duration,
-    grtt: u8,
-    sequence: u16,
-    next_at: Duration,
-    probe_at: Duration,
-    probe_sequence: u16,
     pub(super) flush_at: Duration,
     flushes: u32,
     /// Since when nobody is there who should be.
     alone_since: Duration,
     pub(super) squelch: bool,
     end: End,
-    progress: Progress,
     events: VecDeque<Event>,
     payload: Vec<u8>,
 }
@@ -117,38 +101,29 @@ impl StreamSender {
     /// # Errors
     /// The configuration makes no sense.
     pub fn new(config: StreamConfig, now: Duration) -> Result<StreamSender, ConfigError> {
-        let sender = &config.sender;
-        let code = sender.check()?;
+        let StreamConfig { sender, buffer_bytes, push } = config;
         let (symbols, bytes) = (sender.block_symbols.into(), usize::from(sender.symbol_bytes));
-        let capacity = config.buffer_bytes / (usize::from(symbols) * bytes);
+        let base = Base::new(sender, now)?;
+        let capacity = buffer_bytes / (usize::from(symbols) * bytes);
         Ok(StreamSender {
-            grtt: quantize::quantize_rtt(sender.initial_rtt),
-            adaptive: sender.adaptive.then(|| Adaptive::new(sender.rate_bytes_per_s)),
-            code,
+            base,
+            push,
             outgoing: Outgoing::new(symbols, bytes, capacity.max(4)),
             cursor: 0,
             repairs: VecDeque::new(),
-            recent: Recent::default(),
             copies: VecDeque::new(),
-            peers: Peers::default(),
             acked: BTreeMap::new(),
             left: Vec::new(),
             sent_blocks: VecDeque::new(),
             mark: 0,
             ask_at: now,
-            sequence: 0,
-            next_at: now,
-            probe_at: now,
-            probe_sequence: 0,
             flush_at: now,
             flushes: 0,
             alone_since: now,
             squelch: false,
             end: End::Open,
-            progress: Progress::default(),
             events: VecDeque::new(),
             payload: Vec::new(),
-            config,
         })
     }
 
@@ -159,12 +134,12 @@ impl StreamSender {
             return false;
         }
         let waiting = self.outgoing.end().saturating_sub(self.cursor);
-        let block = u64::from(self.config.sender.block_symbols);
-        let symbol = u64::from(self.config.sender.symbol_bytes);
+        let block = u64::from(self.base.config.block_symbols);
+        let symbol = u64::from(self.base.config.symbol_bytes);
         let ahead = self.rate() * AHEAD.as_millis() as u64 / 1000 / symbol;
         let most = ahead.max(2 * block).min(block * self.outgoing.capacity() as u64 / 2);
         // Who pushes is not held up by what was not sent yet either.
-        self.config.push || waiting < most && self.outgoing.has_room()
+        self.push || waiting < most && self.outgoing.has_room()
     }
 
     /// Takes bytes, as many as there is room for, and tells how many. What does not fill a symbol waits for more, or for
@@ -173,14 +148,14 @@ impl StreamSender {
         let mut taken = 0;
         while taken < bytes.len() && self.has_room() {
             // A block at a time, so that not much more waits than may.
-            let block = usize::from(self.config.sender.block_symbols)
-                * usize::from(self.config.sender.symbol_bytes);
+            let block = usize::from(self.base.config.block_symbols)
+                * usize::from(self.base.config.symbol_bytes);
             let piece = &bytes[taken..bytes.len().min(taken + block)];
             let now = self.outgoing.write(piece);
             taken += now;
-            self.progress.total_bytes += now as u64;
+            self.base.progress.total_bytes += now as u64;
             if now < piece.len() {
-                if !self.config.push {
+                if !self.push {
                     break;
                 }
                 self.drop_oldest();
@@ -205,7 +180,7 @@ impl StreamSender {
     /// Ends the stream; what was written is still brought to all. Tells whether there was room to say so; if not, it
     /// is to be called again.
     pub fn close(&mut self) -> bool {
-        if !self.outgoing.close() && self.config.push {
+        if !self.outgoing.close() && self.push {
             self.drop_oldest();
         }
         self.outgoing.close()
@@ -225,24 +200,19 @@ impl StreamSender {
     /// How far it is. `total_bytes` have been written.
     #[must_use]
     pub fn progress(&self) -> Progress {
-        let peers = self.peers.iter().cloned().collect();
+        let peers = self.base.peers.iter().cloned().collect();
         let flushing = self.cursor == self.outgoing.end();
-        Progress { grtt: self.grtt(), flushing, peers, ..self.progress.clone() }
+        Progress { grtt: self.base.grtt(), flushing, peers, ..self.base.progress.clone() }
     }
 
     /// Bytes a second, IPv4 and UDP headers included.
     #[must_use]
     pub fn rate(&self) -> u64 {
-        let given = self.config.sender.rate_bytes_per_s;
-        self.adaptive.as_ref().map_or(given, Adaptive::rate).max(1)
-    }
-
-    pub(super) fn grtt(&self) -> Duration {
-        quantize::rtt(self.grtt)
+        self.base.rate()
     }
 
     fn place(&self, block: u64, symbol: u16) -> u64 {
-        block * u64::from(self.config.sender.block_symbols) + u64::from(symbol)
+        block * u64::from(self.base.config.block_symbols) + u64::from(symbol)
     }
 
     /// When [`StreamSender::send`] has something to send; none at the end.
@@ -252,11 +222,11 @@ impl StreamSender {
             return None;
         }
         if !self.repairs.is_empty() || self.cursor < self.outgoing.end() || self.squelch {
-            return Some(self.next_at);
+            return Some(self.base.next_at);
         }
         let copy = self.copies.front().map(|copy| copy.at);
-        let idle = [Some(self.probe_at), Some(self.flush_at), copy];
-        Some(self.next_at.max(idle.into_iter().flatten().min().unwrap_or_default()))
+        let idle = [Some(self.base.probe_at), Some(self.flush_at), copy];
+        Some(self.base.next_at.max(idle.into_iter().flatten().min().unwrap_or_default()))
     }
 
     /// Puts the next datagram into `out`, if it is time for one. Call it until it says no.
@@ -265,34 +235,28 @@ impl StreamSender {
             return false;
         }
         out.clear();
-        let rtt = self.peers.rtt().unwrap_or(self.config.sender.initial_rtt);
-        self.grtt = quantize::quantize_rtt(rtt.max(MIN_GRTT));
+        self.base.measure();
         self.release(now);
         if !self.put(now, out) {
             return false;
         }
-        self.sequence = self.sequence.wrapping_add(1);
-        let bytes = self.config.sender.datagram_bytes(out);
-        self.progress.datagrams += 1;
-        self.progress.sent_bytes += bytes;
-        let takes = Duration::from_nanos(bytes * 1_000_000_000 / self.rate());
-        self.next_at = self.next_at.max(now.saturating_sub(BURST)) + takes;
+        self.base.sent(now, out);
         true
     }
 
     fn put(&mut self, now: Duration, out: &mut Vec<u8>) -> bool {
-        if now >= self.probe_at {
-            self.put_probe(now, out);
+        if now >= self.base.probe_at {
+            self.base.put_probe(now, out);
             return true;
         }
         if std::mem::take(&mut self.squelch) {
             let (object, at) = (0, symbol_id(self.outgoing.first(), 0, 0, Fec::default()));
             let invalid = ObjectList::default();
-            self.put_command(CommandKind::Squelch { object, at, invalid }, out);
+            self.base.put_command(CommandKind::Squelch { object, at, invalid }, out);
             return true;
         }
         if self.is_to_ask(now) {
-            self.ask_at = now + self.grtt() / 4;
+            self.ask_at = now + self.base.grtt() / 4;
             self.put_flush(self.mark, out);
             return true;
         }
@@ -302,36 +266,6 @@ impl StreamSender {
             || self.put_tail(now, out)
     }
 
-    fn head(&self) -> SenderHead {
-        let config = &self.config.sender;
-        SenderHead {
-            source: config.node,
-            sequence: self.sequence,
-            instance: config.instance,
-            grtt: self.grtt,
-            backoff: config.backoff,
-            group: quantize::quantize_group(config.group_size),
-        }
-    }
-
-    fn put_command(&self, kind: CommandKind<'_>, out: &mut Vec<u8>) {
-        Message::Command(Command { head: self.head(), fec: Fec::default(), kind }).encode(out);
-    }
-
-    fn put_probe(&mut self, now: Duration, out: &mut Vec<u8>) {
-        let mut nodes = Vec::new();
-        self.peers.name(&mut nodes);
-        let rate = Some(quantize::quantize_rate(self.rate() as f64));
-        let probe = Probe::new(self.probe_sequence, EPOCH + now, rate, &nodes);
-        self.put_command(CommandKind::Probe(probe), out);
-        self.probe_sequence = self.probe_sequence.wrapping_add(1);
-        if let Some(adaptive) = &mut self.adaptive {
-            adaptive.look_for_silence(now);
-        }
-        let measured = self.peers.rtt().is_some();
-        self.probe_at = now + self.config.sender.probe_interval(self.grtt(), measured);
-    }
-
     fn put_symbol(
         &mut self,
         now: Duration,
@@ -339,10 +273,10 @@ impl StreamSender {
         again: u8,
         out: &mut Vec<u8>,
     ) -> bool {
-        if !self.outgoing.symbol(&self.code, block, symbol, &mut self.payload) {
+        if !self.outgoing.symbol(&self.base.code, block, symbol, &mut self.payload) {
             return false;
         }
-        let config = &self.config.sender;
+        let config = &self.base.config;
         let blocks = self.outgoing.capacity() as u64;
         let block_len = u16::from(config.block_symbols);
         let fti = Fti {
@@ -353,7 +287,7 @@ impl StreamSender {
             parity: config.parity_symbols.into(),
         };
         let message = ObjectMessage {
-            head: self.head(),
+            head: self.base.head(),
             flags: flags::STREAM | again,
             fec: Fec::default(),
             object: 0,
@@ -365,19 +299,19 @@ impl StreamSender {
         };
         Message::Object(message).encode(out);
         if again != 0 || u16::from(symbol) >= block_len {
-            self.progress.repair_bytes += self.config.sender.datagram_bytes(out);
+            self.base.progress.repair_bytes += self.base.config.datagram_bytes(out);
         }
         if let Some(kept) = self.outgoing.block(block)
             && let Some(sent) = kept.sent.get_mut(usize::from(symbol))
         {
             *sent = now;
         }
-        self.recent.sent(now, 0, block as u32);
+        self.base.recent.sent(now, 0, block as u32);
         true
     }
 
     fn put_repair(&mut self, now: Duration, out: &mut Vec<u8>) -> bool {
-        let symbols = u16::from(self.config.sender.block_symbols);
+        let symbols = u16::from(self.base.config.block_symbols);
         while let Some(&number) = self.repairs.front() {
             let block = self.outgoing.block(number);
             let next = block.and_then(|kept| {
@@ -408,7 +342,7 @@ impl StreamSender {
         let (block, symbol) = self.outgoing.block_of(place);
         self.cursor += 1;
         (self.flushes, self.flush_at) = (0, now + self.flush_interval());
-        if symbol + 1 == u16::from(self.config.sender.block_symbols) {
+        if symbol + 1 == u16::from(self.base.config.block_symbols) {
             self.block_sent(now, block);
         }
         self.copy_later(now, place);
@@ -421,10 +355,10 @@ impl StreamSender {
         if self.sent_blocks.len() < self.outgoing.capacity() {
             self.sent_blocks.push_back((now, number));
         }
-        let config = &self.config.sender;
+        let config = &self.base.config;
         let symbols = u16::from(config.block_symbols);
         let live = self.cursor >= self.outgoing.end();
-        let wanted = symbols_for(symbols, self.peers.loss(), MARGIN_BEFORE);
+        let wanted = symbols_for(symbols, self.base.peers.loss(), MARGIN_BEFORE);
         let parity = wanted.saturating_sub(symbols).min(config.parity_symbols.into());
         if let Some(kept) = self.outgoing.block(number)
             && !live
@@ -441,7 +375,7 @@ impl StreamSender {
 
     /// A symbol that nothing follows is sent again after a moment, if it may have been lost.
     fn copy_later(&mut self, now: Duration, place: u64) {
-        let loss = self.peers.loss();
+        let loss = self.base.peers.loss();
         let live = self.cursor >= self.outgoing.end();
         if !live || loss <= LATE || self.copies.len() >= MAX_COPIES {
             return;
@@ -472,15 +406,15 @@ impl StreamSender {
     }
 
     fn flush_interval(&self) -> Duration {
-        if self.flushes > self.config.sender.robust {
+        if self.flushes > self.base.config.robust {
             return RARELY;
         }
-        self.config.sender.flush_interval(self.grtt(), self.peers.loss())
+        self.base.config.flush_interval(self.base.grtt(), self.base.peers.loss())
     }
 
     /// Those who are waited for.
     fn present(&self) -> impl Iterator<Item = &Peer> {
-        self.peers.iter().filter(|peer| !self.left.contains(&peer.node))
+        self.base.peers.iter().filter(|peer| !self.left.contains(&peer.node))
     }
 
     fn acked(&self, node: NodeId) -> u64 {
@@ -490,13 +424,13 @@ impl StreamSender {
     /// Up to where all have everything; the beginning, as long as not enough of them are known.
     fn peers_at(&self) -> u64 {
         let least = self.present().map(|peer| self.acked(peer.node)).min();
-        let enough = self.present().count() >= self.config.sender.receivers;
+        let enough = self.present().count() >= self.base.config.receivers;
         least.filter(|_| enough).unwrap_or(0)
     }
 
     /// Lets go what all have, and gives up who is silent.
     fn release(&mut self, now: Duration) {
-        let patience = self.config.sender.patience;
+        let patience = self.base.config.patience;
         let silent = |peer: &Peer| now.saturating_sub(peer.heard) > patience;
         let gone: Vec<NodeId> =
             self.present().filter(|peer| silent(peer)).map(|peer| peer.node).collect();
@@ -506,8 +440,8 @@ impl StreamSender {
             self.left.push(node);
             self.events.push_back(Event::Left(node));
         }
-        if !self.config.push {
-            let everybody = if self.config.sender.receivers == 0 && self.present().count() == 0 {
+        if !self.push {
+            let everybody = if self.base.config.receivers == 0 && self.present().count() == 0 {
                 self.cursor
             } else {
                 self.peers_at()
@@ -520,21 +454,19 @@ impl StreamSender {
 
     /// While more is sent, receivers are asked what they have, so that it need not be kept.
     fn is_to_ask(&mut self, now: Duration) -> bool {
-        let old = now.saturating_sub(self.grtt().mul_f64(1.5));
+        let old = now.saturating_sub(self.base.grtt().mul_f64(1.5));
         while let Some((_, block)) = self.sent_blocks.pop_front_if(|(at, _)| *at <= old) {
             self.mark = self.place(block + 1, 0);
         }
         let held = self.outgoing.held() > self.outgoing.capacity() / 4;
-        !self.config.push && held && now >= self.ask_at && self.peers_at() < self.mark
+        !self.push && held && now >= self.ask_at && self.peers_at() < self.mark
     }
 
     fn put_flush(&self, place: u64, out: &mut Vec<u8>) {
-        let mut nodes = Vec::new();
         let lacking = self.present().filter(|peer| self.acked(peer.node) < place);
-        lacking.take(MAX_FLUSH_NODES).for_each(|peer| NodeList::push(&mut nodes, peer.node));
         let (block, symbol) = self.outgoing.block_of(place.saturating_sub(1));
-        let at = symbol_id(block, symbol, self.config.sender.block_symbols.into(), Fec::default());
-        self.put_command(CommandKind::Flush { object: 0, at, nodes: NodeList::of(&nodes) }, out);
+        let at = symbol_id(block, symbol, self.base.config.block_symbols.into(), Fec::default());
+        self.base.put_flush((0, at), lacking, out);
     }
 
     /// There is nothing to send but the question whether all has arrived.
@@ -544,7 +476,7 @@ impl StreamSender {
         }
         self.flush_at = now + self.flush_interval();
         if let End::Telling(times, complete) = self.end {
-            self.put_command(CommandKind::Eot, out);
+            self.base.put_command(CommandKind::Eot, out);
             self.end = End::Telling(times - 1, complete);
             if times <= 1 {
                 self.end = End::Ended;
@@ -563,9 +495,9 @@ impl StreamSender {
     }
 
     fn look_for_the_end(&mut self, now: Duration) {
-        let config = &self.config.sender;
+        let config = &self.base.config;
         let enough = self.present().count() >= config.receivers;
-        if enough || self.outgoing.end() == 0 || self.config.push && !self.outgoing.is_closed() {
+        if enough || self.outgoing.end() == 0 || self.push && !self.outgoing.is_closed() {
             self.alone_since = now;
         }
         if self.end != End::Open {
@@ -591,39 +523,25 @@ impl StreamSender {
 
     /// Takes a datagram from a receiver.
     pub fn receive(&mut self, now: Duration, datagram: &[u8]) {
-        let own = (self.config.sender.node, self.config.sender.instance);
-        match Message::decode(datagram) {
-            Ok(Message::Feedback(feedback))
-                if (feedback.sender, feedback.instance) == own && feedback.source != own.0 =>
-            {
-                self.feedback(now, &feedback);
-            }
-            _ => self.progress.strange += 1,
+        if let Some(feedback) = self.base.decode(datagram) {
+            self.feedback(now, &feedback);
         }
     }
 
     fn feedback(&mut self, now: Duration, feedback: &Feedback<'_>) {
         let node = feedback.source;
-        let echo = feedback.echo.and_then(|echo| echo.checked_sub(EPOCH));
-        let echo = echo.filter(|&echo| echo <= now);
-        let rtt = echo.map(|echo| (now - echo).max(Duration::from_micros(1)));
-        let rtt = rtt.filter(|&rtt| rtt < MAX_RTT);
-        if self.peers.heard(now, node, rtt, feedback.report).is_none() {
-            self.progress.strange += 1;
+        let heard = self.base.hear(now, feedback);
+        if !heard.is_known {
+            self.base.progress.strange += 1;
             return;
         }
         self.left.retain(|&left| left != node);
         let busy = self.cursor < self.outgoing.end() || !self.repairs.is_empty();
-        if let (Some(adaptive), Some(rtt), Some(report)) =
-            (&mut self.adaptive, rtt, feedback.report)
-        {
-            let (loss, rate) = (quantize::loss(report.loss), quantize::rate(report.rate));
-            adaptive.report(now, Report { rtt, probe: report.sequence, loss, rate, busy });
-        }
+        self.base.report(now, &heard, feedback, busy);
         match feedback.kind {
             FeedbackKind::Nack(requests) => {
-                self.progress.nacks += 1;
-                self.nack(now, node, echo, requests);
+                self.base.progress.nacks += 1;
+                self.nack(now, node, heard.echo, requests);
             }
             FeedbackKind::Ack(AckKind::Flush { object: 0, at, .. }, _) => {
                 let near = self.outgoing.block_of(self.cursor).0;
@@ -643,7 +561,7 @@ impl StreamSender {
         let acked = self.acked.entry(node).or_insert(0);
         *acked = (*acked).max(place);
         let all = self.outgoing.is_closed() && *acked == self.outgoing.end();
-        if let Some(peer) = self.peers.get_mut(node)
+        if let Some(peer) = self.base.peers.get_mut(node)
             && all
             && !std::mem::replace(&mut peer.confirmed, true)
         {
