@@ -4,6 +4,7 @@
 //! Source symbols go to the [`Storage`] as they come, so that only parity is held in memory, within a
 //! bound. What does not fit is asked for again.
 
+mod contact;
 mod incoming;
 mod meter;
 mod remote;
@@ -19,17 +20,15 @@ use crate::NodeId;
 use crate::partition::Partition;
 use crate::rs::Code;
 use crate::wire::{Command, Feedback, FeedbackKind, Message, ObjectMessage, SenderHead};
-pub(crate) use meter::Meter;
+pub(crate) use contact::{Contact, Nack, RESTART, SILENT};
+use meter::Meter;
 use remote::Remote;
-pub(crate) use remote::backoff;
 pub(crate) use requests::ranges_of;
 
 /// Senders remembered at once.
 const MAX_SENDERS: usize = 16;
 /// A sender that is silent for so long may be forgotten for another.
 const FORGET: Duration = Duration::from_secs(30);
-/// A sender that is silent for so long may have begun anew.
-const RESTART: Duration = Duration::from_secs(1);
 /// Different codes remembered; each sender mostly uses one.
 const MAX_CODES: usize = 16;
 
@@ -245,14 +244,14 @@ impl<S: Storage> Receiver<S> {
     /// How far it is.
     #[must_use]
     pub fn progress(&self) -> Progress {
-        let loss = self.senders.iter().map(|sender| sender.loss()).fold(0.0, f64::max);
+        let loss = self.senders.iter().map(|sender| sender.contact.loss()).fold(0.0, f64::max);
         Progress { loss, ..self.shared.progress.clone() }
     }
 
     /// When [`Receiver::send`] has something to send.
     #[must_use]
     pub fn deadline(&self) -> Option<Duration> {
-        self.senders.iter().filter_map(Remote::deadline).min()
+        self.senders.iter().filter_map(|sender| sender.contact.deadline()).min()
     }
 
     /// Puts the next datagram into `out` and says where to send it. Call it until it says no.
@@ -260,7 +259,7 @@ impl<S: Storage> Receiver<S> {
         let Receiver { shared, senders } = self;
         senders.iter_mut().find_map(|sender| {
             out.clear();
-            sender.send(now, shared, out).then_some(sender.address())
+            sender.send(now, shared, out).then_some(sender.contact.address)
         })
     }
 
@@ -304,7 +303,7 @@ impl<S: Storage> Receiver<S> {
     /// Another receiver's request, which may spare ours.
     fn overhear(&mut self, feedback: &Feedback<'_>) -> bool {
         let to = (feedback.sender, feedback.instance);
-        let sender = self.senders.iter_mut().find(|sender| sender.identity() == to);
+        let sender = self.senders.iter_mut().find(|sender| sender.contact.identity() == to);
         let (Some(sender), FeedbackKind::Nack(requests)) = (sender, feedback.kind) else {
             return false;
         };
@@ -328,15 +327,15 @@ impl<S: Storage> Receiver<S> {
         }
         let guarded = self.shared.config.guarded;
         let identity = (head.source, head.instance);
-        let known = self.senders.iter().position(|sender| sender.identity() == identity);
+        let known = self.senders.iter().position(|sender| sender.contact.identity() == identity);
         if let Some(index) = known {
             let sender = &mut self.senders[index];
-            let same = sender.address() == from || guarded;
-            if !same && !sender.has_ended() && !sender.is_silent(now, remote::SILENT) {
+            let same = sender.contact.address == from || guarded;
+            if !same && !sender.has_ended() && !sender.contact.is_silent(now, SILENT) {
                 return None;
             }
-            sender.moved(from);
-            sender.heard(now, head, bytes);
+            sender.contact.address = from;
+            sender.contact.heard(now, head, bytes);
             return Some(index);
         }
         if !self.make_way(now, from, head.source) {
@@ -344,13 +343,14 @@ impl<S: Storage> Receiver<S> {
         }
         if self.senders.len() >= MAX_SENDERS {
             let spare = |sender: &Remote| {
-                sender.is_silent(now, FORGET) || self.shared.config.guarded && !sender.is_present()
+                let contact = &sender.contact;
+                contact.is_silent(now, FORGET) || guarded && !contact.is_present()
             };
             let spare = self.senders.iter().position(spare)?;
             self.senders.remove(spare).abandon(&mut self.shared);
         }
         let mut sender = Remote::new(now, from, head);
-        sender.heard(now, head, bytes);
+        sender.contact.heard(now, head, bytes);
         self.shared.events.push_back(Event::Sender(head.source, from));
         self.senders.push(sender);
         Some(self.senders.len() - 1)
@@ -363,14 +363,15 @@ impl<S: Storage> Receiver<S> {
         let guarded = self.shared.config.guarded;
         let mut index = 0;
         while let Some(sender) = self.senders.get(index) {
-            let near = guarded || sender.address().ip() == from.ip();
-            let silent = if near { RESTART } else { remote::SILENT };
-            let replaced = !guarded && sender.address() == from;
-            if sender.identity().0 != node {
+            let contact = &sender.contact;
+            let near = guarded || contact.address.ip() == from.ip();
+            let silent = if near { RESTART } else { SILENT };
+            let replaced = !guarded && contact.address == from;
+            if contact.identity().0 != node {
                 index += 1;
-            } else if replaced || sender.has_ended() || sender.is_silent(now, silent) {
+            } else if replaced || sender.has_ended() || contact.is_silent(now, silent) {
                 self.senders.remove(index).abandon(&mut self.shared);
-            } else if guarded && !sender.is_present() {
+            } else if guarded && !contact.is_present() {
                 index += 1;
             } else {
                 return false;

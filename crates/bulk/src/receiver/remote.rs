@@ -1,71 +1,35 @@
-//! A sender as a receiver sees it: its objects, where it is, and when to answer it.
+//! A sender as a receiver of objects sees it: which there are, where it is, and what to ask it for.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use super::contact::{Contact, Nack, SILENT};
 use super::incoming::Incoming;
-use super::meter::Meter;
 use super::{Event, ObjectKey, Shared, Storage, requests};
-use crate::NodeId;
 use crate::quantize;
-use crate::sender::DATAGRAM_OVERHEAD_BYTES;
 use crate::wire::{
-    AckKind, CcFeedback, Command, CommandKind, Fec, Feedback, FeedbackKind, Form, Message,
-    ObjectMessage, Probe, Requests, SenderHead, SymbolId, cc_flags,
+    Command, CommandKind, FeedbackKind, Form, ObjectMessage, Probe, Requests, SenderHead, SymbolId,
 };
 
 /// Objects from the first incomplete one on that are looked after; later ones are not heard.
 const WINDOW: usize = 1024;
-/// A sender that says nothing for so long is not asked any more until it speaks.
-pub(super) const SILENT: Duration = Duration::from_secs(10);
 /// Blocks remembered that others asked for.
 const MAX_OVERHEARD: usize = 1 << 14;
-/// Waits are no shorter, because programs need time too.
-const MIN_WAIT: Duration = Duration::from_millis(5);
-/// Who is alone asks again after this time at the latest: requests get lost, too.
-const MAX_HOLDOFF: Duration = Duration::from_secs(1);
-
 enum Slot {
     Unknown,
     Open(Box<Incoming>),
     Closed { complete: bool },
 }
 
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Nack {
-    Idle,
-    /// To be sent then, unless others do.
-    Backoff(Duration),
-    /// Sent; its effect is waited for until then.
-    Holdoff(Duration),
-}
-
-struct Acknowledgement {
-    at: Duration,
-    object: u16,
-    symbol: SymbolId,
-    fec: Fec,
-}
-
 pub(super) struct Remote {
-    node: NodeId,
-    address: SocketAddr,
-    head: SenderHead,
-    heard: Duration,
-    /// When the last probe came, what it said, and its number.
-    probe: Option<(Duration, Duration, u16)>,
-    rtt: Option<u8>,
-    meter: Meter,
+    pub(super) contact: Contact,
     /// The number of the first object in `slots`; none before anything of an object came.
     first: Option<u16>,
     slots: VecDeque<Slot>,
     /// What the sender has passed: slots, counted from object 0 of `first`'s count, and blocks.
     frontier: (usize, u32),
-    nack: Nack,
     overheard: HashMap<(u16, u32), u16>,
-    acknowledgement: Option<Acknowledgement>,
-    report_at: Option<Duration>,
     /// Probes until an answer that was not asked for, and how many the next time.
     quiet: u32,
     next_quiet: u32,
@@ -75,67 +39,24 @@ pub(super) struct Remote {
 impl Remote {
     pub(super) fn new(now: Duration, address: SocketAddr, head: &SenderHead) -> Remote {
         Remote {
-            node: head.source,
-            address,
-            head: *head,
-            heard: now,
-            probe: None,
-            rtt: None,
-            meter: Meter::default(),
+            contact: Contact::new(now, address, head),
             first: None,
             slots: VecDeque::new(),
             frontier: (0, 0),
-            nack: Nack::Idle,
             overheard: HashMap::new(),
-            acknowledgement: None,
-            report_at: None,
             quiet: 0,
             next_quiet: 1,
             ended: false,
         }
     }
 
-    pub(super) fn identity(&self) -> (NodeId, u16) {
-        (self.node, self.head.instance)
-    }
-
-    pub(super) fn address(&self) -> SocketAddr {
-        self.address
-    }
-
-    pub(super) fn moved(&mut self, address: SocketAddr) {
-        self.address = address;
-    }
-
-    pub(super) fn is_silent(&self, now: Duration, time: Duration) -> bool {
-        now.saturating_sub(self.heard) > time
-    }
-
     pub(super) fn has_ended(&self) -> bool {
         self.ended
     }
 
-    /// It has heard us, so it is no recording.
-    pub(super) fn is_present(&self) -> bool {
-        self.rtt.is_some()
-    }
-
-    pub(super) fn loss(&self) -> f64 {
-        self.meter.loss()
-    }
-
-    pub(super) fn heard(&mut self, now: Duration, head: &SenderHead, bytes: usize) {
-        self.heard = now;
-        self.head = *head;
-        self.meter.arrived(now, head.sequence, bytes + DATAGRAM_OVERHEAD_BYTES);
-    }
-
-    fn grtt(&self) -> Duration {
-        quantize::rtt(self.head.grtt).clamp(MIN_WAIT, Duration::from_secs(15))
-    }
-
     fn key(&self, object: u16) -> ObjectKey {
-        ObjectKey { sender: self.node, instance: self.head.instance, object }
+        let (sender, instance) = self.contact.identity();
+        ObjectKey { sender, instance, object }
     }
 
     /// Everything is given up.
@@ -231,7 +152,7 @@ impl Remote {
     fn finish<S: Storage>(&mut self, index: usize, shared: &mut Shared<S>) {
         let key = self.key(self.number(index));
         let Slot::Open(incoming) = &self.slots[index] else { return };
-        if !incoming.is_complete() || shared.config.guarded && !self.is_present() {
+        if !incoming.is_complete() || shared.config.guarded && !self.contact.is_present() {
             return;
         }
         match shared.storage.finish(key, incoming.info()) {
@@ -274,11 +195,8 @@ impl Remote {
                 self.frontier = self.frontier.max((index, at.block + 1));
                 let asked = nodes.iter().any(|node| node == shared.config.node);
                 if asked && self.has_all(index, at) {
-                    let at_time = self.spread(now, shared);
-                    let (symbol, fec) = (at, command.fec);
-                    let waiting = self.acknowledgement.as_ref().map(|waiting| waiting.at);
-                    let at = waiting.unwrap_or(at_time);
-                    self.acknowledgement = Some(Acknowledgement { at, object, symbol, fec });
+                    let what = (object, at, command.fec);
+                    self.contact.acknowledge_soon(now, what, &mut shared.random);
                 }
                 self.consider_nack(now, shared);
             }
@@ -289,7 +207,7 @@ impl Remote {
             }
             CommandKind::Eot => {
                 if !std::mem::replace(&mut self.ended, true) {
-                    shared.events.push_back(Event::Ended(self.node));
+                    shared.events.push_back(Event::Ended(self.contact.head.source));
                 }
             }
             CommandKind::AckRequest { .. } | CommandKind::Application(_) => {}
@@ -309,37 +227,26 @@ impl Remote {
         here && before.into_iter().all(|slot| matches!(slot, Slot::Closed { complete: true }))
     }
 
-    /// A time for an answer that others give too: at once if there are no others.
-    fn spread<S>(&self, now: Duration, shared: &mut Shared<S>) -> Duration {
-        if self.head.backoff == 0 {
-            return now;
-        }
-        now + self.grtt().mul_f64(shared.random.f64())
-    }
-
     fn probe<S: Storage>(&mut self, now: Duration, probe: &Probe<'_>, shared: &mut Shared<S>) {
-        let Some(sent) = probe.sent else { return };
-        self.probe = Some((now, sent, probe.sequence));
-        let known = probe.rtt_of(shared.config.node);
-        let first = known.is_some() && !self.is_present();
-        self.rtt = known.or(self.rtt);
-        if first && shared.config.guarded {
+        let was_present = self.contact.is_present();
+        if !self.contact.probed(now, probe, shared.config.node) {
+            return;
+        }
+        if self.contact.is_present() && !was_present && shared.config.guarded {
             (0..self.slots.len()).for_each(|index| self.finish(index, shared));
             self.advance();
         }
         // Who is not named speaks too, so that the sender gets to know it; in a large group ever more
         // rarely.
-        if known.is_none() {
+        if probe.rtt_of(shared.config.node).is_none() {
             self.quiet += 1;
             if self.quiet < self.next_quiet {
                 return;
             }
-            let most = if quantize::group_size(self.head.group) <= 50 { 1 } else { 64 };
+            let most = if quantize::group_size(self.contact.head.group) <= 50 { 1 } else { 64 };
             (self.quiet, self.next_quiet) = (0, (self.next_quiet * 2).min(most));
         }
-        if self.report_at.is_none() {
-            self.report_at = Some(self.spread(now, shared));
-        }
+        self.contact.report_soon(now, &mut shared.random);
     }
 
     /// What cannot be had any more.
@@ -364,7 +271,7 @@ impl Remote {
 
     /// Others asked for this.
     pub(super) fn overhear(&mut self, requests: Requests<'_>) {
-        if !matches!(self.nack, Nack::Backoff(_)) {
+        if !matches!(self.contact.nack, Nack::Backoff(_)) {
             return;
         }
         for span in requests.spans() {
@@ -398,26 +305,10 @@ impl Remote {
     }
 
     fn consider_nack<S>(&mut self, now: Duration, shared: &mut Shared<S>) {
-        if self.nack != Nack::Idle || !self.is_due() {
-            return;
+        if self.contact.nack == Nack::Idle && self.is_due() {
+            self.overheard.clear();
+            self.contact.ask_soon(now, &mut shared.random);
         }
-        let wait = if self.head.backoff == 0 {
-            // A packet or two may still come out of order.
-            self.grtt() / 8
-        } else {
-            backoff(self.grtt() * self.head.backoff.into(), self.head.group, &mut shared.random)
-        };
-        self.overheard.clear();
-        self.nack = Nack::Backoff(now + wait);
-    }
-
-    pub(super) fn deadline(&self) -> Option<Duration> {
-        let nack = match self.nack {
-            Nack::Idle => None,
-            Nack::Backoff(at) | Nack::Holdoff(at) => Some(at),
-        };
-        let acknowledgement = self.acknowledgement.as_ref().map(|waiting| waiting.at);
-        [nack, acknowledgement, self.report_at].into_iter().flatten().min()
     }
 
     /// Puts what is due into `out`.
@@ -427,40 +318,29 @@ impl Remote {
         shared: &mut Shared<S>,
         out: &mut Vec<u8>,
     ) -> bool {
-        if let Some(waiting) = self.acknowledgement.take_if(|waiting| waiting.at <= now) {
-            let Acknowledgement { object, symbol, fec, .. } = waiting;
-            self.report_at = None;
-            self.put(
-                now,
-                FeedbackKind::Ack(AckKind::Flush { object, at: symbol, fec }, 0),
-                shared,
-                out,
-            );
+        if let Some(acknowledgement) = self.contact.take_acknowledgement(now) {
+            self.put(now, acknowledgement, shared, out);
             return true;
         }
-        match self.nack {
+        match self.contact.nack {
             Nack::Holdoff(until) if until <= now => {
-                self.nack = Nack::Idle;
-                if !self.ended && !self.is_silent(now, SILENT) {
+                self.contact.nack = Nack::Idle;
+                if !self.ended && !self.contact.is_silent(now, SILENT) {
                     self.consider_nack(now, shared);
                 }
             }
             Nack::Backoff(at) if at <= now => {
                 // RFC 5740 has a hold-off of K + 2 round-trip times. Our sender is not confused by asking
                 // again sooner, because it knows what could not have come yet.
-                let times = f64::from(self.head.backoff) + 0.5;
-                let wait = self.grtt().mul_f64(times).max(2 * MIN_WAIT);
-                let longest = if self.head.backoff == 0 { MAX_HOLDOFF } else { Duration::MAX };
-                self.nack = Nack::Holdoff(now + wait.min(longest));
+                self.contact.hold_off(now, 0.5);
                 if self.put_nack(now, shared, out) {
-                    self.report_at = None;
                     return true;
                 }
             }
             _ => {}
         }
-        if self.report_at.take_if(|at| *at <= now).is_some() {
-            self.put(now, FeedbackKind::Ack(AckKind::Probe, 0), shared, out);
+        if let Some(report) = self.contact.take_report(now) {
+            self.put(now, report, shared, out);
             return true;
         }
         false
@@ -520,33 +400,7 @@ impl Remote {
         shared: &mut Shared<S>,
         out: &mut Vec<u8>,
     ) {
-        let echo = self.probe.map(|(came, sent, _)| sent + now.saturating_sub(came));
-        let loss = quantize::quantize_loss(self.meter.loss());
-        let rtt = if self.rtt.is_some() { cc_flags::RTT } else { 0 };
-        let start = if loss == 0 { cc_flags::START } else { 0 };
-        let report = CcFeedback {
-            sequence: self.probe.map_or(0, |(.., sequence)| sequence),
-            flags: rtt | start,
-            rtt: self.rtt.unwrap_or(self.head.grtt),
-            loss,
-            rate: quantize::quantize_rate(self.meter.rate()),
-        };
-        let (sender, instance) = self.identity();
-        let (source, sequence) = (shared.config.node, shared.sequence);
-        let report = Some(report);
-        Message::Feedback(Feedback { source, sequence, sender, instance, echo, report, kind })
-            .encode(out);
-        shared.sequence = shared.sequence.wrapping_add(1);
+        let own = (shared.config.node, &mut shared.sequence);
+        self.contact.put(now, kind, own, out);
     }
-}
-
-/// A random wait of at most `longest`, most likely a long one, so that of a large group few are early
-/// (RFC 5401 section 5.2: truncated exponential).
-pub(crate) fn backoff(longest: Duration, group: u8, random: &mut fastrand::Rng) -> Duration {
-    let lambda = f64::from(quantize::group_size(group)).ln() + 1.0;
-    let longest = longest.as_secs_f64();
-    let scale = lambda.exp() - 1.0;
-    let x = random.f64() * lambda / longest + lambda / (longest * scale);
-    let wait = longest / lambda * (x * scale * (longest / lambda)).ln();
-    Duration::from_secs_f64(wait.clamp(0.0, longest))
 }

@@ -5,22 +5,10 @@ use std::time::Duration;
 
 use super::incoming::{Incoming, Piece};
 use crate::NodeId;
-use crate::quantize;
-use crate::receiver::{Meter, backoff};
-use crate::sender::DATAGRAM_OVERHEAD_BYTES;
+use crate::receiver::{Contact, Nack, RESTART, SILENT};
 use crate::wire::{
-    AckKind, CcFeedback, Command, CommandKind, Feedback, FeedbackKind, Message, ObjectMessage,
-    Probe, SenderHead, SymbolId, Writer, cc_flags, flags,
+    Command, CommandKind, FeedbackKind, Message, ObjectMessage, SenderHead, Writer, flags,
 };
-
-/// A sender that is silent for so long is not asked any more, and another may take its place.
-const SILENT: Duration = Duration::from_secs(10);
-/// A new run of the same sender need not wait so long.
-const RESTART: Duration = Duration::from_secs(1);
-/// Waits are no shorter, because programs need time too.
-const MIN_WAIT: Duration = Duration::from_millis(5);
-/// Who is alone asks again after this time at the latest: requests get lost, too.
-const MAX_HOLDOFF: Duration = Duration::from_secs(1);
 
 /// A stream receiver's settings.
 #[derive(Clone, Debug, PartialEq)]
@@ -74,26 +62,10 @@ pub struct Progress {
     pub late: bool,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Nack {
-    Idle,
-    Backoff(Duration),
-    Holdoff(Duration),
-}
-
 /// The sender that is listened to.
 struct Source {
-    address: SocketAddr,
-    head: SenderHead,
-    heard: Duration,
-    probe: Option<(Duration, Duration, u16)>,
-    rtt: Option<u8>,
-    meter: Meter,
+    contact: Contact,
     incoming: Option<Incoming>,
-    nack: Nack,
-    /// What to acknowledge, and when.
-    acknowledge: Option<(Duration, u16, SymbolId)>,
-    report_at: Option<Duration>,
     gone: bool,
 }
 
@@ -129,7 +101,7 @@ impl StreamReceiver {
     /// How far it is.
     #[must_use]
     pub fn progress(&self) -> Progress {
-        let loss = self.source.as_ref().map_or(0.0, |source| source.meter.loss());
+        let loss = self.source.as_ref().map_or(0.0, |source| source.contact.loss());
         let incoming = self.source.as_ref().and_then(|source| source.incoming.as_ref());
         let recovered = incoming.map_or(0, |incoming| incoming.recovered);
         let late = incoming.is_some_and(Incoming::is_late);
@@ -139,7 +111,7 @@ impl StreamReceiver {
     /// The identity and the address of the sender, once there is one.
     #[must_use]
     pub fn sender(&self) -> Option<(NodeId, SocketAddr)> {
-        self.source.as_ref().map(|source| (source.head.source, source.address))
+        self.source.as_ref().map(|source| (source.contact.head.source, source.contact.address))
     }
 
     /// Why a stream that was heard is not taken.
@@ -150,7 +122,9 @@ impl StreamReceiver {
     /// Whether the sender has said that it ends, or nothing for long.
     #[must_use]
     pub fn is_over(&self, now: Duration) -> bool {
-        self.source.as_ref().is_none_or(|source| source.gone || source.is_silent(now, SILENT))
+        self.source
+            .as_ref()
+            .is_none_or(|source| source.gone || source.contact.is_silent(now, SILENT))
     }
 
     /// Whether the sender has said that it ends.
@@ -166,7 +140,7 @@ impl StreamReceiver {
             return Some(Piece::Lost(None));
         }
         let source = self.source.as_mut()?;
-        if self.config.guarded && source.rtt.is_none() {
+        if self.config.guarded && !source.contact.is_present() {
             return None;
         }
         let piece = source.incoming.as_mut()?.read()?;
@@ -201,23 +175,23 @@ impl StreamReceiver {
         if head.source == self.config.node {
             return false;
         }
-        let identity = |head: &SenderHead| (head.source, head.instance);
         match &mut self.source {
-            Some(source) if identity(&source.head) == identity(head) => {
-                let moved = source.address != from && !self.config.guarded;
-                if moved && !source.is_silent(now, SILENT) {
+            Some(Source { contact, .. }) if contact.identity() == (head.source, head.instance) => {
+                let moved = contact.address != from && !self.config.guarded;
+                if moved && !contact.is_silent(now, SILENT) {
                     return false;
                 }
-                source.address = from;
-                source.heard(now, head, bytes);
+                contact.address = from;
+                contact.heard(now, head, bytes);
                 return true;
             }
             Some(source) => {
-                let same = source.head.source == head.source
-                    && (self.config.guarded || source.address.ip() == from.ip());
-                let silent = source.is_silent(now, if same { RESTART } else { SILENT });
+                let contact = &source.contact;
+                let same = contact.head.source == head.source
+                    && (self.config.guarded || contact.address.ip() == from.ip());
+                let silent = contact.is_silent(now, if same { RESTART } else { SILENT });
                 // Who has begun nothing, or was a recording, is in nobody's way.
-                let idle = self.config.guarded && source.rtt.is_none();
+                let idle = self.config.guarded && !contact.is_present();
                 let done = source.incoming.as_ref().is_some_and(Incoming::has_ended);
                 if done || !(silent || idle || source.gone) {
                     return false;
@@ -226,9 +200,9 @@ impl StreamReceiver {
             }
             None => {}
         }
-        let mut source = Source::new(now, from, head);
-        source.heard(now, head, bytes);
-        self.source = Some(source);
+        let mut contact = Contact::new(now, from, head);
+        contact.heard(now, head, bytes);
+        self.source = Some(Source { contact, incoming: None, gone: false });
         true
     }
 
@@ -286,14 +260,16 @@ impl StreamReceiver {
                 incoming.sent(place);
                 let asked = nodes.iter().any(|node| node == self.config.node);
                 if asked && incoming.has_read(place) {
-                    let due = source.spread(now, &mut self.random);
-                    let due = source.acknowledge.map_or(due, |(due, ..)| due);
-                    source.acknowledge = Some((due, object, at));
+                    let what = (object, at, incoming.fec);
+                    source.contact.acknowledge_soon(now, what, &mut self.random);
                 }
                 source.consider_nack(now, &mut self.random);
             }
             CommandKind::Probe(probe) => {
-                source.probe(now, &probe, self.config.node, &mut self.random);
+                let can_be_answered = source.contact.probed(now, &probe, self.config.node);
+                if can_be_answered {
+                    source.contact.report_soon(now, &mut self.random);
+                }
             }
             CommandKind::Squelch { object, at, .. } => {
                 let incoming = source.incoming.as_mut().filter(|known| known.object == object);
@@ -310,145 +286,53 @@ impl StreamReceiver {
     /// When [`StreamReceiver::send`] has something to send.
     #[must_use]
     pub fn deadline(&self) -> Option<Duration> {
-        let source = self.source.as_ref()?;
-        let nack = match source.nack {
-            Nack::Idle => None,
-            Nack::Backoff(at) | Nack::Holdoff(at) => Some(at),
-        };
-        let acknowledge = source.acknowledge.map(|(at, ..)| at);
-        [nack, acknowledge, source.report_at].into_iter().flatten().min()
+        self.source.as_ref()?.contact.deadline()
     }
 
     /// Puts the next datagram into `out` and says where to send it. Call it until it says no.
     pub fn send(&mut self, now: Duration, out: &mut Vec<u8>) -> Option<SocketAddr> {
         out.clear();
-        let nack_bytes = self.config.nack_bytes;
         let source = self.source.as_mut()?;
-        let address = source.address;
-        if let Some((_, object, at)) = source.acknowledge.take_if(|(due, ..)| *due <= now) {
-            source.report_at = None;
-            let fec = source.incoming.as_ref()?.fec;
-            self.put(now, FeedbackKind::Ack(AckKind::Flush { object, at, fec }, 0), out);
+        let address = source.contact.address;
+        let own = (self.config.node, &mut self.sequence);
+        if let Some(acknowledgement) = source.contact.take_acknowledgement(now) {
+            source.contact.put(now, acknowledgement, own, out);
             return Some(address);
         }
-        match source.nack {
+        match source.contact.nack {
             Nack::Holdoff(until) if until <= now => {
-                source.nack = Nack::Idle;
-                if !source.is_silent(now, SILENT) {
+                source.contact.nack = Nack::Idle;
+                if !source.contact.is_silent(now, SILENT) {
                     source.consider_nack(now, &mut self.random);
                 }
             }
             Nack::Backoff(at) if at <= now => {
                 // Requests get lost as easily as what they ask for.
-                let single = 0.5 * (1.0 - source.meter.loss());
-                let times = if source.head.backoff == 0 { single } else { 0.5 };
-                let times = f64::from(source.head.backoff) + times;
-                let wait = source.grtt().mul_f64(times).max(2 * MIN_WAIT);
-                let longest = if source.head.backoff == 0 { MAX_HOLDOFF } else { Duration::MAX };
-                source.nack = Nack::Holdoff(now + wait.min(longest));
+                let alone = source.contact.head.backoff == 0;
+                let share = if alone { 1.0 - source.contact.loss() } else { 1.0 };
+                source.contact.hold_off(now, 0.5 * share);
                 let incoming = source.incoming.as_ref()?;
-                let mut writer = Writer::new(nack_bytes, incoming.fec);
+                let mut writer = Writer::new(self.config.nack_bytes, incoming.fec);
                 incoming.ask(&mut writer);
                 if !writer.requests().is_empty() {
-                    source.report_at = None;
                     self.progress.nacks += 1;
-                    self.put(now, FeedbackKind::Nack(writer.requests()), out);
+                    source.contact.put(now, FeedbackKind::Nack(writer.requests()), own, out);
                     return Some(address);
                 }
             }
             _ => {}
         }
-        if source.report_at.take_if(|at| *at <= now).is_some() {
-            self.put(now, FeedbackKind::Ack(AckKind::Probe, 0), out);
-            return Some(address);
-        }
-        None
-    }
-
-    fn put(&mut self, now: Duration, kind: FeedbackKind<'_>, out: &mut Vec<u8>) {
-        let Some(source) = &self.source else { return };
-        let echo = source.probe.map(|(came, sent, _)| sent + now.saturating_sub(came));
-        let loss = quantize::quantize_loss(source.meter.loss());
-        let rtt = if source.rtt.is_some() { cc_flags::RTT } else { 0 };
-        let start = if loss == 0 { cc_flags::START } else { 0 };
-        let report = Some(CcFeedback {
-            sequence: source.probe.map_or(0, |(.., sequence)| sequence),
-            flags: rtt | start,
-            rtt: source.rtt.unwrap_or(source.head.grtt),
-            loss,
-            rate: quantize::quantize_rate(source.meter.rate()),
-        });
-        let (sender, instance) = (source.head.source, source.head.instance);
-        let (source, sequence) = (self.config.node, self.sequence);
-        Message::Feedback(Feedback { source, sequence, sender, instance, echo, report, kind })
-            .encode(out);
-        self.sequence = self.sequence.wrapping_add(1);
+        let report = source.contact.take_report(now)?;
+        source.contact.put(now, report, own, out);
+        Some(address)
     }
 }
 
 impl Source {
-    fn new(now: Duration, address: SocketAddr, head: &SenderHead) -> Source {
-        Source {
-            address,
-            head: *head,
-            heard: now,
-            probe: None,
-            rtt: None,
-            meter: Meter::default(),
-            incoming: None,
-            nack: Nack::Idle,
-            acknowledge: None,
-            report_at: None,
-            gone: false,
-        }
-    }
-
-    fn heard(&mut self, now: Duration, head: &SenderHead, bytes: usize) {
-        (self.heard, self.head) = (now, *head);
-        self.meter.arrived(now, head.sequence, bytes + DATAGRAM_OVERHEAD_BYTES);
-    }
-
-    fn is_silent(&self, now: Duration, time: Duration) -> bool {
-        now.saturating_sub(self.heard) > time
-    }
-
-    fn grtt(&self) -> Duration {
-        quantize::rtt(self.head.grtt).clamp(MIN_WAIT, Duration::from_secs(15))
-    }
-
-    /// A time for an answer that others give too: at once if there are no others.
-    fn spread(&self, now: Duration, random: &mut fastrand::Rng) -> Duration {
-        match self.head.backoff {
-            0 => now,
-            _ => now + self.grtt().mul_f64(random.f64()),
-        }
-    }
-
-    fn probe(
-        &mut self,
-        now: Duration,
-        probe: &Probe<'_>,
-        node: NodeId,
-        random: &mut fastrand::Rng,
-    ) {
-        let Some(sent) = probe.sent else { return };
-        self.probe = Some((now, sent, probe.sequence));
-        self.rtt = probe.rtt_of(node).or(self.rtt);
-        if self.report_at.is_none() {
-            self.report_at = Some(self.spread(now, random));
-        }
-    }
-
     fn consider_nack(&mut self, now: Duration, random: &mut fastrand::Rng) {
         let lacks = self.incoming.as_ref().is_some_and(Incoming::lacks);
-        if self.nack != Nack::Idle || !lacks {
-            return;
+        if self.contact.nack == Nack::Idle && lacks {
+            self.contact.ask_soon(now, random);
         }
-        let wait = match self.head.backoff {
-            // A packet or two may still come out of order.
-            0 => self.grtt() / 8,
-            times => backoff(self.grtt() * times.into(), self.head.group, random),
-        };
-        self.nack = Nack::Backoff(now + wait);
     }
 }
