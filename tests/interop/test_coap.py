@@ -13,6 +13,7 @@ import unittest
 
 from broker import Broker, binary, eventually
 from relay import Relay
+from test_quic_go import program as go_program
 
 PEER = str(pathlib.Path(__file__).parent / "coap_peer.py")
 KEY = "a-key-of-more-than-16-bytes"
@@ -148,6 +149,16 @@ class Server(Site):
         observer = self.start(sys.executable, "-u", PEER, "observe", watched, env=WITH_KEY)
         self.observed_by(observer, self.collect(observer))
 
+    def test_pion_keeps_its_session_when_its_address_changes(self):
+        """With a connection ID: otherwise what comes from an unknown address has no session."""
+        self.pion(self.broker, "Coaps", **WITH_KEY)
+
+    def pion(self, broker, tests, **env):
+        env = {**os.environ, "FULMAR_CA": broker.ca, "FULMAR_COAPS": f"127.0.0.1:{broker.ports['coaps']}", **env}
+        done = run(go_program(), "-test.v", "-test.run", tests, env=env, timeout=5 * PATIENCE_S, text=True)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertIn("--- PASS: TestCoaps", done.stdout)
+
     def test_libcoap_believes_our_certificate(self):
         self.mqtt("pub", "-t", "a", "-m", "value", "-r", "-q", "1")
         for client in ("coap-client-openssl", "coap-client-gnutls"):
@@ -176,6 +187,8 @@ class Server(Site):
                 self.assertEqual(put.stderr, b"")
                 got = run(*shown, "-m", "get", f"{address}/private/a")
                 self.assertEqual(got.stdout.strip(), value.encode(), got.stderr)
+        # With a connection ID, which is in what its signature is about.
+        self.pion(broker, "Coaps/GCM", FULMAR_CERT=pem, FULMAR_CERT_KEY=key)
         # Ours, with its own and without.
         url = address.removesuffix("/ps")
         ours = (binary(), "sub", url, "--cafile", broker.ca, "-t", "private/a", "-C", "1", "-W", "5")

@@ -1,11 +1,16 @@
-//! A DTLS session (RFC 6347, and RFC 9147 where the client asks for it) as datagrams in and out, over the crate
-//! dimpl, which has neither sockets nor clock: with a pre-shared key or with certificates (RFC 7252 section 9.1).
+//! A DTLS session (RFC 6347, and RFC 9147 where the client asks for it) as datagrams in and out, over the
+//! crate dimpl, which has neither sockets nor clock: with a pre-shared key or with certificates (RFC 7252
+//! section 9.1).
 //!
 //! The key's owner is known when the session is open; a certificate is not validated here but given to the
-//! caller, who must look at it before anything else. There are no connection IDs (RFC 9146), because dimpl has
-//! none: a peer whose address changes makes a new handshake.
+//! caller, who must look at it before anything else. What dimpl lacks and others need is put around it: a
+//! client's sign that it knows of secure renegotiation, and connection IDs (RFC 9146) for a server's clients.
 
+mod connection_id;
+mod hello;
 mod renegotiation;
+mod sealed;
+mod transcript;
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -14,10 +19,13 @@ use std::time::{Duration, Instant};
 
 use dimpl::{Config, Dtls, DtlsCertificate, Output, PskResolver};
 
+pub use self::connection_id::{ConnectionId, connection_id};
+
 /// Room for any datagram of ours.
 const LARGEST: usize = 2048;
-/// The largest datagrams sent: what IPv6 carries everywhere, less the headers of IPv6 and UDP.
-const MTU: usize = 1232;
+/// The largest datagrams dimpl may send: what IPv6 carries everywhere, less the headers of IPv6 and UDP and
+/// what is put into hellos.
+const MTU: usize = 1232 - 16;
 /// How long a handshake may take.
 const HANDSHAKE: Duration = Duration::from_secs(30);
 /// Plaintexts that wait to be taken. A caller takes them after each datagram, which has few.
@@ -66,6 +74,11 @@ pub struct Session {
     dtls: Dtls,
     identity: Arc<Mutex<Option<Vec<u8>>>>,
     certificate: Option<Vec<u8>>,
+    /// A server whose client wants a connection ID.
+    grants: bool,
+    granted: Option<ConnectionId>,
+    /// Epoch and number of the newest record with the ID that brought something.
+    newest: u64,
     open: bool,
     closed: bool,
     outgoing: VecDeque<Vec<u8>>,
@@ -96,8 +109,9 @@ impl PskResolver for Resolver {
 }
 
 impl Session {
-    /// The server's end, for one peer. Clients choose between a key, if there are any, and `certificate`; with
-    /// `demand` those who choose the latter must show one of theirs.
+    /// The server's end, for one peer, who begins with the datagram `hello`; that is still to be received.
+    /// Clients choose between a key, if there are any, and `certificate`; with `demand` those who choose the
+    /// latter must show one of theirs.
     ///
     /// # Errors
     /// dimpl cannot use these settings.
@@ -105,13 +119,18 @@ impl Session {
         certificate: &Certificate,
         keys: Option<&Keys>,
         demand: bool,
+        hello: &[u8],
         now: Instant,
     ) -> Result<Session, Error> {
         let identity = Arc::new(Mutex::new(None));
+        let grants = connection_id::is_wanted(hello);
         let mut config = Config::builder()
             .mtu(MTU)
             .handshake_timeout(HANDSHAKE)
             .require_client_certificate(demand);
+        if grants {
+            config = config.with_crypto_provider(connection_id::provider());
+        }
         if let Some(keys) = keys {
             let resolver = Resolver { keys: Arc::clone(keys), asked: Arc::clone(&identity) };
             config = config.with_psk_server(None, Arc::new(resolver));
@@ -121,7 +140,7 @@ impl Session {
             private_key: certificate.key.clone(),
         };
         let dtls = Dtls::new_auto(Arc::new(config.build()?), own, now);
-        Session::start(dtls, identity, false, now)
+        Session::start(dtls, identity, false, grants, now)
     }
 
     /// The client's end; it sends the first datagram.
@@ -150,13 +169,14 @@ impl Session {
                 Dtls::new_12(Arc::new(config.build()?), own, now)
             }
         };
-        Session::start(dtls, identity, true, now)
+        Session::start(dtls, identity, true, false, now)
     }
 
     fn start(
         mut dtls: Dtls,
         identity: Arc<Mutex<Option<Vec<u8>>>>,
         client: bool,
+        grants: bool,
         now: Instant,
     ) -> Result<Session, Error> {
         dtls.set_active(client);
@@ -164,6 +184,9 @@ impl Session {
             dtls,
             identity,
             certificate: None,
+            grants,
+            granted: None,
+            newest: 0,
             open: false,
             closed: false,
             outgoing: VecDeque::new(),
@@ -175,15 +198,31 @@ impl Session {
         Ok(session)
     }
 
-    /// Takes a datagram.
+    /// Takes a datagram. Whether it brought a message newer than all others of a client with a connection ID:
+    /// such a one tells where the client is now (RFC 9146 section 6).
     ///
     /// # Errors
     /// The session is over.
-    pub fn receive(&mut self, now: Instant, datagram: &[u8]) -> Result<(), Error> {
-        let taken = self.dtls.handle_timeout(now).and_then(|()| self.dtls.handle_packet(datagram));
-        // An alert may say why.
-        self.drain();
-        Ok(taken?)
+    pub fn receive(&mut self, now: Instant, datagram: &[u8]) -> Result<bool, Error> {
+        let Some(id) = self.granted else {
+            let taken =
+                self.dtls.handle_timeout(now).and_then(|()| self.dtls.handle_packet(datagram));
+            // An alert may say why.
+            self.drain();
+            return taken.map(|()| false).map_err(Error);
+        };
+        let records = connection_id::records(datagram, id, self.open);
+        let before = self.received.len();
+        for reading in records.readings {
+            let taken =
+                self.dtls.handle_timeout(now).and_then(|()| self.dtls.handle_packet(&reading));
+            self.drain();
+            taken?;
+        }
+        let number = records.number.filter(|_| self.received.len() > before).unwrap_or(0);
+        let newer = number > self.newest;
+        self.newest = self.newest.max(number);
+        Ok(newer)
     }
 
     /// Does what is due.
@@ -230,6 +269,12 @@ impl Session {
         self.due
     }
 
+    /// What the client has in its records, if that was granted: it knows them by it, wherever they come from.
+    #[must_use]
+    pub fn connection_id(&self) -> Option<ConnectionId> {
+        self.granted
+    }
+
     /// Whether both ends have shown what they have.
     #[must_use]
     pub fn is_open(&self) -> bool {
@@ -254,12 +299,24 @@ impl Session {
         self.certificate.as_deref()
     }
 
+    /// A datagram of dimpl's, with what it does not say.
+    fn completed(&mut self, packet: &[u8]) -> Vec<u8> {
+        if self.grants
+            && let Some((packet, id)) = connection_id::granted(packet)
+        {
+            self.granted = Some(id);
+            return packet;
+        }
+        renegotiation::told(packet).unwrap_or_else(|| packet.to_vec())
+    }
+
     fn drain(&mut self) {
         let mut room = vec![0; LARGEST];
         loop {
             match self.dtls.poll_output(&mut room) {
                 Output::Packet(packet) => {
-                    self.outgoing.push_back(renegotiation::told(packet.to_vec()));
+                    let packet = self.completed(packet);
+                    self.outgoing.push_back(packet);
                 }
                 Output::ApplicationData(data) if self.received.len() < MAX_RECEIVED => {
                     self.received.push_back(data.to_vec());
@@ -322,7 +379,8 @@ mod tests {
         let psk = |identity: &[u8], key: &[u8]| {
             let credentials = Credentials::Psk { identity: identity.into(), key: key.into() };
             let mut client = Session::client(&credentials, now).unwrap();
-            let mut server = Session::server(&certificate(), Some(&keys()), false, now).unwrap();
+            let mut server =
+                Session::server(&certificate(), Some(&keys()), false, &[], now).unwrap();
             let open = meet(&mut client, &mut server);
             (open, client, server)
         };
@@ -358,7 +416,7 @@ mod tests {
         for demand in [false, true] {
             let credentials = Credentials::Certificate(theirs.clone());
             let mut client = Session::client(&credentials, now).unwrap();
-            let mut server = Session::server(&ours, Some(&keys()), demand, now).unwrap();
+            let mut server = Session::server(&ours, Some(&keys()), demand, &[], now).unwrap();
             assert!(meet(&mut client, &mut server));
             assert_eq!(client.certificate(), Some(&*ours.certificate));
             assert_eq!(server.certificate(), demand.then_some(&*theirs.certificate));

@@ -3,12 +3,18 @@
 //!
 //! A client that lost its session begins again from the same address; the old session stays until the new one
 //! is open, so that nobody can end a session by sending its owner's address.
+//!
+//! A session is known by the address it began at; who opens a session there later takes its place. A client
+//! with a connection ID (RFC 9146) may go on from another one: what is for it goes to where its newest
+//! message came from. Somebody on the way could have a message come from an address that is not theirs; that
+//! address is then sent the answer and one confirmable message at a time, and nothing after one that nobody
+//! acknowledged.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fulmar_coap::dtls::{Certificate, Keys, Session};
+use fulmar_coap::dtls::{Certificate, ConnectionId, Keys, Session, connection_id};
 use fulmar_transport::tls;
 use rustls::server::danger::ClientCertVerifier;
 use rustls_pki_types::{CertificateDer, UnixTime};
@@ -17,8 +23,7 @@ use super::Address;
 
 /// Handshakes under way; a further one takes the place of the oldest.
 const MAX_HANDSHAKES: usize = 256;
-/// How long a session may carry nothing. There are no connection IDs: a client behind a router that forgets
-/// its port comes back with a new session anyway.
+/// How long a session may carry nothing.
 const IDLE: Duration = Duration::from_secs(24 * 3600);
 
 /// What the sessions of a listener are made with.
@@ -43,49 +48,60 @@ pub(super) enum Outcome {
 
 struct Entry {
     session: Session,
+    /// Where the client is.
+    at: Address,
     /// A handshake by which the client begins again.
     next: Option<Session>,
     heard: Instant,
     due: Instant,
 }
 
+impl Entry {
+    fn ids(&self) -> impl Iterator<Item = ConnectionId> {
+        let next = self.next.as_ref().and_then(Session::connection_id);
+        self.session.connection_id().into_iter().chain(next)
+    }
+}
+
 /// All sessions.
 pub(super) struct Secure {
     settings: Settings,
     sessions: BTreeMap<Address, Entry>,
+    /// Which session has a connection ID.
+    ids: BTreeMap<ConnectionId, Address>,
     due: BTreeSet<(Instant, Address)>,
     out: Vec<(Address, Vec<u8>)>,
 }
 
 impl Secure {
     pub(super) fn new(settings: Settings) -> Secure {
-        Secure { settings, sessions: BTreeMap::new(), due: BTreeSet::new(), out: Vec::new() }
+        let (sessions, ids) = (BTreeMap::new(), BTreeMap::new());
+        Secure { settings, sessions, ids, due: BTreeSet::new(), out: Vec::new() }
     }
 
     /// Takes a datagram off the socket.
-    pub(super) fn receive(
-        &mut self,
-        now: Instant,
-        address: Address,
-        datagram: &[u8],
-    ) -> Vec<Outcome> {
+    pub(super) fn receive(&mut self, now: Instant, from: Address, datagram: &[u8]) -> Vec<Outcome> {
         let mut outcomes = Vec::new();
+        let id = connection_id(datagram);
+        let address = id.and_then(|id| self.ids.get(&id).copied()).unwrap_or(from);
         if !self.sessions.contains_key(&address) {
             if !begins_handshake(datagram) {
                 return outcomes;
             }
             self.make_room(&mut outcomes);
-            let Some(session) = self.accept(now, address) else { return outcomes };
-            self.sessions.insert(address, Entry { session, next: None, heard: now, due: now });
+            let Some(session) = self.accept(now, address, datagram) else { return outcomes };
+            let entry = Entry { session, at: from, next: None, heard: now, due: now };
+            self.sessions.insert(address, entry);
         }
         self.with(now, address, &mut outcomes, |entry, accept| {
             entry.heard = now;
             let again = entry.session.is_open() && begins_handshake(datagram);
             if again && entry.next.is_none() {
-                entry.next = accept();
+                entry.next = accept(datagram);
             }
-            let for_next = datagram.first().is_some_and(|kind| is_handshake(*kind));
-            match entry.next.as_mut().filter(|_| for_next) {
+            let handshake = datagram.first().is_some_and(|kind| is_handshake(*kind));
+            let is_for = |next: &Session| handshake || id.is_some() && next.connection_id() == id;
+            match entry.next.as_mut().filter(|next| is_for(next)) {
                 Some(next) => {
                     if next.receive(now, datagram).is_err() {
                         entry.next = None;
@@ -93,7 +109,13 @@ impl Secure {
                     true
                 }
                 None => match entry.session.receive(now, datagram) {
-                    Ok(()) => true,
+                    Ok(newer) => {
+                        if newer && entry.at != from {
+                            tracing::debug!(peer = %address, now_at = %from, "coaps: it has moved");
+                            entry.at = from;
+                        }
+                        true
+                    }
                     Err(error) => {
                         tracing::info!(peer = %address, "coaps: {error}");
                         false
@@ -144,16 +166,15 @@ impl Secure {
         now: Instant,
         address: Address,
         outcomes: &mut Vec<Outcome>,
-        work: impl FnOnce(&mut Entry, &dyn Fn() -> Option<Session>) -> bool,
+        work: impl FnOnce(&mut Entry, &dyn Fn(&[u8]) -> Option<Session>) -> bool,
     ) {
-        let Some(mut entry) = self.sessions.remove(&address) else { return };
-        self.due.remove(&(entry.due, address));
+        let Some(mut entry) = self.take(address) else { return };
         let was_open = entry.session.is_open();
-        let mut alive = work(&mut entry, &|| self.accept(now, address));
+        let mut alive = work(&mut entry, &|hello| self.accept(now, address, hello));
         let mut opened = entry.session.is_open() && !was_open;
         if let Some(next) = entry.next.take_if(|next| next.is_open()) {
-            drain(&mut entry.session, address, &mut self.out);
-            entry.session = next;
+            drain(&mut entry.session, entry.at, &mut self.out);
+            (entry.session, entry.at) = (next, address);
             (alive, opened) = (true, true);
             outcomes.extend(was_open.then_some(Outcome::Closed(address)));
         }
@@ -172,7 +193,7 @@ impl Secure {
                 outcomes.push(Outcome::Message(address, message));
             }
         }
-        drain(&mut entry.session, address, &mut self.out);
+        drain(&mut entry.session, entry.at, &mut self.out);
         if let Some(next) = &mut entry.next {
             drain(next, address, &mut self.out);
         }
@@ -186,13 +207,25 @@ impl Secure {
         let soon = now + Duration::from_millis(10);
         entry.due = due.unwrap_or(now + IDLE).clamp(soon, entry.heard.max(now) + IDLE);
         self.due.insert((entry.due, address));
+        self.ids.extend(entry.ids().map(|id| (id, address)));
         self.sessions.insert(address, entry);
     }
 
-    fn accept(&self, now: Instant, address: Address) -> Option<Session> {
+    /// Takes out an entry and what points to it.
+    fn take(&mut self, address: Address) -> Option<Entry> {
+        let entry = self.sessions.remove(&address)?;
+        self.due.remove(&(entry.due, address));
+        for id in entry.ids() {
+            self.ids.remove(&id);
+        }
+        Some(entry)
+    }
+
+    fn accept(&self, now: Instant, address: Address, hello: &[u8]) -> Option<Session> {
         let settings = &self.settings;
         let demand = settings.verifier.is_some();
-        match Session::server(&settings.certificate, settings.keys.as_ref(), demand, now) {
+        let keys = settings.keys.as_ref();
+        match Session::server(&settings.certificate, keys, demand, hello, now) {
             Ok(session) => Some(session),
             Err(error) => {
                 tracing::warn!(peer = %address, "coaps: {error}");
@@ -228,8 +261,7 @@ impl Secure {
         let oldest =
             self.sessions.iter().min_by_key(|(_, entry)| (entry.session.is_open(), entry.heard));
         let Some((&address, _)) = oldest else { return };
-        if let Some(entry) = self.sessions.remove(&address) {
-            self.due.remove(&(entry.due, address));
+        if let Some(entry) = self.take(address) {
             outcomes.extend(entry.session.is_open().then_some(Outcome::Closed(address)));
         }
     }

@@ -1,0 +1,170 @@
+//! Where things are in the first messages of a DTLS 1.2 handshake (RFC 6347 section 4.2.2, RFC 5246 section
+//! 7.4.1), and messages with more in them, for what dimpl does not say. Fragments are not looked into.
+
+use std::ops::Range;
+
+pub(super) const CLIENT_HELLO: u8 = 1;
+pub(super) const SERVER_HELLO: u8 = 2;
+/// The record type of handshakes.
+pub(super) const HANDSHAKE: u8 = 22;
+/// The length of a record's header, whose last two bytes tell the length of what follows.
+const RECORD_HEADER: usize = 13;
+/// The length of a handshake message's header: type, length, number, offset and length of the fragment.
+const HEADER: usize = 12;
+/// Where the random is in a hello, after the version.
+const RANDOM: usize = HEADER + 2;
+const RANDOM_LENGTH: usize = 32;
+
+/// The messages in a datagram's first record, if it has any that are not encrypted.
+pub(super) fn messages(datagram: &[u8]) -> Option<&[u8]> {
+    let header = datagram.get(..RECORD_HEADER)?;
+    let plain = header[0] == HANDSHAKE && header[3..5] == [0; 2];
+    vector(datagram, RECORD_HEADER - 2, 2).filter(|_| plain).map(|range| &datagram[range])
+}
+
+/// A datagram with other messages in its first record.
+pub(super) fn with_messages(datagram: &[u8], messages: &[u8]) -> Option<Vec<u8>> {
+    let old = vector(datagram, RECORD_HEADER - 2, 2)?;
+    let length = u16::try_from(messages.len()).ok()?.to_be_bytes();
+    Some([&datagram[..RECORD_HEADER - 2], &length, messages, &datagram[old.end..]].concat())
+}
+
+/// The first message and those after it, if the first is of this type and whole.
+pub(super) fn first(messages: &[u8], kind: u8) -> Option<(&[u8], &[u8])> {
+    let header = messages.get(..HEADER)?;
+    let whole = header[0] == kind && header[6..9] == [0; 3] && header[1..4] == header[9..];
+    let body = vector(messages, HEADER - 3, 3).filter(|_| whole)?;
+    Some(messages.split_at(body.end))
+}
+
+/// The random of a hello.
+pub(super) fn random(hello: &[u8]) -> Option<&[u8; RANDOM_LENGTH]> {
+    hello.get(RANDOM..)?.first_chunk()
+}
+
+/// Where a ClientHello has the suites it offers.
+pub(super) fn suites(hello: &[u8]) -> Option<Range<usize>> {
+    let session = vector(hello, RANDOM + RANDOM_LENGTH, 1)?;
+    let cookie = vector(hello, session.end, 1)?;
+    vector(hello, cookie.end, 2)
+}
+
+/// Where a ClientHello has its extensions.
+pub(super) fn offered(hello: &[u8]) -> Option<Range<usize>> {
+    let compression = vector(hello, suites(hello)?.end, 1)?;
+    vector(hello, compression.end, 2)
+}
+
+/// Where a ServerHello has its extensions.
+pub(super) fn answered(hello: &[u8]) -> Option<Range<usize>> {
+    let session = vector(hello, RANDOM + RANDOM_LENGTH, 1)?;
+    // After the suite and the compression.
+    vector(hello, session.end + 3, 2)
+}
+
+/// What an extension in a list says.
+pub(super) fn extension(mut list: &[u8], kind: u16) -> Option<&[u8]> {
+    loop {
+        let (this, after) = list.split_first_chunk()?;
+        let said = vector(after, 0, 2)?;
+        if u16::from_be_bytes(*this) == kind {
+            return Some(&after[said]);
+        }
+        list = &after[said.end..];
+    }
+}
+
+/// A message with more at the end of one of its lists, whose length has two bytes.
+pub(super) fn with_more(message: &[u8], list: &Range<usize>, more: &[u8]) -> Vec<u8> {
+    let (before, after) = message.split_at(list.end);
+    let mut longer = [before, more, after].concat();
+    for length in [1..4, HEADER - 3..HEADER, list.start - 2..list.start] {
+        let length = &mut longer[length];
+        let sum = (number(length) + more.len()).to_be_bytes();
+        length.copy_from_slice(&sum[sum.len() - length.len()..]);
+    }
+    longer
+}
+
+/// Where the vector is whose length is told by `width` bytes from `at` on.
+fn vector(bytes: &[u8], at: usize, width: usize) -> Option<Range<usize>> {
+    let begin = at + width;
+    let range = begin..begin + number(bytes.get(at..begin)?);
+    bytes.get(range.clone()).map(|_| range)
+}
+
+fn number(bytes: &[u8]) -> usize {
+    bytes.iter().fold(0, |sum, byte| sum << 8 | usize::from(*byte))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+pub(super) mod tests {
+    use super::*;
+
+    /// A record with a ClientHello that has a cookie, offers TLS_PSK_WITH_AES_128_CCM_8 and has these
+    /// extensions.
+    pub(in crate::dtls) fn client_hello(extensions: &[u8]) -> Vec<u8> {
+        let mut body = vec![0xfe, 0xfd];
+        body.extend([7; 32]);
+        body.extend([0, 3, 1, 2, 3, 0, 2, 0xc0, 0xa8, 1, 0]);
+        body.extend(u16::try_from(extensions.len()).unwrap().to_be_bytes());
+        body.extend(extensions);
+        let length = u16::try_from(body.len()).unwrap().to_be_bytes();
+        let mut message = vec![CLIENT_HELLO, 0, length[0], length[1], 0, 1, 0, 0, 0, 0];
+        message.extend(length);
+        message.extend(body);
+        let header = [22, 0xfe, 0xfd, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0];
+        with_messages(&header, &message).unwrap()
+    }
+
+    #[test]
+    fn hellos_are_taken_apart_wherever_they_end() {
+        let datagram = client_hello(&[0, 54, 0, 1, 0, 0, 23, 0, 0]);
+        let inside = messages(&datagram).unwrap();
+        let (hello, after) = first(inside, CLIENT_HELLO).unwrap();
+        assert!(after.is_empty());
+        assert_eq!(random(hello), Some(&[7; 32]));
+        assert_eq!(hello[suites(hello).unwrap()], [0xc0, 0xa8]);
+        let list = &hello[offered(hello).unwrap()];
+        assert_eq!(extension(list, 54), Some(&[0][..]));
+        assert_eq!(extension(list, 23), Some(&[][..]));
+        assert_eq!(extension(list, 43), None);
+        for end in 0..datagram.len() {
+            assert_eq!(messages(&datagram[..end]), None, "{end} bytes");
+        }
+        for end in 0..inside.len() {
+            assert_eq!(first(&inside[..end], CLIENT_HELLO), None, "{end} bytes");
+            assert_eq!(offered(&inside[..end]), None, "{end} bytes");
+        }
+        assert_eq!(first(inside, SERVER_HELLO), None);
+    }
+
+    #[test]
+    fn all_lengths_count_what_is_added() {
+        // With some of these sizes a length gets its second byte.
+        for size in 0..=255 {
+            let datagram = client_hello(&vec![9; size]);
+            let (hello, _) = first(messages(&datagram).unwrap(), CLIENT_HELLO).unwrap();
+            let longer = with_more(hello, &offered(hello).unwrap(), &[8; 13]);
+            let longer = with_messages(&datagram, &longer).unwrap();
+            let (hello, after) = first(messages(&longer).unwrap(), CLIENT_HELLO).unwrap();
+            assert!(after.is_empty());
+            let list = &hello[offered(hello).unwrap()];
+            assert_eq!(list, [vec![9; size], vec![8; 13]].concat());
+        }
+    }
+
+    #[test]
+    fn fragments_and_what_is_encrypted_are_left_alone() {
+        let mut datagram = client_hello(&[]);
+        let whole = messages(&datagram).unwrap();
+        for (at, what) in [(8, "a later fragment"), (11, "a first fragment")] {
+            let mut changed = whole.to_vec();
+            changed[at] ^= 1;
+            assert_eq!(first(&changed, CLIENT_HELLO), None, "{what}");
+        }
+        datagram[4] = 1;
+        assert_eq!(messages(&datagram), None);
+    }
+}
