@@ -17,8 +17,9 @@ use crate::store::measurements::{self, SeriesRow, Sums};
 use crate::text::Name;
 use crate::time::{DAY_MS, SECOND_MS, Time};
 
-/// Measurements the usual interval is taken from.
-const INTERVALS: usize = 50;
+/// Measurements the usual interval is taken from: few, so that a sensor that is told to measure more often soon has
+/// finer curves.
+const INTERVALS: usize = 20;
 
 /// Which series, and how.
 #[derive(Deserialize, IntoParams)]
