@@ -21,6 +21,8 @@ type wanderer struct {
 	mutex  sync.Mutex
 	socket net.PacketConn
 	closed bool
+	// What was sent last.
+	last []byte
 }
 
 func newPort(t *testing.T) net.PacketConn {
@@ -61,8 +63,27 @@ func (w *wanderer) ReadFrom(into []byte) (int, net.Addr, error) {
 }
 
 func (w *wanderer) WriteTo(data []byte, to net.Addr) (int, error) {
-	socket, _ := w.now()
-	return socket.WriteTo(data, to)
+	w.mutex.Lock()
+	defer w.mutex.Unlock()
+	w.last = bytes.Clone(data)
+	return w.socket.WriteTo(data, to)
+}
+
+// impersonate sends, from a port of somebody else's, what was sent last: as it was, and as if it were newer.
+func (w *wanderer) impersonate(t *testing.T, server net.Addr) {
+	w.mutex.Lock()
+	replayed := bytes.Clone(w.last)
+	w.mutex.Unlock()
+	forged := bytes.Clone(replayed)
+	// The end of the record's number (RFC 9146 section 4).
+	forged[10] += 100
+	somebody := newPort(t)
+	defer somebody.Close()
+	for _, datagram := range [][]byte{replayed, forged} {
+		if _, err := somebody.WriteTo(datagram, server); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 func (w *wanderer) Close() error {
@@ -138,26 +159,32 @@ func say(t *testing.T, conn net.Conn, message []byte) {
 	}
 }
 
-// wander observes a value and changes it, and does so again from another address.
+func shakeHands(t *testing.T, socket net.PacketConn, server net.Addr, options []dtls.ClientOption) net.Conn {
+	t.Helper()
+	conn, err := dtls.ClientWithOptions(socket, server, options...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	if err := conn.HandshakeContext(withPatience(t)); err != nil {
+		t.Fatal(err)
+	}
+	return conn
+}
+
+// wander observes a value and changes it, and does so again from other addresses.
 func wander(t *testing.T, suite dtls.CipherSuiteID, more ...dtls.ClientOption) {
 	server, err := net.ResolveUDPAddr("udp", os.Getenv("FULMAR_COAPS"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	socket := &wanderer{socket: newPort(t)}
 	options := append(more,
 		dtls.WithCipherSuites(suite),
 		dtls.WithExtendedMasterSecret(dtls.RequireExtendedMasterSecret),
 		dtls.WithConnectionIDGenerator(dtls.OnlySendCIDGenerator()),
 	)
-	conn, err := dtls.ClientWithOptions(socket, server, options...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	if err := conn.HandshakeContext(withPatience(t)); err != nil {
-		t.Fatal(err)
-	}
+	socket := &wanderer{socket: newPort(t)}
+	conn := shakeHands(t, socket, server, options)
 	say(t, conn, question(methodGet, 1, ""))
 	hear(t, conn, 1, content, "")
 	for id, payload := range []string{"at home", "elsewhere", "far away"} {
@@ -168,8 +195,11 @@ func wander(t *testing.T, suite dtls.CipherSuiteID, more ...dtls.ClientOption) {
 		say(t, conn, question(methodPut, token, payload))
 		hear(t, conn, token, changed, "")
 	}
-	// The observation came along.
-	say(t, conn, question(methodPut, 9, "the last"))
+	// The observation came along, and nobody else leads it away.
+	socket.impersonate(t, server)
+	other := shakeHands(t, newPort(t), server, options)
+	say(t, other, question(methodPut, 9, "the last"))
+	hear(t, other, 9, changed, "")
 	hear(t, conn, 1, content, "the last")
 }
 

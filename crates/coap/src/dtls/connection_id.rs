@@ -234,4 +234,31 @@ mod tests {
             assert!(read.readings.is_empty() && read.number.is_none(), "{end} bytes");
         }
     }
+
+    proptest::proptest! {
+        /// Any number of records, whole and not, of this client and of others.
+        #[test]
+        fn whatever_comes_is_read_within_bounds(
+            parts in proptest::collection::vec((0..4, proptest::collection::vec(0_u8.., 0..60)), 0..6),
+            open in proptest::bool::ANY,
+        ) {
+            let mut datagram = Vec::new();
+            for (kind, bytes) in &parts {
+                match kind {
+                    0 => datagram.extend(with_id(1, &ID, bytes)),
+                    1 => datagram.extend(with_id(2, b"somebody", bytes)),
+                    2 => datagram.extend(client_hello(bytes)),
+                    _ => datagram.extend(bytes),
+                }
+            }
+            let read = records(&datagram, ID, open);
+            proptest::prop_assert!(read.readings.len() <= 3);
+            for reading in read.readings {
+                proptest::prop_assert!(reading.len() <= datagram.len());
+            }
+            is_wanted(&datagram);
+            granted(&datagram);
+            transcript(&datagram);
+        }
+    }
 }
