@@ -1,4 +1,4 @@
-//! A sender as a receiver of objects sees it: which there are, where it is, and what to ask it for.
+//! A sender as a receiver of objects sees it: its objects, how far it is with them, and what to ask for.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
@@ -16,6 +16,7 @@ use crate::wire::{
 const WINDOW: usize = 1024;
 /// Blocks remembered that others asked for.
 const MAX_OVERHEARD: usize = 1 << 14;
+
 enum Slot {
     Unknown,
     Open(Box<Incoming>),
