@@ -1,4 +1,4 @@
-//! Tables to take away: CSV (RFC 4180) and Excel files.
+//! Tables to take away: CSV (RFC 4180), as long as they are, and Excel files, within a bound. Rows come a part at a time.
 //!
 //! Text that a spreadsheet would take for a formula is made text: in CSV with an apostrophe before it,
 //! in Excel files by the kind of the cell. Numbers are numbers, negative ones too.
@@ -9,6 +9,7 @@ use axum::body::Body;
 use axum::http::header;
 use axum::response::IntoResponse as _;
 use bytes::Bytes;
+use futures_util::{Stream, StreamExt as _, stream};
 use rust_xlsxwriter::{ExcelDateTime, Format, Workbook, Worksheet, XlsxError};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
@@ -18,15 +19,65 @@ use crate::text::Name;
 use crate::time::{SECOND_MS, Time};
 
 /// Rows of an Excel file, which is made in memory: about 25 MB of it.
-pub(crate) const MAX_XLSX_ROWS: usize = 50_000;
+const MAX_XLSX_ROWS: usize = 50_000;
 /// Excel files that are made at once.
 static XLSX_TURNS: Semaphore = Semaphore::const_new(2);
 /// How long one waits for its turn.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// A table's names and columns.
+pub(crate) struct Outline {
+    /// Part of the file's name.
+    pub(crate) name: &'static str,
+    /// Of the sheet in an Excel file.
+    pub(crate) sheet: &'static str,
+    pub(crate) columns: &'static [&'static str],
+    /// What its rows are called.
+    pub(crate) rows: &'static str,
+    /// The parameter that asks for less of them.
+    pub(crate) narrow: &'static str,
+}
+
+impl Outline {
+    /// As CSV. Should a part fail when the answer has begun, the connection ends with an error.
+    pub(crate) async fn csv<R: AsRef<[Cell]>>(
+        &self,
+        twin: &Name,
+        parts: impl Stream<Item = Result<Vec<R>, Problem>> + Send + 'static,
+    ) -> Answer {
+        let mut parts = Box::pin(parts);
+        // The first part is looked up before the answer begins, so that what fails can still be said.
+        let first = parts.next().await.transpose()?.unwrap_or_default();
+        let first = csv(&first, Some(self.columns))?;
+        let rest = parts.map(|rows| rows.and_then(|rows| csv(&rows, None)).map_err(broken));
+        let first = stream::once(std::future::ready(Ok(first)));
+        file(twin, self.name, Kind::Csv, Body::from_stream(first.chain(rest)))
+    }
+
+    /// As an Excel file, if it is not too long.
+    pub(crate) async fn xlsx<R: AsRef<[Cell]> + Send + 'static>(
+        &self,
+        twin: &Name,
+        parts: impl Stream<Item = Result<Vec<R>, Problem>> + Send,
+    ) -> Answer {
+        let _turn = turn().await?;
+        let (mut parts, mut rows) = (std::pin::pin!(parts), Vec::new());
+        while let Some(part) = parts.next().await {
+            rows.extend(part?);
+            if rows.len() > MAX_XLSX_ROWS {
+                let what = self.rows;
+                let detail = format!("more than {MAX_XLSX_ROWS} {what}: ask for less, or for CSV");
+                return Err(Problem::invalid(self.narrow, detail));
+            }
+        }
+        let book = workbook(self.sheet, self.columns, rows).await?;
+        file(twin, self.name, Kind::Xlsx, book.into())
+    }
+}
+
 /// What kind of file a table becomes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Kind {
+enum Kind {
     Csv,
     Xlsx,
 }
@@ -86,10 +137,7 @@ fn looks_active(text: &str) -> bool {
 }
 
 /// Rows as CSV, behind a heading if they are the first.
-pub(crate) fn csv<R: AsRef<[Cell]>>(
-    rows: &[R],
-    heading: Option<&[&str]>,
-) -> Result<Bytes, Problem> {
+fn csv<R: AsRef<[Cell]>>(rows: &[R], heading: Option<&[&str]>) -> Result<Bytes, Problem> {
     let to = Vec::with_capacity(rows.len() * 256);
     let mut table = csv::WriterBuilder::new().terminator(csv::Terminator::CRLF).from_writer(to);
     let failed = |error: csv::Error| Problem::internal(&error);
@@ -103,7 +151,7 @@ pub(crate) fn csv<R: AsRef<[Cell]>>(
 }
 
 /// A file to take away: what it is of is part of its name.
-pub(crate) fn file(twin: &Name, what: &str, kind: Kind, body: Body) -> Answer {
+fn file(twin: &Name, what: &str, kind: Kind, body: Body) -> Answer {
     let (ending, kind) = match kind {
         Kind::Csv => ("csv", "text/csv; charset=utf-8; header=present"),
         Kind::Xlsx => ("xlsx", "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet"),
@@ -119,13 +167,13 @@ pub(crate) fn file(twin: &Name, what: &str, kind: Kind, body: Body) -> Answer {
 }
 
 /// What ends a table that has begun.
-pub(crate) fn broken(problem: Problem) -> std::io::Error {
+fn broken(problem: Problem) -> std::io::Error {
     tracing::warn!("platform export: cut off: {}", problem.detail());
     std::io::Error::other(problem.detail().to_owned())
 }
 
 /// The turn to make an Excel file.
-pub(crate) async fn turn() -> Result<SemaphorePermit<'static>, Problem> {
+async fn turn() -> Result<SemaphorePermit<'static>, Problem> {
     let turn = tokio::time::timeout(PATIENCE, XLSX_TURNS.acquire()).await;
     match turn {
         Ok(Ok(turn)) => Ok(turn),
@@ -134,7 +182,7 @@ pub(crate) async fn turn() -> Result<SemaphorePermit<'static>, Problem> {
 }
 
 /// Rows as an Excel file, made off the runtime's thread.
-pub(crate) async fn workbook<R: AsRef<[Cell]> + Send + 'static>(
+async fn workbook<R: AsRef<[Cell]> + Send + 'static>(
     name: &'static str,
     columns: &'static [&'static str],
     rows: Vec<R>,

@@ -2,10 +2,8 @@
 
 use std::collections::HashMap;
 
-use axum::body::Body;
 use axum::extract::State;
-use bytes::Bytes;
-use futures_util::{StreamExt as _, stream};
+use futures_util::{Stream, stream};
 use serde::Deserialize;
 use utoipa::IntoParams;
 use uuid::Uuid;
@@ -20,7 +18,7 @@ use crate::respond::Answer;
 use crate::role::Deed;
 use crate::store::readings::{self, Query};
 use crate::store::{Db, meters};
-use crate::table::{self, Cell, Kind, MAX_XLSX_ROWS, broken};
+use crate::table::{Cell, Outline};
 use crate::text::Name;
 use crate::time::Time;
 
@@ -70,6 +68,14 @@ impl From<ExportQuery> for Query {
     }
 }
 
+const TABLE: Outline = Outline {
+    name: "readings",
+    sheet: "Readings",
+    columns: &COLUMNS,
+    rows: "readings",
+    narrow: "since",
+};
+
 /// A row, in the order of [`COLUMNS`].
 type Row = [Cell; COLUMNS.len()];
 
@@ -112,6 +118,14 @@ struct Parts {
 impl Parts {
     fn new(app: App, twin: Name, query: ExportQuery) -> Parts {
         Parts { app, twin, query: query.into(), done: false }
+    }
+
+    /// All rows, a part at a time.
+    fn stream(self) -> impl Stream<Item = Result<Vec<Row>, Problem>> + Send + 'static {
+        stream::try_unfold(self, async |mut parts| {
+            let rows = parts.next().await?;
+            Ok((!rows.is_empty()).then_some((rows, parts)))
+        })
     }
 
     /// The next rows; none at the end.
@@ -159,21 +173,8 @@ pub(crate) async fn csv(
     Params(query): Params<ExportQuery>,
 ) -> Answer {
     member.may(Deed::Report)?;
-    let mut parts = Parts::new(app, member.twin.clone(), query);
-    // The first part is looked up before the answer begins, so that what fails can still be said.
-    let first = table::csv(&parts.next().await?, Some(&COLUMNS))?;
-    let first = stream::once(std::future::ready(Ok(first)));
-    let body = Body::from_stream(first.chain(stream::try_unfold(parts, next_csv)));
-    table::file(&member.twin, "readings", Kind::Csv, body)
-}
-
-/// The next part of a table that has begun.
-async fn next_csv(mut parts: Parts) -> std::io::Result<Option<(Bytes, Parts)>> {
-    let rows = parts.next().await.map_err(broken)?;
-    if rows.is_empty() {
-        return Ok(None);
-    }
-    Ok(Some((table::csv(&rows, None).map_err(broken)?, parts)))
+    let parts = Parts::new(app, member.twin.clone(), query);
+    TABLE.csv(&member.twin, parts.stream()).await
 }
 
 /// Readings as an Excel file
@@ -189,20 +190,6 @@ pub(crate) async fn xlsx(
     Params(query): Params<ExportQuery>,
 ) -> Answer {
     member.may(Deed::Report)?;
-    let _turn = table::turn().await?;
-    let mut parts = Parts::new(app, member.twin.clone(), query);
-    let mut rows = Vec::new();
-    loop {
-        let part = parts.next().await?;
-        if part.is_empty() {
-            break;
-        }
-        rows.extend(part);
-        if rows.len() > MAX_XLSX_ROWS {
-            let detail = format!("more than {MAX_XLSX_ROWS} readings: ask for less, or for CSV");
-            return Err(Problem::invalid("since", detail));
-        }
-    }
-    let book = table::workbook("Readings", &COLUMNS, rows).await?;
-    table::file(&member.twin, "readings", Kind::Xlsx, book.into())
+    let parts = Parts::new(app, member.twin.clone(), query);
+    TABLE.xlsx(&member.twin, parts.stream()).await
 }

@@ -4,10 +4,8 @@
 
 use std::collections::VecDeque;
 
-use axum::body::Body;
 use axum::extract::State;
-use bytes::Bytes;
-use futures_util::{StreamExt as _, stream};
+use futures_util::{Stream, stream};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
@@ -22,7 +20,7 @@ use crate::respond::Answer;
 use crate::role::Deed;
 use crate::store::Db;
 use crate::store::measurements::{self, Labelled, RawKey};
-use crate::table::{self, Cell, Kind, MAX_XLSX_ROWS, broken};
+use crate::table::{Cell, Outline};
 use crate::text::Name;
 use crate::time::{SECOND_MS, Time};
 
@@ -42,6 +40,14 @@ const COLUMNS: [&str; 11] = [
     "max",
     "count",
 ];
+
+const TABLE: Outline = Outline {
+    name: "series",
+    sheet: "Measurements",
+    columns: &COLUMNS,
+    rows: "rows",
+    narrow: "from",
+};
 
 /// A row, in the order of [`COLUMNS`].
 type Row = [Cell; COLUMNS.len()];
@@ -109,6 +115,14 @@ impl Parts {
         let series = found.await?.into();
         let place = if step_ms.is_some() { Place::From(from) } else { Place::After(None) };
         Ok(Parts { app, series, from, until, step_ms, place })
+    }
+
+    /// All rows, a part at a time.
+    fn stream(self) -> impl Stream<Item = Result<Vec<Row>, Problem>> + Send + 'static {
+        stream::try_unfold(self, async |mut parts| {
+            let rows = parts.next().await?;
+            Ok((!rows.is_empty()).then_some((rows, parts)))
+        })
     }
 
     /// The next rows; none at the end.
@@ -190,21 +204,8 @@ pub(crate) async fn csv(
     Params(query): Params<SeriesExport>,
 ) -> Answer {
     member.may(Deed::Report)?;
-    let mut parts = Parts::new(app, member.twin.clone(), query).await?;
-    // The first part is looked up before the answer begins, so that what fails can still be said.
-    let first = table::csv(&parts.next().await?, Some(&COLUMNS))?;
-    let first = stream::once(std::future::ready(Ok(first)));
-    let body = Body::from_stream(first.chain(stream::try_unfold(parts, next_csv)));
-    table::file(&member.twin, "series", Kind::Csv, body)
-}
-
-/// The next part of a table that has begun.
-async fn next_csv(mut parts: Parts) -> std::io::Result<Option<(Bytes, Parts)>> {
-    let rows = parts.next().await.map_err(broken)?;
-    if rows.is_empty() {
-        return Ok(None);
-    }
-    Ok(Some((table::csv(&rows, None).map_err(broken)?, parts)))
+    let parts = Parts::new(app, member.twin.clone(), query).await?;
+    TABLE.csv(&member.twin, parts.stream()).await
 }
 
 /// Measurements as an Excel file
@@ -220,20 +221,6 @@ pub(crate) async fn xlsx(
     Params(query): Params<SeriesExport>,
 ) -> Answer {
     member.may(Deed::Report)?;
-    let _turn = table::turn().await?;
-    let mut parts = Parts::new(app, member.twin.clone(), query).await?;
-    let mut rows = Vec::new();
-    loop {
-        let part = parts.next().await?;
-        if part.is_empty() {
-            break;
-        }
-        rows.extend(part);
-        if rows.len() > MAX_XLSX_ROWS {
-            let detail = format!("more than {MAX_XLSX_ROWS} rows: ask for less, or for CSV");
-            return Err(Problem::invalid("from", detail));
-        }
-    }
-    let book = table::workbook("Measurements", &COLUMNS, rows).await?;
-    table::file(&member.twin, "series", Kind::Xlsx, book.into())
+    let parts = Parts::new(app, member.twin.clone(), query).await?;
+    TABLE.xlsx(&member.twin, parts.stream()).await
 }
