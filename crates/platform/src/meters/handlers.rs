@@ -16,7 +16,8 @@ use crate::platform::App;
 use crate::problem::Problem;
 use crate::respond::{Answer, Conditions, Page, done, json, open_cursor};
 use crate::role::Deed;
-use crate::store::meters::{self, Added, Bounds, Change, Query};
+use crate::store::filter::Bounds;
+use crate::store::meters::{self, Added, Change, Query};
 use crate::text::{Line, Name, Note, Text};
 use crate::time::Time;
 

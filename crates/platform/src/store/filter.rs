@@ -10,6 +10,15 @@ pub(crate) fn containing(text: &str) -> String {
     format!("%{escaped}%")
 }
 
+/// A part of the map, in degrees.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Bounds {
+    pub(crate) west: f64,
+    pub(crate) south: f64,
+    pub(crate) east: f64,
+    pub(crate) north: f64,
+}
+
 /// Conditions that all must hold, and their values.
 #[derive(Default)]
 pub(crate) struct Filter<'a> {
@@ -39,6 +48,18 @@ impl<'a> Filter<'a> {
         match value {
             Some(value) => self.and(condition, [Box::new(value)]),
             None => self,
+        }
+    }
+
+    /// Adds that something with the columns `lat` and `lon` lies in a part of the map, where one is given.
+    pub(crate) fn within(&mut self, bounds: Option<Bounds>) -> &mut Self {
+        let Some(Bounds { west, south, east, north }) = bounds else { return self };
+        self.and("lat BETWEEN ? AND ?", [Box::new(south), Box::new(north)]);
+        if west <= east {
+            self.and("lon BETWEEN ? AND ?", [Box::new(west), Box::new(east)])
+        } else {
+            // Across the 180th meridian.
+            self.and("(lon >= ? OR lon <= ?)", [Box::new(west), Box::new(east)])
         }
     }
 

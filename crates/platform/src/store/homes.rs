@@ -1,8 +1,7 @@
 //! Homes in the database, each with what its sensors measured last and its raised alerts.
 
 use super::Db;
-use super::filter::{self, Filter};
-use super::meters::Bounds;
+use super::filter::{self, Bounds, Filter};
 use super::sql::{OptionalExtension as _, Result, Row, ToSql, params, params_from_iter};
 use crate::alerts::Severity;
 use crate::homes::types::{LastValue, is_silent};
@@ -97,15 +96,7 @@ pub(crate) fn list(
 ) -> Result<Vec<Home>> {
     let mut filter = Filter::default();
     filter.and("h.twin = ?", [Box::new(twin)]);
-    if let Some(Bounds { west, south, east, north }) = query.within {
-        filter.and("h.lat BETWEEN ? AND ?", [Box::new(south), Box::new(north)]);
-        if west <= east {
-            filter.and("h.lon BETWEEN ? AND ?", [Box::new(west), Box::new(east)]);
-        } else {
-            // Across the 180th meridian.
-            filter.and("(h.lon >= ? OR h.lon <= ?)", [Box::new(west), Box::new(east)]);
-        }
-    }
+    filter.within(query.within);
     if let Some(words) = &query.words {
         let like = filter::containing(words);
         filter.and(

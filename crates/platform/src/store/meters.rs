@@ -1,22 +1,13 @@
 //! Meters in the database.
 
 use super::Db;
-use super::filter::{self, Filter};
+use super::filter::{self, Bounds, Filter};
 use super::sql::{OptionalExtension as _, Result, Row, params, params_from_iter};
 use crate::meters::types::{MeterState, REGISTER_DIGITS, USUAL_DIGITS, expect};
 use crate::meters::{Expected, LastReading, Medium, Meter, NewMeter};
 use crate::number::{Amount, Place};
 use crate::text::Name;
 use crate::time::{DAY_MS, Time};
-
-/// A part of the map, in degrees.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Bounds {
-    pub(crate) west: f64,
-    pub(crate) south: f64,
-    pub(crate) east: f64,
-    pub(crate) north: f64,
-}
 
 /// Which meters are asked for.
 #[derive(Clone, Debug, Default)]
@@ -132,15 +123,7 @@ pub(crate) fn list(
 ) -> Result<Vec<Meter>> {
     let mut filter = Filter::default();
     filter.and("m.twin = ?", [Box::new(twin)]);
-    if let Some(Bounds { west, south, east, north }) = query.within {
-        filter.and("m.lat BETWEEN ? AND ?", [Box::new(south), Box::new(north)]);
-        if west <= east {
-            filter.and("m.lon BETWEEN ? AND ?", [Box::new(west), Box::new(east)]);
-        } else {
-            // Across the 180th meridian.
-            filter.and("(m.lon >= ? OR m.lon <= ?)", [Box::new(west), Box::new(east)]);
-        }
-    }
+    filter.within(query.within);
     if let Some(words) = &query.words {
         let like = filter::containing(words);
         filter.and(

@@ -12,7 +12,7 @@
 pub(crate) mod accounts;
 pub(crate) mod alerts;
 pub(crate) mod devices;
-mod filter;
+pub(crate) mod filter;
 pub(crate) mod frames;
 pub(crate) mod homes;
 pub(crate) mod measurements;
