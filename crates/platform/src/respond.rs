@@ -123,11 +123,22 @@ pub(crate) struct Page<T: ToSchema> {
 
 impl<T: ToSchema> Page<T> {
     /// From up to one item more than fits.
-    pub(crate) fn cut(mut items: Vec<T>, limit: usize, cursor: impl Fn(&T) -> String) -> Page<T> {
-        let more = items.len() > limit;
-        items.truncate(limit);
-        let next = items.last().filter(|_| more).map(|last| URL_SAFE_NO_PAD.encode(cursor(last)));
-        Page { items, next }
+    pub(crate) fn cut(items: Vec<T>, limit: usize, cursor: impl Fn(&T) -> String) -> Page<T> {
+        let rows = items.into_iter().map(|item| (item, ())).collect();
+        Page::of_rows(rows, limit, |item, ()| cursor(item))
+    }
+
+    /// The same of items that have beside them what the cursor is made of.
+    pub(crate) fn of_rows<K>(
+        mut rows: Vec<(T, K)>,
+        limit: usize,
+        cursor: impl Fn(&T, &K) -> String,
+    ) -> Page<T> {
+        let more = rows.len() > limit;
+        rows.truncate(limit);
+        let last = rows.last().filter(|_| more);
+        let next = last.map(|(item, key)| URL_SAFE_NO_PAD.encode(cursor(item, key)));
+        Page { items: rows.into_iter().map(|(item, _)| item).collect(), next }
     }
 }
 
@@ -136,8 +147,24 @@ pub(crate) fn open_cursor(cursor: Option<&str>) -> Result<Option<String>, Proble
     let Some(cursor) = cursor else { return Ok(None) };
     let bytes = URL_SAFE_NO_PAD.decode(cursor).ok();
     let text = bytes.and_then(|bytes| String::from_utf8(bytes).ok());
-    let wrong = || Problem::invalid("cursor", "give what `next` of the page before said");
-    text.map(Some).ok_or_else(wrong)
+    text.map(Some).ok_or_else(wrong_cursor)
+}
+
+/// What a cursor stands for that was made of a number.
+pub(crate) fn open_number(cursor: Option<&str>) -> Result<Option<i64>, Problem> {
+    let number = open_cursor(cursor)?.map(|text| text.parse());
+    number.transpose().map_err(|_| wrong_cursor())
+}
+
+/// What a cursor stands for that was made of two numbers and a space between.
+pub(crate) fn open_numbers(cursor: Option<&str>) -> Result<Option<(i64, i64)>, Problem> {
+    let Some(text) = open_cursor(cursor)? else { return Ok(None) };
+    let numbers = text.split_once(' ').and_then(|(a, b)| a.parse().ok().zip(b.parse().ok()));
+    numbers.map(Some).ok_or_else(wrong_cursor)
+}
+
+fn wrong_cursor() -> Problem {
+    Problem::invalid("cursor", "give what `next` of the page before said")
 }
 
 #[cfg(test)]

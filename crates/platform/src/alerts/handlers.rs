@@ -12,7 +12,7 @@ use crate::extract::{Body, Params};
 use crate::paging;
 use crate::platform::App;
 use crate::problem::Problem;
-use crate::respond::{Answer, Conditions, Page, open_cursor};
+use crate::respond::{Answer, Conditions, Page, open_number};
 use crate::role::Deed;
 use crate::store::Db;
 use crate::store::alerts::{self, Query};
@@ -47,18 +47,12 @@ pub(crate) async fn list(
 ) -> Answer {
     member.may(Deed::Report)?;
     let limit = paging::limit(query.limit, paging::MOST)?;
-    let wrong = || Problem::invalid("cursor", "give what `next` of the page before said");
-    let before = open_cursor(query.cursor.as_deref())?
-        .map(|number| number.parse::<i64>().map_err(|_| wrong()))
-        .transpose()?;
+    let before = open_number(query.cursor.as_deref())?;
     let AlertQuery { state, home, since, .. } = query;
     let wanted = Query { state, home, since, before };
     let found =
         app.store.read(move |db| Ok(alerts::list(db, &member.twin, &wanted, limit + 1)?)).await?;
-    let numbers: Vec<i64> = found.iter().map(|(_, number)| *number).collect();
-    let items: Vec<Alert> = found.into_iter().map(|(alert, _)| alert).collect();
-    let last = numbers.get(limit.saturating_sub(1)).copied().unwrap_or_default();
-    conditions.json(&Page::cut(items, limit, |_| last.to_string()))
+    conditions.json(&Page::of_rows(found, limit, |_: &Alert, number| number.to_string()))
 }
 
 fn find(db: &Db, twin: &Name, id: &Name) -> Result<Alert, Problem> {

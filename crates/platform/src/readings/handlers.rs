@@ -15,7 +15,7 @@ use crate::meters::Method;
 use crate::paging;
 use crate::platform::App;
 use crate::problem::Problem;
-use crate::respond::{Answer, Conditions, Page, json, open_cursor};
+use crate::respond::{Answer, Conditions, Page, json, open_numbers};
 use crate::role::{Deed, Role};
 use crate::store::readings::{self, Query};
 use crate::store::{Db, work_lists};
@@ -44,13 +44,6 @@ pub(crate) struct ReadingQuery {
     cursor: Option<String>,
 }
 
-fn after(cursor: Option<&str>) -> Result<Option<(Time, i64)>, Problem> {
-    let Some(cursor) = open_cursor(cursor)? else { return Ok(None) };
-    let parts = cursor.split_once(' ').and_then(|(at, seq)| at.parse().ok().zip(seq.parse().ok()));
-    let wrong = || Problem::invalid("cursor", "give what `next` of the page before said");
-    parts.map(|(at, seq)| Some((Time(at), seq))).ok_or_else(wrong)
-}
-
 /// The twin's readings, by the time they were taken
 #[utoipa::path(get, path = "/{twin}/reading", tag = "readings",
     params(("twin" = Name, Path), ReadingQuery), responses((status = 200, body = Page<Reading>)))]
@@ -68,14 +61,12 @@ pub(crate) async fn list(
         since: query.since,
         until: query.until,
         method: query.method,
-        after: after(query.cursor.as_deref())?,
+        after: open_numbers(query.cursor.as_deref())?.map(|(at, seq)| (Time(at), seq)),
     };
     let rows =
         app.store.read(move |db| Ok(readings::list(db, &member.twin, &wanted, limit + 1)?)).await?;
-    let last = rows.get(limit - 1).map(|(reading, seq)| format!("{} {seq}", reading.at.0));
-    let items = rows.into_iter().map(|(reading, _)| reading).collect();
-    let page = Page::cut(items, limit, |_: &Reading| last.clone().unwrap_or_default());
-    conditions.json(&page)
+    let cursor = |reading: &Reading, seq: &i64| format!("{} {seq}", reading.at.0);
+    conditions.json(&Page::of_rows(rows, limit, cursor))
 }
 
 /// One reading

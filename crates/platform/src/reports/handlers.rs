@@ -12,7 +12,7 @@ use crate::meters::Meter;
 use crate::paging::{self, PageQuery};
 use crate::platform::App;
 use crate::problem::Problem;
-use crate::respond::{Answer, Conditions, Page, open_cursor};
+use crate::respond::{Answer, Conditions, Page, open_cursor, open_number, open_numbers};
 use crate::role::Deed;
 use crate::store::reports::{self, MissedTask};
 use crate::store::{Db, meters, work_lists};
@@ -139,32 +139,28 @@ pub(crate) async fn progress(
 ) -> Answer {
     member.may(Deed::Report)?;
     let limit = paging::limit(query.limit, paging::MOST)?;
-    let after = open_cursor(query.cursor.as_deref())?.map(|cursor| cursor.parse());
-    let after = after.transpose().map_err(|_| wrong_cursor())?;
+    let after = open_number(query.cursor.as_deref())?;
     let read = app.store.read(move |db| {
         let sums = reports::sums(db, &member.twin)?;
         let lists = reports::progress(db, &member.twin, after, limit + 1, Time::now())?;
         Ok((sums, lists))
     });
     let (sums, lists) = read.await?;
-    let last = lists.get(limit - 1).map(|(_, _, number)| number.to_string());
-    let items = lists.into_iter().map(|(list, details, _)| Progress {
-        open: list.total.saturating_sub(list.done + list.unreachable),
-        list,
-        missed: details.missed,
-        conflicts: details.conflicts,
-        last_reading_at: details.last_reading_at,
+    let rows = lists.into_iter().map(|(list, details, number)| {
+        let progress = Progress {
+            open: list.total.saturating_sub(list.done + list.unreachable),
+            list,
+            missed: details.missed,
+            conflicts: details.conflicts,
+            last_reading_at: details.last_reading_at,
+        };
+        (progress, number)
     });
-    let Page { items, next } =
-        Page::cut(items.collect(), limit, |_| last.clone().unwrap_or_default());
+    let Page { items, next } = Page::of_rows(rows.collect(), limit, |_, number| number.to_string());
     let reports::Sums { work_lists, total, done, unreachable } = sums;
     let open = total.saturating_sub(done + unreachable);
     let all = Overall { work_lists, total, done, unreachable, open };
     conditions.json(&ProgressReport { all, items, next })
-}
-
-fn wrong_cursor() -> Problem {
-    Problem::invalid("cursor", "give what `next` of the page before said")
 }
 
 /// Which missed meters.
@@ -224,13 +220,7 @@ pub(crate) async fn missed(
 ) -> Answer {
     member.may(Deed::Report)?;
     let limit = paging::limit(query.limit, paging::MOST)?;
-    let after = match open_cursor(query.cursor.as_deref())? {
-        Some(cursor) => cursor
-            .split_once(' ')
-            .and_then(|(list, place)| list.parse().ok().zip(place.parse().ok()))
-            .ok_or_else(wrong_cursor)?,
-        None => (i64::MIN, i64::MIN),
-    };
+    let after = open_numbers(query.cursor.as_deref())?.unwrap_or((i64::MIN, i64::MIN));
     let read = app.store.read(move |db| {
         let (twin, list) = (&member.twin, query.work_list);
         if let Some(list) = list
@@ -240,10 +230,9 @@ pub(crate) async fn missed(
         }
         Ok(reports::missed(db, twin, list, after, limit + 1, Time::now())?)
     });
-    let tasks = read.await?;
-    let last = tasks.get(limit - 1).map(|task| format!("{} {}", task.key.0, task.key.1));
-    let items = tasks.into_iter().map(Missed::from).collect();
-    conditions.json(&Page::cut(items, limit, |_: &Missed| last.clone().unwrap_or_default()))
+    let rows = read.await?.into_iter().map(|task| (task.key, task));
+    let rows = rows.map(|(key, task)| (Missed::from(task), key)).collect();
+    conditions.json(&Page::of_rows(rows, limit, |_: &Missed, key| format!("{} {}", key.0, key.1)))
 }
 
 /// A meter whose flow does not pause.

@@ -15,7 +15,7 @@ use crate::problem::Problem;
 use crate::readings::handlers::{MAX_READINGS, sender, stored_readings};
 use crate::readings::intake::take_all;
 use crate::readings::{NewReading, Reading, ReadingResult};
-use crate::respond::{Answer, Conditions, Page, json, open_cursor};
+use crate::respond::{Answer, Conditions, Page, json, open_number};
 use crate::role::{Deed, Role};
 use crate::store::work_lists::{self, Change, New, Query};
 use crate::store::{Db, meters};
@@ -56,20 +56,15 @@ pub(crate) async fn list(
     conditions: Conditions,
 ) -> Answer {
     let limit = paging::limit(query.limit, paging::MOST)?;
-    let cursor = open_cursor(query.cursor.as_deref())?.map(|cursor| cursor.parse());
-    let wrong = |_| Problem::invalid("cursor", "give what `next` of the page before said");
     let wanted = Query {
         visible_to: only_of(&member).cloned(),
         assignee: query.assignee,
         state: query.state,
-        after: cursor.transpose().map_err(wrong)?,
+        after: open_number(query.cursor.as_deref())?,
     };
     let rows =
         app.store.read(move |db| Ok(work_lists::list(db, &member.twin, &wanted, limit + 1)?));
-    let rows = rows.await?;
-    let last = rows.get(limit - 1).map(|(_, seq)| seq.to_string());
-    let items = rows.into_iter().map(|(list, _)| list).collect();
-    conditions.json(&Page::cut(items, limit, |_: &WorkList| last.clone().unwrap_or_default()))
+    conditions.json(&Page::of_rows(rows.await?, limit, |_: &WorkList, seq| seq.to_string()))
 }
 
 fn existing(db: &Db, member: &Member, id: &Name) -> Result<WorkList, Problem> {
