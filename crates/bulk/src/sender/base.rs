@@ -192,7 +192,8 @@ impl Base {
             (&mut self.adaptive, heard.rtt, feedback.report)
         {
             let (loss, rate) = (quantize::loss(report.loss), quantize::rate(report.rate));
-            adaptive.report(now, Report { rtt, probe: report.sequence, loss, rate, busy });
+            let (receiver, probe) = (feedback.source, report.sequence);
+            adaptive.report(now, Report { receiver, rtt, probe, loss, rate, busy });
         }
     }
 }

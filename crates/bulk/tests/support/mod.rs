@@ -8,6 +8,7 @@
     reason = "each of those that include this uses a part of it, and it is no library's interface"
 )]
 
+pub mod bbr;
 pub mod cubic;
 
 use std::cmp::Reverse;
@@ -16,6 +17,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use bbr::Bbr;
 use cubic::{Cubic, PACKET_BYTES};
 use fulmar_bulk::{
     Kind, ObjectKey, Partition, Receiver, ReceiverConfig, ReceiverEvent, Sender, SenderConfig,
@@ -170,7 +172,7 @@ pub struct Scene {
     /// When the sender begins.
     pub begins: Duration,
     /// A TCP flow that goes through the same bottleneck, from the beginning on.
-    pub tcp: bool,
+    pub tcp: Option<Congestion>,
 }
 
 impl Default for Scene {
@@ -187,7 +189,64 @@ impl Default for Scene {
             storage: |_| Memory::default(),
             until: Duration::from_secs(300),
             begins: Duration::ZERO,
-            tcp: false,
+            tcp: None,
+        }
+    }
+}
+
+/// What a TCP flow does against congestion.
+#[derive(Clone, Copy, Debug)]
+pub enum Congestion {
+    Cubic,
+    Bbr,
+}
+
+enum Tcp {
+    Cubic(Cubic),
+    Bbr(Bbr),
+}
+
+impl Tcp {
+    fn new(congestion: Congestion) -> Tcp {
+        match congestion {
+            Congestion::Cubic => Tcp::Cubic(Cubic::default()),
+            Congestion::Bbr => Tcp::Bbr(Bbr::default()),
+        }
+    }
+
+    /// When the next packet may go, if acknowledgements need not come first.
+    fn next(&self) -> Option<Duration> {
+        match self {
+            Tcp::Cubic(cubic) => cubic.may_send().then_some(Duration::ZERO),
+            Tcp::Bbr(bbr) => bbr.next(),
+        }
+    }
+
+    fn sent(&mut self, now: Duration) {
+        match self {
+            Tcp::Cubic(cubic) => cubic.sent(),
+            Tcp::Bbr(bbr) => bbr.sent(now),
+        }
+    }
+
+    fn acknowledged(&mut self, now: Duration, rtt: Duration) {
+        match self {
+            Tcp::Cubic(cubic) => cubic.acknowledged(now, rtt),
+            Tcp::Bbr(bbr) => bbr.acknowledged(now, rtt),
+        }
+    }
+
+    fn lost(&mut self, now: Duration, rtt: Duration) {
+        match self {
+            Tcp::Cubic(cubic) => cubic.lost(now, rtt),
+            Tcp::Bbr(bbr) => bbr.lost(now),
+        }
+    }
+
+    fn delivered_bytes(&self) -> u64 {
+        match self {
+            Tcp::Cubic(cubic) => cubic.delivered_bytes,
+            Tcp::Bbr(bbr) => bbr.delivered_bytes,
         }
     }
 }
@@ -219,7 +278,7 @@ struct Net {
     /// When the bottleneck will have sent what waits.
     idle_at: Duration,
     dropped: u64,
-    tcp: Option<Cubic>,
+    tcp: Option<Tcp>,
     /// The latest stall: from when until when.
     stall: (Duration, Duration),
 }
@@ -253,10 +312,10 @@ impl Net {
 
     /// Has the TCP flow send what it may.
     fn send_tcp(&mut self, now: Duration) {
-        while self.tcp.as_ref().is_some_and(Cubic::may_send) {
+        while self.tcp.as_ref().and_then(Tcp::next).is_some_and(|at| at <= now) {
             let waits = self.queue(now, PACKET_BYTES - 28);
             if let Some(tcp) = &mut self.tcp {
-                tcp.sent();
+                tcp.sent(now);
             }
             // A loss is noticed by what comes after it, which waits in a full queue.
             let (to, rtt) = match waits {
@@ -325,7 +384,7 @@ impl Scene {
             count: 0,
             idle_at: Duration::ZERO,
             dropped: 0,
-            tcp: self.tcp.then(Cubic::default),
+            tcp: self.tcp.map(Tcp::new),
             stall: (Duration::ZERO, Duration::ZERO),
         };
         let completed_at = vec![Duration::ZERO; self.receivers];
@@ -343,7 +402,7 @@ impl Scene {
         let (mut now, mut tcp_before) = (Duration::ZERO, None);
         while ended.is_none() && now < self.until {
             net.send_tcp(now);
-            let tcp_bytes = net.tcp.as_ref().map_or(0, |tcp| tcp.delivered_bytes);
+            let tcp_bytes = net.tcp.as_ref().map_or(0, Tcp::delivered_bytes);
             if now >= self.begins {
                 tcp_before.get_or_insert(tcp_bytes);
             }
@@ -371,7 +430,8 @@ impl Scene {
             }
             let deadlines = receivers.iter().filter_map(Receiver::deadline);
             let next = net.flying.peek().map(|Reverse((at, ..))| *at);
-            let next = deadlines.chain(sender.deadline()).chain(next).min();
+            let tcp = net.tcp.as_ref().and_then(Tcp::next);
+            let next = deadlines.chain(sender.deadline()).chain(next).chain(tcp).min();
             let Some(next) = next else { break };
             now = now.max(next);
             while let Some(Reverse((at, ..))) = net.flying.peek()
@@ -390,7 +450,7 @@ impl Scene {
             }
         }
         let sender = sender.progress();
-        let tcp_bytes = net.tcp.map_or(0, |tcp| tcp.delivered_bytes) - tcp_before.unwrap_or(0);
+        let tcp_bytes = net.tcp.as_ref().map_or(0, Tcp::delivered_bytes) - tcp_before.unwrap_or(0);
         Outcome { ended, sender, receivers, completed_at, failed, dropped: net.dropped, tcp_bytes }
     }
 }

@@ -3,8 +3,9 @@
 //! TFMCC (RFC 4654), which NORM has for this, takes each loss for congestion, and so has next to nothing left
 //! where a tenth or a half is lost anyway. What tells a full link is delay: the queue before it. So the rate
 //! goes up while round-trip times are near the shortest seen, and down when they are longer. Losses count only
-//! as far as they exceed what is lost while there is no queue: that is how a queue too short to be noticed
-//! shows itself.
+//! as far as they exceed what is lost by chance: that is how a queue shows itself that is too short to be noticed,
+//! or was full before we came. What is lost by chance is what was lost when the rate was low; for more to pass for
+//! that, it must stay while half is sent (`trial`).
 //!
 //! A flow that fills the queue (TCP) would get everything that way. When delay stays although the rate was
 //! lowered again and again, somebody else keeps the queue: then the rate is what TCP CUBIC's would be, until the
@@ -12,11 +13,13 @@
 
 mod cubic;
 mod path;
+mod trial;
 
 use std::time::Duration;
 
 use cubic::{BETA, Cubic};
 use path::{ANSWERS, Path};
+use trial::{Trial, Verdict};
 
 /// The rate begins here, in bytes a second, and does not go below.
 const INITIAL: f64 = 250_000.0;
@@ -40,10 +43,16 @@ const MOST: f64 = 1.5;
 const DRAIN: f64 = 0.9;
 const RESUME: f64 = 0.97;
 /// Losses beyond the usual, as a part of what arrives, that count as a full link: while the usual is hardly
-/// known, while delay tells more, and while it tells nothing.
+/// known, while delay tells more, and while it tells nothing; there beyond what stayed after the last reduction,
+/// of which so much is taken for that of others. TCP BBR, which fills a queue of a round trip whatever it loses, makes others lose
+/// a tenth; who always took that for its own fault would be left with nothing.
 const EXCESS_AT_START: f64 = 0.35;
-const EXCESS: f64 = 0.15;
+const EXCESS: f64 = 0.08;
 const EXCESS_IN_COMPETITION: f64 = 0.08;
+const MOST_THAT_STAYS: f64 = 0.06;
+/// Up to this rate losses are taken for chance at the start; and who starts may be so many times faster than the latest figure.
+const LOW: f64 = 4.0 * INITIAL;
+const AHEAD: f64 = 8.0;
 /// Reports before which losses are not known.
 const FIRST_REPORTS: u32 = 5;
 /// Reductions in a row, after none of which the queue was shorter, that mean that somebody else is there.
@@ -65,6 +74,8 @@ const SILENT_ROUNDS: u32 = 4;
 enum Mode {
     Start,
     Delay,
+    /// Looks what losses mean.
+    Trial(Trial),
     /// Against somebody who keeps the queue full; since when.
     Competition(Cubic, Duration),
 }
@@ -72,6 +83,8 @@ enum Mode {
 /// What a receiver says, and how it came.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Report {
+    /// Who says so.
+    pub(crate) receiver: u32,
     /// The round-trip time, and the probe by which it was measured.
     pub(crate) rtt: Duration,
     pub(crate) probe: u16,
@@ -98,6 +111,8 @@ pub(crate) struct Adaptive {
     had: Option<f64>,
     /// It has had a link without a queue.
     alone: bool,
+    /// In competition the least excess of losses since the last reduction.
+    stays: f64,
     /// How long it competes the next time.
     retry: Duration,
     /// The effect of the last change is not seen before this.
@@ -126,6 +141,7 @@ impl Adaptive {
             carried: 0.0,
             had: None,
             alone: false,
+            stays: 0.0,
             retry: RETRY,
             settled: Duration::ZERO,
             changed: Duration::ZERO,
@@ -145,13 +161,14 @@ impl Adaptive {
     pub(crate) fn report(&mut self, now: Duration, report: Report) {
         self.heard_at = now;
         let settled = now >= self.settled;
-        let fresh = self.path.heard(now, &report, settled);
+        let starting = matches!(self.mode, Mode::Start);
+        let low = starting && (self.rate <= LOW || self.path.reports < FIRST_REPORTS);
+        let fresh = self.path.heard(now, &report, settled, low);
         if !settled {
             // Losses of what was sent before it were answered by it.
             self.path.take_jump();
             return;
         }
-        let starting = matches!(self.mode, Mode::Start);
         let enough = if starting { ANSWERS_AT_START } else { ANSWERS };
         let full = self.path.queue() > self.path.allowed();
         if full && fresh {
@@ -160,6 +177,7 @@ impl Adaptive {
         let losing = !matches!(self.mode, Mode::Competition(..)) && self.is_losing();
         match self.mode {
             Mode::Competition(..) => self.compete(now, report.busy),
+            Mode::Trial(trial) => self.judge(now, trial),
             // If the link is full, fresh answers are rare.
             _ if !fresh && self.path.excess() <= EXCESS_AT_START => {}
             _ if full && fresh => {
@@ -168,12 +186,7 @@ impl Adaptive {
                     self.drain(now, report.rate, starting);
                 }
             }
-            _ if losing => {
-                self.mode = Mode::Delay;
-                self.carries = report.rate / self.path.usual_share();
-                self.change(now, (1.0 - self.path.excess()).max(0.5));
-                self.settled = now + 3 * self.path.rtt();
-            }
+            _ if losing => self.doubt(now, report.rate),
             _ if !fresh || !report.busy => self.changed = now,
             Mode::Start => {
                 self.change(now, START_GROWTH);
@@ -181,6 +194,39 @@ impl Adaptive {
             }
             Mode::Delay => self.grow(now, self.path.rtt()),
         }
+    }
+
+    /// More is lost than by chance, or chance is another now.
+    fn doubt(&mut self, now: Duration, arrives: f64) {
+        let carries = arrives / self.path.usual_share();
+        self.carries = if carries > 0.0 { carries.min(self.rate) } else { self.rate / AHEAD };
+        self.mode = Mode::Trial(Trial::new(now, self.carries, &self.path));
+        self.set(self.carries / 2.0);
+        self.changed = now;
+        self.settle(now);
+    }
+
+    /// Ends a trial when it has shown something.
+    fn judge(&mut self, now: Duration, mut trial: Trial) {
+        let Some(verdict) = trial.look(now, &self.path) else {
+            self.mode = Mode::Trial(trial);
+            return;
+        };
+        self.mode = Mode::Delay;
+        match verdict {
+            Verdict::Chance(loss) => {
+                self.path.learn(loss);
+                self.set(trial.before);
+            }
+            Verdict::Full { at_once } => {
+                self.full_at = now;
+                if at_once {
+                    self.set(trial.before * DRAIN);
+                }
+            }
+        }
+        self.changed = now;
+        self.settle(now);
     }
 
     /// Waits until the change shows.
@@ -201,7 +247,10 @@ impl Adaptive {
 
     /// Whether more is lost than usual, and ever more: what is reported is an average, which is slow to fall.
     fn is_losing(&mut self) -> bool {
-        let most = if matches!(self.mode, Mode::Start) { EXCESS_AT_START } else { EXCESS };
+        let most = match self.mode {
+            Mode::Start => EXCESS_AT_START,
+            _ => EXCESS + self.path.chance(),
+        };
         let rises = self.path.take_jump();
         rises && self.path.excess() > most && self.path.reports > FIRST_REPORTS
     }
@@ -235,6 +284,7 @@ impl Adaptive {
             self.set(self.rate.max(before));
             self.retry = if self.had.is_some() { (self.retry * 2).min(MOST_RETRY) } else { RETRY };
             self.path.take_jump();
+            self.stays = 0.0;
             // A latecomer takes its share first, as TCP does.
             let late = !self.alone && self.had.is_none();
             self.mode = Mode::Competition(Cubic::new(now, self.rate, rtt, late), now);
@@ -278,10 +328,12 @@ impl Adaptive {
             self.had = (!empty).then_some(self.rate);
             return;
         }
-        if self.path.take_jump()
-            || self.path.is_rising() && self.path.excess() > EXCESS_IN_COMPETITION
-        {
+        let excess = self.path.excess();
+        self.stays = self.stays.min(excess.max(0.0));
+        let most = self.stays.min(MOST_THAT_STAYS) + EXCESS_IN_COMPETITION;
+        if self.path.take_jump() || self.path.is_rising() && excess > most {
             cubic.lost(now, self.rate, rtt);
+            self.stays = f64::INFINITY;
             self.settled = now + 2 * rtt;
         }
         let rate = cubic.rate(now, rtt);
@@ -315,7 +367,7 @@ mod tests {
         seconds: u64,
     ) -> f64 {
         let start = adaptive.changed + START;
-        let (mut queue, mut sum) = (0.0, 0.0);
+        let (mut queue, mut sum, mut average) = (0.0, 0.0, loss);
         for step in 1..=seconds * 40 {
             let offered = adaptive.rate();
             queue = (queue + (offered as f64 - carries) * 0.025).max(0.0);
@@ -323,10 +375,12 @@ mod tests {
             queue -= dropped;
             let arrives = 1.0 - dropped / (offered as f64 * 0.025);
             let loss = 1.0 - (1.0 - loss) * arrives;
+            average += 0.25 * (loss - average);
             let waits = Duration::from_secs_f64(queue / carries) + others;
             let rate = carries.min(offered as f64) * (1.0 - loss);
             let probe = step as u16;
-            let report = Report { rtt: RTT + waits, probe, loss, rate, busy: true };
+            let report =
+                Report { receiver: 1, rtt: RTT + waits, probe, loss: average, rate, busy: true };
             adaptive.report(start + Duration::from_millis(25 * step), report);
             sum += offered as f64;
         }
@@ -359,7 +413,8 @@ mod tests {
     #[test]
     fn without_fresh_answers_it_does_not_grow() {
         let mut adaptive = Adaptive::new(1 << 40);
-        let report = |probe| Report { rtt: RTT, probe, loss: 0.0, rate: 1e5, busy: true };
+        let report =
+            |probe| Report { receiver: 1, rtt: RTT, probe, loss: 0.0, rate: 1e5, busy: true };
         adaptive.report(START, report(1));
         let rate = adaptive.rate();
         for step in 1..100 {
@@ -368,5 +423,55 @@ mod tests {
         assert_eq!(adaptive.rate(), rate);
         adaptive.report(START + 200 * RTT, report(2));
         assert!(adaptive.rate() > rate);
+    }
+
+    /// Reports from a path on which nothing ever waits longer, and which loses as `loss` says of the rate, given in bytes a
+    /// second. Gives the rate in the end.
+    fn run_without_delay(adaptive: &mut Adaptive, seconds: u32, loss: impl Fn(f64) -> f64) -> u64 {
+        let start = adaptive.changed + START;
+        let mut average = None;
+        for step in 1..=seconds * 20 {
+            let now = start + step * RTT;
+            let offered = adaptive.rate() as f64;
+            let lost = loss(offered);
+            let before: f64 = *average.get_or_insert(lost);
+            let loss = 0.75 * before + 0.25 * lost;
+            average = Some(loss);
+            let rate = offered * (1.0 - lost);
+            let probe = (now.as_millis() / RTT.as_millis()) as u16;
+            adaptive.report(now, Report { receiver: 1, rtt: RTT, probe, loss, rate, busy: true });
+        }
+        adaptive.rate()
+    }
+
+    #[test]
+    fn losses_that_go_with_the_rate_are_not_chance() {
+        // As a short queue that somebody else keeps full.
+        let mut adaptive = Adaptive::new(1 << 40);
+        let full = |rate: f64| 1.0 - (2_500_000.0 / (rate + 1_000_000.0)).min(1.0);
+        let rate = run_without_delay(&mut adaptive, 20, full);
+        assert!((700_000..2_500_000).contains(&rate), "{rate}: {adaptive:?}");
+    }
+
+    #[test]
+    fn losses_that_become_more_by_chance_are_known_after_a_trial() {
+        let mut adaptive = Adaptive::new(2_000_000);
+        run_without_delay(&mut adaptive, 10, |_| 0.02);
+        assert_eq!(adaptive.rate(), 2_000_000);
+        run_without_delay(&mut adaptive, 10, |_| 0.5);
+        assert_eq!(adaptive.rate(), 2_000_000, "{adaptive:?}");
+        assert!((0.45..0.55).contains(&adaptive.path.usual_loss()), "{adaptive:?}");
+    }
+
+    #[test]
+    fn receivers_that_lose_differently_are_not_taken_for_one_whose_losses_change() {
+        let mut adaptive = Adaptive::new(2_000_000);
+        for step in 1..=400 {
+            let (receiver, loss) = if step % 2 == 0 { (1, 0.0) } else { (2, 0.2) };
+            let (rate, probe) = (adaptive.rate() as f64 * (1.0 - loss), step as u16);
+            let report = Report { receiver, rtt: RTT, probe, loss, rate, busy: true };
+            adaptive.report(START + step * RTT, report);
+        }
+        assert_eq!(adaptive.rate(), 2_000_000, "{adaptive:?}");
     }
 }
