@@ -1,5 +1,5 @@
-//! Answers: JSON with an ETag, answered with 304 to those who have it (RFC 9110 section 13), and pages
-//! of lists.
+//! Answers: JSON with an ETag, answered with 304 to those who have it (RFC 9110 section 13), pages of
+//! lists, and what became of imports.
 
 use axum::body::Body;
 use axum::extract::FromRequestParts;
@@ -13,6 +13,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::problem::Problem;
+use crate::text::Name;
 
 /// What a handler gives.
 pub(crate) type Answer = Result<Response, Problem>;
@@ -140,6 +141,43 @@ impl<T: ToSchema> Page<T> {
         let next = last.map(|(item, key)| URL_SAFE_NO_PAD.encode(cursor(item, key)));
         Page { items: rows.into_iter().map(|(item, _)| item).collect(), next }
     }
+}
+
+/// What became of one thing of an import.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Imported {
+    id: Option<String>,
+    status: ImportStatus,
+    /// Why it was rejected.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    detail: Option<String>,
+}
+
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+enum ImportStatus {
+    Created,
+    Updated,
+    Rejected,
+}
+
+impl Imported {
+    /// It is there now; perhaps it was before.
+    pub(crate) fn stored(id: &Name, was_known: bool) -> Imported {
+        let status = if was_known { ImportStatus::Updated } else { ImportStatus::Created };
+        Imported { id: Some(id.to_string()), status, detail: None }
+    }
+
+    pub(crate) fn rejected(id: Option<String>, problem: &Problem) -> Imported {
+        let detail = Some(problem.detail().to_owned());
+        Imported { id, status: ImportStatus::Rejected, detail }
+    }
+}
+
+/// What became of an import.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct ImportResults {
+    pub(crate) results: Vec<Imported>,
 }
 
 /// What a cursor stands for.

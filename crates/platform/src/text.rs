@@ -9,6 +9,7 @@ use crate::store::sql::{FromSql, Mismatch, ToSql, Value};
 use serde::{Deserialize, Deserializer, Serialize, de};
 use utoipa::openapi::{ObjectBuilder, RefOr, Schema, Type};
 use utoipa::{PartialSchema, ToSchema};
+use uuid::Uuid;
 
 /// Most characters of a name.
 const MAX_NAME: usize = 64;
@@ -18,6 +19,13 @@ const NAME_PATTERN: &str = "^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$";
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(transparent)]
 pub(crate) struct Name(String);
+
+impl Name {
+    /// For what was given none.
+    pub(crate) fn random() -> Name {
+        Name(Uuid::new_v4().to_string())
+    }
+}
 
 impl FromStr for Name {
     type Err = &'static str;

@@ -4,7 +4,6 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use serde::Deserialize;
 use utoipa::ToSchema;
-use uuid::Uuid;
 
 use super::types::{NewRule, Rule};
 use super::{Notice, Severity, evaluate, tell};
@@ -79,13 +78,8 @@ pub(crate) async fn add(
     Body(new): Body<NewRule>,
 ) -> Answer {
     member.may(Deed::Manage)?;
-    let made_up = || Uuid::new_v4().to_string().parse();
-    let id: Name = match new.id {
-        Some(id) => id,
-        None => made_up().map_err(|wrong| Problem::invalid("id", wrong))?,
-    };
     let rule = Rule {
-        id,
+        id: new.id.unwrap_or_else(Name::random),
         name: new.name.to_string(),
         quantity: new.quantity,
         home: new.home,

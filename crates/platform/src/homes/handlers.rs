@@ -2,9 +2,8 @@
 
 use axum::extract::State;
 use axum::http::StatusCode;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
-use uuid::Uuid;
 
 use super::{Home, NewHome};
 use crate::accounts::caller::{Ids, Member};
@@ -15,7 +14,7 @@ use crate::number::Place;
 use crate::paging;
 use crate::platform::App;
 use crate::problem::Problem;
-use crate::respond::{Answer, Conditions, Page, done, json, open_cursor};
+use crate::respond::{Answer, Conditions, ImportResults, Imported, Page, done, json, open_cursor};
 use crate::role::Deed;
 use crate::store::homes::{self, Change, Query};
 use crate::store::{Db, alerts as alerts_of};
@@ -96,36 +95,12 @@ pub(crate) enum HomeImport {
     },
 }
 
-/// What became of an imported home.
-#[derive(Serialize, ToSchema)]
-pub(crate) struct ImportedHome {
-    id: Option<String>,
-    status: HomeStatus,
-    /// Why it was rejected.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    detail: Option<String>,
-}
-
-#[derive(Serialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-enum HomeStatus {
-    Created,
-    Updated,
-    Rejected,
-}
-
-/// What became of an import.
-#[derive(Serialize, ToSchema)]
-pub(crate) struct HomeResults {
-    results: Vec<ImportedHome>,
-}
-
 /// Add a home, or import many
 ///
 /// An import makes homes that are there already as given.
 #[utoipa::path(post, path = "/{twin}/home", tag = "homes", params(("twin" = Name, Path)),
     request_body = HomeImport,
-    responses((status = 200, body = HomeResults), (status = 201, body = Home)))]
+    responses((status = 200, body = ImportResults), (status = 201, body = Home)))]
 pub(crate) async fn add(
     State(app): State<App>,
     member: Member,
@@ -135,7 +110,7 @@ pub(crate) async fn add(
     match import {
         Import::One(new) => {
             let home = app.store.write(move |db| {
-                let id = name_of(&new)?;
+                let id = new.id.clone().unwrap_or_else(Name::random);
                 if homes::exists(db, &member.twin, &id)? {
                     return Err(Problem::conflict("there is a home of this name"));
                 }
@@ -151,30 +126,20 @@ pub(crate) async fn add(
             let results = app.store.write(move |db| {
                 items.into_iter().map(|each| import_one(db, &member.twin, each)).collect()
             });
-            json(StatusCode::OK, &HomeResults { results: results.await? })
+            json(StatusCode::OK, &ImportResults { results: results.await? })
         }
     }
 }
 
-fn name_of(new: &NewHome) -> Result<Name, Problem> {
-    if let Some(id) = &new.id {
-        return Ok(id.clone());
-    }
-    Uuid::new_v4().to_string().parse().map_err(|wrong| Problem::invalid("id", wrong))
-}
-
-fn import_one(db: &Db, twin: &Name, each: Each<NewHome>) -> Result<ImportedHome, Problem> {
-    let (id, new) = match each.item.and_then(|new| Ok((name_of(&new)?, new))) {
-        Ok(checked) => checked,
-        Err(problem) => {
-            let detail = Some(problem.detail().to_owned());
-            return Ok(ImportedHome { id: each.id, status: HomeStatus::Rejected, detail });
-        }
+fn import_one(db: &Db, twin: &Name, each: Each<NewHome>) -> Result<Imported, Problem> {
+    let new = match each.item {
+        Ok(new) => new,
+        Err(problem) => return Ok(Imported::rejected(each.id, &problem)),
     };
-    let known = homes::exists(db, twin, &id)?;
+    let id = new.id.clone().unwrap_or_else(Name::random);
+    let was_known = homes::exists(db, twin, &id)?;
     homes::put(db, twin, &id, &new)?;
-    let status = if known { HomeStatus::Updated } else { HomeStatus::Created };
-    Ok(ImportedHome { id: Some(id.to_string()), status, detail: None })
+    Ok(Imported::stored(&id, was_known))
 }
 
 /// What is to change; what is not given stays, null clears.

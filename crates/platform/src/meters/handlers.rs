@@ -3,9 +3,8 @@
 use axum::extract::State;
 use axum::http::StatusCode;
 use fulmar_wmbus::Key;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
-use uuid::Uuid;
 
 use super::types::REGISTER_DIGITS;
 use super::{Expected, Medium, Meter, NewMeter};
@@ -14,7 +13,7 @@ use crate::extract::{Body, Each, Import, Params, given};
 use crate::number::Place;
 use crate::platform::App;
 use crate::problem::Problem;
-use crate::respond::{Answer, Conditions, Page, done, json, open_cursor};
+use crate::respond::{Answer, Conditions, ImportResults, Imported, Page, done, json, open_cursor};
 use crate::role::Deed;
 use crate::store::filter::Bounds;
 use crate::store::meters::{self, Added, Change, Query};
@@ -111,30 +110,6 @@ pub(crate) enum MeterImport {
     },
 }
 
-/// What became of an imported meter.
-#[derive(Serialize, ToSchema)]
-pub(crate) struct Imported {
-    id: Option<String>,
-    status: ImportStatus,
-    /// Why it was rejected.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    detail: Option<String>,
-}
-
-#[derive(Serialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-enum ImportStatus {
-    Created,
-    Updated,
-    Rejected,
-}
-
-/// What became of an import.
-#[derive(Serialize, ToSchema)]
-pub(crate) struct ImportResults {
-    results: Vec<Imported>,
-}
-
 /// Add a meter, or import many
 ///
 /// An import makes meters that are there already as given.
@@ -174,8 +149,8 @@ fn name_of(new: &NewMeter) -> Result<Name, Problem> {
     if let Some(id) = &new.id {
         return Ok(id.clone());
     }
-    let made = new.address.as_ref().map_or_else(|| Uuid::new_v4().to_string(), |a| a.key());
-    made.parse().map_err(|wrong| Problem::invalid("id", wrong))
+    let Some(address) = &new.address else { return Ok(Name::random()) };
+    address.key().parse().map_err(|wrong| Problem::invalid("id", wrong))
 }
 
 const ADDRESS_TAKEN: &str = "another meter has this radio address";
@@ -197,24 +172,17 @@ fn import_one(
     twin: &Name,
     each: Each<NewMeter>,
 ) -> Result<Imported, Problem> {
-    let rejected = |id, problem: &Problem| Imported {
-        id,
-        status: ImportStatus::Rejected,
-        detail: Some(problem.detail().to_owned()),
-    };
     let checked = each.item.and_then(|new| Ok((name_of(&new)?, new)));
     let (id, new) = match checked {
         Ok(checked) => checked,
-        Err(problem) => return Ok(rejected(each.id, &problem)),
+        Err(problem) => return Ok(Imported::rejected(each.id, &problem)),
     };
-    let status = match meters::put(db, twin, &id, &new, Time::now())? {
-        Added::Created => ImportStatus::Created,
-        Added::Updated => ImportStatus::Updated,
+    Ok(match meters::put(db, twin, &id, &new, Time::now())? {
         Added::AddressTaken => {
-            return Ok(rejected(Some(id.to_string()), &Problem::conflict(ADDRESS_TAKEN)));
+            Imported::rejected(Some(id.to_string()), &Problem::conflict(ADDRESS_TAKEN))
         }
-    };
-    Ok(Imported { id: Some(id.to_string()), status, detail: None })
+        added => Imported::stored(&id, added == Added::Updated),
+    })
 }
 
 /// What is to change; what is not given stays, null clears.
