@@ -85,6 +85,14 @@ impl Base {
         self.config.backoff > 0
     }
 
+    /// What was sent until then, who wrote this NACK can have seen.
+    pub(crate) fn seen(&self, now: Duration, echo: Option<Duration>) -> Duration {
+        // What was sent an eighth of a round trip before may have been overtaken. Who has never heard
+        // a probe is taken to be a round trip away.
+        let wrote = echo.unwrap_or(now.saturating_sub(self.grtt()));
+        wrote.saturating_sub(self.grtt() / 8)
+    }
+
     /// How sure it shall be that what is sent for a NACK suffices.
     pub(crate) fn margin(&self, near_end: bool) -> f64 {
         match (near_end, self.is_group()) {

@@ -51,10 +51,7 @@ impl<S: Source> Sender<S> {
         requests: Requests<'_>,
         has_report: bool,
     ) {
-        // What was sent an eighth of a round trip before may have been overtaken. Who has never heard
-        // a probe is taken to be a round trip away.
-        let seen = echo.unwrap_or(now.saturating_sub(self.base.grtt()));
-        let flying = self.base.recent.since(seen.saturating_sub(self.base.grtt() / 8));
+        let flying = self.base.recent.since(self.base.seen(now, echo));
         let (wanted, mut fresh) = (self.wanted(requests), false);
         if !has_report {
             self.estimate_loss(now, node, &wanted);

@@ -23,9 +23,8 @@ impl StreamSender {
         echo: Option<Duration>,
         requests: Requests<'_>,
     ) {
-        // As for files: what was sent after the probe that is echoed may be on its way.
-        let seen = echo.unwrap_or(now.saturating_sub(self.base.grtt()));
-        let seen = seen.saturating_sub(self.base.grtt() / 8);
+        // What was sent later may be on its way.
+        let seen = self.base.seen(now, echo);
         let flying = self.base.recent.since(seen);
         let wanted = self.wanted(requests);
         let (loss, live) = (self.base.peers.loss_of(node), self.cursor == self.outgoing.end());
