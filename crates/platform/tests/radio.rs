@@ -149,6 +149,22 @@ async fn devices_take_commands_and_tell_of_themselves() {
 }
 
 #[tokio::test]
+async fn a_device_finds_its_own_behind_those_of_others() {
+    let world = World::new();
+    let (reader, van) = (world.log_in("north-reader").await, world.log_in("north-device").await);
+    for (token, name) in [(&reader, "a-phone"), (&reader, "b-phone"), (&van, "van-1")] {
+        let at = format!("/api/v1/north/instance/{name}");
+        world.good(token, "PUT", &at, json!({"kind": "thing"})).await;
+    }
+    let names = async |token| {
+        let page = world.get(token, "/api/v1/north/instance?limit=1").await.json;
+        (page["items"][0]["device"].clone(), page["next"].is_null())
+    };
+    assert_eq!(names(&van).await, (json!("van-1"), true));
+    assert_eq!(names(&reader).await, (json!("a-phone"), false));
+}
+
+#[tokio::test]
 async fn a_photo_is_stored_once_and_never_changed() {
     let world = World::new();
     let reader = world.log_in("north-reader").await;

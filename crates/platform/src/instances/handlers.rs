@@ -47,11 +47,8 @@ pub(crate) async fn list(
     let limit = paging::limit(query.limit, paging::MOST)?;
     let after = open_cursor(query.cursor.as_deref())?.unwrap_or_default();
     let items = app.store.read(move |db| {
-        let mut items = devices::list(db, &member.twin, &after, limit + 1)?;
-        if member.role == Role::Device {
-            items.retain(|instance| instance.user == *member.name());
-        }
-        Ok(items)
+        let of = (member.role == Role::Device).then(|| &**member.name());
+        Ok(devices::list(db, &member.twin, of, &after, limit + 1)?)
     });
     let page = Page::cut(items.await?, limit, |item: &Instance| item.device.to_string());
     conditions.json(&page)

@@ -3,7 +3,8 @@
 use uuid::Uuid;
 
 use super::Db;
-use super::sql::{OptionalExtension as _, Result, params};
+use super::filter::Filter;
+use super::sql::{OptionalExtension as _, Result, ToSql, params, params_from_iter};
 use crate::instances::types::{Command, CommandState, Instance, Telemetry};
 use crate::text::Name;
 use crate::time::Time;
@@ -33,11 +34,21 @@ pub(crate) fn get(db: &Db, twin: &str, device: &str) -> Result<Option<Instance>>
     db.prepare_cached(&sql)?.query_row([twin, device], instance).optional()
 }
 
-/// Up to `limit` devices by name, after one.
-pub(crate) fn list(db: &Db, twin: &str, after: &str, limit: usize) -> Result<Vec<Instance>> {
-    let sql = format!("{INSTANCE} WHERE i.twin = ?1 AND i.device > ?2 ORDER BY i.device LIMIT ?3");
-    let mut rows = db.prepare_cached(&sql)?;
-    rows.query_map(params![twin, after, limit], instance)?.collect()
+/// Up to `limit` devices by name, after one; only those of one user where one is named.
+pub(crate) fn list(
+    db: &Db,
+    twin: &str,
+    of: Option<&str>,
+    after: &str,
+    limit: usize,
+) -> Result<Vec<Instance>> {
+    let mut filter = Filter::default();
+    filter.and("i.twin = ?", [Box::new(twin)]).and("i.device > ?", [Box::new(after)]);
+    filter.and_if("i.account = ?", of);
+    let sql = format!("{INSTANCE}{} ORDER BY i.device LIMIT ?", filter.sql());
+    let mut statement = db.prepare_cached(&sql)?;
+    let values = filter.values().chain([&limit as &dyn ToSql]);
+    statement.query_map(params_from_iter(values), instance)?.collect()
 }
 
 /// Twin, device and whose it is, of all.
