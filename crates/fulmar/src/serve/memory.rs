@@ -5,10 +5,9 @@
 //! looked whether many connections fewer are open than were at most; when they get no fewer any more,
 //! free pages go back.
 //!
-//! What starting took, keys and schemas and parsed authorities, goes back the same way; and the program's own code,
-//! of which running needs a part that is read again from its file when it is called. Large buffers are never on the
-//! heap: a QUIC client's for what it receives has 3 MB, of which hardly any is used, but on the heap all of it would
-//! be filled with zeros, at each attempt to reach upstream.
+//! What starting took, keys and schemas and parsed authorities, goes back the same way. Large buffers are never on
+//! the heap: a QUIC client's for what it receives has 3 MB, of which hardly any is used, but on the heap all of it
+//! would be filled with zeros, at each attempt to reach upstream.
 //!
 //! Not while connections come and go in equal numbers: they use each other's memory. A crowd that is gone
 //! before the next look is not noticed; what it took serves the next one.
@@ -21,7 +20,9 @@ use std::time::Duration;
 use anyhow::Context;
 use fulmar_broker::{Broker, TransportKind};
 
-use self::system::{give_back, keep_large_off_the_heap, let_go_of_code};
+use self::system::give_back;
+/// To be called before anything large is allocated.
+pub(super) use self::system::keep_large_off_the_heap;
 
 /// Time between two looks.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -49,20 +50,15 @@ pub(super) struct Memory {
 
 impl Memory {
     pub(super) fn start(broker: &Arc<Broker>) -> anyhow::Result<Memory> {
-        keep_large_off_the_heap();
         let (stop, stopped) = channel();
         let broker = Arc::downgrade(broker);
         let body = move || {
             let mut watch = Watch::default();
-            let mut started = false;
             while stopped.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
                 let Some(open) = open(&broker) else { return };
                 if watch.look(open) {
                     tracing::debug!(open, "giving memory back");
                     give_back();
-                    if !std::mem::replace(&mut started, true) {
-                        let_go_of_code();
-                    }
                 }
             }
         };
@@ -133,46 +129,23 @@ impl Watch {
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 #[allow(unsafe_code)]
 mod system {
-    use std::ops::Range;
-
-    /// From so many bytes on an allocation has pages of its own. glibc's limit would begin here or higher and rise
-    /// with each such allocation that is freed, until all of them are on the heap.
+    /// From so many bytes on an allocation has pages of its own. glibc's limit would be lower at first, and rise with
+    /// each such allocation that is freed, until all of them are on the heap.
     const LARGE: libc::c_int = 512 << 10;
+    /// So much that is free at the heap's end stays there; in glibc's usual proportion.
+    const SPARE: libc::c_int = 2 * LARGE;
 
     pub(super) fn give_back() {
         // SAFETY: it takes no pointer and locks the heap itself (malloc_trim(3), MT-Safe).
         unsafe { libc::malloc_trim(0) };
     }
 
-    pub(super) fn keep_large_off_the_heap() {
-        // SAFETY: it takes no pointer; the limit is a number that others read as it was or as it is.
-        unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE) };
-    }
-
-    /// Gives the pages of the program's code back.
-    pub(super) fn let_go_of_code() {
-        let Ok(program) = std::env::current_exe() else { return };
-        let Ok(maps) = std::fs::read_to_string("/proc/self/maps") else { return };
-        for range in maps.lines().filter_map(|line| code(line, program.to_str()?)) {
-            // SAFETY: pages that are mapped from a file, may be executed and were never written are read from that
-            // file when they are next used, as after the kernel itself took them (madvise(2), MADV_DONTNEED).
-            unsafe {
-                libc::madvise(
-                    std::ptr::with_exposed_provenance_mut(range.start),
-                    range.len(),
-                    libc::MADV_DONTNEED,
-                )
-            };
+    pub(in crate::serve) fn keep_large_off_the_heap() {
+        // SAFETY: it takes no pointer; a limit is a number that others read as it was or as it is.
+        unsafe {
+            libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE);
+            libc::mallopt(libc::M_TRIM_THRESHOLD, SPARE);
         }
-    }
-
-    /// The addresses of a line of /proc/self/maps (proc(5)), if that is code of this program.
-    pub(super) fn code(line: &str, program: &str) -> Option<Range<usize>> {
-        let (addresses, rest) = line.split_once(' ')?;
-        let (first, end) = addresses.split_once('-')?;
-        let is_code = rest.starts_with("r-xp ") && rest.ends_with(&format!(" {program}"));
-        let number = |text| usize::from_str_radix(text, 16).ok();
-        is_code.then_some(number(first)?..number(end)?)
     }
 }
 
@@ -180,8 +153,7 @@ mod system {
 #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
 mod system {
     pub(super) fn give_back() {}
-    pub(super) fn keep_large_off_the_heap() {}
-    pub(super) fn let_go_of_code() {}
+    pub(in crate::serve) fn keep_large_off_the_heap() {}
 }
 
 #[cfg(test)]
@@ -225,28 +197,6 @@ mod tests {
         let given: Vec<u32> = (1..100).filter(|_| watch.look(0)).collect();
         // Once they no longer get fewer, and so much later.
         assert_eq!(given, [2, 2 + AGAIN_AFTER[0], 2 + AGAIN_AFTER[1]]);
-    }
-
-    #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    #[test]
-    fn only_the_programs_code_is_let_go() {
-        let program = "/opt/fulmar of ours";
-        let code = |line: &str| system::code(line, program);
-        let own =
-            "55d0a000-55d0c000 r-xp 00800000 fe:00 1234                       /opt/fulmar of ours";
-        assert_eq!(code(own), Some(0x55d0_a000..0x55d0_c000));
-        for other in [
-            "55d0c000-55d0d000 r--p 00a00000 fe:00 1234                       /opt/fulmar of ours",
-            "55d0d000-55d0e000 rw-p 00b00000 fe:00 1234                       /opt/fulmar of ours",
-            "7f00a000-7f00c000 r-xp 00000000 fe:00 99                         /lib/libc.so.6",
-            "7f00c000-7f00d000 r-xp 00000000 00:00 0                          [vdso]",
-            "",
-        ] {
-            assert_eq!(code(other), None, "{other}");
-        }
-        // Code that has been let go runs on.
-        let_go_of_code();
-        assert_eq!(code(own), Some(0x55d0_a000..0x55d0_c000));
     }
 
     #[test]
