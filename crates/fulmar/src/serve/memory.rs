@@ -129,9 +129,10 @@ impl Watch {
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 #[allow(unsafe_code)]
 mod system {
-    /// From so many bytes on an allocation has pages of its own. glibc's limit would be lower at first, and rise with
-    /// each such allocation that is freed, until all of them are on the heap.
-    const LARGE: libc::c_int = 512 << 10;
+    /// From so many bytes on an allocation has pages of its own: less than that buffer has, and more than messages
+    /// usually have, of which half as many a second would pass if each needed fresh pages. glibc's limit would be lower
+    /// at first, and rise with each such allocation that is freed, until all of them are on the heap.
+    const LARGE: libc::c_int = 2 << 20;
     /// So much that is free at the heap's end stays there; in glibc's usual proportion.
     const SPARE: libc::c_int = 2 * LARGE;
 
