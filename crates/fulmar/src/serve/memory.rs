@@ -5,9 +5,11 @@
 //! looked whether many connections fewer are open than were at most; when they get no fewer any more,
 //! free pages go back.
 //!
-//! What starting took, keys and schemas and parsed authorities, goes back the same way. Large buffers are never on
-//! the heap: a QUIC client's for what it receives has 3 MB, of which hardly any is used, but on the heap all of it
-//! would be filled with zeros, at each attempt to reach upstream.
+//! What starting took, keys and schemas and parsed authorities, goes back the same way.
+//!
+//! A gateway, which may be a small machine, keeps large buffers off the heap: a QUIC client's for what it receives has
+//! 3 MB, of which hardly any is used, but on the heap all of it would be filled with zeros, at each attempt to reach
+//! upstream. Other brokers do not: messages of a MB, each on fresh pages, would pass half as fast.
 //!
 //! Not while connections come and go in equal numbers: they use each other's memory. A crowd that is gone
 //! before the next look is not noticed; what it took serves the next one.
@@ -129,10 +131,9 @@ impl Watch {
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 #[allow(unsafe_code)]
 mod system {
-    /// From so many bytes on an allocation has pages of its own: less than that buffer has, and more than messages
-    /// usually have, of which half as many a second would pass if each needed fresh pages. glibc's limit would be lower
-    /// at first, and rise with each such allocation that is freed, until all of them are on the heap.
-    const LARGE: libc::c_int = 2 << 20;
+    /// From so many bytes on an allocation has pages of its own. glibc's limit would be lower at first, and rise with
+    /// each such allocation that is freed, until all of them are on the heap.
+    const LARGE: libc::c_int = 512 << 10;
     /// So much that is free at the heap's end stays there; in glibc's usual proportion.
     const SPARE: libc::c_int = 2 * LARGE;
 

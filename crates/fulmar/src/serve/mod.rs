@@ -85,8 +85,10 @@ pub(crate) struct Args {
 
 /// Runs the broker until SIGTERM or SIGINT.
 pub(crate) fn run(args: &Args, log: &LogArgs) -> anyhow::Result<()> {
-    memory::keep_large_off_the_heap();
     let config = Config::load(args.config.as_deref())?;
+    if config.upstream.is_on() {
+        memory::keep_large_off_the_heap();
+    }
     logging::start(log, &config.log.level, Some(config.log.format))?;
     let signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).context("cannot take signals")?;
     let gate = config.gate()?;
