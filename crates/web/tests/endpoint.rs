@@ -230,6 +230,8 @@ async fn oversized(site: &Site, path: &str, framing: &str, body: &[u8]) -> Strin
         .write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
         .await
         .unwrap();
+    // TLS keeps back what the socket did not take at once, and to read does not send it.
+    stream.flush().await.unwrap();
     let mut answers = String::new();
     stream.read_to_string(&mut answers).await.unwrap();
     answers
@@ -254,18 +256,9 @@ async fn http1_clients_that_send_too_much_can_read_why() {
             "/" => "HTTP/1.1 405 ",
             _ => "HTTP/1.1 404 ",
         };
-        // The connection is as good as before, unless the rest was not read in time: once in some twenty runs on a
-        // busy machine nobody reads on, for a reason not found yet, and it closes after ten seconds.
-        let mut goes_on = false;
-        for _ in 0..3 {
-            let answers = oversized(&site, path, framing, body).await;
-            assert!(answers.starts_with(refusal), "{path}: {answers}");
-            goes_on = answers.ends_with("hello");
-            if goes_on {
-                break;
-            }
-        }
-        assert!(goes_on, "{path}");
+        // The connection is as good as before.
+        let answers = oversized(&site, path, framing, body).await;
+        assert!(answers.starts_with(refusal) && answers.ends_with("hello"), "{path}: {answers}");
     }
     // Headers without end: what else comes is not understood, and the connection closes.
     let mut stream = site.dial_tcp(b"http/1.1").await;
