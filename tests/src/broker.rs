@@ -16,6 +16,9 @@ use crate::{PATIENCE, eventually};
 const LISTENERS: [&str; 10] =
     ["mqtt", "mqtts", "ws", "wss", "quic", "https", "webtransport", "http", "coap", "coaps"];
 
+/// What the log of a broker says that cannot have its port.
+const PORT_TAKEN: &str = "Address already in use";
+
 /// How a broker is to be started.
 #[derive(Debug, Default)]
 pub struct Builder {
@@ -63,7 +66,7 @@ impl Builder {
         }
         let folder = TempDir::new().unwrap();
         std::fs::write(folder.path().join("fulmar.toml"), &self.config).unwrap();
-        let process = Process::start(&self, folder.path());
+        let process = Process::start(&self, folder.path()).unwrap_or_else(|log| panic!("{log}"));
         TestBroker { builder: self, folder, process }
     }
 }
@@ -191,7 +194,8 @@ impl TestBroker {
     }
 
     /// Starts it again, after [`TestBroker::kill`] or [`TestBroker::terminate`], with the same data
-    /// on the same ports.
+    /// on the same ports. While it was away the system may have given one of them to another test's
+    /// broker; then it waits until that has gone.
     ///
     /// # Panics
     /// It still runs, or does not become ready.
@@ -201,7 +205,15 @@ impl TestBroker {
         for (name, address) in &self.process.bound {
             self.builder.env.insert(variable(name), format!("[\"{address}\"]"));
         }
-        self.process = Process::start(&self.builder, self.folder.path());
+        let mut started = None;
+        eventually("its ports, which another program was given meanwhile", || {
+            match Process::start(&self.builder, self.folder.path()) {
+                Ok(process) => started = Some(process),
+                Err(log) => assert!(log.contains(PORT_TAKEN), "{log}"),
+            }
+            started.is_some()
+        });
+        self.process = started.unwrap();
     }
 }
 
@@ -218,7 +230,8 @@ struct Process {
 }
 
 impl Process {
-    fn start(builder: &Builder, folder: &Path) -> Process {
+    /// A process that is ready, or why there is none, with its log.
+    fn start(builder: &Builder, folder: &Path) -> Result<Process, String> {
         let mut command = fulmar();
         command.arg("serve").arg("--data").arg(data(folder));
         command.arg("--config").arg(folder.join("fulmar.toml"));
@@ -230,10 +243,13 @@ impl Process {
         // Owned from here on, so that a broker that never gets ready is killed all the same.
         let mut process = Process { child, output, log, bound: Vec::new() };
         let Some(line) = process.output.find(PATIENCE, |line| line.starts_with("ready")) else {
-            panic!("the broker did not get ready:\n{}", process.log.text());
+            // What it says last may come after the end of its output.
+            let _ = process.child.kill();
+            process.log.end(PATIENCE);
+            return Err(format!("the broker did not get ready:\n{}", process.log.text()));
         };
         process.bound = parse_ready(&line);
-        process
+        Ok(process)
     }
 
     fn signal(&self, signal: i32) {
