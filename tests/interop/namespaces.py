@@ -76,10 +76,14 @@ class Site:
         self.route("client", ROUTER_INSIDE)
         self.route("broker", ROUTER_OUTSIDE[0])
         self.write("router", "/proc/sys/net/ipv4/ip_forward", "1")
-        # So that the broker's host has nothing to ask for on its wire.
-        router = self.ask("router", "cat", "/sys/class/net/broker/address").strip()
-        known = ["lladdr", router, "dev", "wire", "nud", "permanent"]
-        ip("-n", self.names["broker"], "neighbour", "replace", ROUTER_OUTSIDE[0], *known)
+        # So that nothing is asked, or answered, on the wire of the broker's host but what programs say: the
+        # kernel would look again for a neighbour it has not heard of for half a minute.
+        for asking, device, peer, its, address in (
+            ("broker", "wire", "router", "broker", ROUTER_OUTSIDE[0]),
+            ("router", "broker", "broker", "wire", BROKER),
+        ):
+            known = ["lladdr", self.ask(peer, "cat", f"/sys/class/net/{its}/address").strip(), "nud", "permanent"]
+            ip("-n", self.names[asking], "neighbour", "replace", address, "dev", device, *known)
 
     def up(self, host: str, device: str):
         # Without IPv6 nothing is sent on a link that nobody asked for.
