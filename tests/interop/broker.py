@@ -1,4 +1,4 @@
-"""Starts the fulmar program for a test, on free ports, and stops it by process id."""
+"""Starts the fulmar program for a test, on ports of its own, and stops it by process id."""
 
 import os
 import pathlib
@@ -7,6 +7,8 @@ import subprocess
 import tempfile
 import time
 import unittest
+
+import ports
 
 PATIENCE_S = int(os.environ.get("FULMAR_PATIENCE_S", "60"))
 
@@ -34,7 +36,7 @@ class Broker:
         self.addresses = {**dict.fromkeys(self.KINDS, "127.0.0.1"), **(addresses or {})}
         self.folder = tempfile.TemporaryDirectory()
         self.data = pathlib.Path(self.folder.name)
-        self.ports = {kind: 0 for kind in self.KINDS}
+        self.ports = dict(zip(self.KINDS, ports.take(len(self.KINDS))))
         self.process = None
         self.start()
 
@@ -52,7 +54,7 @@ class Broker:
         log.close()
         line = self.process.stdout.readline()
         if not line.startswith("ready "):
-            self.process.wait(10)
+            self.process.wait(PATIENCE_S)
             raise AssertionError(f"no ready line: {line!r}\n{(self.data / 'log').read_text()}")
         for word in line.split()[1:]:
             kind, address = word.split("=", 1)
@@ -61,12 +63,12 @@ class Broker:
     def kill(self):
         """As a power cut would."""
         self.process.send_signal(signal.SIGKILL)
-        self.process.wait(10)
+        self.process.wait(PATIENCE_S)
         self.process.stdout.close()
 
     def stop(self) -> int:
         self.process.send_signal(signal.SIGTERM)
-        code = self.process.wait(20)
+        code = self.process.wait(PATIENCE_S)
         self.process.stdout.close()
         return code
 

@@ -10,11 +10,12 @@ import os
 import pathlib
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
+
+import ports
 
 USER, PASSWORD = "fulmar", "pg correct horse"
 PATIENCE_S = 60
@@ -38,9 +39,7 @@ class Server:
         self.folder = tempfile.TemporaryDirectory(prefix="fulmar-postgres-")
         self.path = pathlib.Path(self.folder.name)
         self.programs = programs()
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        [self.port] = ports.take(1)
         (self.path / "password").write_text(PASSWORD + "\n")
         # PostgreSQL refuses to run as root.
         self.prefix = []

@@ -17,6 +17,7 @@ from aioquic.asyncio import connect
 from aioquic.quic.configuration import QuicConfiguration
 from cryptography.hazmat.primitives.serialization import Encoding
 
+import ports
 from broker import Broker, binary, eventually
 
 NAME = "broker.fulmar.test"
@@ -33,31 +34,13 @@ def program(name: str) -> str:
     return str(path)
 
 
-def free_ports(number: int) -> list[int]:
-    """Ports free for TCP and UDP; all are held until the last is found, so that they differ."""
-    held, ports = [], []
-    while len(ports) < number:
-        tcp, udp = socket.socket(), socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        held += [tcp, udp]
-        tcp.bind(("127.0.0.1", 0))
-        port = tcp.getsockname()[1]
-        try:
-            udp.bind(("127.0.0.1", port))
-        except OSError:
-            continue
-        ports.append(port)
-    for one in held:
-        one.close()
-    return ports
-
-
 class Pebble:
     """An authority that finds every name on this machine, at port `https`."""
 
     def __init__(self, https: int, validity_s: int = LONG_S):
         self.folder = tempfile.TemporaryDirectory()
         self.home = pathlib.Path(self.folder.name)
-        self.port, self.management, self.dns = free_ports(3)
+        self.port, self.management, self.dns = ports.take(3)
         self.processes = []
         ca = ["--dir", str(self.home / "ca")]
         subprocess.run([binary(), "cert", "ca", *ca], check=True, capture_output=True)
@@ -161,7 +144,7 @@ class Acme(unittest.TestCase):
         self.addCleanup(os.environ.pop, "FULMAR_LISTENERS__HTTPS", None)
 
     def started(self, **named) -> tuple[Pebble, Broker]:
-        [port] = free_ports(1)
+        [port] = ports.take(1)
         pebble = self.pebble(port, **named)
         pebble.start()
         self.at(port)
@@ -218,7 +201,7 @@ class Acme(unittest.TestCase):
             self.assertIn("Pebble", issuer(shown_by_quic(broker.ports["quic"], "mqtt")))
 
     def test_without_an_authority_it_runs_on_and_asks_again(self):
-        [port] = free_ports(1)
+        [port] = ports.take(1)
         self.at(port)
         pebble = self.pebble(port)
         broker = self.broker(pebble.settings)
@@ -230,7 +213,7 @@ class Acme(unittest.TestCase):
         self.assertIn("Pebble", issuer(shown(broker.ports["https"])))
 
     def test_a_refused_order_is_told(self):
-        [port] = free_ports(1)
+        [port] = ports.take(1)
         pebble = self.pebble(port)
         pebble.start()
         broker = self.broker(pebble.settings.replace(NAME, BLOCKED))
@@ -239,7 +222,7 @@ class Acme(unittest.TestCase):
 
     def test_a_name_that_leads_elsewhere_is_told(self):
         # Nobody listens where Pebble looks.
-        [port] = free_ports(1)
+        [port] = ports.take(1)
         pebble = self.pebble(port)
         pebble.start()
         broker = self.broker(pebble.settings)

@@ -4,13 +4,13 @@ link that loses a tenth of the datagrams each way."""
 import os
 import pathlib
 import random
-import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import unittest
 
+import ports
 from broker import Broker, binary, eventually
 from relay import Relay
 from test_quic_go import program as go_program
@@ -28,12 +28,6 @@ PATIENCE_S = float(os.environ.get("FULMAR_PATIENCE_S", 60))
 
 def run(*command, timeout=PATIENCE_S, **more):
     return subprocess.run(command, capture_output=True, timeout=timeout, **more)
-
-
-def free_port() -> int:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 class Site(unittest.TestCase):
@@ -245,7 +239,7 @@ class Client(Site):
         self.assertEqual(sub.stdout, large)
 
     def test_libcoap(self):
-        port = free_port()
+        port, _ = ports.take(2)
         self.start("coap-server-notls", "-A", "127.0.0.1", "-p", str(port), "-d", "10")
         self.check(f"coap://127.0.0.1:{port}")
         self.large_through(port)
@@ -254,7 +248,7 @@ class Client(Site):
         for server in ("coap-server-openssl", "coap-server-gnutls"):
             with self.subTest(server):
                 # The port after the one it is given is for DTLS.
-                port = free_port()
+                port, _ = ports.take(2)
                 self.start(server, "-A", "127.0.0.1", "-p", str(port), "-d", "10", "-k", KEY)
                 self.check(f"coaps://127.0.0.1:{port + 1}", "-u", "meter-7", "-P", KEY)
 
@@ -266,7 +260,7 @@ class Client(Site):
         own = self.issue(authority, "meter-9", "--client")
         for server in ("coap-server-openssl", "coap-server-gnutls"):
             with self.subTest(server):
-                port = free_port()
+                port, _ = ports.take(2)
                 self.start(server, "-A", "127.0.0.1", "-p", str(port), "-d", "10", "-c", pem, "-j", key, "-C", ca)
                 url = f"coaps://127.0.0.1:{port + 1}"
                 self.check(url, "--cafile", ca, "--cert", own[0], "--key", own[1])
@@ -274,14 +268,14 @@ class Client(Site):
                 self.assertNotEqual(without.returncode, 0)
 
     def test_aiocoap(self):
-        port = free_port()
+        port, _ = ports.take(2)
         server = self.start(sys.executable, "-u", PEER, "serve", str(port))
         self.assertEqual(server.stdout.readline(), "ready\n")
         self.check(f"coap://127.0.0.1:{port}")
 
     def test_aiocoap_with_a_key(self):
         """Its tinydtls refuses clients that do not know of secure renegotiation."""
-        port = free_port()
+        port, _ = ports.take(2)
         server = self.start(sys.executable, "-u", PEER, "serve", str(port), env=WITH_KEY)
         self.assertEqual(server.stdout.readline(), "ready\n")
         # As with libcoap, the port after the one it is given.

@@ -23,6 +23,7 @@ import paho.mqtt.client as paho
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
+import ports
 from api import Api
 from broker import Broker, eventually
 
@@ -445,9 +446,7 @@ class Mosquitto(unittest.TestCase):
     def play(self, version: str, topic_up: str, topic_down: str):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        [port] = ports.take(1)
         config = pathlib.Path(folder.name) / "mosquitto.conf"
         lines = [f"listener {port} 127.0.0.1", "allow_anonymous true", f"user {getpass.getuser()}"]
         config.write_text("\n".join([*lines, "persistence true", f"persistence_location {folder.name}/"]) + "\n")

@@ -3,12 +3,12 @@
 import hashlib
 import os
 import pathlib
-import socket
 import subprocess
 import sys
 import tempfile
 import unittest
 
+import ports
 from broker import binary
 from norm_peer import library
 
@@ -17,12 +17,6 @@ BYTES = 1_000_000
 LOSS = "20"
 RATE = 20_000_000
 PATIENCE_S = float(os.environ.get("FULMAR_PATIENCE_S", 60))
-
-
-def free_port() -> int:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 @unittest.skipUnless(library(), "NRL's NORM library (Debian: libnorm-dev) is not installed")
@@ -35,7 +29,7 @@ class Norm(unittest.TestCase):
         self.into.mkdir()
         self.file = self.folder / "file.bin"
         self.file.write_bytes(os.urandom(BYTES))
-        self.port = str(free_port())
+        self.port = str(ports.take(1)[0])
 
     def start(self, *command) -> subprocess.Popen:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
