@@ -1,8 +1,9 @@
 //! Binding: one socket a worker on one address, told apart by the kernel (SO_REUSEPORT).
 //!
 //! SO_REUSEPORT has a trap: a second broker on the same port would start without an error and
-//! take half of the clients. An address is therefore first bound without it; only when nobody
-//! else has it are the shared sockets made. Port 0 is decided by the first socket.
+//! take half of the clients; and for UDP port 0 Linux may choose a port that another broker of the
+//! same user shares. The first socket is therefore bound without it, which only succeeds, and only
+//! chooses, where nobody else is; it shares the port with those that come after it.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
@@ -55,25 +56,17 @@ pub(crate) fn bind_udp(address: SocketAddr, count: usize) -> io::Result<Vec<UdpS
 }
 
 fn bind(address: SocketAddr, count: usize, kind: Type) -> io::Result<Vec<Socket>> {
-    let mut address = address;
-    if address.port() != 0 {
-        let probe = open(address, kind)?;
-        // A stream socket may take over connections in TIME_WAIT, never a listening one; for
-        // datagrams the option would allow what the probe is to find.
-        probe.set_reuse_address(kind == Type::STREAM)?;
-        probe.bind(&SockAddr::from(address))?;
+    let first = open(address, kind)?;
+    first.bind(&SockAddr::from(address))?;
+    let bound = first.local_addr()?;
+    if count > 1 {
+        first.set_reuse_port(true)?;
     }
-    let mut sockets = Vec::with_capacity(count);
-    for _ in 0..count {
+    let mut sockets = vec![first];
+    for _ in 1..count {
         let socket = open(address, kind)?;
-        if kind == Type::STREAM {
-            socket.set_reuse_address(true)?;
-        }
         socket.set_reuse_port(true)?;
-        socket.bind(&SockAddr::from(address))?;
-        if let Some(bound) = socket.local_addr()?.as_socket() {
-            address = bound;
-        }
+        socket.bind(&bound)?;
         sockets.push(socket);
     }
     Ok(sockets)
@@ -86,6 +79,9 @@ fn open(address: SocketAddr, kind: Type) -> io::Result<Socket> {
         // Both families on one port are two listeners; a dual-stack one would be in their way.
         socket.set_only_v6(true)?;
     }
+    // A stream socket may take over connections in TIME_WAIT, never a listening one; a datagram
+    // socket might take over a port that somebody has.
+    socket.set_reuse_address(kind == Type::STREAM)?;
     socket.set_nonblocking(true)?;
     Ok(socket)
 }
@@ -94,6 +90,7 @@ fn open(address: SocketAddr, kind: Type) -> io::Result<Socket> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use std::collections::HashSet;
     use std::net::{Ipv4Addr, TcpStream};
 
     const ANY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
@@ -117,6 +114,21 @@ mod tests {
         let udp = bind_udp(ANY, 2).unwrap();
         let error = bind_udp(udp[0].local_addr().unwrap(), 2).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+    }
+
+    #[test]
+    fn a_port_the_system_chose_is_nobody_elses() {
+        // 200 at once in 28,000 ports: one round in two has a chance meeting where it can happen.
+        for kind in [Type::DGRAM, Type::STREAM] {
+            for _ in 0..12 {
+                let brokers: Vec<_> = (0..200).map(|_| bind(ANY, 2, kind).unwrap()).collect();
+                let port = |sockets: &Vec<Socket>| {
+                    sockets[0].local_addr().unwrap().as_socket().unwrap().port()
+                };
+                let different: HashSet<u16> = brokers.iter().map(port).collect();
+                assert_eq!(different.len(), brokers.len());
+            }
+        }
     }
 
     #[test]
