@@ -33,7 +33,8 @@ async fn replay(flight: &[Vec<u8>], site: &Site) {
                 thief.send_to(datagram, site.address()).await.unwrap();
             }
             let answer = timeout(Duration::from_millis(50), thief.recv(&mut buffer)).await;
-            if answer.is_ok() && buffer[0] & 0xF0 == 0xC0 {
+            // Whatever the QUIC bit is, which either side may send as 0 (RFC 9287).
+            if answer.is_ok() && buffer[0] & 0xB0 == 0x80 {
                 return;
             }
         }
