@@ -53,11 +53,12 @@ const ACK_BYTES: usize = 42;
 /// Versions 1 and 2 (RFC 9000, RFC 9369) and negotiation.
 const VERSIONS: [u32; 3] = [1, 0x6b33_43cf, 0];
 
-/// Whether a datagram begins a QUIC connection: a long header of a known version.
+/// Whether a datagram begins a QUIC connection: a long header of a known version. The QUIC bit says
+/// nothing, for a client that comes back may send it as 0 (RFC 9287 section 3.1).
 #[must_use]
 pub fn begins_quic(payload: &[u8]) -> bool {
     let version = payload.get(1..5).and_then(|bytes| bytes.try_into().ok());
-    payload.first().is_some_and(|first| first & 0xc0 == 0xc0)
+    payload.first().is_some_and(|first| first & 0x80 != 0)
         && version.is_some_and(|version| VERSIONS.contains(&u32::from_be_bytes(version)))
 }
 
@@ -136,6 +137,7 @@ mod tests {
             payload
         };
         assert!(begins_quic(&long(0xc0, 1)) && !begins_quic(&long(0xc0, 99)));
+        assert!(begins_quic(&long(0x80, 1)));
         assert!(!begins_quic(&long(0x40, 1)) && !begins_quic(&[0xc0]));
         assert_eq!(quic_header(&long(0xc0, 1)), Some(QuicHeader::Long));
         assert_eq!(quic_header(&long(0xd0, 1)), Some(QuicHeader::Early));
