@@ -24,6 +24,8 @@ fn options(broker: &TestBroker, address: SocketAddr, id: &str) -> Options {
     options.streams = Streams::PerTopicAndSubscription;
     // Fewer streams than topics: some share.
     options.max_data_streams = 4;
+    // Who has nothing to say learns by this that its broker was killed.
+    options.quic_keep_alive = Duration::from_secs(2);
     let wait = Duration::from_millis(50);
     options.reconnect = Some(Backoff { first: wait, longest: wait * 4 });
     options

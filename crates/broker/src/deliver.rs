@@ -118,7 +118,7 @@ impl SessionState {
             return false;
         };
         if let Some(held) = record {
-            turn.op(enqueue_op(session, flow.id, &held, Some(packet_id)));
+            turn.op(enqueue_op(session, flow.home(), &held, flow.sent(packet_id)));
         }
         if clearance != Clearance::Clear {
             flow.rare().unclear.push_back((packet_id, position));
@@ -165,7 +165,7 @@ impl SessionState {
         self.queued_bytes += size;
         let flow = &mut self.flows[index];
         if self.durable {
-            turn.op(enqueue_op(session, flow.id, &held, None));
+            turn.op(enqueue_op(session, flow.home(), &held, Progress::Queued));
         }
         flow.queue.push_back(held);
         true
@@ -190,7 +190,7 @@ impl SessionState {
 
     fn forget(&self, session: &Session, turn: &mut Turn, index: usize, position: Position) {
         if self.durable {
-            let flow = self.flows[index].id;
+            let flow = self.flows[index].home();
             turn.op(Op::Dequeue { session: session.key(), flow, position });
         }
     }
@@ -200,7 +200,7 @@ impl SessionState {
         self.seen_position(held.position);
         let flow = &mut self.flows[index];
         match progress {
-            Progress::Queued => {
+            Progress::Queued | Progress::Offered => {
                 self.queued_messages += 1;
                 self.queued_bytes += held.message.size();
                 flow.queue.push_back(held);
@@ -327,7 +327,7 @@ impl SessionState {
         let Held { position, qos, clearance, maybe_sent, .. } = held;
         let Some(packet_id) = flow.outbound.push(qos, held) else { return false };
         if durable {
-            let (session, flow, progress) = (session.key(), flow.id, Progress::Sent(packet_id));
+            let (session, progress, flow) = (session.key(), flow.sent(packet_id), flow.home());
             turn.op(Op::Advance { session, flow, position, progress });
         }
         if clearance != Clearance::Clear {
@@ -417,9 +417,13 @@ impl SessionState {
         let held = flow.outbound.pubrec(packet_id)?;
         let position = held.position;
         if self.durable {
-            let flow = flow.id;
-            let progress = Progress::Released(packet_id);
-            turn.op(Op::Advance { session: session.key(), flow, position, progress });
+            let (session, flow) = (session.key(), flow.home());
+            // It has arrived. What is left of the exchange means nothing without its stream.
+            turn.op(if self.flows[index].is_stored() {
+                Op::Advance { session, flow, position, progress: Progress::Released(packet_id) }
+            } else {
+                Op::Dequeue { session, flow, position }
+            });
         }
         Ok(self.durable)
     }
@@ -432,7 +436,14 @@ impl SessionState {
         flow: FlowId,
         packet_id: PacketId,
     ) -> Result<(), AckError> {
-        self.finish(session, turn, flow, |outbound| outbound.pubcomp(packet_id))
+        let Some(index) = self.flow_index(flow) else { return Ok(()) };
+        let held = self.flows[index].outbound.pubcomp(packet_id)?;
+        // Otherwise PUBREC has already let go of it.
+        if self.flows[index].is_stored() {
+            self.forget(session, turn, index, held.position);
+        }
+        self.room_made(turn, index);
+        Ok(())
     }
 
     /// The window has room again: whoever owns the connection refills.
@@ -461,7 +472,7 @@ impl Flow {
         if let Some(held) = self.outbound.abandon(packet_id)
             && durable
         {
-            let (session, flow) = (session.key(), self.id);
+            let (session, flow) = (session.key(), self.home());
             turn.op(Op::Dequeue { session, flow, position: held.position });
         }
     }
@@ -509,7 +520,7 @@ fn in_flight(outbound: &mut Outbound<Held>, id: PacketId, position: Position) ->
     outbound.get_mut(id).filter(|held| held.position == position)
 }
 
-fn enqueue_op(session: &Session, flow: FlowId, held: &Held, packet_id: Option<PacketId>) -> Op {
+pub(crate) fn enqueue_op(session: &Session, flow: FlowId, held: &Held, progress: Progress) -> Op {
     Op::Enqueue {
         session: session.key(),
         flow,
@@ -520,6 +531,6 @@ fn enqueue_op(session: &Session, flow: FlowId, held: &Held, packet_id: Option<Pa
             retain: held.retain,
             identifiers: held.identifiers.as_slice().into(),
         },
-        progress: packet_id.map_or(Progress::Queued, Progress::Sent),
+        progress,
     }
 }

@@ -4,13 +4,15 @@
 //! resumed. When it goes, what it was owed moves to the control flow, so that a persistent session
 //! loses nothing: subscriptions deliver there from then on, and unacknowledged messages are sent
 //! again under new identifiers. A QoS 2 message whose PUBREC was lost with such a stream can
-//! therefore arrive twice; the draft's persistent flows are the cure.
+//! therefore arrive twice; the draft's persistent flows are the cure. Storage knows nothing of such
+//! flows: it keeps what they hold as the control flow's from the beginning ([`Flow::home`]).
 
 use std::sync::Arc;
 
 use fulmar_mqtt::flow::{DataFlow, FlowFlags, StreamError};
 use fulmar_mqtt::topic::Subscription;
 
+use crate::deliver::enqueue_op;
 use crate::peer::StreamKey;
 use crate::session::{Clearance, Flow, FlowPersistence, Session, SessionState};
 use crate::shard::Turn;
@@ -46,11 +48,18 @@ pub(crate) fn open_named(
     header: DataFlow,
 ) -> Result<(FlowId, Option<StreamKey>), StreamError> {
     let id = FlowId(header.id);
+    let keeps = FlowFlags::PERSISTENT_QOS | FlowFlags::PERSISTENT_SUBSCRIPTIONS;
+    let expiry_s = if header.flags.0 & keeps == 0 { 0 } else { header.expiry_s };
+    let storing = state.durable && expiry_s > 0;
     let mut displaced = None;
     if let Some(index) = state.flow_index(id) {
-        displaced = state.flows[index].stream;
+        let flow = &state.flows[index];
+        displaced = flow.stream;
         if header.flags.has(FlowFlags::CLEAN) {
             remove(state, session, turn, id);
+        } else if storing && !flow.is_stored() {
+            // So far it was to end with its stream; what is stored of it is the control flow's.
+            move_to_control(state, session, turn, id);
         }
     }
     let window = state.window;
@@ -67,12 +76,12 @@ pub(crate) fn open_named(
             state.flows.len() - 1
         }
     };
-    let keeps = FlowFlags::PERSISTENT_QOS | FlowFlags::PERSISTENT_SUBSCRIPTIONS;
-    let expiry_s = if header.flags.0 & keeps == 0 { 0 } else { header.expiry_s };
     let flow = &mut state.flows[index];
     flow.attach(stream, window);
-    flow.rare().persistence = Some(FlowPersistence { expiry_s, expires_at: Timestamp::NEVER });
-    if state.durable && expiry_s > 0 {
+    let stored = storing || flow.is_stored();
+    flow.rare().persistence =
+        Some(FlowPersistence { expiry_s, expires_at: Timestamp::NEVER, stored });
+    if storing {
         let (session, flow, flags) = (session.key(), id, header.flags.0);
         turn.op(Op::FlowPut { session, flow, flags, expiry_s });
     }
@@ -158,7 +167,8 @@ fn move_to_control(state: &mut SessionState, session: &Arc<Session>, turn: &mut 
     if state.ended {
         return;
     }
-    redirect_subscriptions(state, session, turn, id);
+    let stored = state.durable && flow.is_stored();
+    redirect_subscriptions(state, session, turn, id, stored);
     // Released QoS 2 messages have arrived; only their last handshake is lost.
     let unacknowledged = flow.outbound.drain().filter(|(released, _)| !released);
     let mut waiting: Vec<_> = unacknowledged.map(|(_, held)| (true, held)).collect();
@@ -170,23 +180,13 @@ fn move_to_control(state: &mut SessionState, session: &Arc<Session>, turn: &mut 
             state.queued_messages += 1;
             state.queued_bytes += held.message.size();
         }
-        if state.durable {
-            turn.op(Op::Enqueue {
-                session: session.key(),
-                flow: FlowId::CONTROL,
-                position: held.position,
-                message: Arc::clone(&held.message),
-                delivery: crate::storage::Delivery {
-                    qos: held.qos,
-                    retain: held.retain,
-                    identifiers: held.identifiers.as_slice().into(),
-                },
-                progress: Progress::Queued,
-            });
+        if stored {
+            let progress = if was_in_flight { Progress::Offered } else { Progress::Queued };
+            turn.op(enqueue_op(session, FlowId::CONTROL, &held, progress));
         }
         state.flows[0].queue.push_back(held);
     }
-    if state.durable {
+    if stored {
         turn.op(Op::FlowRemove { session: session.key(), flow: id });
     }
     let attachment = state.attachment;
@@ -203,6 +203,7 @@ fn redirect_subscriptions(
     session: &Arc<Session>,
     turn: &mut Turn,
     id: FlowId,
+    stored: bool,
 ) {
     let moved: Vec<_> = state
         .subscriptions
@@ -218,8 +219,8 @@ fn redirect_subscriptions(
             let subscriber = crate::subscribe::subscriber(session, &subscription);
             turn.broker.change_tree(|tree| tree.insert(parsed.filter, parsed.share, subscriber));
         }
-        if state.durable {
-            let record = crate::subscribe::record(session, &filter, &subscription);
+        if stored {
+            let record = crate::subscribe::record(session, &filter, &subscription, FlowId::CONTROL);
             turn.op(Op::SubscriptionPut(record));
         }
     }
@@ -228,7 +229,7 @@ fn redirect_subscriptions(
 /// Discards a flow with all it holds (the client asked for a clean one).
 fn remove(state: &mut SessionState, session: &Arc<Session>, turn: &mut Turn, id: FlowId) {
     let Some(index) = state.flow_index(id).filter(|index| *index > 0) else { return };
-    let flow = state.flows.remove(index);
+    let mut flow = state.flows.remove(index);
     for held in &flow.queue {
         state.queued_messages = state.queued_messages.saturating_sub(1);
         state.queued_bytes = state.queued_bytes.saturating_sub(held.message.size());
@@ -242,7 +243,13 @@ fn remove(state: &mut SessionState, session: &Arc<Session>, turn: &mut Turn, id:
     for filter in filters {
         crate::subscribe::remove(state, session, turn, &filter);
     }
-    if state.durable {
+    if state.durable && flow.is_stored() {
         turn.op(Op::FlowRemove { session: session.key(), flow: id });
+    } else if state.durable {
+        let home = flow.home();
+        let in_flight = flow.outbound.drain().map(|(_, held)| held.position);
+        for position in in_flight.chain(flow.queue.drain(..).map(|held| held.position)) {
+            turn.op(Op::Dequeue { session: session.key(), flow: home, position });
+        }
     }
 }

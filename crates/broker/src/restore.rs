@@ -11,7 +11,7 @@ use crate::limits::Limits;
 use crate::session::{
     Clearance, Flow, FlowPersistence, Held, Session, SessionState, SessionSubscription,
 };
-use crate::storage::{FlowId, Op, Progress, QueuedRecord, Restored, SessionKey};
+use crate::storage::{FlowId, Op, Position, Progress, QueuedRecord, Restored, SessionKey};
 use crate::time::Timestamp;
 
 /// Puts everything in its place. A session that was connected when the broker went down counts its
@@ -42,16 +42,19 @@ pub(crate) fn restore(broker: &Arc<Broker>, restored: Restored, now: Timestamp) 
         let Some(session) = sessions.get(&key) else { continue };
         let mut flow = Flow::new(id, limits.max_in_flight);
         let expires_at = Timestamp(now.0.saturating_add(expiry_s.saturating_mul(1000)));
-        flow.rare().persistence = Some(FlowPersistence { expiry_s, expires_at });
+        flow.rare().persistence = Some(FlowPersistence { expiry_s, expires_at, stored: true });
         session.lock().flows.push(flow);
     }
-    for record in restored.subscriptions {
+    let mut repairs = Repairs::default();
+    for mut record in restored.subscriptions {
         let Some(session) = sessions.get(&record.session) else { continue };
         let Ok(parsed) = Subscription::parse(&record.filter) else { continue };
-        let (options, identifier) = (record.options, record.identifier);
-        // A stream without a name ended with the broker; what it was owed moves to the control flow.
-        let known = session.lock().flow_index(record.flow).is_some();
-        let flow = if known { record.flow } else { FlowId::CONTROL };
+        if session.lock().flow_index(record.flow).is_none() {
+            repairs.ended.insert((record.session, record.flow));
+            record.flow = FlowId::CONTROL;
+            repairs.moved.push(Op::SubscriptionPut(record.clone()));
+        }
+        let (flow, options, identifier) = (record.flow, record.options, record.identifier);
         let own = SessionSubscription { flow, options, identifier };
         let subscriber = crate::subscribe::subscriber(session, &own);
         broker.change_tree(|tree| tree.insert(parsed.filter, parsed.share, subscriber));
@@ -59,11 +62,10 @@ pub(crate) fn restore(broker: &Arc<Broker>, restored: Restored, now: Timestamp) 
     }
     let connected: FxHashSet<SessionKey> =
         restored.sessions.iter().filter(|r| r.expires_at.is_none()).map(|r| r.key).collect();
-    let mut ended = EndedFlows::default();
     for queued in restored.queued {
         let Some(session) = sessions.get(&queued.session) else { continue };
         let was_connected = connected.contains(&queued.session);
-        restore_queued(&mut session.lock(), queued, was_connected, limits, &mut ended);
+        restore_queued(&mut session.lock(), queued, was_connected, limits, &mut repairs);
     }
     for (key, id, packet_id) in restored.inbound {
         let Some(session) = sessions.get(&key) else { continue };
@@ -71,10 +73,10 @@ pub(crate) fn restore(broker: &Arc<Broker>, restored: Restored, now: Timestamp) 
         match state.flow_index(id) {
             Some(index) => state.flows[index].inbound.restore(packet_id),
             // On another flow the identifier would mean another message.
-            None => ended.note(key, id),
+            None => drop(repairs.ended.insert((key, id))),
         }
     }
-    broker.storage().submit(&mut ended.into_ops());
+    broker.storage().submit(&mut repairs.into_ops());
     {
         let mut retained = broker.retained().write();
         for message in restored.retained {
@@ -89,21 +91,23 @@ pub(crate) fn restore(broker: &Arc<Broker>, restored: Restored, now: Timestamp) 
     }
 }
 
-/// Flows that ended with the broker, because their streams had no name or their terms no time: what
-/// they held is now the control flow's, in storage as well.
+/// What two workers left in storage that stored for one session at once, one of them the end of a
+/// flow: a flow that is no more, or a message that is the control flow's and still this one's.
 #[derive(Default)]
-struct EndedFlows {
+struct Repairs {
+    /// What was an ended flow's is the control flow's, in storage as well.
     moved: Vec<Op>,
     ended: FxHashSet<(SessionKey, FlowId)>,
+    /// Each message has one place in its session's order.
+    seen: FxHashSet<(SessionKey, Position)>,
+    /// The flow in which a message is known to wait.
+    waiting: Option<(SessionKey, FlowId)>,
 }
 
-impl EndedFlows {
-    fn note(&mut self, session: SessionKey, flow: FlowId) {
-        self.ended.insert((session, flow));
-    }
-
+impl Repairs {
     fn into_ops(self) -> Vec<Op> {
         let mut ops = self.moved;
+        // Last: with a flow its subscriptions go.
         ops.extend(self.ended.into_iter().map(|(session, flow)| Op::FlowRemove { session, flow }));
         ops
     }
@@ -115,35 +119,43 @@ fn restore_queued(
     mut queued: QueuedRecord,
     was_connected: bool,
     limits: &Limits,
-    ended: &mut EndedFlows,
+    repairs: &mut Repairs,
 ) {
-    let mut maybe_sent = false;
-    let known = state.flow_index(queued.flow);
+    let QueuedRecord { session, flow, position, .. } = queued;
+    if !repairs.seen.insert((session, position)) {
+        repairs.moved.push(Op::Dequeue { session, flow, position });
+        return;
+    }
+    let known = state.flow_index(flow);
     if known.is_none() {
-        ended.note(queued.session, queued.flow);
-        match queued.progress {
+        repairs.ended.insert((session, flow));
+        queued.progress = match queued.progress {
             // It has arrived; only its last handshake is lost.
             Progress::Released(_) => return,
             // Its identifier meant this message on the flow that is gone.
-            Progress::Sent(_) => maybe_sent = true,
-            Progress::Queued => {}
-        }
-        queued.progress = Progress::Queued;
-        ended.moved.push(Op::Enqueue {
-            session: queued.session,
+            Progress::Sent(_) | Progress::Offered => Progress::Offered,
+            Progress::Queued => Progress::Queued,
+        };
+        repairs.moved.push(Op::Enqueue {
+            session,
             flow: FlowId::CONTROL,
-            position: queued.position,
+            position,
             message: Arc::clone(&queued.message),
             delivery: queued.delivery.clone(),
-            progress: Progress::Queued,
+            progress: queued.progress,
         });
     }
+    let mut maybe_sent = queued.progress == Progress::Offered;
     let index = known.unwrap_or(0);
     let flow = &state.flows[index];
+    if queued.progress == Progress::Queued {
+        repairs.waiting = Some((session, flow.id));
+    }
     if queued.delivery.qos == QoS::AtLeastOnce {
         // Workers commit at times of their own, so one that was sent later can be known to have been
         // while this one is not: it waits behind, and their order stays ([MQTT-4.6.0-1]).
-        if matches!(queued.progress, Progress::Sent(_)) && !flow.queue.is_empty() {
+        let behind = repairs.waiting == Some((session, flow.id));
+        if matches!(queued.progress, Progress::Sent(_)) && behind {
             queued.progress = Progress::Queued;
             maybe_sent = true;
         }
@@ -152,7 +164,7 @@ fn restore_queued(
         let window = usize::from(limits.max_in_flight);
         maybe_sent |= was_connected && flow.outbound.in_flight() + flow.queue.len() < window;
     }
-    let unsent = queued.progress == Progress::Queued;
+    let unsent = matches!(queued.progress, Progress::Queued | Progress::Offered);
     let held = Held {
         message: queued.message,
         position: queued.position,

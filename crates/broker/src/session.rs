@@ -21,7 +21,7 @@ use crate::limits::Limits;
 use crate::message::Message;
 use crate::peer::{StreamKey, Token};
 use crate::retained::RetainedCursor;
-use crate::storage::{FlowId, Position, SessionKey};
+use crate::storage::{FlowId, Position, Progress, SessionKey};
 use crate::time::Timestamp;
 use crate::will::Will;
 
@@ -195,6 +195,8 @@ pub(crate) struct FlowExtras {
 pub(crate) struct FlowPersistence {
     pub(crate) expiry_s: u64,
     pub(crate) expires_at: Timestamp,
+    /// Storage knows the flow by its name.
+    pub(crate) stored: bool,
 }
 
 impl Flow {
@@ -217,6 +219,23 @@ impl Flow {
 
     pub(crate) fn persistence(&self) -> Option<FlowPersistence> {
         self.rare.as_ref().and_then(|rare| rare.persistence)
+    }
+
+    /// Whether storage keeps what the flow holds under the flow's own name.
+    pub(crate) fn is_stored(&self) -> bool {
+        self.id == FlowId::CONTROL || self.persistence().is_some_and(|terms| terms.stored)
+    }
+
+    /// The flow as whose storage keeps what this one holds. One that ends with its stream has no
+    /// records of its own: its stream's identifiers come again on the client's next connection, and
+    /// another worker may still be storing messages for it when it has ended.
+    pub(crate) fn home(&self) -> FlowId {
+        if self.is_stored() { self.id } else { FlowId::CONTROL }
+    }
+
+    /// What storage is told of a message that goes out under `packet_id`.
+    pub(crate) fn sent(&self, packet_id: PacketId) -> Progress {
+        if self.is_stored() { Progress::Sent(packet_id) } else { Progress::Offered }
     }
 
     /// Whether messages wait that must go out before a new one may.

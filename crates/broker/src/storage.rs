@@ -24,7 +24,8 @@ pub struct Seq(pub u64);
 pub struct SessionKey(pub u64);
 
 /// A flow inside a session: 0 is the control flow, others are the draft's flow identifiers
-/// (QUIC varints, below 2^62).
+/// (QUIC varints, below 2^62). What belongs to a flow that does not outlive its stream is stored
+/// as the control flow's, where it goes when the stream does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FlowId(pub u64);
 
@@ -89,6 +90,8 @@ pub enum Progress {
     Queued,
     /// Sent (or about to be) under this packet identifier.
     Sent(PacketId),
+    /// Sent (or about to be) under an identifier that means nothing once its stream is gone.
+    Offered,
     /// QoS 2: PUBREC has come; PUBREL is out or about to be.
     Released(PacketId),
 }

@@ -27,15 +27,16 @@ pub(crate) fn subscriber(session: &Arc<Session>, own: &SessionSubscription) -> S
     }
 }
 
-/// Storage's form of a session's subscription.
+/// Storage's form of a session's subscription; `home` is [`crate::session::Flow::home`] of its flow.
 pub(crate) fn record(
     session: &Session,
     filter: &str,
     own: &SessionSubscription,
+    home: FlowId,
 ) -> SubscriptionRecord {
     SubscriptionRecord {
         session: session.key(),
-        flow: own.flow,
+        flow: home,
         filter: filter.into(),
         options: own.options,
         identifier: own.identifier,
@@ -63,7 +64,8 @@ pub(crate) fn add(
     let subscriber = subscriber(session, &own);
     turn.broker.change_tree(|tree| tree.insert(parsed.filter, parsed.share, subscriber));
     if state.durable {
-        turn.op(Op::SubscriptionPut(record(session, text, &own)));
+        let home = state.flow_mut(flow).map_or(FlowId::CONTROL, |flow| flow.home());
+        turn.op(Op::SubscriptionPut(record(session, text, &own, home)));
     }
     let wants_retained = match options.retain_handling {
         RetainHandling::Always => true,

@@ -36,6 +36,8 @@ pub(crate) fn progress_columns(progress: Progress) -> (Option<u16>, bool) {
     match progress {
         Progress::Queued => (None, false),
         Progress::Sent(id) => (Some(id.get()), false),
+        // No packet has the identifier 0.
+        Progress::Offered => (Some(0), false),
         Progress::Released(id) => (Some(id.get()), true),
     }
 }
@@ -118,8 +120,10 @@ pub(crate) fn get_delivery(row: &Row<'_>, index: usize) -> Result<Delivery> {
 
 /// Columns packet_id and released from `index` on.
 pub(crate) fn get_progress(row: &Row<'_>, index: usize) -> Result<Progress> {
-    if row.get::<_, Option<u16>>(index)?.is_none() {
-        return Ok(Progress::Queued);
+    match row.get::<_, Option<u16>>(index)? {
+        None => return Ok(Progress::Queued),
+        Some(0) => return Ok(Progress::Offered),
+        Some(_) => {}
     }
     let packet_id = get_packet_id(row, index)?;
     let released: bool = row.get(index + 1)?;

@@ -71,7 +71,7 @@ CREATE TABLE queue (
     qos INTEGER NOT NULL,
     retain INTEGER NOT NULL,
     identifiers BLOB,                        -- little-endian 32-bit words
-    packet_id INTEGER,                       -- NULL: not sent yet
+    packet_id INTEGER,                       -- NULL: not sent yet; 0: sent, see Progress::Offered
     released INTEGER NOT NULL,               -- QoS 2: PUBREC has come
     PRIMARY KEY (session, flow, position)
 ) WITHOUT ROWID, STRICT;

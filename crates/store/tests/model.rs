@@ -359,6 +359,7 @@ fn progress(pick: u64) -> Progress {
     match PacketId::new(pick as u16) {
         Some(id) if pick.is_multiple_of(3) => Progress::Sent(id),
         Some(id) if pick % 3 == 1 => Progress::Released(id),
+        Some(_) if pick.is_multiple_of(2) => Progress::Offered,
         _ => Progress::Queued,
     }
 }

@@ -221,6 +221,7 @@ impl Connection {
         let own = state.is_attached(self.at);
         let Some(flow) = state.flow_mut(flow_id).filter(|_| own) else { return };
         let received = flow.inbound.publish(id, maximum);
+        let stored = flow.is_stored();
         drop(state);
         let reason = match received {
             Qos2::TooMany => {
@@ -229,7 +230,7 @@ impl Connection {
             }
             Qos2::Duplicate => ReasonCode::Success,
             Qos2::New => {
-                if durable {
+                if durable && stored {
                     let (session, flow) = (session.key(), flow_id);
                     shard.turn.op(Op::InboundReceived { session, flow, packet_id: id });
                 }
@@ -274,8 +275,10 @@ impl Connection {
             },
             AckKind::Pubrel => {
                 let durable = state.durable;
-                let known = state.flow_mut(flow).is_some_and(|flow| flow.inbound.release(id));
-                if known && durable {
+                let (known, stored) = state
+                    .flow_mut(flow)
+                    .map_or((false, false), |flow| (flow.inbound.release(id), flow.is_stored()));
+                if known && durable && stored {
                     let session = session.key();
                     turn.op(Op::InboundReleased { session, flow, packet_id: id });
                 }

@@ -11,7 +11,7 @@ use fulmar_broker::auth::Gate;
 use fulmar_broker::storage::{NoStorage, Restored, Storage};
 use fulmar_broker::{
     Broker, BrokerConfig, ClientFigures, Connection, Limits, ListenerPolicy, LostCause, Peer,
-    ReadState, Shard, StreamKey, Timestamp, Token, TransportKind,
+    ReadState, Shard, StreamEnd, StreamKey, Timestamp, Token, TransportKind,
 };
 use fulmar_mqtt::ack::AckKind;
 use fulmar_mqtt::codec::{decode, peek_frame};
@@ -178,11 +178,15 @@ impl World {
 
     /// A network connection to one of the workers.
     pub fn open(&mut self, shard: usize) -> Conn {
+        self.open_over(shard, TransportKind::Tcp)
+    }
+
+    pub fn open_over(&mut self, shard: usize, transport: TransportKind) -> Conn {
         let number = self.next;
         self.next += 1;
         let peer = Peer {
             address: ([127, 0, 0, 1], 1000).into(),
-            transport: TransportKind::Tcp,
+            transport,
             identity: None,
             listener: Arc::new(ListenerPolicy { name: "test".into(), allow_anonymous: true }),
         };
@@ -344,6 +348,31 @@ impl World {
         line.connection.output(shard, stream).bytes.len()
     }
 
+    /// What the client has been sent on a further stream since it looked last.
+    pub fn seen_on(&mut self, conn: Conn, stream: StreamKey) -> Vec<Seen> {
+        let line = self.lines.get_mut(&conn.0).unwrap();
+        let shard = &mut self.shards[line.shard];
+        let mut bytes = Vec::new();
+        loop {
+            let output = line.connection.output(shard, stream);
+            bytes.extend_from_slice(&output.bytes);
+            if !output.more {
+                break;
+            }
+        }
+        let seen = see_all(&bytes, line.version);
+        self.settle();
+        seen
+    }
+
+    /// The client ends a further stream.
+    pub fn end_stream(&mut self, conn: Conn, stream: StreamKey) {
+        let line = self.lines.get_mut(&conn.0).unwrap();
+        let shard = &mut self.shards[line.shard];
+        line.connection.stream_ended(shard, stream, StreamEnd::Reset(0));
+        self.settle();
+    }
+
     /// A figure over all workers.
     pub fn total(&self, name: &str) -> u64 {
         let totals = self.shards[0].broker().metrics().totals();
@@ -442,14 +471,7 @@ impl World {
     /// What the client has received and not looked at; stays.
     pub fn peek(&mut self, conn: Conn) -> Vec<Seen> {
         let line = self.line(conn);
-        let (version, mut rest) = (line.version, &line.inbox[..]);
-        let mut seen = Vec::new();
-        while let Some(frame) = peek_frame(rest, usize::MAX).unwrap() {
-            seen.push(see(decode(&frame, version).unwrap()));
-            rest = &rest[frame.len..];
-        }
-        assert!(rest.is_empty(), "the broker sent half a packet");
-        seen
+        see_all(&line.inbox, line.version)
     }
 
     /// What the client has received since it looked last.
@@ -472,6 +494,16 @@ impl World {
     pub fn texts(&mut self, conn: Conn) -> Vec<String> {
         self.got(conn).iter().map(Got::text).collect()
     }
+}
+
+fn see_all(mut rest: &[u8], version: Version) -> Vec<Seen> {
+    let mut seen = Vec::new();
+    while let Some(frame) = peek_frame(rest, usize::MAX).unwrap() {
+        seen.push(see(decode(&frame, version).unwrap()));
+        rest = &rest[frame.len..];
+    }
+    assert!(rest.is_empty(), "the broker sent half a packet");
+    seen
 }
 
 fn see(packet: Packet<'_>) -> Seen {

@@ -93,6 +93,8 @@ impl Tables {
             }
             Op::FlowRemove { session, flow } => {
                 self.flows.remove(&(session.0, flow.0));
+                let of_session = |record: &SubscriptionRecord| record.session == session;
+                self.subscriptions.retain(|_, r| !(of_session(r) && r.flow == flow));
                 let of_flow = |place: Place| place == (session, flow);
                 self.queued.retain(|_, queued| !of_flow((queued.session, queued.flow)));
                 self.inbound.retain(|(place, _)| !of_flow(*place));

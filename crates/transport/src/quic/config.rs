@@ -2,13 +2,13 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use quinn_proto::congestion::{BbrConfig, ControllerFactory};
 use quinn_proto::crypto::rustls::QuicServerConfig;
 use quinn_proto::{
-    EndpointConfig, IdleTimeout, MtuDiscoveryConfig, ServerConfig, TransportConfig,
-    ValidationTokenConfig, VarInt,
+    BloomTokenLog, EndpointConfig, IdleTimeout, MtuDiscoveryConfig, ServerConfig, TokenLog,
+    TransportConfig, ValidationTokenConfig, VarInt,
 };
 use ring::{hkdf, hmac};
 
@@ -24,6 +24,14 @@ const FIRST_STREAMS: u32 = 8;
 /// Unread bytes taken on one connection before its client is let in; a CONNECT and a good deal of
 /// early data fit, and strangers do not fill the memory.
 const FIRST_WINDOW_BYTES: u32 = 64 * 1024;
+
+/// Least time between two stateless resets of one worker. After a restart they are what tells
+/// clients that their connections are gone: each asks once in its keep-alive time, and whoever gets
+/// no reset waits until its idle timeout. A reset is smaller than the packet it answers.
+const RESET_INTERVAL: Duration = Duration::from_millis(1);
+
+/// How long an address token (RFC 9000 section 8.1.3) is good.
+const TOKEN_LIFETIME: Duration = Duration::from_secs(14 * 24 * 3600);
 
 /// Congestion control for whatever sends over QUIC: CUBIC that does not fill deep queues before its first loss.
 #[must_use]
@@ -114,7 +122,9 @@ impl QuicSettings {
     pub(super) fn endpoint(&self, index: usize, workers: usize) -> EndpointConfig {
         let key = hmac::Key::new(hmac::HMAC_SHA256, &self.keys.0[..32]);
         let mut config = EndpointConfig::new(Arc::new(key));
-        config.cid_generator(move || Box::new(WorkerCids::new(index, workers)));
+        config
+            .cid_generator(move || Box::new(WorkerCids::new(index, workers)))
+            .min_reset_interval(RESET_INTERVAL);
         config
     }
 
@@ -130,7 +140,7 @@ impl QuicSettings {
         config.migration(true);
         // A client has one connection here, and each brings a new one.
         let mut tokens = ValidationTokenConfig::default();
-        tokens.sent(1);
+        tokens.sent(1).lifetime(TOKEN_LIFETIME).log(Arc::new(token_log(SystemTime::now())));
         config.validation_token_config(tokens);
         Ok(config)
     }
@@ -155,5 +165,31 @@ impl QuicSettings {
             config.congestion_controller_factory(congestion_control());
         }
         config
+    }
+}
+
+/// Which address tokens have been used. quinn-proto's log begins with the first token it sees and
+/// refuses all that end sooner, with a warning for each: after a restart most of those that clients
+/// bring. One that ends at `now` makes it begin there.
+fn token_log(now: SystemTime) -> BloomTokenLog {
+    let log = BloomTokenLog::default();
+    // Not a nonce anybody is given; 128 random bits are.
+    let _ = log.check_and_insert(0, now - TOKEN_LIFETIME, TOKEN_LIFETIME);
+    log
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_of_before_the_start_are_taken_once_in_any_order() {
+        let now = SystemTime::now();
+        let log = token_log(now);
+        let days = |days: u64| now - Duration::from_secs(days * 24 * 3600);
+        for (nonce, issued) in [(1, days(1)), (2, days(13)), (3, days(5)), (4, now)] {
+            assert!(log.check_and_insert(nonce, issued, TOKEN_LIFETIME).is_ok(), "{nonce}");
+            assert!(log.check_and_insert(nonce, issued, TOKEN_LIFETIME).is_err(), "{nonce}");
+        }
     }
 }
