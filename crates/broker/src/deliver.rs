@@ -59,8 +59,10 @@ impl SessionState {
             clearance: Clearance::of_new(self.durable, terms.qos),
         };
         let most = self.outbox_bytes(turn.limits());
+        let behind = self.is_behind(index, held.position);
         let flow = &self.flows[index];
         let may_send = flow.stream.is_some()
+            && !behind
             && !flow.has_waiting()
             && !flow.outbound.is_full()
             && flow.outbox.len() < most;
@@ -254,6 +256,7 @@ impl SessionState {
                 too_large.push(packet_id);
             }
         }
+        let abandoned = !too_large.is_empty();
         for packet_id in too_large {
             flow.abandon(session, turn, packet_id, durable);
         }
@@ -261,6 +264,9 @@ impl SessionState {
             && (!flow.outbox.is_empty() || flow.can_refill())
         {
             flow.announce(turn, attachment);
+        }
+        if abandoned {
+            self.unblock(turn);
         }
     }
 
@@ -275,7 +281,7 @@ impl SessionState {
                 break;
             }
         }
-        if !self.flows[index].has_waiting() {
+        if !self.flows[index].has_waiting() && !self.is_behind(index, Position(u64::MAX)) {
             self.send_retained(session, turn, index);
         }
     }
@@ -299,6 +305,7 @@ impl SessionState {
                 });
                 if !sent {
                     flow.abandon(session, turn, packet_id, durable);
+                    self.unblock(turn);
                 }
             }
             Some(Replay::Pubrel { .. }) => {
@@ -315,11 +322,16 @@ impl SessionState {
         if self.flows[index].outbound.is_full() {
             return false;
         }
+        let next = self.flows[index].queue.front().map(|held| held.position);
+        if next.is_some_and(|position| self.is_behind(index, position)) {
+            return false;
+        }
         let Some(held) = self.flows[index].queue.pop_front() else { return false };
         self.unqueued(&held);
         if held.message.is_expired(now) {
             turn.metrics().messages_expired.add(1);
             self.forget(session, turn, index, held.position);
+            self.unblock(turn);
             return true;
         }
         let durable = self.durable;
@@ -341,6 +353,7 @@ impl SessionState {
         });
         if !sent {
             flow.abandon(session, turn, packet_id, durable);
+            self.unblock(turn);
         }
         true
     }
@@ -455,6 +468,7 @@ impl SessionState {
         {
             flow.announce(turn, attachment);
         }
+        self.unblock(turn);
     }
 }
 

@@ -133,6 +133,7 @@ fn lose(state: &mut SessionState, session: &Arc<Session>, turn: &mut Turn, index
     if let Some(terms) = &mut flow.rare().persistence {
         terms.expires_at = expires_at;
     }
+    state.unblock(turn);
 }
 
 /// Persistent flows whose time is over at `now` move to the control flow too.
@@ -167,6 +168,7 @@ fn move_to_control(state: &mut SessionState, session: &Arc<Session>, turn: &mut 
     if state.ended {
         return;
     }
+    state.wait_for_control(&mut flow);
     let stored = state.durable && flow.is_stored();
     redirect_subscriptions(state, session, turn, id, stored);
     // Released QoS 2 messages have arrived; only their last handshake is lost.
@@ -191,11 +193,14 @@ fn move_to_control(state: &mut SessionState, session: &Arc<Session>, turn: &mut 
     }
     let attachment = state.attachment;
     let control = &mut state.flows[0];
+    // In a session's order, whichever flow went first.
+    control.queue.make_contiguous().sort_by_key(|held| held.position);
     if let Some(attachment) = attachment
         && control.has_more()
     {
         control.announce(turn, attachment);
     }
+    state.unblock(turn);
 }
 
 fn redirect_subscriptions(
@@ -252,4 +257,5 @@ fn remove(state: &mut SessionState, session: &Arc<Session>, turn: &mut Turn, id:
             turn.op(Op::Dequeue { session: session.key(), flow: home, position });
         }
     }
+    state.unblock(turn);
 }

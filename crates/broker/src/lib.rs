@@ -22,6 +22,7 @@ mod mailbox;
 pub mod message;
 pub mod metrics;
 mod notice;
+mod order;
 mod peer;
 mod publish;
 mod read;

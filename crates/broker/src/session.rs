@@ -177,6 +177,9 @@ pub(crate) struct Flow {
     pub(crate) rare: Option<Box<FlowExtras>>,
 }
 
+/// Flows and the last message each was owed at some time.
+pub(crate) type Owed = SmallVec<[(FlowId, Position); 1]>;
+
 /// The seldom used part of a flow.
 #[derive(Debug, Default)]
 pub(crate) struct FlowExtras {
@@ -186,6 +189,11 @@ pub(crate) struct FlowExtras {
     pub(crate) unclear: VecDeque<(PacketId, Position)>,
     /// Retained messages still to be sent for new subscriptions.
     pub(crate) retained: VecDeque<RetainedCursor>,
+    /// Flows from which subscriptions have moved here, each with the last message it was owed then;
+    /// see [`crate::order`].
+    pub(crate) behind: Owed,
+    /// What is next waits for one of those.
+    pub(crate) blocked: bool,
     /// Set for the draft's persistent flows.
     pub(crate) persistence: Option<FlowPersistence>,
 }
@@ -261,15 +269,15 @@ impl Flow {
 
     /// Whether refilling [`Flow::outbox`] would put something into it now.
     pub(crate) fn can_refill(&self) -> bool {
-        let room = !self.outbound.is_full();
         let rare = self.rare.as_ref();
+        let room = !self.outbound.is_full() && !rare.is_some_and(|rare| rare.blocked);
         let owed = |rare: &FlowExtras| {
             let next = rare.retained.front();
             next.is_some_and(|cursor| room || cursor.qos == QoS::AtMostOnce)
         };
         self.can_resend()
             || (room && !self.queue.is_empty())
-            || (self.queue.is_empty() && rare.is_some_and(|rare| owed(rare)))
+            || (self.queue.is_empty() && rare.is_some_and(|rare| !rare.blocked && owed(rare)))
     }
 
     /// Puts the flow on a stream of a new connection: whatever was encoded for the old one is
@@ -294,6 +302,7 @@ impl Flow {
         if let Some(rare) = &mut self.rare {
             rare.resend = VecDeque::new();
             rare.retained = VecDeque::new();
+            rare.blocked = false;
         }
     }
 }

@@ -59,6 +59,9 @@ pub(crate) fn add(
     if !known && state.subscriptions.len() >= turn.limits().max_subscriptions_per_session {
         return ReasonCode::QuotaExceeded;
     }
+    if let Some(before) = state.subscriptions.get(text).map(|own| own.flow) {
+        state.keep_order(before, flow);
+    }
     let own = SessionSubscription { flow, options: options.to_byte(), identifier };
     state.subscriptions.insert(text.into(), own);
     let subscriber = subscriber(session, &own);

@@ -1,6 +1,7 @@
 //! Subscribers on QUIC streams without a name (EMQX's multi-stream mode): whatever becomes of
 //! stream, connection and broker, and however soon it happens again, what was acknowledged to the
-//! publisher arrives, also if the subscriber never subscribes again.
+//! publisher arrives, also if the subscriber never subscribes again, and in order, whichever of its
+//! streams the subscriber looks at first.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -158,13 +159,13 @@ impl Scene {
             }
         }
         let Some(conn) = self.subscriber else { return };
-        for seen in self.world.seen(conn) {
-            self.take(conn, StreamKey::CONTROL, seen);
-        }
-        for stream in self.streams.clone() {
+        for stream in self.streams.clone().into_iter().rev() {
             for seen in self.world.seen_on(conn, stream) {
                 self.take(conn, stream, seen);
             }
+        }
+        for seen in self.world.seen(conn) {
+            self.take(conn, StreamKey::CONTROL, seen);
         }
     }
 
@@ -172,7 +173,10 @@ impl Scene {
         self.looked += 1;
         let (kind, id) = match seen {
             Seen::Publish(got) => {
-                self.arrived.insert(String::from_utf8(got.payload).unwrap().parse().unwrap());
+                let number = String::from_utf8(got.payload).unwrap().parse().unwrap();
+                let last = self.arrived.last().copied().unwrap_or_default();
+                let new = self.arrived.insert(number);
+                assert!(!new || number > last, "{number} came after {last}");
                 (if got.qos == QoS::AtLeastOnce { Puback } else { Pubrec }, got.id)
             }
             Seen::Ack(Pubrel, id, _) => (Pubcomp, id),
