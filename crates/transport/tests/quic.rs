@@ -274,7 +274,7 @@ async fn a_client_whose_address_changes_keeps_its_session() {
 
 #[tokio::test]
 async fn a_vanished_client_is_forgotten_after_the_idle_timeout() {
-    let site = Site::start(2, |quic| quic.idle_timeout = Duration::from_secs(1));
+    let site = Site::start(2, |quic| quic.idle_timeout = Duration::from_secs(3));
     let (endpoint, _connection, _control) =
         visitor(site.client_config(), site.address(), &hello("v")).await;
     assert_eq!(site.connections(), 1);

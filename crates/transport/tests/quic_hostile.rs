@@ -192,7 +192,7 @@ async fn stalled_handshakes_give_their_places_back() {
 
 #[tokio::test]
 async fn a_vanished_clients_will_is_published() {
-    let site = Site::start(2, |quic| quic.idle_timeout = Duration::from_secs(1));
+    let site = Site::start(2, |quic| quic.idle_timeout = Duration::from_secs(3));
     let (_sub_conn, mut sub, _) =
         site.client_with(&site.patient_config(64 * 1024), &hello("s")).await;
     sub.send(&subscribe("will", QoS::AtMostOnce)).await;

@@ -24,7 +24,9 @@ async fn first_answer(site: &Site) -> u8 {
     let _connecting = endpoint.connect_with(config, address, "localhost").unwrap();
     let mut buffer = [0; 2048];
     let length = timeout(PATIENCE, here.recv(&mut buffer)).await.unwrap().unwrap();
-    other.send_to(&buffer[..length], site.address()).await.unwrap();
+    // Nobody else's datagrams, such as late ones to who had the port before.
+    other.connect(site.address()).await.unwrap();
+    other.send(&buffer[..length]).await.unwrap();
     timeout(PATIENCE, other.recv(&mut buffer)).await.expect("not answered").unwrap();
     buffer[0]
 }
