@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use crate::PATIENCE;
 use crate::log::Log;
@@ -34,11 +35,19 @@ pub fn fulmar() -> Command {
 /// # Panics
 /// It does not end within [`PATIENCE`]; shows what it wrote.
 pub fn run(command: &mut Command) -> Output {
+    run_within(PATIENCE, command)
+}
+
+/// The same for a command that works for long although nothing is wrong.
+///
+/// # Panics
+/// It does not end within `patience`; shows what it wrote.
+pub fn run_within(patience: Duration, command: &mut Command) -> Output {
     let piped = command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = piped.spawn().unwrap();
     let stdout = Log::follow(child.stdout.take().unwrap());
     let stderr = Log::follow(child.stderr.take().unwrap());
-    let ended = stdout.end(PATIENCE) && stderr.end(PATIENCE);
+    let ended = stdout.end(patience) && stderr.end(patience);
     if !ended {
         child.kill().unwrap();
     }

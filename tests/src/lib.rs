@@ -13,7 +13,7 @@ mod wire;
 
 use std::time::{Duration, Instant};
 
-pub use binary::{fulmar, run};
+pub use binary::{fulmar, run, run_within};
 pub use broker::{Builder, TestBroker, http_get};
 pub use relay::Relay;
 pub use wire::{Wire, connect, field, packet};

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Output, Stdio};
 
-use fulmar_tests::{eventually, fulmar, run};
+use fulmar_tests::{PATIENCE, eventually, fulmar, run, run_within};
 use serde_json::Value;
 
 const EXPERIMENT: &str = r#"
@@ -82,8 +82,9 @@ measure = "latency"
 x = "way"
 "#;
 
+/// Experiments wait for timers of their own: the longest here takes 20 s on an idle machine.
 fn lab(folder: &Path, args: &[&str]) -> Output {
-    run(fulmar().arg("lab").args(args).current_dir(folder))
+    run_within(4 * PATIENCE, fulmar().arg("lab").args(args).current_dir(folder))
 }
 
 #[test]
