@@ -48,6 +48,8 @@ pub struct Broker {
     registry: Registry,
     doorman: Doorman,
     mailboxes: Box<[Mailbox]>,
+    /// Each worker's last turn whose batch storage has.
+    handed_over: Box<[AtomicU64]>,
     metrics: Metrics,
     storage: Arc<dyn Storage>,
     next_message: AtomicU64,
@@ -85,6 +87,7 @@ impl Broker {
             doorman: Doorman::default(),
             registry: Registry::new(restored.last_session_key),
             mailboxes: (0..workers).map(|_| Mailbox::default()).collect(),
+            handed_over: (0..workers).map(|_| AtomicU64::new(0)).collect(),
             metrics: Metrics::new(workers),
             storage,
             next_message: AtomicU64::new(restored.last_message_id + 1),
@@ -218,6 +221,10 @@ impl Broker {
 
     pub(crate) fn mailboxes(&self) -> &[Mailbox] {
         &self.mailboxes
+    }
+
+    pub(crate) fn handed_over(&self) -> &[AtomicU64] {
+        &self.handed_over
     }
 
     pub(crate) fn next_message_id(&self) -> MessageId {

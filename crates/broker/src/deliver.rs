@@ -17,7 +17,7 @@ use smallvec::SmallVec;
 use crate::limits::DropPolicy;
 use crate::mailbox::Mail;
 use crate::publish::{Publication, Terms, encode_publish};
-use crate::session::{Attachment, Clearance, Flow, Held, Session, SessionState};
+use crate::session::{Attachment, Block, Clearance, Flow, Held, Session, SessionState};
 use crate::shard::{Turn, Waiter};
 use crate::storage::{Delivery, FlowId, Op, Position, Progress};
 use crate::time::Timestamp;
@@ -57,6 +57,7 @@ impl SessionState {
             retain: terms.retain,
             maybe_sent: false,
             clearance: Clearance::of_new(self.durable, terms.qos),
+            stamp: turn.stamp(),
         };
         let most = self.outbox_bytes(turn.limits());
         let behind = self.is_behind(index, held.position);
@@ -322,8 +323,7 @@ impl SessionState {
         if self.flows[index].outbound.is_full() {
             return false;
         }
-        let next = self.flows[index].queue.front().map(|held| held.position);
-        if next.is_some_and(|position| self.is_behind(index, position)) {
+        if self.next_must_wait(turn, index) {
             return false;
         }
         let Some(held) = self.flows[index].queue.pop_front() else { return false };
@@ -356,6 +356,26 @@ impl SessionState {
             self.unblock(turn);
         }
         true
+    }
+
+    /// Whether what is next in the queue may not be sent yet.
+    fn next_must_wait(&mut self, turn: &mut Turn, index: usize) -> bool {
+        let Some(next) = self.flows[index].queue.front() else { return false };
+        let (position, stamp) = (next.position, next.stamp);
+        let unstored = next.clearance == Clearance::Unstored;
+        if self.is_behind(index, position) {
+            return true;
+        }
+        let unknown = unstored && !turn.has_handed_over(stamp);
+        let blocked = unknown.then_some(Block::Worker);
+        if let (Some(attachment), true) = (self.attachment, unknown) {
+            // That worker's turn is a short one.
+            turn.ready(attachment);
+        }
+        if unknown || self.flows[index].rare.is_some() {
+            self.flows[index].rare().blocked = blocked;
+        }
+        unknown
     }
 
     fn send_retained(&mut self, session: &Arc<Session>, turn: &mut Turn, index: usize) {

@@ -178,6 +178,9 @@ fn move_to_control(state: &mut SessionState, session: &Arc<Session>, turn: &mut 
     for (was_in_flight, mut held) in waiting {
         held.clearance = Clearance::of_new(state.durable, held.qos);
         held.maybe_sent |= was_in_flight;
+        if stored {
+            held.stamp = turn.stamp();
+        }
         if was_in_flight {
             state.queued_messages += 1;
             state.queued_bytes += held.message.size();

@@ -5,7 +5,7 @@
 //! old one was owed before is acknowledged. Messages wait only behind earlier ones, so that flows
 //! cannot wait for each other for ever.
 
-use crate::session::{Flow, Owed, SessionState};
+use crate::session::{Block, Flow, Owed, SessionState};
 use crate::shard::Turn;
 use crate::storage::{FlowId, Position};
 use fulmar_mqtt::session::Replay;
@@ -36,16 +36,17 @@ impl SessionState {
         let behind: Owed = behind.into_iter().filter(owed).collect();
         let rare = self.flows[index].rare();
         rare.behind = behind;
-        rare.blocked = rare.behind.iter().any(|(_, last)| *last < position);
-        rare.blocked
+        let waits = rare.behind.iter().any(|(_, last)| *last < position);
+        rare.blocked = waits.then_some(Block::Order);
+        waits
     }
 
     /// Something was acknowledged or has ended: flows that waited for it look again.
     pub(crate) fn unblock(&mut self, turn: &mut Turn) {
         let Some(attachment) = self.attachment.filter(|_| self.flows.len() > 1) else { return };
         for flow in &mut self.flows {
-            let blocked = flow.rare.as_mut().map(|rare| std::mem::take(&mut rare.blocked));
-            if blocked == Some(true) && flow.has_more() {
+            let blocked = flow.rare.as_mut().and_then(|rare| rare.blocked.take());
+            if blocked.is_some() && flow.has_more() {
                 flow.announce(turn, attachment);
             }
         }

@@ -11,6 +11,7 @@ use crate::limits::Limits;
 use crate::session::{
     Clearance, Flow, FlowPersistence, Held, Session, SessionState, SessionSubscription,
 };
+use crate::shard::Stamp;
 use crate::storage::{FlowId, Op, Position, Progress, QueuedRecord, Restored, SessionKey};
 use crate::time::Timestamp;
 
@@ -173,6 +174,7 @@ fn restore_queued(
         retain: queued.delivery.retain,
         maybe_sent,
         clearance: Clearance::of_new(unsent, queued.delivery.qos),
+        stamp: Stamp::default(),
     };
     state.restore(index, held, queued.progress);
 }

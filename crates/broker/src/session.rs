@@ -21,6 +21,7 @@ use crate::limits::Limits;
 use crate::message::Message;
 use crate::peer::{StreamKey, Token};
 use crate::retained::RetainedCursor;
+use crate::shard::Stamp;
 use crate::storage::{FlowId, Position, Progress, SessionKey};
 use crate::time::Timestamp;
 use crate::will::Will;
@@ -177,6 +178,16 @@ pub(crate) struct Flow {
     pub(crate) rare: Option<Box<FlowExtras>>,
 }
 
+/// What a queued message may have to wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Block {
+    /// Earlier messages on another flow.
+    Order,
+    /// The worker that queued it: until its turn ends storage knows nothing of the message, and
+    /// would take what is sent of it now for news of nothing.
+    Worker,
+}
+
 /// Flows and the last message each was owed at some time.
 pub(crate) type Owed = SmallVec<[(FlowId, Position); 1]>;
 
@@ -192,8 +203,8 @@ pub(crate) struct FlowExtras {
     /// Flows from which subscriptions have moved here, each with the last message it was owed then;
     /// see [`crate::order`].
     pub(crate) behind: Owed,
-    /// What is next waits for one of those.
-    pub(crate) blocked: bool,
+    /// What is next in the queue has to wait, although the window has room.
+    pub(crate) blocked: Option<Block>,
     /// Set for the draft's persistent flows.
     pub(crate) persistence: Option<FlowPersistence>,
 }
@@ -246,6 +257,11 @@ impl Flow {
         if self.is_stored() { Progress::Sent(packet_id) } else { Progress::Offered }
     }
 
+    /// Whether its connection is to look again although it was told of nothing new.
+    pub(crate) fn waits_for_worker(&self) -> bool {
+        self.rare.as_ref().is_some_and(|rare| rare.blocked == Some(Block::Worker))
+    }
+
     /// Whether messages wait that must go out before a new one may.
     pub(crate) fn has_waiting(&self) -> bool {
         !self.queue.is_empty() || self.rare.as_ref().is_some_and(|rare| !rare.resend.is_empty())
@@ -270,14 +286,15 @@ impl Flow {
     /// Whether refilling [`Flow::outbox`] would put something into it now.
     pub(crate) fn can_refill(&self) -> bool {
         let rare = self.rare.as_ref();
-        let room = !self.outbound.is_full() && !rare.is_some_and(|rare| rare.blocked);
+        let room = !self.outbound.is_full() && rare.is_none_or(|rare| rare.blocked.is_none());
         let owed = |rare: &FlowExtras| {
             let next = rare.retained.front();
             next.is_some_and(|cursor| room || cursor.qos == QoS::AtMostOnce)
         };
         self.can_resend()
             || (room && !self.queue.is_empty())
-            || (self.queue.is_empty() && rare.is_some_and(|rare| !rare.blocked && owed(rare)))
+            || (self.queue.is_empty()
+                && rare.is_some_and(|rare| rare.blocked.is_none() && owed(rare)))
     }
 
     /// Puts the flow on a stream of a new connection: whatever was encoded for the old one is
@@ -302,7 +319,7 @@ impl Flow {
         if let Some(rare) = &mut self.rare {
             rare.resend = VecDeque::new();
             rare.retained = VecDeque::new();
-            rare.blocked = false;
+            rare.blocked = None;
         }
     }
 }
@@ -319,6 +336,8 @@ pub(crate) struct Held {
     /// it goes out with DUP ([MQTT-3.3.1-1]).
     pub(crate) maybe_sent: bool,
     pub(crate) clearance: Clearance,
+    /// In which turn it was queued.
+    pub(crate) stamp: Stamp,
 }
 
 /// Whether a message may go out.

@@ -8,6 +8,7 @@
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use fulmar_mqtt::PacketId;
 use rustc_hash::FxHashSet;
@@ -32,6 +33,13 @@ const POOLED_BUFFER_BYTES: usize = 64 * 1024;
 /// Numbers the turns of one worker; something durable waits for the end of its turn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct TurnNumber(pub(crate) u64);
+
+/// A worker's turn.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Stamp {
+    shard: u16,
+    turn: u64,
+}
 
 /// Something that may happen once its turn's batch is durable.
 #[derive(Debug)]
@@ -252,6 +260,19 @@ impl Turn {
         self.batch.push(op);
     }
 
+    /// When something is appended to the batch now.
+    pub(crate) fn stamp(&self) -> Stamp {
+        // Workers are counted in cores; the broker refuses to be made for more than u16::MAX.
+        Stamp { shard: u16::try_from(self.index).unwrap_or(u16::MAX), turn: self.number.0 }
+    }
+
+    /// Whether storage has what was appended then, or gets it before what is appended now.
+    pub(crate) fn has_handed_over(&self, stamp: Stamp) -> bool {
+        let shard = usize::from(stamp.shard);
+        shard == self.index
+            || self.broker.handed_over()[shard].load(Ordering::Acquire) >= stamp.turn
+    }
+
     /// Number of operations in the batch so far: whether something was stored since.
     pub(crate) fn batch_len(&self) -> usize {
         self.batch.len()
@@ -290,6 +311,7 @@ impl Turn {
     fn end(&mut self) {
         if !self.batch.is_empty() || self.waiters.back().is_some_and(|w| w.0 == self.number) {
             let seq = self.broker.storage().submit(&mut self.batch);
+            self.broker.handed_over()[self.index].store(self.number.0, Ordering::Release);
             self.submitted.push_back((self.number, seq));
             self.number.0 += 1;
         }

@@ -16,7 +16,7 @@ use common::storage::SimStorage;
 use common::{Conn, Hello, Seen, Setup, World, lasting};
 use fulmar_broker::storage::{FlowId, Op, Progress, QueuedRecord, Storage};
 use fulmar_mqtt::ack::AckKind::{Puback, Pubcomp, Pubrec, Pubrel};
-use fulmar_mqtt::packet::{Disconnect, Publish};
+use fulmar_mqtt::packet::{Ack, Disconnect, Publish};
 use fulmar_mqtt::session::{Inbound, Outbound, Received, Replay};
 use fulmar_mqtt::{Packet, PacketId, Properties, QoS, ReasonCode};
 use proptest::prelude::*;
@@ -286,6 +286,47 @@ proptest! {
             prop_assert!(counts.contains_key(&message), "{} was lost", message);
         }
     }
+}
+
+/// Its worker would store the identifier of a message that storage does not know yet, to no effect:
+/// after a crash it would go out under another one, and arrive twice.
+#[test]
+fn mqtt_4_3_3_what_another_worker_has_just_queued_waits_for_the_end_of_that_workers_turn() {
+    let mut scene = Scene::new(QoS::ExactlyOnce);
+    (0..3).for_each(|_| scene.step(Step::Publish));
+    scene.step(Step::Commit);
+    scene.subscriber_reads();
+    scene.step(Step::Commit);
+    let released = scene.world.seen(scene.subscriber);
+    assert_eq!(released.len(), 3, "the window is full: {released:?}");
+    let id = scene.outbound.push(QoS::ExactlyOnce, scene.sent).unwrap();
+    let payload = format!("{} 99", scene.sent);
+    scene.sent += 1;
+    let publish = Publish {
+        dup: false,
+        qos: QoS::ExactlyOnce,
+        retain: false,
+        topic: "t",
+        packet_id: Some(id),
+        properties: Properties::NONE,
+        payload: payload.as_bytes(),
+    };
+    scene.world.send_within_turn(scene.publisher, &Packet::Publish(publish));
+    for seen in released {
+        let Seen::Ack(Pubrel, id, _) = seen else { panic!("{seen:?}") };
+        let packet_id = PacketId::new(id).unwrap();
+        scene.inbound.release(packet_id);
+        let (reason, properties) = (ReasonCode::Success, Properties::NONE);
+        let ack = Packet::Ack(Pubcomp, Ack { packet_id, reason, properties });
+        scene.world.send_within_turn(scene.subscriber, &ack);
+    }
+    for _ in 0..3 {
+        scene.world.end_turn(0);
+        scene.storage.commit();
+    }
+    assert_eq!(scene.world.peek(scene.subscriber), []);
+    scene.finish();
+    assert_eq!(scene.delivered, [0, 1, 2, 3]);
 }
 
 #[test]

@@ -83,7 +83,7 @@ fn take_from_session(
     let flow = &mut state.flows[index];
     let outbox = std::mem::take(&mut flow.outbox);
     output.more = flow.can_refill();
-    flow.ready = output.more;
+    flow.ready = output.more || flow.waits_for_worker();
     drop(state);
     if output.bytes.is_empty() {
         output.bytes = outbox;

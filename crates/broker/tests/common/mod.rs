@@ -268,6 +268,25 @@ impl World {
         self.settle();
     }
 
+    /// Its worker reads a packet, and its turn goes on.
+    pub fn send_within_turn(&mut self, conn: Conn, packet: &Packet<'_>) {
+        let line = self.lines.get_mut(&conn.0).unwrap();
+        packet.encode(line.version, &mut line.unread);
+        self.offer(conn.0);
+    }
+
+    /// One worker sends what it has and ends its turn, while the others' go on.
+    pub fn end_turn(&mut self, shard: usize) {
+        let mut notices = Vec::new();
+        self.shards[shard].take_notices(&mut notices);
+        for (token, notice) in notices {
+            let line = self.lines.get_mut(&token.0).unwrap();
+            line.connection.notice(&mut self.shards[shard], notice);
+            self.drain(token.0);
+        }
+        self.shards[shard].end_turn();
+    }
+
     pub fn publish(&mut self, conn: Conn, topic: &str, payload: &str, qos: QoS, id: u16) {
         self.publish_with(conn, topic, payload, qos, id, false, Properties::NONE);
     }
