@@ -350,12 +350,16 @@ impl World {
     /// Says something on a further stream of a QUIC client, opened if it is new. What the client is
     /// sent there stays unread until [`World::read_stream`].
     pub fn send_on(&mut self, conn: Conn, stream: StreamKey, packet: &Packet<'_>) {
-        let line = self.lines.get_mut(&conn.0).unwrap();
         let mut bytes = Vec::new();
-        packet.encode(line.version, &mut bytes);
+        packet.encode(self.line(conn).version, &mut bytes);
+        self.send_bytes_on(conn, stream, &bytes);
+    }
+
+    pub fn send_bytes_on(&mut self, conn: Conn, stream: StreamKey, bytes: &[u8]) {
+        let line = self.lines.get_mut(&conn.0).unwrap();
         let shard = &mut self.shards[line.shard];
         line.connection.stream_opened(shard, stream);
-        let received = line.connection.receive(shard, stream, &bytes);
+        let received = line.connection.receive(shard, stream, bytes);
         assert_eq!(received.consumed, bytes.len());
         self.settle();
     }
