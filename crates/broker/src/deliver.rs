@@ -41,7 +41,8 @@ impl SessionState {
         if self.ended {
             return false;
         }
-        let Some(index) = self.flow_index(flow) else { return false };
+        // It may have ended since the route to it was found: what it was owed is the control flow's.
+        let index = self.flow_index(flow).unwrap_or(0);
         if terms.qos == QoS::AtMostOnce {
             return self.send_unacknowledged(turn, publication, index, terms);
         }
@@ -61,7 +62,10 @@ impl SessionState {
         };
         let most = self.outbox_bytes(turn.limits());
         let behind = self.is_behind(index, held.position);
-        let flow = &self.flows[index];
+        let flow = &mut self.flows[index];
+        if behind && flow.queue.is_empty() {
+            flow.set_blocked(Some(Block::Order));
+        }
         let may_send = flow.stream.is_some()
             && !behind
             && !flow.has_waiting()
@@ -153,6 +157,7 @@ impl SessionState {
             let limits = turn.limits();
             (limits.max_queued_messages, limits.max_queued_bytes, limits.drop_policy)
         };
+        let mut dropped = false;
         while self.queued_messages >= most || self.queued_bytes + size > most_bytes {
             turn.metrics().messages_dropped_queue.add(1);
             if policy == DropPolicy::Disconnect
@@ -161,8 +166,13 @@ impl SessionState {
                 turn.tell(at, Mail::Overflowed(at.token));
             }
             if policy != DropPolicy::Oldest || !self.drop_oldest(session, turn, index) {
+                self.unblock(turn);
                 return false;
             }
+            dropped = true;
+        }
+        if dropped {
+            self.unblock(turn);
         }
         self.queued_messages += 1;
         self.queued_bytes += size;
@@ -282,8 +292,12 @@ impl SessionState {
                 break;
             }
         }
-        if !self.flows[index].has_waiting() && !self.is_behind(index, Position(u64::MAX)) {
-            self.send_retained(session, turn, index);
+        if !self.flows[index].has_waiting() {
+            let behind = self.is_behind(index, Position(u64::MAX));
+            self.flows[index].set_blocked(behind.then_some(Block::Order));
+            if !behind {
+                self.send_retained(session, turn, index);
+            }
         }
     }
 
@@ -359,23 +373,18 @@ impl SessionState {
     }
 
     /// Whether what is next in the queue may not be sent yet.
-    fn next_must_wait(&mut self, turn: &mut Turn, index: usize) -> bool {
-        let Some(next) = self.flows[index].queue.front() else { return false };
-        let (position, stamp) = (next.position, next.stamp);
-        let unstored = next.clearance == Clearance::Unstored;
-        if self.is_behind(index, position) {
-            return true;
-        }
-        let unknown = unstored && !turn.has_handed_over(stamp);
-        let blocked = unknown.then_some(Block::Worker);
-        if let (Some(attachment), true) = (self.attachment, unknown) {
-            // That worker's turn is a short one.
-            turn.ready(attachment);
-        }
-        if unknown || self.flows[index].rare.is_some() {
-            self.flows[index].rare().blocked = blocked;
-        }
-        unknown
+    fn next_must_wait(&mut self, turn: &Turn, index: usize) -> bool {
+        let next = self.flows[index].queue.front();
+        let next = next.map(|held| (held.position, held.stamp, held.clearance));
+        let blocked = match next {
+            Some((position, ..)) if self.is_behind(index, position) => Some(Block::Order),
+            Some((_, stamp, Clearance::Unstored)) if !turn.has_handed_over(stamp) => {
+                Some(Block::Worker)
+            }
+            _ => None,
+        };
+        self.flows[index].set_blocked(blocked);
+        blocked.is_some()
     }
 
     fn send_retained(&mut self, session: &Arc<Session>, turn: &mut Turn, index: usize) {

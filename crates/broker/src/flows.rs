@@ -58,6 +58,9 @@ pub(crate) fn open_named(
         if header.flags.has(FlowFlags::CLEAN) {
             remove(state, session, turn, id);
         } else if storing && !flow.is_stored() {
+            if header.flags.has(FlowFlags::ABORT_IF_NO_STATE) {
+                return Err(StreamError::NoFlowState);
+            }
             // So far it was to end with its stream; what is stored of it is the control flow's.
             move_to_control(state, session, turn, id);
         }

@@ -5,7 +5,7 @@
 //! old one was owed before is acknowledged. Messages wait only behind earlier ones, so that flows
 //! cannot wait for each other for ever.
 
-use crate::session::{Block, Flow, Owed, SessionState};
+use crate::session::{Flow, Owed, SessionState};
 use crate::shard::Turn;
 use crate::storage::{FlowId, Position};
 use fulmar_mqtt::session::Replay;
@@ -34,10 +34,8 @@ impl SessionState {
             flow.is_some_and(|flow| flow.stream.is_some() && flow.owes(*last))
         };
         let behind: Owed = behind.into_iter().filter(owed).collect();
-        let rare = self.flows[index].rare();
-        rare.behind = behind;
-        let waits = rare.behind.iter().any(|(_, last)| *last < position);
-        rare.blocked = waits.then_some(Block::Order);
+        let waits = behind.iter().any(|(_, last)| *last < position);
+        self.flows[index].rare().behind = behind;
         waits
     }
 
@@ -81,8 +79,8 @@ impl Flow {
 
     /// Place of the last message that has not arrived for certain.
     fn last_owed(&self) -> Option<Position> {
-        let waiting = self.queue.iter().map(|held| held.position);
-        self.under_way().chain(waiting).max()
+        // The queue is in order.
+        self.under_way().chain(self.queue.back().map(|held| held.position)).max()
     }
 
     /// Whether a message up to `last` has not arrived for certain.

@@ -77,6 +77,11 @@ pub(crate) fn restore(broker: &Arc<Broker>, restored: Restored, now: Timestamp) 
             None => drop(repairs.ended.insert((key, id))),
         }
     }
+    for session in repairs.ended.iter().filter_map(|(key, _)| sessions.get(key)) {
+        // What an ended flow held has come behind what the control flow held.
+        let queue = &mut session.lock().flows[0].queue;
+        queue.make_contiguous().sort_by_key(|held| held.position);
+    }
     broker.storage().submit(&mut repairs.into_ops());
     {
         let mut retained = broker.retained().write();
@@ -101,8 +106,6 @@ struct Repairs {
     ended: FxHashSet<(SessionKey, FlowId)>,
     /// Each message has one place in its session's order.
     seen: FxHashSet<(SessionKey, Position)>,
-    /// The flow in which a message is known to wait.
-    waiting: Option<(SessionKey, FlowId)>,
 }
 
 impl Repairs {
@@ -149,16 +152,15 @@ fn restore_queued(
     let mut maybe_sent = queued.progress == Progress::Offered;
     let index = known.unwrap_or(0);
     let flow = &state.flows[index];
-    if queued.progress == Progress::Queued {
-        repairs.waiting = Some((session, flow.id));
-    }
     if queued.delivery.qos == QoS::AtLeastOnce {
         // Workers commit at times of their own, so one that was sent later can be known to have been
         // while this one is not: it waits behind, and their order stays ([MQTT-4.6.0-1]).
-        let behind = repairs.waiting == Some((session, flow.id));
-        if matches!(queued.progress, Progress::Sent(_)) && behind {
+        if matches!(queued.progress, Progress::Sent(_)) && !flow.queue.is_empty() {
             queued.progress = Progress::Queued;
             maybe_sent = true;
+            // Its identifier will be another message's.
+            let (flow, progress) = (flow.id, Progress::Offered);
+            repairs.moved.push(Op::Advance { session, flow, position, progress });
         }
         // What went out just before the crash is not known to have been sent. No more than the
         // window did, and nothing where the client was away.

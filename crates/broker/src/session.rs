@@ -257,9 +257,17 @@ impl Flow {
         if self.is_stored() { Progress::Sent(packet_id) } else { Progress::Offered }
     }
 
+    /// Notes what the front of the queue waits for.
+    pub(crate) fn set_blocked(&mut self, blocked: Option<Block>) {
+        if blocked.is_some() || self.rare.is_some() {
+            self.rare().blocked = blocked;
+        }
+    }
+
     /// Whether its connection is to look again although it was told of nothing new.
     pub(crate) fn waits_for_worker(&self) -> bool {
-        self.rare.as_ref().is_some_and(|rare| rare.blocked == Some(Block::Worker))
+        let by_worker = |rare: &FlowExtras| rare.blocked == Some(Block::Worker);
+        !self.queue.is_empty() && self.rare.as_deref().is_some_and(by_worker)
     }
 
     /// Whether messages wait that must go out before a new one may.

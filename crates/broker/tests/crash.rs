@@ -288,10 +288,9 @@ proptest! {
     }
 }
 
-/// Its worker would store the identifier of a message that storage does not know yet, to no effect:
-/// after a crash it would go out under another one, and arrive twice.
-#[test]
-fn mqtt_4_3_3_what_another_worker_has_just_queued_waits_for_the_end_of_that_workers_turn() {
+/// A message has just been queued by the publisher's worker, whose turn goes on, when the subscriber
+/// makes room for it.
+fn queued_within_a_turn() -> Scene {
     let mut scene = Scene::new(QoS::ExactlyOnce);
     (0..3).for_each(|_| scene.step(Step::Publish));
     scene.step(Step::Commit);
@@ -320,13 +319,64 @@ fn mqtt_4_3_3_what_another_worker_has_just_queued_waits_for_the_end_of_that_work
         let ack = Packet::Ack(Pubcomp, Ack { packet_id, reason, properties });
         scene.world.send_within_turn(scene.subscriber, &ack);
     }
-    for _ in 0..3 {
-        scene.world.end_turn(0);
-        scene.storage.commit();
+    scene
+}
+
+impl Scene {
+    fn only_the_subscribers_worker_goes_on(&mut self) {
+        for _ in 0..3 {
+            self.world.end_turn(0);
+            self.storage.commit();
+        }
     }
+}
+
+/// Its worker would store the identifier of a message that storage does not know yet, to no effect:
+/// after a crash it would go out under another one, and arrive twice.
+#[test]
+fn mqtt_4_3_3_what_another_worker_has_just_queued_waits_for_the_end_of_that_workers_turn() {
+    let mut scene = queued_within_a_turn();
+    scene.only_the_subscribers_worker_goes_on();
     assert_eq!(scene.world.peek(scene.subscriber), []);
     scene.finish();
     assert_eq!(scene.delivered, [0, 1, 2, 3]);
+}
+
+#[test]
+fn what_waits_for_another_worker_is_not_forgotten_over_what_need_not_wait() {
+    let mut scene = queued_within_a_turn();
+    scene.world.end_turn(0);
+    let publish = Publish {
+        dup: false,
+        qos: QoS::AtMostOnce,
+        retain: false,
+        topic: "t",
+        packet_id: None,
+        properties: Properties::NONE,
+        payload: b"at once",
+    };
+    scene.world.send_within_turn(scene.publisher, &Packet::Publish(publish));
+    scene.only_the_subscribers_worker_goes_on();
+    // The publisher's turn ends.
+    scene.world.settle();
+    scene.step(Step::Commit);
+    assert_eq!(scene.world.texts(scene.subscriber), ["t at once", "t 3 99"]);
+}
+
+#[test]
+fn an_identifier_that_is_given_up_at_a_restart_is_given_up_in_storage_too() {
+    let mut scene = Scene::new(QoS::AtLeastOnce);
+    recorded_as(&mut scene, |position| match position {
+        1 => (FlowId::CONTROL, Progress::Offered),
+        _ => (FlowId::CONTROL, Progress::Sent(PacketId::FIRST)),
+    });
+    let (storage, restored) = scene.storage.crash();
+    let setup = Setup { storage: Arc::clone(&storage) as _, restored, ..Setup::default() };
+    drop(World::with(setup));
+    storage.commit();
+    let queued = storage.crash().1.queued;
+    let progress: Vec<_> = queued.iter().map(|queued| queued.progress).collect();
+    assert_eq!(progress, [Progress::Offered, Progress::Offered]);
 }
 
 #[test]
@@ -345,6 +395,17 @@ fn mqtt_3_3_1_1_what_no_client_can_have_seen_comes_without_dup() {
 /// Two messages for a subscriber that was away, then a crash after which storage says of them what
 /// `record` makes of it. What the subscriber gets at once: identifiers and DUP.
 fn restored_as(scene: &mut Scene, record: impl Fn(u64) -> (FlowId, Progress)) -> Vec<(u16, bool)> {
+    recorded_as(scene, record);
+    scene.crash();
+    let seen = scene.world.peek(scene.subscriber);
+    let publish = |seen: &Seen| match seen {
+        Seen::Publish(got) => Some((got.id, got.dup)),
+        _ => None,
+    };
+    seen.iter().filter_map(publish).collect()
+}
+
+fn recorded_as(scene: &mut Scene, record: impl Fn(u64) -> (FlowId, Progress)) {
     scene.world.cut(scene.subscriber);
     scene.step(Step::Publish);
     scene.step(Step::Publish);
@@ -361,13 +422,6 @@ fn restored_as(scene: &mut Scene, record: impl Fn(u64) -> (FlowId, Progress)) ->
     }
     scene.storage.submit(&mut ops);
     scene.step(Step::Commit);
-    scene.crash();
-    let seen = scene.world.peek(scene.subscriber);
-    let publish = |seen: &Seen| match seen {
-        Seen::Publish(got) => Some((got.id, got.dup)),
-        _ => None,
-    };
-    seen.iter().filter_map(publish).collect()
 }
 
 fn all_came_once_and_nothing_is_left(mut scene: Scene) {

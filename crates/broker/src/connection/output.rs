@@ -83,12 +83,18 @@ fn take_from_session(
     let flow = &mut state.flows[index];
     let outbox = std::mem::take(&mut flow.outbox);
     output.more = flow.can_refill();
-    flow.ready = output.more || flow.waits_for_worker();
+    let waits = flow.waits_for_worker();
+    flow.ready = output.more || waits;
     drop(state);
     if output.bytes.is_empty() {
         output.bytes = outbox;
     } else {
         output.bytes.extend_from_slice(&outbox);
         shard.recycle(outbox);
+    }
+    // Of what another worker's turn holds back, or a search that found nothing yet, nobody will tell:
+    // the next turn looks again. Those turns are short.
+    if waits || (output.more && output.bytes.is_empty()) {
+        shard.turn.ready(at);
     }
 }
