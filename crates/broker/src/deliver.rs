@@ -157,7 +157,6 @@ impl SessionState {
             let limits = turn.limits();
             (limits.max_queued_messages, limits.max_queued_bytes, limits.drop_policy)
         };
-        let mut dropped = false;
         while self.queued_messages >= most || self.queued_bytes + size > most_bytes {
             turn.metrics().messages_dropped_queue.add(1);
             if policy == DropPolicy::Disconnect
@@ -166,13 +165,8 @@ impl SessionState {
                 turn.tell(at, Mail::Overflowed(at.token));
             }
             if policy != DropPolicy::Oldest || !self.drop_oldest(session, turn, index) {
-                self.unblock(turn);
                 return false;
             }
-            dropped = true;
-        }
-        if dropped {
-            self.unblock(turn);
         }
         self.queued_messages += 1;
         self.queued_bytes += size;
@@ -189,6 +183,7 @@ impl SessionState {
             Some(old) => {
                 self.unqueued(&old);
                 self.forget(session, turn, index, old.position);
+                self.unblock(turn);
                 true
             }
             None => false,

@@ -53,7 +53,7 @@ pub(crate) fn restore(broker: &Arc<Broker>, restored: Restored, now: Timestamp) 
         if session.lock().flow_index(record.flow).is_none() {
             repairs.ended.insert((record.session, record.flow));
             record.flow = FlowId::CONTROL;
-            repairs.moved.push(Op::SubscriptionPut(record.clone()));
+            repairs.ops.push(Op::SubscriptionPut(record.clone()));
         }
         let (flow, options, identifier) = (record.flow, record.options, record.identifier);
         let own = SessionSubscription { flow, options, identifier };
@@ -97,12 +97,12 @@ pub(crate) fn restore(broker: &Arc<Broker>, restored: Restored, now: Timestamp) 
     }
 }
 
-/// What two workers left in storage that stored for one session at once, one of them the end of a
-/// flow: a flow that is no more, or a message that is the control flow's and still this one's.
+/// What storage has to learn of a restart: what was a flow's that is no more is the control flow's,
+/// a message that two workers left in two flows has one place, and an identifier may be given up.
 #[derive(Default)]
 struct Repairs {
-    /// What was an ended flow's is the control flow's, in storage as well.
-    moved: Vec<Op>,
+    ops: Vec<Op>,
+    /// Flows that are no more.
     ended: FxHashSet<(SessionKey, FlowId)>,
     /// Each message has one place in its session's order.
     seen: FxHashSet<(SessionKey, Position)>,
@@ -110,7 +110,7 @@ struct Repairs {
 
 impl Repairs {
     fn into_ops(self) -> Vec<Op> {
-        let mut ops = self.moved;
+        let mut ops = self.ops;
         // Last: with a flow its subscriptions go.
         ops.extend(self.ended.into_iter().map(|(session, flow)| Op::FlowRemove { session, flow }));
         ops
@@ -127,7 +127,7 @@ fn restore_queued(
 ) {
     let QueuedRecord { session, flow, position, .. } = queued;
     if !repairs.seen.insert((session, position)) {
-        repairs.moved.push(Op::Dequeue { session, flow, position });
+        repairs.ops.push(Op::Dequeue { session, flow, position });
         return;
     }
     let known = state.flow_index(flow);
@@ -140,7 +140,7 @@ fn restore_queued(
             Progress::Sent(_) | Progress::Offered => Progress::Offered,
             Progress::Queued => Progress::Queued,
         };
-        repairs.moved.push(Op::Enqueue {
+        repairs.ops.push(Op::Enqueue {
             session,
             flow: FlowId::CONTROL,
             position,
@@ -160,7 +160,7 @@ fn restore_queued(
             maybe_sent = true;
             // Its identifier will be another message's.
             let (flow, progress) = (flow.id, Progress::Offered);
-            repairs.moved.push(Op::Advance { session, flow, position, progress });
+            repairs.ops.push(Op::Advance { session, flow, position, progress });
         }
         // What went out just before the crash is not known to have been sent. No more than the
         // window did, and nothing where the client was away.

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use common::storage::SimStorage;
-use common::{Conn, Hello, Seen, Setup, World, lasting};
+use common::{Conn, Hello, Seen, Setup, World, lasting, narrow};
 use fulmar_broker::storage::{FlowId, Op, Progress, QueuedRecord, Storage};
 use fulmar_mqtt::ack::AckKind::{Puback, Pubcomp, Pubrec, Pubrel};
 use fulmar_mqtt::packet::{Ack, Disconnect, Publish};
@@ -47,11 +47,6 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     proptest::collection::vec(step, 0..120)
 }
 
-/// With a window so small that messages queue behind it.
-fn subscriber_hello() -> Hello {
-    Hello { receive_maximum: Some(3), ..lasting("s") }
-}
-
 struct Scene {
     qos: QoS,
     storage: Arc<SimStorage>,
@@ -75,7 +70,7 @@ impl Scene {
         let mut world =
             World::with(Setup { storage: Arc::clone(&storage) as _, ..Setup::default() });
         let subscriber = world.open(0);
-        world.say_hello(subscriber, &subscriber_hello());
+        world.say_hello(subscriber, &narrow("s"));
         let publisher = world.open(1);
         world.say_hello(publisher, &lasting("p"));
         storage.commit();
@@ -197,11 +192,7 @@ impl Scene {
     }
 
     fn crash(&mut self) {
-        let (storage, restored) = self.storage.crash();
-        let now = self.world.now();
-        let setup = Setup { storage: Arc::clone(&storage) as _, restored, now, ..Setup::default() };
-        self.world = World::with(setup);
-        self.storage = storage;
+        self.world = self.world.after_crash(&mut self.storage);
         self.reconnect_subscriber();
         self.reconnect_publisher();
     }
@@ -233,7 +224,7 @@ impl Scene {
     fn reconnect_subscriber(&mut self) {
         self.last = None;
         self.subscriber = self.world.open(1);
-        self.world.say_hello(self.subscriber, &subscriber_hello());
+        self.world.say_hello(self.subscriber, &narrow("s"));
         self.step(Step::Commit);
         assert!(matches!(
             self.world.peek(self.subscriber)[..],
@@ -370,11 +361,9 @@ fn an_identifier_that_is_given_up_at_a_restart_is_given_up_in_storage_too() {
         1 => (FlowId::CONTROL, Progress::Offered),
         _ => (FlowId::CONTROL, Progress::Sent(PacketId::FIRST)),
     });
-    let (storage, restored) = scene.storage.crash();
-    let setup = Setup { storage: Arc::clone(&storage) as _, restored, ..Setup::default() };
-    drop(World::with(setup));
-    storage.commit();
-    let queued = storage.crash().1.queued;
+    drop(scene.world.after_crash(&mut scene.storage));
+    scene.storage.commit();
+    let queued = scene.storage.crash().1.queued;
     let progress: Vec<_> = queued.iter().map(|queued| queued.progress).collect();
     assert_eq!(progress, [Progress::Offered, Progress::Offered]);
 }
@@ -478,11 +467,7 @@ fn with_will(delay_s: u32) -> (Arc<SimStorage>, World, Conn) {
 
 /// The world after a crash, with the subscriber back.
 fn after_crash(storage: &mut Arc<SimStorage>, world: &World) -> (World, Conn) {
-    let (next, restored) = storage.crash();
-    let setup =
-        Setup { storage: Arc::clone(&next) as _, restored, now: world.now(), ..Setup::default() };
-    *storage = next;
-    let mut world = World::with(setup);
+    let mut world = world.after_crash(storage);
     let subscriber = world.open(0);
     world.say_hello(subscriber, &lasting("s"));
     storage.commit();

@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use common::storage::SimStorage;
-use common::{Conn, Hello, Seen, Setup, World, hello, lasting};
+use common::{Conn, Seen, Setup, World, hello, narrow};
 use fulmar_broker::{StreamKey, TransportKind};
 use fulmar_mqtt::ack::AckKind::{Puback, Pubcomp, Pubrec, Pubrel};
 use fulmar_mqtt::flow::{self, DataFlow, FlowFlags, FlowHeader};
@@ -44,11 +44,6 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         2 => Just(Step::Crash),
     ];
     proptest::collection::vec(step, 0..120)
-}
-
-/// With a window so small that messages queue behind it.
-fn subscriber_hello() -> Hello {
-    Hello { receive_maximum: Some(3), ..lasting("s") }
 }
 
 struct Scene {
@@ -125,7 +120,7 @@ impl Scene {
                 // Streams of a connection are counted from its beginning, names are not.
                 self.opened = if self.named { self.opened } else { 0 };
                 let conn = self.world.open_over(0, TransportKind::Quic);
-                self.world.say_hello(conn, &subscriber_hello());
+                self.world.say_hello(conn, &narrow("s"));
                 self.subscriber = Some(conn);
                 self.step(Step::Commit);
             }
@@ -223,11 +218,7 @@ impl Scene {
     /// The subscriber stays away at first; the publisher is back at once, and what it had no
     /// acknowledgement for is given up.
     fn crash(&mut self) {
-        let (storage, restored) = self.storage.crash();
-        let now = self.world.now();
-        let setup = Setup { storage: Arc::clone(&storage) as _, restored, now, ..Setup::default() };
-        self.world = World::with(setup);
-        self.storage = storage;
+        self.world = self.world.after_crash(&mut self.storage);
         self.subscriber = None;
         self.publisher = self.world.connect(1, &hello("p")).0;
     }

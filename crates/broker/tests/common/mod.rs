@@ -19,6 +19,8 @@ use fulmar_mqtt::packet::{Ack, Connect, FilterList, Publish, Subscribe, Subscrib
 use fulmar_mqtt::{Packet, PacketId, Properties, Property, PropertyBuf, QoS, ReasonCode, Version};
 use smallvec::SmallVec;
 
+use storage::SimStorage;
+
 /// Turns in which everything must have come to rest.
 const MAX_TURNS: usize = 100_000;
 
@@ -133,6 +135,11 @@ pub fn lasting(id: &'static str) -> Hello {
     Hello { clean: false, expiry: Some(1000), ..hello(id) }
 }
 
+/// A subscriber that comes back, with a window so small that messages queue behind it.
+pub fn narrow(id: &'static str) -> Hello {
+    Hello { receive_maximum: Some(3), ..lasting(id) }
+}
+
 impl World {
     pub fn new() -> World {
         World::with(Setup::default())
@@ -150,6 +157,14 @@ impl World {
         let shard = |index| Shard::new(Arc::clone(&broker), index, setup.now, Arc::new(|| {}));
         let shards = (0..setup.workers).map(shard).collect();
         World { broker, shards, lines: HashMap::new(), now: setup.now, next: 0 }
+    }
+
+    /// A broker that crashes now and starts again with what `storage` has committed.
+    pub fn after_crash(&self, storage: &mut Arc<SimStorage>) -> World {
+        let (next, restored) = storage.crash();
+        *storage = next;
+        let now = self.now;
+        World::with(Setup { storage: Arc::clone(storage) as _, restored, now, ..Setup::default() })
     }
 
     pub fn now(&self) -> Timestamp {
