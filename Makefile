@@ -22,12 +22,23 @@ TESTS ?=
 BENCH ?= full
 # make firmware-run: what is in the image; with ed25519,dhcp it asks for its address.
 FEATURES ?= ed25519
+# make attack: seconds for each attack, and which; all unless named, a part of the name each, with semicolons between.
+ATTACK_SECONDS ?= 60
+ATTACKS ?=
 # make fuzz: seconds for each target, and which targets; all unless named.
 FUZZ_SECONDS ?= 600
 FUZZ ?=
 
+# make simulate: how long to play, from which seed on and how many schedules at most (no bound unless given); or
+# the one seed to play again, with its steps per schedule.
+SECONDS ?= 60
+FROM ?= 0
+SCHEDULES ?=
+SEED ?=
+STEPS ?= 400
+
 .DEFAULT_GOAL := help
-.PHONY: help run web test test-web test-rust test-postgres built built-tiny test-interop test-browser kill-test gateway-kill-test gateway-memory-test fuzz lint fmt doc bench bench-parts \
+.PHONY: help run gateway web test test-web test-rust test-postgres built built-tiny test-interop test-browser screenshots kill-test gateway-kill-test gateway-memory-test attack fuzz lint fmt doc bench bench-parts \
 	tools needs interop-needs firmware firmware-run firmware-test
 
 help: ## List the targets
@@ -38,8 +49,12 @@ help: ## List the targets
 run: needs ## Start a broker on this machine with a demonstration publisher (DEMO=0: without)
 	@if command -v npm >/dev/null; then $(MAKE) --no-print-directory web; else \
 		echo "There is no npm here: the program is built without the web app (Debian and Ubuntu: apt install npm)."; fi
-	cargo build --release --locked --package fulmar
-	@DEMO=$(DEMO) exec scripts/run $(TARGET)/release/fulmar
+	cargo build --profile quick --locked --package fulmar
+	@DEMO=$(DEMO) exec scripts/run $(TARGET)/quick/fulmar
+
+# The folder is its own: the two programs have one name.
+gateway: needs ## Build the program as a broker and gateway alone, small: target/gateway/release/fulmar
+	cargo build --release --locked --package fulmar --no-default-features --features gateway --target-dir $(TARGET)/gateway
 
 web: web/dist/index.html ## Build the web app, which the next build of the program carries (needs Node.js and npm)
 
@@ -59,7 +74,7 @@ test-rust: built ## Run the tests that need nothing but Rust
 # Of the whole workspace, so that nothing is compiled again for it; no other crate has tests of these names.
 test-postgres: interop-needs built ## Run the platform's tests on a PostgreSQL server of their own
 	tests/interop/postgres.py cargo test --workspace --locked --no-fail-fast --test accounts --test alerts \
-		--test document --test field --test homes --test postgres --test radio --test reports
+		--test corrections --test document --test field --test homes --test postgres --test radio --test reports
 
 test-web: web/node_modules/ready ## Run the web app's tests that need no browser, and its linters
 	cd web && npm run --silent check && npm run --silent test
@@ -82,6 +97,14 @@ test-interop: interop-needs built built-tiny $(VENV)/ready $(NODE)/node_modules/
 test-browser: interop-needs web built $(BROWSER)/node_modules/ready ## Run the tests with Debian's Chromium
 	cd web && npm run --silent test:browser
 	cd $(BROWSER) && FULMAR_BIN=$(FULMAR) node --test --test-concurrency=1 --test-reporter=spec
+
+SHOTS := $(abspath $(TARGET))/screenshots
+screenshots: interop-needs web built $(BROWSER)/node_modules/ready ## Have the browser tests take the pictures of the documentation
+	mkdir -p $(SHOTS)
+	cd web && node tests/browser/run.mjs --shots $(SHOTS)
+	cd $(BROWSER) && FULMAR_BIN=$(FULMAR) FULMAR_SCREENSHOTS=$(SHOTS) FULMAR_OUTAGE_S=150 \
+		node --test --test-concurrency=1 --test-reporter=spec meters.test.mjs homes.test.mjs
+	for picture in docs/images/*.png; do cp $(SHOTS)/$${picture##*/} docs/images/; done
 
 $(VENV)/ready: tests/interop/requirements.txt
 	python3 -m venv $(VENV)
@@ -118,9 +141,9 @@ firmware: needs ## Build the microcontroller's program; flash and RAM by part, w
 
 firmware-run: needs ## Boot it in QEMU beside a broker on this machine (FEATURES=ed25519,dhcp)
 	@firmware/tools/setup
-	cargo build --release --locked --package fulmar
+	cargo build --profile quick --locked --package fulmar
 	image=$$(FEATURES=$(FEATURES) scripts/firmware image) && \
-		exec python3 firmware/tools/run.py $(abspath $(TARGET))/release/fulmar $$image $(FEATURES)
+		exec python3 firmware/tools/run.py $(abspath $(TARGET))/quick/fulmar $$image $(FEATURES)
 
 firmware-test: interop-needs built $(VENV)/ready ## Test it in QEMU at length: 100 connections through a lossy link
 	cd tests/interop && FULMAR_BIN=$(FULMAR) FULMAR_FIRMWARE_CONNECTIONS=100 FULMAR_PATIENCE_S=600 \
@@ -145,8 +168,22 @@ gateway-memory-test: needs $(VENV)/ready ## See that a gateway with 10,000 queue
 		$(abspath $(VENV))/bin/python run.py \
 		test_gateway.Gateway.test_ten_thousand_queued_readings_take_little_memory
 
+# Another program than this one's, to compare: FULMAR_BIN.
+attack: needs $(VENV)/ready ## Attack the broker while honest clients use it (ATTACK_SECONDS=60, ATTACKS="DTLS;bodies")
+	$(if $(FULMAR_BIN),,cargo build --release --locked --package fulmar)
+	FULMAR_BIN=$(or $(FULMAR_BIN),$(abspath $(TARGET))/release/fulmar) \
+		ATTACK_SECONDS=$(ATTACK_SECONDS) ATTACKS="$(ATTACKS)" $(abspath $(VENV))/bin/python tests/attack/run.py
+
 fuzz: needs ## Look for inputs that break a rule, FUZZ_SECONDS a target (FUZZ="TARGET...": only these)
 	FUZZ_SECONDS=$(FUZZ_SECONDS) scripts/fuzz $(FUZZ)
+
+# Many schedules in little time, with the assertions of the core. Of the whole workspace and with a test, so that
+# dependencies have the features they have for tests, and are shared with them: cargo compiles these crates alone.
+SIMULATOR := $(foreach crate,mqtt broker simulator,--config profile.dev.package.fulmar-$(crate).opt-level=2)
+.PHONY: simulate
+simulate: needs ## Play broker and storage through schedules of faults drawn from seeds (SECONDS=, FROM=, SEED= one again)
+	cargo build --workspace --locked --bin fulmar-simulator --test schedules $(SIMULATOR)
+	env SECONDS=$(SECONDS) FROM=$(FROM) $(if $(SCHEDULES),SCHEDULES=$(SCHEDULES)) $(if $(SEED),SEED=$(SEED)) STEPS=$(STEPS) $(TARGET)/debug/fulmar-simulator
 
 lint: needs ## Check format, lints, documentation, licences and, with a network, advisories
 	cargo fmt --all --check

@@ -114,3 +114,14 @@ export function mqttOverWebSocket(page, url) {
     url,
   );
 }
+
+/**
+ * Where there is no network, `setOffline` is for pages: the browser itself would still send what waits, through the
+ * app's service worker.
+ */
+export async function noBackgroundSync(browser, page) {
+  const { targetInfo } = await (await page.context().newCDPSession(page)).send("Target.getTargetInfo");
+  const { browserContextId } = targetInfo;
+  const permission = { permission: { name: "background-sync" }, setting: "denied", browserContextId };
+  await (await browser.newBrowserCDPSession()).send("Browser.setPermission", permission);
+}

@@ -8,7 +8,7 @@ import { createInterface } from "node:readline";
 
 export const PATIENCE_MS = Number(process.env.FULMAR_PATIENCE_S ?? 60) * 1000;
 
-const BINARY = process.env.FULMAR_BIN ?? "fulmar";
+export const BINARY = process.env.FULMAR_BIN ?? "fulmar";
 const LISTENERS = ["mqtt", "mqtts", "ws", "quic", "https", "webtransport", "http"];
 
 /** Waits until `done()` gives something true, which it returns; fails with `what` when that takes too long. */
@@ -20,6 +20,14 @@ export async function eventually(what, done, patienceMs = PATIENCE_MS) {
     if (Date.now() > end) throw new Error(`waited too long for ${what}`);
     await new Promise((resolve) => setTimeout(resolve, 20));
   }
+}
+
+/** Makes an admin of the server, and waits until the server knows: until then its address is no app. */
+export async function addUser(server) {
+  const words = ["user", "add", "ann", "--admin", "--data", server.data];
+  execFileSync(BINARY, words, { input: "correct horse\n" });
+  const curl = ["-sS", "--cacert", server.authority, `https://127.0.0.1:${server.port("https")}/`];
+  await eventually("the app", () => execFileSync("curl", curl, { encoding: "utf8" }).includes("webmanifest"));
 }
 
 export class Server {

@@ -4,13 +4,14 @@
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 import { launch, trust } from "./chromium.mjs";
-import { Server } from "./fulmar.mjs";
+import { Server, addUser } from "./fulmar.mjs";
 
 const MAX_FIRST_LOAD_BYTES = 250_000;
 
 let server;
 before(async () => {
   server = await Server.start();
+  await addUser(server);
 });
 after(() => server?.close());
 

@@ -2,11 +2,13 @@
 // desk. Page and API over HTTP/3, MQTT over WebTransport; then the same with UDP blocked.
 
 import assert from "node:assert/strict";
-import { mkdirSync } from "node:fs";
+import { execFileSync } from "node:child_process";
+import { mkdirSync, mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, before, test } from "node:test";
 import { TcpOnly } from "./blocked.mjs";
-import { launch, protocolOf, protocolOfPage, trust } from "./chromium.mjs";
+import { launch, noBackgroundSync, protocolOf, protocolOfPage, trust } from "./chromium.mjs";
 import { PATIENCE_MS, Server, eventually } from "./fulmar.mjs";
 
 const METERS = 400;
@@ -45,17 +47,6 @@ async function open(t, { flags = [], port = demo.port("https"), viewport = PHONE
   await noBackgroundSync(browser, page);
   await page.goto(`${local(port)}/`);
   return page;
-}
-
-/**
- * Where there is no network, `setOffline` is for pages: the browser itself would still send what waits, through the
- * app's service worker.
- */
-async function noBackgroundSync(browser, page) {
-  const { targetInfo } = await (await page.context().newCDPSession(page)).send("Target.getTargetInfo");
-  const { browserContextId } = targetInfo;
-  const permission = { permission: { name: "background-sync" }, setting: "denied", browserContextId };
-  await (await browser.newBrowserCDPSession()).send("Browser.setPermission", permission);
 }
 
 async function logIn(page, user) {
@@ -198,7 +189,7 @@ test("what the van hears comes live over WebTransport, and the office sees it de
   await page.click('nav.tabs [data-testid="nav-radio"]');
   const heard = () => page.textContent('[data-testid="heard-count"]');
   await eventually("a frame", async () => Number(await heard()) > 20);
-  await picture(page, "phone-drive-by");
+  await picture(page, "app-drive");
   assert.ok((await demo.metrics())['fulmar_connections{transport="webtransport"}'] >= 1);
   assert.equal((await demo.metrics())['fulmar_connections{transport="wss"}'], 0);
   const { items } = await ask(page, "office", `${TWIN}/reading?method=radio&since=${since}&limit=1000`);
@@ -241,4 +232,21 @@ test("the office sees the town at its desk", async (t) => {
   await logIn(page, "office");
   await page.waitForSelector('[data-testid="cluster"]');
   await picture(page, "desk-map");
+});
+
+test("a demonstration that is started again says how to set a password, and that works", async (t) => {
+  const folder = mkdtempSync(join(tmpdir(), "fulmar-again-"));
+  t.after(() => rmSync(folder, { recursive: true, force: true }));
+  const words = ["demo", "meters", "--port", "0", "--meters", "10", "--link", "none", "--data", folder];
+  await (await Server.start({ command: () => words })).close();
+  const again = await Server.start({ command: () => words });
+  t.after(() => again.close());
+  const printed = again.printed.join("\n");
+  const [, command] = printed.match(/^ {2}fulmar (user passwd NAME --data .+)$/m) ?? [];
+  assert.ok(command, printed);
+  const arguments_ = command.split(" ").map((word) => (word === "NAME" ? "office" : word));
+  execFileSync(process.env.FULMAR_BIN ?? "fulmar", arguments_, { input: "another password\n" });
+  passwords.office = "another password";
+  const page = await open(t, { port: again.port("https"), flags: trust.errorsIgnored().flags });
+  await logIn(page, "office");
 });

@@ -191,7 +191,9 @@ class Vanishing(OwnNetwork):
         eventually("the clients to be forgotten", lambda: self.connections() == 1)
         # The last packet came before the link went down.
         self.assertLess(time.monotonic() - since, IDLE_TIMEOUT_S + 10)
-        self.assertEqual(self.site.packets_sent("broker"), sent, "the broker sent packets to keep connections alive")
+        # At most one each: these clients' own idle timeout is shorter than their Keep Alive, so they are asked once.
+        asked = self.site.packets_sent("broker") - sent
+        self.assertLessEqual(asked, VANISHING, "the broker sent packets to keep connections alive")
         self.assertEqual((self.metric("sessions"), self.metric("subscriptions")), (1, 1))
         clients.kill()
         clients.wait()

@@ -58,7 +58,7 @@ class Postgres(Api):
 
         self.call("POST", "/api/v1/north/home", {"id": "mill", "name": "Mill"}, admin)
         self.call("PUT", "/api/v1/north/sensor/attic", {"home": "mill", "room": "Attic"}, admin)
-        items = [{"device": "attic", "quantity": "radon", "at": moment(60 * n), "value": 900, "unit": "Bq/m³",
+        items = [{"device": "attic", "quantity": "radon", "at": moment(240 * n), "value": 900, "unit": "Bq/m³",
                   "id": f"r-{n}"} for n in range(20)]
         for _ in range(2):
             self.call("POST", "/api/v1/north/measurement", {"items": items}, device)

@@ -56,11 +56,13 @@ class Schema(Api):
         command = self.call("POST", f"{base}/instance/van-1/command/send", {"args": {}}, token)["id"]
         self.call("POST", f"{base}/home", {"id": "mill", "name": "Mill", "place": {"lat": 53, "lon": 10}}, token)
         self.call("PUT", f"{base}/sensor/van-1", {"home": "mill", "room": "Attic"}, token)
-        now = datetime.datetime.now(datetime.timezone.utc).isoformat()
-        measured = {"device": "van-1", "quantity": "radon", "at": now, "value": 400}
-        self.call("POST", f"{base}/measurement", {"items": [measured]}, token)
+        # An hour and more: the rule is on the mean of an hour.
+        now = datetime.datetime.now(datetime.timezone.utc)
+        times = [(now - datetime.timedelta(minutes=4 * n)).isoformat() for n in range(20, -1, -1)]
+        measured = [{"device": "van-1", "quantity": "radon", "at": at, "value": 400} for at in times]
+        self.call("POST", f"{base}/measurement", {"items": measured}, token)
         alert = self.call("GET", f"{base}/alert", token=token)["items"][0]["id"]
-        hook = {"url": "http://127.0.0.1:9/", "secret": "not told again"}
+        hook = {"url": "https://hooks.example/", "secret": "not told again"}
         hook = self.call("POST", f"{base}/webhook", hook, token)["id"]
         return {
             "home/{id}": "mill",

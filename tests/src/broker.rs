@@ -13,7 +13,7 @@ use crate::log::Log;
 use crate::{PATIENCE, eventually};
 
 /// Every listener the program has; each gets a free port on loopback.
-const LISTENERS: [&str; 10] =
+pub(crate) const LISTENERS: [&str; 10] =
     ["mqtt", "mqtts", "ws", "wss", "quic", "https", "webtransport", "http", "coap", "coaps"];
 
 /// What the log of a broker says that cannot have its port.
@@ -292,7 +292,7 @@ pub fn http_get(address: SocketAddr, path: &str) -> (u16, String) {
     (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
 }
 
-fn parse_ready(line: &str) -> Vec<(String, SocketAddr)> {
+pub(crate) fn parse_ready(line: &str) -> Vec<(String, SocketAddr)> {
     let parse = |word: &str| {
         let (name, address) = word.split_once('=')?;
         Some((name.to_owned(), address.parse().ok()?))

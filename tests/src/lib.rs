@@ -8,6 +8,7 @@
 mod binary;
 mod broker;
 mod log;
+mod page;
 mod relay;
 mod wire;
 
@@ -15,6 +16,8 @@ use std::time::{Duration, Instant};
 
 pub use binary::{fulmar, run, run_within};
 pub use broker::{Builder, TestBroker, http_get};
+pub use log::Log;
+pub use page::{Host, Program, blocks};
 pub use relay::Relay;
 pub use wire::{Wire, connect, field, packet};
 

@@ -13,7 +13,7 @@ struct Lines {
 
 /// The lines of one output of a process, gathered by a thread of its own.
 #[derive(Clone, Default)]
-pub(crate) struct Log(Arc<(Mutex<Lines>, Condvar)>);
+pub struct Log(Arc<(Mutex<Lines>, Condvar)>);
 
 impl std::fmt::Debug for Log {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -23,7 +23,7 @@ impl std::fmt::Debug for Log {
 
 impl Log {
     /// Gathers what `output` gives until it ends.
-    pub(crate) fn follow(output: impl Read + Send + 'static) -> Log {
+    pub fn follow(output: impl Read + Send + 'static) -> Log {
         let log = Log::default();
         let shared = Arc::clone(&log.0);
         std::thread::spawn(move || {
@@ -39,13 +39,13 @@ impl Log {
     }
 
     /// Everything so far.
-    pub(crate) fn text(&self) -> String {
+    pub fn text(&self) -> String {
         self.0.0.lock().unwrap().lines.join("\n")
     }
 
     /// The first line for which `wanted` holds, waiting for it at most `patience`; `None` when the
     /// output ends or time runs out before.
-    pub(crate) fn find(&self, patience: Duration, wanted: impl Fn(&str) -> bool) -> Option<String> {
+    pub fn find(&self, patience: Duration, wanted: impl Fn(&str) -> bool) -> Option<String> {
         let (lines, changed) = &*self.0;
         let missing =
             |lines: &mut Lines| !lines.ended && !lines.lines.iter().any(|line| wanted(line));
@@ -55,7 +55,7 @@ impl Log {
     }
 
     /// Whether the output ends within `patience`.
-    pub(crate) fn end(&self, patience: Duration) -> bool {
+    pub fn end(&self, patience: Duration) -> bool {
         let (lines, changed) = &*self.0;
         let lines = lines.lock().unwrap();
         changed.wait_timeout_while(lines, patience, |lines| !lines.ended).unwrap().0.ended

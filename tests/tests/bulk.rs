@@ -74,8 +74,10 @@ fn without_a_receiver_it_fails_and_says_so() {
     let file = folder.path().join("file");
     fs::write(&file, "x").unwrap();
     let mut send = fulmar();
-    // Port 9 discards what comes, if anybody is there.
-    send.args(["send", "--patience", "0", "--to", "127.0.0.1:9"]).arg(&file);
+    // Nobody reads from a port that is held.
+    let held = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let to = held.local_addr().unwrap().to_string();
+    send.args(["send", "--patience", "0", "--to", &to]).arg(&file);
     let sent = run(&mut send);
     assert_eq!(sent.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&sent.stderr).contains("acknowledged"));

@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
+use std::net::UdpSocket;
 use std::path::Path;
 use std::process::{Child, ChildStdout, Output, Stdio};
 
@@ -64,9 +65,10 @@ fn what_is_there_is_not_sent_again_unless_it_is_wrong() {
     fs::write(&file, object()).unwrap();
     fs::create_dir(&into).unwrap();
     let mut probe = fulmar();
-    // Nobody is there; the hash is told nevertheless by sha256sum's twin.
-    let hash =
-        run(probe.args(["send", "--patience", "0", "--json", "--to", "127.0.0.1:9"]).arg(&file));
+    // Nobody answers; the hash is told nevertheless by sha256sum's twin.
+    let held = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let to = held.local_addr().unwrap().to_string();
+    let hash = run(probe.args(["send", "--patience", "0", "--json", "--to", &to]).arg(&file));
     let hash = last(&hash.stdout)["files"][0]["sha256"].as_str().unwrap()[..24].to_owned();
     let part = into.join(format!(".fulmar-{hash}.stream"));
 
@@ -100,6 +102,37 @@ fn quic_believes_only_its_authority() {
     assert_eq!(sent.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&sent.stderr).contains("certificate"), "{sent:?}");
     assert_eq!(fs::read_dir(home.path().join("into")).unwrap().count(), 0);
+}
+
+/// It would try for an hour: that it ends within the test's patience says that it has not tried again.
+#[test]
+fn quic_does_not_try_again_where_the_certificate_is_for_another_name() {
+    let home = tempfile::tempdir().unwrap();
+    let file = home.path().join("file");
+    fs::write(&file, object()).unwrap();
+    let mut issue = fulmar();
+    issue.env("XDG_DATA_HOME", home.path()).current_dir(home.path());
+    let issued = run(issue.args(["cert", "issue", "elsewhere.example"]));
+    assert!(issued.status.success(), "{issued:?}");
+    let mut receive = fulmar();
+    receive.env("XDG_DATA_HOME", home.path()).args(["receive", "--via", "quic", "--json"]);
+    receive.args(["--from", "127.0.0.1:0", "--dir"]).arg(home.path().join("into"));
+    receive.arg("--cert").arg(home.path().join("elsewhere.example.pem"));
+    receive.arg("--cert-key").arg(home.path().join("elsewhere.example.key"));
+    let mut child = receive.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut output = BufReader::new(child.stdout.take().unwrap());
+    let mut ready = String::new();
+    output.read_line(&mut ready).unwrap();
+    let ready: Value = serde_json::from_str(&ready).unwrap();
+    let port = ready["address"].as_str().unwrap().rsplit_once(':').unwrap().1;
+    let mut send = fulmar();
+    send.env("XDG_DATA_HOME", home.path()).args(["send", "--patience", "3600", "--via", "quic"]);
+    let sent = run(send.args(["--to", &format!("localhost:{port}")]).arg(&file));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let said = String::from_utf8_lossy(&sent.stderr);
+    assert_eq!(sent.status.code(), Some(1), "{said}");
+    assert!(said.contains("certificate") && said.contains("localhost"), "{said}");
 }
 
 #[test]

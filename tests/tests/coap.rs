@@ -59,6 +59,7 @@ fn request(code: u8, path: &[&str], payload: &[u8]) -> Vec<u8> {
 }
 
 const GET: u8 = 1;
+const POST: u8 = 2;
 const PUT: u8 = 3;
 const DELETE: u8 = 4;
 
@@ -121,7 +122,7 @@ fn access_rules_hold() {
     let rules = "[acl]\ndefault_allow = true\n[[acl.rules]]\nallow = false\nanonymous = true\ntopic = \"secret/#\"\n";
     let broker = TestBroker::builder().config(rules).start();
     let server = broker.address("coap");
-    for code in [GET, PUT, DELETE] {
+    for code in [GET, POST, PUT, DELETE] {
         let answer = ask(server, &request(code, &["ps", "secret", "a"], b"x"));
         assert_eq!(answer[1], 0x83, "4.03 to {code}");
     }
@@ -131,6 +132,13 @@ fn access_rules_hold() {
     assert_eq!(ask(server, &observe)[1], 0x83);
     assert_eq!(ask(server, &request(PUT, &["ps", "$SYS", "a"], b"x"))[1], 0x83);
     assert_eq!(ask(server, &request(PUT, &["ps", "open"], b"x"))[1], 0x44);
+    // The commands say which topic it is, as over MQTT.
+    let (_, coap) = urls(&broker);
+    for output in [publish(&coap, "secret/a", "x", &[]), run(&["sub", &coap, "-t", "secret/a"])] {
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains("\"secret/a\"") && said.contains("4.03"), "{said}");
+    }
 }
 
 #[test]

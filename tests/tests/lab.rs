@@ -116,6 +116,25 @@ fn an_experiment_goes_from_file_to_report() {
     assert!(page.contains("Over a link of 20 ms") && page.contains("<svg"));
 }
 
+/// A suite whose parts, scripts and published figures are in the program.
+#[test]
+fn an_experiment_of_the_program_runs_in_any_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    let one = ["transport=quic", "testbed=wired", "loss=0%"];
+    let mut args = vec!["run", "mqtt-quic", "--repetitions", "1"];
+    one.iter().for_each(|only| args.extend(["--only", only]));
+    let output = lab(folder.path(), &args);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    if said.contains("namespaces") {
+        eprintln!("not tested: {said}");
+        return;
+    }
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("mqtt-quic: 1 good, 0 failed"), "{said}");
+    let page = fs::read_to_string(folder.path().join("results/mqtt-quic/report.html")).unwrap();
+    assert!(page.contains("Published and ours"), "the paper's figures are there too");
+}
+
 const LOSSY: &str = r#"
 title = "Losses"
 repetitions = 1
@@ -432,7 +451,7 @@ fn what_cannot_be_run_says_what_can() {
         EXPERIMENT.replace("run = [\"{fulmar}\", \"serve\"", "run = [\"no-such\", \"serve\"");
     fs::write(folder.path().join("missing.toml"), missing).unwrap();
     for (args, code, part) in [
-        (&["run", "other"][..], 2, "in experiments are own"),
+        (&["run", "other"][..], 2, "mqtt-quic-setup, own;"),
         (&["run", "own", "--only", "wey=tcp"], 2, "no condition `wey`; there are: way"),
         (&["run", "own", "--only", "way=udp"], 2, "it is: tcp, quic"),
         (&["new", "mine"], 2, "mine.toml"),

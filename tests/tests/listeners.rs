@@ -137,3 +137,26 @@ fn without_file_descriptors_it_serves_who_is_there_and_waits() {
     let mut waiting = Clients(waiting);
     eventually("those who waited", || waiting.inside() >= 8);
 }
+
+/// Publishes to the operator's port from `source` and gives the status line.
+fn post_from(source: [u8; 4], to: SocketAddr, path: &str) -> String {
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    socket.bind(&SocketAddr::from((source, 0)).into()).unwrap();
+    socket.connect(&to.into()).unwrap();
+    let mut stream = TcpStream::from(socket);
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let head = "Host: test\r\nConnection: close\r\nContent-Length: 1\r\n\r\nx";
+    write!(stream, "POST {path} HTTP/1.1\r\n{head}").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer.lines().next().unwrap_or_default().to_owned()
+}
+
+#[test]
+fn who_publishes_over_http_is_known_by_their_own_address() {
+    let broker = TestBroker::start();
+    let status = post_from([127, 0, 0, 7], broker.address("http"), "/publish/a");
+    assert_eq!(status, "HTTP/1.1 404 Not Found", "nobody takes it");
+    let line = broker.wait_for_log("connected");
+    assert!(line.contains("peer=127.0.0.7:"), "{line}");
+}

@@ -138,7 +138,11 @@ fn a_quic_clients_path_is_told_over_http_and_in_sys() {
     let mut client = fulmar();
     client.args(["sub", &url, "-t", "t", "-i", "a meter", "--cafile"]).arg(broker.ca_file());
     let mut client = client.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    eventually("the client to be listed", || http_get(http, "/connections/a%20meter").0 == 200);
+    // With its path, of which the list learns a moment after the client.
+    eventually("the client's path to be listed", || {
+        let (status, page) = http_get(http, "/connections/a%20meter");
+        status == 200 && page.contains("\"rtt_us\":")
+    });
     let page: serde_json::Value = serde_json::from_str(&http_get(http, "/connections").1).unwrap();
     assert_eq!(page["connections"][0]["client"], "a meter", "{page}");
     assert!(page["connections"][0]["rtt_us"].as_u64() > Some(0), "{page}");

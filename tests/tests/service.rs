@@ -39,7 +39,7 @@ fn it_starts_the_example_configuration_and_is_told() {
     let socket = UnixDatagram::bind(&path).unwrap();
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut command = command(folder.path());
-    for listener in ["MQTT", "MQTTS", "WS", "WSS", "QUIC", "HTTP"] {
+    for listener in ["MQTT", "MQTTS", "WS", "WSS", "QUIC", "HTTP", "HTTPS", "COAP", "COAPS"] {
         command.env(format!("FULMAR_LISTENERS__{listener}"), r#"["127.0.0.1:0"]"#);
     }
     command.env("NOTIFY_SOCKET", &path).stdout(Stdio::null()).stderr(Stdio::null());
@@ -78,6 +78,37 @@ fn systemd_waits_longer_than_the_broker_drains() {
     let drain: u32 = drain.parse().unwrap();
     let stop: u32 = unit("TimeoutStopSec").strip_suffix('s').unwrap().parse().unwrap();
     assert!(stop > drain + 5, "{stop} s to stop, {drain} s to drain");
+}
+
+/// What a broker that somebody has taken over, or that grows without end, must not do to the machine.
+#[test]
+fn it_is_confined() {
+    for (key, value) in [
+        ("NoNewPrivileges", "yes"),
+        ("CapabilityBoundingSet", ""),
+        ("AmbientCapabilities", ""),
+        ("ProtectSystem", "strict"),
+        ("ProtectHome", "yes"),
+        ("PrivateDevices", "yes"),
+        ("PrivateTmp", "yes"),
+        ("MemoryDenyWriteExecute", "yes"),
+        ("RestrictAddressFamilies", "AF_INET AF_INET6 AF_UNIX AF_NETLINK"),
+        ("UMask", "0077"),
+    ] {
+        assert_eq!(unit(key), value, "{key}");
+    }
+    for key in ["MemoryHigh", "MemoryMax", "TasksMax"] {
+        assert!(unit(key).trim_end_matches('%').parse::<u32>().is_ok(), "{key}");
+    }
+}
+
+#[test]
+fn the_guide_installs_the_configuration_for_the_broker_alone() {
+    let guide = include_str!("../../docs/guide.md");
+    let line = guide.lines().find(|line| line.contains("fulmar.example.toml /etc")).unwrap();
+    assert!(line.contains("-m 640 ") && line.contains("-o root -g fulmar "), "{line}");
+    let user = guide.find("useradd --system").unwrap();
+    assert!(user < guide.find(line).unwrap(), "the group has to be there before");
 }
 
 #[test]

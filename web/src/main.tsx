@@ -13,6 +13,7 @@ import './styles/parts.css';
 import './styles/shell.css';
 import './styles/map.css';
 import './styles/office.css';
+import './styles/print.css';
 
 const CLOCK_MS = 5000;
 

@@ -16,7 +16,8 @@ export const config = signal<Config | null>(null);
 export const device = signal('');
 export const deviceName = signal('');
 export const theme = signal<Theme>('system');
-export const keepRoute = signal(true);
+/** Whether the office sees where the reader is: nobody is followed who did not switch it on. */
+export const keepRoute = signal(false);
 export const photoPixels = signal(1280);
 
 export const meters = signal<ReadonlyMap<string, Meter>>(new Map());

@@ -87,6 +87,11 @@ export interface Reading {
   received_at?: string | null;
   conflict_with?: string[];
   flags?: string[];
+  /** What was sent, if that has been corrected. */
+  original?: { value: number; at: string } | null;
+  /** What was done to it last. */
+  changed?: { action: string; by: string; at: string; reason: string | null } | null;
+  etag?: string;
 }
 
 export type TaskState = 'open' | 'read' | 'unreachable';
@@ -160,8 +165,9 @@ export interface Instance {
   kind: string;
   name: string | null;
   app_version: string | null;
-  last_seen?: string | null;
-  position?: { place: Place; at: string } | null;
+  seen_at: string | null;
+  /** What it told last. */
+  telemetry: Telemetry | null;
 }
 
 export interface Command {

@@ -34,6 +34,7 @@ impl Bench {
             max_connections: usize::MAX,
             max_sessions: usize::MAX,
             max_subscriptions_per_session: usize::MAX,
+            max_wildcard_subscriptions_per_user: usize::MAX,
             ..Limits::default()
         };
         let gate = Gate::default();
@@ -113,11 +114,15 @@ impl Bench {
     }
 
     fn publish(&mut self, at: usize) {
+        self.publish_to(at, "plant/7/temperature");
+    }
+
+    fn publish_to(&mut self, at: usize, topic: &str) {
         let publish = Publish {
             dup: false,
             qos: QoS::AtMostOnce,
             retain: false,
-            topic: "plant/7/temperature",
+            topic,
             packet_id: None,
             properties: NONE,
             payload: &[0x2e; 64],
@@ -127,16 +132,54 @@ impl Bench {
 }
 
 /// Microseconds of one `step`, which is told its number.
-fn measure(mut step: impl FnMut(usize)) -> f64 {
+fn measure(step: impl FnMut(usize)) -> f64 {
+    measure_few(PER_ROUND, step)
+}
+
+fn measure_few(per_round: usize, mut step: impl FnMut(usize)) -> f64 {
     let best = (0..ROUNDS).map(|round| {
         let start = Instant::now();
-        (0..PER_ROUND).for_each(|at| step(round * PER_ROUND + at));
-        start.elapsed().as_secs_f64() * 1e6 / PER_ROUND as f64
+        (0..per_round).for_each(|at| step(round * per_round + at));
+        start.elapsed().as_secs_f64() * 1e6 / per_round as f64
     });
     best.fold(f64::INFINITY, f64::min)
 }
 
+/// What one owner can make a publication cost: sessions, and wildcard or shared subscriptions of each,
+/// all of which match it. The first two are what the default quota leaves.
+const CROWDS: [(usize, usize); 4] = [(100, 116), (1_000, 26), (100, 1_000), (10_000, 10)];
+
+fn crowds() {
+    println!("milliseconds a publication      wildcards    found anew   groups");
+    const LEVELS: usize = 14;
+    for (sessions, each) in CROWDS {
+        let (mut bench, mut shared) = (Bench::new(), Bench::new());
+        for session in 0..sessions {
+            let (at, member) = (bench.connect(), shared.connect());
+            for number in 0..each {
+                let level = |bit: usize| if number >> bit & 1 == 1 { "+" } else { "l" };
+                let filter: Vec<&str> = (0..LEVELS).map(level).collect();
+                bench.subscribe(at, &filter.join("/"));
+                shared.subscribe(member, &format!("$share/{session}-{number}/t"));
+            }
+        }
+        let topic = ["l"; LEVELS].join("/");
+        let (publisher, sharer) = (bench.connect(), shared.connect());
+        let remembered = measure_few(1, |_| bench.publish_to(publisher, &topic));
+        let anew = measure_few(1, |number| {
+            bench.subscribe(publisher, &number.to_string());
+            bench.publish_to(publisher, &topic);
+        });
+        let groups = measure_few(1, |_| shared.publish_to(sharer, "t"));
+        let [remembered, anew, groups] = [remembered, anew, groups].map(|us| us / 1e3);
+        println!(
+            "{sessions:>6} sessions of {each:>5} {remembered:>12.2} {anew:>13.2} {groups:>8.2}"
+        );
+    }
+}
+
 fn main() {
+    crowds();
     println!("microseconds a publication       alone   others subscribe");
     for (devices, watchers) in [(10_000, 1), (10_000, 100), (10_000, 10_000), (100_000, 100)] {
         let mut bench = Bench::new();

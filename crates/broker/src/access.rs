@@ -3,6 +3,12 @@
 //! A list of rules, first match decides, with a default for what none matches. In a rule's topic
 //! `%u` stands for the user's name and `%c` for the client identifier. A name with a wildcard or a
 //! slash in it never fills a placeholder: a client that calls itself `#` would match everything.
+//!
+//! A subscription is decided by the first rule that is about all of it. A denial of only a part does
+//! not refuse it: what is denied is kept back when it would be delivered (`crate::route`,
+//! `crate::deliver`), and so is what later rules deny.
+
+use std::borrow::Cow;
 
 use fulmar_mqtt::topic::{TopicError, check_filter, matches, overlaps};
 
@@ -46,12 +52,14 @@ pub struct Rule {
 pub struct AccessRules {
     rules: Vec<Rule>,
     default_allow: bool,
+    /// Filters of what is denied to some subscriber, with wildcards for placeholders.
+    denials: Vec<Box<str>>,
 }
 
 impl Default for AccessRules {
     /// Everything is allowed but what `AccessRules::may_publish` keeps from everybody.
     fn default() -> Self {
-        AccessRules { rules: Vec::new(), default_allow: true }
+        AccessRules { rules: Vec::new(), default_allow: true, denials: Vec::new() }
     }
 }
 
@@ -74,7 +82,15 @@ impl AccessRules {
         for rule in &rules {
             check_filter(&rule.filter).map_err(|error| (rule.filter.clone(), error))?;
         }
-        Ok(AccessRules { rules, default_allow })
+        let denials = rules.iter().filter(|rule| rule.denies_subscribers());
+        let denials = denials.map(|rule| anybodys(&rule.filter)).collect();
+        Ok(AccessRules { rules, default_allow, denials })
+    }
+
+    /// Whether somebody who has a subscription that brings `topic` might not be allowed to have it: a
+    /// denial reaches it, or only what is allowed may be had and that may have become less.
+    pub(crate) fn guards(&self, topic: &str) -> bool {
+        !self.default_allow || self.denials.iter().any(|filter| overlaps(filter, topic))
     }
 
     /// Whether every client may do everything, so that nothing need be looked up.
@@ -126,20 +142,34 @@ impl Rule {
         }
     }
 
+    fn denies_subscribers(&self) -> bool {
+        !self.allow && self.action != Some(Action::Publish)
+    }
+
     fn covers(&self, subject: Subject<'_>, action: Action, topic: &str) -> bool {
         let Some(filter) = fill(&self.filter, subject) else { return false };
         match action {
             Action::Publish => matches(&filter, topic),
-            // A denial must catch every filter that could reach what it denies; an allowance only
-            // those that reach nothing else.
-            Action::Subscribe if self.allow => includes(&filter, topic),
-            Action::Subscribe => overlaps(&filter, topic),
+            Action::Subscribe => includes(&filter, topic),
         }
     }
 }
 
+/// A filter that reaches whatever the rule's filter reaches, for whomever.
+fn anybodys(filter: &str) -> Box<str> {
+    let level = |level| if has_placeholder(level) { "+" } else { level };
+    filter.split('/').map(level).collect::<Vec<_>>().join("/").into()
+}
+
+fn has_placeholder(text: &str) -> bool {
+    text.contains("%u") || text.contains("%c")
+}
+
 /// The filter with its placeholders filled; `None` when a name cannot fill one.
-fn fill(filter: &str, subject: Subject<'_>) -> Option<String> {
+fn fill<'a>(filter: &'a str, subject: Subject<'_>) -> Option<Cow<'a, str>> {
+    if !has_placeholder(filter) {
+        return Some(filter.into());
+    }
     let mut filled = filter.to_owned();
     for (placeholder, name) in [("%u", subject.username), ("%c", Some(subject.client_id))] {
         if !filter.contains(placeholder) {
@@ -148,7 +178,7 @@ fn fill(filter: &str, subject: Subject<'_>) -> Option<String> {
         let name = name.filter(|name| !name.is_empty() && !name.contains(['+', '#', '/']))?;
         filled = filled.replace(placeholder, name);
     }
-    Some(filled)
+    Some(filled.into())
 }
 
 /// Whether everything `inner` matches is matched by `outer`.
@@ -218,12 +248,26 @@ mod tests {
     }
 
     #[test]
-    fn a_denial_catches_wider_subscriptions() {
-        let rules =
-            AccessRules::new(vec![rule(false, Who::Anyone, None, "secret/#")], true).unwrap();
-        assert!(!rules.allows(ANN, Action::Subscribe, "#"));
-        assert!(!rules.allows(ANN, Action::Subscribe, "+/keys"));
-        assert!(rules.allows(ANN, Action::Subscribe, "public/#"));
+    fn a_denial_refuses_what_it_covers_and_guards_what_wider_subscriptions_bring() {
+        let denied = vec![
+            rule(false, Who::Anyone, None, "secret/#"),
+            rule(false, Who::Anyone, Some(Action::Publish), "log"),
+            rule(false, Who::Anyone, Some(Action::Subscribe), "mail/x-%u/+"),
+        ];
+        let rules = AccessRules::new(denied, true).unwrap();
+        for filter in ["secret/#", "secret", "secret/+/keys", "mail/x-ann/+", "mail/x-ann/1"] {
+            assert!(!rules.allows(ANN, Action::Subscribe, filter), "{filter}");
+        }
+        for filter in ["#", "+/keys", "+/+/#", "public/#", "log", "mail/x-bob/1"] {
+            assert!(rules.allows(ANN, Action::Subscribe, filter), "{filter}");
+        }
+        for topic in ["secret", "secret/keys", "mail/x-ann/1", "mail/x-bob/1"] {
+            assert!(rules.guards(topic), "{topic}");
+        }
+        for topic in ["public/x", "log", "mail/x-ann/1/2"] {
+            assert!(!rules.guards(topic), "{topic}");
+        }
+        assert!(AccessRules::new(Vec::new(), false).unwrap().guards("x"));
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::{Mutex, RwLock};
 
+use crate::access::Subject;
 use crate::auth::{GUEST_TOPICS, Gate};
 use crate::chores::Chores;
 use crate::doorman::Doorman;
@@ -13,9 +14,10 @@ use crate::limits::Limits;
 use crate::mailbox::{CloseOrder, Mail, Mailbox};
 use crate::message::MessageId;
 use crate::metrics::Metrics;
+use crate::quota::Quota;
 use crate::registry::Registry;
 use crate::retained::RetainedStore;
-use crate::session::Attachment;
+use crate::session::{Attachment, Session};
 use crate::storage::{Restored, Storage};
 use crate::time::Timestamp;
 use crate::transports::{ClientFigures, Transports};
@@ -47,6 +49,7 @@ pub struct Broker {
     retained: RwLock<RetainedStore>,
     registry: Registry,
     doorman: Doorman,
+    quota: Quota,
     mailboxes: Box<[Mailbox]>,
     /// Each worker's last turn whose batch storage has.
     handed_over: Box<[AtomicU64]>,
@@ -85,6 +88,7 @@ impl Broker {
             tree_generation: AtomicU64::new(1),
             retained: RwLock::new(RetainedStore::with_apart(apart)),
             doorman: Doorman::default(),
+            quota: Quota::default(),
             registry: Registry::new(restored.last_session_key),
             mailboxes: (0..workers).map(|_| Mailbox::default()).collect(),
             handed_over: (0..workers).map(|_| AtomicU64::new(0)).collect(),
@@ -115,12 +119,28 @@ impl Broker {
     }
 
     /// Replaces authentication and access rules; connected clients stay, new decisions follow the
-    /// new rules.
-    pub fn set_gate(&self, gate: Gate) {
+    /// new rules, and so does what subscriptions bring from now on.
+    pub fn set_gate(&self, mut gate: Gate) {
         let mut current = self.gate.write();
-        // Guests are not configured: they stay.
-        let guests = gate.guests.clone().or_else(|| current.guests.clone());
-        *current = Arc::new(Gate { guests, ..gate });
+        gate.inherit(&current);
+        let before = std::mem::replace(&mut *current, Arc::new(gate));
+        drop(current);
+        // Routes were found by the old rules, and so was what connections remember of them.
+        self.change_tree(|_| ());
+        for at in self.registry.attachments() {
+            self.mailboxes[usize::from(at.shard)].post_one(Mail::Recheck(at.token));
+        }
+        // What it waits for as it goes, workers must not.
+        drop(before);
+    }
+
+    /// Whether the rules let this session's client have what it has subscribed to and is published to
+    /// `topic`. Takes the session's lock.
+    pub(crate) fn may_receive(&self, session: &Session, topic: &str) -> bool {
+        let gate = self.gate();
+        let state = session.lock();
+        let (username, client_id) = (state.username.as_deref(), session.client_id());
+        gate.may_receive(Subject { username, client_id }, topic)
     }
 
     /// Lets `entry` look at every client's publications from now on. Only the first call counts:
@@ -217,6 +237,10 @@ impl Broker {
 
     pub(crate) fn doorman(&self) -> &Doorman {
         &self.doorman
+    }
+
+    pub(crate) fn quota(&self) -> &Quota {
+        &self.quota
     }
 
     pub(crate) fn mailboxes(&self) -> &[Mailbox] {

@@ -5,13 +5,15 @@
 //! a thousand times therefore costs one entry, not a thousand.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::broker::Broker;
 use crate::flows;
+use crate::mailbox::Mail;
 use crate::message::MessageParts;
+use crate::patience::WILLS;
 use crate::session::{Session, SessionState};
 use crate::shard::Shard;
 use crate::storage::Op;
@@ -81,9 +83,18 @@ pub(crate) fn run(shard: &mut Shard) {
     }
     // From here on a new chore that is sooner than what is found below moves it forward again.
     broker.set_next_chore(Timestamp::NEVER);
+    let mut not_yet = Vec::new();
     while let Some(session) = next_due(&broker, now) {
-        look_at(shard, &session);
+        match look_at(shard, &session) {
+            Look::Done => {}
+            Look::NotYet => not_yet.push(Reverse(Due { at: now, session })),
+            Look::GivesWay => {
+                shard.wills.push_back(session);
+                shard.turn.patience.wait(WILLS);
+            }
+        }
     }
+    broker.chores().lock().sessions.extend(not_yet);
     sweep_retained(shard, &broker);
     publish_sys(shard, &broker);
     let chores = broker.chores().lock();
@@ -104,14 +115,66 @@ fn next_due(broker: &Broker, now: Timestamp) -> Option<Arc<Session>> {
     chores.sessions.pop().map(|Reverse(due)| due.session)
 }
 
-fn look_at(shard: &mut Shard, session: &Arc<Session>) {
+/// Wills that gave way go on: their turn in the line has come.
+pub(crate) fn go_on(shard: &mut Shard) {
+    while let Some(session) = shard.wills.pop_front() {
+        match look_at(shard, &session) {
+            Look::Done => {}
+            Look::NotYet => {
+                let at = shard.turn.now;
+                let broker = &shard.turn.broker;
+                broker.chores().lock().sessions.push(Reverse(Due { at, session }));
+                broker.chore_due(at);
+            }
+            Look::GivesWay => {
+                shard.wills.push_front(session);
+                return shard.turn.patience.wait(WILLS);
+            }
+        }
+    }
+    // A crowd that has gone leaves no memory behind.
+    shard.wills = VecDeque::new();
+}
+
+/// What became of a look at a session.
+enum Look {
+    Done,
+    /// What another worker has stored for the session goes first.
+    NotYet,
+    /// Its will reaches many. Until it is published it stays with its session, in storage too.
+    GivesWay,
+}
+
+/// The session's will, if it is to be published now.
+fn due_will(state: &SessionState, now: Timestamp) -> Option<&Arc<Will>> {
+    let due = state.expires_at <= now || state.will_at.is_some_and(|at| at <= now);
+    state.will.as_ref().filter(|_| due && state.attachment.is_none())
+}
+
+fn look_at(shard: &mut Shard, session: &Arc<Session>) -> Look {
+    // Not under the session's lock: who may have it is found under those of its receivers.
+    let due = due_will(&session.lock(), shard.turn.now).cloned();
+    if due.is_some_and(|will| shard.will_waits(&will)) {
+        session.lock().chore_at = Some(shard.turn.now);
+        return Look::GivesWay;
+    }
     let turn = &mut shard.turn;
     let mut state = session.lock();
+    if let Some(at) = state.attachment {
+        // What its own worker stores for it meanwhile could come before what is stored here.
+        state.chore_at = None;
+        turn.tell(at, Mail::Expired(at.token));
+        return Look::Done;
+    }
+    if state.durable && !turn.has_handed_over(state.touched) {
+        state.chore_at = Some(turn.now);
+        return Look::NotYet;
+    }
+    state.touched = turn.touch();
     state.chore_at = None;
     let mut will = None;
-    let absent = state.attachment.is_none();
-    let over = absent && state.expires_at <= turn.now;
-    if absent && (over || state.will_at.is_some_and(|at| at <= turn.now)) {
+    let over = state.expires_at <= turn.now;
+    if over || state.will_at.is_some_and(|at| at <= turn.now) {
         state.will_at = None;
         will = state.will.take();
     }
@@ -132,6 +195,7 @@ fn look_at(shard: &mut Shard, session: &Arc<Session>) {
     if let Some(will) = will {
         publish_will(shard, session.key().0, &will);
     }
+    Look::Done
 }
 
 /// Publishes a will as its session (section 3.1.2.5).
@@ -160,8 +224,11 @@ fn sweep_retained(shard: &mut Shard, broker: &Arc<Broker>) {
     }
     let expired = broker.retained().read().expired(now, SWEEP);
     for topic in expired {
-        if broker.retained().write().remove(&topic) {
-            shard.turn.op(Op::RetainedRemove(topic));
+        let mut retained = broker.retained().write();
+        // It may have been set anew since the search.
+        let expired = retained.get(&topic).is_some_and(|message| message.is_expired(now));
+        if expired && retained.remove(&topic) {
+            shard.turn.store_retained(&topic);
         }
     }
     shard.routes.forget_stale(broker);

@@ -14,6 +14,7 @@ use fulmar_mqtt::session::{AckError, Outbound, Replay};
 use fulmar_mqtt::{PacketId, QoS, ReasonCode, Version};
 use smallvec::SmallVec;
 
+use crate::access::Subject;
 use crate::limits::DropPolicy;
 use crate::mailbox::Mail;
 use crate::publish::{Publication, Terms, encode_publish};
@@ -24,9 +25,6 @@ use crate::time::Timestamp;
 
 /// Encoded bytes at which refilling stops; the rest follows when these have been taken.
 const REFILL_BYTES: usize = 64 * 1024;
-
-/// Topics looked at in one refill for retained messages.
-const RETAINED_BUDGET: usize = 10_000;
 
 impl SessionState {
     /// Delivers a publication to one flow. True when the session took it.
@@ -60,6 +58,7 @@ impl SessionState {
             clearance: Clearance::of_new(self.durable, terms.qos),
             stamp: turn.stamp(),
         };
+        self.follow_late(index, held.position, publication.found_in);
         let most = self.outbox_bytes(turn.limits());
         let behind = self.is_behind(index, held.position);
         let flow = &mut self.flows[index];
@@ -120,7 +119,8 @@ impl SessionState {
         let flow = &mut self.flows[index];
         let record = durable.then(|| held.clone());
         let (position, clearance) = (held.position, held.clearance);
-        let Some(packet_id) = flow.outbound.push(terms.qos, held) else {
+        let wanted = held.position.packet_id();
+        let Some(packet_id) = flow.outbound.push_as(wanted, terms.qos, held) else {
             // The window was seen to have room under this very lock.
             return false;
         };
@@ -182,7 +182,7 @@ impl SessionState {
         match self.flows[index].queue.pop_front() {
             Some(old) => {
                 self.unqueued(&old);
-                self.forget(session, turn, index, old.position);
+                self.forget(session, turn, index, &old);
                 self.unblock(turn);
                 true
             }
@@ -191,15 +191,16 @@ impl SessionState {
     }
 
     /// Accounts for a message that has left a queue.
-    fn unqueued(&mut self, held: &Held) {
+    pub(crate) fn unqueued(&mut self, held: &Held) {
         self.queued_messages = self.queued_messages.saturating_sub(1);
         self.queued_bytes = self.queued_bytes.saturating_sub(held.message.size());
     }
 
-    fn forget(&self, session: &Session, turn: &mut Turn, index: usize, position: Position) {
+    fn forget(&self, session: &Session, turn: &mut Turn, index: usize, held: &Held) {
         if self.durable {
-            let flow = self.flows[index].home();
-            turn.op(Op::Dequeue { session: session.key(), flow, position });
+            let (session, flow, position) =
+                (session.key(), self.flows[index].home(), held.position);
+            turn.op_after(held.stamp, Op::Dequeue { session, flow, position });
         }
     }
 
@@ -311,7 +312,7 @@ impl SessionState {
             Some(Replay::Publish { message: held, .. }) if held.clearance == Clearance::Clear => {
                 // The client may take less than it did when this was sent first.
                 let sent = append(&mut flow.outbox, turn, max, |out| {
-                    held.encode(out, version, packet_id, true, now);
+                    held.encode(out, version, packet_id, held.maybe_sent, now);
                 });
                 if !sent {
                     flow.abandon(session, turn, packet_id, durable);
@@ -339,17 +340,18 @@ impl SessionState {
         self.unqueued(&held);
         if held.message.is_expired(now) {
             turn.metrics().messages_expired.add(1);
-            self.forget(session, turn, index, held.position);
+            self.forget(session, turn, index, &held);
             self.unblock(turn);
             return true;
         }
         let durable = self.durable;
         let flow = &mut self.flows[index];
-        let Held { position, qos, clearance, maybe_sent, .. } = held;
-        let Some(packet_id) = flow.outbound.push(qos, held) else { return false };
+        let Held { position, qos, clearance, maybe_sent, stamp, .. } = held;
+        let wanted = position.packet_id();
+        let Some(packet_id) = flow.outbound.push_as(wanted, qos, held) else { return false };
         if durable {
             let (session, progress, flow) = (session.key(), flow.sent(packet_id), flow.home());
-            turn.op(Op::Advance { session, flow, position, progress });
+            turn.op_after(stamp, Op::Advance { session, flow, position, progress });
         }
         if clearance != Clearance::Clear {
             flow.rare().unclear.push_back((packet_id, position));
@@ -384,7 +386,8 @@ impl SessionState {
 
     fn send_retained(&mut self, session: &Arc<Session>, turn: &mut Turn, index: usize) {
         let broker = Arc::clone(&turn.broker);
-        let mut budget = RETAINED_BUDGET;
+        let gate = broker.gate();
+        let mut budget = turn.patience.retained_visits();
         let mut parcel = crate::publish::Parcel::default();
         let most = self.outbox_bytes(turn.limits()).min(REFILL_BYTES);
         while self.flows[index].outbox.len() < most && budget > 0 {
@@ -396,12 +399,19 @@ impl SessionState {
             if full && cursor.qos > QoS::AtMostOnce {
                 return;
             }
+            let before = budget;
             let next = cursor.next(&broker.retained().read(), turn.now, &mut budget);
+            turn.patience.look(before - budget);
             let (most, identifiers) = (cursor.qos, cursor.identifiers.clone());
             if next.is_none() && cursor.is_done() {
                 cursors.pop_front();
             }
             if let Some(message) = next {
+                let (username, client_id) = (self.username.as_deref(), session.client_id());
+                let topic = message.topic();
+                if gate.guards(topic) && !gate.may_receive(Subject { username, client_id }, topic) {
+                    continue;
+                }
                 let qos = most.min(message.qos());
                 let terms = Terms { qos, retain: true, identifiers: &identifiers };
                 let mut publication = Publication::of(&message, &mut parcel);
@@ -418,20 +428,27 @@ impl SessionState {
         flow: FlowId,
         packet_id: PacketId,
     ) -> Result<(), AckError> {
-        self.finish(session, turn, flow, |outbound| outbound.puback(packet_id))
+        let Some(index) = self.flow_index(flow) else { return Ok(()) };
+        let held = self.flows[index].outbound.puback(packet_id)?;
+        self.forget(session, turn, index, &held);
+        self.room_made(turn, index);
+        Ok(())
     }
 
-    /// An exchange is over, by what `take` finds; its message may be forgotten.
-    fn finish(
+    /// PUBREC with an error from the client: the exchange is over ([MQTT-4.3.3-4]).
+    pub(crate) fn pubrec_refused(
         &mut self,
         session: &Session,
         turn: &mut Turn,
         flow: FlowId,
-        take: impl FnOnce(&mut Outbound<Held>) -> Result<Held, AckError>,
+        packet_id: PacketId,
     ) -> Result<(), AckError> {
         let Some(index) = self.flow_index(flow) else { return Ok(()) };
-        let held = take(&mut self.flows[index].outbound)?;
-        self.forget(session, turn, index, held.position);
+        let (released, held) = self.flows[index].outbound.pubrec_refused(packet_id)?;
+        // Otherwise an earlier PUBREC has already let go of it.
+        if !released || self.flows[index].is_stored() {
+            self.forget(session, turn, index, &held);
+        }
         self.room_made(turn, index);
         Ok(())
     }
@@ -443,12 +460,7 @@ impl SessionState {
         turn: &mut Turn,
         flow: FlowId,
         packet_id: PacketId,
-        reason: ReasonCode,
     ) -> Result<bool, AckError> {
-        if reason.is_error() {
-            let refused = |outbound: &mut Outbound<Held>| outbound.pubrec_refused(packet_id);
-            return self.finish(session, turn, flow, refused).map(|()| false);
-        }
         let Some(index) = self.flow_index(flow) else { return Ok(false) };
         let flow = &mut self.flows[index];
         let held = flow.outbound.pubrec(packet_id)?;
@@ -477,7 +489,7 @@ impl SessionState {
         let held = self.flows[index].outbound.pubcomp(packet_id)?;
         // Otherwise PUBREC has already let go of it.
         if self.flows[index].is_stored() {
-            self.forget(session, turn, index, held.position);
+            self.forget(session, turn, index, &held);
         }
         self.room_made(turn, index);
         Ok(())
@@ -510,8 +522,8 @@ impl Flow {
         if let Some(held) = self.outbound.abandon(packet_id)
             && durable
         {
-            let (session, flow) = (session.key(), self.home());
-            turn.op(Op::Dequeue { session, flow, position: held.position });
+            let (session, flow, position) = (session.key(), self.home(), held.position);
+            turn.op_after(held.stamp, Op::Dequeue { session, flow, position });
         }
     }
 }

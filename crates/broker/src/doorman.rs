@@ -2,14 +2,17 @@
 //!
 //! An address may stand for many clients behind one NAT. So connections are limited only where the
 //! operator says so, and a failed login costs its own connection time, not its neighbours': the
-//! answer comes late, the later the more have failed. IPv6 addresses count by their first 64 bits,
-//! of which one site has one.
+//! answer comes late, the later the more have failed. It costs its address too where somebody has to wait:
+//! logins that must be hashed come after those of addresses without failures, and after its neighbours' if
+//! it is its own user that fails. Each login that succeeds makes up for one that failed. IPv6 addresses
+//! count by their first 64 bits, of which one site has one.
 
+use std::hash::BuildHasher as _;
 use std::net::IpAddr;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxBuildHasher, FxHashMap};
 
 use crate::bucket::Bucket;
 use crate::time::Timestamp;
@@ -30,6 +33,20 @@ const LONGEST_DELAY: Duration = Duration::from_secs(8);
 /// Time without failures after which they are forgotten.
 const MEMORY: Duration = Duration::from_secs(60);
 
+/// Users of an address whose logins failed that are remembered, the newest of them.
+const FAILING_USERS: usize = 16;
+
+/// How an address stands, and a user of it, as far as failed logins go; the best first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Standing {
+    /// None have failed lately, or so few that somebody may have mistyped.
+    Clean,
+    /// Others' have.
+    Neighbour,
+    /// This user's have.
+    Failing,
+}
+
 /// What is known of the addresses.
 #[derive(Debug, Default)]
 pub(crate) struct Doorman(Mutex<FxHashMap<IpAddr, Visitor>>);
@@ -40,6 +57,8 @@ struct Visitor {
     refused: bool,
     failures: u32,
     failed_at: Timestamp,
+    /// Hashes of the users that failed last, oldest first.
+    failing: Vec<u64>,
 }
 
 /// Whether a connection may come in.
@@ -54,12 +73,22 @@ pub(crate) enum Knock {
 
 impl Visitor {
     fn new(now: Timestamp) -> Visitor {
-        Visitor { connections: None, refused: false, failures: 0, failed_at: now }
+        Visitor {
+            connections: None,
+            refused: false,
+            failures: 0,
+            failed_at: now,
+            failing: Vec::new(),
+        }
     }
 
     fn is_forgettable(&self, now: Timestamp) -> bool {
         self.connections.is_none_or(|bucket| bucket.is_full(now))
-            && (self.failures == 0 || now >= self.failed_at + MEMORY)
+            && (self.failures == 0 || self.is_forgiven(now))
+    }
+
+    fn is_forgiven(&self, now: Timestamp) -> bool {
+        now >= self.failed_at + MEMORY
     }
 }
 
@@ -83,15 +112,43 @@ impl Doorman {
         if over { Knock::TooMany { first } } else { Knock::Welcome }
     }
 
-    /// A login from `address` has failed: how long its answer is to be kept back.
-    pub(crate) fn login_failed(&self, address: IpAddr, now: Timestamp) -> Duration {
+    /// How a login of `user` from `address` stands that has not been checked yet.
+    pub(crate) fn standing(&self, address: IpAddr, user: &str, now: Timestamp) -> Standing {
+        let visitors = self.0.lock();
+        match visitors.get(&site(address)) {
+            Some(visitor) if visitor.failures > FREE_FAILURES && !visitor.is_forgiven(now) => {
+                let failing = visitor.failing.contains(&FxBuildHasher.hash_one(user));
+                if failing { Standing::Failing } else { Standing::Neighbour }
+            }
+            _ => Standing::Clean,
+        }
+    }
+
+    /// A login of `user` from `address` has succeeded.
+    pub(crate) fn login_succeeded(&self, address: IpAddr, user: &str) {
+        if let Some(visitor) = self.0.lock().get_mut(&site(address)) {
+            visitor.failures = visitor.failures.saturating_sub(1);
+            let user = FxBuildHasher.hash_one(user);
+            visitor.failing.retain(|failing| *failing != user);
+        }
+    }
+
+    /// A login of `user` from `address` has failed: how long its answer is to be kept back.
+    pub(crate) fn login_failed(&self, address: IpAddr, user: &str, now: Timestamp) -> Duration {
         let mut visitors = self.0.lock();
         let Some(visitor) = visitor(&mut visitors, address, now) else { return Duration::ZERO };
-        if now >= visitor.failed_at + MEMORY {
+        if visitor.is_forgiven(now) {
             visitor.failures = 0;
+            visitor.failing.clear();
         }
         visitor.failures = visitor.failures.saturating_add(1);
         visitor.failed_at = now;
+        let user = FxBuildHasher.hash_one(user);
+        visitor.failing.retain(|failing| *failing != user);
+        if visitor.failing.len() >= FAILING_USERS {
+            visitor.failing.remove(0);
+        }
+        visitor.failing.push(user);
         match visitor.failures.checked_sub(FREE_FAILURES + 1) {
             None => Duration::ZERO,
             Some(doublings) => (FIRST_DELAY * 2u32.pow(doublings.min(10))).min(LONGEST_DELAY),
@@ -115,7 +172,7 @@ fn visitor(
 }
 
 /// An IPv6 address without what its owner may choose.
-fn site(address: IpAddr) -> IpAddr {
+pub(crate) fn site(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(v6) => IpAddr::V6((v6.to_bits() >> 64 << 64).into()),
         v4 => v4,
@@ -151,13 +208,38 @@ mod tests {
         let doorman = Doorman::default();
         let (a, neighbour) = (address("2001:db8::1"), address("2001:db8::2"));
         let now = Timestamp(1_000);
-        let delays: Vec<u128> = (0..12).map(|_| doorman.login_failed(a, now).as_millis()).collect();
+        let delays: Vec<u128> =
+            (0..12).map(|_| doorman.login_failed(a, "u", now).as_millis()).collect();
         assert_eq!(delays[..6], [0, 0, 0, 250, 500, 1000]);
         assert_eq!(delays[11], 8000);
-        assert_eq!(doorman.login_failed(neighbour, now).as_millis(), 8000, "the same site");
-        assert_eq!(doorman.login_failed(address("2001:db8:0:1::1"), now).as_millis(), 0);
+        assert_eq!(doorman.login_failed(neighbour, "u", now).as_millis(), 8000, "the same site");
+        assert_eq!(doorman.login_failed(address("2001:db8:0:1::1"), "u", now).as_millis(), 0);
         let later = now + MEMORY;
-        assert_eq!(doorman.login_failed(a, later).as_millis(), 0, "forgotten");
+        assert_eq!(doorman.login_failed(a, "u", later).as_millis(), 0, "forgotten");
+    }
+
+    #[test]
+    fn failures_cost_their_own_user_first_then_their_address_and_success_makes_up_for_them() {
+        let doorman = Doorman::default();
+        let (a, b) = (address("2001:db8::1"), address("2001:db8:0:1::1"));
+        let now = Timestamp(1_000);
+        for _ in 0..FREE_FAILURES {
+            doorman.login_failed(a, "ann", now);
+        }
+        assert_eq!(doorman.standing(a, "ann", now), Standing::Clean, "people mistype");
+        doorman.login_failed(a, "ann", now);
+        assert_eq!(doorman.standing(a, "ann", now), Standing::Failing);
+        assert_eq!(doorman.standing(address("2001:db8::2"), "bob", now), Standing::Neighbour);
+        assert_eq!(doorman.standing(b, "ann", now), Standing::Clean);
+        doorman.login_succeeded(a, "bob");
+        assert_eq!(doorman.standing(a, "bob", now), Standing::Clean);
+        doorman.login_failed(a, "eve", now);
+        assert_eq!(doorman.standing(a, "ann", now + MEMORY), Standing::Clean, "forgotten");
+        for number in 0..1000 {
+            doorman.login_failed(a, &number.to_string(), now);
+        }
+        let visitors = doorman.0.lock();
+        assert_eq!(visitors[&site(a)].failing.len(), FAILING_USERS);
     }
 
     #[test]
@@ -165,12 +247,12 @@ mod tests {
         let doorman = Doorman::default();
         let numbered = |number: u32| IpAddr::V4((0x0a00_0000 + number).into());
         for number in 0..MAX_ADDRESSES as u32 {
-            doorman.login_failed(numbered(number), Timestamp(0));
+            doorman.login_failed(numbered(number), "u", Timestamp(0));
         }
         let newcomer = numbered(MAX_ADDRESSES as u32);
         assert_eq!(doorman.knock(newcomer, 1, Timestamp(0)), Knock::Welcome);
         assert_eq!(doorman.0.lock().len(), MAX_ADDRESSES);
-        doorman.login_failed(newcomer, Timestamp(0) + MEMORY);
+        doorman.login_failed(newcomer, "u", Timestamp(0) + MEMORY);
         assert_eq!(doorman.0.lock().len(), 1);
     }
 }

@@ -14,7 +14,7 @@ use fulmar_mqtt::topic::Subscription;
 
 use crate::deliver::enqueue_op;
 use crate::peer::StreamKey;
-use crate::session::{Clearance, Flow, FlowPersistence, Session, SessionState};
+use crate::session::{Clearance, Flow, FlowPersistence, Held, Session, SessionState};
 use crate::shard::Turn;
 use crate::storage::{FlowId, Op, Progress};
 use crate::time::Timestamp;
@@ -48,6 +48,7 @@ pub(crate) fn open_named(
     header: DataFlow,
 ) -> Result<(FlowId, Option<StreamKey>), StreamError> {
     let id = FlowId(header.id);
+    state.touched = turn.touch();
     let keeps = FlowFlags::PERSISTENT_QOS | FlowFlags::PERSISTENT_SUBSCRIPTIONS;
     let expiry_s = if header.flags.0 & keeps == 0 { 0 } else { header.expiry_s };
     let storing = state.durable && expiry_s > 0;
@@ -79,6 +80,7 @@ pub(crate) fn open_named(
             state.flows.len() - 1
         }
     };
+    state.put_in_order(session, turn, index);
     let flow = &mut state.flows[index];
     flow.attach(stream, window);
     let stored = storing || flow.is_stored();
@@ -108,6 +110,7 @@ pub(crate) fn lose_stream(
     let Some(index) = state.flows.iter().position(|flow| flow.stream == Some(stream)) else {
         return;
     };
+    state.touched = turn.touch();
     lose(state, session, turn, index);
     crate::chores::look_after(&turn.broker, session, state);
 }
@@ -182,6 +185,7 @@ fn move_to_control(state: &mut SessionState, session: &Arc<Session>, turn: &mut 
         held.clearance = Clearance::of_new(state.durable, held.qos);
         held.maybe_sent |= was_in_flight;
         if stored {
+            forget_late(session, turn, id, &held);
             held.stamp = turn.stamp();
         }
         if was_in_flight {
@@ -207,6 +211,26 @@ fn move_to_control(state: &mut SessionState, session: &Arc<Session>, turn: &mut 
         control.announce(turn, attachment);
     }
     state.unblock(turn);
+}
+
+/// A flow is removed with what it holds, of which storage may not know yet: what comes behind the
+/// flow's removal has to be removed by itself.
+fn forget_late(session: &Session, turn: &mut Turn, flow: FlowId, held: &Held) {
+    if !turn.has_handed_over(held.stamp) {
+        let (session, position) = (session.key(), held.position);
+        turn.op_after(held.stamp, Op::Dequeue { session, flow, position });
+    }
+}
+
+/// The same for all flows of a session that ends.
+pub(crate) fn forget_all_late(state: &mut SessionState, session: &Session, turn: &mut Turn) {
+    for flow in &mut state.flows {
+        let home = flow.home();
+        let in_flight = flow.outbound.drain().map(|(_, held)| held);
+        for held in in_flight.chain(flow.queue.drain(..)) {
+            forget_late(session, turn, home, &held);
+        }
+    }
 }
 
 fn redirect_subscriptions(
@@ -241,6 +265,7 @@ fn redirect_subscriptions(
 fn remove(state: &mut SessionState, session: &Arc<Session>, turn: &mut Turn, id: FlowId) {
     let Some(index) = state.flow_index(id).filter(|index| *index > 0) else { return };
     let mut flow = state.flows.remove(index);
+    let home = flow.home();
     for held in &flow.queue {
         state.queued_messages = state.queued_messages.saturating_sub(1);
         state.queued_bytes = state.queued_bytes.saturating_sub(held.message.size());
@@ -254,14 +279,20 @@ fn remove(state: &mut SessionState, session: &Arc<Session>, turn: &mut Turn, id:
     for filter in filters {
         crate::subscribe::remove(state, session, turn, &filter);
     }
-    if state.durable && flow.is_stored() {
-        turn.op(Op::FlowRemove { session: session.key(), flow: id });
-    } else if state.durable {
-        let home = flow.home();
-        let in_flight = flow.outbound.drain().map(|(_, held)| held.position);
-        for position in in_flight.chain(flow.queue.drain(..).map(|held| held.position)) {
-            turn.op(Op::Dequeue { session: session.key(), flow: home, position });
+    let stored = flow.is_stored();
+    if state.durable {
+        let in_flight = flow.outbound.drain().map(|(_, held)| held);
+        for held in in_flight.chain(flow.queue.drain(..)) {
+            if stored {
+                forget_late(session, turn, id, &held);
+            } else {
+                let (session, position) = (session.key(), held.position);
+                turn.op_after(held.stamp, Op::Dequeue { session, flow: home, position });
+            }
         }
+    }
+    if state.durable && stored {
+        turn.op(Op::FlowRemove { session: session.key(), flow: id });
     }
     state.unblock(turn);
 }

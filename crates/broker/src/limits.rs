@@ -60,6 +60,9 @@ pub struct Limits {
     pub max_sessions: usize,
     /// Subscriptions of one session; further ones get 0x97 in SUBACK.
     pub max_subscriptions_per_session: usize,
+    /// Wildcard and shared subscriptions of one user, or of all clients without a user at one address
+    /// (IPv6: one /64), beyond the first 16 of each session; further ones get 0x97 in SUBACK.
+    pub max_wildcard_subscriptions_per_user: usize,
     /// Flows (data streams with state) of one session; further streams are reset.
     pub max_flows_per_session: usize,
     /// Retained messages; further topics get 0x97.
@@ -110,6 +113,7 @@ impl Default for Limits {
             max_session_expiry_s: 7 * 24 * 3600,
             max_sessions: 200_000,
             max_subscriptions_per_session: 1000,
+            max_wildcard_subscriptions_per_user: 10_000,
             max_flows_per_session: 64,
             max_retained_messages: 100_000,
             max_retained_bytes: 256 * 1024 * 1024,

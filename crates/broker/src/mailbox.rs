@@ -20,6 +20,8 @@ pub(crate) enum Mail {
     Ready(Token),
     /// Its client connected again elsewhere.
     TakenOver(Token),
+    /// Flows of its session have expired, maybe.
+    Expired(Token),
     /// Its session's queue overflowed and the policy is to disconnect.
     Overflowed(Token),
     /// An operator or the broker wants it closed with this reason.

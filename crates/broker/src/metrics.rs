@@ -64,12 +64,14 @@ cells! {
     messages_dropped_queue, "counter", "Messages dropped by a full session queue";
     messages_dropped_size, "counter", "Messages not sent because the receiver takes no packets of their size";
     messages_expired, "counter", "Messages that expired before they were sent";
-    messages_unroutable, "counter", "PUBLISH packets that reached no subscription";
+    messages_unroutable, "counter", "PUBLISH packets that reached no subscription, the broker's own under $SYS aside";
     retained_refused, "counter", "Retained messages refused at the limit";
     connect_refused, "counter", "CONNECT packets answered with an error";
     connections_refused, "counter", "Connections closed at the connection limit";
     accept_failed, "counter", "Times a listener could not accept a connection, for want of file descriptors or memory";
     connections_too_fast, "counter", "Connections closed at the limit of connections a second from one address";
+    logins_busy, "counter", "CONNECT packets refused because too many logins waited to be checked";
+    sessions_refused, "counter", "CONNECT packets refused because their client identifier is another user's";
     publishers_throttled, "counter", "Times a client published faster than allowed";
     authentication_failed, "counter", "Failed authentications";
     access_denied, "counter", "Publications and subscriptions denied by access rules";

@@ -15,6 +15,7 @@ pub(crate) enum News {
     /// Something it waits for is durable.
     Durable,
     TakenOver,
+    Expired,
     Overflowed,
     Close(CloseOrder),
     Recheck,
@@ -30,6 +31,7 @@ impl Notice {
         let (token, news) = match mail {
             Mail::Ready(token) => (token, News::Ready),
             Mail::TakenOver(token) => (token, News::TakenOver),
+            Mail::Expired(token) => (token, News::Expired),
             Mail::Overflowed(token) => (token, News::Overflowed),
             Mail::Close(token, order) => (token, News::Close(order)),
             Mail::Recheck(token) => (token, News::Recheck),

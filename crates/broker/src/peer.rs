@@ -16,6 +16,13 @@ pub struct StreamKey(pub u64);
 impl StreamKey {
     /// The control stream; the only one of TCP, TLS and WebSocket connections.
     pub const CONTROL: StreamKey = StreamKey(0);
+
+    /// Whether nothing can be said on it: a client's unidirectional stream (RFC 9000 section 2.1). What
+    /// comes on it is of the control flow, and answered on the control stream.
+    #[must_use]
+    pub fn is_unidirectional(self) -> bool {
+        self.0 & 2 != 0
+    }
 }
 
 /// How a connection is carried.

@@ -12,6 +12,7 @@ use fulmar_mqtt::{PacketId, QoS, Version};
 
 use crate::broker::Broker;
 use crate::message::{Message, MessageParts};
+use crate::retained::RetainedFull;
 use crate::route::Target;
 use crate::session::Session;
 use crate::shard::{Shard, Turn};
@@ -45,6 +46,8 @@ pub(crate) struct Publication<'a> {
     parts: MessageParts<'a>,
     message: Option<Arc<Message>>,
     parcel: &'a mut Parcel,
+    /// The tree's generation as of which its receivers were found.
+    pub(crate) found_in: u64,
 }
 
 impl<'a> Publication<'a> {
@@ -52,7 +55,7 @@ impl<'a> Publication<'a> {
         for template in &mut parcel.templates {
             template.made = false;
         }
-        Publication { parts, message: None, parcel }
+        Publication { parts, message: None, parcel, found_in: u64::MAX }
     }
 
     /// One that already has its shared form.
@@ -151,23 +154,52 @@ impl Shard {
     /// Publishes: sets or clears the retained message if asked to, and delivers to everybody the
     /// topic reaches. Returns how many took it.
     pub(crate) fn publish(&mut self, parts: MessageParts<'_>) -> usize {
+        self.publish_or_refuse(parts, false).unwrap_or(0)
+    }
+
+    /// [`Shard::publish`] for a publisher that can be told that a message to be retained is not, if
+    /// `whole`: it is then not delivered either.
+    ///
+    /// # Errors
+    /// A bound of the retained messages was reached, and `whole` is set.
+    pub(crate) fn publish_or_refuse(
+        &mut self,
+        parts: MessageParts<'_>,
+        whole: bool,
+    ) -> Result<usize, RetainedFull> {
         let broker = Arc::clone(&self.turn.broker);
-        let route = self.routes.find(&broker, parts.topic);
+        let route = self.routes.find(&broker, parts.topic, &mut self.turn.patience);
         let mut publication = Publication::new(parts, &mut self.parcel);
-        if parts.retain {
-            self.turn.retain(&mut publication);
+        publication.found_in = route.generation;
+        if parts.retain
+            && let Err(full) = self.turn.retain(&mut publication)
+        {
+            if let Some(times) = self.retained_full.again(self.turn.now) {
+                tracing::warn!(
+                    topic = parts.topic,
+                    times,
+                    "message not retained: max_retained_messages or max_retained_bytes reached"
+                );
+            }
+            if whole {
+                return Err(full);
+            }
         }
-        let mut taken = 0;
+        let (mut taken, mut visits) = (0, route.targets.len());
         for target in &route.targets {
             taken += usize::from(self.turn.hand_over(&mut publication, target));
         }
         for group in &route.shared {
-            taken += usize::from(self.turn.hand_to_one(&mut publication, group));
+            let (took, tried) = self.turn.hand_to_one(&mut publication, group, route.guarded);
+            taken += usize::from(took);
+            visits += tried;
         }
-        if taken == 0 {
+        self.turn.patience.spend(visits);
+        // What the broker says of itself need not interest anybody.
+        if taken == 0 && !parts.topic.starts_with("$SYS/") {
             self.turn.metrics().messages_unroutable.add(1);
         }
-        taken
+        Ok(taken)
     }
 }
 
@@ -186,37 +218,52 @@ impl Turn {
     }
 
     /// Hands the publication to one member of a group: the next one that is connected and takes it,
-    /// or else one that is not, whose session keeps it (section 4.8.2).
-    fn hand_to_one(&mut self, publication: &mut Publication<'_>, group: &SharedGroup) -> bool {
-        let mut first_absent = None;
+    /// or else one that is not, whose session keeps it (section 4.8.2). Returns whether one took it, and
+    /// how many were tried.
+    fn hand_to_one(
+        &mut self,
+        publication: &mut Publication<'_>,
+        group: &SharedGroup,
+        guarded: bool,
+    ) -> (bool, usize) {
+        let (mut first_absent, mut tried) = (None, 0);
         for member in group.rotation() {
+            tried += 1;
+            if guarded && !self.broker.may_receive(&member.session, publication.parts().topic) {
+                continue;
+            }
             if member.session.lock().attachment.is_none() {
                 first_absent = first_absent.or(Some(member));
             } else if self.hand_over(publication, &Target::of(&member)) {
-                return true;
+                return (true, tried);
             }
         }
-        first_absent.is_some_and(|member| self.hand_over(publication, &Target::of(&member)))
+        let kept =
+            first_absent.is_some_and(|member| self.hand_over(publication, &Target::of(&member)));
+        (kept, tried)
     }
 
     /// Sets or clears the topic's retained message; the store's bound decides.
-    fn retain(&mut self, publication: &mut Publication<'_>) {
+    fn retain(&mut self, publication: &mut Publication<'_>) -> Result<(), RetainedFull> {
         let broker = Arc::clone(&self.broker);
         let topic = publication.parts().topic;
+        let stored = !topic.starts_with('$');
         if publication.parts().payload.is_empty() {
-            if broker.retained().write().remove(topic) && !topic.starts_with('$') {
-                self.op(crate::storage::Op::RetainedRemove(topic.into()));
+            let mut retained = broker.retained().write();
+            if retained.remove(topic) && stored {
+                self.store_retained(topic);
             }
-            return;
+            return Ok(());
         }
         let message = publication.message(&broker);
-        match broker.retained().write().put(Arc::clone(&message), broker.limits()) {
-            Ok(()) if !topic.starts_with('$') => {
-                self.op(crate::storage::Op::RetainedPut(message));
-            }
+        let mut retained = broker.retained().write();
+        let put = retained.put(message, broker.limits());
+        match put {
+            Ok(()) if stored => self.store_retained(topic),
             Ok(()) => {}
-            Err(crate::retained::RetainedFull) => self.metrics().retained_refused.add(1),
+            Err(RetainedFull) => self.metrics().retained_refused.add(1),
         }
+        put
     }
 }
 

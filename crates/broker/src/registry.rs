@@ -1,11 +1,12 @@
 //! Client identifiers and their sessions: opening, taking over, leaving, ending
 //! (MQTT 5.0 sections 3.1.2.4, 3.1.2.11.2 and 4.1).
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use fulmar_mqtt::Version;
 use fulmar_mqtt::topic::Subscription;
-use fulmar_mqtt::{ReasonCode, Version};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
@@ -14,6 +15,7 @@ use crate::auth::GUEST_PREFIX;
 use crate::broker::Broker;
 use crate::flows;
 use crate::mailbox::Mail;
+use crate::owner::{self, Claim, SessionOwner};
 use crate::peer::StreamKey;
 use crate::session::{Attachment, Session, SessionState};
 use crate::shard::Turn;
@@ -35,6 +37,10 @@ pub(crate) struct OpenRequest<'a> {
     pub(crate) clean_start: bool,
     pub(crate) version: Version,
     pub(crate) username: Option<Box<str>>,
+    /// See [`crate::doorman::site`].
+    pub(crate) site: IpAddr,
+    /// It came over MQTT-SN.
+    pub(crate) mqtt_sn: bool,
     pub(crate) expiry_interval_s: u32,
     pub(crate) max_packet_bytes: u32,
     pub(crate) window: u16,
@@ -42,6 +48,22 @@ pub(crate) struct OpenRequest<'a> {
     pub(crate) attachment: Attachment,
     /// Whether the connection can have data streams.
     pub(crate) streams: bool,
+    /// It had to wait for another worker.
+    pub(crate) again: bool,
+}
+
+/// Why no session was opened.
+#[derive(Debug)]
+pub(crate) enum NotOpened {
+    /// The client identifier is in use by another owner: this user, or anonymous clients.
+    Foreign(Option<Box<str>>),
+    /// There are as many sessions as there may be.
+    Full,
+    /// Another worker has stored something for the session in a turn that goes on. What is stored for
+    /// it here would come before that, and be undone by it. Whether a connection that has it now was told to go.
+    NotYet(bool),
+    /// Another connection has asked for the session while this one waited.
+    Superseded,
 }
 
 /// A session opened for a connection.
@@ -52,6 +74,8 @@ pub(crate) struct Opened {
     pub(crate) present: bool,
     /// The will of a connection that was taken over, to be published now.
     pub(crate) due_will: Option<Arc<Will>>,
+    /// Another connection had it until now.
+    pub(crate) taken_over: bool,
 }
 
 impl Registry {
@@ -89,49 +113,77 @@ impl Registry {
     }
 
     /// Opens the client's session: resumes it, or begins a new one. A connection that has it now is
-    /// told to go.
+    /// told to go. A session of another owner is not touched.
     pub(crate) fn open(
         &self,
         turn: &mut Turn,
         request: OpenRequest<'_>,
-    ) -> Result<Opened, ReasonCode> {
+        ownership: SessionOwner,
+    ) -> Result<Opened, NotOpened> {
         let mut sessions = self.sessions.lock();
         let mut due_will = None;
-        let mut replaces = false;
+        let (mut replaces, mut taken_over) = (false, false);
         if let Some(session) = sessions.get(request.client_id) {
             replaces = true;
             let session = Arc::clone(session);
             let mut state = session.lock();
+            let claim = match ownership {
+                SessionOwner::User => owner::claim(&state, &request),
+                SessionOwner::None => owner::claim_of_anyone(&state, &request),
+            };
+            let over = state.ended || state.expires_at <= turn.now;
+            if claim == Claim::Refused && !over {
+                return Err(NotOpened::Foreign(state.username.clone()));
+            }
+            let before = state.awaited_by.take();
+            if request.again && before != Some(request.attachment) {
+                state.awaited_by = before;
+                return Err(NotOpened::Superseded);
+            }
+            let waits = state.durable && !turn.has_handed_over(state.touched);
+            if let Some(old) = state.attachment {
+                turn.metrics().takeovers.add(u64::from(!request.again));
+                if waits {
+                    // It goes of its own accord, so that the wait is short.
+                    turn.tell(old, Mail::TakenOver(old.token));
+                }
+            }
+            if waits {
+                state.awaited_by = Some(request.attachment);
+                return Err(NotOpened::NotYet(state.attachment.is_some()));
+            }
             if let Some(old) = state.attachment.take() {
-                turn.metrics().takeovers.add(1);
+                taken_over = true;
                 turn.tell(old, Mail::TakenOver(old.token));
                 flows::detach_all(&mut state, &session, turn);
             }
-            // Another user's session is not for this one, whatever name the client took.
             let resumes = !request.clean_start
                 && !state.ended
                 && state.expiry_interval_s > 0
                 && state.expires_at > turn.now
-                && state.username == request.username
+                && claim == Claim::Resumes
                 && !outgrown(&state, &session, turn);
-            let now_due = !resumes || state.will.as_ref().is_some_and(|will| will.delay_s == 0);
+            // One that has given way was due before its client came back.
+            let gave_way = state.will_at.is_some_and(|at| at <= turn.now);
+            let no_delay = state.will.as_ref().is_some_and(|will| will.delay_s == 0);
+            let now_due = !resumes || gave_way || no_delay;
             let will = state.will.take();
             due_will = will.filter(|_| now_due);
             if resumes {
                 attach(&mut state, &session, turn, request);
                 drop(state);
-                return Ok(Opened { session, present: true, due_will });
+                return Ok(Opened { session, present: true, due_will, taken_over });
             }
             end(&mut state, &session, turn);
         }
         if !replaces && sessions.len() >= turn.limits().max_sessions {
-            return Err(ReasonCode::QuotaExceeded);
+            return Err(NotOpened::Full);
         }
         let key = SessionKey(self.last_key.fetch_add(1, Ordering::Relaxed) + 1);
         let session = Session::new(key, request.client_id, turn.limits());
         attach(&mut session.lock(), &session, turn, request);
         sessions.insert(session.client_id().into(), Arc::clone(&session));
-        Ok(Opened { session, present: false, due_will })
+        Ok(Opened { session, present: false, due_will, taken_over })
     }
 
     /// Forgets a session that has ended, unless another has taken its name.
@@ -157,8 +209,12 @@ fn attach(
     request: OpenRequest<'_>,
 ) {
     state.attachment = Some(request.attachment);
+    state.touched = turn.touch();
     state.version = request.version;
     state.username = request.username;
+    state.mqtt_sn = Some(request.mqtt_sn);
+    let (share, user) = (&mut state.share, state.username.as_deref());
+    turn.broker.quota().belongs_to(share, user, request.site);
     state.expiry_interval_s = request.expiry_interval_s;
     state.expires_at = Timestamp::NEVER;
     state.max_packet_bytes = request.max_packet_bytes;
@@ -169,12 +225,16 @@ fn attach(
         flows::gather(state, session, turn);
     }
     let window = state.window;
+    if !state.flows.is_empty() {
+        state.put_in_order(session, turn, 0);
+    }
     if let Some(control) = state.flows.first_mut() {
         control.attach(StreamKey::CONTROL, window);
         if control.has_more() {
             control.announce(turn, request.attachment);
         }
     }
+    crate::chores::look_after(&turn.broker, session, state);
     if state.expiry_interval_s > 0 || state.durable {
         state.durable = true;
         turn.op(Op::SessionPut(record(state, session)));
@@ -187,6 +247,7 @@ pub(crate) fn record(state: &SessionState, session: &Session) -> SessionRecord {
         key: session.key(),
         client_id: session.client_id().into(),
         username: state.username.clone(),
+        mqtt_sn: state.mqtt_sn,
         expiry_interval_s: state.expiry_interval_s,
         expires_at: (state.expires_at != Timestamp::NEVER).then_some(state.expires_at),
         will: state.will.clone(),
@@ -203,25 +264,32 @@ pub(crate) struct Departure {
     pub(crate) expiry_interval_s: Option<u32>,
 }
 
-/// A connection leaves its session, which goes on without it or ends. Returns a will to publish.
+/// A connection leaves its session, which goes on without it or ends. Returns a will to publish. One that
+/// `gives_way` stays with its session, which then lives until housekeeping has published it.
 pub(crate) fn leave(
     turn: &mut Turn,
     session: &Arc<Session>,
     at: Attachment,
     departure: Departure,
+    gives_way: bool,
 ) -> Option<Arc<Will>> {
     let mut state = session.lock();
     if !state.is_attached(at) {
         return None;
     }
     state.attachment = None;
+    state.touched = turn.touch();
     if let Some(seconds) = departure.expiry_interval_s {
         state.expiry_interval_s = seconds.min(turn.limits().max_session_expiry_s);
     }
     if departure.discard_will {
         state.will = None;
     }
-    if state.expiry_interval_s == 0 {
+    let gives_way = gives_way && state.will.is_some();
+    if state.expiry_interval_s == 0 && gives_way {
+        turn.broker.quota().end(&mut state.share);
+        unsubscribe_all(&mut state, session, &turn.broker);
+    } else if state.expiry_interval_s == 0 {
         let will = state.will.take();
         end(&mut state, session, turn);
         drop(state);
@@ -235,6 +303,10 @@ pub(crate) fn leave(
     let will = match &state.will {
         Some(will) if will.delay_s > 0 => {
             state.will_at = Some(turn.now.plus_secs(will.delay_s));
+            None
+        }
+        Some(_) if gives_way => {
+            state.will_at = Some(turn.now);
             None
         }
         _ => state.will.take(),
@@ -254,9 +326,11 @@ pub(crate) fn end(state: &mut SessionState, session: &Session, turn: &mut Turn) 
         return;
     }
     state.ended = true;
+    turn.broker.quota().end(&mut state.share);
     unsubscribe_all(state, session, &turn.broker);
     if state.durable {
         turn.op(Op::SessionRemove(session.key()));
+        flows::forget_all_late(state, session, turn);
     }
     state.flows.clear();
     state.queued_messages = 0;

@@ -1,5 +1,6 @@
 //! A broker's state from what storage remembers. Runs once, before the first connection.
 
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use fulmar_mqtt::QoS;
@@ -8,6 +9,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::broker::Broker;
 use crate::limits::Limits;
+use crate::quota::{self, Quota};
 use crate::session::{
     Clearance, Flow, FlowPersistence, Held, Session, SessionState, SessionSubscription,
 };
@@ -19,12 +21,24 @@ use crate::time::Timestamp;
 /// expiry, and the delay of its will, from now.
 pub(crate) fn restore(broker: &Arc<Broker>, restored: Restored, now: Timestamp) {
     let limits = broker.limits();
+    let mut repairs = Repairs::default();
     let mut sessions: FxHashMap<SessionKey, Arc<Session>> = FxHashMap::default();
+    let mut newest: FxHashMap<&str, SessionKey> = FxHashMap::default();
     for record in &restored.sessions {
+        let key = newest.entry(&*record.client_id).or_insert(record.key);
+        *key = record.key.max(*key);
+    }
+    for record in &restored.sessions {
+        if newest.get(&*record.client_id).is_some_and(|newest| *newest != record.key) {
+            // One worker had ended it when another began the next, which was stored first.
+            repairs.gone.insert(record.key);
+            continue;
+        }
         let session = Session::new(record.key, &record.client_id, limits);
         let mut state = session.lock();
         state.durable = true;
         state.username.clone_from(&record.username);
+        state.mqtt_sn = record.mqtt_sn;
         state.expiry_interval_s = record.expiry_interval_s;
         let from_now = match record.expiry_interval_s {
             u32::MAX => Timestamp::NEVER,
@@ -40,15 +54,14 @@ pub(crate) fn restore(broker: &Arc<Broker>, restored: Restored, now: Timestamp) 
         sessions.insert(record.key, session);
     }
     for (key, id, _, expiry_s) in restored.flows {
-        let Some(session) = sessions.get(&key) else { continue };
+        let Some(session) = repairs.owner(&sessions, key) else { continue };
         let mut flow = Flow::new(id, limits.max_in_flight);
         let expires_at = Timestamp(now.0.saturating_add(expiry_s.saturating_mul(1000)));
         flow.rare().persistence = Some(FlowPersistence { expiry_s, expires_at, stored: true });
         session.lock().flows.push(flow);
     }
-    let mut repairs = Repairs::default();
     for mut record in restored.subscriptions {
-        let Some(session) = sessions.get(&record.session) else { continue };
+        let Some(session) = repairs.owner(&sessions, record.session) else { continue };
         let Ok(parsed) = Subscription::parse(&record.filter) else { continue };
         if session.lock().flow_index(record.flow).is_none() {
             repairs.ended.insert((record.session, record.flow));
@@ -59,17 +72,28 @@ pub(crate) fn restore(broker: &Arc<Broker>, restored: Restored, now: Timestamp) 
         let own = SessionSubscription { flow, options, identifier };
         let subscriber = crate::subscribe::subscriber(session, &own);
         broker.change_tree(|tree| tree.insert(parsed.filter, parsed.share, subscriber));
-        session.lock().subscriptions.insert(record.filter, own);
+        let mut state = session.lock();
+        let wide = quota::is_wide(&parsed);
+        if state.subscriptions.insert(record.filter, own).is_none() && wide {
+            Quota::restore(&mut state.share);
+        }
+    }
+    for session in sessions.values() {
+        let state = &mut *session.lock();
+        // Those without a user are their address's when they come back.
+        if let Some(user) = state.username.as_deref() {
+            broker.quota().belongs_to(&mut state.share, Some(user), Ipv4Addr::UNSPECIFIED.into());
+        }
     }
     let connected: FxHashSet<SessionKey> =
         restored.sessions.iter().filter(|r| r.expires_at.is_none()).map(|r| r.key).collect();
     for queued in restored.queued {
-        let Some(session) = sessions.get(&queued.session) else { continue };
+        let Some(session) = repairs.owner(&sessions, queued.session) else { continue };
         let was_connected = connected.contains(&queued.session);
         restore_queued(&mut session.lock(), queued, was_connected, limits, &mut repairs);
     }
     for (key, id, packet_id) in restored.inbound {
-        let Some(session) = sessions.get(&key) else { continue };
+        let Some(session) = repairs.owner(&sessions, key) else { continue };
         let mut state = session.lock();
         match state.flow_index(id) {
             Some(index) => state.flows[index].inbound.restore(packet_id),
@@ -104,15 +128,31 @@ struct Repairs {
     ops: Vec<Op>,
     /// Flows that are no more.
     ended: FxHashSet<(SessionKey, FlowId)>,
+    /// Sessions that are no more, of which something was stored after their end.
+    gone: FxHashSet<SessionKey>,
     /// Each message has one place in its session's order.
     seen: FxHashSet<(SessionKey, Position)>,
 }
 
 impl Repairs {
+    /// The session of a record; what has none is removed.
+    fn owner<'s>(
+        &mut self,
+        sessions: &'s FxHashMap<SessionKey, Arc<Session>>,
+        key: SessionKey,
+    ) -> Option<&'s Arc<Session>> {
+        let session = sessions.get(&key);
+        if session.is_none() {
+            self.gone.insert(key);
+        }
+        session
+    }
+
     fn into_ops(self) -> Vec<Op> {
         let mut ops = self.ops;
         // Last: with a flow its subscriptions go.
         ops.extend(self.ended.into_iter().map(|(session, flow)| Op::FlowRemove { session, flow }));
+        ops.extend(self.gone.into_iter().map(Op::SessionRemove));
         ops
     }
 }
@@ -153,15 +193,6 @@ fn restore_queued(
     let index = known.unwrap_or(0);
     let flow = &state.flows[index];
     if queued.delivery.qos == QoS::AtLeastOnce {
-        // Workers commit at times of their own, so one that was sent later can be known to have been
-        // while this one is not: it waits behind, and their order stays ([MQTT-4.6.0-1]).
-        if matches!(queued.progress, Progress::Sent(_)) && !flow.queue.is_empty() {
-            queued.progress = Progress::Queued;
-            maybe_sent = true;
-            // Its identifier will be another message's.
-            let (flow, progress) = (flow.id, Progress::Offered);
-            repairs.ops.push(Op::Advance { session, flow, position, progress });
-        }
         // What went out just before the crash is not known to have been sent. No more than the
         // window did, and nothing where the client was away.
         let window = usize::from(limits.max_in_flight);

@@ -15,6 +15,7 @@ use fulmar_mqtt::QoS;
 use rustc_hash::FxHashMap;
 
 use crate::broker::Broker;
+use crate::patience::Patience;
 use crate::session::{Identifiers, Session};
 use crate::storage::FlowId;
 use crate::tree::{Matches, SharedGroup, Subscriber};
@@ -56,15 +57,21 @@ impl Target {
 /// Everything a topic reaches.
 #[derive(Debug)]
 pub(crate) struct Route {
-    generation: u64,
+    /// The tree's, as of which it was found.
+    pub(crate) generation: u64,
     pub(crate) targets: Box<[Target]>,
     pub(crate) shared: Box<[Arc<SharedGroup>]>,
+    /// Members of the groups may not all be allowed to have it. The targets are.
+    pub(crate) guarded: bool,
+    /// Subscriptions it is made of.
+    subscriptions: usize,
 }
 
 impl Route {
-    fn new(generation: u64, matches: Matches) -> Route {
+    fn new(generation: u64, guarded: bool, matches: Matches) -> Route {
         let mut targets: Vec<Target> = Vec::with_capacity(matches.plain.len());
         let mut places = FxHashMap::default();
+        let subscriptions = matches.plain.len() + matches.shared.len();
         for subscriber in &matches.plain {
             let place = (subscriber.session.key(), subscriber.flow);
             match places.entry(place) {
@@ -80,36 +87,64 @@ impl Route {
         }
         Route {
             generation,
+            guarded,
+            subscriptions,
             targets: targets.into_boxed_slice(),
             shared: matches.shared.into_boxed_slice(),
         }
     }
 }
 
+/// Subscriptions that a worker's remembered routes may be made of. Topics that reach 30 receivers are
+/// bounded by their number first.
+const MAX_CACHED_SUBSCRIPTIONS: usize = 500_000;
+
 /// A worker's memory of routes.
 #[derive(Debug, Default)]
 pub(crate) struct RouteCache {
     routes: FxHashMap<Box<str>, Arc<Route>>,
+    /// Subscriptions they are made of.
+    subscriptions: usize,
 }
 
 impl RouteCache {
-    /// The topic's route as of now.
-    pub(crate) fn find(&mut self, broker: &Broker, topic: &str) -> Arc<Route> {
+    /// The topic's route as of now. A search is on `patience`'s account.
+    pub(crate) fn find(
+        &mut self,
+        broker: &Broker,
+        topic: &str,
+        patience: &mut Patience,
+    ) -> Arc<Route> {
         let generation = broker.tree_generation().load(Ordering::Acquire);
         if let Some(route) = self.routes.get(topic)
             && route.generation == generation
         {
             return Arc::clone(route);
         }
-        let (generation, matches) = {
+        let (generation, mut matches) = {
             let tree = broker.tree().read();
             // Read under the lock: a change made since would have given another number.
             (broker.tree_generation().load(Ordering::Acquire), tree.matches(topic))
         };
-        let route = Arc::new(Route::new(generation, matches));
-        if self.routes.len() >= broker.limits().max_cached_routes {
-            self.routes.clear();
+        // A user's rights change with the rules alone, and those with a new generation: a session is
+        // one user's as long as it lasts.
+        let guarded = broker.gate().guards(topic);
+        if guarded {
+            matches.plain.retain(|to| broker.may_receive(&to.session, topic));
         }
+        let found = matches.plain.len() + matches.shared.len();
+        patience.spend(found + matches.nodes);
+        let route = Arc::new(Route::new(generation, guarded, matches));
+        if let Some(old) = self.routes.remove(topic) {
+            self.subscriptions -= old.subscriptions;
+        }
+        if self.routes.len() >= broker.limits().max_cached_routes
+            || self.subscriptions + found > MAX_CACHED_SUBSCRIPTIONS
+        {
+            self.routes.clear();
+            self.subscriptions = 0;
+        }
+        self.subscriptions += found;
         self.routes.insert(topic.into(), Arc::clone(&route));
         route
     }
@@ -118,5 +153,6 @@ impl RouteCache {
     pub(crate) fn forget_stale(&mut self, broker: &Broker) {
         let generation = broker.tree_generation().load(Ordering::Acquire);
         self.routes.retain(|_, route| route.generation == generation);
+        self.subscriptions = self.routes.values().map(|route| route.subscriptions).sum();
     }
 }

@@ -20,6 +20,7 @@ use smallvec::SmallVec;
 use crate::limits::Limits;
 use crate::message::Message;
 use crate::peer::{StreamKey, Token};
+use crate::quota::Share;
 use crate::retained::RetainedCursor;
 use crate::shard::Stamp;
 use crate::storage::{FlowId, Position, Progress, SessionKey};
@@ -79,19 +80,27 @@ pub(crate) struct SessionState {
     pub(crate) durable: bool,
     /// Removed from the registry; nothing may be delivered or subscribed any more.
     pub(crate) ended: bool,
+    /// See [`crate::owner`].
     pub(crate) username: Option<Box<str>>,
+    pub(crate) mqtt_sn: Option<bool>,
     pub(crate) expiry_interval_s: u32,
     pub(crate) expires_at: Timestamp,
     /// Largest packet the client takes, in bytes.
     pub(crate) max_packet_bytes: u32,
     /// In-flight window of each flow: the client's receive maximum within our own limit.
     pub(crate) window: u16,
+    /// In which turn its own connection, or housekeeping, has stored something for it last.
+    pub(crate) touched: Stamp,
+    /// The connection that waits for that turn to end, to have the session then.
+    pub(crate) awaited_by: Option<Attachment>,
     next_position: u64,
     /// Messages and bytes in all flows' queues, not counting those in flight.
     pub(crate) queued_messages: usize,
     pub(crate) queued_bytes: usize,
     pub(crate) flows: SmallVec<[Flow; 1]>,
     pub(crate) subscriptions: FxHashMap<Box<str>, SessionSubscription>,
+    /// How many of them count for the owner's quota.
+    pub(crate) share: Share,
     pub(crate) will: Option<Arc<Will>>,
     /// When the broker looks after this session next; see [`crate::chores`].
     pub(crate) chore_at: Option<Timestamp>,
@@ -107,15 +116,19 @@ impl SessionState {
             durable: false,
             ended: false,
             username: None,
+            mqtt_sn: None,
             expiry_interval_s: 0,
             expires_at: Timestamp::NEVER,
             max_packet_bytes: u32::MAX,
             window: limits.max_in_flight,
+            touched: Stamp::default(),
+            awaited_by: None,
             next_position: 0,
             queued_messages: 0,
             queued_bytes: 0,
             flows: SmallVec::from_buf([Flow::new(FlowId::CONTROL, limits.max_in_flight)]),
             subscriptions: FxHashMap::default(),
+            share: Share::default(),
             will: None,
             chore_at: None,
             will_at: None,
@@ -203,6 +216,9 @@ pub(crate) struct FlowExtras {
     /// Flows from which subscriptions have moved here, each with the last message it was owed then;
     /// see [`crate::order`].
     pub(crate) behind: Owed,
+    /// Flows to which subscriptions have moved from here, each with the tree's generation since; see
+    /// [`SessionState::follow_late`].
+    pub(crate) moved: SmallVec<[(FlowId, u64); 1]>,
     /// What is next in the queue has to wait, although the window has room.
     pub(crate) blocked: Option<Block>,
     /// Set for the draft's persistent flows.

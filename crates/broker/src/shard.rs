@@ -18,6 +18,7 @@ use crate::limits::Limits;
 use crate::mailbox::Mail;
 use crate::metrics::ShardMetrics;
 use crate::notice::Notice;
+use crate::patience::{FEW_VISITS, Patience, WILLS};
 use crate::peer::Token;
 use crate::publish::Parcel;
 use crate::recurring::Recurring;
@@ -25,6 +26,7 @@ use crate::route::RouteCache;
 use crate::session::{Attachment, Session};
 use crate::storage::{FlowId, Op, Position, Seq};
 use crate::time::Timestamp;
+use crate::will::Will;
 
 /// Buffers kept for reuse, and the largest worth keeping.
 const POOLED_BUFFERS: usize = 256;
@@ -58,6 +60,14 @@ pub struct Shard {
     pub(crate) turn: Turn,
     /// The connection limit, as the log was told of it.
     full: Recurring,
+    /// The bounds of retained messages, likewise.
+    pub(crate) retained_full: Recurring,
+    /// Logins that could not wait, as the log was told of them.
+    pub(crate) busy: Recurring,
+    /// Client identifiers of other users, as the log was told of them.
+    pub(crate) foreign: Recurring,
+    /// Sessions with a will that is due and gives way.
+    pub(crate) wills: VecDeque<Arc<Session>>,
     spare_mail: Vec<Mail>,
 }
 
@@ -68,9 +78,15 @@ pub(crate) struct Turn {
     pub(crate) index: usize,
     pub(crate) now: Timestamp,
     number: TurnNumber,
+    /// Something refers to this turn by its number, although it may store nothing.
+    touched: bool,
     ready: Vec<(Token, Notice)>,
     outgoing: Vec<Vec<Mail>>,
     batch: Vec<Op>,
+    /// Operations on what other workers have stored in turns that go on, in order.
+    late: Vec<(Stamp, Op)>,
+    /// Topics whose retained message has changed in this turn.
+    retained: Vec<Box<str>>,
     submitted: VecDeque<(TurnNumber, Seq)>,
     waiters: VecDeque<(TurnNumber, Waiter)>,
     durable: TurnNumber,
@@ -79,6 +95,10 @@ pub(crate) struct Turn {
     held: FxHashSet<Token>,
     /// How far storage was when the first of them was.
     held_since: Seq,
+    /// What publications may cost it, and who waits for the next.
+    pub(crate) patience: Patience,
+    /// Subscriptions over an owner's quota, as the log was told of them.
+    pub(crate) quota_full: Recurring,
 }
 
 impl Shard {
@@ -104,17 +124,26 @@ impl Shard {
                 index,
                 now,
                 number: TurnNumber(1),
+                touched: false,
                 ready: Vec::new(),
                 outgoing: (0..workers).map(|_| Vec::new()).collect(),
                 batch: Vec::new(),
+                late: Vec::new(),
+                retained: Vec::new(),
                 submitted: VecDeque::new(),
                 waiters: VecDeque::new(),
                 durable: TurnNumber(0),
                 pool: Vec::new(),
                 held: FxHashSet::default(),
                 held_since: Seq(0),
+                patience: Patience::default(),
+                quota_full: Recurring::default(),
             },
             full: Recurring::default(),
+            retained_full: Recurring::default(),
+            busy: Recurring::default(),
+            foreign: Recurring::default(),
+            wills: VecDeque::new(),
             spare_mail: Vec::new(),
         }
     }
@@ -156,6 +185,11 @@ impl Shard {
     pub fn take_notices(&mut self, out: &mut Vec<(Token, Notice)>) {
         self.turn.release_durable();
         self.turn.release_held();
+        match self.turn.patience.call() {
+            Some(WILLS) => crate::chores::go_on(self),
+            Some(token) => self.turn.ready.push(Notice::from_mail(Mail::Ready(token))),
+            None => {}
+        }
         let mut mail = std::mem::take(&mut self.spare_mail);
         self.turn.broker.mailboxes()[self.turn.index].take(&mut mail);
         out.extend(mail.drain(..).map(Notice::from_mail));
@@ -177,7 +211,8 @@ impl Shard {
     /// Says that this worker is about to sleep; false when it must not, because mail has come.
     #[must_use]
     pub fn before_sleep(&mut self) -> bool {
-        if !self.turn.ready.is_empty() {
+        let line = self.turn.patience.has_line();
+        if !self.turn.ready.is_empty() || self.turn.waits_for_workers() || line {
             return false;
         }
         let broker = &self.turn.broker;
@@ -212,6 +247,25 @@ impl Shard {
         if self.turn.index == 0 {
             crate::chores::run(self);
         }
+    }
+
+    /// Whether this turn has done as much as it should: what can wait is for the next.
+    #[must_use]
+    pub fn is_turn_over(&self) -> bool {
+        self.turn.patience.is_over()
+    }
+
+    /// Whether a publication to `topic` now would reach many.
+    pub(crate) fn reaches_many(&mut self, topic: &str) -> bool {
+        let broker = Arc::clone(&self.turn.broker);
+        let route = self.routes.find(&broker, topic, &mut self.turn.patience);
+        let members = route.shared.iter().map(|group| group.len());
+        route.targets.len() + members.sum::<usize>() > FEW_VISITS
+    }
+
+    /// Whether a will that is due has to wait for a later turn.
+    pub(crate) fn will_waits(&mut self, will: &Will) -> bool {
+        self.turn.patience.must_wait(WILLS) && self.reaches_many(&will.topic)
     }
 
     /// An empty buffer, perhaps with capacity.
@@ -260,10 +314,63 @@ impl Turn {
         self.batch.push(op);
     }
 
+    /// Appends to the storage batch what changes or removes something that was stored in the turn
+    /// `stamp`: not before storage has that, or it would come behind its own removal and stay.
+    pub(crate) fn op_after(&mut self, stamp: Stamp, op: Op) {
+        if self.has_handed_over(stamp) {
+            self.batch.push(op);
+        } else {
+            self.late.push((stamp, op));
+        }
+    }
+
+    /// Whether it waits for other workers' turns to end. It must not sleep meanwhile: they tell
+    /// nobody, and are short.
+    fn waits_for_workers(&self) -> bool {
+        !self.late.is_empty()
+    }
+
+    fn take_late(&mut self) {
+        for (stamp, op) in std::mem::take(&mut self.late) {
+            self.op_after(stamp, op);
+        }
+    }
+
+    /// Stores what this topic retains when the turn ends: stored now, a message could reach storage
+    /// behind a newer one from another worker whose turn is over sooner.
+    pub(crate) fn store_retained(&mut self, topic: &str) {
+        self.retained.push(topic.into());
+    }
+
+    /// Hands the batch over.
+    fn submit(&mut self) -> Seq {
+        let broker = Arc::clone(&self.broker);
+        if self.retained.is_empty() {
+            return broker.storage().submit(&mut self.batch);
+        }
+        self.retained.sort_unstable();
+        self.retained.dedup();
+        // Held until storage has the batch, so that nobody hands over a newer message before.
+        let retained = broker.retained().read();
+        for topic in self.retained.drain(..) {
+            self.batch.push(match retained.get(&topic) {
+                Some(message) => Op::RetainedPut(Arc::clone(message)),
+                None => Op::RetainedRemove(topic),
+            });
+        }
+        broker.storage().submit(&mut self.batch)
+    }
+
     /// When something is appended to the batch now.
     pub(crate) fn stamp(&self) -> Stamp {
         // Workers are counted in cores; the broker refuses to be made for more than u16::MAX.
         Stamp { shard: u16::try_from(self.index).unwrap_or(u16::MAX), turn: self.number.0 }
+    }
+
+    /// As [`Turn::stamp`], for those who wait for the turn's end whether it stores something or not.
+    pub(crate) fn touch(&mut self) -> Stamp {
+        self.touched = true;
+        self.stamp()
     }
 
     /// Whether storage has what was appended then, or gets it before what is appended now.
@@ -273,9 +380,9 @@ impl Turn {
             || self.broker.handed_over()[shard].load(Ordering::Acquire) >= stamp.turn
     }
 
-    /// Number of operations in the batch so far: whether something was stored since.
+    /// Number of operations so far: whether something was stored since.
     pub(crate) fn batch_len(&self) -> usize {
-        self.batch.len()
+        self.batch.len() + self.retained.len()
     }
 
     /// Registers something to happen when all that this turn stores is durable, and says which
@@ -309,12 +416,20 @@ impl Turn {
     }
 
     fn end(&mut self) {
-        if !self.batch.is_empty() || self.waiters.back().is_some_and(|w| w.0 == self.number) {
-            let seq = self.broker.storage().submit(&mut self.batch);
+        if self.waits_for_workers() {
+            self.take_late();
+        }
+        if self.batch_len() > 0 || self.waiters.back().is_some_and(|w| w.0 == self.number) {
+            let seq = self.submit();
             self.broker.handed_over()[self.index].store(self.number.0, Ordering::Release);
             self.submitted.push_back((self.number, seq));
             self.number.0 += 1;
+        } else if self.touched {
+            self.broker.handed_over()[self.index].store(self.number.0, Ordering::Release);
+            self.number.0 += 1;
         }
+        self.touched = false;
+        self.patience.end_turn();
         for (mailbox, mail) in self.broker.mailboxes().iter().zip(&mut self.outgoing) {
             mailbox.post(mail);
         }

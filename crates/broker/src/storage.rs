@@ -38,6 +38,15 @@ impl FlowId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Position(pub u64);
 
+impl Position {
+    /// The packet identifier a message goes out under if it is free: the same again where the broker
+    /// crashed between sending it and telling storage ([MQTT-4.4.0-1]).
+    pub(crate) fn packet_id(self) -> PacketId {
+        let number = self.0.saturating_sub(1) % u64::from(u16::MAX) + 1;
+        u16::try_from(number).ok().and_then(PacketId::new).unwrap_or(PacketId::FIRST)
+    }
+}
+
 /// A persistent session as it is stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionRecord {
@@ -45,8 +54,11 @@ pub struct SessionRecord {
     pub key: SessionKey,
     /// MQTT client identifier.
     pub client_id: Box<str>,
-    /// Authenticated user name, for access checks of later deliveries.
+    /// User the session belongs to; `None` for anonymous clients. Access rules see it too.
     pub username: Option<Box<str>>,
+    /// Whether it is a session of MQTT-SN, whose clients show no credentials; `None` where an earlier
+    /// version stored it, which did not note that.
+    pub mqtt_sn: Option<bool>,
     /// Session expiry interval in seconds; `u32::MAX` never expires.
     pub expiry_interval_s: u32,
     /// When it expires if nobody connects; `None` while connected.

@@ -1,12 +1,15 @@
 //! Adding and removing a session's subscriptions, in the session, the tree and storage at once
 //! (MQTT 5.0 sections 3.8 and 3.10).
 
+use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use fulmar_mqtt::packet::{RetainHandling, SubscribeOptions};
 use fulmar_mqtt::topic::Subscription;
 use fulmar_mqtt::{ReasonCode, Version};
 
+use crate::quota;
 use crate::retained::RetainedCursor;
 use crate::session::{Session, SessionState, SessionSubscription};
 use crate::shard::Turn;
@@ -43,29 +46,45 @@ pub(crate) fn record(
     }
 }
 
+/// A subscription that a client asks for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Request<'a> {
+    pub(crate) text: &'a str,
+    pub(crate) options: SubscribeOptions,
+    pub(crate) identifier: Option<u32>,
+    pub(crate) flow: FlowId,
+    /// Where the client is, as [`crate::doorman::site`] has it.
+    pub(crate) site: IpAddr,
+}
+
 /// Adds or replaces a subscription and queues the retained messages it is owed. Access has been
 /// checked.
 pub(crate) fn add(
     state: &mut SessionState,
     session: &Arc<Session>,
     turn: &mut Turn,
-    text: &str,
-    options: SubscribeOptions,
-    identifier: Option<u32>,
-    flow: FlowId,
+    request: Request<'_>,
 ) -> ReasonCode {
+    let Request { text, options, identifier, flow, .. } = request;
     let Ok(parsed) = Subscription::parse(text) else { return ReasonCode::TopicFilterInvalid };
     let known = state.subscriptions.contains_key(text);
     if !known && state.subscriptions.len() >= turn.limits().max_subscriptions_per_session {
         return ReasonCode::QuotaExceeded;
     }
-    if let Some(before) = state.subscriptions.get(text).map(|own| own.flow) {
+    let before = state.subscriptions.get(text).map(|own| own.flow);
+    if let Some(before) = before {
         state.keep_order(before, flow);
+    }
+    if !known && quota::is_wide(&parsed) && !may_have_more(state, session, turn, request) {
+        return ReasonCode::QuotaExceeded;
     }
     let own = SessionSubscription { flow, options: options.to_byte(), identifier };
     state.subscriptions.insert(text.into(), own);
     let subscriber = subscriber(session, &own);
     turn.broker.change_tree(|tree| tree.insert(parsed.filter, parsed.share, subscriber));
+    if let Some(before) = before {
+        state.has_moved(before, flow, turn.broker.tree_generation().load(Ordering::Acquire));
+    }
     if state.durable {
         let home = state.flow_mut(flow).map_or(FlowId::CONTROL, |flow| flow.home());
         turn.op(Op::SubscriptionPut(record(session, text, &own, home)));
@@ -99,6 +118,24 @@ pub(crate) fn add(
     }
 }
 
+/// Counts a wildcard or shared subscription for its owner, unless there are as many as there may be.
+fn may_have_more(
+    state: &mut SessionState,
+    session: &Session,
+    turn: &mut Turn,
+    request: Request<'_>,
+) -> bool {
+    let most = turn.limits().max_wildcard_subscriptions_per_user;
+    let user = state.username.as_deref();
+    let taken = turn.broker.quota().take(&mut state.share, user, request.site, most);
+    if !taken && let Some(times) = turn.quota_full.again(turn.now) {
+        tracing::warn!(address = %request.site, client = session.client_id(), user,
+            filter = request.text, times,
+            "subscription refused: max_wildcard_subscriptions_per_user reached");
+    }
+    taken
+}
+
 /// Removes a subscription.
 pub(crate) fn remove(
     state: &mut SessionState,
@@ -109,6 +146,9 @@ pub(crate) fn remove(
     let Ok(parsed) = Subscription::parse(text) else { return ReasonCode::TopicFilterInvalid };
     if state.subscriptions.remove(text).is_none() {
         return ReasonCode::NoSubscriptionExisted;
+    }
+    if quota::is_wide(&parsed) {
+        turn.broker.quota().give_back(&mut state.share);
     }
     turn.broker.change_tree(|tree| tree.remove(parsed.filter, parsed.share, session));
     for rare in state.flows.iter_mut().filter_map(|flow| flow.rare.as_mut()) {

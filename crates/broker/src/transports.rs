@@ -1,5 +1,6 @@
-//! Connections whose transport tells how its path does: QUIC's. For operators, who want to know of
-//! one client whether its link is slow, lossy or keeps moving.
+//! Connections of clients that have been let in, for operators: who is here, from where, since when, and
+//! what waits for them. QUIC also reports path statistics, which show whether a link is slow, lossy or keeps
+//! moving.
 //!
 //! The transport renews a connection's figures every few seconds while it is in use. Those who
 //! subscribe get them under `$SYS/broker/connections/<client id>/transport`, not retained: what a
@@ -8,6 +9,7 @@
 //! where nobody has decided who may read it: these topics name clients, and where they are.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -16,9 +18,10 @@ use parking_lot::Mutex;
 
 use crate::broker::Broker;
 use crate::message::MessageParts;
-use crate::peer::TransportStats;
+use crate::peer::{Peer, TransportKind, TransportStats};
 use crate::session::Session;
 use crate::shard::Shard;
+use crate::time::Timestamp;
 
 /// Connections published an interval of `$SYS`, at most; with more they take turns.
 pub(crate) const MAX_PUBLISHED: usize = 1000;
@@ -39,16 +42,30 @@ pub enum ClientFigures {
     Nobody,
 }
 
-/// A connection and the state of its transport.
+/// A client's connection.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
-pub struct ClientTransport {
+pub struct ClientConnection {
     /// Its place in the list: to ask for those after it.
     pub place: u64,
     /// The client's identifier.
     pub client: Box<str>,
-    /// The state of its path.
+    /// The user; `None` for an anonymous client.
+    pub user: Option<Box<str>>,
+    /// Its address, when it connected or was seen last at another.
+    pub address: SocketAddr,
+    /// What carries it, such as `tls`.
+    pub transport: &'static str,
+    /// When it connected, in milliseconds since the Unix epoch.
+    pub since_ms: u64,
+    /// Its subscriptions.
+    pub subscriptions: usize,
+    /// Messages that wait for it, and those on their way that it has not acknowledged.
+    pub queued_messages: usize,
+    /// Bytes of those that wait.
+    pub queued_bytes: usize,
+    /// The state of its path, where the transport tells.
     #[serde(flatten)]
-    pub stats: TransportStats,
+    pub stats: Option<TransportStats>,
 }
 
 /// All such connections, by the session's number, which never changes.
@@ -62,42 +79,99 @@ pub(crate) struct Transports {
 #[derive(Debug)]
 struct Listed {
     session: Arc<Session>,
-    stats: SharedStats,
+    here: SharedHere,
 }
 
-/// One connection's figures, shared with it.
-pub(crate) type SharedStats = Arc<Mutex<TransportStats>>;
+/// What of a connection is shared with the list.
+#[derive(Debug)]
+pub(crate) struct Here {
+    transport: TransportKind,
+    since: Timestamp,
+    state: Mutex<HereNow>,
+}
+
+/// What of it changes.
+#[derive(Debug)]
+struct HereNow {
+    address: SocketAddr,
+    stats: Option<Box<TransportStats>>,
+}
+
+/// As a connection and the list hold it.
+pub(crate) type SharedHere = Arc<Here>;
+
+impl Here {
+    /// A connection that begins.
+    pub(crate) fn new(peer: &Peer, since: Timestamp) -> SharedHere {
+        let state = Mutex::new(HereNow { address: peer.address, stats: None });
+        Arc::new(Here { transport: peer.transport, since, state })
+    }
+
+    /// Takes the newest figures; gives those before, which begin with zeros.
+    pub(crate) fn set_stats(&self, stats: TransportStats) -> TransportStats {
+        let before = self.state.lock().stats.replace(Box::new(stats));
+        before.map_or_else(TransportStats::default, |before| *before)
+    }
+
+    /// The client comes from another address now.
+    pub(crate) fn moved(&self, address: SocketAddr) {
+        self.state.lock().address = address;
+    }
+}
 
 impl Transports {
     /// Lists a session's connection, in place of an earlier one.
-    pub(crate) fn list(&self, session: &Arc<Session>, stats: &SharedStats) {
-        let (session, stats) = (Arc::clone(session), Arc::clone(stats));
-        self.listed.lock().insert(session.key().0, Listed { session, stats });
+    pub(crate) fn list(&self, session: &Arc<Session>, here: &SharedHere) {
+        let (session, here) = (Arc::clone(session), Arc::clone(here));
+        self.listed.lock().insert(session.key().0, Listed { session, here });
     }
 
     /// Takes a connection off the list, unless its session has another.
-    pub(crate) fn forget(&self, session: u64, stats: &SharedStats) {
+    pub(crate) fn forget(&self, session: u64, here: &SharedHere) {
         let mut listed = self.listed.lock();
-        if listed.get(&session).is_some_and(|entry| Arc::ptr_eq(&entry.stats, stats)) {
+        if listed.get(&session).is_some_and(|entry| Arc::ptr_eq(&entry.here, here)) {
             listed.remove(&session);
         }
     }
 
-    /// At most `most` of them, from the one after `place` on.
-    fn after(&self, place: u64, most: usize) -> Vec<ClientTransport> {
+    /// At most `most` sessions and connections, from the one after `place` on.
+    fn after(&self, place: u64, most: usize) -> Vec<(Arc<Session>, SharedHere)> {
+        let listed = self.listed.lock();
+        let range = listed.range((Bound::Excluded(place), Bound::Unbounded)).take(most);
+        range.map(|(_, entry)| (Arc::clone(&entry.session), Arc::clone(&entry.here))).collect()
+    }
+
+    /// The same of those whose transport tells figures.
+    fn figures_after(&self, place: u64, most: usize) -> Vec<(Arc<Session>, TransportStats)> {
         let listed = self.listed.lock();
         let range = listed.range((Bound::Excluded(place), Bound::Unbounded));
-        range.take(most).map(|(place, entry)| entry.tell(*place)).collect()
+        let told = range.filter_map(|(_, entry)| {
+            let stats = entry.here.state.lock().stats.as_deref().copied()?;
+            Some((Arc::clone(&entry.session), stats))
+        });
+        told.take(most).collect()
     }
 }
 
-impl Listed {
-    fn tell(&self, place: u64) -> ClientTransport {
-        ClientTransport {
-            place,
-            client: self.session.client_id().into(),
-            stats: *self.stats.lock(),
-        }
+/// What operators are told. Takes the session's lock, so the list's must not be held.
+fn tell(session: &Session, here: &Here) -> ClientConnection {
+    let (address, stats) = {
+        let now = here.state.lock();
+        (now.address, now.stats.as_deref().copied())
+    };
+    let state = session.lock();
+    let in_flight = state.flows.iter().map(|flow| flow.outbound.in_flight()).sum::<usize>();
+    ClientConnection {
+        place: session.key().0,
+        client: session.client_id().into(),
+        user: state.username.clone(),
+        address,
+        transport: here.transport.name(),
+        since_ms: here.since.0,
+        subscriptions: state.subscriptions.len(),
+        queued_messages: state.queued_messages + in_flight,
+        queued_bytes: state.queued_bytes,
+        stats,
     }
 }
 
@@ -117,19 +191,20 @@ impl Broker {
         below && !self.tells_of_clients()
     }
 
-    /// The state of QUIC connections' transports, from the one after `place` on (0 for the first):
-    /// at most `most`.
+    /// Clients' connections, from the one after `place` on (0 for the first): at most `most`.
     #[must_use]
-    pub fn transports(&self, place: u64, most: usize) -> Vec<ClientTransport> {
-        self.transport_list().after(place, most)
+    pub fn connections(&self, place: u64, most: usize) -> Vec<ClientConnection> {
+        let found = self.transport_list().after(place, most);
+        found.iter().map(|(session, here)| tell(session, here)).collect()
     }
 
-    /// The state of one client's transport; `None` for a client that is not here by QUIC.
+    /// One client's connection; `None` for a client that is not here.
     #[must_use]
-    pub fn transport_of(&self, client_id: &str) -> Option<ClientTransport> {
+    pub fn connection_of(&self, client_id: &str) -> Option<ClientConnection> {
         let session = self.registry().find(client_id)?;
         let place = session.key().0;
-        self.transport_list().listed.lock().get(&place).map(|entry| entry.tell(place))
+        let here = Arc::clone(&self.transport_list().listed.lock().get(&place)?.here);
+        Some(tell(&session, &here))
     }
 }
 
@@ -140,20 +215,20 @@ pub(crate) fn publish(shard: &mut Shard, broker: &Arc<Broker>) {
     }
     let list = broker.transport_list();
     let last = *list.published.lock();
-    let mut turn = list.after(last, MAX_PUBLISHED);
+    let mut turn = list.figures_after(last, MAX_PUBLISHED);
     if turn.len() < MAX_PUBLISHED {
-        let from_start = list.after(0, MAX_PUBLISHED - turn.len());
-        turn.extend(from_start.into_iter().take_while(|entry| entry.place <= last));
+        let from_start = list.figures_after(0, MAX_PUBLISHED - turn.len());
+        turn.extend(from_start.into_iter().take_while(|(session, _)| session.key().0 <= last));
     }
-    *list.published.lock() = turn.last().map_or(0, |entry| entry.place);
-    for entry in turn {
-        let topic = topic(&entry.client);
+    *list.published.lock() = turn.last().map_or(0, |(session, _)| session.key().0);
+    for (session, stats) in turn {
+        let topic = topic(session.client_id());
         // Asked of the tree itself: a thousand topics must not push publishers' routes out.
         if broker.tree().read().matches(&topic).is_empty() {
             continue;
         }
         // Numbers and booleans only: it cannot fail.
-        let payload = serde_json::to_vec(&entry.stats).unwrap_or_default();
+        let payload = serde_json::to_vec(&stats).unwrap_or_default();
         shard.publish(MessageParts {
             topic: &topic,
             properties: &[],

@@ -40,6 +40,10 @@ pub(crate) struct SharedGroup {
 }
 
 impl SharedGroup {
+    pub(crate) fn len(&self) -> usize {
+        self.members.read().as_slice().len()
+    }
+
     /// Members in the order in which they should be tried for the next message. Those who come and
     /// go meanwhile may be missed or met twice.
     pub(crate) fn rotation(&self) -> impl Iterator<Item = Subscriber> {
@@ -55,6 +59,8 @@ impl SharedGroup {
 pub(crate) struct Matches {
     pub(crate) plain: Vec<Subscriber>,
     pub(crate) shared: Vec<Arc<SharedGroup>>,
+    /// Nodes looked at.
+    pub(crate) nodes: usize,
 }
 
 #[derive(Debug, Default)]
@@ -206,6 +212,7 @@ impl Node {
 
     /// `rest` is what is left of the topic name below this node; `None` when it ended here.
     fn collect(&self, rest: Option<&str>, dollar: bool, found: &mut Matches) {
+        found.nodes += 1;
         // `sport/#` also matches `sport` itself (section 4.7.1.2).
         if !dollar {
             self.hash.collect(found);

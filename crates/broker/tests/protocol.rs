@@ -446,6 +446,20 @@ fn a_packet_larger_than_the_client_takes_is_not_sent() {
 }
 
 #[test]
+fn what_reaches_nobody_is_counted_and_what_the_broker_says_of_itself_is_not() {
+    let mut world = World::with(Setup { sys_interval_s: 10, ..Setup::default() });
+    let publisher = world.connect(0, &hello("p")).0;
+    world.publish(publisher, "t", "nobody listens", Q1, 1);
+    assert_eq!(world.total("messages_unroutable"), 1);
+    world.wait(seconds(11));
+    // It has said something since.
+    let conn = world.connect(0, &hello("s")).0;
+    world.subscribe(conn, "$SYS/broker/uptime", Q0);
+    assert_eq!(world.texts(conn), ["$SYS/broker/uptime 11 seconds"]);
+    assert_eq!(world.total("messages_unroutable"), 1);
+}
+
+#[test]
 fn mqtt_3_1_2_24_nothing_larger_is_sent_later_or_again_either() {
     let storage = Arc::new(SimStorage::default());
     let setup = Setup { storage: Arc::clone(&storage) as _, ..Setup::default() };

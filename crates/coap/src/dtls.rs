@@ -7,6 +7,7 @@
 //! client's sign that it knows of secure renegotiation, and connection IDs (RFC 9146) for a server's clients.
 
 mod connection_id;
+mod cookie;
 mod hello;
 mod renegotiation;
 mod sealed;
@@ -20,6 +21,8 @@ use std::time::{Duration, Instant};
 use dimpl::{Config, Dtls, DtlsCertificate, Output, PskResolver};
 
 pub use self::connection_id::{ConnectionId, connection_id};
+pub use self::cookie::{Door, Verdict};
+use self::transcript::Changed;
 
 /// Room for any datagram of ours.
 const LARGEST: usize = 2048;
@@ -77,6 +80,14 @@ pub struct Session {
     /// A server whose client wants a connection ID.
     grants: bool,
     granted: Option<ConnectionId>,
+    /// Its ClientHello, of a client that a [`Door`] has let in and that is still to be received.
+    proven: bool,
+    was_proven: bool,
+    /// The random of that hello.
+    begun: Option<[u8; 32]>,
+    /// What is added to the numbers of its records before they are encrypted: the first of them has the
+    /// number of the hello it answers (RFC 6347 section 4.2.1).
+    shift: u64,
     /// Epoch and number of the newest record with the ID that brought something.
     newest: u64,
     open: bool,
@@ -109,7 +120,8 @@ impl PskResolver for Resolver {
 }
 
 impl Session {
-    /// The server's end, for one peer, who begins with the datagram `hello`; that is still to be received.
+    /// The server's end, for one peer, who begins with the datagram `hello`; that is still to be received. It
+    /// is `proven` if a [`Door`] says so: the peer is not asked for a cookie again then.
     /// Clients choose between a key, if there are any, and `certificate`; with `demand` those who choose the
     /// latter must show one of theirs.
     ///
@@ -120,8 +132,10 @@ impl Session {
         keys: Option<&Keys>,
         demand: bool,
         hello: &[u8],
+        proven: bool,
         now: Instant,
     ) -> Result<Session, Error> {
+        static PROVEN: Changed = Changed(cookie::on_the_wire);
         let identity = Arc::new(Mutex::new(None));
         let grants = connection_id::is_wanted(hello);
         let mut config = Config::builder()
@@ -130,6 +144,8 @@ impl Session {
             .require_client_certificate(demand);
         if grants {
             config = config.with_crypto_provider(connection_id::provider());
+        } else if proven {
+            config = config.with_crypto_provider(PROVEN.server());
         }
         if let Some(keys) = keys {
             let resolver = Resolver { keys: Arc::clone(keys), asked: Arc::clone(&identity) };
@@ -140,7 +156,10 @@ impl Session {
             private_key: certificate.key.clone(),
         };
         let dtls = Dtls::new_auto(Arc::new(config.build()?), own, now);
-        Session::start(dtls, identity, false, grants, now)
+        let mut session = Session::start(dtls, identity, false, grants, now)?;
+        (session.proven, session.was_proven) = (proven, proven);
+        session.begun = hello::random_of(hello);
+        Ok(session)
     }
 
     /// The client's end; it sends the first datagram.
@@ -186,6 +205,10 @@ impl Session {
             certificate: None,
             grants,
             granted: None,
+            proven: false,
+            was_proven: false,
+            begun: None,
+            shift: 0,
             newest: 0,
             open: false,
             closed: false,
@@ -204,6 +227,13 @@ impl Session {
     /// # Errors
     /// The session is over.
     pub fn receive(&mut self, now: Instant, datagram: &[u8]) -> Result<bool, Error> {
+        if std::mem::take(&mut self.proven)
+            && let Some(answer) = self.answer_for(now, datagram)?
+        {
+            let number = hello::record_number(datagram).unwrap_or(0);
+            self.shift = number.saturating_sub(1);
+            return self.receive(now, &answer);
+        }
         let Some(id) = self.granted else {
             let taken =
                 self.dtls.handle_timeout(now).and_then(|()| self.dtls.handle_packet(datagram));
@@ -223,6 +253,30 @@ impl Session {
         let newer = number > self.newest;
         self.newest = self.newest.max(number);
         Ok(newer)
+    }
+
+    /// Has dimpl ask for a cookie, which goes nowhere, and puts that into the ClientHello.
+    fn answer_for(&mut self, now: Instant, datagram: &[u8]) -> Result<Option<Vec<u8>>, Error> {
+        let Some(first) = cookie::unasked(datagram) else { return Ok(None) };
+        self.dtls.handle_timeout(now)?;
+        self.dtls.handle_packet(&first)?;
+        self.drain();
+        let asked = self.outgoing.drain(..).find_map(|packet| {
+            hello::asked_cookie(&packet).and_then(|asked| cookie::answering(datagram, asked))
+        });
+        Ok(asked)
+    }
+
+    /// Whether the client had shown its address before the session was made.
+    #[must_use]
+    pub fn was_proven(&self) -> bool {
+        self.was_proven
+    }
+
+    /// Whether a ClientHello is the one that this session began with.
+    #[must_use]
+    pub fn is_begun_by(&self, datagram: &[u8]) -> bool {
+        self.begun.is_some() && self.begun == hello::random_of(datagram)
     }
 
     /// Does what is due.
@@ -301,6 +355,14 @@ impl Session {
 
     /// A datagram of dimpl's, with what it does not say.
     fn completed(&mut self, packet: &[u8]) -> Vec<u8> {
+        let mut packet = self.told(packet);
+        if self.shift > 0 {
+            hello::shift(&mut packet, self.shift);
+        }
+        packet
+    }
+
+    fn told(&mut self, packet: &[u8]) -> Vec<u8> {
         if self.grants
             && let Some((packet, id)) = connection_id::granted(packet)
         {
@@ -380,7 +442,7 @@ mod tests {
             let credentials = Credentials::Psk { identity: identity.into(), key: key.into() };
             let mut client = Session::client(&credentials, now).unwrap();
             let mut server =
-                Session::server(&certificate(), Some(&keys()), false, &[], now).unwrap();
+                Session::server(&certificate(), Some(&keys()), false, &[], false, now).unwrap();
             let open = meet(&mut client, &mut server);
             (open, client, server)
         };
@@ -409,6 +471,54 @@ mod tests {
         assert!(hello.windows(suites.len()).any(|bytes| bytes == suites), "{hello:02x?}");
     }
 
+    /// Both ends with a door between, which asks the client first.
+    fn meet_at_the_door(client: &mut Session, demand: bool, shift: bool) -> Option<Session> {
+        let now = Instant::now();
+        let mut door = Door::new(now).unwrap();
+        let mut hello = client.poll_transmit().unwrap();
+        if shift {
+            // As if it had been repeated.
+            hello::renumber(&mut hello, 3);
+        }
+        let Verdict::Ask(request) = door.look(now, b"here", &hello) else { return None };
+        client.receive(now, &request).unwrap();
+        let mut hello = client.poll_transmit().unwrap();
+        if shift {
+            hello::renumber(&mut hello, 4);
+        }
+        assert_eq!(door.look(now, b"here", &hello), Verdict::Proven);
+        let (own, keys) = (certificate(), keys());
+        let server = Session::server(&own, Some(&keys), demand, &hello, true, now);
+        let mut server = server.unwrap();
+        server.receive(now, &hello).unwrap();
+        if shift {
+            let answer = server.outgoing.front().unwrap();
+            assert_eq!(hello::record_number(answer), Some(4));
+        }
+        meet(client, &mut server).then_some(server)
+    }
+
+    #[test]
+    fn who_was_asked_at_the_door_is_not_asked_again() {
+        let now = Instant::now();
+        let key = b"0123456789abcdef".to_vec();
+        let psk = Credentials::Psk { identity: b"meter-7".to_vec(), key };
+        for shift in [false, true] {
+            let mut client = Session::client(&psk, now).unwrap();
+            let mut server = meet_at_the_door(&mut client, false, shift).expect("no session");
+            assert_eq!(server.identity().unwrap(), b"meter-7");
+            client.send(b"hello").unwrap();
+            meet(&mut client, &mut server);
+            assert_eq!(server.poll_received().unwrap(), b"hello");
+        }
+        for demand in [false, true] {
+            let own = certificate();
+            let mut client = Session::client(&Credentials::Certificate(own.clone()), now).unwrap();
+            let server = meet_at_the_door(&mut client, demand, false).expect("no session");
+            assert_eq!(server.certificate(), demand.then_some(&*own.certificate));
+        }
+    }
+
     #[test]
     fn certificates_are_shown() {
         let now = Instant::now();
@@ -416,7 +526,8 @@ mod tests {
         for demand in [false, true] {
             let credentials = Credentials::Certificate(theirs.clone());
             let mut client = Session::client(&credentials, now).unwrap();
-            let mut server = Session::server(&ours, Some(&keys()), demand, &[], now).unwrap();
+            let mut server =
+                Session::server(&ours, Some(&keys()), demand, &[], false, now).unwrap();
             assert!(meet(&mut client, &mut server));
             assert_eq!(client.certificate(), Some(&*ours.certificate));
             assert_eq!(server.certificate(), demand.then_some(&*theirs.certificate));

@@ -3,8 +3,8 @@
 //! Each command's own options live with the command.
 
 use clap::{Parser, Subcommand};
+use fulmar_command::logging::LogArgs;
 
-use crate::logging::LogArgs;
 use crate::{bench, bulk, cert, demo, lab, meter, passwd, platform, pubsub, sensor, serve};
 
 const EXAMPLES: &str = "\
@@ -36,24 +36,34 @@ pub(crate) enum Command {
     /// Subscribe and print what arrives
     Sub(pubsub::SubArgs),
     /// Send files over a bad link, to one receiver or a group
+    #[cfg_attr(not(feature = "bulk"), command(hide = true))]
     Send(bulk::SendArgs),
     /// Receive files that are sent so
+    #[cfg_attr(not(feature = "bulk"), command(hide = true))]
     Receive(bulk::ReceiveArgs),
     /// Roll out a file to a group of devices in stages
+    #[cfg_attr(not(feature = "bulk"), command(hide = true))]
     Rollout(bulk::RolloutArgs),
     /// Measure a broker with many clients
+    #[cfg_attr(not(feature = "bench"), command(hide = true))]
     Bench(bench::Args),
     /// Measure transports on bad links
+    #[cfg_attr(not(feature = "lab"), command(hide = true))]
     Lab(lab::Args),
     /// Read meters by wireless M-Bus
+    #[cfg_attr(not(feature = "meter"), command(hide = true))]
     Meter(meter::Args),
     /// Feed readings of sensors into MQTT, or simulate them
+    #[cfg_attr(not(feature = "sensor"), command(hide = true))]
     Sensor(sensor::Args),
     /// Users of the platform: who may log in, and as what
+    #[cfg_attr(not(feature = "platform"), command(hide = true))]
     User(platform::UserArgs),
     /// Twins of the platform: a utility's installation each
+    #[cfg_attr(not(feature = "platform"), command(hide = true))]
     Twin(platform::TwinArgs),
     /// Run a demonstration
+    #[cfg_attr(not(feature = "demo"), command(hide = true))]
     Demo(demo::Args),
     /// Make a development CA and certificates
     Cert(cert::Args),
@@ -62,6 +72,7 @@ pub(crate) enum Command {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use clap::CommandFactory;
@@ -72,8 +83,20 @@ mod tests {
     }
 
     #[test]
+    fn a_command_that_was_left_out_takes_whatever_is_asked() {
+        for hidden in Cli::command().get_subcommands().filter(|command| command.is_hide_set()) {
+            let name = hidden.get_name();
+            for arguments in [&[][..], &["--help"], &["a", "-x", "--", "b"]] {
+                let line = ["fulmar", name].into_iter().chain(arguments.iter().copied());
+                assert!(Cli::try_parse_from(line).is_ok(), "fulmar {name} {arguments:?}");
+            }
+        }
+    }
+
+    #[test]
     fn every_command_teaches_by_example() {
-        for command in Cli::command().get_subcommands_mut() {
+        for command in Cli::command().get_subcommands_mut().filter(|command| !command.is_hide_set())
+        {
             let name = command.get_name().to_owned();
             let help = command.render_long_help().to_string();
             assert!(help.contains("Examples:"), "fulmar {name} --help has no examples");

@@ -3,31 +3,62 @@
 //! Exit codes are a contract with scripts: 0 success, 1 failure, 2 wrong usage, be it of the
 //! command line or of the configuration. No command's own work is done here.
 
-mod bench;
-mod bulk;
+#[cfg(not(all(
+    feature = "bench",
+    feature = "bulk",
+    feature = "demo",
+    feature = "lab",
+    feature = "meter",
+    feature = "platform",
+    feature = "sensor"
+)))]
+mod absent;
 mod cert;
 mod cli;
-mod config;
-mod demo;
-mod exit;
-mod lab;
-mod logging;
-mod meter;
-mod passwd;
-mod platform;
-mod pubsub;
-mod runtime;
-mod sensor;
-mod serve;
+mod help;
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory as _, FromArgMatches as _};
+use fulmar_command::{exit, logging};
+#[cfg(feature = "bench")]
+use fulmar_command_bench as bench;
+#[cfg(feature = "bulk")]
+use fulmar_command_bulk as bulk;
+#[cfg(feature = "demo")]
+use fulmar_command_demo as demo;
+#[cfg(feature = "lab")]
+use fulmar_command_lab as lab;
+#[cfg(feature = "meter")]
+use fulmar_command_meter as meter;
+use fulmar_command_pubsub as pubsub;
+#[cfg(feature = "sensor")]
+use fulmar_command_sensor as sensor;
+#[cfg(feature = "platform")]
+use fulmar_server::platform;
+use fulmar_server::{self as serve, passwd};
 
+#[cfg(not(feature = "bench"))]
+use crate::absent::bench;
+#[cfg(not(feature = "bulk"))]
+use crate::absent::bulk;
+#[cfg(not(feature = "demo"))]
+use crate::absent::demo;
+#[cfg(not(feature = "lab"))]
+use crate::absent::lab;
+#[cfg(not(feature = "meter"))]
+use crate::absent::meter;
+#[cfg(not(feature = "platform"))]
+use crate::absent::platform;
+#[cfg(not(feature = "sensor"))]
+use crate::absent::sensor;
 use crate::cli::{Cli, Command};
 
 fn main() -> ExitCode {
-    let Cli { log, command } = Cli::parse();
+    exit::end_with_the_reader();
+    let mut line = help::laid_out(Cli::command());
+    let parsed = Cli::from_arg_matches_mut(&mut line.get_matches_mut());
+    let Cli { log, command } = parsed.unwrap_or_else(|error| error.format(&mut line).exit());
     let outcome = match command {
         Command::Serve(args) => serve::run(&args, &log),
         Command::Pub(args) => with_log(&log, || pubsub::publish(args)),

@@ -7,8 +7,11 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use fulmar_mqtt::ReasonCode;
+
 use crate::mapping::Priority;
 use crate::outbox::{Reading, Stored};
+use crate::refusals::{Refusal, Refusals, Refused};
 
 /// Urgent messages in a row while normal ones wait.
 const IN_A_ROW: u32 = 8;
@@ -51,6 +54,8 @@ struct Lane {
     /// Whether the outbox may hold more behind it.
     more: bool,
     in_flight_bytes: usize,
+    /// Whether all that waited when the pass began has been read.
+    swept: bool,
 }
 
 /// The machine.
@@ -63,6 +68,10 @@ pub struct Drain {
     /// By its first message: lane, number of messages, bytes.
     in_flight: BTreeMap<u64, (Priority, usize, usize)>,
     messages_in_flight: usize,
+    refusals: Refusals,
+    /// Messages up to this one go by themselves: a batch with one of them could not be taken.
+    singly_to: u64,
+    swept: bool,
 }
 
 impl Drain {
@@ -77,7 +86,46 @@ impl Drain {
             urgent_in_a_row: 0,
             in_flight: BTreeMap::new(),
             messages_in_flight: 0,
+            refusals: Refusals::default(),
+            singly_to: 0,
+            swept: false,
         }
+    }
+
+    /// What the broker upstream refuses for now.
+    #[must_use]
+    pub fn refusals(&self) -> &Refusals {
+        &self.refusals
+    }
+
+    /// Something may have changed upstream: what was refused is tried again at once.
+    pub fn look_again(&mut self, now_ms: u64) {
+        self.refusals.look_again(now_ms);
+    }
+
+    /// This was refused for now, and stays in the outbox: its topic's messages are passed over. Whether that
+    /// is news; `None` if too much is refused to go on, so that everything has to wait.
+    pub fn refused(&mut self, load: &Load, reason: ReasonCode, now_ms: u64) -> Option<bool> {
+        self.done(load.first());
+        let news = self.refusals.add(load, reason, now_ms);
+        let (what, batching) = (Refused::of(load), self.batching.is_some());
+        for lane in &mut self.lanes {
+            lane.ready.retain(|message| !what.covers(message, batching));
+        }
+        news
+    }
+
+    /// This was taken: what had been refused of the kind before, if it was. Then [`Drain::restart`] is due, to
+    /// send what was passed over.
+    pub fn taken(&mut self, load: &Load) -> Option<(Refused, Refusal)> {
+        self.done(load.first());
+        self.refusals.taken(load)
+    }
+
+    /// A batch cannot be taken as a whole: after [`Drain::restart`] its messages go one by one.
+    pub fn unbatch(&mut self, load: &Load) {
+        self.done(load.first());
+        self.singly_to = load.messages().last().map_or(0, |last| last.seq).max(self.singly_to);
     }
 
     /// The outbox has new messages in this lane.
@@ -101,7 +149,23 @@ impl Drain {
         let lane = &mut self.lanes[priority as usize];
         lane.read_to = lane.read_to.max(read.to);
         lane.more = read.more;
-        lane.ready.extend(read.messages);
+        lane.swept |= !read.more;
+        if self.refusals.is_empty() {
+            lane.ready.extend(read.messages);
+            return;
+        }
+        let batching = self.batching.is_some();
+        let refusals = &mut self.refusals;
+        let free = read.messages.into_iter().filter(|message| !refusals.holds(message, batching));
+        lane.ready.extend(free);
+    }
+
+    /// Tells, once a pass, that all which waited has been looked at.
+    pub fn sweep(&mut self, now_ms: u64) {
+        if !self.swept && self.lanes.iter().all(|lane| lane.swept) {
+            self.swept = true;
+            self.refusals.end_pass(now_ms);
+        }
     }
 
     fn has_room(&self, priority: Priority) -> bool {
@@ -139,7 +203,10 @@ impl Drain {
     pub fn due_at(&self) -> Option<u64> {
         let batching = self.batching.as_ref()?;
         let lane = &self.lanes[Priority::Normal as usize];
-        let first = lane.ready.front().filter(|first| first.batchable())?;
+        let first = lane.ready.front()?;
+        if !first.batchable() || first.seq <= self.singly_to {
+            return None;
+        }
         let whole = lane.more || self.batch_len() < lane.ready.len();
         let full = self.batch_len() >= batching.messages;
         (!whole && !full).then(|| first.entered_ms.saturating_add(batching.delay_ms))
@@ -151,7 +218,7 @@ impl Drain {
         let mut bytes = 0;
         let fits = |message: &&Stored| {
             bytes += message.size();
-            message.batchable() && bytes <= batching.bytes
+            message.batchable() && message.seq > self.singly_to && bytes <= batching.bytes
         };
         let ready = &self.lanes[Priority::Normal as usize].ready;
         ready.iter().take(batching.messages).take_while(fits).count().max(1)
@@ -179,9 +246,13 @@ impl Drain {
         }
     }
 
-    /// Begins anew with all that is not done: what was on its way is sent again, in order.
-    pub fn restart(&mut self) {
-        *self = Drain::new(self.window, self.batching);
+    /// Begins anew with all that is not done: what was on its way is sent again, in order, and of what is
+    /// refused as much as shows whether it still is.
+    pub fn restart(&mut self, now_ms: u64) {
+        let (refusals, singly_to) = (std::mem::take(&mut self.refusals), self.singly_to);
+        *self = Drain { refusals, singly_to, ..Drain::new(self.window, self.batching) };
+        let batch = self.batching.map_or(0, |batching| batching.messages);
+        self.refusals.begin_pass(batch, now_ms);
     }
 
     /// Publications on their way.
@@ -209,6 +280,7 @@ impl Load {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 
@@ -273,7 +345,7 @@ mod tests {
         assert_eq!(drain.wants(), None);
         drain.done(2);
         assert_eq!(drain.wants(), Some((Priority::Normal, 2)));
-        drain.restart();
+        drain.restart(0);
         assert_eq!((drain.wants(), drain.in_flight()), (Some((Priority::Urgent, 0)), 0));
     }
 
@@ -298,5 +370,104 @@ mod tests {
             [5, 6, 7],
             "one that cannot travel in a batch keeps its place"
         );
+    }
+
+    fn of(seq: u64, topic: &str) -> Stored {
+        Stored { topic: topic.into(), ..message(seq) }
+    }
+
+    fn lanes(drain: &mut Drain, messages: impl IntoIterator<Item = Stored>) {
+        lanes_at(drain, 0, messages);
+    }
+
+    fn lanes_at(drain: &mut Drain, now_ms: u64, messages: impl IntoIterator<Item = Stored>) {
+        drain.loaded(Priority::Urgent, read([], false));
+        drain.loaded(Priority::Normal, read(messages, false));
+        drain.sweep(now_ms);
+    }
+
+    const DENIED: ReasonCode = ReasonCode::NotAuthorized;
+
+    #[test]
+    fn a_refused_topic_waits_and_holds_up_no_other() {
+        let all = || [of(1, "a"), of(2, "b"), of(3, "a"), of(4, "b")];
+        let mut drain = drain(2, usize::MAX);
+        lanes(&mut drain, all());
+        let (a, b) = (drain.next(0).unwrap(), drain.next(0).unwrap());
+        assert_eq!(drain.refused(&a, DENIED, 1000), Some(true));
+        assert_eq!(drain.taken(&b), None);
+        assert_eq!(seqs(&mut drain), [4], "the topic that is allowed goes on");
+        drain.done(4);
+        assert_eq!(drain.refusals().retry_at_ms(), Some(6000));
+        // Still refused: one message was sent to see, and the next look is later.
+        drain.restart(6000);
+        lanes_at(&mut drain, 6000, [of(1, "a"), of(3, "a")]);
+        let probe = drain.next(0).unwrap();
+        assert_eq!((probe.first(), drain.next(0)), (1, None), "one of a topic");
+        assert_eq!(drain.refused(&probe, DENIED, 6000), Some(false));
+        assert_eq!(drain.refusals().retry_at_ms(), Some(16_000));
+        let (_, refusal) = drain.refusals().all().next().unwrap();
+        assert_eq!((refusal.reason, refusal.since_ms), (DENIED, 1000));
+        // Allowed now: what was passed over comes in order.
+        drain.restart(16_000);
+        lanes(&mut drain, [of(1, "a"), of(3, "a")]);
+        let probe = drain.next(0).unwrap();
+        let (what, _) = drain.taken(&probe).unwrap();
+        assert_eq!(what, Refused::Topic("a".into()));
+        drain.restart(16_001);
+        lanes(&mut drain, [of(3, "a")]);
+        assert_eq!((seqs(&mut drain), drain.refusals().is_empty()), (vec![3], true));
+    }
+
+    #[test]
+    fn what_no_longer_waits_is_no_longer_refused() {
+        let mut drain = drain(2, usize::MAX);
+        lanes(&mut drain, [of(1, "a")]);
+        let a = drain.next(0).unwrap();
+        drain.refused(&a, DENIED, 0);
+        drain.restart(5000);
+        lanes(&mut drain, []);
+        assert!(drain.refusals().is_empty(), "it was dropped for its age, say");
+    }
+
+    #[test]
+    fn refused_topics_are_bounded() {
+        let mut drain = drain(10_000, usize::MAX);
+        let topics = crate::refusals::MAX_REFUSED as u64;
+        lanes(&mut drain, (1..=topics + 1).map(|seq| of(seq, &seq.to_string())));
+        let loads: Vec<Load> = std::iter::from_fn(|| drain.next(0)).collect();
+        let news: Vec<_> = loads.iter().map(|load| drain.refused(load, DENIED, 0)).collect();
+        assert_eq!((news[0], *news.last().unwrap()), (Some(true), None));
+    }
+
+    #[test]
+    fn a_batch_that_cannot_be_taken_goes_one_by_one() {
+        let batching = Batching { messages: 3, bytes: 10_000, delay_ms: 0 };
+        let window = Window { messages: 100, bytes: usize::MAX };
+        let mut drain = Drain::new(window, Some(batching));
+        lanes(&mut drain, (1..=5).map(message));
+        let batch = drain.next(1000).unwrap();
+        assert_eq!(batch.messages().len(), 3);
+        drain.unbatch(&batch);
+        drain.restart(1000);
+        lanes(&mut drain, (1..=5).map(message));
+        let sizes = std::iter::from_fn(|| drain.next(1000)).map(|load| load.messages().len());
+        assert_eq!(sizes.collect::<Vec<_>>(), [1, 1, 1, 2]);
+    }
+
+    #[test]
+    fn refused_batches_wait_and_what_goes_alone_does_not() {
+        let batching = Batching { messages: 2, bytes: 10_000, delay_ms: 0 };
+        let window = Window { messages: 100, bytes: usize::MAX };
+        let mut drain = Drain::new(window, Some(batching));
+        let retained = |seq| Stored { retain: true, ..of(seq, "r") };
+        lanes(&mut drain, [message(1), message(2), message(3), message(4), retained(5)]);
+        let batch = drain.next(1000).unwrap();
+        assert_eq!(drain.refused(&batch, DENIED, 0), Some(true));
+        assert_eq!(seqs(&mut drain), [5]);
+        drain.restart(5000);
+        lanes(&mut drain, [message(1), message(2), message(3), message(4)]);
+        let probe = drain.next(6000).unwrap();
+        assert_eq!((probe.messages().len(), drain.next(6000)), (2, None));
     }
 }

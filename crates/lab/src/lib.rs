@@ -37,8 +37,7 @@ pub mod stats;
 pub mod summary;
 #[cfg(test)]
 mod testing;
-pub mod units;
 pub mod wire;
-pub mod words;
 
 pub use error::Error;
+pub use fulmar_text::{units, words};

@@ -30,6 +30,28 @@ impl AckKind {
         }
     }
 
+    /// Whether the packet may give this reason (tables of sections 3.4.2.1, 3.5.2.1, 3.6.2.1 and 3.7.2.1).
+    pub(crate) fn may_say(self, reason: ReasonCode) -> bool {
+        use ReasonCode as R;
+        match self {
+            AckKind::Puback | AckKind::Pubrec => matches!(
+                reason,
+                R::Success
+                    | R::NoMatchingSubscribers
+                    | R::UnspecifiedError
+                    | R::ImplementationSpecificError
+                    | R::NotAuthorized
+                    | R::TopicNameInvalid
+                    | R::PacketIdentifierInUse
+                    | R::QuotaExceeded
+                    | R::PayloadFormatInvalid
+            ),
+            AckKind::Pubrel | AckKind::Pubcomp => {
+                matches!(reason, R::Success | R::PacketIdentifierNotFound)
+            }
+        }
+    }
+
     /// The packet's first byte.
     pub(crate) fn first_byte(self) -> u8 {
         match self {

@@ -40,8 +40,8 @@ pub enum DecodeError {
     /// QoS 3.
     #[error("quality of service 3 does not exist")]
     QoS,
-    /// A reason code that does not exist.
-    #[error("reason code 0x{0:02X} does not exist")]
+    /// A reason code that does not exist, or not in this packet.
+    #[error("reason code 0x{0:02X} is not one of this packet's")]
     ReasonCode(u8),
     /// A property that does not exist, or not in this packet.
     #[error("property 0x{0:02X} is not allowed here")]
@@ -77,6 +77,7 @@ impl DecodeError {
             DecodeError::PropertyTwice(_)
             | DecodeError::PropertyValue(_)
             | DecodeError::NoFilter
+            | DecodeError::ReasonCode(_)
             | DecodeError::Protocol(_) => ReasonCode::ProtocolError,
             DecodeError::TopicAlias => ReasonCode::TopicAliasInvalid,
             _ => ReasonCode::MalformedPacket,

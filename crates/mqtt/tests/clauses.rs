@@ -79,8 +79,8 @@ accepted! {
 refused! {
     mqtt_3_2_2_1_reserved_connack_flags_are_zero: V5 0x20 b"\x02\0\0" => E::Flags, MalformedPacket;
     mqtt_3_2_2_6_session_present_when_refused: V5 0x20 b"\x01\x87\0" => E::Protocol("a refused client cannot have a session present"), ProtocolError;
-    mqtt_3_2_2_8_reason_is_in_the_table: V5 0x20 b"\0\x10\0" => E::ReasonCode(0x10), MalformedPacket;
-    mqtt_3_2_2_3_return_code_6_v311: V311 0x20 b"\0\x06" => E::ReasonCode(6), MalformedPacket;
+    mqtt_3_2_2_8_reason_is_in_the_table: V5 0x20 b"\0\x10\0" => E::ReasonCode(0x10), ProtocolError;
+    mqtt_3_2_2_3_return_code_6_v311: V311 0x20 b"\0\x06" => E::ReasonCode(6), ProtocolError;
     mqtt_3_2_2_3_4_maximum_qos_2: V5 0x20 b"\0\0\x02\x24\x02" => E::PropertyValue(0x24), ProtocolError;
     mqtt_3_2_properties_are_not_optional: V5 0x20 b"\0\0" => E::Length, MalformedPacket;
 }
@@ -133,8 +133,12 @@ refused! {
     mqtt_3_4_2_puback_identifier_0: V5 0x40 b"\0\0" => E::PacketId, MalformedPacket;
     mqtt_3_4_2_puback_too_short: V5 0x40 b"\0" => E::Length, MalformedPacket;
     mqtt_3_4_2_puback_too_long_v311: V311 0x40 b"\0\x01\0" => E::Length, MalformedPacket;
-    mqtt_3_4_2_1_reason_that_does_not_exist: V5 0x40 b"\0\x01\x7f" => E::ReasonCode(0x7f), MalformedPacket;
-    mqtt_3_5_2_1_reason_of_another_packet: V5 0x50 b"\0\x01\x02" => E::ReasonCode(2), MalformedPacket;
+    mqtt_3_4_2_1_reason_that_does_not_exist: V5 0x40 b"\0\x01\x7f" => E::ReasonCode(0x7f), ProtocolError;
+    mqtt_3_5_2_1_reason_of_another_packet: V5 0x50 b"\0\x01\x02" => E::ReasonCode(2), ProtocolError;
+    mqtt_3_4_2_1_puback_does_not_say_0x92: V5 0x40 b"\0\x01\x92" => E::ReasonCode(0x92), ProtocolError;
+    mqtt_3_5_2_1_pubrec_does_not_say_0x8f: V5 0x50 b"\0\x01\x8f" => E::ReasonCode(0x8f), ProtocolError;
+    mqtt_3_6_2_1_pubrel_does_not_say_0x10: V5 0x62 b"\0\x01\x10" => E::ReasonCode(0x10), ProtocolError;
+    mqtt_3_7_2_1_pubcomp_does_not_say_0x97: V5 0x70 b"\0\x01\x97" => E::ReasonCode(0x97), ProtocolError;
     mqtt_3_4_2_2_bytes_after_the_properties: V5 0x40 b"\0\x01\0\0\0" => E::Length, MalformedPacket;
     mqtt_3_4_2_2_property_of_connect: V5 0x40 b"\0\x01\0\x03\x21\0\x01" => E::PropertyNotAllowed(0x21), MalformedPacket;
     mqtt_3_4_2_2_2_reason_string_twice: V5 0x40 b"\0\x01\0\x08\x1f\0\x01a\x1f\0\x01b" => E::PropertyTwice(0x1f), ProtocolError;
@@ -142,6 +146,9 @@ refused! {
 accepted! {
     mqtt_3_4_2_1_reason_and_properties_may_be_left_out: V5 0x40 b"\0\x01";
     mqtt_3_4_2_2_1_properties_may_be_left_out: V5 0x40 b"\0\x01\x10";
+    mqtt_3_4_2_1_puback_quota_exceeded: V5 0x40 b"\0\x01\x97";
+    mqtt_3_5_2_1_pubrec_identifier_in_use: V5 0x50 b"\0\x01\x91";
+    mqtt_3_7_2_1_pubcomp_identifier_not_found: V5 0x70 b"\0\x01\x92";
     mqtt_3_6_2_1_pubrel_identifier_not_found: V5 0x62 b"\0\x01\x92\0";
 }
 
@@ -158,12 +165,14 @@ refused! {
     mqtt_3_8_2_1_2_subscription_identifier_0: V5 0x82 b"\0\x01\x02\x0b\0\0\x01a\0" => E::PropertyValue(0x0b), ProtocolError;
     mqtt_3_8_2_1_2_subscription_identifier_twice: V5 0x82 b"\0\x01\x04\x0b\x01\x0b\x02\0\x01a\0" => E::PropertyTwice(0x0b), ProtocolError;
     mqtt_2_2_1_3_subscribe_identifier_0: V5 0x82 b"\0\0\0\0\x01a\0" => E::PacketId, MalformedPacket;
-    mqtt_3_9_3_2_suback_code_3: V5 0x90 b"\0\x01\0\x03" => E::ReasonCode(3), MalformedPacket;
-    mqtt_3_9_3_2_suback_code_0x87_v311: V311 0x90 b"\0\x01\x87" => E::ReasonCode(0x87), MalformedPacket;
+    mqtt_3_9_3_2_suback_code_3: V5 0x90 b"\0\x01\0\x03" => E::ReasonCode(3), ProtocolError;
+    mqtt_3_9_3_2_suback_code_0x90: V5 0x90 b"\0\x01\0\x90" => E::ReasonCode(0x90), ProtocolError;
+    mqtt_3_11_3_2_unsuback_code_0x97: V5 0xb0 b"\0\x01\0\x97" => E::ReasonCode(0x97), ProtocolError;
+    mqtt_3_9_3_2_suback_code_0x87_v311: V311 0x90 b"\0\x01\x87" => E::ReasonCode(0x87), ProtocolError;
     mqtt_3_9_3_1_suback_without_codes: V5 0x90 b"\0\x01\0" => E::Length, MalformedPacket;
     mqtt_3_10_1_1_unsubscribe_flags: V5 0xa0 b"\0\x01\0\0\x01a" => E::Flags, MalformedPacket;
     mqtt_3_10_3_2_unsubscribe_without_filter: V311 0xa2 b"\0\x01" => E::NoFilter, ProtocolError;
-    mqtt_3_11_3_2_unsuback_code_1: V5 0xb0 b"\0\x01\0\x01" => E::ReasonCode(1), MalformedPacket;
+    mqtt_3_11_3_2_unsuback_code_1: V5 0xb0 b"\0\x01\0\x01" => E::ReasonCode(1), ProtocolError;
     mqtt_3_11_unsuback_has_no_payload_v311: V311 0xb0 b"\0\x01\0" => E::Length, MalformedPacket;
 }
 accepted! {
@@ -178,9 +187,10 @@ refused! {
     mqtt_3_12_pingreq_has_no_body: V5 0xc0 b"\0" => E::Length, MalformedPacket;
     mqtt_3_14_1_1_disconnect_flags: V5 0xe1 b"" => E::Flags, MalformedPacket;
     mqtt_3_14_disconnect_has_no_body_v311: V311 0xe0 b"\0" => E::Length, MalformedPacket;
-    mqtt_3_14_2_1_reason_of_another_packet: V5 0xe0 b"\x18" => E::ReasonCode(0x18), MalformedPacket;
+    mqtt_3_14_2_1_reason_of_another_packet: V5 0xe0 b"\x18" => E::ReasonCode(0x18), ProtocolError;
+    mqtt_3_14_2_1_disconnect_does_not_say_0x86: V5 0xe0 b"\x86" => E::ReasonCode(0x86), ProtocolError;
     mqtt_3_15_1_1_auth_flags: V5 0xf1 b"" => E::Flags, MalformedPacket;
-    mqtt_3_15_2_1_reason_of_another_packet: V5 0xf0 b"\x87\0" => E::ReasonCode(0x87), MalformedPacket;
+    mqtt_3_15_2_1_reason_of_another_packet: V5 0xf0 b"\x87\0" => E::ReasonCode(0x87), ProtocolError;
     mqtt_3_15_2_2_3_authentication_data_without_method: V5 0xf0 b"\x18\x04\x16\0\x01x" => E::Protocol("authentication data without a method"), ProtocolError;
     mqtt_2_1_2_packet_type_0: V5 0x00 b"" => E::PacketType(0), MalformedPacket;
     mqtt_2_1_2_packet_type_15_v311: V311 0xf0 b"" => E::PacketType(15), MalformedPacket;

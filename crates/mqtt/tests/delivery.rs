@@ -65,11 +65,30 @@ fn acknowledgements_of_nothing_are_errors() {
     let id = PacketId::FIRST;
     assert_eq!(outbound.puback(id), Err(AckError::Unknown(id)));
     let id = outbound.push(QoS::ExactlyOnce, 1).unwrap();
-    assert_eq!(outbound.puback(id), Err(AckError::WrongStep(id)));
+    assert_eq!(outbound.puback(id), Err(AckError::WrongQoS(id)));
     assert_eq!(outbound.pubcomp(id), Err(AckError::WrongStep(id)));
     assert_eq!(outbound.pubrec(id), Ok(&1));
     assert_eq!(outbound.pubrec(id), Ok(&1), "a repeated PUBREC is answered again");
     assert_eq!(outbound.pubcomp(id), Ok(1));
+    let id = outbound.push(QoS::AtLeastOnce, 2).unwrap();
+    assert_eq!(outbound.pubrec(id), Err(AckError::WrongQoS(id)));
+    assert_eq!(outbound.pubrec_refused(id), Err(AckError::WrongQoS(id)));
+    assert_eq!(outbound.pubcomp(id), Err(AckError::WrongQoS(id)));
+    assert_eq!(outbound.puback(id), Ok(2));
+}
+
+#[test]
+fn mqtt_4_3_3_4_a_pubrec_with_an_error_ends_the_exchange_at_either_step() {
+    let mut outbound = Outbound::new(1);
+    for released in [false, true] {
+        let id = outbound.push(QoS::ExactlyOnce, 1).unwrap();
+        if released {
+            assert_eq!(outbound.pubrec(id), Ok(&1));
+        }
+        assert_eq!(outbound.pubrec_refused(id), Ok((released, 1)));
+        assert_eq!(outbound.in_flight(), 0);
+        assert_eq!(outbound.pubrec_refused(id), Err(AckError::Unknown(id)));
+    }
 }
 
 #[test]

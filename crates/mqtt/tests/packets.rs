@@ -168,7 +168,11 @@ fn every_packet(parts: &Parts, version: Version, mut check: impl FnMut(Packet<'_
         payload: bytes,
     }));
     for kind in [AckKind::Puback, AckKind::Pubrec, AckKind::Pubrel, AckKind::Pubcomp] {
-        let reason = if version == Version::V5 && c { refusal } else { ReasonCode::Success };
+        let refused = match kind {
+            AckKind::Puback | AckKind::Pubrec => ReasonCode::QuotaExceeded,
+            AckKind::Pubrel | AckKind::Pubcomp => ReasonCode::PacketIdentifierNotFound,
+        };
+        let reason = if version == Version::V5 && c { refused } else { ReasonCode::Success };
         check(Packet::Ack(kind, Ack { packet_id: id, reason, properties: empty }));
     }
     let options = SubscribeOptions {
@@ -197,7 +201,7 @@ fn every_packet(parts: &Parts, version: Version, mut check: impl FnMut(Packet<'_
     check(Packet::Pingreq);
     check(Packet::Pingresp);
     let reason = match version {
-        Version::V5 if c => refusal,
+        Version::V5 if c => ReasonCode::ServerShuttingDown,
         Version::V5 if d => ReasonCode::DisconnectWithWill,
         _ => ReasonCode::Success,
     };

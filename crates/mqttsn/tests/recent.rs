@@ -1,4 +1,5 @@
-//! Which messages the gateway still knows when they are done: copies that come late are none of them anew.
+//! Which messages the gateway still knows when they are done: copies that come late are none of them anew. What the
+//! broker refuses is not done, and its device is told so.
 
 #![allow(clippy::unwrap_used)]
 
@@ -6,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use fulmar_mqtt::{PacketId, QoS, ReasonCode};
 use fulmar_mqttsn::{
-    Answer, Event, Message, Publish, Request, Server, Settings, TopicRef, Trust, Word,
+    Answer, Event, Message, Publish, Request, ReturnCode, Server, Settings, TopicRef, Trust, Word,
 };
 
 const DEVICE: u8 = 1;
@@ -20,13 +21,16 @@ struct World {
     /// What the broker was given to publish.
     published: Vec<PacketId>,
     released: usize,
+    /// What the broker says to publications.
+    reason: ReasonCode,
 }
 
 impl World {
     fn new() -> World {
         let now = Instant::now();
         let server = Server::new(Settings::default(), 1, now);
-        let mut world = World { now, server, published: Vec::new(), released: 0 };
+        let mut world =
+            World { now, server, published: Vec::new(), released: 0, reason: ReasonCode::Success };
         world.say(&Message::Connect {
             will: false,
             clean: true,
@@ -50,7 +54,7 @@ impl World {
                         QoS::ExactlyOnce => Answer::Pubrec,
                         _ => Answer::Puback,
                     };
-                    Word::Answer(answer, id, ReasonCode::Success)
+                    Word::Answer(answer, id, self.reason)
                 }
                 Request::Release(id) => {
                     self.released += 1;
@@ -60,6 +64,11 @@ impl World {
             };
             self.server.hear(self.now, handle, word);
         }
+    }
+
+    /// What the device was sent since this was last asked.
+    fn heard(&mut self) -> Vec<Vec<u8>> {
+        std::iter::from_fn(|| self.server.poll_transmit()).map(|(_, datagram)| datagram).collect()
     }
 
     fn publish(&mut self, msg_id: u16, qos: QoS, dup: bool) {
@@ -85,4 +94,33 @@ fn repeated_pubrels_do_not_make_a_message_forgotten() {
     world.publish(2, QoS::ExactlyOnce, false);
     let published: Vec<u16> = world.published.iter().map(|id| id.get()).collect();
     assert_eq!(published, [1, 2], "each once");
+}
+
+#[test]
+fn a_refusal_reaches_the_device_and_the_message_may_be_tried_again() {
+    let puback = |msg_id, code| {
+        Message::Puback { topic_id: u16::from_be_bytes(*b"up"), msg_id, code }.encode().unwrap()
+    };
+    for qos in [QoS::AtLeastOnce, QoS::ExactlyOnce] {
+        for (reason, code) in [
+            (ReasonCode::NotAuthorized, ReturnCode::NotSupported),
+            (ReasonCode::QuotaExceeded, ReturnCode::Congestion),
+        ] {
+            let mut world = World::new();
+            world.heard();
+            world.reason = reason;
+            world.publish(7, qos, false);
+            // Section 5.4.13: PUBACK says why at every quality of service.
+            assert_eq!(world.heard(), [puback(7, code)], "{qos:?} {reason}");
+            // Somebody has seen to it: the same message is a new one to the broker, and is taken.
+            world.reason = ReasonCode::Success;
+            world.publish(7, qos, true);
+            assert_eq!(world.published.len(), 2, "{qos:?} {reason}");
+            let taken = match qos {
+                QoS::ExactlyOnce => Message::Pubrec(7).encode().unwrap(),
+                _ => puback(7, ReturnCode::Accepted),
+            };
+            assert_eq!(world.heard(), [taken], "{qos:?} {reason}");
+        }
+    }
 }

@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use crate::accounts::password;
+use crate::accounts::{credentials, password};
 use crate::error::Error;
 use crate::problem::Problem;
 use crate::role::Role;
@@ -32,6 +32,17 @@ pub struct UserSummary {
     pub server_admin: bool,
     /// Twins and its roles there.
     pub roles: Vec<(String, Role)>,
+}
+
+/// A token that lasts, as the command line shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CredentialSummary {
+    /// By which it is revoked; it is in the token, too.
+    pub id: String,
+    /// When it was made (RFC 3339).
+    pub created_at: String,
+    /// When it ends; `None` for one that lasts until it is revoked.
+    pub expires_at: Option<String>,
 }
 
 /// An account to be made.
@@ -68,8 +79,22 @@ impl Admin {
     /// # Errors
     /// There is one of this name, there is no such twin, or the password is too short.
     pub fn add_user(&self, user: &UserToAdd<'_>, password: &str) -> Result<(), Error> {
+        self.add_account(user, hash(password)?)
+    }
+
+    /// Makes an account that nobody can log in to by password: of a device, which has a token
+    /// ([`Admin::add_token`]).
+    ///
+    /// # Errors
+    /// There is one of this name, or there is no such twin.
+    pub fn add_device(&self, user: &UserToAdd<'_>) -> Result<(), Error> {
+        // Of a secret that nobody is told: a login takes as long to refuse as for other users.
+        let (secret, _) = credentials::make(parse_name("user", user.name)?, Time::now())?;
+        self.add_account(user, password::hash(&secret)?)
+    }
+
+    fn add_account(&self, user: &UserToAdd<'_>, hash: String) -> Result<(), Error> {
         let name = parse_name("user", user.name)?;
-        let hash = hash(password)?;
         let display_name = user.display_name.unwrap_or(user.name).to_owned();
         let row = AccountRow { name, display_name, server_admin: user.server_admin };
         let role = user.role.map(|(twin, role)| Ok::<_, Error>((parse_name("twin", twin)?, role)));
@@ -96,13 +121,83 @@ impl Admin {
         })
     }
 
-    /// Sets an account's password and ends its sessions.
+    /// Sets an account's password and ends what was logged in with the old one. Its tokens that last are
+    /// revoked by themselves.
     ///
     /// # Errors
     /// There is no such account, or the password is too short.
     pub fn set_password(&self, user: &str, password: &str) -> Result<(), Error> {
         let (user, hash) = (user.to_owned(), hash(password)?);
         self.change(move |db| found(accounts::set_password(db, &user, &hash)?, "user"))
+    }
+
+    /// Makes a token that lasts for an account. With `others_end_in_ms` all its other tokens of this kind
+    /// end so many milliseconds from now, so that until then both are good.
+    ///
+    /// # Errors
+    /// There is no such account, or it has as many tokens as it may.
+    pub fn add_token(&self, user: &str, others_end_in_ms: Option<u64>) -> Result<String, Error> {
+        let (name, now) = (parse_name("user", user)?, Time::now());
+        let (token, row) = credentials::make(name, now)?;
+        self.change(move |db| {
+            if accounts::password(db, &row.account)?.is_none() {
+                return Err(Problem::not_found("user"));
+            }
+            accounts::forget_credentials(db, now)?;
+            let theirs = accounts::credentials(db)?;
+            let count = theirs.iter().filter(|other| other.account == row.account).count();
+            if count >= credentials::MAX_CREDENTIALS {
+                return Err(Problem::conflict(format!(
+                    "the user has {count} tokens, which is the most: revoke one first"
+                )));
+            }
+            accounts::add_credential(db, &row)?;
+            if let Some(ms) = others_end_in_ms {
+                let end = now.plus_ms(i64::try_from(ms).unwrap_or(i64::MAX).min(Time::NEVER.0 / 2));
+                accounts::end_credentials(db, &row.account, &row.id, end)?;
+            }
+            Ok(token)
+        })
+    }
+
+    /// An account's tokens that last, oldest first.
+    ///
+    /// # Errors
+    /// There is no such account.
+    pub fn tokens(&self, user: &str) -> Result<Vec<CredentialSummary>, Error> {
+        let name = parse_name("user", user)?;
+        self.change(move |db| {
+            found(accounts::password(db, &name)?.is_some(), "user")?;
+            let theirs = accounts::credentials(db)?.into_iter();
+            let theirs = theirs.filter(|row| row.account == name);
+            Ok(theirs
+                .filter(|row| row.expires_at.is_none_or(|at| Time::now() < at))
+                .map(|row| CredentialSummary {
+                    id: row.id,
+                    created_at: row.created_at.to_string(),
+                    expires_at: row.expires_at.map(|at| at.to_string()),
+                })
+                .collect())
+        })
+    }
+
+    /// Revokes a token that lasts, or all the account's; says how many. A running server ends connections
+    /// that were made with it.
+    ///
+    /// # Errors
+    /// There is no such account or token.
+    pub fn revoke_tokens(&self, user: &str, id: Option<&str>) -> Result<usize, Error> {
+        let (name, id) = (parse_name("user", user)?, id.map(str::to_owned));
+        self.change(move |db| {
+            found(accounts::password(db, &name)?.is_some(), "user")?;
+            match id {
+                Some(id) => {
+                    found(accounts::remove_credential(db, &name, &id)?, "token of this user")?;
+                    Ok(1)
+                }
+                None => Ok(accounts::remove_credentials(db, &name)?),
+            }
+        })
     }
 
     /// Removes an account, which ends its sessions; what it sent stays.

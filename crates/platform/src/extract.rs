@@ -1,36 +1,77 @@
 //! Requests as types: bodies and queries that are understood whole or answered with what is wrong.
+//!
+//! A body is read when its sender is known: extractors of the head come first. Small ones are read then; those
+//! that may be large wait until the handler has seen that the sender may send them.
 
-use axum::body::Bytes;
+use std::error::Error;
+use std::marker::PhantomData;
+
+use axum::body::{Bytes, to_bytes};
 use axum::extract::{FromRequest, FromRequestParts, Query, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, header};
+use http_body_util::LengthLimitError;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
 
 use crate::problem::Problem;
 
-/// A JSON body.
-pub(crate) struct Body<T>(pub(crate) T);
+/// Bytes of a body that is no upload.
+const SMALL_BYTES: usize = 256 * 1024;
+/// Bytes of a body of somebody who has not logged in.
+pub(crate) const STRANGERS_BYTES: usize = 16 * 1024;
 
-impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
+/// A JSON body of at most so many bytes.
+pub(crate) struct Body<T, const MAX_BYTES: usize = SMALL_BYTES>(pub(crate) T);
+
+impl<S: Send + Sync, T: DeserializeOwned, const MAX_BYTES: usize> FromRequest<S>
+    for Body<T, MAX_BYTES>
+{
     type Rejection = Problem;
 
-    async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
-        if !is_json(request.headers()) {
-            return Err(Problem::media_type("expected a body of content-type application/json"));
-        }
-        parse(&bytes(request, state).await?).map(Body)
+    async fn from_request(request: Request, _: &S) -> Result<Self, Problem> {
+        json(request, MAX_BYTES).await.map(Body)
     }
 }
 
-/// The whole body, within the endpoint's bound.
-pub(crate) async fn bytes<S: Send + Sync>(request: Request, state: &S) -> Result<Bytes, Problem> {
-    Bytes::from_request(request, state).await.map_err(|rejection| {
-        match rejection.status().as_u16() {
-            413 => Problem::too_large("the body is too large"),
-            _ => Problem::malformed("the body did not arrive whole"),
+/// A JSON body, as large as the endpoint lets it be, that has not been read yet.
+pub(crate) struct Unread<T>(Request, PhantomData<fn() -> T>);
+
+impl<S: Send + Sync, T> FromRequest<S> for Unread<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, _: &S) -> Result<Self, Problem> {
+        Ok(Unread(request, PhantomData))
+    }
+}
+
+impl<T: DeserializeOwned> Unread<T> {
+    /// Reads it.
+    pub(crate) async fn read(self) -> Result<T, Problem> {
+        json(self.0, usize::MAX).await
+    }
+}
+
+async fn json<T: DeserializeOwned>(request: Request, max_bytes: usize) -> Result<T, Problem> {
+    if !is_json(request.headers()) {
+        return Err(Problem::media_type("expected a body of content-type application/json"));
+    }
+    parse(&bytes(request, max_bytes).await?)
+}
+
+/// The whole body, of at most so many bytes, and no more than the endpoint takes.
+pub(crate) async fn bytes(request: Request, max_bytes: usize) -> Result<Bytes, Problem> {
+    to_bytes(request.into_body(), max_bytes).await.map_err(|error| {
+        if is_too_long(&error) {
+            Problem::too_large("the body is too large")
+        } else {
+            Problem::malformed("the body did not arrive whole")
         }
     })
+}
+
+fn is_too_long(error: &(dyn Error + 'static)) -> bool {
+    error.is::<LengthLimitError>() || error.source().is_some_and(is_too_long)
 }
 
 fn is_json(headers: &HeaderMap) -> bool {

@@ -13,6 +13,7 @@
 mod accounts;
 mod admin;
 mod alerts;
+mod blocking;
 mod counts;
 mod error;
 mod extract;
@@ -44,12 +45,14 @@ mod twins;
 mod upkeep;
 mod work_lists;
 
-pub use admin::{Admin, UserSummary, UserToAdd};
+pub use accounts::credentials::TOKEN_PREFIX;
+pub use admin::{Admin, CredentialSummary, UserSummary, UserToAdd};
+pub use alerts::reach::{NotListable, WebhookReach};
 pub use alerts::webhooks::Delivery;
 pub use counts::PlatformCounts;
 pub use error::Error;
 pub use live::Announcement;
 pub use measurements::message::SensorMessage;
-pub use platform::{Guest, Monitoring, Platform, Settings};
+pub use platform::{Guest, LoginRefused, Monitoring, Platform, Settings};
 pub use role::Role;
 pub use store::sql::{Address, Database, DatabaseError};

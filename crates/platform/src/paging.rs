@@ -1,7 +1,7 @@
 //! How much of a list is asked for at once.
 
 use serde::Deserialize;
-use utoipa::IntoParams;
+use utoipa::{IntoParams, ToSchema};
 
 use crate::problem::Problem;
 
@@ -9,6 +9,17 @@ use crate::problem::Problem;
 const USUAL: usize = 100;
 /// Items of a page at most, unless the list allows more.
 pub(crate) const MOST: usize = 1000;
+
+/// Which end of a list comes first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Order {
+    /// The oldest.
+    #[default]
+    Asc,
+    /// The newest.
+    Desc,
+}
 
 /// Which page.
 #[derive(Deserialize, IntoParams)]

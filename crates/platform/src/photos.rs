@@ -50,10 +50,7 @@ pub(crate) async fn put(
 ) -> Answer {
     member.may(Deed::Read)?;
     let id = id_of(&id)?;
-    let bytes = extract::bytes(request, &app).await?;
-    if bytes.len() > MAX_PHOTO_BYTES {
-        return Err(Problem::too_large("a photo has at most 4 MiB"));
-    }
+    let bytes = extract::bytes(request, MAX_PHOTO_BYTES).await?;
     let kind = kind_of(&bytes)
         .ok_or_else(|| Problem::media_type("a photo is image/jpeg, image/png or image/webp"))?;
     let new = app.store.write(move |db| {

@@ -5,12 +5,17 @@ use std::ops::Deref;
 use std::path::Path;
 use std::sync::Arc;
 
-use tokio::sync::{Notify, Semaphore, mpsc};
+use tokio::sync::{Notify, mpsc};
 
 use crate::accounts::caller::Caller;
+use crate::accounts::credentials;
+use crate::accounts::hashing::{Claimant, Crowded, Hashing, Turn};
+use crate::accounts::known::Known;
 use crate::accounts::rate::Rate;
 use crate::accounts::roster::Roster;
+use crate::accounts::sessions;
 use crate::accounts::token::Signer;
+use crate::alerts::reach::WebhookReach;
 use crate::counts::{Counts, PlatformCounts};
 use crate::error::Error;
 use crate::extract::Each;
@@ -20,6 +25,7 @@ use crate::live::{Announcement, Live};
 use crate::measurements::message::SensorMessage;
 use crate::problem::Problem;
 use crate::readings::intake::Sender;
+use crate::role::Deed;
 use crate::store::sql::{Database, Purpose};
 use crate::store::{Db, Store};
 use crate::text::Name;
@@ -29,8 +35,8 @@ use crate::topics::Whose;
 /// Failed logins of one user from one address: five at once, then one in ten seconds.
 const LOGINS_PER_S: f64 = 0.1;
 const LOGINS_AT_ONCE: f64 = 5.0;
-/// Passwords that are hashed at once: each takes 19 MiB and a core.
-const MAX_HASHING: usize = 2;
+/// Users and networks of good logins that are remembered, to be served first.
+const MAX_KNOWN_LOGINS: usize = 10_000;
 
 /// What can be set.
 #[derive(Clone, Debug, PartialEq)]
@@ -43,6 +49,8 @@ pub struct Settings {
     pub monitoring: Monitoring,
     /// Where everything is kept.
     pub database: Database,
+    /// Where webhooks may reach beside public addresses.
+    pub webhook_reach: WebhookReach,
 }
 
 /// How long what sensors measured is kept, in ever coarser forms.
@@ -91,6 +99,7 @@ impl Default for Settings {
             max_requests_per_s: 200,
             monitoring: Monitoring::default(),
             database: Database::File,
+            webhook_reach: WebhookReach::default(),
         }
     }
 }
@@ -109,7 +118,9 @@ pub(crate) struct Inner {
     pub(crate) requests: Rate<Name>,
     /// Told when there may be something for webhooks.
     pub(crate) deliveries: Notify,
-    hashers: Semaphore,
+    /// Who has logged in from where.
+    pub(crate) known_logins: Known<(String, IpAddr)>,
+    hashing: Hashing,
 }
 
 /// The state of all handlers.
@@ -127,6 +138,11 @@ impl Deref for App {
 impl App {
     /// Whose token this is, if it is good.
     pub(crate) fn caller(&self, token: &str, now: Time) -> Option<Caller> {
+        if let Some((id, digest)) = credentials::parse(token) {
+            let (account, until) = self.roster.credential((id, &digest), now)?;
+            let expires_at = until.unwrap_or(Time::NEVER);
+            return Some(Caller { account, session: id.to_owned(), expires_at });
+        }
         let (session, expires_at) = self.signer.check(token, now)?;
         let account = self.roster.session(&session, now)?;
         Some(Caller { account, session, expires_at })
@@ -147,29 +163,40 @@ impl App {
         changed.await
     }
 
-    /// Hashes a password, or compares one, off the runtime's thread.
-    pub(crate) async fn hashing<T, F>(&self, work: F) -> Result<T, Problem>
-    where
-        T: Send + 'static,
-        F: FnOnce() -> T + Send + 'static,
-    {
-        let turn = self.hashers.acquire().await.map_err(|error| Problem::internal(&error))?;
-        let done = tokio::task::spawn_blocking(work).await;
-        drop(turn);
-        done.map_err(|error| Problem::internal(&error))
+    /// Waits for a turn to hash.
+    pub(crate) async fn turn(&self, claimant: &Claimant) -> Result<Turn, Problem> {
+        self.hashing.turn(claimant).await.map_err(|crowded| match crowded {
+            Crowded::Network => Problem::too_often("too many logins from this network wait", 1),
+            Crowded::All => Problem::unavailable("too many logins wait"),
+        })
     }
 }
 
-/// Someone whose token is good.
+/// Someone whose token or password is good.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Guest {
     /// The account's name.
     pub user: String,
-    /// Until when the token is good, in milliseconds since 1970.
+    /// Until when it is good, in milliseconds since 1970; [`u64::MAX`] for what does not expire.
     pub until_ms: u64,
-    /// The token's session, for [`Platform::is_session`].
+    /// What was shown, for [`Platform::is_session`].
     pub session: String,
 }
+
+/// Why a login by password is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LoginRefused {
+    /// There is no such user, or the password is another.
+    Wrong,
+    /// Too many of this user's logins from this address were wrong.
+    TooOften,
+    /// The database cannot be asked now.
+    Unavailable,
+}
+
+/// Before the name and the password's tag in [`Guest::session`] of a login by password. No identifier of a
+/// token has a colon.
+const BY_PASSWORD: &str = "password:";
 
 /// The platform of one installation.
 #[derive(Clone, Debug)]
@@ -215,7 +242,8 @@ impl Platform {
             logins: Rate::new(LOGINS_PER_S, LOGINS_AT_ONCE),
             requests: Rate::new(per_s, per_s * 4.0),
             deliveries: Notify::new(),
-            hashers: Semaphore::new(MAX_HASHING),
+            known_logins: Known::new(MAX_KNOWN_LOGINS),
+            hashing: Hashing::default(),
         }));
         Ok((Platform { app }, announcements))
     }
@@ -237,14 +265,46 @@ impl Platform {
         let caller = self.app.caller(token, Time::now())?;
         let name = &caller.account.name;
         let same = user.is_none_or(|user| user.is_empty() || user == &**name);
-        let until_ms = u64::try_from(caller.expires_at.0).ok()?;
+        let until_ms = match caller.expires_at {
+            Time::NEVER => u64::MAX,
+            Time(at) => u64::try_from(at).ok()?,
+        };
         same.then(|| Guest { user: name.to_string(), until_ms, session: caller.session })
     }
 
-    /// Whether the token of this session is still good. Answers from memory.
+    /// Whether there is a user of this name. Answers from memory.
+    #[must_use]
+    pub fn knows(&self, user: &str) -> bool {
+        self.app.roster.account(user).is_some()
+    }
+
+    /// Lets a user in by name and password, with the bounds that logins over HTTP have: so many wrong ones
+    /// from an address, so many hashed at once. Takes as long for a user that is not there. Needs a tokio
+    /// runtime.
+    ///
+    /// # Errors
+    /// Why not.
+    pub async fn log_in(
+        &self,
+        user: &str,
+        password: &str,
+        from: IpAddr,
+    ) -> Result<Guest, LoginRefused> {
+        let account = sessions::by_password(&self.app, user, password, from).await?;
+        let session = format!("{BY_PASSWORD}{}:{}", account.password_tag, account.name);
+        Ok(Guest { user: account.name.to_string(), until_ms: u64::MAX, session })
+    }
+
+    /// Whether what a guest showed is still good: its token, or the password it logged in with. Answers
+    /// from memory.
     #[must_use]
     pub fn is_session(&self, id: &str) -> bool {
-        self.app.roster.session(id, Time::now()).is_some()
+        let Some(by_password) = id.strip_prefix(BY_PASSWORD) else {
+            return self.app.roster.is_good(id, Time::now());
+        };
+        let named = by_password.split_once(':');
+        let account = named.and_then(|(tag, name)| Some((tag, self.app.roster.account(name)?)));
+        account.is_some_and(|(tag, account)| account.password_tag == tag)
     }
 
     /// Calls `lost` whenever tokens have been revoked or accounts may do less than before, when the answers of
@@ -261,12 +321,12 @@ impl Platform {
         let ["fulmar", twin, rest @ ..] = &levels[..] else { return false };
         let (Ok(twin), roster) = (twin.parse::<Name>(), &self.app.roster) else { return false };
         let role = roster.account(user).and_then(|account| roster.role(&account, &twin));
-        let whose = |device: &str| match roster.owner(&twin, device) {
-            Some(owner) if *owner == *user => Whose::Own,
-            Some(_) => Whose::Others,
-            None => Whose::Nobodys,
+        // A device that has told nobody of itself is the user of the same name.
+        let whose = |device: &str| match roster.whose(&twin, device, user) {
+            Whose::Nobodys if device == user => Whose::Own,
+            whose => whose,
         };
-        role.is_some_and(|role| crate::topics::allowed(role, publish, rest, whose))
+        role.is_some_and(|role| crate::topics::allowed(role, publish, rest, user, whose))
     }
 
     /// A name of this installation that nobody else can know: its client identifier.
@@ -275,7 +335,24 @@ impl Platform {
         self.app.signer.installation()
     }
 
+    /// What tells later, of a message that this user publishes now, that it was this user; `None` where it does
+    /// not matter.
+    #[must_use]
+    pub fn vouch(&self, user: &str, topic: &str, payload: &[u8]) -> Option<String> {
+        let levels: Vec<&str> = topic.split('/').collect();
+        let ["fulmar", _, "receiver", _, "frame"] = levels[..] else { return None };
+        Some(self.app.signer.vouch(user, topic, payload))
+    }
+
+    /// Who published this message, by what [`Platform::vouch`] gave for it.
+    #[must_use]
+    pub fn vouched<'a>(&self, voucher: &'a str, topic: &str, payload: &[u8]) -> Option<&'a str> {
+        self.app.signer.vouched(voucher, topic, payload)
+    }
+
     /// Takes what receivers published, each payload one frame in JSON, and returns when it is durable.
+    /// `publisher` is the user who published it, if it was one; readings are stored as that user's, others as
+    /// the receiver's own.
     ///
     /// # Errors
     /// Nothing was stored, for now: try again. What cannot be taken at all is logged and done with.
@@ -283,6 +360,7 @@ impl Platform {
         &self,
         twin: &str,
         receiver: &str,
+        publisher: Option<&str>,
         payloads: Vec<Vec<u8>>,
     ) -> Result<(), Error> {
         let (Ok(twin), Ok(receiver)) = (twin.parse::<Name>(), receiver.parse::<Name>()) else {
@@ -297,10 +375,12 @@ impl Platform {
             }
         };
         let frames: Vec<Each<NewFrame>> = payloads.iter().map(parse).collect();
-        // The broker does not say who published, but lets nobody use the name of another's device.
-        let owner = self.app.roster.owner(&twin, &receiver);
-        let (reader, now) = (owner.unwrap_or_else(|| receiver.clone()), Time::now());
-        let sender = Sender { twin: twin.clone(), reader, own_lists_only: false, now };
+        let publisher = publisher.and_then(|name| name.parse().ok());
+        let (reader, now) = (publisher.unwrap_or_else(|| receiver.clone()), Time::now());
+        let roster = &self.app.roster;
+        let role = roster.account(&reader).and_then(|account| roster.role(&account, &twin));
+        let reads = role.is_some_and(|role| role.may(Deed::Read));
+        let sender = Sender { twin: twin.clone(), reader, own_lists_only: false, reads, now };
         let results = crate::frames::handlers::take(&self.app, sender, receiver.clone(), frames);
         for result in results.await? {
             if let Some(detail) = result.detail {

@@ -113,6 +113,12 @@ impl Problem {
         Problem { retry_after_s: Some(retry_after_s.max(1)), ..problem }
     }
 
+    /// This build of the server cannot do it.
+    #[cfg_attr(feature = "spreadsheet", allow(dead_code, reason = "this build lacks nothing"))]
+    pub(crate) fn absent(detail: &str) -> Problem {
+        Problem::new(StatusCode::NOT_IMPLEMENTED, detail)
+    }
+
     /// The server cannot keep its promises now.
     pub(crate) fn unavailable(detail: &str) -> Problem {
         let problem = Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail);

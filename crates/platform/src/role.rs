@@ -25,8 +25,10 @@ pub enum Role {
 /// What a request does, as far as roles go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Deed {
-    /// Looks at meters, work lists and devices.
+    /// Looks at meters' names and radio addresses, and at its own devices.
     Look,
+    /// Looks at all of meters, where they are and whose included, and at work lists.
+    LookAtWork,
     /// Looks at readings.
     LookAtReadings,
     /// Looks at reports and exports: what customers used, over time and all together.
@@ -54,7 +56,7 @@ impl Role {
     pub(crate) fn may(self, deed: Deed) -> bool {
         match deed {
             Deed::Look => true,
-            Deed::LookAtReadings => self != Role::Device,
+            Deed::LookAtWork | Deed::LookAtReadings => self != Role::Device,
             Deed::Report => matches!(self, Role::Admin | Role::Office | Role::Viewer),
             Deed::Read => matches!(self, Role::Admin | Role::Office | Role::Reader),
             Deed::Measure => matches!(self, Role::Admin | Role::Office | Role::Device),

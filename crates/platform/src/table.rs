@@ -3,29 +3,22 @@
 //! Text that a spreadsheet would take for a formula is made text: in CSV with an apostrophe before it,
 //! in Excel files by the kind of the cell. Numbers are numbers, negative ones too.
 
-use std::time::Duration;
+#[cfg_attr(not(feature = "spreadsheet"), path = "table/no_xlsx.rs")]
+mod xlsx;
 
 use axum::body::Body;
 use axum::http::header;
 use axum::response::IntoResponse as _;
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt as _, stream};
-use rust_xlsxwriter::{ExcelDateTime, Format, Workbook, Worksheet, XlsxError};
-use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::problem::Problem;
 use crate::respond::Answer;
 use crate::text::Name;
-use crate::time::{SECOND_MS, Time};
-
-/// Rows of an Excel file, which is made in memory: about 25 MB of it.
-const MAX_XLSX_ROWS: usize = 50_000;
-/// Excel files that are made at once.
-static XLSX_TURNS: Semaphore = Semaphore::const_new(2);
-/// How long one waits for its turn.
-const PATIENCE: Duration = Duration::from_secs(10);
+use crate::time::Time;
 
 /// A table's names and columns.
+#[cfg_attr(not(feature = "spreadsheet"), allow(dead_code, reason = "CSV has no need of all"))]
 pub(crate) struct Outline {
     /// Part of the file's name.
     pub(crate) name: &'static str,
@@ -60,18 +53,7 @@ impl Outline {
         twin: &Name,
         parts: impl Stream<Item = Result<Vec<R>, Problem>> + Send,
     ) -> Answer {
-        let _turn = turn().await?;
-        let (mut parts, mut rows) = (std::pin::pin!(parts), Vec::new());
-        while let Some(part) = parts.next().await {
-            rows.extend(part?);
-            if rows.len() > MAX_XLSX_ROWS {
-                let what = self.rows;
-                let detail = format!("more than {MAX_XLSX_ROWS} {what}: ask for less, or for CSV");
-                return Err(Problem::invalid(self.narrow, detail));
-            }
-        }
-        let book = workbook(self.sheet, self.columns, rows).await?;
-        file(twin, self.name, Kind::Xlsx, book.into())
+        file(twin, self.name, Kind::Xlsx, xlsx::made(self, parts).await?.into())
     }
 }
 
@@ -109,25 +91,6 @@ impl Cell {
             Cell::Moment(at) => at.to_string(),
             Cell::Nothing => String::new(),
         }
-    }
-
-    fn write(
-        &self,
-        sheet: &mut Worksheet,
-        (row, column): (u32, u16),
-        moment: &Format,
-    ) -> Result<(), XlsxError> {
-        match self {
-            Cell::Text(text) => sheet.write_string(row, column, text)?,
-            Cell::Number(number) => sheet.write_number(row, column, *number)?,
-            Cell::Moment(at) => match ExcelDateTime::from_timestamp(at.0.div_euclid(SECOND_MS)) {
-                Ok(date) => sheet.write_datetime_with_format(row, column, date, moment)?,
-                // Before 1900, which Excel does not know.
-                Err(_) => sheet.write_string(row, column, at.to_string())?,
-            },
-            Cell::Nothing => return Ok(()),
-        };
-        Ok(())
     }
 }
 
@@ -170,46 +133,6 @@ fn file(twin: &Name, what: &str, kind: Kind, body: Body) -> Answer {
 fn broken(problem: Problem) -> std::io::Error {
     tracing::warn!("platform export: cut off: {}", problem.detail());
     std::io::Error::other(problem.detail().to_owned())
-}
-
-/// The turn to make an Excel file.
-async fn turn() -> Result<SemaphorePermit<'static>, Problem> {
-    let turn = tokio::time::timeout(PATIENCE, XLSX_TURNS.acquire()).await;
-    match turn {
-        Ok(Ok(turn)) => Ok(turn),
-        _ => Err(Problem::unavailable("other exports are being made")),
-    }
-}
-
-/// Rows as an Excel file, made off the runtime's thread.
-async fn workbook<R: AsRef<[Cell]> + Send + 'static>(
-    name: &'static str,
-    columns: &'static [&'static str],
-    rows: Vec<R>,
-) -> Result<Vec<u8>, Problem> {
-    let made = tokio::task::spawn_blocking(move || sheet(name, columns, &rows));
-    let made = made.await.map_err(|error| Problem::internal(&error))?;
-    made.map_err(|error| Problem::internal(&error))
-}
-
-fn sheet<R: AsRef<[Cell]>>(name: &str, columns: &[&str], rows: &[R]) -> Result<Vec<u8>, XlsxError> {
-    let mut book = Workbook::new();
-    let sheet = book.add_worksheet().set_name(name)?;
-    let heading = Format::new().set_bold();
-    let moment = Format::new().set_num_format("yyyy-mm-dd hh:mm:ss");
-    for (column, name) in (0..).zip(columns) {
-        sheet.write_string_with_format(0, column, *name, &heading)?;
-        if name.ends_with("at") && *name != "lat" {
-            sheet.set_column_width(column, 20)?;
-        }
-    }
-    sheet.set_freeze_panes(1, 0)?;
-    for (at, row) in (1..).zip(rows) {
-        for (column, cell) in (0..).zip(row.as_ref()) {
-            cell.write(sheet, (at, column), &moment)?;
-        }
-    }
-    book.save_to_buffer()
 }
 
 #[cfg(test)]

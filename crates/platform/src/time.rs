@@ -21,6 +21,9 @@ pub(crate) const DAY_MS: i64 = 24 * HOUR_MS;
 pub(crate) struct Time(pub(crate) i64);
 
 impl Time {
+    /// What never ends ends then: the last second that RFC 3339 can write.
+    pub(crate) const NEVER: Time = Time(253_402_300_799_000);
+
     /// Now, by the system's clock.
     pub(crate) fn now() -> Time {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

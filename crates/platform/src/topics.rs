@@ -15,12 +15,13 @@ pub(crate) enum Whose {
     Nobodys,
 }
 
-/// What a topic's or filter's levels say behind `fulmar/TWIN/`, and whether the role allows it; `whose` is
-/// asked of devices, by name.
+/// What a topic's or filter's levels say behind `fulmar/TWIN/`, and whether the role allows it to `user`;
+/// `whose` is asked of devices, by name.
 pub(crate) fn allowed(
     role: Role,
     publish: bool,
     levels: &[&str],
+    user: &str,
     whose: impl FnOnce(&str) -> Whose,
 ) -> bool {
     let manages = role.may(Deed::Manage);
@@ -30,6 +31,7 @@ pub(crate) fn allowed(
                 role.may(Deed::Receive) && (manages || whose(device) != Whose::Others)
             }
             ["sensor", _] | ["sensor", _, _] | ["batch", _] => role.may(Deed::Measure),
+            ["command", _, _, ..] => manages,
             _ => false,
         };
     }
@@ -42,6 +44,8 @@ pub(crate) fn allowed(
         ["instance", device, "command"] if role.may(Deed::BeDevice) && !manages => {
             whose(device) == Whose::Own
         }
+        // What is for a gateway and the devices behind it; nobody has the name of a wildcard.
+        ["command", gateway, _, ..] if role.may(Deed::BeDevice) && *gateway == user => true,
         _ => manages,
     }
 }
@@ -80,6 +84,13 @@ mod tests {
             (false, "sensor/+/+", "admin office"),
             (false, "batch/+", "admin office"),
             (true, "reading/m1", ""),
+            (false, "command/me/#", "admin office reader device"),
+            (false, "command/me/valve/open", "admin office reader device"),
+            (false, "command/other/#", "admin office"),
+            (false, "command/+/#", "admin office"),
+            (false, "command/#", "admin office"),
+            (true, "command/me/valve", "admin office"),
+            (true, "command/me", ""),
         ];
         let whose = |device: &str| match device {
             "own" => Whose::Own,
@@ -91,7 +102,7 @@ mod tests {
             for role in Role::ALL {
                 let expected = may.split(' ').any(|name| name == role.name());
                 assert_eq!(
-                    allowed(role, publish, &levels, whose),
+                    allowed(role, publish, &levels, "me", whose),
                     expected,
                     "{topic} {role:?} {publish}"
                 );

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::alerts::{self, evaluate};
 use crate::platform::Platform;
 use crate::problem::Problem;
-use crate::store::{alerts as stored, retention};
+use crate::store::{accounts, alerts as stored, retention};
 use crate::time::Time;
 
 /// How often it is looked who is silent.
@@ -21,7 +21,7 @@ const BREATH: Duration = Duration::from_millis(20);
 impl Platform {
     /// Does it, for as long as it is polled.
     pub async fn keep_up(&self) {
-        tokio::join!(self.watch_for_silence(), self.forget_what_is_old());
+        tokio::join!(self.watch_for_silence(), self.forget_what_is_old(), self.end_what_expired());
     }
 
     async fn watch_for_silence(&self) {
@@ -31,6 +31,22 @@ impl Platform {
                 tracing::warn!("platform: silent sensors: {}", problem.detail());
             }
             tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+
+    /// Forgets tokens whose end has come, which ends the connections that were made with them before
+    /// anybody had set an end.
+    async fn end_what_expired(&self) {
+        loop {
+            tokio::time::sleep(LOOK_EVERY).await;
+            let app = self.app();
+            if !app.roster.has_expired_credential(Time::now()) {
+                continue;
+            }
+            let forget = |db: &crate::store::Db| Ok(accounts::forget_credentials(db, Time::now())?);
+            if let Err(problem) = app.change_roster(forget).await {
+                tracing::warn!("platform: expired tokens: {}", problem.detail());
+            }
         }
     }
 

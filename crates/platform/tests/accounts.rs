@@ -3,7 +3,14 @@
 
 mod common;
 
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use axum::body::{Body, Bytes};
+use axum::http::Request;
 use common::{PASSWORD, World};
+use futures_util::stream;
 use serde_json::{Value, json};
 
 #[tokio::test]
@@ -132,4 +139,41 @@ async fn who_loses_something_is_told_of() {
     world.call(&reader, "DELETE", "/api/v1/session", &Value::Null).await;
     assert_eq!(heard.recv().await, Some((false, false)), "a token");
     assert!(heard.try_recv().is_err());
+}
+
+/// Parts of a KiB without end, and how many of them were asked for.
+fn endless() -> (Body, Arc<AtomicUsize>) {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&asked);
+    let parts = std::iter::repeat_with(move || {
+        counted.fetch_add(1, Ordering::Relaxed);
+        Ok::<_, Infallible>(Bytes::from_static(&[b' '; 1024]))
+    });
+    (Body::from_stream(stream::iter(parts.take(64 * 1024))), asked)
+}
+
+#[tokio::test]
+async fn bodies_are_read_when_their_sender_is_known() {
+    let world = World::new();
+    let viewer = world.log_in("north-viewer").await;
+    for (path, token, status, most) in [
+        ("/api/v1/session", "", 413, 17),
+        ("/api/v1/north/reading", "", 401, 0),
+        ("/api/v1/north/reading", "x.y.z", 401, 0),
+        ("/api/v1/north/reading", &viewer, 403, 0),
+        ("/api/v1/north/meter", &viewer, 403, 0),
+        ("/api/v1/north/frame", &viewer, 403, 0),
+        ("/api/v1/south/measurement", &viewer, 404, 0),
+        ("/api/v1/north/user", &viewer, 413, 257),
+    ] {
+        let (body, asked) = endless();
+        let mut request = Request::post(path).header("content-type", "application/json");
+        if !token.is_empty() {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        let answer = world.send(request.body(body).unwrap()).await;
+        let asked = asked.load(Ordering::Relaxed);
+        assert_eq!(answer.status, status, "{path}");
+        assert!(asked <= most, "{path}: {asked} KiB were read");
+    }
 }

@@ -253,6 +253,11 @@ async fn webhooks_are_told_in_order_until_they_take_it() {
     world.good(office, "POST", &path, quiet).await;
     let plain = json!({"url": "http://example.org/", "secret": "long enough"});
     assert_eq!(world.call(office, "POST", &path, &plain).await.status, 422);
+    // The operator has listed 127.0.0.1 and nothing else.
+    for own in ["https://127.0.0.2/", "https://10.0.0.1/", "https://[::ffff:192.168.0.1]/"] {
+        let hook = json!({"url": own, "secret": "long enough"});
+        assert_eq!(world.call(office, "POST", &path, &hook).await.status, 422, "{own}");
+    }
     let shown = world.get(office, &path).await;
     assert!(!String::from_utf8(shown.bytes).unwrap().contains("long enough"));
 
@@ -274,4 +279,40 @@ async fn webhooks_are_told_in_order_until_they_take_it() {
         204
     );
     assert!(world.platform.due_deliveries().await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn one_value_raises_no_average_and_a_rule_that_changed_knows_what_was_measured() {
+    let site = Site::new(10).await;
+    site.rule("radon", json!({"averaging_s": 3600})).await;
+    site.radon(&[(0, 5000.0)]).await;
+    assert_eq!(site.alerts("state=active").await, [] as [Value; 0], "an hour's mean takes an hour");
+    let minutes: Vec<(i64, f64)> = (1..55).map(|minute| (minute, 5000.0)).collect();
+    site.radon(&minutes).await;
+    assert_eq!(site.alerts("state=active").await.len(), 0);
+    // Changed, it need not wait for another hour.
+    site.rule("radon", json!({"name": "Radon in the attic"})).await;
+    site.radon(&[(55, 5000.0), (59, 5000.0)]).await;
+    let alerts = site.alerts("state=active").await;
+    assert_eq!(alerts.len(), 1);
+    assert_eq!(alerts[0]["value"], json!(5000.0));
+}
+
+#[tokio::test]
+async fn numbers_of_deliveries_are_never_given_again() {
+    let site = Site::new(0).await;
+    let hook = json!({"url": "https://alarm.example/", "least_severity": "info", "secret": "0123456789abcdef"});
+    site.world.good(&site.office, "POST", &format!("{BASE}/webhook"), hook).await;
+    let mut numbers = Vec::new();
+    for (minute, value) in [(-8, 400.0), (-7, 100.0), (-6, 400.0), (-5, 100.0)] {
+        site.radon(&[(minute, value)]).await;
+        let due = site.world.platform.due_deliveries().await.unwrap();
+        assert_eq!(due.len(), 1);
+        numbers.push(due[0].id.parse::<i64>().unwrap());
+        site.world.platform.delivered(&due[0], true).await.unwrap();
+    }
+    let mut once = numbers.clone();
+    once.sort_unstable();
+    once.dedup();
+    assert_eq!(once, numbers, "each number names one event, though no event is left");
 }

@@ -76,7 +76,7 @@ async fn roles_may_what_they_may_and_nothing_else() {
     let world = World::new();
     let matrix = [
         ("GET", "meter", "admin office reader device viewer"),
-        ("GET", "work_list", "admin office reader device viewer"),
+        ("GET", "work_list", "admin office reader viewer"),
         ("GET", "instance", "admin office reader device viewer"),
         ("GET", "reading", "admin office reader viewer"),
         ("GET", "photo/00000000-0000-0000-0000-000000000001", "admin office reader viewer"),

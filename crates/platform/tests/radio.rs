@@ -66,6 +66,75 @@ async fn frames_become_readings_once_and_replays_are_told() {
 }
 
 #[tokio::test]
+async fn frames_are_stored_as_published_by_whoever_published_them() {
+    let world = World::new();
+    let (admin, van) = (world.log_in("north-admin").await, world.log_in("north-device").await);
+    let meter = json!({"id": "m1", "address": "SEN-33225544-68-07"});
+    world.good(&admin, "POST", "/api/v1/north/meter", meter).await;
+    world.good(&van, "PUT", "/api/v1/north/instance/van-1", json!({"kind": "van"})).await;
+    let payload = frame(CLEAR, "2026-11-21T10:00:00Z").to_string().into_bytes();
+    // An office publishes what it likes, but not in the name of the device's owner.
+    let topic = "fulmar/north/receiver/van-1/frame";
+    let voucher = world.platform.vouch("north-office", topic, &payload).unwrap();
+    let publisher = world.platform.vouched(&voucher, topic, &payload);
+    assert_eq!(publisher, Some("north-office"));
+    world.platform.take_frames("north", "van-1", publisher, vec![payload]).await.unwrap();
+    let readings = world.get(&admin, "/api/v1/north/reading").await.json;
+    let stored = &readings["items"][0];
+    assert_eq!((&stored["reader"], &stored["device"]), (&json!("north-office"), &json!("van-1")));
+}
+
+#[tokio::test]
+async fn a_receiver_is_its_owners_over_http_too() {
+    let world = World::new();
+    let (reader, van) = (world.log_in("north-reader").await, world.log_in("north-device").await);
+    world.good(&van, "PUT", "/api/v1/north/instance/van-1", json!({"kind": "van"})).await;
+    world.good(&reader, "PUT", "/api/v1/north/instance/phone-1", json!({"kind": "phone"})).await;
+    let upload = |receiver: &str| json!({"receiver": receiver, "frames": []});
+    for (token, receiver, expected) in [
+        (&van, "van-1", 200),
+        (&van, "van-2", 200),
+        (&van, "phone-1", 403),
+        // It would look like that user's.
+        (&van, "north-office", 403),
+        (&reader, "phone-1", 200),
+        // People may share a device: they send in their own name.
+        (&reader, "van-1", 200),
+    ] {
+        let answer = world.call(token, "POST", "/api/v1/north/frame", &upload(receiver)).await;
+        assert_eq!(answer.status, expected, "{receiver}");
+    }
+    for (topic, user, expected) in [
+        ("fulmar/north/receiver/van-1/frame", "north-reader", false),
+        ("fulmar/north/receiver/north-office/frame", "north-reader", false),
+        ("fulmar/north/receiver/north-reader/frame", "north-reader", true),
+    ] {
+        assert_eq!(world.platform.may(user, true, topic), expected, "{topic}");
+    }
+}
+
+#[tokio::test]
+async fn a_device_is_not_told_where_meters_are() {
+    let world = World::new();
+    let (admin, van) = (world.log_in("north-admin").await, world.log_in("north-device").await);
+    let meter = json!({"id": "m1", "address": "SEN-33225544-68-07", "serial": "4711",
+        "street": "Hafenstr. 1", "note": "dog", "place": {"lat": 53.5, "lon": 10.0}});
+    world.good(&admin, "POST", "/api/v1/north/meter", meter).await;
+    let listed = world.get(&van, "/api/v1/north/meter").await.json["items"][0].clone();
+    for shown in [listed, world.get(&van, "/api/v1/north/meter/m1").await.json] {
+        assert_eq!(shown["address"], "SEN-33225544-68-07");
+        for hidden in ["serial", "street", "note", "place", "last", "expected"] {
+            assert_eq!(shown[hidden], Value::Null, "{hidden}");
+        }
+    }
+    for search in ["q=Hafen", "bbox=9,53,11,54"] {
+        assert_eq!(world.get(&van, &format!("/api/v1/north/meter?{search}")).await.status, 403);
+    }
+    assert_eq!(world.get(&van, "/api/v1/north/work_list").await.status, 403);
+    assert_eq!(world.get(&admin, "/api/v1/north/meter/m1").await.json["street"], "Hafenstr. 1");
+}
+
+#[tokio::test]
 async fn encrypted_frames_need_the_right_key() {
     let world = World::new();
     let admin = world.log_in("north-admin").await;
@@ -180,4 +249,70 @@ async fn a_photo_is_stored_once_and_never_changed() {
     assert_eq!(put(b"<script>").await.status, 415);
     let shown = world.get(&reader, &path).await;
     assert_eq!((&*shown.kind, &*shown.bytes), ("image/jpeg", &jpeg[..]));
+    // As large as they may be, and no larger.
+    for (id, bytes, expected) in [(2, 4 << 20, 201), (3, (4 << 20) + 1, 413)] {
+        let path = format!("/api/v1/north/photo/{}", uuid::Uuid::from_u128(id));
+        let request = Request::put(&path).header("authorization", format!("Bearer {reader}"));
+        let body = [&jpeg[..], &vec![0; bytes - jpeg.len()]].concat();
+        assert_eq!(world.send(request.body(Body::from(body)).unwrap()).await.status, expected);
+    }
+}
+
+#[tokio::test]
+async fn what_the_van_decodes_does_the_work_of_the_list_when_a_key_or_a_role_vouches_for_it() {
+    let mut world = World::new();
+    let (admin, van) = (world.log_in("north-admin").await, world.log_in("north-device").await);
+    let reader = world.log_in("north-reader").await;
+    let mut drive = Drive::new(10, 7);
+    let keys: Vec<(String, String)> =
+        drive.keys().map(|(meter, key)| (meter.to_string().replace(' ', "-"), key)).collect();
+    let mut items: Vec<Value> =
+        keys.iter().map(|(meter, _)| json!({"id": meter, "address": meter})).collect();
+    items.push(json!({"id": "clear", "address": "SEN-33225544-68-07"}));
+    world.good(&admin, "POST", "/api/v1/north/meter", json!({"items": items})).await;
+    for (meter, key) in &keys {
+        let path = format!("/api/v1/north/meter/{meter}/key");
+        world.good(&admin, "PUT", &path, json!({ "key": key })).await;
+    }
+    let mut ids: Vec<&str> = keys.iter().map(|(meter, _)| &**meter).collect();
+    ids.push("clear");
+    let list = json!({"name": "Drive by", "assignee": "north-reader", "meters": ids});
+    let list = world.good(&admin, "POST", "/api/v1/north/work_list", list).await;
+    let path = format!("/api/v1/north/work_list/{}", list["id"].as_str().unwrap());
+    while world.announced.try_recv().is_ok() {}
+
+    let ahead = time::OffsetDateTime::now_utc() + time::Duration::seconds(2);
+    let (date, (hour, minute, second)) = (ahead.date(), ahead.to_hms());
+    let at = format!("{date}T{hour:02}:{minute:02}:{second:02}Z");
+    let known = |meter: String| ids.contains(&&*meter.replace(' ', "-"));
+    let heard: Vec<_> = drive
+        .by_ref()
+        .filter(|heard| !heard.damaged && known(heard.meter.to_string()))
+        .take(40)
+        .collect();
+    let mut frames = vec![frame(CLEAR, &at)];
+    for heard in &heard {
+        let mut hex = String::new();
+        heard.frame.iter().for_each(|byte| write!(hex, "{byte:02X}").unwrap());
+        frames.push(frame(&hex, &at));
+    }
+    let results = send(&world, &van, json!(frames)).await;
+    let stored = results[1..].iter().filter(|result| result["status"] == "stored");
+    let read: std::collections::HashSet<&str> =
+        stored.map(|result| result["meter"].as_str().unwrap()).collect();
+    assert!(!read.is_empty() && results[0]["status"] == "stored", "{results:?}");
+    let done = world.get(&admin, &path).await.json["done"].clone();
+    assert_eq!(done, json!(read.len()), "an unencrypted frame of a device could be made up");
+    let told = std::iter::from_fn(|| world.announced.try_recv().ok());
+    let progress: Vec<Value> = told
+        .filter(|told| told.topic.contains("/work_list/"))
+        .map(|told| serde_json::from_slice(&told.payload).unwrap())
+        .collect();
+    assert_eq!(progress.len(), 1, "told once for all of them");
+    assert_eq!(progress[0]["done"], json!(read.len()));
+    // The same meter heard by somebody who may read it.
+    let other = CLEAR.replace("1389E201", "1390E201");
+    let results = send(&world, &reader, json!([frame(&other, &at)])).await;
+    assert_eq!(results[0]["status"], "stored", "{results:?}");
+    assert_eq!(world.get(&admin, &path).await.json["done"], json!(read.len() + 1));
 }

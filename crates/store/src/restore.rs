@@ -73,7 +73,7 @@ fn highest(connection: &Connection, name: &str) -> Result<u64> {
 
 fn sessions(connection: &Connection) -> Result<Vec<SessionRecord>> {
     let sql = "SELECT session.session, client_id, username, expiry_interval_s, expires_at,
-               topic, properties, payload, qos, retain, delay_s, message_expiry_s, due
+               topic, properties, payload, qos, retain, delay_s, message_expiry_s, due, mqtt_sn
                FROM session LEFT JOIN will ON will.session = session.session";
     collect(connection, sql, |row| {
         Ok(SessionRecord {
@@ -84,6 +84,7 @@ fn sessions(connection: &Connection) -> Result<Vec<SessionRecord>> {
             expires_at: get_moment(row, 4)?,
             will: get_will(row, 5)?.map(Arc::new),
             will_at: get_moment(row, 12)?,
+            mqtt_sn: row.get(13)?,
         })
     })
 }

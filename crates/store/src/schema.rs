@@ -100,6 +100,9 @@ CREATE TABLE will (
     due INTEGER                              -- ms since the Unix epoch; NULL while connected
 ) STRICT;
 ",
+    "
+ALTER TABLE session ADD COLUMN mqtt_sn INTEGER; -- NULL: not known
+",
 ];
 
 /// Opens the database at `path`, brings its schema up to date and marks it as in use.

@@ -61,7 +61,7 @@ impl<'c> Tables<'c> {
             begin: sql("BEGIN IMMEDIATE")?,
             commit: sql("COMMIT")?,
             rollback: sql("ROLLBACK")?,
-            session_put: sql("INSERT OR REPLACE INTO session VALUES (?1, ?2, ?3, ?4, ?5)")?,
+            session_put: sql("INSERT OR REPLACE INTO session VALUES (?1, ?2, ?3, ?4, ?5, ?6)")?,
             session_remove: [
                 sql("DELETE FROM session WHERE session = ?1")?,
                 sql("DELETE FROM flow WHERE session = ?1")?,
@@ -207,7 +207,8 @@ impl<'c> Tables<'c> {
             &*record.client_id,
             record.username.as_deref(),
             record.expiry_interval_s,
-            moment(record.expires_at)
+            moment(record.expires_at),
+            record.mqtt_sn
         ])?;
         let Some(will) = &record.will else {
             return self.will_remove.execute([int(record.key.0)]).map(drop);

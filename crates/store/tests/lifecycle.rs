@@ -94,6 +94,21 @@ fn the_backlog_weighs_a_shared_message_once() {
     assert_eq!(opened.storage.backlog(), 2 + 100);
 }
 
+/// A folder of an earlier version opens as it is; whether a session was MQTT-SN's is not known then.
+#[test]
+fn sessions_stored_by_version_2_have_their_user() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = database(folder.path());
+    drop(Opened::new(&path, &Options::default()));
+    let sql = "ALTER TABLE session DROP COLUMN mqtt_sn; PRAGMA user_version = 2;
+               INSERT INTO session VALUES (7, 'device', 'ann', 3600, NULL)";
+    rusqlite::Connection::open(&path).unwrap().execute_batch(sql).unwrap();
+    let restored = reopen(&path);
+    let [session] = &restored.sessions[..] else { panic!("{:?}", restored.sessions) };
+    assert_eq!((&*session.client_id, session.username.as_deref()), ("device", Some("ann")));
+    assert_eq!(session.mqtt_sn, None);
+}
+
 #[test]
 fn an_empty_batch_has_the_number_of_the_newest() {
     let folder = tempfile::tempdir().unwrap();
@@ -188,6 +203,7 @@ fn session_keys_are_never_given_out_again() {
         key: SessionKey(77),
         client_id: "c".into(),
         username: None,
+        mqtt_sn: None,
         expiry_interval_s: 0,
         expires_at: None,
         will: None,

@@ -20,6 +20,7 @@ use fulmar_broker::storage::{
     SessionRecord, Storage, SubscriptionRecord, Will,
 };
 use fulmar_mqtt::{PacketId, QoS};
+use fulmar_simulator::Tables;
 use fulmar_store::Options;
 use proptest::prelude::*;
 
@@ -41,59 +42,6 @@ fn queued_text(message: &Message, delivery: &Delivery, progress: Progress) -> St
 }
 
 impl Model {
-    fn apply(&mut self, op: &Op, queue: &mut BTreeMap<(Flow, u64), (Arc<Message>, Delivery)>) {
-        match op {
-            Op::SessionPut(s) => drop(self.sessions.insert(s.key.0, format!("{s:?}"))),
-            Op::SessionRemove(s) => {
-                self.sessions.remove(&s.0);
-                self.subscriptions.retain(|k, _| k.0 != s.0);
-                self.flows.retain(|k, _| k.0 != s.0);
-                self.queued.retain(|k, _| k.0.0 != s.0);
-                self.inbound.retain(|k| k.0.0 != s.0);
-            }
-            Op::FlowPut { session, flow, flags, expiry_s } => {
-                self.flows.insert((session.0, flow.0), (*flags, *expiry_s));
-            }
-            Op::FlowRemove { session, flow } => {
-                let key = (session.0, flow.0);
-                self.flows.remove(&key);
-                self.subscriptions.retain(|k, v| (k.0, v.0) != key);
-                self.queued.retain(|k, _| k.0 != key);
-                self.inbound.retain(|k| k.0 != key);
-            }
-            Op::SubscriptionPut(s) => {
-                let value = (s.flow.0, format!("{s:?}"));
-                self.subscriptions.insert((s.session.0, s.filter.to_string()), value);
-            }
-            Op::SubscriptionRemove { session, filter } => {
-                self.subscriptions.remove(&(session.0, filter.to_string()));
-            }
-            Op::Enqueue { session, flow, position, message, delivery, progress } => {
-                let key = ((session.0, flow.0), position.0);
-                self.queued.insert(key, queued_text(message, delivery, *progress));
-                queue.insert(key, (Arc::clone(message), delivery.clone()));
-            }
-            Op::Advance { session, flow, position, progress } => {
-                let key = ((session.0, flow.0), position.0);
-                if let Some(row) = self.queued.get_mut(&key) {
-                    let (message, delivery) = &queue[&key];
-                    *row = queued_text(message, delivery, *progress);
-                }
-            }
-            Op::Dequeue { session, flow, position } => {
-                self.queued.remove(&((session.0, flow.0), position.0));
-            }
-            Op::InboundReceived { session, flow, packet_id } => {
-                self.inbound.insert(((session.0, flow.0), packet_id.get()));
-            }
-            Op::InboundReleased { session, flow, packet_id } => {
-                self.inbound.remove(&((session.0, flow.0), packet_id.get()));
-            }
-            Op::RetainedPut(m) => drop(self.retained.insert(m.topic().into(), format!("{m:?}"))),
-            Op::RetainedRemove(topic) => drop(self.retained.remove(&**topic)),
-        }
-    }
-
     fn of(restored: &Restored) -> Model {
         let order = |q: &QueuedRecord| (q.session, q.flow, q.position);
         assert!(restored.queued.is_sorted_by_key(order));
@@ -159,7 +107,8 @@ struct Run {
     /// State after each batch since the last start, from 0.
     history: Vec<Model>,
     now: Model,
-    queue: BTreeMap<(Flow, u64), (Arc<Message>, Delivery)>,
+    /// What operations mean, as all simulations have it.
+    tables: Tables,
     messages: Vec<Arc<Message>>,
     position: u64,
     stored_message: u64,
@@ -180,7 +129,7 @@ impl Run {
             opened,
             history: vec![Model::default()],
             now: Model::default(),
-            queue: BTreeMap::new(),
+            tables: Tables::default(),
             messages: Vec::new(),
             position: 0,
             stored_message: 0,
@@ -212,7 +161,8 @@ impl Run {
             let Some(op) = self.operation(choice) else {
                 continue;
             };
-            self.now.apply(&op, &mut self.queue);
+            self.tables.apply(&op);
+            self.now = Model::of(&self.tables.restored());
             ops.push(op);
         }
         if ops.is_empty() {
@@ -245,6 +195,7 @@ impl Run {
     fn start(&mut self, folder: tempfile::TempDir, state: Model) {
         let (opened, restored) = Opened::new(&database(folder.path()), &options());
         assert_eq!(Model::of(&restored), state);
+        self.tables = Tables::from(&restored);
         assert!(restored.last_message_id >= self.highest(&state));
         self.opened = opened;
         self.folder = folder;
@@ -269,6 +220,7 @@ impl Run {
                 key: session,
                 client_id: format!("client {}", pick % 7).into(),
                 username: pick.is_multiple_of(2).then(|| "user".into()),
+                mqtt_sn: [None, Some(false), Some(true)][pick as usize % 3],
                 expiry_interval_s: u32::MAX - (pick % 3) as u32,
                 expires_at: pick.is_multiple_of(3).then_some(Timestamp(u64::MAX - pick)),
                 will: pick.is_multiple_of(4).then(|| Arc::new(will(pick))),

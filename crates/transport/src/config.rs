@@ -12,6 +12,7 @@ use fulmar_broker::{ListenerPolicy, TransportKind};
 use parking_lot::RwLock;
 use rustls::pki_types::CertificateDer;
 
+use crate::origin::Origins;
 use crate::quic::QuicSettings;
 use crate::tls::ServerTls;
 
@@ -27,6 +28,8 @@ pub struct ServerConfig {
     pub listeners: Vec<ListenerConfig>,
     /// Where to listen for QUIC.
     pub quic: Vec<QuicListener>,
+    /// Pages that may open WebSockets.
+    pub origins: Arc<Origins>,
     /// Bounds of the transports.
     pub limits: TransportLimits,
 }

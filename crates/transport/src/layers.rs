@@ -4,8 +4,12 @@
 //! Like the core it is fed and drained and touches no socket.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
+
+use tungstenite::handshake::server::Request;
 
 use crate::config::{Carrier, TlsSettings};
+use crate::origin::Origins;
 use crate::secure::{MAX_RAW_BYTES, TlsSession};
 use crate::ws::{
     CloseCode, Event, FrameDecoder, MAX_REQUEST_BYTES, Upgrade, answer, append_binary,
@@ -32,7 +36,7 @@ pub(crate) struct Layers {
 #[derive(Debug)]
 enum Web {
     /// Collects the request.
-    Upgrading(Vec<u8>),
+    Upgrading(Vec<u8>, Arc<Origins>),
     Frames(FrameDecoder),
     /// A close frame was sent or the upgrade refused.
     Closed,
@@ -53,6 +57,7 @@ impl Layers {
     /// The layers `carrier` asks for, none for plain TCP.
     pub(crate) fn new(
         carrier: &Carrier,
+        origins: &Arc<Origins>,
         address: SocketAddr,
     ) -> Result<Option<Box<Layers>>, rustls::Error> {
         if carrier.tls.is_none() && !carrier.websocket {
@@ -62,7 +67,7 @@ impl Layers {
             Some(settings) => Some(Box::new(TlsSession::new(settings.config.current())?)),
             None => None,
         };
-        let web = carrier.websocket.then(|| Web::Upgrading(Vec::new()));
+        let web = carrier.websocket.then(|| Web::Upgrading(Vec::new(), Arc::clone(origins)));
         Ok(Some(Box::new(Layers { address, tls, web, opened: false })))
     }
 
@@ -80,7 +85,7 @@ impl Layers {
     /// Memory held for incomplete input, in bytes.
     pub(crate) fn held(&self) -> usize {
         let request = match &self.web {
-            Some(Web::Upgrading(request)) => request.capacity(),
+            Some(Web::Upgrading(request, _)) => request.capacity(),
             _ => 0,
         };
         request + self.tls.as_ref().map_or(0, |tls| tls.held())
@@ -111,7 +116,7 @@ impl Layers {
             return self.receive_plain(None, input, out, sink);
         };
         let progress = tls.receive(input, plain, out).map_err(|error| {
-            tracing::debug!(peer = %self.address, %error, "TLS failed");
+            tracing::info!(peer = %self.address, "TLS handshake or record failed: {error}");
             "TLS failed"
         })?;
         let too_long = tls.raw().len() > MAX_RAW_BYTES;
@@ -136,9 +141,14 @@ impl Layers {
         sink: &mut Sink<'_>,
     ) -> Result<(), &'static str> {
         let mut rest = input;
-        if let Some(Web::Upgrading(request)) = &mut self.web {
+        if let Some(Web::Upgrading(request, origins)) = &mut self.web {
             let before = request.len();
-            match upgrade(request, rest) {
+            let (plain, peer) = (self.tls.is_none(), self.address);
+            let admits = |asked: &Request| match plain {
+                true => origins.admits_plain(asked, peer),
+                false => origins.admits(asked, peer),
+            };
+            match upgrade(request, rest, admits) {
                 Upgrade::Incomplete => return Ok(()),
                 Upgrade::Reject { response, reason } => {
                     out.extend_from_slice(&response);
@@ -231,7 +241,7 @@ impl Layers {
 /// Adds what was read to the request and answers it when that may make sense: at first, to refuse
 /// what is not HTTP at once, and when a line has ended, so that a request which comes byte by byte
 /// is not parsed for each.
-fn upgrade(request: &mut Vec<u8>, read: &[u8]) -> Upgrade {
+fn upgrade(request: &mut Vec<u8>, read: &[u8], admits: impl FnOnce(&Request) -> bool) -> Upgrade {
     let first = request.is_empty();
     let room = MAX_REQUEST_BYTES.saturating_sub(request.len());
     let before = request.len();
@@ -239,7 +249,7 @@ fn upgrade(request: &mut Vec<u8>, read: &[u8]) -> Upgrade {
     if !first && room > read.len() && !request[before..].contains(&b'\n') {
         return Upgrade::Incomplete;
     }
-    answer(request)
+    answer(request, admits)
 }
 
 fn receive_frames(

@@ -21,6 +21,7 @@ mod error;
 mod inlet;
 mod layers;
 mod listen;
+mod origin;
 mod pace;
 mod partial;
 mod quic;
@@ -43,5 +44,6 @@ pub use config::{
 };
 pub use error::StartError;
 pub use inlet::{Framing, Inlet};
-pub use quic::{QuicKeys, QuicSettings, RetryPolicy, congestion_control};
+pub use origin::Origins;
+pub use quic::{HandshakePressure, QuicKeys, QuicSettings, RetryPolicy, congestion_control};
 pub use server::Server;

@@ -113,6 +113,7 @@ impl Server {
         config: &ServerConfig,
     ) -> io::Result<()> {
         let (limits, coalesce) = (config.limits.clone(), config.coalesce);
+        let origins = Arc::clone(&config.origins);
         let (clock, control, for_wake) = (self.clock, Arc::clone(&self.control), waker.clone());
         let wake = move || {
             if let Err(error) = for_wake.wake() {
@@ -121,7 +122,7 @@ impl Server {
         };
         let body = move || {
             let shard = Shard::new(broker, index, clock.now(), Arc::new(wake));
-            let io = Io::new(shard, limits);
+            let io = Io::new(shard, limits, origins);
             let worker =
                 Worker::new(poll, clock, control, io, sockets.tcp, sockets.quic, sockets.tray)?;
             run(&crew, index, worker, coalesce)

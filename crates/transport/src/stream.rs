@@ -7,6 +7,7 @@
 
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use fulmar_broker::{
     Connection, LostCause, Notice, Peer, ReadState, Shard, StreamKey, Timestamp, Token,
@@ -16,6 +17,7 @@ use tracing::debug;
 use crate::config::{ListenerConfig, TransportLimits};
 use crate::inlet::{Framing, Handed};
 use crate::layers::{Decoded, Layers, MAX_KEPT_BYTES};
+use crate::origin::Origins;
 use crate::partial::PartialBytes;
 use crate::socket::Socket;
 use crate::tail::{Tail, Taken};
@@ -24,11 +26,16 @@ use crate::timer::Armed;
 /// Bytes asked of one read. A read that brings fewer has emptied the socket.
 const READ_BYTES: usize = 64 * 1024;
 
+/// Bytes a connection is given in one flush before others have their turn.
+const FLUSH_BYTES: usize = 128 * 1024;
+
 /// What a worker lends its connections for a call.
 #[derive(Debug)]
 pub(crate) struct Io {
     pub(crate) shard: Shard,
     pub(crate) limits: TransportLimits,
+    /// Pages that may open WebSockets.
+    origins: Arc<Origins>,
     /// Reads go here.
     read: Box<[u8]>,
     /// Decrypted bytes; empty between calls.
@@ -38,10 +45,10 @@ pub(crate) struct Io {
 }
 
 impl Io {
-    pub(crate) fn new(shard: Shard, limits: TransportLimits) -> Io {
+    pub(crate) fn new(shard: Shard, limits: TransportLimits, origins: Arc<Origins>) -> Io {
         let read = vec![0; MAX_KEPT_BYTES + READ_BYTES].into_boxed_slice();
         let partial = PartialBytes::new(limits.max_partial_bytes_per_worker);
-        Io { shard, limits, read, plain: Vec::new(), partial }
+        Io { shard, limits, origins, read, plain: Vec::new(), partial }
     }
 }
 
@@ -82,6 +89,8 @@ pub(crate) struct StreamConn {
     write_blocked: bool,
     /// The core takes no bytes until a notice says so.
     core_blocked: bool,
+    /// The core has more to say, and has given way to others.
+    unflushed: bool,
     /// In the worker's list of connections to flush.
     pub(crate) flush_listed: bool,
     /// In the worker's list of connections to read from again.
@@ -108,6 +117,7 @@ impl StreamConn {
             read_closed: false,
             write_blocked: false,
             core_blocked: false,
+            unflushed: false,
             flush_listed: false,
             again_listed: false,
             listener,
@@ -130,7 +140,7 @@ impl StreamConn {
         io: &mut Io,
     ) -> Option<StreamConn> {
         let mut conn = StreamConn::new(socket, token, index);
-        match Layers::new(&listener.carrier, address) {
+        match Layers::new(&listener.carrier, &io.origins, address) {
             Ok(None) => {
                 let peer = peer(address, listener, None);
                 conn.open(io, peer).then_some(conn)
@@ -205,7 +215,8 @@ impl StreamConn {
     /// Whether [`StreamConn::flush`] is to be called without the core asking for it.
     pub(crate) fn wants_flush(&self) -> bool {
         // While the socket takes nothing, its next writable edge is waited for.
-        !self.write_blocked && (self.phase == Phase::Closing || !self.pending.is_empty())
+        !self.write_blocked
+            && (self.phase == Phase::Closing || self.unflushed || !self.pending.is_empty())
     }
 
     /// Whether it is on its way out.
@@ -371,8 +382,11 @@ impl StreamConn {
         }
     }
 
-    /// Writes what there is, asking the core for more as long as the socket takes it.
+    /// Writes what there is, asking the core for more as long as the socket takes it and others need not
+    /// wait for long.
     pub(crate) fn flush(&mut self, io: &mut Io) -> After {
+        self.unflushed = false;
+        let mut said = 0;
         let mut said_something = !self.pending.is_empty();
         // What was pending may be older than what the core has got since.
         let mut more = true;
@@ -386,11 +400,16 @@ impl StreamConn {
                 }
             }
             let Some(mqtt) = &mut self.mqtt else { break };
+            if said >= FLUSH_BYTES || (said > 0 && io.shard.is_turn_over()) {
+                self.unflushed = true;
+                return After::Wait;
+            }
             let output = mqtt.output(&mut io.shard, StreamKey::CONTROL);
             if output.bytes.is_empty() {
                 break;
             }
             said_something = true;
+            said += output.bytes.len();
             more = output.more;
             if !self.encode(io, output.bytes) {
                 return self.lost(io, LostCause::Failed);

@@ -64,7 +64,7 @@ fn websocket_frames_are_read_as_on_a_listener() {
 fn the_peers_own_policy_holds() {
     let site = TestServer::start(1, vec![Carrier::TCP]);
     let mut client = open(&site.server.inlet(), peer(false), Framing::Bytes);
-    assert_eq!(client.try_connect("nobody"), 0x86, "who are you?");
+    assert_eq!(client.try_connect("nobody"), 0x87, "who are you?");
 }
 
 #[test]

@@ -263,3 +263,27 @@ fn a_new_certificate_is_used_without_restart() {
     before.send(&PINGREQ);
     assert_eq!(before.next().0, PINGRESP);
 }
+
+/// The status line a page of this origin gets when it asks for a WebSocket; without one, as other programs ask.
+fn status_for(server: &TestServer, origin: Option<&str>) -> String {
+    let mut stream = server.dial(0);
+    let origin = origin.map(|origin| format!("Origin: {origin}\r\n")).unwrap_or_default();
+    let request = format!(
+        "GET /mqtt HTTP/1.1\r\nHost: localhost:8083\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+         Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\
+         Sec-WebSocket-Protocol: mqtt\r\n{origin}\r\n"
+    );
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = [0; 12];
+    stream.read_exact(&mut answer).unwrap();
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+#[test]
+fn pages_of_other_origins_get_no_websocket() {
+    let server = TestServer::start(1, vec![Carrier::WS]);
+    for origin in ["https://evil.example", "http://localhost:3000", "null"] {
+        assert_eq!(status_for(&server, Some(origin)), "HTTP/1.1 403", "{origin}");
+    }
+    assert_eq!(status_for(&server, None), "HTTP/1.1 101");
+}

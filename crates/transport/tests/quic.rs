@@ -197,6 +197,68 @@ async fn after_a_loss_streams_share_no_datagram() {
     assert!(apart >= STREAMS as u64, "{apart} datagrams after a loss");
 }
 
+/// As LabOverWire's client does for every strategy but one: each message, or each topic, has a
+/// unidirectional stream, with or without a flow header, and the answers are waited for on the control stream.
+#[tokio::test]
+async fn unidirectional_streams_are_answered_on_the_control_stream() {
+    let site = Site::start(2, |quic| quic.max_streams = 8);
+    let (connection, mut control, _) = site.client(&hello("c")).await;
+    let open = || async {
+        timeout(PATIENCE, connection.open_uni()).await.expect("no stream left").unwrap()
+    };
+    let mut topic = open().await;
+    topic.write_all(&subscribe("t/#", QoS::AtLeastOnce)).await.unwrap();
+    assert_eq!(control.next().await, Seen::Suback);
+    topic.write_all(&publish("t/1", b"first", 1)).await.unwrap();
+    // The message and its acknowledgement, in either order.
+    let mut both = [control.next().await, control.next().await];
+    both.sort_by_key(|seen| matches!(seen, Seen::Publish { .. }));
+    let message = Seen::Publish { payload: b"first".to_vec(), id: 1, dup: false };
+    assert_eq!(both, [Seen::Puback(1), message]);
+    control.send(&puback(1)).await;
+    // Many more than may be open at once, which are given back.
+    let flags = FlowFlags(FlowFlags::PERSISTENT_QOS);
+    let mut header = Vec::new();
+    let flow = DataFlow { id: 4, expiry_s: 600, flags };
+    flow::encode(&FlowHeader::ClientData(flow), &mut header);
+    for i in 2..=50u16 {
+        let mut data = open().await;
+        let header = if i % 2 == 0 { &header[..] } else { &[] };
+        data.write_all(&[header, &publish("other", b"x", i)].concat()).await.unwrap();
+        data.finish().unwrap();
+        assert_eq!(control.next().await, Seen::Puback(i));
+    }
+    for i in 1..=20u16 {
+        let mut data = open().await;
+        data.write_all(&publish("other", b"x", 0)[..3]).await.unwrap();
+        data.reset(i.into()).unwrap();
+    }
+    // An exchange goes on over the control stream.
+    let mut data = open().await;
+    data.write_all(&publish_at(QoS::ExactlyOnce, "other", b"x", 60)).await.unwrap();
+    data.finish().unwrap();
+    assert_eq!(control.next().await, Seen::Ack(AckKind::Pubrec, 60));
+    control.send(&ack(AckKind::Pubrel, 60)).await;
+    assert_eq!(control.next().await, Seen::Ack(AckKind::Pubcomp, 60));
+    // What is wrong there is told as well.
+    let mut data = open().await;
+    data.write_all(&publish("a/+", b"x", 61)).await.unwrap();
+    assert_eq!(control.next().await, Seen::Disconnect(ReasonCode::TopicNameInvalid));
+}
+
+#[tokio::test]
+async fn a_unidirectional_stream_before_connect_waits_for_it() {
+    let site = Site::start(1, |_| {});
+    let connection = site.dial(&site.client_config()).await;
+    let mut data = connection.open_uni().await.unwrap();
+    data.write_all(&publish("t", b"x", 7)).await.unwrap();
+    data.finish().unwrap();
+    let mut control = Pipe::open(&connection).await;
+    control.send(&hello("c").bytes()).await;
+    assert_eq!(control.next().await, Seen::Connack(false));
+    assert_eq!(control.next().await, Seen::Puback(7));
+}
+
 #[tokio::test]
 async fn a_named_flow_survives_its_connection() {
     let site = Site::start(2, |_| {});
@@ -280,7 +342,8 @@ async fn a_vanished_client_is_forgotten_after_the_idle_timeout() {
     assert_eq!(site.connections(), 1);
     // The client moves to a socket that reaches nobody, and so falls silent without a word.
     let nowhere = UdpSocket::bind("127.0.0.1:0").unwrap();
-    nowhere.connect("127.0.0.1:9").unwrap();
+    let held = UdpSocket::bind("127.0.0.1:0").unwrap();
+    nowhere.connect(held.local_addr().unwrap()).unwrap();
     endpoint.rebind(nowhere).unwrap();
     site.eventually("the vanished client to be forgotten", |site| {
         site.connections() == 0 && site.broker.sessions() == 0

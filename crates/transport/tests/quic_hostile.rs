@@ -4,7 +4,8 @@
 
 mod quic_site;
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use fulmar_mqtt::{QoS, ReasonCode};
@@ -343,4 +344,112 @@ async fn strangers_are_held_little_for() {
     site.eventually("the client to run out of credit", |_| blocked()).await;
     assert!(connection.stats().udp_tx.bytes < 128 * 1024, "{:?}", connection.stats().udp_tx);
     flood.abort();
+}
+
+/// A client's first datagram, meant for `here`.
+async fn first_datagram(config: ClientConfig) -> Vec<u8> {
+    let here = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let endpoint = Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = here.local_addr().unwrap();
+    let connecting = endpoint.connect_with(config, address, "localhost").unwrap();
+    let mut buffer = vec![0; 2048];
+    let length = timeout(PATIENCE, here.recv(&mut buffer)).await.unwrap().unwrap();
+    drop(connecting);
+    buffer.truncate(length);
+    buffer
+}
+
+#[tokio::test]
+async fn who_has_not_proven_its_address_is_sent_three_times_what_came_at_most() {
+    let site = Site::start(1, |quic| quic.retry = RetryPolicy::Never);
+    let first = first_datagram(site.client_config()).await;
+    let thief = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    thief.send_to(&first, site.address()).await.unwrap();
+    // The server repeats itself until it gives the handshake up.
+    let (mut sent, mut buffer) = (0, [0; 2048]);
+    let silence = Duration::from_secs(7);
+    while let Ok(length) = timeout(silence, thief.recv(&mut buffer)).await {
+        sent += length.unwrap();
+    }
+    assert!(sent > first.len(), "it was not answered: {sent}");
+    assert!(sent <= 3 * first.len(), "{sent} bytes for {}", first.len());
+}
+
+#[tokio::test]
+async fn handshakes_that_fail_make_strangers_prove_their_address() {
+    let site = Site::start(1, |_| {});
+    let mut config = site.tls();
+    config.alpn_protocols = vec![b"nonsense".to_vec()];
+    let first = first_datagram(site.finish(config)).await;
+    let thief = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let mut buffer = [0; 2048];
+    let is_retry = async {
+        loop {
+            thief.send_to(&first, site.address()).await.unwrap();
+            let answer = timeout(Duration::from_millis(200), thief.recv(&mut buffer)).await;
+            // Type 3 of the packets with long headers, whatever the QUIC bit is.
+            if answer.is_ok() && buffer[0] & 0xB0 == 0xB0 {
+                break;
+            }
+        }
+    };
+    timeout(PATIENCE, is_retry).await.expect("failures do not count");
+    // Who proves its address is served.
+    let config = site.client_config();
+    assert_eq!(retries(&site, &config).await, 1);
+}
+
+#[tokio::test]
+async fn a_new_address_is_sent_little_until_it_has_proven_itself_and_is_answered_all_the_same() {
+    let site = Site::start(1, |_| {});
+    let server = site.address();
+    let front = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let here = front.local_addr().unwrap();
+    let (moved, counted) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new([0; 2])));
+    let (has_moved, counts) = (Arc::clone(&moved), Arc::clone(&counted));
+    // A router that forgets: after it has moved, everything goes by way of another socket.
+    let router = tokio::spawn(async move {
+        let backs = [
+            UdpSocket::bind("127.0.0.1:0").await.unwrap(),
+            UdpSocket::bind("127.0.0.1:0").await.unwrap(),
+        ];
+        let (mut client, mut buffers) = (None, [[0; 2048]; 3]);
+        let [a, b, c] = &mut buffers;
+        loop {
+            tokio::select! {
+                Ok((length, from)) = front.recv_from(a) => {
+                    client = Some(from);
+                    let now = usize::from(has_moved.load(Ordering::SeqCst));
+                    if now == 1 {
+                        counts.lock().unwrap()[0] += length;
+                    }
+                    backs[now].send_to(&a[..length], server).await.unwrap();
+                }
+                Ok(length) = backs[0].recv(b) => {
+                    if let Some(client) = client.filter(|_| !has_moved.load(Ordering::SeqCst)) {
+                        front.send_to(&b[..length], client).await.unwrap();
+                    }
+                }
+                Ok(length) = backs[1].recv(c) => {
+                    let [came, went] = &mut *counts.lock().unwrap();
+                    *went += length;
+                    assert!(*went <= 3 * *came || *came > 1500, "{went} bytes for {came}");
+                    let _ = front.try_send_to(&c[..length], client.unwrap());
+                }
+            }
+        }
+    });
+    let (_endpoint, _connection, mut control) =
+        visitor(site.patient_config(64 * 1024), here, &hello("c")).await;
+    control.send(&publish("t", b"", 1)).await;
+    assert_eq!(control.next().await, Seen::Puback(1));
+    moved.store(true, Ordering::SeqCst);
+    for id in 2..40 {
+        control.send(&publish("t", b"", id)).await;
+        assert_eq!(control.next().await, Seen::Puback(id));
+        assert!(!router.is_finished(), "more than three times what came was sent");
+    }
+    let [came, went] = *counted.lock().unwrap();
+    assert!(went > 1200 && came > 1200, "it was never challenged: {came}, {went}");
+    router.abort();
 }

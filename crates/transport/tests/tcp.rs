@@ -189,6 +189,7 @@ fn an_address_in_use_is_named() {
         coalesce: std::time::Duration::ZERO,
         listeners: vec![listener],
         quic: Vec::new(),
+        origins: Default::default(),
         limits: TransportLimits::default(),
     };
     let error = Server::start(&server.broker, config, Clock::start()).unwrap_err();

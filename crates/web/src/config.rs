@@ -7,8 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fulmar_broker::ListenerPolicy;
+use fulmar_transport::Origins;
 use fulmar_transport::QuicKeys;
 use fulmar_transport::tls::ServerTls;
+use http::HeaderMap;
+
+use crate::bodies::BodyBudget;
 
 /// The protocol by which an ACME server validates a name (RFC 8737 section 4).
 pub const ACME_ALPN: &[u8] = b"acme-tls/1";
@@ -39,20 +43,45 @@ pub struct WebConfig {
     pub webtransport_tls: ServerTls,
     /// Secrets of QUIC that outlive the process.
     pub keys: QuicKeys,
-    /// Origins of further pages that may open MQTT connections; `*` for any. This server's own always may.
-    pub allowed_origins: Vec<String>,
+    /// Pages that may open MQTT connections. The endpoint's own are added.
+    pub origins: Arc<Origins>,
     /// Whether safe requests may come in a returning client's first packets (0-RTT).
     pub early_data: bool,
     /// Whether HTTP/3 tries datagrams of more than 1200 bytes.
     pub mtu_discovery: bool,
     /// Bounds.
     pub limits: Limits,
+    /// How many bytes of bodies may be in memory.
+    pub bodies: BodyBudget,
+    /// Which requests have more of that; `None` for none.
+    pub knows: Option<Knows>,
+}
+
+/// Tells whether a request's headers show a good token.
+#[derive(Clone)]
+pub struct Knows(Arc<dyn Fn(&HeaderMap) -> bool + Send + Sync>);
+
+impl Knows {
+    /// What tells it, at once and from memory.
+    pub fn new(token: impl Fn(&HeaderMap) -> bool + Send + Sync + 'static) -> Knows {
+        Knows(Arc::new(token))
+    }
+
+    pub(crate) fn token(&self, headers: &HeaderMap) -> bool {
+        (self.0)(headers)
+    }
+}
+
+impl std::fmt::Debug for Knows {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Knows")
+    }
 }
 
 /// Bounds of the endpoint. Whoever meets one gets an answer or is disconnected, and is counted.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Connections at a time, TCP and QUIC each.
+    /// Connections at a time, TCP and QUIC each. Above, those that ask for nothing make room.
     pub max_connections: usize,
     /// Time for a TLS or QUIC handshake.
     pub handshake_timeout: Duration,

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use fulmar_broker::{ListenerPolicy, Recurring};
+use fulmar_broker::ListenerPolicy;
 use fulmar_transport::tls::ServerTls;
 use fulmar_transport::{Clock, Inlet, QuicKeys};
 use http::HeaderValue;
@@ -20,9 +20,10 @@ use tokio::task::JoinSet;
 use crate::answer::Site;
 use crate::bind::{bind, bind_udp};
 use crate::config::{Address, WebConfig};
+use crate::front::Front;
+use crate::h3::unproven::{Counting, Ids};
 use crate::handshake::Handshakes;
 use crate::metrics::Metrics;
-use crate::origin::Origins;
 use crate::{h3, tcp};
 
 /// How long clients remember that there is HTTP/3, in seconds.
@@ -30,6 +31,10 @@ const ALT_SVC_MAX_AGE_S: u32 = 86_400;
 
 /// The keys are those of MQTT over QUIC too: what is derived from them here must not be good there.
 const CONTEXT: &[u8] = b"fulmar http/3";
+
+/// Threads for what handlers have done off the runtime's own. They bound themselves to fewer; more would only
+/// keep memory.
+pub(crate) const MAX_BLOCKING_THREADS: usize = 16;
 
 /// How often open connections are counted while draining.
 const DRAIN_STEP: Duration = Duration::from_millis(20);
@@ -77,6 +82,7 @@ struct Place {
     /// `None` where only WebTransport is served.
     tcp: Option<TcpListener>,
     quic: quinn::Endpoint,
+    counting: Counting,
     address: SocketAddr,
     policy: Arc<ListenerPolicy>,
 }
@@ -94,30 +100,35 @@ impl Endpoint {
     ) -> Result<Endpoint, StartError> {
         let (stopping, stopped) = watch::channel(false);
         let (ending, ended) = watch::channel(false);
-        let metrics = Arc::new(Metrics::default());
+        let metrics = Arc::new(Metrics::new(&config.origins));
         let bound = Bound::default();
         let mut endpoint =
             Endpoint { bound, metrics: Arc::clone(&metrics), stopping, ending, thread: None };
         if config.addresses.is_empty() && config.webtransport.is_empty() {
             return Ok(endpoint);
         }
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.enable_all().max_blocking_threads(MAX_BLOCKING_THREADS).build()?;
         let (places, bound) = places(&runtime, &config)?;
-        let ports = bound.https.iter().map(SocketAddr::port).collect();
-        let origins = Origins::new(&config.allowed_origins, ports);
+        config.origins.set_own_ports(bound.https.iter().map(SocketAddr::port).collect());
         let (router, clock) = (router(&bound), Clock::start());
         let mut sites = Vec::new();
         for place in places {
-            let site = Site {
+            let front = Front {
                 router: router.clone(),
-                inlet: inlet.clone(),
                 limits: config.limits.clone(),
+                bodies: config.bodies.clone(),
+                knows: config.knows.clone(),
                 metrics: Arc::clone(&metrics),
+                clock,
+                crowded: Mutex::default(),
+            };
+            let site = Site {
+                front,
+                inlet: inlet.clone(),
                 policy: Arc::clone(&place.policy),
                 alt_svc: place.alt_svc()?,
-                origins: origins.clone(),
-                clock,
-                strangers: Mutex::new(Recurring::default()),
+                origins: Arc::clone(&config.origins),
             };
             sites.push((Arc::new(site), place));
         }
@@ -186,10 +197,13 @@ fn quic(config: &WebConfig, tls: &ServerTls) -> Result<quinn::ServerConfig, Star
     Ok(quic)
 }
 
-fn endpoint_config(keys: &QuicKeys) -> quinn::EndpointConfig {
+fn endpoint_config(keys: &QuicKeys, ids: Ids) -> quinn::EndpointConfig {
     let root = hmac::Key::new(hmac::HMAC_SHA256, &keys.0[..32]);
     let key = hmac::sign(&root, CONTEXT);
-    quinn::EndpointConfig::new(Arc::new(hmac::Key::new(hmac::HMAC_SHA256, key.as_ref())))
+    let mut config =
+        quinn::EndpointConfig::new(Arc::new(hmac::Key::new(hmac::HMAC_SHA256, key.as_ref())));
+    config.cid_generator(move || ids.generator());
+    config
 }
 
 fn places(runtime: &Runtime, config: &WebConfig) -> Result<(Vec<Place>, Bound), StartError> {
@@ -224,14 +238,16 @@ fn place(
     };
     let _entered = runtime.enter();
     let address = udp.local_addr()?;
+    let ids = Ids::new(&hmac::Key::new(hmac::HMAC_SHA256, &keys.0[..32]));
+    let counting = Counting::new(ids);
     let quic = quinn::Endpoint::new(
-        endpoint_config(keys),
+        endpoint_config(keys, ids),
         Some(quic),
         udp,
-        Arc::new(quinn::TokioRuntime),
+        Arc::new(counting.clone()),
     )?;
     let tcp = tcp.map(TcpListener::from_std).transpose()?;
-    Ok(Place { tcp, quic, address, policy: Arc::clone(&wanted.policy) })
+    Ok(Place { tcp, quic, counting, address, policy: Arc::clone(&wanted.policy) })
 }
 
 impl Place {
@@ -262,7 +278,7 @@ async fn serve(
             let site = Arc::clone(&site);
             listening.spawn(tcp::serve(site, tcp, handshakes.clone(), stopping.clone()));
         }
-        listening.spawn(h3::serve(site, place.quic, stopping.clone()));
+        listening.spawn(h3::serve(site, place.quic, place.counting, stopping.clone()));
     }
     // Whatever runs then ends with the runtime.
     stopped(&mut ended).await;

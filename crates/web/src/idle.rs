@@ -19,6 +19,11 @@ use tokio::time::{Instant, Sleep};
 pub(crate) struct Tunnels(Arc<AtomicUsize>);
 
 impl Tunnels {
+    /// Whether there is one.
+    pub(crate) fn any(&self) -> bool {
+        self.0.load(Relaxed) > 0
+    }
+
     /// One more, for as long as the result lives.
     pub(crate) fn open(&self) -> Tunnel {
         self.0.fetch_add(1, Relaxed);
@@ -60,7 +65,7 @@ impl<S> Idle<S> {
     fn stalled<T>(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
         loop {
             ready!(self.deadline.as_mut().poll(cx));
-            if self.tunnels.0.load(Relaxed) == 0 {
+            if !self.tunnels.any() {
                 return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
             }
             self.moved();

@@ -5,8 +5,10 @@
 //! handed to `fulmar-transport` through its inlet. One thread with one runtime serves all addresses.
 //!
 //! Read in this order: `endpoint` (binding, running, draining), `tcp` with `handshake` and `h3` (the two ways in),
-//! `answer` (what every request goes through), `rest` (what is left of one), `origin` (whose pages may connect),
-//! `websocket` and `h3::session` (MQTT), `pump` (its bytes).
+//! `places` (which connections stay) and `strict` (what HTTP/1.1 must look like), `answer` and `front` (what every
+//! request goes through) with `bodies` (how much of them is kept), `rest` (what is left of one),
+//! `transport::Origins` (whose pages may connect), `websocket` and `h3::session` (MQTT), `pump` (its bytes).
+//! `plain` is a port without TLS.
 //! Specifications: RFC 9110, 9112, 9113, 9114, 7838 (Alt-Svc), 8470 (early data), 8441 and 9220 (extended
 //! CONNECT), draft-ietf-webtrans-http3-02, which is what browsers speak.
 #![warn(missing_docs)]
@@ -14,18 +16,28 @@
 
 mod answer;
 mod bind;
+mod bodies;
 mod config;
 mod endpoint;
+mod front;
 mod h3;
 mod handshake;
 mod idle;
 mod metrics;
-mod origin;
+mod network;
+pub mod objects;
+mod places;
+mod plain;
 mod pump;
 mod rest;
+mod strict;
 mod tcp;
 mod websocket;
 
-pub use config::{ACME_ALPN, Address, Limits, WebConfig};
+use network::network;
+
+pub use bodies::BodyBudget;
+pub use config::{ACME_ALPN, Address, Knows, Limits, WebConfig};
 pub use endpoint::{Bound, Endpoint, StartError};
 pub use metrics::{Counts, Metrics};
+pub use plain::Plain;

@@ -2,8 +2,10 @@
 //!
 //! Only numbers; names and text formats are for whoever shows them.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use fulmar_transport::Origins;
 use http::{StatusCode, Version};
 
 /// Names of the versions, in the order of [`Counts::requests`].
@@ -17,7 +19,9 @@ pub struct Metrics {
     pub(crate) connections_tcp: AtomicU64,
     pub(crate) connections_quic: AtomicU64,
     pub(crate) refused: AtomicU64,
-    pub(crate) origins_refused: AtomicU64,
+    pub(crate) shed: AtomicU64,
+    pub(crate) bodies_refused: AtomicU64,
+    pub(crate) origins: Arc<Origins>,
     pub(crate) failed_handshakes: AtomicU64,
 }
 
@@ -34,7 +38,11 @@ pub struct Counts {
     pub connections_quic: u64,
     /// Connections closed because there were too many.
     pub refused: u64,
-    /// MQTT connections refused because of the page that wanted them.
+    /// Connections closed to make room for others.
+    pub shed: u64,
+    /// Requests answered 503 because there was no room for their bodies.
+    pub bodies_refused: u64,
+    /// MQTT connections refused because of the page that wanted them, also by the WebSocket listeners.
     pub origins_refused: u64,
     /// TLS and QUIC handshakes that failed.
     pub failed_handshakes: u64,
@@ -46,6 +54,10 @@ impl Counts {
 }
 
 impl Metrics {
+    pub(crate) fn new(origins: &Arc<Origins>) -> Metrics {
+        Metrics { origins: Arc::clone(origins), ..Metrics::default() }
+    }
+
     /// The counters now.
     #[must_use]
     pub fn counts(&self) -> Counts {
@@ -57,7 +69,9 @@ impl Metrics {
             connections_tcp: self.connections_tcp.load(Relaxed),
             connections_quic: self.connections_quic.load(Relaxed),
             refused: self.refused.load(Relaxed),
-            origins_refused: self.origins_refused.load(Relaxed),
+            shed: self.shed.load(Relaxed),
+            bodies_refused: self.bodies_refused.load(Relaxed),
+            origins_refused: self.origins.refused_total(),
             failed_handshakes: self.failed_handshakes.load(Relaxed),
         }
     }

@@ -1,7 +1,7 @@
 //! HTTP/1.1 and HTTP/2 over TLS over TCP, by hyper.
 //!
-//! A connection is a task; above the limit new ones are closed at once, so that those waiting in the
-//! kernel do not wait for nothing.
+//! A connection is a task; above the limit one that asks for nothing makes room, and if there is none the new one
+//! is closed at once, so that those waiting in the kernel do not wait for nothing.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -17,21 +17,26 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
-use tracing::{debug, warn};
+use tokio::sync::watch;
+use tracing::{debug, info, warn};
 
 use crate::answer::{Client, Site};
 use crate::endpoint::stopped;
 use crate::handshake::Handshakes;
-use crate::idle::{Idle, Tunnels};
+use crate::idle::Idle;
 use crate::metrics::Open;
+use crate::places::{Places, Seat};
 use crate::rest::Lingering;
+use crate::strict::Strict;
 
 /// Rest after a failed accept, as when file descriptors are short.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
+pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
+
+/// The same where a connection makes room.
+pub(crate) const ROOM_PAUSE: Duration = Duration::from_millis(5);
 
 /// Least size of the buffer for an HTTP/1.1 request's headers that hyper takes, in bytes.
-const MIN_BUFFER_BYTES: usize = 8 * 1024;
+pub(crate) const MIN_BUFFER_BYTES: usize = 8 * 1024;
 
 /// Accepts until `stopping`; connections end by themselves soon after.
 pub(crate) async fn serve(
@@ -40,7 +45,7 @@ pub(crate) async fn serve(
     handshakes: Handshakes,
     stopping: watch::Receiver<bool>,
 ) {
-    let places = Arc::new(Semaphore::new(site.limits.max_connections));
+    let places = Places::new(site.front.limits.max_connections);
     let mut stop = stopping.clone();
     let mut trouble = Recurring::default();
     loop {
@@ -51,23 +56,28 @@ pub(crate) async fn serve(
         let (socket, address) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
-                if let Some(times) = trouble.again(site.clock.now()) {
+                if let Some(times) = trouble.again(site.front.clock.now()) {
                     warn!(%error, times, "HTTP: cannot accept connections; trying again shortly");
                 }
-                tokio::time::sleep(ACCEPT_PAUSE).await;
+                let pause = if places.shed() { ROOM_PAUSE } else { ACCEPT_PAUSE };
+                tokio::time::sleep(pause).await;
                 continue;
             }
         };
-        let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
-            site.metrics.refused.fetch_add(1, Relaxed);
+        let Some((place, made_room)) = places.take(address.ip()) else {
+            site.front.metrics.refused.fetch_add(1, Relaxed);
             debug!(peer = %address, "HTTP: refused: too many connections");
             continue;
         };
+        site.front.metrics.shed.fetch_add(made_room.into(), Relaxed);
         let (site, handshakes, stopping) =
             (Arc::clone(&site), handshakes.clone(), stopping.clone());
         tokio::spawn(async move {
-            connection(&site, socket, address, &handshakes, stopping).await;
-            drop(place);
+            let seat = &place.seat;
+            tokio::select! {
+                () = connection(&site, socket, address, seat, &handshakes, stopping) => {}
+                () = seat.shed() => debug!(peer = %address, "HTTP: a connection made room"),
+            }
         });
     }
 }
@@ -76,11 +86,13 @@ async fn connection(
     site: &Arc<Site>,
     socket: TcpStream,
     address: SocketAddr,
+    seat: &Seat,
     handshakes: &Handshakes,
     mut stopping: watch::Receiver<bool>,
 ) {
-    let _open = Open::new(&site.metrics.connections_tcp);
-    let handshake = tokio::time::timeout(site.limits.handshake_timeout, handshakes.shake(socket));
+    let _open = Open::new(&site.front.metrics.connections_tcp);
+    let handshake =
+        tokio::time::timeout(site.front.limits.handshake_timeout, handshakes.shake(socket));
     let stream = match handshake.await {
         Ok(Ok(Some(stream))) => stream,
         Ok(Ok(None)) => return debug!(peer = %address, "HTTP: an ACME server has validated a name"),
@@ -89,10 +101,11 @@ async fn connection(
     };
     let certificates = stream.get_ref().1.peer_certificates();
     let identity = certificates.and_then(<[_]>::first).and_then(client_name);
-    let tunnels = Tunnels::default();
-    let stream = Idle::new(stream, site.limits.idle_timeout, tunnels.clone());
-    let stream = Lingering::new(stream, site.limits.linger, stopping.clone());
-    let client = Arc::new(Client { address, identity, tunnels });
+    let has_lines = stream.get_ref().1.alpn_protocol() != Some(b"h2");
+    let stream = Idle::new(stream, site.front.limits.idle_timeout, seat.tunnels.clone());
+    let stream = Lingering::new(stream, site.front.limits.linger, stopping.clone());
+    let stream = Strict::new(stream, seat.tunnels.clone(), has_lines);
+    let client = Arc::new(Client { address, identity, seat: seat.clone() });
     let service = service_fn(|request: Request<Incoming>| {
         let (site, client) = (Arc::clone(site), Arc::clone(&client));
         async move { Ok::<_, Infallible>(site.answer(request, &client, false).await) }
@@ -113,12 +126,12 @@ async fn connection(
 }
 
 fn failed(site: &Site, address: SocketAddr, why: &dyn std::fmt::Display) {
-    site.metrics.failed_handshakes.fetch_add(1, Relaxed);
-    debug!(peer = %address, "HTTP: TLS failed: {why}");
+    site.front.metrics.failed_handshakes.fetch_add(1, Relaxed);
+    info!(peer = %address, "HTTPS: TLS handshake failed: {why}");
 }
 
 fn builder(site: &Site) -> auto::Builder<TokioExecutor> {
-    let limits = &site.limits;
+    let limits = &site.front.limits;
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder
         .http1()

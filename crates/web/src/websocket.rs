@@ -10,7 +10,8 @@ use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use hyper::ext::Protocol;
 use hyper_util::rt::TokioIo;
 
-use crate::answer::{Client, Site, plain};
+use crate::answer::{Client, Site};
+use crate::front::plain;
 use crate::pump::pump;
 
 /// Whether a request asks for MQTT over WebSocket.
@@ -29,7 +30,7 @@ fn is_extended_connect<B>(request: &Request<B>) -> bool {
 /// Answers it, and goes on with the bytes that follow.
 pub(crate) fn begin<B>(site: &Site, mut request: Request<B>, client: &Client) -> Response<Body> {
     if !site.admits(&request, client) {
-        return plain(StatusCode::FORBIDDEN, "pages of this origin may not connect");
+        return plain(StatusCode::FORBIDDEN, ws::NOT_THIS_PAGE);
     }
     let upgrade = hyper::upgrade::on(&mut request);
     let request = request.map(drop);
@@ -45,7 +46,8 @@ pub(crate) fn begin<B>(site: &Site, mut request: Request<B>, client: &Client) ->
         identity: client.identity.clone(),
         listener: site.policy.clone(),
     };
-    let (inlet, linger, tunnel) = (site.inlet.clone(), site.limits.linger, client.tunnels.open());
+    let (inlet, linger, tunnel) =
+        (site.inlet.clone(), site.front.limits.linger, client.seat.tunnels.open());
     tokio::spawn(async move {
         let address = peer.address;
         let carried = async {

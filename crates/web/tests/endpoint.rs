@@ -13,22 +13,24 @@ use bytes::{Buf as _, Bytes};
 use fulmar_broker::auth::Gate;
 use fulmar_broker::storage::{NoStorage, Restored};
 use fulmar_broker::{Broker, BrokerConfig, ClientFigures, Limits as BrokerLimits, ListenerPolicy};
+use fulmar_transport::Origins;
 use fulmar_transport::tls::{ClientAuth, Identity, RootCertStore, ServerTls};
 use fulmar_transport::{Clock, QuicKeys, Server, ServerConfig, TransportLimits};
-use fulmar_web::{Address, Endpoint, Limits, WebConfig};
+use fulmar_web::{Address, BodyBudget, Endpoint, Limits, Plain, WebConfig};
 use h3::ext::Protocol;
 use http::{Method, Request, StatusCode};
 use http_body_util::{BodyExt as _, Full};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use quinn::crypto::rustls::QuicClientConfig;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const MAX_BODY_BYTES: usize = 1000;
+const BUDGET_BYTES: usize = 64 * 1024;
 
 struct Site {
     endpoint: Endpoint,
@@ -49,7 +51,19 @@ fn start() -> Site {
     start_at("127.0.0.1:0".parse().unwrap())
 }
 
+fn limits() -> Limits {
+    Limits {
+        max_body_bytes: MAX_BODY_BYTES,
+        request_timeout: Duration::from_millis(300),
+        ..Limits::default()
+    }
+}
+
 fn start_at(address: SocketAddr) -> Site {
+    start_with(address, limits(), BodyBudget::new(BUDGET_BYTES))
+}
+
+fn start_with(address: SocketAddr, limits: Limits, bodies: BodyBudget) -> Site {
     let (long_lived, certificate) = identity();
     let (short_lived, other) = identity();
     let mut roots = RootCertStore::empty();
@@ -70,6 +84,7 @@ fn start_at(address: SocketAddr) -> Site {
         coalesce: Duration::ZERO,
         listeners: Vec::new(),
         quic: Vec::new(),
+        origins: Arc::default(),
         limits: TransportLimits::default(),
     };
     let server = Server::start(&broker, config, clock).unwrap();
@@ -82,21 +97,22 @@ fn start_at(address: SocketAddr) -> Site {
         tls,
         challenges: None,
         keys: QuicKeys([7; 64]),
-        allowed_origins: vec!["https://dashboard.example".to_owned()],
+        origins: Arc::new(Origins::new(&["https://dashboard.example".to_owned()])),
         early_data: true,
         mtu_discovery: false,
-        limits: Limits {
-            max_body_bytes: MAX_BODY_BYTES,
-            request_timeout: Duration::from_millis(300),
-            ..Limits::default()
-        },
+        limits,
+        bodies,
+        knows: None,
     };
-    let router = Router::new()
+    let endpoint = Endpoint::start(web, |_| router(), server.inlet()).unwrap();
+    Site { endpoint, server, roots, short_lived }
+}
+
+fn router() -> Router {
+    Router::new()
         .route("/", get(|| async { "hello" }))
         .route("/echo", post(|body: Bytes| async { body }))
-        .route("/never", get(std::future::pending::<()>));
-    let endpoint = Endpoint::start(web, |_| router, server.inlet()).unwrap();
-    Site { endpoint, server, roots, short_lived }
+        .route("/never", get(std::future::pending::<()>))
 }
 
 type Sender = h3::client::SendRequest<h3_quinn::OpenStreams, Bytes>;
@@ -283,6 +299,126 @@ async fn http2_clients_that_send_too_much_can_read_why() {
     assert!(!response.into_body().collect().await.unwrap().to_bytes().is_empty());
     let request = Request::get("https://localhost/").body(Full::default()).unwrap();
     assert_eq!(sender.send_request(request).await.unwrap().status(), StatusCode::OK);
+}
+
+/// What is answered to these bytes, until the server closes.
+async fn answered<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S, bytes: &str) -> String {
+    stream.write_all(bytes.as_bytes()).await.unwrap();
+    stream.flush().await.unwrap();
+    let mut answers = Vec::new();
+    // A server that has closed while something was on its way is one that has closed.
+    stream.read_to_end(&mut answers).await.ok();
+    String::from_utf8_lossy(&answers).into_owned()
+}
+
+#[tokio::test]
+async fn ambiguous_requests_are_refused() {
+    let site = start();
+    let plain = Plain::start(
+        &["127.0.0.1:0".parse().unwrap()],
+        &limits(),
+        &BodyBudget::new(BUDGET_BYTES),
+        router(),
+    )
+    .unwrap();
+    let end = "host: localhost\r\nconnection: close\r\n\r\n";
+    for (head, status) in [
+        ("GET / HTTP/1.1\r\n", 200),
+        ("GET / HTTP/1.1\r\nhost: localhost\r\n", 400),
+        ("GET / HTTP/1.1\r\nhost: evil.example\r\n", 400),
+        ("GET / HTTP/1.1\n", 400),
+        ("GET / HTTP/1.1\r\na: b\n", 400),
+        ("POST /echo HTTP/1.1\r\ncontent-length: 1\r\n\r\nxGET / HTTP/1.1\n", 400),
+        ("POST /echo HTTP/1.1\r\ncontent-length: 5\r\ntransfer-encoding: chunked\r\n", 400),
+    ] {
+        let request = format!("{head}{end}");
+        let expected = format!("HTTP/1.1 {status} ");
+        let over_tls = answered(site.dial_tcp(b"http/1.1").await, &request).await;
+        assert!(over_tls.starts_with(&expected), "{head:?}: {over_tls}");
+        let socket = TcpStream::connect(plain.bound()[0]).await.unwrap();
+        let in_clear = answered(socket, &request).await;
+        assert!(in_clear.starts_with(&expected), "{head:?}: {in_clear}");
+    }
+    // Nothing comes behind it.
+    let short = "GET / HTTP/1.1\r\nhost: a\r\n\n";
+    let unended = answered(site.dial_tcp(b"http/1.1").await, short).await;
+    assert!(unended.starts_with("HTTP/1.1 400 "), "{unended}");
+    let no_host =
+        answered(site.dial_tcp(b"http/1.1").await, "GET / HTTP/1.1\r\nconnection: close\r\n\r\n");
+    assert!(no_host.await.starts_with("HTTP/1.1 400 "));
+}
+
+/// Connections that a site of the tests below may have.
+const FEW: usize = 8;
+
+#[tokio::test]
+async fn half_requests_make_room_for_whole_ones() {
+    let few = Limits { max_connections: FEW, ..limits() };
+    let any = "127.0.0.1:0".parse().unwrap();
+    let site = start_with(any, few.clone(), BodyBudget::new(BUDGET_BYTES));
+    let plain = Plain::start(&[any], &few, &BodyBudget::new(BUDGET_BYTES), router()).unwrap();
+    for half in ["", "GET / HTT", "POST /echo HTTP/1.1\r\nhost: a\r\ncontent-length: 9\r\n\r\nhalf"]
+    {
+        let mut silent = Vec::new();
+        for _ in 0..FEW {
+            // Before and behind a handshake.
+            silent.push(TcpStream::connect(site.endpoint.bound().https[0]).await.unwrap());
+            let mut socket = TcpStream::connect(plain.bound()[0]).await.unwrap();
+            socket.write_all(half.as_bytes()).await.unwrap();
+            silent.push(socket);
+        }
+        let mut talking = Vec::new();
+        for _ in 0..FEW {
+            let mut stream = site.dial_tcp(b"http/1.1").await;
+            stream.write_all(half.as_bytes()).await.unwrap();
+            stream.flush().await.unwrap();
+            talking.push(stream);
+        }
+        let request = "GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n";
+        let answer = answered(site.dial_tcp(b"http/1.1").await, request).await;
+        assert!(answer.ends_with("hello"), "{half:?}: {answer}");
+        let socket = TcpStream::connect(plain.bound()[0]).await.unwrap();
+        let answer = answered(socket, request).await;
+        assert!(answer.ends_with("hello"), "{half:?}: {answer}");
+    }
+    assert!(site.endpoint.metrics().counts().shed > 0);
+}
+
+#[tokio::test]
+async fn half_bodies_make_room_for_whole_ones() {
+    // Strangers have a quarter: four bodies of this size.
+    let patient = Limits { request_timeout: PATIENCE, ..limits() };
+    let any = "127.0.0.1:0".parse().unwrap();
+    let site = start_with(any, patient, BodyBudget::new(4 * 4 * MAX_BODY_BYTES));
+    let head = |length: usize| {
+        format!(
+            "POST /echo HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n"
+        )
+    };
+    let half = "x".repeat(MAX_BODY_BYTES - 100);
+    let mut waiting = Vec::new();
+    for _ in 0..16 {
+        let mut stream = site.dial_tcp(b"http/1.1").await;
+        stream.write_all(head(MAX_BODY_BYTES).as_bytes()).await.unwrap();
+        stream.write_all(half.as_bytes()).await.unwrap();
+        stream.flush().await.unwrap();
+        waiting.push(stream);
+    }
+    let whole = "y".repeat(MAX_BODY_BYTES);
+    let request = head(MAX_BODY_BYTES) + &whole;
+    let answer = answered(site.dial_tcp(b"http/1.1").await, &request).await;
+    assert!(answer.starts_with("HTTP/1.1 200 ") && answer.ends_with(&whole), "{answer}");
+    let (_connection, mut sender) = site.dial().await;
+    let answer = ask(&mut sender, Method::POST, "/echo", whole.as_bytes()).await;
+    assert_eq!(answer, (StatusCode::OK, whole.into_bytes()));
+    // The oldest of them are told.
+    let mut refusal = String::new();
+    let mut oldest = waiting.remove(0);
+    oldest.write_all(&[b'x'; 100]).await.ok();
+    oldest.flush().await.ok();
+    oldest.read_to_string(&mut refusal).await.unwrap();
+    assert!(refusal.starts_with("HTTP/1.1 503 ") && refusal.contains("retry-after: "), "{refusal}");
+    assert!(site.endpoint.metrics().counts().bodies_refused > 0);
 }
 
 /// CONNECT of MQTT 5.0, clean start, an empty identifier; the answer begins with its first byte.

@@ -55,3 +55,19 @@ pub trait Board {
     /// Writes a line to the log.
     fn log(&mut self, words: &[Word<'_>]);
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    /// Whoever ports it counts on that.
+    #[test]
+    fn a_board_has_as_many_functions_as_the_texts_say() {
+        let (_, after) = include_str!("board.rs").split_once("pub trait Board {").unwrap();
+        let (functions, _) = after.split_once("\n}\n").unwrap();
+        assert_eq!(functions.matches("\n    fn ").count(), 10);
+        let guide = include_str!("../../../docs/firmware.md");
+        assert!(guide.contains("`fulmar_sensor::Board`: ten small functions"));
+        assert!(include_str!("lib.rs").contains("[`Board`] (ten functions)"));
+    }
+}

@@ -1,5 +1,5 @@
 //! A sensor: wakes, publishes a reading in its first datagram, takes the commands that have waited
-//! for it, sleeps. It runs on whatever implements [`Board`] (seven functions); the protocols are the
+//! for it, sleeps. It runs on whatever implements [`Board`] (ten functions); the protocols are the
 //! crate `fulmar-tiny`'s.
 //!
 //! There is no hardware in here and no allocation, and so it is tested on a host. [`Sensor`] is the

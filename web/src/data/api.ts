@@ -103,10 +103,25 @@ interface Problem {
   errors?: { field?: string; detail?: string }[];
 }
 
+/** What the screens call members of the API. */
+const LABELS: Record<string, string> = {
+  assignee: 'Reader',
+  at: 'Read',
+  due: 'Due',
+  name: 'Name',
+  reason: 'Reason',
+};
+
 export function problemText(problem: unknown, status: number): string {
   const { title, detail, errors } = (problem ?? {}) as Problem;
-  const fields = (errors ?? []).map((error) => [error.field, error.detail].filter(Boolean).join(': '));
-  const text = [detail ?? title, ...fields].filter(Boolean).join(' ');
+  let text = detail ?? title ?? '';
+  for (const { field, detail: wrong } of errors ?? []) {
+    const [said, shown] = [field, LABELS[field ?? ''] ?? field].map((name) =>
+      [name, wrong].filter(Boolean).join(': '),
+    );
+    // The server says it in its sentence already, by the API's name.
+    text = text.includes(said ?? '') ? text.replace(said ?? '', shown ?? '') : `${text} ${shown}`.trim();
+  }
   return text || `The server answered ${status}.`;
 }
 

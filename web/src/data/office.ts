@@ -17,16 +17,17 @@ export function ask<T>(path: string, request: Request = {}): Promise<T> {
   return call<T>(`/${encodeURIComponent(twin)}${path}`, { ...request, token }).then((answer) => answer.data);
 }
 
-function useLoaded<T>(key: string, load: () => Promise<T>): Loaded<T> {
-  const [data, setData] = useState<T | null>(null);
+/** A list is never shown under another filter than it was asked for; a sticky answer stays until the next one comes. */
+function useLoaded<T>(key: string, load: () => Promise<T>, isSticky: boolean): Loaded<T> {
+  const [loaded, setLoaded] = useState<{ key: string; data: T } | null>(null);
   const [problem, setProblem] = useState<string | null>(null);
   const [round, setRound] = useState(0);
   useEffect(() => {
     let isGone = false;
     load().then(
-      (loaded) => {
+      (data) => {
         if (isGone) return;
-        setData(loaded);
+        setLoaded({ key, data });
         setProblem(null);
       },
       (error: unknown) => {
@@ -38,19 +39,21 @@ function useLoaded<T>(key: string, load: () => Promise<T>): Loaded<T> {
       isGone = true;
     };
   }, [key, round, state.twin.value?.id]);
+  const data = isSticky || loaded?.key === key ? (loaded?.data ?? null) : null;
   return { data, problem, again: () => setRound(round + 1) };
 }
 
 export function useAsked<T>(path: string): Loaded<T> {
-  return useLoaded(path, () => ask<T>(path));
+  return useLoaded(path, () => ask<T>(path), true);
 }
 
 /** At most `most` items of a list that comes in pages. */
 export function usePages<T>(path: string, most: number): Loaded<T[]> {
-  return useLoaded(path, () => {
+  const load = () => {
     const twin = encodeURIComponent(state.twin.value?.id ?? '');
     return pages<T>(`/${twin}${path}`, state.session.value?.token ?? '', Math.min(most, 1000), most);
-  });
+  };
+  return useLoaded(path, load, false);
 }
 
 /** Fetches a file with the token, which a plain link could not send, and hands it to the browser. */

@@ -18,6 +18,7 @@ const FULL_AFTER_MS = 24 * 3_600_000;
 let opened: Promise<Database> | null = null;
 let retryTimer: ReturnType<typeof setTimeout> | undefined;
 let retryMs = RETRY_MS.first;
+let refreshAgain = false;
 
 export function database(): Promise<Database> {
   opened ??= openDatabase();
@@ -43,7 +44,7 @@ export async function start(): Promise<void> {
     state.device.value = device;
     state.deviceName.value = settings.deviceName ?? '';
     state.theme.value = settings.theme ?? 'system';
-    state.keepRoute.value = settings.keepRoute ?? true;
+    state.keepRoute.value = settings.recordRoute ?? false;
     state.photoPixels.value = settings.photoPixels ?? 1280;
     state.twinId.value = settings.twin ?? null;
     state.session.value = session;
@@ -57,7 +58,8 @@ export async function start(): Promise<void> {
 interface Settings {
   deviceName: string;
   theme: state.Theme;
-  keepRoute: boolean;
+  /** Not `keepRoute`, which earlier versions stored as true without being asked. */
+  recordRoute: boolean;
   photoPixels: number;
   twin: string | null;
 }
@@ -66,7 +68,7 @@ export async function saveSettings(): Promise<void> {
   const settings: Settings = {
     deviceName: state.deviceName.value,
     theme: state.theme.value,
-    keepRoute: state.keepRoute.value,
+    recordRoute: state.keepRoute.value,
     photoPixels: state.photoPixels.value,
     twin: state.twinId.value,
   };
@@ -118,7 +120,12 @@ export async function showOutbox(): Promise<void> {
 /** Fetches what has changed; full lists once a day. Failing is normal: what is stored stays shown. */
 export async function refresh(everything = false): Promise<void> {
   const [session, twin] = [state.session.value, state.twin.value];
-  if (!session || !twin || state.refreshing.value) return;
+  if (!session || !twin) return;
+  if (state.refreshing.value) {
+    // What changed since that one asked would be missed.
+    refreshAgain = true;
+    return;
+  }
   // Of homes nothing is stored on the device.
   if (state.isHomes.value) return loadHomes();
   state.refreshing.value = true;
@@ -130,6 +137,9 @@ export async function refresh(everything = false): Promise<void> {
   } finally {
     state.refreshing.value = false;
   }
+  if (!refreshAgain) return;
+  refreshAgain = false;
+  await refresh();
 }
 
 async function fetchTwin(token: string, twin: string, everything: boolean): Promise<void> {

@@ -130,6 +130,7 @@ function Curves({ home }: { home: Home }) {
         from={span.from}
         to={span.to}
         limit={limit}
+        unit={isShown ? data.unit : (home.values.find((value) => value.quantity === quantity)?.unit ?? '')}
       />
       <p
         class="muted small-text"

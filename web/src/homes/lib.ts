@@ -1,5 +1,6 @@
 // Homes in words and order, and gaps in curves. Pure.
 
+import { decimal } from '../lib/format';
 import type { Point } from '../ui/leaflet-map';
 import type { Tone } from '../ui/parts';
 import type { Alert, Home, HomeValue, LiveValue, SeriesPoint, Severity, Worst } from './types';
@@ -35,7 +36,7 @@ export function byQuantity(a: string, b: string): number {
 /** `21.5 °C`, `640 ppm`: as many digits as such sensors are worth. */
 export function measured(value: number, unit: string | null): string {
   const digits = Math.abs(value) >= 100 ? 0 : 1;
-  const text = value.toLocaleString('en-GB', { maximumFractionDigits: digits });
+  const text = decimal(value, digits);
   return unit ? `${text} ${unit}` : text;
 }
 
@@ -103,19 +104,27 @@ export interface Columns {
   gaps: number;
 }
 
-/** How many usual distances may pass before it is a gap. */
-const GAP = 3;
+/** How much longer than the distances beside it one may be before it is a gap. */
+const GAP = 2.5;
 
-function middle(numbers: readonly number[]): number {
-  return [...numbers].sort((a, b) => a - b)[Math.floor(numbers.length / 2)] ?? 0;
+/** Whether so long without a value is a gap: sensors measure as often as around it, be it seconds or half hours. */
+function isGap(
+  distance: number,
+  before: number | undefined,
+  after: number | undefined,
+  step: number,
+): boolean {
+  return distance > GAP * (Math.max(before ?? 0, after ?? 0) || step);
 }
 
-/** Points as columns for a chart. Single readings that are too far apart get an empty point between them, or the
- * curve would bridge the gap. */
+/** Points as columns for a chart. Values further apart than those around them get an empty point between them, or the
+ * curve would bridge the gap; steps between values that are always that far apart are left out, or there would be no
+ * curve. */
 export function columns(points: readonly SeriesPoint[], isRaw: boolean): Columns {
   const times = points.map((point) => Date.parse(point.at) / 1000);
-  const distances = times.slice(1).map((time, at) => time - (times[at] ?? 0));
-  const usual = middle(distances);
+  const known = [...points.keys()].filter((at) => points[at]?.value !== null);
+  const distances = known.slice(1).map((at, place) => (times[at] ?? 0) - (times[known[place] ?? 0] ?? 0));
+  const step = isRaw ? (distances[0] ?? 0) : (times[1] ?? 0) - (times[0] ?? 0);
   const all: Columns = { times: [], values: [], low: [], high: [], gaps: 0 };
   const push = (time: number, point: SeriesPoint | null) => {
     all.times.push(time);
@@ -123,19 +132,21 @@ export function columns(points: readonly SeriesPoint[], isRaw: boolean): Columns
     all.low.push(point?.min ?? point?.value ?? null);
     all.high.push(point?.max ?? point?.value ?? null);
   };
-  let isEmpty = true;
-  for (const [at, point] of points.entries()) {
-    const [time, before] = [times[at] ?? 0, times[at - 1]];
-    if (isRaw && before !== undefined && usual > 0 && time - before > GAP * usual) {
-      push(before + usual, null);
-      all.gaps += 1;
-    }
-    // A gap is told when a reading follows it, and one has gone before.
-    if (point.value !== null && isEmpty && all.values.some((value) => value !== null) && !isRaw)
-      all.gaps += 1;
-    isEmpty = point.value === null;
-    push(time, point);
+  const empty = (from: number, to: number) => {
+    for (let at = from; at < to; at += 1) push(times[at] ?? 0, null);
+  };
+  empty(0, known[0] ?? points.length);
+  for (const [place, at] of known.entries()) {
+    push(times[at] ?? 0, points[at] ?? null);
+    const next = known[place + 1];
+    const distance = distances[place];
+    if (next === undefined || distance === undefined) continue;
+    if (!isGap(distance, distances[place - 1], distances[place + 1], step)) continue;
+    all.gaps += 1;
+    if (next > at + 1) empty(at + 1, next);
+    else push((times[at] ?? 0) + (distances[place - 1] ?? distance / 2), null);
   }
+  empty((known.at(-1) ?? points.length) + 1, points.length);
   return all;
 }
 

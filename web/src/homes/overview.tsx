@@ -2,7 +2,7 @@
 
 import { useMemo, useState } from 'preact/hooks';
 import { ask } from '../data/office';
-import { plural } from '../lib/format';
+import { amount, plural } from '../lib/format';
 import * as app from '../state';
 import { Icon, type IconName } from '../ui/icons';
 import { MapView } from '../ui/map';
@@ -154,7 +154,7 @@ export function Tile(props: { to: string; icon: IconName; value: number; name: s
     <Link to={to} class={`tile ${tone ?? ''}`}>
       <Icon name={icon} size={26} />
       <span>
-        <strong>{value.toLocaleString('en-GB')}</strong>
+        <strong>{amount(value)}</strong>
         <small>{name}</small>
       </span>
     </Link>

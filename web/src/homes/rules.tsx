@@ -5,7 +5,7 @@ import { ask, useAsked } from '../data/office';
 import * as app from '../state';
 import type { Page as Items } from '../types';
 import { Icon } from '../ui/icons';
-import { Dialog, Field, Note, Page, Tag } from '../ui/parts';
+import { Dialog, Empty, Field, Note, Page, Tag } from '../ui/parts';
 import { byQuantity, duration, measured, quantityName, SEVERITIES } from './lib';
 import { numberOf } from './overview';
 import { attempt, SeverityTag } from './parts';
@@ -38,6 +38,11 @@ export function Rules() {
       }
     >
       {problem && <Note tone="warn">{problem}</Note>}
+      {data?.items.length === 0 && (
+        <Empty icon="rules" title="No rules">
+          Without rules nothing raises an alert.
+        </Empty>
+      )}
       <ul class="alerts" data-testid="rules">
         {data?.items.map((rule) => (
           <li key={rule.id} class="card alert">

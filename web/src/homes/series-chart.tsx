@@ -1,9 +1,11 @@
-// A curve with what it ranged between and a limit, by uPlot, which is fetched when first shown. Gaps stay gaps.
+// A curve with what it ranged between and a limit, by uPlot, which is fetched when first shown. Gaps stay gaps, and
+// a value alone between two of them is a point.
 // It is a picture: a table with the same values is beside it.
 
 import { useEffect, useRef } from 'preact/hooks';
 import type uPlot from 'uplot';
 import * as state from '../state';
+import { axes, color as colorOf, lonely } from '../ui/axes';
 import type { Cell } from './lib';
 import 'uplot/dist/uPlot.min.css';
 
@@ -22,10 +24,11 @@ export function SeriesChart(props: {
   from: number;
   to: number;
   limit: number | null;
+  unit: string;
 }) {
   const element = useRef<HTMLDivElement>(null);
   const plot = useRef<uPlot | null>(null);
-  const { label, curve, from, to, limit } = props;
+  const { label, curve, from, to, limit, unit } = props;
   const theme = state.theme.value;
   const latest = useRef(props);
   latest.current = props;
@@ -38,9 +41,10 @@ export function SeriesChart(props: {
     void import('uplot').then(({ default: Plot }) => {
       const box = element.current;
       if (isGone || !box) return;
-      plot.current = new Plot(options(box, limit), data(latest.current.curve), box);
+      plot.current = new Plot(options(box, limit, unit), data(latest.current.curve), box);
       plot.current.setScale('x', { min: latest.current.from / 1000, max: latest.current.to / 1000 });
       box.dataset['ready'] = 'true';
+      show(plot.current, box);
       observer.observe(box);
     });
     return () => {
@@ -49,12 +53,18 @@ export function SeriesChart(props: {
       plot.current?.destroy();
       plot.current = null;
     };
-  }, [theme, limit]);
+  }, [theme, limit, unit]);
   useEffect(() => {
     plot.current?.setData(data(curve), false);
     plot.current?.setScale('x', { min: from / 1000, max: to / 1000 });
+    if (plot.current && element.current) show(plot.current, element.current);
   }, [curve, from, to]);
   return <div ref={element} class="chart" role="img" aria-label={label} data-testid="chart" />;
+}
+
+/** What a test can see of a picture. */
+function show(plot: uPlot, box: HTMLElement): void {
+  box.dataset['top'] = String(plot.scales['y']?.max);
 }
 
 function data({ times, values, low, high }: Curve): uPlot.AlignedData {
@@ -62,14 +72,8 @@ function data({ times, values, low, high }: Curve): uPlot.AlignedData {
   return [times, high, low, values];
 }
 
-function options(box: HTMLElement, limit: number | null): uPlot.Options {
-  const style = getComputedStyle(box);
-  const color = (name: string) => style.getPropertyValue(name).trim();
-  const axis = {
-    stroke: color('--muted'),
-    grid: { stroke: color('--line'), width: 1 },
-    ticks: { stroke: color('--line') },
-  };
+function options(box: HTMLElement, limit: number | null, unit: string): uPlot.Options {
+  const color = (name: string) => colorOf(box, name);
   const edge = { width: 0, points: { show: false } };
   return {
     width: box.clientWidth,
@@ -78,22 +82,27 @@ function options(box: HTMLElement, limit: number | null): uPlot.Options {
       {},
       edge,
       edge,
-      { stroke: color('--accent'), width: 2, points: { size: 4, fill: color('--accent') }, spanGaps: false },
+      {
+        stroke: color('--accent'),
+        width: 2,
+        points: { size: 5, fill: color('--accent'), filter: lonely },
+        spanGaps: false,
+      },
     ],
     bands: [{ series: [1, 2], fill: color('--accent-soft') }],
     scales: { x: { time: true }, y: { range: (_plot, low, high) => yRange(low, high, limit) } },
-    axes: [axis, { ...axis, size: 56 }],
+    axes: axes(box, unit),
     legend: { show: false },
     cursor: { y: false },
     hooks: { draw: [(plot) => drawLimit(plot, limit, color('--bad'))] },
   };
 }
 
-/** Never so narrow that noise looks like a storm, and with the limit in view when it is near. */
+/** Never so narrow that noise looks like a storm, and with the limit in view that the text names. */
 function yRange(low: number | null, high: number | null, limit: number | null): [number, number] {
-  if (low === null || high === null) return [0, limit ?? 1];
+  if (low === null || high === null) return [0, (limit ?? 1) * 1.08];
   const least = Math.max(2, Math.abs(high) * 0.1);
-  const top = limit !== null && limit < high * 2 ? Math.max(high, limit) : high;
+  const top = limit === null ? high : Math.max(high, limit);
   const room = Math.max((top - low) * 0.08, (least - (top - low)) / 2, 0);
   const bottom = low - room;
   return [low >= 0 ? Math.max(0, bottom) : bottom, top + room];

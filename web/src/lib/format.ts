@@ -1,4 +1,5 @@
-// Numbers, times and names as people read them. Pure; times are shown in the reader's own zone.
+// Numbers, times and names as people read them: in the notation of the browser's language, one for all screens;
+// times in the reader's own zone.
 
 import type { Medium, Meter } from '../types';
 
@@ -10,6 +11,28 @@ const MEDIA: Record<Medium, string> = {
   electricity: 'Electricity',
   other: 'Other',
 };
+
+/** Whose notation: the browser's. */
+const LANGUAGE = typeof navigator === 'undefined' ? undefined : navigator.language;
+
+const made = new Map<string, Intl.NumberFormat | Intl.DateTimeFormat>();
+
+/** Formats are costly to make and cheap to use. */
+function kept<T extends Intl.NumberFormat | Intl.DateTimeFormat>(key: string, make: () => T): T {
+  const known = made.get(key) ?? make();
+  made.set(key, known);
+  return known as T;
+}
+
+export function numbers(options: Intl.NumberFormatOptions = {}): (value: number) => string {
+  const format = kept(`n${JSON.stringify(options)}`, () => new Intl.NumberFormat(LANGUAGE, options));
+  return (value) => format.format(value);
+}
+
+export function times(options: Intl.DateTimeFormatOptions): (at: number) => string {
+  const format = kept(`t${JSON.stringify(options)}`, () => new Intl.DateTimeFormat(LANGUAGE, options));
+  return (at) => format.format(at);
+}
 
 const UNITS: Record<string, string> = { m3: 'm³', 'm3/h': 'm³/h' };
 
@@ -26,7 +49,12 @@ export function quantity(value: number, unit: string): string {
 }
 
 export function decimal(value: number, digits = 3): string {
-  return value.toLocaleString('en-GB', { maximumFractionDigits: digits });
+  return numbers({ maximumFractionDigits: digits })(value);
+}
+
+/** How many there are. */
+export function amount(count: number): string {
+  return numbers()(count);
 }
 
 /** `12 s ago`, `5 min ago`, `3 h ago`, then the date. */
@@ -42,29 +70,20 @@ export function ago(at: string | number, now: number): string {
 }
 
 export function dateTime(at: string | number): string {
-  return new Date(at).toLocaleString('en-GB', {
-    day: 'numeric',
-    month: 'short',
-    year: 'numeric',
-    hour: '2-digit',
-    minute: '2-digit',
-  });
+  const show = times({ day: 'numeric', month: 'short', year: 'numeric', hour: '2-digit', minute: '2-digit' });
+  return show(new Date(at).getTime());
 }
 
 export function date(at: string | number): string {
-  return new Date(at).toLocaleDateString('en-GB', {
-    day: 'numeric',
-    month: 'short',
-    year: 'numeric',
-  });
+  return times({ day: 'numeric', month: 'short', year: 'numeric' })(new Date(at).getTime());
 }
 
 export function distance(metres: number): string {
-  return metres < 1000 ? `${Math.round(metres)} m` : `${(metres / 1000).toFixed(1)} km`;
+  return metres < 1000 ? `${Math.round(metres)} m` : `${decimal(metres / 1000, 1)} km`;
 }
 
 export function plural(count: number, one: string, many = `${one}s`): string {
-  return `${count.toLocaleString('en-GB')} ${count === 1 ? one : many}`;
+  return `${amount(count)} ${count === 1 ? one : many}`;
 }
 
 export function meterTitle(meter: Pick<Meter, 'street' | 'serial' | 'id'>): string {

@@ -38,7 +38,7 @@ export function streetsOf(meters: Iterable<Meter>, gapM = 250): Street[] {
   for (const [name, places] of byName) {
     if (places.length < 3) continue;
     for (const part of split(along(places), gapM)) {
-      if (part.length >= 3) streets.push({ name, line: smooth(part) });
+      if (part.length >= 3) streets.push({ name, line: straight(smooth(part)) });
     }
   }
   return streets;
@@ -84,4 +84,30 @@ function smooth(places: Place[]): [number, number][] {
     const mean = (key: 'lat' | 'lon') => near.reduce((sum, place) => sum + place[key], 0) / near.length;
     return [mean('lat'), mean('lon')];
   });
+}
+
+/** Houses lie further from the middle of their street than that only where it bends. */
+const BEND_M = 14;
+
+/** The line with as few corners as it takes to stay that near (Ramer, Douglas and Peucker). */
+function straight(line: [number, number][]): [number, number][] {
+  const [first, last] = [line[0], line.at(-1)];
+  if (!first || !last || line.length < 3) return line;
+  let [far, farM] = [0, 0];
+  for (const [at, point] of line.entries()) {
+    const metres = metresFromLine(point, first, last);
+    if (metres > farM) [far, farM] = [at, metres];
+  }
+  if (farM <= BEND_M) return [first, last];
+  return [...straight(line.slice(0, far + 1)).slice(0, -1), ...straight(line.slice(far))];
+}
+
+type LatLon = [number, number];
+
+function metresFromLine([lat, lon]: LatLon, [lat0, lon0]: LatLon, [lat1, lon1]: LatLon): number {
+  const scale = Math.cos((lat0 * Math.PI) / 180);
+  const [x, y] = [(lon - lon0) * scale, lat - lat0];
+  const [dx, dy] = [(lon1 - lon0) * scale, lat1 - lat0];
+  const along = Math.max(0, Math.min(1, (x * dx + y * dy) / (dx * dx + dy * dy || 1)));
+  return Math.hypot(x - along * dx, y - along * dy) * METRES_PER_DEGREE;
 }

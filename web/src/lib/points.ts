@@ -64,7 +64,12 @@ export function pointsOfAll(
   });
 }
 
-/** For driving: which of the wanted meters were heard. */
-export function pointsOfHeard(meters: Iterable<Meter>, heard: ReadonlyMap<string, Heard>): Point[] {
-  return [...meters].flatMap((meter) => point(meter, heard.has(meter.id) ? 'heard' : 'open'));
+/** For driving: which of the wanted meters were heard, or read before. */
+export function pointsOfHeard(
+  meters: Iterable<Meter>,
+  heard: ReadonlyMap<string, Heard>,
+  read: ReadonlySet<string>,
+): Point[] {
+  const kind = ({ id }: Meter) => (heard.has(id) ? 'heard' : read.has(id) ? 'read' : 'open');
+  return [...meters].flatMap((meter) => point(meter, kind(meter)));
 }

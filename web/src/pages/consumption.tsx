@@ -1,6 +1,6 @@
 // A meter's consumption over time: a curve, and the same as a table for those who cannot see it.
 
-import { useMemo, useState } from 'preact/hooks';
+import { useEffect, useMemo, useState } from 'preact/hooks';
 import { useAsked } from '../data/office';
 import { date, dateTime, decimal, unitName } from '../lib/format';
 import type { ConsumptionPoint, Meter } from '../types';
@@ -9,10 +9,14 @@ import { Choice, Note, Table } from '../ui/parts';
 
 type Step = 'hour' | 'day' | 'month';
 const DAYS: Record<Step, number> = { hour: 3, day: 60, month: 730 };
+const PER: Record<Step, string> = { hour: 'an hour', day: 'a day', month: 'a month' };
 const DAY_MS = 86_400_000;
 
 export function Consumption({ meter }: { meter: Meter }) {
-  const [step, setStep] = useState<Step>('day');
+  const [chosen, setStep] = useState<Step | null>(null);
+  // Days, unless readings are too far apart to tell them.
+  const [usual, setUsual] = useState<Step>('day');
+  const step = chosen ?? usual;
   const from = useMemo(() => new Date(Date.now() - DAYS[step] * DAY_MS).toISOString(), [step]);
   const path = `/meter/${encodeURIComponent(meter.id)}/consumption?from=${from}&to=${useNow()}&step=${step}`;
   const { data, problem } = useAsked<{ points: ConsumptionPoint[] }>(path);
@@ -20,6 +24,10 @@ export function Consumption({ meter }: { meter: Meter }) {
   const times = useMemo(() => points.map((point) => Date.parse(point.at) / 1000), [data]);
   const values = useMemo(() => points.map((point) => point.consumption), [data]);
   const unit = unitName(meter.unit);
+  const isKnown = values.some((value) => value !== null);
+  useEffect(() => {
+    if (data && !isKnown && usual === 'day') setUsual('month');
+  }, [data, isKnown]);
   return (
     <section class="card" aria-labelledby="consumption-head" data-testid="consumption">
       <div class="row">
@@ -39,15 +47,22 @@ export function Consumption({ meter }: { meter: Meter }) {
       </div>
       {problem && <Note tone="warn">{problem}</Note>}
       {data && points.length === 0 && <p class="muted">No readings in this time.</p>}
+      {points.length > 0 && !isKnown && (
+        <p class="muted">
+          The readings are too far apart to tell the consumption of {PER[step]}.
+          {step !== 'month' && ' Longer steps may show it.'}
+        </p>
+      )}
       {points.length > 0 && (
         <>
-          <Chart
-            label={`Consumption in ${unit}; the table below has the figures`}
-            times={times}
-            values={values}
-            unit={unit}
-            bars
-          />
+          {isKnown && (
+            <Chart
+              label={`Consumption in ${unit}; the table below has the figures`}
+              times={times}
+              values={values}
+              unit={unit}
+            />
+          )}
           <details>
             <summary>The same as a table</summary>
             <Table

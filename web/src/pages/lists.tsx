@@ -2,7 +2,7 @@
 
 import { useState } from 'preact/hooks';
 import { refresh } from '../data/sync';
-import { ago, date, distance, meterNumber, plural } from '../lib/format';
+import { amount, ago, date, distance, meterNumber, plural } from '../lib/format';
 import { metresBetween } from '../lib/geo';
 import { doneOf, inOrder, seenTasks, type SeenTask } from '../lib/work';
 import * as state from '../state';
@@ -80,7 +80,7 @@ function ListCard({ list }: { list: WorkList }) {
         <Progress done={done} total={total} label={`${list.name}: ${done} of ${total} done`} />
         <div class="row muted small-text">
           <span class="grow">
-            {done.toLocaleString('en-GB')} of {plural(total, 'meter')}
+            {amount(done)} of {plural(total, 'meter')}
           </span>
           <span>{list.assignee ?? 'not assigned'}</span>
         </div>
@@ -112,7 +112,7 @@ export function List({ id }: { id: string }) {
         <Progress done={done} total={total} label={`${done} of ${total} done`} />
         <div class="row">
           <span class="grow" data-testid="list-progress">
-            <strong>{done.toLocaleString('en-GB')}</strong> of {plural(total, 'meter')} done
+            <strong>{amount(done)}</strong> of {plural(total, 'meter')} done
           </span>
           <button type="button" class="small" onClick={() => navigate(`/map?list=${encodeURIComponent(id)}`)}>
             <Icon name="map" size={18} /> Map

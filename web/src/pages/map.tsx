@@ -5,6 +5,7 @@ import { followPosition } from '../data/route';
 import { distance, meterNumber, meterTitle, plural } from '../lib/format';
 import { metresBetween } from '../lib/geo';
 import { pointsOfAll, pointsOfList } from '../lib/points';
+import { found } from '../lib/search';
 import * as state from '../state';
 import type { Meter } from '../types';
 import { Icon, mediumIcon } from '../ui/icons';
@@ -48,7 +49,7 @@ export function MapPage() {
   const moving = useMemo(movers, [state.vans.value, state.position.value]);
   const open = (id: string) =>
     navigate(`/meters/${encodeURIComponent(id)}${list ? `?list=${encodeURIComponent(list.id)}` : ''}`);
-  const found = useMemo(
+  const matches = useMemo(
     () => (text.trim() || asList ? find(list?.tasks?.map((task) => task.meter) ?? streets, text) : []),
     [text, asList, list, streets, here],
   );
@@ -84,7 +85,7 @@ export function MapPage() {
         onDrag={() => setFollow(false)}
         label="Map of meters"
       />
-      {(text.trim() !== '' || asList) && <Found meters={found} list={list?.id ?? null} isWhole={asList} />}
+      {(text.trim() !== '' || asList) && <Found meters={matches} list={list?.id ?? null} isWhole={asList} />}
       <div class="map-foot">
         <span class="chip" data-testid="map-count">
           {list ? (
@@ -111,22 +112,16 @@ export function MapPage() {
 }
 
 function find(meters: readonly Meter[], text: string): Meter[] {
-  const words = text.toLowerCase().split(/\s+/).filter(Boolean);
-  const matches = meters.filter((meter) => {
-    const about =
-      `${meter.street ?? ''} ${meter.serial ?? ''} ${meter.address ?? ''} ${meter.id}`.toLowerCase();
-    return words.every((word) => about.includes(word));
-  });
   const here = state.position.value?.place;
-  const far = ({ place }: Meter) => (here && place ? metresBetween(here, place) : Infinity);
-  return (
-    here
-      ? matches
-          .map((meter) => [far(meter), meter] as const)
-          .sort(([a], [b]) => a - b)
-          .map(([, meter]) => meter)
-      : matches
-  ).slice(0, MOST_LISTED);
+  if (!here) return found(meters, text).slice(0, MOST_LISTED);
+  const far = new Map(
+    meters.map((meter) => [meter, meter.place ? metresBetween(here, meter.place) : Infinity]),
+  );
+  const nearer = (a: Meter, b: Meter) => {
+    const [toA, toB] = [far.get(a) ?? Infinity, far.get(b) ?? Infinity];
+    return toA === toB ? 0 : toA - toB;
+  };
+  return found(meters, text, nearer).slice(0, MOST_LISTED);
 }
 
 function Found({ meters, list, isWhole }: { meters: Meter[]; list: string | null; isWhole: boolean }) {

@@ -23,6 +23,7 @@ import { Icon, mediumIcon } from '../ui/icons';
 import { Dialog, Empty, Field, Note, Page, Signal, Tag } from '../ui/parts';
 import { navigate, query } from '../ui/router';
 import { Consumption } from './consumption';
+import { History } from './history';
 
 export function MeterPage({ id }: { id: string }) {
   const meter = state.meters.value.get(id) ?? inLists(id);
@@ -42,6 +43,7 @@ export function MeterPage({ id }: { id: string }) {
         <Read key={meter.id} meter={meter} list={listFor(meter.id, state.lists.value, list)} />
       )}
       {state.isOffice.value && <Consumption meter={meter} />}
+      {state.isOffice.value && <History meter={meter} />}
     </Page>
   );
 }

@@ -5,7 +5,7 @@ import { ApiError } from '../data/api';
 import { ask, useAsked, usePages } from '../data/office';
 import { ago } from '../lib/format';
 import * as state from '../state';
-import type { Command, Instance, Page as Items, Telemetry } from '../types';
+import type { Command, Instance, Page as Items } from '../types';
 import { Icon } from '../ui/icons';
 import { Empty, Field, Note, Page, Tag, type Tone } from '../ui/parts';
 
@@ -48,9 +48,8 @@ const NAMES: Record<string, string> = { refresh: 'Fetch work', send: 'Send now',
 function Device({ instance }: { instance: Instance }) {
   const path = `/instance/${encodeURIComponent(instance.device)}`;
   const commands = useAsked<Items<Command>>(`${path}/command`);
-  const telemetry = useAsked<Items<Telemetry>>(`${path}/telemetry`);
   const [text, setText] = useState('');
-  const latest = [...(telemetry.data?.items ?? [])].sort((a, b) => a.at.localeCompare(b.at)).at(-1);
+  const latest = instance.telemetry;
   const order = async (command: string, args: object) => {
     try {
       await ask(`${path}/command/${command}`, { method: 'POST', json: { args } });
@@ -62,7 +61,7 @@ function Device({ instance }: { instance: Instance }) {
       state.say(error.message, 'bad');
     }
   };
-  const seen = state.vans.value.get(instance.device)?.at ?? latest?.at ?? instance.last_seen;
+  const seen = state.vans.value.get(instance.device)?.at ?? latest?.at ?? instance.seen_at;
   return (
     <>
       <div class="row">

@@ -5,10 +5,11 @@ import { ApiError } from '../data/api';
 import { ask, useAsked } from '../data/office';
 import { refresh } from '../data/sync';
 import { date, plural } from '../lib/format';
+import { fit, wordsOf } from '../lib/search';
 import * as state from '../state';
 import type { Meter, WorkList } from '../types';
 import { Icon } from '../ui/icons';
-import { Choice, Field, Note, Page, Progress, Table, Tag } from '../ui/parts';
+import { Choice, Empty, Field, Note, Page, Progress, Table, Tag } from '../ui/parts';
 import { Link } from '../ui/router';
 
 interface Member {
@@ -26,10 +27,17 @@ export function OfficeLists() {
       await ask(`/work_list/${encodeURIComponent(list.id)}`, { method: 'PATCH', json: changes });
       await refresh();
       state.say('Changed.', 'good');
+      return true;
     } catch (error) {
       if (!(error instanceof ApiError)) throw error;
       state.say(error.message, 'bad');
+      return false;
     }
+  };
+  const assign = async (list: WorkList, field: HTMLInputElement) => {
+    const isDone = await change(list, { assignee: field.value.trim() || null });
+    // What the server did not take is not so.
+    if (!isDone) field.value = list.assignee ?? '';
   };
   const add = state.mayManage.value && !isAdding && (
     <button type="button" class="primary" onClick={() => setAdding(true)} data-testid="new-list">
@@ -44,70 +52,75 @@ export function OfficeLists() {
           <option key={name} value={name} />
         ))}
       </datalist>
-      <Table
-        caption="Work lists"
-        testid="office-lists"
-        rows={lists}
-        rowKey={(list) => list.id}
-        columns={[
-          {
-            name: 'List',
-            cell: (list) => <Link to={`/lists/${encodeURIComponent(list.id)}`}>{list.name}</Link>,
-          },
-          {
-            name: 'Reader',
-            cell: (list) =>
-              state.mayManage.value ? (
-                <input
-                  class="small-input"
-                  list="people"
-                  aria-label={`Reader of ${list.name}`}
-                  placeholder="nobody"
-                  value={list.assignee ?? ''}
-                  onChange={(event) =>
-                    void change(list, { assignee: event.currentTarget.value.trim() || null })
-                  }
-                />
-              ) : (
-                (list.assignee ?? 'nobody')
+      {lists.length === 0 && !isAdding && (
+        <Empty icon="lists" title="No work lists yet">
+          A list says which meters are to be read, by whom and until when.
+        </Empty>
+      )}
+      {lists.length > 0 && (
+        <Table
+          caption="Work lists"
+          testid="office-lists"
+          rows={lists}
+          rowKey={(list) => list.id}
+          columns={[
+            {
+              name: 'List',
+              cell: (list) => <Link to={`/lists/${encodeURIComponent(list.id)}`}>{list.name}</Link>,
+            },
+            {
+              name: 'Reader',
+              cell: (list) =>
+                state.mayManage.value ? (
+                  <input
+                    class="small-input"
+                    list="people"
+                    aria-label={`Reader of ${list.name}`}
+                    placeholder="nobody"
+                    value={list.assignee ?? ''}
+                    onChange={(event) => void assign(list, event.currentTarget)}
+                  />
+                ) : (
+                  (list.assignee ?? 'nobody')
+                ),
+            },
+            { name: 'Due', cell: (list) => (list.due ? date(list.due) : '–') },
+            {
+              name: 'Progress',
+              cell: (list) => (
+                <div class="progress-cell">
+                  <Progress
+                    done={list.done}
+                    total={list.total}
+                    label={`${list.name}: ${list.done} of ${list.total}`}
+                  />
+                  <small>
+                    {list.done} of {list.total}
+                  </small>
+                </div>
               ),
-          },
-          { name: 'Due', cell: (list) => (list.due ? date(list.due) : '–') },
-          {
-            name: 'Progress',
-            cell: (list) => (
-              <div class="progress-cell">
-                <Progress
-                  done={list.done}
-                  total={list.total}
-                  label={`${list.name}: ${list.done} of ${list.total}`}
-                />
-                <small>
-                  {list.done} of {list.total}
-                </small>
-              </div>
-            ),
-          },
-          {
-            name: 'State',
-            cell: (list) =>
-              list.state === 'open' ? <Tag tone="info">open</Tag> : <Tag tone="good">done</Tag>,
-          },
-          {
-            name: 'Change',
-            cell: (list) =>
-              state.mayManage.value && (
-                <button
-                  type="button"
-                  class="small"
-                  onClick={() => void change(list, { state: list.state === 'open' ? 'done' : 'open' })}
-                >
-                  {list.state === 'open' ? 'Close' : 'Open again'}
-                </button>
-              ),
-          },
-        ]}
-      />
+            },
+            {
+              name: 'State',
+              cell: (list) =>
+                list.state === 'open' ? <Tag tone="info">open</Tag> : <Tag tone="good">done</Tag>,
+            },
+            {
+              name: 'Change',
+              cell: (list) =>
+                state.mayManage.value && (
+                  <button
+                    type="button"
+                    class="small"
+                    onClick={() => void change(list, { state: list.state === 'open' ? 'done' : 'open' })}
+                  >
+                    {list.state === 'open' ? 'Close' : 'Open again'}
+                  </button>
+                ),
+            },
+          ]}
+        />
+      )}
     </Page>
   );
 }
@@ -126,8 +139,7 @@ function matches(meter: Meter, kind: Kind, words: string[]): boolean {
   if (kind === 'radio' && !meter.radio) return false;
   if (kind === 'manual' && meter.radio) return false;
   if (kind === 'missed' && meter.state !== 'missed') return false;
-  const about = `${meter.street ?? ''} ${meter.serial ?? ''}`.toLowerCase();
-  return words.every((word) => about.includes(word));
+  return fit(meter, words) !== null;
 }
 
 function NewList({ people, onClose }: { people: string[]; onClose: () => void }) {
@@ -138,7 +150,7 @@ function NewList({ people, onClose }: { people: string[]; onClose: () => void })
   const [kind, setKind] = useState<Kind>('all');
   const [problem, setProblem] = useState<string | null>(null);
   const chosen = useMemo(() => {
-    const words = text.toLowerCase().split(/\s+/).filter(Boolean);
+    const words = wordsOf(text);
     return [...state.meters.value.values()].filter((meter) => matches(meter, kind, words));
   }, [text, kind, state.meters.value]);
 

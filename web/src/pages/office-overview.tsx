@@ -1,7 +1,7 @@
 // The office's first screen: how far the work is, on figures, lists and the map, live.
 
 import { useMemo } from 'preact/hooks';
-import { ago, percent, plural } from '../lib/format';
+import { amount, ago, percent, plural } from '../lib/format';
 import { pointsOfAll } from '../lib/points';
 import * as state from '../state';
 import { Icon, type IconName } from '../ui/icons';
@@ -33,7 +33,7 @@ export function Overview() {
           to="/office/lists"
           icon="check"
           value={`${percent(done, total)} %`}
-          name={`of open work, ${done.toLocaleString('en-GB')} of ${total.toLocaleString('en-GB')}`}
+          name={`of open work, ${amount(done)} of ${amount(total)}`}
         />
         <Tile
           to="/office/missed"
@@ -64,8 +64,7 @@ export function Overview() {
                   label={`${list.name}: ${list.done} of ${list.total}`}
                 />
                 <small class="muted">
-                  {list.assignee ?? 'not assigned'} · {list.done.toLocaleString('en-GB')} of{' '}
-                  {plural(list.total, 'meter')}
+                  {list.assignee ?? 'not assigned'} · {amount(list.done)} of {plural(list.total, 'meter')}
                 </small>
               </li>
             ))}
@@ -95,7 +94,7 @@ function Tile(props: { to: string; icon: IconName; value: number | string; name:
     <Link to={to} class={`tile ${tone ?? ''}`}>
       <Icon name={icon} size={26} />
       <span>
-        <strong>{typeof value === 'number' ? value.toLocaleString('en-GB') : value}</strong>
+        <strong>{typeof value === 'number' ? amount(value) : value}</strong>
         <small>{name}</small>
       </span>
     </Link>

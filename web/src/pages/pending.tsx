@@ -4,7 +4,7 @@ import { useState } from 'preact/hooks';
 import { ApiError, call } from '../data/api';
 import { discard, retry, type Conflict, type Item } from '../data/outbox';
 import { database, flush, showOutbox } from '../data/sync';
-import { ago, dateTime, meterTitle, plural, quantity } from '../lib/format';
+import { amount, ago, dateTime, meterTitle, plural, quantity } from '../lib/format';
 import * as state from '../state';
 import type { Reading } from '../types';
 import { Icon, type IconName } from '../ui/icons';
@@ -62,7 +62,7 @@ function SendCard() {
   return (
     <section class="card send-card">
       <div class="big-number" data-testid="pending-count">
-        {counts.total.toLocaleString('en-GB')}
+        {amount(counts.total)}
       </div>
       <p>
         {counts.total === 1 ? 'item waits' : 'items wait'} to be sent.{' '}
@@ -189,6 +189,9 @@ function ConflictCard({ conflict }: { conflict: Conflict }) {
   const token = state.session.value?.token ?? null;
   const path = `/${encodeURIComponent(conflict.twin)}/reading`;
 
+  // The server lets the office decide, and nobody else.
+  const isMine = state.mayManage.value;
+
   const guarded = async (action: () => Promise<void>) => {
     setProblem(null);
     try {
@@ -233,20 +236,21 @@ function ConflictCard({ conflict }: { conflict: Conflict }) {
         <Tag tone="bad">conflict</Tag>
       </div>
       <p>
-        {conflict.detail ?? 'Somebody else read this meter too. Both readings are kept until one is chosen.'}
+        {conflict.detail ??
+          'Somebody else read this meter too. Both readings are kept until the office decides.'}
       </p>
       <ul class="versus">
         <Version
           title="Yours"
           reading={conflict.reading}
-          onKeep={other ? () => void choose(conflict.id) : undefined}
+          onKeep={other && isMine ? () => void choose(conflict.id) : undefined}
         />
         {other?.map((reading) => (
           <Version
             key={reading.id}
             title={reading.reader ?? reading.device ?? 'Other'}
             reading={reading}
-            onKeep={() => void choose(reading.id)}
+            onKeep={isMine ? () => void choose(reading.id) : undefined}
           />
         ))}
       </ul>
@@ -257,7 +261,7 @@ function ConflictCard({ conflict }: { conflict: Conflict }) {
       )}
       <div class="row end">
         <button type="button" class="quiet" onClick={() => void hide()}>
-          Leave it to the office
+          {isMine ? 'Decide later' : 'Leave it to the office'}
         </button>
         {!other && (
           <button type="button" onClick={() => void compare()}>

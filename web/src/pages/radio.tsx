@@ -4,7 +4,7 @@
 import { useEffect, useMemo, useState } from 'preact/hooks';
 import { followPosition } from '../data/route';
 import { forgetHeard } from '../live/heard';
-import { ago, distance, mediumName, meterTitle, percent, plural } from '../lib/format';
+import { amount, ago, distance, mediumName, meterTitle, percent, plural } from '../lib/format';
 import { metresBetween } from '../lib/geo';
 import { pointsOfHeard } from '../lib/points';
 import { canReceive, receiver, startReceiver, stopReceiver } from '../radio/receiver';
@@ -24,6 +24,12 @@ function wanted(list: string | null): Meter[] {
   const chosen = state.lists.value.find((one) => one.id === list);
   const all = chosen?.tasks?.map((task) => task.meter) ?? [...state.meters.value.values()];
   return all.filter((meter) => meter.radio);
+}
+
+/** Meters of a list that have been read. */
+function readOn(list: string | null): Set<string> {
+  const tasks = state.lists.value.find((one) => one.id === list)?.tasks ?? [];
+  return new Set(tasks.filter((task) => task.state === 'read').map((task) => task.meter.id));
 }
 
 function useScreenOn(): void {
@@ -77,8 +83,13 @@ export function Drive() {
   const { listId, meters } = useRadio('Drive-by');
   const [isFollowing, setFollowing] = useState(true);
   const heard = state.heard.value;
-  const done = useMemo(() => meters.filter((meter) => heard.has(meter.id)).length, [meters, heard]);
-  const points = useMemo(() => pointsOfHeard(meters, heard), [meters, heard]);
+  // What the server decoded is read, whoever heard it and whenever.
+  const read = useMemo(() => readOn(listId), [listId, state.lists.value]);
+  const done = useMemo(
+    () => meters.filter((meter) => heard.has(meter.id) || read.has(meter.id)).length,
+    [meters, heard, read],
+  );
+  const points = useMemo(() => pointsOfHeard(meters, heard, read), [meters, heard, read]);
   const moving = useMemo(movers, [state.vans.value, state.position.value]);
   const last = useMemo(() => [...heard.values()].slice(-LAST_SHOWN).reverse(), [heard]);
   const follow = vanPlace(last);
@@ -90,7 +101,7 @@ export function Drive() {
         </h1>
         <ModeChoice now="drive" />
         <div class="figures">
-          <Figure name="heard" value={done} testid="heard-count" />
+          <Figure name={listId ? 'read or heard' : 'heard'} value={done} testid="heard-count" />
           <Figure name="remaining" value={meters.length - done} testid="remaining-count" />
           <Figure name="a minute" value={perMinute(heard)} />
         </div>
@@ -140,7 +151,7 @@ export function Drive() {
 function Figure({ name, value, testid }: { name: string; value: number; testid?: string }) {
   return (
     <div class="figure">
-      <strong data-testid={testid}>{value.toLocaleString('en-GB')}</strong>
+      <strong data-testid={testid}>{amount(value)}</strong>
       <span>{name}</span>
     </div>
   );

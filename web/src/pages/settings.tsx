@@ -3,7 +3,7 @@
 import { useEffect, useState } from 'preact/hooks';
 import { APP_VERSION, logout, registerDevice } from '../data/account';
 import { saveSettings } from '../data/sync';
-import { plural } from '../lib/format';
+import { decimal, plural } from '../lib/format';
 import * as state from '../state';
 import { Icon } from '../ui/icons';
 import { Choice, Dialog, Field, Note, Page } from '../ui/parts';
@@ -100,7 +100,8 @@ function DeviceSection() {
         <span>
           Record my route while I work
           <small class="muted">
-            Position and battery, every 15 seconds while you move. The office sees where its readers are.
+            Off until you switch it on. Then the office sees where you are: position and battery, every 15
+            seconds while you move.
           </small>
         </span>
       </label>
@@ -155,7 +156,7 @@ function StorageSection() {
     void navigator.storage?.estimate?.().then(setUsage);
     void navigator.storage?.persisted?.().then(setPersisted);
   }, []);
-  const megabytes = (bytes: number) => `${(bytes / 1e6).toFixed(1)} MB`;
+  const megabytes = (bytes: number) => `${decimal(bytes / 1e6, 1)} MB`;
   return (
     <section class="card" aria-labelledby="stored">
       <h2 id="stored">Stored on this device</h2>

@@ -20,6 +20,7 @@ const PATHS = {
   next: 'M9 5l7 7-7 7',
   here: 'M12 8a4 4 0 1 0 0 8 4 4 0 0 0 0-8Zm0-6v4m0 12v4M2 12h4m12 0h4',
   water: 'M12 3s6.5 7 6.5 11.5a6.5 6.5 0 0 1-13 0C5.5 10 12 3 12 3Z',
+  warm: 'M9.500 8s5 5.400 5 9a5 5 0 0 1-10 0c0-3.600 5-9 5-9ZM17 20c2-2-2-3.500 0-5.500M20 20c2-2-2-3.500 0-5.500',
   heat: 'M12 3c1 4 5 5.5 5 10.5a5 5 0 0 1-10 0c0-2 1-3 2-4 .3 1.5 1 2 1.5 2C11 9 10.5 6 12 3Z',
   electricity: 'M13 3 5 14h6l-1 7 8-11h-6l1-7Z',
   other: 'M5 12a7 7 0 1 0 14 0 7 7 0 0 0-14 0Zm7 0 3-3',
@@ -65,7 +66,8 @@ export function Icon({ name, size = 22 }: { name: IconName; size?: number }) {
 }
 
 export function mediumIcon(medium: string | null): IconName {
-  if (medium === 'water' || medium === 'warm_water') return 'water';
+  if (medium === 'water') return 'water';
+  if (medium === 'warm_water') return 'warm';
   if (medium === 'heat' || medium === 'gas') return 'heat';
   return medium === 'electricity' ? 'electricity' : 'other';
 }

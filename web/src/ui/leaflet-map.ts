@@ -5,6 +5,7 @@
 import * as L from 'leaflet';
 import 'leaflet/dist/leaflet.css';
 import Supercluster from 'supercluster';
+import { amount } from '../lib/format';
 import { streetsOf, type Street } from '../lib/geo';
 import type { Place } from '../types';
 
@@ -53,7 +54,7 @@ export class MeterMap {
   private readonly canvas = L.canvas({ padding: 0.3 });
   private index: Supercluster<Leaf, Totals> | null = null;
   private streets: Street[] = [];
-  private streetLines: { polyline: L.Polyline; edge: number }[] = [];
+  private streetLines: L.Polyline[] = [];
   private hasView = false;
 
   constructor(
@@ -79,7 +80,7 @@ export class MeterMap {
     this.map.on('moveend', () => this.draw());
     this.map.on('zoomend', () => {
       const weight = streetPixels(this.map.getZoom());
-      for (const { polyline, edge } of this.streetLines) polyline.setStyle({ weight: weight + edge });
+      for (const polyline of this.streetLines) polyline.setStyle({ weight });
     });
     this.map.on('dragstart', onDrag);
   }
@@ -98,21 +99,12 @@ export class MeterMap {
     this.streetLines = [];
     const style = getComputedStyle(this.map.getContainer());
     const weight = streetPixels(this.map.getZoom());
-    for (const name of ['--street-edge', '--street']) {
-      const color = style.getPropertyValue(name).trim();
-      const edge = name === '--street' ? 0 : 2;
-      const options = {
-        renderer: this.canvas,
-        color,
-        weight: weight + edge,
-        interactive: false,
-        smoothFactor: 1.5,
-      };
-      for (const { line } of this.streets) {
-        const polyline = L.polyline(line, options);
-        this.streetLines.push({ polyline, edge });
-        this.streetLayer.addLayer(polyline);
-      }
+    const color = style.getPropertyValue('--street').trim();
+    const options = { renderer: this.canvas, color, weight, interactive: false };
+    for (const { line } of this.streets) {
+      const polyline = L.polyline(line, options);
+      this.streetLines.push(polyline);
+      this.streetLayer.addLayer(polyline);
     }
     this.drawNames();
   }
@@ -254,7 +246,7 @@ export class MeterMap {
     const view = this.map.getBounds();
     const taken: L.Point[] = [];
     for (const { name, line } of this.streets) {
-      const middle = line.filter((at) => view.contains(at));
+      const middle = along(line).filter((at) => view.contains(at));
       const at = middle[Math.floor(middle.length / 2)];
       if (!at) continue;
       const pixel = this.map.latLngToContainerPoint(at);
@@ -271,9 +263,18 @@ export class MeterMap {
   }
 }
 
-/** A street is some 8 m wide, and never thinner than can be seen. */
+/** Places all along a line, which may have no corner but its ends. */
+function along(line: readonly [number, number][]): [number, number][] {
+  const parts = [0, 0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875];
+  return line.slice(0, -1).flatMap(([lat, lon], at) => {
+    const [lat1, lon1] = line[at + 1] ?? [lat, lon];
+    return parts.map((part): [number, number] => [lat + (lat1 - lat) * part, lon + (lon1 - lon) * part]);
+  });
+}
+
+/** Lines as on any map of a town: thin from afar, no broader than can be told from a mark when near. */
 function streetPixels(zoom: number): number {
-  return Math.max(1.5, Math.min(22, 8 * 2 ** (zoom - 16.8)));
+  return Math.max(1, Math.min(4, zoom - 14));
 }
 
 function isDone(kind: string): boolean {
@@ -293,10 +294,10 @@ function clusterIcon(
   const size = count < 20 ? 38 : count < 200 ? 46 : count < 1000 ? 54 : 62;
   const share = Math.round((100 * done) / count);
   const body = document.createElement('b');
-  body.textContent = count < 10_000 ? String(count) : `${Math.round(count / 1000)}k`;
+  body.textContent = count < 10_000 ? amount(count) : `${Math.round(count / 1000)}k`;
   body.style.setProperty('--share', `${share}%`);
   const className = `cluster${share === 100 ? ' all' : ''}${bad > 0 ? ' has-bad' : ''}`;
-  const label = `${count} ${words.many}${done > 0 ? `, ${done} ${words.done}` : ''}${bad > 0 ? `, ${bad} ${words.bad}` : ''}`;
+  const label = `${amount(count)} ${words.many}${done > 0 ? `, ${amount(done)} ${words.done}` : ''}${bad > 0 ? `, ${bad} ${words.bad}` : ''}`;
   return {
     icon: L.divIcon({ className, html: body, iconSize: [size, size] }),
     label,

@@ -169,6 +169,12 @@ export interface Column<T> {
   name: string;
   cell: (row: T) => ComponentChildren;
   number?: boolean;
+  /** Of no use on paper. */
+  onScreen?: boolean;
+}
+
+function classOf<T>({ number, onScreen }: Column<T>): string {
+  return [number && 'number', onScreen && 'on-screen'].filter(Boolean).join(' ');
 }
 
 /** A table that turns into cards on a phone. */
@@ -186,7 +192,7 @@ export function Table<T>(props: {
         <thead>
           <tr>
             {props.columns.map((column) => (
-              <th key={column.name} scope="col" class={column.number ? 'number' : ''}>
+              <th key={column.name} scope="col" class={classOf(column)}>
                 {column.name}
               </th>
             ))}
@@ -196,7 +202,7 @@ export function Table<T>(props: {
           {props.rows.map((row) => (
             <tr key={props.rowKey(row)}>
               {props.columns.map((column) => (
-                <td key={column.name} data-label={column.name} class={column.number ? 'number' : ''}>
+                <td key={column.name} data-label={column.name} class={classOf(column)}>
                   {column.cell(row)}
                 </td>
               ))}

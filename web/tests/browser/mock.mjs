@@ -20,7 +20,22 @@ const TYPES = {
 const POLICY =
   "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; connect-src 'self'; " +
   "worker-src 'self'; manifest-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'";
-const ROLES = { rita: 'reader', otto: 'reader', olga: 'office', hanna: 'office' };
+/** Emma's and Hugo's installations are new: there is nothing in them. */
+const ROLES = {
+  rita: 'reader',
+  otto: 'reader',
+  olga: 'office',
+  emma: 'office',
+  hanna: 'office',
+  hugo: 'office',
+};
+const TWINS = {
+  emma: { id: 'moor', name: 'Moorland', kind: 'meters' },
+  hanna: { id: 'rural', name: 'Rural homes', kind: 'homes' },
+  hugo: { id: 'vale', name: 'Vale homes', kind: 'homes' },
+};
+/** More than a page shows at once. */
+const OLD_READINGS = 1300;
 const STREETS = [
   'Mill Lane',
   'Harbour Road',
@@ -74,6 +89,7 @@ export function town(count) {
 
 export class Mock {
   constructor(count = 3000) {
+    this.empty = count > 0 ? { moor: new Mock(0), vale: new MockHomes([]) } : {};
     this.meters = new Map(town(count).map((meter) => [meter.id, meter]));
     this.village = new MockHomes();
     this.readings = new Map();
@@ -85,6 +101,7 @@ export class Mock {
     this.lists = new Map();
     /** While set, every request of the API fails as if the network were gone. */
     this.isDown = false;
+    if (count === 0) return;
     const ids = [...this.meters.keys()];
     const manual = ids.filter((id) => !this.meters.get(id).radio);
     this.addList('L1', 'Old town, by hand', 'rita', manual.slice(0, 40), '2026-12-04T00:00:00.000Z');
@@ -96,6 +113,13 @@ export class Mock {
       '2026-12-11T00:00:00.000Z',
     );
     this.addList('L3', 'Meadow Way', null, ids.slice(900, 960), null);
+    for (let at = 0; at < OLD_READINGS; at += 1) {
+      const id = ids[at % 400];
+      const { low } = this.meters.get(id).expected;
+      const when = Date.UTC(2025, 10, 1) + at * 6.5 * 3600e3;
+      const old = { method: 'radio', device: 'van-1', reader: 'otto', unit: 'm3', work_list: null };
+      this.store({ id: randomUUID(), meter: id, value: low - 1, at: new Date(when).toISOString(), ...old });
+    }
     for (const id of manual.slice(0, 9))
       this.store({
         id: randomUUID(),
@@ -155,6 +179,9 @@ export class Mock {
       flags: [],
       photo: null,
       note: null,
+      original: null,
+      changed: null,
+      etag: '"1"',
       received_at: new Date().toISOString(),
       ...reading,
     };
@@ -194,7 +221,7 @@ export class Mock {
       return [method === 'DELETE' ? 204 : 200, { user }];
     }
     const [, twin, kind, id, action, last] = path.split('/').map(decodeURIComponent);
-    const place = { river: this, rural: this.village }[twin];
+    const place = { river: this, rural: this.village, ...this.empty }[twin];
     const handler = place?.[`on_${kind}`];
     return handler
       ? handler.call(place, { method, id, action, last, query, body, user })
@@ -205,10 +232,8 @@ export class Mock {
     if (!ROLES[user] || password !== 'demo')
       return [401, { title: 'Unauthorized', detail: 'Name or password is wrong.' }];
     const token = randomUUID();
-    const twins =
-      user === 'hanna'
-        ? [{ id: 'rural', name: 'Rural homes', role: 'office', kind: 'homes' }]
-        : [{ id: 'river', name: 'Riverside', role: ROLES[user], kind: 'meters' }];
+    const twin = TWINS[user] ?? { id: 'river', name: 'Riverside', kind: 'meters' };
+    const twins = [{ ...twin, role: ROLES[user] }];
     const shown = {
       name: user,
       display_name: `${user[0].toUpperCase()}${user.slice(1)}`,
@@ -261,6 +286,13 @@ export class Mock {
     const list = visible.find((one) => one.id === id);
     if (!list) return [404, { title: 'Not found' }];
     if (method !== 'PATCH') return [200, this.show(list, true)];
+    if (body.assignee && !ROLES[body.assignee]) {
+      const detail = 'there is no such user in this twin';
+      return [
+        422,
+        { title: 'Unprocessable', detail: `assignee: ${detail}`, errors: [{ field: 'assignee', detail }] },
+      ];
+    }
     const results = (body.readings ?? []).map((reading) =>
       this.store({ ...reading, reader: user.name, work_list: id }),
     );
@@ -272,7 +304,10 @@ export class Mock {
   }
 
   on_reading({ method, id, action, query, body, user }) {
+    if (id && method === 'PATCH') return this.correct(this.readings.get(id), body, user);
     if (id && action === 'resolve') {
+      if (user.role === 'reader')
+        return [403, { title: 'Forbidden', detail: 'your role does not allow this' }];
       const kept = this.readings.get(id);
       for (const other of kept?.conflict_with ?? []) this.readings.get(other).conflict_with = [];
       if (kept) kept.conflict_with = [];
@@ -285,8 +320,29 @@ export class Mock {
     const items = [...this.readings.values()]
       .filter(wanted('meter'))
       .filter(wanted('work_list'))
-      .filter(wanted('method'));
-    return [200, page(items.reverse(), query)];
+      .filter(wanted('method'))
+      .filter(
+        (one) =>
+          !query.has('conflict') || one.conflict_with.length > 0 === (query.get('conflict') === 'true'),
+      )
+      .sort((a, b) => a.at.localeCompare(b.at));
+    if (query.get('order') === 'desc') items.reverse();
+    return [200, page(items, query)];
+  }
+
+  correct(reading, { value, withdrawn, reason }, user) {
+    if (!reading) return [404, { title: 'Not found' }];
+    const action = withdrawn === undefined ? 'corrected' : withdrawn ? 'withdrawn' : 'restored';
+    reading.changed = { action, by: user.name, at: new Date().toISOString(), reason };
+    if (value !== undefined) {
+      reading.original ??= { value: reading.value, at: reading.at };
+      reading.value = value;
+    }
+    const others = reading.flags.filter((flag) => flag !== 'withdrawn' && flag !== 'corrected');
+    if (reading.original) others.push('corrected');
+    if (withdrawn) others.push('withdrawn');
+    reading.flags = others;
+    return [200, reading];
   }
 
   on_photo({ method, id, body }) {
@@ -326,9 +382,16 @@ export class Mock {
       kind: 'van',
       name: 'Van 1',
       app_version: '0.1.0',
-      last_seen: new Date(Date.now() - 42e3).toISOString(),
-      position: { place: CENTRE, at: new Date().toISOString() },
+      seen_at: new Date(Date.now() - 42e3).toISOString(),
+      telemetry: {
+        id: 't1',
+        at: new Date(Date.now() - 42e3).toISOString(),
+        place: CENTRE,
+        battery_percent: 71,
+        charging: false,
+      },
     };
+    if (this.meters.size === 0) return [200, { items: [], next: null }];
     return id ? [200, van] : [200, { items: [van], next: null }];
   }
 
@@ -336,6 +399,7 @@ export class Mock {
     const of = (state) => [...this.meters.values()].filter((meter) => meter.state === state);
     if (id === 'missed') {
       const [list] = this.lists.values();
+      if (!list) return [200, page([], query)];
       const { id, name, assignee, state, due } = this.show(list, false);
       const work_list = { id, name, assignee, state, due };
       const items = of('missed').map((meter) => ({ meter, work_list, state: 'open', note: null }));

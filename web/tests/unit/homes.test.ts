@@ -73,6 +73,31 @@ describe('curves', () => {
     expect(gaps).toBe(1);
   });
 
+  it('join what is measured less often than the steps are long', () => {
+    const half = points(
+      ...Array.from({ length: 24 }, (_, at): [number, number | null] => [at * 900, at % 2 ? null : at]),
+    );
+    const { values, gaps } = columns(half, false);
+    expect(gaps).toBe(0);
+    expect(values.slice(0, 3)).toEqual([0, 2, 4]);
+    // Then it measures in every step, and once it did not for long.
+    const both = points(
+      [0, 1],
+      [900, null],
+      [1800, 2],
+      [2700, null],
+      [3600, 3],
+      [4500, 4],
+      [5400, 5],
+      [6300, null],
+      [7200, null],
+      [8100, null],
+      [9000, 6],
+      [9900, 7],
+    );
+    expect(columns(both, false)).toMatchObject({ gaps: 1, values: [1, 2, 3, 4, 5, null, null, null, 6, 7] });
+  });
+
   it('do not bridge a gap between single readings', () => {
     const raw = points([0, 1], [10, 2], [20, 3], [120, 4], [130, 5]);
     const { times, values, gaps } = columns(raw, true);

@@ -4,6 +4,8 @@ import { problemText } from '../../src/data/api';
 import { ago, signalBars } from '../../src/lib/format';
 import { metresBetween, streetName, streetsOf } from '../../src/lib/geo';
 import { check, parseValue } from '../../src/lib/plausibility';
+import { found } from '../../src/lib/search';
+import { timeLabels, valueLabels } from '../../src/ui/axes';
 
 describe('plausibility', () => {
   const known = meter('a', {
@@ -76,6 +78,49 @@ describe('words', () => {
     expect(problemText(problem, 422)).toBe('Not stored. value: negative');
     expect(problemText(null, 502)).toBe('The server answered 502.');
   });
+
+  it('says what is wrong once, by the name on the screen', () => {
+    const detail = 'there is no such user in this twin';
+    const problem = { detail: `assignee: ${detail}`, errors: [{ field: 'assignee', detail }] };
+    expect(problemText(problem, 422)).toBe(`Reader: ${detail}`);
+  });
+});
+
+describe('search', () => {
+  const town = [112, 120, 12, 122, 1, 2].map((number) =>
+    meter(`m${number}`, { street: `Gannet Hill ${number}`, serial: `2100${number}` }),
+  );
+  const streets = (text: string) => found(town, text).map((one) => one.street);
+
+  it('takes house numbers as numbers', () => {
+    expect(streets('Gannet Hill 12')).toEqual(['Gannet Hill 12']);
+    expect(streets('gannet 1')).toEqual(['Gannet Hill 1']);
+  });
+
+  it('puts what is exactly meant first, and then goes along the street', () => {
+    expect(streets('gannet')).toEqual([1, 2, 12, 112, 120, 122].map((number) => `Gannet Hill ${number}`));
+    expect(streets('2100120')).toEqual(['Gannet Hill 120']);
+    expect(streets('100112')).toEqual(['Gannet Hill 112']);
+    expect(streets('harbour')).toEqual([]);
+  });
+
+  it('finds 12b under 12', () => {
+    expect(found([meter('a', { street: 'Am Berg 12b' })], 'berg 12')).toHaveLength(1);
+  });
+});
+
+describe('axes', () => {
+  it('have as many decimals as their steps, and the browser’s notation', () => {
+    expect(valueLabels([0, 0.2, 0.4], 0.2)).toEqual(['0.0', '0.2', '0.4']);
+    expect(valueLabels([0, 500, 1000], 500)).toEqual(['0', '500', '1,000']);
+  });
+
+  it('say the day where it changes', () => {
+    const midnight = new Date(2026, 10, 15).getTime() / 1000;
+    const labels = timeLabels([midnight - 7200, midnight, midnight + 7200], 7200);
+    expect(labels.map((label) => label.includes('\n'))).toEqual([true, true, false]);
+    expect(timeLabels([midnight], 86_400)[0]).toContain('15');
+  });
 });
 
 describe('places', () => {
@@ -92,7 +137,8 @@ describe('places', () => {
     );
     const alone = meter('x', { street: 'High Street 1', place: { lat: 50, lon: 8 } });
     const streets = streetsOf([...along.reverse(), alone]);
-    expect(streets.map((street) => [street.name, street.line.length])).toEqual([['Mill Lane', 6]]);
+    // Houses on both sides of a straight street make a straight line.
+    expect(streets.map((street) => [street.name, street.line.length])).toEqual([['Mill Lane', 2]]);
     expect(streetName('Am Berg 12b')).toBe('Am Berg');
   });
 });

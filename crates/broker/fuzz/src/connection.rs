@@ -186,7 +186,7 @@ impl Scene {
                 properties.push(Property::ReceiveMaximum(u16::from(most >> 5) + 1));
             }
             if most & 2 != 0 {
-                properties.push(Property::MaximumPacketSize(u32::from(most) + 16));
+                properties.push(Property::MaximumPacketSize(u32::from(most) + 4));
             }
             will_properties.push(Property::WillDelayInterval(u32::from(most >> 2)));
         }
@@ -250,7 +250,11 @@ impl Scene {
     fn disturb(&mut self, script: &mut Script<'_>) {
         let (conn, key) = self.somewhere(script);
         match script.byte() % 8 {
-            0..4 => self.rig.open_stream(conn, StreamKey(u64::from(script.byte() % 8) * 4)),
+            0..4 => {
+                let which = u64::from(script.byte());
+                let unidirectional = which / 8 % 2 * 2;
+                self.rig.open_stream(conn, StreamKey(which % 8 * 4 + unidirectional));
+            }
             4 => self.rig.end_stream(conn, key, StreamEnd::Finished),
             5 => self.rig.end_stream(conn, key, StreamEnd::Reset(u64::from(script.byte()))),
             6 => self.rig.confirm_handshake(conn),

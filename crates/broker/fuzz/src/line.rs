@@ -25,6 +25,11 @@ pub(crate) struct Wire {
 }
 
 impl Wire {
+    /// What is acknowledged elsewhere is of this stream's flow too.
+    pub(crate) fn confuse(&mut self) {
+        self.confused = true;
+    }
+
     pub(crate) fn say(&mut self, bytes: &[u8]) {
         self.unread.extend_from_slice(bytes);
         if !self.garbled {
@@ -121,9 +126,10 @@ impl Terms {
             let first = key == StreamKey::CONTROL && !wire.started;
             assert_eq!(matches!(packet, Packet::Connack(_)), first, "{packet:?}");
             wire.started = true;
+            // [MQTT-3.1.2-24], of whatever packet.
+            assert!(frame.len <= self.max_packet_bytes, "{frame:?}");
             match &packet {
                 Packet::Publish(publish) => {
-                    assert!(frame.len <= self.max_packet_bytes, "{frame:?}");
                     if let Some(id) = publish.packet_id {
                         let room = wire.unacknowledged.len() < self.receive_maximum;
                         assert!(room || wire.confused, "more than the client takes");

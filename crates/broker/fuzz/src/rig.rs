@@ -171,6 +171,9 @@ impl Rig {
         let line = &mut self.lines[conn.0];
         let Some(at) = line.streams.iter().position(|(open, _)| *open == key) else { return };
         if line.open {
+            if key.is_unidirectional() {
+                line.streams[0].1.confuse();
+            }
             line.streams[at].1.say(bytes);
             line.terms.listen(key, &mut line.streams[at].1);
             self.feed(conn.0, at);

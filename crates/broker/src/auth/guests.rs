@@ -2,8 +2,11 @@
 //! tokens is a guest, and the part says what guests may do.
 
 use std::fmt;
+use std::net::IpAddr;
 
-use super::Admitted;
+use fulmar_mqtt::ReasonCode;
+
+use super::{Admitted, AuthReply, ReplyTo};
 use crate::access::{Action, Subject};
 use crate::time::Timestamp;
 
@@ -14,11 +17,40 @@ pub const GUEST_PREFIX: &str = "platform:";
 /// filters that begin with a wildcard.
 pub const GUEST_TOPICS: &str = "fulmar/";
 
+/// A guest that comes with a password.
+#[derive(Debug)]
+pub struct Login<'a> {
+    /// The name, without the prefix.
+    pub username: &'a str,
+    /// The password.
+    pub password: &'a str,
+    /// Where from.
+    pub address: IpAddr,
+    /// Whom to answer.
+    pub reply_to: ReplyTo,
+}
+
 /// Lets in guests and says what they may do. Asked on the workers, so answers come from memory.
 pub trait Guests: Send + Sync + fmt::Debug {
     /// Who shows this token: a name that begins with [`GUEST_PREFIX`], and until when; `None` if the
     /// token is no guest's or no longer good, or the user name beside it is another's.
     fn admit(&self, token: &str, username: Option<&str>, now: Timestamp) -> Option<Admitted>;
+
+    /// Whether a password of this form may be one of its tokens.
+    fn is_token(&self, _password: &str) -> bool {
+        false
+    }
+
+    /// Whether a guest of this name may log in by password.
+    fn knows(&self, _username: &str) -> bool {
+        false
+    }
+
+    /// Checks a guest's password on another thread and answers then, in bounded number: `None` if the
+    /// answer comes later. Is asked for names that nobody has too, so that time does not tell them apart.
+    fn log_in(&self, _login: Login<'_>) -> Option<AuthReply> {
+        Some(Err(ReasonCode::BadUserNameOrPassword))
+    }
 
     /// Whether a ticket that [`Guests::admit`] gave is still good: asked again for each connection when
     /// [`crate::Broker::recheck_guests`] is called.

@@ -7,20 +7,24 @@
 mod guests;
 mod jwt;
 mod password;
+mod queue;
 
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use fulmar_mqtt::ReasonCode;
 use fulmar_mqtt::topic::Subscription;
 
-pub use guests::{GUEST_PREFIX, GUEST_TOPICS, Guests};
+pub use guests::{GUEST_PREFIX, GUEST_TOPICS, Guests, Login};
 pub use jwt::{JwtError, JwtVerifier};
+pub(crate) use password::{Applicant, WaitingLogin};
 pub use password::{PasswordError, PasswordFile, hash_password};
 
 use crate::access::{AccessRules, Action, Subject};
 use crate::broker::Broker;
 use crate::mailbox::Mail;
+use crate::owner::SessionOwner;
 use crate::session::Attachment;
 use crate::time::Timestamp;
 
@@ -44,6 +48,15 @@ impl Admitted {
 /// The decision: who it is, or why not.
 pub type AuthReply = Result<Admitted, ReasonCode>;
 
+/// What the gate says of a login.
+#[derive(Debug)]
+pub(crate) enum Decision {
+    /// Whether it is let in.
+    Now(AuthReply),
+    /// That comes as mail; for a login of the password file, if this is kept until then.
+    Later(Option<WaitingLogin>),
+}
+
 /// Authentication and access rules of a broker.
 #[derive(Debug, Default)]
 pub struct Gate {
@@ -53,6 +66,8 @@ pub struct Gate {
     pub jwt: Option<JwtVerifier>,
     /// What the admitted may do.
     pub rules: AccessRules,
+    /// Whether sessions belong to users.
+    pub session_owner: SessionOwner,
     /// A part of the program that lets in users of its own.
     pub guests: Option<Arc<dyn Guests>>,
 }
@@ -64,6 +79,8 @@ pub(crate) struct Credentials<'a> {
     /// Name from its verified certificate.
     pub(crate) certificate: Option<&'a str>,
     pub(crate) allow_anonymous: bool,
+    /// Where it comes from.
+    pub(crate) address: IpAddr,
 }
 
 impl fmt::Debug for Credentials<'_> {
@@ -73,44 +90,99 @@ impl fmt::Debug for Credentials<'_> {
     }
 }
 
+/// What became of the question whether it is a guest.
+enum Asked<F> {
+    /// It says it is; the decision, or `None` when that will come as mail.
+    Guest(Option<AuthReply>),
+    /// It does not.
+    Nobody(F),
+}
+
 /// Where a decision that takes time is sent.
-pub(crate) struct ReplyTo {
+pub struct ReplyTo {
     pub(crate) broker: Arc<Broker>,
     pub(crate) at: Attachment,
 }
 
+impl fmt::Debug for ReplyTo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ReplyTo").field("at", &self.at).finish_non_exhaustive()
+    }
+}
+
 impl ReplyTo {
-    fn send(self, reply: AuthReply) {
+    /// Sends it.
+    pub fn send(self, reply: AuthReply) {
         self.broker.mail(self.at, Mail::Authenticated(self.at.token, reply));
     }
 }
 
 impl Gate {
-    /// Decides at once, or `None` when the reply will come as mail.
+    /// Decides at once, or says that the reply will come as mail. `applicant` is asked for only then.
     pub(crate) fn check(
         &self,
         credentials: &Credentials<'_>,
         now: Timestamp,
-        reply_to: impl FnOnce() -> ReplyTo,
-    ) -> Option<AuthReply> {
+        applicant: impl FnOnce() -> Applicant,
+    ) -> Decision {
         if let Some(name) = credentials.certificate {
-            return Some(Ok(Admitted::for_good(Some(name))));
+            return Decision::Now(Ok(Admitted::for_good(Some(name))));
         }
         if (self.jwt.is_some() || self.guests.is_some())
             && let Some(token) = credentials.password.and_then(jwt::looks_like_token)
         {
-            return Some(self.verify(token, credentials.username, now));
+            return Decision::Now(self.verify(token, credentials.username, now));
         }
+        let applicant = match self.check_guest(credentials, now, applicant) {
+            Asked::Guest(Some(reply)) => return Decision::Now(reply),
+            Asked::Guest(None) => return Decision::Later(None),
+            Asked::Nobody(applicant) => applicant,
+        };
         match (&self.passwords, credentials.username, credentials.password) {
             (Some(passwords), Some(username), Some(password)) => {
-                passwords.check(username, password, reply_to)
+                passwords.check(username, password, applicant)
             }
             // Without a password file a user name is a label, and as good as none.
             (None, _, _) | (Some(_), None, None) if credentials.allow_anonymous => {
-                Some(Ok(Admitted::for_good(None)))
+                Decision::Now(Ok(Admitted::for_good(None)))
             }
-            _ => Some(Err(ReasonCode::BadUserNameOrPassword)),
+            // There is nothing that could be wrong with them.
+            (_, None, None) => Decision::Now(Err(ReasonCode::NotAuthorized)),
+            _ => Decision::Now(Err(ReasonCode::BadUserNameOrPassword)),
         }
+    }
+
+    /// Asks the part of the program that has guests, if the client may be one of them.
+    fn check_guest<F: FnOnce() -> Applicant>(
+        &self,
+        credentials: &Credentials<'_>,
+        now: Timestamp,
+        applicant: F,
+    ) -> Asked<F> {
+        let text = credentials.password.and_then(|password| std::str::from_utf8(password).ok());
+        let (Some(guests), Some(password)) = (&self.guests, text) else {
+            return Asked::Nobody(applicant);
+        };
+        if guests.is_token(password)
+            && let Some(admitted) = guests.admit(password, credentials.username, now)
+        {
+            return Asked::Guest(Some(Ok(admitted)));
+        }
+        let Some(username) = credentials.username else { return Asked::Nobody(applicant) };
+        // The operator's own file goes first. Where it cannot be asked, nor a name be a mere label, nobody
+        // is to see from the time it takes whether there is such a guest.
+        let in_file = self.passwords.as_ref().is_some_and(|file| file.knows(username));
+        let unknown = self.passwords.is_none() && !credentials.allow_anonymous;
+        if in_file || !(guests.knows(username) || unknown) {
+            return Asked::Nobody(applicant);
+        }
+        let address = credentials.address;
+        Asked::Guest(guests.log_in(Login {
+            username,
+            password,
+            address,
+            reply_to: applicant().reply_to,
+        }))
     }
 
     /// Decides on a token that came as the data of enhanced authentication; a user name given
@@ -131,6 +203,14 @@ impl Gate {
             (Some(guest), _) => Ok(guest),
             (None, Some(jwt)) => jwt.verify(token, username, now),
             (None, None) => Err(ReasonCode::BadUserNameOrPassword),
+        }
+    }
+
+    /// Takes over what `before`, which this one replaces, has learned and nobody configures.
+    pub(crate) fn inherit(&mut self, before: &Gate) {
+        self.guests = self.guests.take().or_else(|| before.guests.clone());
+        if let (Some(new), Some(old)) = (&self.passwords, &before.passwords) {
+            new.remember(old);
         }
     }
 
@@ -164,6 +244,19 @@ impl Gate {
             return guests::name(subject).is_none() && self.rules.may_publish(subject, topic);
         }
         self.allows(subject, Action::Publish, topic)
+    }
+
+    /// Whether some receiver of `topic` might not be allowed to have it, so that each one's rights must
+    /// be looked at ([`Gate::may_receive`]).
+    pub(crate) fn guards(&self, topic: &str) -> bool {
+        self.rules.guards(topic)
+    }
+
+    /// Whether a client that has a subscription which brings `topic` may have it. The rules may have
+    /// changed since it subscribed, or deny only a part of what it subscribed to.
+    pub(crate) fn may_receive(&self, subject: Subject<'_>, topic: &str) -> bool {
+        // Guests are not for the rules, and lose their connection with their rights.
+        guests::name(subject).is_some() || self.allows(subject, Action::Subscribe, topic)
     }
 
     /// Whether the client may publish to `topic`, or subscribe to it as a filter.

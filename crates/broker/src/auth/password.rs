@@ -1,29 +1,39 @@
-//! Passwords: a file of `user:argon2-hash` lines, checked on a thread of its own.
+//! Passwords: a file of `user:argon2-hash` lines, checked on threads of its own.
 //!
-//! Hashing is slow by design. One thread does it, fed by a bounded queue: a flood of logins makes
-//! logins slow and then refuses them (Server busy) but never holds up a worker. What was right once
-//! is remembered as a keyed digest, so that a fleet that reconnects does not pay again.
+//! Hashing is slow by design. Two threads do it, fed by a bounded queue that is fair by address
+//! ([`super::queue`]): a flood of logins never holds up a worker, nor a login that was right before. Such
+//! logins are remembered as keyed digests and need no hashing, so that a fleet that reconnects does not pay
+//! again; only users of the file are, so no stranger can push them out. A login whose connection goes away
+//! leaves the queue.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
 use std::hash::{BuildHasher, RandomState};
+use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
 
-use argon2::password_hash::rand_core::OsRng;
-use argon2::password_hash::{PasswordHash, PasswordHasher, PasswordVerifier, SaltString};
+use argon2::password_hash::phc::PasswordHash;
+use argon2::password_hash::{PasswordHasher as _, PasswordVerifier as _};
 use argon2::{Argon2, Params};
 use fulmar_mqtt::ReasonCode;
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
+use rustc_hash::FxHashSet;
 
-use super::{Admitted, AuthReply, ReplyTo};
+use super::queue::{FairQueue, Ticket};
+use super::{Admitted, AuthReply, Decision, ReplyTo};
+use crate::doorman::Standing;
 
-/// Logins waiting for the hashing thread; more are told that the server is busy.
-const WAITING_LOGINS: usize = 1024;
+/// Threads that hash, of 19 MiB each. One leaves out users that fail, so that these never take more
+/// than the other.
+const THREADS: usize = 2;
 
-/// Successful logins remembered.
-const REMEMBERED: usize = 100_000;
+/// How much less the hashing threads ask of a busy processor than the workers (nice value).
+const NICE: i32 = 5;
+
+/// Wrong logins remembered: a device that repeats its mistake costs one hash.
+const REMEMBERED_WRONG: usize = 4096;
 
 /// Why a password file cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -57,8 +67,7 @@ pub enum PasswordError {
 /// # Errors
 /// The system has no randomness to give.
 pub fn hash_password(password: &[u8]) -> Result<String, PasswordError> {
-    let salt = SaltString::generate(&mut OsRng);
-    let hash = Argon2::default().hash_password(password, &salt);
+    let hash = Argon2::default().hash_password(password);
     hash.map(|hash| hash.to_string()).map_err(|error| PasswordError::Hash(error.to_string()))
 }
 
@@ -68,24 +77,75 @@ struct Login {
     reply_to: ReplyTo,
 }
 
+/// Where a login that has to wait comes from.
+pub(crate) struct Applicant {
+    /// Its address, as [`crate::doorman::site`] has it.
+    pub(crate) site: IpAddr,
+    pub(crate) standing: Standing,
+    pub(crate) reply_to: ReplyTo,
+}
+
 struct Checker {
     users: HashMap<Box<str>, String>,
     /// Hashed for unknown users too, so that the time taken does not tell who exists.
     decoy: String,
-    right: Mutex<HashMap<Box<str>, u64>>,
-    digest: [RandomState; 2],
+    memory: Mutex<Memory>,
 }
 
-/// A loaded password file and its hashing thread, which ends when this is dropped.
+/// Logins that were checked, as digests. The keys are random and never leave the process, so this is of no use
+/// to anyone who could read it.
+#[derive(Default)]
+struct Memory {
+    keys: [RandomState; 2],
+    /// The last right login of each user.
+    right: HashMap<Box<str>, u64>,
+    /// The newest wrong ones.
+    wrong: FxHashSet<u64>,
+    wrong_order: VecDeque<u64>,
+}
+
+/// What the threads share.
+struct Desk {
+    checker: Checker,
+    waiting: Mutex<Waiting>,
+    news: Condvar,
+}
+
+#[derive(Default)]
+struct Waiting {
+    queue: FairQueue<Login>,
+    closed: bool,
+}
+
+/// A login that waits to be checked; dropping it takes it out of the queue.
+pub(crate) struct WaitingLogin {
+    desk: Arc<Desk>,
+    ticket: Ticket,
+}
+
+impl fmt::Debug for WaitingLogin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("WaitingLogin").field(&self.ticket).finish()
+    }
+}
+
+impl Drop for WaitingLogin {
+    fn drop(&mut self) {
+        let login = self.desk.waiting.lock().queue.remove(self.ticket);
+        // Not under the lock: with the last login the broker may go, and with it the queue.
+        drop(login);
+    }
+}
+
+/// A loaded password file and its hashing threads, which end when this is dropped.
 pub struct PasswordFile {
-    checker: Arc<Checker>,
-    queue: Option<SyncSender<Login>>,
-    thread: Option<JoinHandle<()>>,
+    desk: Arc<Desk>,
+    threads: Vec<JoinHandle<()>>,
 }
 
-impl std::fmt::Debug for PasswordFile {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("PasswordFile").field("users", &self.checker.users.len()).finish()
+impl fmt::Debug for PasswordFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PasswordFile").field("users", &self.desk.checker.users.len()).finish()
     }
 }
 
@@ -116,83 +176,160 @@ impl PasswordFile {
     }
 
     fn start(users: HashMap<Box<str>, String>) -> Result<PasswordFile, PasswordError> {
-        let checker = Arc::new(Checker {
+        let checker = Checker {
             users,
             decoy: hash_password(b"nobody has this password")?,
-            right: Mutex::default(),
-            digest: [RandomState::new(), RandomState::new()],
-        });
-        let (queue, logins) = sync_channel::<Login>(WAITING_LOGINS);
-        let worker = Arc::clone(&checker);
-        let thread = std::thread::Builder::new().name("fulmar-passwords".into()).spawn(move || {
-            for login in logins {
-                login.reply_to.send(worker.check(&login.user, &login.password));
-            }
-        });
-        let thread = thread.map_err(|error| PasswordError::Hash(error.to_string()))?;
-        Ok(PasswordFile { checker, queue: Some(queue), thread: Some(thread) })
+            memory: Mutex::default(),
+        };
+        let desk = Desk { checker, waiting: Mutex::default(), news: Condvar::new() };
+        let mut file = PasswordFile { desk: Arc::new(desk), threads: Vec::new() };
+        for number in 0..THREADS {
+            let desk = Arc::clone(&file.desk);
+            let thread = std::thread::Builder::new().name("fulmar-passwords".into());
+            let thread = thread.spawn(move || desk.serve(number == 0));
+            file.threads.push(thread.map_err(|error| PasswordError::Hash(error.to_string()))?);
+        }
+        Ok(file)
     }
 
-    /// Decides at once if this login was right before, otherwise later.
+    /// Whether the file has a user of this name.
+    pub(super) fn knows(&self, user: &str) -> bool {
+        self.desk.checker.users.contains_key(user)
+    }
+
+    /// Takes over from the file this one replaces which logins were right, where the user's line is the
+    /// same.
+    pub(crate) fn remember(&self, before: &PasswordFile) {
+        let (new, old) = (&self.desk.checker, &before.desk.checker);
+        let same = |user: &str| new.users.get(user).is_some_and(|l| old.users.get(user) == Some(l));
+        let before = old.memory.lock();
+        let right = before.right.iter().filter(|(user, _)| same(user));
+        let right = right.map(|(user, digest)| (user.clone(), *digest)).collect();
+        let memory = Memory { keys: before.keys.clone(), right, ..Memory::default() };
+        *new.memory.lock() = memory;
+    }
+
+    /// Decides at once if this login was right or wrong before, otherwise later.
     pub(super) fn check(
         &self,
         user: &str,
         password: &[u8],
-        reply_to: impl FnOnce() -> ReplyTo,
-    ) -> Option<AuthReply> {
-        if self.checker.was_right(user, password) {
-            return Some(Ok(Admitted::for_good(Some(user))));
+        applicant: impl FnOnce() -> Applicant,
+    ) -> Decision {
+        if let Some(reply) = self.desk.checker.known(user, password) {
+            return Decision::Now(reply);
         }
-        let login = Login { user: user.into(), password: password.into(), reply_to: reply_to() };
-        match self.queue.as_ref().map(|queue| queue.try_send(login)) {
-            Some(Ok(())) => None,
-            Some(Err(TrySendError::Full(_))) => Some(Err(ReasonCode::ServerBusy)),
-            Some(Err(TrySendError::Disconnected(_))) | None => {
-                Some(Err(ReasonCode::ServerUnavailable))
+        let Applicant { site, standing, reply_to } = applicant();
+        let login = Login { user: user.into(), password: password.into(), reply_to };
+        let mut waiting = self.desk.waiting.lock();
+        let pushed = waiting.queue.push(site, standing, login);
+        drop(waiting);
+        let Ok((ticket, removed)) = pushed else {
+            return Decision::Now(Err(ReasonCode::ServerBusy));
+        };
+        // Both, as not every thread takes every login.
+        self.desk.news.notify_all();
+        if let Some(removed) = removed {
+            removed.reply_to.send(Err(ReasonCode::ServerBusy));
+        }
+        Decision::Later(Some(WaitingLogin { desk: Arc::clone(&self.desk), ticket }))
+    }
+}
+
+impl Drop for PasswordFile {
+    /// Those that wait are told to come again: hashing them first would hold up whoever replaces the file.
+    fn drop(&mut self) {
+        let mut waiting = self.desk.waiting.lock();
+        waiting.closed = true;
+        let left = std::mem::take(&mut waiting.queue);
+        drop(waiting);
+        self.desk.news.notify_all();
+        left.into_iter().for_each(|login| login.reply_to.send(Err(ReasonCode::ServerBusy)));
+        for thread in self.threads.drain(..) {
+            // The last login can be what kept the broker, and with it this file.
+            let itself = thread.thread().id() == std::thread::current().id();
+            if !itself && thread.join().is_err() {
+                tracing::error!("a password thread panicked");
             }
         }
     }
 }
 
-impl Drop for PasswordFile {
-    fn drop(&mut self) {
-        self.queue = None;
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
-        {
-            tracing::error!("the password thread panicked");
+impl Desk {
+    /// What a thread does until the file is dropped; with `any`, also for users that fail.
+    fn serve(&self, any: bool) {
+        #[cfg(target_os = "linux")]
+        if let Err(error) = rustix::process::nice(NICE) {
+            tracing::debug!(%error, "password threads run at the workers' priority");
+        }
+        loop {
+            let mut waiting = self.waiting.lock();
+            let login = loop {
+                if waiting.closed {
+                    return;
+                }
+                match waiting.queue.pop(any) {
+                    Some(login) => break login,
+                    None => self.news.wait(&mut waiting),
+                }
+            };
+            drop(waiting);
+            let reply = self.checker.check(&login.user, &login.password);
+            login.reply_to.send(reply);
         }
     }
 }
 
 impl Checker {
-    /// 64 bits of two independently keyed hashes of user and password. The keys are random and
-    /// never leave the process, so the table is of no use to anyone who could read it.
-    fn digest(&self, user: &str, password: &[u8]) -> u64 {
-        let [a, b] = &self.digest;
-        a.hash_one((user, password)) ^ b.hash_one((password, user)).rotate_left(32)
-    }
-
-    fn was_right(&self, user: &str, password: &[u8]) -> bool {
-        self.right.lock().get(user) == Some(&self.digest(user, password))
+    /// What is known of a login without hashing.
+    fn known(&self, user: &str, password: &[u8]) -> Option<AuthReply> {
+        let memory = self.memory.lock();
+        let digest = memory.digest(user, password);
+        if memory.right.get(user) == Some(&digest) {
+            return Some(Ok(Admitted::for_good(Some(user))));
+        }
+        memory.wrong.contains(&digest).then_some(Err(ReasonCode::BadUserNameOrPassword))
     }
 
     fn check(&self, user: &str, password: &[u8]) -> AuthReply {
+        // Another client of the user may have shown it meanwhile.
+        if let Some(reply) = self.known(user, password) {
+            return reply;
+        }
         let stored = self.users.get(user);
         let text = stored.unwrap_or(&self.decoy);
         let argon2 =
             Argon2::new(argon2::Algorithm::Argon2id, argon2::Version::V0x13, Params::default());
         let matches = PasswordHash::new(text)
             .is_ok_and(|hash| argon2.verify_password(password, &hash).is_ok());
+        let mut memory = self.memory.lock();
+        let digest = memory.digest(user, password);
         if stored.is_none() || !matches {
+            memory.remember_wrong(digest);
             return Err(ReasonCode::BadUserNameOrPassword);
         }
-        let mut right = self.right.lock();
-        if right.len() >= REMEMBERED {
-            right.clear();
-        }
-        right.insert(user.into(), self.digest(user, password));
+        memory.right.insert(user.into(), digest);
         Ok(Admitted::for_good(Some(user)))
+    }
+}
+
+impl Memory {
+    /// 64 bits of two independently keyed hashes of user and password.
+    fn digest(&self, user: &str, password: &[u8]) -> u64 {
+        let [a, b] = &self.keys;
+        a.hash_one((user, password)) ^ b.hash_one((password, user)).rotate_left(32)
+    }
+
+    fn remember_wrong(&mut self, digest: u64) {
+        if !self.wrong.insert(digest) {
+            return;
+        }
+        self.wrong_order.push_back(digest);
+        if self.wrong_order.len() > REMEMBERED_WRONG
+            && let Some(oldest) = self.wrong_order.pop_front()
+        {
+            self.wrong.remove(&oldest);
+        }
     }
 }
 
@@ -205,14 +342,48 @@ mod tests {
     fn right_and_wrong_passwords() {
         let users = [("ann".into(), hash_password(b"secret").unwrap())];
         let file = PasswordFile::start(users.into_iter().collect()).unwrap();
-        let checker = &file.checker;
+        let checker = &file.desk.checker;
         assert_eq!(checker.check("ann", b"secret"), Ok(Admitted::for_good(Some("ann"))));
         let refused = Err(ReasonCode::BadUserNameOrPassword);
         assert_eq!(checker.check("ann", b"wrong"), refused);
         assert_eq!(checker.check("bob", b"secret"), refused);
         assert_eq!(checker.check("bob", b"nobody has this password"), refused);
-        assert!(checker.was_right("ann", b"secret"));
-        assert!(!checker.was_right("ann", b"wrong"));
+        assert_eq!(checker.known("ann", b"secret"), Some(Ok(Admitted::for_good(Some("ann")))));
+        assert_eq!(checker.known("ann", b"wrong"), Some(refused));
+        assert_eq!(checker.known("ann", b"other"), None);
+    }
+
+    #[test]
+    fn strangers_do_not_push_out_what_is_remembered() {
+        let users = [("ann".into(), hash_password(b"secret").unwrap())];
+        let file = PasswordFile::start(users.into_iter().collect()).unwrap();
+        let checker = &file.desk.checker;
+        checker.check("ann", b"secret").unwrap();
+        for number in 0..3 * REMEMBERED_WRONG as u64 {
+            checker.memory.lock().remember_wrong(number);
+        }
+        assert_eq!(checker.known("ann", b"secret"), Some(Ok(Admitted::for_good(Some("ann")))));
+        let memory = checker.memory.lock();
+        assert_eq!(memory.wrong.len(), REMEMBERED_WRONG);
+        assert_eq!(memory.wrong_order.len(), REMEMBERED_WRONG);
+    }
+
+    #[test]
+    fn a_new_file_knows_the_logins_of_users_whose_lines_are_the_same() {
+        let line = hash_password(b"secret").unwrap();
+        let file = |users: &[(&str, &String)]| {
+            let users = users.iter().map(|(user, line)| ((*user).into(), (*line).clone()));
+            PasswordFile::start(users.collect()).unwrap()
+        };
+        let old = file(&[("ann", &line), ("bob", &line), ("eve", &line)]);
+        for user in ["ann", "bob", "eve"] {
+            old.desk.checker.check(user, b"secret").unwrap();
+        }
+        let changed = hash_password(b"changed").unwrap();
+        let new = file(&[("ann", &line), ("bob", &changed)]);
+        new.remember(&old);
+        let known = |user| new.desk.checker.known(user, b"secret").is_some();
+        assert!(known("ann") && !known("bob") && !known("eve"));
     }
 
     #[test]

@@ -82,8 +82,11 @@ impl Connection {
                 self.state = State::Authenticating(pending);
                 self.authenticated(shard, reply);
             }
-            Ok(_) => self.refuse(shard, ReasonCode::ProtocolError),
-            Err(error) => self.refuse(shard, error.reason()),
+            Err(error) if error.reason() == ReasonCode::MalformedPacket => {
+                self.refuse(shard, ReasonCode::MalformedPacket);
+            }
+            // CONNACK has no code for what can be wrong with other packets.
+            Ok(_) | Err(_) => self.refuse(shard, ReasonCode::ProtocolError),
         }
     }
 
@@ -125,8 +128,9 @@ impl Connection {
         }
     }
 
-    /// Disconnects a guest whose ticket was taken back, or who may no longer see what it subscribed to.
+    /// Forgets what the rules allowed, and disconnects a guest whose ticket was taken back, or who may no longer see what it subscribed to.
     pub(super) fn recheck(&mut self, shard: &mut Shard) {
+        self.allowed_topic = Box::default();
         let State::Connected(session) = &self.state else { return };
         let gate = shard.broker().gate();
         let ticket = self.rare.as_ref().and_then(|rare| rare.ticket.as_deref());

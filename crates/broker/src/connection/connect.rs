@@ -5,18 +5,27 @@ use std::sync::Arc;
 use fulmar_mqtt::codec::Frame;
 use fulmar_mqtt::packet::{Connack, Connect, LastWill};
 use fulmar_mqtt::topic::check_name;
-use fulmar_mqtt::{Packet, Property, PropertyBuf, ReasonCode, Version};
+use fulmar_mqtt::{DecodeError, Packet, Property, PropertyBuf, ReasonCode, Version};
 
 use super::auth::{Exchange, METHOD};
 use super::{Connection, State};
 use crate::access::Subject;
-use crate::auth::{Admitted, AuthReply, Credentials, GUEST_PREFIX, ReplyTo};
+use crate::auth::{
+    Admitted, Applicant, AuthReply, Credentials, Decision, GUEST_PREFIX, ReplyTo, WaitingLogin,
+};
+use crate::doorman;
 use crate::limits::Limits;
+use crate::mailbox::Mail;
 use crate::peer::TransportKind;
-use crate::registry::OpenRequest;
+use crate::registry::{NotOpened, OpenRequest};
 use crate::shard::Shard;
 use crate::time::Timestamp;
 use crate::will::Will;
+
+/// A CONNACK without properties, in bytes: what a refusal takes. An AUTH takes less than a CONNACK that
+/// grants something, and acknowledgements no more than this, so that of all answers only those with
+/// many codes can be too large for a client that was let in.
+const REFUSAL_BYTES: u32 = 5;
 
 /// Whether a packet may be acted on before the QUIC handshake is complete. A first flight can be
 /// recorded and sent again by somebody else; tickets that work once (the transport's part) make
@@ -47,6 +56,12 @@ pub(super) struct PendingConnect {
     username: Option<Box<str>>,
     /// Enhanced authentication was asked for.
     by_method: bool,
+    /// The session was still in another worker's hands when it was asked for.
+    waited: bool,
+    /// A connection that had it then was told to go.
+    took_over: bool,
+    /// It waits to be checked; a client that goes away does not wait any longer.
+    login: Option<WaitingLogin>,
     /// The login has failed; when that is to be answered.
     pub(super) late_refusal: Option<(Timestamp, ReasonCode)>,
 }
@@ -73,22 +88,49 @@ impl Connection {
             Err(error) => {
                 tracing::info!(peer = %self.peer.address, "bad CONNECT: {error}");
                 shard.metrics().protocol_errors.add(1);
-                // A client of an unknown version is told in the oldest form there is.
-                if error.reason() == ReasonCode::UnsupportedProtocolVersion {
-                    self.version = Version::V311;
+                match Connect::claimed_version(frame.body) {
+                    Ok(Version::V5) => self.refuse(shard, error.reason()),
+                    // 3.1.1 [MQTT-3.1.2-2] demands this answer, 5.0 allows it: a client of any
+                    // version understands it.
+                    Err(DecodeError::ProtocolVersion(_)) => {
+                        self.version = Version::V311;
+                        self.refuse(shard, ReasonCode::UnsupportedProtocolVersion);
+                    }
+                    Ok(Version::V311) | Err(_) => self.turn_away(shard, error.reason()),
                 }
-                self.refuse(shard, error.reason());
             }
         }
+    }
+
+    /// Closes without a word on a CONNECT that breaks the rules of 3.1.1 ([MQTT-3.1.4-1]) or is of
+    /// another protocol.
+    fn turn_away(&mut self, shard: &mut Shard, reason: ReasonCode) {
+        shard.metrics().connect_refused.add(1);
+        self.state = State::New;
+        self.end(shard, "CONNECT is not valid", u64::from(reason.as_u8()));
     }
 
     fn handle_connect(&mut self, shard: &mut Shard, connect: &Connect<'_>) {
         self.version = connect.version;
         self.bridge = connect.bridge;
-        let pending = match pending(connect, shard.broker().limits(), self.at.token.0) {
+        let mut pending = match pending(connect, shard.broker().limits(), self.at.token.0) {
             Ok(pending) => pending,
-            Err(reason) => return self.refuse(shard, reason),
+            // A code that 3.1.1 has for it, or none.
+            Err(ReasonCode::TopicNameInvalid) if self.version == Version::V311 => {
+                tracing::info!(peer = %self.peer.address, "bad CONNECT: will topic is not a topic name");
+                shard.metrics().protocol_errors.add(1);
+                return self.turn_away(shard, ReasonCode::TopicNameInvalid);
+            }
+            Err(reason) => return self.refuse_within(shard, reason, largest(connect)),
         };
+        let limits = shard.broker().limits();
+        let answer = connack_bytes(&pending, self.version, limits);
+        if answer > pending.max_packet_bytes as usize {
+            tracing::info!(peer = %self.peer.address, client = &*pending.client_id, answer,
+                most = pending.max_packet_bytes, "CONNACK is larger than the client takes");
+            let reason = ReasonCode::PacketTooLarge;
+            return self.refuse_within(shard, reason, pending.max_packet_bytes);
+        }
         let exchange = Exchange::read(connect.properties);
         if exchange.method.is_some() {
             return self.begin_exchange(shard, pending, connect, exchange);
@@ -99,10 +141,22 @@ impl Connection {
             password: connect.password,
             certificate: self.peer.identity.as_deref(),
             allow_anonymous: self.peer.listener.allow_anonymous,
+            address: self.peer.address.ip(),
         };
-        let at = self.at;
-        let reply_to = || ReplyTo { broker: Arc::clone(&broker), at };
-        let reply = broker.gate().check(&credentials, shard.now(), reply_to);
+        let (at, address, now) = (self.at, self.peer.address.ip(), shard.now());
+        let applicant = || Applicant {
+            site: doorman::site(address),
+            standing: broker.doorman().standing(address, connect.username.unwrap_or_default(), now),
+            reply_to: ReplyTo { broker: Arc::clone(&broker), at },
+        };
+        let decision = broker.gate().check(&credentials, now, applicant);
+        let reply = match decision {
+            Decision::Now(reply) => Some(reply),
+            Decision::Later(login) => {
+                pending.login = login;
+                None
+            }
+        };
         self.state = State::Authenticating(Box::new(pending));
         if let Some(reply) = reply {
             self.authenticated(shard, reply);
@@ -118,9 +172,24 @@ impl Connection {
         };
         let admitted = match reply {
             Ok(admitted) => admitted,
+            Err(ReasonCode::ServerBusy) => return self.refuse_for_now(shard),
             Err(reason) => return self.login_failed(shard, pending, reason),
         };
+        if admitted.username.is_some() && !pending.waited {
+            let user = pending.username().unwrap_or_default();
+            shard.broker().doorman().login_succeeded(self.peer.address.ip(), user);
+        }
         self.admit(shard, *pending, admitted);
+    }
+
+    /// More logins wait to be checked than may: nothing is held against the client.
+    fn refuse_for_now(&mut self, shard: &mut Shard) {
+        shard.metrics().logins_busy.add(1);
+        if let Some(times) = shard.busy.again(shard.turn.now) {
+            tracing::warn!(peer = %self.peer.address, times,
+                "too many logins wait to be checked, refused for now");
+        }
+        self.refuse(shard, ReasonCode::ServerBusy);
     }
 
     /// Answers a failed login: at once, or late if many from this address have failed.
@@ -132,9 +201,13 @@ impl Connection {
     ) {
         shard.metrics().authentication_failed.add(1);
         let now = shard.now();
-        let delay = shard.broker().doorman().login_failed(self.peer.address.ip(), now);
-        tracing::info!(peer = %self.peer.address, client = &*pending.client_id, %reason, ?delay,
-            "login refused");
+        let delay = shard.broker().doorman().login_failed(
+            self.peer.address.ip(),
+            pending.username().unwrap_or_default(),
+            now,
+        );
+        tracing::info!(peer = %self.peer.address, client = &*pending.client_id,
+            user = pending.username(), %reason, ?delay, "login refused");
         if delay.is_zero() {
             return self.refuse(shard, reason);
         }
@@ -142,24 +215,24 @@ impl Connection {
         self.state = State::Authenticating(pending);
     }
 
-    fn admit(&mut self, shard: &mut Shard, pending: PendingConnect, admitted: Admitted) {
-        let username = admitted.username;
+    fn admit(&mut self, shard: &mut Shard, mut pending: PendingConnect, admitted: Admitted) {
+        let username = admitted.username.clone();
         let gate = shard.broker().gate();
         if let Some(will) = &pending.will {
             let subject = Subject { username: username.as_deref(), client_id: &pending.client_id };
             if !gate.may_publish(subject, &will.topic) {
                 shard.metrics().access_denied.add(1);
                 tracing::info!(peer = %self.peer.address, client = &*pending.client_id,
-                    topic = &*will.topic, "will denied, connection refused");
+                    user = username.as_deref(), topic = &*will.topic, "will denied, connection refused");
                 return self.refuse(shard, ReasonCode::NotAuthorized);
             }
         }
         if username.as_deref().is_some_and(|name| name.starts_with(GUEST_PREFIX)) {
             let rare = self.rare();
-            (rare.guest, rare.ticket) = (true, admitted.ticket);
+            (rare.guest, rare.ticket) = (true, admitted.ticket.clone());
         }
         let limits = shard.broker().limits().clone();
-        let (terms, keep_alive_s) = connack_terms(&pending, &limits);
+        let (terms, keep_alive_s) = connack_terms(&pending, self.version, &limits);
         self.keep_alive_s = keep_alive_s;
         if pending.by_method || admitted.until != Timestamp::NEVER {
             let rare = self.rare();
@@ -171,21 +244,44 @@ impl Connection {
             clean_start: pending.clean_start,
             version: self.version,
             username,
+            site: doorman::site(self.peer.address.ip()),
+            mqtt_sn: self.peer.transport == TransportKind::MqttSn,
             expiry_interval_s: pending.expiry_interval_s.min(limits.max_session_expiry_s),
             max_packet_bytes: pending.max_packet_bytes,
             window: pending.receive_maximum,
-            will: pending.will,
+            will: pending.will.clone(),
             attachment: self.at,
             streams: self.peer.transport == TransportKind::Quic,
+            again: pending.waited,
         };
         let broker = Arc::clone(shard.broker());
         let before = shard.turn.batch_len();
-        let opened = match broker.registry().open(&mut shard.turn, request) {
+        let user = request.username.clone();
+        let opened = match broker.registry().open(&mut shard.turn, request, gate.session_owner) {
             Ok(opened) => opened,
-            Err(reason) => return self.refuse(shard, reason),
+            Err(NotOpened::Full) => return self.refuse(shard, ReasonCode::QuotaExceeded),
+            Err(NotOpened::Foreign(owner)) => {
+                return self.refuse_foreign(shard, &pending.client_id, user, owner);
+            }
+            Err(NotOpened::Superseded) => {
+                self.state = State::New;
+                let code = u64::from(ReasonCode::SessionTakenOver.as_u8());
+                return self.end(shard, "session taken over", code);
+            }
+            Err(NotOpened::NotYet(took_over)) => {
+                // The turn of the other worker is soon over: this one looks again in its next.
+                pending.waited = true;
+                pending.took_over |= took_over;
+                self.state = State::Authenticating(Box::new(pending));
+                shard.turn.tell(self.at, Mail::Authenticated(self.at.token, Ok(admitted)));
+                return;
+            }
         };
-        tracing::debug!(peer = %self.peer.address, client = opened.session.client_id(),
-            transport = %self.peer.transport, present = opened.present, "connected");
+        let user = opened.session.lock().username.clone();
+        tracing::info!(peer = %self.peer.address, client = opened.session.client_id(),
+            user = user.as_deref(), transport = %self.peer.transport, present = opened.present,
+            taken_over = opened.taken_over || pending.took_over, "connected");
+        self.list(shard, &opened.session);
         let connack = Connack {
             session_present: opened.present,
             reason: ReasonCode::Success,
@@ -205,7 +301,34 @@ impl Connection {
         self.recheck(shard);
     }
 
-    /// Answers CONNECT with an error and closes.
+    /// The client identifier is another user's: refused before anything of that session is touched.
+    fn refuse_foreign(
+        &mut self,
+        shard: &mut Shard,
+        client_id: &str,
+        user: Option<Box<str>>,
+        owner: Option<Box<str>>,
+    ) {
+        shard.metrics().sessions_refused.add(1);
+        if let Some(times) = shard.foreign.again(shard.turn.now) {
+            let (user, owner) = (name_of(user.as_deref()), name_of(owner.as_deref()));
+            tracing::warn!(peer = %self.peer.address, transport = %self.peer.transport,
+                client = client_id, user, owner, times,
+                "connection refused: the client identifier belongs to another user's session");
+        }
+        self.refuse(shard, ReasonCode::ClientIdentifierNotValid);
+    }
+
+    /// Answers CONNECT with an error and closes; without the answer if the client takes no packet of its
+    /// size ([MQTT-3.1.2-24]).
+    fn refuse_within(&mut self, shard: &mut Shard, reason: ReasonCode, most_bytes: u32) {
+        if most_bytes < REFUSAL_BYTES {
+            return self.turn_away(shard, reason);
+        }
+        self.refuse(shard, reason);
+    }
+
+    /// Answers CONNECT with an error and closes. The client takes packets of [`REFUSAL_BYTES`].
     pub(super) fn refuse(&mut self, shard: &mut Shard, reason: ReasonCode) {
         shard.metrics().connect_refused.add(1);
         let properties = fulmar_mqtt::Properties::NONE;
@@ -214,6 +337,10 @@ impl Connection {
         self.state = State::New;
         self.end(shard, reason.text(), u64::from(reason.as_u8()));
     }
+}
+
+fn name_of(user: Option<&str>) -> &str {
+    user.unwrap_or("(anonymous)")
 }
 
 /// Checks a CONNECT and keeps what outlives its bytes.
@@ -244,6 +371,9 @@ fn pending(
         will: connect.will.as_ref().map(will).transpose()?.map(Arc::new),
         username: connect.username.map(Into::into),
         by_method: false,
+        waited: false,
+        took_over: false,
+        login: None,
         late_refusal: None,
     };
     let mut has_data = false;
@@ -298,8 +428,33 @@ fn assigned_id(token: u64) -> Box<str> {
     format!("auto-{a:016x}{b:016x}").into()
 }
 
+/// The client's Maximum Packet Size.
+fn largest(connect: &Connect<'_>) -> u32 {
+    let said = connect.properties.iter().find_map(|property| match property {
+        Property::MaximumPacketSize(most) => Some(most),
+        _ => None,
+    });
+    said.unwrap_or(u32::MAX)
+}
+
+/// Bytes of the CONNACK that lets the client in; 0 if it takes packets of any size.
+fn connack_bytes(pending: &PendingConnect, version: Version, limits: &Limits) -> usize {
+    if pending.max_packet_bytes == u32::MAX {
+        return 0;
+    }
+    let (terms, _) = connack_terms(pending, version, limits);
+    let (reason, properties) = (ReasonCode::Success, terms.as_properties());
+    let mut packet = Vec::new();
+    Connack { session_present: false, reason, properties }.encode(version, &mut packet);
+    packet.len()
+}
+
 /// CONNACK's properties, and the keep alive that holds.
-fn connack_terms(pending: &PendingConnect, limits: &Limits) -> (PropertyBuf, u16) {
+fn connack_terms(
+    pending: &PendingConnect,
+    version: Version,
+    limits: &Limits,
+) -> (PropertyBuf, u16) {
     let mut terms = PropertyBuf::new();
     terms
         .push(Property::ReceiveMaximum(limits.receive_maximum.max(1)))
@@ -318,7 +473,8 @@ fn connack_terms(pending: &PendingConnect, limits: &Limits) -> (PropertyBuf, u16
     }
     let asked = pending.keep_alive_s;
     let keep_alive_s = match limits.max_keep_alive_s {
-        Some(most) if asked == 0 || asked > most => {
+        // A 3.1.1 client cannot be told of another than its own, and would be closed for keeping to it.
+        Some(most) if version == Version::V5 && (asked == 0 || asked > most) => {
             terms.push(Property::ServerKeepAlive(most));
             most
         }

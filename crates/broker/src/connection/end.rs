@@ -25,19 +25,23 @@ impl Connection {
         self.lost = true;
         let kind = self.peer.transport.index();
         shard.metrics().connections[kind].sub(1);
-        if let State::Connected(session) = &self.state {
-            tracing::debug!(peer = %self.peer.address, client = session.client_id(), ?cause,
-                "connection lost");
-        }
         self.unlist(shard);
-        self.leave(shard, Departure { discard_will: false, expiry_interval_s: None });
+        let departure = Departure { discard_will: false, expiry_interval_s: None };
+        self.leave(shard, departure, cause.text());
     }
 
     /// Leaves the session, if there is one, and publishes a will that is due.
-    pub(super) fn leave(&mut self, shard: &mut Shard, departure: Departure) {
-        if let State::Connected(session) = std::mem::replace(&mut self.state, State::Ended)
-            && let Some(will) = registry::leave(&mut shard.turn, &session, self.at, departure)
-        {
+    pub(super) fn leave(&mut self, shard: &mut Shard, departure: Departure, why: &str) {
+        let State::Connected(session) = std::mem::replace(&mut self.state, State::Ended) else {
+            return;
+        };
+        let user = session.lock().username.clone();
+        tracing::info!(peer = %self.peer.address, client = session.client_id(), user = user.as_deref(),
+            "disconnected: {why}");
+        let will = session.lock().will.clone().filter(|_| !departure.discard_will);
+        let gives_way = will.is_some_and(|will| shard.will_waits(&will));
+        let left = registry::leave(&mut shard.turn, &session, self.at, departure, gives_way);
+        if let Some(will) = left {
             crate::chores::publish_will(shard, session.key().0, &will);
         }
     }
@@ -76,6 +80,6 @@ impl Connection {
         tracing::debug!(peer = %self.peer.address, client = self.client_id(), "closing: {why}");
         self.closing = Some(Closing { quic_code, reason: why });
         self.waiting = VecDeque::new();
-        self.leave(shard, Departure { discard_will: false, expiry_interval_s: None });
+        self.leave(shard, Departure { discard_will: false, expiry_interval_s: None }, why);
     }
 }

@@ -14,9 +14,11 @@ mod packets;
 mod streams;
 mod throttle;
 mod transport;
+mod way;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 use fulmar_mqtt::ack::{self, AckKind};
 use fulmar_mqtt::codec::peek_frame;
@@ -33,7 +35,7 @@ use crate::session::{Attachment, Session};
 use crate::shard::{Shard, TurnNumber, Waiter};
 use crate::storage::FlowId;
 use crate::time::Timestamp;
-use crate::transports::SharedStats;
+use crate::transports::SharedHere;
 
 use connect::{PendingConnect, is_connect};
 use throttle::Throttle;
@@ -78,6 +80,17 @@ pub enum LostCause {
     IdleTimeout,
     /// The transport closed it on the core's wish.
     Closed,
+}
+
+impl LostCause {
+    fn text(self) -> &'static str {
+        match self {
+            LostCause::PeerClosed => "the connection was closed without DISCONNECT",
+            LostCause::Failed => "the connection failed",
+            LostCause::IdleTimeout => "nothing was heard within the idle timeout",
+            LostCause::Closed => "closed",
+        }
+    }
 }
 
 /// How to end the transport connection once all output is written.
@@ -184,8 +197,8 @@ pub struct Connection {
     closing: Option<Closing>,
     /// Topic the access rules allowed last; publishers repeat themselves.
     allowed_topic: Box<str>,
-    /// The state of its path; listed for operators once the client is connected.
-    stats: Option<SharedStats>,
+    /// What operators are told of it once the client is connected.
+    here: Option<SharedHere>,
     /// The session under which they are listed.
     listed: Option<u64>,
 }
@@ -264,7 +277,7 @@ impl Connection {
             actions: Vec::new(),
             closing: None,
             allowed_topic: Box::default(),
-            stats: None,
+            here: None,
             listed: None,
         })
     }
@@ -318,6 +331,10 @@ impl Connection {
             match peek_frame(rest, self.max_packet_bytes(shard)) {
                 Ok(Some(frame)) => {
                     if self.early && !connect::may_come_early(frame.packet_type()) {
+                        self.streams[index].blocked = true;
+                        break ReadState::Blocked;
+                    }
+                    if self.gives_way(shard, index, &frame) {
                         self.streams[index].blocked = true;
                         break ReadState::Blocked;
                     }
@@ -396,6 +413,7 @@ impl Connection {
             News::TakenOver => {
                 self.disconnect(shard, ReasonCode::SessionTakenOver, "session taken over");
             }
+            News::Expired => self.expire_flows(shard),
             News::Overflowed => {
                 self.disconnect(shard, ReasonCode::QuotaExceeded, "session queue overflowed");
             }
@@ -434,6 +452,8 @@ impl Connection {
     /// Answers on a stream, after what is stored in this turn is durable if `stored`; and never
     /// before an earlier answer ([MQTT-4.6.0-2]).
     fn answer(&mut self, shard: &mut Shard, index: usize, stored: bool, what: Waiting) {
+        // A client's unidirectional stream has no way back.
+        let index = if self.streams[index].key.is_unidirectional() { 0 } else { index };
         if stored || !self.waiting.is_empty() {
             let turn = shard.turn.when_durable(Waiter::Acknowledge(self.at.token));
             let stream = self.streams[index].key;
@@ -466,7 +486,9 @@ impl Connection {
             }
             State::Connected(_) => {
                 // A client that is not read from cannot be heard.
-                let own = self.throttled_until().unwrap_or_else(|| self.silent_at());
+                let unheard = shard.turn.patience.is_waiting(self.at.token);
+                let silent_at = if unheard { Timestamp::NEVER } else { self.silent_at() };
+                let own = self.throttled_until().unwrap_or(silent_at);
                 own.min(self.admitted_until())
             }
             State::Ended => Timestamp::NEVER,
@@ -487,6 +509,14 @@ impl Connection {
             State::Authenticating(pending) => pending.late_refusal,
             _ => None,
         }
+    }
+
+    /// How long the client may be silent by its Keep Alive; `None` while it has none, for want of one
+    /// or of a CONNECT. The connection closes itself then.
+    #[must_use]
+    pub fn allowed_silence(&self) -> Option<Duration> {
+        let seconds = u64::from(self.keep_alive_s);
+        (self.is_connected() && seconds > 0).then(|| Duration::from_millis(seconds * 1500))
     }
 
     /// When the keep alive runs out: after one and a half times as long ([MQTT-3.1.2-22]).

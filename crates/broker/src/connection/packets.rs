@@ -6,20 +6,25 @@ use std::sync::Arc;
 use fulmar_mqtt::ack::AckKind;
 use fulmar_mqtt::codec::{Frame, decode};
 use fulmar_mqtt::packet::{
-    Disconnect, Publish, Suback, Subscribe, SubscribeOptions, Unsuback, Unsubscribe,
+    Disconnect, FilterList, Publish, Suback, Subscribe, SubscribeOptions, Unsuback, Unsubscribe,
 };
-use fulmar_mqtt::session::Received as Qos2;
-use fulmar_mqtt::topic::{Subscription, check_name};
-use fulmar_mqtt::{Packet, PacketId, Properties, Property, QoS, ReasonCode};
+use fulmar_mqtt::session::{AckError, Received as Qos2};
+use fulmar_mqtt::topic::{Subscription, TopicError, check_name};
+use fulmar_mqtt::{Packet, PacketId, Properties, Property, QoS, ReasonCode, Version};
 
+use super::connect::is_connect;
 use super::{Connection, State, Waiting};
 use crate::access::{Action, Subject};
+use crate::auth::GUEST_PREFIX;
+use crate::doorman;
 use crate::entry::Arrival;
 use crate::message::MessageParts;
 use crate::registry::Departure;
+use crate::retained::RetainedFull;
 use crate::session::Session;
 use crate::shard::Shard;
 use crate::storage::{FlowId, Op};
+use crate::subscribe::Request;
 use crate::time::Timestamp;
 
 /// Most filters answered in one SUBSCRIBE or UNSUBSCRIBE; the packet's size bounds it too.
@@ -74,6 +79,15 @@ impl Connection {
                 self.handle_ack(shard, index, &session, kind, ack.packet_id, ack.reason);
             }
             Ok(packet) => self.handle_other(shard, index, &session, packet),
+            // Whatever is in it.
+            Err(_) if is_connect(frame.first) => {
+                let why = "a second CONNECT";
+                self.refuse_packet(shard, ReasonCode::ProtocolError, &why);
+            }
+            Err(_) if is_servers_alone(frame.packet_type()) => {
+                let why = "a packet that only servers send";
+                self.refuse_packet(shard, ReasonCode::ProtocolError, &why);
+            }
             Err(error) => self.refuse_packet(shard, error.reason(), &error),
         }
     }
@@ -132,7 +146,12 @@ impl Connection {
             },
         };
         if let Err(error) = check_name(topic) {
-            return self.refuse_packet(shard, ReasonCode::TopicNameInvalid, &error);
+            // Section 3.3.2.3.4: no name, and no alias to stand for one.
+            let reason = match error {
+                TopicError::Empty => ReasonCode::ProtocolError,
+                _ => ReasonCode::TopicNameInvalid,
+            };
+            return self.refuse_packet(shard, reason, &error);
         }
         let reason = self.may_publish(shard, session, topic);
         let forwarded: Vec<u8>;
@@ -181,8 +200,12 @@ impl Connection {
     ) -> Option<Vec<u8>> {
         let (client_id, packet_id, dup) = (session.client_id(), publish.packet_id, publish.dup);
         let payload = publish.payload;
-        let arrival = Arrival { topic, payload, properties, client_id, packet_id, dup };
-        let added = shard.broker().entry()?.mark(&arrival)?;
+        let entry = shard.broker().entry()?;
+        let is_guest = self.rare.as_ref().is_some_and(|rare| rare.guest);
+        let username = is_guest.then(|| session.lock().username.clone()).flatten();
+        let guest = username.as_deref().and_then(|name| name.strip_prefix(GUEST_PREFIX));
+        let arrival = Arrival { topic, payload, properties, client_id, guest, packet_id, dup };
+        let added = entry.mark(&arrival)?;
         Some([properties, &added].concat())
     }
 
@@ -195,7 +218,7 @@ impl Connection {
         reason: ReasonCode,
     ) {
         let before = shard.turn.batch_len();
-        let reason = publish_unless_denied(shard, parts, reason);
+        let reason = self.publish_unless_denied(shard, parts, reason);
         let stored = shard.turn.batch_len() > before;
         self.answer(shard, index, stored, Waiting::Ack(AckKind::Puback, id, reason));
     }
@@ -218,8 +241,11 @@ impl Connection {
         let flow_id = self.flow_of(index);
         let mut state = session.lock();
         let durable = state.durable;
-        let own = state.is_attached(self.at);
-        let Some(flow) = state.flow_mut(flow_id).filter(|_| own) else { return };
+        if !state.is_attached(self.at) {
+            return;
+        }
+        state.touched = shard.turn.touch();
+        let Some(flow) = state.flow_mut(flow_id) else { return };
         let received = flow.inbound.publish(id, maximum);
         let stored = flow.is_stored();
         drop(state);
@@ -229,14 +255,16 @@ impl Connection {
                 return self.refuse_packet(shard, ReasonCode::ReceiveMaximumExceeded, &why);
             }
             Qos2::Duplicate => ReasonCode::Success,
-            Qos2::New => {
-                if durable && stored {
-                    let (session, flow) = (session.key(), flow_id);
-                    shard.turn.op(Op::InboundReceived { session, flow, packet_id: id });
-                }
-                publish_unless_denied(shard, parts, reason)
-            }
+            Qos2::New => self.publish_unless_denied(shard, parts, reason),
         };
+        if reason.is_error() {
+            if let Some(flow) = session.lock().flow_mut(flow_id) {
+                flow.inbound.release(id);
+            }
+        } else if received == Qos2::New && durable && stored {
+            let (session, flow) = (session.key(), flow_id);
+            shard.turn.op(Op::InboundReceived { session, flow, packet_id: id });
+        }
         // A duplicate's first copy may not be durable yet, so its answer waits as well.
         let stored = durable || shard.turn.batch_len() > before;
         self.answer(shard, index, stored, Waiting::Ack(AckKind::Pubrec, id, reason));
@@ -257,21 +285,18 @@ impl Connection {
         if !state.is_attached(self.at) {
             return;
         }
-        // An acknowledgement of nothing is no crime: the message may have expired or been dropped.
+        state.touched = turn.touch();
         let unknown = ReasonCode::PacketIdentifierNotFound;
         let answer = match kind {
-            AckKind::Puback => {
-                let _ = state.puback(session, turn, flow, id);
-                None
+            AckKind::Puback => state.puback(session, turn, flow, id).map(|()| None),
+            AckKind::Pubcomp => state.pubcomp(session, turn, flow, id).map(|()| None),
+            AckKind::Pubrec if reason.is_error() => {
+                state.pubrec_refused(session, turn, flow, id).map(|()| None)
             }
-            AckKind::Pubcomp => {
-                let _ = state.pubcomp(session, turn, flow, id);
-                None
-            }
-            AckKind::Pubrec => match state.pubrec(session, turn, flow, id, reason) {
-                Ok(_) if reason.is_error() => None,
-                Ok(stored) => Some((AckKind::Pubrel, stored, ReasonCode::Success)),
-                Err(_) => Some((AckKind::Pubrel, false, unknown)),
+            AckKind::Pubrec => match state.pubrec(session, turn, flow, id) {
+                Ok(stored) => Ok(Some((AckKind::Pubrel, stored, ReasonCode::Success))),
+                Err(AckError::Unknown(_)) => Ok(Some((AckKind::Pubrel, false, unknown))),
+                Err(error) => Err(error),
             },
             AckKind::Pubrel => {
                 let durable = state.durable;
@@ -284,12 +309,18 @@ impl Connection {
                 }
                 let reason = if known { ReasonCode::Success } else { unknown };
                 // The identifier's first release may not be durable yet either.
-                Some((AckKind::Pubcomp, durable, reason))
+                Ok(Some((AckKind::Pubcomp, durable, reason)))
             }
         };
         drop(state);
-        if let Some((kind, stored, reason)) = answer {
-            self.answer(shard, index, stored, Waiting::Ack(kind, id, reason));
+        match answer {
+            Ok(Some((kind, stored, reason))) => {
+                self.answer(shard, index, stored, Waiting::Ack(kind, id, reason));
+            }
+            // An acknowledgement of nothing is no crime: the message may have expired or been dropped.
+            Ok(None) | Err(AckError::Unknown(_)) => {}
+            // One that the message's quality of service does not have, or out of order, is one.
+            Err(error) => self.refuse_packet(shard, ReasonCode::ProtocolError, &error),
         }
     }
 
@@ -313,17 +344,21 @@ impl Connection {
             let why = "No Local on a shared subscription";
             return self.refuse_packet(shard, ReasonCode::ProtocolError, &why);
         }
+        if !self.takes_filters(shard, session, packet.filters) {
+            return;
+        }
         let gate = shard.broker().gate();
-        let flow = self.flow_of(index);
+        let (flow, site) = (self.flow_of(index), doorman::site(self.peer.address.ip()));
         let before = shard.turn.batch_len();
         let mut codes = Vec::new();
         let mut state = session.lock();
         if !state.is_attached(self.at) {
             return;
         }
+        state.touched = shard.turn.touch();
         let username = state.username.clone();
         let subject = Subject { username: username.as_deref(), client_id: session.client_id() };
-        for (text, options) in packet.filters.iter().take(MAX_FILTERS) {
+        for (text, options) in packet.filters.iter() {
             let options = if self.bridge { bridged(text, options) } else { options };
             let denied = Subscription::parse(text).is_ok_and(|Subscription { filter, .. }| {
                 !gate.allows(subject, Action::Subscribe, filter)
@@ -332,10 +367,12 @@ impl Connection {
             let turn = &mut shard.turn;
             let code = if denied {
                 turn.metrics().access_denied.add(1);
-                tracing::info!(client = session.client_id(), filter = text, "subscription denied");
+                tracing::info!(peer = %self.peer.address, client = session.client_id(),
+                    user = username.as_deref(), filter = text, "subscription denied");
                 ReasonCode::NotAuthorized
             } else {
-                crate::subscribe::add(&mut state, session, turn, text, options, identifier, flow)
+                let request = Request { text, options, identifier, flow, site };
+                crate::subscribe::add(&mut state, session, turn, request)
             };
             codes.push(code.as_u8());
         }
@@ -355,13 +392,17 @@ impl Connection {
         session: &Arc<Session>,
         packet: &Unsubscribe<'_>,
     ) {
+        if !self.takes_filters(shard, session, packet.filters) {
+            return;
+        }
         let before = shard.turn.batch_len();
         let mut codes = Vec::new();
         let mut state = session.lock();
         if !state.is_attached(self.at) {
             return;
         }
-        for (text, _) in packet.filters.iter().take(MAX_FILTERS) {
+        state.touched = shard.turn.touch();
+        for (text, _) in packet.filters.iter() {
             let turn = &mut shard.turn;
             codes.push(crate::subscribe::remove(&mut state, session, turn, text).as_u8());
         }
@@ -372,6 +413,40 @@ impl Connection {
         let mut bytes = Vec::new();
         unsuback.encode(self.version, &mut bytes);
         self.answer(shard, index, stored, Waiting::Packet(bytes.into()));
+    }
+
+    /// Whether the filters of a SUBSCRIBE or UNSUBSCRIBE can be dealt with and their answer be sent;
+    /// otherwise the connection is closed, before any of them counts.
+    fn takes_filters(
+        &mut self,
+        shard: &mut Shard,
+        session: &Session,
+        filters: FilterList<'_>,
+    ) -> bool {
+        let count = filters.iter().count();
+        if count > MAX_FILTERS {
+            let why =
+                format!("{count} topic filters in one packet, at most {MAX_FILTERS} are taken");
+            self.refuse_packet(shard, ReasonCode::QuotaExceeded, &why);
+            return false;
+        }
+        if self.version == Version::V311 {
+            // There is no answer that says so, and 3.1.1 [MQTT-4.8.0-1] has the connection closed.
+            if let Some(error) = filters.iter().find_map(|(text, _)| malformed(text)) {
+                self.refuse_packet(shard, ReasonCode::TopicFilterInvalid, &error);
+                return false;
+            }
+            return true;
+        }
+        // [MQTT-3.1.2-24]: a code a filter, and nothing that could be left out.
+        let answer = answer_bytes(count);
+        let most = session.lock().max_packet_bytes;
+        if answer > most as usize {
+            let why = format!("the answer would have {answer} bytes, the client takes {most}");
+            self.refuse_packet(shard, ReasonCode::PacketTooLarge, &why);
+            return false;
+        }
+        true
     }
 
     fn handle_disconnect(&mut self, shard: &mut Shard, packet: &Disconnect<'_>) {
@@ -392,8 +467,26 @@ impl Connection {
                 discard_will: packet.reason != ReasonCode::DisconnectWithWill,
                 expiry_interval_s: expiry,
             },
+            "by the client",
         );
         self.end(shard, "client disconnected", 0);
+    }
+
+    fn publish_unless_denied(
+        &self,
+        shard: &mut Shard,
+        parts: MessageParts<'_>,
+        reason: ReasonCode,
+    ) -> ReasonCode {
+        if reason.is_error() {
+            return reason;
+        }
+        // A 3.1.1 client would take any answer for success: its message is at least delivered.
+        match shard.publish_or_refuse(parts, self.version == Version::V5) {
+            Ok(0) => ReasonCode::NoMatchingSubscribers,
+            Ok(_) => ReasonCode::Success,
+            Err(RetainedFull) => ReasonCode::QuotaExceeded,
+        }
     }
 
     fn flow_of(&self, index: usize) -> FlowId {
@@ -434,8 +527,8 @@ impl Connection {
 
     fn deny(&self, shard: &Shard, session: &Session, topic: &str) -> ReasonCode {
         shard.metrics().access_denied.add(1);
-        tracing::info!(peer = %self.peer.address, client = session.client_id(), topic,
-            "publication denied");
+        tracing::info!(peer = %self.peer.address, client = session.client_id(),
+            user = session.lock().username.as_deref(), topic, "publication denied");
         // A 3.1.1 client cannot be told and takes any answer for success; the message is dropped.
         ReasonCode::NotAuthorized
     }
@@ -448,13 +541,27 @@ fn bridged(filter: &str, options: SubscribeOptions) -> SubscribeOptions {
     SubscribeOptions { no_local, retain_as_published: true, ..options }
 }
 
-fn publish_unless_denied(
-    shard: &mut Shard,
-    parts: MessageParts<'_>,
-    reason: ReasonCode,
-) -> ReasonCode {
-    if reason.is_error() {
-        return reason;
-    }
-    if shard.publish(parts) == 0 { ReasonCode::NoMatchingSubscribers } else { ReasonCode::Success }
+/// Bytes of a SUBACK or UNSUBACK with this many codes and no properties.
+fn answer_bytes(codes: usize) -> usize {
+    // Identifier and length of properties.
+    let body = 3 + codes;
+    1 + if body < 128 {
+        1
+    } else if body < 16_384 {
+        2
+    } else {
+        3
+    } + body
+}
+
+/// What is wrong with a filter by the rules of 3.1.1, which has neither shared subscriptions nor a
+/// bound on levels.
+fn malformed(filter: &str) -> Option<TopicError> {
+    let error = Subscription::parse(filter).err()?;
+    (!matches!(error, TopicError::TooDeep | TopicError::Share)).then_some(error)
+}
+
+/// Whether only servers send packets of this type.
+fn is_servers_alone(packet_type: u8) -> bool {
+    matches!(packet_type, 2 | 9 | 11 | 13)
 }

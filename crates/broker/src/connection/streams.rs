@@ -11,7 +11,7 @@ use crate::shard::Shard;
 use crate::storage::FlowId;
 
 impl Connection {
-    /// The peer has opened a further bidirectional stream.
+    /// The peer has opened a further stream.
     pub fn stream_opened(&mut self, _shard: &mut Shard, stream: StreamKey) {
         if self.streams.iter().all(|open| open.key != stream) {
             self.streams.push(Stream::new(stream, None));
@@ -23,9 +23,14 @@ impl Connection {
     /// well send one PUBLISH and a FIN, and wait for the PUBACK.
     pub fn stream_ended(&mut self, shard: &mut Shard, stream: StreamKey, end: StreamEnd) {
         if stream == StreamKey::CONTROL {
-            self.leave(shard, Departure { discard_will: false, expiry_interval_s: None });
+            let departure = Departure { discard_will: false, expiry_interval_s: None };
+            self.leave(shard, departure, "control stream ended");
             self.end(shard, "control stream ended", 0);
             self.announce_output(shard);
+            return;
+        }
+        if stream.is_unidirectional() {
+            self.streams.retain(|open| open.key != stream);
             return;
         }
         self.lose_flow(shard, stream);
@@ -53,6 +58,18 @@ impl Connection {
         });
     }
 
+    /// What is due of the session's flows while its client is there.
+    pub(super) fn expire_flows(&mut self, shard: &mut Shard) {
+        if let State::Connected(session) = &self.state {
+            let mut state = session.lock();
+            if state.is_attached(self.at) {
+                state.touched = shard.turn.touch();
+                flows::expire(&mut state, session, &mut shard.turn);
+                crate::chores::look_after(shard.broker(), session, &mut state);
+            }
+        }
+    }
+
     /// Takes a stream's flow from it.
     fn lose_flow(&mut self, shard: &mut Shard, stream: StreamKey) {
         if let State::Connected(session) = &self.state {
@@ -73,6 +90,9 @@ impl Connection {
     ) -> Option<usize> {
         let first = *data.first()?;
         let key = self.streams[index].key;
+        if key.is_unidirectional() {
+            return self.begin_unidirectional(shard, index, data);
+        }
         if !flow::is_flow_header(first) {
             let opened = self.with_session(shard, |state, _, shard| {
                 flows::open_unnamed(state, &shard.turn, key)
@@ -107,6 +127,29 @@ impl Connection {
                 Some(data.len())
             }
         }
+    }
+
+    /// The same for a stream on which nothing can be answered. Whatever its flow is called, it is a way
+    /// of the control flow's packets: identifiers, subscriptions and QoS state are that one's, and the
+    /// answers come on the control stream.
+    fn begin_unidirectional(
+        &mut self,
+        shard: &mut Shard,
+        index: usize,
+        data: &[u8],
+    ) -> Option<usize> {
+        let opened = match data.first().is_some_and(|first| flow::is_flow_header(*first)) {
+            false => Ok(0),
+            true => match flow::decode(data) {
+                Ok(None) => return None,
+                Ok(Some((FlowHeader::ClientData(_), used))) => Ok(used),
+                Ok(Some(_)) => Err(StreamError::StreamType),
+                Err(error) => Err(error.stream_error()),
+            },
+        };
+        let used = opened.unwrap_or(data.len());
+        self.finish_begin(shard, index, opened.map(|_| FlowId::CONTROL));
+        Some(used)
     }
 
     fn with_session<R>(

@@ -1,27 +1,48 @@
-//! What a QUIC transport tells of the connection's path: into the counters, and into the list that
-//! operators read ([`crate::transports`]).
+//! Keeps the list of connections that operators read ([`crate::transports`]) up to date: a client is listed from its
+//! CONNACK until its connection ends. Path statistics that a QUIC transport reports go into the list and the counters.
 
-use super::{Connection, State};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use super::Connection;
+use crate::auth::GUEST_PREFIX;
 use crate::peer::TransportStats;
+use crate::session::Session;
 use crate::shard::Shard;
+use crate::transports::{Here, SharedHere};
 
 impl Connection {
     /// The path's state, as the transport knows it. To be told every few seconds while the
     /// connection is in use, and before [`Connection::lost`].
     pub fn set_transport_stats(&mut self, shard: &Shard, stats: TransportStats) {
-        let shared = self.stats.get_or_insert_default();
-        let old = std::mem::replace(&mut *shared.lock(), stats);
+        let old = self.here().set_stats(stats);
         shard.metrics().count_path(&old, &stats);
-        if let (State::Connected(session), None) = (&self.state, self.listed) {
-            shard.broker().transport_list().list(session, shared);
-            self.listed = Some(session.key().0);
+    }
+
+    /// The client's address has changed, as QUIC allows.
+    pub fn moved(&mut self, address: SocketAddr) {
+        self.here().moved(address);
+    }
+
+    fn here(&mut self) -> &SharedHere {
+        self.here.get_or_insert_with(|| Here::new(&self.peer, self.opened))
+    }
+
+    /// The client has been let in.
+    pub(super) fn list(&mut self, shard: &Shard, session: &Arc<Session>) {
+        // The program's own sessions are nobody's clients.
+        if session.lock().username.as_deref() == Some(GUEST_PREFIX) {
+            return;
         }
+        let here = Arc::clone(self.here());
+        shard.broker().transport_list().list(session, &here);
+        self.listed = Some(session.key().0);
     }
 
     /// Nobody is to be told of it any more.
     pub(super) fn unlist(&mut self, shard: &Shard) {
-        if let (Some(session), Some(stats)) = (self.listed.take(), self.stats.take()) {
-            shard.broker().transport_list().forget(session, &stats);
+        if let (Some(session), Some(here)) = (self.listed.take(), self.here.take()) {
+            shard.broker().transport_list().forget(session, &here);
         }
     }
 }

@@ -10,8 +10,8 @@ use std::time::Duration;
 use fulmar_broker::auth::Gate;
 use fulmar_broker::storage::{NoStorage, Restored, Storage};
 use fulmar_broker::{
-    Broker, BrokerConfig, ClientFigures, Connection, Limits, ListenerPolicy, LostCause, Peer,
-    ReadState, Shard, StreamEnd, StreamKey, Timestamp, Token, TransportKind,
+    Broker, BrokerConfig, ClientFigures, Connection, Limits, ListenerPolicy, LostCause, Output,
+    Peer, ReadState, Shard, StreamEnd, StreamKey, Timestamp, Token, TransportKind,
 };
 use fulmar_mqtt::ack::AckKind;
 use fulmar_mqtt::codec::{decode, peek_frame};
@@ -87,6 +87,8 @@ pub struct Setup {
     pub storage: Arc<dyn Storage>,
     pub restored: Restored,
     pub now: Timestamp,
+    /// Seconds between two tellings of `$SYS`; 0 for none.
+    pub sys_interval_s: u32,
 }
 
 impl Default for Setup {
@@ -98,6 +100,7 @@ impl Default for Setup {
             storage: Arc::new(NoStorage),
             restored: Restored::default(),
             now: Timestamp(1_000_000),
+            sys_interval_s: 0,
         }
     }
 }
@@ -150,7 +153,7 @@ impl World {
             workers: setup.workers,
             limits: setup.limits,
             gate: setup.gate,
-            sys_interval_s: 0,
+            sys_interval_s: setup.sys_interval_s,
             client_figures: ClientFigures::Rules,
         };
         let broker = Broker::new(config, setup.storage, setup.restored, setup.now);
@@ -191,19 +194,57 @@ impl World {
         self.settle();
     }
 
+    /// Time passes, and the first worker keeps house in a turn that goes on.
+    pub fn wait_within_turn(&mut self, time: Duration) {
+        self.now = self.now + time;
+        self.shards.iter_mut().for_each(|shard| shard.set_now(self.now));
+        self.shards[0].on_deadline();
+    }
+
     /// A network connection to one of the workers.
     pub fn open(&mut self, shard: usize) -> Conn {
         self.open_over(shard, TransportKind::Tcp)
     }
 
     pub fn open_over(&mut self, shard: usize, transport: TransportKind) -> Conn {
+        self.open_peer(shard, transport, None, [127, 0, 0, 1], true)
+    }
+
+    /// One through a listener that does or does not let in clients without credentials.
+    pub fn open_as(&mut self, shard: usize, allow_anonymous: bool) -> Conn {
+        self.open_peer(shard, TransportKind::Tcp, None, [127, 0, 0, 1], allow_anonymous)
+    }
+
+    /// A connection whose transport has verified who its client is.
+    pub fn open_user(
+        &mut self,
+        shard: usize,
+        transport: TransportKind,
+        user: Option<&str>,
+    ) -> Conn {
+        self.open_peer(shard, transport, user, [127, 0, 0, 1], true)
+    }
+
+    /// A connection from this address.
+    pub fn open_from(&mut self, shard: usize, address: [u8; 4]) -> Conn {
+        self.open_peer(shard, TransportKind::Tcp, None, address, true)
+    }
+
+    fn open_peer(
+        &mut self,
+        shard: usize,
+        transport: TransportKind,
+        user: Option<&str>,
+        address: [u8; 4],
+        allow_anonymous: bool,
+    ) -> Conn {
         let number = self.next;
         self.next += 1;
         let peer = Peer {
-            address: ([127, 0, 0, 1], 1000).into(),
+            address: (address, 1000).into(),
             transport,
-            identity: None,
-            listener: Arc::new(ListenerPolicy { name: "test".into(), allow_anonymous: true }),
+            identity: user.map(Into::into),
+            listener: Arc::new(ListenerPolicy { name: "test".into(), allow_anonymous }),
         };
         let connection = Connection::new(&mut self.shards[shard], Token(number), peer).unwrap();
         let line = Line {
@@ -230,6 +271,12 @@ impl World {
     }
 
     pub fn say_hello(&mut self, conn: Conn, hello: &Hello) {
+        self.say_hello_within_turn(conn, hello);
+        self.settle();
+    }
+
+    /// Its worker reads CONNECT, and its turn goes on.
+    pub fn say_hello_within_turn(&mut self, conn: Conn, hello: &Hello) {
         self.line(conn).version = hello.version;
         let mut properties = PropertyBuf::new();
         let mut will_properties = PropertyBuf::new();
@@ -255,7 +302,7 @@ impl World {
             retain: false,
             properties: will_properties.as_properties(),
         });
-        self.send(
+        self.send_within_turn(
             conn,
             &Packet::Connect(Connect {
                 version: hello.version,
@@ -411,6 +458,12 @@ impl World {
         self.settle();
     }
 
+    /// What a connection gives its transport at one request.
+    pub fn output(&mut self, conn: Conn) -> Output {
+        let line = self.lines.get_mut(&conn.0).unwrap();
+        line.connection.output(&mut self.shards[line.shard], StreamKey::CONTROL)
+    }
+
     /// A figure over all workers.
     pub fn total(&self, name: &str) -> u64 {
         let totals = self.shards[0].broker().metrics().totals();
@@ -425,10 +478,20 @@ impl World {
 
     /// The network connection breaks.
     pub fn cut(&mut self, conn: Conn) {
+        self.cut_within_turn(conn);
+        self.settle();
+    }
+
+    /// The network connection breaks, and its worker's turn goes on.
+    pub fn cut_within_turn(&mut self, conn: Conn) {
         let line = self.lines.get_mut(&conn.0).unwrap();
         line.open = false;
         line.connection.lost(&mut self.shards[line.shard], LostCause::Failed);
-        self.settle();
+    }
+
+    /// The bytes the client has received since it looked last.
+    pub fn bytes(&mut self, conn: Conn) -> Vec<u8> {
+        std::mem::take(&mut self.line(conn).inbox)
     }
 
     /// Whether the broker has closed the connection.
@@ -438,6 +501,11 @@ impl World {
 
     fn line(&mut self, conn: Conn) -> &mut Line {
         self.lines.get_mut(&conn.0).unwrap()
+    }
+
+    /// The worker looks again at what a connection has sent and it has not read.
+    pub fn read_again(&mut self, conn: Conn) {
+        self.offer(conn.0);
     }
 
     fn offer(&mut self, number: u64) {

@@ -5,7 +5,7 @@ use std::time::Instant;
 use fulmar_mqtt::ack::AckKind;
 use fulmar_mqtt::codec::{decode, peek_frame};
 use fulmar_mqtt::packet::{Ack, Connack, Publish, SubscribeOptions};
-use fulmar_mqtt::session::{Inbound, Received, TopicAliases};
+use fulmar_mqtt::session::{AckError, Inbound, Received, TopicAliases};
 use fulmar_mqtt::topic::check_name;
 use fulmar_mqtt::{Packet, PacketId, Property, QoS, ReasonCode};
 
@@ -23,6 +23,11 @@ struct Failure {
 
 fn broken(reason: ReasonCode, text: impl ToString) -> Failure {
     Failure { error: Error::Protocol(text.to_string()), answer: Some(reason) }
+}
+
+/// Whether only clients send packets of this type, whatever is in them.
+fn is_clients_alone(packet_type: u8) -> bool {
+    matches!(packet_type, 1 | 8 | 10 | 12)
 }
 
 impl<P, R> Machine<P, R> {
@@ -60,6 +65,10 @@ impl<P, R> Machine<P, R> {
         let limit = self.options.max_packet_bytes as usize;
         let frame = peek_frame(bytes, limit).map_err(|error| broken(error.reason(), error))?;
         let Some(frame) = frame else { return Ok(0) };
+        if is_clients_alone(frame.packet_type()) {
+            let text = "a packet that only clients send";
+            return Err(broken(ReasonCode::ProtocolError, text));
+        }
         let packet =
             decode(&frame, self.options.version).map_err(|error| broken(error.reason(), error))?;
         match (self.phase, packet) {
@@ -83,10 +92,7 @@ impl<P, R> Machine<P, R> {
                 self.put_ack(flow, AckKind::Pubcomp, ack.packet_id, reason);
                 Ok(())
             }
-            Packet::Ack(kind, ack) => {
-                self.acknowledged(flow, kind, &ack);
-                Ok(())
-            }
+            Packet::Ack(kind, ack) => self.acknowledged(flow, kind, &ack),
             Packet::Suback(suback) => self.answered(flow, suback.packet_id, suback.codes),
             Packet::Unsuback(unsuback) => self.answered(flow, unsuback.packet_id, unsuback.codes),
             Packet::Pingresp => Ok(()),
@@ -216,22 +222,25 @@ impl<P, R> Machine<P, R> {
         Ok(())
     }
 
-    /// An acknowledgement that fits nothing is not worth a connection: a server that restored an
-    /// older state sends such.
-    fn acknowledged(&mut self, flow: usize, kind: AckKind, ack: &Ack<'_>) {
+    /// An acknowledgement of nothing in flight is not worth a connection: a server that restored an
+    /// older state sends such. One of another quality of service is a protocol error.
+    fn acknowledged(&mut self, flow: usize, kind: AckKind, ack: &Ack<'_>) -> Result<(), Failure> {
         let (id, reason) = (ack.packet_id, ack.reason);
         let outbound = &mut self.flows[flow].outbound;
         let over = match kind {
             AckKind::Puback => outbound.puback(id),
-            AckKind::Pubrec if reason.is_error() => outbound.pubrec_refused(id),
-            AckKind::Pubrec => {
-                let answer = match outbound.pubrec(id) {
-                    Ok(_) => ReasonCode::Success,
-                    Err(_) => ReasonCode::PacketIdentifierNotFound,
-                };
-                self.put_ack(flow, AckKind::Pubrel, id, answer);
-                return;
+            AckKind::Pubrec if reason.is_error() => {
+                outbound.pubrec_refused(id).map(|(_, pending)| pending)
             }
+            AckKind::Pubrec => match outbound.pubrec(id) {
+                Err(error @ AckError::WrongQoS(_)) => Err(error),
+                known => {
+                    let unknown = ReasonCode::PacketIdentifierNotFound;
+                    let answer = known.map_or(unknown, |_| ReasonCode::Success);
+                    self.put_ack(flow, AckKind::Pubrel, id, answer);
+                    return Ok(());
+                }
+            },
             AckKind::Pubcomp | AckKind::Pubrel => outbound.pubcomp(id),
         };
         match over {
@@ -246,8 +255,12 @@ impl<P, R> Machine<P, R> {
                     self.lanes.control_published();
                 }
             }
+            Err(error @ AckError::WrongQoS(_)) => {
+                return Err(broken(ReasonCode::ProtocolError, error));
+            }
             Err(error) => tracing::debug!(%error, "acknowledgement ignored"),
         }
+        Ok(())
     }
 
     fn answered(&mut self, index: usize, id: PacketId, codes: &[u8]) -> Result<(), Failure> {

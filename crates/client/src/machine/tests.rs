@@ -530,6 +530,98 @@ fn a_server_that_breaks_the_protocol_is_told_so() {
     assert!(matches!(early.give(&[0xD0, 0]), Err(Error::Protocol(_))));
 }
 
+/// A CONNECT of a version that does not exist was answered with a reason that no DISCONNECT may give.
+#[test]
+fn mqtt_4_13_1_packets_that_only_clients_send_are_protocol_errors_whatever_is_in_them() {
+    for bytes in [
+        &[0x10, 0][..],
+        &[0x10, 7, 0, 4, b'M', b'Q', b'T', b'T', 9],
+        &[0x10, 3, 0, 1, b'X'],
+        &[0x82, 0],
+        &[0xA2, 0],
+        &[0xC0, 0],
+        &[0xC0, 1, 0],
+    ] {
+        let mut pair = Pair::new();
+        pair.up();
+        assert!(matches!(pair.give(bytes), Err(Error::Protocol(_))), "{bytes:x?}");
+        assert_eq!(pair.flush(), [0xE0, 1, ReasonCode::ProtocolError.as_u8()], "{bytes:x?}");
+    }
+}
+
+#[test]
+fn mqtt_3_4_2_1_a_reason_that_is_not_the_acknowledgements_is_a_protocol_error() {
+    let (first, second) = (QoS::AtLeastOnce, QoS::ExactlyOnce);
+    for (qos, bytes) in [
+        (first, [0x40, 3, 0, 1, 0x92]),
+        (second, [0x50, 3, 0, 1, 0x8F]),
+        (second, [0x70, 3, 0, 1, 0x97]),
+        (second, [0x62, 3, 0, 1, 0x10]),
+    ] {
+        let mut pair = Pair::new();
+        pair.up();
+        pair.publish(qos, 0);
+        pair.flush();
+        assert!(matches!(pair.give(&bytes), Err(Error::Protocol(_))), "{bytes:x?}");
+        assert_eq!(pair.flush(), [0xE0, 1, ReasonCode::ProtocolError.as_u8()]);
+    }
+}
+
+#[test]
+fn mqtt_4_13_1_an_acknowledgement_of_the_other_quality_of_service_is_a_protocol_error() {
+    for (qos, kind) in
+        [(QoS::AtLeastOnce, 0x50), (QoS::AtLeastOnce, 0x70), (QoS::ExactlyOnce, 0x40)]
+    {
+        let mut pair = Pair::new();
+        pair.up();
+        pair.publish(qos, 0);
+        pair.flush();
+        assert!(matches!(pair.give(&[kind, 2, 0, 1]), Err(Error::Protocol(_))), "{kind:x}");
+        assert_eq!(pair.flush(), [0xE0, 1, ReasonCode::ProtocolError.as_u8()]);
+    }
+}
+
+#[test]
+fn mqtt_4_3_3_4_a_pubrec_with_an_error_is_not_answered_with_pubrel() {
+    let mut pair = Pair::new();
+    pair.up();
+    pair.publish(QoS::ExactlyOnce, 0);
+    pair.flush();
+    // Of a message that is in flight, and of none.
+    for _ in 0..2 {
+        pair.give(&[0x50, 3, 0, 1, 0x97]).unwrap();
+        assert_eq!(pair.flush(), [0u8; 0]);
+    }
+    pair.settle();
+    assert!(matches!(pair.done[..], [(0, Err(Error::Rejected(ReasonCode::QuotaExceeded)))]));
+}
+
+#[test]
+fn a_refused_publication_is_over_its_identifier_free_and_it_is_never_sent_again() {
+    for (qos, kind) in [(QoS::AtLeastOnce, 0x40), (QoS::ExactlyOnce, 0x50)] {
+        let mut pair = Pair::new();
+        // One may be in flight, so that the next goes out only if this one is over.
+        pair.limits.push(Property::ReceiveMaximum(1));
+        pair.up();
+        pair.publish(qos, 0);
+        pair.publish(qos, 1);
+        pair.flush();
+        pair.give(&[kind, 3, 0, 1, ReasonCode::NotAuthorized.as_u8()]).unwrap();
+        let refused = Error::Rejected(ReasonCode::NotAuthorized).to_string();
+        assert!(matches!(&pair.done[..], [(0, Err(error))] if error.to_string() == refused));
+        assert!(refused.contains("Not authorized"), "{refused}");
+        let taken = pair.session.flows[CONTROL].outbound.replay().map(|one| one.packet_id().get());
+        assert_eq!(taken.collect::<Vec<_>>(), [2], "{qos:?}: only the second has an identifier");
+        let next = pair.session.output(CONTROL).to_vec();
+        let flags = 0x30 | (qos as u8) << 1;
+        assert_eq!(next, [flags, 7, 0, 1, b't', 0, 2, 0, b'1'], "{qos:?}");
+        pair.session.disconnected();
+        pair.up();
+        assert_eq!(pair.payloads(), [1], "{qos:?}");
+        assert!(matches!(pair.done[1..], [(1, Ok(_))]), "{:?}", pair.done);
+    }
+}
+
 #[test]
 fn closing_delivers_first() {
     let mut pair = Pair::new();

@@ -10,7 +10,7 @@
 use dimpl::crypto::CryptoProvider;
 
 use super::transcript::Changed;
-use super::{hello, sealed};
+use super::{cookie, hello, sealed};
 
 /// The length of an ID.
 pub(super) const LENGTH: usize = 8;
@@ -51,7 +51,10 @@ fn wants(hello: &[u8]) -> bool {
 
 /// The cryptography of a server whose datagrams go through [`granted`] and [`records`].
 pub(super) fn provider() -> CryptoProvider {
-    static GRANTED: Changed = Changed(transcript);
+    static GRANTED: Changed = Changed(|messages| {
+        let wire = cookie::on_the_wire(messages);
+        transcript(wire.as_deref().unwrap_or(messages)).or(wire)
+    });
     CryptoProvider { cipher_suites: sealed::suites(), ..GRANTED.server() }
 }
 

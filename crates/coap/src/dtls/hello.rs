@@ -5,10 +5,13 @@ use std::ops::Range;
 
 pub(super) const CLIENT_HELLO: u8 = 1;
 pub(super) const SERVER_HELLO: u8 = 2;
+pub(super) const HELLO_VERIFY_REQUEST: u8 = 3;
 /// The record type of handshakes.
 pub(super) const HANDSHAKE: u8 = 22;
 /// The length of a record's header, whose last two bytes tell the length of what follows.
 const RECORD_HEADER: usize = 13;
+/// Where a record's number is, after type, version and epoch.
+const NUMBER: usize = 5;
 /// The length of a handshake message's header: type, length, number, offset and length of the fragment.
 const HEADER: usize = 12;
 /// Where the random is in a hello, after the version.
@@ -42,6 +45,92 @@ pub(super) fn random(hello: &[u8]) -> Option<&[u8; RANDOM_LENGTH]> {
     hello.get(RANDOM..)?.first_chunk()
 }
 
+/// The random of a datagram that begins with a whole ClientHello.
+pub(super) fn random_of(datagram: &[u8]) -> Option<[u8; RANDOM_LENGTH]> {
+    random(first(messages(datagram)?, CLIENT_HELLO)?.0).copied()
+}
+
+/// The number of a datagram's first record, without its epoch.
+pub(super) fn record_number(datagram: &[u8]) -> Option<u64> {
+    let bytes = datagram.get(NUMBER..NUMBER + 6)?;
+    Some(bytes.iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte)))
+}
+
+/// Gives a datagram's first record another number.
+pub(super) fn renumber(datagram: &mut [u8], number: u64) {
+    if let Some(bytes) = datagram.get_mut(NUMBER..NUMBER + 6) {
+        bytes.copy_from_slice(&number.to_be_bytes()[2..]);
+    }
+}
+
+/// Adds to the numbers of all records of a datagram that are not encrypted.
+pub(super) fn shift(mut datagram: &mut [u8], by: u64) {
+    while let Some(range) = vector(datagram, RECORD_HEADER - 2, 2) {
+        if datagram[3..5] == [0; 2]
+            && let Some(number) = record_number(datagram)
+        {
+            renumber(datagram, number.wrapping_add(by));
+        }
+        datagram = &mut datagram[range.end..];
+    }
+}
+
+/// A ClientHello in parts, which are all of it.
+pub(super) struct Parts<'a> {
+    /// Version, random and session.
+    pub(super) head: &'a [u8],
+    pub(super) cookie: &'a [u8],
+    /// Suites and compression.
+    pub(super) offer: &'a [u8],
+    /// The list of extensions; `None` where there is none.
+    pub(super) extensions: Option<&'a [u8]>,
+}
+
+/// Takes a ClientHello apart.
+pub(super) fn parts(hello: &[u8]) -> Option<Parts<'_>> {
+    let session = vector(hello, RANDOM + RANDOM_LENGTH, 1)?;
+    let cookie = vector(hello, session.end, 1)?;
+    let suites = vector(hello, cookie.end, 2)?;
+    let compression = vector(hello, suites.end, 1)?;
+    let extensions = match hello.len() == compression.end {
+        true => None,
+        false => Some(vector(hello, compression.end, 2).filter(|list| list.end == hello.len())?),
+    };
+    Some(Parts {
+        head: &hello[HEADER..session.end],
+        offer: &hello[cookie.end..compression.end],
+        cookie: &hello[cookie],
+        extensions: extensions.map(|list| &hello[list]),
+    })
+}
+
+/// Puts a ClientHello together, the `number`th message of the client.
+pub(super) fn client_hello(parts: &Parts<'_>, number: u16) -> Option<Vec<u8>> {
+    let mut body = parts.head.to_vec();
+    body.push(u8::try_from(parts.cookie.len()).ok()?);
+    body.extend_from_slice(parts.cookie);
+    body.extend_from_slice(parts.offer);
+    if let Some(list) = parts.extensions {
+        body.extend(u16::try_from(list.len()).ok()?.to_be_bytes());
+        body.extend_from_slice(list);
+    }
+    message(CLIENT_HELLO, number, &body)
+}
+
+/// A handshake message in one piece.
+pub(super) fn message(kind: u8, number: u16, body: &[u8]) -> Option<Vec<u8>> {
+    let length = u32::try_from(body.len()).ok().filter(|length| *length < 1 << 24)?.to_be_bytes();
+    let [high, low] = number.to_be_bytes();
+    let header = [kind, length[1], length[2], length[3], high, low, 0, 0, 0];
+    Some([&header, &length[1..], body].concat())
+}
+
+/// The cookie in a datagram that is a HelloVerifyRequest.
+pub(super) fn asked_cookie(datagram: &[u8]) -> Option<&[u8]> {
+    let (request, _) = first(messages(datagram)?, HELLO_VERIFY_REQUEST)?;
+    vector(request, HEADER + 2, 1).map(|range| &request[range])
+}
+
 /// Where a ClientHello has the suites it offers.
 pub(super) fn suites(hello: &[u8]) -> Option<Range<usize>> {
     let session = vector(hello, RANDOM + RANDOM_LENGTH, 1)?;
@@ -72,6 +161,18 @@ pub(super) fn extension(mut list: &[u8], kind: u16) -> Option<&[u8]> {
         }
         list = &after[said.end..];
     }
+}
+
+/// The extensions of a list, as far as it can be read: what they are and where.
+pub(super) fn extensions(list: &[u8]) -> impl Iterator<Item = (u16, Range<usize>)> {
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        let kind = u16::from_be_bytes(*list.get(at..)?.first_chunk()?);
+        let said = vector(list, at + 2, 2)?;
+        let range = at..said.end;
+        at = said.end;
+        Some((kind, range))
+    })
 }
 
 /// A message with more at the end of one of its lists, whose length has two bytes.

@@ -114,7 +114,7 @@ fn additional_data(number: &[u8], version: &[u8], id: &[u8], length: usize) -> O
 
 /// A cipher that takes as much to be authenticated as there is; dimpl's take 13 bytes.
 enum Opener {
-    Ccm8(Box<ccm::Ccm<aes_for_ccm::Aes128, U8, U12>>),
+    Ccm8(Box<ccm::Ccm<aes::Aes128, U8, U12>>),
     Other(Box<aead::LessSafeKey>),
 }
 
@@ -165,8 +165,7 @@ mod tests {
         authenticated.extend([&NUMBER, id, &[0, u8::try_from(inner.len()).unwrap()]].concat());
         match suite {
             Dtls12CipherSuite::PSK_AES128_CCM_8 => {
-                let cipher =
-                    ccm::Ccm::<aes_for_ccm::Aes128, U8, U12>::new_from_slice(&[7; 16]).unwrap();
+                let cipher = ccm::Ccm::<aes::Aes128, U8, U12>::new_from_slice(&[7; 16]).unwrap();
                 let tag = cipher.encrypt_inout_detached(
                     &NONCE.into(),
                     &authenticated,

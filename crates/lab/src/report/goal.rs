@@ -4,6 +4,7 @@
 //! `against` judges by how many percent a cell's figure is lower than another cell's.
 
 use super::compare::{base, lower_than};
+use super::number::short;
 use super::results::{CellResults, Results};
 use crate::experiment::{Cell, Goal};
 use crate::stats::Estimate;
@@ -100,13 +101,28 @@ impl Verdicts<'_> {
         if self.goal.every { row.worst } else { row.figure.map(|figure| figure.value) }
     }
 
+    /// What decided about a cell: samples that have no number miss a goal for each sample, whatever the others say.
+    pub(super) fn told(&self, row: &Verdict<'_>) -> String {
+        let judged = self.judged(row);
+        let is_met = judged.is_some_and(|value| excess(self.goal, value) <= 0.0);
+        match row.lost {
+            (failed, timeout) if row.met == Some(false) && is_met => {
+                let all = [(failed, "failed"), (timeout, "timed out")];
+                let lost = all.into_iter().filter(|(count, _)| *count > 0);
+                lost.map(|(count, how)| format!("{count} {how}")).collect::<Vec<_>>().join(", ")
+            }
+            _ => judged.map_or("no figure".to_owned(), short),
+        }
+    }
+
     /// The cell that was run and is furthest on the wrong side, or nearest to it.
     pub(super) fn furthest(&self) -> Option<&Verdict<'_>> {
-        // Nothing is worse than no figure at all.
+        // A cell that misses stands for the goal before any that meets it, and nothing is worse than no figure at all.
         let far = |row: &Verdict<'_>| {
             self.judged(row).map_or(f64::INFINITY, |value| excess(self.goal, value))
         };
+        let misses = |row: &Verdict<'_>| row.met == Some(false);
         let run = self.rows.iter().filter(|row| row.met.is_some());
-        run.max_by(|a, b| far(a).total_cmp(&far(b)))
+        run.max_by(|a, b| misses(a).cmp(&misses(b)).then(far(a).total_cmp(&far(b))))
     }
 }

@@ -18,6 +18,10 @@ const STYLE: &str = include_str!("style.css");
 /// Reasons of failures that a page lists, a part.
 const MAX_REASONS: usize = 20;
 
+/// Measures side by side in a table: with conditions and intervals more are wider than a screen of 1440 pixels, however
+/// their figures wrap (`tests/browser/pages.test.mjs`).
+const MEASURES_A_TABLE: usize = 8;
+
 /// A sample whose emulator was later than this at the 99th percentile, in µs, is said to be late.
 const LATE_US: f64 = 2000.0;
 
@@ -193,7 +197,7 @@ fn goal(part: &Results, verdicts: &Verdicts<'_>) -> Markup {
             td.number { (bound(verdicts.goal)) " " span.unit { (verdicts.unit) } }
             td.number {
                 @if let Some(row) = furthest {
-                    (verdicts.judged(row).map_or("no figure".to_owned(), short))
+                    (verdicts.told(row))
                     @if verdicts.rows.len() > 1 { br; span.unit { (named(part, row.cell)) } }
                 } @else { "–" }
             }
@@ -350,45 +354,53 @@ fn counted(count: usize, failed: usize, timeout: usize) -> Markup {
 
 fn figures_table(part: &Results) -> Markup {
     let conditions: Vec<&str> = part.experiment.matrix.keys().collect();
+    let measures: Vec<(&str, &Measure)> = part.experiment.measures.iter().collect();
     html! {
         details open[part.cells.len() <= 24] {
             summary { h3 { "All figures" } }
-            div.scroll {
-                table {
-                    thead {
-                        tr {
-                            @for condition in &conditions { th scope="col" { (condition.replace('_', " ")) } }
-                            @for (_, measure) in part.experiment.measures.iter() {
-                                th.number scope="col" {
-                                    (measure.title) br;
-                                    span.unit {
-                                        (measure.unit) ", "
-                                        @match measure.centre { Centre::Median => "median", Centre::Mean => "mean" }
-                                        @match measure.better { Better::Lower => " ↓", Better::Higher => " ↑" }
-                                    }
-                                }
-                            }
-                            th scope="col" { "samples" }
-                        }
-                    }
-                    tbody {
-                        @for cell in &part.cells {
-                            tr {
-                                @for (condition, level) in &cell.cell.0 {
-                                    th scope="row" { (part.label(condition, level)) }
-                                }
-                                @for name in part.experiment.measures.keys() {
-                                    td.number { (cell.figures.get(name).map_or("–".to_owned(), with_interval)) }
-                                }
-                                td { (counted(cell.ok, cell.failed, cell.timeout)) }
-                            }
-                        }
-                    }
-                }
-            }
+            @for measures in measures.chunks(MEASURES_A_TABLE) { (figures_part(part, &conditions, measures)) }
             p.note {
                 "In brackets the 95 % interval: of medians by bootstrap over the samples, of means by "
                 "Student’s t. ↓ small is better, ↑ large is better."
+            }
+        }
+    }
+}
+
+/// All cells with some of the measures.
+fn figures_part(part: &Results, conditions: &[&str], measures: &[(&str, &Measure)]) -> Markup {
+    html! {
+        div.scroll {
+            table.all {
+                thead {
+                    tr {
+                        @for condition in conditions { th scope="col" { (condition.replace('_', " ")) } }
+                        @for (_, measure) in measures {
+                            th.number scope="col" {
+                                (measure.title) br;
+                                span.unit {
+                                    (measure.unit) ", "
+                                    @match measure.centre { Centre::Median => "median", Centre::Mean => "mean" }
+                                    @match measure.better { Better::Lower => " ↓", Better::Higher => " ↑" }
+                                }
+                            }
+                        }
+                        th scope="col" { "samples" }
+                    }
+                }
+                tbody {
+                    @for cell in &part.cells {
+                        tr {
+                            @for (condition, level) in &cell.cell.0 {
+                                th scope="row" { (part.label(condition, level)) }
+                            }
+                            @for (name, _) in measures {
+                                td.number { (cell.figures.get(*name).map_or("–".to_owned(), with_interval)) }
+                            }
+                            td { (counted(cell.ok, cell.failed, cell.timeout)) }
+                        }
+                    }
+                }
             }
         }
     }

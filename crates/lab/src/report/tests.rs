@@ -229,3 +229,33 @@ fn a_folder_without_results_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     assert!(matches!(write(folder.path()), Err(ReportError::Empty { .. })));
 }
+
+#[test]
+fn a_goal_that_a_lost_sample_misses_names_that_sample_and_no_figure_within_the_bound() {
+    let folder = results();
+    let page = fs::read_to_string(write(folder.path()).unwrap().html).unwrap();
+    let start = page.find("Never slow, each sample").unwrap();
+    let row = &page[start..start + page[start..].find("</tr>").unwrap()];
+    assert!(row.contains(">1 timed out<") && row.contains("missed"), "{row}");
+    assert!(!row.contains("2.2"), "what met the bound: {row}");
+}
+
+/// The number of columns stands for the width, which depends on fonts.
+#[test]
+fn many_measures_are_several_tables_and_not_one_that_is_cut() {
+    let folder = results();
+    let more: String = (0..20)
+        .map(|number| {
+            let from = "unit = \"ms\"\nfrom = \"lines\"\nrole = \"client\"\nfield = \"ms\"";
+            format!("[measures.m{number}]\ntitle = \"Measure {number}\"\n{from}\n")
+        })
+        .collect();
+    fs::write(folder.path().join("experiment.toml"), format!("{EXPERIMENT}\n{more}")).unwrap();
+    let page = fs::read_to_string(write(folder.path()).unwrap().html).unwrap();
+    let all = &page[page.find("All figures").unwrap()..];
+    let heads: Vec<&str> = all.split("<thead>").skip(1).collect();
+    let columns = |head: &&str| head.split("</thead>").next().unwrap().matches("<th ").count();
+    let columns: Vec<usize> = heads.iter().map(columns).filter(|count| *count > 2).collect();
+    assert!(columns.iter().all(|count| *count <= 2 + 8 + 1), "{columns:?}");
+    assert!((0..20).all(|number| all.contains(&format!("Measure {number}<"))));
+}

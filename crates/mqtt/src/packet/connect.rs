@@ -51,6 +51,15 @@ pub struct LastWill<'a> {
 }
 
 impl<'a> Connect<'a> {
+    /// The version that the body of a CONNECT claims, whatever else is wrong with it: what to answer
+    /// in, and whether to answer at all (3.1.1 [MQTT-3.1.4-1] says not to).
+    ///
+    /// # Errors
+    /// It is too short for a version, or names another protocol or a version that does not exist here.
+    pub fn claimed_version(body: &[u8]) -> Result<Version, DecodeError> {
+        read_version(&mut Reader::new(body)).map(|(version, _)| version)
+    }
+
     pub(super) fn decode(body: &'a [u8]) -> Result<Connect<'a>, DecodeError> {
         let mut reader = Reader::new(body);
         let (version, bridge) = read_version(&mut reader)?;

@@ -47,7 +47,7 @@ impl<'a> Packet<'a> {
             return Publish::decode(frame, version).map(Packet::Publish);
         }
         if let Some(ack) = AckKind::from_first_byte(frame.first) {
-            return Ack::decode(frame.body, version).map(|packet| Packet::Ack(ack, packet));
+            return Ack::decode(frame.body, ack, version).map(|packet| Packet::Ack(ack, packet));
         }
         Packet::decode_rare(frame, version)
     }

@@ -85,28 +85,31 @@ pub struct Ack<'a> {
 
 impl<'a> Ack<'a> {
     #[inline]
-    pub(super) fn decode(body: &'a [u8], version: Version) -> Result<Ack<'a>, DecodeError> {
+    pub(super) fn decode(
+        body: &'a [u8],
+        kind: AckKind,
+        version: Version,
+    ) -> Result<Ack<'a>, DecodeError> {
         let mut reader = Reader::new(body);
         let packet_id = reader.packet_id()?;
         let ack = Ack { packet_id, reason: ReasonCode::Success, properties: Properties::NONE };
-        if reader.is_empty() { Ok(ack) } else { ack.decode_rest(reader, version) }
+        if reader.is_empty() { Ok(ack) } else { ack.decode_rest(reader, kind, version) }
     }
 
     /// The reason and properties, which only few acknowledgements have.
     fn decode_rest(
         mut self,
         mut reader: Reader<'a>,
+        kind: AckKind,
         version: Version,
     ) -> Result<Ack<'a>, DecodeError> {
         if version == Version::V311 {
             return Err(DecodeError::Length);
         }
         let code = reader.u8()?;
+        // [MQTT-3.4.2-1], [MQTT-3.5.2-1], [MQTT-3.6.2-1], [MQTT-3.7.2-1].
         self.reason = ReasonCode::from_u8(code)
-            .filter(|reason| {
-                reason.is_error()
-                    || matches!(reason, ReasonCode::Success | ReasonCode::NoMatchingSubscribers)
-            })
+            .filter(|reason| kind.may_say(*reason))
             .ok_or(DecodeError::ReasonCode(code))?;
         if !reader.is_empty() {
             self.properties = Properties::read(&mut reader, Place::Ack)?;

@@ -23,16 +23,23 @@ impl<'a> Disconnect<'a> {
             return Err(DecodeError::Length);
         }
         let (reason, properties) = decode_reason(body, Place::Disconnect)?;
-        if !matches!(reason, ReasonCode::Success | ReasonCode::DisconnectWithWill)
-            && !reason.is_error()
-        {
+        if !Disconnect::may_say(reason) {
             return Err(DecodeError::ReasonCode(reason.as_u8()));
         }
         Ok(Disconnect { reason, properties })
     }
 
-    /// Appends the packet.
+    /// Whether a DISCONNECT may give this reason (table of section 3.14.2.1, [MQTT-3.14.2-1]).
+    fn may_say(reason: ReasonCode) -> bool {
+        matches!(
+            reason.as_u8(),
+            0x00 | 0x04 | 0x80..=0x83 | 0x87 | 0x89 | 0x8B | 0x8D..=0x90 | 0x93..=0xA2
+        )
+    }
+
+    /// Appends the packet. The reason has to be one that section 3.14.2.1 lists.
     pub fn encode(&self, version: Version, out: &mut Vec<u8>) {
+        debug_assert!(Disconnect::may_say(self.reason), "DISCONNECT cannot give {}", self.reason);
         match version {
             Version::V311 => out.extend_from_slice(&[0xE0, 0]),
             Version::V5 => encode_reason(out, 0xE0, self.reason, self.properties),

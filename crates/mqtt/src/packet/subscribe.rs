@@ -157,8 +157,17 @@ fn put_head(out: &mut Vec<u8>, version: Version, packet_id: PacketId, properties
     }
 }
 
+/// Whether SUBACK may give this reason ([MQTT-3.9.3-2]).
+fn is_suback_code(code: u8) -> bool {
+    matches!(code, 0..=2 | 0x80 | 0x83 | 0x87 | 0x8F | 0x91 | 0x97 | 0x9E | 0xA1 | 0xA2)
+}
+
+/// Whether UNSUBACK may give this reason ([MQTT-3.11.3-2]).
+fn is_unsuback_code(code: u8) -> bool {
+    matches!(code, 0 | 0x11 | 0x80 | 0x83 | 0x87 | 0x8F | 0x91)
+}
+
 /// The reason codes at the end of an answer: at least one, none that `allowed` does not know.
-/// Failures need not be in the specification's table; that they are failures is enough to know.
 fn read_codes(reader: Reader<'_>, allowed: impl Fn(u8) -> bool) -> Result<&[u8], DecodeError> {
     let codes = reader.rest();
     match codes.iter().find(|code| !allowed(**code)) {
@@ -241,7 +250,7 @@ impl<'a> Suback<'a> {
         let (packet_id, properties) = read_head(&mut reader, version, Place::Ack)?;
         let codes = read_codes(reader, |code| match version {
             Version::V311 => matches!(code, 0..=2 | 0x80),
-            Version::V5 => matches!(code, 0..=2 | 0x80..),
+            Version::V5 => is_suback_code(code),
         })?;
         Ok(Suback { packet_id, properties, codes })
     }
@@ -275,7 +284,7 @@ impl<'a> Unsuback<'a> {
         let (packet_id, properties) = read_head(&mut reader, version, Place::Ack)?;
         let codes = match version {
             Version::V311 => end(reader).map(|()| [].as_slice())?,
-            Version::V5 => read_codes(reader, |code| matches!(code, 0 | 0x11 | 0x80..))?,
+            Version::V5 => read_codes(reader, is_unsuback_code)?,
         };
         Ok(Unsuback { packet_id, properties, codes })
     }

@@ -17,6 +17,9 @@ pub enum AckError {
     /// The message is at another step of its exchange.
     #[error("packet identifier {0} is at another step of its exchange")]
     WrongStep(PacketId),
+    /// The message has another quality of service: PUBACK for QoS 2, or PUBREC or PUBCOMP for QoS 1.
+    #[error("packet identifier {0} is of a message with another quality of service")]
+    WrongQoS(PacketId),
 }
 
 /// What an entry waits for.
@@ -25,6 +28,17 @@ enum Step {
     Puback,
     Pubrec,
     Pubcomp,
+}
+
+impl Step {
+    /// Why an acknowledgement for `wanted` does not fit a message at this step.
+    fn mismatch(self, wanted: Step, id: PacketId) -> AckError {
+        if (self == Step::Puback) == (wanted == Step::Puback) {
+            AckError::WrongStep(id)
+        } else {
+            AckError::WrongQoS(id)
+        }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -116,11 +130,16 @@ impl<M> Outbound<M> {
 
     /// Puts a message in flight at QoS 1 or 2 and names it; `None` when the window is full.
     pub fn push(&mut self, qos: QoS, message: M) -> Option<PacketId> {
+        self.push_as(self.next_id, qos, message)
+    }
+
+    /// The same under the identifier `wanted`, or the next one that is free.
+    pub fn push_as(&mut self, wanted: PacketId, qos: QoS, message: M) -> Option<PacketId> {
         debug_assert_ne!(qos, QoS::AtMostOnce, "QoS 0 is never in flight");
         if self.is_full() {
             return None;
         }
-        let id = self.allocate()?;
+        let id = self.allocate(wanted)?;
         let step = if qos == QoS::ExactlyOnce { Step::Pubrec } else { Step::Puback };
         self.entries.push_back(Entry { id, step, message });
         Some(id)
@@ -138,9 +157,33 @@ impl<M> Outbound<M> {
         self.free_run = 0;
     }
 
+    /// As [`Outbound::push_as`], but ahead of the first that is `later`, whether the window is full or not:
+    /// one that may have been on its way already, as storage does not know.
+    ///
+    /// # Errors
+    /// All identifiers are in use; the message comes back.
+    pub fn push_ahead(
+        &mut self,
+        wanted: PacketId,
+        qos: QoS,
+        message: M,
+        later: impl Fn(&M) -> bool,
+    ) -> Result<PacketId, M> {
+        let Some(id) = self.allocate(wanted) else { return Err(message) };
+        let step = if qos == QoS::ExactlyOnce { Step::Pubrec } else { Step::Puback };
+        let at = self.entries.iter().position(|entry| later(&entry.message));
+        self.entries.insert(at.unwrap_or(self.entries.len()), Entry { id, step, message });
+        Ok(id)
+    }
+
+    /// The messages in flight, in order.
+    pub fn messages_mut(&mut self) -> impl Iterator<Item = (PacketId, &mut M)> {
+        self.entries.iter_mut().map(|entry| (entry.id, &mut entry.message))
+    }
+
     /// Takes an identifier for SUBSCRIBE or UNSUBSCRIBE; `None` when all are in use.
     pub fn reserve(&mut self) -> Option<PacketId> {
-        let id = self.allocate()?;
+        let id = self.allocate(self.next_id)?;
         self.reserved.push(id);
         Some(id)
     }
@@ -152,7 +195,12 @@ impl<M> Outbound<M> {
         true
     }
 
-    fn allocate(&mut self) -> Option<PacketId> {
+    fn allocate(&mut self, wanted: PacketId) -> Option<PacketId> {
+        match wanted.get().checked_sub(self.next_id.get()) {
+            Some(ahead) if ahead < self.free_run => self.free_run -= ahead,
+            _ => self.free_run = 0,
+        }
+        self.next_id = wanted;
         if self.free_run == 0 {
             self.find_free_run()?;
         }
@@ -202,7 +250,8 @@ impl<M> Outbound<M> {
 
     fn find_at(&self, id: PacketId, step: Step) -> Result<usize, AckError> {
         let at = self.find(id)?;
-        if self.entries[at].step == step { Ok(at) } else { Err(AckError::WrongStep(id)) }
+        let is_at = self.entries[at].step;
+        if is_at == step { Ok(at) } else { Err(is_at.mismatch(step, id)) }
     }
 
     fn remove(&mut self, at: usize) -> Option<M> {
@@ -236,19 +285,25 @@ impl<M> Outbound<M> {
         let at = self.find(id)?;
         let entry = &mut self.entries[at];
         if entry.step == Step::Puback {
-            return Err(AckError::WrongStep(id));
+            return Err(AckError::WrongQoS(id));
         }
         entry.step = Step::Pubcomp;
         Ok(&entry.message)
     }
 
-    /// PUBREC with an error: the receiver refuses, the exchange is over ([MQTT-4.3.3-4]).
+    /// PUBREC with an error: the receiver refuses, the exchange is over and no PUBREL is due
+    /// ([MQTT-4.3.3-4]). So it is if an earlier PUBREC was none. Says whether there was one.
     ///
     /// # Errors
     /// Nothing waits for this.
-    pub fn pubrec_refused(&mut self, id: PacketId) -> Result<M, AckError> {
-        let at = self.find_at(id, Step::Pubrec)?;
-        self.remove(at).ok_or(AckError::Unknown(id))
+    pub fn pubrec_refused(&mut self, id: PacketId) -> Result<(bool, M), AckError> {
+        let at = self.find(id)?;
+        let released = match self.entries[at].step {
+            Step::Puback => return Err(AckError::WrongQoS(id)),
+            Step::Pubrec => false,
+            Step::Pubcomp => true,
+        };
+        self.remove(at).map(|message| (released, message)).ok_or(AckError::Unknown(id))
     }
 
     /// PUBCOMP: the exchange is over.

@@ -36,25 +36,39 @@ impl Model {
     fn take(&mut self, id: PacketId, step: Step) -> Result<u32, AckError> {
         let at = self.entries.iter().position(|entry| entry.0 == id);
         let at = at.ok_or(AckError::Unknown(id))?;
-        if self.entries[at].1 != step {
-            return Err(AckError::WrongStep(id));
+        match (self.entries[at].1, step) {
+            (is, wanted) if is == wanted => Ok(self.entries.remove(at).2),
+            (Step::Puback, _) | (_, Step::Puback) => Err(AckError::WrongQoS(id)),
+            _ => Err(AckError::WrongStep(id)),
         }
-        Ok(self.entries.remove(at).2)
+    }
+
+    fn pubrec_refused(&mut self, id: PacketId) -> Result<(bool, u32), AckError> {
+        let released = self.entries.iter().any(|entry| entry.0 == id && entry.1 == Step::Pubcomp);
+        let step = if released { Step::Pubcomp } else { Step::Pubrec };
+        self.take(id, step).map(|message| (released, message))
     }
 
     fn pubrec(&mut self, id: PacketId) -> Result<u32, AckError> {
         let entry = self.entries.iter_mut().find(|entry| entry.0 == id);
         let entry = entry.ok_or(AckError::Unknown(id))?;
         if entry.1 == Step::Puback {
-            return Err(AckError::WrongStep(id));
+            return Err(AckError::WrongQoS(id));
         }
         entry.1 = Step::Pubcomp;
         Ok(entry.2)
     }
 
-    fn push(&mut self, outbound: &mut Outbound<u32>, qos: QoS) {
+    fn push(&mut self, outbound: &mut Outbound<u32>, qos: QoS, wanted: Option<PacketId>) {
         let message = self.next_message;
-        let Some(id) = outbound.push(qos, message) else {
+        let pushed = match wanted {
+            Some(wanted) => outbound.push_as(wanted, qos, message),
+            None => outbound.push(qos, message),
+        };
+        if let (Some(wanted), Some(id)) = (wanted, pushed) {
+            assert!(id == wanted || self.in_use(wanted), "{wanted} was free");
+        }
+        let Some(id) = pushed else {
             assert!(self.entries.len() >= self.window, "refused with room in the window");
             return;
         };
@@ -62,6 +76,18 @@ impl Model {
         assert!(!self.in_use(id), "{id} is in use");
         let step = if qos == QoS::ExactlyOnce { Step::Pubrec } else { Step::Puback };
         self.entries.push((id, step, message));
+        self.next_message += 1;
+    }
+
+    fn push_ahead(&mut self, outbound: &mut Outbound<u32>, wanted: PacketId, back: u8) {
+        let before = self.next_message.saturating_sub(u32::from(back % 8));
+        let pushed =
+            outbound.push_ahead(wanted, QoS::AtLeastOnce, self.next_message, |m| *m >= before);
+        let id = pushed.expect("few identifiers are in use");
+        assert!(!self.in_use(id), "{id} is in use");
+        let at = self.entries.iter().position(|(_, _, message)| *message >= before);
+        let entry = (id, Step::Puback, self.next_message);
+        self.entries.insert(at.unwrap_or(self.entries.len()), entry);
         self.next_message += 1;
     }
 
@@ -106,8 +132,12 @@ pub fn outbound(script: &[u8]) {
     model.restore(&mut machine, start, Step::Puback);
     while !script.is_over() {
         match script.byte() % 16 {
-            0..3 => model.push(&mut machine, QoS::AtLeastOnce),
-            3..6 => model.push(&mut machine, QoS::ExactlyOnce),
+            0..2 => model.push(&mut machine, QoS::AtLeastOnce, None),
+            2 => {
+                let wanted = Some(script.any_id());
+                model.push(&mut machine, QoS::AtLeastOnce, wanted);
+            }
+            3..6 => model.push(&mut machine, QoS::ExactlyOnce, None),
             6 | 7 => {
                 let id = some_id(&mut script, &model);
                 assert_eq!(machine.puback(id), model.take(id, Step::Puback));
@@ -118,7 +148,7 @@ pub fn outbound(script: &[u8]) {
             }
             10 => {
                 let id = some_id(&mut script, &model);
-                assert_eq!(machine.pubrec_refused(id), model.take(id, Step::Pubrec));
+                assert_eq!(machine.pubrec_refused(id), model.pubrec_refused(id));
             }
             11 | 12 => {
                 let id = some_id(&mut script, &model);
@@ -132,10 +162,11 @@ pub fn outbound(script: &[u8]) {
             }
             _ => {
                 let id = script.any_id();
-                match script.byte() % 5 {
+                match script.byte() % 6 {
                     0 => model.restore(&mut machine, id, Step::Puback),
                     1 => model.restore(&mut machine, id, Step::Pubrec),
                     2 => model.restore(&mut machine, id, Step::Pubcomp),
+                    4 => model.push_ahead(&mut machine, id, script.byte()),
                     3 => {
                         model.window = usize::from(script.byte());
                         machine.set_window(model.window as u16);

@@ -3,6 +3,9 @@
 //! `roster` is what every request is checked against, in memory; the database is where it comes from.
 
 pub(crate) mod caller;
+pub(crate) mod credentials;
+pub(crate) mod hashing;
+pub(crate) mod known;
 pub(crate) mod password;
 pub(crate) mod rate;
 pub(crate) mod roster;

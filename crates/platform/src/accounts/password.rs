@@ -6,8 +6,8 @@
 use std::sync::LazyLock;
 
 use argon2::Argon2;
-use argon2::password_hash::rand_core::OsRng;
-use argon2::password_hash::{PasswordHash, PasswordHasher as _, PasswordVerifier as _, SaltString};
+use argon2::password_hash::phc::PasswordHash;
+use argon2::password_hash::{PasswordHasher as _, PasswordVerifier as _};
 
 use crate::problem::Problem;
 
@@ -19,8 +19,7 @@ static DECOY: LazyLock<String> = LazyLock::new(|| hash("no password at all").unw
 
 /// A hash that can be stored.
 pub(crate) fn hash(password: &str) -> Result<String, Problem> {
-    let salt = SaltString::generate(&mut OsRng);
-    let hash = Argon2::default().hash_password(password.as_bytes(), &salt);
+    let hash = Argon2::default().hash_password(password.as_bytes());
     hash.map(|hash| hash.to_string()).map_err(|error| Problem::internal(&error))
 }
 

@@ -2,12 +2,27 @@
 
 use std::collections::HashMap;
 use std::hash::Hash;
+use std::net::{IpAddr, Ipv6Addr};
 use std::time::Instant;
 
 use parking_lot::Mutex;
 
-/// Names that are remembered; beyond, full buckets are forgotten, and then all.
+/// Names that are remembered. Beyond, the fullest buckets are forgotten, which hold back least: who fills the
+/// table with names of their own does not get an empty bucket filled.
 const MAX_NAMES: usize = 10_000;
+/// Buckets that are forgotten at once, so that not every new name means a search.
+const FORGOTTEN_AT_ONCE: usize = MAX_NAMES / 10;
+
+/// Whom an address counts as: itself, or its /64 network in IPv6, of which a single host has all addresses.
+pub(crate) fn network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => {
+            let bits = address.to_bits() >> 64 << 64;
+            IpAddr::V6(Ipv6Addr::from_bits(bits))
+        }
+        address => address,
+    }
+}
 
 /// Buckets that fill up again with time.
 #[derive(Debug)]
@@ -36,10 +51,7 @@ impl<K: Hash + Eq> Rate<K> {
     pub(crate) fn take(&self, name: K, now: Instant) -> Result<(), u64> {
         let mut buckets = self.buckets.lock();
         if buckets.len() >= MAX_NAMES && !buckets.contains_key(&name) {
-            buckets.retain(|_, bucket| self.filled(*bucket, now) < self.burst);
-            if buckets.len() >= MAX_NAMES {
-                buckets.clear();
-            }
+            self.forget(&mut buckets, now);
         }
         let bucket = buckets.entry(name).or_insert(Bucket { tokens: self.burst, at: now });
         let tokens = self.filled(*bucket, now);
@@ -49,6 +61,24 @@ impl<K: Hash + Eq> Rate<K> {
         }
         bucket.tokens -= 1.0;
         Ok(())
+    }
+
+    /// Makes room: forgets full buckets, and if none is, the fullest.
+    fn forget(&self, buckets: &mut HashMap<K, Bucket>, now: Instant) {
+        buckets.retain(|_, bucket| self.filled(*bucket, now) < self.burst);
+        if buckets.len() < MAX_NAMES {
+            return;
+        }
+        let mut tokens: Vec<f64> =
+            buckets.values().map(|bucket| self.filled(*bucket, now)).collect();
+        let (_, &mut least, _) =
+            tokens.select_nth_unstable_by(FORGOTTEN_AT_ONCE - 1, |a, b| b.total_cmp(a));
+        let mut left = FORGOTTEN_AT_ONCE;
+        buckets.retain(|_, bucket| {
+            let goes = left > 0 && self.filled(*bucket, now) >= least;
+            left -= usize::from(goes);
+            !goes
+        });
     }
 
     /// Gives a token back.
@@ -65,6 +95,7 @@ impl<K: Hash + Eq> Rate<K> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use std::time::Duration;
@@ -91,5 +122,26 @@ mod tests {
             assert_eq!(rate.take(name, now), Ok(()));
         }
         assert!(rate.buckets.lock().len() <= MAX_NAMES);
+    }
+
+    #[test]
+    fn a_flood_of_names_resets_no_limit() {
+        let rate = Rate::new(0.001, 5.0);
+        let now = Instant::now();
+        while rate.take(usize::MAX, now).is_ok() {}
+        for name in 0..3 * MAX_NAMES {
+            assert_eq!(rate.take(name, now), Ok(()));
+        }
+        assert!(rate.take(usize::MAX, now).is_err(), "who has tried too often still waits");
+        assert!(rate.buckets.lock().len() <= MAX_NAMES);
+    }
+
+    #[test]
+    fn an_ipv6_network_counts_as_one() {
+        let of = |text: &str| network(text.parse().unwrap());
+        assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:1:2:3"));
+        assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));
+        assert_ne!(of("192.0.2.1"), of("192.0.2.2"));
+        assert_eq!(of("::ffff:192.0.2.1"), of("192.0.2.1"));
     }
 }

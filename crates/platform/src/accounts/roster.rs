@@ -11,11 +11,14 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::RwLock;
 use tokio::sync::Notify;
 
+use crate::accounts::credentials::tag_of;
 use crate::accounts::sessions::Membership;
 use crate::role::Role;
+use crate::store::accounts::CredentialRow;
 use crate::store::{Db, accounts, devices, twins};
 use crate::text::Name;
 use crate::time::Time;
+use crate::topics::Whose;
 use crate::twins::TwinKind;
 
 /// An account as requests see it.
@@ -26,6 +29,8 @@ pub(crate) struct Account {
     /// Admin of the server: makes twins, and is admin in all.
     pub(crate) server_admin: bool,
     pub(crate) roles: BTreeMap<Name, Role>,
+    /// Changes with the password.
+    pub(crate) password_tag: String,
 }
 
 #[derive(Debug, Default)]
@@ -33,20 +38,42 @@ struct Known {
     accounts: HashMap<Name, Arc<Account>>,
     /// By identifier of the token: whose, and until when.
     sessions: HashMap<String, (Name, Time)>,
+    /// Tokens that last, by identifier.
+    credentials: HashMap<String, Credential>,
     twins: BTreeMap<Name, (String, TwinKind)>,
     /// By twin and name of the device: whose it is.
     devices: HashMap<Name, HashMap<Name, Name>>,
 }
 
+/// A token that lasts.
+#[derive(Debug)]
+struct Credential {
+    account: Name,
+    digest: String,
+    expires_at: Option<Time>,
+}
+
+impl Credential {
+    fn is_good(&self, now: Time) -> bool {
+        self.expires_at.is_none_or(|at| now < at)
+    }
+}
+
 impl Known {
-    /// Whether somebody may do less than before, or has a token less.
+    /// Whether somebody may do less than before, has a token less, or another password.
     fn lost(&self, before: &Known) -> bool {
         let gone = |id: &String| !self.sessions.contains_key(id);
         let less = |(name, before): (&Name, &Arc<Account>)| {
-            let now = self.accounts.get(name).map(|now| (&now.roles, now.server_admin));
-            now != Some((&before.roles, before.server_admin))
+            self.accounts.get(name).is_none_or(|now| {
+                now.roles != before.roles
+                    || now.server_admin != before.server_admin
+                    || now.password_tag != before.password_tag
+            })
         };
-        before.sessions.keys().any(gone) || before.accounts.iter().any(less)
+        let revoked = |id: &String| !self.credentials.contains_key(id);
+        before.sessions.keys().any(gone)
+            || before.credentials.keys().any(revoked)
+            || before.accounts.iter().any(less)
     }
 }
 
@@ -81,11 +108,18 @@ impl Roster {
             roles.entry(account).or_default().insert(twin, role);
         }
         let mut known = Known::default();
+        let mut passwords: HashMap<Name, String> = accounts::passwords(db)?.into_iter().collect();
         for row in accounts::all(db)? {
             let roles = roles.remove(&row.name).unwrap_or_default();
             let (display_name, server_admin) = (row.display_name, row.server_admin);
-            let account = Account { name: row.name.clone(), display_name, server_admin, roles };
+            let password_tag = tag_of(&passwords.remove(&row.name).unwrap_or_default());
+            let name = row.name.clone();
+            let account = Account { name, display_name, server_admin, roles, password_tag };
             known.accounts.insert(row.name, Arc::new(account));
+        }
+        for row in accounts::credentials(db)? {
+            let CredentialRow { id, account, digest, expires_at, .. } = row;
+            known.credentials.insert(id, Credential { account, digest, expires_at });
         }
         for session in accounts::sessions(db)? {
             known.sessions.insert(session.id, (session.account, session.expires_at));
@@ -115,6 +149,31 @@ impl Roster {
         (now < *until).then(|| known.accounts.get(account).cloned()).flatten()
     }
 
+    /// Whose this token that lasts is, by its identifier and digest, and until when it is good.
+    pub(crate) fn credential(
+        &self,
+        (id, digest): (&str, &str),
+        now: Time,
+    ) -> Option<(Arc<Account>, Option<Time>)> {
+        let known = self.known.read();
+        let found = known.credentials.get(id).filter(|found| found.is_good(now))?;
+        // Digests of random tokens: how long the comparison takes says nothing of a token.
+        let account = (found.digest == digest).then(|| known.accounts.get(&found.account))?;
+        account.cloned().map(|account| (account, found.expires_at))
+    }
+
+    /// Whether the token of this identifier, of a login or one that lasts, is still good.
+    pub(crate) fn is_good(&self, id: &str, now: Time) -> bool {
+        let known = self.known.read();
+        let lasts = known.credentials.get(id).is_some_and(|found| found.is_good(now));
+        lasts || known.sessions.get(id).is_some_and(|(_, until)| now < *until)
+    }
+
+    /// Whether a token that was to last has an end which is over.
+    pub(crate) fn has_expired_credential(&self, now: Time) -> bool {
+        self.known.read().credentials.values().any(|credential| !credential.is_good(now))
+    }
+
     /// The account of this name.
     pub(crate) fn account(&self, name: &str) -> Option<Arc<Account>> {
         let name: Name = name.parse().ok()?;
@@ -125,6 +184,17 @@ impl Roster {
     pub(crate) fn owner(&self, twin: &Name, device: &str) -> Option<Name> {
         let device: Name = device.parse().ok()?;
         self.known.read().devices.get(twin)?.get(&device).cloned()
+    }
+
+    /// Whose a device is, for a user. One that nobody has told of is another's if it has another's name: what
+    /// comes from it would look like that user's.
+    pub(crate) fn whose(&self, twin: &Name, device: &str, user: &str) -> Whose {
+        match self.owner(twin, device) {
+            Some(owner) if *owner == *user => Whose::Own,
+            Some(_) => Whose::Others,
+            None if device != user && self.account(device).is_some() => Whose::Others,
+            None => Whose::Nobodys,
+        }
     }
 
     /// A device has told of itself.

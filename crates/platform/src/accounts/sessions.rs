@@ -11,10 +11,13 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::caller::{Caller, Member};
+use super::hashing::Claimant;
 use super::password;
+use super::rate::network;
 use super::roster::Account;
-use crate::extract::Body;
-use crate::platform::App;
+use crate::blocking;
+use crate::extract::{Body, STRANGERS_BYTES};
+use crate::platform::{App, LoginRefused};
 use crate::problem::Problem;
 use crate::respond::{Answer, Conditions, done, json};
 use crate::role::Role;
@@ -92,21 +95,23 @@ impl User {
 pub(crate) async fn log_in(
     State(app): State<App>,
     peer: Option<Extension<ConnectInfo<SocketAddr>>>,
-    Body(login): Body<Login>,
+    Body(login): Body<Login, STRANGERS_BYTES>,
 ) -> Answer {
     let address = peer.map(|Extension(ConnectInfo(peer))| peer.ip());
     let address = address.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
-    let who = (login.user.to_string(), address);
+    let who = (login.user.to_string(), network(address));
     app.logins.take(who.clone(), Instant::now()).map_err(|seconds| {
         tracing::warn!(user = ?who.0, peer = %address, "too many failed logins");
         Problem::too_often("too many failed logins: wait", seconds)
     })?;
-    let account = check(&app, &login).await?;
+    let attempt = Attempt { app: &app, who: Some(&who) };
+    let account = check(&app, &login.user, &login.password, attempt).await?;
     let Some(account) = account else {
         tracing::info!(user = ?who.0, peer = %address, "login refused");
         return Err(Problem::unauthorized("user name or password is wrong"));
     };
     app.logins.give_back(&who);
+    app.known_logins.note(who);
     let now = Time::now();
     let session = SessionRow {
         id: Uuid::new_v4().to_string(),
@@ -121,13 +126,63 @@ pub(crate) async fn log_in(
     json(StatusCode::CREATED, &Session { token: Some(token), expires_at, user })
 }
 
+/// A login that counts as a failure only once its password is looked at.
+struct Attempt<'a> {
+    app: &'a App,
+    /// User and network; `None` when it counts.
+    who: Option<&'a (String, IpAddr)>,
+}
+
+impl Drop for Attempt<'_> {
+    fn drop(&mut self) {
+        if let Some(who) = self.who {
+            self.app.logins.give_back(who);
+        }
+    }
+}
+
+/// A login that did not come as a request: the account, if the password is its own; with the same bounds.
+pub(crate) async fn by_password(
+    app: &App,
+    user: &str,
+    password: &str,
+    from: IpAddr,
+) -> Result<Arc<Account>, LoginRefused> {
+    let who = (user.to_owned(), network(from));
+    let taken = app.logins.take(who.clone(), Instant::now());
+    taken.map_err(|_| LoginRefused::TooOften)?;
+    let attempt = Attempt { app, who: Some(&who) };
+    let account = check(app, user, password, attempt).await.map_err(|problem| {
+        tracing::warn!("platform: a login cannot be checked: {}", problem.detail());
+        LoginRefused::Unavailable
+    })?;
+    let account = account.ok_or(LoginRefused::Wrong)?;
+    app.logins.give_back(&who);
+    app.known_logins.note(who);
+    Ok(account)
+}
+
 /// The account, if the password is its own.
-async fn check(app: &App, login: &Login) -> Result<Option<Arc<Account>>, Problem> {
-    let name = login.user.to_string();
+async fn check(
+    app: &App,
+    user: &str,
+    password: &str,
+    mut attempt: Attempt<'_>,
+) -> Result<Option<Arc<Account>>, Problem> {
+    let name = user.to_owned();
+    let who = attempt.who.filter(|who| app.known_logins.has(who));
+    let claimant = match (who, attempt.who) {
+        (Some((user, network)), _) => Claimant::Known(user.clone(), *network),
+        (None, Some((_, network))) => Claimant::Stranger(*network),
+        (None, None) => Claimant::Stranger(IpAddr::V4(Ipv4Addr::UNSPECIFIED)),
+    };
+    // Before the database is asked, so that strangers do not crowd out those who read it either.
+    let turn = app.turn(&claimant).await?;
     let hash = app.store.read(move |db| Ok(accounts::password(db, &name)?)).await?;
-    let password = login.password.to_string();
-    let right = app.hashing(move || password::is_right(&password, hash.as_deref())).await?;
-    Ok(if right { app.roster.account(&login.user) } else { None })
+    let password = password.to_owned();
+    attempt.who = None;
+    let right = blocking::run(turn, move || password::is_right(&password, hash.as_deref())).await?;
+    Ok(if right { app.roster.account(user) } else { None })
 }
 
 /// Who is logged in

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header, Validation, decode, encode};
 use ring::digest::{SHA256, digest};
+use ring::hmac;
 use ring::rand::{SecureRandom as _, SystemRandom};
 use serde::{Deserialize, Serialize};
 
@@ -21,6 +22,7 @@ const ISSUER: &str = "fulmar-platform";
 /// Longest token looked at, in bytes.
 const MAX_TOKEN_BYTES: usize = 1024;
 const SECRET_BYTES: usize = 32;
+const VOUCHING: &[u8] = b"fulmar: who published";
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Claims {
@@ -37,6 +39,7 @@ pub(crate) struct Signer {
     checking: DecodingKey,
     /// Follows from the secret and tells nothing of it.
     installation: String,
+    vouching: hmac::Key,
 }
 
 impl std::fmt::Debug for Signer {
@@ -68,12 +71,37 @@ impl Signer {
             (EncodingKey::from_secret(secret), DecodingKey::from_secret(secret));
         let digest = digest(&SHA256, secret);
         let installation = digest.as_ref().iter().take(8).map(|byte| format!("{byte:02x}"));
-        Signer { signing, checking, installation: installation.collect() }
+        // A key of its own, so that no signature of one kind is one of the other.
+        let own = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, secret), VOUCHING);
+        let vouching = hmac::Key::new(hmac::HMAC_SHA256, own.as_ref());
+        Signer { signing, checking, installation: installation.collect(), vouching }
     }
 
     /// A name of this installation that nobody without its secret can know.
     pub(crate) fn installation(&self) -> &str {
         &self.installation
+    }
+
+    /// That this user published this, in a form nobody else can make: `USER:HEX`.
+    pub(crate) fn vouch(&self, user: &str, topic: &str, payload: &[u8]) -> String {
+        let signature = hmac::sign(&self.vouching, &statement(user, topic, payload));
+        let hex: String = signature.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+        format!("{user}:{hex}")
+    }
+
+    /// Who published this, if that was vouched for.
+    pub(crate) fn vouched<'a>(
+        &self,
+        voucher: &'a str,
+        topic: &str,
+        payload: &[u8],
+    ) -> Option<&'a str> {
+        let (user, hex) = voucher.rsplit_once(':')?;
+        let digits = hex.as_bytes().chunks(2);
+        let byte = |pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
+        let signature: Vec<u8> = digits.map(byte).collect::<Option<_>>()?;
+        let statement = statement(user, topic, payload);
+        hmac::verify(&self.vouching, &statement, &signature).ok().map(|()| user)
     }
 
     /// The token of a session.
@@ -103,6 +131,13 @@ impl Signer {
         let until = Time(claims.exp.checked_mul(SECOND_MS)?);
         (now < until).then_some((claims.jti, until))
     }
+}
+
+/// The length of each part comes first: no two statements read the same.
+fn statement(user: &str, topic: &str, payload: &[u8]) -> Vec<u8> {
+    let parts = [user.as_bytes(), topic.as_bytes(), payload];
+    let with_length = |part: &[u8]| [&(part.len() as u64).to_be_bytes()[..], part].concat();
+    parts.into_iter().flat_map(with_length).collect()
 }
 
 fn make_secret(path: &Path) -> std::io::Result<Vec<u8>> {
@@ -137,6 +172,20 @@ mod tests {
         assert_eq!(Signer::new(b"another").check(&token, Time(1_000_000)), None);
         let unsigned = format!("eyJhbGciOiJub25lIn0.{}.", token.split('.').nth(1).unwrap());
         assert_eq!(signer.check(&unsigned, Time(1_000_000)), None);
+    }
+
+    #[test]
+    fn only_the_installation_vouches() {
+        let (signer, other) = (Signer::new(b"secret"), Signer::new(b"another"));
+        let voucher = signer.vouch("ann", "t", b"x");
+        assert_eq!(signer.vouched(&voucher, "t", b"x"), Some("ann"));
+        assert_eq!(other.vouched(&voucher, "t", b"x"), None);
+        assert_eq!(signer.vouched(&voucher, "t", b"y"), None);
+        assert_eq!(signer.vouched(&voucher, "u", b"x"), None);
+        assert_eq!(signer.vouched(&voucher.replace("ann", "bob"), "t", b"x"), None);
+        for wrong in ["", "ann", "ann:", "ann:é1", "ann:0"] {
+            assert_eq!(signer.vouched(wrong, "t", b"x"), None);
+        }
     }
 
     #[test]

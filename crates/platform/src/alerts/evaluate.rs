@@ -45,6 +45,9 @@ pub(crate) fn series(
         let watch = Watch { db, twin, known, rule, condition, now };
         let mut machine = alerts::machine(db, twin, &rule.id, known.series.seq)?;
         let before = machine.clone();
+        if let (true, Some((first, _))) = (machine.is_new(), in_order.first()) {
+            watch.recall(&mut machine, *first)?;
+        }
         if let (Some((first, _)), Some(last)) = (late.first(), known.series.last_at) {
             notices.extend(watch.look_back(&mut machine, *first, last)?);
         }
@@ -93,6 +96,19 @@ impl Watch<'_> {
             note: None,
         };
         alert.finished()
+    }
+
+    /// Lets a mean begin with what was measured before there was the rule, or before it was changed.
+    fn recall(&self, machine: &mut Machine, until: Time) -> Result<(), Problem> {
+        if self.condition.averaging_ms == 0 {
+            return Ok(());
+        }
+        let from = until.plus_ms(-self.condition.averaging_ms);
+        let series = self.known.series.seq;
+        // The first of so many: a window that they do not reach through is not covered, and says nothing.
+        let measured = measurements::raw(self.db, series, from, until, MAX_REPLAYED)?;
+        machine.recall(&self.condition, &measured);
+        Ok(())
     }
 
     /// Stores a new alert; as it is told.

@@ -107,23 +107,26 @@ pub(crate) struct Machine {
 impl Machine {
     /// Takes a measurement that is not older than the one before.
     pub(crate) fn take(&mut self, condition: &Condition, at: Time, value: f64) -> Step {
-        let gap = self.last_at.is_some_and(|last| at.0.saturating_sub(last) > condition.gap_ms);
+        let since = self.last_at.map(|last| at.0.saturating_sub(last));
+        let gap = since.is_some_and(|since| since > condition.gap_ms);
         self.last_at = Some(at.0);
         let value = self.mean(condition.averaging_ms, at, value);
+        let interval_ms = since.filter(|_| !gap).unwrap_or(0);
+        let covered = self.is_covered(condition, interval_ms);
         if gap && matches!(self.phase, Phase::Pending { .. }) {
             self.phase = Phase::Calm;
         }
         match self.phase {
             Phase::Raised { peak } => {
-                let peak = condition.worse(peak, value);
-                if condition.cleared(value) {
+                let peak = if covered { condition.worse(peak, value) } else { peak };
+                if covered && condition.cleared(value) {
                     self.phase = Phase::Calm;
                     return Step::Cleared { value, peak };
                 }
                 self.phase = Phase::Raised { peak };
                 Step::Same { raised: Some((value, peak)) }
             }
-            _ if !condition.exceeded(value) => {
+            _ if !covered || !condition.exceeded(value) => {
                 self.phase = Phase::Calm;
                 Step::Same { raised: None }
             }
@@ -142,6 +145,38 @@ impl Machine {
         }
     }
 
+    /// Whether the window is full enough for its mean to say something: from its first measurement to its last
+    /// one, it was measured over all of the averaging time but one interval (and the part of the window that
+    /// rounding may cost), not counting what passed between measurements further apart than the longest gap.
+    fn is_covered(&self, condition: &Condition, interval_ms: i64) -> bool {
+        if condition.averaging_ms <= 0 {
+            return true;
+        }
+        let length = part_ms(condition.averaging_ms);
+        let pairs = self.window.iter().zip(self.window.iter().skip(1));
+        let apart = pairs.map(|(before, after)| (after.number - before.number) * length);
+        let (mut covered_ms, mut longest_ms) = (0, interval_ms);
+        for apart_ms in apart.filter(|apart_ms| *apart_ms <= condition.gap_ms + length) {
+            covered_ms += apart_ms;
+            // Within a part nothing is known of intervals.
+            longest_ms = longest_ms.max(if apart_ms > length { apart_ms } else { 0 });
+        }
+        covered_ms >= condition.averaging_ms - longest_ms - length
+    }
+
+    /// Fills the window with what was measured before it was watched, oldest first.
+    pub(crate) fn recall(&mut self, condition: &Condition, measured: &[(Time, f64)]) {
+        for &(at, value) in measured {
+            self.mean(condition.averaging_ms, at, value);
+            self.last_at = Some(at.0);
+        }
+    }
+
+    /// Whether nothing has been measured since it watches.
+    pub(crate) fn is_new(&self) -> bool {
+        self.last_at.is_none()
+    }
+
     /// Whether it is wrong now.
     pub(crate) fn is_raised(&self) -> bool {
         matches!(self.phase, Phase::Raised { .. })
@@ -152,7 +187,7 @@ impl Machine {
         if averaging_ms <= 0 {
             return value;
         }
-        let length = (averaging_ms / PARTS).max(1);
+        let length = part_ms(averaging_ms);
         let number = at.0.div_euclid(length);
         while self.window.front().is_some_and(|part| part.number <= number - PARTS) {
             self.window.pop_front();
@@ -168,6 +203,11 @@ impl Machine {
         let count: f64 = self.window.iter().map(|part| f64::from(part.count)).sum();
         sum / count
     }
+}
+
+/// How long a part of the window is.
+fn part_ms(averaging_ms: i64) -> i64 {
+    (averaging_ms / PARTS).max(1)
 }
 
 /// A time during which something was wrong.

@@ -74,18 +74,39 @@ fn a_mean_is_of_its_window_only() {
 }
 
 #[test]
+fn a_mean_says_nothing_before_its_window_was_measured() {
+    let mean = Condition { averaging_ms: 15 * MINUTE, gap_ms: 3 * MINUTE, ..above(87.0, 50.0) };
+    assert_eq!(episodes(&mean, &minutes(&[500.0])), [], "one value is no mean of 15 minutes");
+    assert_eq!(episodes(&mean, &minutes(&[500.0; 14])), []);
+    assert_eq!(episodes(&mean, &minutes(&[500.0; 15])), [(14, None, 500.0)], "but one interval");
+    // What was not measured is not covered: the window fills anew.
+    let mut cut = minutes(&[500.0; 10]);
+    cut.extend((20..40).map(|minute| (Time(minute * MINUTE), 500.0)));
+    assert_eq!(episodes(&mean, &cut), [(34, None, 500.0)]);
+    // What is raised does not end on one value after a silence either.
+    let mut back = minutes(&[500.0; 15]);
+    back.extend((600..615).map(|minute| (Time(minute * MINUTE), 0.0)));
+    assert_eq!(episodes(&mean, &back), [(14, Some(614), 500.0)]);
+    // A sensor that measures less often than the window is long has one value for each.
+    let slow = Condition { gap_ms: 90 * MINUTE, ..mean };
+    let values = [0, 30, 60].map(|minute| (Time(minute * MINUTE), 500.0));
+    assert_eq!(episodes(&slow, &values), [(30, None, 500.0)]);
+}
+
+#[test]
 fn it_goes_on_where_it_was_stored() {
     let lasting = Condition { for_ms: 2 * MINUTE, averaging_ms: MINUTE, ..above(10.0, 10.0) };
     let mut machine = Machine::default();
-    let steps: Vec<Step> = minutes(&[11.0, 12.0, 13.0, 9.0])
+    // The first value alone says nothing of the minute before it.
+    let steps: Vec<Step> = minutes(&[10.0, 11.0, 12.0, 13.0, 9.0])
         .into_iter()
         .map(|(at, value)| {
             machine = serde_json::from_str(&serde_json::to_string(&machine).unwrap()).unwrap();
             machine.take(&lasting, at, value)
         })
         .collect();
-    assert_eq!(steps[2], Step::Raised { value: 13.0, peak: 13.0 });
-    assert_eq!(steps[3], Step::Cleared { value: 9.0, peak: 13.0 });
+    assert_eq!(steps[3], Step::Raised { value: 13.0, peak: 13.0 });
+    assert_eq!(steps[4], Step::Cleared { value: 9.0, peak: 13.0 });
 }
 
 fn conditions() -> impl Strategy<Value = Condition> {

@@ -8,6 +8,7 @@ pub(crate) mod defaults;
 pub(crate) mod evaluate;
 pub(crate) mod handlers;
 pub(crate) mod machine;
+pub(crate) mod reach;
 pub(crate) mod rules;
 pub(crate) mod types;
 pub(crate) mod webhooks;

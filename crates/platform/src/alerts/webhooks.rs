@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
+use super::reach::WebhookReach;
 use super::types::Severity;
 use crate::accounts::caller::{Ids, Member};
 use crate::extract::Body;
@@ -47,7 +48,7 @@ pub(crate) struct Webhook {
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct NewWebhook {
-    /// `https`, or `http` to this machine.
+    /// `https`, or `http` to this machine. Addresses that are not public take the operator's leave.
     url: Text<1, 1000>,
     /// `info`, unless it says otherwise.
     least_severity: Option<Severity>,
@@ -56,8 +57,9 @@ pub(crate) struct NewWebhook {
     secret: Text<8, 200>,
 }
 
-/// Whether messages may be sent there: encrypted, or not leaving this machine.
-fn check_url(url: &str) -> Result<(), Problem> {
+/// Whether messages may be sent there: encrypted, or not leaving this machine; and to where `reach` admits, as far
+/// as that can be told already.
+fn check_url(url: &str, reach: &WebhookReach) -> Result<(), Problem> {
     let wrong = |detail: &str| Err(Problem::invalid("url", detail));
     let Ok(uri) = url.parse::<Uri>() else { return wrong("expected an address") };
     let Some(authority) = uri.authority() else { return wrong("expected a whole address") };
@@ -66,11 +68,17 @@ fn check_url(url: &str) -> Result<(), Problem> {
     }
     let host = authority.host().trim_start_matches('[').trim_end_matches(']');
     let here = host == "localhost" || host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback());
-    match uri.scheme_str() {
-        Some("https") => Ok(()),
-        Some("http") if here => Ok(()),
-        _ => wrong("expected https; http only to this machine"),
+    let port = match uri.scheme_str() {
+        Some("https") => 443,
+        Some("http") if here => 80,
+        _ => return wrong("expected https; http only to this machine"),
+    };
+    if !reach.may_admit(host, authority.port_u16().unwrap_or(port)) {
+        return wrong(
+            "this address is not public: the server's operator has to list it ([platform] webhook_allow)",
+        );
     }
+    Ok(())
 }
 
 /// The twin's webhooks
@@ -94,7 +102,7 @@ pub(crate) async fn add(
     Body(new): Body<NewWebhook>,
 ) -> Answer {
     member.may(Deed::Manage)?;
-    check_url(&new.url)?;
+    check_url(&new.url, &app.settings.webhook_reach)?;
     let webhook = Webhook {
         id: Uuid::new_v4(),
         url: new.url.to_string(),
@@ -201,6 +209,12 @@ impl Platform {
         Ok(done.await?)
     }
 
+    /// Where webhooks may reach: to be asked with each address that is connected to.
+    #[must_use]
+    pub fn webhook_reach(&self) -> &WebhookReach {
+        &self.app().settings.webhook_reach
+    }
+
     /// Returns when there may be something new for webhooks; for one waiter.
     pub async fn deliveries(&self) {
         self.app().deliveries.notified().await;
@@ -208,11 +222,17 @@ impl Platform {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 
     #[test]
     fn messages_are_encrypted_or_stay_here() {
+        let reach = WebhookReach::new(&["127.0.0.1", "::1"]).unwrap();
+        let check_url = |url: &str| super::check_url(url, &reach);
+        for own in ["https://127.0.0.2/", "https://10.0.0.1/", "https://[::ffff:10.0.0.1]/"] {
+            assert!(check_url(own).is_err(), "{own}");
+        }
         for good in [
             "https://example.org/x",
             "http://127.0.0.1:8080/",

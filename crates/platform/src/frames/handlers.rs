@@ -8,14 +8,15 @@ use utoipa::ToSchema;
 use super::intake::{Taken, take_all};
 use super::types::{FrameResult, NewFrame};
 use crate::accounts::caller::Member;
-use crate::extract::{Body, Each};
+use crate::extract::{Each, Unread};
 use crate::platform::App;
 use crate::problem::Problem;
-use crate::readings::handlers::{sender, stored_readings, tell};
+use crate::readings::handlers::{sender, stored_readings, tell, tell_lists};
 use crate::readings::intake::Sender;
 use crate::respond::{Answer, json};
-use crate::role::Deed;
+use crate::role::{Deed, Role};
 use crate::text::Name;
+use crate::topics::Whose;
 
 /// Frames sent at once.
 const MAX_FRAMES: usize = 1000;
@@ -44,9 +45,15 @@ pub(crate) struct FrameResults {
 pub(crate) async fn add(
     State(app): State<App>,
     member: Member,
-    Body(upload): Body<FrameUpload>,
+    body: Unread<FrameUpload>,
 ) -> Answer {
     member.may(Deed::Receive)?;
+    let upload = body.read().await?;
+    let whose = app.roster.whose(&member.twin, &upload.receiver, member.name());
+    // People may share a phone: what they send is stored as theirs. A machine has no business at another.
+    if whose == Whose::Others && member.role == Role::Device {
+        return Err(Problem::forbidden("this receiver is another user's device"));
+    }
     if upload.frames.len() > MAX_FRAMES {
         return Err(Problem::too_large(format!("at most {MAX_FRAMES} frames at once")));
     }
@@ -67,10 +74,11 @@ pub(crate) async fn take(
         let stored = stored_readings(db, &sender.twin, taken.stored.clone())?;
         Ok((taken, stored))
     });
-    let (Taken { results, heard, .. }, stored) = taken.await?;
+    let (Taken { results, heard, lists, .. }, stored) = taken.await?;
     for heard in &heard {
         app.live.tell(format!("fulmar/{twin}/heard/{}", heard.meter), heard, false);
     }
     tell(app, &twin, &stored);
+    tell_lists(app, &twin, lists).await?;
     Ok(results)
 }

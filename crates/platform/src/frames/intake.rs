@@ -2,7 +2,9 @@
 
 use std::collections::HashMap;
 
-use fulmar_wmbus::{Decoder, Error, Key, Keys, Reading as Record, Received, Sighting, Telegram};
+use fulmar_wmbus::{
+    Decoder, Error, Key, Keys, Reading as Record, Received, Security, Sighting, Telegram,
+};
 use parking_lot::Mutex;
 use ring::digest::{SHA256, digest};
 use uuid::{Builder, Uuid};
@@ -33,6 +35,8 @@ pub(crate) struct Taken {
     pub(crate) results: Vec<FrameResult>,
     /// Readings that are new.
     pub(crate) stored: Vec<Uuid>,
+    /// Work lists that changed with them.
+    pub(crate) lists: Vec<Uuid>,
     pub(crate) heard: Vec<Heard>,
 }
 
@@ -111,7 +115,11 @@ fn one(
     let digest = digest(&SHA256, &sighting.frame);
     let known = (&*radio_key, digest.as_ref());
     let mut result = match decode(db, decoder, sender, frame, &received, &meter, known)? {
-        Ok(telegram) => store(db, sender, receiver, frame, &meter, &telegram, known)?,
+        Ok(telegram) => {
+            let (result, lists) = store(db, sender, receiver, frame, &meter, &telegram, known)?;
+            taken.lists.extend(lists);
+            result
+        }
         Err(refused) => refused,
     };
     result.meter = Some(meter.id);
@@ -169,9 +177,10 @@ fn store(
     meter: &RadioMeter,
     telegram: &Telegram,
     (radio_key, digest): (&str, &[u8]),
-) -> Result<FrameResult, Problem> {
+) -> Result<(FrameResult, Vec<Uuid>), Problem> {
     let Some((value, unit)) = main_value(telegram, meter.medium) else {
-        return Ok(failed(FrameStatus::Malformed, "it says nothing of what the meter counted"));
+        let detail = "it says nothing of what the meter counted";
+        return Ok((failed(FrameStatus::Malformed, detail), Vec::new()));
     };
     frames::remember(db, &sender.twin, radio_key, digest, telegram.counter, frame.at)?;
     let new = NewReading {
@@ -189,11 +198,16 @@ fn store(
         work_list: None,
         device: Some(receiver.clone()),
     };
-    let status = match take(db, sender, &new)?.0 {
+    // What a meter's own key vouches for does the work of lists whoever passed it on; what anybody could have
+    // made up does it only where it comes from somebody who may read meters.
+    let reads = sender.reads || telegram.security != Security::None;
+    let outcome = take(db, &Sender { reads, ..sender.clone() }, &new)?;
+    let status = match outcome.status {
         Status::Duplicate => FrameStatus::Duplicate,
         _ => FrameStatus::Stored,
     };
-    Ok(FrameResult { status, meter: None, reading: Some(new.id), detail: None })
+    let result = FrameResult { status, meter: None, reading: Some(new.id), detail: None };
+    Ok((result, outcome.lists))
 }
 
 /// What the register shows, and in which unit: energy where the meter counts that, otherwise volume.

@@ -8,7 +8,7 @@ use utoipa::{IntoParams, ToSchema};
 use super::{Home, NewHome};
 use crate::accounts::caller::{Ids, Member};
 use crate::alerts::{self, evaluate};
-use crate::extract::{Body, Each, Import, Params, given};
+use crate::extract::{Body, Each, Import, Params, Unread, given};
 use crate::meters::handlers::bounds;
 use crate::number::Place;
 use crate::paging;
@@ -104,9 +104,10 @@ pub(crate) enum HomeImport {
 pub(crate) async fn add(
     State(app): State<App>,
     member: Member,
-    Body(import): Body<Import<NewHome>>,
+    body: Unread<Import<NewHome>>,
 ) -> Answer {
     member.may(Deed::Manage)?;
+    let import = body.read().await?;
     match import {
         Import::One(new) => {
             let home = app.store.write(move |db| {

@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use super::types::{Command, CommandState, Instance, NewInstance, Telemetry};
 use crate::accounts::caller::{Ids, Member};
-use crate::extract::{Body, Params};
+use crate::extract::{Body, Params, Unread};
 use crate::number::Place;
 use crate::paging::{self, PageQuery};
 use crate::platform::App;
@@ -240,10 +240,11 @@ pub(crate) async fn add_telemetry(
     State(app): State<App>,
     member: Member,
     Ids([device]): Ids<1>,
-    Body(TelemetryUpload { items }): Body<TelemetryUpload>,
+    body: Unread<TelemetryUpload>,
 ) -> Answer {
     use crate::readings::Status::{Duplicate, Stored};
     member.may(Deed::BeDevice)?;
+    let TelemetryUpload { items } = body.read().await?;
     if items.len() > MAX_ITEMS {
         return Err(Problem::too_large(format!("at most {MAX_ITEMS} items at once")));
     }

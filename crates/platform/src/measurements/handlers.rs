@@ -12,7 +12,7 @@ use super::message::{SensorMessage, parse};
 use super::types::{MeasurementResult, MeasurementStatus, NewMeasurement};
 use crate::accounts::caller::Member;
 use crate::alerts;
-use crate::extract::{Body, Each};
+use crate::extract::{Each, Unread};
 use crate::platform::App;
 use crate::problem::Problem;
 use crate::respond::{Answer, json};
@@ -45,9 +45,10 @@ pub(crate) struct MeasurementResults {
 pub(crate) async fn add(
     State(app): State<App>,
     member: Member,
-    Body(upload): Body<MeasurementUpload>,
+    body: Unread<MeasurementUpload>,
 ) -> Answer {
     member.may(Deed::Measure)?;
+    let upload = body.read().await?;
     if upload.items.len() > MAX_MEASUREMENTS {
         return Err(Problem::too_large(format!("at most {MAX_MEASUREMENTS} measurements at once")));
     }

@@ -9,7 +9,7 @@ use utoipa::{IntoParams, ToSchema};
 use super::types::REGISTER_DIGITS;
 use super::{Expected, Medium, Meter, NewMeter};
 use crate::accounts::caller::{Ids, Member};
-use crate::extract::{Body, Each, Import, Params, given};
+use crate::extract::{Body, Each, Import, Params, Unread, given};
 use crate::number::Place;
 use crate::platform::App;
 use crate::problem::Problem;
@@ -68,6 +68,11 @@ pub(crate) async fn list(
     conditions: Conditions,
 ) -> Answer {
     let limit = crate::paging::limit(query.limit, MAX_METERS)?;
+    let sees_all = member.role.may(Deed::LookAtWork);
+    if !sees_all && (query.q.is_some() || query.bbox.is_some()) {
+        // What is found would say what is not shown.
+        return Err(Problem::forbidden("this role may not search for streets and places"));
+    }
     let wanted = Query {
         within: query.bbox.as_deref().map(bounds).transpose()?,
         words: query.q.map(|words| words.to_string()).filter(|words| !words.is_empty()),
@@ -77,11 +82,17 @@ pub(crate) async fn list(
     let items = app
         .store
         .read(move |db| Ok(meters::list(db, &member.twin, &wanted, limit + 1, Time::now())?));
-    let page = Page::cut(items.await?, limit, |meter: &Meter| meter.id.to_string());
+    let mut items = items.await?;
+    if !sees_all {
+        items.iter_mut().for_each(Meter::strip);
+    }
+    let page = Page::cut(items, limit, |meter: &Meter| meter.id.to_string());
     conditions.json(&page)
 }
 
 /// One meter
+///
+/// The role `device` is told its radio address and medium, not where or whose it is nor what it shows.
 #[utoipa::path(get, path = "/{twin}/meter/{id}", tag = "meters",
     params(("twin" = Name, Path), ("id" = Name, Path)), responses((status = 200, body = Meter)))]
 pub(crate) async fn show(
@@ -90,11 +101,15 @@ pub(crate) async fn show(
     Ids([id]): Ids<1>,
     conditions: Conditions,
 ) -> Answer {
+    let sees_all = member.role.may(Deed::LookAtWork);
     let meter = app.store.read(move |db| {
         let meter = meters::get(db, &member.twin, &id, Time::now())?;
         meter.ok_or_else(|| Problem::not_found("meter"))
     });
-    let meter = meter.await?;
+    let mut meter = meter.await?;
+    if !sees_all {
+        meter.strip();
+    }
     conditions.json_tagged(&meter, &meter.etag)
 }
 
@@ -119,9 +134,10 @@ pub(crate) enum MeterImport {
 pub(crate) async fn add(
     State(app): State<App>,
     member: Member,
-    Body(import): Body<Import<NewMeter>>,
+    body: Unread<Import<NewMeter>>,
 ) -> Answer {
     member.may(Deed::Manage)?;
+    let import = body.read().await?;
     match import {
         Import::One(new) => {
             let meter = app.store.write(move |db| add_one(db, &member.twin, &new)).await?;

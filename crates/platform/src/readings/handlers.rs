@@ -6,13 +6,12 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
-use super::intake::{Sender, take_all};
-use super::types::Flag;
+use super::intake::{Sender, Taken, take_all};
 use super::{NewReading, Reading, ReadingResult};
 use crate::accounts::caller::{Ids, Member};
-use crate::extract::{Body, Each, Params};
+use crate::extract::{Each, Params, Unread};
 use crate::meters::Method;
-use crate::paging;
+use crate::paging::{self, Order};
 use crate::platform::App;
 use crate::problem::Problem;
 use crate::respond::{Answer, Conditions, Page, json, open_numbers};
@@ -37,6 +36,10 @@ pub(crate) struct ReadingQuery {
     /// Taken earlier.
     until: Option<Time>,
     method: Option<Method>,
+    /// Only those in a conflict that nobody has decided (true), or only the others (false).
+    conflict: Option<bool>,
+    /// Which end comes first: `asc`, the oldest, unless given; `desc`, the newest.
+    order: Option<Order>,
     /// How many at most.
     #[param(minimum = 1, maximum = 1000, default = 100)]
     limit: Option<usize>,
@@ -61,6 +64,8 @@ pub(crate) async fn list(
         since: query.since,
         until: query.until,
         method: query.method,
+        conflict: query.conflict,
+        order: query.order.unwrap_or_default(),
         after: open_numbers(query.cursor.as_deref())?.map(|(at, seq)| (Time(at), seq)),
     };
     let rows =
@@ -80,15 +85,15 @@ pub(crate) async fn show(
 ) -> Answer {
     member.may(Deed::LookAtReadings)?;
     let id = as_uuid(&id)?;
-    let reading = app.store.read(move |db| existing(db, &member.twin, id));
-    conditions.json(&reading.await?)
+    let reading = app.store.read(move |db| existing(db, &member.twin, id)).await?;
+    conditions.json_tagged(&reading, &reading.etag)
 }
 
-fn as_uuid(id: &Name) -> Result<Uuid, Problem> {
+pub(super) fn as_uuid(id: &Name) -> Result<Uuid, Problem> {
     id.parse().map_err(|_| Problem::not_found("reading"))
 }
 
-fn existing(db: &Db, twin: &Name, id: Uuid) -> Result<Reading, Problem> {
+pub(super) fn existing(db: &Db, twin: &Name, id: Uuid) -> Result<Reading, Problem> {
     readings::get(db, twin, id)?.ok_or_else(|| Problem::not_found("reading"))
 }
 
@@ -111,25 +116,22 @@ pub(crate) struct UploadResults {
 /// Each has an outcome of its own. What is sent twice is stored once.
 #[utoipa::path(post, path = "/{twin}/reading", tag = "readings", params(("twin" = Name, Path)),
     request_body = Upload, responses((status = 200, body = UploadResults)))]
-pub(crate) async fn add(
-    State(app): State<App>,
-    member: Member,
-    Body(upload): Body<Upload>,
-) -> Answer {
+pub(crate) async fn add(State(app): State<App>, member: Member, body: Unread<Upload>) -> Answer {
     member.may(Deed::Read)?;
+    let upload = body.read().await?;
     if upload.items.len() > MAX_READINGS {
         return Err(Problem::too_large(format!("at most {MAX_READINGS} readings at once")));
     }
     let sender = sender(&member);
-    let (results, stored) = app
+    let (results, stored, lists) = app
         .store
         .write(move |db| {
-            let (results, stored) = take_all(db, &sender, upload.items)?;
-            Ok((results, stored_readings(db, &sender.twin, stored)?))
+            let Taken { results, stored, lists } = take_all(db, &sender, upload.items)?;
+            Ok((results, stored_readings(db, &sender.twin, stored)?, lists))
         })
         .await?;
     tell(&app, &member.twin, &stored);
-    tell_lists(&app, &member.twin, &stored).await?;
+    tell_lists(&app, &member.twin, lists).await?;
     json(StatusCode::OK, &UploadResults { results })
 }
 
@@ -139,6 +141,7 @@ pub(crate) fn sender(member: &Member) -> Sender {
         twin: member.twin.clone(),
         reader: member.name().clone(),
         own_lists_only: member.role == Role::Reader,
+        reads: member.role.may(Deed::Read),
         now: Time::now(),
     }
 }
@@ -159,9 +162,12 @@ pub(crate) fn tell(app: &App, twin: &Name, stored: &[Reading]) {
     }
 }
 
-/// Tells who listens how far the readings' work lists are.
-pub(crate) async fn tell_lists(app: &App, twin: &Name, stored: &[Reading]) -> Result<(), Problem> {
-    let mut lists: Vec<Uuid> = stored.iter().filter_map(|reading| reading.work_list).collect();
+/// Tells who listens how far these work lists are.
+pub(crate) async fn tell_lists(
+    app: &App,
+    twin: &Name,
+    mut lists: Vec<Uuid>,
+) -> Result<(), Problem> {
     lists.sort_unstable();
     lists.dedup();
     if lists.is_empty() {
@@ -176,55 +182,4 @@ pub(crate) async fn tell_lists(app: &App, twin: &Name, stored: &[Reading]) -> Re
         crate::work_lists::handlers::tell(app, twin, &list);
     }
     Ok(())
-}
-
-/// How a conflict ends.
-#[derive(Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Resolution {
-    /// Whether this reading holds; otherwise those it is in conflict with do.
-    keep: bool,
-}
-
-/// Resolve a conflict of readings
-///
-/// All stay stored; those that do not hold are flagged `superseded`.
-#[utoipa::path(post, path = "/{twin}/reading/{id}/resolve", tag = "readings",
-    params(("twin" = Name, Path), ("id" = Uuid, Path)), request_body = Resolution,
-    responses((status = 200, body = Reading)))]
-pub(crate) async fn resolve(
-    State(app): State<App>,
-    member: Member,
-    Ids([id]): Ids<1>,
-    Body(resolution): Body<Resolution>,
-) -> Answer {
-    member.may(Deed::Manage)?;
-    let id = as_uuid(&id)?;
-    let twin = member.twin.clone();
-    let reading = app.store.write(move |db| settle(db, &twin, id, resolution.keep)).await?;
-    tell(&app, &member.twin, std::slice::from_ref(&reading));
-    json(StatusCode::OK, &reading)
-}
-
-fn settle(db: &Db, twin: &Name, id: Uuid, keep: bool) -> Result<Reading, Problem> {
-    let reading = existing(db, twin, id)?;
-    let set = |reading: &Reading, holds: bool| {
-        let ended = |flag: &Flag| !matches!(flag, Flag::Conflict | Flag::Superseded);
-        let mut flags: Vec<Flag> = reading.flags.iter().copied().filter(ended).collect();
-        flags.extend((!holds).then_some(Flag::Superseded));
-        readings::set_flags(db, twin, reading.id, &flags)
-    };
-    for other in &reading.conflict_with {
-        let other = existing(db, twin, *other)?;
-        if keep {
-            readings::clear_conflicts(db, twin, other.id)?;
-            set(&other, false)?;
-        } else if other.conflict_with == [id] {
-            set(&other, true)?;
-        }
-    }
-    readings::clear_conflicts(db, twin, id)?;
-    set(&reading, keep)?;
-    readings::update_meter(db, twin, &reading.meter, Time::now())?;
-    existing(db, twin, id)
 }

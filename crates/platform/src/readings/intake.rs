@@ -25,53 +25,82 @@ pub(crate) struct Sender {
     pub(crate) reader: Name,
     /// Whether only own and unassigned work lists count.
     pub(crate) own_lists_only: bool,
+    /// Whether they may read meters, so that their readings do the work of lists.
+    pub(crate) reads: bool,
     pub(crate) now: Time,
 }
 
-/// Takes readings, each with an outcome of its own; also gives those that are new.
+/// What came of readings that were sent together.
+#[derive(Debug, Default)]
+pub(crate) struct Taken {
+    /// Of each, in their order.
+    pub(crate) results: Vec<ReadingResult>,
+    /// Those that are new.
+    pub(crate) stored: Vec<Uuid>,
+    /// Work lists that changed with them.
+    pub(crate) lists: Vec<Uuid>,
+}
+
+/// What came of one reading.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    pub(crate) status: Status,
+    pub(crate) detail: Option<String>,
+    /// Work lists that changed with it.
+    pub(crate) lists: Vec<Uuid>,
+}
+
+impl Outcome {
+    fn duplicate(detail: Option<String>) -> Outcome {
+        Outcome { status: Status::Duplicate, detail, lists: Vec::new() }
+    }
+}
+
+/// Takes readings, each with an outcome of its own.
 pub(crate) fn take_all(
     db: &Db,
     sender: &Sender,
     items: Vec<Each<NewReading>>,
-) -> Result<(Vec<ReadingResult>, Vec<Uuid>), Problem> {
-    let (mut results, mut stored) = (Vec::with_capacity(items.len()), Vec::new());
+) -> Result<Taken, Problem> {
+    let mut all = Taken::default();
     for Each { id, item } in items {
         let taken = item.and_then(|new| Ok((take(db, sender, &new)?, new.id)));
         let (status, detail) = match taken {
-            Ok(((status, detail), reading)) => {
+            Ok((Outcome { status, detail, lists }, reading)) => {
                 if matches!(status, Status::Stored | Status::Conflict) {
-                    stored.push(reading);
+                    all.stored.push(reading);
                 }
+                all.lists.extend(lists);
                 (status, detail)
             }
             // A failing disk is no fault of the reading.
             Err(problem) if problem.status() >= 500 => return Err(problem),
             Err(problem) => (Status::Rejected, Some(problem.detail().to_owned())),
         };
-        results.push(ReadingResult { id, status, detail });
+        all.results.push(ReadingResult { id, status, detail });
     }
-    Ok((results, stored))
+    Ok(all)
 }
 
 /// Takes one reading.
-pub(crate) fn take(
-    db: &Db,
-    sender: &Sender,
-    new: &NewReading,
-) -> Result<(Status, Option<String>), Problem> {
+pub(crate) fn take(db: &Db, sender: &Sender, new: &NewReading) -> Result<Outcome, Problem> {
     let twin = &sender.twin;
     let meter = meters::get(db, twin, &new.meter, sender.now)?;
     let meter = meter.ok_or_else(|| Problem::invalid("meter", "there is no such meter"))?;
     if let Some(known) = readings::get(db, twin, new.id)? {
-        if (&known.meter, known.at, known.value) == (&new.meter, new.at, *new.value) {
-            return Ok((Status::Duplicate, None));
+        // A device that never had the answer sends what it sent before, whatever the office made of it since.
+        let (at, value) =
+            known.original.as_ref().map_or((known.at, known.value), |sent| (sent.at, sent.value));
+        if (&known.meter, at, value) == (&new.meter, new.at, *new.value) {
+            return Ok(Outcome::duplicate(None));
         }
         return Err(Problem::invalid("id", "another reading has this id: make a new one"));
     }
     if let Some(known) = readings::same(db, twin, new, &sender.reader)? {
-        return Ok((Status::Duplicate, Some(format!("the same as {known}"))));
+        return Ok(Outcome::duplicate(Some(format!("the same as {known}"))));
     }
     let mut flags = flags(&meter, new, sender.now);
+    let mut lists = Vec::new();
     if let Some(list) = new.work_list {
         let visible =
             work_lists::visible(db, twin, list, sender.own_lists_only.then_some(&sender.reader))?;
@@ -81,6 +110,12 @@ pub(crate) fn take(
         if !work_lists::mark_read(db, twin, list, &new.meter)? {
             flags.push(Flag::NotOnList);
         }
+        lists.push(list);
+    } else if sender.reads && !flags.contains(&Flag::Future) {
+        // What the radio brings is the meter's own word: it does the work of whoever had it.
+        let is_radio = new.method == Method::Radio;
+        let only = (sender.own_lists_only && !is_radio).then_some(&sender.reader);
+        lists = work_lists::tick(db, twin, &new.meter, new.at, only)?;
     }
     let rivals = match new.work_list {
         Some(list) if new.method != Method::Radio => {
@@ -94,18 +129,32 @@ pub(crate) fn take(
     let unit = new.unit.as_ref().map_or(meter.unit.as_str(), |unit| unit);
     readings::insert(
         db,
-        &Row { twin, new, unit, reader: &sender.reader, now: sender.now, flags: &flags },
+        &Row {
+            twin,
+            new,
+            unit,
+            work_list: lists.first().copied(),
+            reader: &sender.reader,
+            now: sender.now,
+            flags: &flags,
+        },
     )?;
     for rival in &rivals {
         readings::set_conflict(db, twin, new.id, *rival)?;
     }
     readings::update_meter(db, twin, &new.meter, sender.now)?;
-    Ok((if rivals.is_empty() { Status::Stored } else { Status::Conflict }, None))
+    let status = if rivals.is_empty() { Status::Stored } else { Status::Conflict };
+    Ok(Outcome { status, detail: None, lists })
+}
+
+/// Whether a time is further ahead than clocks of devices may be.
+pub(crate) fn is_future(at: Time, now: Time) -> bool {
+    at > now.plus_ms(AHEAD_MS)
 }
 
 fn flags(meter: &crate::meters::Meter, new: &NewReading, now: Time) -> Vec<Flag> {
     let mut flags = Vec::new();
-    if new.at > now.plus_ms(AHEAD_MS) {
+    if is_future(new.at, now) {
         flags.push(Flag::Future);
     }
     let before = meter.last.as_ref().filter(|last| last.at <= new.at);

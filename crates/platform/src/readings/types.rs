@@ -45,6 +45,10 @@ words! {
         Conflict = "conflict",
         /// Of two readings in conflict the other was kept.
         Superseded = "superseded",
+        /// It was corrected after it came.
+        Corrected = "corrected",
+        /// It does not count: somebody took it back.
+        Withdrawn = "withdrawn",
         /// Outside of what was expected.
         Implausible = "implausible",
         /// Less than the meter showed before.
@@ -54,6 +58,53 @@ words! {
         /// Its meter is not on the work list it names.
         NotOnList = "not_on_list",
     }
+}
+
+words! {
+    /// What was done to a reading after it came.
+    Action {
+        /// Its value or time was corrected.
+        Corrected = "corrected",
+        /// It was taken back: it no longer counts.
+        Withdrawn = "withdrawn",
+        /// It counts again.
+        Restored = "restored",
+        /// Of readings in conflict it was kept.
+        Kept = "kept",
+        /// Of readings in conflict another was kept.
+        Superseded = "superseded",
+    }
+}
+
+/// What was sent, of a reading that was corrected.
+#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
+pub(crate) struct Original {
+    pub(crate) value: f64,
+    pub(crate) at: Time,
+}
+
+/// What was done to a reading last.
+#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
+pub(crate) struct Change {
+    pub(crate) action: Action,
+    /// Whose account did it.
+    pub(crate) by: Name,
+    pub(crate) at: Time,
+    /// Why; null where a conflict was decided.
+    pub(crate) reason: Option<String>,
+}
+
+/// An entry of the audit trail: what was done to a reading after it came.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(crate) struct ReadingChange {
+    pub(crate) reading: Uuid,
+    pub(crate) meter: Name,
+    #[serde(flatten)]
+    pub(crate) change: Change,
+    /// What the reading was before.
+    pub(crate) before: Original,
+    /// What it was afterwards.
+    pub(crate) after: Original,
 }
 
 /// A reading.
@@ -79,6 +130,12 @@ pub(crate) struct Reading {
     /// Readings it is in conflict with.
     pub(crate) conflict_with: Vec<Uuid>,
     pub(crate) flags: Vec<Flag>,
+    /// What was sent, if that has been corrected.
+    pub(crate) original: Option<Original>,
+    /// What was done to it last, if anything was.
+    pub(crate) changed: Option<Change>,
+    /// For If-Match.
+    pub(crate) etag: String,
 }
 
 /// What became of something that was sent.

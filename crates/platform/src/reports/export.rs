@@ -24,7 +24,7 @@ use crate::time::Time;
 
 /// Readings that are looked up at once.
 const PART: usize = 1000;
-const COLUMNS: [&str; 20] = [
+const COLUMNS: [&str; 26] = [
     "id",
     "meter",
     "serial",
@@ -45,6 +45,12 @@ const COLUMNS: [&str; 20] = [
     "implausible_confirmed",
     "photo",
     "note",
+    "original_value",
+    "original_at",
+    "changed",
+    "changed_by",
+    "changed_at",
+    "change_reason",
 ];
 
 /// Which readings.
@@ -59,12 +65,14 @@ pub(crate) struct ExportQuery {
     /// Taken earlier.
     until: Option<Time>,
     method: Option<Method>,
+    /// Only those in a conflict that nobody has decided (true), or only the others (false).
+    conflict: Option<bool>,
 }
 
 impl From<ExportQuery> for Query {
     fn from(query: ExportQuery) -> Query {
-        let ExportQuery { meter, work_list, since, until, method } = query;
-        Query { meter, work_list, since, until, method, after: None }
+        let ExportQuery { meter, work_list, since, until, method, conflict } = query;
+        Query { meter, work_list, since, until, method, conflict, ..Query::default() }
     }
 }
 
@@ -82,6 +90,7 @@ type Row = [Cell; COLUMNS.len()];
 fn row(reading: Reading, serial: Option<&str>, street: Option<&str>) -> Row {
     let flags: Vec<&str> = reading.flags.iter().map(|flag| flag.word()).collect();
     let others: Vec<String> = reading.conflict_with.iter().map(Uuid::to_string).collect();
+    let change = reading.changed.as_ref();
     let joined = |words: String| Cell::text(Some(words).filter(|words| !words.is_empty()));
     [
         Cell::Text(reading.id.to_string()),
@@ -104,6 +113,12 @@ fn row(reading: Reading, serial: Option<&str>, street: Option<&str>) -> Row {
         Cell::Text(reading.implausible_confirmed.to_string()),
         Cell::text(reading.photo),
         Cell::text(reading.note),
+        Cell::number(reading.original.as_ref().map(|sent| sent.value)),
+        reading.original.map_or(Cell::text(None::<String>), |sent| Cell::Moment(sent.at)),
+        Cell::text(change.map(|change| change.action.word())),
+        Cell::text(change.map(|change| &change.by)),
+        change.map_or(Cell::text(None::<String>), |change| Cell::Moment(change.at)),
+        Cell::text(change.and_then(|change| change.reason.as_deref())),
     ]
 }
 

@@ -23,6 +23,17 @@ pub(crate) struct SessionRow {
     pub(crate) expires_at: Time,
 }
 
+/// A token that lasts: what of it is kept.
+#[derive(Clone, Debug)]
+pub(crate) struct CredentialRow {
+    pub(crate) id: String,
+    pub(crate) account: Name,
+    pub(crate) digest: String,
+    pub(crate) created_at: Time,
+    /// `None` for one that does not expire.
+    pub(crate) expires_at: Option<Time>,
+}
+
 pub(crate) fn all(db: &Db) -> Result<Vec<AccountRow>> {
     let mut rows = db.prepare_cached("SELECT name, display_name, server_admin FROM account")?;
     let rows = rows.query_map((), |row| {
@@ -48,6 +59,61 @@ pub(crate) fn sessions(db: &Db) -> Result<Vec<SessionRow>> {
     rows.collect()
 }
 
+/// All accounts and their passwords' hashes.
+pub(crate) fn passwords(db: &Db) -> Result<Vec<(Name, String)>> {
+    let mut rows = db.prepare_cached("SELECT name, password FROM account")?;
+    let rows = rows.query_map((), |row| Ok((row.get(0)?, row.get(1)?)))?;
+    rows.collect()
+}
+
+pub(crate) fn credentials(db: &Db) -> Result<Vec<CredentialRow>> {
+    let mut rows = db.prepare_cached(
+        "SELECT id, account, digest, created_at, expires_at FROM credential ORDER BY created_at, id",
+    )?;
+    let rows = rows.query_map((), |row| {
+        let (id, account, digest) = (row.get(0)?, row.get(1)?, row.get(2)?);
+        Ok(CredentialRow { id, account, digest, created_at: row.get(3)?, expires_at: row.get(4)? })
+    })?;
+    rows.collect()
+}
+
+/// Keeps a new token that lasts.
+pub(crate) fn add_credential(db: &Db, credential: &CredentialRow) -> Result<()> {
+    let CredentialRow { id, account, digest, created_at, expires_at } = credential;
+    db.execute(
+        "INSERT INTO credential (id, account, digest, created_at, expires_at)
+         VALUES (?1, ?2, ?3, ?4, ?5)",
+        params![id, account, digest, created_at, expires_at],
+    )
+    .map(drop)
+}
+
+/// Lets the account's tokens end at this time, but for those that end before and the one named.
+pub(crate) fn end_credentials(db: &Db, account: &str, but: &str, at: Time) -> Result<()> {
+    db.execute(
+        "UPDATE credential SET expires_at = ?3
+         WHERE account = ?1 AND id <> ?2 AND (expires_at IS NULL OR expires_at > ?3)",
+        params![account, but, at],
+    )
+    .map(drop)
+}
+
+/// Whether the account had this token.
+pub(crate) fn remove_credential(db: &Db, account: &str, id: &str) -> Result<bool> {
+    let sql = "DELETE FROM credential WHERE account = ?1 AND id = ?2";
+    Ok(db.execute(sql, [account, id])? == 1)
+}
+
+pub(crate) fn remove_credentials(db: &Db, account: &str) -> Result<usize> {
+    db.execute("DELETE FROM credential WHERE account = ?1", [account])
+}
+
+/// Forgets what has expired. Whether there was any.
+pub(crate) fn forget_credentials(db: &Db, now: Time) -> Result<bool> {
+    let sql = "DELETE FROM credential WHERE expires_at IS NOT NULL AND expires_at <= ?1";
+    Ok(db.execute(sql, [now])? > 0)
+}
+
 pub(crate) fn password(db: &Db, name: &str) -> Result<Option<String>> {
     let mut rows = db.prepare_cached("SELECT password FROM account WHERE name = ?1")?;
     rows.query_row([name], |row| row.get(0)).optional()
@@ -63,7 +129,7 @@ pub(crate) fn add(db: &Db, account: &AccountRow, password: &str, now: Time) -> R
     Ok(insert.execute(params![name, display_name, password, server_admin, now])? == 1)
 }
 
-/// Sets a password and ends all the account's sessions.
+/// Sets a password and ends all the account's sessions. Tokens that last are revoked by themselves.
 pub(crate) fn set_password(db: &Db, name: &str, password: &str) -> Result<bool> {
     let changed =
         db.execute("UPDATE account SET password = ?2 WHERE name = ?1", params![name, password])?;
@@ -105,5 +171,6 @@ pub(crate) fn add_session(db: &Db, session: &SessionRow, most: usize) -> Result<
 }
 
 pub(crate) fn end_session(db: &Db, id: &str) -> Result<()> {
-    db.execute("DELETE FROM session WHERE id = ?1", [id]).map(drop)
+    db.execute("DELETE FROM session WHERE id = ?1", [id])?;
+    db.execute("DELETE FROM credential WHERE id = ?1", [id]).map(drop)
 }

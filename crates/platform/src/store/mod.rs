@@ -11,6 +11,7 @@
 
 pub(crate) mod accounts;
 pub(crate) mod alerts;
+pub(crate) mod corrections;
 pub(crate) mod devices;
 pub(crate) mod filter;
 pub(crate) mod frames;

@@ -8,6 +8,7 @@ use tokio::sync::Semaphore;
 
 use super::Db;
 use super::sql::{Begin, Source};
+use crate::blocking;
 use crate::problem::Problem;
 
 /// Reads that run at once; more would wait for the same disk and cores.
@@ -38,11 +39,7 @@ impl Readers {
             return Err(Problem::unavailable("the server is busy"));
         };
         let readers = Arc::clone(self);
-        let read = tokio::task::spawn_blocking(move || {
-            let _turn = turn;
-            readers.look(look)
-        });
-        read.await.unwrap_or_else(|error| Err(Problem::internal(&error)))
+        blocking::run(turn, move || readers.look(look)).await?
     }
 
     fn look<T>(&self, look: impl FnOnce(&Db) -> Result<T, Problem>) -> Result<T, Problem> {

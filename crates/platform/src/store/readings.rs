@@ -7,7 +7,8 @@ use super::sql::{DatabaseError, OptionalExtension as _, Result, params, params_f
 use super::{Db, reports};
 use crate::meters::Method;
 use crate::number::Place;
-use crate::readings::types::Flag;
+use crate::paging::Order;
+use crate::readings::types::{Change, Flag, Original};
 use crate::readings::{NewReading, Reading};
 use crate::text::Name;
 use crate::time::Time;
@@ -17,6 +18,8 @@ pub(crate) struct Row<'a> {
     pub(crate) twin: &'a Name,
     pub(crate) new: &'a NewReading,
     pub(crate) unit: &'a str,
+    /// The list it was sent for, or whose open work it did.
+    pub(crate) work_list: Option<Uuid>,
     pub(crate) reader: &'a Name,
     pub(crate) now: Time,
     pub(crate) flags: &'a [Flag],
@@ -30,6 +33,9 @@ pub(crate) struct Query {
     pub(crate) since: Option<Time>,
     pub(crate) until: Option<Time>,
     pub(crate) method: Option<Method>,
+    /// Only those in an open conflict, or only those in none.
+    pub(crate) conflict: Option<bool>,
+    pub(crate) order: Order,
     /// Time and number of the last one of the page before.
     pub(crate) after: Option<(Time, i64)>,
 }
@@ -37,7 +43,9 @@ pub(crate) struct Query {
 const COLUMNS: &str = "r.id, r.meter, r.at, r.value, r.unit, r.method, r.photo, r.lat, r.lon, r.rssi_dbm, r.note,
     r.implausible_confirmed, r.work_list, r.reader, r.device, r.received_at, r.flags,
     (SELECT string_agg(c.other, ' ' ORDER BY c.other) FROM reading_conflict c WHERE c.twin = r.twin AND c.reading = r.id),
-    r.seq";
+    r.seq, r.revision, r.sent_value, r.sent_at, k.action, k.changed_by, k.changed_at, k.reason";
+/// With the last entry of each reading's audit trail.
+const FROM: &str = "FROM reading r LEFT JOIN reading_change k ON k.seq = r.last_change";
 
 fn uuid(text: &str) -> Result<Uuid> {
     text.parse().map_err(|_| DatabaseError::Column(0))
@@ -48,6 +56,14 @@ fn reading(row: &super::sql::Row<'_>) -> Result<Reading> {
         row.get::<Option<String>>(at)?.as_deref().map(uuid).transpose()
     };
     let (flags, others): (String, Option<String>) = (row.get(16)?, row.get(17)?);
+    let (revision, action): (i64, Option<_>) = (row.get(19)?, row.get(22)?);
+    let original = row.get::<Option<f64>>(20)?.zip(row.get(21)?);
+    let changed = match action {
+        Some(action) => {
+            Some(Change { action, by: row.get(23)?, at: row.get(24)?, reason: row.get(25)? })
+        }
+        None => None,
+    };
     Ok(Reading {
         id: uuid(&row.get::<String>(0)?)?,
         meter: row.get(1)?,
@@ -70,11 +86,14 @@ fn reading(row: &super::sql::Row<'_>) -> Result<Reading> {
             .map(uuid)
             .collect::<Result<_>>()?,
         flags: flags.split_whitespace().filter_map(Flag::from_word).collect(),
+        original: original.map(|(value, at)| Original { value, at }),
+        changed,
+        etag: format!("\"{revision}\""),
     })
 }
 
 pub(crate) fn get(db: &Db, twin: &str, id: Uuid) -> Result<Option<Reading>> {
-    let sql = format!("SELECT {COLUMNS} FROM reading r WHERE r.twin = ?1 AND r.id = ?2");
+    let sql = format!("SELECT {COLUMNS} {FROM} WHERE r.twin = ?1 AND r.id = ?2");
     db.prepare_cached(&sql)?.query_row(params![twin, id.to_string()], reading).optional()
 }
 
@@ -92,11 +111,20 @@ pub(crate) fn list(
     filter.and_if("r.at >= ?", query.since);
     filter.and_if("r.at < ?", query.until);
     filter.and_if("r.method = ?", query.method);
+    match query.conflict {
+        // Written out, or the index of these readings could not be used.
+        Some(true) => filter.and("r.contested = 1", []),
+        Some(false) => filter.and("r.contested = 0", []),
+        None => &mut filter,
+    };
+    let (behind, order) = match query.order {
+        Order::Asc => ("(r.at, r.seq) > (?, ?)", "ORDER BY r.at, r.seq"),
+        Order::Desc => ("(r.at, r.seq) < (?, ?)", "ORDER BY r.at DESC, r.seq DESC"),
+    };
     if let Some((at, seq)) = query.after {
-        filter.and("(r.at, r.seq) > (?, ?)", [Box::new(at), Box::new(seq)]);
+        filter.and(behind, [Box::new(at), Box::new(seq)]);
     }
-    let order = "ORDER BY r.at, r.seq";
-    let sql = format!("SELECT {COLUMNS} FROM reading r{} {order} LIMIT ?", filter.sql());
+    let sql = format!("SELECT {COLUMNS} {FROM}{} {order} LIMIT ?", filter.sql());
     let mut rows = db.prepare_cached(&sql)?;
     let limit_value: &dyn super::sql::ToSql = &limit;
     let values = filter.values().chain([limit_value]);
@@ -104,14 +132,21 @@ pub(crate) fn list(
     rows.collect()
 }
 
-/// A reading of the same reader, meter, time, value and way, under another id.
+/// A reading that was sent by the same reader, of the same meter, time, value and way, under another id.
 pub(crate) fn same(db: &Db, twin: &str, new: &NewReading, reader: &str) -> Result<Option<String>> {
     let mut rows = db.prepare_cached(
         "SELECT id FROM reading WHERE twin = ?1 AND meter = ?2 AND at = ?3 AND value = ?4 AND method = ?5
          AND reader = ?6 AND device IS NOT DISTINCT FROM ?7",
     )?;
     let values = params![twin, new.meter, new.at, new.value, new.method, reader, new.device];
-    rows.query_row(values, |row| row.get(0)).optional()
+    if let Some(found) = rows.query_row(values, |row| row.get(0)).optional()? {
+        return Ok(Some(found));
+    }
+    let mut corrected = db.prepare_cached(
+        "SELECT id FROM reading WHERE twin = ?1 AND meter = ?2 AND sent_at = ?3 AND sent_value = ?4
+         AND method = ?5 AND reader = ?6 AND device IS NOT DISTINCT FROM ?7",
+    )?;
+    corrected.query_row(values, |row| row.get(0)).optional()
 }
 
 /// Readings of the same meter for the same list, by another device or reader, that say something else.
@@ -124,8 +159,7 @@ pub(crate) fn rivals(
 ) -> Result<Vec<Uuid>> {
     let mut rows = db.prepare_cached(
         "SELECT id FROM reading WHERE twin = ?1 AND work_list = ?2 AND meter = ?3 AND value <> ?4
-         AND method <> 'radio' AND (device IS DISTINCT FROM ?5 OR reader <> ?6)
-         AND ' ' || flags || ' ' NOT LIKE '% superseded %'",
+         AND method <> 'radio' AND (device IS DISTINCT FROM ?5 OR reader <> ?6) AND holds = 1",
     )?;
     let values = params![twin, list.to_string(), new.meter, new.value, new.device, reader];
     let ids = rows.query_map(values, |row| uuid(&row.get::<String>(0)?))?;
@@ -137,8 +171,9 @@ pub(crate) fn insert(db: &Db, row: &Row<'_>) -> Result<()> {
     let (lat, lon) = Place::columns(new.place);
     let mut insert = db.prepare_cached(
         "INSERT INTO reading (twin, id, meter, at, value, unit, method, photo, lat, lon, rssi_dbm, note,
-                              implausible_confirmed, work_list, reader, device, received_at, flags)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18)",
+                              implausible_confirmed, work_list, reader, device, received_at, flags,
+                              contested)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19)",
     )?;
     insert.execute(params![
         row.twin,
@@ -154,11 +189,12 @@ pub(crate) fn insert(db: &Db, row: &Row<'_>) -> Result<()> {
         new.rssi_dbm,
         new.note,
         new.implausible_confirmed,
-        new.work_list.map(|list| list.to_string()),
+        row.work_list.map(|list| list.to_string()),
         row.reader,
         new.device,
         row.now,
         words(row.flags),
+        row.flags.contains(&Flag::Conflict),
     ])?;
     Ok(())
 }
@@ -168,10 +204,15 @@ fn words(flags: &[Flag]) -> String {
     words.join(" ")
 }
 
+/// Sets what is to be known of a reading, and what follows from it.
 pub(crate) fn set_flags(db: &Db, twin: &str, id: Uuid, flags: &[Flag]) -> Result<()> {
-    let mut update =
-        db.prepare_cached("UPDATE reading SET flags = ?3 WHERE twin = ?1 AND id = ?2")?;
-    update.execute(params![twin, id.to_string(), words(flags)]).map(drop)
+    let mut update = db.prepare_cached(
+        "UPDATE reading SET flags = ?3, holds = ?4, contested = ?5, revision = revision + 1
+         WHERE twin = ?1 AND id = ?2",
+    )?;
+    let holds = !flags.iter().any(|flag| matches!(flag, Flag::Superseded | Flag::Withdrawn));
+    let contested = flags.contains(&Flag::Conflict);
+    update.execute(params![twin, id.to_string(), words(flags), holds, contested]).map(drop)
 }
 
 /// Notes that two readings contradict each other, on both.
@@ -190,6 +231,13 @@ pub(crate) fn set_conflict(db: &Db, twin: &str, one: Uuid, other: Uuid) -> Resul
     Ok(())
 }
 
+/// Forgets that these two contradict each other.
+pub(crate) fn clear_conflict(db: &Db, twin: &str, one: Uuid, other: Uuid) -> Result<()> {
+    let sql = "DELETE FROM reading_conflict WHERE twin = ?1
+               AND (reading = ?2 AND other = ?3 OR reading = ?3 AND other = ?2)";
+    db.execute(sql, params![twin, one.to_string(), other.to_string()]).map(drop)
+}
+
 /// Forgets all conflicts a reading has.
 pub(crate) fn clear_conflicts(db: &Db, twin: &str, id: Uuid) -> Result<()> {
     let sql = "DELETE FROM reading_conflict WHERE twin = ?1 AND (reading = ?2 OR other = ?2)";
@@ -197,7 +245,7 @@ pub(crate) fn clear_conflicts(db: &Db, twin: &str, id: Uuid) -> Result<()> {
 }
 
 /// Takes the meter's first and last reading from its readings, and whether its flow pauses, after one has
-/// come or been superseded.
+/// come or changed.
 ///
 /// The rate of use counts from the first reading that is not above the last one: a meter that begins
 /// again has been exchanged.
@@ -205,13 +253,13 @@ pub(crate) fn update_meter(db: &Db, twin: &str, meter: &str, now: Time) -> Resul
     let mut update = db.prepare_cached(
         "UPDATE meter SET (last_value, last_at, last_method) =
              (SELECT value, at, method FROM reading r WHERE r.twin = ?1 AND r.meter = ?2
-                 AND ' ' || flags || ' ' NOT LIKE '% superseded %' ORDER BY at DESC, seq DESC LIMIT 1)
+                 AND r.holds = 1 ORDER BY at DESC, seq DESC LIMIT 1)
          WHERE twin = ?1 AND id = ?2",
     )?;
     update.execute(params![twin, meter])?;
     let mut update = db.prepare_cached(
         "UPDATE meter SET (first_value, first_at) =
-             (SELECT value, at FROM reading r WHERE r.twin = ?1 AND r.meter = ?2
+             (SELECT value, at FROM reading r WHERE r.twin = ?1 AND r.meter = ?2 AND r.holds = 1
                  AND r.value <= meter.last_value AND r.at >= meter.last_at - ?3 ORDER BY at, seq LIMIT 1),
              expected_low = NULL, expected_high = NULL, revision = revision + 1, changed_at = ?4
          WHERE twin = ?1 AND id = ?2",

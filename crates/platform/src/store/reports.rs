@@ -19,7 +19,7 @@ fn sample(row: &Row<'_>) -> Result<Sample> {
 pub(crate) fn newest_until(db: &Db, twin: &str, meter: &str, at: Time) -> Result<Option<Sample>> {
     let mut rows = db.prepare_cached(
         "SELECT at, value FROM reading WHERE twin = ?1 AND meter = ?2 AND at <= ?3
-         AND ' ' || flags || ' ' NOT LIKE '% superseded %' ORDER BY at DESC, seq DESC LIMIT 1",
+         AND holds = 1 ORDER BY at DESC, seq DESC LIMIT 1",
     )?;
     rows.query_row(params![twin, meter, at], sample).optional()
 }
@@ -28,7 +28,7 @@ pub(crate) fn newest_until(db: &Db, twin: &str, meter: &str, at: Time) -> Result
 pub(crate) fn oldest_from(db: &Db, twin: &str, meter: &str, at: Time) -> Result<Option<Sample>> {
     let mut rows = db.prepare_cached(
         "SELECT at, value FROM reading WHERE twin = ?1 AND meter = ?2 AND at >= ?3
-         AND ' ' || flags || ' ' NOT LIKE '% superseded %' ORDER BY at, seq LIMIT 1",
+         AND holds = 1 ORDER BY at, seq LIMIT 1",
     )?;
     rows.query_row(params![twin, meter, at], sample).optional()
 }

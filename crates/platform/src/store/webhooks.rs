@@ -47,11 +47,18 @@ pub(crate) fn tell(db: &Db, twin: &str, notice: &Notice, now: Time) -> Result<u6
             continue;
         }
         let body = serde_json::to_string(notice)?;
+        // A receiver tells repetitions by this number: it must never name another event. The tables' own numbers
+        // are given again once the events with the greatest are gone.
+        let number: i64 = db
+            .prepare_cached(
+                "UPDATE counter SET last = last + 1 WHERE name = 'webhook_event' RETURNING last",
+            )?
+            .query_row((), |row| row.get(0))?;
         db.prepare_cached(
-            "INSERT INTO webhook_event (twin, webhook, body, attempts, due_at)
-             VALUES (?1, ?2, ?3, 0, ?4)",
+            "INSERT INTO webhook_event (seq, twin, webhook, body, attempts, due_at)
+             VALUES (?1, ?2, ?3, ?4, 0, ?5)",
         )?
-        .execute(params![twin, webhook, body, now])?;
+        .execute(params![number, twin, webhook, body, now])?;
         let cut = db
             .prepare_cached(
                 "DELETE FROM webhook_event WHERE twin = ?1 AND webhook = ?2 AND seq <=

@@ -84,7 +84,7 @@ pub(crate) fn tasks(db: &Db, twin: &str, list: Uuid, now: Time) -> Result<Vec<Ta
     let sql = format!(
         "SELECT {}, k.state, k.note,
              (SELECT r.id FROM reading r WHERE r.twin = k.twin AND r.work_list = k.work_list
-                 AND r.meter = k.meter AND ' ' || r.flags || ' ' NOT LIKE '% superseded %'
+                 AND r.meter = k.meter AND r.holds = 1
               ORDER BY r.at DESC, r.seq DESC LIMIT 1)
          FROM task k JOIN meter m ON m.twin = k.twin AND m.id = k.meter
          WHERE k.twin = ?2 AND k.work_list = ?3 ORDER BY k.place",
@@ -183,6 +183,59 @@ pub(crate) fn mark_read(db: &Db, twin: &str, list: Uuid, meter: &str) -> Result<
     let marked = update.execute([twin, &list, meter])?;
     touch(db, twin, &list)?;
     Ok(marked == 1)
+}
+
+/// Notes on all open lists that there is a reading of the meter, taken at `at`, which was sent for none of them:
+/// the radio brought it, or somebody who had no list before them. Lists that were made later still want
+/// one. Gives the lists it did work of, oldest first; with a reader only theirs and those of nobody.
+pub(crate) fn tick(
+    db: &Db,
+    twin: &str,
+    meter: &str,
+    at: Time,
+    reader: Option<&Name>,
+) -> Result<Vec<Uuid>> {
+    let mut rows = db.prepare_cached(
+        "SELECT w.id FROM task t JOIN work_list w ON w.twin = t.twin AND w.id = t.work_list
+         WHERE t.twin = ?1 AND t.meter = ?2 AND t.state <> 'read' AND w.state = 'open' AND w.created_at <= ?3
+         AND (CAST(?4 AS TEXT) IS NULL OR w.assignee IS NULL OR w.assignee = ?4) ORDER BY w.seq",
+    )?;
+    let ids = rows.query_map(params![twin, meter, at, reader], |row| row.get::<String>(0))?;
+    let mut lists = Vec::new();
+    for id in ids {
+        let id = id?.parse().unwrap_or_default();
+        mark_read(db, twin, id, meter)?;
+        lists.push(id);
+    }
+    Ok(lists)
+}
+
+/// Gives work back after a reading of the meter no longer counts, or counts again: a task is read as long as a
+/// reading of its list, or one taken since the list was made, holds. Gives the lists that changed.
+pub(crate) fn recount(db: &Db, twin: &str, meter: &str) -> Result<Vec<Uuid>> {
+    const HELD: &str = "EXISTS (SELECT 1 FROM reading r WHERE r.twin = t.twin AND r.meter = t.meter AND r.holds = 1
+         AND (r.work_list = t.work_list";
+    let lost = format!("t.state = 'read' AND NOT {HELD} OR r.at >= w.created_at))");
+    let won = format!("t.state = 'open' AND {HELD}))");
+    let mut changed = Vec::new();
+    for (state, condition) in [("open", lost), ("read", won)] {
+        let sql = format!(
+            "SELECT w.id FROM task t JOIN work_list w ON w.twin = t.twin AND w.id = t.work_list
+             WHERE t.twin = ?1 AND t.meter = ?2 AND w.state = 'open' AND {condition}"
+        );
+        let mut rows = db.prepare_cached(&sql)?;
+        let ids = rows.query_map([twin, meter], |row| row.get::<String>(0))?;
+        let mut set = db.prepare_cached(
+            "UPDATE task SET state = ?4 WHERE twin = ?1 AND work_list = ?2 AND meter = ?3",
+        )?;
+        for id in ids {
+            let id = id?;
+            set.execute([twin, &id, meter, state])?;
+            touch(db, twin, &id)?;
+            changed.push(id.parse().unwrap_or_default());
+        }
+    }
+    Ok(changed)
 }
 
 /// Sets what became of a meter on the list; whether it is on it.

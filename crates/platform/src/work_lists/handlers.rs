@@ -8,12 +8,12 @@ use uuid::Uuid;
 
 use super::types::{FullWorkList, ListState, TaskState, WorkList};
 use crate::accounts::caller::{Ids, Member};
-use crate::extract::{Body, Each, Params, given};
+use crate::extract::{Each, Params, Unread, given};
 use crate::paging;
 use crate::platform::App;
 use crate::problem::Problem;
 use crate::readings::handlers::{MAX_READINGS, sender, stored_readings};
-use crate::readings::intake::take_all;
+use crate::readings::intake::{Taken, take_all};
 use crate::readings::{NewReading, Reading, ReadingResult};
 use crate::respond::{Answer, Conditions, Page, json, open_number};
 use crate::role::{Deed, Role};
@@ -41,7 +41,7 @@ pub(crate) struct ListQuery {
 
 /// Whose lists only are seen.
 fn only_of(member: &Member) -> Option<&Name> {
-    matches!(member.role, Role::Reader | Role::Device).then(|| member.name())
+    (member.role == Role::Reader).then(|| member.name())
 }
 
 /// The twin's work lists
@@ -55,6 +55,7 @@ pub(crate) async fn list(
     Params(query): Params<ListQuery>,
     conditions: Conditions,
 ) -> Answer {
+    member.may(Deed::LookAtWork)?;
     let limit = paging::limit(query.limit, paging::MOST)?;
     let wanted = Query {
         visible_to: only_of(&member).cloned(),
@@ -87,12 +88,10 @@ pub(crate) async fn show(
     Ids([id]): Ids<1>,
     conditions: Conditions,
 ) -> Answer {
+    member.may(Deed::LookAtWork)?;
     let full = app.store.read(move |db| {
         let list = existing(db, &member, &id)?;
-        let mut tasks = work_lists::tasks(db, &member.twin, list.id, Time::now())?;
-        if !member.role.may(Deed::LookAtReadings) {
-            tasks.iter_mut().for_each(|task| task.reading = None);
-        }
+        let tasks = work_lists::tasks(db, &member.twin, list.id, Time::now())?;
         Ok(FullWorkList { list, tasks })
     });
     conditions.json(&full.await?)
@@ -115,9 +114,10 @@ pub(crate) struct NewWorkList {
 pub(crate) async fn add(
     State(app): State<App>,
     member: Member,
-    Body(new): Body<NewWorkList>,
+    body: Unread<NewWorkList>,
 ) -> Answer {
     member.may(Deed::Manage)?;
+    let new = body.read().await?;
     if new.meters.len() > MAX_TASKS {
         return Err(Problem::too_large(format!("at most {MAX_TASKS} meters on a list")));
     }
@@ -205,9 +205,10 @@ pub(crate) async fn change(
     member: Member,
     Ids([id]): Ids<1>,
     conditions: Conditions,
-    Body(change): Body<WorkListChange>,
+    body: Unread<WorkListChange>,
 ) -> Answer {
     member.may(Deed::Read)?;
+    let change = body.read().await?;
     if change.name.is_some() || change.assignee.is_some() || change.due.is_some() {
         member.may(Deed::Manage)?;
     }
@@ -249,7 +250,7 @@ fn apply(
             return Err(Problem::invalid(format!("tasks[{at}].meter"), detail));
         }
     }
-    let (results, stored) = take_all(db, &sender(member), readings)?;
+    let Taken { results, stored, .. } = take_all(db, &sender(member), readings)?;
     let set = Change {
         name: change.name.map(|name| name.to_string()),
         assignee: change.assignee,

@@ -33,6 +33,12 @@ const RESET_INTERVAL: Duration = Duration::from_millis(1);
 /// How long an address token (RFC 9000 section 8.1.3) is good.
 const TOKEN_LIFETIME: Duration = Duration::from_secs(14 * 24 * 3600);
 
+/// Unidirectional streams likewise: with these, quinn's table of the streams it may read is no larger.
+const FIRST_UNI_STREAMS: u32 = 4;
+
+/// The longest silence that a Keep Alive allows, 1.5 times 65,535 s ([MQTT-3.1.2-22]), and a minute.
+const LONGEST_SILENCE: Duration = Duration::from_secs(98_303 + 60);
+
 /// Congestion control for whatever sends over QUIC: CUBIC that does not fill deep queues before its first loss.
 #[must_use]
 pub fn congestion_control() -> Arc<dyn ControllerFactory + Send + Sync> {
@@ -65,12 +71,12 @@ impl std::fmt::Debug for QuicKeys {
 /// QUIC's settings.
 #[derive(Clone, Debug)]
 pub struct QuicSettings {
-    /// Time without a packet after which a connection is gone. The server sends nothing to keep a
-    /// connection alive: that is for the client to want.
+    /// Time without a packet after which a connection is gone whose client has no Keep Alive or has
+    /// not said CONNECT. With a Keep Alive the client may be silent as long as that says.
     pub idle_timeout: Duration,
     /// Time for the handshake and the control stream's first bytes.
     pub handshake_timeout: Duration,
-    /// Streams a client may have open at once.
+    /// Streams of each kind, bidirectional and unidirectional, that a client may have open at once.
     pub max_streams: u32,
     /// Unread bytes a client may send on one stream.
     pub stream_window_bytes: u32,
@@ -148,11 +154,14 @@ impl QuicSettings {
     /// Also for one connection with a qlog of its own.
     pub(super) fn transport(&self) -> TransportConfig {
         let mut config = TransportConfig::default();
-        let idle = IdleTimeout::try_from(self.idle_timeout).ok();
+        // Which timeout holds is known only after CONNECT (`conn/silence.rs`).
+        let idle = IdleTimeout::try_from(self.idle_timeout.max(LONGEST_SILENCE)).ok();
         config
             .max_idle_timeout(idle)
             .max_concurrent_bidi_streams(VarInt::from_u32(self.max_streams.clamp(1, FIRST_STREAMS)))
-            .max_concurrent_uni_streams(VarInt::from_u32(0))
+            .max_concurrent_uni_streams(VarInt::from_u32(
+                self.max_streams.clamp(1, FIRST_UNI_STREAMS),
+            ))
             .stream_receive_window(VarInt::from_u32(self.stream_window_bytes))
             .receive_window(VarInt::from_u32(self.connection_window_bytes.min(FIRST_WINDOW_BYTES)))
             .send_window(self.min_send_window_bytes)

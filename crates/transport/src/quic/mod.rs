@@ -5,9 +5,11 @@
 //! idle is in [`conn::QuicConn`]. `steering` keeps a connection with its worker when the client's
 //! address changes; `conn` translates between streams and the broker core.
 
+mod admission;
 mod config;
 mod congestion;
 mod conn;
+mod peek;
 mod socket;
 pub(crate) mod steering;
 mod timers;
@@ -16,12 +18,12 @@ use std::net::UdpSocket;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bytes::BytesMut;
 use fulmar_broker::{ListenerPolicy, Notice, Token};
 use quinn_proto::{
     Connection, ConnectionHandle, DatagramEvent, Endpoint, Incoming, ServerConfig, Transmit,
 };
 
+pub use admission::HandshakePressure;
 pub use config::{QuicKeys, QuicSettings, RetryPolicy, congestion_control};
 
 use crate::clock::Clock;
@@ -29,8 +31,10 @@ use crate::config::QuicListener;
 use crate::error::StartError;
 use crate::stream::Io;
 use crate::tls::ClientAuth;
-use conn::QuicConn;
-use socket::Socket;
+use admission::Admission;
+use conn::{Arrival, Proof, QuicConn, Sending, Visit};
+use peek::First;
+use socket::{Datagram, Socket};
 use timers::Timers;
 
 /// Marks a [`Token`] as a QUIC connection's.
@@ -93,6 +97,8 @@ pub(crate) struct QuicShard {
     read_again: Option<Instant>,
     /// Datagrams so far.
     received: u64,
+    /// What strangers begin with, and how much of it is worked on.
+    admission: Admission,
     /// Scratch for datagrams under construction.
     scratch: Vec<u8>,
     qlogs_left: usize,
@@ -134,6 +140,7 @@ impl QuicShard {
             timers: Timers::default(),
             read_again: None,
             received: 0,
+            admission: Admission::default(),
             scratch: Vec::new(),
             qlogs_left: MAX_QLOGS,
             closing: false,
@@ -167,6 +174,13 @@ impl QuicShard {
         if !readable {
             return;
         }
+        self.read(io, now);
+        self.admit(io, now);
+    }
+
+    /// Reads what has come. Datagrams of known connections are handled at once; what may begin a new one
+    /// waits for its share of the turn.
+    fn read(&mut self, io: &mut Io, now: Instant) {
         let mut left = DATAGRAMS_A_TURN;
         while left > 0 {
             let mut batch = match self.socket.receive() {
@@ -181,32 +195,60 @@ impl QuicShard {
             left = left.saturating_sub(batch.len().max(1));
             self.received += batch.len() as u64;
             for datagram in batch.drain(..) {
-                self.on_datagram(io, datagram, now);
+                if let Some(datagram) = self.admission.sort(datagram, now) {
+                    self.on_datagram(io, datagram, now);
+                }
             }
             self.socket.give_back(batch);
         }
         self.read_again = Some(now);
     }
 
-    fn on_datagram(&mut self, io: &mut Io, datagram: socket::Datagram, now: Instant) {
-        let socket::Datagram { remote, local_ip, ecn, bytes } = datagram;
-        let bytes: BytesMut = bytes;
+    /// Works on what may begin new connections, within bounds; the rest waits for a later turn.
+    fn admit(&mut self, io: &mut Io, now: Instant) {
+        let begun = Instant::now();
+        while let Some(datagram) = self.admission.next(begun.elapsed(), now) {
+            self.on_datagram(io, datagram, now);
+        }
+        self.admission.spent(begun.elapsed());
+        let again = self.admission.next_turn(now);
+        self.read_again = self.read_again.into_iter().chain(again).min();
+    }
+
+    fn on_datagram(&mut self, io: &mut Io, datagram: Datagram, now: Instant) {
+        let Datagram { remote, local_ip, ecn, bytes } = datagram;
+        let length = bytes.len();
+        let first = peek::first(&bytes);
+        // Only what is too small to be answered by a path challenge may have to be told of once more.
+        let again = (first == First::Short && length < conn::MIN_VISIT).then(|| bytes.clone());
         self.scratch.clear();
-        let event = self.endpoint.handle(now, remote, local_ip, ecn, bytes, &mut self.scratch);
-        match event {
-            Some(DatagramEvent::ConnectionEvent(handle, event)) => {
-                if let Some(conn) = self.conns.get_mut(handle.0).and_then(Option::as_mut) {
-                    conn.inner.handle_event(event);
-                    self.drive(io, handle.0, now);
+        match self.endpoint.handle(now, remote, local_ip, ecn, bytes, &mut self.scratch) {
+            Some(DatagramEvent::ConnectionEvent(handle, mut event)) => {
+                let Some(conn) = self.conns.get_mut(handle.0).and_then(Option::as_mut) else {
+                    return;
+                };
+                let mut hidden = false;
+                if let Some(bytes) = again
+                    && let Some(known) = conn.hides_visit(remote, length)
+                {
+                    let told =
+                        self.endpoint.handle(now, known, local_ip, ecn, bytes, &mut self.scratch);
+                    let Some(DatagramEvent::ConnectionEvent(_, same)) = told else { return };
+                    (event, hidden) = (same, true);
                 }
+                conn.heard(now);
+                conn.receive(event, Arrival { remote, length, first, hidden });
+                self.drive(io, handle.0, now);
             }
-            Some(DatagramEvent::NewConnection(incoming)) => self.on_incoming(io, incoming, now),
+            Some(DatagramEvent::NewConnection(incoming)) => {
+                self.on_incoming(io, incoming, length, now);
+            }
             Some(DatagramEvent::Response(transmit)) => self.send_scratch(&transmit),
             None => {}
         }
     }
 
-    fn on_incoming(&mut self, io: &mut Io, incoming: Incoming, now: Instant) {
+    fn on_incoming(&mut self, io: &mut Io, incoming: Incoming, length: usize, now: Instant) {
         let peer = incoming.remote_address();
         // The core counts those that have a control stream; here all count, or clients that never
         // open one would be bounded only by their deadline.
@@ -220,23 +262,35 @@ impl QuicShard {
         let wants_proof = match self.settings.retry {
             RetryPolicy::Always => true,
             RetryPolicy::Never => false,
-            RetryPolicy::Auto => self.handshakes >= self.settings.retry_above,
+            RetryPolicy::Auto => {
+                self.handshakes >= self.settings.retry_above || self.admission.is_pressed(now)
+            }
         };
         let is_proven = incoming.remote_address_validated();
+        if is_proven {
+            self.admission.proven(now);
+        }
         self.scratch.clear();
         // A token of an earlier connection is proof already, and saves the round trip (RFC 9000 8.1.3).
         if wants_proof && !is_proven && incoming.may_retry() {
             match self.endpoint.retry(incoming, &mut self.scratch) {
-                Ok(transmit) => self.send_scratch(&transmit),
+                Ok(transmit) => {
+                    self.admission.asked_for_proof(now);
+                    self.send_scratch(&transmit);
+                }
                 Err(error) => self.endpoint.ignore(error.into_incoming()),
             }
             return;
         }
         let config = self.config_for_next();
         match self.endpoint.accept(incoming, now, &mut self.scratch, config) {
-            Ok((handle, inner)) => self.begin(io, handle, inner, is_proven, now),
+            Ok((handle, inner)) => {
+                let proof = if is_proven { Proof::Shown } else { Proof::Owed(length) };
+                self.begin(io, handle, inner, proof, now);
+            }
             Err(error) => {
-                tracing::debug!(%peer, "QUIC connection refused: {}", error.cause);
+                self.admission.failed(peer, is_proven, now);
+                tracing::info!(%peer, "QUIC: TLS handshake failed: {}", error.cause);
                 if let Some(transmit) = error.response {
                     self.send_scratch(&transmit);
                 }
@@ -274,7 +328,7 @@ impl QuicShard {
         io: &mut Io,
         handle: ConnectionHandle,
         inner: quinn_proto::Connection,
-        is_proven: bool,
+        proof: Proof,
         now: Instant,
     ) {
         let at = handle.0;
@@ -286,11 +340,9 @@ impl QuicShard {
         let generation = u64::from(self.generation) << (INDEX_BITS + ENDPOINT_BITS);
         let token = Token(QUIC_BIT | generation & !QUIC_BIT | endpoint | at as u64);
         let must_know_first = self.client_auth == ClientAuth::Required;
-        let deadline = now + self.settings.handshake_timeout;
         let policy = Arc::clone(&self.policy);
         let settings = &self.settings;
-        let conn =
-            QuicConn::new(inner, token, policy, deadline, must_know_first, is_proven, settings);
+        let conn = QuicConn::new(inner, token, policy, must_know_first, proof, settings, now);
         self.conns[at] = Some(Box::new(conn));
         self.open += 1;
         self.handshakes += 1;
@@ -308,6 +360,7 @@ impl QuicShard {
         if conn.is_drained() {
             if conn.counts_as_handshake {
                 self.handshakes -= 1;
+                self.admission.failed(conn.inner.remote_address(), conn.was_proven(), now);
             }
             conn.lost(io);
             self.conns[at] = None;
@@ -353,9 +406,13 @@ impl QuicShard {
             }
             let (socket, scratch) = (&mut self.socket, &mut self.scratch);
             let mut emptied = true;
-            let mut send = |inner: &mut Connection| emptied = transmit(inner, socket, scratch, now);
+            let mut visit = conn.visit.take();
+            let mut send = |inner: &mut Connection| {
+                emptied = transmit(inner, &mut visit, socket, scratch, now);
+            };
             conn.write(io, now, &mut send);
             send(&mut conn.inner);
+            conn.visit = visit;
             if !emptied {
                 // The kernel is full; goes on when the socket is writable.
                 conn.dirty = true;
@@ -415,15 +472,34 @@ impl QuicShard {
 /// Puts everything a connection has to send, and may, on the wire; false when the kernel is full.
 fn transmit(
     inner: &mut Connection,
+    visit: &mut Option<Box<Visit>>,
     socket: &mut Socket,
     scratch: &mut Vec<u8>,
     now: Instant,
 ) -> bool {
     while !socket.is_blocked() {
         scratch.clear();
-        let Some(transmit) = inner.poll_transmit(now, socket.max_segments(), scratch) else {
+        let most = match visit {
+            None => socket.max_segments(),
+            Some(visit) => visit.may_send(inner, socket.max_segments()),
+        };
+        if most == 0 {
+            // Goes on when the client is heard of again.
+            return true;
+        }
+        let Some(mut transmit) = inner.poll_transmit(now, most, scratch) else {
+            if visit.as_mut().is_some_and(|visit| visit.pings(inner)) {
+                inner.ping();
+                continue;
+            }
             return true;
         };
+        match visit.as_mut().map(|visit| visit.sending(inner, &transmit)) {
+            None => {}
+            Some(Sending::To(address)) => transmit.destination = address,
+            Some(Sending::Nowhere) => continue,
+            Some(Sending::Proven) => *visit = None,
+        }
         socket.send(&transmit, &scratch[..transmit.size]);
     }
     false

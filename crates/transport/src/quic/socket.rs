@@ -24,6 +24,7 @@ const MAX_UNSENT: usize = 256;
 const MAX_PASSED_OVER: usize = 64;
 
 /// One datagram that has come in.
+#[derive(Debug)]
 pub(crate) struct Datagram {
     pub(crate) remote: SocketAddr,
     pub(crate) local_ip: Option<IpAddr>,

@@ -10,4 +10,4 @@ mod upgrade;
 
 pub(crate) use frame::{CloseCode, Event, FrameDecoder, append_binary, append_close, append_pong};
 pub(crate) use upgrade::{MAX_REQUEST_BYTES, Upgrade, answer};
-pub use upgrade::{PATHS, Refusal, accept, choose_protocol};
+pub use upgrade::{NOT_THIS_PAGE, PATHS, Refusal, accept, choose_protocol};

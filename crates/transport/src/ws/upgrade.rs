@@ -19,6 +19,9 @@ pub const PATHS: [&str; 2] = ["/mqtt", "/"];
 /// Subprotocols served, the first being the standard's.
 const PROTOCOLS: [&str; 2] = ["mqtt", "mqttv3.1"];
 
+/// What a page of another origin is told.
+pub const NOT_THIS_PAGE: &str = "pages of this origin may not connect";
+
 /// What to do with the bytes received so far.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Upgrade {
@@ -30,10 +33,13 @@ pub(crate) enum Upgrade {
     Reject { response: Vec<u8>, reason: &'static str },
 }
 
-/// Answers the request at the start of `received`.
-pub(crate) fn answer(received: &[u8]) -> Upgrade {
+/// Answers the request at the start of `received`; `admits` decides whether its page may connect.
+pub(crate) fn answer(received: &[u8], admits: impl FnOnce(&Request) -> bool) -> Upgrade {
     let parsed = Request::try_parse(&received[..received.len().min(MAX_REQUEST_BYTES)]);
     match parsed {
+        Ok(Some((_, request))) if !admits(&request) => {
+            Refusal { status: "403 Forbidden", reason: NOT_THIS_PAGE }.into()
+        }
         Ok(Some((consumed, request))) => match accept(&request).and_then(|r| written(&r)) {
             Ok(response) => Upgrade::Accept { consumed, response },
             Err(refusal) => refusal.into(),
@@ -141,6 +147,10 @@ mod tests {
     const UPGRADE: &str = "Connection: keep-alive, Upgrade\r\nUpgrade: websocket\r\n\
         Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
 
+    fn answer(received: &[u8]) -> Upgrade {
+        super::answer(received, |_| true)
+    }
+
     fn status(upgrade: &Upgrade) -> String {
         match upgrade {
             Upgrade::Incomplete => "incomplete".into(),
@@ -182,6 +192,15 @@ mod tests {
         ] {
             assert_eq!(status(&answer(&request(line, headers))), expected, "{line} {headers}");
         }
+    }
+
+    #[test]
+    fn a_page_that_may_not_connect_is_forbidden() {
+        let bytes =
+            request("GET /mqtt HTTP/1.1", &format!("{UPGRADE}Origin: https://a.example\r\n"));
+        let admits = |asked: &Request| asked.headers()["Origin"] == "https://b.example";
+        assert_eq!(status(&super::answer(&bytes, admits)), "403");
+        assert_eq!(status(&super::answer(&bytes, |asked| !admits(asked))), "101");
     }
 
     #[test]

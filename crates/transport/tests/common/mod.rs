@@ -54,6 +54,7 @@ impl TestServer {
             coalesce: Duration::from_micros(100),
             listeners,
             quic: Vec::new(),
+            origins: Default::default(),
             limits,
         };
         let server = Server::start(&broker, config, clock).unwrap();

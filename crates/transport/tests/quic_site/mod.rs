@@ -105,6 +105,7 @@ impl Setup {
             coalesce: Duration::from_micros(100),
             listeners: Vec::new(),
             quic,
+            origins: Default::default(),
             limits: self.limits,
         };
         let server = Server::start(&broker, config, clock).unwrap();
@@ -198,8 +199,15 @@ impl Site {
         builder.with_root_certificates(roots)
     }
 
-    fn finish(&self, mut tls: rustls::ClientConfig) -> ClientConfig {
-        tls.alpn_protocols = vec![b"mqtt".to_vec()];
+    /// What a client without a certificate says in TLS; its protocol is still to be named.
+    pub fn tls(&self) -> rustls::ClientConfig {
+        self.tls_builder().with_no_client_auth()
+    }
+
+    pub fn finish(&self, mut tls: rustls::ClientConfig) -> ClientConfig {
+        if tls.alpn_protocols.is_empty() {
+            tls.alpn_protocols = vec![b"mqtt".to_vec()];
+        }
         tls.enable_early_data = true;
         ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls).unwrap()))
     }
@@ -319,6 +327,27 @@ impl Hello {
             password: None,
         }))
     }
+}
+
+/// A CONNECT with this Keep Alive, in seconds, and a will.
+pub fn connect_alive(id: &str, keep_alive_s: u16) -> Vec<u8> {
+    encode(&Packet::Connect(Connect {
+        version: Version::V5,
+        bridge: false,
+        clean_start: true,
+        keep_alive_s,
+        client_id: id,
+        properties: Properties::NONE,
+        will: Some(LastWill {
+            topic: "will",
+            payload: id.as_bytes(),
+            qos: QoS::AtMostOnce,
+            retain: false,
+            properties: Properties::NONE,
+        }),
+        username: None,
+        password: None,
+    }))
 }
 
 pub fn hello(id: &'static str) -> Hello {

@@ -1,32 +1,36 @@
 //! HTTP/3 over QUIC, by quinn and h3, and WebTransport inside it.
 //!
 //! Here QUIC connections are accepted and served; `request` reads and answers what comes on their streams,
-//! `session` has WebTransport, `metered` the bounds h3 lacks. MQTT right over QUIC is not here but in
+//! `session` has WebTransport, `metered` the bounds h3 lacks,
+//! `unproven` what may be sent to addresses that have not proven themselves. MQTT right over QUIC is not here but in
 //! `fulmar-transport`; the two differ in port and ALPN.
 
 mod metered;
 mod request;
 mod session;
+pub(crate) mod unproven;
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use bytes::Bytes;
-use fulmar_transport::congestion_control;
 use fulmar_transport::tls::client_name;
+use fulmar_transport::{HandshakePressure, congestion_control};
 use quinn::{Incoming, VarInt};
 use rustls::pki_types::CertificateDer;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
-use tracing::debug;
+use tracing::{debug, info};
 
 use crate::answer::{Client, Site};
 use crate::config::Limits;
 use crate::endpoint::stopped;
-use crate::idle::Tunnels;
 use crate::metrics::Open;
+use crate::places::{Places, Seat};
 use session::Sessions;
+use unproven::Counting;
 
 /// Handshakes at a time above which clients prove their address first (RFC 9000 section 8.1.2).
 const RETRY_ABOVE: usize = 256;
@@ -78,10 +82,12 @@ pub(crate) fn transport(limits: &Limits, mtu_discovery: bool) -> quinn::Transpor
 pub(crate) async fn serve(
     site: Arc<Site>,
     endpoint: quinn::Endpoint,
+    counting: Counting,
     stopping: watch::Receiver<bool>,
 ) {
-    let places = Arc::new(Semaphore::new(site.limits.max_connections));
+    let places = Places::new(site.front.limits.max_connections);
     let handshakes = Arc::new(Semaphore::new(RETRY_ABOVE));
+    let pressure = Arc::new(Mutex::new(HandshakePressure::default()));
     let mut stop = stopping.clone();
     loop {
         let incoming = tokio::select! {
@@ -89,28 +95,48 @@ pub(crate) async fn serve(
             () = stopped(&mut stop) => return refuse_rest(&endpoint).await,
         };
         let Some(incoming) = incoming else { return };
-        let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
-            site.metrics.refused.fetch_add(1, Relaxed);
+        if places.is_full() && !incoming.remote_address_validated() {
+            // Nobody makes room for an address that may be forged.
+            incoming.retry().ok();
+            continue;
+        }
+        let Some((place, made_room)) = places.take(incoming.remote_address().ip()) else {
+            site.front.metrics.refused.fetch_add(1, Relaxed);
             debug!(peer = %incoming.remote_address(), "HTTP/3: refused: too many connections");
             incoming.refuse();
             continue;
         };
         let handshake = Arc::clone(&handshakes).try_acquire_owned();
-        if handshake.is_err() && !incoming.remote_address_validated() {
+        let now = Instant::now();
+        if incoming.remote_address_validated() {
+            counting.prove(incoming.remote_address());
+            lock(&pressure).proven(now);
+        } else if handshake.is_err() || lock(&pressure).is_high(now) {
+            lock(&pressure).asked_for_proof(now);
             // It may; the error would only give `incoming` back.
             incoming.retry().ok();
             continue;
         }
+        site.front.metrics.shed.fetch_add(made_room.into(), Relaxed);
+        let pressure = Arc::clone(&pressure);
         let (site, stopping) = (Arc::clone(&site), stopping.clone());
         tokio::spawn(async move {
-            let _open = Open::new(&site.metrics.connections_quic);
-            let peer = incoming.remote_address();
-            if let Err(error) = connection(&site, incoming, handshake, stopping).await {
-                debug!(%peer, "HTTP/3 connection ended: {error}");
+            let _open = Open::new(&site.front.metrics.connections_quic);
+            let (peer, seat) = (incoming.remote_address(), &place.seat);
+            tokio::select! {
+                ended = connection(&site, incoming, seat, (handshake, pressure), stopping) => {
+                    if let Err(error) = ended {
+                        debug!(%peer, "HTTP/3 connection ended: {error}");
+                    }
+                }
+                () = seat.shed() => debug!(%peer, "HTTP/3: a connection made room"),
             }
-            drop(place);
         });
     }
+}
+
+fn lock(pressure: &Mutex<HandshakePressure>) -> MutexGuard<'_, HandshakePressure> {
+    pressure.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 async fn refuse_rest(endpoint: &quinn::Endpoint) {
@@ -124,16 +150,19 @@ type Failure = Box<dyn std::error::Error + Send + Sync>;
 async fn connection<T: Send + 'static>(
     site: &Arc<Site>,
     incoming: Incoming,
-    handshake: T,
+    seat: &Seat,
+    (handshake, pressure): (T, Arc<Mutex<HandshakePressure>>),
     stopping: watch::Receiver<bool>,
 ) -> Result<(), Failure> {
     let address = incoming.remote_address();
     let is_proven = incoming.remote_address_validated();
-    let begun = tokio::time::timeout(site.limits.handshake_timeout, begin(incoming));
+    let begun = tokio::time::timeout(site.front.limits.handshake_timeout, begin(incoming));
     let (connection, complete) = match begun.await.map_err(Failure::from).and_then(|r| r) {
         Ok(begun) => begun,
         Err(error) => {
-            site.metrics.failed_handshakes.fetch_add(1, Relaxed);
+            site.front.metrics.failed_handshakes.fetch_add(1, Relaxed);
+            lock(&pressure).failed(Instant::now());
+            info!(peer = %address, "HTTP/3: TLS handshake failed: {error}");
             return Err(error);
         }
     };
@@ -141,7 +170,7 @@ async fn connection<T: Send + 'static>(
         connection.set_send_window(UNPROVEN_WINDOW_BYTES);
     }
     let (completed, is_complete) = watch::channel(false);
-    let limit = site.limits.handshake_timeout;
+    let limit = site.front.limits.handshake_timeout;
     let (watched, counted) = (connection.clone(), Arc::clone(site));
     tokio::spawn(async move {
         // It says whether early data was accepted, whatever quinn's documentation promises, and ends
@@ -151,12 +180,15 @@ async fn connection<T: Send + 'static>(
             watched.set_send_window(SEND_WINDOW_BYTES);
             completed.send_replace(true);
         } else {
-            counted.metrics.failed_handshakes.fetch_add(1, Relaxed);
+            counted.front.metrics.failed_handshakes.fetch_add(1, Relaxed);
+            lock(&pressure).failed(Instant::now());
+            let why = watched.close_reason().map_or("timed out".into(), |why| why.to_string());
+            info!(peer = %address, "HTTP/3: TLS handshake failed: {why}");
             watched.close(INTERNAL_ERROR, b"the handshake took too long");
         }
         drop(handshake);
     });
-    let client = Client { address, identity: identity(&connection), tunnels: Tunnels::default() };
+    let client = Client { address, identity: identity(&connection), seat: seat.clone() };
     run(site, connection, client, is_complete, stopping).await
 }
 
@@ -199,7 +231,7 @@ async fn run(
     complete: watch::Receiver<bool>,
     mut stopping: watch::Receiver<bool>,
 ) -> Result<(), Failure> {
-    let limits = &site.limits;
+    let limits = &site.front.limits;
     let (metered, allowances) =
         metered::Connection::new(connection.clone(), u64::from(limits.max_header_bytes) + 64);
     let mut builder = h3::server::builder();

@@ -90,14 +90,15 @@ async fn carry(
     let mut response = Response::new(());
     *response.status_mut() = status;
     response.headers_mut().insert(DRAFT.0, DRAFT.1);
-    site.metrics.answered(http::Version::HTTP_3, status);
+    site.front.metrics.answered(http::Version::HTTP_3, status);
     debug!(peer = %client.address, status = status.as_u16(), "WebTransport session");
     stream.send_response(response).await?;
     if status != StatusCode::OK {
         return Ok(stream.finish().await?);
     }
+    let _tunnel = client.seat.tunnels.open();
     let mqtt = async {
-        let outer = tokio::time::timeout(site.limits.handshake_timeout, first).await??;
+        let outer = tokio::time::timeout(site.front.limits.handshake_timeout, first).await??;
         let peer = Peer {
             address: client.address,
             transport: TransportKind::WebTransport,
@@ -105,7 +106,7 @@ async fn carry(
             listener: Arc::clone(&site.policy),
         };
         let inner = site.inlet.open(peer, Framing::Bytes)?;
-        Ok::<_, Failure>(pump(outer, inner, site.limits.linger).await?)
+        Ok::<_, Failure>(pump(outer, inner, site.front.limits.linger).await?)
     };
     let result = tokio::select! {
         result = mqtt => result,
@@ -130,7 +131,7 @@ pub(super) async fn stream(
 ) -> Result<(), Failure> {
     let sessions = &shared.sessions;
     // The stream may have overtaken the request for its session.
-    let claimed = tokio::time::timeout(shared.site.limits.handshake_timeout, async {
+    let claimed = tokio::time::timeout(shared.site.front.limits.handshake_timeout, async {
         loop {
             let begun = sessions.begun.notified();
             if let Some(claimed) = sessions.claim(id) {

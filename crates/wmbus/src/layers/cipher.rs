@@ -5,8 +5,8 @@
 
 use aes::Aes128;
 use aes::cipher::block_padding::NoPadding;
-use aes::cipher::{BlockDecryptMut, BlockEncryptMut, KeyIvInit, StreamCipher};
-use cmac::{Cmac, Mac};
+use aes::cipher::{BlockModeDecrypt, BlockModeEncrypt, KeyIvInit, StreamCipher};
+use cmac::{Cmac, KeyInit as _, Mac as _};
 
 use crate::address::MeterId;
 use crate::keys::Key;
@@ -20,14 +20,14 @@ pub(crate) fn cbc_decrypt(key: &Key, iv: &[u8; BLOCK], data: &mut [u8]) {
     let whole = data.len() - data.len() % BLOCK;
     let cipher = cbc::Decryptor::<Aes128>::new(key.bytes().into(), iv.into());
     // Without padding only a part of a block could fail, and there is none.
-    let _ = cipher.decrypt_padded_mut::<NoPadding>(&mut data[..whole]);
+    let _ = cipher.decrypt_padded::<NoPadding>(&mut data[..whole]);
 }
 
 /// Encrypts whole blocks in place; see [`cbc_decrypt`].
 pub(crate) fn cbc_encrypt(key: &Key, iv: &[u8; BLOCK], data: &mut [u8]) {
     let whole = data.len() - data.len() % BLOCK;
     let cipher = cbc::Encryptor::<Aes128>::new(key.bytes().into(), iv.into());
-    let _ = cipher.encrypt_padded_mut::<NoPadding>(&mut data[..whole], whole);
+    let _ = cipher.encrypt_padded::<NoPadding>(&mut data[..whole], whole);
 }
 
 /// Encrypts or decrypts in place; the counter is the block's last byte and carries over.
@@ -46,7 +46,7 @@ pub(crate) fn mac_fits(key: &Key, parts: &[&[u8]], mac: &[u8]) -> bool {
 }
 
 fn running(key: &Key, parts: &[&[u8]]) -> Cmac<Aes128> {
-    let mut running = <Cmac<Aes128> as cmac::digest::KeyInit>::new(key.bytes().into());
+    let mut running = Cmac::<Aes128>::new(key.bytes().into());
     parts.iter().for_each(|part| running.update(part));
     running
 }

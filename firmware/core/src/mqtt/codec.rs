@@ -161,6 +161,11 @@ pub(super) enum Packet<'a> {
     },
 }
 
+/// Reasons in PUBACK (table 3-4).
+const PUBACK_REASONS: [u8; 9] = [0, 0x10, 0x80, 0x83, 0x87, 0x90, 0x91, 0x97, 0x99];
+/// Reasons in SUBACK (table 3-8).
+const SUBACK_REASONS: [u8; 12] = [0, 1, 2, 0x80, 0x83, 0x87, 0x8f, 0x91, 0x97, 0x9e, 0xa1, 0xa2];
+
 /// The server sent something that is no packet, or none for a client like this.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Malformed;
@@ -198,12 +203,12 @@ fn body_of<'a>(first: u8, mut body: Reader<'a>) -> Option<Packet<'a>> {
         PUBACK => {
             let id = body.u16()?;
             let reason = body.u8().unwrap_or(0);
-            Packet::PubAck { id, reason }
+            PUBACK_REASONS.contains(&reason).then_some(Packet::PubAck { id, reason })?
         }
         SUBACK => {
             let id = body.u16()?;
             properties(&mut body, |_, _| Some(()))?;
-            let reason = body.u8()?;
+            let reason = body.u8().filter(|reason| SUBACK_REASONS.contains(reason))?;
             body.is_empty().then_some(Packet::SubAck { id, reason })?
         }
         PINGRESP => body.is_empty().then_some(Packet::PingResp)?,
@@ -363,6 +368,8 @@ mod tests {
             &[0x20, 6, 0, 0, 3, 0x21, 0, 0],       // Receive Maximum 0
             &[0xd0, 1, 0],
             &[0x10, 0],
+            &[0x40, 3, 0, 1, 0x92],    // no reason of PUBACK's
+            &[0x90, 4, 0, 1, 0, 0x90], // none of SUBACK's
         ];
         for bytes in cases {
             assert_eq!(read(bytes, 100), Err(Malformed), "{bytes:x?}");

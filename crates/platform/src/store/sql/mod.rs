@@ -5,6 +5,7 @@
 //! there can be is for the statement's `LIMIT` to say.
 
 mod error;
+#[cfg_attr(not(feature = "postgres"), path = "no_postgres.rs")]
 mod postgres;
 mod source;
 mod sqlite;
@@ -203,9 +204,13 @@ fn storable(params: &impl Params) -> Result<Vec<Value<'_>>> {
 }
 
 /// A row that was found.
+#[cfg_attr(
+    not(feature = "postgres"),
+    allow(dead_code, reason = "there is no server to find it in")
+)]
 pub(crate) enum Row<'a> {
     Sqlite(&'a rusqlite::Row<'a>),
-    Postgres(&'a tokio_postgres::Row),
+    Postgres(&'a postgres::Row),
 }
 
 impl Row<'_> {

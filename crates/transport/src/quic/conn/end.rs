@@ -52,6 +52,12 @@ impl QuicConn {
         self.lost.get_or_insert(LostCause::Closed);
     }
 
+    /// Nothing has come for too long.
+    pub(super) fn give_up(&mut self, io: &mut Io, now: Instant) {
+        self.on_lost(io, &ConnectionError::TimedOut);
+        self.inner.close(now, VarInt::from_u32(0), Bytes::from_static(b"idle timeout"));
+    }
+
     pub(super) fn on_lost(&mut self, io: &mut Io, reason: &ConnectionError) {
         let cause = match reason {
             ConnectionError::TimedOut => LostCause::IdleTimeout,
@@ -61,7 +67,14 @@ impl QuicConn {
             ConnectionError::LocallyClosed => LostCause::Closed,
             _ => LostCause::Failed,
         };
-        tracing::debug!(peer = %self.inner.remote_address(), "QUIC connection ended: {reason}");
+        let peer = self.inner.remote_address();
+        match (self.counts_as_handshake, reason) {
+            // What ends them here says so itself.
+            (true, ConnectionError::LocallyClosed) | (false, _) => {
+                tracing::debug!(%peer, "QUIC connection ended: {reason}");
+            }
+            (true, _) => tracing::info!(%peer, "QUIC: TLS handshake failed: {reason}"),
+        }
         self.lost = Some(cause);
         self.lost(io);
         self.begin_by = None;

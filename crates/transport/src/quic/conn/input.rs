@@ -1,7 +1,7 @@
 //! What comes in on a connection's streams: opened, read, ended, and how much is held of it.
 //!
-//! The client's first bidirectional stream is the control stream, further ones are data streams. A
-//! stream that the core does not want to read is not read, so the peer's flow-control credit runs
+//! The client's first bidirectional stream is the control stream, further ones and unidirectional ones
+//! are data streams. A stream that the core does not want to read is not read, so the peer's flow-control credit runs
 //! out and it stops.
 
 use std::sync::Arc;
@@ -31,10 +31,24 @@ impl QuicConn {
                 // Asked again it does nothing.
                 self.inner.set_max_concurrent_streams(Dir::Bi, VarInt::from_u32(self.max_streams));
             }
-            self.streams.push(stream);
-            self.streams_opened = self.streams_opened.saturating_add(1);
-            self.read(io, id);
+            self.take_stream(io, stream);
         }
+        // What comes on them is answered on the control stream.
+        while let Some(core) = &mut self.core
+            && let Some(id) = self.inner.streams().accept(Dir::Uni)
+        {
+            let stream = Stream::new(id);
+            core.stream_opened(&mut io.shard, stream.key());
+            self.inner.set_max_concurrent_streams(Dir::Uni, VarInt::from_u32(self.max_streams));
+            self.take_stream(io, stream);
+        }
+    }
+
+    fn take_stream(&mut self, io: &mut Io, stream: Stream) {
+        let id = stream.id;
+        self.streams.push(stream);
+        self.streams_opened = self.streams_opened.saturating_add(1);
+        self.read(io, id);
     }
 
     fn begin(&mut self, io: &mut Io) -> bool {
@@ -123,7 +137,9 @@ impl QuicConn {
         // A finished stream stays for what is still to be said on it, the control stream in any
         // case. A reset one goes, and both of its directions with it: while one is open, it counts
         // against the streams the client may have.
-        if key != StreamKey::CONTROL && end != StreamEnd::Finished {
+        if key.is_unidirectional() {
+            self.streams.remove(at);
+        } else if key != StreamKey::CONTROL && end != StreamEnd::Finished {
             self.streams.remove(at);
             let _ = self.inner.send_stream(id).reset(VarInt::from_u32(0));
             let _ = self.inner.recv_stream(id).stop(VarInt::from_u32(0));

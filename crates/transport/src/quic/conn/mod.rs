@@ -1,20 +1,23 @@
 //! One QUIC connection: its streams on one side, the broker core on the other.
 //!
 //! Here are its deadlines and quinn's events; `input` is what its streams bring, `output` what they
-//! take, `stream` one of them, `end` how it closes, `path` what it knows of the way there.
+//! take, `stream` one of them, `end` how it closes, `path` what it knows of the way there, `silence` how
+//! long nothing need come.
 
 mod end;
 mod input;
 mod output;
 mod path;
+mod silence;
 mod stream;
+mod visit;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use fulmar_broker::{Connection as Core, ListenerPolicy, LostCause, Shard, Token};
-use quinn_proto::{Connection, ConnectionHandle, Dir, Endpoint, Event, StreamEvent, VarInt};
+use quinn_proto::{Connection, ConnectionHandle, Endpoint, Event, StreamEvent, VarInt};
 use rustls_pki_types::CertificateDer;
 use smallvec::SmallVec;
 
@@ -23,7 +26,9 @@ use super::timers::Armed;
 use crate::clock::Clock;
 use crate::stream::Io;
 use crate::tls;
+use silence::{Due, Silence};
 use stream::Stream;
+pub(in crate::quic) use visit::{Arrival, MIN_VISIT, Proof, Sending, Visit};
 
 /// Bounds of the time that the end of a handshake waits for the client's first word. The lower one is
 /// the granularity of QUIC's timers (RFC 9002 section 6.1.2): no client repeats itself sooner.
@@ -41,6 +46,7 @@ pub(crate) struct QuicConn {
     begin_by: Option<Instant>,
     /// Until when the end of the handshake waits for CONNECT, to be told with its answer.
     held_until: Option<Instant>,
+    silence: Silence,
     /// The client's name must be known before anything it sends is looked at.
     must_know_first: bool,
     /// Memory its streams hold for incomplete packets, as told to the worker's account.
@@ -66,6 +72,8 @@ pub(crate) struct QuicConn {
     migrations: u32,
     next_stats: Option<Instant>,
     last_remote: std::net::SocketAddr,
+    /// An address of the client that has not proven itself.
+    pub(in crate::quic) visit: Option<Box<Visit>>,
     lost: Option<LostCause>,
 }
 
@@ -74,12 +82,18 @@ impl QuicConn {
         inner: Connection,
         token: Token,
         policy: Arc<ListenerPolicy>,
-        begin_by: Instant,
         must_know_first: bool,
-        is_proven: bool,
+        proof: Proof,
         settings: &QuicSettings,
+        now: Instant,
     ) -> QuicConn {
         let last_remote = inner.remote_address();
+        let visit = match proof {
+            Proof::Shown => None,
+            Proof::Owed(bytes) => {
+                Some(Box::new(Visit::new(last_remote, last_remote, bytes as u64)))
+            }
+        };
         QuicConn {
             inner,
             token,
@@ -87,13 +101,14 @@ impl QuicConn {
             core: None,
             streams: SmallVec::new(),
             streams_opened: 0,
-            begin_by: Some(begin_by),
+            begin_by: Some(now + settings.handshake_timeout),
             held_until: None,
+            silence: Silence::new(now, settings.idle_timeout),
             must_know_first,
             partial_bytes: 0,
             full_window: Some(VarInt::from_u32(settings.connection_window_bytes)),
             min_send_window: settings.min_send_window_bytes,
-            is_proven,
+            is_proven: visit.is_none(),
             losses_seen: 0,
             apart_until: None,
             max_streams: settings.max_streams.max(1),
@@ -106,12 +121,18 @@ impl QuicConn {
             migrations: 0,
             next_stats: None,
             last_remote,
+            visit,
             lost: None,
         }
     }
 
     pub(crate) fn token(&self) -> Token {
         self.token
+    }
+
+    /// Whether a token proved the client's address.
+    pub(crate) fn was_proven(&self) -> bool {
+        self.is_proven
     }
 
     pub(crate) fn is_drained(&self) -> bool {
@@ -132,8 +153,25 @@ impl QuicConn {
 
     pub(crate) fn deadline(&mut self, shard: &Shard, clock: &Clock) -> Option<Instant> {
         let core = self.core.as_ref().and_then(|core| clock.instant(core.deadline(shard)));
-        let own = [self.inner.poll_timeout(), core, self.begin_by, self.held_until, self.close_at];
+        let silence = self.next_of_silence().map(|(at, _)| at);
+        let quinns = self.inner.poll_timeout();
+        let own = [quinns, core, self.begin_by, self.held_until, self.close_at, silence];
         own.into_iter().flatten().min()
+    }
+
+    /// A datagram has come.
+    pub(crate) fn heard(&mut self, now: Instant) {
+        self.silence.heard(now);
+    }
+
+    fn next_of_silence(&self) -> Option<(Instant, Due)> {
+        // One that is closing has a time of its own for that.
+        let closing = self.core.as_ref().is_some_and(|core| core.closing().is_some());
+        if closing || self.inner.is_closed() {
+            return None;
+        }
+        let allowed = self.core.as_ref().and_then(Core::allowed_silence);
+        self.silence.next(allowed, self.inner.rtt())
     }
 
     pub(crate) fn on_timeout(&mut self, io: &mut Io, now: Instant) {
@@ -146,6 +184,14 @@ impl QuicConn {
         }
         if self.close_at.is_some_and(|at| at <= now) {
             self.close(now);
+        }
+        match self.next_of_silence().filter(|(at, _)| *at <= now) {
+            Some((_, Due::Ask)) => {
+                self.inner.ping();
+                self.silence.has_asked();
+            }
+            Some((_, Due::GiveUp)) => self.give_up(io, now),
+            None => {}
         }
         if let Some(core) = &mut self.core {
             core.on_deadline(&mut io.shard);
@@ -177,7 +223,7 @@ impl QuicConn {
         match event {
             Event::Connected => self.on_connected(io, now),
             Event::ConnectionLost { reason } => self.on_lost(io, &reason),
-            Event::Stream(StreamEvent::Opened { dir: Dir::Bi }) => self.accept_streams(io),
+            Event::Stream(StreamEvent::Opened { .. }) => self.accept_streams(io),
             Event::Stream(StreamEvent::Readable { id }) => self.read(io, id),
             Event::Stream(StreamEvent::Finished { id }) => {
                 if u64::from(VarInt::from(id)) == 0 && self.goodbye_said {
@@ -190,7 +236,6 @@ impl QuicConn {
             }
             // Every flush tries to write whatever waits.
             Event::Stream(StreamEvent::Writable { .. } | StreamEvent::Available { .. })
-            | Event::Stream(StreamEvent::Opened { dir: Dir::Uni })
             | Event::HandshakeDataReady
             | Event::DatagramReceived
             | Event::DatagramsUnblocked => {}
@@ -204,6 +249,9 @@ impl QuicConn {
     fn on_connected(&mut self, io: &mut Io, now: Instant) {
         self.counts_as_handshake = false;
         self.held_until = Some(now + (self.inner.rtt() / 2).clamp(HOLD[0], HOLD[1]));
+        if let Ok(Some(parameters)) = self.inner.crypto_session().transport_parameters() {
+            self.silence.learn(&parameters);
+        }
         let identity = self.identity();
         if let Some(core) = &mut self.core {
             core.handshake_confirmed(&mut io.shard, identity);
@@ -229,6 +277,6 @@ mod tests {
     #[test]
     fn an_idle_connection_adds_little_to_quinns_part() {
         let own = size_of::<QuicConn>() - size_of::<Connection>();
-        assert!(own <= 640, "{own} bytes, {} of them the core's", size_of::<Core>());
+        assert!(own <= 688, "{own} bytes, {} of them the core's", size_of::<Core>());
     }
 }

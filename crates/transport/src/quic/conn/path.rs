@@ -12,12 +12,15 @@ const STATS_INTERVAL: Duration = Duration::from_secs(5);
 
 impl QuicConn {
     pub(super) fn watch_path(&mut self, io: &mut Io, now: Instant) {
-        let remote = self.inner.remote_address();
+        let remote = self.client_address();
         let moved = remote != self.last_remote;
         if moved {
             tracing::info!(from = %self.last_remote, to = %remote, "QUIC client changed its address");
             self.last_remote = remote;
             self.migrations += 1;
+            if let Some(core) = &mut self.core {
+                core.moved(remote);
+            }
         }
         if moved || self.next_stats.is_none_or(|at| at <= now) {
             self.next_stats = Some(now + STATS_INTERVAL);

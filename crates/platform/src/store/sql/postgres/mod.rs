@@ -14,4 +14,5 @@ mod values;
 pub use address::{Address, Database};
 pub(crate) use link::Prepared;
 pub(crate) use session::{Purpose, Session};
+pub(super) use tokio_postgres::Row;
 pub(super) use values::value;

@@ -1,0 +1,58 @@
+//! Whose a session is, and who may open it.
+//!
+//! A session belongs to the user whose client created it, connected or not; all anonymous clients together are
+//! one owner. A client of another owner that names its client identifier is refused, so that knowing an
+//! identifier is not enough to end somebody's session with all that waits in it.
+//!
+//! Clients of MQTT-SN show no credentials, and datagrams can be forged. So whatever user the operator gives
+//! them, they never touch the session of a client that came over a connection, while a client with
+//! credentials may take an identifier back that somebody claimed over MQTT-SN.
+
+use crate::auth::GUEST_PREFIX;
+use crate::registry::OpenRequest;
+use crate::session::SessionState;
+
+/// Whether sessions belong to users.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SessionOwner {
+    /// A client of another user that names an identifier in use is refused.
+    #[default]
+    User,
+    /// Any client that is let in takes over any client identifier. What waited in a session of another
+    /// user is dropped, not handed over.
+    None,
+}
+
+/// What a client may do with the session that has its client identifier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Claim {
+    /// It is the client's own.
+    Resumes,
+    /// The client may have the identifier, but nothing of the session.
+    Replaces,
+    /// It is another's.
+    Refused,
+}
+
+/// What `request` may do with a session in this state.
+pub(crate) fn claim(state: &SessionState, request: &OpenRequest<'_>) -> Claim {
+    let same_user = state.username == request.username;
+    // The program itself; its identifiers are known, so strangers can get there first.
+    let program = request.username.as_deref() == Some(GUEST_PREFIX);
+    // A session of an earlier version is its user's, however that comes.
+    let forbidden_to_datagrams = request.mqtt_sn && state.mqtt_sn == Some(false);
+    if same_user && !forbidden_to_datagrams {
+        return Claim::Resumes;
+    }
+    let has_credentials = request.username.is_some() && !request.mqtt_sn;
+    if program || (has_credentials && state.mqtt_sn == Some(true)) {
+        return Claim::Replaces;
+    }
+    Claim::Refused
+}
+
+/// The same where sessions belong to nobody.
+pub(crate) fn claim_of_anyone(state: &SessionState, request: &OpenRequest<'_>) -> Claim {
+    if state.username == request.username { Claim::Resumes } else { Claim::Replaces }
+}

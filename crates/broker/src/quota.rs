@@ -1,0 +1,188 @@
+//! How many wildcard and shared subscriptions one owner may have over all its sessions.
+//!
+//! A filter with a wildcard costs every publication that it matches, whoever publishes, and so does a
+//! share name: that is what an owner with many sessions could heap up. Filters without either cost only
+//! the one topic they name. Each session has a few for nothing, so that a fleet of one user is not
+//! counted; those beyond are counted for the user, or for the address where a client has none.
+
+use std::net::IpAddr;
+
+use fulmar_mqtt::topic::Subscription;
+use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
+
+use crate::auth::GUEST_PREFIX;
+
+/// Wildcard and shared subscriptions of each session that are not counted. Devices have one to three:
+/// their commands, what is said to all, perhaps a group.
+pub(crate) const FREE_PER_SESSION: u32 = 16;
+
+/// Who pays for a subscription.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Payer {
+    User(Box<str>),
+    /// Clients without a user, by [`crate::doorman::site`].
+    Site(IpAddr),
+}
+
+impl Payer {
+    /// `None` where nobody is to be counted: the program's own sessions.
+    fn of(user: Option<&str>, site: IpAddr) -> Option<Payer> {
+        match user {
+            Some(GUEST_PREFIX) => None,
+            Some(user) => Some(Payer::User(user.into())),
+            None => Some(Payer::Site(site)),
+        }
+    }
+}
+
+/// What one session has of them.
+#[derive(Debug, Default)]
+pub(crate) struct Share {
+    wide: u32,
+    /// Who pays for how many.
+    paid: Option<Box<(Payer, usize)>>,
+}
+
+/// What all owners have beyond what is free.
+#[derive(Debug, Default)]
+pub(crate) struct Quota(Mutex<FxHashMap<Payer, usize>>);
+
+/// Whether a subscription is one that counts.
+pub(crate) fn is_wide(subscription: &Subscription<'_>) -> bool {
+    subscription.share.is_some() || subscription.filter.contains(['+', '#'])
+}
+
+impl Quota {
+    /// A session of `user` wants one more; false when its owner has `most` beyond the free ones.
+    pub(crate) fn take(
+        &self,
+        share: &mut Share,
+        user: Option<&str>,
+        site: IpAddr,
+        most: usize,
+    ) -> bool {
+        if share.wide >= FREE_PER_SESSION {
+            let payer = share.paid.as_ref().map(|paid| paid.0.clone());
+            if let Some(payer) = payer.or_else(|| Payer::of(user, site)) {
+                let mut owners = self.0.lock();
+                let had = owners.get(&payer).copied().unwrap_or(0);
+                if had >= most {
+                    return false;
+                }
+                owners.insert(payer.clone(), had + 1);
+                share.paid.get_or_insert_with(|| Box::new((payer, 0))).1 += 1;
+            }
+        }
+        share.wide += 1;
+        true
+    }
+
+    /// A session gives one back.
+    pub(crate) fn give_back(&self, share: &mut Share) {
+        share.wide = share.wide.saturating_sub(1);
+        let Some(paid) = &mut share.paid else { return };
+        self.forget(&paid.0, 1);
+        paid.1 -= 1;
+        if paid.1 == 0 {
+            share.paid = None;
+        }
+    }
+
+    /// A session ends, with all its subscriptions.
+    pub(crate) fn end(&self, share: &mut Share) {
+        if let Some(paid) = std::mem::take(share).paid {
+            self.forget(&paid.0, paid.1);
+        }
+    }
+
+    /// Storage remembered one more. It is counted when the session's owner is known.
+    pub(crate) fn restore(share: &mut Share) {
+        share.wide += 1;
+    }
+
+    /// A session is `user`'s at this address from now on, and so are its subscriptions, however many
+    /// it brings along.
+    pub(crate) fn belongs_to(&self, share: &mut Share, user: Option<&str>, site: IpAddr) {
+        let beyond = share.wide.saturating_sub(FREE_PER_SESSION) as usize;
+        if beyond == 0 {
+            return;
+        }
+        let payer = Payer::of(user, site);
+        if share.paid.as_ref().map(|paid| &paid.0) == payer.as_ref() {
+            return;
+        }
+        if let Some(paid) = share.paid.take() {
+            self.forget(&paid.0, paid.1);
+        }
+        if let Some(payer) = payer {
+            *self.0.lock().entry(payer.clone()).or_default() += beyond;
+            share.paid = Some(Box::new((payer, beyond)));
+        }
+    }
+
+    fn forget(&self, payer: &Payer, number: usize) {
+        let mut owners = self.0.lock();
+        if let Some(had) = owners.get_mut(payer) {
+            *had = had.saturating_sub(number);
+            if *had == 0 {
+                owners.remove(payer);
+            }
+        }
+    }
+
+    #[cfg(test)]
+    fn owners(&self) -> usize {
+        self.0.lock().len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));
+    const THERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 2));
+
+    fn fill(quota: &Quota, share: &mut Share, user: Option<&str>, site: IpAddr) -> u32 {
+        let mut taken = 0;
+        while taken < 100 && quota.take(share, user, site, 10) {
+            taken += 1;
+        }
+        taken
+    }
+
+    #[test]
+    fn sessions_of_one_owner_share_what_is_beyond_the_free_ones() {
+        let quota = Quota::default();
+        let (mut a, mut b, mut c) = <(Share, Share, Share)>::default();
+        assert_eq!(fill(&quota, &mut a, Some("eve"), HERE), FREE_PER_SESSION + 10);
+        assert_eq!(fill(&quota, &mut b, Some("eve"), THERE), FREE_PER_SESSION);
+        assert_eq!(fill(&quota, &mut c, Some("ann"), HERE), FREE_PER_SESSION + 10);
+        quota.give_back(&mut a);
+        assert_eq!(fill(&quota, &mut b, Some("eve"), THERE), 1, "what one gave back");
+        quota.end(&mut a);
+        assert_eq!(fill(&quota, &mut b, Some("eve"), THERE), 9);
+        quota.end(&mut b);
+        quota.end(&mut c);
+        assert_eq!(quota.owners(), 0, "nothing is left behind");
+    }
+
+    #[test]
+    fn clients_without_a_user_are_counted_by_address_and_what_is_restored_moves_along() {
+        let quota = Quota::default();
+        let (mut a, mut b, mut c) = <(Share, Share, Share)>::default();
+        for _ in 0..FREE_PER_SESSION + 30 {
+            Quota::restore(&mut a);
+        }
+        quota.belongs_to(&mut a, None, HERE);
+        assert_eq!(fill(&quota, &mut b, None, HERE), FREE_PER_SESSION, "restored ones count");
+        assert_eq!(fill(&quota, &mut c, None, THERE), FREE_PER_SESSION + 10);
+        quota.end(&mut c);
+        quota.belongs_to(&mut a, None, THERE);
+        assert_eq!(fill(&quota, &mut b, None, HERE), 10);
+        assert_eq!(fill(&quota, &mut c, None, THERE), FREE_PER_SESSION);
+        // The program's own sessions are nobody's.
+        assert_eq!(fill(&quota, &mut Share::default(), Some(GUEST_PREFIX), HERE), 100);
+    }
+}

@@ -1,0 +1,170 @@
+//! Faults that schedules of `make simulate` have found, each in the few steps that matter. A worker's turn
+//! goes on until the test ends it, and storage commits when it is told to.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use common::storage::SimStorage;
+use common::{Conn, Hello, Seen, Setup, World, hello, lasting};
+use fulmar_broker::{StreamKey, TransportKind};
+use fulmar_mqtt::flow::{self, DataFlow, FlowFlags, FlowHeader};
+use fulmar_mqtt::packet::{FilterList, Publish, Subscribe, SubscribeOptions, Unsubscribe};
+use fulmar_mqtt::{Packet, PacketId, Properties, QoS, Version};
+
+fn world() -> (Arc<SimStorage>, World) {
+    let storage = Arc::new(SimStorage::default());
+    let world = World::with(Setup { storage: Arc::clone(&storage) as _, ..Setup::default() });
+    (storage, world)
+}
+
+/// A client that has been let in by a worker.
+fn connected(storage: &SimStorage, world: &mut World, worker: usize, hello: &Hello) -> Conn {
+    let conn = world.open(worker);
+    world.say_hello(conn, hello);
+    storage.commit();
+    world.settle();
+    world.seen(conn);
+    conn
+}
+
+fn publish(qos: QoS, retain: bool, payload: &[u8]) -> Packet<'_> {
+    let (packet_id, properties) = (Some(PacketId::FIRST), Properties::NONE);
+    let dup = false;
+    Packet::Publish(Publish { dup, qos, retain, topic: "t", packet_id, properties, payload })
+}
+
+/// Seed 44771. A third connection would take the session over before storage knows of the second, whose
+/// record would come behind the session's removal and stay.
+#[test]
+fn what_a_connection_says_after_it_was_taken_over_does_not_hide_its_successors_turn() {
+    let (storage, mut world) = world();
+    let first = connected(&storage, &mut world, 0, &lasting("c"));
+    let second = world.open(1);
+    world.say_hello_within_turn(second, &lasting("c"));
+    world.send_within_turn(first, &publish(QoS::ExactlyOnce, false, b"late"));
+    let third = world.open(0);
+    world.say_hello_within_turn(third, &Hello { clean: true, ..lasting("c") });
+    world.end_turn(0);
+    world.end_turn(1);
+    for _ in 0..3 {
+        storage.commit();
+        world.settle();
+    }
+    let sessions = storage.crash().1.sessions;
+    assert_eq!(sessions.len(), 1, "{sessions:?}");
+}
+
+/// Seed 88125. A worker whose turn takes long hands a retained message over behind a newer one, which
+/// its publisher was told is kept.
+#[test]
+fn a_retained_message_does_not_reach_storage_behind_a_newer_one() {
+    let (storage, mut world) = world();
+    let slow = connected(&storage, &mut world, 0, &hello("slow"));
+    let fast = connected(&storage, &mut world, 1, &hello("fast"));
+    world.send_within_turn(slow, &publish(QoS::AtLeastOnce, true, b"old"));
+    world.send_within_turn(fast, &publish(QoS::AtLeastOnce, true, b"new"));
+    world.end_turn(1);
+    storage.commit();
+    world.end_turn(0);
+    storage.commit();
+    let retained = storage.crash().1.retained;
+    assert_eq!(retained.len(), 1);
+    assert_eq!(retained[0].payload(), b"new");
+}
+
+/// Seed 213212. What waits for the first message on the other stream waits for it still when later ones
+/// have made the way back.
+#[test]
+fn a_subscription_that_moves_to_and_fro_keeps_its_order() {
+    let (_storage, mut world) = world();
+    let reader = world.open_over(0, TransportKind::Quic);
+    world.say_hello(reader, &hello("reader"));
+    let (publisher, _) = world.connect(0, &hello("publisher"));
+    let (one, other) = (StreamKey(4), StreamKey(8));
+    let options = SubscribeOptions { qos: QoS::AtLeastOnce, ..SubscribeOptions::default() };
+    let mut list = Vec::new();
+    FilterList::encode_one(&mut list, "t", Some(options));
+    for (payload, stream) in ["1", "2", "3", "4"].iter().zip([one, other, one, other]) {
+        let filters = FilterList::from_encoded(&list, true, Version::V5).unwrap();
+        let (packet_id, properties) = (PacketId::FIRST, Properties::NONE);
+        let subscribe = Packet::Subscribe(Subscribe { packet_id, properties, filters });
+        world.send_on(reader, stream, &subscribe);
+        world.publish(publisher, "t", payload, QoS::AtLeastOnce, 1);
+    }
+    let mut published = |stream| {
+        let seen = world.seen_on(reader, stream).into_iter();
+        let texts = seen.filter_map(|seen| match seen {
+            Seen::Publish(got) => Some(got.text()),
+            _ => None,
+        });
+        texts.collect::<Vec<_>>()
+    };
+    assert_eq!(published(other), [""; 0], "the first is not acknowledged");
+    assert_eq!(published(one), ["t 1"]);
+}
+
+/// Seed 839517. The first worker would store that the subscription is the control flow's now, behind what
+/// the client's own worker stores for the session meanwhile.
+#[test]
+fn flows_that_expire_while_their_client_is_there_are_its_own_workers() {
+    let (storage, mut world) = world();
+    let conn = world.open_over(1, TransportKind::Quic);
+    world.say_hello(conn, &lasting("c"));
+    storage.commit();
+    world.settle();
+    let stream = StreamKey(4);
+    let keeps = FlowFlags::PERSISTENT_QOS | FlowFlags::PERSISTENT_SUBSCRIPTIONS;
+    let mut header = Vec::new();
+    let flow = DataFlow { id: 4, expiry_s: 1000, flags: FlowFlags(keeps) };
+    flow::encode(&FlowHeader::ClientData(flow), &mut header);
+    world.send_bytes_on(conn, stream, &header);
+    let (packet_id, properties) = (PacketId::FIRST, Properties::NONE);
+    let mut list = Vec::new();
+    FilterList::encode_one(&mut list, "t", Some(SubscribeOptions::default()));
+    let filters = FilterList::from_encoded(&list, true, Version::V5).unwrap();
+    world.send_on(conn, stream, &Packet::Subscribe(Subscribe { packet_id, properties, filters }));
+    world.end_stream(conn, stream);
+    world.wait_within_turn(Duration::from_secs(2000));
+    let mut list = Vec::new();
+    FilterList::encode_one(&mut list, "t", None);
+    let filters = FilterList::from_encoded(&list, false, Version::V5).unwrap();
+    let unsubscribe = Packet::Unsubscribe(Unsubscribe { packet_id, properties, filters });
+    world.send_within_turn(conn, &unsubscribe);
+    world.end_turn(1);
+    world.settle();
+    storage.commit();
+    let restored = storage.crash().1;
+    assert!(restored.subscriptions.is_empty(), "{:?}", restored.subscriptions);
+    assert!(restored.flows.is_empty(), "{:?}", restored.flows);
+}
+
+/// Seed 657991. The control flow was not told that what it waited for had ended, if it was the only one
+/// left and had something else to send at that moment.
+#[test]
+fn a_session_does_not_go_silent_when_the_flow_it_waited_for_ends() {
+    let (_storage, mut world) = world();
+    let reader = world.open_over(0, TransportKind::Quic);
+    world.say_hello(reader, &hello("reader"));
+    let (publisher, _) = world.connect(0, &hello("publisher"));
+    let stream = StreamKey(4);
+    let options = SubscribeOptions { qos: QoS::AtLeastOnce, ..SubscribeOptions::default() };
+    let mut list = Vec::new();
+    FilterList::encode_one(&mut list, "t", Some(options));
+    let filters = FilterList::from_encoded(&list, true, Version::V5).unwrap();
+    let (packet_id, properties) = (PacketId::FIRST, Properties::NONE);
+    world.send_on(reader, stream, &Packet::Subscribe(Subscribe { packet_id, properties, filters }));
+    world.publish(publisher, "t", "1", QoS::AtLeastOnce, 1);
+    assert_eq!(world.seen_on(reader, stream).len(), 2, "SUBACK and the message");
+    world.subscribe(reader, "t", QoS::AtLeastOnce);
+    world.publish(publisher, "t", "2", QoS::AtLeastOnce, 2);
+    world.set_reading(reader, false);
+    world.publish(publisher, "t", "at once", QoS::AtMostOnce, 0);
+    world.end_stream(reader, stream);
+    assert!(world.output(reader).more, "two messages wait");
+    world.set_reading(reader, true);
+    world.settle();
+    assert_eq!(world.texts(reader), ["t 1", "t 2"]);
+}

@@ -1,0 +1,92 @@
+//! What the log says. One test alone, in a program of its own: tracing remembers, for the whole process, of each line
+//! whether anybody wanted it when it was first reached, and tests beside this one want none.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::fmt::{Debug, Write as _};
+use std::sync::{Arc, Mutex};
+
+use common::storage::SimStorage;
+use common::{Hello, Setup, World, hello};
+use fulmar_mqtt::packet::{FilterList, Subscribe, SubscribeOptions};
+use fulmar_mqtt::{Packet, PacketId, Properties, Version};
+use tracing::field::{Field, Visit};
+use tracing::span;
+
+/// The log of a test, a line an event.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<String>>);
+
+struct Line<'a>(&'a mut String);
+
+impl Visit for Line<'_> {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        write!(self.0, "{field}={value:?} ").unwrap();
+    }
+}
+
+impl tracing::Subscriber for Log {
+    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+        span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        let mut text = self.0.lock().unwrap();
+        event.record(&mut Line(&mut text));
+        text.push('\n');
+    }
+
+    fn enter(&self, _: &span::Id) {}
+
+    fn exit(&self, _: &span::Id) {}
+}
+
+/// Also where the client comes back on another worker and has to wait until the old connection has gone.
+#[test]
+fn the_log_says_of_every_take_over_that_it_was_one() {
+    let device = Hello { clean: false, expiry: Some(3600), ..hello("device") };
+    for waits in [false, true] {
+        let log = Log::default();
+        tracing::subscriber::with_default(log.clone(), || {
+            let storage = Arc::new(SimStorage::default());
+            let setup = Setup { storage: Arc::clone(&storage) as _, ..Setup::default() };
+            let mut world = World::with(setup);
+            let old = world.open(0);
+            world.say_hello(old, &device);
+            storage.commit();
+            world.settle();
+            if waits {
+                let mut list = Vec::new();
+                FilterList::encode_one(&mut list, "t", Some(SubscribeOptions::default()));
+                let filters = FilterList::from_encoded(&list, true, Version::V5).unwrap();
+                let (packet_id, properties) = (PacketId::FIRST, Properties::NONE);
+                let subscribe = Packet::Subscribe(Subscribe { packet_id, properties, filters });
+                world.send_within_turn(old, &subscribe);
+            }
+            let new = world.open(1);
+            world.say_hello_within_turn(new, &device);
+            world.end_turn(1);
+            for _ in 0..2 {
+                storage.commit();
+                world.settle();
+            }
+            assert!(world.is_closed(old));
+        });
+        let text = log.0.lock().unwrap();
+        let connected: Vec<&str> =
+            text.lines().filter(|line| line.contains("message=connected")).collect();
+        assert_eq!(connected.len(), 2, "{text}");
+        assert!(connected[0].contains("taken_over=false"), "{text}");
+        assert!(connected[1].contains("taken_over=true"), "waits: {waits}\n{text}");
+        assert!(text.contains("disconnected: session taken over"), "{text}");
+    }
+}

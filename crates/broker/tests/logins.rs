@@ -1,0 +1,144 @@
+//! Passwords are checked in an order that is fair to whoever comes from elsewhere, and for those who still wait.
+//!
+//! Hashing happens on real threads, so these tests wait for what it brings; how long it takes decides nothing.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::{Conn, Seen, Setup, World};
+use fulmar_broker::auth::{Gate, PasswordFile, hash_password};
+use fulmar_mqtt::packet::Connect;
+use fulmar_mqtt::{Packet, Properties, ReasonCode, Version};
+
+const ATTACKER: [u8; 4] = [192, 0, 2, 1];
+const ELSEWHERE: [u8; 4] = [192, 0, 2, 2];
+
+fn gate() -> Gate {
+    let line = hash_password(b"right").unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("passwords");
+    std::fs::write(&path, format!("ann:{line}\nbob:{line}\n")).unwrap();
+    Gate { passwords: Some(PasswordFile::load(&path).unwrap()), ..Gate::default() }
+}
+
+fn world() -> World {
+    World::with(Setup { gate: gate(), ..Setup::default() })
+}
+
+fn log_in(world: &mut World, from: [u8; 4], user: &str, password: &[u8]) -> Conn {
+    let conn = world.open_from(0, from);
+    let connect = Connect {
+        version: Version::V5,
+        bridge: false,
+        clean_start: true,
+        keep_alive_s: 0,
+        client_id: "",
+        properties: Properties::NONE,
+        will: None,
+        username: Some(user),
+        password: Some(password),
+    };
+    world.send(conn, &Packet::Connect(connect));
+    conn
+}
+
+/// Wrong logins, each with another user and password; those that could wait.
+fn flood(world: &mut World, from: [u8; 4], count: usize) -> Vec<Conn> {
+    let mut conns = Vec::new();
+    for number in 0..count {
+        let conn = log_in(world, from, &format!("user {number}"), &number.to_be_bytes());
+        if world.seen(conn).is_empty() {
+            conns.push(conn);
+        }
+    }
+    conns
+}
+
+fn decision(world: &mut World, conn: Conn) -> Option<ReasonCode> {
+    world.settle();
+    world.seen(conn).into_iter().find_map(|seen| match seen {
+        Seen::Connack { reason, .. } => Some(reason),
+        _ => None,
+    })
+}
+
+fn wait_for(world: &mut World, conn: Conn) -> ReasonCode {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while Instant::now() < deadline {
+        if let Some(reason) = decision(world, conn) {
+            return reason;
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    panic!("not decided")
+}
+
+#[test]
+fn a_new_login_does_not_wait_behind_those_of_another_address() {
+    let mut world = world();
+    let flood = flood(&mut world, ATTACKER, 100);
+    let bob = log_in(&mut world, ELSEWHERE, "bob", b"right");
+    assert_eq!(wait_for(&mut world, bob), ReasonCode::Success);
+    let checked = world.total("authentication_failed");
+    assert!(checked < flood.len() as u64 / 2, "{checked} were checked before");
+}
+
+#[test]
+fn a_login_that_was_right_is_not_checked_again_also_by_the_next_file() {
+    let mut world = world();
+    let first = log_in(&mut world, ELSEWHERE, "ann", b"right");
+    assert_eq!(wait_for(&mut world, first), ReasonCode::Success);
+    flood(&mut world, ATTACKER, 50);
+    let again = log_in(&mut world, ATTACKER, "ann", b"right");
+    assert_eq!(decision(&mut world, again), Some(ReasonCode::Success), "at once");
+    let gate_of_the_same_lines = {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("passwords");
+        let (line, other) = (hash_password(b"right").unwrap(), hash_password(b"new").unwrap());
+        std::fs::write(&path, format!("ann:{line}\nbob:{other}\n")).unwrap();
+        Gate { passwords: Some(PasswordFile::load(&path).unwrap()), ..Gate::default() }
+    };
+    world.broker.set_gate(gate_of_the_same_lines);
+    let changed = log_in(&mut world, ATTACKER, "ann", b"right");
+    assert_eq!(decision(&mut world, changed), None, "her line has changed");
+}
+
+#[test]
+fn who_goes_away_leaves_the_queue() {
+    let mut world = world();
+    let waiting = flood(&mut world, ATTACKER, 1200);
+    assert!(world.total("logins_busy") > 0);
+    for conn in waiting {
+        world.cut(conn);
+    }
+    let before = world.total("authentication_failed");
+    let bob = log_in(&mut world, ATTACKER, "bob", b"right");
+    assert_eq!(wait_for(&mut world, bob), ReasonCode::Success);
+    let checked = world.total("authentication_failed") - before;
+    assert!(checked < 10, "{checked} more were checked");
+}
+
+#[test]
+fn who_waits_when_the_file_changes_is_told_to_come_again() {
+    let mut world = world();
+    let waiting = flood(&mut world, ATTACKER, 50);
+    world.broker.set_gate(gate());
+    let busy = waiting
+        .iter()
+        .filter(|&&conn| matches!(decision(&mut world, conn), Some(ReasonCode::ServerBusy)));
+    assert!(busy.count() > 40);
+}
+
+#[test]
+fn a_wrong_login_that_is_repeated_is_not_checked_again() {
+    let mut world = world();
+    let first = log_in(&mut world, ATTACKER, "ann", b"wrong");
+    assert_eq!(wait_for(&mut world, first), ReasonCode::BadUserNameOrPassword);
+    let again = log_in(&mut world, ATTACKER, "ann", b"wrong");
+    assert_eq!(decision(&mut world, again), Some(ReasonCode::BadUserNameOrPassword), "at once");
+    // And the right one is.
+    let right = log_in(&mut world, ATTACKER, "ann", b"right");
+    assert_eq!(wait_for(&mut world, right), ReasonCode::Success);
+}

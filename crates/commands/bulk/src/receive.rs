@@ -1,0 +1,369 @@
+//! `fulmar receive`.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use fulmar_bulk::guard::ReceiverKeys;
+use fulmar_bulk::stream::StreamReceiverConfig;
+use fulmar_bulk::{ReceiverConfig, ReceiverEvent};
+use serde_json::json;
+use tokio::sync::watch;
+
+use super::channel::Channel;
+use super::files::Files;
+use super::live;
+use super::manifest::Manifest;
+use super::rollout::{self, Announced};
+use super::seal::{KeyArgs, ReceiverSeal, warn_if_plain};
+use super::show::Show;
+use super::stream::{self, Receiving, TlsArgs, Via};
+use super::{SHOW, identity, interrupted, memory, sleep_until, socket, state};
+use crate::exit::Usage;
+
+const EXAMPLES: &str = "\
+Examples:
+  fulmar receive --from 0.0.0.0:6003 --dir maps             whatever anybody sends here
+  fulmar receive --from 239.1.2.3:6003 --dir maps --count 1    one file from a group, then end
+  fulmar receive --from 192.0.2.9:6003 --dir maps           only what this sender sends
+  fulmar receive --announced mqtts://broker --group pumps --device pump7 --dir fw   roll-outs
+  fulmar receive --from 0.0.0.0:6003 --dir maps --via quic   over QUIC, to compare
+  fulmar receive --from 0.0.0.0:6003 --dir maps --key maps.key   only from who has the same key
+  fulmar receive --from 0.0.0.0:6003 --stdout               a stream, from `fulmar send -`
+
+ADDR is an address of this machine, a multicast group, or else the sender's address. Each file that is
+complete is told as a line of `sha256sum`. A file appears under its name only when it is whole.
+The sender runs `fulmar send`, or another NORM program (RFC 5740).";
+
+/// Once it has all it should, it stays until the sender has gone or is silent for so long: the sender
+/// may not have heard that.
+const LINGER: Duration = Duration::from_secs(3);
+
+/// Receive files over a bad link (NORM)
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// Where to listen, or to whom: HOST or HOST:PORT, the port being 6003 unless given
+    #[arg(long, value_name = "ADDR", required_unless_present = "url")]
+    from: Option<String>,
+    /// Folder to put files into
+    #[arg(long, value_name = "DIR", required_unless_present = "stdout")]
+    dir: Option<PathBuf>,
+    /// Write one stream to standard output, from `fulmar send -`, instead of files to a folder
+    #[arg(long, conflicts_with_all = ["dir", "count", "url"])]
+    stdout: bool,
+    /// What carries the files
+    #[arg(long, value_enum, value_name = "HOW", default_value = "norm")]
+    via: Via,
+    #[command(flatten)]
+    tls: TlsArgs,
+    #[command(flatten)]
+    key: KeyArgs,
+    #[command(flatten)]
+    announced: Announced,
+    /// End after so many files, or with --announced after so many roll-outs
+    #[arg(long, value_name = "NUMBER")]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
+    count: Option<u64>,
+    /// Interface to hear multicast on: its IPv4 address, or for IPv6 its name
+    #[arg(long, value_name = "INTERFACE")]
+    interface: Option<socket::Interface>,
+    /// Tell what happens as lines of JSON on standard output, or with --stdout on standard error
+    #[arg(long)]
+    json: bool,
+    /// No progress bar
+    #[arg(short, long)]
+    quiet: bool,
+}
+
+struct Run<'a> {
+    args: &'a Args,
+    channel: Channel<ReceiverSeal>,
+    receiver: fulmar_bulk::Receiver<Files>,
+    start: Instant,
+    /// When something came last.
+    heard: Instant,
+    show: Show,
+    out: Vec<u8>,
+    /// How many files are enough.
+    count: Option<u64>,
+    progress: Option<watch::Sender<u64>>,
+    complete: u64,
+    failed: u64,
+    /// Why, the last time.
+    failure: Option<String>,
+    senders: usize,
+    gone: usize,
+}
+
+impl Args {
+    /// The folder that files are put into.
+    pub(super) fn dir(&self) -> &Path {
+        // A stream has none, and does not ask.
+        self.dir.as_deref().unwrap_or(Path::new("."))
+    }
+}
+
+/// What a roll-out has a device receive.
+#[derive(Default)]
+pub(super) struct Job {
+    /// Where it comes, unless the command line says so.
+    pub(super) from: Option<String>,
+    /// Keys of its own.
+    pub(super) keys: Option<ReceiverKeys>,
+    /// The one file to take.
+    pub(super) expected: Option<Manifest>,
+    /// Where to tell how many bytes have come.
+    pub(super) progress: Option<watch::Sender<u64>>,
+}
+
+/// Receives until there are enough, or somebody wants it to end.
+pub(super) async fn run(args: &Args) -> anyhow::Result<()> {
+    if args.stdout {
+        return live(args).await;
+    }
+    std::fs::create_dir_all(args.dir()).with_context(|| args.dir().display().to_string())?;
+    if args.announced.url.is_some() {
+        return rollout::receive(args, &args.announced, &args.tls, args.count).await;
+    }
+    if args.via == Via::Norm {
+        return receive(args, Job::default()).await;
+    }
+    if args.key.secret()?.is_some() {
+        let text = "--key is NORM's; --via quic has certificates, --via tcp is not protected";
+        return Err(Usage(text.into()).into());
+    }
+    stream::receive(Receiving {
+        via: args.via,
+        from: socket::address(args.from.as_deref().unwrap_or_default())?,
+        dir: args.dir(),
+        tls: &args.tls,
+        count: args.count,
+        json: args.json,
+        show: Show::new(args.quiet || args.json),
+    })
+    .await
+}
+
+/// Receives a stream by NORM.
+async fn live(args: &Args) -> anyhow::Result<()> {
+    if args.via != Via::Norm {
+        return Err(Usage("a stream comes by NORM".into()).into());
+    }
+    let from = socket::address(args.from.as_deref().unwrap_or_default())?;
+    let (socket, whom) = socket::from(from, args.interface)?;
+    let (node, seed) = identity()?;
+    let keys = args.key.secret()?.map(|secret| secret.receiver(node));
+    let seal = ReceiverSeal::of_receiver(keys)?;
+    warn_if_plain(seal.is_on(), from.ip());
+    let defaults = StreamReceiverConfig::default();
+    let buffer_bytes = memory::for_parity(defaults.buffer_bytes);
+    let (seed, guarded) = (seed.into(), seal.is_on());
+    let config = StreamReceiverConfig { node, seed, guarded, buffer_bytes, ..defaults };
+    let (json, show) = (args.json, Show::new(args.quiet || args.json));
+    let channel = Channel { socket, whom, seal };
+    live::receive(live::Receiving { channel, config, json, show }).await
+}
+
+/// Receives by NORM; a job is one file.
+pub(super) async fn receive(args: &Args, job: Job) -> anyhow::Result<()> {
+    let from = args.from.as_deref().or(job.from.as_deref()).unwrap_or_default();
+    let from = socket::address(from)?;
+    let (socket, whom) = socket::from(from, args.interface)?;
+    let (fresh, seed) = identity()?;
+    let interrupted = state::interrupted(args.dir());
+    let before = interrupted.with_context(|| args.dir().display().to_string())?;
+    let is_job = job.keys.is_some();
+    let count = if is_job { Some(1) } else { args.count };
+    let node = job.keys.as_ref().map_or(before.unwrap_or(fresh), |keys| keys.node);
+    let keys = match job.keys {
+        Some(keys) => Some(keys),
+        None => args.key.secret()?.map(|secret| secret.receiver(node)),
+    };
+    let seal = ReceiverSeal::of_receiver(keys)?;
+    warn_if_plain(seal.is_on(), from.ip());
+    let (seed, guarded) = (seed.into(), seal.is_on());
+    let defaults = ReceiverConfig::default();
+    let max_parity_bytes = memory::for_parity(defaults.max_parity_bytes);
+    let config = ReceiverConfig { node, seed, guarded, max_parity_bytes, ..defaults };
+    let receiver = fulmar_bulk::Receiver::new(config, Files::new(args.dir(), node, job.expected));
+    let bound = socket.local_addr().context("the socket's address")?;
+    if args.json {
+        println!("{}", json!({ "event": "ready", "address": bound.to_string() }));
+    } else if !is_job {
+        eprintln!("listening on {bound}");
+    }
+    let (start, show) = (Instant::now(), Show::new(args.quiet || args.json));
+    let mut run = Run {
+        args,
+        channel: Channel { socket, whom, seal },
+        receiver,
+        start,
+        heard: start,
+        show,
+        out: Vec::new(),
+        count,
+        progress: job.progress,
+        complete: 0,
+        failed: 0,
+        failure: None,
+        senders: 0,
+        gone: 0,
+    };
+    run.until_the_end().await?;
+    run.tell_end();
+    if is_job && run.complete == 0 {
+        bail!(run.failure.unwrap_or_else(|| "interrupted".into()));
+    }
+    if run.failed > 0 {
+        bail!("{} of {} files failed", run.failed, run.complete + run.failed);
+    }
+    Ok(())
+}
+
+impl Run<'_> {
+    async fn until_the_end(&mut self) -> anyhow::Result<()> {
+        let mut stop = std::pin::pin!(interrupted());
+        let mut show = tokio::time::interval(SHOW);
+        let mut buffer = vec![0; fulmar_bulk::wire::MAX_DATAGRAM_BYTES];
+        let mut shown = 0u32;
+        while !self.is_over() {
+            self.send_due().await;
+            let deadline = self.receiver.deadline();
+            tokio::select! {
+                _ = self.channel.socket.readable() => self.receive(&mut buffer),
+                () = sleep_until(self.start, deadline) => {}
+                _ = show.tick() => {
+                    shown += 1;
+                    self.show_progress(shown.is_multiple_of(5));
+                }
+                outcome = &mut stop => {
+                    outcome?;
+                    break;
+                }
+            }
+            self.events();
+        }
+        Ok(())
+    }
+
+    fn is_over(&self) -> bool {
+        let enough = self.count.is_some_and(|count| self.complete + self.failed >= count);
+        enough && (self.gone >= self.senders || self.heard.elapsed() > LINGER)
+    }
+
+    async fn send_due(&mut self) {
+        while let Some(to) = self.receiver.send(self.start.elapsed(), &mut self.out) {
+            self.channel.send(&self.out, to).await;
+        }
+    }
+
+    fn receive(&mut self, buffer: &mut [u8]) {
+        self.channel.receive(buffer, |from, message| {
+            self.heard = Instant::now();
+            self.receiver.receive(self.start.elapsed(), from, message);
+        });
+    }
+
+    fn events(&mut self) {
+        while let Some(event) = self.receiver.poll_event() {
+            match event {
+                ReceiverEvent::Sender(node, from) => {
+                    self.senders += 1;
+                    tracing::info!(sender = node, %from, "a sender is heard");
+                }
+                ReceiverEvent::Begun(object, bytes) => {
+                    tracing::info!(sender = object.sender, object = object.object, bytes, "begun");
+                }
+                ReceiverEvent::Complete(object, _) => {
+                    self.complete += 1;
+                    self.tell_file(object.sender);
+                }
+                ReceiverEvent::Failed(object, reason) => {
+                    self.failed += 1;
+                    self.failure = Some(reason.clone());
+                    let text = format!("object {} of {}: {reason}", object.object, object.sender);
+                    self.show.say(&format!("fulmar: {text}"));
+                    if self.args.json {
+                        println!("{}", json!({ "event": "failed", "reason": text }));
+                    }
+                }
+                ReceiverEvent::Ended(node) => {
+                    self.gone += 1;
+                    tracing::info!(sender = node, "the sender has ended");
+                }
+            }
+        }
+    }
+
+    fn tell_file(&mut self, sender: u32) {
+        let seconds = self.start.elapsed().as_secs_f64();
+        let Some(file) = self.receiver.storage().received.pop() else { return };
+        let name = file.path.file_name().unwrap_or_default().to_string_lossy();
+        if self.args.json {
+            println!(
+                "{}",
+                json!({ "event": "file", "name": name, "bytes": file.bytes,
+                    "sha256": file.hash.to_string(), "verified": file.verified,
+                    "sender": sender, "seconds": seconds })
+            );
+            return;
+        }
+        if !file.verified {
+            self.show.say(&format!("{name}: its sender did not tell its SHA-256"));
+        }
+        self.show.aside(|| println!("{}  {name}", file.hash));
+    }
+
+    fn show_progress(&self, a_second: bool) {
+        let progress = self.receiver.progress();
+        if let Some(told) = &self.progress {
+            told.send_replace(progress.received_bytes);
+        }
+        if self.args.json {
+            if a_second && progress.total_bytes > 0 {
+                let mut value = self.figures();
+                value["event"] = "progress".into();
+                println!("{value}");
+            }
+            return;
+        }
+        let message = format!(
+            "loss {:.0} %, {} symbols repaired, {} files",
+            100.0 * progress.loss,
+            progress.recovered,
+            self.complete
+        );
+        self.show.set(progress.received_bytes, progress.total_bytes, message);
+    }
+
+    fn figures(&self) -> serde_json::Value {
+        let progress = self.receiver.progress();
+        let mut figures = json!({
+            "seconds": self.start.elapsed().as_secs_f64(),
+            "total_bytes": progress.total_bytes,
+            "received_bytes": progress.received_bytes,
+            "resumed_bytes": progress.resumed_bytes,
+            "datagrams": progress.datagrams,
+            "duplicates": progress.duplicates,
+            "recovered": progress.recovered,
+            "loss": progress.loss,
+            "strange": progress.strange,
+            "dropped": progress.dropped,
+            "nacks": progress.nacks,
+            "suppressed": progress.suppressed,
+            "complete": self.complete,
+            "failed": self.failed,
+        });
+        self.channel.seal.tell(&mut figures);
+        figures
+    }
+
+    fn tell_end(&self) {
+        if self.args.json {
+            let mut value = self.figures();
+            value["event"] = "end".into();
+            println!("{value}");
+        }
+    }
+}

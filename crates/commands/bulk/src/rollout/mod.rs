@@ -1,0 +1,381 @@
+//! `fulmar rollout`: a file to the devices of a group, a few first, by NORM under keys that come over the broker, or
+//! by QUIC.
+//!
+//! The broker carries what is small and must be authenticated: what there is, whose turn it is, each device's
+//! keys, how far each is (`topics`). The file goes by `send`, once for each stage (`stages`), under a secret of
+//! that stage. `device` is the other side, `fulmar receive --announced`.
+
+mod device;
+mod stages;
+mod topics;
+
+pub(super) use device::{Announced, receive};
+pub(super) use topics::BrokerArgs;
+
+use std::collections::{BTreeMap, HashSet};
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use fulmar_bulk::guard::Secret;
+use fulmar_text::units;
+use serde_json::json;
+
+use super::outgoing::Outgoing;
+use super::send;
+use super::show::Show;
+use super::stream::{Fountain, TlsArgs};
+use super::{SHOW, interrupted, seal, socket};
+use stages::Share;
+use topics::{Admission, Announcement, Carrier, Link, Phase, State, Status, Topics, hex};
+
+const EXAMPLES: &str = "\
+Examples:
+  fulmar rollout fw.bin --broker mqtts://broker --group pumps --to 239.1.2.3 --expect 30
+  fulmar rollout fw.bin --broker mqtts://broker --group pumps --to 239.1.2.3 --expect 30 \\
+      --stages 1,10%,all --max-failures 5%
+  fulmar rollout fw.bin --broker mqtts://broker --group pumps --to depot.example:6003 --via quic
+
+Devices run `fulmar receive --announced mqtts://broker --group pumps --device NAME --dir DIR`. Each gets
+keys of its own over the broker when it is its turn. Each stage ends when its devices have installed the file or
+failed; after too many failures there is no next one, and the exit code is 1.";
+
+/// Roll out a file to a group of devices in stages
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// File to roll out
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// Broker, as for `fulmar pub`
+    #[arg(long, value_name = "URL")]
+    broker: String,
+    /// Name of the group of devices
+    #[arg(long, value_name = "NAME")]
+    group: String,
+    /// Multicast group of the devices, or one device: HOST or HOST:PORT, the port being 6003 unless given. With --via quic
+    /// this machine's address, as devices reach it
+    #[arg(long, value_name = "ADDR")]
+    to: String,
+    /// What carries the file
+    #[arg(long, value_enum, value_name = "HOW", default_value = "norm")]
+    #[arg(conflicts_with_all = ["rate", "adaptive", "interface"])]
+    via: Carrier,
+    /// Devices to wait for before it begins; those that come later wait for their stage
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=1000))]
+    expect: u64,
+    /// How many devices have it after each stage: numbers or parts
+    #[arg(long, value_name = "SHARE,...", value_delimiter = ',', default_value = "1,10%,all")]
+    stages: Vec<Share>,
+    /// Failures, of the devices that had their turn, after which no stage follows: a number or a part
+    #[arg(long, value_name = "SHARE", default_value = "0")]
+    max_failures: Share,
+    /// Rate at which to send, headers included: 500k, 20M [default: 10M]
+    #[arg(long, value_parser = units::parse_rate)]
+    rate: Option<u64>,
+    /// Find out what the link carries; --rate is the highest then, if it is given
+    #[arg(long)]
+    adaptive: bool,
+    /// Seconds to wait for devices: to appear, and to go on
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    patience: u64,
+    /// Interface to send multicast from: its IPv4 address, or for IPv6 its name
+    #[arg(long, value_name = "INTERFACE")]
+    interface: Option<socket::Interface>,
+    #[command(flatten)]
+    access: BrokerArgs,
+    #[command(flatten)]
+    tls: TlsArgs,
+    /// Tell what happens as lines of JSON on standard output
+    #[arg(long)]
+    json: bool,
+    /// No progress line
+    #[arg(short, long)]
+    quiet: bool,
+}
+
+/// A device as the roll-out sees it.
+struct Device {
+    state: State,
+    received: u64,
+    reason: Option<String>,
+    admitted: bool,
+}
+
+struct Run<'a> {
+    args: &'a Args,
+    topics: Topics,
+    link: Link,
+    announcement: Announcement,
+    file: Outgoing,
+    /// Where devices fetch, over QUIC.
+    fountain: Option<Fountain>,
+    devices: BTreeMap<String, Device>,
+    show: Show,
+    stage: usize,
+    start: Instant,
+    /// When a device said something last.
+    heard: Instant,
+}
+
+/// Rolls the file out.
+pub(super) async fn run(args: &Args) -> anyhow::Result<()> {
+    let topics = Topics::of(&args.group)?;
+    let file = Outgoing::open(&args.file)?;
+    let filters = [topics.status("+")];
+    let link = Link::open(&args.broker, &args.access, args.tls.files(), "", &filters).await?;
+    let announcement = Announcement {
+        transfer: hex(&seal::random::<8>()?),
+        name: file.manifest.name.clone(),
+        bytes: file.bytes,
+        sha256: file.hash.to_string(),
+        to: args.to.clone(),
+        via: args.via,
+        state: Phase::Open,
+    };
+    let fountain = match args.via {
+        Carrier::Norm => None,
+        Carrier::Quic => Some(Fountain::open(&args.to, &args.tls).await?),
+    };
+    let (show, now) = (Show::new(args.quiet || args.json), Instant::now());
+    let devices = BTreeMap::new();
+    let (stage, start, heard) = (0, now, now);
+    let mut run = Run {
+        args,
+        topics,
+        link,
+        announcement,
+        file,
+        fountain,
+        devices,
+        show,
+        stage,
+        start,
+        heard,
+    };
+    let outcome = tokio::select! {
+        outcome = run.all() => outcome,
+        outcome = interrupted() => outcome.and(Err(anyhow::anyhow!("interrupted"))),
+    };
+    let phase = if outcome.is_ok() { Phase::Done } else { Phase::Stopped };
+    run.close(phase).await?;
+    outcome
+}
+
+impl Run<'_> {
+    async fn all(&mut self) -> anyhow::Result<()> {
+        self.link.tell(self.topics.announce(), &self.announcement).await?;
+        self.gather().await?;
+        for stage in 0..self.args.stages.len() {
+            self.stage = stage;
+            self.one_stage().await?;
+            let failed = self.count(State::Failed);
+            let tried = self.devices.values().filter(|device| device.admitted).count();
+            if self.args.max_failures.is_exceeded(failed, tried) {
+                bail!("{failed} of {tried} devices failed, more than {}", self.args.max_failures);
+            }
+        }
+        Ok(())
+    }
+
+    fn patience(&self) -> Duration {
+        Duration::from_secs(self.args.patience)
+    }
+
+    /// Waits until as many devices are there as are expected.
+    async fn gather(&mut self) -> anyhow::Result<()> {
+        let deadline = tokio::time::Instant::now() + self.patience();
+        while (self.devices.len() as u64) < self.args.expect {
+            let message = tokio::time::timeout_at(deadline, self.link.next()).await;
+            let (devices, expect) = (self.devices.len(), self.args.expect);
+            let message = message.with_context(|| format!("{devices} of {expect} devices came"))?;
+            self.take(message?);
+        }
+        Ok(())
+    }
+
+    /// Those whose turn it is: so many more that the stage's share is reached. Who had it before has it.
+    fn choose(&self) -> Vec<String> {
+        let target = self.args.stages[self.stage].of(self.devices.len());
+        let had = |device: &Device| device.admitted || device.state == State::Done;
+        let before = self.devices.values().filter(|device| had(device)).count();
+        let others = self.devices.iter().filter(|(_, device)| !had(device));
+        others.map(|(name, _)| name.clone()).take(target.saturating_sub(before)).collect()
+    }
+
+    async fn one_stage(&mut self) -> anyhow::Result<()> {
+        let chosen = self.choose();
+        self.tell("stage", json!({ "devices": chosen }));
+        if chosen.is_empty() {
+            return Ok(());
+        }
+        let (secret, mut tokens) = (Secret::new(seal::random()?), HashSet::new());
+        for (index, name) in chosen.iter().enumerate() {
+            // A sender's identity is a hash of 32 bits, hardly ever one of these.
+            let keys = secret.receiver(index as u32 + 2);
+            let admission = Admission::new(&self.announcement.transfer, &keys);
+            tokens.insert(admission.token());
+            self.link.tell(self.topics.keys(name), &admission).await?;
+            if let Some(device) = self.devices.get_mut(name) {
+                device.admitted = true;
+            }
+        }
+        self.heard = Instant::now();
+        let (outgoing, file) = (self.outgoing(chosen.len()), &self.file.again()?);
+        let fountain = self.fountain.take();
+        let mut sending: Pin<Box<dyn Future<Output = anyhow::Result<()>> + '_>> = match &fountain {
+            None => Box::pin(send::run_with(&outgoing, Some(secret))),
+            Some(fountain) => Box::pin(async move { match fountain.serve(file, tokens).await? {} }),
+        };
+        let (mut sent, mut show) = (false, tokio::time::interval(SHOW));
+        while chosen.iter().any(|name| !self.is_settled(name)) {
+            tokio::select! {
+                message = self.link.next() => { let message = message?; self.take(message); }
+                outcome = &mut sending, if !sent => {
+                    sent = true;
+                    if let Err(error) = outcome {
+                        tracing::warn!(error = format!("{error:#}"), "not every device has it");
+                    }
+                }
+                _ = show.tick() => {
+                    self.show_progress();
+                    if self.heard.elapsed() > self.patience() {
+                        self.give_up(&chosen);
+                    }
+                }
+            }
+        }
+        // Who has failed need not be waited for.
+        drop(sending);
+        self.fountain = fountain;
+        for name in &chosen {
+            self.link.clear(self.topics.keys(name)).await?;
+        }
+        self.tell("staged", json!({}));
+        Ok(())
+    }
+
+    /// What sends the file to so many devices.
+    fn outgoing(&self, devices: usize) -> send::Args {
+        send::Args::of_rollout(
+            (&self.args.file, &self.args.to),
+            (self.args.rate, self.args.adaptive),
+            (devices, self.args.patience),
+            self.args.interface,
+        )
+    }
+
+    fn is_settled(&self, name: &str) -> bool {
+        let device = self.devices.get(name);
+        device.is_none_or(|device| matches!(device.state, State::Done | State::Failed))
+    }
+
+    fn give_up(&mut self, chosen: &[String]) {
+        for name in chosen.iter().filter(|name| !self.is_settled(name)).cloned().collect::<Vec<_>>()
+        {
+            let reason = Some("nothing was heard of it".to_owned());
+            self.settle(&name, State::Failed, reason);
+        }
+    }
+
+    /// Takes note of what a device says.
+    fn take(&mut self, (topic, payload): (String, Vec<u8>)) {
+        let Some(name) = self.topics.device(&topic).map(str::to_owned) else { return };
+        let Ok(status) = serde_json::from_slice::<Status>(&payload) else {
+            if !payload.is_empty() {
+                tracing::warn!(device = name, "its status cannot be read");
+            }
+            return;
+        };
+        // What is retained of an earlier roll-out says nothing of this one.
+        if status.transfer != self.announcement.transfer {
+            return;
+        }
+        self.heard = Instant::now();
+        let known = self.devices.entry(name.clone()).or_insert(Device {
+            state: State::Waiting,
+            received: 0,
+            reason: None,
+            admitted: false,
+        });
+        known.received = status.received_bytes.min(self.announcement.bytes);
+        // A device that begins anew does not undo what it said before.
+        let settled = matches!(known.state, State::Done | State::Failed);
+        if known.state != status.state && !settled {
+            self.settle(&name, status.state, status.reason);
+        }
+    }
+
+    fn settle(&mut self, name: &str, state: State, reason: Option<String>) {
+        let Some(device) = self.devices.get_mut(name) else { return };
+        (device.state, device.reason) = (state, reason.clone());
+        if state == State::Failed {
+            let reason = reason.as_deref().unwrap_or("no reason given");
+            self.show.say(&format!("{name} failed: {reason}"));
+        }
+        self.tell("device", json!({ "device": name, "state": state, "reason": reason }));
+    }
+
+    fn count(&self, state: State) -> usize {
+        self.devices.values().filter(|device| device.state == state).count()
+    }
+
+    fn counts(&self) -> serde_json::Value {
+        json!({
+            "stage": self.stage + 1,
+            "stages": self.args.stages.len(),
+            "devices": self.devices.len(),
+            "done": self.count(State::Done),
+            "failed": self.count(State::Failed),
+            "receiving": self.count(State::Receiving),
+            "waiting": self.count(State::Waiting),
+            "seconds": self.start.elapsed().as_secs_f64(),
+        })
+    }
+
+    fn tell(&self, event: &str, more: serde_json::Value) {
+        if !self.args.json {
+            return;
+        }
+        let mut value = self.counts();
+        value["event"] = event.into();
+        for (key, item) in more.as_object().into_iter().flatten() {
+            value[key] = item.clone();
+        }
+        println!("{value}");
+    }
+
+    fn show_progress(&self) {
+        let admitted = self.devices.values().filter(|device| device.admitted);
+        let (count, received) =
+            admitted.fold((0, 0), |(count, sum), device| (count + 1, sum + device.received));
+        let message = format!(
+            "stage {} of {}: {} devices, {} done, {} failed, {} receiving, {} waiting",
+            self.stage + 1,
+            self.args.stages.len(),
+            self.devices.len(),
+            self.count(State::Done),
+            self.count(State::Failed),
+            self.count(State::Receiving),
+            self.count(State::Waiting),
+        );
+        self.show.set(received, count * self.announcement.bytes, message);
+    }
+
+    /// Says how it ended, to devices and people.
+    async fn close(mut self, phase: Phase) -> anyhow::Result<()> {
+        self.announcement.state = phase;
+        self.link.tell(self.topics.announce(), &self.announcement).await?;
+        for (name, _) in self.devices.iter().filter(|(_, device)| device.admitted) {
+            self.link.clear(self.topics.keys(name)).await?;
+        }
+        let (done, failed, all) =
+            (self.count(State::Done), self.count(State::Failed), self.devices.len());
+        self.tell("end", json!({ "state": phase }));
+        self.show.say(&format!("{done} of {all} devices have it, {failed} failed"));
+        self.link.close().await;
+        Ok(())
+    }
+}

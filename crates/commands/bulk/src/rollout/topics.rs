@@ -1,0 +1,239 @@
+//! Topics and messages of a roll-out. All are retained, so that it does not matter who comes first.
+//!
+//! | topic | from | what |
+//! |---|---|---|
+//! | `rollout/GROUP/announce` | roll-out | [`Announcement`]: what there is; no keys |
+//! | `rollout/GROUP/device/DEVICE/keys` | roll-out | [`Admission`]: a device's turn, with its keys |
+//! | `rollout/GROUP/device/DEVICE/status` | device | [`Status`]: how far it is |
+//!
+//! Access rules are what lets a device read its own keys and write its own status only; `docs/bulk.md` shows them.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use fulmar_bulk::guard::ReceiverKeys;
+use fulmar_client::{Client, Event, Events, Message, Options, QoS, SubscribeOptions, Trust};
+use serde::{Deserialize, Serialize};
+
+use crate::exit::Usage;
+use crate::seal;
+
+/// Longest message of a roll-out looked at.
+const MAX_BYTES: usize = 4096;
+/// Who tries to reach the broker gives up after so long.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Where the broker is and how to get in.
+#[derive(clap::Args, Clone, Debug, Default)]
+pub(crate) struct BrokerArgs {
+    /// User name at the broker
+    #[arg(short, long, value_name = "NAME", help_heading = "Broker")]
+    username: Option<String>,
+    /// Password; better in the environment than on the command line, where others see it
+    #[arg(short = 'P', long, value_name = "TEXT", env = "FULMAR_PASSWORD", hide_env_values = true)]
+    #[arg(help_heading = "Broker")]
+    password: Option<String>,
+}
+
+/// What a roll-out has to give.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
+pub(super) struct Announcement {
+    /// Tells roll-outs apart.
+    pub(super) transfer: String,
+    pub(super) name: String,
+    pub(super) bytes: u64,
+    pub(super) sha256: String,
+    /// Where it is sent to: a multicast group, or a device; by QUIC, where devices fetch it.
+    pub(super) to: String,
+    #[serde(default)]
+    pub(super) via: Carrier,
+    pub(super) state: Phase,
+}
+
+/// What carries the file.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Carrier {
+    /// NORM, to a group or a device
+    #[default]
+    Norm,
+    /// QUIC: each device connects to the roll-out, where NORM does not pass
+    Quic,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Phase {
+    Open,
+    /// Too many failed.
+    Stopped,
+    Done,
+}
+
+/// A device's turn.
+#[derive(Clone, Deserialize, Serialize)]
+pub(super) struct Admission {
+    pub(super) transfer: String,
+    node: u32,
+    down: String,
+    up: String,
+}
+
+impl Admission {
+    pub(super) fn new(transfer: &str, keys: &ReceiverKeys) -> Admission {
+        let (down, up) = (hex(&keys.down), hex(&keys.up));
+        Admission { transfer: transfer.to_owned(), node: keys.node, down, up }
+    }
+
+    /// What the device shows to fetch the file over QUIC: nobody else knows its key.
+    pub(super) fn token(&self) -> String {
+        self.up.clone()
+    }
+
+    pub(super) fn keys(&self) -> anyhow::Result<ReceiverKeys> {
+        let key = |digits: &str| seal::parse(digits).context("a key that is none");
+        if self.node == 0 || self.node == u32::MAX {
+            bail!("no identity");
+        }
+        Ok(ReceiverKeys { node: self.node, down: key(&self.down)?, up: key(&self.up)? })
+    }
+}
+
+/// How far a device is.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
+pub(super) struct Status {
+    pub(super) transfer: String,
+    pub(super) state: State,
+    #[serde(default)]
+    pub(super) received_bytes: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) reason: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum State {
+    /// For its turn.
+    Waiting,
+    Receiving,
+    Done,
+    Failed,
+}
+
+pub(super) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// A group's topics.
+#[derive(Clone, Debug)]
+pub(super) struct Topics(String);
+
+impl Topics {
+    pub(super) fn of(group: &str) -> anyhow::Result<Topics> {
+        check_level(group)?;
+        Ok(Topics(format!("rollout/{group}")))
+    }
+
+    pub(super) fn announce(&self) -> String {
+        format!("{}/announce", self.0)
+    }
+
+    pub(super) fn keys(&self, device: &str) -> String {
+        format!("{}/device/{device}/keys", self.0)
+    }
+
+    pub(super) fn status(&self, device: &str) -> String {
+        format!("{}/device/{device}/status", self.0)
+    }
+
+    /// Whose status a topic is.
+    pub(super) fn device<'a>(&self, topic: &'a str) -> Option<&'a str> {
+        let device = topic.strip_prefix(&self.0)?.strip_prefix("/device/")?;
+        device.strip_suffix("/status").filter(|device| check_level(device).is_ok())
+    }
+}
+
+/// Whether a name can be a level of a topic.
+pub(super) fn check_level(name: &str) -> anyhow::Result<()> {
+    if name.is_empty() || name.len() > 128 || name.contains(['/', '+', '#', '\0']) {
+        let text = format!("{name:?}: use 1 to 128 characters without / + #");
+        return Err(Usage(text).into());
+    }
+    Ok(())
+}
+
+/// A connection to the broker.
+pub(super) struct Link {
+    client: Client,
+    events: Events,
+}
+
+impl Link {
+    /// Connects and subscribes.
+    pub(super) async fn open(
+        url: &str,
+        args: &BrokerArgs,
+        (cafile, certificate): (Option<PathBuf>, Option<(PathBuf, PathBuf)>),
+        id: &str,
+        filters: &[String],
+    ) -> anyhow::Result<Link> {
+        let mut options = Options::new(url).map_err(|error| Usage(error.to_string()))?;
+        id.clone_into(&mut options.client_id);
+        options.username.clone_from(&args.username);
+        options.password = args.password.as_ref().map(|password| password.as_bytes().to_vec());
+        options.certificate = certificate;
+        if let Some(file) = cafile {
+            options.trust = Trust::CaFile(file);
+        }
+        let (client, events) =
+            Client::connect(options).map_err(|error| Usage(error.to_string()))?;
+        let at_least_once =
+            SubscribeOptions { qos: QoS::AtLeastOnce, ..SubscribeOptions::default() };
+        let filters: Vec<_> =
+            filters.iter().map(|filter| (filter.as_str(), at_least_once)).collect();
+        let subscribed = tokio::time::timeout(PATIENCE, client.subscribe(&filters)).await;
+        let codes = subscribed.with_context(|| format!("{url} does not answer"))??;
+        if codes.iter().any(|code| code.is_error()) {
+            bail!("{url} does not let us subscribe: {codes:?}");
+        }
+        Ok(Link { client, events })
+    }
+
+    /// The next message that is one of a roll-out's: topic and content. An empty one takes something back.
+    pub(super) async fn next(&mut self) -> anyhow::Result<(String, Vec<u8>)> {
+        loop {
+            match self.events.next().await.context("the connection to the broker is closed")? {
+                Event::Message(message) if message.payload.len() <= MAX_BYTES => {
+                    return Ok((message.topic, message.payload.to_vec()));
+                }
+                Event::Disconnected { reason, retry_in: None } => return Err(reason.into()),
+                Event::Disconnected { reason, .. } => {
+                    tracing::warn!(%reason, "the broker cannot be reached; trying again");
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Publishes something retained. It is delivered once there is a connection.
+    pub(super) async fn tell(&self, topic: String, value: &impl Serialize) -> anyhow::Result<()> {
+        self.put(topic, serde_json::to_vec(value)?).await
+    }
+
+    /// Takes something back.
+    pub(super) async fn clear(&self, topic: String) -> anyhow::Result<()> {
+        self.put(topic, Vec::new()).await
+    }
+
+    async fn put(&self, topic: String, payload: Vec<u8>) -> anyhow::Result<()> {
+        // What becomes of it shows in what devices do.
+        drop(self.client.publish(Message::new(topic, payload).qos1().retain()).await?);
+        Ok(())
+    }
+
+    /// Ends when all is delivered.
+    pub(super) async fn close(self) {
+        self.client.disconnect().await;
+    }
+}

@@ -1,0 +1,458 @@
+//! `fulmar send`.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use fulmar_bulk::guard::Secret;
+use fulmar_bulk::{Kind, Sender, SenderConfig, SenderEvent};
+use fulmar_text::units;
+use ring::digest;
+use serde_json::{Value, json};
+
+use super::channel::Channel;
+use super::outgoing::{self, FileSource, Outgoing};
+use super::seal::{KeyArgs, SenderSeal, warn_if_plain};
+use super::show::Show;
+use super::stream::{self, Control, Sending, TlsArgs, Via};
+use super::{SHOW, figures, identity, interrupted, live, sleep_until, socket};
+use crate::exit::Usage;
+
+const EXAMPLES: &str = "\
+Examples:
+  fulmar send map.zip --to 192.0.2.7 --rate 20M             to one receiver, at 20 Mbit/s
+  fulmar send a.bin b.bin --to 239.1.2.3:6003 --receivers 10   to a group, until ten have all
+  fulmar send maps/ --to 192.0.2.7                          all files of a folder, not of those in it
+  fulmar send map.zip --to 192.0.2.7 --adaptive             as fast as the link allows
+  fulmar send map.zip --to 192.0.2.7 --json                 tell each second how it goes, as JSON
+  fulmar send map.zip --to 192.0.2.7 --via quic             over QUIC, to compare
+  fulmar send map.zip --to 192.0.2.7 --resume               go on where an earlier run stopped
+  fulmar send map.zip --to 192.0.2.7 --key maps.key         encrypted, for receivers with the same key
+  tail -f log | fulmar send - --lines --to 192.0.2.7        a stream, as it comes, for `fulmar receive --stdout`
+
+The receiver runs `fulmar receive`, or another NORM program (RFC 5740). The rate is all that goes out,
+headers and repairs included. With --adaptive it follows the link: up while there is no queue on the way,
+whatever is lost by chance.
+Without --key datagrams are not encrypted, and anybody who can send to the receiver can forge them.";
+
+/// Bits a second, unless another rate is given.
+const RATE: u64 = 10_000_000;
+/// Groups up to this size are asked to answer within one round-trip time, larger ones within four.
+const SMALL_GROUP: usize = 16;
+/// After this time without an answer it is said that there is none.
+const UNHEARD: Duration = Duration::from_secs(5);
+/// The file name that stands for standard input.
+const STANDARD_INPUT: &str = "-";
+const BUFFER_MIB: u16 = 8;
+
+/// Send files over a bad link (NORM)
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// Files to send; of a folder, the files in it; or - for a stream: standard input, as it comes
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+    /// Receiver or multicast group: HOST or HOST:PORT, the port being 6003 unless given
+    #[arg(long, value_name = "ADDR")]
+    to: String,
+    /// Rate at which to send, headers included: 500k, 20M [default: 10M]
+    #[arg(long, value_parser = units::parse_rate)]
+    rate: Option<u64>,
+    /// What carries the files
+    #[arg(long, value_enum, value_name = "HOW", default_value = "norm")]
+    via: Via,
+    #[command(flatten)]
+    tls: TlsArgs,
+    #[command(flatten)]
+    key: KeyArgs,
+    /// Find out what the link carries; --rate is the highest then, if it is given. With --via quic, losses by
+    /// chance are not taken for a full link
+    #[arg(long)]
+    adaptive: bool,
+    /// Go on where an earlier run stopped: ask receivers what they lack instead of sending all first
+    #[arg(long)]
+    resume: bool,
+    #[command(flatten)]
+    live: LiveArgs,
+    /// Receivers that must have everything before it ends; others that are heard of are waited for, too
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    receivers: usize,
+    /// Seconds to wait for a receiver that says nothing
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    patience: u64,
+    /// Interface to send multicast from: its IPv4 address, or for IPv6 its name
+    #[arg(long, value_name = "INTERFACE")]
+    interface: Option<socket::Interface>,
+    /// Routers that multicast may pass, and one
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=255))]
+    hops: u32,
+    /// Tell what happens as lines of JSON on standard output
+    #[arg(long)]
+    json: bool,
+    /// No progress bar
+    #[arg(short, long)]
+    quiet: bool,
+    /// Say nothing at all: somebody else does.
+    #[arg(skip)]
+    silent: bool,
+}
+
+impl Args {
+    /// As a roll-out sends: a file to an address; at a rate, perhaps found out; to so many receivers, waiting so
+    /// many seconds for one that is silent.
+    pub(super) fn of_rollout(
+        (file, to): (&Path, &str),
+        (rate, adaptive): (Option<u64>, bool),
+        (receivers, patience): (usize, u64),
+        interface: Option<socket::Interface>,
+    ) -> Args {
+        Args {
+            files: vec![file.to_owned()],
+            to: to.to_owned(),
+            rate,
+            via: Via::Norm,
+            tls: TlsArgs::default(),
+            key: KeyArgs::default(),
+            adaptive,
+            resume: false,
+            live: LiveArgs { lines: false, push: false, buffer: BUFFER_MIB },
+            receivers,
+            patience,
+            interface,
+            hops: 1,
+            json: false,
+            quiet: true,
+            silent: true,
+        }
+    }
+}
+
+/// What only a stream has.
+#[derive(clap::Args, Clone, Debug)]
+struct LiveArgs {
+    /// Of a stream, each line is a message; otherwise what is read at once. Receivers that come late or lose something
+    /// go on at a message's beginning
+    #[arg(long)]
+    lines: bool,
+    /// When a stream's buffer is full, drop what is oldest instead of waiting for receivers that lack it
+    #[arg(long)]
+    push: bool,
+    /// Mebibytes of a stream that are kept for repairs; a receiver holds up to 32
+    #[arg(long, value_name = "MIB", default_value_t = BUFFER_MIB)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=32))]
+    buffer: u16,
+}
+
+struct Run<'a> {
+    args: &'a Args,
+    to: SocketAddr,
+    channel: Channel<SenderSeal>,
+    sender: Sender<FileSource>,
+    start: Instant,
+    show: Show,
+    out: Vec<u8>,
+    unreadable: bool,
+    /// It was said that nobody has answered.
+    warned: bool,
+}
+
+/// Sends the files and waits until they are acknowledged.
+pub(super) async fn run(args: &Args) -> anyhow::Result<()> {
+    let secret = args.key.secret()?;
+    if args.files.iter().any(|file| file.as_os_str() == STANDARD_INPUT) {
+        return live(args, secret).await;
+    }
+    if args.live.lines || args.live.push {
+        return Err(Usage("--lines and --push are for a stream: fulmar send -".into()).into());
+    }
+    if args.via == Via::Norm {
+        return run_with(args, secret).await;
+    }
+    if secret.is_some() {
+        let text = "--key is NORM's; --via quic has certificates, --via tcp is not protected";
+        return Err(Usage(text.into()).into());
+    }
+    stream::send(Sending {
+        via: args.via,
+        to: &args.to,
+        files: outgoing::open_all(&args.files)?,
+        tls: &args.tls,
+        control: if args.adaptive { Control::Adaptive } else { Control::Usual },
+        patience: Duration::from_secs(args.patience),
+        json: args.json,
+        show: Show::new(args.quiet || args.json),
+    })
+    .await
+}
+
+/// Sends them by NORM, sealed if there is a secret.
+pub(super) async fn run_with(args: &Args, secret: Option<Secret>) -> anyhow::Result<()> {
+    let to = socket::address(&args.to)?;
+    let files = outgoing::open_all(&args.files)?;
+    let node = node_of(&args.to, &files);
+    let (seal, config) = prepare(args, to, secret.as_ref(), node)?;
+    let mut sender = Sender::new(config, Duration::ZERO)?;
+    let files = add_files(files, &mut sender)?;
+    sender.finish();
+    let socket = socket::to(to, args.interface, args.hops)?;
+    let channel = Channel { socket, whom: None, seal };
+    let (start, show) = (Instant::now(), Show::new(args.quiet || args.json));
+    let (out, unreadable, warned) = (Vec::new(), false, false);
+    let mut run = Run { args, to, channel, sender, start, show, out, unreadable, warned };
+    let complete = run.until_the_end().await?;
+    run.tell_end(complete, &files);
+    if run.unreadable {
+        bail!("not every file could be read");
+    }
+    if run.nobody() {
+        bail!(
+            "nothing was acknowledged: no receiver has answered from {to}. Start `fulmar receive` there first, and see that UDP passes to \
+             that port and back; --patience says how long to wait for one"
+        );
+    }
+    figures::check(complete)
+}
+
+/// Sends standard input by NORM.
+async fn live(args: &Args, secret: Option<Secret>) -> anyhow::Result<()> {
+    let wrong = match args.via {
+        _ if args.files.len() > 1 => Some("- is a stream of its own, without files beside it"),
+        Via::Norm if args.resume => Some("--resume is for files; nothing is kept of a stream"),
+        Via::Norm => None,
+        _ => Some("a stream goes by NORM; without it, `nc` carries one over TCP"),
+    };
+    if let Some(text) = wrong {
+        return Err(Usage(text.into()).into());
+    }
+    let to = socket::address(&args.to)?;
+    let (node, _) = identity()?;
+    let (seal, config) = prepare(args, to, secret.as_ref(), node)?;
+    let socket = socket::to(to, args.interface, args.hops)?;
+    live::send(live::Sending {
+        to,
+        channel: Channel { socket, whom: None, seal },
+        config,
+        buffer_bytes: usize::from(args.live.buffer) << 20,
+        push: args.live.push,
+        lines: args.live.lines,
+        json: args.json,
+        show: Show::new(args.quiet || args.json),
+    })
+    .await
+}
+
+/// What files and streams have in common.
+fn prepare(
+    args: &Args,
+    to: SocketAddr,
+    secret: Option<&Secret>,
+    node: u32,
+) -> anyhow::Result<(SenderSeal, SenderConfig)> {
+    let (_, instance) = identity()?;
+    let seal = SenderSeal::of_sender(secret)?;
+    warn_if_plain(seal.is_on(), to.ip());
+    let defaults = SenderConfig::default();
+    let (symbol_bytes, seal_bytes) = seal.lengths(defaults.symbol_bytes);
+    let backoff = match (to.ip().is_multicast(), args.receivers) {
+        (false, _) => 0,
+        (true, ..=SMALL_GROUP) => 1,
+        (true, _) => 4,
+    };
+    // Ten receivers share repairs better the longer a block is, but at half of all packets lost a longer one
+    // than this has too little parity; a single one with heavy losses is better off with more of it.
+    let block_symbols = if to.ip().is_multicast() { 116 } else { 64 };
+    let rate = args.rate.unwrap_or(if args.adaptive { units::MAX_RATE } else { RATE });
+    let config = SenderConfig {
+        adaptive: args.adaptive,
+        ask_first: args.resume,
+        symbol_bytes,
+        seal_bytes,
+        block_symbols,
+        parity_symbols: 255 - block_symbols,
+        node,
+        instance,
+        rate_bytes_per_s: (rate / 8).max(1),
+        backoff,
+        group_size: u32::try_from(args.receivers).unwrap_or(u32::MAX),
+        receivers: args.receivers,
+        patience: Duration::from_secs(args.patience),
+        ..defaults
+    };
+    Ok((seal, config))
+}
+
+/// The sender's identity: the same each time this machine sends these files there, so that receivers know
+/// who goes on.
+fn node_of(to: &str, files: &[Outgoing]) -> u32 {
+    let machine = std::fs::read("/etc/machine-id").unwrap_or_default();
+    let mut context = digest::Context::new(&digest::SHA256);
+    context.update(&machine);
+    context.update(to.as_bytes());
+    for file in files {
+        context.update(&file.manifest.encode());
+    }
+    let hash = context.finish();
+    let node = hash.as_ref().first_chunk().copied().map_or(1, u32::from_be_bytes);
+    node.clamp(1, u32::MAX - 1)
+}
+
+/// Puts the files into the sender; what is told about them at the end.
+fn add_files(files: Vec<Outgoing>, sender: &mut Sender<FileSource>) -> anyhow::Result<Vec<Value>> {
+    let mut told = Vec::new();
+    for file in files {
+        told.push(file.told());
+        let Outgoing { source, bytes, manifest, .. } = file;
+        let info = manifest.encode();
+        sender.add(source, bytes, info, Kind::File).with_context(|| manifest.name)?;
+    }
+    Ok(told)
+}
+
+impl Run<'_> {
+    async fn until_the_end(&mut self) -> anyhow::Result<bool> {
+        let mut stop = std::pin::pin!(interrupted());
+        let mut show = tokio::time::interval(SHOW);
+        let mut buffer = vec![0; fulmar_bulk::wire::MAX_DATAGRAM_BYTES];
+        let mut shown = 0u32;
+        loop {
+            self.send_due().await?;
+            if let Some(complete) = self.events() {
+                return Ok(complete);
+            }
+            let deadline = self.sender.deadline();
+            tokio::select! {
+                _ = self.channel.socket.readable() => self.receive(&mut buffer),
+                () = sleep_until(self.start, deadline) => {}
+                _ = show.tick() => {
+                    shown += 1;
+                    self.show_progress(shown.is_multiple_of(5));
+                }
+                outcome = &mut stop => {
+                    outcome?;
+                    bail!("interrupted");
+                }
+            }
+        }
+    }
+
+    async fn send_due(&mut self) -> anyhow::Result<()> {
+        // As much as is due now; what falls due meanwhile waits for a look at what came in.
+        let now = self.start.elapsed();
+        while self.sender.send(now, &mut self.out) {
+            self.channel.send(&self.out, self.to).await?;
+        }
+        Ok(())
+    }
+
+    fn receive(&mut self, buffer: &mut [u8]) {
+        let take = |_, message: &[u8]| self.sender.receive(self.start.elapsed(), message);
+        self.channel.receive(buffer, take);
+    }
+
+    fn events(&mut self) -> Option<bool> {
+        while let Some(event) = self.sender.poll_event() {
+            match event {
+                SenderEvent::Confirmed(peer) if self.args.json => {
+                    let rtt_ms = peer.rtt.map(|rtt| rtt.as_secs_f64() * 1e3);
+                    println!(
+                        "{}",
+                        json!({ "event": "confirmed", "receiver": peer.node, "rtt_ms": rtt_ms,
+                            "loss": peer.loss })
+                    );
+                }
+                SenderEvent::Confirmed(peer) => {
+                    tracing::info!(receiver = peer.node, "has everything");
+                }
+                SenderEvent::Unreadable(object, error) => {
+                    self.unreadable = true;
+                    let file = self.args.files.get(usize::from(object));
+                    let name = file.map(|file| file.display().to_string()).unwrap_or_default();
+                    self.show.say(&format!("fulmar: {name}: {error}"));
+                }
+                SenderEvent::Ended { complete } => return Some(complete),
+            }
+        }
+        None
+    }
+
+    fn figures(&self) -> Value {
+        let progress = self.sender.progress();
+        let mut value = figures::of_sender(self.start.elapsed(), &progress, self.sender.rate());
+        value["sent_once_bytes"] = progress.sent_once_bytes.into();
+        self.channel.seal.tell(&mut value);
+        value
+    }
+
+    /// Each receiver's state.
+    fn peers(&self) -> Value {
+        let progress = self.sender.progress();
+        let peers = progress.peers.iter().map(|peer| {
+            json!({ "receiver": peer.node, "loss": peer.loss, "confirmed": peer.confirmed,
+                "rtt_ms": peer.rtt.map(|rtt| rtt.as_secs_f64() * 1e3) })
+        });
+        peers.collect()
+    }
+
+    /// Whether somebody should have answered, and nobody has.
+    fn nobody(&self) -> bool {
+        self.args.receivers > 0 && self.sender.progress().peers.is_empty()
+    }
+
+    fn show_progress(&mut self, a_second: bool) {
+        if !self.warned && self.start.elapsed() >= UNHEARD && self.nobody() && !self.args.silent {
+            self.warned = true;
+            self.show.say(&format!("fulmar: no receiver has answered from {} yet", self.to));
+        }
+        if self.args.json {
+            if a_second {
+                let mut value = self.figures();
+                value["event"] = "progress".into();
+                value["peers"] = self.peers();
+                println!("{value}");
+            }
+            return;
+        }
+        let progress = self.sender.progress();
+        let message = format!(
+            "sending {:.1} Mbit/s, loss {:.0} %, repair {:.0} %, {} of {} have all",
+            self.sender.rate() as f64 * 8e-6,
+            100.0 * figures::loss(&progress),
+            100.0 * figures::repair_share(&progress),
+            figures::confirmed(&progress),
+            progress.peers.len().max(self.args.receivers),
+        );
+        self.show.set(progress.sent_once_bytes, progress.total_bytes, message);
+    }
+
+    fn tell_end(&self, complete: bool, files: &[Value]) {
+        if self.args.silent {
+            return;
+        }
+        let mut value = self.figures();
+        if self.args.json {
+            value["event"] = "end".into();
+            value["complete"] = complete.into();
+            value["files"] = files.into();
+            value["peers"] = self.peers();
+            println!("{value}");
+            return;
+        }
+        self.show.aside(|| {
+            for file in files {
+                let text = |key: &str| file[key].as_str().unwrap_or_default().to_owned();
+                println!("{}  {}", text("sha256"), text("name"));
+            }
+        });
+        let number = |key: &str| value[key].as_f64().unwrap_or_default();
+        self.show.say(&format!(
+            "{} of {} receivers have all after {:.2} s; sent {:.2} times the files, {:.1} Mbit/s net",
+            value["confirmed"],
+            self.sender.progress().peers.len().max(self.args.receivers),
+            number("seconds"),
+            number("sent_bytes") / number("total_bytes").max(1.0),
+            number("total_bytes") * 8e-6 / number("seconds").max(1e-9),
+        ));
+    }
+}

@@ -1,0 +1,165 @@
+//! A roll-out over QUIC: devices connect to it and fetch the file, each with a token that came over the broker.
+//!
+//! ```text
+//! device:   {"token":…}\n                            then as in `stream`, the roll-out being the sender
+//! ```
+
+use std::collections::HashSet;
+use std::convert::Infallible;
+use std::fs::File;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+use super::link::{self, Arrival, Listener, TlsArgs, Via};
+use super::receive::{Event, one};
+use super::send::pour;
+use super::{Have, Offer, Verdict, hear, say};
+use crate::manifest::Manifest;
+use crate::outgoing::Outgoing;
+use crate::socket;
+
+/// Devices served at once; more wait.
+const MAX_DEVICES: usize = 64;
+/// Between an attempt that failed and the next.
+const RETRY: Duration = Duration::from_millis(500);
+/// Who says nothing for so long is left.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+#[derive(serde::Deserialize, serde::Serialize)]
+struct Ask {
+    token: String,
+}
+
+/// Where devices fetch.
+pub(crate) struct Fountain(Listener);
+
+struct Served {
+    file: File,
+    offer: Offer,
+    tokens: HashSet<String>,
+}
+
+impl Fountain {
+    /// Listens at all addresses of this machine, at the port that devices are told. Devices show tokens rather than
+    /// certificates.
+    pub(crate) async fn open(to: &str, tls: &TlsArgs) -> anyhow::Result<Fountain> {
+        let address = socket::address(to)?;
+        let all: SocketAddr = match address {
+            SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, address.port()).into(),
+            SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, address.port()).into(),
+        };
+        Ok(Fountain(Listener::bind(Via::Quic, all, &tls.without_authorities()).await?))
+    }
+
+    /// Gives the file to whoever has one of the tokens, until it is dropped or the socket fails.
+    pub(crate) async fn serve(
+        &self,
+        file: &Outgoing,
+        tokens: HashSet<String>,
+    ) -> anyhow::Result<Infallible> {
+        let (name, sha256) = (file.manifest.name.clone(), file.hash.to_string());
+        let offer = Offer { name, bytes: file.bytes, sha256 };
+        let served = Arc::new(Served { file: file.source.0.try_clone()?, offer, tokens });
+        let mut devices = JoinSet::new();
+        loop {
+            while devices.len() >= MAX_DEVICES {
+                devices.join_next().await;
+            }
+            let (arrival, from) = self.0.accept().await?;
+            let served = Arc::clone(&served);
+            devices.spawn(async move {
+                if let Err(error) = served.to(arrival).await {
+                    tracing::warn!(%from, error = format!("{error:#}"), "a device's connection failed");
+                }
+            });
+            while devices.try_join_next().is_some() {}
+        }
+    }
+}
+
+impl Served {
+    async fn to(&self, arrival: Arrival) -> anyhow::Result<()> {
+        let mut channel = timeout(PATIENCE, arrival.open()).await.context("no handshake")??;
+        let ask: Ask = hear(&mut channel, PATIENCE).await?.context("it asks for nothing")?;
+        if !self.tokens.contains(&ask.token) {
+            bail!("its token is none of this stage's");
+        }
+        say(&mut channel, &self.offer).await?;
+        let have: Have = hear(&mut channel, PATIENCE).await?.context("no answer")?;
+        let from = have.have.min(self.offer.bytes);
+        pour(&mut channel, &self.file, (from, self.offer.bytes), PATIENCE, |_| {}).await?;
+        let verdict: Verdict = hear(&mut channel, PATIENCE).await?.context("no verdict")?;
+        channel.close().await;
+        verdict.error.map_or(Ok(()), |reason| bail!("it was refused: {reason}"))
+    }
+}
+
+/// What a device fetches.
+pub(crate) struct Fetching<'a> {
+    pub(crate) to: &'a str,
+    pub(crate) tls: &'a TlsArgs,
+    pub(crate) token: String,
+    pub(crate) expected: &'a Manifest,
+    pub(crate) dir: &'a Path,
+    pub(crate) progress: watch::Sender<u64>,
+}
+
+impl Fetching<'_> {
+    /// Fetches it, over as many connections as that takes.
+    pub(crate) async fn run(&self) -> anyhow::Result<()> {
+        let (mut last, mut had) = (Instant::now(), 0);
+        loop {
+            let Err(error) = self.attempt().await else { return Ok(()) };
+            let has = *self.progress.borrow();
+            if std::mem::replace(&mut had, has) != has {
+                last = Instant::now();
+            }
+            if last.elapsed() > PATIENCE {
+                return Err(error.context("no connection, or none that lasts"));
+            }
+            tracing::info!(
+                error = format!("{error:#}"),
+                "the connection is lost or did not come about"
+            );
+            sleep(RETRY).await;
+        }
+    }
+
+    async fn attempt(&self) -> anyhow::Result<()> {
+        let (name, address) = (socket::host(self.to), socket::address(self.to)?);
+        let dial = link::dial(Via::Quic, name, address, self.tls, link::Control::Usual);
+        let mut channel = timeout(PATIENCE, dial).await.context("no answer")??;
+        say(&mut channel, &Ask { token: self.token.clone() }).await?;
+        let offer: Offer = hear(&mut channel, PATIENCE).await?.context("it has nothing for us")?;
+        let same = Some(offer.sha256.as_str())
+            == self.expected.hash.map(|hash| hash.to_string()).as_deref();
+        if !same || offer.name != self.expected.name {
+            bail!("it is not the file that was announced");
+        }
+        let (told, mut events) = mpsc::channel(8);
+        let outcome = {
+            let mut fetch = std::pin::pin!(one(&mut channel, self.dir, &offer, &told));
+            loop {
+                tokio::select! {
+                    outcome = &mut fetch => break outcome,
+                    Some(event) = events.recv() => {
+                        if let Event::Progress { at, .. } = event {
+                            self.progress.send_replace(at);
+                        }
+                    }
+                }
+            }
+        };
+        let error = outcome.as_ref().err().map(|error| format!("{error:#}"));
+        say(&mut channel, &Verdict { done: error.is_none(), error }).await?;
+        let _ = timeout(PATIENCE, channel.closed()).await;
+        outcome
+    }
+}

@@ -1,0 +1,81 @@
+//! A file that comes as a stream: what is there of it is a beginning, which a later connection continues.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use ring::digest::{self, SHA256};
+
+use super::{Offer, PIECE};
+use crate::manifest::{Hash, check_name};
+use crate::{own, state};
+
+pub(super) struct Incoming {
+    file: File,
+    part: PathBuf,
+    path: PathBuf,
+    expected: String,
+    hash: digest::Context,
+    pub(super) have: u64,
+    pub(super) bytes: u64,
+}
+
+impl Incoming {
+    /// Goes on with what there is, or begins.
+    pub(super) fn open(folder: &Path, offer: &Offer) -> anyhow::Result<Incoming> {
+        check_name(&offer.name).map_err(anyhow::Error::msg)?;
+        let hex = offer.sha256.bytes().all(|digit| digit.is_ascii_hexdigit());
+        if offer.sha256.len() != 64 || !hex {
+            bail!("its hash is no SHA-256");
+        }
+        let part = folder.join(format!(".fulmar-{}.stream", &offer.sha256[..24]));
+        state::prune(folder, "stream")?;
+        let file = own::reopen(&part).or_else(|_| own::create(&part))?;
+        file.try_lock().context("it is coming already")?;
+        let length = file.metadata()?.len();
+        if length > offer.bytes {
+            file.set_len(0)?;
+        }
+        let path = folder.join(&offer.name);
+        let (hash, expected) = (digest::Context::new(&SHA256), offer.sha256.to_lowercase());
+        let (have, bytes) = (0, offer.bytes);
+        let mut incoming = Incoming { file, part, path, expected, hash, have, bytes };
+        incoming.read_what_there_is()?;
+        Ok(incoming)
+    }
+
+    fn read_what_there_is(&mut self) -> io::Result<()> {
+        let mut piece = vec![0; PIECE];
+        loop {
+            let length = self.file.read(&mut piece)?;
+            if length == 0 {
+                return Ok(());
+            }
+            self.hash.update(&piece[..length]);
+            self.have += length as u64;
+        }
+    }
+
+    /// The next bytes; no more than are missing.
+    pub(super) fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.file.write_all(bytes)?;
+        self.hash.update(bytes);
+        self.have += bytes.len() as u64;
+        Ok(())
+    }
+
+    /// All has come: gives it its name if it is what was sent.
+    pub(super) fn finish(self, folder: &Path) -> anyhow::Result<(PathBuf, Hash)> {
+        let digest = self.hash.finish();
+        let hash = Hash(digest.as_ref().try_into()?);
+        if hash.to_string() != self.expected {
+            fs::remove_file(&self.part)?;
+            bail!("it arrived with another SHA-256 than it left");
+        }
+        self.file.sync_all()?;
+        fs::rename(&self.part, &self.path)?;
+        File::open(folder)?.sync_all()?;
+        Ok((self.path, hash))
+    }
+}

@@ -1,0 +1,289 @@
+//! Connections: plain TCP, and QUIC with certificates.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use fulmar_certs::authority::{Authority, local_names};
+use fulmar_certs::{AUTHORITY_FOLDER, default_data_dir, files};
+use fulmar_client::{Options, Trust};
+use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
+use quinn::{Endpoint, IdleTimeout, TransportConfig, VarInt};
+use rustls::RootCertStore;
+use rustls::server::WebPkiClientVerifier;
+use tokio::io::{AsyncRead, AsyncWrite, BufReader};
+use tokio::net::{TcpListener, TcpStream};
+
+use crate::exit::Usage;
+
+/// The application protocol.
+const PROTOCOL: &[u8] = b"fulmar-bulk";
+const KEEP_ALIVE: Duration = Duration::from_secs(5);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Unread bytes: what arrives after a gap waits until that is filled, which takes several round trips where much is lost.
+/// quinn holds 1,024 pieces of a stream with gaps between them and gives up a connection with more; of this window
+/// there are 874 where half is lost.
+const WINDOW_BYTES: u32 = 4 << 20;
+
+/// What carries the files.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Via {
+    /// NORM: datagrams with repairs
+    #[default]
+    Norm,
+    /// QUIC, with certificates
+    Quic,
+    /// TCP, without any protection
+    Tcp,
+}
+
+/// How much a sender over QUIC has in flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Control {
+    /// What quinn has, CUBIC.
+    Usual,
+    /// What the link carries, whatever it loses by chance.
+    Adaptive,
+}
+
+/// Certificates: of QUIC, and of a broker in a roll-out.
+#[derive(clap::Args, Clone, Debug, Default)]
+pub(crate) struct TlsArgs {
+    /// Authorities to believe, a PEM file; else the development CA here and the system's. A receiver over QUIC
+    /// lets anybody in without it
+    #[arg(long, value_name = "FILE", help_heading = "TLS")]
+    cafile: Option<PathBuf>,
+    /// Certificate chain, a PEM file; a receiver over QUIC has one from the development CA without it
+    #[arg(long, value_name = "FILE", requires = "cert_key", help_heading = "TLS")]
+    cert: Option<PathBuf>,
+    /// Private key of the certificate, a PEM file
+    #[arg(long, value_name = "FILE", requires = "cert", help_heading = "TLS")]
+    cert_key: Option<PathBuf>,
+}
+
+impl TlsArgs {
+    /// The authorities' file, and those of the certificate and its key.
+    pub(crate) fn files(&self) -> (Option<PathBuf>, Option<(PathBuf, PathBuf)>) {
+        (self.cafile.clone(), self.cert.clone().zip(self.cert_key.clone()))
+    }
+
+    /// For a server that asks nobody for a certificate.
+    pub(super) fn without_authorities(&self) -> TlsArgs {
+        TlsArgs { cafile: None, ..self.clone() }
+    }
+}
+
+/// Both directions of a connection, and what has to live as long.
+pub(super) struct Channel {
+    pub(super) read: BufReader<Box<dyn AsyncRead + Send + Unpin>>,
+    pub(super) write: Box<dyn AsyncWrite + Send + Unpin>,
+    quic: Option<(Endpoint, quinn::Connection)>,
+}
+
+impl Channel {
+    fn tcp(stream: TcpStream) -> Channel {
+        let (read, write) = stream.into_split();
+        Channel { read: BufReader::new(Box::new(read)), write: Box::new(write), quic: None }
+    }
+
+    fn quic(
+        endpoint: Endpoint,
+        connection: quinn::Connection,
+        (write, read): (quinn::SendStream, quinn::RecvStream),
+    ) -> Channel {
+        let quic = Some((endpoint, connection));
+        Channel { read: BufReader::new(Box::new(read)), write: Box::new(write), quic }
+    }
+
+    /// Ends it, where the other side has got everything.
+    pub(super) async fn close(self) {
+        if let Some((endpoint, connection)) = self.quic {
+            connection.close(0u32.into(), b"");
+            endpoint.wait_idle().await;
+        }
+    }
+
+    /// Waits until the other side ends it, lest what was written last be lost.
+    pub(super) async fn closed(self) {
+        if let Some((_, connection)) = self.quic {
+            connection.closed().await;
+        }
+    }
+}
+
+/// The other side's certificate, or ours, is not accepted: trying again brings nothing.
+#[derive(Debug)]
+pub(super) struct Untrusted(String);
+
+impl std::fmt::Display for Untrusted {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Untrusted {}
+
+/// A failed handshake as the mistake that it shows, if it is one of certificates: TLS alerts 42 to 49, 80 aside,
+/// and 116 (RFC 8446, section 6.2), as QUIC's errors 0x100 to 0x1ff.
+fn untrusted(name: &str, error: quinn::ConnectionError) -> anyhow::Error {
+    let code = match &error {
+        quinn::ConnectionError::TransportError(error) => u64::from(error.code),
+        quinn::ConnectionError::ConnectionClosed(close) => u64::from(close.error_code),
+        _ => 0,
+    };
+    match code {
+        0x12a..=0x131 | 0x174 => Untrusted(format!(
+            "TLS with {name}: {error}; see --cafile, --cert and --cert-key, and send to a name that is in the \
+             receiver's certificate"
+        ))
+        .into(),
+        _ => error.into(),
+    }
+}
+
+/// Connects to a receiver.
+pub(super) async fn dial(
+    via: Via,
+    name: &str,
+    to: SocketAddr,
+    tls: &TlsArgs,
+    control: Control,
+) -> anyhow::Result<Channel> {
+    if via == Via::Tcp {
+        let stream = TcpStream::connect(to).await?;
+        stream.set_nodelay(true)?;
+        return Ok(Channel::tcp(stream));
+    }
+    let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+    let mut endpoint = Endpoint::client(any.parse()?)?;
+    endpoint.set_default_client_config(client_config(name, tls, control)?);
+    let connection = endpoint.connect(to, name)?.await.map_err(|error| untrusted(name, error))?;
+    let streams = connection.open_bi().await?;
+    Ok(Channel::quic(endpoint, connection, streams))
+}
+
+fn transport(control: Control) -> anyhow::Result<Arc<TransportConfig>> {
+    let mut transport = TransportConfig::default();
+    transport.keep_alive_interval(Some(KEEP_ALIVE));
+    transport
+        .max_idle_timeout(Some(IdleTimeout::try_from(IDLE_TIMEOUT)?))
+        .stream_receive_window(VarInt::from_u32(WINDOW_BYTES))
+        .receive_window(VarInt::from_u32(2 * WINDOW_BYTES))
+        .send_window(4 * u64::from(WINDOW_BYTES));
+    if control == Control::Adaptive {
+        transport.congestion_controller_factory(fulmar_congestion::control());
+    }
+    Ok(Arc::new(transport))
+}
+
+/// Checks what a sender needs before it begins.
+pub(super) fn client_config(
+    name: &str,
+    tls: &TlsArgs,
+    control: Control,
+) -> anyhow::Result<quinn::ClientConfig> {
+    let host = if name.contains(':') { format!("[{name}]") } else { name.to_owned() };
+    let mut options = Options::new(&format!("quic://{host}"))?;
+    if let Some(file) = &tls.cafile {
+        options.trust = Trust::CaFile(file.clone());
+    }
+    options.certificate = tls.cert.clone().zip(tls.cert_key.clone());
+    let mut crypto = options.tls_config().map_err(|error| Usage(error.to_string()))?;
+    crypto.alpn_protocols = vec![PROTOCOL.to_vec()];
+    let mut config = quinn::ClientConfig::new(Arc::new(QuicClientConfig::try_from(crypto)?));
+    config.transport_config(transport(control)?);
+    Ok(config)
+}
+
+/// Where connections come in.
+pub(super) enum Listener {
+    Tcp(TcpListener),
+    Quic(Endpoint),
+}
+
+/// One that has come, its handshake not done.
+pub(super) enum Arrival {
+    Tcp(TcpStream),
+    Quic(Endpoint, Box<quinn::Incoming>),
+}
+
+impl Listener {
+    pub(super) async fn bind(via: Via, at: SocketAddr, tls: &TlsArgs) -> anyhow::Result<Listener> {
+        let what = || format!("cannot listen on {at}");
+        if via == Via::Tcp {
+            return Ok(Listener::Tcp(TcpListener::bind(at).await.with_context(what)?));
+        }
+        let config = server_config(tls)?;
+        Ok(Listener::Quic(Endpoint::server(config, at).with_context(what)?))
+    }
+
+    pub(super) fn address(&self) -> anyhow::Result<SocketAddr> {
+        Ok(match self {
+            Listener::Tcp(listener) => listener.local_addr()?,
+            Listener::Quic(endpoint) => endpoint.local_addr()?,
+        })
+    }
+
+    pub(super) async fn accept(&self) -> anyhow::Result<(Arrival, SocketAddr)> {
+        match self {
+            Listener::Tcp(listener) => {
+                let (stream, from) = listener.accept().await?;
+                Ok((Arrival::Tcp(stream), from))
+            }
+            Listener::Quic(endpoint) => {
+                let incoming = endpoint.accept().await.context("the endpoint is closed")?;
+                let from = incoming.remote_address();
+                Ok((Arrival::Quic(endpoint.clone(), Box::new(incoming)), from))
+            }
+        }
+    }
+}
+
+impl Arrival {
+    pub(super) async fn open(self) -> anyhow::Result<Channel> {
+        match self {
+            Arrival::Tcp(stream) => Ok(Channel::tcp(stream)),
+            Arrival::Quic(endpoint, incoming) => {
+                let connection = incoming.accept()?.await?;
+                let streams = connection.accept_bi().await?;
+                Ok(Channel::quic(endpoint, connection, streams))
+            }
+        }
+    }
+}
+
+fn server_config(tls: &TlsArgs) -> anyhow::Result<quinn::ServerConfig> {
+    let (chain, key) = match (&tls.cert, &tls.cert_key) {
+        (Some(chain), Some(key)) => (chain.clone(), key.clone()),
+        _ => Authority::open(&default_data_dir().join(AUTHORITY_FOLDER))?
+            .server_files(&local_names())?,
+    };
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = rustls::ServerConfig::builder_with_provider(Arc::clone(&provider))
+        .with_protocol_versions(&[&rustls::version::TLS13])?;
+    let builder = match &tls.cafile {
+        None => builder.with_no_client_auth(),
+        Some(file) => {
+            let roots = Arc::new(roots(file)?);
+            let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider).build()?;
+            builder.with_client_cert_verifier(verifier)
+        }
+    };
+    let mut crypto =
+        builder.with_single_cert(files::read_chain(&chain)?, files::read_key(&key)?)?;
+    crypto.alpn_protocols = vec![PROTOCOL.to_vec()];
+    let crypto = QuicServerConfig::try_from(crypto)?;
+    let mut config = quinn::ServerConfig::with_crypto(Arc::new(crypto));
+    config.transport_config(transport(Control::Usual)?);
+    Ok(config)
+}
+
+fn roots(file: &Path) -> anyhow::Result<RootCertStore> {
+    let mut roots = RootCertStore::empty();
+    for certificate in files::read_chain(file)? {
+        roots.add(certificate).with_context(|| file.display().to_string())?;
+    }
+    Ok(roots)
+}

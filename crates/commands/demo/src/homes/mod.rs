@@ -1,0 +1,146 @@
+//! `fulmar demo homes`: broker and platform, a gateway with its own data folder, twenty simulated homes, and between
+//! gateway and platform a bad link that is down for a while.
+//!
+//! Broker, gateway and homes are the program's ordinary commands, run as processes of their own. The link (`uplink`)
+//! is the lab's model, applied to datagrams in this process, so that no rights are needed.
+
+mod edge;
+mod uplink;
+mod village;
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use fulmar_certs::files;
+use signal_hook::iterator::Signals;
+
+use super::{Server, data_folder, wait};
+use edge::{Gateway, Simulation};
+use uplink::{Outage, Uplink};
+use village::Settled;
+
+const EXAMPLES: &str = "\
+Examples:
+  fulmar demo homes                            twenty homes, four weeks of history, an outage after a minute
+  fulmar demo homes --data ~/homes             the same, kept in a folder to be continued another day
+  fulmar demo homes --link 2g-64k --loss 10%   a worse link between gateway and platform
+  fulmar demo homes --outage 600               it is down for ten minutes
+
+It prints users, their passwords and the address to open, and runs until Ctrl-C.";
+
+/// What the demonstration is made with.
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Args {
+    /// How many homes
+    #[arg(long, value_name = "NUMBER", default_value_t = 20,
+        value_parser = clap::value_parser!(u32).range(4..=200))]
+    homes: u32,
+    /// Number that all random decisions come from
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    seed: u64,
+    /// Port of the web app, TCP and UDP; 0 for any that is free
+    #[arg(long, value_name = "PORT", default_value_t = 8443)]
+    port: u16,
+    /// Folder for all data, kept afterwards; otherwise a temporary one
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+    /// Link between the gateway and the platform, one of `fulmar lab link --list`
+    #[arg(long, value_name = "PROFILE", default_value = "3g")]
+    link: String,
+    /// How much the link loses
+    #[arg(long, value_name = "PERCENT", default_value = "5%")]
+    loss: String,
+    /// Seconds between two readings of a sensor
+    #[arg(long, value_name = "SECONDS", default_value_t = 10,
+        value_parser = clap::value_parser!(u32).range(1..=3600))]
+    every: u32,
+    /// Days of history made beforehand
+    #[arg(long, value_name = "DAYS", default_value_t = 28,
+        value_parser = clap::value_parser!(u32).range(0..=366))]
+    history: u32,
+    /// Seconds after the start at which the link goes down
+    #[arg(long, value_name = "SECONDS", default_value_t = 60,
+        value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    outage_after: u32,
+    /// Seconds for which it is down; 0 for not at all
+    #[arg(long, value_name = "SECONDS", default_value_t = 90,
+        value_parser = clap::value_parser!(u32).range(0..=86_400))]
+    outage: u32,
+}
+
+/// Runs the demonstration.
+pub(super) fn run(args: &Args, signals: Signals) -> anyhow::Result<()> {
+    let outage = Outage { after_s: args.outage_after, for_s: args.outage };
+    let link = uplink::settings(&args.link, &args.loss, outage)?;
+    let folder = data_folder(args.data.as_deref())?;
+    let data = folder.path();
+    files::make_private_dir(data)?;
+    let plan = village::plan(data, args.homes, args.seed, args.every)?;
+    eprintln!("Making {} homes with {} days of history …", plan.homes, args.history);
+    let settled = village::settle(data, &plan, args.history)?;
+    let mut server = Server::start(data, args.port)?;
+    let started = Instant::now();
+    let uplink = Uplink::start(link, &server.quic, plan.seed)?;
+    let gateway = Gateway::start(data, uplink.address(), &settled.gateway_token)?;
+    let homes = Simulation::start(data, &plan, &gateway.mqtt)?;
+    announce(&server, &settled, args, data)?;
+    let outcome = wait(signals, &mut server, teller(started, outage));
+    // From the sensors upwards: what they were told was taken goes on to be kept.
+    homes.stop();
+    gateway.stop();
+    uplink.stop();
+    server.stop();
+    outcome
+}
+
+/// What to do now, on standard output; the ready line last, for scripts that wait for it.
+fn announce(server: &Server, settled: &Settled, args: &Args, data: &Path) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    writeln!(
+        out,
+        "{}: {} homes behind a gateway whose link is {} and loses {}.",
+        village::NAME,
+        settled.homes,
+        args.link,
+        args.loss
+    )?;
+    if args.outage > 0 {
+        writeln!(
+            out,
+            "In {} s the link goes down for {} s; what is measured meanwhile arrives afterwards.",
+            args.outage_after, args.outage
+        )?;
+    }
+    writeln!(out, "\nOpen https://localhost:{}/ and log in as one of", server.port)?;
+    for user in &settled.users {
+        let password = user.password.as_deref().unwrap_or("(set before)");
+        writeln!(out, "  {:8} {password:16} {}", user.name, user.about)?;
+    }
+    if settled.users.iter().any(|user| user.password.is_none()) {
+        writeln!(out, "{}", super::new_password(data))?;
+    }
+    writeln!(
+        out,
+        "\nThe browser does not know the certificate's authority: let it go on all the same, or install\n{}\n\
+         What the gateway took from sensors is in {}. Ctrl-C ends it.\n",
+        data.join("ca").join("ca.pem").display(),
+        data.join(edge::RECORD).display()
+    )?;
+    writeln!(out, "{}", server.ready)?;
+    Ok(out.flush()?)
+}
+
+/// Says when the link goes down and when it is up again, once each; to be called again and again.
+fn teller(started: Instant, outage: Outage) -> impl FnMut() {
+    let down = Duration::from_secs(outage.after_s.into());
+    let up = down + Duration::from_secs(outage.for_s.into());
+    let all = [(down, "The link is down."), (up, "The link is up again.")];
+    let mut due = all.into_iter().filter(move |_| outage.for_s > 0).peekable();
+    move || {
+        if let Some((_, text)) = due.next_if(|(at, _)| started.elapsed() >= *at) {
+            eprintln!("{text}");
+        }
+    }
+}

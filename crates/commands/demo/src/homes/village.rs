@@ -1,0 +1,176 @@
+//! Fills a data folder with the homes, before the server runs on it: twin, users, homes, sensors, and what they
+//! measured in the past.
+//!
+//! The past and what comes live are the same simulation, so that curves go on where they were.
+
+use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, bail};
+use fulmar_certs::files;
+use fulmar_platform::{Admin, Database, Platform, Role, Settings, UserToAdd};
+use fulmar_sensors::homes::{Measured, Plan, Village};
+use fulmar_sensors::instant;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::super::api::{Api, password};
+use super::super::seed::User;
+
+/// The installation.
+pub(super) const NAME: &str = "Rural homes";
+/// The twin's identifier.
+pub(super) const TWIN: &str = "rural";
+/// The gateway's user, and its name.
+pub(super) const GATEWAY_USER: &str = "gateway";
+
+/// What the homes were made with.
+const FILE: &str = "homes.json";
+
+const DAY_MS: u64 = 86_400_000;
+/// Between two readings of the past.
+const HISTORY_EVERY_S: u32 = 1800;
+/// Measurements the API takes at once.
+const BATCH: usize = 1000;
+
+/// What came of it.
+pub(super) struct Settled {
+    pub(super) homes: usize,
+    pub(super) users: Vec<User>,
+    pub(super) gateway_token: String,
+}
+
+#[derive(Deserialize, Serialize)]
+struct Parameters {
+    homes: u32,
+    seed: u64,
+}
+
+/// How the homes in the folder were made; new ones are made as wished.
+///
+/// # Errors
+/// The folder holds something else.
+pub(super) fn plan(data: &Path, homes: u32, seed: u64, every_s: u32) -> anyhow::Result<Plan> {
+    let path = data.join(FILE);
+    match std::fs::read(&path) {
+        Ok(text) => {
+            let known: Parameters =
+                serde_json::from_slice(&text).with_context(|| path.display().to_string())?;
+            Ok(Plan { homes: known.homes, seed: known.seed, every_s })
+        }
+        Err(_) if data.join("platform.db").exists() => {
+            bail!("{} holds no demonstration of homes; choose another folder", data.display())
+        }
+        Err(_) => Ok(Plan { homes, seed, every_s }),
+    }
+}
+
+/// Makes what is missing.
+pub(super) fn settle(data: &Path, plan: &Plan, history_days: u32) -> anyhow::Result<Settled> {
+    let is_new = !data.join(FILE).exists();
+    let mut users = users();
+    let admin = Admin::open(data, &Database::File)?;
+    let gateway = password()?;
+    if is_new {
+        admin.add_twin(TWIN, Some(NAME), true)?;
+        for user in &mut users {
+            let password = password()?;
+            add(&admin, user.name, user.role, &password)?;
+            user.password = Some(password);
+        }
+        add(&admin, GATEWAY_USER, Role::Device, &gateway)?;
+    } else {
+        admin.set_password(GATEWAY_USER, &gateway)?;
+    }
+    drop(admin);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let settings = Settings { max_requests_per_s: u32::MAX, ..Settings::default() };
+    let (platform, _) = Platform::open(data, settings)?;
+    let mut api = Api::new(platform.router());
+    let homes = plan.homes as usize;
+    let gateway_token = runtime.block_on(async {
+        let admin = users.iter().find(|user| user.role == Role::Admin);
+        if let Some(password) = admin.and_then(|user| user.password.as_deref()) {
+            api.log_in("admin", password).await?;
+            fill(&api, plan, history_days).await?;
+        }
+        api.log_in(GATEWAY_USER, &gateway).await?;
+        Ok::<_, anyhow::Error>(api.token.clone())
+    })?;
+    drop(api);
+    platform.close();
+    if is_new {
+        let parameters = Parameters { homes: plan.homes, seed: plan.seed };
+        files::write(&data.join(FILE), &serde_json::to_vec(&parameters)?, false)?;
+    }
+    Ok(Settled { homes, users, gateway_token })
+}
+
+fn users() -> Vec<User> {
+    let user = |name, role, about| User { name, password: None, about, role };
+    vec![
+        user("home", Role::Office, "sees everything, acknowledges alerts, changes rules"),
+        user("viewer", Role::Viewer, "sees everything, changes nothing"),
+        user("admin", Role::Admin, "everything, users too"),
+    ]
+}
+
+fn add(admin: &Admin, name: &str, role: Role, password: &str) -> anyhow::Result<()> {
+    let server_admin = role == Role::Admin;
+    let user = UserToAdd { name, display_name: None, server_admin, role: Some((TWIN, role)) };
+    Ok(admin.add_user(&user, password)?)
+}
+
+async fn fill(api: &Api, plan: &Plan, history_days: u32) -> anyhow::Result<()> {
+    let path = |what: &str| format!("/api/v1/{TWIN}/{what}");
+    let now_ms = now_ms();
+    let from_ms = now_ms.saturating_sub(u64::from(history_days) * DAY_MS);
+    let past = Plan { every_s: HISTORY_EVERY_S, ..*plan };
+    let mut village = Village::new(&past, from_ms);
+    let homes: Vec<Value> = village
+        .homes()
+        .iter()
+        .map(|home| {
+            let place = json!({ "lat": home.latitude, "lon": home.longitude });
+            let name = &home.street;
+            json!({ "id": home.id, "name": name, "street": home.street, "place": place, "gateway": GATEWAY_USER })
+        })
+        .collect();
+    api.ask("POST", &path("home"), &json!({ "items": homes })).await?;
+    let devices = village
+        .homes()
+        .iter()
+        .flat_map(|home| home.devices.iter().map(move |device| (home, device)));
+    let mut devices: Vec<_> = devices.collect();
+    // One is left for whoever tries the registry.
+    devices.pop();
+    for (home, device) in devices {
+        let sensor = json!({
+            "home": home.id, "room": device.room, "model": device.model, "expected_every_s": plan.every_s,
+        });
+        api.ask("PUT", &path(&format!("sensor/{}", device.name)), &sensor).await?;
+    }
+    let mut at_ms = from_ms;
+    while at_ms < now_ms {
+        at_ms = (at_ms + DAY_MS).min(now_ms);
+        let items: Vec<Value> = village.advance(at_ms).iter().map(measurement).collect();
+        for batch in items.chunks(BATCH) {
+            api.all_stored("POST", &path("measurement"), &json!({ "items": batch })).await?;
+        }
+    }
+    // The mean of an hour takes an hour to say anything; nobody watches a demonstration that long.
+    let rule = json!({ "name": "Radon, each value", "averaging_s": 0 });
+    api.ask("PATCH", &path("alert_rule/radon"), &rule).await?;
+    Ok(())
+}
+
+fn measurement(measured: &Measured) -> Value {
+    let reading = &measured.reading;
+    let at = instant(reading.at_ms.unwrap_or_default());
+    json!({ "device": reading.device, "quantity": reading.quantity, "value": reading.value, "at": at })
+}
+
+fn now_ms() -> u64 {
+    let since: Duration = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}

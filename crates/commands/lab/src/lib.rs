@@ -1,0 +1,102 @@
+//! `fulmar lab`: experiments over bad links. The lab crate does the work; here are the options and
+//! what a terminal shows.
+
+mod batch;
+mod carrier;
+mod copy;
+mod fleet;
+mod lines;
+mod link;
+mod list;
+mod message;
+mod new;
+mod probe;
+mod report;
+mod run;
+mod shelf;
+mod slow;
+mod transfer;
+mod udp;
+
+use std::path::PathBuf;
+
+use anyhow::Context;
+
+use fulmar_command::{exit, runtime};
+
+const EXAMPLES: &str = "\
+Examples:
+  fulmar lab list                     which experiments there are
+  fulmar lab run mqtt-quic            run one and write its report to results/mqtt-quic
+  fulmar lab report results/mqtt-quic write the report again
+  fulmar lab new mine.toml            an experiment of your own to begin with
+  fulmar lab link --profile 2g-64k --loss 5% -- fulmar sub quic://198.18.1.2 -t '#'
+                                      run a program behind a bad link";
+
+/// Measure transports on bad links
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    /// Run a program behind a bad link, or two joined by one
+    Link(Box<link::Args>),
+    /// List experiments
+    List(list::Args),
+    /// Write an experiment to begin with: change it and run it
+    New(new::Args),
+    /// Run experiments and report on them
+    Run(run::Args),
+    /// Write the report of a folder of results
+    Report(report::Args),
+    /// Connect, publish, receive, and tell when what happened
+    Probe(probe::Args),
+    /// Ask for objects over HTTP/1.1, 2 or 3 and tell how long that takes
+    Transfer(transfer::Args),
+    /// Publish MQTT messages one after the other and tell how long each takes
+    Message(message::Args),
+    /// Send numbered datagrams at a rate, or receive them and tell delay, loss and rate
+    Udp(udp::Args),
+    /// Copy one file over TCP or QUIC, make one, or compare two
+    Copy(copy::Args),
+    /// Send lines at times over a stream, or tell how late each arrives
+    Lines(lines::Args),
+    /// Transfers over UDP, DTLS or QUIC streams, and how long they take
+    Batch(batch::Args),
+    /// Run a program on a share of the processor, and tell what it used
+    Slow(slow::Args),
+    /// Run many clients that publish, and tell how they fare
+    Fleet(fleet::Args),
+}
+
+/// Does what was asked.
+///
+/// # Errors
+/// Wrong experiment files, folders that cannot be used, or a run without a single good sample.
+pub fn run(args: Args) -> anyhow::Result<()> {
+    match args.command {
+        Command::Link(args) => link::run(&args),
+        Command::List(args) => list::run(&args),
+        Command::New(args) => new::run(&args),
+        Command::Run(args) => run::run(&args),
+        Command::Report(args) => report::run(&args),
+        Command::Probe(args) => probe::run(&args),
+        Command::Transfer(args) => transfer::run(&args),
+        Command::Message(args) => message::run(&args),
+        Command::Udp(args) => udp::run(&args),
+        Command::Copy(args) => copy::run(&args),
+        Command::Lines(args) => lines::run(&args),
+        Command::Batch(args) => batch::run(&args),
+        Command::Slow(args) => slow::run(&args),
+        Command::Fleet(args) => fleet::run(args),
+    }
+}
+
+/// This program, for roles that are our own.
+fn own_path() -> anyhow::Result<PathBuf> {
+    std::env::current_exe().context("cannot find this program's own file")
+}

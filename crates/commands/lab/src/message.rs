@@ -1,0 +1,236 @@
+//! `fulmar lab message`: messages one after the other over MQTT or CoAP, and how long each takes from the moment it is
+//! handed over to its acknowledgement, the connection included where it has one of its own.
+//!
+//! One JSON object an event goes to standard output, as with `fulmar lab transfer`, whose figures these are
+//! set beside. A message that is not acknowledged in time is told as `failed`: it counts, it has no time.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use fulmar_client::{Client, Event, Events, Message, Options, QoS, Streams};
+use serde_json::json;
+use tokio::time::{sleep, timeout};
+
+use super::probe::{RETRY, tell, trust};
+use crate::exit::Usage;
+use crate::runtime::block_on;
+use fulmar_command_pubsub::coap::{Speaker, is_coap};
+
+const EXAMPLES: &str = "\
+Examples:
+  fulmar lab message quic://broker --insecure --count 50                          one connection
+  fulmar lab message quic://broker --insecure --count 50 --connection returning   one each, with 0-RTT
+  fulmar lab message coaps://broker --insecure --count 50                         CoAP over DTLS";
+
+/// Publish messages one after the other and tell how long each takes, as JSON lines
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Args {
+    /// Broker: mqtt://, mqtts://, quic://, ws://, wss://, coap:// or coaps:// HOST[:PORT]
+    url: String,
+    /// The connection each message goes over
+    #[arg(long, value_enum, default_value = "kept")]
+    connection: Connection,
+    /// Messages
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    count: u64,
+    /// Bytes of a message
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
+    bytes: u64,
+    /// Topic
+    #[arg(short, long, default_value = "message")]
+    topic: String,
+    /// Quality of service, 1 or 2: nobody answers a message of 0. Over CoAP messages are confirmable
+    #[arg(short, long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2))]
+    qos: u8,
+    /// Milliseconds of rest after each message
+    #[arg(long, value_name = "MS", default_value_t = 200)]
+    #[arg(value_parser = clap::value_parser!(u64).range(..=3_600_000))]
+    rest_ms: u64,
+    /// Seconds after which a message has failed
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=3_600))]
+    patience: u64,
+    /// Send a message of a new connection right behind CONNECT, before the broker has answered (MQTT, QoS 1)
+    #[arg(long)]
+    ahead: bool,
+    /// Authorities to believe, a PEM file
+    #[arg(long, value_name = "FILE")]
+    cafile: Option<PathBuf>,
+    /// Believe any broker
+    #[arg(long, conflicts_with = "cafile")]
+    insecure: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Connection {
+    /// Made for it, by a client that knows nothing of the broker
+    New,
+    /// Made for it, by a client that has a ticket: TLS resumption, and 0-RTT over QUIC
+    Returning,
+    /// There already
+    Kept,
+}
+
+/// A client that says something and hears that it was taken.
+enum Link {
+    Mqtt(Mqtt),
+    Coap(Box<Speaker>),
+}
+
+/// A client, what happened to it, and whether it has sent early data.
+struct Mqtt {
+    client: Client,
+    events: Events,
+    early_data: bool,
+}
+
+pub(super) fn run(args: &Args) -> anyhow::Result<()> {
+    block_on(messages(args))
+}
+
+async fn messages(args: &Args) -> anyhow::Result<()> {
+    let options = match is_coap(&args.url) {
+        true if args.connection == Connection::Returning => {
+            let what = "CoAP has no tickets: use --connection new or kept";
+            return Err(Usage(what.to_owned()).into());
+        }
+        true => None,
+        false => Some(options(args)?),
+    };
+    let mut kept = None;
+    if args.connection != Connection::New {
+        // What the first one costs is not measured.
+        let mut link = Link::begin(args, options.as_ref()).await?;
+        link.say(args).await.context("the first message")?;
+        sleep(Duration::from_millis(args.rest_ms)).await;
+        match args.connection {
+            Connection::Kept => kept = Some(link),
+            _ => link.end().await,
+        }
+    }
+    let mut failed = 0_u64;
+    tell("begin", json!({}))?;
+    for _ in 0..args.count {
+        let begun = Instant::now();
+        let (link, done) = one(args, options.as_ref(), kept.take()).await;
+        let ms = begun.elapsed().as_secs_f64() * 1e3;
+        match done {
+            Ok(early_data) => tell("transfer", json!({ "ms": ms, "early_data": early_data }))?,
+            Err(error) => {
+                failed += 1;
+                tell("failed", json!({ "after_ms": ms, "reason": format!("{error:#}") }))?;
+            }
+        }
+        // In it the ticket comes, which the next connection needs.
+        sleep(Duration::from_millis(args.rest_ms)).await;
+        match (args.connection, link) {
+            (Connection::Kept, link) => kept = link,
+            (_, Some(link)) => link.end().await,
+            (_, None) => {}
+        }
+    }
+    if let Some(link) = kept {
+        link.end().await;
+    }
+    let failed_pct = 100.0 * failed as f64 / args.count as f64;
+    tell("end", json!({ "failed": failed, "failed_pct": failed_pct }))
+}
+
+/// A message over `link` or a new one, and whether it was early data.
+async fn one(
+    args: &Args,
+    options: Option<&Options>,
+    link: Option<Link>,
+) -> (Option<Link>, anyhow::Result<bool>) {
+    let link = match link {
+        Some(link) => Ok(link),
+        None => Link::begin(args, options).await,
+    };
+    match link {
+        Ok(mut link) => {
+            let done = link.say(args).await;
+            (Some(link), done)
+        }
+        Err(error) => (None, Err(error)),
+    }
+}
+
+fn options(args: &Args) -> anyhow::Result<Options> {
+    let mut options = Options::new(&args.url).map_err(|error| Usage(error.to_string()))?;
+    options.client_id = "message".to_owned();
+    options.keep_alive_s = 0;
+    options.reconnect = Some(RETRY);
+    options.streams = Streams::Single;
+    options.publish_before_connack = args.ahead;
+    options.connect_timeout = Duration::from_secs(args.patience);
+    options.drain_timeout = Duration::from_secs(1);
+    options.trust = trust(args.cafile.as_ref(), args.insecure);
+    match args.connection {
+        Connection::Returning => Ok(options.with_shared_tickets()?),
+        _ => Ok(options),
+    }
+}
+
+impl Link {
+    /// `options`: over MQTT.
+    async fn begin(args: &Args, options: Option<&Options>) -> anyhow::Result<Link> {
+        if let Some(options) = options {
+            let (client, events) = Client::connect(options.clone())?;
+            return Ok(Link::Mqtt(Mqtt { client, events, early_data: false }));
+        }
+        let trust = trust(args.cafile.as_ref(), args.insecure);
+        let opening = Speaker::open(&args.url, &args.topic, trust);
+        let speaker = timeout(Duration::from_secs(args.patience), opening).await;
+        Ok(Link::Coap(Box::new(speaker.context("out of time")??)))
+    }
+
+    /// Publishes a message and waits for its acknowledgement: whether it was early data.
+    async fn say(&mut self, args: &Args) -> anyhow::Result<bool> {
+        let payload = vec![b'x'; args.bytes as usize];
+        let patience = Duration::from_secs(args.patience);
+        match self {
+            Link::Mqtt(mqtt) => {
+                let message = Message::new(&args.topic, payload).qos(QoS::try_from(args.qos)?);
+                timeout(patience, mqtt.say(message)).await.context("out of time")??;
+                Ok(mqtt.early_data)
+            }
+            Link::Coap(speaker) => {
+                timeout(patience, speaker.say(payload.into())).await.context("out of time")??;
+                Ok(false)
+            }
+        }
+    }
+
+    async fn end(self) {
+        match self {
+            Link::Mqtt(mqtt) => mqtt.client.disconnect().await,
+            Link::Coap(speaker) => speaker.close().await,
+        }
+    }
+}
+
+impl Mqtt {
+    /// Without a connection the message waits for it, or goes out with the CONNECT as early data.
+    async fn say(&mut self, message: Message) -> anyhow::Result<()> {
+        let acknowledged = async {
+            self.client.publish(message).await?.await?;
+            anyhow::Ok(())
+        };
+        tokio::pin!(acknowledged);
+        loop {
+            tokio::select! {
+                // What is known of the connection comes before what came over it.
+                biased;
+                event = self.events.next() => match event {
+                    Some(Event::Connected { early_data, .. }) => self.early_data = early_data,
+                    Some(Event::Disconnected { reason, retry_in: None }) => return Err(reason.into()),
+                    Some(_) => {}
+                    None => return acknowledged.await,
+                },
+                done = &mut acknowledged => return done,
+            }
+        }
+    }
+}

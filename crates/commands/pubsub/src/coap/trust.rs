@@ -1,0 +1,98 @@
+//! What `coaps://` shows the server, and what it believes of it.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context as _, bail};
+use fulmar_certs::files;
+use fulmar_client::Trust;
+use fulmar_coap::dtls::{Certificate, Credentials, Session};
+use rustls::RootCertStore;
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::ServerCertVerifier as _;
+use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+
+use crate::exit::Usage;
+
+/// As the command line has it.
+#[derive(Debug)]
+pub(crate) struct Given {
+    pub(crate) username: Option<String>,
+    pub(crate) key: Option<String>,
+    pub(crate) certificate: Option<(std::path::PathBuf, std::path::PathBuf)>,
+    pub(crate) trust: Trust,
+}
+
+impl Given {
+    /// A user's key, a certificate, or one made for the occasion, which a server does not ask for.
+    ///
+    /// # Errors
+    /// Usage, or a file cannot be read.
+    pub(super) fn credentials(&self) -> anyhow::Result<Credentials> {
+        match (&self.username, &self.key) {
+            (Some(name), Some(key)) => {
+                let key = fulmar_command::psk::parse(key);
+                let key =
+                    key.ok_or_else(|| Usage("-P: after 0x come hexadecimal digits".into()))?;
+                return Ok(Credentials::Psk { identity: name.clone().into_bytes(), key });
+            }
+            (None, None) => {}
+            _ => return Err(Usage("coaps:// takes -u with -P, the user's key".to_owned()).into()),
+        }
+        let (certificate, key) = match &self.certificate {
+            Some((chain, key)) => (first(chain)?, files::read_key(key)?),
+            None => fulmar_certs::throwaway()?,
+        };
+        let (certificate, key) = (certificate.to_vec(), key.secret_der().to_vec());
+        Ok(Credentials::Certificate(Certificate { certificate, key }))
+    }
+
+    /// Looks at the server's certificate. One that has the user's key needs none.
+    ///
+    /// # Errors
+    /// It is not believed.
+    pub(super) fn check(
+        &self,
+        session: &Session,
+        host: &str,
+        server: SocketAddr,
+    ) -> anyhow::Result<()> {
+        if session.identity().is_some() || matches!(self.trust, Trust::Insecure) {
+            return Ok(());
+        }
+        let Some(shown) = session.certificate() else { bail!("the server showed no certificate") };
+        let roots = Arc::new(self.roots(server.ip())?);
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let verifier = WebPkiServerVerifier::builder_with_provider(roots, provider).build();
+        let name = ServerName::try_from(host.to_owned()).context("the server's name")?;
+        verifier
+            .context("there are no authorities to believe")?
+            .verify_server_cert(&CertificateDer::from(shown), &[], &name, &[], UnixTime::now())
+            .context("the server's certificate is not believed")?;
+        Ok(())
+    }
+
+    fn roots(&self, server: IpAddr) -> anyhow::Result<RootCertStore> {
+        let mut roots = RootCertStore::empty();
+        if let Trust::CaFile(path) = &self.trust {
+            for certificate in files::read_chain(path)? {
+                roots.add(certificate).with_context(|| path.display().to_string())?;
+            }
+            return Ok(roots);
+        }
+        if server.is_loopback() {
+            for path in fulmar_certs::dev_ca_locations().iter().filter(|path| path.is_file()) {
+                // A broken file where nobody named one is no reason to stop; the check will tell.
+                roots.add_parsable_certificates(files::read_chain(path).unwrap_or_default());
+            }
+        }
+        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        Ok(roots)
+    }
+}
+
+fn first(chain: &Path) -> anyhow::Result<CertificateDer<'static>> {
+    let first = files::read_chain(chain)?.into_iter().next();
+    first.with_context(|| format!("{}: no certificate in it", chain.display()))
+}

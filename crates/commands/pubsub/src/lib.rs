@@ -1,0 +1,74 @@
+//! `fulmar pub` and `fulmar sub`: options as in mosquitto_pub and mosquitto_sub where they mean the
+//! same. The client library does the work.
+
+pub mod coap;
+mod format;
+mod options;
+mod password;
+mod properties;
+mod publish;
+mod stats;
+mod subscribe;
+
+pub use options::Connection;
+pub use publish::Args as PubArgs;
+pub use subscribe::Args as SubArgs;
+
+use anyhow::{Context, bail};
+use fulmar_client::{Error, Event, Events};
+
+use fulmar_command::exit;
+
+use crate::exit::Usage;
+
+/// Publishes.
+pub fn publish(args: PubArgs) -> anyhow::Result<()> {
+    block_on(publish::run(args))
+}
+
+/// Subscribes.
+pub fn subscribe(args: SubArgs) -> anyhow::Result<()> {
+    block_on(subscribe::run(args))
+}
+
+/// Runs a command that talks to a broker.
+pub fn block_on(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.context("cannot start the runtime")?;
+    let outcome = runtime.block_on(work);
+    // A reader of standard input cannot be interrupted and must not hold up the exit.
+    runtime.shutdown_background();
+    outcome
+}
+
+/// A mistake of the command line is told apart from a failure of the network.
+pub fn explain(error: Error) -> anyhow::Error {
+    match error {
+        Error::Url { .. } | Error::Options(_) | Error::Topic { .. } => {
+            Usage(error.to_string()).into()
+        }
+        // An answer that is not MQTT's is mostly of a server that wants TLS first.
+        Error::Protocol(_) => {
+            anyhow::anyhow!("{error}; if that is always so, is it a port for mqtts:// or ws://?")
+        }
+        other => other.into(),
+    }
+}
+
+/// Waits for the first connection. Unlike a lost one, one that never was is not tried again: the
+/// person at the keyboard wants to know.
+async fn connected(events: &mut Events, log: &mut stats::Log) -> anyhow::Result<()> {
+    loop {
+        let event = events.next().await;
+        match event {
+            Some(Event::Disconnected { reason, .. }) => return Err(explain(reason)),
+            Some(event) => {
+                log.note(&event);
+                if matches!(event, Event::Connected { .. }) {
+                    return Ok(());
+                }
+            }
+            None => bail!("the connection ended before it began"),
+        }
+    }
+}

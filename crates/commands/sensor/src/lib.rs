@@ -1,0 +1,46 @@
+//! `fulmar sensor`: readings into MQTT, from standard input, from sensors that Linux drives, or simulated.
+//!
+//! What a line says and what a home is like is `fulmar_sensors`; here are only files, clocks and the connection.
+
+mod kernel;
+mod lines;
+mod publish;
+mod read;
+mod simulate;
+
+use clap::Subcommand;
+use fulmar_command::exit;
+
+const EXAMPLES: &str = "\
+Examples:
+  my-probe | fulmar sensor read mqtt://localhost        what a program prints, such as: attic radon 85
+  fulmar sensor read mqtt://localhost --iio             sensors that Linux drives, such as a DHT11
+  fulmar sensor simulate                                twenty homes, printed as they measure
+  fulmar sensor simulate mqtt://localhost               the same, published
+  fulmar sensor read --help                             the form of lines, topics, what is published
+
+Each reading is a message at QoS 1 on sensor/DEVICE/QUANTITY.";
+
+/// Feed readings of sensors into MQTT, or simulate them
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Publish readings from standard input or from this machine's own sensors
+    Read(Box<read::Args>),
+    /// Simulate homes with sensors
+    Simulate(Box<simulate::Args>),
+}
+
+/// Runs the command.
+pub fn run(args: Args) -> anyhow::Result<()> {
+    match args.command {
+        Command::Read(args) => read::run(*args),
+        Command::Simulate(args) => simulate::run(*args),
+    }
+}

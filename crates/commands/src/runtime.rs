@@ -1,0 +1,9 @@
+//! The runtime of a command that does one piece of work and ends: one thread.
+
+use anyhow::Context;
+
+/// Does the work. What it left to other threads is waited for.
+pub fn block_on(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.context("cannot start the runtime")?.block_on(work)
+}

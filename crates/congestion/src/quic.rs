@@ -1,0 +1,81 @@
+//! The controller as quinn-proto wants it.
+
+use std::any::Any;
+use std::sync::Arc;
+use std::time::Instant;
+
+use quinn_proto::RttEstimator;
+use quinn_proto::congestion::{Controller, ControllerFactory};
+
+use crate::Roadwise;
+use crate::roadwise::INITIAL_WINDOW_BYTES;
+
+/// What `TransportConfig::congestion_controller_factory` takes. Each path of each connection has a controller of its own,
+/// so that a path that changes begins anew.
+#[must_use]
+pub fn control() -> Arc<dyn ControllerFactory + Send + Sync> {
+    Arc::new(Factory)
+}
+
+#[derive(Debug)]
+struct Factory;
+
+impl ControllerFactory for Factory {
+    fn build(self: Arc<Self>, now: Instant, current_mtu: u16) -> Box<dyn Controller> {
+        Box::new(Adapter(Roadwise::new(now, u64::from(current_mtu))))
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Adapter(Roadwise);
+
+impl Controller for Adapter {
+    fn on_sent(&mut self, now: Instant, _bytes: u64, _last_packet_number: u64) {
+        self.0.sent(now);
+    }
+
+    fn on_ack(
+        &mut self,
+        now: Instant,
+        sent: Instant,
+        bytes: u64,
+        app_limited: bool,
+        _rtt: &RttEstimator,
+    ) {
+        self.0.acked(now, sent, bytes, app_limited);
+    }
+
+    fn on_congestion_event(
+        &mut self,
+        now: Instant,
+        sent: Instant,
+        is_persistent_congestion: bool,
+        lost_bytes: u64,
+    ) {
+        if lost_bytes == 0 {
+            self.0.marked(now, sent);
+        } else {
+            self.0.lost(now, sent, lost_bytes, is_persistent_congestion);
+        }
+    }
+
+    fn on_mtu_update(&mut self, new_mtu: u16) {
+        self.0.datagrams_are(u64::from(new_mtu));
+    }
+
+    fn window(&self) -> u64 {
+        self.0.window()
+    }
+
+    fn clone_box(&self) -> Box<dyn Controller> {
+        Box::new(self.clone())
+    }
+
+    fn initial_window(&self) -> u64 {
+        INITIAL_WINDOW_BYTES
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn Any> {
+        self
+    }
+}

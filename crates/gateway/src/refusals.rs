@@ -1,0 +1,173 @@
+//! What the broker upstream refuses for now: topics that wait until an operator has given a right, raised a
+//! quota or mended a prefix, while all others go on.
+//!
+//! Messages of a refused topic stay in the outbox and are passed over. From time to time, at growing
+//! intervals, one of each topic is let through to see; when it is taken, the topic is no longer refused and
+//! its messages are read again from the oldest on, so that its order holds. No I/O, no clock.
+
+use std::collections::BTreeMap;
+
+use fulmar_mqtt::ReasonCode;
+
+use crate::drain::Load;
+use crate::outbox::Stored;
+
+/// Most topics that are passed over one by one. With more, everything waits.
+pub const MAX_REFUSED: usize = 1024;
+/// Before the first look whether a topic is still refused, in milliseconds; doubled with each, up to
+/// [`LAST_RETRY_MS`].
+const FIRST_RETRY_MS: u64 = 5_000;
+/// Between two looks at last, in milliseconds.
+const LAST_RETRY_MS: u64 = 300_000;
+
+/// What is refused: publications to a topic, or those that carry batches.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Refused {
+    /// Messages to this topic.
+    Topic(String),
+    /// Batches, wherever they go.
+    Batches,
+}
+
+impl Refused {
+    /// What a refusal of this concerns.
+    pub(crate) fn of(load: &Load) -> Refused {
+        match load {
+            Load::One(message) => Refused::Topic(message.topic.clone()),
+            Load::Batch(_) => Refused::Batches,
+        }
+    }
+
+    /// Whether it concerns this message.
+    pub(crate) fn covers(&self, message: &Stored, batching: bool) -> bool {
+        match self {
+            Refused::Topic(topic) => *topic == message.topic,
+            Refused::Batches => batching && message.batchable(),
+        }
+    }
+}
+
+/// Why, since when, and how often.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// The broker's reason.
+    pub reason: ReasonCode,
+    /// Since when, in milliseconds since the Unix epoch.
+    pub since_ms: u64,
+    /// Messages that may still go out in this pass, to see.
+    probes: usize,
+    /// Whether this pass has met a message of it.
+    met: bool,
+}
+
+/// All refusals.
+#[derive(Debug, Default)]
+pub struct Refusals {
+    all: BTreeMap<Refused, Refusal>,
+    retries: u32,
+    retry_at_ms: Option<u64>,
+}
+
+/// Whether asking again may bring another answer to the same message, once somebody has changed something: a
+/// right, a quota, what the broker supports, or its state.
+#[must_use]
+pub fn may_pass(reason: ReasonCode) -> bool {
+    use ReasonCode as R;
+    !matches!(
+        reason,
+        R::TopicNameInvalid
+            | R::PayloadFormatInvalid
+            | R::PacketTooLarge
+            | R::MalformedPacket
+            | R::ProtocolError
+    )
+}
+
+impl Refusals {
+    /// Every refusal, in order of topics.
+    pub fn all(&self) -> impl Iterator<Item = (&Refused, &Refusal)> {
+        self.all.iter()
+    }
+
+    /// Whether nothing is refused.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    /// When to begin a new pass, in milliseconds since the Unix epoch.
+    #[must_use]
+    pub fn retry_at_ms(&self) -> Option<u64> {
+        self.retry_at_ms.filter(|_| !self.all.is_empty())
+    }
+
+    /// Notes that this was refused. Whether that is news; `None` if there are too many, so that nothing more
+    /// may be sent.
+    pub(crate) fn add(&mut self, load: &Load, reason: ReasonCode, now_ms: u64) -> Option<bool> {
+        let what = Refused::of(load);
+        if self.retry_at_ms.is_none_or(|at| at <= now_ms) {
+            let wait = FIRST_RETRY_MS << self.retries.min(10);
+            self.retry_at_ms = Some(now_ms.saturating_add(wait.min(LAST_RETRY_MS)));
+        }
+        if let Some(known) = self.all.get_mut(&what) {
+            (known.reason, known.probes, known.met) = (reason, 0, true);
+            return Some(false);
+        }
+        if self.all.len() >= MAX_REFUSED {
+            return None;
+        }
+        self.all.insert(what, Refusal { reason, since_ms: now_ms, probes: 0, met: true });
+        Some(true)
+    }
+
+    /// Notes that this was taken: what was refused before, if it was.
+    pub(crate) fn taken(&mut self, load: &Load) -> Option<(Refused, Refusal)> {
+        let found = self.all.remove_entry(&Refused::of(load))?;
+        self.retries = 0;
+        Some(found)
+    }
+
+    /// Whether a message has to be passed over; counts the probes of this pass.
+    pub(crate) fn holds(&mut self, message: &Stored, batching: bool) -> bool {
+        let by_batch = batching && message.batchable();
+        let keys =
+            [Some(Refused::Topic(message.topic.clone())), by_batch.then_some(Refused::Batches)];
+        let mut held = false;
+        for key in keys.into_iter().flatten() {
+            let Some(refusal) = self.all.get_mut(&key) else { continue };
+            refusal.met = true;
+            held |= refusal.probes == 0;
+            refusal.probes = refusal.probes.saturating_sub(1);
+        }
+        held
+    }
+
+    /// A new pass over the whole outbox begins: one message of each topic may go out, and `batch` for a batch.
+    pub(crate) fn begin_pass(&mut self, batch: usize, now_ms: u64) {
+        for (what, refusal) in &mut self.all {
+            refusal.probes = if *what == Refused::Batches { batch } else { 1 };
+            refusal.met = false;
+        }
+        if self.retry_at_ms.is_some_and(|at| at <= now_ms) {
+            self.retries += 1;
+        }
+        self.retry_at_ms = None;
+    }
+
+    /// The pass has seen all that waits: what no message was met of has nothing that could be refused.
+    pub(crate) fn end_pass(&mut self, now_ms: u64) {
+        self.all.retain(|_, refusal| refusal.met);
+        if self.retry_at_ms.is_none() && !self.all.is_empty() {
+            let wait = FIRST_RETRY_MS << self.retries.min(10);
+            self.retry_at_ms = Some(now_ms.saturating_add(wait.min(LAST_RETRY_MS)));
+        }
+    }
+
+    /// Something may have changed, such as the connection: look again at once.
+    pub fn look_again(&mut self, now_ms: u64) {
+        self.retries = 0;
+        if !self.all.is_empty() {
+            self.retry_at_ms = Some(now_ms);
+        }
+    }
+}

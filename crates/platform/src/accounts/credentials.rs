@@ -1,0 +1,75 @@
+//! Credentials of devices and gateways: tokens that last until somebody revokes them.
+//!
+//! A token is 192 random bits behind a prefix by which people, and programs that look for leaked secrets,
+//! know it. The database has its SHA-256 only: with that much randomness a slow hash would protect nothing
+//! more, and a thousand gateways that come back at once would wait for it. An account has several, so that
+//! one is replaced while the other still works.
+
+use ring::digest::{SHA256, digest};
+use ring::rand::{SecureRandom as _, SystemRandom};
+
+use crate::problem::Problem;
+use crate::store::accounts::CredentialRow;
+use crate::text::Name;
+use crate::time::Time;
+
+/// What tokens that last begin with.
+pub const TOKEN_PREFIX: &str = "fulmar_";
+/// Tokens an account may have at a time.
+pub(crate) const MAX_CREDENTIALS: usize = 16;
+const SECRET_BYTES: usize = 24;
+const ID_BYTES: usize = 4;
+
+/// A new token, and what is kept of it.
+pub(crate) fn make(account: Name, now: Time) -> Result<(String, CredentialRow), Problem> {
+    let mut random = [0; ID_BYTES + SECRET_BYTES];
+    let filled = SystemRandom::new().fill(&mut random);
+    filled.map_err(|_| Problem::internal(&"the system gives no random numbers"))?;
+    let (id, secret) = random.split_at(ID_BYTES);
+    let id = hex(id);
+    let token = format!("{TOKEN_PREFIX}{id}_{}", hex(secret));
+    let digest = digest_of(&token);
+    Ok((token, CredentialRow { id, account, digest, created_at: now, expires_at: None }))
+}
+
+/// The identifier in a token and the token's digest; `None` if it is no token of this kind.
+pub(crate) fn parse(token: &str) -> Option<(&str, String)> {
+    let expected = TOKEN_PREFIX.len() + 2 * ID_BYTES + 1 + 2 * SECRET_BYTES;
+    if token.len() != expected || !token.is_ascii() {
+        return None;
+    }
+    let (id, _) = token.strip_prefix(TOKEN_PREFIX)?.split_once('_')?;
+    Some((id, digest_of(token)))
+}
+
+/// Changes with the password's hash and tells nothing of it.
+pub(crate) fn tag_of(hash: &str) -> String {
+    hex(digest(&SHA256, hash.as_bytes()).as_ref().get(..8).unwrap_or_default())
+}
+
+fn digest_of(token: &str) -> String {
+    hex(digest(&SHA256, token.as_bytes()).as_ref())
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_is_known_by_its_digest_and_not_kept() {
+        let (token, row) = make("gw-1".parse().unwrap(), Time(1)).unwrap();
+        assert_eq!(parse(&token), Some((&*row.id, row.digest.clone())));
+        let secret = token.rsplit('_').next().unwrap();
+        assert!(!format!("{row:?}").contains(secret));
+        let other = make("gw-1".parse().unwrap(), Time(1)).unwrap();
+        assert_ne!((token.as_str(), &row.id), (other.0.as_str(), &other.1.id));
+        for wrong in ["", "fulmar_", "eyJhbGciOiJub25lIn0.e30.", &token[..token.len() - 1]] {
+            assert_eq!(parse(wrong), None, "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,249 @@
+//! Readings that are changed after they came: corrected, withdrawn, decided about where two contradict each
+//! other, and the audit trail of all that. What was sent is never lost: a correction stands beside it.
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use serde::Deserialize;
+use utoipa::{IntoParams, ToSchema};
+use uuid::Uuid;
+
+use super::Reading;
+use super::handlers::{as_uuid, existing, tell, tell_lists};
+use super::intake::is_future;
+use super::types::{Action, Change, Flag, Original, ReadingChange};
+use crate::accounts::caller::{Ids, Member};
+use crate::extract::{Body, Params};
+use crate::number::Amount;
+use crate::paging;
+use crate::platform::App;
+use crate::problem::Problem;
+use crate::respond::{Answer, Conditions, Page, json, open_number};
+use crate::role::Deed;
+use crate::store::{Db, corrections, readings, work_lists};
+use crate::text::{Name, Text};
+use crate::time::Time;
+
+/// What is to change of a reading, and why.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Correction {
+    /// What the register showed.
+    value: Option<Amount>,
+    /// When the reading was taken.
+    at: Option<Time>,
+    /// Whether it is to count no longer (true), or again (false).
+    withdrawn: Option<bool>,
+    /// Why, for the audit trail.
+    reason: Text<1, 500>,
+}
+
+/// Correct a reading, or withdraw it
+///
+/// It takes an admin or the office. The reading keeps its id and shows the new value; what was sent is in
+/// `original`. A withdrawn reading stays stored and no longer counts: not for consumption, not for its meter's
+/// last reading, not for its work list. Each change is an entry of the audit trail (`/reading_change`).
+#[utoipa::path(patch, path = "/{twin}/reading/{id}", tag = "readings",
+    params(("twin" = Name, Path), ("id" = Uuid, Path)), request_body = Correction,
+    responses((status = 200, body = Reading)))]
+pub(crate) async fn change(
+    State(app): State<App>,
+    member: Member,
+    Ids([id]): Ids<1>,
+    conditions: Conditions,
+    Body(correction): Body<Correction>,
+) -> Answer {
+    member.may(Deed::Manage)?;
+    let id = as_uuid(&id)?;
+    let (twin, by, now) = (member.twin.clone(), member.name().clone(), Time::now());
+    let changed = app.store.write(move |db| {
+        let reading = existing(db, &twin, id)?;
+        conditions.hold(&reading.etag)?;
+        apply(db, &twin, &reading, &correction, &by, now)
+    });
+    let (changed, lists) = changed.await?;
+    tell(&app, &member.twin, &changed);
+    tell_lists(&app, &member.twin, lists).await?;
+    let reading = changed.first().ok_or_else(|| Problem::not_found("reading"))?;
+    Conditions::default().json_tagged(reading, &reading.etag)
+}
+
+/// Makes the change; the reading, those whose conflict it ended, and work lists that changed with it.
+fn apply(
+    db: &Db,
+    twin: &Name,
+    reading: &Reading,
+    correction: &Correction,
+    by: &Name,
+    now: Time,
+) -> Result<(Vec<Reading>, Vec<Uuid>), Problem> {
+    let after = Original {
+        value: correction.value.map_or(reading.value, |value| *value),
+        at: correction.at.unwrap_or(reading.at),
+    };
+    let was_withdrawn = reading.flags.contains(&Flag::Withdrawn);
+    let withdrawn = correction.withdrawn.unwrap_or(was_withdrawn);
+    let is_corrected = (after.value, after.at) != (reading.value, reading.at);
+    let action = match (withdrawn, was_withdrawn) {
+        (true, false) => Action::Withdrawn,
+        (false, true) => Action::Restored,
+        _ if is_corrected => Action::Corrected,
+        _ => return Err(Problem::invalid("value", "nothing would change")),
+    };
+    if is_future(after.at, now) && after.at != reading.at {
+        return Err(Problem::invalid("at", "this is in the future"));
+    }
+    let reason = Some(correction.reason.to_string());
+    let change = Change { action, by: by.clone(), at: now, reason };
+    corrections::note(db, twin, reading, &change, &after)?;
+    if is_corrected {
+        corrections::set(db, twin, reading.id, &after)?;
+    }
+    let mut touched = vec![reading.id];
+    touched.extend(end_conflicts(db, twin, reading, after.value, withdrawn)?);
+    let known = existing(db, twin, reading.id)?;
+    readings::set_flags(db, twin, reading.id, &flags(db, twin, &known, is_corrected, withdrawn)?)?;
+    readings::update_meter(db, twin, &reading.meter, now)?;
+    let lists = work_lists::recount(db, twin, &reading.meter)?;
+    let changed = touched.into_iter().map(|id| existing(db, twin, id));
+    Ok((changed.collect::<Result<_, _>>()?, lists))
+}
+
+/// What is to be known of the reading now. What looked wrong about the old value says nothing of the new one.
+fn flags(
+    db: &Db,
+    twin: &Name,
+    known: &Reading,
+    is_corrected: bool,
+    withdrawn: bool,
+) -> Result<Vec<Flag>, Problem> {
+    let stays = |flag: &Flag| match flag {
+        Flag::Implausible | Flag::Backwards | Flag::Future => !is_corrected,
+        Flag::Conflict => !known.conflict_with.is_empty(),
+        Flag::Corrected | Flag::Withdrawn => false,
+        Flag::Superseded | Flag::NotOnList => true,
+    };
+    let mut flags: Vec<Flag> = known.flags.iter().copied().filter(stays).collect();
+    if is_corrected && corrections::is_backwards(db, twin, known)? {
+        flags.push(Flag::Backwards);
+    }
+    flags.extend(known.original.is_some().then_some(Flag::Corrected));
+    flags.extend(withdrawn.then_some(Flag::Withdrawn));
+    Ok(flags)
+}
+
+/// Ends the conflicts of a reading that was withdrawn or now says what the other one says; gives the others.
+fn end_conflicts(
+    db: &Db,
+    twin: &Name,
+    reading: &Reading,
+    value: f64,
+    withdrawn: bool,
+) -> Result<Vec<Uuid>, Problem> {
+    let mut ended = Vec::new();
+    for other in &reading.conflict_with {
+        let mut other = existing(db, twin, *other)?;
+        if !withdrawn && other.value != value {
+            continue;
+        }
+        readings::clear_conflict(db, twin, reading.id, other.id)?;
+        if other.conflict_with == [reading.id] {
+            other.flags.retain(|flag| *flag != Flag::Conflict);
+            readings::set_flags(db, twin, other.id, &other.flags)?;
+        }
+        ended.push(other.id);
+    }
+    Ok(ended)
+}
+
+/// Which entries of the audit trail.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct TrailQuery {
+    /// Only of readings of this meter.
+    meter: Option<Name>,
+    /// Only of this reading.
+    reading: Option<Uuid>,
+    /// How many at most.
+    #[param(minimum = 1, maximum = 1000, default = 100)]
+    limit: Option<usize>,
+    /// What `next` of the page before said.
+    cursor: Option<String>,
+}
+
+/// The audit trail of readings, newest first
+///
+/// Who corrected, withdrew, restored or decided about which reading, when and why, and what it showed before.
+/// Entries are never changed.
+#[utoipa::path(get, path = "/{twin}/reading_change", tag = "readings",
+    params(("twin" = Name, Path), TrailQuery), responses((status = 200, body = Page<ReadingChange>)))]
+pub(crate) async fn trail(
+    State(app): State<App>,
+    member: Member,
+    Params(query): Params<TrailQuery>,
+    conditions: Conditions,
+) -> Answer {
+    member.may(Deed::LookAtReadings)?;
+    let limit = paging::limit(query.limit, paging::MOST)?;
+    let before = open_number(query.cursor.as_deref())?;
+    let TrailQuery { meter, reading, .. } = query;
+    let rows = app.store.read(move |db| {
+        Ok(corrections::trail(db, &member.twin, meter.as_ref(), reading, before, limit + 1)?)
+    });
+    conditions.json(&Page::of_rows(rows.await?, limit, |_, number| number.to_string()))
+}
+
+/// How a conflict ends.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Resolution {
+    /// Whether this reading holds; otherwise those it is in conflict with do.
+    keep: bool,
+}
+
+/// Resolve a conflict of readings
+///
+/// All stay stored; those that do not hold are flagged `superseded`.
+#[utoipa::path(post, path = "/{twin}/reading/{id}/resolve", tag = "readings",
+    params(("twin" = Name, Path), ("id" = Uuid, Path)), request_body = Resolution,
+    responses((status = 200, body = Reading)))]
+pub(crate) async fn resolve(
+    State(app): State<App>,
+    member: Member,
+    Ids([id]): Ids<1>,
+    Body(resolution): Body<Resolution>,
+) -> Answer {
+    member.may(Deed::Manage)?;
+    let id = as_uuid(&id)?;
+    let (twin, by) = (member.twin.clone(), member.name().clone());
+    let reading = app.store.write(move |db| settle(db, &twin, id, resolution.keep, &by)).await?;
+    tell(&app, &member.twin, std::slice::from_ref(&reading));
+    json(StatusCode::OK, &reading)
+}
+
+fn settle(db: &Db, twin: &Name, id: Uuid, keep: bool, by: &Name) -> Result<Reading, Problem> {
+    let (reading, now) = (existing(db, twin, id)?, Time::now());
+    let set = |reading: &Reading, holds: bool| {
+        let action = if holds { Action::Kept } else { Action::Superseded };
+        let change = Change { action, by: by.clone(), at: now, reason: None };
+        let same = Original { value: reading.value, at: reading.at };
+        corrections::note(db, twin, reading, &change, &same)?;
+        let ended = |flag: &Flag| !matches!(flag, Flag::Conflict | Flag::Superseded);
+        let mut flags: Vec<Flag> = reading.flags.iter().copied().filter(ended).collect();
+        flags.extend((!holds).then_some(Flag::Superseded));
+        readings::set_flags(db, twin, reading.id, &flags)
+    };
+    for other in &reading.conflict_with {
+        let other = existing(db, twin, *other)?;
+        if keep {
+            readings::clear_conflicts(db, twin, other.id)?;
+            set(&other, false)?;
+        } else if other.conflict_with == [id] {
+            set(&other, true)?;
+        }
+    }
+    readings::clear_conflicts(db, twin, id)?;
+    set(&reading, keep)?;
+    readings::update_meter(db, twin, &reading.meter, now)?;
+    existing(db, twin, id)
+}

@@ -1,0 +1,172 @@
+//! Readings that are corrected, withdrawn and decided about, and the audit trail of that.
+
+use uuid::Uuid;
+
+use super::Db;
+use super::filter::Filter;
+use super::sql::{Result, ToSql, params, params_from_iter};
+use crate::readings::Reading;
+use crate::readings::types::{Action, Change, Original, ReadingChange};
+use crate::text::Name;
+use crate::time::Time;
+
+/// Adds to the audit trail that `reading`, as it is, was changed to show `after`.
+pub(crate) fn note(
+    db: &Db,
+    twin: &str,
+    reading: &Reading,
+    change: &Change,
+    after: &Original,
+) -> Result<()> {
+    let id = reading.id.to_string();
+    let mut insert = db.prepare_cached(
+        "INSERT INTO reading_change (twin, reading, meter, action, changed_by, changed_at, reason, old_value,
+                                     new_value, old_at, new_at)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11) RETURNING seq",
+    )?;
+    let values = params![
+        twin,
+        id,
+        reading.meter,
+        change.action,
+        change.by,
+        change.at,
+        change.reason,
+        reading.value,
+        after.value,
+        reading.at,
+        after.at,
+    ];
+    let seq: i64 = insert.query_row(values, |row| row.get(0))?;
+    let mut update =
+        db.prepare_cached("UPDATE reading SET last_change = ?3 WHERE twin = ?1 AND id = ?2")?;
+    update.execute(params![twin, id, seq]).map(drop)
+}
+
+/// Lets the reading show another value and time; what was sent is remembered.
+pub(crate) fn set(db: &Db, twin: &str, id: Uuid, after: &Original) -> Result<()> {
+    let mut update = db.prepare_cached(
+        "UPDATE reading SET sent_value = coalesce(sent_value, value), sent_at = coalesce(sent_at, at),
+             value = ?3, at = ?4
+         WHERE twin = ?1 AND id = ?2",
+    )?;
+    update.execute(params![twin, id.to_string(), after.value, after.at]).map(drop)
+}
+
+/// Whether the meter showed more than this before, by the readings that count.
+pub(crate) fn is_backwards(db: &Db, twin: &str, reading: &Reading) -> Result<bool> {
+    let mut rows = db.prepare_cached(
+        "SELECT value FROM reading WHERE twin = ?1 AND meter = ?2 AND at < ?3 AND holds = 1 AND id <> ?4
+         ORDER BY at DESC, seq DESC LIMIT 1",
+    )?;
+    let values = params![twin, reading.meter, reading.at, reading.id.to_string()];
+    let before = rows.query_map(values, |row| row.get::<f64>(0))?.next().transpose()?;
+    Ok(before.is_some_and(|before| reading.value < before))
+}
+
+/// Up to `limit` entries of the audit trail, newest first, before that number; each with its number.
+pub(crate) fn trail(
+    db: &Db,
+    twin: &str,
+    meter: Option<&Name>,
+    reading: Option<Uuid>,
+    before: Option<i64>,
+    limit: usize,
+) -> Result<Vec<(ReadingChange, i64)>> {
+    let mut filter = Filter::default();
+    filter.and("twin = ?", [Box::new(twin)]);
+    filter.and_if("meter = ?", meter.map(|meter| &**meter));
+    filter.and_if("reading = ?", reading.map(|id| id.to_string()));
+    filter.and_if("seq < ?", before);
+    let sql = format!(
+        "SELECT seq, reading, meter, action, changed_by, changed_at, reason, old_value, new_value, old_at, new_at
+         FROM reading_change{} ORDER BY seq DESC LIMIT ?",
+        filter.sql()
+    );
+    let mut rows = db.prepare_cached(&sql)?;
+    let limit_value: &dyn ToSql = &limit;
+    let values = filter.values().chain([limit_value]);
+    let rows = rows.query_map(params_from_iter(values), |row| {
+        let action: Action = row.get(3)?;
+        let (by, at): (Name, Time) = (row.get(4)?, row.get(5)?);
+        let change = ReadingChange {
+            reading: row.get::<String>(1)?.parse().unwrap_or_default(),
+            meter: row.get(2)?,
+            change: Change { action, by, at, reason: row.get(6)? },
+            before: Original { value: row.get(7)?, at: row.get(9)? },
+            after: Original { value: row.get(8)?, at: row.get(10)? },
+        };
+        Ok((change, row.get(0)?))
+    })?;
+    rows.collect()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::super::schema::MIGRATIONS;
+    use super::super::sql::{Database, Purpose};
+    use super::super::{Store, webhooks};
+    use super::*;
+    use crate::alerts::types::Severity;
+    use crate::alerts::webhooks::Webhook;
+    use crate::paging::Order;
+    use crate::store::readings::{self, Query};
+
+    /// A database as the version before corrections left it.
+    const BEFORE: usize = 3;
+
+    #[test]
+    fn a_database_of_an_earlier_version_keeps_what_counts_and_gives_no_number_twice() {
+        let folder = tempfile::tempdir().unwrap();
+        let old = rusqlite::Connection::open(folder.path().join("platform.db")).unwrap();
+        for migration in &MIGRATIONS[..BEFORE] {
+            old.execute_batch(migration).unwrap();
+        }
+        old.pragma_update(None, "user_version", BEFORE).unwrap();
+        old.execute_batch(
+            "INSERT INTO twin (id, name, created_at) VALUES ('t', 'T', 0);
+             INSERT INTO meter (twin, id, medium, unit, register_digits, changed_at, revision)
+                 VALUES ('t', 'm', 'water', 'm3', 5, 0, 1);
+             INSERT INTO reading (twin, id, meter, at, value, unit, method, implausible_confirmed, reader, received_at, flags)
+                 VALUES ('t', '00000000-0000-0000-0000-000000000001', 'm', 1, 5.0, 'm3', 'manual', 0, 'ann', 1, 'superseded'),
+                        ('t', '00000000-0000-0000-0000-000000000002', 'm', 2, 6.0, 'm3', 'manual', 0, 'ann', 2, 'conflict'),
+                        ('t', '00000000-0000-0000-0000-000000000003', 'm', 3, 7.0, 'm3', 'manual', 0, 'ann', 3, 'conflict');
+             INSERT INTO reading_conflict (twin, reading, other)
+                 VALUES ('t', '00000000-0000-0000-0000-000000000002', '00000000-0000-0000-0000-000000000003'),
+                        ('t', '00000000-0000-0000-0000-000000000003', '00000000-0000-0000-0000-000000000002');",
+        )
+        .unwrap();
+        drop(old);
+        let store = Store::open(folder.path(), &Database::File, Purpose::Server).unwrap();
+        store
+            .write_now(|db| {
+                let asked = Query { conflict: Some(true), order: Order::Desc, ..Query::default() };
+                let found = readings::list(db, "t", &asked, 10)?;
+                let values: Vec<f64> = found.iter().map(|(reading, _)| reading.value).collect();
+                assert_eq!(values, [7.0, 6.0]);
+                let first = crate::store::reports::oldest_from(db, "t", "m", Time(0))?;
+                assert_eq!(first.map(|sample| sample.value), Some(6.0), "superseded before");
+
+                let url = "https://192.0.2.1/".to_owned();
+                let hook = Webhook { id: Uuid::from_u128(1), url, least_severity: Severity::Info };
+                webhooks::add(db, "t", &hook, "0123456789abcdef")?;
+
+                Ok(())
+            })
+            .unwrap();
+        let number = |store: &Store| {
+            store
+                .write_now(|db| {
+                    let sql = "UPDATE counter SET last = last + 1 WHERE name = 'webhook_event' RETURNING last";
+                    Ok(db.query_row(sql, (), |row| row.get::<i64>(0))?)
+                })
+                .unwrap()
+        };
+        assert!(
+            number(&store) > 1_000_000_000,
+            "above all that the earlier version may have given"
+        );
+        store.close();
+    }
+}

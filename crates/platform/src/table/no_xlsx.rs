@@ -1,0 +1,17 @@
+//! In the place of `xlsx` where this is built without the feature `spreadsheet`.
+
+use futures_util::Stream;
+
+use super::{Cell, Outline};
+use crate::problem::Problem;
+
+/// No file.
+#[allow(clippy::unused_async)]
+pub(super) async fn made<R: AsRef<[Cell]> + Send + 'static>(
+    _: &Outline,
+    _: impl Stream<Item = Result<Vec<R>, Problem>> + Send,
+) -> Result<Vec<u8>, Problem> {
+    Err(Problem::absent(
+        "this server was built without Excel files (feature `spreadsheet`): ask for CSV",
+    ))
+}

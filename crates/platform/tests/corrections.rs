@@ -1,0 +1,251 @@
+//! Readings as the office works with them: found from either end, corrected, withdrawn, decided about.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::{World, reading};
+use serde_json::{Value, json};
+
+const BASE: &str = "/api/v1/north";
+
+async fn meters(world: &World, office: &str, ids: &[&str]) {
+    let items: Vec<Value> = ids.iter().map(|id| json!({"id": id})).collect();
+    world.good(office, "POST", &format!("{BASE}/meter"), json!({"items": items})).await;
+}
+
+async fn send(world: &World, token: &str, readings: Vec<Value>) -> Vec<Value> {
+    let path = format!("{BASE}/reading");
+    let answer = world.good(token, "POST", &path, json!({"items": readings})).await;
+    answer["results"].as_array().unwrap().iter().map(|result| result["status"].clone()).collect()
+}
+
+fn id(number: u128) -> String {
+    uuid::Uuid::from_u128(number).to_string()
+}
+
+/// Identifiers of all pages of a list.
+async fn walk(world: &World, token: &str, query: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut cursor = String::new();
+    loop {
+        let page = world.get(token, &format!("{BASE}/reading?limit=3&{query}{cursor}")).await.json;
+        let items = page["items"].as_array().unwrap_or_else(|| panic!("{page}"));
+        found.extend(items.iter().map(|item| item["id"].as_str().unwrap().to_owned()));
+        let Some(next) = page["next"].as_str() else { return found };
+        cursor = format!("&cursor={next}");
+    }
+}
+
+async fn list_of(world: &World, office: &str, meters: &[&str]) -> String {
+    let list = json!({"name": "Monday", "assignee": "north-admin", "meters": meters});
+    let made = world.good(office, "POST", &format!("{BASE}/work_list"), list).await;
+    made["id"].as_str().unwrap().to_owned()
+}
+
+async fn done(world: &World, office: &str, list: &str) -> Value {
+    world.get(office, &format!("{BASE}/work_list/{list}")).await.json["done"].clone()
+}
+
+fn now(ahead_s: i64) -> String {
+    let now = time::OffsetDateTime::now_utc() + time::Duration::seconds(ahead_s);
+    let (date, (hour, minute, second)) = (now.date(), now.to_hms());
+    format!("{date}T{hour:02}:{minute:02}:{second:02}Z")
+}
+
+#[tokio::test]
+async fn readings_are_paged_from_either_end_and_conflicts_alone() {
+    let world = World::new();
+    let office = world.log_in("north-office").await;
+    meters(&world, &office, &["m1", "m2"]).await;
+    // Some at the same moment: the order among them holds over pages too.
+    let all: Vec<Value> = (0..10)
+        .map(|n| reading(n + 1, "m1", &format!("2026-11-01T{:02}:00:00Z", n / 2), n as f64))
+        .collect();
+    send(&world, &office, all).await;
+    let forwards = walk(&world, &office, "meter=m1").await;
+    let mut backwards = walk(&world, &office, "meter=m1&order=desc").await;
+    assert_eq!(
+        forwards,
+        (1..=10).map(id).collect::<Vec<_>>(),
+        "oldest first unless asked otherwise"
+    );
+    assert_eq!(walk(&world, &office, "order=asc").await, forwards);
+    backwards.reverse();
+    assert_eq!(backwards, forwards);
+
+    let list = list_of(&world, &office, &["m2"]).await;
+    let rival = |number, value, device: &str| {
+        let mut item = reading(number, "m2", "2026-11-02T10:00:00Z", value);
+        item["device"] = json!(device);
+        item["work_list"] = json!(list);
+        item
+    };
+    send(&world, &office, vec![rival(21, 5.0, "a"), rival(22, 6.0, "b")]).await;
+    assert_eq!(walk(&world, &office, "conflict=true&order=desc").await, [id(22), id(21)]);
+    assert_eq!(walk(&world, &office, "conflict=false").await, forwards);
+    let exported = world.get(&office, &format!("{BASE}/export/readings.csv?conflict=true")).await;
+    assert_eq!(String::from_utf8(exported.bytes).unwrap().lines().count(), 3);
+    let path = format!("{BASE}/reading/{}/resolve", id(21));
+    world.good(&office, "POST", &path, json!({"keep": true})).await;
+    assert_eq!(walk(&world, &office, "conflict=true").await, [] as [String; 0]);
+    let wrong = world.get(&office, &format!("{BASE}/reading?order=down")).await;
+    assert_eq!(wrong.status, 422);
+}
+
+#[tokio::test]
+async fn a_correction_counts_everywhere_and_says_who_when_why_and_what_was() {
+    let world = World::new();
+    let (office, reader) = (world.log_in("north-office").await, world.log_in("north-reader").await);
+    meters(&world, &office, &["m1"]).await;
+    let typed = reading(2, "m1", "2026-11-02T00:00:00Z", 1180.0);
+    let sent = vec![
+        reading(1, "m1", "2026-11-01T00:00:00Z", 100.0),
+        typed.clone(),
+        reading(3, "m1", "2026-11-03T00:00:00Z", 120.0),
+    ];
+    send(&world, &reader, sent).await;
+    let path = format!("{BASE}/reading/{}", id(2));
+    let before = world.get(&office, &path).await;
+    let etag = before.etag.clone().unwrap();
+    assert_eq!(before.json["etag"], etag.as_str());
+    let change = json!({"value": 118.0, "reason": "a zero too much, photo checked"});
+    let unheld = [("if-match", "\"0\"")];
+    assert_eq!(world.call_with(&office, "PATCH", &path, &change, &unheld).await.status, 412);
+    assert_eq!(world.call(&reader, "PATCH", &path, &change).await.status, 403);
+    assert_eq!(world.call(&office, "PATCH", &path, &json!({"value": 118.0})).await.status, 422);
+    let held = [("if-match", etag.as_str())];
+    let changed = world.call_with(&office, "PATCH", &path, &change, &held).await;
+    assert_eq!((changed.status, &changed.json["value"]), (200, &json!(118.0)), "{}", changed.json);
+    assert_eq!(changed.json["original"]["value"], json!(1180.0));
+    assert_eq!(changed.json["changed"]["by"], "north-office");
+    assert_eq!(changed.json["flags"], json!(["corrected"]));
+    assert_eq!(world.call_with(&office, "PATCH", &path, &change, &held).await.status, 412);
+
+    let range = "from=2026-11-01T00:00:00Z&to=2026-11-03T00:00:00Z";
+    let used = world.get(&office, &format!("{BASE}/meter/m1/consumption?{range}")).await.json;
+    let used: Vec<&Value> =
+        used["points"].as_array().unwrap().iter().map(|point| &point["consumption"]).collect();
+    assert_eq!(used, [&json!(18.0), &json!(2.0)]);
+    let csv = world.get(&office, &format!("{BASE}/export/readings.csv")).await.bytes;
+    let csv = String::from_utf8(csv).unwrap();
+    let row = csv.lines().find(|line| line.contains(&id(2))).unwrap();
+    assert!(row.contains(",118,") && row.contains(",1180,"), "{row}");
+    assert!(row.ends_with("\"a zero too much, photo checked\""), "{row}");
+    // The phone that never heard the answer sends it again: it is the same reading, as it was sent.
+    let copy = {
+        let mut copy = typed.clone();
+        copy["id"] = json!(id(9));
+        copy
+    };
+    assert_eq!(send(&world, &reader, vec![typed, copy]).await, ["duplicate", "duplicate"]);
+    assert_eq!(world.get(&office, &path).await.json["value"], json!(118.0));
+}
+
+#[tokio::test]
+async fn a_withdrawn_reading_counts_no_more_until_it_is_restored() {
+    let mut world = World::new();
+    let office = world.log_in("north-office").await;
+    let viewer = world.log_in("north-viewer").await;
+    meters(&world, &office, &["m1"]).await;
+    let list = list_of(&world, &office, &["m1"]).await;
+    let mut wrong = reading(2, "m1", &now(0), 900.0);
+    wrong["work_list"] = json!(list);
+    send(&world, &office, vec![reading(1, "m1", "2026-11-01T00:00:00Z", 100.0), wrong]).await;
+    assert_eq!(done(&world, &office, &list).await, 1);
+    while world.announced.try_recv().is_ok() {}
+    let path = format!("{BASE}/reading/{}", id(2));
+    let change = json!({"withdrawn": true, "reason": "the neighbour's meter"});
+    let gone = world.good(&office, "PATCH", &path, change.clone()).await;
+    assert_eq!(gone["flags"], json!(["withdrawn"]));
+    assert_eq!(world.call(&office, "PATCH", &path, &change).await.status, 422, "it is already");
+    let meter = world.get(&office, &format!("{BASE}/meter/m1")).await.json;
+    assert_eq!(meter["last"]["value"], json!(100.0));
+    assert_eq!(done(&world, &office, &list).await, 0, "somebody must go there again");
+    let topics: Vec<String> =
+        std::iter::from_fn(|| world.announced.try_recv().ok()).map(|told| told.topic).collect();
+    assert_eq!(
+        topics,
+        ["fulmar/north/reading/m1".to_owned(), format!("fulmar/north/work_list/{list}")]
+    );
+    let back = json!({"withdrawn": false, "value": 101.5, "reason": "it was ours, read wrongly"});
+    let back = world.good(&office, "PATCH", &path, back).await;
+    assert_eq!((&back["value"], &back["flags"]), (&json!(101.5), &json!(["corrected"])));
+    assert_eq!(done(&world, &office, &list).await, 1);
+
+    let trail = world.get(&viewer, &format!("{BASE}/reading_change?meter=m1")).await.json;
+    let entries: Vec<(&str, &str, &Value, &Value)> = trail["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|entry| {
+            let word = |key: &str| entry[key].as_str().unwrap();
+            (word("action"), word("reason"), &entry["before"]["value"], &entry["after"]["value"])
+        })
+        .collect();
+    let expected = [
+        ("restored", "it was ours, read wrongly", &json!(900.0), &json!(101.5)),
+        ("withdrawn", "the neighbour's meter", &json!(900.0), &json!(900.0)),
+    ];
+    assert_eq!(entries, expected);
+    let (office, world) = (office.clone(), world.restart());
+    let kept = world.get(&office, &format!("{BASE}/reading_change?reading={}", id(2))).await.json;
+    assert_eq!(kept["items"].as_array().unwrap().len(), 2);
+}
+
+#[tokio::test]
+async fn a_conflict_ends_when_a_correction_agrees_and_decisions_are_on_the_trail() {
+    let world = World::new();
+    let office = world.log_in("north-office").await;
+    meters(&world, &office, &["m1"]).await;
+    let list = list_of(&world, &office, &["m1"]).await;
+    let rival = |number, value, device: &str| {
+        let mut item = reading(number, "m1", "2026-11-02T10:00:00Z", value);
+        item["device"] = json!(device);
+        item["work_list"] = json!(list);
+        item
+    };
+    send(&world, &office, vec![rival(1, 51.0, "a"), rival(2, 57.0, "b")]).await;
+    let path = format!("{BASE}/reading/{}", id(1));
+    let change = json!({"value": 57.0, "reason": "a 7 read as a 1"});
+    let fixed = world.good(&office, "PATCH", &path, change).await;
+    assert_eq!((&fixed["flags"], &fixed["conflict_with"]), (&json!(["corrected"]), &json!([])));
+    let other = world.get(&office, &format!("{BASE}/reading/{}", id(2))).await.json;
+    assert_eq!((&other["flags"], &other["conflict_with"]), (&json!([]), &json!([])));
+
+    send(&world, &office, vec![rival(3, 60.0, "c")]).await;
+    let path = format!("{BASE}/reading/{}/resolve", id(3));
+    world.good(&office, "POST", &path, json!({"keep": false})).await;
+    let trail = world.get(&office, &format!("{BASE}/reading_change?reading={}", id(3))).await.json;
+    assert_eq!(trail["items"][0]["action"], "superseded");
+    assert_eq!(trail["items"][0]["by"], "north-office");
+}
+
+#[tokio::test]
+async fn readings_for_no_list_do_the_open_work_of_lists() {
+    let mut world = World::new();
+    let office = world.log_in("north-office").await;
+    let (reader, viewer) = (world.log_in("north-reader").await, world.log_in("north-viewer").await);
+    meters(&world, &office, &["m1", "m2"]).await;
+    let list = list_of(&world, &office, &["m1", "m2"]).await;
+    let mut radio = reading(1, "m1", "2026-11-01T00:00:00Z", 10.0);
+    radio["method"] = json!("radio");
+    send(&world, &reader, vec![radio.clone()]).await;
+    assert_eq!(done(&world, &office, &list).await, 0, "it was read before there was the list");
+    while world.announced.try_recv().is_ok() {}
+    (radio["id"], radio["at"]) = (json!(id(2)), json!(now(2)));
+    send(&world, &reader, vec![radio]).await;
+    assert_eq!(done(&world, &office, &list).await, 1);
+    let told = std::iter::from_fn(|| world.announced.try_recv().ok());
+    let told: Vec<_> = told.filter(|told| told.topic.ends_with(&list)).collect();
+    assert_eq!(told.len(), 1);
+    let progress: Value = serde_json::from_slice(&told[0].payload).unwrap();
+    assert_eq!((&progress["done"], &progress["total"]), (&json!(1), &json!(2)));
+    let full = world.get(&viewer, &format!("{BASE}/work_list/{list}")).await.json;
+    assert_eq!(full["tasks"][0]["state"], "read");
+    assert_eq!(full["tasks"][0]["reading"]["id"], id(2).as_str());
+    // By hand a reader does the work of lists that are theirs to see; the office of all.
+    send(&world, &reader, vec![reading(3, "m2", &now(2), 20.0)]).await;
+    assert_eq!(done(&world, &office, &list).await, 1);
+    send(&world, &office, vec![reading(4, "m2", &now(3), 20.0)]).await;
+    assert_eq!(done(&world, &office, &list).await, 2);
+}

@@ -1,0 +1,75 @@
+//! Puts the web app into the program: a table of the files that `make web` left in `web/dist`, plain and
+//! compressed. Without them the table is empty, and the program says at `/` how to build the app.
+
+use std::collections::hash_map::DefaultHasher;
+use std::error::Error;
+use std::fmt::Write as _;
+use std::fs;
+use std::hash::{Hash as _, Hasher as _};
+use std::path::{Path, PathBuf};
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let dist = PathBuf::from(std::env::var("CARGO_MANIFEST_DIR")?).join("../../web/dist");
+    // Cargo watches a folder, but takes one that is missing for changed each time. Where it cannot be
+    // made, the sources cannot change either.
+    let _ = fs::create_dir_all(&dist);
+    println!("cargo::rerun-if-changed={}", dist.display());
+    println!("cargo::rerun-if-changed=build.rs");
+    let mut files = Vec::new();
+    let wanted = std::env::var_os("CARGO_FEATURE_WEB_APP").is_some();
+    if wanted && dist.join("index.html").is_file() {
+        collect(&dist.canonicalize()?, &mut files)?;
+        files.sort();
+    }
+    let mut table = String::from("pub(super) static FILES: &[File] = &[\n");
+    let root = dist.canonicalize().unwrap_or(dist);
+    for file in files.iter().filter(|file| !is_compressed(file)) {
+        let path = file.strip_prefix(&root)?.to_str().ok_or("a file name is not UTF-8")?;
+        let bytes = fs::read(file)?;
+        let mut hasher = DefaultHasher::new();
+        bytes.hash(&mut hasher);
+        write!(
+            table,
+            "    File {{ path: {:?}, tag: \"{:016x}\", ",
+            format!("/{path}"),
+            hasher.finish()
+        )?;
+        writeln!(
+            table,
+            "plain: include_bytes!({file:?}), brotli: {}, gzip: {} }},",
+            include(file, "br"),
+            include(file, "gz")
+        )?;
+    }
+    table.push_str("];\n");
+    fs::write(PathBuf::from(std::env::var("OUT_DIR")?).join("web_app.rs"), table)?;
+    Ok(())
+}
+
+fn collect(folder: &Path, files: &mut Vec<PathBuf>) -> std::io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            collect(&path, files)?;
+        } else {
+            files.push(path);
+        }
+    }
+    Ok(())
+}
+
+fn is_compressed(file: &Path) -> bool {
+    file.extension().is_some_and(|extension| extension == "br" || extension == "gz")
+}
+
+/// The compressed form beside a file, as an expression.
+fn include(file: &Path, extension: &str) -> String {
+    let mut name = file.as_os_str().to_owned();
+    name.push(".");
+    name.push(extension);
+    if Path::new(&name).is_file() {
+        format!("Some(include_bytes!({name:?}))")
+    } else {
+        "None".to_owned()
+    }
+}

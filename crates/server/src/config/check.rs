@@ -1,0 +1,376 @@
+//! What single values cannot say: keys that go together, ranges, and listeners nobody could use.
+
+use std::fmt::Display;
+use std::net::SocketAddr;
+use std::path::Path;
+
+use super::Config;
+use super::convert::set;
+use super::sections::{Challenge, ClientAuth};
+use crate::exit::Usage;
+
+/// Workers a broker can be made for.
+const MAX_WORKERS: usize = 1024;
+
+/// The largest packet MQTT can express (MQTT 5.0 section 1.5.5), fixed header included.
+const MAX_PACKET_BYTES: usize = 268_435_460;
+
+/// A hundred years.
+const MAX_KEPT_DAYS: u32 = 36_525;
+
+/// Bodies are taken whole into memory.
+const MAX_BODY_BYTES: usize = 1024 * 1024 * 1024;
+
+pub(super) fn check(config: &Config) -> anyhow::Result<()> {
+    together(config)?;
+    acme(config)?;
+    ranges(config)?;
+    upstream(config)?;
+    super::mqttsn::check(config)?;
+    #[cfg(feature = "platform")]
+    database(config)?;
+    #[cfg(feature = "platform")]
+    config.platform.webhook_reach()?;
+    for (name, addresses) in config.listeners.mqtt_listeners() {
+        for address in addresses {
+            usable(config, name, address)?;
+        }
+    }
+    for address in &config.listeners.coaps {
+        let keys = is_set(&config.coap.psk_file);
+        let certificates = config.tls.client_auth == ClientAuth::Required;
+        // On loopback it is harmless, as it is there by default.
+        let harmless = address.ip().is_loopback() || config.auth.allow_anonymous.at(*address);
+        if !keys && !certificates && !harmless {
+            return Err(Usage(format!(
+                "[listeners] coaps = {address}: nobody could be served there: set [coap] psk_file, or \
+                 [tls] client_auth = \"required\" with client_ca"
+            ))
+            .into());
+        }
+    }
+    for address in &config.listeners.coap {
+        // On loopback it is left out then, as the default address has to be.
+        if !address.ip().is_loopback() && !config.auth.allow_anonymous.at(*address) {
+            return Err(Usage(format!(
+                "[listeners] coap = {address}: nobody could be served there: CoAP without DTLS has no \
+                 credentials, and anonymous clients are not allowed. Next: set coap = [], or, on a \
+                 network you trust, [auth] allow_anonymous = \"always\""
+            ))
+            .into());
+        }
+    }
+    Ok(())
+}
+
+#[cfg(feature = "platform")]
+/// Its password is read where it is used: a command of another user may not be let.
+fn database(config: &Config) -> anyhow::Result<()> {
+    let platform = &config.platform;
+    if platform.database_with(None)? == fulmar_platform::Database::File
+        && (is_set(&platform.database_password_file) || is_set(&platform.database_ca_file))
+    {
+        let text = "[platform] database_password_file and database_ca_file go with a database of postgres://";
+        return Err(Usage(text.to_owned()).into());
+    }
+    Ok(())
+}
+
+fn is_set(path: &Path) -> bool {
+    set(path).is_some()
+}
+
+fn together(config: &Config) -> Result<(), Usage> {
+    let (tls, auth) = (&config.tls, &config.auth);
+    let wrong = |text: &str| Err(Usage(text.to_owned()));
+    if is_set(&tls.cert) != is_set(&tls.key) {
+        return wrong(
+            "[tls] cert and key go together: set both, or neither for a development certificate",
+        );
+    }
+    if tls.client_auth != ClientAuth::Off && !is_set(&tls.client_ca) {
+        return wrong(
+            "[tls] client_auth needs client_ca, the authority that signs the clients' certificates",
+        );
+    }
+    if auth.jwt_algorithm.is_empty() == is_set(&auth.jwt_key_file) {
+        return wrong(
+            "[auth] jwt_algorithm and jwt_key_file go together: set both, or neither for no tokens",
+        );
+    }
+    if let Some(origin) = config.http.allowed_origins.iter().find(|origin| !is_origin(origin)) {
+        let text =
+            "[http] allowed_origins: {:?} is no origin; write SCHEME://HOST[:PORT], null or *";
+        return wrong(&text.replace("{:?}", &format!("{origin:?}")));
+    }
+    let rules = &config.acl.rules;
+    if let Some(at) = rules.iter().position(|rule| rule.subjects() > 1) {
+        let text = "[[acl.rules]] number {}: user, client and anonymous exclude each other";
+        return wrong(&text.replace("{}", &(at + 1).to_string()));
+    }
+    Ok(())
+}
+
+/// Names in one certificate that authorities take.
+const MAX_DOMAINS: usize = 100;
+
+fn acme(config: &Config) -> Result<(), Usage> {
+    let acme = &config.acme;
+    let wrong = |text: String| Err(Usage(format!("[acme] {text}")));
+    if acme.challenge == Challenge::Http01 {
+        return wrong(
+            "challenge = \"http-01\" is not served; take \"tls-alpn-01\", for which port 443 of \
+             the domains has to lead to the https listener"
+                .to_owned(),
+        );
+    }
+    if !acme.is_on() {
+        return Ok(());
+    }
+    if acme.domains.len() > MAX_DOMAINS {
+        return wrong(format!("domains: {MAX_DOMAINS} at most in one certificate"));
+    }
+    if let Some(name) = acme.domains.iter().find(|name| !is_domain(name)) {
+        return wrong(format!(
+            "domains: {name:?} is no host name of letters, digits, - and . such as \
+             broker.example.org; wildcards and addresses cannot be validated over TLS"
+        ));
+    }
+    if !acme.agree_to_terms {
+        return wrong(
+            "agree_to_terms = true is needed: read the terms of the authority first, which its \
+             directory names"
+                .to_owned(),
+        );
+    }
+    if !acme.directory.starts_with("https://") {
+        return wrong(format!("directory = {:?}: must be an https:// URL", acme.directory));
+    }
+    if let Some(contact) = acme.contact.iter().find(|contact| !contact.starts_with("mailto:")) {
+        return wrong(format!("contact: {contact:?} is none; write mailto:NAME@HOST"));
+    }
+    if is_set(&config.tls.cert) {
+        return wrong("domains and [tls] cert exclude each other".to_owned());
+    }
+    if config.listeners.https.is_empty() {
+        return wrong("needs an https listener, where names are validated".to_owned());
+    }
+    Ok(())
+}
+
+/// As public authorities certify them: at least two labels, the last one not a number.
+fn is_domain(name: &str) -> bool {
+    let label = |label: &str| {
+        (1..=63).contains(&label.len())
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+            && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+    };
+    let top = name.rsplit('.').next().unwrap_or_default();
+    name.len() <= 253
+        && name.contains('.')
+        && name.split('.').all(label)
+        && !top.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// As browsers write them: no path, no slash at the end.
+fn is_origin(text: &str) -> bool {
+    let host = |(_, host): (&str, &str)| !host.is_empty() && !host.contains(['/', ' ', '*']);
+    ["*", "null"].contains(&text) || text.split_once("://").is_some_and(host)
+}
+
+fn upstream(config: &Config) -> Result<(), Usage> {
+    config.upstream.check()?;
+    if config.upstream.is_on() && !config.storage.enabled {
+        let text = "[upstream] needs [storage] enabled = true, which keeps what devices publish";
+        return Err(Usage(text.to_owned()));
+    }
+    Ok(())
+}
+
+fn ranges(config: &Config) -> Result<(), Usage> {
+    let limits = &config.limits;
+    within("server.workers", config.server.workers, 0, MAX_WORKERS)?;
+    within("server.coalesce_us", config.server.coalesce_us, 0, 10_000)?;
+    within("quic.idle_timeout_s", config.quic.idle_timeout_s, 1, 24 * 3600)?;
+    within("quic.max_streams", config.quic.max_streams, 1, 65_535)?;
+    let http = &config.http;
+    within("http.max_body_bytes", http.max_body_bytes, 1024, MAX_BODY_BYTES)?;
+    within("http.max_header_bytes", http.max_header_bytes, 1024, 1024 * 1024)?;
+    within("http.max_concurrent_requests", http.max_concurrent_requests, 1, 1024)?;
+    within("http.request_timeout_s", http.request_timeout_s, 1, 3600)?;
+    within("http.idle_timeout_s", http.idle_timeout_s, 1, 24 * 3600)?;
+    within("coap.max_sessions", config.coap.max_sessions, 1, 100_000)?;
+    within("coap.max_peers", config.coap.max_peers, 1, 1_000_000)?;
+    // Block numbers have 20 bits, and the smallest blocks 16 bytes.
+    within("coap.max_body_bytes", config.coap.max_body_bytes, 1024, 16 << 20)?;
+    within("coap.max_buffered_bytes", config.coap.max_buffered_bytes, 65_536, usize::MAX)?;
+    within("coap.max_observations_per_peer", config.coap.max_observations_per_peer, 1, 65_536)?;
+    within("limits.max_packet_bytes", limits.max_packet_bytes, 64, MAX_PACKET_BYTES)?;
+    within("limits.max_connections", limits.max_connections, 1, usize::MAX)?;
+    within("limits.max_client_id_bytes", limits.max_client_id_bytes, 23, 65_535)?;
+    within("limits.receive_maximum", limits.receive_maximum, 1, u16::MAX)?;
+    within("limits.max_in_flight", limits.max_in_flight, 1, u16::MAX)?;
+    within("limits.max_sessions", limits.max_sessions, 1, usize::MAX)?;
+    within("limits.max_outbox_bytes", limits.max_outbox_bytes, 4096, usize::MAX)?;
+    let over_all_streams = limits.max_connection_outbox_bytes;
+    within("limits.max_connection_outbox_bytes", over_all_streams, 65_536, usize::MAX)?;
+    within("platform.token_lifetime_s", config.platform.token_lifetime_s, 60, 366 * 24 * 3600)?;
+    within("platform.max_requests_per_s", config.platform.max_requests_per_s, 1, u32::MAX)?;
+    within("platform.raw_days", config.platform.raw_days, 1, MAX_KEPT_DAYS)?;
+    within(
+        "platform.hour_days",
+        config.platform.hour_days,
+        config.platform.raw_days,
+        MAX_KEPT_DAYS,
+    )?;
+    within(
+        "platform.day_days",
+        config.platform.day_days,
+        config.platform.hour_days,
+        MAX_KEPT_DAYS,
+    )?;
+    within("limits.connect_timeout_s", limits.connect_timeout_s, 1, 3600)
+}
+
+pub(super) fn within<T: PartialOrd + Display>(
+    key: &str,
+    value: T,
+    least: T,
+    most: T,
+) -> Result<(), Usage> {
+    if value >= least && value <= most {
+        return Ok(());
+    }
+    let (section, key) = key.split_once('.').unwrap_or(("", key));
+    Err(Usage(format!("[{section}] {key} = {value}: must be from {least} to {most}")))
+}
+
+/// A listener on which every client would be refused is a mistake; so is one that is open to a
+/// network because nobody thought of it, which the defaults make the same thing.
+fn usable(config: &Config, name: &str, address: &SocketAddr) -> Result<(), Usage> {
+    let (auth, tls) = (&config.auth, &config.tls);
+    let credentials = is_set(&auth.password_file) || !auth.jwt_algorithm.is_empty();
+    let certificates = name != "mqtt" && name != "ws" && tls.client_auth != ClientAuth::Off;
+    if credentials || certificates || auth.allow_anonymous.at(*address) {
+        return Ok(());
+    }
+    Err(Usage(format!(
+        "[listeners] {name} = {address}: nobody could connect there: anonymous clients are not \
+         allowed and no other way in is configured. Next: set [auth] password_file (`fulmar passwd` \
+         makes one), jwt_algorithm or [tls] client_ca; or, on a network you trust, [auth] \
+         allow_anonymous = \"always\""
+    )))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::super::sections::Anonymous;
+    use super::*;
+
+    fn with(change: impl FnOnce(&mut Config)) -> Result<(), String> {
+        let mut config = Config::default();
+        change(&mut config);
+        check(&config).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_defaults_are_good() {
+        with(|_| ()).unwrap();
+    }
+
+    #[test]
+    fn halves_are_refused() {
+        assert!(with(|c| c.tls.cert = "a.pem".into()).unwrap_err().contains("cert and key"));
+        assert!(
+            with(|c| c.tls.client_auth = ClientAuth::Required).unwrap_err().contains("client_ca")
+        );
+        let origins = |list: &[&str]| {
+            let list = list.iter().map(|&origin| origin.to_owned()).collect();
+            with(|c| c.http.allowed_origins = list)
+        };
+        origins(&["*", "null", "https://a.example:8443", "app://local"]).unwrap();
+        assert!(origins(&["a.example"]).unwrap_err().contains("\"a.example\""));
+        origins(&["https://a.example/"]).unwrap_err();
+        assert!(with(|c| c.auth.jwt_key_file = "k".into()).unwrap_err().contains("jwt_algorithm"));
+    }
+
+    #[test]
+    fn acme_says_what_it_lacks() {
+        let acme = |change: &dyn Fn(&mut Config)| {
+            with(|config| {
+                config.acme.domains = vec!["broker.example.org".to_owned()];
+                config.acme.agree_to_terms = true;
+                change(config);
+            })
+        };
+        acme(&|_| ()).unwrap();
+        let refused = |part: &str, change: &dyn Fn(&mut Config)| {
+            let error = acme(change).unwrap_err();
+            assert!(error.starts_with("[acme] ") && error.contains(part), "{error}");
+        };
+        refused("agree_to_terms", &|c| c.acme.agree_to_terms = false);
+        refused("tls-alpn-01", &|c| c.acme.challenge = Challenge::Http01);
+        refused("https://", &|c| c.acme.directory = "http://acme.example".to_owned());
+        refused("mailto:", &|c| c.acme.contact = vec!["me@example.org".to_owned()]);
+        refused("[tls] cert", &|c| (c.tls.cert, c.tls.key) = ("a".into(), "b".into()));
+        refused("https listener", &|c| c.listeners.https.clear());
+        for name in
+            ["", "localhost", "*.example.org", "192.0.2.1", "a..b", "-a.b", "a_b.c", "a.b:1"]
+        {
+            refused("wildcards", &|c| c.acme.domains.push(name.to_owned()));
+        }
+    }
+
+    #[test]
+    fn ranges_name_key_value_and_bounds() {
+        let error = with(|c| c.quic.idle_timeout_s = 0).unwrap_err();
+        assert_eq!(error, "[quic] idle_timeout_s = 0: must be from 1 to 86400");
+    }
+
+    #[test]
+    fn coap_without_dtls_is_for_the_anonymous() {
+        let open: SocketAddr = "192.0.2.1:5683".parse().unwrap();
+        let with_password = |c: &mut Config| {
+            c.listeners.coap = vec![open];
+            c.auth.password_file = "passwords".into();
+        };
+        assert!(with(with_password).unwrap_err().contains("coap = 192.0.2.1:5683"));
+        with(|c| {
+            with_password(c);
+            c.auth.allow_anonymous = Anonymous::Always;
+        })
+        .unwrap();
+    }
+
+    #[test]
+    fn off_loopback_there_must_be_a_way_in() {
+        let open: SocketAddr = "192.0.2.1:1883".parse().unwrap();
+        assert!(with(|c| c.listeners.mqtt = vec![open]).unwrap_err().contains("192.0.2.1:1883"));
+        with(|c| {
+            c.listeners.mqtt = vec![open];
+            c.auth.allow_anonymous = Anonymous::Always;
+        })
+        .unwrap();
+        with(|c| {
+            c.listeners.mqtt = vec![open];
+            c.auth.password_file = "passwords".into();
+        })
+        .unwrap();
+        let certificates = |c: &mut Config| {
+            c.tls.client_ca = "ca.pem".into();
+            c.tls.client_auth = ClientAuth::Required;
+        };
+        with(|c| {
+            c.listeners.quic = vec![open];
+            certificates(c);
+        })
+        .unwrap();
+        let plain = with(|c| {
+            c.listeners.ws = vec![open];
+            certificates(c);
+        });
+        assert!(plain.is_err(), "certificates do not help on a listener without TLS");
+    }
+}

@@ -1,0 +1,303 @@
+//! From sections to the forms the other crates take. The files that sections name are read here.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use fulmar_broker::access::{AccessRules, Action, Rule, Who};
+use fulmar_broker::auth::{Gate, JwtVerifier, PasswordFile};
+use fulmar_broker::{Limits, ListenerPolicy};
+use fulmar_transport::{QuicKeys, QuicSettings, RetryPolicy, TransportLimits, tls};
+
+use super::Config;
+#[cfg(feature = "platform")]
+use super::sections::Platform;
+use super::sections::{
+    AclRule, Anonymous, Auto, ClientAuth, Coap, Enabled, Http, LimitsConfig, Quic, Retry,
+    RuleAction, Storage,
+};
+use crate::exit::Usage;
+
+fn seconds(seconds: u32) -> Duration {
+    Duration::from_secs(u64::from(seconds))
+}
+
+impl LimitsConfig {
+    /// Bounds of the broker.
+    pub(crate) fn broker(&self) -> Limits {
+        Limits {
+            max_packet_bytes: self.max_packet_bytes,
+            max_connections: self.max_connections,
+            max_client_id_bytes: self.max_client_id_bytes,
+            receive_maximum: self.receive_maximum,
+            max_in_flight: self.max_in_flight,
+            topic_alias_maximum: self.topic_alias_maximum,
+            max_keep_alive_s: (self.max_keep_alive_s > 0).then_some(self.max_keep_alive_s),
+            max_session_expiry_s: self.max_session_expiry_s,
+            max_sessions: self.max_sessions,
+            max_subscriptions_per_session: self.max_subscriptions_per_session,
+            max_wildcard_subscriptions_per_user: self.max_wildcard_subscriptions_per_user,
+            max_flows_per_session: self.max_flows_per_session,
+            max_retained_messages: self.max_retained_messages,
+            max_retained_bytes: self.max_retained_bytes,
+            max_queued_messages: self.max_queued_messages,
+            max_queued_bytes: self.max_queued_bytes,
+            drop_policy: self.drop_policy,
+            max_outbox_bytes: self.max_outbox_bytes,
+            max_connection_outbox_bytes: self.max_connection_outbox_bytes,
+            max_storage_backlog: self.max_storage_backlog,
+            max_publishes_per_s: self.max_publishes_per_s,
+            max_publish_bytes_per_s: self.max_publish_bytes_per_s,
+            rate_policy: self.rate_policy,
+            max_connects_per_s_per_address: self.max_connects_per_s_per_address,
+            connect_timeout: seconds(self.connect_timeout_s),
+            ..Limits::default()
+        }
+    }
+
+    /// Bounds of the stream transports.
+    pub(crate) fn transport(&self) -> TransportLimits {
+        TransportLimits {
+            handshake_timeout: seconds(self.handshake_timeout_s),
+            max_partial_bytes_per_worker: self.max_partial_bytes_per_worker,
+            ..TransportLimits::default()
+        }
+    }
+}
+
+impl Http {
+    /// Bounds of the HTTP endpoint; `limits` has those that all listeners share.
+    pub(crate) fn limits(&self, limits: &LimitsConfig) -> fulmar_web::Limits {
+        fulmar_web::Limits {
+            max_connections: limits.max_connections,
+            handshake_timeout: seconds(limits.handshake_timeout_s),
+            header_timeout: seconds(limits.handshake_timeout_s),
+            max_header_bytes: self.max_header_bytes,
+            max_body_bytes: self.max_body_bytes,
+            request_timeout: seconds(self.request_timeout_s),
+            idle_timeout: seconds(self.idle_timeout_s),
+            max_concurrent_requests: self.max_concurrent_requests,
+            ..fulmar_web::Limits::default()
+        }
+    }
+}
+
+impl Coap {
+    /// Bounds of the CoAP server.
+    pub(crate) fn limits(&self) -> fulmar_coap::Limits {
+        fulmar_coap::Limits {
+            max_peers: self.max_peers,
+            max_body_bytes: self.max_body_bytes,
+            max_buffered_bytes: self.max_buffered_bytes,
+            max_observations_per_peer: self.max_observations_per_peer,
+            ..fulmar_coap::Limits::default()
+        }
+    }
+}
+
+impl Quic {
+    /// Settings of the QUIC listeners.
+    pub(crate) fn settings(&self, keys: QuicKeys, limits: &LimitsConfig) -> QuicSettings {
+        QuicSettings {
+            idle_timeout: seconds(self.idle_timeout_s),
+            handshake_timeout: seconds(limits.handshake_timeout_s),
+            max_streams: self.max_streams,
+            stream_window_bytes: self.stream_window_bytes,
+            connection_window_bytes: self.connection_window_bytes,
+            min_send_window_bytes: u64::from(self.min_send_window_bytes),
+            retry: match self.retry {
+                Retry::Auto => RetryPolicy::Auto,
+                Retry::Always => RetryPolicy::Always,
+                Retry::Never => RetryPolicy::Never,
+            },
+            early_data: self.early_data,
+            bbr: self.bbr,
+            mtu_discovery: self.mtu_discovery,
+            qlog_dir: set(&self.qlog_dir).map(Path::to_owned),
+            ..QuicSettings::new(keys)
+        }
+    }
+}
+
+impl ClientAuth {
+    /// The transports' form.
+    pub(crate) fn policy(self) -> tls::ClientAuth {
+        match self {
+            ClientAuth::Off => tls::ClientAuth::Off,
+            ClientAuth::Optional => tls::ClientAuth::Optional,
+            ClientAuth::Required => tls::ClientAuth::Required,
+        }
+    }
+}
+
+impl Storage {
+    /// Options of the store.
+    pub(crate) fn options(&self) -> fulmar_store::Options {
+        fulmar_store::Options {
+            commit_interval: Duration::from_millis(u64::from(self.commit_interval_ms)),
+            commit_max_ops: self.commit_max_ops.max(1),
+            max_bytes: (self.max_bytes > 0).then_some(self.max_bytes),
+            ..fulmar_store::Options::default()
+        }
+    }
+}
+
+#[cfg(feature = "platform")]
+impl Platform {
+    /// The platform's form.
+    ///
+    /// # Errors
+    /// As for [`Platform::database`].
+    pub(crate) fn settings(&self) -> anyhow::Result<fulmar_platform::Settings> {
+        Ok(fulmar_platform::Settings {
+            token_lifetime_s: self.token_lifetime_s,
+            max_requests_per_s: self.max_requests_per_s,
+            monitoring: fulmar_platform::Monitoring {
+                raw_days: self.raw_days,
+                hour_days: self.hour_days,
+                day_days: self.day_days,
+            },
+            database: self.database()?,
+            webhook_reach: self.webhook_reach()?,
+        })
+    }
+
+    /// Where webhooks may reach.
+    ///
+    /// # Errors
+    /// Something is listed that is no host.
+    pub(super) fn webhook_reach(&self) -> anyhow::Result<fulmar_platform::WebhookReach> {
+        let reach = fulmar_platform::WebhookReach::new(&self.webhook_allow);
+        Ok(reach.map_err(|error| Usage(format!("[platform] webhook_allow: {error}")))?)
+    }
+
+    /// Where it keeps everything.
+    ///
+    /// # Errors
+    /// The address is none, or the password's file cannot be read.
+    pub(crate) fn database(&self) -> anyhow::Result<fulmar_platform::Database> {
+        let read = |path: &Path| {
+            let text = std::fs::read_to_string(path);
+            let text = text.with_context(|| {
+                format!("[platform] database_password_file: {}", path.display())
+            })?;
+            anyhow::Ok(text.lines().next().unwrap_or_default().to_owned())
+        };
+        let password = set(&self.database_password_file).map(read).transpose()?;
+        self.database_with(password.as_deref())
+    }
+
+    /// As [`Platform::database`], with this password.
+    pub(super) fn database_with(
+        &self,
+        password: Option<&str>,
+    ) -> anyhow::Result<fulmar_platform::Database> {
+        let ca_file = set(&self.database_ca_file);
+        let database = fulmar_platform::Database::parse(&self.database.0, password, ca_file);
+        Ok(database.map_err(|error| Usage(format!("[platform] {error}")))?)
+    }
+}
+
+impl Config {
+    /// Whether there is a platform. A gateway has none unless told: those who look at what it passes on
+    /// look upstream, and it is to be small.
+    #[cfg_attr(not(feature = "platform"), allow(dead_code, reason = "nobody asks"))]
+    pub(crate) fn has_platform(&self) -> bool {
+        let wanted = match self.platform.enabled {
+            Enabled::Told(told) => told,
+            Enabled::By(Auto::Auto) => !self.upstream.is_on(),
+        };
+        wanted && !self.listeners.https.is_empty()
+    }
+
+    /// Authentication and access rules, with the files they name.
+    ///
+    /// # Errors
+    /// A file cannot be read, or does not hold what it should.
+    pub(crate) fn gate(&self) -> anyhow::Result<Gate> {
+        let auth = &self.auth;
+        let passwords = set(&auth.password_file).map(PasswordFile::load).transpose();
+        let passwords = passwords.map_err(|error| Usage(format!("[auth] {error}")))?;
+        let jwt = set(&auth.jwt_key_file)
+            .map(|path| -> anyhow::Result<JwtVerifier> {
+                let key = std::fs::read(path);
+                let key = key.with_context(|| format!("[auth] jwt_key_file {}", path.display()))?;
+                Ok(JwtVerifier::new(&auth.jwt_algorithm, &key)?)
+            })
+            .transpose()?;
+        let rules = self.acl.rules.iter().map(AclRule::rule).collect();
+        let rules = AccessRules::new(rules, self.acl.default_allow)
+            .map_err(|(filter, error)| Usage(format!("[[acl.rules]] topic {filter:?}: {error}")))?;
+        let session_owner = self.auth.session_owner;
+        Ok(Gate { passwords, jwt, rules, session_owner, guests: None })
+    }
+
+    /// Checks that the files which the configuration names can be read.
+    ///
+    /// # Errors
+    /// Names key and file.
+    pub(crate) fn check_files(&self) -> Result<(), Usage> {
+        let files = [
+            ("[auth] password_file", &self.auth.password_file),
+            ("[auth] jwt_key_file", &self.auth.jwt_key_file),
+            ("[tls] cert", &self.tls.cert),
+            ("[tls] key", &self.tls.key),
+            ("[tls] client_ca", &self.tls.client_ca),
+            ("[acme] ca_file", &self.acme.ca_file),
+            ("[coap] psk_file", &self.coap.psk_file),
+            ("[upstream] password_file", &self.upstream.password_file),
+            ("[upstream] token_file", &self.upstream.token_file),
+            ("[upstream] ca_file", &self.upstream.ca_file),
+            ("[upstream] cert", &self.upstream.cert),
+            ("[upstream] key", &self.upstream.key),
+        ];
+        for (key, path) in files {
+            if let Some(path) = set(path) {
+                let opened = std::fs::File::open(path);
+                opened.map_err(|error| Usage(format!("{key} {}: {error}", path.display())))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What the listener `name` demands of clients that come to `address`.
+    pub(crate) fn policy(&self, name: &str, address: SocketAddr) -> Arc<ListenerPolicy> {
+        let allow_anonymous = self.auth.allow_anonymous.at(address);
+        Arc::new(ListenerPolicy { name: name.into(), allow_anonymous })
+    }
+}
+
+impl Anonymous {
+    /// Whether anonymous clients may come in at this address.
+    pub(super) fn at(self, address: SocketAddr) -> bool {
+        match self {
+            Anonymous::Always => true,
+            Anonymous::Loopback => address.ip().is_loopback(),
+            Anonymous::Never => false,
+        }
+    }
+}
+
+impl AclRule {
+    fn rule(&self) -> Rule {
+        let who = match (&self.user, &self.client) {
+            (Some(user), _) => Who::User(user.as_str().into()),
+            (None, Some(client)) => Who::Client(client.as_str().into()),
+            (None, None) if self.anonymous => Who::Anonymous,
+            (None, None) => Who::Anyone,
+        };
+        let action = match self.action {
+            RuleAction::Both => None,
+            RuleAction::Publish => Some(Action::Publish),
+            RuleAction::Subscribe => Some(Action::Subscribe),
+        };
+        Rule { allow: self.allow, who, action, filter: self.topic.as_str().into() }
+    }
+}
+
+/// A path that is set.
+pub(crate) fn set(path: &Path) -> Option<&Path> {
+    (!path.as_os_str().is_empty()).then_some(path)
+}

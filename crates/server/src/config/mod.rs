@@ -1,0 +1,304 @@
+//! The configuration: what can be set, with what default, and who may be wrong about it.
+//!
+//! One TOML file, overridden by environment variables (`read`); every section is a plain struct
+//! (`sections`) whose `Default` is what `fulmar serve` does without any file. What values mean
+//! together is checked here (`check`), before anything is opened or bound; the forms the other
+//! crates want are made in `convert`. `fulmar.example.toml` at the root of the repository documents
+//! every key; a test holds the two together.
+
+mod check;
+mod convert;
+mod features;
+mod mqttsn;
+mod read;
+mod sections;
+mod upstream;
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+pub(crate) use convert::set;
+pub(crate) use mqttsn::MqttSn;
+pub(crate) use sections::Acme;
+use sections::{
+    Acl, Auth, Coap, Http, Lab, LimitsConfig, Listeners, Log, Platform, Quic, Server, Storage, Sys,
+    Tls,
+};
+pub(crate) use upstream::Upstream;
+
+/// Everything that can be configured.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Config {
+    pub(crate) server: Server,
+    pub(crate) listeners: Listeners,
+    pub(crate) tls: Tls,
+    pub(crate) acme: Acme,
+    pub(crate) quic: Quic,
+    pub(crate) http: Http,
+    pub(crate) coap: Coap,
+    pub(crate) mqtt_sn: MqttSn,
+    pub(crate) limits: LimitsConfig,
+    pub(crate) auth: Auth,
+    pub(crate) acl: Acl,
+    pub(crate) storage: Storage,
+    pub(crate) platform: Platform,
+    pub(crate) sys: Sys,
+    pub(crate) upstream: Upstream,
+    pub(crate) log: Log,
+    pub(crate) lab: Lab,
+}
+
+impl Config {
+    /// Reads the file, if one is named, then the process's environment.
+    ///
+    /// # Errors
+    /// [`crate::exit::Usage`] that names the place, what is wrong there, and what is allowed.
+    pub(crate) fn load(path: Option<&Path>) -> anyhow::Result<Config> {
+        Config::load_with(path, std::env::vars())
+    }
+
+    fn load_with(
+        path: Option<&Path>,
+        environment: impl Iterator<Item = (String, String)>,
+    ) -> anyhow::Result<Config> {
+        let config = read::read(path, environment)?;
+        check::check(&config)?;
+        Ok(config)
+    }
+
+    /// The keys with secrets in this file, if others than its owner and group can read it.
+    pub(crate) fn secrets_for_everybody(path: &Path) -> Vec<&'static str> {
+        use std::os::unix::fs::PermissionsExt as _;
+        let mode = path.metadata().map_or(0, |metadata| metadata.permissions().mode());
+        if mode & 0o004 == 0 {
+            return Vec::new();
+        }
+        // What the environment adds is not in the file.
+        let config = read::read(Some(path), std::iter::empty()).unwrap_or_default();
+        let database = config.platform.database.has_password().then_some("[platform] database");
+        let upstream = (!config.upstream.password.is_empty()).then_some("[upstream] password");
+        upstream.into_iter().chain(database).collect()
+    }
+
+    /// The keys, as `section.key`, that differ from `old` and that a running broker does not take.
+    pub(crate) fn changed_for_a_restart(&self, old: &Config) -> Vec<String> {
+        let [old, new] = [old, self].map(|config| serde_json::to_value(config).unwrap_or_default());
+        let mut changed = Vec::new();
+        for (section, keys) in new.as_object().into_iter().flatten() {
+            for (key, value) in keys.as_object().into_iter().flatten() {
+                let name = format!("{section}.{key}");
+                if old[section][key] != *value && !reloaded(&name) {
+                    changed.push(name);
+                }
+            }
+        }
+        changed.sort_unstable();
+        changed
+    }
+}
+
+/// Whether SIGHUP is enough for a change of this key.
+fn reloaded(key: &str) -> bool {
+    let at_start = ["auth.allow_anonymous", "tls.client_auth"].contains(&key);
+    !at_start && ["acl.", "auth.", "tls."].iter().any(|section| key.starts_with(section))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use serde_json::Value;
+    use std::collections::BTreeSet;
+
+    const EXAMPLE: &str = include_str!("../../../../fulmar.example.toml");
+
+    fn load(text: &str, environment: &[(&str, &str)]) -> anyhow::Result<Config> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("fulmar.toml");
+        std::fs::write(&path, text).unwrap();
+        let owned = environment.iter().map(|(key, value)| ((*key).into(), (*value).into()));
+        Config::load_with(Some(&path), owned)
+    }
+
+    fn refused(text: &str, environment: &[(&str, &str)]) -> String {
+        let error = load(text, environment).unwrap_err();
+        assert!(error.downcast_ref::<crate::exit::Usage>().is_some(), "{error}");
+        error.to_string()
+    }
+
+    /// The example without the sections that this build has no use for.
+    fn example_here() -> String {
+        let sections = EXAMPLE.split("\n[").filter(|section| {
+            !features::missing().any(|missing| section.starts_with(&format!("{missing}]")))
+        });
+        sections.collect::<Vec<_>>().join("\n[")
+    }
+
+    #[test]
+    fn a_section_of_a_missing_feature_is_refused_with_its_name() {
+        for section in features::missing() {
+            let error = refused(&format!("[server]\n[{section}]\n"), &[]);
+            assert!(error.contains("fulmar.toml:2:1"), "{error}");
+            assert!(error.contains(&format!("feature `{section}`")), "{error}");
+            let name = format!("FULMAR_{}__X", section.to_uppercase());
+            assert!(refused("", &[(&name, "1")]).contains(&name));
+        }
+    }
+
+    #[test]
+    fn the_example_is_the_defaults() {
+        assert_eq!(load(&example_here(), &[]).unwrap(), Config::default());
+    }
+
+    #[test]
+    fn the_example_documents_every_key_and_no_other() {
+        let example: Value = toml::from_str(EXAMPLE).unwrap();
+        let default = serde_json::to_value(Config::default()).unwrap();
+        let keys = |value: &Value| -> BTreeSet<String> {
+            let sections = value.as_object().unwrap().iter();
+            let keys = sections.flat_map(|(section, keys)| {
+                keys.as_object().unwrap().keys().map(move |key| format!("{section}.{key}"))
+            });
+            let lists = ["acl.rules", "mqtt_sn.predefined", "upstream.up", "upstream.down"];
+            keys.filter(|key| !lists.contains(&key.as_str())).collect()
+        };
+        assert_eq!(keys(&example), keys(&default));
+    }
+
+    #[test]
+    fn changes_that_take_a_restart_are_named() {
+        let new = "[limits]\nmax_sessions = 5\n[auth]\nallow_anonymous = \"never\"\npassword_file = \"x\"\n\
+                   [acl]\ndefault_allow = false\n";
+        let changed = load(new, &[]).unwrap().changed_for_a_restart(&Config::default());
+        assert_eq!(changed, ["auth.allow_anonymous", "limits.max_sessions"]);
+        assert!(Config::default().changed_for_a_restart(&Config::default()).is_empty());
+    }
+
+    #[test]
+    fn the_rules_in_the_example_are_good_rules() {
+        let rules = EXAMPLE.find("# [[acl.rules]]").unwrap();
+        let rules = EXAMPLE[rules..].split("\n\n").next().unwrap();
+        let text: Vec<&str> = rules.lines().map(|line| line.trim_start_matches("# ")).collect();
+        let config = load(&text.join("\n"), &[]).unwrap();
+        assert!(!config.acl.rules.is_empty());
+        config.gate().unwrap();
+    }
+
+    #[test]
+    fn the_gateway_in_the_example_is_good() {
+        let lines = EXAMPLE.lines().map(|line| match line.strip_prefix("# ") {
+            Some(rule) if rule.starts_with("[[upstream.") || rule.contains(" = ") => rule,
+            _ => line,
+        });
+        let start = EXAMPLE.lines().position(|line| line == "[upstream]").unwrap();
+        let section: Vec<&str> = lines.skip(start).take_while(|line| *line != "[log]").collect();
+        let text = section.join("\n").replace("url = \"\"", "url = \"quic://broker.example\"");
+        let config = load(&text, &[]).unwrap();
+        assert!(!config.upstream.up.is_empty() && !config.upstream.down.is_empty());
+    }
+
+    #[test]
+    #[cfg(feature = "platform")]
+    fn a_gateway_has_no_platform_unless_told() {
+        let upstream =
+            "[upstream]\nurl = \"quic://broker.example\"\n[[upstream.up]]\nfilter = \"#\"\n";
+        let told = |word: &str| format!("[platform]\nenabled = {word}\n");
+        for (text, expected) in [
+            (String::new(), true),
+            (told("false"), false),
+            (told("\"auto\"") + upstream, false),
+            (upstream.into(), false),
+            (told("true") + upstream, true),
+            (told("true") + "[listeners]\nhttps = []\n", false),
+        ] {
+            assert_eq!(load(&text, &[]).unwrap().has_platform(), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn the_environment_overrides_the_file() {
+        let environment = [
+            ("FULMAR_LIMITS__MAX_PACKET_BYTES", "4096"),
+            ("FULMAR_LISTENERS__MQTT", r#"["127.0.0.1:0", "[::1]:0"]"#),
+            ("FULMAR_SERVER__DATA_DIR", "/srv/fulmar"),
+            ("FULMAR_PLATFORM__ENABLED", "false"),
+            ("FULMAR_QUIC__EARLY_DATA", "false"),
+            ("FULMAR_DATA", "/not/a/key"),
+        ];
+        let config =
+            load("[limits]\nmax_packet_bytes = 1\nmax_sessions = 7\n", &environment).unwrap();
+        assert_eq!(config.limits.max_packet_bytes, 4096);
+        assert_eq!(config.limits.max_sessions, 7);
+        assert_eq!(config.listeners.mqtt.len(), 2);
+        assert_eq!(config.server.data_dir, Path::new("/srv/fulmar"));
+        assert!(!config.quic.early_data && !config.has_platform());
+    }
+
+    #[test]
+    fn errors_name_the_place_and_what_is_allowed() {
+        let cases: [(&str, &[&str]); 8] = [
+            (
+                "[limits]\nmax_packet_byte = 5\n",
+                &["fulmar.toml:2:1", "did you mean `max_packet_bytes`?"],
+            ),
+            ("[limit]\n", &["fulmar.toml:1:2", "did you mean `limits`?"]),
+            (
+                "[quic]\nidle_timeout_s = \"long\"\n",
+                &["fulmar.toml:2:", "idle_timeout_s = \"long\"", "0 to 4294967295"],
+            ),
+            ("[limits]\nreceive_maximum = 100000\n", &["fulmar.toml:2:", "0 to 65535"]),
+            ("[limits]\ndrop_policy = \"any\"\n", &["known here: oldest, newest, disconnect"]),
+            ("[platform]\nenabled = 1\n", &["fulmar.toml:2:", "expected true, false or \"auto\""]),
+            ("[server]\nworkers = \n", &["fulmar.toml:2:"]),
+            ("[[acl.rules]]\nallow = true\n", &["fulmar.toml:1:", "missing key `topic`"]),
+        ];
+        for (text, parts) in cases {
+            let error = refused(text, &[]);
+            for part in parts {
+                assert!(error.contains(part), "{part:?} is not in: {error}");
+            }
+        }
+    }
+
+    #[test]
+    fn errors_of_the_environment_name_the_variable() {
+        for (variable, value, part) in [
+            ("FULMAR_QUIC__RETRY", "sometimes", "known here: auto, always, never"),
+            ("FULMAR_LIMITS__RECEIVE_MAX", "5", "did you mean `receive_maximum`?"),
+            ("FULMAR_LISTENERS__MQTT", "127.0.0.1:1883", "expected a list"),
+        ] {
+            let error = refused("", &[(variable, value)]);
+            assert!(error.contains(variable) && error.contains(part), "{error}");
+        }
+    }
+
+    #[test]
+    fn secrets_in_a_file_for_everybody_are_named() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("fulmar.toml");
+        for (text, mode, expected) in [
+            ("[upstream]\npassword = \"x\"\n", 0o644, &["[upstream] password"][..]),
+            ("[upstream]\npassword = \"x\"\n", 0o640, &[]),
+            ("[platform]\ndatabase = \"postgres://u:p@db/f\"\n", 0o644, &["[platform] database"]),
+            ("[platform]\ndatabase = \"postgres://u@db/f\"\n", 0o644, &[]),
+            ("[limits]\nmax_sessions = 5\n", 0o644, &[]),
+        ] {
+            // Where there is no platform the file is refused before anybody looks.
+            if features::missing().any(|section| text.starts_with(&format!("[{section}]"))) {
+                continue;
+            }
+            std::fs::write(&path, text).unwrap();
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+            assert_eq!(Config::secrets_for_everybody(&path), expected, "{mode:o} {text}");
+        }
+    }
+
+    #[test]
+    fn a_missing_file_is_named() {
+        let error = Config::load_with(Some(Path::new("/none.toml")), std::iter::empty());
+        assert!(error.unwrap_err().to_string().contains("/none.toml"));
+    }
+}

@@ -1,0 +1,113 @@
+//! From file and environment to a [`Config`], with errors that say where and what instead.
+//!
+//! The file is read on its own first, so that its mistakes have a line; then each variable
+//! `FULMAR_SECTION__KEY` is laid over it, so that its mistakes have its name. Variables without a
+//! double underscore (`FULMAR_DATA`, `FULMAR_LOG`) are other things.
+
+use std::path::Path;
+
+use fulmar_text::words::{self, Place};
+use serde::de::DeserializeOwned;
+use toml::{Table, Value};
+
+use super::{Config, features};
+use crate::exit::Usage;
+
+const PREFIX: &str = "FULMAR_";
+const SEPARATOR: &str = "__";
+
+/// What else a person is told in other words than serde's.
+const HERE: [(&str, &str); 3] = [
+    ("expected socket address", "expected ADDRESS:PORT"),
+    (
+        "invalid socket address syntax",
+        "not an ADDRESS:PORT, such as \"127.0.0.1:1883\" or \"[::1]:1883\"; names are not taken",
+    ),
+    ("expected a sequence", "expected a list in brackets: [\"...\"]"),
+];
+
+pub(super) fn read(
+    path: Option<&Path>,
+    environment: impl Iterator<Item = (String, String)>,
+) -> anyhow::Result<Config> {
+    let mut table = match path {
+        Some(path) => read_file(path)?,
+        None => Table::new(),
+    };
+    for (name, value) in environment {
+        if let Some(keys) = name.strip_prefix(PREFIX).filter(|keys| keys.contains(SEPARATOR)) {
+            let keys: Vec<String> = keys.split(SEPARATOR).map(str::to_lowercase).collect();
+            let layer = read_variable(&name, &keys, &value)?;
+            features::check(&layer, "")
+                .map_err(|error| Usage(format!("environment variable {name}: {error}")))?;
+            lay_over(&mut table, layer);
+        }
+    }
+    let config = Config::deserialize_table(table);
+    Ok(config.map_err(|error| Usage(explain(&error)))?)
+}
+
+impl Config {
+    fn deserialize_table(table: Table) -> Result<Config, toml::de::Error> {
+        Value::Table(table).try_into()
+    }
+}
+
+fn read_file(path: &Path) -> anyhow::Result<Table> {
+    let shown = path.display();
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| Usage(format!("configuration file {shown}: {error}")))?;
+    let wrong = |error| Usage(format!("{shown}:{error}"));
+    parse::<Config>(&text).map_err(wrong)?;
+    let table = parse::<Table>(&text).map_err(wrong)?;
+    features::check(&table, &text).map_err(wrong)?;
+    Ok(table)
+}
+
+/// Parses TOML; an error begins with line and column and shows the line.
+fn parse<T: DeserializeOwned>(text: &str) -> Result<T, String> {
+    toml::from_str(text).map_err(|error| {
+        let Place { line, column, shown } = words::place(text, error.span().unwrap_or(0..0).start);
+        format!("{line}:{column}: {}\n  {shown}", explain(&error))
+    })
+}
+
+/// One variable as a table with one key. Its value is read as TOML, or as a string without quotes.
+fn read_variable(name: &str, keys: &[String], text: &str) -> anyhow::Result<Table> {
+    let nest = |value: Value| {
+        let wrap = |inner, key: &String| Value::Table(Table::from_iter([(key.clone(), inner)]));
+        match keys.iter().rev().fold(value, wrap) {
+            Value::Table(table) => table,
+            _ => Table::new(),
+        }
+    };
+    let as_toml = toml::from_str::<Table>(&format!("value = {text}"));
+    let as_toml = as_toml.ok().and_then(|mut table| table.remove("value"));
+    let candidates = as_toml.into_iter().chain([Value::String(text.to_owned())]);
+    let mut first_error = None;
+    for value in candidates {
+        let layer = nest(value);
+        match Config::deserialize_table(layer.clone()) {
+            Ok(_) => return Ok(layer),
+            Err(error) => first_error = first_error.or(Some(explain(&error))),
+        }
+    }
+    let error = first_error.unwrap_or_default();
+    Err(Usage(format!("environment variable {name}={text}: {error}")).into())
+}
+
+fn lay_over(table: &mut Table, layer: Table) {
+    for (key, value) in layer {
+        match (table.get_mut(&key), value) {
+            (Some(Value::Table(below)), Value::Table(above)) => lay_over(below, above),
+            (_, value) => {
+                table.insert(key, value);
+            }
+        }
+    }
+}
+
+/// In the words of [`fulmar_text::words`].
+fn explain(error: &toml::de::Error) -> String {
+    words::explain(error.message(), &HERE)
+}

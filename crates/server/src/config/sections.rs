@@ -1,0 +1,586 @@
+//! The sections of the configuration file: plain data with defaults, units in the names.
+//!
+//! What each key means to the person who sets it is said in `fulmar.example.toml`. An empty path or
+//! string stands for "not set", so that every key can be written down with its default.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+
+use fulmar_broker::{ClientFigures, DropPolicy, Limits, RatePolicy, SessionOwner};
+use fulmar_transport::{QuicKeys, QuicSettings, TransportLimits};
+use serde::{Deserialize, Serialize};
+
+use crate::logging::Format;
+
+/// The program itself.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Server {
+    /// Worker threads; 0 for one a core.
+    pub(crate) workers: usize,
+    /// Microseconds a worker that is woken often for little rests before it waits.
+    pub(crate) coalesce_us: u32,
+    /// Data folder; empty for the user's default one.
+    pub(crate) data_dir: PathBuf,
+    /// Time clients have to take their last messages when the broker stops.
+    pub(crate) drain_timeout_s: u32,
+}
+
+impl Default for Server {
+    fn default() -> Self {
+        Server { workers: 0, coalesce_us: 100, data_dir: PathBuf::new(), drain_timeout_s: 5 }
+    }
+}
+
+/// Where to listen. An empty list switches a listener off.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Listeners {
+    pub(crate) mqtt: Vec<SocketAddr>,
+    pub(crate) mqtts: Vec<SocketAddr>,
+    pub(crate) ws: Vec<SocketAddr>,
+    pub(crate) wss: Vec<SocketAddr>,
+    pub(crate) quic: Vec<SocketAddr>,
+    pub(crate) https: Vec<SocketAddr>,
+    pub(crate) webtransport: Vec<SocketAddr>,
+    pub(crate) http: Vec<SocketAddr>,
+    pub(crate) coap: Vec<SocketAddr>,
+    pub(crate) coaps: Vec<SocketAddr>,
+    pub(crate) mqtt_sn: Vec<SocketAddr>,
+}
+
+/// Where CoAP is listened for unless told otherwise.
+const COAP: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 5683);
+const COAPS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 5684);
+
+impl Default for Listeners {
+    fn default() -> Self {
+        let local = |port| vec![SocketAddr::from(([127, 0, 0, 1], port))];
+        Listeners {
+            mqtt: local(1883),
+            mqtts: local(8883),
+            ws: local(8083),
+            wss: Vec::new(),
+            quic: local(14567),
+            https: local(8443),
+            webtransport: local(0),
+            http: local(14568),
+            coap: vec![COAP],
+            coaps: vec![COAPS],
+            mqtt_sn: Vec::new(),
+        }
+    }
+}
+
+impl Listeners {
+    /// The listeners that take MQTT clients, by name.
+    pub(crate) fn mqtt_listeners(&self) -> [(&'static str, &[SocketAddr]); 7] {
+        [
+            ("mqtt", &self.mqtt),
+            ("mqtts", &self.mqtts),
+            ("ws", &self.ws),
+            ("wss", &self.wss),
+            ("quic", &self.quic),
+            ("https", &self.https),
+            ("webtransport", self.webtransport()),
+        ]
+    }
+
+    /// The listeners for CoAP by name, each with its default address.
+    pub(crate) fn coap_listeners(&self) -> [(&'static str, &[SocketAddr], SocketAddr); 2] {
+        [("coap", &self.coap, COAP), ("coaps", &self.coaps, COAPS)]
+    }
+
+    /// Without `https` there are no pages that could use it, nor anything that tells them of it.
+    pub(crate) fn webtransport(&self) -> &[SocketAddr] {
+        if self.https.is_empty() { &[] } else { &self.webtransport }
+    }
+}
+
+/// Certificates.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Tls {
+    /// Certificate chain in PEM; empty for the development authority's.
+    pub(crate) cert: PathBuf,
+    /// Its private key, mode 0600.
+    pub(crate) key: PathBuf,
+    /// Further names and addresses in the development certificate.
+    pub(crate) names: Vec<String>,
+    /// Whether clients show certificates.
+    pub(crate) client_auth: ClientAuth,
+    /// Authority of client certificates.
+    pub(crate) client_ca: PathBuf,
+}
+
+/// A certificate from a public authority, by ACME.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Acme {
+    /// Host names the certificate is for; none for no ACME.
+    pub(crate) domains: Vec<String>,
+    /// URL of the authority's directory.
+    pub(crate) directory: String,
+    /// URLs at which the authority may reach the operator.
+    pub(crate) contact: Vec<String>,
+    /// Whether the operator agrees to the authority's terms.
+    pub(crate) agree_to_terms: bool,
+    /// Who signed the certificate of the directory's server; empty for the system's authorities.
+    pub(crate) ca_file: PathBuf,
+    /// How the authority validates names.
+    pub(crate) challenge: Challenge,
+}
+
+impl Default for Acme {
+    fn default() -> Self {
+        Acme {
+            domains: Vec::new(),
+            directory: "https://acme-v02.api.letsencrypt.org/directory".into(),
+            contact: Vec::new(),
+            agree_to_terms: false,
+            ca_file: PathBuf::new(),
+            challenge: Challenge::default(),
+        }
+    }
+}
+
+impl Acme {
+    /// Whether a certificate is to be ordered.
+    pub(crate) fn is_on(&self) -> bool {
+        !self.domains.is_empty()
+    }
+}
+
+/// How an authority validates names.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub(crate) enum Challenge {
+    /// At the `https` listener (RFC 8737).
+    #[default]
+    #[serde(rename = "tls-alpn-01")]
+    TlsAlpn01,
+    /// Known, so that it can be said that it is not served.
+    #[serde(rename = "http-01")]
+    Http01,
+}
+
+/// Whether clients show certificates.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum ClientAuth {
+    #[default]
+    Off,
+    Optional,
+    Required,
+}
+
+/// What only measurements need.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Lab {
+    /// Whether https has objects of any size for everybody.
+    pub(crate) objects: bool,
+}
+
+/// When QUIC clients must prove their address.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Retry {
+    #[default]
+    Auto,
+    Always,
+    Never,
+}
+
+/// QUIC; see [`QuicSettings`].
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Quic {
+    pub(crate) idle_timeout_s: u32,
+    pub(crate) max_streams: u32,
+    pub(crate) early_data: bool,
+    pub(crate) retry: Retry,
+    pub(crate) bbr: bool,
+    pub(crate) mtu_discovery: bool,
+    pub(crate) stream_window_bytes: u32,
+    pub(crate) connection_window_bytes: u32,
+    pub(crate) min_send_window_bytes: u32,
+    pub(crate) qlog_dir: PathBuf,
+}
+
+impl Default for Quic {
+    fn default() -> Self {
+        let quic = QuicSettings::new(QuicKeys([0; 64]));
+        Quic {
+            idle_timeout_s: seconds(quic.idle_timeout),
+            max_streams: quic.max_streams,
+            early_data: quic.early_data,
+            retry: Retry::Auto,
+            bbr: quic.bbr,
+            mtu_discovery: quic.mtu_discovery,
+            stream_window_bytes: quic.stream_window_bytes,
+            connection_window_bytes: quic.connection_window_bytes,
+            min_send_window_bytes: u32::try_from(quic.min_send_window_bytes).unwrap_or(u32::MAX),
+            qlog_dir: PathBuf::new(),
+        }
+    }
+}
+
+fn seconds(duration: std::time::Duration) -> u32 {
+    u32::try_from(duration.as_secs()).unwrap_or(u32::MAX)
+}
+
+/// The HTTP endpoint; see [`fulmar_web::Limits`].
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Http {
+    /// Origins of further pages that may open MQTT connections.
+    pub(crate) allowed_origins: Vec<String>,
+    pub(crate) max_body_bytes: usize,
+    /// Bytes of bodies in memory, over all connections.
+    pub(crate) max_buffered_body_bytes: usize,
+    pub(crate) max_header_bytes: u32,
+    pub(crate) max_concurrent_requests: u32,
+    pub(crate) request_timeout_s: u32,
+    pub(crate) idle_timeout_s: u32,
+}
+
+impl Default for Http {
+    fn default() -> Self {
+        let limits = fulmar_web::Limits::default();
+        Http {
+            allowed_origins: Vec::new(),
+            max_body_bytes: limits.max_body_bytes,
+            max_buffered_body_bytes: 64 * 1024 * 1024,
+            max_header_bytes: limits.max_header_bytes,
+            max_concurrent_requests: limits.max_concurrent_requests,
+            request_timeout_s: seconds(limits.request_timeout),
+            idle_timeout_s: seconds(limits.idle_timeout),
+        }
+    }
+}
+
+/// CoAP; see [`fulmar_coap::Limits`].
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Coap {
+    /// `user:key` lines; empty for none.
+    pub(crate) psk_file: PathBuf,
+    pub(crate) max_sessions: usize,
+    pub(crate) max_peers: usize,
+    pub(crate) max_body_bytes: usize,
+    pub(crate) max_buffered_bytes: usize,
+    pub(crate) max_observations_per_peer: usize,
+}
+
+impl Default for Coap {
+    fn default() -> Self {
+        let limits = fulmar_coap::Limits::default();
+        Coap {
+            psk_file: PathBuf::new(),
+            max_sessions: 1000,
+            max_peers: limits.max_peers,
+            max_body_bytes: limits.max_body_bytes,
+            max_buffered_bytes: limits.max_buffered_bytes,
+            max_observations_per_peer: limits.max_observations_per_peer,
+        }
+    }
+}
+
+/// Bounds; see [`Limits`] and [`TransportLimits`].
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct LimitsConfig {
+    pub(crate) max_packet_bytes: usize,
+    pub(crate) max_connections: usize,
+    pub(crate) max_client_id_bytes: usize,
+    pub(crate) receive_maximum: u16,
+    pub(crate) max_in_flight: u16,
+    pub(crate) topic_alias_maximum: u16,
+    /// 0 leaves the client's choice.
+    pub(crate) max_keep_alive_s: u16,
+    pub(crate) max_session_expiry_s: u32,
+    pub(crate) max_sessions: usize,
+    pub(crate) max_subscriptions_per_session: usize,
+    pub(crate) max_wildcard_subscriptions_per_user: usize,
+    pub(crate) max_flows_per_session: usize,
+    pub(crate) max_retained_messages: usize,
+    pub(crate) max_retained_bytes: usize,
+    pub(crate) max_queued_messages: usize,
+    pub(crate) max_queued_bytes: usize,
+    pub(crate) drop_policy: DropPolicy,
+    pub(crate) max_outbox_bytes: usize,
+    pub(crate) max_connection_outbox_bytes: usize,
+    pub(crate) max_partial_bytes_per_worker: usize,
+    pub(crate) max_storage_backlog: usize,
+    pub(crate) max_publishes_per_s: u32,
+    pub(crate) max_publish_bytes_per_s: u32,
+    pub(crate) rate_policy: RatePolicy,
+    pub(crate) max_connects_per_s_per_address: u32,
+    pub(crate) connect_timeout_s: u32,
+    pub(crate) handshake_timeout_s: u32,
+}
+
+impl Default for LimitsConfig {
+    fn default() -> Self {
+        let (limits, transport) = (Limits::default(), TransportLimits::default());
+        LimitsConfig {
+            max_packet_bytes: limits.max_packet_bytes,
+            max_connections: limits.max_connections,
+            max_client_id_bytes: limits.max_client_id_bytes,
+            receive_maximum: limits.receive_maximum,
+            max_in_flight: limits.max_in_flight,
+            topic_alias_maximum: limits.topic_alias_maximum,
+            max_keep_alive_s: limits.max_keep_alive_s.unwrap_or(0),
+            max_session_expiry_s: limits.max_session_expiry_s,
+            max_sessions: limits.max_sessions,
+            max_subscriptions_per_session: limits.max_subscriptions_per_session,
+            max_wildcard_subscriptions_per_user: limits.max_wildcard_subscriptions_per_user,
+            max_flows_per_session: limits.max_flows_per_session,
+            max_retained_messages: limits.max_retained_messages,
+            max_retained_bytes: limits.max_retained_bytes,
+            max_queued_messages: limits.max_queued_messages,
+            max_queued_bytes: limits.max_queued_bytes,
+            drop_policy: limits.drop_policy,
+            max_outbox_bytes: limits.max_outbox_bytes,
+            max_connection_outbox_bytes: limits.max_connection_outbox_bytes,
+            max_partial_bytes_per_worker: transport.max_partial_bytes_per_worker,
+            max_storage_backlog: limits.max_storage_backlog,
+            max_publishes_per_s: limits.max_publishes_per_s,
+            max_publish_bytes_per_s: limits.max_publish_bytes_per_s,
+            rate_policy: limits.rate_policy,
+            max_connects_per_s_per_address: limits.max_connects_per_s_per_address,
+            connect_timeout_s: seconds(limits.connect_timeout),
+            handshake_timeout_s: seconds(transport.handshake_timeout),
+        }
+    }
+}
+
+/// Who may come in without credentials.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Anonymous {
+    /// On loopback listeners only.
+    #[default]
+    Loopback,
+    Always,
+    Never,
+}
+
+/// Authentication.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Auth {
+    pub(crate) allow_anonymous: Anonymous,
+    /// `user:argon2-hash` lines; empty for none.
+    pub(crate) password_file: PathBuf,
+    /// HS256, RS256, ES256, EdDSA or JWKS; empty for no tokens.
+    pub(crate) jwt_algorithm: String,
+    /// The secret, the public key or the key set.
+    pub(crate) jwt_key_file: PathBuf,
+    /// Whether sessions belong to users.
+    pub(crate) session_owner: SessionOwner,
+}
+
+/// Access rules.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Acl {
+    /// What holds where no rule matches.
+    pub(crate) default_allow: bool,
+    pub(crate) rules: Vec<AclRule>,
+}
+
+impl Default for Acl {
+    fn default() -> Self {
+        Acl { default_allow: true, rules: Vec::new() }
+    }
+}
+
+/// One access rule; about everybody unless it names a user, a client or the anonymous.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct AclRule {
+    pub(super) allow: bool,
+    pub(super) topic: String,
+    #[serde(default)]
+    pub(super) user: Option<String>,
+    #[serde(default)]
+    pub(super) client: Option<String>,
+    #[serde(default)]
+    pub(super) anonymous: bool,
+    #[serde(default)]
+    pub(super) action: RuleAction,
+}
+
+impl AclRule {
+    /// How many subjects it names; more than one makes no sense.
+    pub(super) fn subjects(&self) -> usize {
+        let named = [self.user.is_some(), self.client.is_some(), self.anonymous];
+        named.into_iter().filter(|&named| named).count()
+    }
+}
+
+/// What a rule is about.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum RuleAction {
+    #[default]
+    Both,
+    Publish,
+    Subscribe,
+}
+
+/// Durable state; see [`fulmar_store::Options`].
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Storage {
+    /// Off: sessions and retained messages live as long as the process.
+    pub(crate) enabled: bool,
+    /// Shortest time between two commits.
+    pub(crate) commit_interval_ms: u32,
+    /// Operations after which a commit takes no more.
+    pub(crate) commit_max_ops: usize,
+    /// Largest size of the database; 0 for as large as the disk.
+    pub(crate) max_bytes: u64,
+}
+
+impl Default for Storage {
+    fn default() -> Self {
+        let options = fulmar_store::Options::default();
+        Storage {
+            enabled: true,
+            commit_interval_ms: u32::try_from(options.commit_interval.as_millis()).unwrap_or(0),
+            commit_max_ops: options.commit_max_ops,
+            max_bytes: options.max_bytes.unwrap_or(0),
+        }
+    }
+}
+
+/// Whether something is there: as told, or where it makes sense.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(untagged, expecting = "expected true, false or \"auto\"")]
+pub(crate) enum Enabled {
+    Told(bool),
+    By(Auto),
+}
+
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Auto {
+    Auto,
+}
+
+/// Meters, work lists, readings and homes behind the HTTPS listener; see `fulmar_platform::Settings`.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Platform {
+    /// Whether it is there, if there is an `https` listener.
+    pub(crate) enabled: Enabled,
+    /// How long a login lasts.
+    pub(crate) token_lifetime_s: u32,
+    /// Requests an account may make in the long run.
+    pub(crate) max_requests_per_s: u32,
+    /// Days what sensors measured is kept.
+    pub(crate) raw_days: u32,
+    /// Days its hourly means are kept.
+    pub(crate) hour_days: u32,
+    /// Days its daily means are kept.
+    pub(crate) day_days: u32,
+    /// Where webhooks may reach beside public addresses.
+    pub(crate) webhook_allow: Vec<String>,
+    /// Where everything is kept: `postgres://…`; empty for a file in the data folder.
+    pub(crate) database: DatabaseUrl,
+    /// A file with the password for it.
+    pub(crate) database_password_file: PathBuf,
+    /// Authorities to believe there, PEM; empty for the system's.
+    pub(crate) database_ca_file: PathBuf,
+}
+
+/// A database's address; there can be a password in it.
+#[derive(Clone, Default, Deserialize, PartialEq, Serialize)]
+#[serde(transparent)]
+pub(crate) struct DatabaseUrl(pub(crate) String);
+
+impl DatabaseUrl {
+    /// Whether there is one.
+    pub(super) fn has_password(&self) -> bool {
+        let authority = self.0.split_once("://").map_or("", |(_, rest)| rest);
+        let user = authority.split('/').next().and_then(|host| host.rsplit_once('@'));
+        user.is_some_and(|(user, _)| user.contains(':')) || self.0.contains("password=")
+    }
+}
+
+impl std::fmt::Debug for DatabaseUrl {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(if self.0.is_empty() { "none" } else { "set" })
+    }
+}
+
+#[cfg(feature = "platform")]
+impl Default for Platform {
+    fn default() -> Self {
+        let settings = fulmar_platform::Settings::default();
+        Platform {
+            enabled: Enabled::By(Auto::Auto),
+            token_lifetime_s: settings.token_lifetime_s,
+            max_requests_per_s: settings.max_requests_per_s,
+            raw_days: settings.monitoring.raw_days,
+            hour_days: settings.monitoring.hour_days,
+            day_days: settings.monitoring.day_days,
+            webhook_allow: Vec::new(),
+            database: DatabaseUrl::default(),
+            database_password_file: PathBuf::new(),
+            database_ca_file: PathBuf::new(),
+        }
+    }
+}
+
+/// Without the platform nobody reads them, and nobody may set them.
+#[cfg(not(feature = "platform"))]
+impl Default for Platform {
+    fn default() -> Self {
+        Platform {
+            enabled: Enabled::Told(false),
+            token_lifetime_s: 3600,
+            max_requests_per_s: 1,
+            raw_days: 1,
+            hour_days: 1,
+            day_days: 1,
+            webhook_allow: Vec::new(),
+            database: DatabaseUrl::default(),
+            database_password_file: PathBuf::new(),
+            database_ca_file: PathBuf::new(),
+        }
+    }
+}
+
+/// `$SYS` topics.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Sys {
+    /// Seconds between two publications; 0 for never.
+    pub(crate) interval_s: u32,
+    /// Who may read there of single clients' connections.
+    pub(crate) clients: ClientFigures,
+}
+
+impl Default for Sys {
+    fn default() -> Self {
+        Sys { interval_s: 10, clients: ClientFigures::default() }
+    }
+}
+
+/// The log on standard error.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Log {
+    /// A level or a filter; see [`crate::logging`].
+    pub(crate) level: String,
+    pub(crate) format: Format,
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Log { level: "info".to_owned(), format: Format::Text }
+    }
+}

@@ -1,0 +1,469 @@
+//! `[upstream]`: what makes a broker a gateway, and the forms its parts take.
+//!
+//! What each key means to the person who sets it is said in `fulmar.example.toml` and
+//! `docs/gateway.md`. The rules of mapping topics are `fulmar_gateway::mapping`'s.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use fulmar_client::{BrokerUrl, Fallback, Options, Transport, Trust, Version};
+use fulmar_gateway::drain::{Batching, Window};
+use fulmar_gateway::mapping::{self, Mapping, Priority, Rule};
+use fulmar_gateway::outbox::{Bounds, Policy};
+use fulmar_mqtt::QoS;
+use fulmar_mqtt::topic::check_name;
+use serde::{Deserialize, Serialize};
+
+use super::convert::set;
+use crate::exit::Usage;
+
+/// Messages on their way at a time, whatever their size.
+const MAX_IN_FLIGHT: usize = 512;
+
+/// The broker above, and what crosses.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Upstream {
+    /// Where it is; empty for a broker that is no gateway.
+    pub(crate) url: String,
+    /// TCP port of TLS where UDP does not pass; 0 for QUIC or nothing.
+    pub(crate) fallback_port: u16,
+    /// The gateway's name; empty for one made at the first start.
+    pub(crate) name: String,
+    pub(crate) version: Protocol,
+    pub(crate) user: String,
+    pub(crate) password: String,
+    pub(crate) password_file: PathBuf,
+    pub(crate) token_file: PathBuf,
+    pub(crate) ca_file: PathBuf,
+    pub(crate) cert: PathBuf,
+    pub(crate) key: PathBuf,
+    pub(crate) keep_alive_s: u16,
+    /// How long commands wait upstream for a gateway that is away.
+    pub(crate) session_expiry_s: u32,
+    pub(crate) outbox: Outbox,
+    pub(crate) batch: Batch,
+    pub(crate) up: Vec<Crossing>,
+    pub(crate) down: Vec<Crossing>,
+}
+
+impl Default for Upstream {
+    fn default() -> Self {
+        Upstream {
+            url: String::new(),
+            fallback_port: 8883,
+            name: String::new(),
+            version: Protocol::default(),
+            user: String::new(),
+            password: String::new(),
+            password_file: PathBuf::new(),
+            token_file: PathBuf::new(),
+            ca_file: PathBuf::new(),
+            cert: PathBuf::new(),
+            key: PathBuf::new(),
+            keep_alive_s: 60,
+            session_expiry_s: 7 * 24 * 3600,
+            outbox: Outbox::default(),
+            batch: Batch::default(),
+            up: Vec::new(),
+            down: Vec::new(),
+        }
+    }
+}
+
+/// A version of MQTT.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub(crate) enum Protocol {
+    #[default]
+    #[serde(rename = "5")]
+    V5,
+    #[serde(rename = "3.1.1")]
+    V311,
+}
+
+/// Messages that wait for the link.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Outbox {
+    pub(crate) max_bytes: u64,
+    /// 0 for any age.
+    pub(crate) max_age_s: u32,
+    pub(crate) policy: FullPolicy,
+    pub(crate) max_in_flight_bytes: usize,
+    /// Where what can never be accepted is kept; empty for nowhere.
+    pub(crate) dead_letter_file: PathBuf,
+    pub(crate) dead_letter_max_bytes: u64,
+}
+
+impl Default for Outbox {
+    fn default() -> Self {
+        Outbox {
+            max_bytes: 256 << 20,
+            max_age_s: 0,
+            policy: FullPolicy::default(),
+            max_in_flight_bytes: 64 << 10,
+            dead_letter_file: PathBuf::new(),
+            dead_letter_max_bytes: 16 << 20,
+        }
+    }
+}
+
+/// What to do when it is full.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum FullPolicy {
+    #[default]
+    DropOldest,
+    DropNewest,
+    Refuse,
+}
+
+/// Several messages as one publication.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Batch {
+    /// Where batches go; empty for none.
+    pub(crate) topic: String,
+    pub(crate) max_messages: usize,
+    pub(crate) max_bytes: usize,
+    pub(crate) max_delay_ms: u32,
+    pub(crate) compress: bool,
+}
+
+impl Default for Batch {
+    fn default() -> Self {
+        Batch {
+            topic: String::new(),
+            max_messages: 200,
+            max_bytes: 32 << 10,
+            max_delay_ms: 1000,
+            compress: true,
+        }
+    }
+}
+
+/// What crosses in one direction.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Crossing {
+    filter: String,
+    #[serde(default)]
+    from_prefix: String,
+    #[serde(default)]
+    to_prefix: String,
+    #[serde(default = "at_least_once")]
+    qos: u8,
+    #[serde(default)]
+    priority: Urgency,
+}
+
+fn at_least_once() -> u8 {
+    1
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Urgency {
+    Urgent,
+    #[default]
+    Normal,
+}
+
+impl Crossing {
+    fn rule(&self) -> Result<Rule, String> {
+        let qos = match self.qos {
+            0 => QoS::AtMostOnce,
+            1 => QoS::AtLeastOnce,
+            other => {
+                return Err(format!(
+                    "qos = {other}: take 0 or 1; with 1 every message has an identifier, by which \
+                     a repetition is known"
+                ));
+            }
+        };
+        Ok(Rule {
+            filter: self.filter.clone(),
+            from_prefix: self.from_prefix.clone(),
+            to_prefix: self.to_prefix.clone(),
+            qos,
+            priority: match self.priority {
+                Urgency::Urgent => Priority::Urgent,
+                Urgency::Normal => Priority::Normal,
+            },
+        })
+    }
+}
+
+impl Upstream {
+    /// Whether there is one.
+    pub(crate) fn is_on(&self) -> bool {
+        !self.url.is_empty()
+    }
+
+    /// Checks everything that can be wrong without a look at other sections.
+    ///
+    /// # Errors
+    /// Names the key and says what to write instead.
+    pub(crate) fn check(&self) -> Result<(), Usage> {
+        if !self.is_on() {
+            let idle = self.up.is_empty() && self.down.is_empty();
+            let text = "[upstream] up and down need url, the broker upstream";
+            return if idle { Ok(()) } else { Err(Usage(text.to_owned())) };
+        }
+        let wrong = |text: String| Err(Usage(format!("[upstream] {text}")));
+        let url = self.address()?;
+        if !matches!(url.transport, Transport::Quic | Transport::Tls | Transport::Tcp) {
+            return wrong(format!("url = {:?}: take quic://, mqtts:// or mqtt://", self.url));
+        }
+        if !self.name.is_empty() && !is_gateway_name(&self.name) {
+            return wrong(format!(
+                "name = {:?}: 1 to 64 letters, digits, dots, - and _",
+                self.name
+            ));
+        }
+        let secrets = [!self.password.is_empty(), is(&self.password_file), is(&self.token_file)];
+        if secrets.iter().filter(|set| **set).count() > 1 {
+            return wrong("password, password_file and token_file exclude each other".to_owned());
+        }
+        if secrets.contains(&true) && !url.transport.is_secure() && !url.is_loopback() {
+            return wrong(format!(
+                "url = {:?} would send the password readable for everybody; take quic:// or mqtts://",
+                self.url
+            ));
+        }
+        if is(&self.cert) != is(&self.key) {
+            return wrong("cert and key go together".to_owned());
+        }
+        if self.up.is_empty() && self.down.is_empty() {
+            return wrong("nothing crosses; add [[upstream.up]] or [[upstream.down]]".to_owned());
+        }
+        self.check_numbers()?;
+        let (up, down) = (self.mapping("up")?, self.mapping("down")?);
+        if self.version == Protocol::V311
+            && let Some((up, down)) = mapping::circle(&up, &down)
+        {
+            return wrong(format!(
+                "what [[upstream.up]] number {up} sends would come back by [[upstream.down]] number \
+                 {down}, and MQTT 3.1.1 cannot tell it apart; take version = \"5\", or prefixes \
+                 that keep the two directions apart"
+            ));
+        }
+        Ok(())
+    }
+
+    fn check_numbers(&self) -> Result<(), Usage> {
+        let wrong = |text: &str| Err(Usage(format!("[upstream] {text}")));
+        if self.outbox.max_bytes < 64 << 10 {
+            return wrong("outbox: max_bytes is at least 65536");
+        }
+        if !(1024..=16 << 20).contains(&self.outbox.max_in_flight_bytes) {
+            return wrong("outbox: max_in_flight_bytes is from 1024 to 16777216");
+        }
+        if self.outbox.dead_letter_max_bytes < 64 << 10 {
+            return wrong("outbox: dead_letter_max_bytes is at least 65536");
+        }
+        let batch = &self.batch;
+        if batch.topic.is_empty() {
+            return Ok(());
+        }
+        if check_name(&batch.topic).is_err() || batch.topic.starts_with('$') {
+            return wrong("batch: topic must be a topic name");
+        }
+        if self.version == Protocol::V311 {
+            return wrong(
+                "batch: needs version = \"5\", whose properties tell a batch from a message",
+            );
+        }
+        if !(2..=fulmar_gateway::batch::MAX_MESSAGES).contains(&batch.max_messages) {
+            return wrong("batch: max_messages is from 2 to 4096");
+        }
+        if !(256..=256 << 10).contains(&batch.max_bytes) {
+            return wrong("batch: max_bytes is from 256 to 262144");
+        }
+        Ok(())
+    }
+
+    fn address(&self) -> Result<BrokerUrl, Usage> {
+        self.url.parse().map_err(|error| Usage(format!("[upstream] url: {error}")))
+    }
+
+    /// The rules of one direction, `up` or `down`.
+    ///
+    /// # Errors
+    /// Names the rule.
+    pub(crate) fn mapping(&self, direction: &str) -> Result<Mapping, Usage> {
+        let crossings = if direction == "up" { &self.up } else { &self.down };
+        let wrong = |(number, error): (usize, String)| {
+            Usage(format!("[[upstream.{direction}]] number {number}: {error}"))
+        };
+        let rules = (1..)
+            .zip(crossings)
+            .map(|(number, crossing)| crossing.rule().map_err(|error| wrong((number, error))));
+        let rules = rules.collect::<Result<Vec<_>, _>>()?;
+        Mapping::new(rules).map_err(|(number, error)| wrong((number, error.to_string())))
+    }
+
+    /// Bounds of the outbox.
+    pub(crate) fn bounds(&self) -> Bounds {
+        let age = self.outbox.max_age_s;
+        Bounds {
+            max_bytes: self.outbox.max_bytes,
+            max_age_ms: (age > 0).then_some(u64::from(age) * 1000),
+            policy: match self.outbox.policy {
+                FullPolicy::DropOldest => Policy::DropOldest,
+                FullPolicy::DropNewest => Policy::DropNewest,
+                FullPolicy::Refuse => Policy::Refuse,
+            },
+            max_file_bytes: None,
+        }
+    }
+
+    /// Where what can never be accepted is kept, and up to which size.
+    pub(crate) fn dead_letters(&self) -> Option<(&Path, u64)> {
+        set(&self.outbox.dead_letter_file).map(|path| (path, self.outbox.dead_letter_max_bytes))
+    }
+
+    /// How much may be on its way.
+    pub(crate) fn window(&self) -> Window {
+        Window { messages: MAX_IN_FLIGHT, bytes: self.outbox.max_in_flight_bytes }
+    }
+
+    /// How batches are made, if they are.
+    pub(crate) fn batching(&self) -> Option<Batching> {
+        let batch = &self.batch;
+        (!batch.topic.is_empty()).then_some(Batching {
+            messages: batch.max_messages,
+            bytes: batch.max_bytes,
+            delay_ms: u64::from(batch.max_delay_ms),
+        })
+    }
+
+    /// The password or token; its file is read now.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub(crate) fn secret(&self) -> anyhow::Result<Option<String>> {
+        if let Some(path) = set(&self.password_file).or(set(&self.token_file)) {
+            let text = std::fs::read_to_string(path);
+            let text = text.with_context(|| format!("[upstream] {}", path.display()))?;
+            return Ok(Some(text.lines().next().unwrap_or_default().to_owned()));
+        }
+        Ok(Some(self.password.clone()).filter(|text| !text.is_empty()))
+    }
+
+    /// The client's options; files with secrets are read now.
+    ///
+    /// # Errors
+    /// A file cannot be read.
+    pub(crate) fn options(&self, name: &str) -> anyhow::Result<Options> {
+        let mut options = Options::new(&self.url)?;
+        options.publish_before_connack = true;
+        // What comes down is acknowledged when the broker here has stored it.
+        options.acknowledge_by_hand = true;
+        options.version = match self.version {
+            Protocol::V5 => Version::V5,
+            Protocol::V311 => Version::V311,
+        };
+        name.clone_into(&mut options.client_id);
+        options.username = (!self.user.is_empty()).then(|| self.user.clone());
+        options.password = self.secret()?.map(String::into_bytes);
+        options.clean_start = false;
+        options.session_expiry_s = self.session_expiry_s.max(1);
+        options.keep_alive_s = self.keep_alive_s;
+        options.bridge = self.version == Protocol::V311;
+        // At the end nothing is lost by not waiting: it is in the outbox.
+        options.drain_timeout = Duration::from_secs(2);
+        options.max_queued_messages = MAX_IN_FLIGHT * 2;
+        options.trust = match set(&self.ca_file) {
+            Some(path) => Trust::CaFile(path.to_owned()),
+            None => Trust::Auto,
+        };
+        options.certificate = set(&self.cert)
+            .zip(set(&self.key))
+            .map(|(cert, key)| (cert.to_owned(), key.to_owned()));
+        if options.url.transport == Transport::Quic && self.fallback_port > 0 {
+            options.fallback = Fallback::Race { port: self.fallback_port };
+        }
+        Ok(options)
+    }
+}
+
+fn is(path: &Path) -> bool {
+    set(path).is_some()
+}
+
+fn is_gateway_name(name: &str) -> bool {
+    let known = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    (1..=64).contains(&name.len()) && name.bytes().all(known)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn refused(change: impl FnOnce(&mut Upstream)) -> String {
+        let up = Crossing {
+            filter: "sensor/#".into(),
+            from_prefix: String::new(),
+            to_prefix: "fulmar/rural/".into(),
+            qos: 1,
+            priority: Urgency::Normal,
+        };
+        let mut upstream =
+            Upstream { url: "quic://broker.example".into(), up: vec![up], ..Upstream::default() };
+        upstream.check().unwrap();
+        change(&mut upstream);
+        upstream.check().unwrap_err().to_string()
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_with_what_to_do() {
+        type Change<'a> = &'a dyn Fn(&mut Upstream);
+        let cases: [(&str, Change<'_>); 10] = [
+            ("need url", &|u| u.url.clear()),
+            ("SCHEME://HOST", &|u| u.url = "broker".into()),
+            ("take quic://", &|u| u.url = "wss://broker".into()),
+            ("letters, digits", &|u| u.name = "a b".into()),
+            ("exclude each other", &|u| {
+                (u.password, u.token_file) = ("x".into(), "t".into());
+            }),
+            ("readable for everybody", &|u| {
+                (u.password, u.url) = ("x".into(), "mqtt://broker".into());
+            }),
+            ("nothing crosses", &|u| u.up.clear()),
+            ("[[upstream.up]] number 1: qos = 2", &|u| u.up[0].qos = 2),
+            ("number 1: filter", &|u| u.up[0].filter = "a/#/b".into()),
+            ("at least 65536", &|u| u.outbox.max_bytes = 1),
+        ];
+        for (part, change) in cases {
+            let error = refused(change);
+            assert!(error.contains(part), "{part:?} is not in: {error}");
+        }
+    }
+
+    #[test]
+    fn directions_of_3_1_1_are_kept_apart() {
+        let error = refused(|u| {
+            u.version = Protocol::V311;
+            u.down = vec![Crossing { filter: "fulmar/#".into(), ..u.up[0].clone() }];
+            u.down[0].to_prefix.clear();
+        });
+        assert!(error.contains("would come back") && error.contains("number 1"), "{error}");
+    }
+
+    #[test]
+    fn secrets_come_from_files() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("token");
+        std::fs::write(&path, "secret\n").unwrap();
+        let mut upstream = Upstream { url: "quic://h".into(), ..Upstream::default() };
+        upstream.token_file = path;
+        let options = upstream.options("gw").unwrap();
+        assert_eq!(options.password.as_deref(), Some(b"secret".as_slice()));
+        assert_eq!(options.fallback, Fallback::Race { port: 8883 });
+        upstream.token_file = "/none".into();
+        assert!(upstream.options("gw").unwrap_err().to_string().contains("/none"));
+    }
+}

@@ -1,0 +1,264 @@
+//! `fulmar user` and `fulmar twin`: who may log in to the platform, and which installations it has.
+//!
+//! They work on the data folder, with the server running or not. Passwords come from the terminal or
+//! standard input, never from the command line.
+
+use std::path::{Path, PathBuf};
+
+use clap::Subcommand;
+use fulmar_certs::files;
+use fulmar_platform::{Admin, Role, UserSummary, UserToAdd};
+
+use crate::config::{Config, set};
+use crate::exit::Usage;
+use crate::passwd;
+
+const USER_EXAMPLES: &str = "\
+Examples:
+  fulmar user add ann --admin                            an admin of the server; asks for a password
+  fulmar user add bob --twin hamburg --role reader       a reader of one twin
+  fulmar user role bob --twin hamburg --role office      another role, or one in a further twin
+  fulmar user passwd bob < secret                        the password is the first line of a file
+  fulmar user list
+  fulmar user remove bob                                 his tokens end at once; his readings stay
+  fulmar user token gw-1 --twin rural --role device --file gw-1.token
+                                                         a gateway, and a token that lasts for it
+  fulmar user token gw-1 --rotate 24 --file gw-1.token   another; the ones before end in 24 hours
+  fulmar user token gw-1 --list
+  fulmar user token gw-1 --revoke 5f0c19a2               it lets nobody in any more
+
+A running server sees changes within half a second.";
+
+const TWIN_EXAMPLES: &str = "\
+Examples:
+  fulmar twin add hamburg --name 'Hamburg Wasser'
+  fulmar twin list
+
+A twin's identifier is part of its addresses: /api/v1/hamburg/meter.";
+
+/// Where the platform's data are.
+#[derive(clap::Args, Debug)]
+struct Folder {
+    /// Configuration file of the server, for its data folder and database
+    #[arg(long, short, value_name = "FILE", global = true)]
+    config: Option<PathBuf>,
+    /// Data folder of the server
+    #[arg(long, value_name = "DIR", env = "FULMAR_DATA", global = true)]
+    data: Option<PathBuf>,
+}
+
+impl Folder {
+    fn open(&self) -> anyhow::Result<Admin> {
+        let config = Config::load(self.config.as_deref())?;
+        let chosen = self.data.as_deref().or(set(&config.server.data_dir));
+        let data = chosen.map_or_else(fulmar_certs::default_data_dir, Path::to_owned);
+        files::make_private_dir(&data)?;
+        Ok(Admin::open(&data, &config.platform.database()?)?)
+    }
+}
+
+/// Users of the platform: who may log in, and as what
+#[derive(clap::Args, Debug)]
+#[command(after_help = USER_EXAMPLES)]
+pub struct UserArgs {
+    #[command(flatten)]
+    folder: Folder,
+    #[command(subcommand)]
+    action: UserAction,
+}
+
+#[derive(Debug, Subcommand)]
+enum UserAction {
+    /// Make a user
+    Add {
+        /// What the user logs in with
+        name: String,
+        /// What people see
+        #[arg(long, value_name = "NAME")]
+        display_name: Option<String>,
+        /// An admin of the server, who may do everything in all twins
+        #[arg(long)]
+        admin: bool,
+        /// A twin the user is a member of
+        #[arg(long, requires = "role")]
+        twin: Option<String>,
+        /// As what: admin, office, reader, device or viewer
+        #[arg(long, requires = "twin")]
+        role: Option<Role>,
+    },
+    /// Give a user a role in a twin
+    Role {
+        /// Whom
+        name: String,
+        /// Where
+        #[arg(long)]
+        twin: String,
+        /// As what: admin, office, reader, device or viewer
+        #[arg(long)]
+        role: Role,
+    },
+    /// Set a user's password; logins with the old one end, tokens made by `token` stay
+    Passwd {
+        /// Whose
+        name: String,
+    },
+    /// Make a token that lasts until it is revoked, for a device or gateway; list or revoke them
+    Token(TokenArgs),
+    /// Remove a user
+    Remove {
+        /// Whom
+        name: String,
+    },
+    /// List all users
+    List,
+}
+
+#[derive(clap::Args, Debug)]
+struct TokenArgs {
+    /// Whose; with --twin and --role a user that is not there is made, without a password
+    name: String,
+    /// A twin the user is a member of
+    #[arg(long, requires = "role")]
+    twin: Option<String>,
+    /// As what: admin, office, reader, device or viewer
+    #[arg(long, requires = "twin")]
+    role: Option<Role>,
+    /// Write the token to this file, for its owner's eyes only, instead of printing it
+    #[arg(long, short, value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// Let the user's other tokens end in so many hours (0: at once); both are good until then
+    #[arg(long, value_name = "HOURS", value_parser = clap::value_parser!(u32).range(0..=8760))]
+    rotate: Option<u32>,
+    /// List the user's tokens: identifier, when it was made, and its end if it has one
+    #[arg(long, conflicts_with_all = ["twin", "role", "file", "rotate", "revoke"])]
+    list: bool,
+    /// Revoke the token of this identifier, or `all`; connections made with it end
+    #[arg(long, value_name = "ID", conflicts_with_all = ["twin", "role", "file", "rotate"])]
+    revoke: Option<String>,
+}
+
+impl TokenArgs {
+    fn run(&self, admin: &Admin) -> anyhow::Result<()> {
+        if self.list {
+            for token in admin.tokens(&self.name)? {
+                let end = token.expires_at.as_deref().unwrap_or("-");
+                println!("{}\t{}\t{end}", token.id, token.created_at);
+            }
+            return Ok(());
+        }
+        if let Some(id) = &self.revoke {
+            let count = admin.revoke_tokens(&self.name, (id != "all").then_some(id.as_str()))?;
+            eprintln!("{count} revoked");
+            return Ok(());
+        }
+        if let Some((twin, role)) = self.twin.as_deref().zip(self.role) {
+            self.join(admin, twin, role)?;
+        }
+        let hours = self.rotate.map(|hours| u64::from(hours) * 3_600_000);
+        let token = admin.add_token(&self.name, hours)?;
+        match &self.file {
+            Some(path) => Ok(files::write(path, format!("{token}\n").as_bytes(), true)?),
+            None => {
+                println!("{token}");
+                Ok(())
+            }
+        }
+    }
+
+    /// Makes the user, or gives one that is there the role.
+    fn join(&self, admin: &Admin, twin: &str, role: Role) -> anyhow::Result<()> {
+        let name = self.name.as_str();
+        if admin.users()?.iter().any(|user| user.name == name) {
+            return Ok(admin.set_role(name, twin, role)?);
+        }
+        let role = Some((twin, role));
+        let user = UserToAdd { name, display_name: None, server_admin: false, role };
+        Ok(admin.add_device(&user)?)
+    }
+}
+
+/// Runs `fulmar user`.
+pub fn user(args: &UserArgs) -> anyhow::Result<()> {
+    let admin = args.folder.open()?;
+    match &args.action {
+        UserAction::Add { name, display_name, admin: server_admin, twin, role } => {
+            if !server_admin && twin.is_none() {
+                let text = "say what the user may do: --admin, or --twin TWIN --role ROLE";
+                return Err(Usage(text.to_owned()).into());
+            }
+            let role = twin.as_deref().zip(*role);
+            let (display_name, server_admin) = (display_name.as_deref(), *server_admin);
+            let user = UserToAdd { name, display_name, server_admin, role };
+            Ok(admin.add_user(&user, &passwd::ask()?)?)
+        }
+        UserAction::Role { name, twin, role } => Ok(admin.set_role(name, twin, *role)?),
+        UserAction::Passwd { name } => Ok(admin.set_password(name, &passwd::ask()?)?),
+        UserAction::Token(args) => args.run(&admin),
+        UserAction::Remove { name } => Ok(admin.remove_user(name)?),
+        UserAction::List => {
+            for user in admin.users()? {
+                println!("{}", line(&user));
+            }
+            Ok(())
+        }
+    }
+}
+
+fn line(user: &UserSummary) -> String {
+    let roles = user.roles.iter().map(|(twin, role)| format!("{}@{twin}", role.name()));
+    let roles: Vec<String> =
+        user.server_admin.then(|| "admin".to_owned()).into_iter().chain(roles).collect();
+    format!("{}\t{}\t{}", user.name, user.display_name, roles.join(" "))
+}
+
+/// Twins of the platform: a utility's installation each
+#[derive(clap::Args, Debug)]
+#[command(after_help = TWIN_EXAMPLES)]
+pub struct TwinArgs {
+    #[command(flatten)]
+    folder: Folder,
+    #[command(subcommand)]
+    action: TwinAction,
+}
+
+#[derive(Debug, Subcommand)]
+enum TwinAction {
+    /// Make a twin
+    Add {
+        /// Its identifier
+        id: String,
+        /// What people see
+        #[arg(long)]
+        name: Option<String>,
+        /// What it is about
+        #[arg(long, value_enum, default_value_t = TwinKind::Meters)]
+        kind: TwinKind,
+    },
+    /// List all twins
+    List,
+}
+
+/// What a twin is about.
+#[derive(Clone, Copy, Debug, PartialEq, clap::ValueEnum)]
+enum TwinKind {
+    /// A utility's meters
+    Meters,
+    /// Homes with sensors
+    Homes,
+}
+
+/// Runs `fulmar twin`.
+pub fn twin(args: &TwinArgs) -> anyhow::Result<()> {
+    let admin = args.folder.open()?;
+    match &args.action {
+        TwinAction::Add { id, name, kind } => {
+            Ok(admin.add_twin(id, name.as_deref(), *kind == TwinKind::Homes)?)
+        }
+        TwinAction::List => {
+            for (id, name) in admin.twins()? {
+                println!("{id}\t{name}");
+            }
+            Ok(())
+        }
+    }
+}

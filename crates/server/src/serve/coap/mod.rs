@@ -1,0 +1,320 @@
+//! The `coap` and `coaps` listeners: sockets, time and DTLS around `fulmar_coap::Server`, on a thread of
+//! their own; `bridge` asks the broker what peers ask.
+//!
+//! Everything is one task: a datagram, something the broker said, or a deadline is handled to its end before
+//! the next.
+
+mod bridge;
+mod link;
+mod secure;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use anyhow::Context as _;
+use fulmar_broker::{Broker, ListenerPolicy, TransportKind};
+use fulmar_coap::{Peer, Server, Trust};
+use fulmar_transport::{Clock, Inlet};
+use ring::rand::{SecureRandom as _, SystemRandom};
+use tokio::net::UdpSocket;
+use tokio::sync::{mpsc, watch};
+
+use self::bridge::{Bridge, UserId};
+use self::link::Heard;
+pub(in crate::serve) use self::secure::Settings;
+use self::secure::{Outcome, Secure};
+use super::certificates::Certificates;
+use super::listeners::where_to_change;
+use super::udp::{self, Address};
+use crate::config::Config;
+
+/// What brokers say that waits for the task.
+const MAX_WAITING_WORDS: usize = 256;
+impl Peer for Address {
+    fn bytes(&self) -> Vec<u8> {
+        format!("{}/{}", self.listener, self.peer).into_bytes()
+    }
+}
+
+/// The running listeners.
+pub(super) struct Coap {
+    bound: Vec<(&'static str, SocketAddr)>,
+    stop: watch::Sender<bool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What the listeners are to be wired to.
+pub(super) struct Wiring<'a> {
+    pub(super) broker: &'a Arc<Broker>,
+    pub(super) inlet: Inlet,
+    pub(super) clock: Clock,
+    pub(super) certificates: &'a Certificates,
+    pub(super) data: &'a Path,
+}
+
+impl Coap {
+    /// Binds the addresses of the configuration and serves them; with none there is no thread.
+    ///
+    /// An address that is the default and taken is left to whoever has it: a second broker on this machine
+    /// starts as it did before there was CoAP.
+    ///
+    /// # Errors
+    /// Names the key of the address that cannot be bound.
+    pub(super) fn start(config: &Config, wiring: Wiring<'_>) -> anyhow::Result<Coap> {
+        let (stop, stopped) = watch::channel(false);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let sockets = runtime.block_on(async { bind(config, &wiring) })?;
+        let bound = sockets.iter().map(|socket| (socket.name, socket.bound)).collect();
+        if sockets.is_empty() {
+            return Ok(Coap { bound, stop, thread: None });
+        }
+        let mut secret = [0; 32];
+        SystemRandom::new().fill(&mut secret).ok().context("there are no random numbers")?;
+        let server = Server::new(config.coap.limits(), &secret, Instant::now());
+        let (heard, words) = mpsc::channel(MAX_WAITING_WORDS);
+        let broker = Arc::clone(wiring.broker);
+        let bridge = Bridge::new(server, broker, wiring.inlet, wiring.clock, heard);
+        let service = Service::new(bridge, sockets);
+        let thread = std::thread::Builder::new()
+            .name("fulmar-coap".into())
+            .spawn(move || runtime.block_on(service.run(words, stopped)))?;
+        Ok(Coap { bound, stop, thread: Some(thread) })
+    }
+
+    /// Where the listeners are, by name.
+    pub(super) fn bound(&self) -> &[(&'static str, SocketAddr)] {
+        &self.bound
+    }
+
+    /// Ends the listeners. Requests that the broker has not answered are lost; peers repeat them.
+    pub(super) fn stop(self) {
+        self.stop.send_replace(true);
+        if let Some(thread) = self.thread
+            && thread.join().is_err()
+        {
+            tracing::warn!("the thread of CoAP panicked");
+        }
+    }
+}
+
+/// A bound socket.
+struct Socket {
+    name: &'static str,
+    bound: SocketAddr,
+    udp: Arc<UdpSocket>,
+    policy: Arc<ListenerPolicy>,
+    /// Of `coaps`.
+    secure: Option<Secure>,
+}
+
+/// Binds what is configured. Needs the runtime.
+fn bind(config: &Config, wiring: &Wiring<'_>) -> anyhow::Result<Vec<Socket>> {
+    let mut sockets = Vec::new();
+    for (name, addresses, default) in config.listeners.coap_listeners() {
+        for &address in addresses {
+            let policy = config.policy(name, address);
+            if name == "coap" && !policy.allow_anonymous {
+                // Only loopback comes so far: nobody could be served there.
+                tracing::info!("{name} is off at {address}: there are no anonymous clients");
+                continue;
+            }
+            let secure = match name {
+                "coaps" => match wiring.certificates.for_dtls(config, wiring.data)? {
+                    Some(settings) => {
+                        let secure = Secure::new(settings, Instant::now());
+                        Some(secure.context("there are no random numbers")?)
+                    }
+                    None => {
+                        tracing::warn!("coaps is off: it needs a certificate with an ECDSA key");
+                        continue;
+                    }
+                },
+                _ => None,
+            };
+            match udp::open(address) {
+                Ok(udp) => sockets.push(Socket {
+                    name,
+                    bound: udp.local_addr()?,
+                    udp: Arc::new(udp),
+                    policy,
+                    secure,
+                }),
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse && address == default => {
+                    tracing::warn!("{name} is off: another program has {address}");
+                }
+                Err(error) => {
+                    return Err(anyhow::Error::new(error)
+                        .context(format!("cannot listen on {address}"))
+                        .context(where_to_change(name)));
+                }
+            }
+        }
+    }
+    Ok(sockets)
+}
+
+/// A user at a listener; without a name, all who have none there.
+type Name = (usize, Option<Box<str>>);
+
+/// The task.
+struct Service {
+    bridge: Bridge,
+    sockets: Vec<Socket>,
+    /// Users, and how many sessions each has.
+    users: BTreeMap<Name, (UserId, usize)>,
+    /// Whose a session is.
+    sessions: BTreeMap<Address, Name>,
+}
+
+impl Service {
+    fn new(bridge: Bridge, sockets: Vec<Socket>) -> Service {
+        let (users, sessions) = (BTreeMap::new(), BTreeMap::new());
+        let mut service = Service { bridge, sockets, users, sessions };
+        for listener in 0..service.sockets.len() {
+            // Not counted down: they stay.
+            service.enter((listener, None));
+        }
+        service
+    }
+
+    async fn run(
+        mut self,
+        mut words: mpsc::Receiver<(UserId, Heard)>,
+        mut stopped: watch::Receiver<bool>,
+    ) {
+        let (sender, mut datagrams) = mpsc::channel(udp::MAX_WAITING_DATAGRAMS);
+        for (listener, socket) in self.sockets.iter().enumerate() {
+            tokio::spawn(udp::receive(listener, Arc::clone(&socket.udp), sender.clone()));
+        }
+        loop {
+            let sessions =
+                self.sockets.iter().filter_map(|socket| socket.secure.as_ref()?.deadline());
+            let deadline = sessions.chain(self.bridge.server.deadline()).min();
+            tokio::select! {
+                Some((address, datagram)) = datagrams.recv() => {
+                    self.take(address, &datagram);
+                    // What else is there, before anything is answered: the broker then commits it together.
+                    while let Ok((address, datagram)) = datagrams.try_recv() {
+                        self.take(address, &datagram);
+                    }
+                }
+                Some((user, heard)) = words.recv() => self.bridge.hear(user, heard),
+                () = udp::until(deadline) => self.tick(),
+                _ = stopped.wait_for(|stop| *stop) => return,
+            }
+            self.settle();
+        }
+    }
+
+    fn tick(&mut self) {
+        let now = Instant::now();
+        self.bridge.server.tick(now);
+        for listener in 0..self.sockets.len() {
+            if let Some(secure) = &mut self.sockets[listener].secure {
+                let outcomes = secure.tick(now);
+                self.carry_out(outcomes);
+            }
+        }
+    }
+
+    /// Takes a datagram off a socket.
+    fn take(&mut self, address: Address, datagram: &[u8]) {
+        let now = Instant::now();
+        let Some(socket) = self.sockets.get_mut(address.listener) else { return };
+        if let Some(secure) = &mut socket.secure {
+            let outcomes = secure.receive(now, address, datagram);
+            return self.carry_out(outcomes);
+        }
+        let trust = if address.is_near() { Trust::Proven } else { Trust::Claimed };
+        self.hand_over(address, trust, datagram);
+    }
+
+    fn hand_over(&mut self, address: Address, trust: Trust, datagram: &[u8]) {
+        if !self.bridge.server.receive(Instant::now(), address, trust, datagram) {
+            tracing::debug!(peer = %address, bytes = datagram.len(), "a datagram that is not CoAP");
+        }
+    }
+
+    fn carry_out(&mut self, outcomes: Vec<Outcome>) {
+        for outcome in outcomes {
+            match outcome {
+                Outcome::Opened(address, who) => {
+                    tracing::debug!(peer = %address, user = who.as_deref(), "coaps session");
+                    let name = (address.listener, who);
+                    self.enter(name.clone());
+                    self.sessions.insert(address, name);
+                }
+                Outcome::Message(address, message) => {
+                    self.hand_over(address, Trust::Proven, &message);
+                }
+                Outcome::Closed(address) => {
+                    self.bridge.server.forget(address);
+                    self.leave(address);
+                }
+            }
+        }
+    }
+
+    fn enter(&mut self, name: Name) {
+        let Some(socket) = self.sockets.get(name.0) else { return };
+        let known = self.users.entry(name.clone()).or_insert_with(|| {
+            let secure = socket.secure.is_some();
+            let kind = if secure { TransportKind::Coaps } else { TransportKind::Coap };
+            (self.bridge.add_user(socket.bound, kind, name.1, Arc::clone(&socket.policy)), 0)
+        });
+        known.1 += 1;
+    }
+
+    fn leave(&mut self, address: Address) {
+        let Some(name) = self.sessions.remove(&address) else { return };
+        let Some(known) = self.users.get_mut(&name) else { return };
+        known.1 -= 1;
+        if known.1 == 0 {
+            let user = known.0;
+            self.users.remove(&name);
+            self.bridge.remove_user(user);
+        }
+    }
+
+    /// Handles what came of it and sends what there is to send.
+    fn settle(&mut self) {
+        let (users, sessions, sockets) = (&self.users, &self.sessions, &self.sockets);
+        self.bridge.handle_events(|address| {
+            let secure = sockets.get(address.listener)?.secure.is_some();
+            let name = match secure {
+                true => sessions.get(&address)?.clone(),
+                false => (address.listener, None),
+            };
+            users.get(&name).map(|(user, _)| *user)
+        });
+        let now = Instant::now();
+        while let Some((address, datagram)) = self.bridge.server.poll_transmit() {
+            let Some(socket) = self.sockets.get_mut(address.listener) else { continue };
+            match &mut socket.secure {
+                Some(secure) => {
+                    let outcomes = secure.send(now, address, &datagram);
+                    self.carry_out(outcomes);
+                }
+                None => socket.send(address, &datagram),
+            }
+        }
+        for socket in &mut self.sockets {
+            while let Some((address, datagram)) =
+                socket.secure.as_mut().and_then(Secure::poll_transmit)
+            {
+                socket.send(address, &datagram);
+            }
+        }
+    }
+}
+
+impl Socket {
+    fn send(&self, address: Address, datagram: &[u8]) {
+        udp::send(&self.udp, address.peer, datagram);
+    }
+}

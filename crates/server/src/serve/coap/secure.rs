@@ -1,0 +1,461 @@
+//! The DTLS sessions of one `coaps` listener: who is behind an address, and plain messages for what goes
+//! through the socket. What the messages say is not looked at here.
+//!
+//! Who begins is asked for a cookie first, and nothing is kept of it until it has answered (`Door`). Handshakes
+//! have a share of the thread's time, so that open sessions are served whatever strangers do.
+//!
+//! A client that lost its session begins again from the same address; the old session stays until the new one
+//! is open, so that nobody can end a session by sending its owner's address.
+//!
+//! A session is known by the address it began at; who opens a session there later takes its place. A client
+//! with a connection ID (RFC 9146) may go on from another one: what is for it goes to where its newest
+//! message came from. Somebody on the way could have a message come from an address that is not theirs; that
+//! address is then sent the answer and one confirmable message at a time, and nothing after one that nobody
+//! acknowledged.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fulmar_coap::Peer as _;
+use fulmar_coap::dtls::{Certificate, ConnectionId, Door, Keys, Session, Verdict, connection_id};
+use fulmar_transport::tls;
+use rustls::server::danger::ClientCertVerifier;
+use rustls_pki_types::{CertificateDer, UnixTime};
+
+use super::Address;
+
+/// Handshakes under way; a further one takes the place of the oldest.
+const MAX_HANDSHAKES: usize = 256;
+/// The part of the time in which handshakes may begin, one of so many, and what is saved up of it, at most.
+const SHARE: u32 = 2;
+const MAX_SAVED: Duration = Duration::from_millis(500);
+/// How long a session may carry nothing.
+const IDLE: Duration = Duration::from_secs(24 * 3600);
+
+/// What the sessions of a listener are made with.
+pub(in crate::serve) struct Settings {
+    pub(in crate::serve) certificate: Certificate,
+    /// Keys of users, if there are any.
+    pub(in crate::serve) keys: Option<Keys>,
+    /// Who validates clients' certificates; `None` where they are not asked for one.
+    pub(in crate::serve) verifier: Option<Arc<dyn ClientCertVerifier>>,
+    pub(in crate::serve) max_sessions: usize,
+}
+
+/// What became of a datagram.
+pub(super) enum Outcome {
+    /// A session is open; whose it is, if they have shown that.
+    Opened(Address, Option<Box<str>>),
+    /// A message from a peer with an open session.
+    Message(Address, Vec<u8>),
+    /// A session is over.
+    Closed(Address),
+}
+
+struct Entry {
+    session: Session,
+    /// Where the client is.
+    at: Address,
+    /// A handshake by which the client begins again.
+    next: Option<Session>,
+    heard: Instant,
+    due: Instant,
+}
+
+impl Entry {
+    fn ids(&self) -> impl Iterator<Item = ConnectionId> {
+        let next = self.next.as_ref().and_then(Session::connection_id);
+        self.session.connection_id().into_iter().chain(next)
+    }
+}
+
+/// All sessions.
+pub(super) struct Secure {
+    settings: Settings,
+    sessions: BTreeMap<Address, Entry>,
+    /// Which session has a connection ID.
+    ids: BTreeMap<ConnectionId, Address>,
+    due: BTreeSet<(Instant, Address)>,
+    out: Vec<(Address, Vec<u8>)>,
+    door: Door,
+    /// Time that the beginnings of handshakes may take, and when it was reckoned.
+    saved: Duration,
+    reckoned: Instant,
+}
+
+impl Secure {
+    /// `None` without random numbers.
+    pub(super) fn new(settings: Settings, now: Instant) -> Option<Secure> {
+        let (sessions, ids) = (BTreeMap::new(), BTreeMap::new());
+        let (due, out, door) = (BTreeSet::new(), Vec::new(), Door::new(now)?);
+        let (saved, reckoned) = (MAX_SAVED, now);
+        Some(Secure { settings, sessions, ids, due, out, door, saved, reckoned })
+    }
+
+    /// Takes a datagram off the socket.
+    pub(super) fn receive(&mut self, now: Instant, from: Address, datagram: &[u8]) -> Vec<Outcome> {
+        let mut outcomes = Vec::new();
+        let id = connection_id(datagram);
+        let address = id.and_then(|id| self.ids.get(&id).copied()).unwrap_or(from);
+        let mut proven = false;
+        if begins_handshake(datagram) && !self.goes_on(address) {
+            match self.door.look(now, &from.bytes(), datagram) {
+                Verdict::Ask(request) => {
+                    self.out.push((from, request));
+                    return outcomes;
+                }
+                Verdict::Drop => return outcomes,
+                Verdict::Proven => proven = true,
+                Verdict::Unproven => {}
+            }
+            if !self.is_begun(address, datagram) && !self.has_time(now) {
+                // It repeats itself.
+                return outcomes;
+            }
+            self.forget_other(address, datagram);
+        }
+        let begun = Instant::now();
+        if !self.sessions.contains_key(&address) {
+            if !begins_handshake(datagram) {
+                return outcomes;
+            }
+            self.make_room(&mut outcomes);
+            let Some(session) = self.accept(now, address, datagram, proven) else {
+                return outcomes;
+            };
+            let entry = Entry { session, at: from, next: None, heard: now, due: now };
+            self.sessions.insert(address, entry);
+        }
+        self.with(now, address, &mut outcomes, |entry, accept| {
+            entry.heard = now;
+            let again = entry.session.is_open() && begins_handshake(datagram);
+            if again && entry.next.is_none() {
+                entry.next = accept(datagram, proven);
+            }
+            let handshake = datagram.first().is_some_and(|kind| is_handshake(*kind));
+            let is_for = |next: &Session| handshake || id.is_some() && next.connection_id() == id;
+            match entry.next.as_mut().filter(|next| is_for(next)) {
+                Some(next) => {
+                    if next.receive(now, datagram).is_err() {
+                        entry.next = None;
+                    }
+                    true
+                }
+                None => match entry.session.receive(now, datagram) {
+                    Ok(newer) => {
+                        if newer && entry.at != from {
+                            tracing::debug!(peer = %address, now_at = %from, "coaps: it has moved");
+                            entry.at = from;
+                        }
+                        true
+                    }
+                    Err(error) => {
+                        tracing::info!(peer = %address, "coaps: {error}");
+                        false
+                    }
+                },
+            }
+        });
+        if begins_handshake(datagram) {
+            self.saved = self.saved.saturating_sub(begun.elapsed());
+        }
+        outcomes
+    }
+
+    /// Whether a ClientHello is for a handshake under way that asks for proof in its own manner.
+    fn goes_on(&self, address: Address) -> bool {
+        let entry = self.sessions.get(&address);
+        let session = entry.map(|entry| entry.next.as_ref().unwrap_or(&entry.session));
+        session.is_some_and(|session| !session.is_open() && !session.was_proven())
+    }
+
+    /// Whether a ClientHello is the one that a handshake under way began with.
+    fn is_begun(&self, address: Address, hello: &[u8]) -> bool {
+        let entry = self.sessions.get(&address);
+        let session = entry.map(|entry| entry.next.as_ref().unwrap_or(&entry.session));
+        session.is_some_and(|session| session.is_begun_by(hello))
+    }
+
+    /// A client that has proven where it is and begins with another ClientHello has given up the handshake
+    /// under way.
+    fn forget_other(&mut self, address: Address, hello: &[u8]) {
+        if self.is_begun(address, hello) {
+            return;
+        }
+        let Some(mut entry) = self.take(address) else { return };
+        entry.next = None;
+        if entry.session.is_open() {
+            self.due.insert((entry.due, address));
+            self.ids.extend(entry.ids().map(|id| (id, address)));
+            self.sessions.insert(address, entry);
+        }
+    }
+
+    /// Whether there is time to begin a handshake.
+    fn has_time(&mut self, now: Instant) -> bool {
+        let more = now.saturating_duration_since(self.reckoned) / SHARE;
+        (self.saved, self.reckoned) = ((self.saved + more).min(MAX_SAVED), now);
+        !self.saved.is_zero()
+    }
+
+    /// Sends a message to a peer; without a session it is lost.
+    pub(super) fn send(&mut self, now: Instant, address: Address, message: &[u8]) -> Vec<Outcome> {
+        let mut outcomes = Vec::new();
+        self.with(now, address, &mut outcomes, |entry, _| entry.session.send(message).is_ok());
+        outcomes
+    }
+
+    /// The next datagram for the socket.
+    pub(super) fn poll_transmit(&mut self) -> Option<(Address, Vec<u8>)> {
+        (!self.out.is_empty()).then(|| self.out.remove(0))
+    }
+
+    /// When [`Secure::tick`] is due.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.due.first().map(|(at, _)| *at)
+    }
+
+    /// Does what is due.
+    pub(super) fn tick(&mut self, now: Instant) -> Vec<Outcome> {
+        let mut outcomes = Vec::new();
+        while let Some(&(at, address)) = self.due.first() {
+            if at > now {
+                break;
+            }
+            self.with(now, address, &mut outcomes, |entry, _| {
+                if entry.next.as_mut().is_some_and(|next| next.tick(now).is_err()) {
+                    entry.next = None;
+                }
+                entry.session.tick(now).is_ok() && entry.heard + IDLE > now
+            });
+        }
+        outcomes
+    }
+
+    /// Works on an entry and takes over what that brought about; it goes where `work` says it is over.
+    fn with(
+        &mut self,
+        now: Instant,
+        address: Address,
+        outcomes: &mut Vec<Outcome>,
+        work: impl FnOnce(&mut Entry, &dyn Fn(&[u8], bool) -> Option<Session>) -> bool,
+    ) {
+        let Some(mut entry) = self.take(address) else { return };
+        let was_open = entry.session.is_open();
+        let mut alive = work(&mut entry, &|hello, proven| self.accept(now, address, hello, proven));
+        let mut opened = entry.session.is_open() && !was_open;
+        if let Some(next) = entry.next.take_if(|next| next.is_open()) {
+            drain(&mut entry.session, entry.at, &mut self.out);
+            (entry.session, entry.at) = (next, address);
+            (alive, opened) = (true, true);
+            outcomes.extend(was_open.then_some(Outcome::Closed(address)));
+        }
+        if opened && alive {
+            match self.identify(&entry.session) {
+                Ok(who) => outcomes.push(Outcome::Opened(address, who)),
+                Err(error) => {
+                    tracing::info!(peer = %address, "coaps: certificate refused: {error}");
+                    entry.session.close();
+                    alive = false;
+                }
+            }
+        }
+        if alive && entry.session.is_open() {
+            while let Some(message) = entry.session.poll_received() {
+                outcomes.push(Outcome::Message(address, message));
+            }
+        }
+        drain(&mut entry.session, entry.at, &mut self.out);
+        if let Some(next) = &mut entry.next {
+            drain(next, address, &mut self.out);
+        }
+        if !alive || entry.session.is_closed() {
+            outcomes.extend((was_open || opened).then_some(Outcome::Closed(address)));
+            return;
+        }
+        let next = entry.next.as_ref().and_then(Session::deadline);
+        let due = entry.session.deadline().into_iter().chain(next).min();
+        // Never at once again: a deadline that has passed would keep the task busy.
+        let soon = now + Duration::from_millis(10);
+        entry.due = due.unwrap_or(now + IDLE).clamp(soon, entry.heard.max(now) + IDLE);
+        self.due.insert((entry.due, address));
+        self.ids.extend(entry.ids().map(|id| (id, address)));
+        self.sessions.insert(address, entry);
+    }
+
+    /// Takes out an entry and what points to it.
+    fn take(&mut self, address: Address) -> Option<Entry> {
+        let entry = self.sessions.remove(&address)?;
+        self.due.remove(&(entry.due, address));
+        for id in entry.ids() {
+            self.ids.remove(&id);
+        }
+        Some(entry)
+    }
+
+    fn accept(
+        &self,
+        now: Instant,
+        address: Address,
+        hello: &[u8],
+        proven: bool,
+    ) -> Option<Session> {
+        let settings = &self.settings;
+        let demand = settings.verifier.is_some();
+        let keys = settings.keys.as_ref();
+        match Session::server(&settings.certificate, keys, demand, hello, proven, now) {
+            Ok(session) => Some(session),
+            Err(error) => {
+                tracing::warn!(peer = %address, "coaps: {error}");
+                None
+            }
+        }
+    }
+
+    /// Whose session it is.
+    fn identify(&self, session: &Session) -> Result<Option<Box<str>>, String> {
+        if let Some(identity) = session.identity() {
+            let name = String::from_utf8(identity).map_err(|_| "a name that is not UTF-8")?;
+            return Ok(Some(name.into()));
+        }
+        let (Some(verifier), Some(shown)) = (&self.settings.verifier, session.certificate()) else {
+            return Ok(None);
+        };
+        let leaf = CertificateDer::from(shown);
+        verifier
+            .verify_client_cert(&leaf, &[], UnixTime::now())
+            .map_err(|error| error.to_string())?;
+        let name = tls::client_name(&leaf).ok_or("it names nobody")?;
+        Ok(Some(name))
+    }
+
+    /// Makes room for a further session: handshakes go first, then who was silent longest.
+    fn make_room(&mut self, outcomes: &mut Vec<Outcome>) {
+        let handshakes = self.sessions.values().filter(|entry| !entry.session.is_open()).count();
+        let full = self.sessions.len() >= self.settings.max_sessions;
+        if !full && handshakes < MAX_HANDSHAKES {
+            return;
+        }
+        let oldest =
+            self.sessions.iter().min_by_key(|(_, entry)| (entry.session.is_open(), entry.heard));
+        let Some((&address, _)) = oldest else { return };
+        if let Some(entry) = self.take(address) {
+            outcomes.extend(entry.session.is_open().then_some(Outcome::Closed(address)));
+        }
+    }
+}
+
+fn drain(session: &mut Session, address: Address, out: &mut Vec<(Address, Vec<u8>)>) {
+    while let Some(datagram) = session.poll_transmit() {
+        out.push((address, datagram));
+    }
+}
+
+/// Whether a record is part of a handshake, rather than data or an alert of an open session.
+fn is_handshake(kind: u8) -> bool {
+    // change_cipher_spec and handshake (RFC 5246 section 6.2.1).
+    matches!(kind, 20 | 22)
+}
+
+/// Whether a datagram begins with the ClientHello of a new session: a plain handshake record whose message is
+/// a ClientHello (RFC 6347 sections 4.1 and 4.2.2).
+fn begins_handshake(datagram: &[u8]) -> bool {
+    matches!(datagram, [22, 0xFE, _, 0, 0, _, _, _, _, _, _, _, _, 1, ..])
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use fulmar_certs::authority::Authority;
+    use fulmar_certs::files;
+    use fulmar_coap::dtls::Credentials;
+
+    use super::*;
+
+    fn secure(now: Instant) -> Secure {
+        let folder = tempfile::tempdir().unwrap();
+        let authority = Authority::open(folder.path()).unwrap();
+        let (chain, key) = authority.server_files(&["localhost".to_owned()]).unwrap();
+        let chain = files::read_chain(&chain).unwrap();
+        let key = files::read_key(&key).unwrap().secret_der().to_vec();
+        let certificate = Certificate { certificate: chain[0].to_vec(), key };
+        let keys: Keys = Arc::new(|name| (name == b"meter-7").then(|| b"0123456789abcdef".into()));
+        let settings =
+            Settings { certificate, keys: Some(keys), verifier: None, max_sessions: 1000 };
+        Secure::new(settings, now).unwrap()
+    }
+
+    fn address(port: u16) -> Address {
+        Address { listener: 0, peer: ([192, 0, 2, 1], port).into() }
+    }
+
+    fn client(now: Instant) -> Session {
+        let (identity, key) = (b"meter-7".to_vec(), b"0123456789abcdef".to_vec());
+        Session::client(&Credentials::Psk { identity, key }, now).unwrap()
+    }
+
+    /// Carries datagrams between a client and the server until neither has any.
+    fn meet(secure: &mut Secure, client: &mut Session, at: Address, now: Instant) -> Vec<Outcome> {
+        let mut outcomes = Vec::new();
+        loop {
+            let sent: Vec<_> = std::iter::from_fn(|| client.poll_transmit()).collect();
+            for datagram in &sent {
+                outcomes.extend(secure.receive(now, at, datagram));
+            }
+            let answers: Vec<_> = std::iter::from_fn(|| secure.poll_transmit()).collect();
+            if sent.is_empty() && answers.is_empty() {
+                return outcomes;
+            }
+            for (_, answer) in answers {
+                client.receive(now, &answer).unwrap();
+            }
+        }
+    }
+
+    #[test]
+    fn nothing_is_kept_of_who_has_not_shown_its_address() {
+        let now = Instant::now();
+        let mut secure = secure(now);
+        let hello = client(now).poll_transmit().unwrap();
+        for port in 1..=1000 {
+            assert!(secure.receive(now, address(port), &hello).is_empty());
+        }
+        assert!(secure.sessions.is_empty() && secure.due.is_empty() && secure.ids.is_empty());
+        let answers: Vec<_> = std::iter::from_fn(|| secure.poll_transmit()).collect();
+        assert_eq!(answers.len(), 1000);
+        assert!(answers.iter().all(|(_, answer)| answer.len() <= hello.len()));
+        // Who answers has a session.
+        let mut client = client(now);
+        let outcomes = meet(&mut secure, &mut client, address(1), now);
+        assert!(client.is_open());
+        assert!(matches!(&outcomes[..], [Outcome::Opened(_, Some(who))] if &**who == "meter-7"));
+    }
+
+    #[test]
+    fn who_begins_again_has_another_session_and_a_stranger_ends_none() {
+        let now = Instant::now();
+        let mut secure = secure(now);
+        let mut first = client(now);
+        meet(&mut secure, &mut first, address(1), now);
+        // Halfway, and then from the beginning.
+        for _ in 0..2 {
+            let mut halfway = client(now);
+            for _ in 0..2 {
+                let hello = halfway.poll_transmit().unwrap();
+                secure.receive(now, address(1), &hello);
+                while let Some((_, answer)) = secure.poll_transmit() {
+                    halfway.receive(now, &answer).unwrap();
+                }
+            }
+        }
+        // The first one's session is as it was.
+        first.send(b"still here").unwrap();
+        let outcomes = meet(&mut secure, &mut first, address(1), now);
+        assert!(matches!(&outcomes[..], [Outcome::Message(_, said)] if said == b"still here"));
+        let mut again = client(now);
+        let outcomes = meet(&mut secure, &mut again, address(1), now);
+        assert!(again.is_open());
+        assert!(matches!(&outcomes[..], [Outcome::Closed(_), Outcome::Opened(..)]));
+    }
+}

@@ -1,0 +1,101 @@
+//! The operator's HTTP port: `/metrics` for Prometheus, `/health/live` and `/health/ready`, and
+//! `/connections` with the state of QUIC clients' paths.
+//!
+//! Not for users: it has no authentication, which is why it listens on loopback unless told
+//! otherwise. Whoever can reach it may ask, so connections are few and short-lived
+//! (`fulmar_web::Plain`).
+
+use std::sync::Arc;
+
+use anyhow::Context;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::IntoResponse;
+use axum::routing::get;
+use fulmar_broker::Broker;
+use fulmar_store::SqliteStorage;
+use fulmar_transport::tickets::Tickets;
+use fulmar_web::{BodyBudget, Plain};
+use parking_lot::Mutex;
+
+use super::listeners::where_to_change;
+use super::mqttsn;
+use super::platform::Platform;
+use super::publish::Door;
+use super::upstream::Figures;
+use crate::config::Config;
+
+mod connections;
+mod metrics;
+
+/// Connections at once to one address.
+const CONNECTIONS: usize = 256;
+
+/// What the port tells of.
+#[derive(Clone)]
+pub(super) struct Operated {
+    pub(super) broker: Arc<Broker>,
+    /// `None` when storage is off.
+    pub(super) store: Option<Arc<SqliteStorage>>,
+    pub(super) tickets: Arc<Tickets>,
+    pub(super) web: Arc<fulmar_web::Metrics>,
+    /// `None` where there is no `[upstream]`.
+    pub(super) gateway: Option<Arc<Figures>>,
+    /// `None` where there is no `mqtt_sn` listener.
+    pub(super) mqtt_sn: Option<Arc<Mutex<mqttsn::Figures>>>,
+    pub(super) door: Door,
+    /// `None` when it is off.
+    pub(super) platform: Option<Platform>,
+}
+
+/// Binds the `http` addresses and answers there.
+///
+/// # Errors
+/// Names the address that cannot be bound.
+pub(super) fn start(
+    config: &Config,
+    bodies: &BodyBudget,
+    state: Operated,
+) -> anyhow::Result<Plain> {
+    let door = state.door.clone().router();
+    let router = axum::Router::new()
+        .route("/metrics", get(metrics))
+        .route("/connections", get(connections::list))
+        .route("/connections/{client}", get(connections::one))
+        .route("/health/live", get(|| async { "ok\n" }))
+        .route("/health/ready", get(ready))
+        .route("/health/upstream", get(upstream))
+        .with_state(state)
+        .merge(door);
+    let limits = fulmar_web::Limits {
+        max_connections: CONNECTIONS,
+        max_body_bytes: config.limits.max_packet_bytes,
+        ..config.http.limits(&config.limits)
+    };
+    let started = Plain::start(&config.listeners.http, &limits, bodies, router);
+    started.with_context(|| where_to_change("http"))
+}
+
+/// Whether the broker keeps its promises: with a disk that fails it cannot.
+async fn ready(State(state): State<Operated>) -> (StatusCode, String) {
+    match state.broker.storage().failure() {
+        None => (StatusCode::OK, "ok\n".to_owned()),
+        Some(failure) => (StatusCode::SERVICE_UNAVAILABLE, format!("storage: {failure}\n")),
+    }
+}
+
+/// Whether the broker upstream takes all that a gateway has for it: what it refuses needs an operator. A link
+/// that is down does not.
+async fn upstream(State(state): State<Operated>) -> (StatusCode, String) {
+    let Some(gateway) = &state.gateway else {
+        return (StatusCode::NOT_FOUND, "there is no [upstream]\n".to_owned());
+    };
+    match gateway.trouble() {
+        text if text.is_empty() => (StatusCode::OK, "ok\n".to_owned()),
+        text => (StatusCode::SERVICE_UNAVAILABLE, text),
+    }
+}
+
+async fn metrics(State(state): State<Operated>) -> impl IntoResponse {
+    ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], metrics::render(&state))
+}

@@ -1,0 +1,265 @@
+//! The broker's numbers in Prometheus' text format, version 0.0.4.
+//!
+//! Counters' names and help texts are the broker's own (`fulmar_broker::metrics`); gauges and what
+//! the store counts are named here. Every name begins with `fulmar_` and carries its unit.
+
+use std::fmt::{Display, Write as _};
+use std::time::SystemTime;
+
+use fulmar_broker::TransportKind;
+use fulmar_broker::metrics::HistogramTotals;
+use fulmar_store::{COMMIT_BUCKETS_US, Stats};
+use fulmar_transport::tickets::TicketCounts;
+use fulmar_web::Counts;
+
+use super::Operated;
+use crate::serve::mqttsn;
+use crate::serve::platform::PlatformCounts;
+use crate::serve::upstream::Figures;
+
+pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+pub(super) fn render(state: &Operated) -> String {
+    let broker = &*state.broker;
+    let mut page = Page::default();
+    page.head("build_info", "gauge", "The version that runs; always 1");
+    page.sample("build_info", &format!("{{version=\"{}\"}}", env!("CARGO_PKG_VERSION")), 1);
+    let (retained, retained_bytes) = broker.retained_totals();
+    page.one("sessions", "gauge", "Sessions, connected or not", broker.sessions());
+    page.one("subscriptions", "gauge", "Subscriptions of all sessions", broker.subscriptions());
+    page.one("retained_messages", "gauge", "Retained messages", retained);
+    page.one("retained_bytes", "gauge", "Bytes of retained messages", retained_bytes);
+    page.one("storage_backlog", "gauge", "Operations not yet durable", broker.storage().backlog());
+    let failing = u8::from(broker.storage().failure().is_some());
+    page.one("storage_failing", "gauge", "1 while the disk cannot be written", failing);
+    page.head("connections", "gauge", "Connections open now");
+    for kind in TransportKind::ALL {
+        let open = broker.metrics().sum(|shard| &shard.connections[kind.index()]);
+        page.sample("connections", &format!("{{transport=\"{kind}\"}}"), open);
+    }
+    page.head("connections_opened_total", "counter", "Connections ever opened");
+    for kind in TransportKind::ALL {
+        let opened = broker.metrics().sum(|shard| &shard.connections_opened[kind.index()]);
+        page.sample("connections_opened_total", &format!("{{transport=\"{kind}\"}}"), opened);
+    }
+    for (name, kind, help, value) in broker.metrics().totals() {
+        let name = if kind == "counter" { format!("{name}_total") } else { name.to_owned() };
+        page.one(&name, kind, help, value);
+    }
+    page.tickets(&state.tickets.counts());
+    page.web(&state.web.counts());
+    if let Some(gateway) = &state.gateway {
+        page.gateway(gateway);
+    }
+    if let Some(figures) = &state.mqtt_sn {
+        page.mqtt_sn(&figures.lock());
+    }
+    if let Some(platform) = &state.platform {
+        page.platform(&platform.counts());
+    }
+    for histogram in broker.metrics().histograms() {
+        let HistogramTotals { name, help, buckets, count, sum } = histogram;
+        page.histogram(name, help, buckets, count, sum);
+    }
+    if let Some(store) = &state.store {
+        page.store(&store.stats());
+    }
+    page.text
+}
+
+#[derive(Default)]
+struct Page {
+    text: String,
+}
+
+impl Page {
+    fn head(&mut self, name: &str, kind: &str, help: &str) {
+        self.line(format_args!("# HELP fulmar_{name} {help}"));
+        self.line(format_args!("# TYPE fulmar_{name} {kind}"));
+    }
+
+    fn sample(&mut self, name: &str, labels: &str, value: impl Display) {
+        self.line(format_args!("fulmar_{name}{labels} {value}"));
+    }
+
+    fn one(&mut self, name: &str, kind: &str, help: &str, value: impl Display) {
+        self.head(name, kind, help);
+        self.sample(name, "", value);
+    }
+
+    fn platform(&mut self, counts: &PlatformCounts) {
+        self.head("measurements_total", "counter", "What became of measurements of sensors");
+        for (outcome, value) in [
+            ("stored", counts.measurements_stored),
+            ("duplicate", counts.measurements_duplicate),
+            ("rejected", counts.measurements_rejected),
+        ] {
+            self.sample("measurements_total", &format!("{{outcome=\"{outcome}\"}}"), value);
+        }
+        let help = "Messages on sensors' topics that were no measurements";
+        self.one("sensor_messages_malformed_total", "counter", help, counts.messages_malformed);
+    }
+
+    fn store(&mut self, stats: &Stats) {
+        for (name, help, value) in [
+            ("storage_batches_total", "Batches made durable", stats.batches),
+            ("storage_ops_total", "Operations made durable", stats.ops),
+            (
+                "storage_ops_cancelled_total",
+                "Operations that cost no disk work",
+                stats.cancelled_ops,
+            ),
+            ("storage_commits_failed_total", "Commits that failed", stats.failed_commits),
+            ("storage_checkpoints_total", "Copies of the log into the database", stats.checkpoints),
+        ] {
+            self.one(name, "counter", help, value);
+        }
+        self.one("storage_wal_pages", "gauge", "Pages in the write-ahead log", stats.wal_pages);
+        let mut below = 0;
+        let bounds = COMMIT_BUCKETS_US.iter().zip(&stats.commit_histogram).map(|(bound, count)| {
+            below += count;
+            (seconds(*bound), below)
+        });
+        let (name, help) = ("storage_commit_seconds", "Duration of commits");
+        self.histogram(name, help, bounds, stats.commits, seconds(stats.commit_us_sum));
+    }
+
+    /// `buckets` are upper bounds and how many values were at most that.
+    fn histogram(
+        &mut self,
+        name: &str,
+        help: &str,
+        buckets: impl IntoIterator<Item = (f64, u64)>,
+        count: u64,
+        sum: f64,
+    ) {
+        self.head(name, "histogram", help);
+        let bucket = format!("{name}_bucket");
+        for (bound, below) in buckets {
+            self.sample(&bucket, &format!("{{le=\"{bound}\"}}"), below);
+        }
+        self.sample(&bucket, "{le=\"+Inf\"}", count);
+        self.sample(&format!("{name}_sum"), "", sum);
+        self.sample(&format!("{name}_count"), "", count);
+    }
+
+    fn tickets(&mut self, counts: &TicketCounts) {
+        for (name, help, value) in [
+            ("tls_tickets_issued_total", "TLS tickets given to QUIC clients", counts.issued),
+            ("tls_tickets_taken_total", "QUIC sessions resumed with a ticket", counts.taken),
+            ("tls_tickets_missed_total", "Tickets used before or unknown", counts.missed),
+            ("tls_tickets_expired_total", "Tickets removed for their age", counts.expired),
+            ("tls_tickets_evicted_total", "Tickets removed to make room", counts.evicted),
+            ("tls_tickets_failed_total", "Tickets lost to a failing disk", counts.failed),
+        ] {
+            self.one(name, "counter", help, value);
+        }
+        self.one("tls_tickets", "gauge", "TLS tickets that are good", counts.held);
+    }
+
+    fn web(&mut self, counts: &Counts) {
+        self.head("http_requests_total", "counter", "Answers of the HTTP endpoint");
+        for (version, classes) in Counts::VERSIONS.iter().zip(&counts.requests) {
+            for (class, count) in (1..).zip(classes) {
+                let labels = format!("{{version=\"{version}\",status=\"{class}xx\"}}");
+                self.sample("http_requests_total", &labels, count);
+            }
+        }
+        self.head("http_connections", "gauge", "Connections to the HTTP endpoint open now");
+        self.sample("http_connections", "{transport=\"tcp\"}", counts.connections_tcp);
+        self.sample("http_connections", "{transport=\"quic\"}", counts.connections_quic);
+        for (name, help, value) in [
+            ("http_early_refused_total", "Requests answered 425 Too Early", counts.early_refused),
+            ("http_connections_refused_total", "Connections above the limit", counts.refused),
+            (
+                "http_connections_shed_total",
+                "Connections closed to make room for others",
+                counts.shed,
+            ),
+            (
+                "http_bodies_refused_total",
+                "Requests refused because too much was being sent at once",
+                counts.bodies_refused,
+            ),
+            (
+                "http_origins_refused_total",
+                "MQTT connections refused to pages of other origins",
+                counts.origins_refused,
+            ),
+            ("http_handshakes_failed_total", "Handshakes that failed", counts.failed_handshakes),
+        ] {
+            self.one(name, "counter", help, value);
+        }
+    }
+
+    fn gateway(&mut self, figures: &Figures) {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        for figure in figures.all(u64::try_from(now.as_millis()).unwrap_or(u64::MAX)) {
+            let name = format!("gateway_{}", figure.name);
+            self.head(&name, figure.kind, figure.help);
+            for (labels, value) in figure.values {
+                self.sample(&name, &labels, value);
+            }
+        }
+    }
+
+    fn mqtt_sn(&mut self, figures: &mqttsn::Figures) {
+        self.one("mqtt_sn_clients", "gauge", "MQTT-SN clients with a session", figures.clients);
+        let server = &figures.server;
+        for (name, help, value) in [
+            ("mqtt_sn_received_total", "Messages MQTT-SN clients published", server.received),
+            ("mqtt_sn_sent_total", "Messages sent to MQTT-SN clients", server.sent),
+            ("mqtt_sn_repeated_total", "Times a client had not answered in time", server.repeated),
+            (
+                "mqtt_sn_dropped_total",
+                "Messages for MQTT-SN clients without room, or not understood by them",
+                server.dropped,
+            ),
+            ("mqtt_sn_overrun_total", "QoS 0 messages the broker had no room for", figures.overrun),
+            ("mqtt_sn_refused_total", "MQTT-SN clients refused a session", server.refused),
+            ("mqtt_sn_malformed_total", "Datagrams that were not MQTT-SN", server.malformed),
+            (
+                "mqtt_sn_ignored_total",
+                "Messages that made no sense where they came",
+                server.ignored,
+            ),
+        ] {
+            self.one(name, "counter", help, value);
+        }
+    }
+
+    fn line(&mut self, line: std::fmt::Arguments<'_>) {
+        // Writing to a String cannot fail.
+        let _ = writeln!(self.text, "{line}");
+    }
+}
+
+fn seconds(us: u64) -> f64 {
+    us as f64 / 1e6
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn a_histogram_is_cumulative_and_in_seconds() {
+        let mut stats = Stats::default();
+        stats.commit_histogram[0] = 2;
+        stats.commit_histogram[2] = 1;
+        stats.commits = 3;
+        stats.commit_us_sum = Duration::from_millis(3).as_micros() as u64;
+        let mut page = Page::default();
+        page.store(&stats);
+        for line in [
+            "fulmar_storage_commit_seconds_bucket{le=\"0.00025\"} 2",
+            "fulmar_storage_commit_seconds_bucket{le=\"0.001\"} 3",
+            "fulmar_storage_commit_seconds_bucket{le=\"+Inf\"} 3",
+            "fulmar_storage_commit_seconds_sum 0.003",
+        ] {
+            assert!(page.text.lines().any(|l| l == line), "{line} is not in\n{}", page.text);
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! From the configured addresses to running listeners, and back to the line that says where they are.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fulmar_broker::Broker;
+use fulmar_transport::Origins;
+use fulmar_transport::{
+    Carrier, Clock, ListenerConfig, QuicKeys, QuicListener, QuicSettings, Server, ServerConfig,
+    StartError,
+};
+use fulmar_web::{Address, BodyBudget, Bound, Endpoint, WebConfig};
+use serde_json::Value;
+
+use super::certificates::Certificates;
+use super::greeting::{Greeting, Listeners};
+use super::publish::Door;
+use super::reach::Reach;
+use super::{pages, platform, status};
+use crate::config::Config;
+
+/// Every listener that takes MQTT clients, running.
+pub(super) struct Running {
+    pub(super) server: Server,
+    names: Vec<&'static str>,
+    /// Pages that may open MQTT connections, the same at all listeners.
+    pub(super) origins: Arc<Origins>,
+}
+
+/// Binds all listeners and starts the workers.
+///
+/// # Errors
+/// Names the key of the address that cannot be bound.
+pub(super) fn start(
+    broker: &Arc<Broker>,
+    workers: usize,
+    config: &Config,
+    certificates: &Certificates,
+    quic: &QuicSettings,
+    clock: Clock,
+) -> anyhow::Result<Running> {
+    let (names, listeners) = stream_listeners(config, certificates).into_iter().unzip();
+    let quic_listener = |&address: &SocketAddr| QuicListener {
+        address,
+        policy: config.policy("quic", address),
+        tls: certificates.tls.clone(),
+        settings: quic.clone(),
+    };
+    let origins = Arc::new(Origins::new(&config.http.allowed_origins));
+    let server_config = ServerConfig {
+        workers,
+        coalesce: Duration::from_micros(config.server.coalesce_us.into()),
+        listeners,
+        quic: config.listeners.quic.iter().map(quic_listener).collect(),
+        origins: Arc::clone(&origins),
+        limits: config.limits.transport(),
+    };
+    let server = Server::start(broker, server_config, clock).map_err(|error| {
+        let key = key_of(config, &error);
+        let error = anyhow::Error::from(error);
+        match key {
+            Some(key) => error.context(where_to_change(key)),
+            None => error,
+        }
+    })?;
+    Ok(Running { server, names, origins })
+}
+
+fn stream_listeners(
+    config: &Config,
+    certificates: &Certificates,
+) -> Vec<(&'static str, ListenerConfig)> {
+    let tls = certificates.stream_settings();
+    let listeners = &config.listeners;
+    let kinds = [
+        ("mqtt", &listeners.mqtt, Carrier::TCP),
+        ("mqtts", &listeners.mqtts, Carrier { tls: Some(tls.clone()), websocket: false }),
+        ("ws", &listeners.ws, Carrier::WS),
+        ("wss", &listeners.wss, Carrier { tls: Some(tls), websocket: true }),
+    ];
+    let mut all = Vec::new();
+    for (name, addresses, carrier) in kinds {
+        all.extend(addresses.iter().map(|&address| {
+            let policy = config.policy(name, address);
+            (name, ListenerConfig { address, carrier: carrier.clone(), policy })
+        }));
+    }
+    all
+}
+
+/// The key that holds the address an error is about.
+fn key_of(config: &Config, error: &StartError) -> Option<&'static str> {
+    let StartError::Bind { address, .. } = error else { return None };
+    let mut listeners = config.listeners.mqtt_listeners().into_iter();
+    listeners.find(|(_, addresses)| addresses.contains(address)).map(|(name, _)| name)
+}
+
+/// Starts the HTTP endpoint, whose MQTT clients go to `server`'s workers.
+///
+/// # Errors
+/// Names the key of the address that cannot be bound.
+pub(super) fn start_web(
+    config: &Config,
+    (certificates, challenges, keys): (&Certificates, Option<Arc<rustls::ServerConfig>>, QuicKeys),
+    (server, origins): (&Server, Arc<Origins>),
+    platform: &platform::Running,
+    bodies: &BodyBudget,
+    listeners: &Listeners,
+) -> anyhow::Result<Endpoint> {
+    let addresses = |name: &'static str, addresses: &[SocketAddr]| {
+        let address = |&address| Address { address, policy: config.policy(name, address) };
+        addresses.iter().map(address).collect()
+    };
+    let web = WebConfig {
+        addresses: addresses("https", &config.listeners.https),
+        tls: certificates.tls.clone(),
+        challenges,
+        webtransport: addresses("webtransport", config.listeners.webtransport()),
+        webtransport_tls: certificates.tls.showing(&certificates.short_lived.identity),
+        keys,
+        origins,
+        early_data: config.quic.early_data,
+        mtu_discovery: config.quic.mtu_discovery,
+        limits: config.http.limits(&config.limits),
+        bodies: bodies.clone(),
+        knows: platform.knows(),
+    };
+    let router = |bound: &Bound| {
+        let hashes = certificates.short_lived.hashes.clone();
+        let door = Door::new(server.inlet(), config, "https", &config.listeners.https);
+        let router = status::router().merge(platform.router()).merge(door.router());
+        let router = router.merge(Reach::new(bound, hashes, Value::Null).router());
+        let router =
+            if config.lab.objects { router.merge(fulmar_web::objects::router()) } else { router };
+        let greeting = Greeting::new(platform.get().cloned(), Arc::clone(listeners));
+        router.fallback(move |request| pages::answer(greeting.clone(), request))
+    };
+    Endpoint::start(web, router, server.inlet()).map_err(|error| {
+        let of = |address: &SocketAddr| config.listeners.webtransport().contains(address);
+        let key = match &error {
+            fulmar_web::StartError::Bind { address, .. } if of(address) => "webtransport",
+            _ => "https",
+        };
+        anyhow::Error::from(error).context(where_to_change(key))
+    })
+}
+
+/// For an address that cannot be bound.
+pub(super) fn where_to_change(key: &str) -> String {
+    format!("[listeners] {key} (or FULMAR_LISTENERS__{})", key.to_uppercase())
+}
+
+impl Running {
+    /// Every listener with the address it really has.
+    pub(super) fn all(
+        &self,
+        web: &Bound,
+        coap: &[(&'static str, SocketAddr)],
+        mqtt_sn: &[SocketAddr],
+        http: &[SocketAddr],
+    ) -> Vec<(&'static str, SocketAddr)> {
+        let streams = self.names.iter().copied().zip(self.server.bound().iter().copied());
+        let named = |name, addresses: &[SocketAddr]| {
+            addresses.iter().map(|&address| (name, address)).collect::<Vec<_>>()
+        };
+        let quic = named("quic", self.server.bound_quic());
+        let web = [named("https", &web.https), named("webtransport", &web.webtransport)];
+        let udp = coap.iter().copied().chain(named("mqtt_sn", mqtt_sn));
+        let all = streams.chain(quic).chain(web.into_iter().flatten()).chain(udp);
+        all.chain(named("http", http)).collect()
+    }
+}
+
+/// The one line on standard output: `ready` and every listener.
+pub(super) fn ready_line(listeners: &[(&'static str, SocketAddr)]) -> String {
+    let words = listeners.iter().map(|(name, address)| format!(" {name}={address}"));
+    std::iter::once("ready".to_owned()).chain(words).collect()
+}

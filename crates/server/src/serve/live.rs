@@ -1,0 +1,296 @@
+//! The platform's own MQTT client, inside the process: publishes what changed, takes in what receivers
+//! and sensors publish.
+//!
+//! It comes through the same inlet as clients inside HTTP do, so that routing, durability and limits are
+//! the broker's. Its session is durable: what the broker acknowledged to a van or a gateway waits in it
+//! until the platform has stored it, and only then is it acknowledged here.
+
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use fulmar_broker::auth::GUEST_PREFIX;
+use fulmar_broker::{ListenerPolicy, Peer, TransportKind};
+use fulmar_gateway::batch;
+use fulmar_mqtt::ack::AckKind;
+use fulmar_mqtt::codec::{MAX_PACKET_BYTES, decode, peek_frame};
+use fulmar_mqtt::packet::{
+    Ack, Connect, FilterList, Publish, RetainHandling, Subscribe, SubscribeOptions,
+};
+use fulmar_mqtt::{Packet, PacketId, Properties, Property, PropertyBuf, QoS, ReasonCode, Version};
+use fulmar_platform::{Announcement, Platform, SensorMessage};
+use fulmar_transport::{Framing, Inlet};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::UnixStream;
+use tokio::sync::mpsc;
+
+use super::hold::PUBLISHER;
+use super::standing::Standing;
+use super::webhooks;
+
+const VERSION: Version = Version::V5;
+/// What is taken in: frames of meters, and what sensors measure, one quantity at a time or several, or
+/// in a gateway's batch.
+const FILTERS: [&str; 4] =
+    ["fulmar/+/receiver/+/frame", "fulmar/+/sensor/+/+", "fulmar/+/sensor/+", "fulmar/+/batch/+"];
+/// How it subscribes to them.
+const OPTIONS: SubscribeOptions = SubscribeOptions {
+    qos: QoS::AtLeastOnce,
+    no_local: false,
+    retain_as_published: false,
+    // A retained value was measured at some time that nobody knows any more.
+    retain_handling: RetainHandling::Never,
+};
+/// Bytes read at once.
+const READ_BYTES: usize = 64 << 10;
+/// Announcements written at once.
+const MAX_BATCH: usize = 256;
+/// Before a connection that ended, or a platform that could not store, is tried again.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// Makes its session, so that nothing is published before it. As long as the platform has no users
+/// nobody can, and a broker whose operator does not use it has no such session.
+pub(super) fn stand(platform: &Platform, standing: &mut Standing<'_>) {
+    let client_id = client_id(platform);
+    if platform.has_no_users() {
+        standing.expect(&client_id, &FILTERS);
+    } else {
+        standing.add(&client_id, &FILTERS, OPTIONS);
+    }
+}
+
+fn client_id(platform: &Platform) -> String {
+    format!("platform-{}", platform.installation())
+}
+
+/// Starts the client on a thread of its own, which ends when the broker takes no more connections.
+pub(super) fn start(
+    platform: Platform,
+    announcements: mpsc::Receiver<Announcement>,
+    inlet: Inlet,
+) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let thread = std::thread::Builder::new().name("fulmar-live".into());
+    thread.spawn(move || runtime.block_on(run(&platform, announcements, &inlet)))?;
+    Ok(())
+}
+
+async fn run(platform: &Platform, announcements: mpsc::Receiver<Announcement>, inlet: &Inlet) {
+    // A broker whose operator does not use the platform has no client of its own either.
+    platform.users().await;
+    tokio::select! {
+        () = sessions(platform, announcements, inlet) => {}
+        () = platform.keep_up() => {}
+        () = webhooks::run(platform) => {}
+    }
+}
+
+/// Speaks MQTT until the broker takes no more connections.
+async fn sessions(
+    platform: &Platform,
+    mut announcements: mpsc::Receiver<Announcement>,
+    inlet: &Inlet,
+) {
+    loop {
+        let Ok(socket) = inlet.open(peer(), Framing::Bytes) else { return };
+        let outcome = match UnixStream::from_std(socket) {
+            Ok(stream) => session(platform, &mut announcements, stream).await,
+            Err(error) => Err(error),
+        };
+        match outcome {
+            Ok(()) => tracing::debug!("the platform's MQTT client was disconnected"),
+            Err(error) => tracing::warn!("the platform's MQTT client: {error}"),
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+fn peer() -> Peer {
+    let listener = ListenerPolicy { name: "platform".into(), allow_anonymous: false };
+    Peer {
+        address: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+        transport: TransportKind::Tcp,
+        // The guest without a name is the platform itself.
+        identity: Some(GUEST_PREFIX.into()),
+        listener: Arc::new(listener),
+    }
+}
+
+/// Speaks MQTT until the broker ends the connection.
+async fn session(
+    platform: &Platform,
+    announcements: &mut mpsc::Receiver<Announcement>,
+    mut stream: UnixStream,
+) -> std::io::Result<()> {
+    stream.write_all(&greeting(platform)).await?;
+    let mut input = Vec::with_capacity(READ_BYTES);
+    loop {
+        input.reserve(READ_BYTES);
+        let mut output = Vec::new();
+        tokio::select! {
+            read = stream.read_buf(&mut input) => {
+                if read? == 0 {
+                    return Ok(());
+                }
+                let done = take(platform, &input, &mut output).await?;
+                input.drain(..done);
+            }
+            Some(first) = announcements.recv() => {
+                publish(&first, &mut output);
+                for _ in 1..MAX_BATCH {
+                    let Ok(next) = announcements.try_recv() else { break };
+                    publish(&next, &mut output);
+                }
+            }
+        }
+        stream.write_all(&output).await?;
+    }
+}
+
+/// CONNECT, and SUBSCRIBE right behind it.
+fn greeting(platform: &Platform) -> Vec<u8> {
+    let mut out = Vec::new();
+    let client_id = client_id(platform);
+    let mut durable = PropertyBuf::new();
+    durable.push(Property::SessionExpiryInterval(u32::MAX));
+    let connect = Connect {
+        version: VERSION,
+        bridge: false,
+        clean_start: false,
+        keep_alive_s: 0,
+        client_id: &client_id,
+        properties: durable.as_properties(),
+        will: None,
+        username: None,
+        password: None,
+    };
+    connect.encode(&mut out);
+    let mut filters = Vec::new();
+    for filter in FILTERS {
+        FilterList::encode_one(&mut filters, filter, Some(OPTIONS));
+    }
+    if let (Some(packet_id), Ok(filters)) =
+        (PacketId::new(1), FilterList::from_encoded(&filters, true, VERSION))
+    {
+        Subscribe { packet_id, properties: Properties::NONE, filters }.encode(VERSION, &mut out);
+    }
+    out
+}
+
+fn publish(what: &Announcement, out: &mut Vec<u8>) {
+    let publish = Publish {
+        dup: false,
+        qos: QoS::AtMostOnce,
+        retain: what.retain,
+        topic: &what.topic,
+        packet_id: None,
+        properties: Properties::NONE,
+        payload: &what.payload,
+    };
+    publish.encode(VERSION, out);
+}
+
+/// Takes in all whole packets of `input` and appends their acknowledgements; how many bytes those were.
+async fn take(platform: &Platform, input: &[u8], output: &mut Vec<u8>) -> std::io::Result<usize> {
+    let wrong = |error| std::io::Error::new(std::io::ErrorKind::InvalidData, error);
+    let mut done = 0;
+    let mut frames = BTreeMap::<_, Vec<Vec<u8>>>::new();
+    let mut measured = Vec::new();
+    while let Some(frame) = peek_frame(&input[done..], MAX_PACKET_BYTES).map_err(wrong)? {
+        done += frame.len;
+        let packet = decode(&frame, VERSION).map_err(wrong)?;
+        if let Packet::Suback(suback) = &packet
+            && suback.codes.iter().any(|code| *code >= 0x80)
+        {
+            return Err(std::io::Error::other("its subscription was refused"));
+        }
+        let Packet::Publish(publish) = packet else { continue };
+        let levels: Vec<&str> = publish.topic.split('/').collect();
+        match levels[..] {
+            [_, twin, "receiver", device, _] => {
+                let publisher = publisher(platform, &publish);
+                let of = frames.entry((twin, device, publisher)).or_default();
+                of.push(publish.payload.to_vec());
+            }
+            [_, twin, "batch", _] => measured.extend(unpacked(twin, &publish)),
+            _ => measured.push(sensor_message(&publish)),
+        }
+        if let Some(packet_id) = publish.packet_id {
+            let (reason, properties) = (ReasonCode::Success, Properties::NONE);
+            Ack { packet_id, reason, properties }.encode(AckKind::Puback, VERSION, output);
+        }
+    }
+    for ((twin, device, publisher), payloads) in frames {
+        let take = || platform.take_frames(twin, device, publisher, payloads.clone());
+        while let Err(error) = take().await {
+            tracing::warn!(twin, device, "frames wait: {error}");
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+    if !measured.is_empty() {
+        while let Err(error) = platform.take_measurements(measured.clone()).await {
+            tracing::warn!("measurements wait: {error}");
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+    Ok(done)
+}
+
+/// The platform's user who published it; `None` for others, and for wills.
+fn publisher<'a>(platform: &Platform, publish: &Publish<'a>) -> Option<&'a str> {
+    publish.properties.iter().find_map(|property| match property {
+        Property::UserProperty(PUBLISHER, voucher) => {
+            platform.vouched(voucher, publish.topic, publish.payload)
+        }
+        _ => None,
+    })
+}
+
+/// A message of a sensor, with what its gateway noted when it accepted it.
+fn sensor_message(publish: &Publish<'_>) -> SensorMessage {
+    SensorMessage {
+        topic: publish.topic.to_owned(),
+        payload: publish.payload.to_vec(),
+        at: noted(publish, "at"),
+        id: noted(publish, "id"),
+    }
+}
+
+/// A user property of the message.
+fn noted(publish: &Publish<'_>, wanted: &str) -> Option<String> {
+    publish.properties.iter().find_map(|property| match property {
+        Property::UserProperty(name, value) if name == wanted => Some(value.to_owned()),
+        _ => None,
+    })
+}
+
+/// The messages of a gateway's batch. It says what it likes: only what is about sensors of the twin that
+/// its sender may publish to is passed on; a batch that is none goes on as it is, to be counted.
+fn unpacked(twin: &str, publish: &Publish<'_>) -> Vec<SensorMessage> {
+    let encoding = noted(publish, batch::ENCODING);
+    let messages = match batch::decode(publish.payload, encoding.as_deref()) {
+        Ok(messages) => messages,
+        Err(error) => {
+            tracing::info!(topic = publish.topic, "a batch that is none: {error}");
+            return vec![sensor_message(publish)];
+        }
+    };
+    let prefix = format!("fulmar/{twin}/sensor/");
+    let (ours, others): (Vec<_>, Vec<_>) =
+        messages.into_iter().partition(|message| message.topic.starts_with(&prefix));
+    if !others.is_empty() {
+        tracing::info!(
+            topic = publish.topic,
+            refused = others.len(),
+            "a batch about something else"
+        );
+    }
+    let message = |message: batch::Message| SensorMessage {
+        topic: message.topic,
+        payload: message.payload,
+        at: Some(message.at),
+        id: Some(message.id),
+    };
+    ours.into_iter().map(message).collect()
+}

@@ -1,0 +1,283 @@
+//! `fulmar serve`: puts configuration, certificates, storage, broker and listeners together, runs
+//! until told to stop.
+//!
+//! In order: everything that can be wrong without effect on others is read and checked, then the
+//! data folder is taken, then listeners are bound; only then is the broker ready. Stopping goes
+//! the other way. What the parts do is theirs; here is no logic but the order.
+
+#[cfg_attr(not(feature = "acme"), path = "no_acme.rs")]
+mod acme;
+mod certificates;
+mod coap;
+mod greeting;
+mod hold;
+mod http;
+mod listeners;
+#[cfg(feature = "platform")]
+mod live;
+mod memory;
+mod mqttsn;
+mod notify;
+mod pages;
+#[cfg_attr(not(feature = "platform"), path = "no_platform.rs")]
+mod platform;
+mod psk;
+mod publish;
+mod reach;
+mod reload;
+mod rolling;
+mod secrets;
+mod standing;
+mod status;
+mod udp;
+mod upstream;
+#[cfg(feature = "platform")]
+mod users;
+#[cfg(feature = "platform")]
+mod webhooks;
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use fulmar_broker::auth::Gate;
+use fulmar_broker::storage::{NoStorage, Restored, Storage};
+use fulmar_broker::{Broker, BrokerConfig, Limits};
+use fulmar_certs::files;
+use fulmar_store::SqliteStorage;
+use fulmar_transport::Clock;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use self::certificates::Certificates;
+use self::hold::{Door, Hold, Watched};
+use self::reload::Reloader;
+use self::standing::Standing;
+use crate::config::{Config, set};
+use crate::logging::{self, LogArgs};
+
+const EXAMPLES: &str = "\
+Examples:
+  fulmar serve                             on loopback, with a development CA of its own
+  fulmar serve --data /var/lib/fulmar      state and certificates in this folder
+  fulmar serve --config fulmar.toml        as the file says; every key: fulmar.example.toml
+  FULMAR_LISTENERS__MQTT='[\"127.0.0.1:0\"]' fulmar serve
+                                           one key from the environment";
+
+/// Run the broker
+///
+/// Without a configuration file it listens on loopback only, lets anonymous clients in there, and
+/// makes a development certificate in its data folder, which `fulmar pub` and `fulmar sub` on this
+/// machine find by themselves.
+///
+/// One line `ready mqtt=ADDRESS …` on standard output says that every listener is bound; the log
+/// goes to standard error. SIGTERM and SIGINT drain and exit 0; SIGHUP reads certificates, client
+/// authorities, passwords and access rules again.
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// Configuration file (TOML); without one the defaults hold, which serve this machine only
+    #[arg(long, short, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Folder for sessions, messages and certificates [default: [server] data_dir of the
+    /// configuration, or else ~/.local/share/fulmar]
+    #[arg(long, value_name = "DIR", env = "FULMAR_DATA")]
+    data: Option<PathBuf>,
+}
+
+/// Runs the broker until SIGTERM or SIGINT.
+pub fn run(args: &Args, log: &LogArgs) -> anyhow::Result<()> {
+    let config = Config::load(args.config.as_deref())?;
+    if config.upstream.is_on() {
+        memory::keep_large_off_the_heap();
+    }
+    logging::start(log, &config.log.level, Some(config.log.format))?;
+    for (file, key) in args.config.iter().flat_map(|file| {
+        let keys = Config::secrets_for_everybody(file).into_iter();
+        keys.map(move |key| (file.display(), key))
+    }) {
+        tracing::warn!(%file, "everybody on this machine can read {key} there: run chmod 640 on the file");
+    }
+    let signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).context("cannot take signals")?;
+    config.check_files()?;
+    let gate = config.gate()?;
+    let data = data_dir(args, &config)?;
+    let certificates = Certificates::open(&config, &data)?;
+    let keys = secrets::quic_keys(&data)?;
+    let quic = config.quic.settings(keys.clone(), &config.limits);
+    if let Some(folder) = &quic.qlog_dir {
+        files::make_private_dir(folder)?;
+    }
+    let clock = Clock::start();
+    let workers = match config.server.workers {
+        0 => std::thread::available_parallelism().map_or(1, usize::from),
+        workers => workers,
+    };
+    let mut stored = Stored::open(&config, &data)?;
+    let mut gateway = upstream::Gateway::open(&config, &data).context("gateway")?;
+    let mut platform = platform::Running::open(&config, &data)?;
+    let hold = Arc::<Hold>::default();
+    stored.stand(gateway.as_ref(), &platform, &config.limits.broker(), &hold);
+    let broker_config = BrokerConfig {
+        workers,
+        limits: config.limits.broker(),
+        gate: Gate { guests: platform.guests()?, ..gate },
+        sys_interval_s: config.sys.interval_s,
+        client_figures: config.sys.clients,
+    };
+    let broker = Broker::new(broker_config, stored.storage, stored.restored, clock.now());
+    stored.wake.set(Arc::downgrade(&broker)).ok().context("storage was given two brokers")?;
+    let marks = gateway.as_ref().map(upstream::Gateway::marks);
+    broker.set_entry(Arc::new(Door { marks, hold, platform: platform.get().cloned() }));
+    let running = listeners::start(&broker, workers, &config, &certificates, &quic, clock)?;
+    platform.watch(&broker);
+    platform.go_live(running.server.inlet())?;
+    if let Some(gateway) = &mut gateway {
+        gateway.go_live(running.server.inlet())?;
+    }
+    let orders = certificates.orders();
+    let challenges = orders.as_ref().map(acme::Orders::tls).transpose()?;
+    let server = &running.server;
+    let bodies = fulmar_web::BodyBudget::new(config.http.max_buffered_body_bytes);
+    let tls = (&certificates, challenges, keys);
+    let shared = (server, Arc::clone(&running.origins));
+    let bound = greeting::Listeners::default();
+    let web = listeners::start_web(&config, tls, shared, &platform, &bodies, &bound)?;
+    let wiring = coap::Wiring {
+        broker: &broker,
+        inlet: server.inlet(),
+        clock,
+        certificates: &certificates,
+        data: &data,
+    };
+    let coap = coap::Coap::start(&config, wiring)?;
+    let mqtt_sn = mqttsn::MqttSn::start(&config, server.inlet())?;
+    let state = http::Operated {
+        broker: Arc::clone(&broker),
+        store: stored.store.clone(),
+        tickets: Arc::clone(&certificates.tickets),
+        web: Arc::clone(web.metrics()),
+        gateway: gateway.as_ref().map(upstream::Gateway::figures),
+        mqtt_sn: mqtt_sn.figures(),
+        door: publish::Door::new(server.inlet(), &config, "http", &config.listeners.http),
+        platform: platform.get().cloned(),
+    };
+    let http = http::start(&config, &bodies, state)?;
+    let memory = memory::Memory::start(&broker)?;
+    let all = running.all(web.bound(), coap.bound(), mqtt_sn.bound(), http.bound());
+    let line = listeners::ready_line(bound.get_or_init(|| all));
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), data = %data.display(), workers, "{line}");
+    announce(&line)?;
+    notify::ready();
+    {
+        // Ends with this block: no certificate is ordered while the broker drains.
+        let acme = orders.map(acme::Orders::start).transpose()?;
+        let reloader = Reloader {
+            file: args.config.as_deref(),
+            started: &config,
+            broker: &broker,
+            certificates: &certificates,
+            acme: acme.as_ref(),
+        };
+        wait(signals, &reloader);
+    }
+    let drain = Duration::from_secs(u64::from(config.server.drain_timeout_s));
+    tracing::info!(limit_s = drain.as_secs(), "draining");
+    notify::stopping();
+    http.stop();
+    drop(memory);
+    web.stop_accepting();
+    coap.stop();
+    mqtt_sn.stop();
+    let begun = Instant::now();
+    running.server.drain(drain);
+    // MQTT clients that came over HTTP have been told; requests have what is left of the time.
+    web.drain(drain.saturating_sub(begun.elapsed()));
+    platform.close();
+    // After the clients: what they published last is in the outbox or in the session.
+    if let Some(gateway) = gateway {
+        gateway.close();
+    }
+    if let Err(error) = certificates.tickets.close() {
+        // Clients come back by a full handshake then; that is no failure of the broker.
+        tracing::warn!("TLS tickets are not kept: {error}");
+    }
+    if let Some(store) = stored.store {
+        store.close().context("storage")?;
+    }
+    tracing::info!("stopped");
+    Ok(())
+}
+
+fn data_dir(args: &Args, config: &Config) -> anyhow::Result<PathBuf> {
+    let chosen = args.data.as_deref().or(set(&config.server.data_dir));
+    let data = chosen.map_or_else(fulmar_certs::default_data_dir, Path::to_owned);
+    files::make_private_dir(&data).context("data folder (choose another one with --data)")?;
+    Ok(data)
+}
+
+/// What the disk remembers, and how it tells the broker of commits.
+struct Stored {
+    store: Option<Arc<SqliteStorage>>,
+    storage: Arc<dyn Storage>,
+    restored: Restored,
+    /// Set once there is a broker; before that nothing is committed.
+    wake: Arc<OnceLock<Weak<Broker>>>,
+}
+
+impl Stored {
+    fn open(config: &Config, data: &Path) -> anyhow::Result<Stored> {
+        let wake = Arc::new(OnceLock::<Weak<Broker>>::new());
+        if !config.storage.enabled {
+            let (storage, restored) = (Arc::new(NoStorage), Restored::default());
+            return Ok(Stored { store: None, storage, restored, wake });
+        }
+        let for_store = Arc::clone(&wake);
+        let committed = move || {
+            if let Some(broker) = for_store.get().and_then(Weak::upgrade) {
+                broker.storage_committed();
+            }
+        };
+        let path = data.join("broker.db");
+        let (store, restored) =
+            SqliteStorage::open(&path, &config.storage.options(), Box::new(committed))?;
+        let store = Arc::new(store);
+        Ok(Stored { store: Some(Arc::clone(&store)), storage: store, restored, wake })
+    }
+
+    /// Puts the sessions of the program's own parts in, and counts from now on what is queued for them.
+    fn stand(
+        &mut self,
+        gateway: Option<&upstream::Gateway>,
+        platform: &platform::Running,
+        limits: &Limits,
+        hold: &Arc<Hold>,
+    ) {
+        let (storage, restored) = (&*self.storage, &mut self.restored);
+        let mut standing = Standing { storage, restored, limits, hold };
+        if let Some(gateway) = gateway {
+            gateway.stand(&mut standing);
+        }
+        platform.stand(&mut standing);
+        let (inner, hold) = (Arc::clone(&self.storage), Arc::clone(hold));
+        self.storage = Arc::new(Watched { inner, hold });
+    }
+}
+
+/// The one line on standard output, for scripts that wait for it.
+fn announce(line: &str) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{line}").and_then(|()| out.flush()).context("standard output")
+}
+
+/// Returns when the program is to stop.
+fn wait(mut signals: Signals, reloader: &Reloader<'_>) {
+    for signal in signals.forever() {
+        if signal != SIGHUP {
+            return;
+        }
+        reloader.run();
+    }
+}

@@ -1,0 +1,74 @@
+//! In the place of `platform` where this is built without the feature of that name: there is none.
+
+use std::convert::Infallible;
+use std::path::Path;
+use std::sync::Arc;
+
+use fulmar_broker::Broker;
+use fulmar_broker::auth::Guests;
+use fulmar_transport::Inlet;
+use fulmar_web::Knows;
+
+use super::standing::Standing;
+use crate::config::Config;
+
+/// Never is any.
+#[derive(Clone, Debug)]
+pub(super) struct Platform(Infallible);
+
+/// What there would be to count of it.
+pub(super) struct PlatformCounts {
+    pub(super) measurements_stored: u64,
+    pub(super) measurements_duplicate: u64,
+    pub(super) measurements_rejected: u64,
+    pub(super) messages_malformed: u64,
+}
+
+impl Platform {
+    pub(super) fn vouch(&self, _: &str, _: &str, _: &[u8]) -> Option<String> {
+        match self.0 {}
+    }
+
+    pub(super) fn has_no_users(&self) -> bool {
+        match self.0 {}
+    }
+
+    pub(super) fn counts(&self) -> PlatformCounts {
+        match self.0 {}
+    }
+}
+
+/// None.
+pub(super) struct Running;
+
+impl Running {
+    pub(super) fn open(_: &Config, _: &Path) -> anyhow::Result<Running> {
+        Ok(Running)
+    }
+
+    pub(super) fn guests(&self) -> anyhow::Result<Option<Arc<dyn Guests>>> {
+        Ok(None)
+    }
+
+    pub(super) fn get(&self) -> Option<&Platform> {
+        None
+    }
+
+    pub(super) fn knows(&self) -> Option<Knows> {
+        None
+    }
+
+    pub(super) fn stand(&self, _: &mut Standing<'_>) {}
+
+    pub(super) fn go_live(&mut self, _: Inlet) -> anyhow::Result<()> {
+        Ok(())
+    }
+
+    pub(super) fn watch(&self, _: &Arc<Broker>) {}
+
+    pub(super) fn router(&self) -> axum::Router {
+        axum::Router::new()
+    }
+
+    pub(super) fn close(&self) {}
+}

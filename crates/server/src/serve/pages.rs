@@ -1,0 +1,277 @@
+//! The web app's files, which the program carries inside: what is asked for and is no part of the API.
+//!
+//! Files are sent in the compressed form that the build made, with ETags; those with a hash in their
+//! name may be kept for ever. Other paths are screens of the app and get its one page, if a page is what
+//! is asked for. While nobody could use the app, `/` has another page (`greeting`).
+
+use axum::body::{Body, Bytes};
+use axum::http::uri::Authority;
+use axum::http::{
+    HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header,
+};
+use axum::response::IntoResponse as _;
+
+use super::greeting::{self, Greeting};
+
+/// One of the app's files.
+pub(super) struct File {
+    path: &'static str,
+    /// Changes with the contents.
+    tag: &'static str,
+    plain: &'static [u8],
+    brotli: Option<&'static [u8]>,
+    gzip: Option<&'static [u8]>,
+}
+
+mod files {
+    use super::File;
+    include!(concat!(env!("OUT_DIR"), "/web_app.rs"));
+}
+
+/// Where everything begins, and what the app's own paths get.
+const START: &str = "/index.html";
+/// The build puts a hash into the names of what is below.
+const HASHED: &str = "/assets/";
+const FOR_EVER: HeaderValue = HeaderValue::from_static("public, max-age=31536000, immutable");
+const ASK_AGAIN: HeaderValue = HeaderValue::from_static("no-cache");
+
+/// Answers what no route of the API has answered.
+pub(super) async fn answer(greeting: Greeting, request: Request<Body>) -> Response<Body> {
+    let path = request.uri().path();
+    let file = find(files::FILES, path, request.headers());
+    let reason = greeting.reason(!files::FILES.is_empty()).filter(|_| path == "/");
+    let style = path == greeting::STYLE_PATH;
+    if file.is_none() && reason.is_none() && !style {
+        return not_found();
+    }
+    if !matches!(*request.method(), Method::GET | Method::HEAD) {
+        let allow = [(header::ALLOW, "GET, HEAD")];
+        return (StatusCode::METHOD_NOT_ALLOWED, allow).into_response();
+    }
+    match (reason, file) {
+        (Some(reason), _) => greet(&greeting, reason, &request),
+        (None, Some(file)) if !style => send(file, &request),
+        _ => greeting::style(),
+    }
+}
+
+fn greet(greeting: &Greeting, reason: greeting::Reason, request: &Request<Body>) -> Response<Body> {
+    let mut page = greeting.page(reason, request, host(request).as_deref());
+    protect(page.headers_mut(), request);
+    page
+}
+
+/// The file at a path; the start page for paths of the app's own.
+fn find(files: &'static [File], path: &str, headers: &HeaderMap) -> Option<&'static File> {
+    let at = |path: &str| files.iter().find(|file| file.path == path);
+    at(path).or_else(|| at(START).filter(|_| path == "/" || is_screen(path, headers)))
+}
+
+/// Whether a browser wants to show what it gets, and the path is not one of files or of the API.
+fn is_screen(path: &str, headers: &HeaderMap) -> bool {
+    let accept = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok());
+    let other = ["/api/", HASHED].iter().any(|start| path.starts_with(start));
+    !other && accept.is_some_and(|accept| accept.contains("text/html"))
+}
+
+fn send(file: &'static File, request: &Request<Body>) -> Response<Body> {
+    let (encoding, bytes) = choose(file, request.headers());
+    let tag = format!("\"{}-{}\"", file.tag, encoding.unwrap_or("plain"));
+    let mut headers = HeaderMap::new();
+    let keep = if file.path.starts_with(HASHED) { FOR_EVER } else { ASK_AGAIN };
+    headers.insert(header::CACHE_CONTROL, keep);
+    headers.insert(header::VARY, HeaderValue::from_static("accept-encoding"));
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind(file.path)));
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    // Digits and letters of the build: always a header's value.
+    if let Ok(tag) = HeaderValue::from_str(&tag) {
+        headers.insert(header::ETAG, tag);
+    }
+    if file.path == START {
+        protect(&mut headers, request);
+    }
+    if is_known(request.headers(), &tag) {
+        return (StatusCode::NOT_MODIFIED, headers).into_response();
+    }
+    if let Some(encoding) = encoding {
+        headers.insert(header::CONTENT_ENCODING, HeaderValue::from_static(encoding));
+    }
+    headers.insert(header::CONTENT_LENGTH, HeaderValue::from(bytes.len()));
+    let body = match *request.method() {
+        Method::HEAD => Body::empty(),
+        _ => Body::from(Bytes::from_static(bytes)),
+    };
+    (headers, body).into_response()
+}
+
+/// The form of a file that is shortest of those the browser takes.
+fn choose(file: &'static File, headers: &HeaderMap) -> (Option<&'static str>, &'static [u8]) {
+    let accepted = headers.get(header::ACCEPT_ENCODING).and_then(|value| value.to_str().ok());
+    let takes = |name: &str| {
+        accepted.unwrap_or_default().split(',').any(|one| {
+            let (coding, weight) = one.split_once(';').unwrap_or((one, ""));
+            let refused = matches!(weight.trim(), "q=0" | "q=0.0" | "q=0.00" | "q=0.000");
+            coding.trim() == name && !refused
+        })
+    };
+    match (file.brotli, file.gzip) {
+        (Some(bytes), _) if takes("br") => (Some("br"), bytes),
+        (_, Some(bytes)) if takes("gzip") => (Some("gzip"), bytes),
+        _ => (None, file.plain),
+    }
+}
+
+/// RFC 9110, section 13.1.2; weak tags of the same name count.
+fn is_known(headers: &HeaderMap, tag: &str) -> bool {
+    headers.get_all(header::IF_NONE_MATCH).iter().any(|value| {
+        let tags = value.to_str().unwrap_or_default();
+        tags.split(',').any(|one| {
+            matches!(one.trim().trim_start_matches("W/"), "*")
+                || one.trim().trim_start_matches("W/") == tag
+        })
+    })
+}
+
+/// What the page may load and talk to: this server only, at any of its ports, because MQTT over
+/// WebTransport may have one of its own.
+fn protect(headers: &mut HeaderMap, request: &Request<Body>) {
+    let own = own_addresses(request);
+    let policy = format!(
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; \
+         font-src 'self'; connect-src 'self'{own}; worker-src 'self'; manifest-src 'self'; \
+         base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+    );
+    if let Ok(policy) = HeaderValue::from_str(&policy) {
+        headers.insert(header::CONTENT_SECURITY_POLICY, policy);
+    }
+    headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("same-origin"));
+    headers.insert(
+        HeaderName::from_static("permissions-policy"),
+        HeaderValue::from_static("geolocation=(self), camera=(self), serial=(self), microphone=()"),
+    );
+}
+
+/// This server's addresses as sources of a policy, each after a space. `localhost` has several.
+fn own_addresses(request: &Request<Body>) -> String {
+    let Some(host) = host(request) else { return String::new() };
+    let hosts: &[&str] = match host.as_str() {
+        "localhost" | "127.0.0.1" => &["localhost", "127.0.0.1"],
+        // A policy cannot name an IPv6 address.
+        literal if literal.starts_with('[') => return " https: wss:".to_owned(),
+        name => &[name],
+    };
+    hosts.iter().map(|host| format!(" https://{host}:* wss://{host}:*")).collect()
+}
+
+/// The name the browser knows this server by, if it is one that can stand in a policy.
+fn host(request: &Request<Body>) -> Option<String> {
+    let header = request.headers().get(header::HOST).and_then(|value| value.to_str().ok());
+    let authority = match request.uri().authority() {
+        Some(authority) => authority.clone(),
+        None => header?.parse::<Authority>().ok()?,
+    };
+    let host = authority.host();
+    let fine = |byte: u8| byte.is_ascii_alphanumeric() || b".-[]:".contains(&byte);
+    (!host.is_empty() && host.bytes().all(fine)).then(|| host.to_owned())
+}
+
+fn kind(path: &str) -> &'static str {
+    match path.rsplit_once('.').map(|(_, extension)| extension) {
+        Some("html") => "text/html; charset=utf-8",
+        Some("js") => "text/javascript; charset=utf-8",
+        Some("css") => "text/css; charset=utf-8",
+        Some("json" | "geojson") => "application/json",
+        Some("webmanifest") => "application/manifest+json",
+        Some("svg") => "image/svg+xml",
+        Some("png") => "image/png",
+        Some("woff2") => "font/woff2",
+        _ => "application/octet-stream",
+    }
+}
+
+fn not_found() -> Response<Body> {
+    let kind = [(header::CONTENT_TYPE, "application/problem+json")];
+    let body = r#"{"type":"about:blank","title":"Not found","status":404,"detail":"There is nothing at this address."}"#;
+    (StatusCode::NOT_FOUND, kind, body).into_response()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    static APP: &[File] = &[
+        File {
+            path: "/assets/a-1.js",
+            tag: "01",
+            plain: b"plain",
+            brotli: Some(b"br"),
+            gzip: Some(b"gz"),
+        },
+        File { path: START, tag: "02", plain: b"<!doctype html>", brotli: None, gzip: None },
+    ];
+
+    fn request(path: &str, headers: &[(&str, &str)]) -> Request<Body> {
+        let mut request = Request::builder().uri(path);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        request.body(Body::empty()).unwrap()
+    }
+
+    fn path_of(path: &str, accept: &str) -> Option<&'static str> {
+        let request = request(path, &[("accept", accept)]);
+        find(APP, request.uri().path(), request.headers()).map(|file| file.path)
+    }
+
+    #[test]
+    fn screens_get_the_page_and_files_and_the_api_do_not() {
+        let browser = "text/html,application/xhtml+xml,*/*;q=0.8";
+        assert_eq!(path_of("/", "*/*"), Some(START));
+        assert_eq!(path_of("/meters/1", browser), Some(START));
+        assert_eq!(path_of("/meters/1", "application/json"), None);
+        assert_eq!(path_of("/api/v1/nothing", browser), None);
+        assert_eq!(path_of("/assets/gone.js", browser), None);
+        assert_eq!(path_of("/assets/a-1.js", "*/*"), Some("/assets/a-1.js"));
+    }
+
+    #[test]
+    fn the_shortest_form_that_is_taken_is_sent() {
+        let choice =
+            |accepted| choose(&APP[0], request("/", &[("accept-encoding", accepted)]).headers()).0;
+        assert_eq!(choice("gzip, deflate, br, zstd"), Some("br"));
+        assert_eq!(choice("gzip;q=1.0, br;q=0"), Some("gzip"));
+        assert_eq!(choice("identity"), None);
+        assert_eq!(choose(&APP[1], request("/", &[("accept-encoding", "br")]).headers()).0, None);
+    }
+
+    #[test]
+    fn what_is_known_is_not_sent_again_and_hashed_names_are_kept() {
+        let response = send(&APP[0], &request("/assets/a-1.js", &[("accept-encoding", "br")]));
+        assert_eq!(response.status(), StatusCode::OK);
+        assert_eq!(response.headers()[header::CACHE_CONTROL], FOR_EVER);
+        assert_eq!(response.headers()[header::CONTENT_ENCODING], "br");
+        let tag = response.headers()[header::ETAG].to_str().unwrap();
+        let asked = [("accept-encoding", "br"), ("if-none-match", tag)];
+        let again = send(&APP[0], &request("/assets/a-1.js", &asked));
+        assert_eq!(again.status(), StatusCode::NOT_MODIFIED);
+        // Another form has another tag.
+        let plain = send(&APP[0], &request("/assets/a-1.js", &[("if-none-match", tag)]));
+        assert_eq!(plain.status(), StatusCode::OK);
+    }
+
+    #[test]
+    fn the_page_may_talk_to_its_own_host_only() {
+        let policy = |host| {
+            let response = send(&APP[1], &request("/", &[("host", host)]));
+            response.headers()[header::CONTENT_SECURITY_POLICY].to_str().unwrap().to_owned()
+        };
+        assert!(
+            policy("meters.example:8443")
+                .contains("connect-src 'self' https://meters.example:* wss://")
+        );
+        assert!(policy("localhost:8443").contains(" https://127.0.0.1:* wss://127.0.0.1:*;"));
+        assert!(policy("[::1]:8443").contains("connect-src 'self' https: wss:;"));
+        assert!(policy("x;script-src *").contains("connect-src 'self';"));
+    }
+}

@@ -1,0 +1,116 @@
+//! The platform inside the broker's process: opened with the data folder if there is an HTTPS listener,
+//! closed when all requests have been answered. Its users are guests of the broker.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use fulmar_broker::Broker;
+use fulmar_broker::auth::Guests;
+use fulmar_platform::Announcement;
+pub(super) use fulmar_platform::{Platform, PlatformCounts};
+use fulmar_transport::Inlet;
+use fulmar_web::Knows;
+use http::header;
+use tokio::sync::mpsc;
+
+use super::live;
+use super::standing::Standing;
+use super::users::Users;
+use crate::config::Config;
+
+/// The platform, if it is switched on.
+pub(super) struct Running {
+    platform: Option<Platform>,
+    /// What changed, until somebody publishes it.
+    announcements: Option<mpsc::Receiver<Announcement>>,
+}
+
+impl Running {
+    /// Opens it.
+    ///
+    /// # Errors
+    /// Its database or secret cannot be opened.
+    pub(super) fn open(config: &Config, data: &Path) -> anyhow::Result<Running> {
+        if !config.has_platform() {
+            return Ok(Running { platform: None, announcements: None });
+        }
+        let opened = Platform::open(data, config.platform.settings()?);
+        let (platform, announcements) = opened.context("platform")?;
+        if platform.has_no_users() {
+            tracing::info!(
+                "the platform has no users yet: `fulmar user add NAME --admin --data {}` makes one",
+                data.display()
+            );
+        }
+        Ok(Running { platform: Some(platform), announcements: Some(announcements) })
+    }
+
+    /// Its users, for the broker's gate.
+    ///
+    /// # Errors
+    /// There is no thread for their passwords.
+    pub(super) fn guests(&self) -> anyhow::Result<Option<Arc<dyn Guests>>> {
+        let Some(platform) = self.platform.clone() else { return Ok(None) };
+        Ok(Some(Arc::new(Users::new(platform)?)))
+    }
+
+    /// It, if it is switched on.
+    pub(super) fn get(&self) -> Option<&Platform> {
+        self.platform.as_ref()
+    }
+
+    /// Which requests show a token of its users.
+    pub(super) fn knows(&self) -> Option<Knows> {
+        let platform = self.platform.clone()?;
+        Some(Knows::new(move |headers| {
+            let shown = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+            let token = shown.and_then(|shown| shown.split_once(' '));
+            token.is_some_and(|(_, token)| platform.admit(token.trim(), None).is_some())
+        }))
+    }
+
+    /// Makes the session of its MQTT client, before there can be another client.
+    pub(super) fn stand(&self, standing: &mut Standing<'_>) {
+        if let Some(platform) = &self.platform {
+            live::stand(platform, standing);
+        }
+    }
+
+    /// Lets what changes be published, and takes in what receivers and sensors publish.
+    ///
+    /// # Errors
+    /// There is no thread for it.
+    pub(super) fn go_live(&mut self, inlet: Inlet) -> anyhow::Result<()> {
+        match (&self.platform, self.announcements.take()) {
+            (Some(platform), Some(announcements)) => {
+                live::start(platform.clone(), announcements, inlet)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Lets the broker cut connections whose token was revoked, and those that may hear less than before.
+    pub(super) fn watch(&self, broker: &Arc<Broker>) {
+        let Some(platform) = &self.platform else { return };
+        // The broker has the platform already, and would never be dropped.
+        let broker = Arc::downgrade(broker);
+        platform.on_loss(move || {
+            if let Some(broker) = broker.upgrade() {
+                broker.recheck_guests();
+            }
+        });
+    }
+
+    /// Its addresses.
+    pub(super) fn router(&self) -> axum::Router {
+        self.platform.as_ref().map(Platform::router).unwrap_or_default()
+    }
+
+    /// Finishes what was begun.
+    pub(super) fn close(&self) {
+        if let Some(platform) = &self.platform {
+            platform.close();
+        }
+    }
+}

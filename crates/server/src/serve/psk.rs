@@ -1,0 +1,89 @@
+//! The file of pre-shared keys (`[coap] psk_file`): who is who over DTLS without certificates (RFC 4279).
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::bail;
+use fulmar_certs::files;
+use fulmar_coap::dtls::Keys;
+use fulmar_command::psk::parse;
+
+/// Shorter ones can be guessed from one recorded handshake.
+const MIN_KEY_BYTES: usize = 16;
+/// As much as a user name of MQTT may have here.
+const MAX_USER_BYTES: usize = 256;
+
+/// Reads the file.
+///
+/// # Errors
+/// It cannot be read, others can read it too, or a line is wrong: named by its number, never by what it says.
+pub(super) fn read(path: &Path) -> anyhow::Result<Keys> {
+    let text = String::from_utf8_lossy(&files::read_secret(path)?).into_owned();
+    let mut keys = HashMap::new();
+    for (number, line) in text.lines().enumerate() {
+        let line = line.trim_end_matches('\r');
+        if line.trim().is_empty() || line.starts_with('#') {
+            continue;
+        }
+        let place = || format!("[coap] psk_file {}:{}", path.display(), number + 1);
+        let Some((user, key)) =
+            line.split_once(':').and_then(|(user, key)| Some((user, parse(key)?)))
+        else {
+            bail!(
+                "{}: expected USER:KEY, the key as text or as 0x and hexadecimal digits",
+                place()
+            );
+        };
+        if user.is_empty() || user.len() > MAX_USER_BYTES {
+            bail!("{}: a user name has from 1 to {MAX_USER_BYTES} bytes", place());
+        }
+        if key.len() < MIN_KEY_BYTES {
+            bail!(
+                "{}: a key has at least {MIN_KEY_BYTES} bytes, because shorter ones can be guessed",
+                place()
+            );
+        }
+        if keys.insert(user.as_bytes().to_vec(), key).is_some() {
+            bail!("{}: this user has a key already", place());
+        }
+    }
+    Ok(Arc::new(move |user| keys.get(user).cloned()))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn load(text: &str) -> anyhow::Result<Keys> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("psk");
+        files::write(&path, text.as_bytes(), true).unwrap();
+        read(&path)
+    }
+
+    #[test]
+    fn keys_are_found_by_user() {
+        let text =
+            "# meters\nmeter-7:0123456789abcdef:x\n\nmeter-8:0x000102030405060708090a0b0c0d0e0f\n";
+        let keys = load(text).unwrap();
+        assert_eq!(keys(b"meter-7").unwrap(), b"0123456789abcdef:x");
+        assert_eq!(keys(b"meter-8").unwrap(), (0..16).collect::<Vec<u8>>());
+        assert!(keys(b"meter-9").is_none());
+    }
+
+    #[test]
+    fn wrong_lines_are_named_without_what_they_say() {
+        for bad in [
+            "secret",
+            ":0123456789abcdef",
+            "a:short",
+            "a:0xZZ",
+            "a:0123456789abcdef\na:0123456789abcdeg",
+        ] {
+            let error = load(bad).err().unwrap().to_string();
+            assert!(error.contains("psk_file") && !error.contains("secret"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,299 @@
+//! `POST /publish/{topic}`: a message from a device that speaks HTTP and nothing else. The body is the
+//! payload; `?retain=true` keeps it. A user and password come as Basic, a token as Bearer.
+//!
+//! A request is one short MQTT connection inside the process, through the same inlet as clients inside
+//! HTTP, so that authentication, access rules, limits and durability are the broker's: 204 is its PUBACK
+//! at QoS 1. Where nobody takes the topic the answer is 404, since nothing was kept. Pages in browsers
+//! and Fulmar's webhooks are turned away: any page could make the browser of somebody who is near post here,
+//! and whoever may set a webhook's address this server itself.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::{Body, to_bytes};
+use axum::extract::{ConnectInfo, Path, Query, State};
+use axum::http::{Extensions, HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::post;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use fulmar_broker::{ListenerPolicy, Peer, TransportKind};
+use fulmar_mqtt::ack::AckKind;
+use fulmar_mqtt::codec::{MAX_PACKET_BYTES, decode, peek_frame};
+use fulmar_mqtt::packet::{Connect, Disconnect, Publish};
+use fulmar_mqtt::topic::check_name;
+use fulmar_mqtt::{Packet, PacketId, Properties, QoS, ReasonCode, Version};
+use fulmar_transport::{Framing, Inlet};
+use serde::Deserialize;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::UnixStream;
+
+use crate::config::Config;
+
+const VERSION: Version = Version::V5;
+/// Longest wait for the broker, which may be holding publishers back.
+const PATIENCE: Duration = Duration::from_secs(25);
+
+/// Where messages go, and what is demanded of who brings them.
+#[derive(Clone)]
+pub(super) struct Door {
+    inlet: Inlet,
+    policy: Arc<ListenerPolicy>,
+    /// Largest body in bytes.
+    max_bytes: usize,
+}
+
+#[derive(Deserialize)]
+struct Wish {
+    #[serde(default)]
+    retain: bool,
+}
+
+/// Who somebody says to be.
+#[derive(Default)]
+struct Credentials {
+    username: Option<String>,
+    password: Option<Vec<u8>>,
+}
+
+impl Door {
+    /// One for the listeners of this name: anonymous clients are let in where all of their addresses
+    /// let them in.
+    pub(super) fn new(inlet: Inlet, config: &Config, name: &str, addresses: &[SocketAddr]) -> Door {
+        let open = |address: &SocketAddr| config.policy(name, *address).allow_anonymous;
+        let allow_anonymous = addresses.iter().all(open);
+        let policy = Arc::new(ListenerPolicy { name: name.into(), allow_anonymous });
+        Door { inlet, policy, max_bytes: config.limits.max_packet_bytes }
+    }
+
+    /// The answers.
+    pub(super) fn router(self) -> Router {
+        Router::new().route("/publish/{*topic}", post(publish)).with_state(self)
+    }
+}
+
+async fn publish(
+    State(door): State<Door>,
+    extensions: Extensions,
+    Path(topic): Path<String>,
+    Query(wish): Query<Wish>,
+    headers: HeaderMap,
+    body: Body,
+) -> Response {
+    if let Some(refusal) = refused(&headers) {
+        return (StatusCode::FORBIDDEN, refusal).into_response();
+    }
+    if let Err(error) = check_name(&topic) {
+        return (StatusCode::BAD_REQUEST, format!("{error}\n")).into_response();
+    }
+    let Some(credentials) = credentials(&headers) else {
+        return (StatusCode::BAD_REQUEST, "Authorization is Basic or Bearer\n").into_response();
+    };
+    // Last, when all that the head says is right.
+    let Ok(body) = to_bytes(body, door.max_bytes).await else {
+        return (StatusCode::PAYLOAD_TOO_LARGE, "larger than a message may be\n").into_response();
+    };
+    let unknown = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
+    let address = extensions.get().map_or(unknown, |ConnectInfo(address)| *address);
+    let peer = Peer {
+        address,
+        transport: TransportKind::Tcp,
+        identity: None,
+        listener: Arc::clone(&door.policy),
+    };
+    let hand_over = async {
+        let stream = UnixStream::from_std(door.inlet.open(peer, Framing::Bytes)?)?;
+        hand_over(stream, &credentials, &topic, wish.retain, &body).await
+    };
+    match tokio::time::timeout(PATIENCE, hand_over).await {
+        Ok(Ok(reason)) => answer(reason, wish.retain),
+        Ok(Err(error)) => {
+            tracing::debug!(peer = %address, %error, "a publication over HTTP broke off");
+            (StatusCode::SERVICE_UNAVAILABLE, "the broker is not available\n").into_response()
+        }
+        Err(_) => {
+            let text = "the broker could not take it in time; nothing is promised, send it again\n";
+            (StatusCode::SERVICE_UNAVAILABLE, text).into_response()
+        }
+    }
+}
+
+/// Why nobody with such headers may publish here. Browsers say whose page asks (`Origin`, `Sec-Fetch-Site`), and
+/// Fulmar's own webhooks say what they are: an address that somebody else chose must not become a message.
+fn refused(headers: &HeaderMap) -> Option<&'static str> {
+    if headers.contains_key(header::ORIGIN) || headers.contains_key("sec-fetch-site") {
+        return Some("pages may not publish here; use MQTT over WebSocket\n");
+    }
+    let is_webhook = headers.contains_key("x-fulmar-delivery");
+    is_webhook.then_some("webhooks may not publish here\n")
+}
+
+/// `None` for an Authorization that is neither.
+fn credentials(headers: &HeaderMap) -> Option<Credentials> {
+    let Some(value) = headers.get(header::AUTHORIZATION) else {
+        return Some(Credentials::default());
+    };
+    let (scheme, rest) = value.to_str().ok()?.split_once(' ')?;
+    if scheme.eq_ignore_ascii_case("bearer") {
+        let password = Some(rest.trim().as_bytes().to_vec());
+        return Some(Credentials { username: None, password });
+    }
+    if !scheme.eq_ignore_ascii_case("basic") {
+        return None;
+    }
+    let text = String::from_utf8(STANDARD.decode(rest.trim()).ok()?).ok()?;
+    let (user, password) = text.split_once(':')?;
+    let (username, password) = (Some(user.to_owned()), Some(password.as_bytes().to_vec()));
+    Some(Credentials { username, password })
+}
+
+/// Connects, publishes at QoS 1 and says what the broker answered.
+async fn hand_over(
+    mut stream: UnixStream,
+    credentials: &Credentials,
+    topic: &str,
+    retain: bool,
+    payload: &[u8],
+) -> std::io::Result<ReasonCode> {
+    let mut out = Vec::new();
+    let connect = Connect {
+        version: VERSION,
+        bridge: false,
+        clean_start: true,
+        keep_alive_s: 0,
+        client_id: "",
+        properties: Properties::NONE,
+        will: None,
+        username: credentials.username.as_deref(),
+        password: credentials.password.as_deref(),
+    };
+    connect.encode(&mut out);
+    let publish = Publish {
+        dup: false,
+        qos: QoS::AtLeastOnce,
+        retain,
+        topic,
+        packet_id: Some(PacketId::FIRST),
+        properties: Properties::NONE,
+        payload,
+    };
+    publish.encode(VERSION, &mut out);
+    stream.write_all(&out).await?;
+    let mut input = Vec::new();
+    loop {
+        let mut done = 0;
+        while let Some(frame) = peek_frame(&input[done..], MAX_PACKET_BYTES).map_err(wrong)? {
+            done += frame.len;
+            match decode(&frame, VERSION).map_err(wrong)? {
+                Packet::Connack(connack) if connack.reason.is_error() => {
+                    return Ok(unknown(connack.reason));
+                }
+                Packet::Disconnect(disconnect) => return Ok(disconnect.reason),
+                Packet::Ack(AckKind::Puback, ack) => {
+                    let mut bye = Vec::new();
+                    let properties = Properties::NONE;
+                    Disconnect { reason: ReasonCode::Success, properties }
+                        .encode(VERSION, &mut bye);
+                    // It is done, whether the broker hears the goodbye or not.
+                    drop(stream.write_all(&bye).await);
+                    return Ok(ack.reason);
+                }
+                _ => {}
+            }
+        }
+        input.drain(..done);
+        if stream.read_buf(&mut input).await? == 0 {
+            return Err(std::io::ErrorKind::ConnectionAborted.into());
+        }
+    }
+}
+
+fn wrong(error: fulmar_mqtt::DecodeError) -> std::io::Error {
+    std::io::Error::new(std::io::ErrorKind::InvalidData, error)
+}
+
+/// A refusal of CONNECT. Clients without credentials where anonymous ones are not let in are "not
+/// authorized" there; HTTP's 403 would not ask for credentials.
+fn unknown(reason: ReasonCode) -> ReasonCode {
+    match reason {
+        ReasonCode::NotAuthorized => ReasonCode::BadUserNameOrPassword,
+        other => other,
+    }
+}
+
+fn answer(reason: ReasonCode, retained: bool) -> Response {
+    use ReasonCode as R;
+    let (status, text) = match reason {
+        R::Success => return StatusCode::NO_CONTENT.into_response(),
+        R::NoMatchingSubscribers if retained => return StatusCode::NO_CONTENT.into_response(),
+        R::NoMatchingSubscribers => (StatusCode::NOT_FOUND, "nobody takes this topic here"),
+        R::BadUserNameOrPassword => {
+            let challenge = [(header::WWW_AUTHENTICATE, "Basic realm=\"fulmar\"")];
+            let text = "user, password or token is not right\n";
+            return (StatusCode::UNAUTHORIZED, challenge, text).into_response();
+        }
+        R::NotAuthorized => (StatusCode::FORBIDDEN, "not allowed to publish to this topic"),
+        R::PacketTooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "larger than a message may be"),
+        R::TopicNameInvalid => (StatusCode::BAD_REQUEST, "not a topic to publish to"),
+        _ => {
+            let text = format!("the broker refused it: {reason}\n");
+            return (StatusCode::SERVICE_UNAVAILABLE, text).into_response();
+        }
+    };
+    (status, format!("{text}\n")).into_response()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn credentials_are_those_of_http() {
+        let read = |value: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::AUTHORIZATION, value.parse().unwrap());
+            credentials(&headers).map(|found| (found.username, found.password))
+        };
+        let basic = format!("Basic {}", STANDARD.encode("ann:a:b"));
+        assert_eq!(read(&basic), Some((Some("ann".into()), Some(b"a:b".to_vec()))));
+        assert_eq!(read("bearer x.y.z"), Some((None, Some(b"x.y.z".to_vec()))));
+        for bad in ["Digest x", "Basic", "Basic ?", "Basic YW5u"] {
+            assert!(read(bad).is_none(), "{bad}");
+        }
+        let none = credentials(&HeaderMap::new()).unwrap();
+        assert!(none.username.is_none() && none.password.is_none());
+    }
+
+    #[test]
+    fn pages_and_webhooks_are_turned_away() {
+        let refused = |name: &'static str, value: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(name, value.parse().unwrap());
+            super::refused(&headers).is_some()
+        };
+        assert!(refused("origin", "null") && refused("origin", "https://localhost"));
+        assert!(refused("sec-fetch-site", "cross-site"));
+        assert!(refused("x-fulmar-delivery", "7"));
+        assert!(!refused("content-type", "application/json"));
+    }
+
+    #[test]
+    fn two_hundreds_are_for_what_is_kept() {
+        for (reason, retained, status) in [
+            (ReasonCode::Success, false, 204),
+            (ReasonCode::NoMatchingSubscribers, false, 404),
+            (ReasonCode::NoMatchingSubscribers, true, 204),
+            (ReasonCode::BadUserNameOrPassword, false, 401),
+            (ReasonCode::NotAuthorized, false, 403),
+            (ReasonCode::PacketTooLarge, false, 413),
+            (ReasonCode::QuotaExceeded, false, 503),
+        ] {
+            assert_eq!(answer(reason, retained).status().as_u16(), status, "{reason}");
+        }
+        let anonymous = unknown(ReasonCode::NotAuthorized);
+        assert_eq!(answer(anonymous, false).status().as_u16(), 401);
+    }
+}

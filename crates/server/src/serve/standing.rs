@@ -1,0 +1,128 @@
+//! Sessions of the program's own parts in its broker, made before the first client can connect.
+//!
+//! The gateway and the platform take in what devices publish through durable sessions. Did those begin
+//! with the parts' own connections, what a device published before would be acknowledged and reach nobody.
+
+use fulmar_broker::Limits;
+use fulmar_broker::auth::GUEST_PREFIX;
+use fulmar_broker::storage::{
+    FlowId, Op, Restored, SessionKey, SessionRecord, Storage, SubscriptionRecord,
+};
+use fulmar_mqtt::packet::SubscribeOptions;
+
+use super::hold::Hold;
+
+/// What the broker will begin with, while it is being put together.
+pub(super) struct Standing<'a> {
+    pub(super) storage: &'a dyn Storage,
+    pub(super) restored: &'a mut Restored,
+    pub(super) limits: &'a Limits,
+    /// Holds publishers back when too much is queued for these sessions.
+    pub(super) hold: &'a Hold,
+}
+
+impl Standing<'_> {
+    /// Sees to it that `client_id` has a session with these subscriptions, in storage and in what was
+    /// restored. Subscriptions it has beside them stay.
+    pub(super) fn add(&mut self, client_id: &str, filters: &[&str], options: SubscribeOptions) {
+        ensure(self.storage, self.restored, client_id, filters, options);
+        self.expect(client_id, filters);
+    }
+
+    /// Watches what will be queued for a session that may begin later.
+    pub(super) fn expect(&mut self, client_id: &str, filters: &[&str]) {
+        self.hold.watch(client_id, filters, self.restored, self.limits);
+    }
+}
+
+fn ensure(
+    storage: &dyn Storage,
+    restored: &mut Restored,
+    client_id: &str,
+    filters: &[&str],
+    options: SubscribeOptions,
+) {
+    let mut ops = Vec::new();
+    let known = restored.sessions.iter().find(|session| *session.client_id == *client_id);
+    let key = known.map(|session| session.key).unwrap_or_else(|| {
+        restored.last_session_key += 1;
+        let record = SessionRecord {
+            key: SessionKey(restored.last_session_key),
+            client_id: client_id.into(),
+            // The guest without a name is the program itself.
+            username: Some(GUEST_PREFIX.into()),
+            mqtt_sn: Some(false),
+            expiry_interval_s: u32::MAX,
+            expires_at: None,
+            will: None,
+            will_at: None,
+        };
+        ops.push(Op::SessionPut(record.clone()));
+        let key = record.key;
+        restored.sessions.push(record);
+        key
+    });
+    for filter in filters {
+        let mut held = restored.subscriptions.iter().filter(|held| held.session == key);
+        if held.any(|held| *held.filter == **filter) {
+            continue;
+        }
+        let record = SubscriptionRecord {
+            session: key,
+            flow: FlowId::CONTROL,
+            filter: (*filter).into(),
+            options: options.to_byte(),
+            identifier: None,
+        };
+        ops.push(Op::SubscriptionPut(record.clone()));
+        restored.subscriptions.push(record);
+    }
+    storage.submit(&mut ops);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use fulmar_broker::storage::Seq;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Heard(Mutex<Vec<Op>>);
+
+    impl Storage for Heard {
+        fn submit(&self, batch: &mut Vec<Op>) -> Seq {
+            self.0.lock().expect("no panic").append(batch);
+            Seq(0)
+        }
+        fn committed(&self) -> Seq {
+            Seq(0)
+        }
+        fn backlog(&self) -> usize {
+            0
+        }
+        fn failure(&self) -> Option<String> {
+            None
+        }
+    }
+
+    fn filters(restored: &Restored) -> Vec<(u64, &str)> {
+        restored.subscriptions.iter().map(|held| (held.session.0, &*held.filter)).collect()
+    }
+
+    #[test]
+    fn only_what_is_missing_is_made() {
+        let storage = Heard::default();
+        let mut restored = Restored { last_session_key: 6, ..Restored::default() };
+        let options = SubscribeOptions::default();
+        ensure(&storage, &mut restored, "part", &["a/#", "b"], options);
+        assert_eq!(filters(&restored), [(7, "a/#"), (7, "b")]);
+        assert_eq!(storage.0.lock().expect("no panic").len(), 3);
+        ensure(&storage, &mut restored, "other", &["a/#"], options);
+        ensure(&storage, &mut restored, "part", &["b", "c"], options);
+        assert_eq!(filters(&restored), [(7, "a/#"), (7, "b"), (8, "a/#"), (7, "c")]);
+        assert_eq!(storage.0.lock().expect("no panic").len(), 6);
+        assert_eq!(restored.last_session_key, 8);
+    }
+}

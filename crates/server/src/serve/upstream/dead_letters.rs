@@ -1,0 +1,130 @@
+//! Messages that the broker upstream can never accept, kept in a file for people to look at: one JSON object
+//! a line, with topic, payload (base64), reason, and times.
+//!
+//! Bounded: when the file has its size it becomes FILE.1, in place of an earlier one.
+
+use std::fs::{File, OpenOptions};
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use fulmar_gateway::outbox::Stored;
+use serde::Serialize;
+
+use super::now_ms;
+
+/// A message and why it was refused.
+#[derive(Clone, Debug)]
+pub(super) struct Letter {
+    pub(super) message: Stored,
+    pub(super) reason: &'static str,
+}
+
+/// The file.
+#[derive(Debug)]
+pub(super) struct DeadLetters {
+    path: PathBuf,
+    /// Bytes after which a new one is begun.
+    max_bytes: u64,
+}
+
+#[derive(Serialize)]
+struct Line<'a> {
+    time: String,
+    reason: &'a str,
+    topic: &'a str,
+    payload: String,
+    qos: u8,
+    retain: bool,
+    id: &'a str,
+    at: &'a str,
+}
+
+impl DeadLetters {
+    /// A file that can be written.
+    ///
+    /// # Errors
+    /// It cannot.
+    pub(super) fn open(path: &Path, max_bytes: u64) -> std::io::Result<DeadLetters> {
+        let letters = DeadLetters { path: path.to_owned(), max_bytes };
+        letters.file()?;
+        Ok(letters)
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn file(&self) -> std::io::Result<File> {
+        OpenOptions::new().append(true).create(true).mode(0o600).open(&self.path)
+    }
+
+    /// Writes them; they are on the disk then.
+    pub(super) fn append(&mut self, letters: &[Letter]) -> std::io::Result<()> {
+        let mut lines = Vec::new();
+        for Letter { message, reason } in letters {
+            let line = Line {
+                time: time_of(now_ms()),
+                reason,
+                topic: &message.topic,
+                payload: STANDARD.encode(&message.payload),
+                qos: message.qos as u8,
+                retain: message.retain,
+                id: &message.id,
+                at: &message.at,
+            };
+            serde_json::to_writer(&mut lines, &line)?;
+            lines.push(b'\n');
+        }
+        let mut file = self.file()?;
+        let size = file.metadata()?.len();
+        if size > 0 && size + lines.len() as u64 > self.max_bytes {
+            let mut earlier = self.path.clone().into_os_string();
+            earlier.push(".1");
+            std::fs::rename(&self.path, earlier)?;
+            file = self.file()?;
+        }
+        file.write_all(&lines)?;
+        file.sync_data()
+    }
+}
+
+/// Milliseconds since the Unix epoch as RFC 3339 in UTC.
+pub(super) fn time_of(ms: u64) -> String {
+    let nanoseconds = i128::from(ms) * 1_000_000;
+    let at = time::OffsetDateTime::from_unix_timestamp_nanos(nanoseconds).ok();
+    at.and_then(|at| at.format(&time::format_description::well_known::Rfc3339).ok())
+        .unwrap_or_default()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn letters_are_lines_and_the_file_is_bounded() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("dead.jsonl");
+        let mut letters = DeadLetters::open(&path, 300).unwrap();
+        let message = Stored { topic: "a".into(), payload: vec![0, 255], ..Stored::default() };
+        let letter = Letter { message, reason: "Topic Name invalid" };
+        letters.append(std::slice::from_ref(&letter)).unwrap();
+        let line: serde_json::Value =
+            serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
+        assert_eq!(line["topic"], "a");
+        assert_eq!(line["payload"], "AP8=");
+        assert_eq!(line["reason"], "Topic Name invalid");
+        for _ in 0..20 {
+            letters.append(std::slice::from_ref(&letter)).unwrap();
+        }
+        let files: Vec<u64> = std::fs::read_dir(folder.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().metadata().unwrap().len())
+            .collect();
+        assert_eq!(files.len(), 2);
+        assert!(files.iter().all(|bytes| *bytes <= 300), "{files:?}");
+    }
+}

@@ -1,0 +1,191 @@
+//! What the gateway tells of itself: counters and gauges for `/metrics`.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use fulmar_client::{PathStats, Transport};
+use fulmar_gateway::drain::Drain;
+use fulmar_gateway::mapping::Priority;
+use fulmar_gateway::outbox::Totals;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use super::trouble::Trouble;
+
+/// Figures of a gateway.
+#[derive(Debug, Default)]
+pub(crate) struct Figures {
+    /// How full the outbox is.
+    pub(super) totals: Mutex<Totals>,
+    /// Why the outbox cannot be written, if so.
+    pub(super) failure: Mutex<Option<String>>,
+    /// Messages the broker upstream has acknowledged.
+    pub(super) sent: AtomicU64,
+    /// Publications that took them there.
+    pub(super) publications: AtomicU64,
+    /// Bytes of payloads of messages, and of publications as they went out.
+    pub(super) message_bytes: AtomicU64,
+    pub(super) publication_bytes: AtomicU64,
+    /// Messages it would not take.
+    pub(super) refused: AtomicU64,
+    /// Of these, kept in the dead-letter file.
+    pub(super) dead_letters: AtomicU64,
+    /// What an operator has to see to.
+    pub(super) trouble: Mutex<Trouble>,
+    /// Messages that came down.
+    pub(super) received: AtomicU64,
+    /// Messages that went in a circle.
+    pub(super) circles: AtomicU64,
+    /// Messages that were known already.
+    pub(super) repeated: AtomicU64,
+    /// Connections that were accepted.
+    pub(super) connections: AtomicU64,
+    /// Of these, with CONNECT in the first flight.
+    pub(super) early: AtomicU64,
+    /// Times the connection moved to another address.
+    pub(super) migrations: AtomicU64,
+    /// What carries the connection now.
+    pub(super) transport: Mutex<Option<Transport>>,
+    /// Wakes the connection up when messages have arrived in the outbox.
+    pub(super) news: Notify,
+    /// Which lanes they arrived in.
+    arrived: [AtomicBool; 2],
+    /// QUIC's own figures of the connection now.
+    pub(super) path: Mutex<Option<PathStats>>,
+}
+
+/// A figure: name without `fulmar_gateway_`, kind, help, and values by labels.
+pub(crate) struct Figure {
+    pub(crate) name: &'static str,
+    pub(crate) kind: &'static str,
+    pub(crate) help: &'static str,
+    pub(crate) values: Vec<(String, f64)>,
+}
+
+pub(super) fn count(counter: &AtomicU64, more: usize) {
+    counter.fetch_add(more as u64, Ordering::Relaxed);
+}
+
+impl Figures {
+    /// So many messages have arrived in each lane.
+    pub(super) fn wake(&self, taken: [usize; 2]) {
+        for (arrived, count) in self.arrived.iter().zip(taken) {
+            if count > 0 {
+                arrived.store(true, Ordering::Relaxed);
+                self.news.notify_one();
+            }
+        }
+    }
+
+    /// Tells the drain where messages have arrived since.
+    pub(super) fn arrived(&self, drain: &mut Drain) {
+        for priority in [Priority::Urgent, Priority::Normal] {
+            if self.arrived[priority as usize].swap(false, Ordering::Relaxed) {
+                drain.arrived(priority);
+            }
+        }
+    }
+
+    /// What an operator has to see to, a line each; empty for nothing.
+    pub(crate) fn trouble(&self) -> String {
+        self.trouble.lock().text()
+    }
+
+    /// The connection is gone.
+    pub(super) fn disconnected(&self) {
+        *self.transport.lock() = None;
+        *self.path.lock() = None;
+    }
+
+    /// All figures at this time, in milliseconds since the Unix epoch.
+    pub(crate) fn all(&self, now_ms: u64) -> Vec<Figure> {
+        let totals = *self.totals.lock();
+        let trouble = self.trouble.lock().clone();
+        let dropped = totals.dropped;
+        let refused = self.refused.load(Ordering::Relaxed);
+        let age = totals.oldest_ms.map_or(0, |oldest| now_ms.saturating_sub(oldest));
+        let one = |value: f64| vec![(String::new(), value)];
+        let counter = |counter: &AtomicU64| one(counter.load(Ordering::Relaxed) as f64);
+        let figure = |name, kind, help, values| Figure { name, kind, help, values };
+        let failing = f64::from(u8::from(self.failure.lock().is_some()));
+        let why = |why: &str, count: u64| (format!("{{reason=\"{why}\"}}"), count as f64);
+        let transport = *self.transport.lock();
+        let carried = [Transport::Quic, Transport::Tls, Transport::Tcp].map(|kind| {
+            let labels = format!("{{transport=\"{}\"}}", kind.scheme());
+            (labels, f64::from(u8::from(transport == Some(kind))))
+        });
+        let mut all = vec![
+            figure("queued", "gauge", "Messages in the outbox", one(totals.messages as f64)),
+            figure("queued_bytes", "gauge", "Bytes they count for", one(totals.bytes as f64)),
+            figure("oldest_seconds", "gauge", "Age of the oldest", one(age as f64 / 1000.0)),
+            figure("outbox_failing", "gauge", "1 while the outbox cannot be written", one(failing)),
+            figure("sent_total", "counter", "Messages acknowledged upstream", counter(&self.sent)),
+            figure(
+                "publications_total",
+                "counter",
+                "Publications that took them there",
+                counter(&self.publications),
+            ),
+            figure(
+                "message_bytes_total",
+                "counter",
+                "Bytes of their topics and payloads",
+                counter(&self.message_bytes),
+            ),
+            figure(
+                "publication_bytes_total",
+                "counter",
+                "Bytes of topics and payloads of the publications",
+                counter(&self.publication_bytes),
+            ),
+            figure("received_total", "counter", "Messages from upstream", counter(&self.received)),
+            figure(
+                "dropped_total",
+                "counter",
+                "Messages dropped: outbox full, too old, past their expiry, refused upstream, or in a circle",
+                vec![
+                    why("full", dropped.full),
+                    why("age", dropped.age),
+                    why("expired", dropped.expired),
+                    why("refused", refused),
+                    why("circle", self.circles.load(Ordering::Relaxed)),
+                ],
+            ),
+            figure(
+                "dead_letters_total",
+                "counter",
+                "Of the refused ones, kept in the dead-letter file",
+                counter(&self.dead_letters),
+            ),
+            figure(
+                "refused",
+                "gauge",
+                "What the broker upstream refuses for now, and is kept and tried again: topics, filters, or the connection",
+                trouble.counts(),
+            ),
+            figure(
+                "refused_since_seconds",
+                "gauge",
+                "Since when the oldest of these lasts, as Unix time; 0 for none",
+                one(trouble.since_ms().unwrap_or(0) as f64 / 1000.0),
+            ),
+            figure("repeated_total", "counter", "Messages known already", counter(&self.repeated)),
+            figure("connections_total", "counter", "Connections made", counter(&self.connections)),
+            figure("early_data_total", "counter", "Of them with 0-RTT", counter(&self.early)),
+            figure("migrations_total", "counter", "Changes of address", counter(&self.migrations)),
+            figure("connected", "gauge", "1 for what carries the connection", carried.to_vec()),
+        ];
+        if let Some(path) = *self.path.lock() {
+            let wire = [("sent", path.sent_bytes), ("received", path.received_bytes)];
+            let wire = wire.map(|(way, bytes)| (format!("{{direction=\"{way}\"}}"), bytes as f64));
+            all.push(figure(
+                "quic_bytes",
+                "gauge",
+                "Bytes of UDP payload of the QUIC connection now",
+                wire.to_vec(),
+            ));
+            let rtt = path.rtt.unwrap_or_default().as_secs_f64();
+            all.push(figure("quic_rtt_seconds", "gauge", "Its smoothed round-trip time", one(rtt)));
+        }
+        all
+    }
+}

@@ -1,0 +1,271 @@
+//! The outbox's thread: takes messages in, reads them out, removes what was sent, and tells how full
+//! it is. The only user of the file.
+//!
+//! What fails is told to who asked and in the log once, and tried again by who asked: nothing is
+//! acknowledged meanwhile, so nothing is lost.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use fulmar_gateway::Error;
+use fulmar_gateway::mapping::Priority;
+use fulmar_gateway::outbox::{Item, Outbox, Put, Reading};
+use tokio::sync::oneshot;
+
+use super::dead_letters::{DeadLetters, Letter};
+use super::figures::{Figures, count};
+use super::now_ms;
+
+/// Messages read at a time, and bytes of them but for the first.
+const READ_MESSAGES: usize = 256;
+const READ_BYTES: usize = 128 * 1024;
+/// Removals that wait for each other, and how long.
+const REMOVE_AT: usize = 512;
+const REMOVE_AFTER: Duration = Duration::from_millis(100);
+/// Between two looks for what is too old.
+const TIDY: Duration = Duration::from_secs(1);
+
+/// What is asked of the thread. Answers that nobody waits for any more are dropped.
+enum Ask {
+    Put(Vec<Item>, oneshot::Sender<(Vec<Item>, Result<Put, ()>)>),
+    Read { priority: Priority, after: u64, answer: oneshot::Sender<Reading> },
+    Remove(Vec<u64>),
+    Bury(Vec<Letter>),
+    SetMeta { name: &'static str, value: String },
+    Meta { name: &'static str, answer: oneshot::Sender<String> },
+    Close,
+}
+
+/// Owns the thread.
+pub(super) struct Keeper {
+    asking: Asking,
+    thread: JoinHandle<()>,
+}
+
+/// Asks it.
+#[derive(Clone)]
+pub(super) struct Asking(mpsc::Sender<Ask>);
+
+impl Keeper {
+    pub(super) fn start(
+        outbox: Outbox,
+        graves: Option<DeadLetters>,
+        figures: Arc<Figures>,
+    ) -> anyhow::Result<Keeper> {
+        let (ask, asked) = mpsc::channel();
+        *figures.totals.lock() = outbox.totals();
+        let work = Work { outbox, graves, figures, removals: BTreeSet::new(), dropped: 0 };
+        let thread = std::thread::Builder::new().name("fulmar-outbox".into());
+        let thread = thread.spawn(move || work.run(&asked)).context("outbox")?;
+        Ok(Keeper { asking: Asking(ask), thread })
+    }
+
+    pub(super) fn asking(&self) -> Asking {
+        self.asking.clone()
+    }
+
+    /// Writes what is to be written and ends the thread.
+    pub(super) fn close(self) {
+        self.asking.ask(Ask::Close);
+        if self.thread.join().is_err() {
+            tracing::error!("the outbox's thread panicked");
+        }
+    }
+}
+
+impl Asking {
+    fn ask(&self, ask: Ask) {
+        // After the end nobody is there to answer, which who asked sees.
+        drop(self.0.send(ask));
+    }
+
+    /// Takes messages in. When it says what became of them they are durable; otherwise nothing was
+    /// taken. Gives the messages back for another try.
+    pub(super) async fn put(&self, items: Vec<Item>) -> (Vec<Item>, Result<Put, ()>) {
+        let (answer, answered) = oneshot::channel();
+        self.ask(Ask::Put(items, answer));
+        match answered.await {
+            Ok(outcome) => outcome,
+            // As below. Nothing may be acknowledged any more.
+            Err(_) => std::future::pending().await,
+        }
+    }
+
+    /// Messages of a lane behind this one, without those that are about to be removed.
+    pub(super) async fn read(&self, priority: Priority, after: u64) -> Reading {
+        let (answer, answered) = oneshot::channel();
+        self.ask(Ask::Read { priority, after, answer });
+        match answered.await {
+            Ok(read) => read,
+            // The end is near; whoever reads is stopped by other means.
+            Err(_) => std::future::pending().await,
+        }
+    }
+
+    /// Removes what is done with, soon.
+    pub(super) fn remove(&self, seqs: Vec<u64>) {
+        self.ask(Ask::Remove(seqs));
+    }
+
+    /// Removes messages that can never be accepted, once they are in the dead-letter file if there is one.
+    pub(super) fn bury(&self, letters: Vec<Letter>) {
+        self.ask(Ask::Bury(letters));
+    }
+
+    /// A text kept with the messages; empty if there is none.
+    pub(super) async fn meta(&self, name: &'static str) -> String {
+        let (answer, answered) = oneshot::channel();
+        self.ask(Ask::Meta { name, answer });
+        answered.await.unwrap_or_default()
+    }
+
+    /// Keeps a text with the messages.
+    pub(super) fn set_meta(&self, name: &'static str, value: String) {
+        self.ask(Ask::SetMeta { name, value });
+    }
+}
+
+/// What the thread owns.
+struct Work {
+    outbox: Outbox,
+    graves: Option<DeadLetters>,
+    figures: Arc<Figures>,
+    removals: BTreeSet<u64>,
+    /// Messages dropped, as the log was told of it.
+    dropped: u64,
+}
+
+impl Work {
+    fn run(mut self, asked: &mpsc::Receiver<Ask>) {
+        let mut tidy_at = Instant::now();
+        let mut remove_at = None;
+        loop {
+            let now = Instant::now();
+            if tidy_at <= now {
+                tidy_at = now + TIDY;
+                self.tidy();
+            }
+            if self.removals.len() >= REMOVE_AT || remove_at.is_some_and(|at| at <= now) {
+                self.remove();
+            }
+            remove_at = match self.removals.is_empty() {
+                true => None,
+                false => remove_at.or(Some(now + REMOVE_AFTER)),
+            };
+            let wait =
+                remove_at.map_or(tidy_at, |at| at.min(tidy_at)).saturating_duration_since(now);
+            match asked.recv_timeout(wait) {
+                Ok(Ask::Close) | Err(mpsc::RecvTimeoutError::Disconnected) => break,
+                Ok(ask) => self.answer(ask),
+                Err(mpsc::RecvTimeoutError::Timeout) => {}
+            }
+        }
+        self.remove();
+    }
+
+    fn answer(&mut self, ask: Ask) {
+        match ask {
+            Ask::Put(items, answer) => {
+                let outcome = self.outbox.put(&items, now_ms());
+                let outcome = outcome.map_err(|error| self.failed(&error));
+                if let Ok(put) = outcome {
+                    self.recovered();
+                    count(&self.figures.repeated, put.known);
+                }
+                self.tell();
+                let _ = answer.send((items, outcome));
+            }
+            Ask::Read { priority, after, answer } => {
+                let read = self.outbox.read(priority, after, READ_MESSAGES, READ_BYTES);
+                // Unread is unsent: asked for again when something else arrives.
+                let mut read = read.map_err(|error| self.failed(&error)).unwrap_or_default();
+                read.messages.retain(|message| !self.removals.contains(&message.seq));
+                let _ = answer.send(read);
+            }
+            Ask::Remove(seqs) => self.removals.extend(seqs),
+            Ask::Bury(letters) => self.bury(&letters),
+            Ask::SetMeta { name, value } => {
+                if let Err(error) = self.outbox.set_meta(name, &value) {
+                    self.failed(&error);
+                }
+            }
+            Ask::Meta { name, answer } => {
+                let text = self.outbox.meta(name, String::new);
+                let _ = answer.send(text.unwrap_or_default());
+            }
+            Ask::Close => {}
+        }
+    }
+
+    fn bury(&mut self, letters: &[Letter]) {
+        if let Some(graves) = &mut self.graves {
+            if let Err(error) = graves.append(letters) {
+                // They stay in the outbox, and are tried again with the next connection.
+                tracing::error!(
+                    "[upstream.outbox] dead_letter_file {}: {error}; {} messages stay in the outbox",
+                    graves.path().display(),
+                    letters.len()
+                );
+                return;
+            }
+            count(&self.figures.dead_letters, letters.len());
+        }
+        count(&self.figures.refused, letters.len());
+        self.removals.extend(letters.iter().map(|letter| letter.message.seq));
+    }
+
+    fn remove(&mut self) {
+        if self.removals.is_empty() {
+            return;
+        }
+        let removals: Vec<u64> = self.removals.iter().copied().collect();
+        match self.outbox.remove(&removals) {
+            Ok(()) => self.removals.clear(),
+            // Kept for the next try; what is not removed is not sent again by this process.
+            Err(error) => self.failed(&error),
+        }
+        self.tell();
+    }
+
+    fn tidy(&mut self) {
+        if let Err(error) = self.outbox.tidy(now_ms()) {
+            self.failed(&error);
+        }
+        self.tell();
+        let dropped = self.outbox.totals().dropped;
+        let total = dropped.full + dropped.age + dropped.expired;
+        if total > self.dropped {
+            let new = total - self.dropped;
+            tracing::warn!(
+                full = dropped.full,
+                age = dropped.age,
+                expired = dropped.expired,
+                "the outbox dropped {new} messages by its policy; all so far are named here"
+            );
+            self.dropped = total;
+        }
+    }
+
+    fn tell(&self) {
+        *self.figures.totals.lock() = self.outbox.totals();
+    }
+
+    fn failed(&self, error: &Error) {
+        let text = error.to_string();
+        let mut failure = self.figures.failure.lock();
+        if failure.as_ref() != Some(&text) {
+            tracing::error!("outbox: {text}");
+            *failure = Some(text);
+        }
+    }
+
+    fn recovered(&self) {
+        if self.figures.failure.lock().take().is_some() {
+            tracing::info!("outbox: writes again");
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! The gateway: what makes the broker in this process a branch of one upstream.
+//!
+//! A message's way up: its publication is marked where it enters the broker (`entry`); a durable
+//! session inside the process (`local`) is delivered it, and acknowledges it when the outbox has it on
+//! disk (`keeper`); from there it goes up (`remote`) and is removed when the broker there has
+//! acknowledged it. Commands come down the other way and are published in the local session. Two
+//! threads: the outbox's, which waits for the disk, and one for both connections.
+//!
+//! What crosses, in which order and in which form is `fulmar_gateway`'s; here it is only wired.
+
+mod dead_letters;
+mod entry;
+mod figures;
+mod keeper;
+mod local;
+mod remote;
+mod trouble;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, SystemTime};
+
+use anyhow::Context as _;
+use fulmar_gateway::mapping::Mapping;
+use fulmar_gateway::outbox::Outbox;
+use fulmar_gateway::stamp::Stamper;
+use fulmar_transport::Inlet;
+use ring::rand::{SecureRandom as _, SystemRandom};
+use tokio::sync::{mpsc, watch};
+
+use self::dead_letters::DeadLetters;
+pub(super) use self::entry::Marks;
+pub(super) use self::figures::Figures;
+use self::keeper::Keeper;
+use super::standing::Standing;
+use crate::config::{Config, Upstream};
+
+/// Messages from upstream that the broker here has not taken yet.
+const MAX_COMING_DOWN: usize = 64;
+
+/// What both connections know.
+pub(super) struct Shared {
+    config: Upstream,
+    /// The gateway's name.
+    name: String,
+    /// The client identifier of the session inside the process.
+    client_id: String,
+    up: Mapping,
+    down: Mapping,
+    stamper: Arc<Stamper>,
+    figures: Arc<Figures>,
+}
+
+impl Shared {
+    /// What of the broker's topics goes up.
+    fn filters(&self) -> Vec<&str> {
+        self.up.rules().iter().map(|rule| rule.filter.as_str()).collect()
+    }
+}
+
+/// A gateway that is opened and not connected yet.
+pub(super) struct Gateway {
+    shared: Arc<Shared>,
+    keeper: Keeper,
+    running: Option<Running>,
+}
+
+struct Running {
+    stop: watch::Sender<bool>,
+    thread: JoinHandle<()>,
+}
+
+impl Gateway {
+    /// Opens the outbox in the data folder, if there is an upstream.
+    ///
+    /// # Errors
+    /// The outbox cannot be opened, or a rule or a file of the configuration is wrong.
+    pub(super) fn open(config: &Config, data: &Path) -> anyhow::Result<Option<Gateway>> {
+        let config = &config.upstream;
+        if !config.is_on() {
+            return Ok(None);
+        }
+        let random = random()?;
+        let mut outbox = Outbox::open(&data.join("outbox.db"), config.bounds())?;
+        let made = || format!("gw-{:08x}", random[0] >> 32);
+        let name = match config.name.as_str() {
+            "" => outbox.meta("name", made)?,
+            name => name.to_owned(),
+        };
+        // Nobody else can guess it, and so take the session over.
+        let client_id = outbox.meta("client", || format!("gateway-{:016x}", random[1]))?;
+        // A file that cannot be read is a mistake to be told of now.
+        config.options(&name)?;
+        let figures = Arc::new(Figures::default());
+        let shared = Shared {
+            up: config.mapping("up")?,
+            down: config.mapping("down")?,
+            stamper: Arc::new(Stamper::new(&name, random[2])),
+            config: config.clone(),
+            figures: Arc::clone(&figures),
+            name,
+            client_id,
+        };
+        let graves = config.dead_letters().map(|(path, max_bytes)| {
+            let opened = DeadLetters::open(path, max_bytes);
+            opened.with_context(|| format!("[upstream.outbox] dead_letter_file {}", path.display()))
+        });
+        let keeper = Keeper::start(outbox, graves.transpose()?, figures)?;
+        Ok(Some(Gateway { shared: Arc::new(shared), keeper, running: None }))
+    }
+
+    /// Makes the session by which it hears what is published.
+    pub(super) fn stand(&self, standing: &mut Standing<'_>) {
+        standing.add(&self.shared.client_id, &self.shared.filters(), local::OPTIONS);
+    }
+
+    /// What marks publications where they enter.
+    pub(super) fn marks(&self) -> Marks {
+        Marks(Arc::clone(&self.shared))
+    }
+
+    /// Connects to both brokers.
+    ///
+    /// # Errors
+    /// There is no thread for it.
+    pub(super) fn go_live(&mut self, inlet: Inlet) -> anyhow::Result<()> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let (stop, stopped) = watch::channel(false);
+        let (shared, keeper) = (Arc::clone(&self.shared), self.keeper.asking());
+        let (down, coming_down) = mpsc::channel(MAX_COMING_DOWN);
+        let run = move || {
+            let local = local::run(&shared, &keeper, coming_down, &inlet, stopped.clone());
+            let remote = remote::run(&shared, &keeper, down, stopped);
+            runtime.block_on(async { tokio::join!(local, remote) });
+        };
+        let thread = std::thread::Builder::new().name("fulmar-gateway".into());
+        let thread = thread.spawn(run).context("gateway")?;
+        self.running = Some(Running { stop, thread });
+        Ok(())
+    }
+
+    /// What metrics tell.
+    pub(super) fn figures(&self) -> Arc<Figures> {
+        Arc::clone(&self.shared.figures)
+    }
+
+    /// Ends both connections and writes what is to be written.
+    pub(super) fn close(self) {
+        if let Some(Running { stop, thread }) = self.running {
+            stop.send_replace(true);
+            if thread.join().is_err() {
+                tracing::error!("the gateway's thread panicked");
+            }
+        }
+        self.keeper.close();
+    }
+}
+
+fn random() -> anyhow::Result<[u64; 3]> {
+    let mut bytes = [0; 24];
+    SystemRandom::new().fill(&mut bytes).ok().context("the system gives no random numbers")?;
+    let mut numbers = [0; 3];
+    for (number, bytes) in numbers.iter_mut().zip(bytes.as_chunks().0) {
+        *number = u64::from_le_bytes(*bytes);
+    }
+    Ok(numbers)
+}
+
+/// Milliseconds since the Unix epoch.
+fn now_ms() -> u64 {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
+    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
+}

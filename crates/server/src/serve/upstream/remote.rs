@@ -1,0 +1,588 @@
+//! The connection up: sends what the outbox holds, in its order and with its priorities, and takes in
+//! what comes down.
+//!
+//! The client library connects, falls back, moves and connects again by itself, and sends again what
+//! was not acknowledged. What it has given up on, such as a password that is refused, is tried again
+//! here with fresh files: a gateway has nobody to ask.
+
+use std::future::pending;
+use std::pin::{Pin, pin};
+use std::time::Duration;
+
+use fulmar_client::{
+    Client, Delivery, Error, Event, Events, Message, Property, PropertyBuf, ReasonCode, Receipt,
+    RetainHandling, SubscribeOptions,
+};
+use fulmar_gateway::batch::{self, CONTENT_TYPE, DEFLATE, ENCODING};
+use fulmar_gateway::drain::{Drain, Load};
+use fulmar_gateway::mapping::Priority;
+use fulmar_gateway::outbox::{Reading, Stored};
+use fulmar_gateway::refusals::{Refused, may_pass};
+use fulmar_gateway::stamp::{self, Passport, VIA};
+use fulmar_mqtt::Properties;
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::Instant;
+
+use super::dead_letters::Letter;
+use super::figures::count;
+use super::keeper::Asking;
+use super::local::Down;
+use super::{Shared, now_ms, trouble};
+
+/// Before a client that has given up is replaced.
+const AGAIN: Duration = Duration::from_secs(15);
+/// The same, where it is of no use again and again.
+const AGAIN_AT_LAST: Duration = Duration::from_secs(120);
+/// A connection that has lasted so long was not refused.
+const SETTLED: Duration = Duration::from_secs(10);
+/// Before filters that were refused are subscribed to again.
+const SUBSCRIBE_AGAIN: Duration = Duration::from_secs(60);
+/// Between two looks whether the file with the password or token has changed.
+const CHECK_SECRET: Duration = Duration::from_secs(10);
+/// Refused topics that the log names one by one.
+const NAMED: usize = 10;
+/// Before what the broker upstream could not take is sent again.
+const LATER: Duration = Duration::from_secs(5);
+/// Between two looks at the connection's figures.
+const LOOK: Duration = Duration::from_secs(2);
+
+/// A publication and its fate.
+type Flight = Pin<Box<dyn Future<Output = (Load, Result<ReasonCode, Error>)> + Send>>;
+/// A message that came down, until the broker here has it.
+type Landing = Pin<Box<dyn Future<Output = Option<Receipt>> + Send>>;
+/// What was read for a lane.
+type Read = Pin<Box<dyn Future<Output = (Priority, Reading)> + Send>>;
+/// The answer to SUBSCRIBE.
+type Asked = Pin<Box<dyn Future<Output = Result<Vec<ReasonCode>, Error>> + Send>>;
+
+/// Runs until it is stopped.
+pub(super) async fn run(
+    shared: &Shared,
+    keeper: &Asking,
+    down: mpsc::Sender<Down>,
+    mut stopped: watch::Receiver<bool>,
+) {
+    let mut drain = Drain::new(shared.config.window(), shared.config.batching());
+    let mut again = AGAIN;
+    loop {
+        drain.restart(now_ms());
+        match shared.config.options(&shared.name).and_then(|options| Ok(Client::connect(options)?))
+        {
+            Ok((client, events)) => {
+                let mut uplink = Uplink::new(shared, keeper, client, events, &down, &mut drain);
+                match uplink.run(&mut stopped).await {
+                    End::Stopped => return uplink.end().await,
+                    End::NewSecret => {
+                        tracing::info!(
+                            "upstream: the password or token is another: connecting with it"
+                        );
+                        uplink.end().await;
+                        continue;
+                    }
+                    End::GaveUp if uplink.was_connected => again = AGAIN,
+                    End::GaveUp => {}
+                }
+            }
+            Err(error) => tracing::error!("upstream: {error:#}"),
+        }
+        shared.figures.disconnected();
+        tracing::info!("upstream: trying again in {} s, with its files read anew", again.as_secs());
+        let pause = again;
+        again = (again * 2).min(AGAIN_AT_LAST);
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            _ = stopped.wait_for(|stop| *stop) => return,
+        }
+    }
+}
+
+struct Uplink<'a> {
+    shared: &'a Shared,
+    keeper: &'a Asking,
+    client: Client,
+    events: Events,
+    down: &'a mpsc::Sender<Down>,
+    drain: &'a mut Drain,
+    flights: FuturesUnordered<Flight>,
+    /// What came down and the broker here has not taken yet.
+    landing: FuturesUnordered<Landing>,
+    reading: Option<Read>,
+    asked: Option<Asked>,
+    /// Nothing is sent until what is on its way is over, and not before this.
+    again_at: Option<Instant>,
+    look_at: Instant,
+    /// When the broker upstream let it in, while it has.
+    connected_at: Option<Instant>,
+    was_connected: bool,
+    subscribe_at: Option<Instant>,
+}
+
+/// How a client ends.
+enum End {
+    /// The gateway stops.
+    Stopped,
+    /// The client has given up.
+    GaveUp,
+    /// The file with the password or token says something else than when it connected.
+    NewSecret,
+}
+
+/// What a turn was woken by.
+enum Wake {
+    Stop,
+    Event(Option<Event>),
+    Over(Load, Result<ReasonCode, Error>),
+    Landed(Option<Receipt>),
+    Read(Priority, Reading),
+    Subscribed(Result<Vec<ReasonCode>, Error>),
+    Arrived,
+    Time,
+}
+
+impl<'a> Uplink<'a> {
+    fn new(
+        shared: &'a Shared,
+        keeper: &'a Asking,
+        client: Client,
+        events: Events,
+        down: &'a mpsc::Sender<Down>,
+        drain: &'a mut Drain,
+    ) -> Uplink<'a> {
+        let asked = subscription(shared, client.clone());
+        Uplink {
+            drain,
+            shared,
+            keeper,
+            client,
+            events,
+            down,
+            flights: FuturesUnordered::new(),
+            landing: FuturesUnordered::new(),
+            reading: None,
+            asked,
+            again_at: None,
+            look_at: Instant::now(),
+            connected_at: None,
+            was_connected: false,
+            subscribe_at: None,
+        }
+    }
+
+    /// Serves the connection until the client gives up, its secret changes, or it is stopped.
+    async fn run(&mut self, stopped: &mut watch::Receiver<bool>) -> End {
+        let secret = self.shared.config.secret().ok();
+        let mut check_at = Instant::now() + CHECK_SECRET;
+        loop {
+            if check_at <= Instant::now() {
+                check_at = Instant::now() + CHECK_SECRET;
+                // A file that cannot be read now is no reason to end what works.
+                let now = self.shared.config.secret().ok();
+                if now.is_some() && now != secret {
+                    return End::NewSecret;
+                }
+            }
+            self.read_more();
+            self.send().await;
+            match self.wait(stopped).await {
+                Wake::Stop => return End::Stopped,
+                Wake::Event(None) => return End::GaveUp,
+                Wake::Event(Some(event)) => self.happened(event).await,
+                Wake::Over(load, outcome) => self.over(&load, outcome),
+                Wake::Landed(receipt) => self.acknowledge(receipt).await,
+                Wake::Read(priority, read) => {
+                    self.reading = None;
+                    self.drain.loaded(priority, read);
+                    self.drain.sweep(now_ms());
+                    self.tell();
+                }
+                Wake::Subscribed(outcome) => {
+                    self.asked = None;
+                    let again = subscribed(self.shared, outcome);
+                    self.subscribe_at = again.then(|| Instant::now() + SUBSCRIBE_AGAIN);
+                }
+                Wake::Arrived => self.shared.figures.arrived(self.drain),
+                Wake::Time => self.on_time(),
+            }
+        }
+    }
+
+    /// Ends the session in an orderly way; what is acknowledged meanwhile need not be sent again.
+    async fn end(mut self) {
+        let client = self.client.clone();
+        let mut farewell = pin!(client.disconnect());
+        loop {
+            tokio::select! {
+                () = &mut farewell => return,
+                Some((load, outcome)) = self.flights.next() => self.over(&load, outcome),
+                Some(_) = self.events.next() => {}
+            }
+        }
+    }
+
+    fn on_time(&mut self) {
+        let now = Instant::now();
+        if self.drain.refusals().retry_at_ms().is_some_and(|at| at <= now_ms()) {
+            self.again_at.get_or_insert(now);
+        }
+        if self.subscribe_at.is_some_and(|at| at <= now) && self.asked.is_none() {
+            self.subscribe_at = None;
+            self.asked = subscription(self.shared, self.client.clone());
+        }
+        if self.connected_at.is_some_and(|at| at + SETTLED <= now) {
+            self.shared.figures.trouble.lock().connection = None;
+        }
+    }
+
+    /// Lets operators see what is refused.
+    fn tell(&self) {
+        let topic = |what: &Refused| match what {
+            Refused::Topic(topic) => topic.clone(),
+            Refused::Batches => self.shared.config.batch.topic.clone(),
+        };
+        let mut trouble = self.shared.figures.trouble.lock();
+        let all = self.drain.refusals().all();
+        trouble.topics = all
+            .map(|(what, refusal)| trouble::Refused {
+                what: topic(what),
+                reason: refusal.reason,
+                since_ms: refusal.since_ms,
+            })
+            .collect();
+    }
+
+    async fn wait(&mut self, stopped: &mut watch::Receiver<bool>) -> Wake {
+        if self.look_at <= Instant::now() {
+            self.look_at = Instant::now() + LOOK;
+            *self.shared.figures.path.lock() = self.client.path_stats().await;
+        }
+        let batch = self
+            .drain
+            .due_at()
+            .map(|at| Instant::now() + Duration::from_millis(at.saturating_sub(now_ms()).max(1)));
+        let again = self.again_at.filter(|_| self.flights.is_empty());
+        let retry = self.drain.refusals().retry_at_ms().filter(|_| self.again_at.is_none());
+        let retry = retry
+            .map(|at| Instant::now() + Duration::from_millis(at.saturating_sub(now_ms()).max(1)));
+        let times = [Some(self.look_at), batch, again, retry, self.subscribe_at];
+        let wake_at = times.into_iter().flatten().min();
+        let wake_at = wake_at.unwrap_or(self.look_at);
+        tokio::select! {
+            // Whoever could stop it is gone: that is an end as well.
+            _ = stopped.changed() => Wake::Stop,
+            event = self.events.next() => Wake::Event(event),
+            Some((load, outcome)) = self.flights.next() => Wake::Over(load, outcome),
+            Some(receipt) = self.landing.next() => Wake::Landed(receipt),
+            (priority, read) = or_never(&mut self.reading) => Wake::Read(priority, read),
+            outcome = or_never(&mut self.asked) => Wake::Subscribed(outcome),
+            () = self.shared.figures.news.notified() => Wake::Arrived,
+            () = tokio::time::sleep_until(wake_at) => Wake::Time,
+        }
+    }
+
+    fn read_more(&mut self) {
+        if self.reading.is_some() {
+            return;
+        }
+        if let Some((priority, after)) = self.drain.wants() {
+            let keeper = self.keeper.clone();
+            self.reading =
+                Some(Box::pin(async move { (priority, keeper.read(priority, after).await) }));
+        }
+    }
+
+    /// Sends what may be sent now.
+    async fn send(&mut self) {
+        if let Some(at) = self.again_at {
+            if !self.flights.is_empty() || Instant::now() < at {
+                return;
+            }
+            self.again_at = None;
+            // What is being read now belongs to the order that is given up.
+            self.reading = None;
+            self.drain.restart(now_ms());
+            self.read_more();
+        }
+        while let Some(load) = self.drain.next(now_ms()) {
+            let message = self.message(&load);
+            let figures = &self.shared.figures;
+            count(&figures.publications, 1);
+            count(&figures.publication_bytes, message.topic.len() + message.payload.len());
+            let bytes = load.messages().iter().map(|one| one.topic.len() + one.payload.len());
+            count(&figures.message_bytes, bytes.sum());
+            match self.client.publish(message).await {
+                Ok(delivery) => self.flights.push(flight(load, delivery)),
+                Err(error) => self.flights.push(Box::pin(async move { (load, Err(error)) })),
+            }
+        }
+    }
+
+    /// A publication of what is to be sent.
+    fn message(&self, load: &Load) -> Message {
+        match load {
+            Load::One(stored) => {
+                let mut properties = PropertyBuf::new();
+                for property in Properties::from_forwardable(&stored.properties).iter() {
+                    properties.push(property);
+                }
+                if let Some(at) = stored.expires_ms {
+                    let left = at.saturating_sub(now_ms()).div_ceil(1000);
+                    let left = u32::try_from(left).unwrap_or(u32::MAX);
+                    properties.push(Property::MessageExpiryInterval(left));
+                }
+                let mut message =
+                    Message::new(stored.topic.clone(), stored.payload.clone()).qos(stored.qos);
+                message.retain = stored.retain;
+                message.properties = properties;
+                message
+            }
+            Load::Batch(messages) => {
+                let config = &self.shared.config.batch;
+                let (payload, packed) = batch::encode(messages, config.compress);
+                let mut message = Message::new(config.topic.clone(), payload).qos1();
+                message
+                    .properties
+                    .push(Property::ContentType(CONTENT_TYPE))
+                    .push(Property::UserProperty(ENCODING, if packed { DEFLATE } else { "none" }))
+                    .push(Property::UserProperty(VIA, &self.shared.name));
+                message
+            }
+        }
+    }
+
+    fn over(&mut self, load: &Load, outcome: Result<ReasonCode, Error>) {
+        let figures = &self.shared.figures;
+        let messages = load.messages();
+        match outcome {
+            Ok(_) => {
+                count(&figures.sent, messages.len());
+                self.keeper.remove(messages.iter().map(|message| message.seq).collect());
+                if let Some((what, _)) = self.drain.taken(load) {
+                    tracing::info!(?what, "the broker upstream takes it again");
+                    // What was passed over is sent now.
+                    self.again_at.get_or_insert_with(Instant::now);
+                    self.tell();
+                }
+            }
+            Err(Error::Rejected(reason)) if may_pass(reason) => self.refused(load, reason),
+            Err(error @ (Error::Rejected(_) | Error::Topic { .. })) => self.give_up(load, &error),
+            Err(error) => {
+                tracing::warn!("upstream: {error}; sending again in {} s", LATER.as_secs());
+                self.again_at = Some(Instant::now() + LATER);
+                self.drain.done(load.first());
+            }
+        }
+    }
+
+    /// The broker upstream would take it, were something there or here other than it is: it stays in the
+    /// outbox, and what else goes up goes on.
+    fn refused(&mut self, load: &Load, reason: ReasonCode) {
+        let Some(news) = self.drain.refused(load, reason, now_ms()) else {
+            tracing::error!(%reason, "the broker upstream refuses too many topics: nothing goes up for now");
+            self.again_at = Some(Instant::now() + SUBSCRIBE_AGAIN);
+            return;
+        };
+        if news {
+            let known = self.drain.refusals().all().count();
+            let topic = match load {
+                Load::One(message) => &message.topic,
+                Load::Batch(_) => &self.shared.config.batch.topic,
+            };
+            if known <= NAMED {
+                tracing::error!(
+                    topic, %reason,
+                    "the broker upstream refuses it: kept in the outbox and tried again; give user {:?} \
+                     the right to publish there, or change [[upstream.up]]", self.shared.config.user
+                );
+            } else if known == NAMED + 1 {
+                tracing::error!(
+                    "and more topics; /health/upstream of the http listener lists them"
+                );
+            }
+        }
+        self.tell();
+    }
+
+    /// It can never be accepted: dropped where everybody can see it, and kept if the operator wants.
+    fn give_up(&mut self, load: &Load, error: &Error) {
+        if let Load::Batch(messages) = load {
+            tracing::warn!("upstream: a batch of {}: {error}; sent one by one", messages.len());
+            self.drain.unbatch(load);
+            self.again_at.get_or_insert_with(Instant::now);
+            return;
+        }
+        let reason = match error {
+            Error::Rejected(reason) => reason.text(),
+            _ => ReasonCode::TopicNameInvalid.text(),
+        };
+        for message in load.messages() {
+            tracing::error!(
+                topic = message.topic,
+                reason,
+                id = message.id,
+                bytes = message.payload.len(),
+                "dropped: the broker upstream can never accept it"
+            );
+        }
+        let letter = |message: &Stored| Letter { message: message.clone(), reason };
+        self.keeper.bury(load.messages().iter().map(letter).collect());
+        self.drain.done(load.first());
+    }
+
+    async fn happened(&mut self, event: Event) {
+        let figures = &self.shared.figures;
+        match event {
+            Event::Connected { session_present, transport, early_data } => {
+                self.connected_at = Some(Instant::now());
+                self.was_connected = true;
+                self.drain.look_again(now_ms());
+                count(&figures.connections, 1);
+                count(&figures.early, usize::from(early_data));
+                *figures.transport.lock() = Some(transport);
+                tracing::info!(
+                    url = self.shared.config.url,
+                    transport = transport.scheme(),
+                    early_data,
+                    session_present,
+                    "upstream connected"
+                );
+            }
+            Event::Disconnected { reason, retry_in } => {
+                figures.disconnected();
+                self.connected_at = None;
+                self.refused_connection(&reason);
+                let retry = retry_in.unwrap_or(AGAIN).as_secs_f32();
+                tracing::warn!("upstream: {reason}; trying again in {retry:.1} s");
+            }
+            Event::Migrated { local } => {
+                count(&figures.migrations, 1);
+                tracing::info!(%local, "upstream: the connection goes on from another address");
+            }
+            Event::Message(message) => self.came_down(message).await,
+            _ => {}
+        }
+    }
+
+    /// Notes what an operator has to see to, if the broker upstream said why it does not want the connection.
+    fn refused_connection(&self, error: &Error) {
+        let (Error::Refused { reason, .. } | Error::Disconnected(reason)) = error else { return };
+        // Those pass by themselves.
+        if matches!(reason, ReasonCode::ServerShuttingDown) || !reason.is_error() {
+            return;
+        }
+        let mut trouble = self.shared.figures.trouble.lock();
+        let since_ms = trouble.connection.as_ref().map_or_else(now_ms, |before| before.since_ms);
+        let what = format!("the connection is refused to user {:?}", self.shared.config.user);
+        trouble.connection = Some(trouble::Refused { what, reason: *reason, since_ms });
+    }
+
+    async fn came_down(&self, message: Message) {
+        let receipt = message.receipt.clone();
+        let (taken, landed) = oneshot::channel();
+        let Some(down) = self.as_it_is_here(message, taken) else {
+            return self.acknowledge(receipt).await;
+        };
+        if receipt.is_some() {
+            // What is not taken is not acknowledged, and comes again.
+            self.landing.push(Box::pin(async move { landed.await.ok().and(receipt) }));
+        }
+        // The local session has ended for good only when the program ends.
+        drop(self.down.send(down).await);
+    }
+
+    /// A message as it is published here; `None` for one that is not.
+    fn as_it_is_here(&self, message: Message, taken: oneshot::Sender<()>) -> Option<Down> {
+        let shared = self.shared;
+        let figures = &shared.figures;
+        let (rule, topic) = shared.down.map(&message.topic)?;
+        let properties = message.properties.as_properties();
+        let passport = Passport::read(properties);
+        let Some(via) = passport.via_with(&shared.name) else {
+            count(&figures.circles, 1);
+            tracing::warn!(topic = message.topic, "dropped: it has passed here before");
+            return None;
+        };
+        let expiry = passport.expiry_s;
+        let mut properties = stamp::onward(properties, &via);
+        if let Some(seconds) = expiry {
+            properties.push(Property::MessageExpiryInterval(seconds));
+        }
+        count(&figures.received, 1);
+        let qos = rule.qos.min(message.qos);
+        let (payload, retain) = (message.payload, message.retain);
+        Some(Down { topic, payload, qos, retain, properties, taken })
+    }
+
+    /// The broker here has it for good, or never will.
+    async fn acknowledge(&self, receipt: Option<Receipt>) {
+        if let Some(receipt) = receipt {
+            self.client.acknowledge(receipt).await;
+        }
+    }
+}
+
+fn flight(load: Load, delivery: Delivery) -> Flight {
+    Box::pin(async move {
+        let outcome = delivery.await;
+        (load, outcome)
+    })
+}
+
+fn subscription(shared: &Shared, client: Client) -> Option<Asked> {
+    let filters: Vec<(String, SubscribeOptions)> = shared
+        .down
+        .rules()
+        .iter()
+        .map(|rule| {
+            let options = SubscribeOptions {
+                qos: rule.qos,
+                // What went up does not come down again.
+                no_local: true,
+                retain_as_published: true,
+                retain_handling: RetainHandling::IfNew,
+            };
+            (rule.filter.clone(), options)
+        })
+        .collect();
+    if filters.is_empty() {
+        return None;
+    }
+    Some(Box::pin(async move { client.subscribe(&filters).await }))
+}
+
+/// Notes which filters are refused. Whether to ask again.
+fn subscribed(shared: &Shared, outcome: Result<Vec<ReasonCode>, Error>) -> bool {
+    let codes = match outcome {
+        Ok(codes) => codes,
+        Err(error) => {
+            tracing::warn!("upstream: cannot subscribe: {error}");
+            return true;
+        }
+    };
+    let mut trouble = shared.figures.trouble.lock();
+    let before = std::mem::take(&mut trouble.filters);
+    for (rule, reason) in shared.down.rules().iter().zip(codes).filter(|(_, code)| code.is_error())
+    {
+        let known = before.iter().find(|known| known.what == rule.filter);
+        if known.is_none() {
+            tracing::error!(
+                filter = rule.filter, %reason,
+                "the broker upstream refuses a subscription of [[upstream.down]]: asking again every {} s; \
+                 give user {:?} the right to subscribe to it, or change the filter",
+                SUBSCRIBE_AGAIN.as_secs(), shared.config.user
+            );
+        }
+        let since_ms = known.map_or_else(now_ms, |known| known.since_ms);
+        trouble.filters.push(trouble::Refused { what: rule.filter.clone(), reason, since_ms });
+    }
+    !trouble.filters.is_empty()
+}
+
+/// What it brings; never, where there is nothing to wait for.
+async fn or_never<T>(future: &mut Option<Pin<Box<dyn Future<Output = T> + Send>>>) -> T {
+    match future {
+        Some(future) => future.await,
+        None => pending().await,
+    }
+}

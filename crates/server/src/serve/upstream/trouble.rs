@@ -1,0 +1,109 @@
+//! What an operator has to see to: what the broker upstream refuses for now, as metrics and for people.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use fulmar_mqtt::ReasonCode;
+
+use super::dead_letters::time_of;
+
+/// Lines that people are shown of each kind.
+const MAX_SHOWN: usize = 20;
+
+/// A refusal that lasts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Refused {
+    /// What: a topic, a filter, or what went wrong with the connection.
+    pub(super) what: String,
+    pub(super) reason: ReasonCode,
+    /// Since when, in milliseconds since the Unix epoch.
+    pub(super) since_ms: u64,
+}
+
+/// All that is refused now.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Trouble {
+    /// The connection; at most one.
+    pub(super) connection: Option<Refused>,
+    /// Topics that messages wait for.
+    pub(super) topics: Vec<Refused>,
+    /// Subscriptions of `[[upstream.down]]`.
+    pub(super) filters: Vec<Refused>,
+}
+
+impl Trouble {
+    fn kinds(&self) -> [(&'static str, &[Refused]); 3] {
+        [
+            ("connection", self.connection.as_slice()),
+            ("publish", &self.topics),
+            ("subscribe", &self.filters),
+        ]
+    }
+
+    /// Values of a gauge by what is refused and why.
+    pub(super) fn counts(&self) -> Vec<(String, f64)> {
+        let mut counts = BTreeMap::<(&str, String), f64>::new();
+        for (kind, refused) in self.kinds() {
+            for one in refused {
+                *counts.entry((kind, label(one.reason))).or_default() += 1.0;
+            }
+        }
+        let labels = |(kind, reason)| format!("{{what=\"{kind}\",reason=\"{reason}\"}}");
+        counts.into_iter().map(|(key, count)| (labels(key), count)).collect()
+    }
+
+    /// Since when the oldest lasts.
+    pub(super) fn since_ms(&self) -> Option<u64> {
+        self.kinds().iter().flat_map(|(_, all)| all.iter()).map(|one| one.since_ms).min()
+    }
+
+    /// For people; empty if there is none.
+    pub(crate) fn text(&self) -> String {
+        let mut text = String::new();
+        for (kind, all) in self.kinds() {
+            for one in all.iter().take(MAX_SHOWN) {
+                let what = match kind {
+                    "connection" => one.what.clone(),
+                    "publish" => format!("publishing to {:?} is refused", one.what),
+                    _ => format!("subscribing to {:?} is refused", one.what),
+                };
+                // Writing to a string cannot fail.
+                let since = time_of(one.since_ms);
+                let _ = writeln!(text, "upstream: {what}: {}, since {since}", one.reason);
+            }
+            if all.len() > MAX_SHOWN {
+                let _ = writeln!(text, "upstream: and {} more", all.len() - MAX_SHOWN);
+            }
+        }
+        text
+    }
+}
+
+/// A reason as a label: `not_authorized`.
+fn label(reason: ReasonCode) -> String {
+    reason.text().to_lowercase().replace([' ', '-'], "_")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_refused_is_counted_by_reason_and_named() {
+        let refused = |what: &str, since_ms| Refused {
+            what: what.into(),
+            reason: ReasonCode::NotAuthorized,
+            since_ms,
+        };
+        let mut trouble = Trouble::default();
+        assert_eq!((trouble.text(), trouble.since_ms()), (String::new(), None));
+        trouble.topics = vec![refused("a/1", 60_000), refused("a/2", 1_000)];
+        assert_eq!(
+            trouble.counts(),
+            [("{what=\"publish\",reason=\"not_authorized\"}".to_owned(), 2.0)]
+        );
+        assert_eq!(trouble.since_ms(), Some(1_000));
+        let expected = "upstream: publishing to \"a/1\" is refused: Not authorized (0x87), since 1970-01-01T00:01:00Z\n";
+        assert!(trouble.text().starts_with(expected), "{}", trouble.text());
+    }
+}

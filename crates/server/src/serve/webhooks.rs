@@ -1,0 +1,211 @@
+//! Tells webhooks of alerts: takes from the platform what is due, posts it, and says what became of it.
+//!
+//! What is due, in which order and how often it is tried is the platform's; here is only HTTP. Answers
+//! are not read and redirections not followed.
+
+use std::net::ToSocketAddrs as _;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use bytes::Bytes;
+use fulmar_platform::{Delivery, Platform, WebhookReach};
+use http::uri::Scheme;
+use http::{Method, Request, Uri, header};
+use http_body_util::Full;
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy::Client;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use rustls::crypto::ring::default_provider;
+use rustls::{ClientConfig, RootCertStore};
+use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tower_service::Service;
+
+/// From the connection's begin to the answer's head.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// How often it is looked for attempts to be repeated.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// Names that are looked up at once.
+const LOOKUPS: usize = 8;
+
+type Pool = Client<HttpsConnector<Connector>, Full<Bytes>>;
+
+/// Tells webhooks for as long as it is polled.
+pub(super) async fn run(platform: &Platform) {
+    let mut pool = None;
+    loop {
+        let due = platform.due_deliveries().await.unwrap_or_else(|error| {
+            tracing::warn!("webhooks wait: {error}");
+            Vec::new()
+        });
+        if due.is_empty() {
+            let woken = tokio::time::timeout(LOOK_EVERY, platform.deliveries()).await;
+            // Most of the time nobody has anything to say, and it is looked again.
+            drop(woken);
+            continue;
+        }
+        match pool.get_or_insert_with(|| self::pool(platform.webhook_reach())) {
+            Ok(pool) => deliver(platform, pool, due).await,
+            Err(error) => {
+                tracing::warn!("webhooks: {error:#}");
+                pool = None;
+                tokio::time::sleep(TIMEOUT).await;
+            }
+        }
+    }
+}
+
+fn pool(reach: &WebhookReach) -> anyhow::Result<Pool> {
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    let tls = ClientConfig::builder_with_provider(Arc::new(default_provider()))
+        .with_safe_default_protocol_versions()?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let builder = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1();
+    Ok(Client::builder(TokioExecutor::new()).build(builder.wrap_connector(Connector::new(reach))))
+}
+
+/// Connects to hosts at those of their addresses that webhooks may reach. A name is looked up once: the address
+/// that was looked at is the one that is connected to.
+#[derive(Clone)]
+struct Connector {
+    reach: WebhookReach,
+    /// A lookup cannot be stopped, so that its turn goes with it.
+    lookups: Arc<Semaphore>,
+}
+
+impl Connector {
+    fn new(reach: &WebhookReach) -> Connector {
+        Connector { reach: reach.clone(), lookups: Arc::new(Semaphore::new(LOOKUPS)) }
+    }
+
+    async fn connect(self, uri: Uri) -> anyhow::Result<TokioIo<TcpStream>> {
+        let host = uri.host().context("no host")?;
+        let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+        let usual = if uri.scheme() == Some(&Scheme::HTTP) { 80 } else { 443 };
+        let port = uri.port_u16().unwrap_or(usual);
+        let turn = Arc::clone(&self.lookups).acquire_owned().await?;
+        let name = host.clone();
+        let found = tokio::task::spawn_blocking(move || {
+            let found = (&*name, port).to_socket_addrs().map(Iterator::collect::<Vec<_>>);
+            drop(turn);
+            found
+        });
+        let found = found.await?.context("its host is not found")?;
+        let mut failure = anyhow::anyhow!(
+            "its host is not public, and [platform] webhook_allow does not list it"
+        );
+        for address in found.into_iter().filter(|address| self.reach.admits(&host, *address)) {
+            match TcpStream::connect(address).await {
+                Ok(stream) => return Ok(TokioIo::new(stream)),
+                Err(error) => failure = error.into(),
+            }
+        }
+        Err(failure)
+    }
+}
+
+impl Service<Uri> for Connector {
+    type Response = TokioIo<TcpStream>;
+    type Error = Box<dyn std::error::Error + Send + Sync>;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, uri: Uri) -> Self::Future {
+        let connector = self.clone();
+        Box::pin(async move { Ok(connector.connect(uri).await?) })
+    }
+}
+
+/// Tries all at once, each of another webhook.
+async fn deliver(platform: &Platform, pool: &Pool, due: Vec<Delivery>) {
+    let mut attempts = JoinSet::new();
+    for delivery in due {
+        let pool = pool.clone();
+        attempts.spawn(async move {
+            let sent = tokio::time::timeout(TIMEOUT, send(&pool, &delivery)).await;
+            let sent = sent.unwrap_or_else(|_| Err(anyhow::anyhow!("no answer in {TIMEOUT:?}")));
+            if let Err(error) = &sent {
+                // The address may hold a secret: its owner knows it by the number.
+                tracing::info!(delivery = delivery.id, "webhook not told: {error:#}");
+            }
+            (delivery, sent.is_ok())
+        });
+    }
+    while let Some(attempt) = attempts.join_next().await {
+        let Ok((delivery, taken)) = attempt else { continue };
+        if let Err(error) = platform.delivered(&delivery, taken).await {
+            tracing::warn!("webhooks: {error}");
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+}
+
+async fn send(pool: &Pool, delivery: &Delivery) -> anyhow::Result<()> {
+    let request = Request::builder()
+        .method(Method::POST)
+        .uri(&delivery.url)
+        .header(header::CONTENT_TYPE, "application/json")
+        .header(header::USER_AGENT, concat!("fulmar/", env!("CARGO_PKG_VERSION")))
+        .header("x-fulmar-delivery", &delivery.id)
+        .header("x-fulmar-signature", &delivery.signature)
+        .body(Full::from(delivery.body.clone()))
+        .context("its address cannot be asked")?;
+    let status = pool.request(request).await?.status();
+    anyhow::ensure!(status.is_success(), "answered {status}");
+    Ok(())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+
+    async fn post(reach: &WebhookReach, url: &str) -> Result<u16, String> {
+        let request = Request::post(url).body(Full::default()).unwrap();
+        let answer = pool(reach).unwrap().request(request).await;
+        answer.map(|answer| answer.status().as_u16()).map_err(|error| {
+            let error = anyhow::Error::from(error);
+            format!("{error:#}")
+        })
+    }
+
+    #[tokio::test]
+    async fn only_what_may_be_reached_is_connected_to() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let none = WebhookReach::default();
+        for host in ["127.0.0.1", "localhost", "[::ffff:127.0.0.1]", "0.0.0.0", "127.1"] {
+            let refused = post(&none, &format!("http://{host}:{port}/")).await.unwrap_err();
+            assert!(refused.contains("webhook_allow"), "{host}: {refused}");
+        }
+        let asked =
+            std::future::poll_fn(|cx| Poll::Ready(listener.poll_accept(cx).is_ready())).await;
+        assert!(!asked, "nobody has connected");
+        // Its answer sends the server elsewhere, which it does not follow.
+        let redirect = tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            stream.read_buf(&mut Vec::with_capacity(1024)).await.unwrap();
+            let answer = "HTTP/1.1 307 x\r\nlocation: /again\r\ncontent-length: 0\r\n\r\n";
+            stream.write_all(answer.as_bytes()).await.unwrap();
+            listener
+        });
+        let own = WebhookReach::new(&[format!("127.0.0.1:{port}")]).unwrap();
+        assert_eq!(post(&own, &format!("http://127.0.0.1:{port}/")).await, Ok(307));
+        let listener = redirect.await.unwrap();
+        let again =
+            std::future::poll_fn(|cx| Poll::Ready(listener.poll_accept(cx).is_ready())).await;
+        assert!(!again, "it is asked once");
+    }
+}

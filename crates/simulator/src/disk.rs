@@ -1,0 +1,92 @@
+//! Storage whose commits the schedule decides on: what is not committed at a crash is lost.
+
+use std::collections::VecDeque;
+
+use fulmar_broker::storage::{Op, Restored, Seq, Storage};
+use parking_lot::Mutex;
+
+use crate::tables::Tables;
+
+/// Batches handed over, of which a prefix is committed.
+#[derive(Debug, Default)]
+pub struct Disk {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    durable: Tables,
+    committed: u64,
+    waiting: VecDeque<Vec<Op>>,
+    failure: Option<String>,
+}
+
+impl Disk {
+    /// A disk that holds what an earlier one has committed.
+    #[must_use]
+    pub fn new(durable: Tables) -> Disk {
+        Disk { state: Mutex::new(State { durable, ..State::default() }) }
+    }
+
+    /// Commits up to `most` batches. Says how many; none while the disk fails.
+    pub fn commit(&self, most: usize) -> usize {
+        let mut state = self.state.lock();
+        if state.failure.is_some() {
+            return 0;
+        }
+        let batches = most.min(state.waiting.len());
+        for _ in 0..batches {
+            let Some(batch) = state.waiting.pop_front() else { break };
+            batch.iter().for_each(|op| state.durable.apply(op));
+            state.committed += 1;
+        }
+        batches
+    }
+
+    /// Makes every write fail from now on, or lets them succeed again.
+    pub fn set_failing(&self, failing: bool) {
+        self.state.lock().failure = failing.then(|| "no space left on device".to_owned());
+    }
+
+    /// Batches handed over and not committed.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.state.lock().waiting.len()
+    }
+
+    /// What is durable now.
+    #[must_use]
+    pub fn durable(&self) -> Tables {
+        self.state.lock().durable.clone()
+    }
+
+    /// The disk after a crash of the process now, and what the next one finds on it.
+    #[must_use]
+    pub fn crash(&self) -> (Disk, Restored) {
+        let durable = self.durable();
+        let restored = durable.restored();
+        (Disk::new(durable), restored)
+    }
+}
+
+impl Storage for Disk {
+    fn submit(&self, batch: &mut Vec<Op>) -> Seq {
+        let mut state = self.state.lock();
+        if !batch.is_empty() {
+            state.waiting.push_back(std::mem::take(batch));
+        }
+        Seq(state.committed + state.waiting.len() as u64)
+    }
+
+    fn committed(&self) -> Seq {
+        Seq(self.state.lock().committed)
+    }
+
+    fn backlog(&self) -> usize {
+        self.state.lock().waiting.iter().map(Vec::len).sum()
+    }
+
+    fn failure(&self) -> Option<String> {
+        self.state.lock().failure.clone()
+    }
+}

@@ -1,0 +1,337 @@
+//! What clients were promised and what they got: every acknowledged message is owed to each session that
+//! was certainly subscribed from before it was sent until after it was acknowledged. Where a client
+//! cannot know (its SUBACK has not come, its session may have expired) nothing is owed, so that a
+//! complaint is always the broker's fault.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use fulmar_mqtt::QoS;
+
+use crate::schedule::{FILTERS, TOPICS};
+
+/// A flow as its client knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Lane {
+    Control,
+    Named(u64),
+    /// By the stream it ends with.
+    Unnamed(u64),
+    /// The control flow's, or one of the same name again: a flow has ended, or its client cannot know.
+    Gone,
+}
+
+/// A message as its publisher knows it.
+#[derive(Debug)]
+pub(crate) struct Sent {
+    /// Each lane of a publisher has an order of its own.
+    publisher: (usize, Lane),
+    /// `None` for the publisher's own retained topic.
+    pub(crate) topic: Option<usize>,
+    pub(crate) qos: QoS,
+    pub(crate) acknowledged: bool,
+    owed: Vec<Owed>,
+}
+
+#[derive(Debug)]
+struct Owed {
+    client: usize,
+    claim: u64,
+    /// Subscriptions by filter and number, of which one must have lasted.
+    by: Vec<(usize, u64)>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Certain {
+    number: u64,
+    /// At least.
+    qos: QoS,
+}
+
+/// What one client is subscribed to and has got in this session.
+#[derive(Debug, Default)]
+struct Reader {
+    /// Changes when what it was owed is void.
+    claim: u64,
+    certain: BTreeMap<usize, Certain>,
+    /// Filters it has ever asked for in this session, and on which lane last.
+    asked: BTreeMap<usize, (QoS, Lane)>,
+    arrived: BTreeMap<usize, Arrived>,
+    /// Publications (a message that is sent again is another) and the newest of each order.
+    seen: BTreeSet<u64>,
+    newest: BTreeMap<(usize, Lane, usize, u8), u64>,
+    /// Overlapping filters were on different lanes, each of which gets a copy.
+    mixed: bool,
+    /// Its lanes promise no order among each other.
+    loose: bool,
+    moved_from: BTreeSet<Lane>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Arrived {
+    times: u32,
+    /// Of these at QoS 2.
+    twos: u32,
+    /// Times it may arrive once more because a lane ended before its acknowledgement was known.
+    again: u32,
+}
+
+/// A delivery as its client sees it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Delivery {
+    pub(crate) message: usize,
+    pub(crate) publication: u64,
+    pub(crate) qos: QoS,
+    pub(crate) topic: usize,
+}
+
+#[derive(Debug)]
+pub(crate) struct Ledger {
+    pub(crate) sent: Vec<Sent>,
+    readers: Vec<Reader>,
+    numbers: u64,
+    /// On which line each publication was sent: an older line may be read from later.
+    pub(crate) publications: Vec<usize>,
+}
+
+fn matches(filter: usize, topic: usize) -> bool {
+    let filter = FILTERS[filter].trim_start_matches("$share/g/");
+    filter.ends_with(['+', '#']) || filter == TOPICS[topic]
+}
+
+fn is_shared(filter: usize) -> bool {
+    FILTERS[filter].starts_with("$share")
+}
+
+fn overlap(a: usize, b: usize) -> bool {
+    (0..TOPICS.len()).any(|topic| matches(a, topic) && matches(b, topic))
+}
+
+impl Ledger {
+    pub(crate) fn new(clients: usize) -> Ledger {
+        let readers = (0..clients).map(|_| Reader::default()).collect();
+        Ledger { sent: Vec::new(), readers, numbers: 0, publications: Vec::new() }
+    }
+
+    /// A client publishes a new message.
+    pub(crate) fn publish(
+        &mut self,
+        publisher: (usize, Lane),
+        topic: Option<usize>,
+        qos: QoS,
+    ) -> usize {
+        let owed = topic.map_or_else(Vec::new, |topic| self.owed_now(topic));
+        self.sent.push(Sent { publisher, topic, qos, acknowledged: false, owed });
+        self.sent.len() - 1
+    }
+
+    fn owed_now(&self, topic: usize) -> Vec<Owed> {
+        let owed = self.readers.iter().enumerate().map(|(client, reader)| {
+            let certain = reader.certain.iter().filter(|(filter, own)| {
+                own.qos > QoS::AtMostOnce && !is_shared(**filter) && matches(**filter, topic)
+            });
+            let by = certain.map(|(filter, own)| (*filter, own.number)).collect();
+            Owed { client, claim: reader.claim, by }
+        });
+        owed.filter(|owed| !owed.by.is_empty()).collect()
+    }
+
+    /// Its publisher is told that the broker has it.
+    pub(crate) fn acknowledged(&mut self, message: usize) {
+        let sent = &mut self.sent[message];
+        if std::mem::replace(&mut sent.acknowledged, true) {
+            return;
+        }
+        let readers = &self.readers;
+        sent.owed.retain_mut(|owed| {
+            let reader = &readers[owed.client];
+            owed.by.retain(|(filter, number)| {
+                reader
+                    .certain
+                    .get(filter)
+                    .is_some_and(|own| own.number == *number && own.qos > QoS::AtMostOnce)
+            });
+            owed.claim == reader.claim && !owed.by.is_empty()
+        });
+    }
+
+    /// A client has asked for a subscription on a lane. The lane it was on has a stream (`open`), and
+    /// an earlier SUBSCRIBE is not answered yet (`unanswered`).
+    pub(crate) fn subscribing(
+        &mut self,
+        client: usize,
+        filter: usize,
+        qos: QoS,
+        lane: Lane,
+        (open, unanswered): (bool, bool),
+    ) {
+        let reader = &mut self.readers[client];
+        if let Some(own) = reader.certain.get_mut(&filter) {
+            own.qos = own.qos.min(qos);
+            if qos == QoS::AtMostOnce {
+                // For a while nothing may be owed by it, also if that is never answered.
+                self.numbers += 1;
+                own.number = self.numbers;
+            }
+        }
+        if let Some((most, before)) = reader.asked.get(&filter).copied() {
+            if before != lane {
+                // A new subscription has nothing to do with an old one's lane, and a lane without a
+                // stream is not waited for.
+                reader.loose |= !reader.certain.contains_key(&filter) || !open;
+                reader.moved_from.insert(before);
+                // It may overtake the one before.
+                reader.moved_from.extend(unanswered.then_some(lane));
+            }
+            reader.asked.insert(filter, (most.max(qos), lane));
+        } else {
+            reader.asked.insert(filter, (qos, lane));
+        }
+        let apart = |(other, (_, at)): (&usize, &(QoS, Lane))| {
+            *other != filter && overlap(*other, filter) && (*at != lane || *at == Lane::Gone)
+        };
+        if reader.asked.iter().any(apart) {
+            (reader.mixed, reader.loose) = (true, true);
+        }
+    }
+
+    /// On which lane a client has asked for a filter last.
+    pub(crate) fn lane_of(&self, client: usize, filter: usize) -> Option<Lane> {
+        self.readers[client].asked.get(&filter).map(|(_, lane)| *lane)
+    }
+
+    /// SUBACK has come.
+    pub(crate) fn subscribed(&mut self, client: usize, filter: usize, qos: QoS) {
+        self.numbers += 1;
+        let number = self.numbers;
+        let certain = &mut self.readers[client].certain;
+        certain.entry(filter).or_insert(Certain { number, qos }).qos = qos;
+    }
+
+    /// A client has asked to be unsubscribed.
+    pub(crate) fn unsubscribing(&mut self, client: usize, filter: usize) {
+        let reader = &mut self.readers[client];
+        reader.certain.remove(&filter);
+        // It may overtake a SUBSCRIBE on another stream, which then makes a new subscription.
+        reader.loose |= !reader.moved_from.is_empty();
+    }
+
+    /// Filters a client is certainly subscribed to; `None` if there may be others.
+    pub(crate) fn certain(&self, client: usize) -> Option<BTreeSet<&'static str>> {
+        let reader = &self.readers[client];
+        let all = reader.asked.keys().all(|filter| reader.certain.contains_key(filter));
+        all.then(|| reader.certain.keys().map(|filter| FILTERS[*filter]).collect())
+    }
+
+    /// A client's session may be over.
+    pub(crate) fn void(&mut self, client: usize) {
+        let reader = &mut self.readers[client];
+        reader.claim += 1;
+        reader.certain.clear();
+    }
+
+    /// A client's session is over.
+    pub(crate) fn forget(&mut self, client: usize) {
+        let claim = self.readers[client].claim + 1;
+        self.readers[client] = Reader { claim, ..Reader::default() };
+    }
+
+    /// A lane has lost its stream and lives on.
+    pub(crate) fn lane_waits(&mut self, client: usize, lane: Lane) {
+        let reader = &mut self.readers[client];
+        reader.loose |= reader.moved_from.contains(&lane);
+    }
+
+    /// A lane is no more. Its subscriptions go on elsewhere, and may bring a copy of their own beside
+    /// those of another flow (MQTT 5.0 section 3.3.4).
+    pub(crate) fn lane_ends(&mut self, client: usize, lane: Lane) {
+        let asked = self.readers[client].asked.values_mut();
+        asked.filter(|(_, own)| *own == lane).for_each(|(_, own)| *own = Lane::Gone);
+    }
+
+    /// A client does not know on which lane a subscription is.
+    pub(crate) fn may_be_elsewhere(&mut self, client: usize, filter: usize) {
+        let reader = &mut self.readers[client];
+        if let Some((_, lane)) = reader.asked.get_mut(&filter) {
+            // Perhaps back where it was.
+            reader.moved_from.insert(std::mem::replace(lane, Lane::Gone));
+        }
+    }
+
+    /// Whether all that comes of a topic comes by one subscription, on the control flow since ever.
+    pub(crate) fn has_one_copy(&self, client: usize, topic: usize) -> bool {
+        let reader = &self.readers[client];
+        let mut asked = reader.asked.iter().filter(|(filter, _)| matches(**filter, topic));
+        let first = asked
+            .next()
+            .is_some_and(|(filter, (_, lane))| *lane == Lane::Control && !is_shared(*filter));
+        first && asked.next().is_none() && reader.moved_from.is_empty()
+    }
+
+    /// Lanes a client has subscriptions on.
+    pub(crate) fn lanes(&self, client: usize) -> BTreeSet<Lane> {
+        self.readers[client].asked.values().map(|(_, lane)| *lane).collect()
+    }
+
+    /// A lane has ended before what it brought at QoS 2 was known to have arrived.
+    pub(crate) fn may_come_again(&mut self, client: usize, message: usize) {
+        self.readers[client].arrived.entry(message).or_default().again += 1;
+    }
+
+    /// A client gets a message that its own state does not know.
+    pub(crate) fn arrive(&mut self, client: usize, got: Delivery) -> Result<(), String> {
+        let Delivery { message, publication, qos, topic } = got;
+        let Some(sent) = self.sent.get(message) else {
+            return Err(format!("client {client} got message {message}, which nobody sent"));
+        };
+        if sent.topic != Some(topic) || qos > sent.qos {
+            return Err(format!("client {client} got message {message} on {topic} at {qos:?}"));
+        }
+        let (_, lane) = sent.publisher;
+        let Some(line) = self.publications.get(publication as usize) else {
+            return Err(format!(
+                "client {client} got publication {publication}, which was not made"
+            ));
+        };
+        let reader = &mut self.readers[client];
+        let asked = || reader.asked.iter().filter(|(filter, _)| matches(**filter, topic));
+        if asked().all(|(_, (most, _))| *most < qos) {
+            return Err(format!("client {client} got message {message} it has not asked for"));
+        }
+        let shared = asked().filter(|(filter, _)| is_shared(**filter)).count();
+        let plain = asked().count() - shared;
+        let copies = if reader.mixed { plain } else { plain.min(1) } + shared;
+        let arrived = reader.arrived.entry(message).or_default();
+        arrived.times += 1;
+        arrived.twos += u32::from(qos == QoS::ExactlyOnce);
+        if arrived.twos > copies as u32 + arrived.again {
+            let times = arrived.twos;
+            return Err(format!("client {client} got message {message} {times} times at QoS 2"));
+        }
+        if qos > QoS::AtMostOnce && reader.seen.insert(publication) {
+            let newest = reader.newest.entry((*line, lane, topic, qos as u8)).or_default();
+            if *newest > publication && !reader.loose && shared == 0 {
+                return Err(format!(
+                    "client {client} got message {message} (publication {publication}) after {newest}"
+                ));
+            }
+            *newest = publication.max(*newest);
+        }
+        Ok(())
+    }
+
+    /// Messages that did not arrive although they were promised to.
+    pub(crate) fn missing(&self) -> Vec<String> {
+        let mut missing = Vec::new();
+        for (message, sent) in self.sent.iter().enumerate().filter(|(_, sent)| sent.acknowledged) {
+            for owed in &sent.owed {
+                let reader = &self.readers[owed.client];
+                let came = reader.arrived.get(&message).is_some_and(|arrived| arrived.times > 0);
+                if reader.claim == owed.claim && !came {
+                    let client = owed.client;
+                    missing.push(format!("client {client} was owed message {message}"));
+                }
+            }
+        }
+        missing
+    }
+}

@@ -1,0 +1,26 @@
+//! One simulated world for the broker and its storage: the schedule and every fault are drawn from a
+//! seed, and a seed always gives the same run (TigerBeetle's `vopr` is the model).
+//!
+//! `schedule` draws the steps, `world` has the broker whose workers are turned one step at a time,
+//! `client` the clients, `ledger` what they were promised, `play` puts them together, and `shrink`
+//! leaves out steps until only those remain without which nothing fails. `tables` is what an operation
+//! of storage means, for everybody who simulates storage; `disk` commits when it is told to.
+//!
+//! What happens inside one call of the core (a publication's way to many sessions) is one step here,
+//! although other workers may come in between: what needs that needs a test of its own.
+#![forbid(unsafe_code)]
+
+mod client;
+mod disk;
+mod ledger;
+mod play;
+mod schedule;
+mod shrink;
+mod tables;
+mod world;
+
+pub use disk::Disk;
+pub use play::{Failure, Played, play};
+pub use schedule::{FILTERS, Nature, Schedule, Setup, Step, TOPICS};
+pub use shrink::shrink;
+pub use tables::{Place, Tables};

@@ -1,0 +1,399 @@
+//! Plays a schedule: takes its steps, then lets everything come to rest without further faults, and
+//! checks that every promise was kept and nothing is left behind.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+use fulmar_broker::storage::{SessionKey, Storage};
+use fulmar_broker::{Limits, StreamEnd};
+
+use crate::client::{Client, EXPIRY_S, Said};
+use crate::ledger::{Lane, Ledger};
+use crate::schedule::{FILTERS, Schedule, Setup, Step};
+use crate::world::{Input, World};
+
+/// Rounds in which everything must have come to rest.
+const MAX_ROUNDS: usize = 3_000;
+
+/// What was wrong, and at which step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// Index of the step; the number of steps if it showed at the end.
+    pub step: usize,
+    /// In words.
+    pub what: String,
+}
+
+/// What a schedule that was played to its end has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Played {
+    /// Packets that clients read.
+    pub heard: u64,
+    /// Messages sent.
+    pub sent: u64,
+}
+
+struct Scene<'a> {
+    setup: &'a Setup,
+    world: World,
+    clients: Vec<Client>,
+    ledger: Ledger,
+    heard: u64,
+}
+
+/// Plays a schedule.
+///
+/// # Errors
+/// Says which promise was broken first.
+pub fn play(schedule: &Schedule) -> Result<Played, Failure> {
+    let mut at = 0;
+    let outcome = catch_unwind(AssertUnwindSafe(|| {
+        let mut scene = Scene::new(&schedule.setup);
+        for step in &schedule.steps {
+            scene.step(*step)?;
+            at += 1;
+        }
+        scene.finish()?;
+        Ok(Played { heard: scene.heard, sent: scene.ledger.sent.len() as u64 })
+    }));
+    let what = match outcome {
+        Ok(Ok(played)) => return Ok(played),
+        Ok(Err(what)) => what,
+        Err(panic) => {
+            let text = panic.downcast_ref::<String>().cloned();
+            let text = text.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));
+            format!("panic: {}", text.unwrap_or_default())
+        }
+    };
+    Err(Failure { step: at, what })
+}
+
+impl Scene<'_> {
+    fn new(setup: &Setup) -> Scene<'_> {
+        let limits = Limits { max_in_flight: setup.max_in_flight, ..Limits::default() };
+        let natures = setup.natures.iter().enumerate();
+        Scene {
+            setup,
+            world: World::new(setup.workers, limits),
+            clients: natures.map(|(index, nature)| Client::new(index, *nature)).collect(),
+            ledger: Ledger::new(setup.natures.len()),
+            heard: 0,
+        }
+    }
+
+    fn step(&mut self, step: Step) -> Result<(), String> {
+        match step {
+            Step::Connect { client, worker, quic, clean, takeover } => {
+                let away = |at: &usize| takeover || self.clients[*at].line.is_none();
+                if let Some(client) = self.pick(client, away) {
+                    self.connect(client, worker, quic, clean);
+                }
+            }
+            Step::Cut { client, lossy } => self.cut(client, lossy),
+            Step::Leave { client } => {
+                if let Some(line) = self.greeted(client) {
+                    let said = self.clients[client].disconnect();
+                    self.say(line, [said]);
+                    self.cut(client, false);
+                }
+            }
+            Step::Publish { client, topic, qos, stream, retain } => {
+                let there = |at: &usize| self.greeted(*at).is_some();
+                if let Some(client) = self.pick(client, there)
+                    && let Some(line) = self.greeted(client)
+                {
+                    let topic = (!retain).then_some(topic);
+                    let who = &mut self.clients[client];
+                    let said = who.publish(topic, qos, stream, &mut self.ledger);
+                    self.say(line, said);
+                }
+            }
+            Step::Subscribe { client, filter, qos, stream } => {
+                if let Some(line) = self.greeted(client) {
+                    let who = &mut self.clients[client];
+                    let said = who.subscribe(filter, qos, stream, &mut self.ledger);
+                    self.say(line, said);
+                }
+            }
+            Step::Unsubscribe { client, filter } => {
+                if let Some(line) = self.greeted(client) {
+                    let said = self.clients[client].unsubscribe(filter, &mut self.ledger);
+                    self.say(line, said);
+                }
+            }
+            Step::OpenStream { client, name, keep } => self.open_stream(client, name, keep),
+            Step::EndStream { client, stream, finish } => {
+                if let Some(line) = self.greeted(client)
+                    && let Some(key) = self.clients[client].end_stream(stream, &mut self.ledger)
+                {
+                    let end = if finish { StreamEnd::Finished } else { StreamEnd::Reset(0) };
+                    self.world.say(line, key, Input::End(end));
+                }
+            }
+            Step::Hear { client, stream } => {
+                let can = |at: &usize| {
+                    self.clients[*at].line.is_some_and(|line| !self.world.audible(line).is_empty())
+                };
+                if let Some(client) = self.pick(client, can) {
+                    self.hear(client, stream)?;
+                }
+            }
+            Step::Acknowledge { client, pick } => {
+                let can = |at: &usize| self.clients[*at].owes_acknowledgements();
+                if let Some(client) = self.pick(client, can)
+                    && let Some(line) = self.greeted(client)
+                {
+                    let said = self.clients[client].acknowledge(pick);
+                    self.say(line, said);
+                }
+            }
+            Step::Read { line, stream } => {
+                let readable = self.world.readable();
+                if !readable.is_empty() {
+                    self.world.read(readable[line % readable.len()], stream);
+                }
+            }
+            Step::Exchange { worker } => {
+                self.world.exchange(worker % self.world.workers());
+            }
+            Step::EndTurn { worker } => self.world.end_turn(worker % self.world.workers()),
+            Step::Commit { most } => drop(self.world.commit(most)),
+            Step::Disk { failing } => self.world.disk.set_failing(failing),
+            Step::Timers { worker } => self.world.fire_timers(worker % self.world.workers()),
+            Step::Wait { seconds } => self.wait(seconds),
+            Step::Crash { workers } => self.crash(workers),
+        }
+        self.check_lines()
+    }
+
+    /// The nth of the clients that can do something.
+    fn pick(&self, nth: usize, can: impl Fn(&usize) -> bool) -> Option<usize> {
+        let able: Vec<usize> = (0..self.clients.len()).filter(can).collect();
+        (!able.is_empty()).then(|| able[nth % able.len()])
+    }
+
+    /// The line of a client that has been let in.
+    fn greeted(&self, client: usize) -> Option<usize> {
+        self.clients[client].line.filter(|_| self.clients[client].greeted)
+    }
+
+    fn say(&mut self, line: usize, said: impl IntoIterator<Item = Said>) {
+        for (key, bytes) in said {
+            self.world.say(line, key, Input::Bytes(bytes));
+        }
+    }
+
+    fn connect(&mut self, client: usize, worker: usize, quic: bool, clean: bool) {
+        let old = self.clients[client].line;
+        let was_greeted = self.clients[client].greeted;
+        let room = self.setup.natures[client].room;
+        let Some(line) = self.world.open(worker, quic, room) else { return };
+        let said = self.clients[client].connect(line, quic, clean, &mut self.ledger);
+        self.say(line, [said]);
+        if let Some(old) = old {
+            // The broker learns of that when it takes the session over, or before. An older CONNECT that
+            // came later would take it over back, and an older retained message would be the last.
+            let lossy = !was_greeted || self.clients[client].retained.1.is_some();
+            self.world.cut(old, lossy);
+        }
+    }
+
+    fn cut(&mut self, client: usize, lossy: bool) {
+        if let Some(line) = self.clients[client].line {
+            let who = &self.clients[client];
+            let lossy = lossy || !who.greeted || who.retained.1.is_some();
+            self.clients[client].disconnected(&mut self.ledger);
+            self.world.cut(line, lossy);
+        }
+    }
+
+    fn open_stream(&mut self, client: usize, name: Option<u64>, keep: bool) {
+        let who = &mut self.clients[client];
+        if let (Some(line), true, true) = (who.line, who.greeted, who.quic) {
+            // Were an older stream of that name still to be read, it would displace this one.
+            for old in name.map_or_else(Vec::new, |name| who.streams_of(name)) {
+                self.world.reset(line, old);
+            }
+            let said = who.open_stream(name, keep, &mut self.ledger);
+            self.say(line, said);
+        }
+    }
+
+    fn hear(&mut self, client: usize, stream: usize) -> Result<bool, String> {
+        let Some(line) = self.clients[client].line else { return Ok(false) };
+        let keys = self.world.audible(line);
+        if keys.is_empty() {
+            return Ok(false);
+        }
+        let key = keys[stream % keys.len()];
+        let Some(packet) = self.world.hear(line, key) else { return Ok(false) };
+        self.heard += 1;
+        let said = self.clients[client].hear(key, &packet, &mut self.ledger)?;
+        self.say(line, said);
+        Ok(true)
+    }
+
+    fn wait(&mut self, seconds: u64) {
+        self.world.wait(Duration::from_secs(seconds));
+        if seconds >= u64::from(EXPIRY_S) {
+            // Who was not let in so far begins anew.
+            for client in 0..self.clients.len() {
+                if self.greeted(client).is_none() {
+                    self.cut(client, true);
+                }
+            }
+            for client in &mut self.clients {
+                client.aged(&mut self.ledger);
+            }
+        }
+    }
+
+    fn crash(&mut self, workers: usize) {
+        self.world.crash(workers);
+        for client in &mut self.clients {
+            client.disconnected(&mut self.ledger);
+        }
+    }
+
+    /// The broker closes no connection of an honest client, but for one whose CONNECT was too slow.
+    fn check_lines(&mut self) -> Result<(), String> {
+        for client in &mut self.clients {
+            let Some(line) = client.line.filter(|line| !self.world.lines[*line].open) else {
+                continue;
+            };
+            if client.greeted {
+                return Err(format!("the broker closed the connection of client {}", client.index));
+            }
+            client.disconnected(&mut self.ledger);
+            self.world.cut(line, true);
+        }
+        Ok(())
+    }
+
+    /// Faults end; everybody is there and does what is due.
+    fn finish(&mut self) -> Result<(), String> {
+        self.world.disk.set_failing(false);
+        self.settle()?;
+        for client in 0..self.clients.len() {
+            let who = &self.clients[client];
+            if who.nature.durable && who.line.is_none() {
+                let quic = who.index.is_multiple_of(2);
+                self.connect(client, client, quic, false);
+            }
+        }
+        self.settle()?;
+        self.reopen();
+        self.settle()?;
+        // What was published meanwhile for a will's delay, or waited for time to pass.
+        self.world.wait(Duration::from_secs(10));
+        self.settle()?;
+        let missing = self.ledger.missing();
+        if !missing.is_empty() {
+            return Err(missing.join(", "));
+        }
+        if let Some(client) = self.clients.iter().find(|client| !client.is_at_rest()) {
+            return Err(format!("still under way: {}", client.at_rest_but_for()));
+        }
+        self.check_tables()
+    }
+
+    /// Flows that wait for their stream get one.
+    fn reopen(&mut self) {
+        for client in 0..self.clients.len() {
+            for name in [2, 4] {
+                let who = &self.clients[client];
+                if who.quic && !who.has_stream_of(Lane::Named(name)) {
+                    self.open_stream(client, Some(name), true);
+                }
+            }
+        }
+    }
+
+    /// Lets everything move until nothing does.
+    fn settle(&mut self) -> Result<(), String> {
+        let mut quiet = 0;
+        for _ in 0..MAX_ROUNDS {
+            let mut moved = false;
+            for line in self.world.readable() {
+                while self.world.read(line, 0) {
+                    moved = true;
+                }
+            }
+            for worker in 0..self.world.workers() {
+                self.world.fire_timers(worker);
+                moved |= self.world.exchange(worker) > 0;
+                self.world.end_turn(worker);
+            }
+            moved |= self.world.commit(usize::MAX) > 0;
+            for client in 0..self.clients.len() {
+                while self.hear(client, 0)? {
+                    moved = true;
+                }
+                while let Some(line) = self.greeted(client)
+                    && let Some(said) = self.clients[client].acknowledge(0)
+                {
+                    moved = true;
+                    self.say(line, [said]);
+                }
+            }
+            self.check_lines()?;
+            quiet = if moved { 0 } else { quiet + 1 };
+            if quiet == 3 {
+                return Ok(());
+            }
+        }
+        Err("the world does not come to rest".to_owned())
+    }
+
+    /// Storage holds what clients have, and nothing of what is over.
+    fn check_tables(&self) -> Result<(), String> {
+        let tables = self.world.disk.durable();
+        if self.world.disk.waiting() > 0 || self.world.disk.committed().0 == u64::MAX {
+            return Err("batches wait at the end".to_owned());
+        }
+        if let Some(queued) = tables.queued.values().next() {
+            return Err(format!("storage still holds {queued:?}"));
+        }
+        if let Some(inbound) = tables.inbound.first() {
+            return Err(format!("storage still holds the identifier {inbound:?}"));
+        }
+        let unknown = |key: &SessionKey| !tables.sessions.contains_key(key);
+        if let Some(at) = tables.subscriptions.keys().find(|at| unknown(&at.0)) {
+            return Err(format!("storage holds a subscription of no session: {at:?}"));
+        }
+        if let Some(at) = tables.flows.keys().find(|at| unknown(&at.0)) {
+            return Err(format!("storage holds a flow of no session: {at:?}"));
+        }
+        for client in &self.clients {
+            let name = Client::name(client.index);
+            let sessions: Vec<_> =
+                tables.sessions.values().filter(|record| *record.client_id == *name).collect();
+            if sessions.len() != usize::from(client.nature.durable) {
+                return Err(format!("storage holds {} sessions of {name}", sessions.len()));
+            }
+            let Some(session) = sessions.first() else { continue };
+            let stored = || {
+                let own = tables.subscriptions.keys().filter(|at| at.0 == session.key);
+                own.map(|at| &*at.1)
+            };
+            if let Some(certain) = self.ledger.certain(client.index)
+                && !stored().eq(certain.iter().copied())
+            {
+                let stored: Vec<_> = stored().collect();
+                return Err(format!("{name} is subscribed to {certain:?}, stored is {stored:?}"));
+            }
+            debug_assert!(stored().all(|filter| FILTERS.contains(&filter)));
+        }
+        for client in &self.clients {
+            let topic = format!("r/{}", client.index);
+            let stored = tables.retained.get(&*topic).map(|message| message.payload());
+            let number = stored.and_then(|payload| {
+                std::str::from_utf8(payload).ok()?.split(' ').next()?.parse::<usize>().ok()
+            });
+            if number < client.retained.0 || number > client.retained.1 {
+                return Err(format!("{topic} retains {number:?}, not {:?}", client.retained));
+            }
+        }
+        Ok(())
+    }
+}

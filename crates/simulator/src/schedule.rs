@@ -1,0 +1,397 @@
+//! A schedule: how the world is set up, and its steps, all drawn from a seed before the first is taken.
+//! Every step means something in every state (what it cannot do it leaves), so that steps can be left
+//! out to find the few that matter.
+
+use std::fmt;
+
+use fastrand::Rng;
+use fulmar_mqtt::QoS;
+
+/// Most clients of a world.
+const MAX_CLIENTS: usize = 4;
+
+/// Topics that clients publish to.
+pub const TOPICS: [&str; 3] = ["t/0", "t/1", "t/2"];
+
+/// Filters that clients subscribe to.
+pub const FILTERS: [&str; 6] = ["t/0", "t/1", "t/+", "t/#", "$share/g/t/+", "$share/g/t/0"];
+
+/// A client's nature.
+#[derive(Clone, Copy, Debug)]
+pub struct Nature {
+    /// MQTT 5.0, not 3.1.1.
+    pub v5: bool,
+    /// Its session outlives its connections.
+    pub durable: bool,
+    /// Publications it takes at once.
+    pub receive_maximum: u16,
+    /// Publications it has under way at once.
+    pub window: u16,
+    /// Packets that wait for it in the network.
+    pub room: usize,
+    /// It acknowledges what it reads later, not at once.
+    pub slow_acks: bool,
+    /// Delay of its will in seconds.
+    pub will_delay_s: Option<u32>,
+}
+
+/// How a world is set up.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// Workers at first.
+    pub workers: usize,
+    /// Clients.
+    pub natures: Vec<Nature>,
+    /// Each client keeps to one filter.
+    pub one_filter: bool,
+    /// Publications a flow may have in flight.
+    pub max_in_flight: u16,
+}
+
+/// One step of a schedule. Numbers choose among what there is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// A client connects, perhaps taking over its own connection.
+    Connect {
+        /// Which client.
+        client: usize,
+        /// To which worker.
+        worker: usize,
+        /// Over a transport with streams.
+        quic: bool,
+        /// Wants a new session, as one does whose own state is lost.
+        clean: bool,
+        /// Perhaps one that is connected.
+        takeover: bool,
+    },
+    /// A client's connection breaks; the broker notices when it next reads.
+    Cut {
+        /// Which client.
+        client: usize,
+        /// What the client said last is lost.
+        lossy: bool,
+    },
+    /// A client says DISCONNECT.
+    Leave {
+        /// Which client.
+        client: usize,
+    },
+    /// A client publishes.
+    Publish {
+        /// Which client.
+        client: usize,
+        /// Index in [`TOPICS`].
+        topic: usize,
+        /// Quality of service.
+        qos: QoS,
+        /// Among its streams.
+        stream: usize,
+        /// To be retained, on a topic of its own.
+        retain: bool,
+    },
+    /// A client subscribes, or moves a subscription to another stream.
+    Subscribe {
+        /// Which client.
+        client: usize,
+        /// Index in [`FILTERS`].
+        filter: usize,
+        /// Quality of service.
+        qos: QoS,
+        /// Among its streams.
+        stream: usize,
+    },
+    /// A client unsubscribes.
+    Unsubscribe {
+        /// Which client.
+        client: usize,
+        /// Index in [`FILTERS`].
+        filter: usize,
+    },
+    /// A client opens a further stream.
+    OpenStream {
+        /// Which client.
+        client: usize,
+        /// The flow it names.
+        name: Option<u64>,
+        /// The flow outlives the stream.
+        keep: bool,
+    },
+    /// A client ends a further stream.
+    EndStream {
+        /// Which client.
+        client: usize,
+        /// Which of its streams.
+        stream: usize,
+        /// In order, not by a reset.
+        finish: bool,
+    },
+    /// A client reads one packet.
+    Hear {
+        /// Which client.
+        client: usize,
+        /// Among the streams on which something waits.
+        stream: usize,
+    },
+    /// A slow client acknowledges one message.
+    Acknowledge {
+        /// Which client.
+        client: usize,
+        /// Which of those that wait.
+        pick: usize,
+    },
+    /// A worker reads one input.
+    Read {
+        /// Which connection of those with input.
+        line: usize,
+        /// Among its streams.
+        stream: usize,
+    },
+    /// A worker takes its notices and sends.
+    Exchange {
+        /// Which worker.
+        worker: usize,
+    },
+    /// A worker ends its turn.
+    EndTurn {
+        /// Which worker.
+        worker: usize,
+    },
+    /// Storage commits up to so many batches.
+    Commit {
+        /// Most batches.
+        most: usize,
+    },
+    /// The disk fills up, or has room again.
+    Disk {
+        /// Whether it fails from now on.
+        failing: bool,
+    },
+    /// Timers fire on a worker.
+    Timers {
+        /// Which worker.
+        worker: usize,
+    },
+    /// Time passes.
+    Wait {
+        /// How much.
+        seconds: u64,
+    },
+    /// The broker crashes and starts again.
+    Crash {
+        /// With so many workers.
+        workers: usize,
+    },
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Step::Connect { client, worker, quic, clean, .. } => write!(
+                f,
+                "client {client} connects to worker {worker} over {}{}",
+                if quic { "QUIC" } else { "TCP" },
+                if clean { " for a new session" } else { "" }
+            ),
+            Step::Cut { client, lossy } => {
+                let lost = if lossy { ", with what it said last" } else { "" };
+                write!(f, "the connection of client {client} breaks{lost}")
+            }
+            Step::Leave { client } => write!(f, "client {client} disconnects"),
+            Step::Publish { client, topic, qos, stream, retain } => {
+                let topic = if retain { "its retained topic" } else { TOPICS[topic] };
+                write!(
+                    f,
+                    "client {client} publishes to {topic} at QoS {} on stream {stream}",
+                    qos as u8
+                )
+            }
+            Step::Subscribe { client, filter, qos, stream } => {
+                let filter = FILTERS[filter];
+                write!(
+                    f,
+                    "client {client} subscribes to {filter} at QoS {} on stream {stream}",
+                    qos as u8
+                )
+            }
+            Step::Unsubscribe { client, filter } => {
+                write!(f, "client {client} unsubscribes from {}", FILTERS[filter])
+            }
+            Step::OpenStream { client, name, keep } => {
+                write!(f, "client {client} opens a stream ")?;
+                match name {
+                    Some(name) if keep => write!(f, "with flow {name}, which outlives it"),
+                    Some(name) => write!(f, "with flow {name}"),
+                    None => write!(f, "without a name"),
+                }
+            }
+            Step::EndStream { client, stream, finish } => {
+                let verb = if finish { "finishes" } else { "resets" };
+                write!(f, "client {client} {verb} stream {stream}")
+            }
+            Step::Hear { client, stream } => write!(f, "client {client} reads (stream {stream})"),
+            Step::Acknowledge { client, pick } => {
+                write!(f, "client {client} acknowledges ({pick})")
+            }
+            Step::Read { line, stream } => {
+                write!(f, "a worker reads a packet (connection {line}, stream {stream})")
+            }
+            Step::Exchange { worker } => write!(f, "worker {worker} takes its notices and sends"),
+            Step::EndTurn { worker } => write!(f, "worker {worker} ends its turn"),
+            Step::Commit { most } => write!(f, "storage commits up to {most} batches"),
+            Step::Disk { failing: true } => write!(f, "the disk is full"),
+            Step::Disk { failing: false } => write!(f, "the disk has room again"),
+            Step::Timers { worker } => write!(f, "timers fire on worker {worker}"),
+            Step::Wait { seconds } => write!(f, "{seconds} s pass"),
+            Step::Crash { workers } => {
+                write!(f, "the broker crashes and starts again with {workers} workers")
+            }
+        }
+    }
+}
+
+/// A world and what happens in it.
+#[derive(Clone, Debug)]
+pub struct Schedule {
+    /// The world.
+    pub setup: Setup,
+    /// Its steps.
+    pub steps: Vec<Step>,
+}
+
+/// How often each kind of step is drawn; some kinds not at all in a schedule, so that others meet more
+/// often.
+const WEIGHTS: [u32; 18] = [6, 1, 1, 12, 4, 1, 3, 2, 24, 8, 28, 16, 16, 10, 1, 2, 1, 1];
+
+/// Kinds without which little happens.
+const NEEDED: [usize; 8] = [0, 3, 4, 8, 9, 10, 11, 12];
+
+impl Schedule {
+    /// The schedule of a seed.
+    #[must_use]
+    pub fn draw(seed: u64, steps: usize) -> Schedule {
+        // Neighbouring seeds are to have nothing in common.
+        let mut rng = Rng::with_seed(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0x5EED);
+        let setup = Setup::draw(&mut rng);
+        let mut weights = WEIGHTS;
+        for (kind, weight) in weights.iter_mut().enumerate() {
+            if !NEEDED.contains(&kind) && rng.u8(..4) == 0 {
+                *weight = 0;
+            } else if rng.u8(..4) == 0 {
+                *weight *= 3;
+            }
+        }
+        let quic = *rng.choice([0u8, 50, 100].iter()).unwrap_or(&0);
+        let qos = rng.u8(..4);
+        let mut steps_drawn = Vec::with_capacity(steps + setup.natures.len() * 8);
+        setup.open(&mut rng, quic, &mut steps_drawn);
+        for _ in 0..steps {
+            steps_drawn.push(setup.step(&mut rng, &weights, quic, qos));
+        }
+        Schedule { setup, steps: steps_drawn }
+    }
+}
+
+impl Setup {
+    fn draw(rng: &mut Rng) -> Setup {
+        let clients = rng.usize(2..=MAX_CLIENTS);
+        let mut nature = || Nature {
+            v5: rng.u8(..4) > 0,
+            durable: rng.u8(..5) > 0,
+            receive_maximum: [1, 2, 3, 10][rng.usize(..4)],
+            window: [1, 2, 4, 20][rng.usize(..4)],
+            room: [1, 3, 100][rng.usize(..3)],
+            slow_acks: rng.bool(),
+            will_delay_s: (rng.u8(..4) == 0).then(|| [0, 5][rng.usize(..2)]),
+        };
+        let natures = (0..clients).map(|_| nature()).collect();
+        Setup {
+            workers: rng.usize(1..=3),
+            natures,
+            one_filter: rng.bool(),
+            max_in_flight: [2, 8, 100][rng.usize(..3)],
+        }
+    }
+
+    /// Most schedules begin with clients that are there and subscribed.
+    fn open(&self, rng: &mut Rng, quic: u8, steps: &mut Vec<Step>) {
+        if rng.u8(..8) == 0 {
+            return;
+        }
+        for client in 0..self.natures.len() {
+            let (worker, quic) = (rng.usize(..3), rng.u8(..100) < quic);
+            steps.push(Step::Connect { client, worker, quic, clean: false, takeover: true });
+            steps.push(Step::Read { line: 0, stream: 0 });
+            let filter = if self.one_filter { client % 3 } else { rng.usize(..FILTERS.len()) };
+            let qos = [QoS::AtLeastOnce, QoS::ExactlyOnce, QoS::ExactlyOnce][rng.usize(..3)];
+            for worker in 0..3 {
+                steps.push(Step::EndTurn { worker });
+            }
+            steps.push(Step::Commit { most: 100 });
+            for worker in 0..3 {
+                steps.push(Step::Exchange { worker });
+            }
+            steps.push(Step::Hear { client: 0, stream: 0 });
+            if rng.u8(..100) < 60 || !quic {
+                steps.push(Step::Subscribe { client, filter, qos, stream: 0 });
+            } else {
+                let name = rng.bool().then(|| 2 + 2 * rng.u64(..2));
+                steps.push(Step::OpenStream { client, name, keep: rng.u8(..4) > 0 });
+                steps.push(Step::Subscribe { client, filter, qos, stream: 1 });
+            }
+        }
+    }
+
+    fn step(&self, rng: &mut Rng, weights: &[u32; 18], quic: u8, qos: u8) -> Step {
+        let all: u32 = weights.iter().sum();
+        let mut at = rng.u32(..all);
+        let kind = weights.iter().position(|weight| match at.checked_sub(*weight) {
+            Some(rest) => {
+                at = rest;
+                false
+            }
+            None => true,
+        });
+        let client = rng.usize(..self.natures.len());
+        let worker = rng.usize(..3);
+        let stream = if rng.bool() { 0 } else { rng.usize(..4) };
+        let qos = match (qos, rng.u8(..8)) {
+            (0, _) | (_, 1..=3) => QoS::ExactlyOnce,
+            (1, _) | (_, 4..=6) => QoS::AtLeastOnce,
+            (_, 0) => QoS::AtMostOnce,
+            _ => QoS::ExactlyOnce,
+        };
+        let filter = if self.one_filter { client % 3 } else { rng.usize(..FILTERS.len()) };
+        match kind.unwrap_or(0) {
+            0 => Step::Connect {
+                client,
+                worker,
+                quic: rng.u8(..100) < quic,
+                clean: rng.u8(..12) == 0,
+                takeover: rng.u8(..4) == 0,
+            },
+            1 => Step::Cut { client, lossy: rng.bool() },
+            2 => Step::Leave { client },
+            3 => {
+                let (topic, retain) = (rng.usize(..TOPICS.len()), rng.u8(..10) == 0);
+                Step::Publish { client, topic, qos, stream, retain }
+            }
+            4 => Step::Subscribe { client, filter, qos, stream },
+            5 => Step::Unsubscribe { client, filter },
+            6 => {
+                let name = rng.bool().then(|| 2 + 2 * rng.u64(..2));
+                Step::OpenStream { client, name, keep: rng.u8(..4) > 0 }
+            }
+            7 => Step::EndStream { client, stream: rng.usize(..4), finish: rng.bool() },
+            8 => Step::Hear { client, stream },
+            9 => Step::Acknowledge { client, pick: rng.usize(..8) },
+            10 => Step::Read { line: rng.usize(..8), stream },
+            11 => Step::Exchange { worker },
+            12 => Step::EndTurn { worker },
+            13 => Step::Commit { most: [1, 1, 2, 100][rng.usize(..4)] },
+            14 => Step::Disk { failing: rng.bool() },
+            15 => Step::Timers { worker },
+            16 => Step::Wait { seconds: [1, 3, 10, 2000][rng.usize(..4)] },
+            _ => Step::Crash { workers: rng.usize(1..=3) },
+        }
+    }
+}

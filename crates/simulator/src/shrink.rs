@@ -1,0 +1,39 @@
+//! Leaves out steps of a schedule that fails until each that is left is needed.
+
+use crate::play::{Failure, play};
+use crate::schedule::Schedule;
+
+/// The least of `schedule` that still fails, and how; `None` if it does not fail at all.
+#[must_use]
+pub fn shrink(schedule: &Schedule) -> Option<(Schedule, Failure)> {
+    let mut failure = play(schedule).err()?;
+    let mut least = schedule.clone();
+    least.steps.truncate(failure.step + 1);
+    let mut size = least.steps.len().div_ceil(2);
+    loop {
+        let mut smaller = false;
+        let mut at = 0;
+        while at < least.steps.len() {
+            let mut fewer = least.clone();
+            fewer.steps.drain(at..(at + size).min(least.steps.len()));
+            match play(&fewer) {
+                Err(other) if kind(&other) == kind(&failure) => {
+                    fewer.steps.truncate(other.step + 1);
+                    (least, failure, smaller) = (fewer, other, true);
+                }
+                _ => at += size,
+            }
+        }
+        if size > 1 {
+            size = size.div_ceil(2);
+        } else if !smaller {
+            return Some((least, failure));
+        }
+    }
+}
+
+/// What kind of failure it is: its words without numbers.
+fn kind(failure: &Failure) -> String {
+    let words = failure.what.split(|c: char| !c.is_alphabetic()).filter(|word| word.len() > 2);
+    words.take(6).collect::<Vec<_>>().join(" ")
+}

@@ -1,0 +1,140 @@
+//! What an [`Op`] means: the durable state as plain tables. The simulated storage, the crash tests of
+//! the broker and the model tests of `fulmar-store` share this one definition.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use fulmar_broker::message::Message;
+use fulmar_broker::storage::{
+    FlowId, Op, Position, QueuedRecord, Restored, SessionKey, SessionRecord, SubscriptionRecord,
+};
+use fulmar_mqtt::PacketId;
+
+/// A flow of a session.
+pub type Place = (SessionKey, FlowId);
+
+/// The durable state after some whole number of batches.
+#[derive(Clone, Debug, Default)]
+pub struct Tables {
+    /// Sessions by key.
+    pub sessions: BTreeMap<SessionKey, SessionRecord>,
+    /// Flags and expiry in seconds of persistent flows.
+    pub flows: BTreeMap<Place, (u8, u64)>,
+    /// Subscriptions by session and filter.
+    pub subscriptions: BTreeMap<(SessionKey, Box<str>), SubscriptionRecord>,
+    /// Outgoing queues.
+    pub queued: BTreeMap<(SessionKey, FlowId, Position), QueuedRecord>,
+    /// QoS 2 identifiers received and not yet released.
+    pub inbound: BTreeSet<(SessionKey, FlowId, u16)>,
+    /// Retained messages by topic.
+    pub retained: BTreeMap<Box<str>, Arc<Message>>,
+    /// Largest message number ever stored.
+    pub last_message_id: u64,
+    /// Largest session key ever stored.
+    pub last_session_key: u64,
+}
+
+impl Tables {
+    /// Applies one operation.
+    pub fn apply(&mut self, op: &Op) {
+        match op {
+            Op::SessionPut(record) => {
+                self.last_session_key = self.last_session_key.max(record.key.0);
+                self.sessions.insert(record.key, record.clone());
+            }
+            Op::SessionRemove(key) => self.remove_session(*key),
+            Op::FlowPut { session, flow, flags, expiry_s } => {
+                self.flows.insert((*session, *flow), (*flags, *expiry_s));
+            }
+            Op::FlowRemove { session, flow } => self.remove_flow((*session, *flow)),
+            Op::SubscriptionPut(record) => {
+                let at = (record.session, record.filter.clone());
+                self.subscriptions.insert(at, record.clone());
+            }
+            Op::SubscriptionRemove { session, filter } => {
+                self.subscriptions.remove(&(*session, filter.clone()));
+            }
+            Op::Enqueue { session, flow, position, message, delivery, progress } => {
+                self.last_message_id = self.last_message_id.max(message.id().0);
+                let (session, flow, position, progress) = (*session, *flow, *position, *progress);
+                let (message, delivery) = (Arc::clone(message), delivery.clone());
+                let record = QueuedRecord { session, flow, position, message, delivery, progress };
+                self.queued.insert((session, flow, position), record);
+            }
+            Op::Advance { session, flow, position, progress } => {
+                if let Some(queued) = self.queued.get_mut(&(*session, *flow, *position)) {
+                    queued.progress = *progress;
+                }
+            }
+            Op::Dequeue { session, flow, position } => {
+                self.queued.remove(&(*session, *flow, *position));
+            }
+            Op::InboundReceived { session, flow, packet_id } => {
+                self.inbound.insert((*session, *flow, packet_id.get()));
+            }
+            Op::InboundReleased { session, flow, packet_id } => {
+                self.inbound.remove(&(*session, *flow, packet_id.get()));
+            }
+            Op::RetainedPut(message) => {
+                self.last_message_id = self.last_message_id.max(message.id().0);
+                self.retained.insert(message.topic().into(), Arc::clone(message));
+            }
+            Op::RetainedRemove(topic) => drop(self.retained.remove(topic)),
+        }
+    }
+
+    fn remove_session(&mut self, key: SessionKey) {
+        self.sessions.remove(&key);
+        self.flows.retain(|at, _| at.0 != key);
+        self.subscriptions.retain(|at, _| at.0 != key);
+        self.queued.retain(|at, _| at.0 != key);
+        self.inbound.retain(|at| at.0 != key);
+    }
+
+    fn remove_flow(&mut self, place: Place) {
+        self.flows.remove(&place);
+        self.subscriptions.retain(|_, record| (record.session, record.flow) != place);
+        self.queued.retain(|at, _| (at.0, at.1) != place);
+        self.inbound.retain(|at| (at.0, at.1) != place);
+    }
+
+    /// What a broker finds at its start.
+    #[must_use]
+    pub fn restored(&self) -> Restored {
+        let inbound = |(session, flow, id): &(SessionKey, FlowId, u16)| {
+            Some((*session, *flow, PacketId::new(*id)?))
+        };
+        Restored {
+            last_message_id: self.last_message_id,
+            last_session_key: self.last_session_key,
+            sessions: self.sessions.values().cloned().collect(),
+            flows: self.flows.iter().map(|(at, terms)| (at.0, at.1, terms.0, terms.1)).collect(),
+            subscriptions: self.subscriptions.values().cloned().collect(),
+            queued: self.queued.values().cloned().collect(),
+            inbound: self.inbound.iter().filter_map(inbound).collect(),
+            retained: self.retained.values().cloned().collect(),
+        }
+    }
+}
+
+impl From<&Restored> for Tables {
+    /// The tables that storage gave back.
+    fn from(restored: &Restored) -> Tables {
+        let subscription =
+            |record: &SubscriptionRecord| ((record.session, record.filter.clone()), record.clone());
+        let queued = |record: &QueuedRecord| {
+            ((record.session, record.flow, record.position), record.clone())
+        };
+        let retained = |message: &Arc<Message>| (message.topic().into(), Arc::clone(message));
+        Tables {
+            sessions: restored.sessions.iter().map(|record| (record.key, record.clone())).collect(),
+            flows: restored.flows.iter().map(|flow| ((flow.0, flow.1), (flow.2, flow.3))).collect(),
+            subscriptions: restored.subscriptions.iter().map(subscription).collect(),
+            queued: restored.queued.iter().map(queued).collect(),
+            inbound: restored.inbound.iter().map(|at| (at.0, at.1, at.2.get())).collect(),
+            retained: restored.retained.iter().map(retained).collect(),
+            last_message_id: restored.last_message_id,
+            last_session_key: restored.last_session_key,
+        }
+    }
+}

@@ -1,0 +1,396 @@
+//! The broker with workers that are turned by hand, one small step at a time, and a network whose
+//! packets arrive when the schedule says so.
+//!
+//! A worker sleeps as the real one does: it does nothing more until a packet, a timer or another
+//! worker's wake-up comes. What is forgotten before a worker falls asleep is therefore missed here too.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use fulmar_broker::auth::Gate;
+use fulmar_broker::storage::Restored;
+use fulmar_broker::{
+    Broker, BrokerConfig, ClientFigures, Connection, Limits, ListenerPolicy, LostCause, Peer,
+    ReadState, Shard, StreamAction, StreamEnd, StreamKey, Timestamp, Token, TransportKind,
+};
+use fulmar_mqtt::codec::peek_frame;
+use smallvec::SmallVec;
+
+use crate::disk::Disk;
+
+/// Something on its way from a client to the broker.
+#[derive(Clone, Debug)]
+pub(crate) enum Input {
+    /// One packet, or a flow header.
+    Bytes(Vec<u8>),
+    /// The client's end of the stream.
+    End(StreamEnd),
+}
+
+/// One stream of a network connection.
+#[derive(Debug)]
+pub(crate) struct Wire {
+    pub(crate) key: StreamKey,
+    to_broker: VecDeque<Input>,
+    to_client: VecDeque<Vec<u8>>,
+    /// The broker wants nothing more of it until a notice.
+    blocked: bool,
+    opened: bool,
+}
+
+/// A network connection.
+#[derive(Debug)]
+pub(crate) struct Line {
+    pub(crate) worker: usize,
+    connection: Connection,
+    pub(crate) wires: Vec<Wire>,
+    /// The broker's end is open.
+    pub(crate) open: bool,
+    /// The client has let go of it, and the broker has not noticed yet.
+    cut: bool,
+    /// The transport is to ask for output.
+    flush: bool,
+    /// Packets the network holds for the client on each stream.
+    room: usize,
+}
+
+#[derive(Debug)]
+struct Worker {
+    shard: Shard,
+    asleep: bool,
+    woken: Arc<AtomicBool>,
+}
+
+/// The broker, its storage, its network and the time.
+pub(crate) struct World {
+    pub(crate) disk: Arc<Disk>,
+    broker: Arc<Broker>,
+    workers: Vec<Worker>,
+    pub(crate) lines: Vec<Line>,
+    pub(crate) now: Timestamp,
+    limits: Limits,
+}
+
+impl World {
+    pub(crate) fn new(workers: usize, limits: Limits) -> World {
+        let now = Timestamp(1_000_000);
+        World::start(Disk::default(), Restored::default(), workers, limits, now)
+    }
+
+    fn start(
+        disk: Disk,
+        restored: Restored,
+        workers: usize,
+        limits: Limits,
+        now: Timestamp,
+    ) -> World {
+        let config = BrokerConfig {
+            workers,
+            limits: limits.clone(),
+            gate: Gate::default(),
+            sys_interval_s: 0,
+            client_figures: ClientFigures::Rules,
+        };
+        let disk = Arc::new(disk);
+        let broker = Broker::new(config, Arc::clone(&disk) as _, restored, now);
+        let worker = |index| {
+            let woken = Arc::new(AtomicBool::new(false));
+            let wake = Arc::clone(&woken);
+            let wake = Arc::new(move || wake.store(true, Ordering::Relaxed));
+            let shard = Shard::new(Arc::clone(&broker), index, now, wake);
+            Worker { shard, asleep: false, woken }
+        };
+        let workers = (0..workers).map(worker).collect();
+        World { disk, broker, workers, lines: Vec::new(), now, limits }
+    }
+
+    /// The process dies and starts again with as many workers: every connection is gone, and all that
+    /// was not committed.
+    pub(crate) fn crash(&mut self, workers: usize) {
+        let (disk, restored) = self.disk.crash();
+        *self = World::start(disk, restored, workers, self.limits.clone(), self.now);
+    }
+
+    pub(crate) fn workers(&self) -> usize {
+        self.workers.len()
+    }
+
+    /// Opens a connection to a worker, which holds `room` packets a stream for a slow client.
+    pub(crate) fn open(&mut self, worker: usize, quic: bool, room: usize) -> Option<usize> {
+        let at = self.lines.len();
+        let peer = Peer {
+            address: ([127, 0, 0, 1], 1000).into(),
+            transport: if quic { TransportKind::Quic } else { TransportKind::Tcp },
+            identity: None,
+            listener: Arc::new(ListenerPolicy { name: "sim".into(), allow_anonymous: true }),
+        };
+        let worker = worker % self.workers.len();
+        self.rouse(worker);
+        let shard = &mut self.workers[worker].shard;
+        let connection = Connection::new(shard, Token(at as u64), peer).ok()?;
+        let (wires, open) = (vec![Wire::new(StreamKey::CONTROL)], true);
+        let line = Line { worker, connection, wires, open, cut: false, flush: false, room };
+        self.lines.push(line);
+        Some(at)
+    }
+
+    /// The client says something on a stream, which it thereby opens.
+    pub(crate) fn say(&mut self, line: usize, key: StreamKey, input: Input) {
+        let line = &mut self.lines[line];
+        if line.cut {
+            return;
+        }
+        if let Some(wire) = line.wires.iter_mut().find(|wire| wire.key == key) {
+            wire.to_broker.push_back(input);
+        } else {
+            let mut wire = Wire::new(key);
+            wire.to_broker.push_back(input);
+            line.wires.push(wire);
+        }
+    }
+
+    /// The client resets a stream; what it has said there is lost.
+    pub(crate) fn reset(&mut self, line: usize, key: StreamKey) {
+        if let Some(wire) = self.lines[line].wires.iter_mut().find(|wire| wire.key == key) {
+            wire.to_broker.clear();
+            wire.to_broker.extend(wire.opened.then_some(Input::End(StreamEnd::Reset(0))));
+        }
+    }
+
+    /// The client lets go of the connection. What it has said may be lost with it.
+    pub(crate) fn cut(&mut self, line: usize, lossy: bool) {
+        let line = &mut self.lines[line];
+        line.cut = true;
+        for wire in &mut line.wires {
+            wire.to_client.clear();
+            if lossy {
+                wire.to_broker.clear();
+            }
+        }
+    }
+
+    /// Takes the next packet for the client on a stream.
+    pub(crate) fn hear(&mut self, line: usize, key: StreamKey) -> Option<Vec<u8>> {
+        let line = &mut self.lines[line];
+        let wire = line.wires.iter_mut().find(|wire| wire.key == key)?;
+        let packet = wire.to_client.pop_front()?;
+        // The network can take more now.
+        line.flush = line.open;
+        let worker = line.worker;
+        self.rouse(worker);
+        Some(packet)
+    }
+
+    /// Streams on which something waits for the client.
+    pub(crate) fn audible(&self, line: usize) -> Vec<StreamKey> {
+        let wires = self.lines[line].wires.iter();
+        wires.filter(|wire| !wire.to_client.is_empty()).map(|wire| wire.key).collect()
+    }
+
+    /// Lines from which the broker has something to read.
+    pub(crate) fn readable(&self) -> Vec<usize> {
+        let readable = |line: &Line| {
+            let wires = || line.wires.iter().any(Wire::is_readable);
+            line.open && (line.cut || wires())
+        };
+        (0..self.lines.len()).filter(|at| readable(&self.lines[*at])).collect()
+    }
+
+    /// A worker reads one input of a line, of whichever stream `pick` says. False if there is none.
+    pub(crate) fn read(&mut self, at: usize, pick: usize) -> bool {
+        let line = &self.lines[at];
+        if !line.open {
+            return false;
+        }
+        let readable: SmallVec<[usize; 4]> =
+            (0..line.wires.len()).filter(|wire| line.wires[*wire].is_readable()).collect();
+        let (worker, cut) = (line.worker, line.cut);
+        if readable.is_empty() && !cut {
+            return false;
+        }
+        self.rouse(worker);
+        if readable.is_empty() {
+            self.lose(at, LostCause::PeerClosed);
+            return true;
+        }
+        let line = &mut self.lines[at];
+        let shard = &mut self.workers[worker].shard;
+        let wire = &mut line.wires[readable[pick % readable.len()]];
+        let key = wire.key;
+        if !std::mem::replace(&mut wire.opened, true) && key != StreamKey::CONTROL {
+            line.connection.stream_opened(shard, key);
+        }
+        match wire.to_broker.front_mut() {
+            Some(Input::Bytes(bytes)) => {
+                let received = line.connection.receive(shard, key, bytes);
+                bytes.drain(..received.consumed);
+                if bytes.is_empty() {
+                    wire.to_broker.pop_front();
+                }
+                wire.blocked = received.state == ReadState::Blocked;
+                if received.state == ReadState::Closed {
+                    wire.to_broker.clear();
+                }
+            }
+            Some(Input::End(end)) => {
+                let end = *end;
+                wire.to_broker.pop_front();
+                line.connection.stream_ended(shard, key, end);
+                if end != StreamEnd::Finished {
+                    line.wires.retain(|wire| wire.key != key);
+                }
+            }
+            None => {}
+        }
+        true
+    }
+
+    fn lose(&mut self, at: usize, cause: LostCause) {
+        let line = &mut self.lines[at];
+        if std::mem::replace(&mut line.open, false) {
+            line.connection.lost(&mut self.workers[line.worker].shard, cause);
+        }
+    }
+
+    /// A worker that sleeps is woken by a packet or a timer.
+    fn rouse(&mut self, at: usize) {
+        let worker = &mut self.workers[at];
+        if std::mem::replace(&mut worker.asleep, false) {
+            worker.shard.after_sleep();
+        }
+        worker.shard.set_now(self.now);
+    }
+
+    /// Whether the worker may do something of its own accord; wakes it if it was told to.
+    pub(crate) fn is_awake(&mut self, at: usize) -> bool {
+        let woken = self.workers[at].woken.swap(false, Ordering::Relaxed);
+        if woken || !self.workers[at].asleep {
+            self.rouse(at);
+            return true;
+        }
+        false
+    }
+
+    /// A worker takes its notices and sends what it then has. Says how many.
+    pub(crate) fn exchange(&mut self, at: usize) -> usize {
+        if !self.is_awake(at) {
+            return 0;
+        }
+        let mut notices = Vec::new();
+        self.workers[at].shard.take_notices(&mut notices);
+        let count = notices.len();
+        for (token, notice) in notices {
+            let line = &mut self.lines[token.0 as usize];
+            if line.open {
+                line.connection.notice(&mut self.workers[at].shard, notice);
+                line.flush = true;
+                for wire in &mut line.wires {
+                    wire.blocked = false;
+                }
+            }
+        }
+        let own = |line: &Line| line.worker == at && line.open && line.flush;
+        let lines: Vec<usize> = (0..self.lines.len()).filter(|n| own(&self.lines[*n])).collect();
+        lines.into_iter().for_each(|line| self.flush(line));
+        count
+    }
+
+    /// Sends what the core has for a line, as far as the network takes it.
+    fn flush(&mut self, at: usize) {
+        let line = &mut self.lines[at];
+        line.flush = false;
+        let shard = &mut self.workers[line.worker].shard;
+        let mut ready = SmallVec::new();
+        line.connection.ready_streams(&mut ready);
+        for key in ready {
+            let closing = line.connection.closing().is_some();
+            let Some(wire) = line.wires.iter_mut().find(|wire| wire.key == key) else { continue };
+            while closing || line.cut || wire.to_client.len() < line.room {
+                let output = line.connection.output(shard, key);
+                let more = output.more && !output.bytes.is_empty();
+                if !line.cut {
+                    wire.put(&output.bytes);
+                }
+                shard.recycle(output.bytes);
+                if !more {
+                    break;
+                }
+            }
+        }
+        for action in line.connection.stream_actions() {
+            match action {
+                StreamAction::Abort(key, _) => line.wires.retain(|wire| wire.key != key),
+                StreamAction::Finish(key) => {
+                    line.wires.retain(|wire| wire.key != key || !wire.to_client.is_empty());
+                }
+            }
+        }
+        if line.connection.closing().is_some() {
+            self.lose(at, LostCause::Closed);
+        }
+    }
+
+    /// A worker ends its turn, and sleeps if it has nothing to do.
+    pub(crate) fn end_turn(&mut self, at: usize) {
+        if !self.is_awake(at) {
+            return;
+        }
+        let worker = &mut self.workers[at];
+        worker.shard.end_turn();
+        // A worker whose network can take more sends before it sleeps.
+        let sends = |line: &Line| line.worker == at && line.open && line.flush;
+        worker.asleep = !self.lines.iter().any(sends) && worker.shard.before_sleep();
+    }
+
+    /// What is due on a worker happens.
+    pub(crate) fn fire_timers(&mut self, at: usize) {
+        let now = self.now;
+        if self.workers[at].shard.next_deadline().is_some_and(|due| due <= now) {
+            self.rouse(at);
+            self.workers[at].shard.on_deadline();
+        }
+        for line in 0..self.lines.len() {
+            let is_own = self.lines[line].worker == at && self.lines[line].open;
+            let shard = &self.workers[at].shard;
+            if is_own && self.lines[line].connection.deadline(shard) <= now {
+                self.rouse(at);
+                self.lines[line].connection.on_deadline(&mut self.workers[at].shard);
+            }
+        }
+    }
+
+    /// Storage commits up to so many batches and wakes who waits for that.
+    pub(crate) fn commit(&mut self, most: usize) -> usize {
+        let committed = self.disk.commit(most);
+        if committed > 0 {
+            self.broker.storage_committed();
+        }
+        committed
+    }
+
+    pub(crate) fn wait(&mut self, time: Duration) {
+        self.now = self.now + time;
+    }
+}
+
+impl Wire {
+    fn new(key: StreamKey) -> Wire {
+        let (to_broker, to_client) = (VecDeque::new(), VecDeque::new());
+        Wire { key, to_broker, to_client, blocked: false, opened: false }
+    }
+
+    fn is_readable(&self) -> bool {
+        !self.blocked && !self.to_broker.is_empty()
+    }
+
+    /// Puts whole packets on the way to the client.
+    fn put(&mut self, mut bytes: &[u8]) {
+        while let Ok(Some(frame)) = peek_frame(bytes, usize::MAX) {
+            self.to_client.push_back(bytes[..frame.len].to_vec());
+            bytes = &bytes[frame.len..];
+        }
+        assert!(bytes.is_empty(), "the broker sent half a packet");
+    }
+}

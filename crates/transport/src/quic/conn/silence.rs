@@ -1,0 +1,172 @@
+//! How long a connection may be silent.
+//!
+//! QUIC's idle timeout is agreed on in the handshake, before CONNECT says how often the client will be
+//! heard of. So the server agrees to any (`super::super::config`) and keeps time itself: the listener's
+//! idle timeout before CONNECT and for clients without Keep Alive; with one, the client may be silent as
+//! long as that says, and the core closes the connection.
+//!
+//! A client may have an idle timeout shorter than the silence its Keep Alive allows, since libraries
+//! have defaults for both. It would let go of the connection although it did what it promised. It is
+//! asked for a sign of life (RFC 9000 section 10.1.2) before that; a client that wants to sleep says so
+//! with a long idle timeout, and is never asked.
+
+use std::time::{Duration, Instant};
+
+use quinn_proto::transport_parameters::TransportParameters;
+
+/// What is due at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Due {
+    /// A PING, so that the client does not let go of the connection.
+    Ask,
+    /// The connection is gone.
+    GiveUp,
+}
+
+/// See the module's words.
+#[derive(Debug)]
+pub(super) struct Silence {
+    heard_at: Instant,
+    /// The listener's idle timeout.
+    limit_ms: u32,
+    /// The client's; `u32::MAX` if it has none.
+    clients_ms: u32,
+    /// The client has been asked since it was heard.
+    asked: bool,
+}
+
+impl Silence {
+    pub(super) fn new(now: Instant, limit: Duration) -> Silence {
+        let limit_ms = u32::try_from(limit.as_millis()).unwrap_or(u32::MAX);
+        Silence { heard_at: now, limit_ms, clients_ms: u32::MAX, asked: false }
+    }
+
+    /// A datagram for the connection has come.
+    pub(super) fn heard(&mut self, now: Instant) {
+        self.heard_at = now;
+        self.asked = false;
+    }
+
+    /// The client has been sent a PING.
+    pub(super) fn has_asked(&mut self) {
+        self.asked = true;
+    }
+
+    /// Takes the client's own idle timeout from its transport parameters.
+    pub(super) fn learn(&mut self, parameters: &TransportParameters) {
+        self.clients_ms = match max_idle_timeout_ms(parameters) {
+            0 => u32::MAX,
+            ms => u32::try_from(ms).unwrap_or(u32::MAX),
+        };
+    }
+
+    /// What is due next and when, for a client whose Keep Alive allows this silence, if it has one.
+    pub(super) fn next(&self, allowed: Option<Duration>, rtt: Duration) -> Option<(Instant, Due)> {
+        let Some(allowed) = allowed else {
+            return Some((self.after(self.limit_ms, rtt), Due::GiveUp));
+        };
+        let own = self.clients_ms;
+        if Duration::from_millis(own.into()) >= allowed {
+            return None;
+        }
+        Some(match self.asked {
+            // Time for it to answer, and to be asked again if that is lost.
+            false => (self.heard_at + Duration::from_millis(u64::from(own) * 2 / 3), Due::Ask),
+            true => (self.after(own, rtt), Due::GiveUp),
+        })
+    }
+
+    /// Idle timeouts are no shorter than three probe timeouts (RFC 9000 section 10.1).
+    fn after(&self, ms: u32, rtt: Duration) -> Instant {
+        self.heard_at + Duration::from_millis(ms.into()).max(rtt * 4)
+    }
+}
+
+/// The idle timeout among transport parameters, 0 for none. quinn has no other way to read it than to
+/// write them all (RFC 9000 section 18).
+fn max_idle_timeout_ms(parameters: &TransportParameters) -> u64 {
+    const MAX_IDLE_TIMEOUT: u64 = 0x01;
+    let mut written = Vec::new();
+    parameters.write(&mut written);
+    let mut rest = &written[..];
+    while let (Some(id), Some(length)) = (varint(&mut rest), varint(&mut rest)) {
+        let length = usize::try_from(length).unwrap_or(usize::MAX);
+        let Some((mut value, after)) = rest.split_at_checked(length) else { break };
+        if id == MAX_IDLE_TIMEOUT {
+            return varint(&mut value).unwrap_or(0);
+        }
+        rest = after;
+    }
+    0
+}
+
+/// A variable-length integer (RFC 9000 section 16).
+fn varint(bytes: &mut &[u8]) -> Option<u64> {
+    let length = 1 << (bytes.first()? >> 6);
+    let (head, tail) = bytes.split_at_checked(length)?;
+    *bytes = tail;
+    let value = head.iter().fold(0, |value, byte| value << 8 | u64::from(*byte));
+    Some(value & (u64::MAX >> (66 - 8 * length)))
+}
+
+#[cfg(test)]
+mod tests {
+    use quinn_proto::Side;
+
+    use super::*;
+
+    const RTT: Duration = Duration::from_millis(50);
+
+    fn seconds(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    fn client(now: Instant, idle_timeout: &[u8]) -> Silence {
+        let mut silence = Silence::new(now, seconds(30));
+        // Its connection identifier, which is empty, and the timeout.
+        let bytes = [&[0x0F, 0x00], idle_timeout].concat();
+        let parameters = TransportParameters::read(Side::Server, &mut &bytes[..]);
+        silence.learn(&parameters.expect("transport parameters"));
+        silence
+    }
+
+    #[test]
+    fn without_keep_alive_the_listeners_idle_timeout_holds() {
+        let now = Instant::now();
+        for own in [&[][..], &[0x01, 0x04, 0x80, 0x01, 0x5F, 0x90]] {
+            let mut silence = client(now, own);
+            assert_eq!(silence.next(None, RTT), Some((now + seconds(30), Due::GiveUp)));
+            silence.heard(now + seconds(29));
+            assert_eq!(silence.next(None, RTT), Some((now + seconds(59), Due::GiveUp)));
+            let far = seconds(20);
+            assert_eq!(silence.next(None, far), Some((now + seconds(109), Due::GiveUp)));
+        }
+    }
+
+    #[test]
+    fn a_keep_alive_holds_where_the_client_waits_as_long_itself() {
+        let now = Instant::now();
+        // None at all, 0 for none, 90 s, and longer than fits.
+        for own in [
+            &[][..],
+            &[0x01, 0x01, 0x00],
+            &[0x01, 0x04, 0x80, 0x01, 0x5F, 0x90],
+            &[0x01, 0x08, 0xC0, 0, 0, 1, 0, 0, 0, 0],
+        ] {
+            assert_eq!(client(now, own).next(Some(seconds(90)), RTT), None, "{own:x?}");
+        }
+    }
+
+    #[test]
+    fn a_client_that_would_let_go_sooner_is_asked_before() {
+        let now = Instant::now();
+        // 30 s.
+        let mut silence = client(now, &[0x01, 0x04, 0x80, 0x00, 0x75, 0x30]);
+        let allowed = Some(seconds(90));
+        assert_eq!(silence.next(allowed, RTT), Some((now + seconds(20), Due::Ask)));
+        silence.has_asked();
+        assert_eq!(silence.next(allowed, RTT), Some((now + seconds(30), Due::GiveUp)));
+        silence.heard(now + seconds(21));
+        assert_eq!(silence.next(allowed, RTT), Some((now + seconds(41), Due::Ask)));
+    }
+}

@@ -1,0 +1,346 @@
+//! Bytes of request bodies that are in memory, over all connections: bounded, and taken back first from those
+//! who have not finished.
+//!
+//! Requests without a good token have a quarter of the budget between them. When that is used up, the oldest
+//! unfinished body of the network that holds most of it is given up, so that who sends half bodies and waits
+//! does not keep others out. Who is refused, or given up, is answered with 503.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker, ready};
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+
+use crate::network;
+use crate::places::{Busy, Seat};
+
+/// The part of the budget that is for requests without a good token: one in so many.
+const STRANGERS_PART: usize = 4;
+
+/// What a part of a body costs beside its bytes.
+const PART_BYTES: usize = 64;
+
+/// Parts smaller than this are copied: they may be a slice of something large, which they would keep.
+const COPIED_BELOW_BYTES: usize = 4 * 1024;
+
+/// The budget; clones share it.
+#[derive(Clone, Debug)]
+pub struct BodyBudget(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    most: usize,
+    held: Mutex<Held>,
+}
+
+#[derive(Debug, Default)]
+struct Held {
+    next: u64,
+    bytes: usize,
+    strangers: usize,
+    shares: BTreeMap<u64, Entry>,
+    /// What strangers hold, by network.
+    networks: HashMap<IpAddr, usize>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    network: IpAddr,
+    is_known: bool,
+    bytes: usize,
+    state: State,
+    /// Who waits for more of it.
+    waker: Option<Waker>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Coming,
+    Whole,
+    GivenUp,
+}
+
+/// A request's part of the budget, given back when the last clone is dropped.
+#[derive(Clone, Debug)]
+pub(crate) struct Share(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    budget: BodyBudget,
+    number: u64,
+    seat: Seat,
+    busy: Mutex<Option<Busy>>,
+}
+
+/// The budget is used up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("too many bodies of requests are on their way")]
+pub(crate) struct UsedUp;
+
+impl BodyBudget {
+    /// So many bytes.
+    #[must_use]
+    pub fn new(bytes: usize) -> BodyBudget {
+        BodyBudget(Arc::new(Shared { most: bytes, held: Mutex::default() }))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Held> {
+        self.0.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// For a request from there. `is_known`: it shows a good token.
+    pub(crate) fn share(&self, address: IpAddr, is_known: bool, seat: &Seat) -> Share {
+        let mut held = self.lock();
+        let number = held.next;
+        held.next += 1;
+        let (network, state) = (network(address), State::Coming);
+        let entry = Entry { network, is_known, bytes: 0, state, waker: None };
+        held.shares.insert(number, entry);
+        let (budget, seat, busy) = (self.clone(), seat.clone(), Mutex::default());
+        Share(Arc::new(Inner { budget, number, seat, busy }))
+    }
+}
+
+impl Held {
+    /// Counts bytes; false when there is no room for them.
+    fn charge(&mut self, number: u64, bytes: usize, most: usize) -> bool {
+        loop {
+            let Some(entry) = self.shares.get(&number) else { return false };
+            if entry.state == State::GivenUp {
+                return false;
+            }
+            let is_known = entry.is_known;
+            let strangers_full = !is_known && self.strangers + bytes > most / STRANGERS_PART;
+            if !strangers_full && self.bytes + bytes <= most {
+                self.add(number, bytes);
+                return true;
+            }
+            // A stranger who holds most of what there is makes room for others, not for itself.
+            match self.victim() {
+                Some(victim) if victim != number => self.give_up(victim),
+                _ => return false,
+            }
+        }
+    }
+
+    fn add(&mut self, number: u64, bytes: usize) {
+        let Some(entry) = self.shares.get_mut(&number) else { return };
+        entry.bytes += bytes;
+        self.bytes += bytes;
+        if !entry.is_known {
+            self.strangers += bytes;
+            *self.networks.entry(entry.network).or_default() += bytes;
+        }
+    }
+
+    /// The oldest unfinished body of the network whose strangers hold most.
+    fn victim(&self) -> Option<u64> {
+        let unfinished =
+            |entry: &Entry| !entry.is_known && entry.bytes > 0 && entry.state == State::Coming;
+        let candidates = || self.shares.iter().filter(|(_, entry)| unfinished(entry));
+        let held = |entry: &Entry| self.networks.get(&entry.network).copied().unwrap_or(0);
+        let most = candidates().map(|(_, entry)| held(entry)).max()?;
+        candidates().find(|(_, entry)| held(entry) == most).map(|(number, _)| *number)
+    }
+
+    fn give_up(&mut self, number: u64) {
+        self.release(number);
+        let Some(entry) = self.shares.get_mut(&number) else { return };
+        entry.state = State::GivenUp;
+        if let Some(waker) = entry.waker.take() {
+            waker.wake();
+        }
+    }
+
+    fn release(&mut self, number: u64) {
+        let Some(entry) = self.shares.get_mut(&number) else { return };
+        let bytes = std::mem::take(&mut entry.bytes);
+        self.bytes -= bytes;
+        if entry.is_known {
+            return;
+        }
+        self.strangers -= bytes;
+        if let Some(held) = self.networks.get_mut(&entry.network) {
+            *held -= bytes;
+            if *held == 0 {
+                self.networks.remove(&entry.network);
+            }
+        }
+    }
+}
+
+impl Share {
+    /// The body, counted.
+    pub(crate) fn count<B>(&self, body: B) -> Counted<B>
+    where
+        B: Body<Data = Bytes>,
+    {
+        if body.is_end_stream() {
+            self.whole();
+        }
+        Counted { body, share: self.clone() }
+    }
+
+    /// Whether the request was refused or given up for want of room.
+    pub(crate) fn is_refused(&self) -> bool {
+        let held = self.0.budget.lock();
+        held.shares.get(&self.0.number).is_some_and(|entry| entry.state == State::GivenUp)
+    }
+
+    /// The request is there whole: it is not given up any more, and its connection is worth something.
+    fn whole(&self) {
+        let mut held = self.0.budget.lock();
+        if let Some(entry) = held.shares.get_mut(&self.0.number)
+            && entry.state == State::Coming
+        {
+            entry.state = State::Whole;
+            let mut busy = self.0.busy.lock().unwrap_or_else(PoisonError::into_inner);
+            *busy = Some(self.0.seat.busy());
+        }
+    }
+
+    fn charge(&self, bytes: usize) -> Result<(), UsedUp> {
+        let (mut held, most) = (self.0.budget.lock(), self.0.budget.0.most);
+        if held.charge(self.0.number, bytes, most) {
+            return Ok(());
+        }
+        held.give_up(self.0.number);
+        Err(UsedUp)
+    }
+
+    /// Remembers who waits; an error if it was given up meanwhile.
+    fn wait(&self, waker: &Waker) -> Result<(), UsedUp> {
+        let mut held = self.0.budget.lock();
+        match held.shares.get_mut(&self.0.number) {
+            Some(entry) if entry.state == State::GivenUp => Err(UsedUp),
+            Some(entry) => {
+                entry.waker = Some(waker.clone());
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let mut held = self.budget.lock();
+        held.release(self.number);
+        held.shares.remove(&self.number);
+    }
+}
+
+/// A body whose bytes are counted as they come.
+#[derive(Debug)]
+pub(crate) struct Counted<B> {
+    body: B,
+    share: Share,
+}
+
+impl<B> Body for Counted<B>
+where
+    B: Body<Data = Bytes> + Unpin,
+    B::Error: Into<axum::BoxError>,
+{
+    type Data = Bytes;
+    type Error = axum::BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::BoxError>>> {
+        self.share.wait(cx.waker())?;
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
+        let Some(frame) = frame.transpose().map_err(Into::into)? else {
+            self.share.whole();
+            return Poll::Ready(None);
+        };
+        let frame = match frame.into_data() {
+            Ok(data) => {
+                self.share.charge(data.len() + PART_BYTES)?;
+                let small = data.len() < COPIED_BELOW_BYTES;
+                Frame::data(if small { Bytes::copy_from_slice(&data) } else { data })
+            }
+            Err(frame) => frame,
+        };
+        if self.body.is_end_stream() {
+            self.share.whole();
+        }
+        Poll::Ready(Some(Ok(frame)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn from(budget: &BodyBudget, last: u8, is_known: bool) -> Share {
+        budget.share([192, 0, 2, last].into(), is_known, &Seat::default())
+    }
+
+    #[test]
+    fn half_bodies_of_strangers_make_room_for_others() {
+        let budget = BodyBudget::new(4000);
+        let (crowd, older) = (from(&budget, 1, false), from(&budget, 2, false));
+        older.charge(100).unwrap();
+        crowd.charge(500).unwrap();
+        let again = from(&budget, 1, false);
+        again.charge(300).unwrap();
+        let new = from(&budget, 3, false);
+        new.charge(200).unwrap();
+        assert!(crowd.is_refused() && ![older, again, new].iter().any(Share::is_refused));
+        assert_eq!(crowd.charge(1), Err(UsedUp), "it stays given up");
+        drop(crowd);
+        assert_eq!(budget.lock().bytes, 0, "all of it is given back");
+    }
+
+    #[test]
+    fn whole_requests_and_known_users_are_not_given_up() {
+        let budget = BodyBudget::new(4000);
+        let whole = from(&budget, 1, false);
+        whole.charge(1000).unwrap();
+        whole.whole();
+        let other = from(&budget, 2, false);
+        assert_eq!(other.charge(1), Err(UsedUp));
+        assert!(other.is_refused() && !whole.is_refused());
+        let known = from(&budget, 3, true);
+        known.charge(3000).unwrap();
+        assert_eq!(from(&budget, 4, true).charge(1), Err(UsedUp));
+        drop(whole);
+        from(&budget, 4, true).charge(1).unwrap();
+    }
+
+    #[test]
+    fn a_known_user_takes_the_place_of_half_bodies() {
+        let budget = BodyBudget::new(4000);
+        let stranger = from(&budget, 1, false);
+        stranger.charge(1000).unwrap();
+        let known = from(&budget, 2, true);
+        known.charge(4000).unwrap();
+        assert!(stranger.is_refused());
+    }
+
+    #[test]
+    fn a_request_that_is_there_whole_keeps_its_connection() {
+        let budget = BodyBudget::new(4000);
+        let places = crate::places::Places::new(1);
+        let (place, _) = places.take([192, 0, 2, 1].into()).unwrap();
+        let share = budget.share([192, 0, 2, 1].into(), false, &place.seat);
+        share.whole();
+        assert!(places.take([192, 0, 2, 2].into()).is_none());
+        drop(share);
+        assert!(places.take([192, 0, 2, 2].into()).is_some());
+    }
+}

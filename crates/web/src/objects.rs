@@ -1,0 +1,85 @@
+//! Objects of any size for measurements, where `[lab] objects` is set: `GET /lab/objects/BYTES` answers
+//! so many bytes, `POST /lab/objects` takes a body and says how long it was.
+//!
+//! Nothing is kept and nothing is looked up: what is measured is the way. Pages of any origin may ask,
+//! so that a browser can measure too.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::Path;
+use axum::http::{HeaderValue, Response, StatusCode, header};
+use axum::response::IntoResponse;
+use axum::routing::{get, post};
+use bytes::Bytes;
+use http_body::{Frame, SizeHint};
+use http_body_util::BodyExt as _;
+
+/// The largest object.
+const MAX_BYTES: u64 = 1 << 30;
+
+/// Parts an object is made in.
+const PART: &[u8] = &[b'o'; 16 * 1024];
+
+/// Headers of every answer: a measurement is never answered from a cache, and a browser may tell times
+/// and sizes to any page.
+const OPEN: [(&str, &str); 3] = [
+    ("cache-control", "no-store"),
+    ("access-control-allow-origin", "*"),
+    ("timing-allow-origin", "*"),
+];
+
+/// The answers.
+pub fn router() -> Router {
+    Router::new().route("/lab/objects/{bytes}", get(object)).route("/lab/objects", post(taken))
+}
+
+async fn object(Path(bytes): Path<u64>) -> Response<Body> {
+    if bytes > MAX_BYTES {
+        return (StatusCode::NOT_FOUND, OPEN, "no object is so large\n").into_response();
+    }
+    let kind = (header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
+    let length = (header::CONTENT_LENGTH, HeaderValue::from(bytes));
+    (OPEN, [kind, length], Body::new(Object { left: bytes })).into_response()
+}
+
+async fn taken(mut body: Body) -> Response<Body> {
+    let mut bytes = 0_u64;
+    while let Some(frame) = body.frame().await {
+        let Ok(frame) = frame else {
+            return (StatusCode::BAD_REQUEST, OPEN, "the body broke off\n").into_response();
+        };
+        bytes += frame.data_ref().map_or(0, Bytes::len) as u64;
+    }
+    let kind = [(header::CONTENT_TYPE, "application/json")];
+    (OPEN, kind, format!("{{\"bytes\":{bytes}}}")).into_response()
+}
+
+/// A body of so many bytes.
+struct Object {
+    left: u64,
+}
+
+impl http_body::Body for Object {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        if self.left == 0 {
+            return Poll::Ready(None);
+        }
+        let part = self.left.min(PART.len() as u64);
+        self.left -= part;
+        Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(&PART[..part as usize])))))
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.left)
+    }
+}

@@ -1,0 +1,182 @@
+//! HTTP/1.1 without TLS, for an operator's own port: the same checks and bounds as the endpoint's, on a thread
+//! of its own.
+//!
+//! Whoever can reach such a port may ask, so connections are few and live shortly, and those that say nothing
+//! make room for those that ask.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use fulmar_broker::Recurring;
+use fulmar_transport::Clock;
+use http::Request;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tracing::{debug, warn};
+
+use crate::bodies::BodyBudget;
+use crate::config::Limits;
+use crate::endpoint::{MAX_BLOCKING_THREADS, StartError, stopped};
+use crate::front::{self, Front};
+use crate::idle::Idle;
+use crate::metrics::Metrics;
+use crate::places::{Place, Places};
+use crate::strict::Strict;
+use crate::tcp::{ACCEPT_PAUSE, MIN_BUFFER_BYTES, ROOM_PAUSE};
+
+/// Life of a connection, kept-alive ones included; Prometheus connects again.
+const LIFE: Duration = Duration::from_secs(60);
+
+/// A running port.
+#[derive(Debug)]
+pub struct Plain {
+    bound: Vec<SocketAddr>,
+    stop: watch::Sender<bool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Plain {
+    /// Binds `addresses` and answers there; with none there is no thread.
+    ///
+    /// # Errors
+    /// Names the address that cannot be bound.
+    pub fn start(
+        addresses: &[SocketAddr],
+        limits: &Limits,
+        bodies: &BodyBudget,
+        router: axum::Router,
+    ) -> Result<Plain, StartError> {
+        let (stop, stopped) = watch::channel(false);
+        if addresses.is_empty() {
+            return Ok(Plain { bound: Vec::new(), stop, thread: None });
+        }
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.enable_all().max_blocking_threads(MAX_BLOCKING_THREADS).build()?;
+        let (mut listeners, mut bound) = (Vec::new(), Vec::new());
+        for &address in addresses {
+            let failed = |source| StartError::Bind { address, source };
+            let listener = std::net::TcpListener::bind(address).map_err(failed)?;
+            listener.set_nonblocking(true)?;
+            bound.push(listener.local_addr()?);
+            let _entered = runtime.enter();
+            listeners.push(TcpListener::from_std(listener)?);
+        }
+        let front = Arc::new(Front {
+            router,
+            limits: limits.clone(),
+            bodies: bodies.clone(),
+            knows: None,
+            metrics: Arc::new(Metrics::default()),
+            clock: Clock::start(),
+            crowded: Mutex::default(),
+        });
+        let serving = serve(front, listeners, stopped);
+        let thread = std::thread::Builder::new().name("fulmar-http".into());
+        let thread = thread.spawn(move || runtime.block_on(serving))?;
+        Ok(Plain { bound, stop, thread: Some(thread) })
+    }
+
+    /// Where it is bound.
+    #[must_use]
+    pub fn bound(&self) -> &[SocketAddr] {
+        &self.bound
+    }
+
+    /// Accepts no more. What is under way is not waited for.
+    pub fn stop(self) {
+        self.stop.send_replace(true);
+        drop(self.thread);
+    }
+}
+
+async fn serve(front: Arc<Front>, listeners: Vec<TcpListener>, stopping: watch::Receiver<bool>) {
+    let mut tasks = JoinSet::new();
+    for listener in listeners {
+        tasks.spawn(accept(Arc::clone(&front), listener, stopping.clone()));
+    }
+    tasks.join_all().await;
+}
+
+/// Accepts until `stopping`, then waits for the connections there are.
+async fn accept(front: Arc<Front>, listener: TcpListener, stopping: watch::Receiver<bool>) {
+    let places = Places::new(front.limits.max_connections);
+    let (mut stop, mut trouble) = (stopping.clone(), Recurring::default());
+    let mut open = JoinSet::new();
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            _ = open.join_next(), if !open.is_empty() => continue,
+            () = stopped(&mut stop) => break,
+        };
+        let (socket, address) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                if let Some(times) = trouble.again(front.clock.now()) {
+                    warn!(%error, times, "HTTP port: cannot accept");
+                }
+                let pause = if places.shed() { ROOM_PAUSE } else { ACCEPT_PAUSE };
+                tokio::time::sleep(pause).await;
+                continue;
+            }
+        };
+        match places.take(address.ip()) {
+            Some((place, made_room)) => {
+                front.metrics.shed.fetch_add(made_room.into(), Relaxed);
+                let (front, stopping) = (Arc::clone(&front), stopping.clone());
+                open.spawn(connection(front, socket, address, place, stopping));
+            }
+            None => debug!(peer = %address, "HTTP port: refused: too many connections"),
+        }
+    }
+    drop(listener);
+    while open.join_next().await.is_some() {}
+}
+
+async fn connection(
+    front: Arc<Front>,
+    socket: TcpStream,
+    address: SocketAddr,
+    place: Place,
+    mut stopping: watch::Receiver<bool>,
+) {
+    let (seat, limits) = (&place.seat, &front.limits);
+    let stream = Idle::new(socket, limits.idle_timeout, seat.tunnels.clone());
+    let stream = Strict::new(stream, seat.tunnels.clone(), true);
+    let service = service_fn(|request: Request<Incoming>| {
+        let front = &front;
+        async move {
+            let response = match front::misdirected(&request) {
+                Some(response) => response,
+                None => front.answer(request, address, seat).await,
+            };
+            Ok::<_, Infallible>(response)
+        }
+    });
+    let serving = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(limits.header_timeout)
+        .max_buf_size((limits.max_header_bytes as usize).max(MIN_BUFFER_BYTES))
+        .serve_connection(TokioIo::new(stream), service);
+    let (mut serving, life) = (std::pin::pin!(serving), tokio::time::sleep(LIFE));
+    let ended = tokio::select! {
+        ended = &mut serving => ended,
+        () = life => return debug!(peer = %address, "HTTP port: a connection has lived long enough"),
+        () = seat.shed() => return debug!(peer = %address, "HTTP port: a connection made room"),
+        () = stopped(&mut stopping) => {
+            serving.as_mut().graceful_shutdown();
+            serving.await
+        }
+    };
+    if let Err(error) = ended {
+        debug!(peer = %address, %error, "HTTP port: a connection ended");
+    }
+}

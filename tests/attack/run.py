@@ -1,0 +1,274 @@
+"""What strangers can do to a broker: attacks it while honest clients use it, and prints what that did to them.
+
+    FULMAR_BIN=PROGRAM run.py [ATTACK...]
+
+`make attack` runs it. Each attack lasts ATTACK_SECONDS (60 unless set) against one broker with a data folder of its
+own, on two processors where there are more, and with at most ATTACK_MEMORY_MIB (2048) of memory: a control group
+holds it to that where this user may make one (cgroup v2); elsewhere its resident memory is looked at 20 times a
+second, and it is killed above. A limit of address space would be another thing: an allocator takes far more of that
+than it uses. Attackers have a lower priority than the broker, so that on a small machine they take its time by what
+they send and not by running.
+
+Honest clients are there before the attack: a publisher and a subscriber with a message every 100 ms, and new logins
+over MQTT, QUIC and HTTPS. It fails if the broker ends or has more memory, a message is lost or a connection broken,
+or a login takes more than 3 s. ATTACKS names the attacks, a part of the name each, separated by semicolons.
+"""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "interop"))
+
+import ports  # noqa: E402
+from attacks import ATTACKS  # noqa: E402
+
+SECONDS = float(os.environ.get("ATTACK_SECONDS", "60"))
+MEMORY_MIB = int(os.environ.get("ATTACK_MEMORY_MIB", "2048"))
+MAX_LOGIN_S = 3.0
+# How long anything but an attack may take.
+PATIENCE_S = 60
+PASSWORD = "correct horse battery staple"
+KINDS = ("mqtt", "mqtts", "ws", "quic", "https", "http", "coap", "coaps", "mqtt_sn")
+TICKS = os.sysconf("SC_CLK_TCK")
+PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+class Group:
+    """A control group with a limit of memory; without the right to make one it holds nothing."""
+
+    ROOT = pathlib.Path("/sys/fs/cgroup")
+
+    def __init__(self):
+        self.path = None
+        controllers = self.ROOT / "cgroup.controllers"
+        if not controllers.is_file() or "memory" not in controllers.read_text().split():
+            return
+        path = self.ROOT / f"fulmar-attack-{os.getpid()}"
+        try:
+            path.mkdir()
+            (path / "memory.max").write_text(str(MEMORY_MIB << 20))
+            (path / "memory.swap.max").write_text("0")
+        except OSError:
+            if path.is_dir():
+                path.rmdir()
+            return
+        self.path = path
+
+    def take(self, pid):
+        if self.path:
+            (self.path / "cgroup.procs").write_text(str(pid))
+
+    def close(self):
+        if self.path:
+            self.path.rmdir()
+
+
+class Broker:
+    """The broker that is attacked, watched by a thread."""
+
+    def __init__(self, program, group):
+        self.folder = tempfile.TemporaryDirectory(prefix="fulmar-attack-")
+        self.data = pathlib.Path(self.folder.name)
+        self.ports = dict(zip(KINDS, ports.take(len(KINDS))))
+        self.program, self.group = program, group
+        self.peak_mib, self.too_large, self.stopped = 0.0, False, threading.Event()
+        self.configure()
+        command = [program, "serve", "--config", str(self.config), "--data", str(self.data)]
+        log = open(self.data / "log", "ab")
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, preexec_fn=self.confine)
+        log.close()
+        line = self.process.stdout.readline()
+        if not line.startswith("ready "):
+            raise SystemExit(f"the broker did not start: {line!r}\n{self.log()}")
+        self.watcher = threading.Thread(target=self.watch, daemon=True)
+        self.watcher.start()
+
+    def confine(self):
+        # Two processors, as the figures are to be compared.
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])
+        self.group.take(os.getpid())
+
+    @property
+    def config(self):
+        return self.data / "fulmar.toml"
+
+    def configure(self):
+        keys = self.data / "psk"
+        keys.write_text("honest:0x" + "5a" * 16 + "\n")
+        keys.chmod(0o600)
+        passwords = self.data / "passwords"
+        lines = [f'{kind} = ["127.0.0.1:{port}"]' for kind, port in self.ports.items()]
+        self.config.write_text(
+            "[listeners]\n" + "\n".join(lines) + f'\n[auth]\npassword_file = "{passwords}"\n[coap]\npsk_file = "{keys}"\n'
+        )
+        self.command("passwd", "honest", "--file", str(passwords))
+        where = ["--data", str(self.data), "--config", str(self.config)]
+        self.command("twin", "add", "town", *where)
+        self.command("user", "add", "clerk", "--twin", "town", "--role", "office", *where)
+
+    def command(self, *words):
+        subprocess.run([self.program, *words], input=PASSWORD + "\n", text=True, check=True, timeout=PATIENCE_S, stdout=subprocess.DEVNULL)
+
+    def site(self):
+        ca = str(self.data / "ca" / "ca.pem")
+        return json.dumps({**self.ports, "ca": ca, "user": "honest", "account": "clerk", "password": PASSWORD})
+
+    def resident_mib(self):
+        try:
+            with open(f"/proc/{self.process.pid}/statm") as statm:
+                return int(statm.read().split()[1]) * PAGE / (1 << 20)
+        except (OSError, IndexError):
+            return 0.0
+
+    def cpu_s(self):
+        try:
+            with open(f"/proc/{self.process.pid}/stat") as stat:
+                fields = stat.read().rsplit(")", 1)[1].split()
+                return (int(fields[11]) + int(fields[12])) / TICKS
+        except (OSError, IndexError):
+            return 0.0
+
+    def watch(self):
+        while not self.stopped.wait(0.05) and self.process.poll() is None:
+            resident = self.resident_mib()
+            self.peak_mib = max(self.peak_mib, resident)
+            if resident > MEMORY_MIB:
+                self.too_large = True
+                self.process.kill()
+
+    def log(self):
+        return (self.data / "log").read_text(errors="replace")[-4000:]
+
+    def close(self):
+        self.stopped.set()
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(PATIENCE_S)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait(PATIENCE_S)
+        self.process.stdout.close()
+        self.folder.cleanup()
+
+
+class Honest:
+    """The honest clients."""
+
+    def __init__(self, site):
+        command = [sys.executable, str(HERE / "honest.py"), site]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
+        if self.process.stdout.readline() != "ready\n":
+            raise SystemExit("the honest clients did not get in")
+
+    def say(self, word):
+        self.process.stdin.write(word + "\n")
+
+    def figures(self):
+        self.say("end")
+        return json.loads(self.process.stdout.readline())
+
+    def close(self):
+        self.process.kill()
+        self.process.wait(PATIENCE_S)
+        for pipe in (self.process.stdin, self.process.stdout):
+            try:
+                pipe.close()
+            except BrokenPipeError:
+                pass
+
+
+def measure(name, program, group):
+    """One attack on a broker of its own; its row of the table."""
+    broker = Broker(program, group)
+    honest = None
+    try:
+        honest = Honest(broker.site())
+        # As they do when nobody attacks.
+        time.sleep(min(3.0, SECONDS))
+        honest.figures()
+        before = broker.cpu_s()
+        honest.say("begin")
+        number = seconds = 0
+        if name is None:
+            time.sleep(SECONDS)
+        else:
+            command = [sys.executable, str(HERE / "attacks.py"), name, str(SECONDS), broker.site()]
+            attacker = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=SECONDS + PATIENCE_S)
+            done = json.loads(attacker.stdout.splitlines()[-1]) if attacker.returncode == 0 else {"number": 0, "seconds": 1}
+            number, seconds = done["number"], done["seconds"]
+        spent = broker.cpu_s() - before
+        figures = honest.figures()
+        return row(name, number, seconds, spent, figures, broker)
+    finally:
+        if honest:
+            honest.close()
+        broker.close()
+
+
+def row(name, number, seconds, spent, figures, broker):
+    faults = []
+    if broker.too_large:
+        faults.append("memory")
+    elif broker.process.poll() is not None:
+        faults.append(f"ended ({broker.process.returncode})")
+    if figures["lost"] or figures["broken"]:
+        faults.append("loss")
+    worst = max(figures["worst_login_s"].values(), default=float("inf"))
+    if worst > MAX_LOGIN_S or figures["logins_failed"]:
+        faults.append("login")
+    if name and not number:
+        faults.append("no attack")
+    slowest = " ".join(f"{kind} {seconds:.2f}" for kind, seconds in sorted(figures["worst_login_s"].items()))
+    return {
+        "attack": name or "none",
+        "number": number,
+        "a second": f"{number / seconds:.0f}" if seconds else "",
+        "RSS MiB": f"{broker.peak_mib:.0f}",
+        "CPU s": f"{spent:.1f}",
+        "wait s": f"{figures['worst_wait_s']:.3f}",
+        "lost": f"{figures['lost']} of {figures['published']}",
+        "broken": figures["broken"],
+        "logins": figures["logins"],
+        "slowest s": slowest,
+        "verdict": "ok" if not faults else "FAILED: " + ", ".join(faults),
+    }
+
+
+def print_table(rows):
+    names = list(rows[0])
+    widths = [max(len(name), *(len(str(row[name])) for row in rows)) for name in names]
+    for cells in [names, ["-" * width for width in widths], *([row[name] for name in names] for row in rows)]:
+        print("  ".join(str(cell).ljust(width) for cell, width in zip(cells, widths)).rstrip(), flush=True)
+
+
+def main():
+    program = os.environ.get("FULMAR_BIN")
+    if not program or not pathlib.Path(program).is_file():
+        raise SystemExit("set FULMAR_BIN to the fulmar binary (make attack does)")
+    wanted = [word for word in os.environ.get("ATTACKS", "").split(";") if word] + sys.argv[1:]
+    names = [name for name in ATTACKS if not wanted or any(word in name for word in wanted)]
+    if not names:
+        raise SystemExit("there is no such attack; there are: " + "; ".join(ATTACKS))
+    group, rows = Group(), []
+    held = "a control group" if group.path else "its resident memory, looked at"
+    print(f"{program}: {SECONDS:.0f} s each, at most {MEMORY_MIB} MiB ({held})", flush=True)
+    try:
+        for name in [None, *names]:
+            rows.append(measure(name, program, group))
+            print(f"{rows[-1]['attack']}: {rows[-1]['verdict']}", flush=True)
+    finally:
+        group.close()
+    print_table(rows)
+    return int(any(row["verdict"] != "ok" for row in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

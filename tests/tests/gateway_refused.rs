@@ -1,0 +1,160 @@
+//! What a gateway does with what the broker upstream refuses: it keeps what somebody can fix, reports it, and lets
+//! everything else go on; it drops only what can never be accepted, where everybody can see it.
+#![allow(clippy::unwrap_used)]
+
+use std::process::Stdio;
+
+use fulmar_tests::{Log, PATIENCE, TestBroker, eventually, fulmar, http_get, run};
+
+fn gateway(upstream: &TestBroker, more: &str) -> TestBroker {
+    let (quic, mqtts) = (upstream.address("quic").port(), upstream.address("mqtts").port());
+    let ca = upstream.ca_file();
+    let config = format!(
+        r#"
+[upstream]
+url = "quic://localhost:{quic}"
+fallback_port = {mqtts}
+ca_file = {ca:?}
+name = "gw"
+{more}
+[[upstream.up]]
+filter = "sensor/#"
+to_prefix = "site/"
+[[upstream.up]]
+filter = "alarm/#"
+to_prefix = "site/"
+[[upstream.down]]
+filter = "site/command/#"
+from_prefix = "site/"
+"#
+    );
+    TestBroker::builder().config(&config).start()
+}
+
+fn publish(broker: &TestBroker, topic: &str, text: &str) {
+    publish_at("1", broker, topic, text);
+}
+
+fn publish_at(qos: &str, broker: &TestBroker, topic: &str, text: &str) {
+    let url = format!("mqtt://{}", broker.address("mqtt"));
+    let output = run(fulmar().args(["pub", &url, "-q", qos, "-t", topic, "-m", text]));
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// What a subscriber of everything is sent.
+struct Subscriber(std::process::Child, Log);
+
+impl Subscriber {
+    fn new(broker: &TestBroker) -> Subscriber {
+        let url = format!("mqtt://{}", broker.address("mqtt"));
+        let mut command = fulmar();
+        command.args([
+            "sub",
+            &url,
+            "-q",
+            "1",
+            "-t",
+            "site/sensor/#",
+            "-t",
+            "site/alarm/#",
+            "-v",
+            "-i",
+            "subscriber",
+        ]);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let log = Log::follow(child.stdout.take().unwrap());
+        let here = || http_get(broker.address("http"), "/connections/subscriber").1;
+        eventually("the subscription", || here().contains("\"subscriptions\":2"));
+        Subscriber(child, log)
+    }
+
+    fn wait_for(&self, line: &str) {
+        let found = self.1.find(PATIENCE, |seen| seen == line);
+        assert!(found.is_some(), "no {line:?} in\n{}", self.1.text());
+    }
+}
+
+impl Drop for Subscriber {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+const DENIED: &str = "[[acl.rules]]\nallow = false\naction = \"publish\"\ntopic = \"site/sensor/#\"\n\
+                      [[acl.rules]]\nallow = false\naction = \"subscribe\"\ntopic = \"site/command/#\"\n";
+
+#[test]
+fn readings_that_are_not_authorised_are_kept_reported_and_sent_when_they_are() {
+    let upstream = TestBroker::builder().config(DENIED).start();
+    let mut gateway = gateway(&upstream, "");
+    let subscriber = Subscriber::new(&upstream);
+    // Whatever devices publish at, it goes up at QoS 1.
+    for n in 1..=4 {
+        publish_at(if n % 2 == 0 { "2" } else { "1" }, &gateway, "sensor/a", &n.to_string());
+    }
+    publish(&gateway, "alarm/b", "fire");
+    // Another topic is not held up, and nothing that was acknowledged is lost.
+    subscriber.wait_for("site/alarm/b fire");
+    let refused = |gateway: &TestBroker| {
+        let (status, text) = http_get(gateway.address("http"), "/health/upstream");
+        status == 503
+            && text.contains(
+                "publishing to \"site/sensor/a\" is refused: Not authorized (0x87), since 2",
+            )
+            && text.contains(
+                "subscribing to \"site/command/#\" is refused: Not authorized (0x87), since 2",
+            )
+    };
+    eventually("the refusals to be reported", || refused(&gateway));
+    let label = "{what=\"publish\",reason=\"not_authorized\"}";
+    assert_eq!(gateway.metric(&format!("gateway_refused{label}")), 1.0);
+    assert!(gateway.metric("gateway_refused_since_seconds") > 1e9);
+    eventually("only these to wait", || gateway.metric("gateway_queued") == 4.0);
+    gateway.wait_for_log("the broker upstream refuses it: kept in the outbox");
+    assert_eq!(gateway.metric("gateway_dropped_total{reason=\"refused\"}"), 0.0);
+    gateway.kill();
+    gateway.restart();
+    eventually("the refusals to be reported again", || refused(&gateway));
+    // The operator gives the right.
+    std::fs::write(upstream.config_file(), "").unwrap();
+    upstream.hang_up();
+    for n in 1..=4 {
+        subscriber.wait_for(&format!("site/sensor/a {n}"));
+    }
+    let text = subscriber.1.text();
+    let order: Vec<&str> = text.lines().filter(|line| line.contains("sensor")).collect();
+    assert_eq!(order, ["site/sensor/a 1", "site/sensor/a 2", "site/sensor/a 3", "site/sensor/a 4"]);
+    eventually("an empty outbox", || gateway.metric("gateway_queued") == 0.0);
+    let told = || http_get(gateway.address("http"), "/health/upstream").1;
+    eventually("the refusal of publications to be over", || !told().contains("publishing"));
+}
+
+#[test]
+fn what_can_never_be_accepted_is_dropped_visibly_and_kept_in_a_file() {
+    let limits = "[limits]\nmax_packet_bytes = 2000\n";
+    let upstream = TestBroker::builder().config(limits).start();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("dead.jsonl");
+    let gateway = gateway(&upstream, &format!("[upstream.outbox]\ndead_letter_file = {file:?}\n"));
+    let subscriber = Subscriber::new(&upstream);
+    publish(&gateway, "sensor/a", "before");
+    subscriber.wait_for("site/sensor/a before");
+    let large = "x".repeat(5000);
+    publish(&gateway, "sensor/a", &large);
+    publish(&gateway, "sensor/a", "behind");
+    subscriber.wait_for("site/sensor/a behind");
+    gateway.wait_for_log("dropped: the broker upstream can never accept it");
+    eventually("it to be counted", || {
+        gateway.metric("gateway_dropped_total{reason=\"refused\"}") == 1.0
+            && gateway.metric("gateway_dead_letters_total") == 1.0
+            && gateway.metric("gateway_queued") == 0.0
+    });
+    let line: serde_json::Value =
+        serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
+    assert_eq!(line["topic"], "site/sensor/a");
+    assert_eq!(line["reason"], "Packet too large");
+    assert_eq!(line["payload"].as_str().unwrap().len(), 5000_usize.div_ceil(3) * 4);
+    assert!(line["id"].as_str().unwrap().starts_with("gw-"), "{line}");
+    assert_eq!(http_get(gateway.address("http"), "/health/upstream"), (200, "ok\n".to_owned()));
+}

@@ -1,0 +1,305 @@
+//! The operator's first hour: what `docs/guide.md` says of it, typed line by line; who is here, what the log says of
+//! them, and commands that end as they should.
+#![allow(clippy::unwrap_used)]
+
+use std::net::UdpSocket;
+use std::process::Stdio;
+use std::time::Duration;
+
+use fulmar_tests::{
+    Host, PATIENCE, Program, TestBroker, blocks, eventually, fulmar, http_get, run,
+};
+
+const GUIDE: &str = include_str!("../../docs/guide.md");
+
+fn stderr(output: &std::process::Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn every_client_is_listed_and_the_log_says_who_came_went_and_was_refused() {
+    let denied = "[[acl.rules]]\nallow = false\naction = \"publish\"\ntopic = \"secret/#\"\n";
+    let broker = TestBroker::builder().config(denied).start();
+    let at = |name: &str| broker.address(name).port();
+    let urls = [
+        ("tcp", format!("mqtt://localhost:{}", at("mqtt"))),
+        ("tls", format!("mqtts://localhost:{}", at("mqtts"))),
+        ("ws", format!("ws://localhost:{}", at("ws"))),
+        ("wss", format!("wss://localhost:{}", at("wss"))),
+        ("quic", format!("quic://localhost:{}", at("quic"))),
+    ];
+    let mut clients: Vec<_> = urls
+        .iter()
+        .map(|(transport, url)| {
+            let mut command = fulmar();
+            command.args(["sub", url, "-t", "t/#", "-t", "u", "-i", transport, "--cafile"]);
+            command.arg(broker.ca_file()).stdout(Stdio::null()).stderr(Stdio::null());
+            command.spawn().unwrap()
+        })
+        .collect();
+    let http = broker.address("http");
+    for (transport, _) in &urls {
+        let page = || http_get(http, &format!("/connections/{transport}"));
+        eventually("the client to be listed with its subscriptions", || {
+            let (status, text) = page();
+            status == 200 && text.contains("\"subscriptions\":2")
+        });
+        let one: serde_json::Value = serde_json::from_str(&page().1).unwrap();
+        assert_eq!(one["transport"], *transport, "{one}");
+        assert!(one["address"].as_str().unwrap().contains("127.0.0.1:"), "{one}");
+        assert!(one["since_ms"].as_u64() > Some(1_700_000_000_000), "{one}");
+        assert_eq!((&one["queued_messages"], one["user"].is_null()), (&0.into(), true), "{one}");
+    }
+    let all: serde_json::Value = serde_json::from_str(&http_get(http, "/connections").1).unwrap();
+    assert_eq!(all["connections"].as_array().unwrap().len(), urls.len(), "{all}");
+    for client in &mut clients {
+        client.kill().unwrap();
+        client.wait().unwrap();
+    }
+    for words in ["connected", "disconnected: "] {
+        let line = broker.wait_for_log(words);
+        assert!(
+            line.contains("INFO") && line.contains("peer=") && line.contains("client="),
+            "{line}"
+        );
+    }
+    // More refusals than the log takes at once: it says how many it left out.
+    let folder = tempfile::tempdir().unwrap();
+    let lines = folder.path().join("lines");
+    std::fs::write(&lines, "x\n".repeat(1000)).unwrap();
+    let publish = |input: &str| {
+        let mut command = fulmar();
+        command.args(["pub", &urls[0].1, "-t", "secret/a", "-q", "0", "-i", "nosy"]);
+        match input {
+            "" => command.args(["-m", "x"]),
+            _ => command.arg("-l").stdin(std::fs::File::open(&lines).unwrap()),
+        };
+        run(&mut command)
+    };
+    publish("lines");
+    eventually("what was left out to be said", || {
+        publish("");
+        broker.log().contains("lines like the next were left out")
+    });
+    let refused = broker.log().lines().filter(|line| line.contains("publication denied")).count();
+    assert!((200..600).contains(&refused), "{refused} lines");
+}
+
+/// What a page says of the log: parts of a line, with what differs left out.
+fn expect_logged(server: &Program, lines: &str) {
+    for pattern in lines.lines() {
+        let parts: Vec<&str> = pattern.split('…').map(str::trim).collect();
+        let found = server.log.find(PATIENCE, |line| parts.iter().all(|part| line.contains(part)));
+        assert!(found.is_some(), "{pattern}\n{}", server.log.text());
+    }
+}
+
+#[test]
+fn the_guides_first_hour_works_as_it_is_typed() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut host = Host::new(folder.path());
+    for name in ["ann", "sensor"] {
+        let password = format!("the password of {name}");
+        std::fs::write(host.folder().join(format!("{name}.password")), password).unwrap();
+    }
+    let mut server = None;
+    for (language, text) in blocks(GUIDE, "### Set it up") {
+        match language.as_str() {
+            "toml" => host.write(&text),
+            _ => text.lines().for_each(|line| match line.starts_with("fulmar serve") {
+                true => server = Some(host.starts(line)),
+                false => drop(host.good(line)),
+            }),
+        }
+    }
+    let server = server.unwrap();
+    for (name, port) in [("mqtts://localhost", "mqtts"), ("quic://localhost", "quic")] {
+        host.says(name, &format!("{name}:{}", server.address(port).port()));
+    }
+    host.says("127.0.0.1:14568", &server.address("http").to_string());
+    host.says("localhost:8443", &format!("localhost:{}", server.address("https").port()));
+
+    let lines: Vec<String> = blocks(GUIDE, "### See who is there")
+        .iter()
+        .flat_map(|(_, text)| text.lines().map(str::to_owned).collect::<Vec<_>>())
+        .collect();
+    let [subscribe, publish, client, ready, metrics, page] = &lines[..] else {
+        panic!("{lines:?}")
+    };
+    let subscriber = host.leaves(subscribe);
+    eventually("the subscription", || {
+        http_get(server.address("http"), "/connections/desk").1.contains("\"subscriptions\":1")
+    });
+    host.good(publish);
+    assert!(subscriber.log.find(PATIENCE, |line| line == "plant/temperature 21.5").is_some());
+    let client: serde_json::Value = serde_json::from_str(&host.good(client)).unwrap();
+    assert_eq!((&client["user"], &client["transport"]), (&"ann".into(), &"quic".into()));
+    assert_eq!(host.good(ready), "ok");
+    assert!(host.good(metrics).contains("fulmar_connections{transport=\"quic\"} 1"));
+    let page = host.good(page);
+    let quic = format!("quic://localhost:{}", server.address("quic").port());
+    let http = format!("http://localhost:{}/metrics", server.address("http").port());
+    for part in ["<h1>Fulmar ", &quic, &http, "/health/ready", "docs/guide.md"] {
+        assert!(page.contains(part), "{part}\n{page}");
+    }
+    assert!(!page.contains("Meter reading"), "{page}");
+
+    for (language, text) in blocks(GUIDE, "### See what is refused") {
+        if language == "text" {
+            expect_logged(&server, &text);
+            continue;
+        }
+        for line in text.lines() {
+            let output = host.types(line);
+            // A take-over is no refusal.
+            let fails = !line.starts_with("fulmar cert") && !line.contains(" -i desk ");
+            assert_eq!(output.status.success(), !fails, "{line}\n{}", stderr(&output));
+            assert!(!fails || !output.stderr.is_empty(), "{line}");
+        }
+    }
+}
+
+/// The address greets who cannot use the app, and no others.
+#[test]
+fn the_address_is_the_app_once_somebody_can_log_in() {
+    let broker = TestBroker::start();
+    let page = || {
+        let mut curl = std::process::Command::new("curl");
+        curl.arg("-sS").arg("--cacert").arg(broker.ca_file());
+        let output =
+            run(curl.arg(format!("https://localhost:{}/", broker.address("https").port())));
+        assert!(output.status.success(), "{}", stderr(&output));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let greeting = page();
+    assert!(greeting.contains("fulmar user add") || greeting.contains("make web"), "{greeting}");
+    assert!(greeting.contains("Metrics are at"), "{greeting}");
+    let without_app = greeting.contains("make web");
+    let password = broker.data().join("password");
+    std::fs::write(&password, "correct horse").unwrap();
+    let mut add = fulmar();
+    add.args(["user", "add", "ann", "--admin", "--data"]).arg(broker.data());
+    let output = run(add.stdin(std::fs::File::open(password).unwrap()));
+    assert!(output.status.success(), "{}", stderr(&output));
+    if !without_app {
+        eventually("the app", || !page().contains("Metrics are at"));
+    }
+}
+
+#[test]
+fn clients_of_coap_and_mqtt_sn_are_listed() {
+    let broker = TestBroker::builder().listen("mqtt_sn", &["127.0.0.1:0"]).start();
+    let device = UdpSocket::bind("127.0.0.1:0").unwrap();
+    device.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+    // CONNECT of MQTT-SN 1.2: clean session, protocol 1, Keep Alive 60 s; answered by CONNACK, accepted.
+    let connect = [&[10, 4, 0x04, 1, 0, 60][..], b"pump"].concat();
+    let mut answer = [0; 16];
+    eventually("CONNACK", || {
+        device.send_to(&connect, broker.address("mqtt_sn")).unwrap();
+        device.recv(&mut answer).is_ok_and(|length| answer[..length] == [3, 5, 0])
+    });
+    let url = format!("coap://{}", broker.address("coap"));
+    let mut observer =
+        fulmar().args(["sub", &url, "-t", "a"]).stdout(Stdio::null()).spawn().unwrap();
+    let http = broker.address("http");
+    for (transport, subscriptions) in [("mqtt-sn", 0), ("coap", 1)] {
+        let mut found = None;
+        eventually(transport, || {
+            let all: serde_json::Value =
+                serde_json::from_str(&http_get(http, "/connections").1).unwrap();
+            let clients = all["connections"].as_array().unwrap();
+            let ours = clients
+                .iter()
+                .find(|one| one["transport"] == transport && one["subscriptions"] == subscriptions);
+            found = ours.cloned();
+            found.is_some()
+        });
+        let found = found.unwrap();
+        assert!(found["address"].as_str().unwrap().contains("127.0.0.1:"), "{found}");
+        assert!(found["since_ms"].as_u64() > Some(1_700_000_000_000), "{found}");
+    }
+    let (status, text) = http_get(http, "/connections/pump");
+    let own = device.local_addr().unwrap().to_string();
+    assert!(status == 200 && text.contains(&own), "{text}");
+    observer.kill().unwrap();
+    observer.wait().unwrap();
+}
+
+#[test]
+fn a_denied_topic_is_named() {
+    let denied = "[[acl.rules]]\nallow = false\naction = \"publish\"\ntopic = \"secret/#\"\n";
+    let broker = TestBroker::builder().config(denied).start();
+    let url = format!("mqtt://{}", broker.address("mqtt"));
+    let output = run(fulmar().args(["pub", &url, "-t", "secret/a", "-m", "x", "-q", "1"]));
+    let said = stderr(&output);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("secret/a") && said.contains("Not authorized"), "{said}");
+}
+
+#[test]
+fn a_file_that_is_missing_is_wrong_configuration() {
+    for (section, key) in [("auth", "password_file"), ("tls", "cert"), ("coap", "psk_file")] {
+        let folder = tempfile::tempdir().unwrap();
+        let config = folder.path().join("fulmar.toml");
+        let more = if key == "cert" { "key = \"/none/key.pem\"\n" } else { "" };
+        std::fs::write(&config, format!("[{section}]\n{key} = \"/none/here\"\n{more}")).unwrap();
+        let mut command = fulmar();
+        command.arg("serve").arg("--config").arg(&config);
+        let output = run(command.arg("--data").arg(folder.path().join("data")));
+        let said = stderr(&output);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains(key) && said.contains("/none/here"), "{said}");
+    }
+}
+
+#[test]
+fn a_reader_that_has_seen_enough_is_no_failure() {
+    for words in [&["lab", "list"][..], &["lab", "link", "--list"]] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut command = fulmar();
+        let child = command.args(words).stdout(writer).stderr(Stdio::piped()).spawn().unwrap();
+        drop(command);
+        let output = child.wait_with_output().unwrap();
+        let said = stderr(&output);
+        assert_eq!((output.status.code(), said.as_str()), (Some(0), ""), "{words:?}");
+    }
+}
+
+#[test]
+fn experiments_are_there_in_any_folder_and_a_file_overrides() {
+    let folder = tempfile::tempdir().unwrap();
+    let list = || {
+        let output = run(fulmar().args(["lab", "list"]).current_dir(folder.path()));
+        assert!(output.status.success(), "{}", stderr(&output));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let before = list();
+    assert!(before.lines().any(|line| line.starts_with("mqtt-quic ")), "{before}");
+    assert!(!before.contains("cannot be run"), "{before}");
+    std::fs::create_dir(folder.path().join("experiments")).unwrap();
+    std::fs::write(folder.path().join("experiments/mqtt-quic.toml"), "mistake").unwrap();
+    let after = list();
+    let own = after.lines().find(|line| line.starts_with("mqtt-quic ")).unwrap();
+    assert!(own.contains("cannot be run"), "{own}");
+}
+
+#[test]
+fn sending_says_when_nobody_receives_and_takes_a_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["a", "b", ".hidden"] {
+        std::fs::write(folder.path().join(name), name).unwrap();
+    }
+    // Nobody listens at a port that is held and not read.
+    let held = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let to = held.local_addr().unwrap().to_string();
+    let mut command = fulmar();
+    let output = run(command.arg("send").arg(folder.path()).args(["--to", &to, "--patience", "1"]));
+    let said = stderr(&output);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("no receiver has answered") && said.contains("fulmar receive"), "{said}");
+    assert!(said.contains("0 of 1 receivers"), "{said}");
+    let sent = String::from_utf8(output.stdout).unwrap();
+    let names: Vec<&str> = sent.lines().filter_map(|line| line.split("  ").nth(1)).collect();
+    assert_eq!(names, ["a", "b"]);
+}

@@ -1,0 +1,142 @@
+//! Users of the platform at the broker: by name and password, by token, and what a gateway may use.
+#![allow(clippy::unwrap_used)]
+
+use std::io::Write as _;
+use std::process::{Output, Stdio};
+
+use fulmar_tests::{Log, PATIENCE, TestBroker, eventually, fulmar, http_get, run};
+
+const PASSWORD: &str = "correct horse";
+
+/// A broker with a twin, whose admin is ann.
+fn broker() -> TestBroker {
+    let broker = TestBroker::start();
+    good(&broker, &["twin", "add", "rural", "--kind", "homes"], "");
+    good(&broker, &["user", "add", "ann", "--twin", "rural", "--role", "admin"], PASSWORD);
+    broker
+}
+
+/// A command on the broker's data folder, with a line of standard input; what it prints.
+fn good(broker: &TestBroker, words: &[&str], input: &str) -> String {
+    let mut command = fulmar();
+    command.args(words).arg("--data").arg(broker.data()).stdin(Stdio::piped());
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
+}
+
+fn publish(
+    broker: &TestBroker,
+    version: &str,
+    (user, password): (&str, &str),
+    topic: &str,
+) -> Output {
+    let url = format!("mqtt://{}", broker.address("mqtt"));
+    let mut command = fulmar();
+    command.args(["pub", &url, "-V", version, "-u", user, "-q", "1", "-t", topic, "-m", "21"]);
+    run(command.env("FULMAR_PASSWORD", password))
+}
+
+#[test]
+fn a_user_logs_in_with_name_and_password_by_either_version() {
+    let broker = broker();
+    let topic = "fulmar/rural/sensor/attic/radon";
+    for version in ["5", "311"] {
+        // Whoever made the user a moment ago is not kept waiting by the clock.
+        eventually("the server to know the user", || {
+            publish(&broker, version, ("ann", PASSWORD), topic).status.success()
+        });
+        let wrong = publish(&broker, version, ("ann", "incorrect horse"), topic);
+        let said = String::from_utf8(wrong.stderr).unwrap();
+        assert_eq!(wrong.status.code(), Some(1), "{said}");
+        assert!(said.contains("Bad User Name or Password"), "{said}");
+    }
+    // A new password ends what was logged in with the old one.
+    let url = format!("mqtt://{}", broker.address("mqtt"));
+    let mut command = fulmar();
+    command.args(["sub", &url, "-u", "ann", "-t", "fulmar/rural/#", "-i", "watcher"]);
+    command.env("FULMAR_PASSWORD", PASSWORD).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut child = command.spawn().unwrap();
+    let here = || http_get(broker.address("http"), "/connections/watcher").0 == 200;
+    eventually("the watcher", here);
+    good(&broker, &["user", "passwd", "ann"], "another horse");
+    eventually("the watcher to be sent away", || child.try_wait().unwrap().is_some());
+    assert!(!publish(&broker, "5", ("ann", PASSWORD), topic).status.success());
+    eventually("the new password", || {
+        publish(&broker, "5", ("ann", "another horse"), topic).status.success()
+    });
+}
+
+#[test]
+fn a_gateways_token_lasts_is_exchanged_without_a_gap_and_is_revoked() {
+    let broker = broker();
+    let token = |more: &[&str]| good(&broker, &[&["user", "token", "gw-1"], more].concat(), "");
+    let first = token(&["--twin", "rural", "--role", "device"]);
+    assert!(first.starts_with("fulmar_"), "{first}");
+    let topic = "fulmar/rural/batch/gw-1";
+    let works = |secret: &str| publish(&broker, "5", ("gw-1", secret), topic).status.success();
+    eventually("the server to know it", || works(&first));
+    assert!(publish(&broker, "311", ("gw-1", &first), topic).status.success());
+    assert!(!publish(&broker, "5", ("ann", &first), topic).status.success(), "another's token");
+    let second = token(&["--rotate", "24"]);
+    eventually("the server to know the second", || works(&second));
+    assert!(works(&first), "both are good for a day");
+    let list = good(&broker, &["user", "token", "gw-1", "--list"], "");
+    let lines: Vec<Vec<&str>> = list.lines().map(|line| line.split('\t').collect()).collect();
+    assert_eq!(lines.len(), 2, "{list}");
+    assert!(
+        lines[0][2].starts_with('2') && lines[1][2] == "-",
+        "only the first has an end: {list}"
+    );
+
+    // Only digests are stored.
+    for file in ["platform.db", "platform.db-wal"] {
+        let bytes = std::fs::read(broker.data().join(file)).unwrap_or_default();
+        let secret = first.rsplit('_').next().unwrap().as_bytes();
+        assert!(!bytes.windows(secret.len()).any(|window| window == secret), "{file}");
+    }
+    let url = format!("mqtt://{}", broker.address("mqtt"));
+    let mut command = fulmar();
+    command.args(["sub", &url, "-u", "gw-1", "-t", "fulmar/rural/command/gw-1/#", "-i", "gw"]);
+    command.env("FULMAR_PASSWORD", &first).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let log = Log::follow(child.stderr.take().unwrap());
+    eventually("the gateway", || http_get(broker.address("http"), "/connections/gw").0 == 200);
+    token(&["--revoke", lines[0][0]]);
+    assert!(log.end(PATIENCE), "its connection ends: {}", log.text());
+    assert_eq!(child.wait().unwrap().code(), Some(1), "{}", log.text());
+    assert!(!works(&first) && works(&second));
+}
+
+#[test]
+fn a_gateway_may_use_what_the_pages_example_needs_and_nothing_of_others() {
+    let broker = broker();
+    let token =
+        good(&broker, &["user", "token", "gw-1", "--twin", "rural", "--role", "device"], "");
+    let url = format!("mqtt://{}", broker.address("mqtt"));
+    let subscribe = |filter: &str| {
+        let mut command = fulmar();
+        command.args(["sub", &url, "-u", "gw-1", "-t", filter, "-W", "1", "-i", "gw"]);
+        let output = run(command.env("FULMAR_PASSWORD", &token));
+        String::from_utf8(output.stderr).unwrap()
+    };
+    eventually("the server to know it", || {
+        publish(&broker, "5", ("gw-1", &token), "fulmar/rural/sensor/attic/co").status.success()
+    });
+    for mine in ["fulmar/rural/command/gw-1/#", "fulmar/rural/instance/gw-1/command"] {
+        let said = subscribe(mine);
+        assert!(!said.contains("Not authorized"), "{mine}: {said}");
+    }
+    for others in ["fulmar/rural/command/gw-2/#", "fulmar/rural/command/#", "fulmar/rural/value/#"]
+    {
+        let said = subscribe(others);
+        assert!(said.contains("Not authorized"), "{others}: {said}");
+    }
+    for denied in ["fulmar/rural/command/gw-1/valve", "fulmar/rural/alert/1", "elsewhere"] {
+        let output = publish(&broker, "5", ("gw-1", &token), denied);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(said.contains("Not authorized") && said.contains(denied), "{denied}: {said}");
+    }
+}
