@@ -185,12 +185,13 @@ simulate: needs ## Play broker and storage through schedules of faults drawn fro
 	cargo build --workspace --locked --bin fulmar-simulator --test schedules $(SIMULATOR)
 	env SECONDS=$(SECONDS) FROM=$(FROM) $(if $(SCHEDULES),SCHEDULES=$(SCHEDULES)) $(if $(SEED),SEED=$(SEED)) STEPS=$(STEPS) $(TARGET)/debug/fulmar-simulator
 
-lint: needs ## Check format, lints, documentation, licences and, with a network, advisories
+lint: needs ## Check format, lints, documentation, wording, licences and, with a network, advisories
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --exclude fulmar --no-deps --locked --quiet
 	@scripts/firmware lint
 	@scripts/deny
+	@if command -v python3 >/dev/null; then scripts/docs; else echo "docs: NOT CHECKED: python3 is missing" >&2; fi
 
 fmt: needs ## Format the sources
 	cargo fmt --all
