@@ -42,21 +42,21 @@ STEPS ?= 400
 	tools needs interop-needs firmware firmware-run firmware-test
 
 help: ## List the targets
-	@echo "Fulmar, an MQTT broker that is QUIC-first. README.md is where to begin."
+	@echo "Fulmar, a QUIC-first MQTT broker. Start with README.md."
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | \
 		while IFS='|' read -r name text; do printf '  make %-13s %s\n' "$$name" "$$text"; done
 
 run: needs ## Start a broker on this machine with a demonstration publisher (DEMO=0: without)
 	@if command -v npm >/dev/null; then $(MAKE) --no-print-directory web; else \
-		echo "There is no npm here: the program is built without the web app (Debian and Ubuntu: apt install npm)."; fi
+		echo "npm is not installed: building without the web app (Debian and Ubuntu: apt install npm)."; fi
 	cargo build --profile quick --locked --package fulmar
 	@DEMO=$(DEMO) exec scripts/run $(TARGET)/quick/fulmar
 
 # The folder is its own: the two programs have one name.
-gateway: needs ## Build the program as a broker and gateway alone, small: target/gateway/release/fulmar
+gateway: needs ## Build a small program with the broker and gateway only: target/gateway/release/fulmar
 	cargo build --release --locked --package fulmar --no-default-features --features gateway --target-dir $(TARGET)/gateway
 
-web: web/dist/index.html ## Build the web app, which the next build of the program carries (needs Node.js and npm)
+web: web/dist/index.html ## Build the web app, for the next build of the program (needs Node.js and npm)
 
 web/dist/index.html: web/node_modules/ready $(WEB_SOURCES)
 	cd web && npm run --silent build
@@ -65,9 +65,9 @@ web/node_modules/ready: web/package-lock.json
 	cd web && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error
 	touch $@
 
-test: interop-needs web test-web test-rust test-postgres test-interop test-browser ## Run every test, those with clients we did not write included
+test: interop-needs web test-web test-rust test-postgres test-interop test-browser ## Run every test, including those with third-party clients
 
-test-rust: built ## Run the tests that need nothing but Rust
+test-rust: built ## Run the tests that need only Rust
 	FULMAR_BIN=$(FULMAR) cargo test --workspace --locked --no-fail-fast
 	cd firmware && CARGO_TARGET_DIR=$(abspath $(TARGET)) cargo test --workspace --locked --no-fail-fast
 
@@ -88,7 +88,7 @@ built: needs
 built-tiny: needs
 	cd firmware && CARGO_TARGET_DIR=$(abspath $(TARGET)) cargo build --workspace --examples --locked
 
-test-interop: interop-needs built built-tiny $(VENV)/ready $(NODE)/node_modules/ready $(QUIC_GO) $(TINY_QUIC_GO) $(PEBBLE)/pebble ## Run the tests with clients we did not write
+test-interop: interop-needs built built-tiny $(VENV)/ready $(NODE)/node_modules/ready $(QUIC_GO) $(TINY_QUIC_GO) $(PEBBLE)/pebble ## Run the tests with third-party clients
 	cd tests/interop && FULMAR_BIN=$(FULMAR) \
 		FULMAR_QUIC_GO=$(abspath $(QUIC_GO)) FULMAR_PEBBLE=$(abspath $(PEBBLE)) \
 		FULMAR_TINY=$(abspath $(TINY)) FULMAR_TINY_QUIC_GO=$(abspath $(TINY_QUIC_GO)) \
@@ -99,7 +99,7 @@ test-browser: interop-needs web built $(BROWSER)/node_modules/ready ## Run the t
 	cd $(BROWSER) && FULMAR_BIN=$(FULMAR) node --test --test-concurrency=1 --test-reporter=spec
 
 SHOTS := $(abspath $(TARGET))/screenshots
-screenshots: interop-needs web built $(BROWSER)/node_modules/ready ## Have the browser tests take the pictures of the documentation
+screenshots: interop-needs web built $(BROWSER)/node_modules/ready ## Take the pictures of the documentation in the browser tests
 	mkdir -p $(SHOTS)
 	cd web && node tests/browser/run.mjs --shots $(SHOTS)
 	cd $(BROWSER) && FULMAR_BIN=$(FULMAR) FULMAR_SCREENSHOTS=$(SHOTS) FULMAR_OUTAGE_S=150 \
@@ -162,7 +162,7 @@ gateway-kill-test: needs $(VENV)/ready ## Kill a gateway twenty times during 50,
 		$(abspath $(VENV))/bin/python run.py test_gateway.Gateway.test_power_cuts \
 		test_gateway.Storage.test_power_cuts
 
-gateway-memory-test: needs $(VENV)/ready ## See that a gateway with 10,000 queued readings has less than 30 MiB resident
+gateway-memory-test: needs $(VENV)/ready ## Check that a gateway with 10,000 queued readings has less than 30 MiB resident
 	cargo build --release --locked --package fulmar
 	cd tests/interop && FULMAR_BIN=$(abspath $(TARGET))/release/fulmar FULMAR_GATEWAY_RESIDENT_MIB=30 \
 		$(abspath $(VENV))/bin/python run.py \
@@ -174,14 +174,14 @@ attack: needs $(VENV)/ready ## Attack the broker while honest clients use it (AT
 	FULMAR_BIN=$(or $(FULMAR_BIN),$(abspath $(TARGET))/release/fulmar) \
 		ATTACK_SECONDS=$(ATTACK_SECONDS) ATTACKS="$(ATTACKS)" $(abspath $(VENV))/bin/python tests/attack/run.py
 
-fuzz: needs ## Look for inputs that break a rule, FUZZ_SECONDS a target (FUZZ="TARGET...": only these)
+fuzz: needs ## Fuzz every target for FUZZ_SECONDS (FUZZ="TARGET...": only these)
 	FUZZ_SECONDS=$(FUZZ_SECONDS) scripts/fuzz $(FUZZ)
 
 # Many schedules in little time, with the assertions of the core. Of the whole workspace and with a test, so that
 # dependencies have the features they have for tests, and are shared with them: cargo compiles these crates alone.
 SIMULATOR := $(foreach crate,mqtt broker simulator,--config profile.dev.package.fulmar-$(crate).opt-level=2)
 .PHONY: simulate
-simulate: needs ## Play broker and storage through schedules of faults drawn from seeds (SECONDS=, FROM=, SEED= one again)
+simulate: needs ## Run broker and storage through random schedules of faults (SECONDS=, FROM=; SEED= repeats one)
 	cargo build --workspace --locked --bin fulmar-simulator --test schedules $(SIMULATOR)
 	env SECONDS=$(SECONDS) FROM=$(FROM) $(if $(SCHEDULES),SCHEDULES=$(SCHEDULES)) $(if $(SEED),SEED=$(SEED)) STEPS=$(STEPS) $(TARGET)/debug/fulmar-simulator
 
