@@ -1,11 +1,31 @@
 //! Storage whose commits the schedule decides on: what is not committed at a crash is lost.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use fulmar_broker::storage::{Op, Restored, Seq, Storage};
 use parking_lot::Mutex;
 
 use crate::tables::Tables;
+
+/// Storage of a simulated world. It does nothing by itself: the schedule says when it commits, fails and
+/// crashes.
+pub trait Volume: Storage {
+    /// Commits up to `most` batches. Says how many; none while the disk fails.
+    fn commit(&self, most: usize) -> usize;
+
+    /// Makes every write fail from now on, or lets them succeed again.
+    fn set_failing(&self, failing: bool);
+
+    /// Batches handed over and not committed.
+    fn waiting(&self) -> usize;
+
+    /// What is durable now.
+    fn durable(&self) -> Tables;
+
+    /// The storage after a crash of the process now, and what the next one finds in it.
+    fn crash(&self) -> (Arc<dyn Volume>, Restored);
+}
 
 /// Batches handed over, of which a prefix is committed.
 #[derive(Debug, Default)]
@@ -27,9 +47,10 @@ impl Disk {
     pub fn new(durable: Tables) -> Disk {
         Disk { state: Mutex::new(State { durable, ..State::default() }) }
     }
+}
 
-    /// Commits up to `most` batches. Says how many; none while the disk fails.
-    pub fn commit(&self, most: usize) -> usize {
+impl Volume for Disk {
+    fn commit(&self, most: usize) -> usize {
         let mut state = self.state.lock();
         if state.failure.is_some() {
             return 0;
@@ -43,29 +64,22 @@ impl Disk {
         batches
     }
 
-    /// Makes every write fail from now on, or lets them succeed again.
-    pub fn set_failing(&self, failing: bool) {
+    fn set_failing(&self, failing: bool) {
         self.state.lock().failure = failing.then(|| "no space left on device".to_owned());
     }
 
-    /// Batches handed over and not committed.
-    #[must_use]
-    pub fn waiting(&self) -> usize {
+    fn waiting(&self) -> usize {
         self.state.lock().waiting.len()
     }
 
-    /// What is durable now.
-    #[must_use]
-    pub fn durable(&self) -> Tables {
+    fn durable(&self) -> Tables {
         self.state.lock().durable.clone()
     }
 
-    /// The disk after a crash of the process now, and what the next one finds on it.
-    #[must_use]
-    pub fn crash(&self) -> (Disk, Restored) {
+    fn crash(&self) -> (Arc<dyn Volume>, Restored) {
         let durable = self.durable();
         let restored = durable.restored();
-        (Disk::new(durable), restored)
+        (Arc::new(Disk::new(durable)), restored)
     }
 }
 

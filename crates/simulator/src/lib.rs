@@ -10,6 +10,7 @@
 //! although other workers may come in between: what needs that needs a test of its own.
 #![forbid(unsafe_code)]
 
+mod campaign;
 mod client;
 mod disk;
 mod ledger;
@@ -19,8 +20,9 @@ mod shrink;
 mod tables;
 mod world;
 
-pub use disk::Disk;
-pub use play::{Failure, Played, play};
+pub use campaign::campaign;
+pub use disk::{Disk, Volume};
+pub use play::{Failure, Played, play, play_on};
 pub use schedule::{FILTERS, Nature, Schedule, Setup, Step, TOPICS};
 pub use shrink::shrink;
 pub use tables::{Place, Tables};

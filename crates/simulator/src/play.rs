@@ -2,12 +2,14 @@
 //! checks that every promise was kept and nothing is left behind.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::time::Duration;
 
-use fulmar_broker::storage::{SessionKey, Storage};
+use fulmar_broker::storage::SessionKey;
 use fulmar_broker::{Limits, StreamEnd};
 
 use crate::client::{Client, EXPIRY_S, Said};
+use crate::disk::{Disk, Volume};
 use crate::ledger::{Lane, Ledger};
 use crate::schedule::{FILTERS, Schedule, Setup, Step};
 use crate::world::{Input, World};
@@ -41,14 +43,26 @@ struct Scene<'a> {
     heard: u64,
 }
 
-/// Plays a schedule.
+/// Plays a schedule over the simulated storage.
 ///
 /// # Errors
 /// Says which promise was broken first.
 pub fn play(schedule: &Schedule) -> Result<Played, Failure> {
+    play_on(schedule, || Arc::new(Disk::default()))
+}
+
+/// Plays a schedule over the storage that `disk` makes, which must be empty and may panic when it holds
+/// what it must not.
+///
+/// # Errors
+/// Says which promise was broken first.
+pub fn play_on(
+    schedule: &Schedule,
+    disk: impl FnOnce() -> Arc<dyn Volume>,
+) -> Result<Played, Failure> {
     let mut at = 0;
     let outcome = catch_unwind(AssertUnwindSafe(|| {
-        let mut scene = Scene::new(&schedule.setup);
+        let mut scene = Scene::new(&schedule.setup, disk());
         for step in &schedule.steps {
             scene.step(*step)?;
             at += 1;
@@ -69,12 +83,12 @@ pub fn play(schedule: &Schedule) -> Result<Played, Failure> {
 }
 
 impl Scene<'_> {
-    fn new(setup: &Setup) -> Scene<'_> {
+    fn new(setup: &Setup, disk: Arc<dyn Volume>) -> Scene<'_> {
         let limits = Limits { max_in_flight: setup.max_in_flight, ..Limits::default() };
         let natures = setup.natures.iter().enumerate();
         Scene {
             setup,
-            world: World::new(setup.workers, limits),
+            world: World::new(disk, setup.workers, limits),
             clients: natures.map(|(index, nature)| Client::new(index, *nature)).collect(),
             ledger: Ledger::new(setup.natures.len()),
             heard: 0,

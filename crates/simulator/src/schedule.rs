@@ -252,6 +252,8 @@ impl fmt::Display for Step {
 /// A world and what happens in it.
 #[derive(Clone, Debug)]
 pub struct Schedule {
+    /// What it was drawn from. A disk's own faults are drawn from it too.
+    pub seed: u64,
     /// The world.
     pub setup: Setup,
     /// Its steps.
@@ -287,7 +289,7 @@ impl Schedule {
         for _ in 0..steps {
             steps_drawn.push(setup.step(&mut rng, &weights, quic, qos));
         }
-        Schedule { setup, steps: steps_drawn }
+        Schedule { seed, setup, steps: steps_drawn }
     }
 }
 

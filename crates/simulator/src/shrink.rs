@@ -1,11 +1,14 @@
 //! Leaves out steps of a schedule that fails until each that is left is needed.
 
-use crate::play::{Failure, play};
+use crate::play::{Failure, Played};
 use crate::schedule::Schedule;
 
-/// The least of `schedule` that still fails, and how; `None` if it does not fail at all.
+/// The least of `schedule` that still fails when it is played, and how; `None` if it does not fail at all.
 #[must_use]
-pub fn shrink(schedule: &Schedule) -> Option<(Schedule, Failure)> {
+pub fn shrink(
+    schedule: &Schedule,
+    play: impl Fn(&Schedule) -> Result<Played, Failure>,
+) -> Option<(Schedule, Failure)> {
     let mut failure = play(schedule).err()?;
     let mut least = schedule.clone();
     least.steps.truncate(failure.step + 1);

@@ -18,7 +18,7 @@ use fulmar_broker::{
 use fulmar_mqtt::codec::peek_frame;
 use smallvec::SmallVec;
 
-use crate::disk::Disk;
+use crate::disk::Volume;
 
 /// Something on its way from a client to the broker.
 #[derive(Clone, Debug)]
@@ -65,7 +65,7 @@ struct Worker {
 
 /// The broker, its storage, its network and the time.
 pub(crate) struct World {
-    pub(crate) disk: Arc<Disk>,
+    pub(crate) disk: Arc<dyn Volume>,
     broker: Arc<Broker>,
     workers: Vec<Worker>,
     pub(crate) lines: Vec<Line>,
@@ -74,13 +74,14 @@ pub(crate) struct World {
 }
 
 impl World {
-    pub(crate) fn new(workers: usize, limits: Limits) -> World {
+    /// A world whose storage is `disk`, which holds nothing yet.
+    pub(crate) fn new(disk: Arc<dyn Volume>, workers: usize, limits: Limits) -> World {
         let now = Timestamp(1_000_000);
-        World::start(Disk::default(), Restored::default(), workers, limits, now)
+        World::start(disk, Restored::default(), workers, limits, now)
     }
 
     fn start(
-        disk: Disk,
+        disk: Arc<dyn Volume>,
         restored: Restored,
         workers: usize,
         limits: Limits,
@@ -93,7 +94,6 @@ impl World {
             sys_interval_s: 0,
             client_figures: ClientFigures::Rules,
         };
-        let disk = Arc::new(disk);
         let broker = Broker::new(config, Arc::clone(&disk) as _, restored, now);
         let worker = |index| {
             let woken = Arc::new(AtomicBool::new(false));

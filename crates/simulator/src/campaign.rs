@@ -1,0 +1,95 @@
+//! Plays schedules, one seed after the other, and shows the first that fails step by step.
+//!
+//! Environment: `SEED` plays that one alone; `FROM` is the first seed (0), `SECONDS` how long to play
+//! (60), `SCHEDULES` how many at most, `STEPS` how many steps each (400), `KEEP_GOING` counts failures
+//! by kind instead of stopping at the first.
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use crate::play::{Failure, Played};
+use crate::schedule::Schedule;
+use crate::shrink::shrink;
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok()?.parse().ok()
+}
+
+/// Plays what the environment asks for, each schedule by `play`, and prints what comes of it. Fails if
+/// any schedule did.
+pub fn campaign(play: impl Fn(&Schedule) -> Result<Played, Failure>) -> ExitCode {
+    std::panic::set_hook(Box::new(|_| {}));
+    let steps = number("STEPS").map_or(400, |steps| steps as usize);
+    if let Some(seed) = number("SEED") {
+        let schedule = Schedule::draw(seed, steps);
+        return match play(&schedule) {
+            Ok(played) => {
+                println!("seed {seed}: clean, {} messages, {} packets", played.sent, played.heard);
+                ExitCode::SUCCESS
+            }
+            Err(failure) => show(seed, steps, &failure, &play),
+        };
+    }
+    let first = number("FROM").unwrap_or(0);
+    let most = number("SCHEDULES").unwrap_or(u64::MAX);
+    let until = Instant::now() + Duration::from_secs(number("SECONDS").unwrap_or(60));
+    let keep_going = number("KEEP_GOING").is_some();
+    let start = Instant::now();
+    let mut kinds: BTreeMap<String, (u64, u64)> = BTreeMap::new();
+    let (mut seed, mut sent, mut heard) = (first, 0, 0);
+    while seed - first < most && Instant::now() < until {
+        match play(&Schedule::draw(seed, steps)) {
+            Ok(played) => {
+                sent += played.sent;
+                heard += played.heard;
+            }
+            Err(failure) if keep_going => {
+                let words: String =
+                    failure.what.chars().filter(|c| !c.is_ascii_digit()).take(60).collect();
+                kinds.entry(words).or_insert((seed, 0)).1 += 1;
+            }
+            Err(failure) => {
+                let seconds = start.elapsed().as_secs_f64();
+                println!("found after {} schedules and {seconds:.1} s", seed - first + 1);
+                return show(seed, steps, &failure, &play);
+            }
+        }
+        seed += 1;
+    }
+    for (words, (seed, times)) in &kinds {
+        println!("{times} times, first with seed {seed}: {words}");
+    }
+    let (schedules, seconds) = (seed - first, start.elapsed().as_secs_f64());
+    println!(
+        "{schedules} schedules (seeds {first} to {}) of {steps} steps in {seconds:.0} s: {sent} messages, \
+         {heard} packets read, {} failures. Go on with FROM={seed}.",
+        seed.saturating_sub(1),
+        kinds.values().map(|kind| kind.1).sum::<u64>()
+    );
+    if kinds.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn show(
+    seed: u64,
+    steps: usize,
+    failure: &Failure,
+    play: &dyn Fn(&Schedule) -> Result<Played, Failure>,
+) -> ExitCode {
+    println!("seed {seed} fails at step {}: {}", failure.step, failure.what);
+    println!("Play it again with SEED={seed} STEPS={steps}. The least of it that fails:");
+    if let Some((least, failure)) = shrink(&Schedule::draw(seed, steps), play) {
+        println!(
+            "  {} workers, at most {} in flight",
+            least.setup.workers, least.setup.max_in_flight
+        );
+        for (index, nature) in least.setup.natures.iter().enumerate() {
+            println!("  client {index}: {nature:?}");
+        }
+        for (number, step) in least.steps.iter().enumerate() {
+            println!("  {number:4}  {step}");
+        }
+        println!("  {}", failure.what);
+    }
+    ExitCode::FAILURE
+}
