@@ -36,6 +36,8 @@ FROM ?= 0
 SCHEDULES ?=
 SEED ?=
 STEPS ?= 400
+# 1: over the real store, on a disk in memory that fails, instead of the simulated one.
+STORE ?=
 
 .DEFAULT_GOAL := help
 .PHONY: help run gateway web test test-web test-rust test-postgres built built-tiny test-interop test-browser screenshots kill-test gateway-kill-test gateway-memory-test attack fuzz lint fmt doc bench bench-parts \
@@ -179,11 +181,12 @@ fuzz: needs ## Fuzz every target for FUZZ_SECONDS (FUZZ="TARGET...": only these)
 
 # Many schedules in little time, with the assertions of the core. Of the whole workspace and with a test, so that
 # dependencies have the features they have for tests, and are shared with them: cargo compiles these crates alone.
-SIMULATOR := $(foreach crate,mqtt broker simulator,--config profile.dev.package.fulmar-$(crate).opt-level=2)
+SIMULATOR := $(foreach crate,mqtt broker store simulator baddisk,--config profile.dev.package.fulmar-$(crate).opt-level=2)
 .PHONY: simulate
-simulate: needs ## Run broker and storage through random schedules of faults (SECONDS=, FROM=; SEED= repeats one)
-	cargo build --workspace --locked --bin fulmar-simulator --test schedules $(SIMULATOR)
-	env SECONDS=$(SECONDS) FROM=$(FROM) $(if $(SCHEDULES),SCHEDULES=$(SCHEDULES)) $(if $(SEED),SEED=$(SEED)) STEPS=$(STEPS) $(TARGET)/debug/fulmar-simulator
+simulate: needs ## Run broker and storage through random schedules of faults (SECONDS=, FROM=; SEED= repeats one; STORE=1: the real store)
+	cargo build --workspace --locked --bin fulmar-simulator --bin fulmar-baddisk --test schedules $(SIMULATOR)
+	env SECONDS=$(SECONDS) FROM=$(FROM) $(if $(SCHEDULES),SCHEDULES=$(SCHEDULES)) $(if $(SEED),SEED=$(SEED)) STEPS=$(STEPS) \
+		$(TARGET)/debug/fulmar-$(if $(STORE),baddisk,simulator)
 
 lint: needs ## Check format, lints, documentation, wording, licences and, with a network, advisories
 	cargo fmt --all --check

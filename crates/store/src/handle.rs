@@ -71,6 +71,13 @@ impl SqliteStorage {
         Err(Error::Unwritten { batches: missing, reason })
     }
 
+    /// Whether everything handed over is written and the writer waits for more. Batches that are being
+    /// handed over meanwhile may or may not count.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.shared.inbox.is_idle()
+    }
+
     /// Counters since the store was opened.
     #[must_use]
     pub fn stats(&self) -> Stats {

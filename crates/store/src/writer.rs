@@ -24,12 +24,6 @@ use crate::tables::Tables;
 const QUIET: Duration = Duration::from_millis(100);
 /// SQLite's own default threshold, 4 MiB.
 const IDLE_LOG_PAGES: u64 = 1_000;
-/// Under load the log is copied back at 64 MiB: hot pages are then written once for many commits,
-/// and the stall comes seldom (longest wait measured at 200,000 operations a second: 76 ms).
-const BUSY_LOG_PAGES: u64 = 16_384;
-/// Pauses between attempts after a failure grow from the first to the last.
-const RETRY_FIRST: Duration = Duration::from_millis(50);
-const RETRY_LAST: Duration = Duration::from_secs(2);
 
 /// What the handle and the writer share.
 pub(crate) struct Shared {
@@ -59,7 +53,7 @@ pub(crate) struct Writer {
     pub(crate) last_message_id: u64,
     pub(crate) last_session_key: u64,
     pub(crate) path: String,
-    pub(crate) commit_interval: Duration,
+    pub(crate) options: Options,
     pub(crate) shared: Arc<Shared>,
     pub(crate) wake: Box<dyn Fn() + Send>,
 }
@@ -80,7 +74,7 @@ impl Writer {
             last_message_id: restored.last_message_id,
             last_session_key: restored.last_session_key,
             path,
-            commit_interval: options.commit_interval,
+            options: options.clone(),
             shared,
             wake,
         };
@@ -116,10 +110,10 @@ impl Writer {
                 Work::Chunk(mut chunk) => {
                     group.absorb(&mut chunk);
                     self.shared.inbox.recycle(chunk.ops);
-                    not_before = Instant::now() + self.commit_interval;
+                    not_before = Instant::now() + self.options.commit_interval;
                     self.commit(&mut tables, &mut group)?;
                     log_pages = self.log_pages();
-                    if log_pages >= BUSY_LOG_PAGES {
+                    if log_pages >= self.options.log_pages {
                         log_pages = self.checkpoint();
                     }
                 }
@@ -135,7 +129,7 @@ impl Writer {
 
     /// Commits `group`, however often it takes, and publishes it.
     fn commit(&self, tables: &mut Tables<'_>, group: &mut Group) -> rusqlite::Result<()> {
-        let mut pause = RETRY_FIRST;
+        let mut pause = self.options.retry_first;
         let mut closing = false;
         while group.live() > 0 {
             let start = Instant::now();
@@ -149,7 +143,7 @@ impl Writer {
                 return Err(error);
             }
             closing = self.shared.inbox.pause(Instant::now() + pause);
-            pause = (pause * 2).min(RETRY_LAST);
+            pause = (pause * 2).min(self.options.retry_last);
             // The log may have room again once it is copied back, and what was submitted
             // meanwhile may undo some of what does not fit.
             self.checkpoint();

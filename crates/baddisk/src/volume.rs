@@ -1,0 +1,383 @@
+//! The simulator's storage over the real store: `SqliteStorage`, its thread and SQLite, on a [`Disk`].
+//!
+//! Everything that is drawn is drawn from a seed, and the writer's thread never runs beside the
+//! simulation: whoever lets it go waits until it sleeps again, is stalled by the disk, or has failed
+//! twice (the first attempt may have begun before). So a seed gives the same run each time.
+//!
+//! After each crash what the store gives back must be what the operations of a whole number of batches
+//! mean, of all that were reported durable at the least, as `fulmar_simulator::Tables` has it.
+
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use fastrand::Rng;
+use fulmar_broker::storage::{Op, Restored, Seq, Storage};
+use fulmar_simulator::{Tables, Volume};
+use fulmar_store::{Error, Options, SqliteStorage};
+use parking_lot::Mutex;
+use rusqlite::{Connection, OpenFlags};
+
+use crate::disk::{Disk, Survival, Trouble};
+use crate::vfs::{Mount, mount};
+
+/// A wait longer than this is a hang.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Power failures while one database is being opened, at most.
+const OPENINGS: usize = 3;
+
+/// A folder of its own, in which SQLite sees a disk.
+struct Place {
+    path: PathBuf,
+    mount: Mount,
+    // Holds only the empty file that the store makes before SQLite opens it.
+    _folder: tempfile::TempDir,
+}
+
+impl Place {
+    fn new(disk: &Arc<Disk>) -> Place {
+        let folder = tempfile::tempdir().unwrap_or_else(|error| panic!("no folder: {error}"));
+        let mount = mount(folder.path(), Arc::clone(disk));
+        Place { path: folder.path().join("broker.db"), mount, _folder: folder }
+    }
+}
+
+struct Running {
+    store: SqliteStorage,
+    events: Receiver<()>,
+}
+
+impl Running {
+    fn open(place: &Place, disk: &Disk, options: &Options) -> Result<(Running, Restored), Error> {
+        let (sender, events) = channel();
+        disk.tell(sender.clone());
+        let wake = move || {
+            // Nobody listens any more once the volume is gone.
+            let _ = sender.send(());
+        };
+        let (store, restored) = SqliteStorage::open(&place.path, options, Box::new(wake))?;
+        Ok((Running { store, events }, restored))
+    }
+}
+
+/// Batches that the store was given as one, and has not been seen to commit.
+struct Handed {
+    seq: Seq,
+    batches: usize,
+    ops: Vec<Op>,
+}
+
+struct State {
+    rng: Rng,
+    disk: Arc<Disk>,
+    running: Option<Running>,
+    waiting: VecDeque<Vec<Op>>,
+    handed: VecDeque<Handed>,
+    committed: u64,
+    failing: bool,
+    failure: Option<String>,
+    /// What is durable.
+    tables: Tables,
+}
+
+/// The real store as storage of a simulated world.
+pub struct RealVolume {
+    place: Arc<Place>,
+    options: Options,
+    state: Mutex<State>,
+}
+
+impl RealVolume {
+    /// An empty store. `seed` decides on its disk's faults.
+    ///
+    /// # Panics
+    /// If the store cannot be opened.
+    #[must_use]
+    pub fn start(seed: u64) -> Arc<dyn Volume> {
+        let mut rng = Rng::with_seed(seed ^ 0xD15C);
+        let disk = Arc::new(Disk::default());
+        let place = Arc::new(Place::new(&disk));
+        let options = Options {
+            // Seldom and often, and never for the clock's sake: see `Writer::work`.
+            log_pages: [8, 40, 200, 900][rng.usize(..4)],
+            cache_bytes: [64 << 10, 2 << 20][rng.usize(..2)],
+            retry_first: Duration::from_micros(200),
+            retry_last: Duration::from_micros(200),
+            ..Options::default()
+        };
+        let (volume, _) = RealVolume::open(rng, place, options, disk, &[Tables::default()]);
+        Arc::new(volume)
+    }
+
+    /// Opens what a crash has left on `disk`, perhaps with further ones while it is opened. It must hold
+    /// one of `states`.
+    fn open(
+        mut rng: Rng,
+        place: Arc<Place>,
+        options: Options,
+        mut disk: Arc<Disk>,
+        states: &[Tables],
+    ) -> (RealVolume, Restored) {
+        let mut failures = if rng.u8(..4) == 0 { rng.usize(..=OPENINGS) } else { 0 };
+        let (running, restored) = loop {
+            place.mount.replace(Arc::clone(&disk));
+            if failures > 0 {
+                disk.fail_power_after(Some(rng.u64(..40)));
+                failures -= 1;
+            }
+            let opened = Running::open(&place, &disk, &options);
+            if !disk.is_dead() {
+                disk.fail_power_after(None);
+                break opened.unwrap_or_else(|error| {
+                    panic!("the store refuses what a power failure has left: {error}")
+                });
+            }
+            let survival = draw_survival(&mut rng);
+            disk = Arc::new(disk.power_failure(survival, &mut rng));
+        };
+        let tables = Tables::from(&restored);
+        if !states.iter().any(|state| same(state, &tables)) {
+            let (most, least) = (states.len() - 1, &states[0]);
+            panic!(
+                "after a crash the store holds not the state after some of {most} groups: {tables:?}, \
+                 where durable is {least:?}"
+            );
+        }
+        let state = State {
+            rng,
+            disk,
+            running: Some(running),
+            waiting: VecDeque::new(),
+            handed: VecDeque::new(),
+            committed: 0,
+            failing: false,
+            failure: None,
+            tables,
+        };
+        (RealVolume { place, options, state: Mutex::new(state) }, restored)
+    }
+}
+
+/// Whether two tables hold the same, and the numbers of `found` are at least those that `wanted` uses.
+#[must_use]
+pub fn same(wanted: &Tables, found: &Tables) -> bool {
+    let text = |tables: &Tables| {
+        let Tables { sessions, flows, subscriptions, queued, inbound, retained, .. } = tables;
+        format!("{sessions:?}{flows:?}{subscriptions:?}{queued:?}{inbound:?}{retained:?}")
+    };
+    let queued = wanted.queued.values().map(|queued| queued.message.id().0);
+    let used = queued.chain(wanted.retained.values().map(|message| message.id().0));
+    text(wanted) == text(found)
+        && used.max().unwrap_or(0) <= found.last_message_id
+        && wanted.last_session_key <= found.last_session_key
+}
+
+fn draw_survival(rng: &mut Rng) -> Survival {
+    [Survival::Nothing, Survival::Everything, Survival::Any, Survival::Any][rng.usize(..4)]
+}
+
+impl State {
+    /// Waits until the store has written everything, stands still or keeps failing.
+    fn rest(&self) {
+        let Some(Running { store, events }) = &self.running else { return };
+        let last = self.handed.back().map_or(Seq(0), |handed| handed.seq);
+        let failed_before = store.stats().failed_commits;
+        let until = Instant::now() + PATIENCE;
+        while !self.disk.is_stalled() {
+            if store.committed() >= last && store.is_idle() {
+                return;
+            }
+            if self.failing && store.stats().failed_commits >= failed_before + 2 {
+                return;
+            }
+            assert!(
+                Instant::now() < until,
+                "the store neither commits nor says why: {:?}",
+                store.failure()
+            );
+            if store.committed() >= last && !self.failing {
+                std::thread::yield_now();
+            } else {
+                // A failure is told of once, so that the next attempt must be looked for.
+                let _ = events.recv_timeout(Duration::from_micros(500));
+            }
+        }
+    }
+
+    /// Learns what the store has committed.
+    fn look(&mut self) -> usize {
+        let Some(Running { store, events }) = &self.running else { return 0 };
+        while events.try_recv().is_ok() {}
+        let committed = store.committed();
+        self.failure = store.failure();
+        let mut batches = 0;
+        while let Some(handed) = self.handed.pop_front_if(|handed| handed.seq <= committed) {
+            handed.ops.iter().for_each(|op| self.tables.apply(op));
+            batches += handed.batches;
+        }
+        self.committed += batches as u64;
+        batches
+    }
+
+    /// States that a crash may leave: what is durable, and each group further.
+    fn states(&self) -> Vec<Tables> {
+        let mut states = vec![self.tables.clone()];
+        for handed in &self.handed {
+            let mut next = states[states.len() - 1].clone();
+            handed.ops.iter().for_each(|op| next.apply(op));
+            states.push(next);
+        }
+        states
+    }
+
+    /// Ends the store, in order or as a crash does, and returns the disk as the next one finds it.
+    fn end(&mut self) -> Disk {
+        if self.failing && !self.handed.is_empty() {
+            // The writer is to be found at the beginning of an attempt, wherever it is now.
+            self.disk.stall_after(Some(0));
+            let until = Instant::now() + PATIENCE;
+            while !self.disk.is_stalled() && Instant::now() < until {
+                std::thread::yield_now();
+            }
+        }
+        let running = self.running.take();
+        let at_rest = !self.failing && !self.disk.is_stalled();
+        if at_rest && self.rng.u8(..6) == 0 {
+            self.disk.stall_after(None);
+            let within = self.rng.bool().then(|| self.rng.u64(..20));
+            self.disk.fail_power_after(within);
+            let ended = running.as_ref().map(|running| running.store.close());
+            if matches!(ended, Some(Ok(()))) {
+                // What was closed in order holds all.
+                while let Some(handed) = self.handed.pop_front() {
+                    handed.ops.iter().for_each(|op| self.tables.apply(op));
+                }
+            }
+        }
+        let survival = draw_survival(&mut self.rng);
+        let disk = self.disk.power_failure(survival, &mut self.rng);
+        drop(running);
+        disk
+    }
+}
+
+impl Drop for State {
+    fn drop(&mut self) {
+        // A writer that the disk has stalled would never end.
+        self.disk.cut_power();
+    }
+}
+
+impl Storage for RealVolume {
+    fn submit(&self, batch: &mut Vec<Op>) -> Seq {
+        let state = &mut *self.state.lock();
+        if !batch.is_empty() {
+            state.waiting.push_back(std::mem::take(batch));
+        }
+        let handed: usize = state.handed.iter().map(|handed| handed.batches).sum();
+        Seq(state.committed + (handed + state.waiting.len()) as u64)
+    }
+
+    fn committed(&self) -> Seq {
+        Seq(self.state.lock().committed)
+    }
+
+    fn backlog(&self) -> usize {
+        let state = self.state.lock();
+        let handed: usize = state.handed.iter().map(|handed| handed.ops.len()).sum();
+        handed + state.waiting.iter().map(Vec::len).sum::<usize>()
+    }
+
+    fn failure(&self) -> Option<String> {
+        self.state.lock().failure.clone()
+    }
+}
+
+impl Volume for RealVolume {
+    /// The store gets them as one batch: for it that is the same as several that came while it was busy.
+    fn commit(&self, most: usize) -> usize {
+        let state = &mut *self.state.lock();
+        let batches = most.min(state.waiting.len());
+        let Some(running) = &state.running else { return 0 };
+        if batches > 0 {
+            let ops: Vec<Op> = state.waiting.drain(..batches).flatten().collect();
+            // Once it stands still the store takes nothing more until it goes on.
+            if !state.disk.is_stalled() && state.rng.u8(..8) == 0 {
+                state.disk.stall_after(Some(state.rng.u64(..12)));
+            }
+            let seq = running.store.submit(&mut ops.clone());
+            state.handed.push_back(Handed { seq, batches, ops });
+        }
+        if most == usize::MAX || (state.disk.is_stalled() && state.rng.bool()) {
+            state.disk.stall_after(None);
+        }
+        state.rest();
+        state.look()
+    }
+
+    fn set_failing(&self, failing: bool) {
+        let state = &mut *self.state.lock();
+        let kinds = [Trouble::Full, Trouble::Writes, Trouble::Syncs];
+        let trouble = if failing { kinds[state.rng.usize(..3)] } else { Trouble::None };
+        state.disk.set_trouble(trouble);
+        state.failing = failing;
+        // The writer tries again by itself.
+        state.rest();
+    }
+
+    fn waiting(&self) -> usize {
+        let state = self.state.lock();
+        state.waiting.len() + state.handed.len()
+    }
+
+    /// Read from what is synced alone; compared with what should be there, row by row.
+    fn durable(&self) -> Tables {
+        let state = &mut *self.state.lock();
+        let disk = Arc::new(state.disk.image(Survival::Nothing, &mut state.rng));
+        let place = Place::new(&disk);
+        let (running, restored) = Running::open(&place, &disk, &self.options)
+            .unwrap_or_else(|error| panic!("the store refuses what is synced: {error}"));
+        let tables = Tables::from(&restored);
+        assert!(
+            same(&state.tables, &tables),
+            "synced is {tables:?}, but committed {:?}",
+            state.tables
+        );
+        running.store.close().unwrap_or_else(|error| panic!("cannot close: {error}"));
+        drop(running);
+        check_rows(&place, &tables);
+        tables
+    }
+
+    fn crash(&self) -> (Arc<dyn Volume>, Restored) {
+        let state = &mut *self.state.lock();
+        let disk = Arc::new(state.end());
+        let (place, options) = (Arc::clone(&self.place), self.options.clone());
+        let (volume, restored) =
+            RealVolume::open(state.rng.fork(), place, options, disk, &state.states());
+        (Arc::new(volume), restored)
+    }
+}
+
+/// A closed database is sound and has no message that nobody refers to.
+fn check_rows(place: &Place, tables: &Tables) {
+    let read = || -> rusqlite::Result<(String, i64)> {
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let connection = Connection::open_with_flags(&place.path, flags)?;
+        connection.pragma_update(None, "locking_mode", "EXCLUSIVE")?;
+        let sound = connection.query_row("PRAGMA integrity_check", [], |row| row.get(0))?;
+        let messages =
+            connection.query_row("SELECT count(*) FROM message", [], |row| row.get(0))?;
+        Ok((sound, messages))
+    };
+    let (sound, messages) = read().unwrap_or_else(|error| panic!("cannot read rows: {error}"));
+    assert_eq!(sound, "ok");
+    let queued = tables.queued.values().map(|queued| queued.message.id().0);
+    let mut used: Vec<u64> =
+        queued.chain(tables.retained.values().map(|message| message.id().0)).collect();
+    used.sort_unstable();
+    used.dedup();
+    assert_eq!(messages, used.len() as i64, "messages that nobody refers to are left");
+}
