@@ -7,5 +7,6 @@ use fulmar_baddisk::RealVolume;
 use fulmar_simulator::{campaign, play_on};
 
 fn main() -> ExitCode {
-    campaign(|schedule| play_on(schedule, || RealVolume::start(schedule.seed)))
+    let blank = RealVolume::blank();
+    campaign(|schedule| play_on(schedule, || RealVolume::start(schedule.seed, Some(&blank))))
 }

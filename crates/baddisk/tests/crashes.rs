@@ -1,91 +1,14 @@
 //! The store alone on a disk that loses its power after each possible change.
 #![allow(clippy::unwrap_used)]
 
-use std::path::PathBuf;
+mod common;
+
 use std::sync::Arc;
-use std::sync::mpsc::channel;
-use std::time::Duration;
 
+use common::Folder;
 use fastrand::Rng;
-use fulmar_baddisk::{Disk, Mount, Survival, mount};
-use fulmar_broker::message::{Message, MessageId, MessageParts};
-use fulmar_broker::storage::{
-    Delivery, FlowId, Op, Position, Progress, Restored, SessionKey, Storage,
-};
-use fulmar_mqtt::QoS;
-use fulmar_store::{Options, SqliteStorage};
-
-const PATIENCE: Duration = Duration::from_secs(60);
-
-struct Folder {
-    path: PathBuf,
-    mount: Mount,
-    _folder: tempfile::TempDir,
-}
-
-impl Folder {
-    fn new() -> Folder {
-        let folder = tempfile::tempdir().unwrap();
-        let mount = mount(folder.path(), Arc::default());
-        Folder { path: folder.path().join("broker.db"), mount, _folder: folder }
-    }
-
-    /// Queues messages 1 to `most`, one a batch, until the power fails. Says how many were durable.
-    fn fill(&self, disk: &Arc<Disk>, most: u64) -> u64 {
-        self.mount.replace(Arc::clone(disk));
-        let (sender, woken) = channel();
-        disk.tell(sender.clone());
-        let wake = Box::new(move || {
-            // Nobody listens any more when the test is over.
-            let _ = sender.send(());
-        });
-        let Ok((storage, _)) = SqliteStorage::open(&self.path, &options(), wake) else { return 0 };
-        for position in 1..=most {
-            let seq = storage.submit(&mut vec![enqueue(position)]);
-            while storage.committed() < seq && !disk.is_dead() {
-                woken.recv_timeout(PATIENCE).unwrap();
-            }
-            if storage.committed() < seq {
-                return position - 1;
-            }
-        }
-        most
-    }
-
-    fn restored(&self, disk: Disk) -> Restored {
-        self.mount.replace(Arc::new(disk));
-        let (storage, restored) =
-            SqliteStorage::open(&self.path, &options(), Box::new(|| ())).unwrap();
-        storage.close().unwrap();
-        restored
-    }
-}
-
-/// A log that is copied back after a few commits.
-fn options() -> Options {
-    let pause = Duration::from_millis(1);
-    Options { log_pages: 12, retry_first: pause, retry_last: pause, ..Options::default() }
-}
-
-fn enqueue(position: u64) -> Op {
-    let parts = MessageParts {
-        topic: "a/b",
-        properties: &[],
-        payload: &vec![position as u8; 3000],
-        qos: QoS::AtLeastOnce,
-        retain: false,
-        expires_at: None,
-        publisher: 0,
-    };
-    Op::Enqueue {
-        session: SessionKey(1),
-        flow: FlowId::CONTROL,
-        position: Position(position),
-        message: Message::new(MessageId(position), &parts),
-        delivery: Delivery { qos: QoS::AtLeastOnce, retain: false, identifiers: Box::default() },
-        progress: Progress::Queued,
-    }
-}
+use fulmar_baddisk::{Disk, Survival};
+use fulmar_broker::storage::Restored;
 
 fn assert_holds(restored: &Restored, durable: u64, most: u64) {
     let positions: Vec<u64> = restored.queued.iter().map(|queued| queued.position.0).collect();

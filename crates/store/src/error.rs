@@ -68,12 +68,27 @@ pub enum Error {
 impl Error {
     /// Sorts a SQLite error met while opening `path`.
     pub(crate) fn opening(path: &Path, source: rusqlite::Error) -> Error {
+        use rusqlite::Error as Sqlite;
         let path = path.to_owned();
+        if let Sqlite::FromSqlConversionFailure(..)
+        | Sqlite::IntegralValueOutOfRange(..)
+        | Sqlite::InvalidColumnType(..)
+        | Sqlite::Utf8Error(..)
+        | Sqlite::QueryReturnedNoRows
+        | Sqlite::SqlInputError { .. } = source
+        {
+            // A row with what the store does not write, without what it always writes, or without its table.
+            return Error::Damaged { path, detail: source.to_string() };
+        }
         match source.sqlite_error_code() {
             Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => Error::InUse(path),
-            Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
-                Error::Damaged { path, detail: source.to_string() }
-            }
+            Some(
+                ErrorCode::DatabaseCorrupt
+                | ErrorCode::NotADatabase
+                | ErrorCode::TooBig
+                | ErrorCode::TypeMismatch
+                | ErrorCode::Unknown,
+            ) => Error::Damaged { path, detail: source.to_string() },
             _ => Error::Sqlite { path, source },
         }
     }

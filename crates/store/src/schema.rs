@@ -197,20 +197,16 @@ fn migrate(connection: &mut Connection, version: i64) -> Result<()> {
     transaction.commit()
 }
 
-/// After an unclean end the structure of the database is checked; then it is marked as in use.
+/// Checks the structure of the database, then marks it as in use. Also after a clean end: what was damaged
+/// since is to be noticed now, not when a broker that runs comes to it.
 ///
 /// The check reads what restoring reads anyway: 0.3 s beside 1.2 s for a million queued messages.
 fn check_damage(path: &Path, connection: &Connection) -> Result<(), Error> {
     let failed = |source| Error::opening(path, source);
-    let clean: bool = connection
-        .query_row("SELECT value FROM meta WHERE name = 'clean'", [], |row| row.get(0))
-        .map_err(failed)?;
-    if !clean {
-        let found: String =
-            connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0)).map_err(failed)?;
-        if found != "ok" {
-            return Err(Error::Damaged { path: path.to_owned(), detail: found });
-        }
+    let found: String =
+        connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0)).map_err(failed)?;
+    if found != "ok" {
+        return Err(Error::Damaged { path: path.to_owned(), detail: found });
     }
     mark_clean(connection, false).map_err(failed)
 }
