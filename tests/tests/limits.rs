@@ -91,7 +91,7 @@ fn one_address_connects_only_so_often_and_those_who_are_in_stay() {
         refused == 5
     });
     assert_eq!(broker.metric("connections_too_fast_total"), 5.0);
-    broker.wait_for_log("too many connections a second");
+    broker.wait_for_log("max_connects_per_s_per_address exceeded");
     early.ping();
     eventually("the next second", || {
         let mut wire = Wire::dial(broker.address("mqtt"));

@@ -251,7 +251,7 @@ fn check_name(name: &str) -> Result<(), CertError> {
     let reason = if name.is_empty() {
         "it is empty"
     } else if name.chars().any(char::is_control) {
-        "it has control characters"
+        "it contains control characters"
     } else {
         return Ok(());
     };

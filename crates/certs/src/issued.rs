@@ -60,10 +60,10 @@ impl Issued {
         let pem = format!("{}\n{key_pem}", chain_pem.trim_end());
         let issued = Issued::parse(pem.as_bytes())?;
         if !issued.covers(names) {
-            return Err(CertError::Issued("it is not for the names that were asked for"));
+            return Err(CertError::Issued("it does not cover the requested names"));
         }
         if issued.end <= now {
-            return Err(CertError::Issued("it has ended; is this machine's clock right?"));
+            return Err(CertError::Issued("it has expired; is this machine's clock right?"));
         }
         files::write(path, pem.as_bytes(), true)?;
         Ok(issued)
@@ -74,7 +74,7 @@ impl Issued {
         let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
         let chain = chain.map_err(|_| wrong("damaged PEM"))?;
         let key = PrivateKeyDer::from_pem_slice(pem).map_err(|_| wrong("no private key"))?;
-        let leaf = chain.first().ok_or(wrong("no certificate in it"))?;
+        let leaf = chain.first().ok_or(wrong("it contains no certificate"))?;
         let validity = begin_of(leaf).zip(end_of(leaf)).filter(|(begin, end)| begin < end);
         let (begin, end) = validity.ok_or(wrong("no certificate, or one without validity"))?;
         let pair = KeyPair::try_from(&key)?;

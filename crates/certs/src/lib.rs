@@ -61,8 +61,8 @@ pub enum CertError {
     Exists(PathBuf),
     /// An authority that has lost its key.
     #[error(
-        "{certificate} is there but {key} is not; put the key back, or move the certificate away \
-         to have a new authority, which clients must then be given"
+        "{certificate} exists but {key} does not; put the key back, or move the certificate away \
+         to create a new CA, which clients must then trust"
     )]
     NoKey {
         /// The certificate.
@@ -72,8 +72,8 @@ pub enum CertError {
     },
     /// An authority past its time.
     #[error(
-        "{certificate} is no longer valid; move it and {key} away to have a new authority, which \
-         clients must then be given"
+        "{certificate} is no longer valid; move it and {key} away to create a new CA, which \
+         clients must then trust"
     )]
     Ended {
         /// The certificate.
@@ -98,10 +98,10 @@ pub enum CertError {
         reason: &'static str,
     },
     /// An authority has issued what was not asked for.
-    #[error("the certificate that was issued cannot be used: {0}")]
+    #[error("the issued certificate cannot be used: {0}")]
     Issued(&'static str),
     /// The certificate cannot be made.
-    #[error("cannot make the certificate: {0}")]
+    #[error("cannot create the certificate: {0}")]
     Generate(#[from] rcgen::Error),
 }
 

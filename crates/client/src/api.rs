@@ -122,7 +122,7 @@ impl PathStats {
 /// Resolves when the server has taken a publication over: at once when sent (QoS 0), at PUBACK (1),
 /// at PUBCOMP (2).
 #[derive(Debug)]
-#[must_use = "a future does nothing to tell of a failure unless awaited"]
+#[must_use = "a failure is reported only if the future is awaited"]
 pub struct Delivery {
     receiver: oneshot::Receiver<Result<ReasonCode, Error>>,
 }

@@ -308,7 +308,7 @@ async fn staggered<T, E, F: Future<Output = Result<T, E>>>(
 fn hint(url: &BrokerUrl, reason: &str) -> &'static str {
     let about = |words: &[&str]| words.iter().any(|word| reason.contains(word));
     if about(&["UnknownIssuer", "UnknownCA", "unknown CA", "BadSignature"]) {
-        "; name the server's authority with --cafile"
+        "; give the server's CA with --cafile"
     } else if about(&["NotValidForName"]) {
         "; use a host name the server's certificate is for"
     } else if about(&["refused"]) {

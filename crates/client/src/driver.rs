@@ -579,7 +579,7 @@ impl Driver {
         let now = Instant::now();
         if self.drain_by.is_some_and(|by| by <= now) {
             if self.machine.is_done() {
-                return Err(Error::Lost("the server does not take the last bytes".to_owned()));
+                return Err(Error::Lost("the server does not accept the last bytes".to_owned()));
             }
             self.machine.close_now();
             self.drain_by = Some(now + FAREWELL);

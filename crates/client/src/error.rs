@@ -45,10 +45,10 @@ pub enum Error {
     #[error("the server broke the protocol: {0}")]
     Protocol(String),
     /// The server said nothing for one and a half keep-alive intervals.
-    #[error("the server does not answer any more")]
+    #[error("the server no longer answers")]
     KeepAlive,
     /// The server, or what it announced about itself, rules the request out.
-    #[error("not possible at this server: {0}")]
+    #[error("not supported by this server: {0}")]
     Rejected(ReasonCode),
     /// Not a topic name or filter.
     #[error("{topic:?}: {source}")]

@@ -48,7 +48,7 @@ mod linux {
         /// there is nothing to hear.
         pub(crate) fn new() -> Monitor {
             let opened = open().inspect_err(|error| {
-                tracing::debug!(%error, "the kernel does not tell of network changes");
+                tracing::debug!(%error, "the kernel does not report network changes");
             });
             Monitor { socket: opened.ok() }
         }

@@ -225,7 +225,7 @@ impl Options {
     pub(crate) fn check(&self) -> Result<(), Error> {
         let fail = |text: &str| Err(Error::Options(text.to_owned()));
         if self.client_id.is_empty() && self.version == Version::V311 && !self.is_clean_v311() {
-            return fail("a session that is to be kept needs a client identifier");
+            return fail("a persistent session needs a client identifier");
         }
         if self.version == Version::V311 && self.password.is_some() && self.username.is_none() {
             return fail("MQTT 3.1.1 has no password without a user name");

@@ -83,7 +83,7 @@ fn roots(trust: &Trust, loopback: bool) -> Result<RootCertStore, Error> {
     if let Trust::CaFile(path) = trust {
         for certificate in fulmar_certs::files::read_chain(path).map_err(options_error)? {
             roots.add(certificate).map_err(|error| {
-                Error::Options(format!("{}: not a usable authority: {error}", path.display()))
+                Error::Options(format!("{}: not a usable CA: {error}", path.display()))
             })?;
         }
         return Ok(roots);

@@ -110,9 +110,9 @@ impl FromStr for BrokerUrl {
 }
 
 fn parse(text: &str) -> Result<BrokerUrl, &'static str> {
-    let (scheme, rest) = text.split_once("://").ok_or("there is no scheme")?;
+    let (scheme, rest) = text.split_once("://").ok_or("the scheme is missing")?;
     let known = Transport::ALL.iter().find(|(_, name, _)| scheme.eq_ignore_ascii_case(name));
-    let (transport, _, default_port) = *known.ok_or("the scheme is not known")?;
+    let (transport, _, default_port) = *known.ok_or("unknown scheme")?;
     let (authority, path) = match rest.find('/') {
         Some(at) => rest.split_at(at),
         None => (rest, ""),
@@ -125,11 +125,11 @@ fn parse(text: &str) -> Result<BrokerUrl, &'static str> {
         return Err("user and password are options (-u, -P), not part of the URL");
     }
     if authority.bytes().chain(path.bytes()).any(|byte| byte <= b' ' || byte == 0x7F) {
-        return Err("there are blanks or control characters in it");
+        return Err("it contains blanks or control characters");
     }
     let (host, port) = match authority.strip_prefix('[') {
         Some(inner) => {
-            let (host, after) = inner.split_once(']').ok_or("there is a [ without ]")?;
+            let (host, after) = inner.split_once(']').ok_or("a [ has no matching ]")?;
             host.parse::<std::net::Ipv6Addr>().map_err(|_| "not an IPv6 address in brackets")?;
             let port = match after {
                 "" => None,
@@ -146,7 +146,7 @@ fn parse(text: &str) -> Result<BrokerUrl, &'static str> {
         },
     };
     if host.is_empty() {
-        return Err("there is no host");
+        return Err("the host is missing");
     }
     let port = match port {
         None => default_port,

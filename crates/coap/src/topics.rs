@@ -22,7 +22,7 @@ pub const ROOT: &str = "ps";
 /// Why there is no such topic: a sentence for people.
 pub fn topic(segments: &[String]) -> Result<String, String> {
     if let Some(segment) = segments.iter().find(|segment| segment.contains('/')) {
-        return Err(format!("{segment:?} has a slash in it"));
+        return Err(format!("{segment:?} contains a slash"));
     }
     let topic = segments.join("/");
     check_name(&topic).map_err(|error| error.to_string())?;

@@ -36,7 +36,7 @@ pub enum BatchError {
     #[error("cannot be decompressed: {0}")]
     Compression(std::io::Error),
     /// An encoding nobody agreed on.
-    #[error("encoding {0:?} is not known; send deflate or none")]
+    #[error("unknown encoding {0:?}; use deflate or none")]
     Encoding(String),
     /// Too much.
     #[error("more than {MAX_BYTES} bytes or {MAX_MESSAGES} messages")]

@@ -44,7 +44,7 @@ pub enum RuleError {
         error: TopicError,
     },
     /// Shared subscriptions would give each of several gateways a part.
-    #[error("filter {0:?}: shared subscriptions and names that begin with $ do not cross")]
+    #[error("filter {0:?}: shared subscriptions and names that begin with $ cannot be forwarded")]
     Dollar(String),
     /// The filter does not only match names that begin with what is to be taken off.
     #[error(
@@ -57,7 +57,7 @@ pub enum RuleError {
         prefix: String,
     },
     /// A prefix with a wildcard or U+0000 in it.
-    #[error("prefix {0:?} cannot stand in a topic name: no +, # or U+0000")]
+    #[error("prefix {0:?} is not valid in a topic name; do not use +, # or U+0000")]
     NoName(String),
 }
 
@@ -193,7 +193,7 @@ mod tests {
         assert!(wrong("a/#/b", "", "").contains("wildcard in the wrong place"));
         assert!(wrong("$share/g/a", "", "").contains("shared"));
         assert!(wrong("+/b", "a/", "").contains("begin the filter with it"));
-        assert!(wrong("a/b", "", "x/+/").contains("cannot stand"));
+        assert!(wrong("a/b", "", "x/+/").contains("not valid in a topic name"));
         let rules = vec![rule("a", "", ""), rule("", "", "")];
         assert_eq!(Mapping::new(rules).unwrap_err().0, 2);
     }

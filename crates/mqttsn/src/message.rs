@@ -56,7 +56,7 @@ pub(crate) mod flag {
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum DecodeError {
     /// The length it states is not the length it has.
-    #[error("its length is not what it says")]
+    #[error("its length field is wrong")]
     Length,
     /// It ends before what has to be in it, or goes on behind it.
     #[error("it is too short or too long for its type")]
@@ -71,7 +71,7 @@ pub enum DecodeError {
     #[error("protocol {0} is not MQTT-SN 1.2")]
     Protocol(u8),
     /// A topic type or quality of service that does not exist there.
-    #[error("its flags 0x{0:02x} make no sense")]
+    #[error("its flags 0x{0:02x} are invalid")]
     Flags(u8),
     /// A return code that is reserved.
     #[error("return code {0} is reserved")]

@@ -359,11 +359,11 @@ impl<A: Clone + Ord> Server<A> {
             return self.refuse(peer, ReturnCode::NotSupported, why);
         }
         if known.is_none() && !self.allow(now) {
-            let why = "more new clients a second than there may be";
+            let why = "max_new_clients_per_s exceeded";
             return self.refuse(peer, ReturnCode::Congestion, why);
         }
         if known.is_none() && !self.make_room(now) {
-            return self.refuse(peer, ReturnCode::Congestion, "more clients than there may be");
+            return self.refuse(peer, ReturnCode::Congestion, "max_clients exceeded");
         }
         self.begin(now, peer, known, trust, hello);
     }

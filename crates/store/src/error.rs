@@ -16,7 +16,8 @@ pub enum Error {
     #[error("{} is in use by another process: stop that one, or give this one its own data folder", .0.display())]
     InUse(PathBuf),
     /// The database was written by a newer Fulmar.
-    #[error("{} has schema version {found}, this Fulmar knows up to {known}: run the newer Fulmar, or restore a backup made before the upgrade", path.display())]
+    #[error("{} has schema version {found}; this Fulmar supports up to {known}: run the newer \
+             Fulmar, or restore a backup made before the upgrade", path.display())]
     TooNew {
         /// The database file.
         path: PathBuf,

@@ -158,7 +158,7 @@ impl Writer {
     fn publish(&self, group: &mut Group) {
         let recovered = self.shared.failure.lock().take().is_some();
         if recovered {
-            tracing::info!(path = self.path, "storage writes again");
+            tracing::info!(path = self.path, "storage: writing resumed");
         }
         {
             let mut stats = self.shared.stats.lock();
@@ -231,15 +231,15 @@ fn is_transient(error: &rusqlite::Error) -> bool {
 fn failure_text(path: &str, error: &rusqlite::Error) -> String {
     let advice = match error.sqlite_error_code() {
         Some(ErrorCode::DiskFull) => {
-            "make room on the disk or raise the size limit; writing goes on by itself"
+            "make room on the disk or raise the size limit; writing resumes by itself"
         }
         Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
             "the file is damaged: stop the broker and restore a backup"
         }
         _ if is_transient(error) => {
-            "check the disk and the folder's rights; writing goes on by itself"
+            "check the disk and the folder's permissions; writing resumes by itself"
         }
-        _ => "this is a defect in Fulmar: please report it; restart the broker to go on",
+        _ => "this is a defect in Fulmar: please report it; restart the broker to continue",
     };
     format!("cannot write {path}: {error}; {advice}")
 }

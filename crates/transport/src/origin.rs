@@ -73,7 +73,8 @@ impl Origins {
         if let Some(times) = self.strangers.lock().again(self.clock.now()) {
             tracing::warn!(
                 %peer, origin, times,
-                "MQTT refused to a page of another origin; [http] allowed_origins would let it in"
+                "MQTT refused to a page of another origin; add it to [http] allowed_origins to \
+                 accept it"
             );
         }
         false

@@ -209,7 +209,7 @@ fn step(
         Ok(ConnectionState::WriteTraffic(_) | ConnectionState::Closed) => {
             Ok(Step::Dry { established: true })
         }
-        Ok(_) => Err(Error::General("early data is not taken over TCP".into())),
+        Ok(_) => Err(Error::General("early data is not accepted over TCP".into())),
         Err(error) => Err(error),
     };
     (discard, step)

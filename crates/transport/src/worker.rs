@@ -345,7 +345,7 @@ impl Worker {
                         warn!(
                             listener = %listener.config.policy.name, %error, times,
                             "cannot accept connections; trying again several times a second \
-                             (raise the limit of open files if that is what is short)"
+                             (if the limit of open files is reached, raise it)"
                         );
                     }
                     listener.ready = false;

@@ -77,7 +77,7 @@ struct Inner {
 
 /// The budget is used up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("too many bodies of requests are on their way")]
+#[error("too many request bodies are being received")]
 pub(crate) struct UsedUp;
 
 impl BodyBudget {

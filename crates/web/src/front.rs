@@ -90,7 +90,7 @@ pub(crate) fn misdirected<B>(request: &Request<B>) -> Option<Response<Body>> {
     if names_one_host(request.version(), request.headers(), request.uri().authority()) {
         return None;
     }
-    let mut response = plain(StatusCode::BAD_REQUEST, "a request names one host, once");
+    let mut response = plain(StatusCode::BAD_REQUEST, "a request must name exactly one host");
     if request.version() <= Version::HTTP_11 {
         response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }

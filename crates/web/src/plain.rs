@@ -169,8 +169,8 @@ async fn connection(
     let (mut serving, life) = (std::pin::pin!(serving), tokio::time::sleep(LIFE));
     let ended = tokio::select! {
         ended = &mut serving => ended,
-        () = life => return debug!(peer = %address, "HTTP port: a connection has lived long enough"),
-        () = seat.shed() => return debug!(peer = %address, "HTTP port: a connection made room"),
+        () = life => return debug!(peer = %address, "HTTP port: connection reached its age limit"),
+        () = seat.shed() => return debug!(peer = %address, "HTTP port: closed to make room"),
         () = stopped(&mut stopping) => {
             serving.as_mut().graceful_shutdown();
             serving.await

@@ -76,7 +76,7 @@ pub(crate) async fn serve(
             let seat = &place.seat;
             tokio::select! {
                 () = connection(&site, socket, address, seat, &handshakes, stopping) => {}
-                () = seat.shed() => debug!(peer = %address, "HTTP: a connection made room"),
+                () = seat.shed() => debug!(peer = %address, "HTTP: connection closed to make room"),
             }
         });
     }

@@ -66,7 +66,7 @@ pub(crate) fn begin<B>(site: &Site, mut request: Request<B>, client: &Client) ->
 /// HTTP/2's way: no key and no 101.
 fn connect(request: &Request<()>) -> Result<Response<()>, ws::Refusal> {
     if request.extensions().get::<Protocol>().map(Protocol::as_str) != Some("websocket") {
-        let reason = "of protocols in CONNECT, only websocket is known here";
+        let reason = "the only :protocol supported in CONNECT is websocket";
         return Err(ws::Refusal { status: "501 Not Implemented", reason });
     }
     let mut response = Response::new(());

@@ -38,7 +38,7 @@ pub enum JwtError {
     #[error("the file is not a JSON Web Key Set: {0}")]
     KeySet(#[from] serde_json::Error),
     /// The key set has no key that can be used, or too many.
-    #[error("the JSON Web Key Set has {0} keys this broker can use; it takes 1 to {MAX_KEYS}")]
+    #[error("the JSON Web Key Set has {0} keys this broker can use; it accepts 1 to {MAX_KEYS}")]
     KeyCount(usize),
 }
 

@@ -143,7 +143,7 @@ impl Connection {
             if !gate.has_outgrown(subject, state.subscriptions.keys().map(|filter| &**filter)) {
                 return;
             }
-            "no longer allowed to see what it subscribed to"
+            "no longer allowed to read its subscriptions"
         };
         tracing::info!(peer = %self.peer.address, client = self.client_id(), "closed: {why}");
         self.disconnect(shard, ReasonCode::NotAuthorized, why);

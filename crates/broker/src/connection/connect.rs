@@ -127,7 +127,8 @@ impl Connection {
         let answer = connack_bytes(&pending, self.version, limits);
         if answer > pending.max_packet_bytes as usize {
             tracing::info!(peer = %self.peer.address, client = &*pending.client_id, answer,
-                most = pending.max_packet_bytes, "CONNACK is larger than the client takes");
+                most = pending.max_packet_bytes,
+                "CONNACK exceeds the client's Maximum Packet Size");
             let reason = ReasonCode::PacketTooLarge;
             return self.refuse_within(shard, reason, pending.max_packet_bytes);
         }
@@ -187,7 +188,7 @@ impl Connection {
         shard.metrics().logins_busy.add(1);
         if let Some(times) = shard.busy.again(shard.turn.now) {
             tracing::warn!(peer = %self.peer.address, times,
-                "too many logins wait to be checked, refused for now");
+                "connection refused for now: too many logins are waiting to be checked");
         }
         self.refuse(shard, ReasonCode::ServerBusy);
     }

@@ -87,7 +87,7 @@ impl LostCause {
         match self {
             LostCause::PeerClosed => "the connection was closed without DISCONNECT",
             LostCause::Failed => "the connection failed",
-            LostCause::IdleTimeout => "nothing was heard within the idle timeout",
+            LostCause::IdleTimeout => "no packet within the idle timeout",
             LostCause::Closed => "closed",
         }
     }
@@ -250,7 +250,8 @@ impl Connection {
         {
             shard.metrics().connections_too_fast.add(1);
             if first {
-                tracing::warn!(peer = %peer.address, "too many connections a second, refused");
+                tracing::warn!(peer = %peer.address,
+                    "connection refused: max_connects_per_s_per_address exceeded");
             }
             return Err(Refused);
         }

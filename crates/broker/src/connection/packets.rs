@@ -426,7 +426,7 @@ impl Connection {
         let count = filters.iter().count();
         if count > MAX_FILTERS {
             let why =
-                format!("{count} topic filters in one packet, at most {MAX_FILTERS} are taken");
+                format!("{count} topic filters in one packet; at most {MAX_FILTERS} are accepted");
             self.refuse_packet(shard, ReasonCode::QuotaExceeded, &why);
             return false;
         }
@@ -442,7 +442,7 @@ impl Connection {
         let answer = answer_bytes(count);
         let most = session.lock().max_packet_bytes;
         if answer > most as usize {
-            let why = format!("the answer would have {answer} bytes, the client takes {most}");
+            let why = format!("the answer would have {answer} bytes; the client accepts {most}");
             self.refuse_packet(shard, ReasonCode::PacketTooLarge, &why);
             return false;
         }

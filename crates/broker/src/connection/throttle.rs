@@ -58,7 +58,7 @@ impl Connection {
             return false;
         }
         tracing::debug!(peer = %self.peer.address, client = self.client_id(),
-            "publishes faster than allowed, not read from for a while");
+            "publishes faster than allowed; reading from it is paused");
         if let Some(throttle) = self.throttle() {
             throttle.until = Some(until);
         }

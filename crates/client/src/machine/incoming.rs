@@ -310,7 +310,8 @@ impl<P, R> Machine<P, R> {
             return;
         }
         if own {
-            tracing::warn!(filter, reason = %code, "the server refuses a subscription it had taken");
+            tracing::warn!(filter, reason = %code,
+                "the server refuses a subscription it had accepted");
         }
         self.subscriptions.retain(|kept| kept.filter != filter);
         if !code.is_error() {

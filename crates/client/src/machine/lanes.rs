@@ -252,7 +252,7 @@ impl<P, R> Machine<P, R> {
             tracing::info!(
                 flow,
                 ?loss,
-                "the server does not take this data stream; going on without"
+                "the server refused this data stream; continuing without it"
             );
             self.fold(flow);
             self.restore_moved();

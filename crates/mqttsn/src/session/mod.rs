@@ -70,11 +70,11 @@ impl fmt::Display for End {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             End::Disconnected => "it disconnected",
-            End::Replaced => "another client has its address",
+            End::Replaced => "another client uses its address",
             End::Silent => "it was silent for too long",
             End::Unanswered => "it does not answer",
-            End::Will => "its will is none",
-            End::Evicted => "it made room for another",
+            End::Will => "its will is invalid",
+            End::Evicted => "closed to make room for another client",
             End::Broker(reason) => reason.text(),
         })
     }

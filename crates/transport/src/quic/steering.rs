@@ -39,7 +39,7 @@ impl ConnectionIdGenerator for WorkerCids {
         let mut bytes = [0u8; CID_BYTES];
         if self.random.fill(&mut bytes).is_err() {
             // quinn-proto would notice a duplicate; without randomness TLS has failed long before.
-            tracing::error!("the system gives no random numbers");
+            tracing::error!("the system random number generator failed");
         }
         let rounds = 256 / u16::from(self.workers);
         let round = u16::from(bytes[0]) % rounds;

@@ -58,7 +58,7 @@ pub enum TicketError {
     #[error("{0} is in use; is another broker running on this data folder?")]
     InUse(PathBuf),
     /// SQLite cannot work with the file, not even with a new one.
-    #[error("{path} cannot keep TLS tickets: {source}")]
+    #[error("cannot store TLS tickets in {path}: {source}")]
     Database {
         /// Which file.
         path: PathBuf,

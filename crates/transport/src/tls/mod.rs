@@ -38,7 +38,7 @@ pub enum TlsError {
     #[error("certificate and private key cannot be used together: {0}")]
     Certificate(#[from] rustls::Error),
     /// The client authorities are unusable.
-    #[error("client certificate authorities cannot be used: {0}")]
+    #[error("client CAs cannot be used: {0}")]
     ClientAuthorities(#[from] rustls::server::VerifierBuilderError),
     /// QUIC needs a cipher suite that is missing.
     #[error("no cipher suite for QUIC")]

@@ -106,7 +106,7 @@ pub struct Refusal {
 fn refusal(error: &Error) -> Refusal {
     let (status, reason) = match error {
         Error::Protocol(ProtocolError::WrongHttpMethod) => {
-            ("405 Method Not Allowed", "a WebSocket begins with GET")
+            ("405 Method Not Allowed", "a WebSocket must begin with GET")
         }
         Error::Protocol(
             ProtocolError::MissingConnectionUpgradeHeader

@@ -129,7 +129,7 @@ pub(crate) async fn serve(
                         debug!(%peer, "HTTP/3 connection ended: {error}");
                     }
                 }
-                () = seat.shed() => debug!(%peer, "HTTP/3: a connection made room"),
+                () = seat.shed() => debug!(%peer, "HTTP/3: connection closed to make room"),
             }
         });
     }
