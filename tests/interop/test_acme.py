@@ -167,7 +167,7 @@ class Acme(unittest.TestCase):
         self.everywhere(broker, first)
         # What else is read again does not bring back the server's own.
         broker.process.send_signal(signal.SIGHUP)
-        eventually("the reload", lambda: "read again" in self.log(broker))
+        eventually("the reload", lambda: "reloaded" in self.log(broker))
         self.everywhere(broker, first)
         self.assertIn("no certificate of", self.log(broker), "said that it began with its own")
         files = list((broker.data / "acme").glob("*/*"))
@@ -217,7 +217,7 @@ class Acme(unittest.TestCase):
         pebble = self.pebble(port)
         pebble.start()
         broker = self.broker(pebble.settings.replace(NAME, BLOCKED))
-        eventually("the log", lambda: "take the names out of [acme] domains" in self.log(broker))
+        eventually("the log", lambda: "remove the names from [acme] domains" in self.log(broker))
         self.assertIn("Fulmar", issuer(shown(broker.ports["mqtts"])))
 
     def test_a_name_that_leads_elsewhere_is_told(self):

@@ -111,7 +111,7 @@ fn readings_that_are_not_authorised_are_kept_reported_and_sent_when_they_are() {
     assert_eq!(gateway.metric(&format!("gateway_refused{label}")), 1.0);
     assert!(gateway.metric("gateway_refused_since_seconds") > 1e9);
     eventually("only these to wait", || gateway.metric("gateway_queued") == 4.0);
-    gateway.wait_for_log("the broker upstream refuses it: kept in the outbox");
+    gateway.wait_for_log("the upstream broker refuses the topic: its messages stay in the outbox");
     assert_eq!(gateway.metric("gateway_dropped_total{reason=\"refused\"}"), 0.0);
     gateway.kill();
     gateway.restart();
@@ -144,7 +144,7 @@ fn what_can_never_be_accepted_is_dropped_visibly_and_kept_in_a_file() {
     publish(&gateway, "sensor/a", &large);
     publish(&gateway, "sensor/a", "behind");
     subscriber.wait_for("site/sensor/a behind");
-    gateway.wait_for_log("dropped: the broker upstream can never accept it");
+    gateway.wait_for_log("dropped: the upstream broker can never accept it");
     eventually("it to be counted", || {
         gateway.metric("gateway_dropped_total{reason=\"refused\"}") == 1.0
             && gateway.metric("gateway_dead_letters_total") == 1.0

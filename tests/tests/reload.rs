@@ -82,7 +82,7 @@ fn lets_in(broker: &TestBroker, server_ca: &Path, certificate: Option<&Path>) ->
 
 fn reload(broker: &TestBroker) {
     broker.hang_up();
-    broker.wait_for_log("access rules read again");
+    broker.wait_for_log("access rules reloaded");
 }
 
 /// `fulmar sub`, once it has subscribed: it ends with the first message.
@@ -155,7 +155,7 @@ fn a_mistake_changes_nothing_and_says_what_to_mend() {
         (
             "client_auth",
             &|| fs::write(broker.config_file(), clean.replace("optional", "required")).unwrap(),
-            "takes a restart",
+            "requires a restart",
         ),
     ];
     for (at, (file, make, said)) in mistakes.iter().enumerate() {
@@ -169,7 +169,7 @@ fn a_mistake_changes_nothing_and_says_what_to_mend() {
         eventually(&format!("{said:?} in the log"), || told() > at);
         let log = broker.log();
         let line = log.lines().rfind(|line| line.contains("nothing changed")).unwrap();
-        for part in [*file, *said, "mend this"] {
+        for part in [*file, *said, "fix this"] {
             assert!(line.contains(part), "{part:?} is not in {line}");
         }
         assert_eq!(lets_in(&broker, &a, Some(&ca.path("a/meter.pem"))), [true, true], "{line}");
@@ -219,6 +219,6 @@ fn changes_that_take_a_restart_are_named() {
     let broker = TestBroker::start();
     fs::write(broker.config_file(), "[limits]\nmax_sessions = 5\n").unwrap();
     reload(&broker);
-    let line = broker.wait_for_log("not before a restart");
+    let line = broker.wait_for_log("takes effect after a restart");
     assert!(line.contains("limits.max_sessions"), "{line}");
 }

@@ -202,7 +202,7 @@ fn users_are_added_while_it_runs() {
     passwd(&passwords, "bob", "second");
     passwd(&passwords, "ann", "third");
     broker.hang_up();
-    broker.wait_for_log("access rules read again");
+    broker.wait_for_log("access rules reloaded");
     assert_eq!(log_in(mqtt, "bob", "second"), 0);
     assert_eq!(log_in(mqtt, "ann", "first"), 0x86);
     assert_eq!(log_in(mqtt, "ann", "third"), 0);

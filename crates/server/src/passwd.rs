@@ -15,8 +15,8 @@ use crate::exit::Usage;
 
 const EXAMPLES: &str = "\
 Examples:
-  fulmar passwd ann                        ask for ann's password, print her line
-  fulmar passwd ann --file passwords       add ann to the file, or change her password
+  fulmar passwd ann                        ask for ann's password, print the line for the file
+  fulmar passwd ann --file passwords       add ann to the file, or change ann's password
   fulmar passwd ann --file passwords < secret
                                            the password is the first line of a file
 
@@ -28,7 +28,7 @@ The broker reads the file named by [auth] password_file at start and on SIGHUP."
 pub struct Args {
     /// User name
     user: String,
-    /// Password file to change; it is made if it is not there
+    /// Password file to change; created if missing
     #[arg(long, short, value_name = "FILE")]
     file: Option<PathBuf>,
 }
@@ -38,7 +38,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let user = args.user.as_str();
     if user.is_empty() || user.starts_with('#') || user.contains([':', '\n', '\r']) {
         return Err(Usage(format!(
-            "user name {user:?}: must not be empty, begin with # or hold a colon"
+            "user name {user:?}: must not be empty, begin with # or contain a colon"
         ))
         .into());
     }

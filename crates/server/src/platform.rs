@@ -22,10 +22,10 @@ Examples:
   fulmar user list
   fulmar user remove bob                                 his tokens end at once; his readings stay
   fulmar user token gw-1 --twin rural --role device --file gw-1.token
-                                                         a gateway, and a token that lasts for it
-  fulmar user token gw-1 --rotate 24 --file gw-1.token   another; the ones before end in 24 hours
+                                                         a gateway, and a token that does not expire
+  fulmar user token gw-1 --rotate 24 --file gw-1.token   another; the older ones expire in 24 hours
   fulmar user token gw-1 --list
-  fulmar user token gw-1 --revoke 5f0c19a2               it lets nobody in any more
+  fulmar user token gw-1 --revoke 5f0c19a2               it is no longer accepted
 
 A running server sees changes within half a second.";
 
@@ -69,44 +69,44 @@ pub struct UserArgs {
 
 #[derive(Debug, Subcommand)]
 enum UserAction {
-    /// Make a user
+    /// Create a user
     Add {
-        /// What the user logs in with
+        /// User name to log in with
         name: String,
-        /// What people see
+        /// Name to display
         #[arg(long, value_name = "NAME")]
         display_name: Option<String>,
-        /// An admin of the server, who may do everything in all twins
+        /// Make the user an admin of the server, with all rights in all twins
         #[arg(long)]
         admin: bool,
-        /// A twin the user is a member of
+        /// Twin of which the user is a member
         #[arg(long, requires = "role")]
         twin: Option<String>,
-        /// As what: admin, office, reader, device or viewer
+        /// Role: admin, office, reader, device or viewer
         #[arg(long, requires = "twin")]
         role: Option<Role>,
     },
     /// Give a user a role in a twin
     Role {
-        /// Whom
+        /// User name
         name: String,
-        /// Where
+        /// Twin
         #[arg(long)]
         twin: String,
-        /// As what: admin, office, reader, device or viewer
+        /// Role: admin, office, reader, device or viewer
         #[arg(long)]
         role: Role,
     },
     /// Set a user's password; logins with the old one end, tokens made by `token` stay
     Passwd {
-        /// Whose
+        /// User name
         name: String,
     },
-    /// Make a token that lasts until it is revoked, for a device or gateway; list or revoke them
+    /// Create a token for a device or gateway that lasts until it is revoked; list or revoke tokens
     Token(TokenArgs),
     /// Remove a user
     Remove {
-        /// Whom
+        /// User name
         name: String,
     },
     /// List all users
@@ -115,24 +115,24 @@ enum UserAction {
 
 #[derive(clap::Args, Debug)]
 struct TokenArgs {
-    /// Whose; with --twin and --role a user that is not there is made, without a password
+    /// User name; with --twin and --role, a missing user is created without a password
     name: String,
-    /// A twin the user is a member of
+    /// Twin of which the user is a member
     #[arg(long, requires = "role")]
     twin: Option<String>,
-    /// As what: admin, office, reader, device or viewer
+    /// Role: admin, office, reader, device or viewer
     #[arg(long, requires = "twin")]
     role: Option<Role>,
-    /// Write the token to this file, for its owner's eyes only, instead of printing it
+    /// Write the token to this file (mode 0600) instead of printing it
     #[arg(long, short, value_name = "FILE")]
     file: Option<PathBuf>,
-    /// Let the user's other tokens end in so many hours (0: at once); both are good until then
+    /// Expire the user's other tokens after HOURS (0: at once); until then they stay valid
     #[arg(long, value_name = "HOURS", value_parser = clap::value_parser!(u32).range(0..=8760))]
     rotate: Option<u32>,
-    /// List the user's tokens: identifier, when it was made, and its end if it has one
+    /// List the user's tokens: identifier, time of creation, and expiry if set
     #[arg(long, conflicts_with_all = ["twin", "role", "file", "rotate", "revoke"])]
     list: bool,
-    /// Revoke the token of this identifier, or `all`; connections made with it end
+    /// Revoke the token with this identifier, or `all`; connections made with it are closed
     #[arg(long, value_name = "ID", conflicts_with_all = ["twin", "role", "file", "rotate"])]
     revoke: Option<String>,
 }
@@ -183,7 +183,7 @@ pub fn user(args: &UserArgs) -> anyhow::Result<()> {
     match &args.action {
         UserAction::Add { name, display_name, admin: server_admin, twin, role } => {
             if !server_admin && twin.is_none() {
-                let text = "say what the user may do: --admin, or --twin TWIN --role ROLE";
+                let text = "give a role: --admin, or --twin TWIN --role ROLE";
                 return Err(Usage(text.to_owned()).into());
             }
             let role = twin.as_deref().zip(*role);
@@ -223,14 +223,14 @@ pub struct TwinArgs {
 
 #[derive(Debug, Subcommand)]
 enum TwinAction {
-    /// Make a twin
+    /// Create a twin
     Add {
-        /// Its identifier
+        /// Identifier of the twin
         id: String,
-        /// What people see
+        /// Name to display
         #[arg(long)]
         name: Option<String>,
-        /// What it is about
+        /// Kind of data
         #[arg(long, value_enum, default_value_t = TwinKind::Meters)]
         kind: TwinKind,
     },

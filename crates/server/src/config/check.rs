@@ -43,8 +43,8 @@ pub(super) fn check(config: &Config) -> anyhow::Result<()> {
         let harmless = address.ip().is_loopback() || config.auth.allow_anonymous.at(*address);
         if !keys && !certificates && !harmless {
             return Err(Usage(format!(
-                "[listeners] coaps = {address}: nobody could be served there: set [coap] psk_file, or \
-                 [tls] client_auth = \"required\" with client_ca"
+                "[listeners] coaps = {address}: no client could connect there: set [coap] \
+                 psk_file, or [tls] client_auth = \"required\" with client_ca"
             ))
             .into());
         }
@@ -53,9 +53,9 @@ pub(super) fn check(config: &Config) -> anyhow::Result<()> {
         // On loopback it is left out then, as the default address has to be.
         if !address.ip().is_loopback() && !config.auth.allow_anonymous.at(*address) {
             return Err(Usage(format!(
-                "[listeners] coap = {address}: nobody could be served there: CoAP without DTLS has no \
-                 credentials, and anonymous clients are not allowed. Next: set coap = [], or, on a \
-                 network you trust, [auth] allow_anonymous = \"always\""
+                "[listeners] coap = {address}: no client could connect there: CoAP without DTLS \
+                 has no credentials, and anonymous clients are not allowed. Next: set coap = [], \
+                 or, on a network you trust, [auth] allow_anonymous = \"always\""
             ))
             .into());
         }
@@ -90,7 +90,7 @@ fn together(config: &Config) -> Result<(), Usage> {
     }
     if tls.client_auth != ClientAuth::Off && !is_set(&tls.client_ca) {
         return wrong(
-            "[tls] client_auth needs client_ca, the authority that signs the clients' certificates",
+            "[tls] client_auth needs client_ca, the CA that signs the clients' certificates",
         );
     }
     if auth.jwt_algorithm.is_empty() == is_set(&auth.jwt_key_file) {
@@ -119,8 +119,8 @@ fn acme(config: &Config) -> Result<(), Usage> {
     let wrong = |text: String| Err(Usage(format!("[acme] {text}")));
     if acme.challenge == Challenge::Http01 {
         return wrong(
-            "challenge = \"http-01\" is not served; take \"tls-alpn-01\", for which port 443 of \
-             the domains has to lead to the https listener"
+            "challenge = \"http-01\" is not supported; use \"tls-alpn-01\", for which port 443 of \
+             the domains must reach the https listener"
                 .to_owned(),
         );
     }
@@ -138,8 +138,7 @@ fn acme(config: &Config) -> Result<(), Usage> {
     }
     if !acme.agree_to_terms {
         return wrong(
-            "agree_to_terms = true is needed: read the terms of the authority first, which its \
-             directory names"
+            "agree_to_terms = true is needed: read the CA's terms first, which its directory names"
                 .to_owned(),
         );
     }
@@ -147,7 +146,7 @@ fn acme(config: &Config) -> Result<(), Usage> {
         return wrong(format!("directory = {:?}: must be an https:// URL", acme.directory));
     }
     if let Some(contact) = acme.contact.iter().find(|contact| !contact.starts_with("mailto:")) {
-        return wrong(format!("contact: {contact:?} is none; write mailto:NAME@HOST"));
+        return wrong(format!("contact: {contact:?} is invalid; write mailto:NAME@HOST"));
     }
     if is_set(&config.tls.cert) {
         return wrong("domains and [tls] cert exclude each other".to_owned());
@@ -256,10 +255,10 @@ fn usable(config: &Config, name: &str, address: &SocketAddr) -> Result<(), Usage
         return Ok(());
     }
     Err(Usage(format!(
-        "[listeners] {name} = {address}: nobody could connect there: anonymous clients are not \
-         allowed and no other way in is configured. Next: set [auth] password_file (`fulmar passwd` \
-         makes one), jwt_algorithm or [tls] client_ca; or, on a network you trust, [auth] \
-         allow_anonymous = \"always\""
+        "[listeners] {name} = {address}: no client could connect there: anonymous clients are not \
+         allowed and no authentication is configured. Next: set [auth] password_file (`fulmar \
+         passwd` creates one), jwt_algorithm or [tls] client_ca; or, on a network you trust, \
+         [auth] allow_anonymous = \"always\""
     )))
 }
 

@@ -104,16 +104,17 @@ pub(super) fn check(config: &Config) -> Result<(), Usage> {
         // On loopback it is left out then, as CoAP is.
         if !address.ip().is_loopback() && !settings.serves(config, *address) {
             return wrong(format!(
-                "[listeners] mqtt_sn = {address}: nobody could be served there: MQTT-SN has no \
-                 credentials, and anonymous clients are not allowed. Next: set [mqtt_sn] user to the user \
-                 that all its clients shall be, with [[acl.rules]] for what that one may do; or, on a \
-                 network you trust, [auth] allow_anonymous = \"always\""
+                "[listeners] mqtt_sn = {address}: no client could connect there: MQTT-SN has no \
+                 credentials, and anonymous clients are not allowed. Next: set [mqtt_sn] user to \
+                 the user name for all its clients, with [[acl.rules]] for that user's rights; \
+                 or, on a network you trust, [auth] allow_anonymous = \"always\""
             ));
         }
     }
     if settings.user.starts_with(GUEST_PREFIX) {
         return wrong(format!(
-            "[mqtt_sn] user = {:?}: names that begin with {GUEST_PREFIX} are the platform's own",
+            "[mqtt_sn] user = {:?}: names that begin with {GUEST_PREFIX} are reserved for the \
+             platform",
             settings.user
         ));
     }
@@ -128,7 +129,7 @@ pub(super) fn check(config: &Config) -> Result<(), Usage> {
             return wrong(format!("[[mqtt_sn.predefined]] topic = {:?}: {error}", one.topic));
         }
         if settings.predefined.iter().filter(|other| other.id == one.id).count() > 1 {
-            return wrong(format!("[[mqtt_sn.predefined]] id = {}: there twice", one.id));
+            return wrong(format!("[[mqtt_sn.predefined]] id = {}: defined twice", one.id));
         }
     }
     ranges(settings)

@@ -21,7 +21,7 @@ const HERE: [(&str, &str); 3] = [
     ("expected socket address", "expected ADDRESS:PORT"),
     (
         "invalid socket address syntax",
-        "not an ADDRESS:PORT, such as \"127.0.0.1:1883\" or \"[::1]:1883\"; names are not taken",
+        "not an ADDRESS:PORT, such as \"127.0.0.1:1883\" or \"[::1]:1883\"; names are not accepted",
     ),
     ("expected a sequence", "expected a list in brackets: [\"...\"]"),
 ];

@@ -177,8 +177,8 @@ impl Crossing {
             1 => QoS::AtLeastOnce,
             other => {
                 return Err(format!(
-                    "qos = {other}: take 0 or 1; with 1 every message has an identifier, by which \
-                     a repetition is known"
+                    "qos = {other}: use 0 or 1; with 1 every message has an identifier, by which \
+                     duplicates are detected"
                 ));
             }
         };
@@ -208,13 +208,13 @@ impl Upstream {
     pub(crate) fn check(&self) -> Result<(), Usage> {
         if !self.is_on() {
             let idle = self.up.is_empty() && self.down.is_empty();
-            let text = "[upstream] up and down need url, the broker upstream";
+            let text = "[upstream] up and down need url, the upstream broker";
             return if idle { Ok(()) } else { Err(Usage(text.to_owned())) };
         }
         let wrong = |text: String| Err(Usage(format!("[upstream] {text}")));
         let url = self.address()?;
         if !matches!(url.transport, Transport::Quic | Transport::Tls | Transport::Tcp) {
-            return wrong(format!("url = {:?}: take quic://, mqtts:// or mqtt://", self.url));
+            return wrong(format!("url = {:?}: use quic://, mqtts:// or mqtt://", self.url));
         }
         if !self.name.is_empty() && !is_gateway_name(&self.name) {
             return wrong(format!(
@@ -228,7 +228,7 @@ impl Upstream {
         }
         if secrets.contains(&true) && !url.transport.is_secure() && !url.is_loopback() {
             return wrong(format!(
-                "url = {:?} would send the password readable for everybody; take quic:// or mqtts://",
+                "url = {:?} would send the password in clear text; use quic:// or mqtts://",
                 self.url
             ));
         }
@@ -236,7 +236,9 @@ impl Upstream {
             return wrong("cert and key go together".to_owned());
         }
         if self.up.is_empty() && self.down.is_empty() {
-            return wrong("nothing crosses; add [[upstream.up]] or [[upstream.down]]".to_owned());
+            return wrong(
+                "nothing is forwarded; add [[upstream.up]] or [[upstream.down]]".to_owned(),
+            );
         }
         self.check_numbers()?;
         let (up, down) = (self.mapping("up")?, self.mapping("down")?);
@@ -245,8 +247,8 @@ impl Upstream {
         {
             return wrong(format!(
                 "what [[upstream.up]] number {up} sends would come back by [[upstream.down]] number \
-                 {down}, and MQTT 3.1.1 cannot tell it apart; take version = \"5\", or prefixes \
-                 that keep the two directions apart"
+                 {down}, and MQTT 3.1.1 cannot detect the loop; use version = \"5\", or prefixes \
+                 that separate the two directions"
             ));
         }
         Ok(())
@@ -272,7 +274,7 @@ impl Upstream {
         }
         if self.version == Protocol::V311 {
             return wrong(
-                "batch: needs version = \"5\", whose properties tell a batch from a message",
+                "batch: needs version = \"5\", whose properties distinguish a batch from a message",
             );
         }
         if !(2..=fulmar_gateway::batch::MAX_MESSAGES).contains(&batch.max_messages) {
@@ -424,15 +426,15 @@ mod tests {
         let cases: [(&str, Change<'_>); 10] = [
             ("need url", &|u| u.url.clear()),
             ("SCHEME://HOST", &|u| u.url = "broker".into()),
-            ("take quic://", &|u| u.url = "wss://broker".into()),
+            ("use quic://", &|u| u.url = "wss://broker".into()),
             ("letters, digits", &|u| u.name = "a b".into()),
             ("exclude each other", &|u| {
                 (u.password, u.token_file) = ("x".into(), "t".into());
             }),
-            ("readable for everybody", &|u| {
+            ("in clear text", &|u| {
                 (u.password, u.url) = ("x".into(), "mqtt://broker".into());
             }),
-            ("nothing crosses", &|u| u.up.clear()),
+            ("nothing is forwarded", &|u| u.up.clear()),
             ("[[upstream.up]] number 1: qos = 2", &|u| u.up[0].qos = 2),
             ("number 1: filter", &|u| u.up[0].filter = "a/#/b".into()),
             ("at least 65536", &|u| u.outbox.max_bytes = 1),

@@ -98,7 +98,7 @@ impl Certificates {
     /// development certificate that ends soon or lacks a name is made anew. All or nothing.
     pub(super) fn reload(&self, config: &Config) -> anyhow::Result<()> {
         if config.tls.client_auth.policy() != self.tls.client_auth {
-            bail!("[tls] client_auth has changed, which takes a restart");
+            bail!("[tls] client_auth has changed, which requires a restart");
         }
         let identity = read_identity(config, &self.acme, &self.data)?;
         self.tls.replace_client_roots(client_roots(config)?)?;

@@ -169,8 +169,8 @@ fn write(reason: Reason, protocol: &str, host: &str, reachable: Vec<(Kind, u16)>
          <h2>Watching it</h2>\n<p>{watching}\n\
          <p><a href=\"/api/v1/status\">/api/v1/status</a> has name, version and uptime as JSON. This page \
          came over {protocol}.\n\
-         <h2>Documentation</h2>\n<p><code>fulmar serve --help</code> tells how to run the broker, \
-         <code>docs/guide.md</code> in its source how to operate it.\n</main>\n",
+         <h2>Documentation</h2>\n<p><code>fulmar serve --help</code> shows how to run the broker; \
+         <code>docs/guide.md</code> in its source explains how to operate it.\n</main>\n",
         status::VERSION
     )
 }

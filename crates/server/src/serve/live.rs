@@ -224,13 +224,13 @@ async fn take(platform: &Platform, input: &[u8], output: &mut Vec<u8>) -> std::i
     for ((twin, device, publisher), payloads) in frames {
         let take = || platform.take_frames(twin, device, publisher, payloads.clone());
         while let Err(error) = take().await {
-            tracing::warn!(twin, device, "frames wait: {error}");
+            tracing::warn!(twin, device, "frames are waiting: {error}");
             tokio::time::sleep(PAUSE).await;
         }
     }
     if !measured.is_empty() {
         while let Err(error) = platform.take_measurements(measured.clone()).await {
-            tracing::warn!("measurements wait: {error}");
+            tracing::warn!("measurements are waiting: {error}");
             tokio::time::sleep(PAUSE).await;
         }
     }
@@ -272,7 +272,7 @@ fn unpacked(twin: &str, publish: &Publish<'_>) -> Vec<SensorMessage> {
     let messages = match batch::decode(publish.payload, encoding.as_deref()) {
         Ok(messages) => messages,
         Err(error) => {
-            tracing::info!(topic = publish.topic, "a batch that is none: {error}");
+            tracing::info!(topic = publish.topic, "an invalid batch: {error}");
             return vec![sensor_message(publish)];
         }
     };

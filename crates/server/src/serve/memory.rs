@@ -59,7 +59,7 @@ impl Memory {
             while stopped.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
                 let Some(open) = open(&broker) else { return };
                 if watch.look(open) {
-                    tracing::debug!(open, "giving memory back");
+                    tracing::debug!(open, "returning memory to the system");
                     give_back();
                 }
             }

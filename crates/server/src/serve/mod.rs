@@ -78,11 +78,11 @@ Examples:
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Configuration file (TOML); without one the defaults hold, which serve this machine only
+    /// Configuration file (TOML). Without one, defaults apply and only this machine can connect
     #[arg(long, short, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Folder for sessions, messages and certificates [default: [server] data_dir of the
-    /// configuration, or else ~/.local/share/fulmar]
+    /// configuration, else ~/.local/share/fulmar]
     #[arg(long, value_name = "DIR", env = "FULMAR_DATA")]
     data: Option<PathBuf>,
 }
@@ -98,7 +98,8 @@ pub fn run(args: &Args, log: &LogArgs) -> anyhow::Result<()> {
         let keys = Config::secrets_for_everybody(file).into_iter();
         keys.map(move |key| (file.display(), key))
     }) {
-        tracing::warn!(%file, "everybody on this machine can read {key} there: run chmod 640 on the file");
+        tracing::warn!(%file,
+            "every user of this machine can read {key} in this file: run chmod 640 on it");
     }
     let signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).context("cannot take signals")?;
     config.check_files()?;
@@ -202,7 +203,7 @@ pub fn run(args: &Args, log: &LogArgs) -> anyhow::Result<()> {
     }
     if let Err(error) = certificates.tickets.close() {
         // Clients come back by a full handshake then; that is no failure of the broker.
-        tracing::warn!("TLS tickets are not kept: {error}");
+        tracing::warn!("cannot store TLS tickets: {error}");
     }
     if let Some(store) = stored.store {
         store.close().context("storage")?;

@@ -22,7 +22,7 @@ fn tell(state: &str) {
         return;
     };
     if let Err(error) = send(&socket, state) {
-        tracing::warn!(%error, ?socket, "the service manager could not be told {state}");
+        tracing::warn!(%error, ?socket, "cannot notify the service manager of {state}");
     }
 }
 

@@ -39,7 +39,8 @@ impl Running {
         let (platform, announcements) = opened.context("platform")?;
         if platform.has_no_users() {
             tracing::info!(
-                "the platform has no users yet: `fulmar user add NAME --admin --data {}` makes one",
+                "the platform has no users yet; create one with `fulmar user add NAME --admin \
+                 --data {}`",
                 data.display()
             );
         }

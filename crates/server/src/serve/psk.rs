@@ -36,16 +36,17 @@ pub(super) fn read(path: &Path) -> anyhow::Result<Keys> {
             );
         };
         if user.is_empty() || user.len() > MAX_USER_BYTES {
-            bail!("{}: a user name has from 1 to {MAX_USER_BYTES} bytes", place());
+            bail!("{}: a user name must have 1 to {MAX_USER_BYTES} bytes", place());
         }
         if key.len() < MIN_KEY_BYTES {
             bail!(
-                "{}: a key has at least {MIN_KEY_BYTES} bytes, because shorter ones can be guessed",
+                "{}: a key must have at least {MIN_KEY_BYTES} bytes, because shorter ones can be \
+                 guessed",
                 place()
             );
         }
         if keys.insert(user.as_bytes().to_vec(), key).is_some() {
-            bail!("{}: this user has a key already", place());
+            bail!("{}: this user already has a key", place());
         }
     }
     Ok(Arc::new(move |user| keys.get(user).cloned()))

@@ -93,7 +93,8 @@ async fn publish(
     };
     // Last, when all that the head says is right.
     let Ok(body) = to_bytes(body, door.max_bytes).await else {
-        return (StatusCode::PAYLOAD_TOO_LARGE, "larger than a message may be\n").into_response();
+        return (StatusCode::PAYLOAD_TOO_LARGE, "larger than the maximum message size\n")
+            .into_response();
     };
     let unknown = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
     let address = extensions.get().map_or(unknown, |ConnectInfo(address)| *address);
@@ -114,7 +115,8 @@ async fn publish(
             (StatusCode::SERVICE_UNAVAILABLE, "the broker is not available\n").into_response()
         }
         Err(_) => {
-            let text = "the broker could not take it in time; nothing is promised, send it again\n";
+            let text =
+                "the broker could not accept it in time; nothing was acknowledged, send it again\n";
             (StatusCode::SERVICE_UNAVAILABLE, text).into_response()
         }
     }
@@ -228,15 +230,19 @@ fn answer(reason: ReasonCode, retained: bool) -> Response {
     let (status, text) = match reason {
         R::Success => return StatusCode::NO_CONTENT.into_response(),
         R::NoMatchingSubscribers if retained => return StatusCode::NO_CONTENT.into_response(),
-        R::NoMatchingSubscribers => (StatusCode::NOT_FOUND, "nobody takes this topic here"),
+        R::NoMatchingSubscribers => {
+            (StatusCode::NOT_FOUND, "no subscriber for this topic; nothing was stored")
+        }
         R::BadUserNameOrPassword => {
             let challenge = [(header::WWW_AUTHENTICATE, "Basic realm=\"fulmar\"")];
-            let text = "user, password or token is not right\n";
+            let text = "wrong user name, password or token\n";
             return (StatusCode::UNAUTHORIZED, challenge, text).into_response();
         }
         R::NotAuthorized => (StatusCode::FORBIDDEN, "not allowed to publish to this topic"),
-        R::PacketTooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "larger than a message may be"),
-        R::TopicNameInvalid => (StatusCode::BAD_REQUEST, "not a topic to publish to"),
+        R::PacketTooLarge => {
+            (StatusCode::PAYLOAD_TOO_LARGE, "larger than the maximum message size")
+        }
+        R::TopicNameInvalid => (StatusCode::BAD_REQUEST, "not a valid topic name to publish to"),
         _ => {
             let text = format!("the broker refused it: {reason}\n");
             return (StatusCode::SERVICE_UNAVAILABLE, text).into_response();

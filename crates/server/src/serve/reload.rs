@@ -33,17 +33,14 @@ impl Reloader<'_> {
         }
         match self.reload() {
             Ok(config) => {
-                tracing::info!(
-                    "certificates, client authorities, passwords and access rules read again"
-                );
+                tracing::info!("certificates, client CAs, passwords and access rules reloaded");
                 let waiting = config.changed_for_a_restart(self.started);
                 if !waiting.is_empty() {
-                    tracing::warn!("changed, but not before a restart: {}", waiting.join(", "));
+                    tracing::warn!("changed, takes effect after a restart: {}", waiting.join(", "));
                 }
             }
             Err(error) => tracing::error!(
-                "nothing changed and the broker goes on as before; mend this, then send SIGHUP \
-                 again: {}",
+                "reload failed, nothing changed; fix this and send SIGHUP again: {}",
                 exit::explain(&error)
             ),
         }

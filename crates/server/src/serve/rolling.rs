@@ -73,7 +73,7 @@ fn change(mut rolling: Rolling, stopped: &mpsc::Receiver<()>, shows: &Identity, 
         }
         match advance(&mut rolling, shows, tells) {
             Ok(false) => {}
-            Ok(true) => tracing::info!("WebTransport has its next certificate"),
+            Ok(true) => tracing::info!("WebTransport: next certificate in use"),
             Err(error) => {
                 tracing::error!("WebTransport keeps its certificate for now: {error:#}");
                 if stopped.recv_timeout(LOOK) != Err(RecvTimeoutError::Timeout) {

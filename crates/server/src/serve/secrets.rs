@@ -16,7 +16,10 @@ pub(super) fn quic_keys(data: &Path) -> anyhow::Result<QuicKeys> {
         return Ok(QuicKeys(keys));
     }
     let mut keys = [0; 64];
-    SystemRandom::new().fill(&mut keys).ok().context("the system gives no random numbers")?;
+    SystemRandom::new()
+        .fill(&mut keys)
+        .ok()
+        .context("the system random number generator failed")?;
     files::write(&path, &keys, true)?;
     Ok(QuicKeys(keys))
 }

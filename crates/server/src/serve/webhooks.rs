@@ -97,7 +97,7 @@ impl Connector {
             drop(turn);
             found
         });
-        let found = found.await?.context("its host is not found")?;
+        let found = found.await?.context("its host name cannot be resolved")?;
         let mut failure = anyhow::anyhow!(
             "its host is not public, and [platform] webhook_allow does not list it"
         );
@@ -136,7 +136,7 @@ async fn deliver(platform: &Platform, pool: &Pool, due: Vec<Delivery>) {
             let sent = sent.unwrap_or_else(|_| Err(anyhow::anyhow!("no answer in {TIMEOUT:?}")));
             if let Err(error) = &sent {
                 // The address may hold a secret: its owner knows it by the number.
-                tracing::info!(delivery = delivery.id, "webhook not told: {error:#}");
+                tracing::info!(delivery = delivery.id, "webhook not delivered: {error:#}");
             }
             (delivery, sent.is_ok())
         });
@@ -159,7 +159,7 @@ async fn send(pool: &Pool, delivery: &Delivery) -> anyhow::Result<()> {
         .header("x-fulmar-delivery", &delivery.id)
         .header("x-fulmar-signature", &delivery.signature)
         .body(Full::from(delivery.body.clone()))
-        .context("its address cannot be asked")?;
+        .context("its URL cannot be requested")?;
     let status = pool.request(request).await?.status();
     anyhow::ensure!(status.is_success(), "answered {status}");
     Ok(())

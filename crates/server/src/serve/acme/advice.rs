@@ -19,31 +19,33 @@ pub(super) fn printable(error: &anyhow::Error) -> String {
 pub(super) fn next(error: &anyhow::Error, account: &Path) -> String {
     let text = match problem(error) {
         Some("connection" | "tls" | "unauthorized" | "incorrectResponse") => {
-            "see to it that port 443 of every name in [acme] domains leads to this server's https \
-             listener, from the authority's network too"
+            "make port 443 of every name in [acme] domains reach this server's https listener, \
+             also from the CA's network"
         }
-        Some("dns") => "give every name in [acme] domains an address record that leads here",
+        Some("dns") => {
+            "give every name in [acme] domains an address record that points to this server"
+        }
         Some("caa") => {
-            "let this authority issue for the names in [acme] domains: a CAA record does not"
+            "change the CAA record that forbids this CA to issue for the names in [acme] domains"
         }
-        Some("rateLimited") => "wait: the authority's limit is reached",
+        Some("rateLimited") => "wait: the CA's rate limit is reached",
         Some("rejectedIdentifier" | "unsupportedIdentifier" | "malformed") => {
-            "take the names out of [acme] domains that this authority issues nothing for"
+            "remove the names from [acme] domains for which this CA issues no certificates"
         }
         Some("accountDoesNotExist") => {
-            return format!("remove {} to have a new account", account.display());
+            return format!("remove {} to create a new account", account.display());
         }
         Some("externalAccountRequired") => {
-            "choose another [acme] directory: this authority wants an account bound to one that \
-             was opened with it before, which Fulmar does not do"
+            "choose another [acme] directory: this CA requires external account binding, which \
+             Fulmar does not support"
         }
         Some("invalidContact" | "unsupportedContact") => "correct [acme] contact",
-        Some("userActionRequired") => "read the authority's new terms, at the address above",
-        Some(_) => "ask the authority",
+        Some("userActionRequired") => "read the CA's new terms at the address above",
+        Some(_) => "ask the CA",
         None if error.downcast_ref::<Error>().is_some() => {
-            "check [acme] directory, the network and, for a private authority, ca_file"
+            "check [acme] directory, the network and, for a private CA, ca_file"
         }
-        None => "mend what it names",
+        None => "fix the problem named above",
     };
     text.to_owned()
 }

@@ -51,7 +51,7 @@ pub(super) fn kept(acme: &Acme, data: &Path, now: SystemTime) -> Option<Issued> 
     match Issued::read(&folder(acme, data).join(CERTIFICATE)) {
         Ok(issued) => issued.filter(|issued| now < issued.end),
         Err(error) => {
-            tracing::warn!("ACME: {error}; another certificate is ordered");
+            tracing::warn!("ACME: {error}; ordering another certificate");
             None
         }
     }
@@ -127,8 +127,8 @@ impl Orders {
         let mut due = self.read().map(|issued| issued.renew_at(fastrand::f64()));
         if due.is_none() {
             tracing::warn!(
-                "ACME: no certificate of {} yet; listeners show the development authority's until \
-                 it has been issued",
+                "ACME: no certificate of {} yet; listeners use the development CA's until it has \
+                 been issued",
                 self.acme.directory
             );
         }
@@ -137,8 +137,8 @@ impl Orders {
             match self.order().await {
                 Ok(issued) => {
                     tracing::info!(
-                        "ACME: certificate for {} received from {}; shown from now on, renewed \
-                         by itself",
+                        "ACME: certificate for {} received from {}; in use from now on, renewed \
+                         automatically",
                         self.acme.domains.join(", "),
                         self.acme.directory,
                     );
@@ -153,8 +153,9 @@ impl Orders {
                     failures += 1;
                     let advice = advice::next(&error, &self.folder.join(ACCOUNT));
                     tracing::error!(
-                        "ACME: no certificate for {}: {}. The server runs on with the one it has. \
-                         Next: {advice}. Tried again in {} minutes, or at once on SIGHUP",
+                        "ACME: no certificate for {}: {}. The server keeps using its current \
+                         certificate. Next: {advice}. Next attempt in {} minutes, or at once on \
+                         SIGHUP",
                         self.acme.domains.join(", "),
                         advice::printable(&error),
                         wait.as_secs() / 60,

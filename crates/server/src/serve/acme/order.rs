@@ -55,7 +55,7 @@ async fn open(acme: &Acme, path: &Path) -> anyhow::Result<Account> {
         Ok(text) => {
             let credentials = serde_json::from_slice(&text);
             let damaged =
-                || format!("{}: damaged; remove it to have a new account", path.display());
+                || format!("{}: damaged; remove it to create a new account", path.display());
             Ok(builder.from_credentials(credentials.with_context(damaged)?).await?)
         }
         Err(CertError::File { source, .. }) if source.kind() == ErrorKind::NotFound => {
@@ -85,7 +85,7 @@ async fn answer_challenges(order: &mut Order, challenges: &Challenges) -> anyhow
             status => bail!("{name}: authorization is {status:?}"),
         }
         let challenge = authorization.challenge(ChallengeType::TlsAlpn01);
-        let none = || anyhow!("{name}: the authority does not validate by tls-alpn-01");
+        let none = || anyhow!("{name}: the CA does not validate by tls-alpn-01");
         let mut challenge = challenge.ok_or_else(none)?;
         challenges.answer(&name, challenge.key_authorization().digest().as_ref())?;
         challenge.set_ready().await.with_context(|| name)?;
@@ -101,7 +101,7 @@ async fn invalid(order: &mut Order, error: Option<Error>) -> anyhow::Error {
     }
     match error {
         Some(error) => anyhow::Error::from(error).context("the names are not validated"),
-        None => anyhow!("the authority calls the order invalid and does not say why"),
+        None => anyhow!("the CA rejected the order without a reason"),
     }
 }
 

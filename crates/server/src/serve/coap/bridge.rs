@@ -176,8 +176,9 @@ impl Bridge {
             match Link::open(&self.inlet, user.peer.clone(), id, self.heard.clone()) {
                 Ok(link) => user.state = State::Opening { link, waiting: VecDeque::new() },
                 Err(error) => {
-                    tracing::warn!(peer = %request.exchange.peer, "no way into the broker: {error}");
-                    return self.unavailable(request.exchange, "the broker takes no connections");
+                    tracing::warn!(peer = %request.exchange.peer,
+                        "cannot connect to the broker: {error}");
+                    return self.unavailable(request.exchange, "the broker accepts no connections");
                 }
             }
         }
@@ -186,7 +187,7 @@ impl Bridge {
                 waiting.push_back(request);
             }
             State::Open { .. } => self.act(id, request),
-            _ => self.unavailable(request.exchange, "too many requests wait"),
+            _ => self.unavailable(request.exchange, "too many requests are waiting"),
         }
     }
 
@@ -210,14 +211,14 @@ impl Bridge {
             }
             Method::Get => {
                 let response = self.last_value(id, &topic).unwrap_or_else(|| {
-                    Response::error(code::NOT_FOUND, "the topic has no last value")
+                    Response::error(code::NOT_FOUND, "the topic has no retained value")
                 });
                 let unacceptable = request.accept.is_some_and(|wanted| {
                     response.code == code::CONTENT
                         && response.content_format.is_some_and(|format| format != wanted)
                 });
                 match unacceptable {
-                    true => self.refuse(exchange, code::NOT_ACCEPTABLE, "it is of another format"),
+                    true => self.refuse(exchange, code::NOT_ACCEPTABLE, "its format is different"),
                     false => self.respond(exchange, response),
                 }
             }
@@ -243,7 +244,7 @@ impl Bridge {
             Some(format) => match topics::content_type(format) {
                 Some(name) => Some(name),
                 None => {
-                    let why = "this Content-Format has no name in MQTT here";
+                    let why = "this Content-Format is not supported";
                     return self.refuse(request.exchange, code::UNSUPPORTED_FORMAT, why);
                 }
             },
@@ -470,16 +471,14 @@ impl User {
 /// The broker's refusal in CoAP's words.
 fn refusal(reason: ReasonCode) -> Response {
     let (code, why) = match reason {
-        ReasonCode::NotAuthorized => (code::FORBIDDEN, "the access rules keep you from it"),
-        ReasonCode::BadUserNameOrPassword => {
-            (code::UNAUTHORIZED, "nobody gets in here without a name")
-        }
-        ReasonCode::PacketTooLarge => (code::TOO_LARGE, "larger than the broker takes"),
+        ReasonCode::NotAuthorized => (code::FORBIDDEN, "denied by the access rules"),
+        ReasonCode::BadUserNameOrPassword => (code::UNAUTHORIZED, "authentication required"),
+        ReasonCode::PacketTooLarge => (code::TOO_LARGE, "larger than the broker accepts"),
         ReasonCode::TopicNameInvalid | ReasonCode::TopicFilterInvalid => {
-            (code::BAD_REQUEST, "no topic has this name")
+            (code::BAD_REQUEST, "invalid topic name")
         }
-        ReasonCode::QuotaExceeded => (code::TOO_MANY_REQUESTS, "more than the broker lets you"),
-        _ => (code::UNAVAILABLE, "the broker does not take it now"),
+        ReasonCode::QuotaExceeded => (code::TOO_MANY_REQUESTS, "quota exceeded"),
+        _ => (code::UNAVAILABLE, "the broker cannot accept it now"),
     };
     Response::error(code, why)
 }

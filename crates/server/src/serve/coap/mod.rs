@@ -74,7 +74,10 @@ impl Coap {
             return Ok(Coap { bound, stop, thread: None });
         }
         let mut secret = [0; 32];
-        SystemRandom::new().fill(&mut secret).ok().context("there are no random numbers")?;
+        SystemRandom::new()
+            .fill(&mut secret)
+            .ok()
+            .context("the system random number generator failed")?;
         let server = Server::new(config.coap.limits(), &secret, Instant::now());
         let (heard, words) = mpsc::channel(MAX_WAITING_WORDS);
         let broker = Arc::clone(wiring.broker);
@@ -120,14 +123,14 @@ fn bind(config: &Config, wiring: &Wiring<'_>) -> anyhow::Result<Vec<Socket>> {
             let policy = config.policy(name, address);
             if name == "coap" && !policy.allow_anonymous {
                 // Only loopback comes so far: nobody could be served there.
-                tracing::info!("{name} is off at {address}: there are no anonymous clients");
+                tracing::info!("{name} is off at {address}: anonymous clients are not allowed");
                 continue;
             }
             let secure = match name {
                 "coaps" => match wiring.certificates.for_dtls(config, wiring.data)? {
                     Some(settings) => {
                         let secure = Secure::new(settings, Instant::now());
-                        Some(secure.context("there are no random numbers")?)
+                        Some(secure.context("the system random number generator failed")?)
                     }
                     None => {
                         tracing::warn!("coaps is off: it needs a certificate with an ECDSA key");

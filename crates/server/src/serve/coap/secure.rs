@@ -326,7 +326,7 @@ impl Secure {
         verifier
             .verify_client_cert(&leaf, &[], UnixTime::now())
             .map_err(|error| error.to_string())?;
-        let name = tls::client_name(&leaf).ok_or("it names nobody")?;
+        let name = tls::client_name(&leaf).ok_or("it contains no user name")?;
         Ok(Some(name))
     }
 

@@ -22,7 +22,7 @@ pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8"
 pub(super) fn render(state: &Operated) -> String {
     let broker = &*state.broker;
     let mut page = Page::default();
-    page.head("build_info", "gauge", "The version that runs; always 1");
+    page.head("build_info", "gauge", "Version of the running program; always 1");
     page.sample("build_info", &format!("{{version=\"{}\"}}", env!("CARGO_PKG_VERSION")), 1);
     let (retained, retained_bytes) = broker.retained_totals();
     page.one("sessions", "gauge", "Sessions, connected or not", broker.sessions());
@@ -37,7 +37,7 @@ pub(super) fn render(state: &Operated) -> String {
         let open = broker.metrics().sum(|shard| &shard.connections[kind.index()]);
         page.sample("connections", &format!("{{transport=\"{kind}\"}}"), open);
     }
-    page.head("connections_opened_total", "counter", "Connections ever opened");
+    page.head("connections_opened_total", "counter", "Connections opened since start");
     for kind in TransportKind::ALL {
         let opened = broker.metrics().sum(|shard| &shard.connections_opened[kind.index()]);
         page.sample("connections_opened_total", &format!("{{transport=\"{kind}\"}}"), opened);
@@ -88,7 +88,7 @@ impl Page {
     }
 
     fn platform(&mut self, counts: &PlatformCounts) {
-        self.head("measurements_total", "counter", "What became of measurements of sensors");
+        self.head("measurements_total", "counter", "Measurements of sensors, by outcome");
         for (outcome, value) in [
             ("stored", counts.measurements_stored),
             ("duplicate", counts.measurements_duplicate),
@@ -96,7 +96,7 @@ impl Page {
         ] {
             self.sample("measurements_total", &format!("{{outcome=\"{outcome}\"}}"), value);
         }
-        let help = "Messages on sensors' topics that were no measurements";
+        let help = "Messages on sensors' topics that contained no measurement";
         self.one("sensor_messages_malformed_total", "counter", help, counts.messages_malformed);
     }
 
@@ -110,7 +110,11 @@ impl Page {
                 stats.cancelled_ops,
             ),
             ("storage_commits_failed_total", "Commits that failed", stats.failed_commits),
-            ("storage_checkpoints_total", "Copies of the log into the database", stats.checkpoints),
+            (
+                "storage_checkpoints_total",
+                "Checkpoints: copies of the write-ahead log into the database",
+                stats.checkpoints,
+            ),
         ] {
             self.one(name, "counter", help, value);
         }
@@ -154,11 +158,11 @@ impl Page {
         ] {
             self.one(name, "counter", help, value);
         }
-        self.one("tls_tickets", "gauge", "TLS tickets that are good", counts.held);
+        self.one("tls_tickets", "gauge", "Valid TLS tickets", counts.held);
     }
 
     fn web(&mut self, counts: &Counts) {
-        self.head("http_requests_total", "counter", "Answers of the HTTP endpoint");
+        self.head("http_requests_total", "counter", "Responses of the HTTP endpoint");
         for (version, classes) in Counts::VERSIONS.iter().zip(&counts.requests) {
             for (class, count) in (1..).zip(classes) {
                 let labels = format!("{{version=\"{version}\",status=\"{class}xx\"}}");
@@ -212,15 +216,19 @@ impl Page {
             ("mqtt_sn_repeated_total", "Times a client had not answered in time", server.repeated),
             (
                 "mqtt_sn_dropped_total",
-                "Messages for MQTT-SN clients without room, or not understood by them",
+                "Messages for MQTT-SN clients dropped for lack of room, or rejected by them",
                 server.dropped,
             ),
-            ("mqtt_sn_overrun_total", "QoS 0 messages the broker had no room for", figures.overrun),
+            (
+                "mqtt_sn_overrun_total",
+                "QoS 0 messages for which the broker had no room",
+                figures.overrun,
+            ),
             ("mqtt_sn_refused_total", "MQTT-SN clients refused a session", server.refused),
             ("mqtt_sn_malformed_total", "Datagrams that were not MQTT-SN", server.malformed),
             (
                 "mqtt_sn_ignored_total",
-                "Messages that made no sense where they came",
+                "Messages received in a state that does not allow them",
                 server.ignored,
             ),
         ] {

@@ -135,7 +135,7 @@ impl Links {
             let open =
                 Open { client_id: Box::default(), clean_start: true, forget: true, will: None };
             if let Err(error) = self.connect(owner, address, open) {
-                tracing::warn!(peer = %from, "no way into the broker: {error}");
+                tracing::warn!(peer = %from, "cannot connect to the broker: {error}");
             }
         }
         match self.link(owner) {
@@ -201,7 +201,7 @@ impl Links {
         let ready: Vec<Parked> = ready;
         for Parked { handle, from, open } in ready {
             if let Err(error) = self.connect(Owner::Session(handle), from, open) {
-                tracing::warn!(peer = %from, "no way into the broker: {error}");
+                tracing::warn!(peer = %from, "cannot connect to the broker: {error}");
                 let word = Word::Over(ReasonCode::ServerUnavailable);
                 server.hear(Instant::now(), handle, word);
             }

@@ -64,7 +64,10 @@ impl MqttSn {
             return Ok(MqttSn { bound, figures, stop, thread: None });
         }
         let mut seed = [0; 8];
-        SystemRandom::new().fill(&mut seed).ok().context("there are no random numbers")?;
+        SystemRandom::new()
+            .fill(&mut seed)
+            .ok()
+            .context("the system random number generator failed")?;
         let settings = config.mqtt_sn.settings(config.limits.max_client_id_bytes);
         let most = settings.max_message_bytes;
         let server = Server::new(settings, u64::from_le_bytes(seed), Instant::now());
@@ -107,7 +110,7 @@ fn bind(config: &Config) -> anyhow::Result<(Vec<Arc<UdpSocket>>, Vec<Door>)> {
     for &address in &config.listeners.mqtt_sn {
         if !config.mqtt_sn.serves(config, address) {
             // Only loopback comes so far: nobody could be served there.
-            tracing::info!("{name} is off at {address}: there are no anonymous clients");
+            tracing::info!("{name} is off at {address}: anonymous clients are not allowed");
             continue;
         }
         let opened = udp::open(address).and_then(|socket| {
@@ -199,7 +202,7 @@ impl Service {
             }
         };
         if tokio::time::timeout(LAST_WORDS, all_closed).await.is_err() {
-            tracing::warn!("MQTT-SN: the broker did not read all that was said to it");
+            tracing::warn!("MQTT-SN: the broker did not read all queued data");
         }
     }
 

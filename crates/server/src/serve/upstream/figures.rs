@@ -116,19 +116,24 @@ impl Figures {
         let mut all = vec![
             figure("queued", "gauge", "Messages in the outbox", one(totals.messages as f64)),
             figure("queued_bytes", "gauge", "Bytes they count for", one(totals.bytes as f64)),
-            figure("oldest_seconds", "gauge", "Age of the oldest", one(age as f64 / 1000.0)),
+            figure(
+                "oldest_seconds",
+                "gauge",
+                "Age of the oldest message in the outbox",
+                one(age as f64 / 1000.0),
+            ),
             figure("outbox_failing", "gauge", "1 while the outbox cannot be written", one(failing)),
             figure("sent_total", "counter", "Messages acknowledged upstream", counter(&self.sent)),
             figure(
                 "publications_total",
                 "counter",
-                "Publications that took them there",
+                "Publications that carried the acknowledged messages",
                 counter(&self.publications),
             ),
             figure(
                 "message_bytes_total",
                 "counter",
-                "Bytes of their topics and payloads",
+                "Bytes of topics and payloads of the acknowledged messages",
                 counter(&self.message_bytes),
             ),
             figure(
@@ -137,11 +142,17 @@ impl Figures {
                 "Bytes of topics and payloads of the publications",
                 counter(&self.publication_bytes),
             ),
-            figure("received_total", "counter", "Messages from upstream", counter(&self.received)),
+            figure(
+                "received_total",
+                "counter",
+                "Messages received from upstream",
+                counter(&self.received),
+            ),
             figure(
                 "dropped_total",
                 "counter",
-                "Messages dropped: outbox full, too old, past their expiry, refused upstream, or in a circle",
+                "Messages dropped: outbox full, too old, past their expiry, refused upstream, or \
+                 in a loop",
                 vec![
                     why("full", dropped.full),
                     why("age", dropped.age),
@@ -153,26 +164,32 @@ impl Figures {
             figure(
                 "dead_letters_total",
                 "counter",
-                "Of the refused ones, kept in the dead-letter file",
+                "Refused messages kept in the dead-letter file",
                 counter(&self.dead_letters),
             ),
             figure(
                 "refused",
                 "gauge",
-                "What the broker upstream refuses for now, and is kept and tried again: topics, filters, or the connection",
+                "What the upstream broker refuses for now, kept and tried again: topics, filters, \
+                 or the connection",
                 trouble.counts(),
             ),
             figure(
                 "refused_since_seconds",
                 "gauge",
-                "Since when the oldest of these lasts, as Unix time; 0 for none",
+                "Unix time since which the oldest of these refusals has lasted; 0: none",
                 one(trouble.since_ms().unwrap_or(0) as f64 / 1000.0),
             ),
             figure("repeated_total", "counter", "Messages known already", counter(&self.repeated)),
             figure("connections_total", "counter", "Connections made", counter(&self.connections)),
-            figure("early_data_total", "counter", "Of them with 0-RTT", counter(&self.early)),
+            figure(
+                "early_data_total",
+                "counter",
+                "Connections made with 0-RTT",
+                counter(&self.early),
+            ),
             figure("migrations_total", "counter", "Changes of address", counter(&self.migrations)),
-            figure("connected", "gauge", "1 for what carries the connection", carried.to_vec()),
+            figure("connected", "gauge", "1 for the transport of the connection", carried.to_vec()),
         ];
         if let Some(path) = *self.path.lock() {
             let wire = [("sent", path.sent_bytes), ("received", path.received_bytes)];
@@ -184,7 +201,12 @@ impl Figures {
                 wire.to_vec(),
             ));
             let rtt = path.rtt.unwrap_or_default().as_secs_f64();
-            all.push(figure("quic_rtt_seconds", "gauge", "Its smoothed round-trip time", one(rtt)));
+            all.push(figure(
+                "quic_rtt_seconds",
+                "gauge",
+                "Smoothed round-trip time of the QUIC connection",
+                one(rtt),
+            ));
         }
         all
     }

@@ -265,7 +265,7 @@ impl Work {
 
     fn recovered(&self) {
         if self.figures.failure.lock().take().is_some() {
-            tracing::info!("outbox: writes again");
+            tracing::info!("outbox: writing resumed");
         }
     }
 }

@@ -225,7 +225,7 @@ impl<'a> Session<'a> {
         let passport = Passport::read(publish.properties);
         let Some(via) = passport.via_with(&shared.name) else {
             count(&shared.figures.circles, 1);
-            tracing::warn!(topic = publish.topic, "dropped: it has passed here before");
+            tracing::warn!(topic = publish.topic, "dropped: loop detected");
             return None;
         };
         let now = now_ms();

@@ -159,7 +159,10 @@ impl Gateway {
 
 fn random() -> anyhow::Result<[u64; 3]> {
     let mut bytes = [0; 24];
-    SystemRandom::new().fill(&mut bytes).ok().context("the system gives no random numbers")?;
+    SystemRandom::new()
+        .fill(&mut bytes)
+        .ok()
+        .context("the system random number generator failed")?;
     let mut numbers = [0; 3];
     for (number, bytes) in numbers.iter_mut().zip(bytes.as_chunks().0) {
         *number = u64::from_le_bytes(*bytes);

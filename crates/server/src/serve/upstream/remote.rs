@@ -75,9 +75,7 @@ pub(super) async fn run(
                 match uplink.run(&mut stopped).await {
                     End::Stopped => return uplink.end().await,
                     End::NewSecret => {
-                        tracing::info!(
-                            "upstream: the password or token is another: connecting with it"
-                        );
+                        tracing::info!("upstream: password or token changed; connecting with it");
                         uplink.end().await;
                         continue;
                     }
@@ -88,7 +86,7 @@ pub(super) async fn run(
             Err(error) => tracing::error!("upstream: {error:#}"),
         }
         shared.figures.disconnected();
-        tracing::info!("upstream: trying again in {} s, with its files read anew", again.as_secs());
+        tracing::info!("upstream: trying again in {} s; its files are read again", again.as_secs());
         let pause = again;
         again = (again * 2).min(AGAIN_AT_LAST);
         tokio::select! {
@@ -359,7 +357,7 @@ impl<'a> Uplink<'a> {
                 count(&figures.sent, messages.len());
                 self.keeper.remove(messages.iter().map(|message| message.seq).collect());
                 if let Some((what, _)) = self.drain.taken(load) {
-                    tracing::info!(?what, "the broker upstream takes it again");
+                    tracing::info!(?what, "the upstream broker accepts the topic again");
                     // What was passed over is sent now.
                     self.again_at.get_or_insert_with(Instant::now);
                     self.tell();
@@ -379,7 +377,8 @@ impl<'a> Uplink<'a> {
     /// outbox, and what else goes up goes on.
     fn refused(&mut self, load: &Load, reason: ReasonCode) {
         let Some(news) = self.drain.refused(load, reason, now_ms()) else {
-            tracing::error!(%reason, "the broker upstream refuses too many topics: nothing goes up for now");
+            tracing::error!(%reason,
+                "the upstream broker refuses too many topics: forwarding paused");
             self.again_at = Some(Instant::now() + SUBSCRIBE_AGAIN);
             return;
         };
@@ -392,12 +391,14 @@ impl<'a> Uplink<'a> {
             if known <= NAMED {
                 tracing::error!(
                     topic, %reason,
-                    "the broker upstream refuses it: kept in the outbox and tried again; give user {:?} \
-                     the right to publish there, or change [[upstream.up]]", self.shared.config.user
+                    "the upstream broker refuses the topic: its messages stay in the outbox and \
+                     are tried again; give user {:?} the right to publish there, or change \
+                     [[upstream.up]]", self.shared.config.user
                 );
             } else if known == NAMED + 1 {
                 tracing::error!(
-                    "and more topics; /health/upstream of the http listener lists them"
+                    "the upstream broker refuses more topics; /health/upstream of the http \
+                     listener lists them"
                 );
             }
         }
@@ -422,7 +423,7 @@ impl<'a> Uplink<'a> {
                 reason,
                 id = message.id,
                 bytes = message.payload.len(),
-                "dropped: the broker upstream can never accept it"
+                "dropped: the upstream broker can never accept it"
             );
         }
         let letter = |message: &Stored| Letter { message: message.clone(), reason };
@@ -500,7 +501,7 @@ impl<'a> Uplink<'a> {
         let passport = Passport::read(properties);
         let Some(via) = passport.via_with(&shared.name) else {
             count(&figures.circles, 1);
-            tracing::warn!(topic = message.topic, "dropped: it has passed here before");
+            tracing::warn!(topic = message.topic, "dropped: loop detected");
             return None;
         };
         let expiry = passport.expiry_s;
@@ -568,8 +569,8 @@ fn subscribed(shared: &Shared, outcome: Result<Vec<ReasonCode>, Error>) -> bool 
         if known.is_none() {
             tracing::error!(
                 filter = rule.filter, %reason,
-                "the broker upstream refuses a subscription of [[upstream.down]]: asking again every {} s; \
-                 give user {:?} the right to subscribe to it, or change the filter",
+                "the upstream broker refuses a subscription of [[upstream.down]]: trying again \
+                 every {} s; give user {:?} the right to subscribe to it, or change the filter",
                 SUBSCRIBE_AGAIN.as_secs(), shared.config.user
             );
         }
