@@ -10,6 +10,7 @@ use crate::auth::{GUEST_TOPICS, Gate};
 use crate::chores::Chores;
 use crate::doorman::Doorman;
 use crate::entry::Entry;
+use crate::late::HandedOver;
 use crate::limits::Limits;
 use crate::mailbox::{CloseOrder, Mail, Mailbox};
 use crate::message::MessageId;
@@ -51,8 +52,8 @@ pub struct Broker {
     doorman: Doorman,
     quota: Quota,
     mailboxes: Box<[Mailbox]>,
-    /// Each worker's last turn whose batch storage has.
-    handed_over: Box<[AtomicU64]>,
+    /// How far each worker is with storage.
+    handed_over: Box<[HandedOver]>,
     metrics: Metrics,
     storage: Arc<dyn Storage>,
     next_message: AtomicU64,
@@ -91,7 +92,7 @@ impl Broker {
             quota: Quota::default(),
             registry: Registry::new(restored.last_session_key),
             mailboxes: (0..workers).map(|_| Mailbox::default()).collect(),
-            handed_over: (0..workers).map(|_| AtomicU64::new(0)).collect(),
+            handed_over: (0..workers).map(|_| HandedOver::default()).collect(),
             metrics: Metrics::new(workers),
             storage,
             next_message: AtomicU64::new(restored.last_message_id + 1),
@@ -247,7 +248,7 @@ impl Broker {
         &self.mailboxes
     }
 
-    pub(crate) fn handed_over(&self) -> &[AtomicU64] {
+    pub(crate) fn handed_over(&self) -> &[HandedOver] {
         &self.handed_over
     }
 

@@ -235,7 +235,7 @@ impl SessionState {
         let (version, now, attachment) = (self.version, turn.now, self.attachment);
         let (durable, max) = (self.durable, self.max_packet_bytes);
         let Some(flow) = self.flow_mut(flow) else { return };
-        let mut too_large: SmallVec<[PacketId; 1]> = SmallVec::new();
+        let mut given_up: SmallVec<[PacketId; 1]> = SmallVec::new();
         let Flow { outbound, outbox, rare, stream, .. } = flow;
         let Some(rare) = rare else { return };
         match in_flight(outbound, packet_id, position) {
@@ -256,15 +256,16 @@ impl SessionState {
             if stream.is_none() || rare.resend.contains(&packet_id) {
                 continue;
             }
-            let sent = append(outbox, turn, max, |out| {
-                held.encode(out, version, packet_id, held.maybe_sent, now);
-            });
+            let sent = !held.has_lapsed(turn, now)
+                && append(outbox, turn, max, |out| {
+                    held.encode(out, version, packet_id, held.maybe_sent, now);
+                });
             if !sent {
-                too_large.push(packet_id);
+                given_up.push(packet_id);
             }
         }
-        let abandoned = !too_large.is_empty();
-        for packet_id in too_large {
+        let abandoned = !given_up.is_empty();
+        for packet_id in given_up {
             flow.abandon(session, turn, packet_id, durable);
         }
         if let Some(attachment) = attachment
@@ -311,9 +312,10 @@ impl SessionState {
             // One whose identifier is not durable yet goes out when it is.
             Some(Replay::Publish { message: held, .. }) if held.clearance == Clearance::Clear => {
                 // The client may take less than it did when this was sent first.
-                let sent = append(&mut flow.outbox, turn, max, |out| {
-                    held.encode(out, version, packet_id, held.maybe_sent, now);
-                });
+                let sent = !held.has_lapsed(turn, now)
+                    && append(&mut flow.outbox, turn, max, |out| {
+                        held.encode(out, version, packet_id, held.maybe_sent, now);
+                    });
                 if !sent {
                     flow.abandon(session, turn, packet_id, durable);
                     self.unblock(turn);
@@ -529,6 +531,14 @@ impl Flow {
 }
 
 impl Held {
+    /// Whether it has expired while storage was told of its identifier, so that nothing of it is out yet
+    /// and nothing may go out ([MQTT-3.3.2-5]). Counts it.
+    fn has_lapsed(&self, turn: &Turn, now: Timestamp) -> bool {
+        let lapsed = !self.maybe_sent && self.message.is_expired(now);
+        turn.metrics().messages_expired.add(u64::from(lapsed));
+        lapsed
+    }
+
     fn encode(
         &self,
         out: &mut Vec<u8>,

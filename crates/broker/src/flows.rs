@@ -186,7 +186,6 @@ fn move_to_control(state: &mut SessionState, session: &Arc<Session>, turn: &mut 
         held.maybe_sent |= was_in_flight;
         if stored {
             forget_late(session, turn, id, &held);
-            held.stamp = turn.stamp();
         }
         if was_in_flight {
             state.queued_messages += 1;
@@ -194,7 +193,9 @@ fn move_to_control(state: &mut SessionState, session: &Arc<Session>, turn: &mut 
         }
         if stored {
             let progress = if was_in_flight { Progress::Offered } else { Progress::Queued };
-            turn.op(enqueue_op(session, FlowId::CONTROL, &held, progress));
+            // Not before its publisher's turn, which a crash could still take back.
+            let op = enqueue_op(session, FlowId::CONTROL, &held, progress);
+            held.stamp = turn.move_after(held.stamp, op);
         }
         state.flows[0].queue.push_back(held);
     }

@@ -17,6 +17,7 @@ mod deliver;
 mod doorman;
 mod entry;
 mod flows;
+mod late;
 mod limits;
 mod mailbox;
 pub mod message;

@@ -329,8 +329,9 @@ pub(crate) fn end(state: &mut SessionState, session: &Session, turn: &mut Turn) 
     turn.broker.quota().end(&mut state.share);
     unsubscribe_all(state, session, &turn.broker);
     if state.durable {
-        turn.op(Op::SessionRemove(session.key()));
+        // First what is kept back of it, some of which may go now and must not come behind the removal.
         flows::forget_all_late(state, session, turn);
+        turn.op(Op::SessionRemove(session.key()));
     }
     state.flows.clear();
     state.queued_messages = 0;

@@ -8,12 +8,12 @@ use fulmar_mqtt::topic::Subscription;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::broker::Broker;
+use crate::late::Stamp;
 use crate::limits::Limits;
 use crate::quota::{self, Quota};
 use crate::session::{
     Clearance, Flow, FlowPersistence, Held, Session, SessionState, SessionSubscription,
 };
-use crate::shard::Stamp;
 use crate::storage::{FlowId, Op, Position, Progress, QueuedRecord, Restored, SessionKey};
 use crate::time::Timestamp;
 

@@ -17,12 +17,12 @@ use parking_lot::{Mutex, MutexGuard};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
+use crate::late::Stamp;
 use crate::limits::Limits;
 use crate::message::Message;
 use crate::peer::{StreamKey, Token};
 use crate::quota::Share;
 use crate::retained::RetainedCursor;
-use crate::shard::Stamp;
 use crate::storage::{FlowId, Position, Progress, SessionKey};
 use crate::time::Timestamp;
 use crate::will::Will;

@@ -8,12 +8,12 @@
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use fulmar_mqtt::PacketId;
 use rustc_hash::FxHashSet;
 
 use crate::broker::Broker;
+use crate::late::{Late, Stamp};
 use crate::limits::Limits;
 use crate::mailbox::Mail;
 use crate::metrics::ShardMetrics;
@@ -35,13 +35,6 @@ const POOLED_BUFFER_BYTES: usize = 64 * 1024;
 /// Numbers the turns of one worker; something durable waits for the end of its turn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct TurnNumber(pub(crate) u64);
-
-/// A worker's turn.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Stamp {
-    shard: u16,
-    turn: u64,
-}
 
 /// Something that may happen once its turn's batch is durable.
 #[derive(Debug)]
@@ -83,8 +76,8 @@ pub(crate) struct Turn {
     ready: Vec<(Token, Notice)>,
     outgoing: Vec<Vec<Mail>>,
     batch: Vec<Op>,
-    /// Operations on what other workers have stored in turns that go on, in order.
-    late: Vec<(Stamp, Op)>,
+    /// Operations on what other workers have stored in turns that go on.
+    late: Late,
     /// Topics whose retained message has changed in this turn.
     retained: Vec<Box<str>>,
     submitted: VecDeque<(TurnNumber, Seq)>,
@@ -128,7 +121,7 @@ impl Shard {
                 ready: Vec::new(),
                 outgoing: (0..workers).map(|_| Vec::new()).collect(),
                 batch: Vec::new(),
-                late: Vec::new(),
+                late: Late::new(workers),
                 retained: Vec::new(),
                 submitted: VecDeque::new(),
                 waiters: VecDeque::new(),
@@ -317,11 +310,26 @@ impl Turn {
     /// Appends to the storage batch what changes or removes something that was stored in the turn
     /// `stamp`: not before storage has that, or it would come behind its own removal and stay.
     pub(crate) fn op_after(&mut self, stamp: Stamp, op: Op) {
-        if self.has_handed_over(stamp) {
-            self.batch.push(op);
+        self.append_after(stamp, None, op);
+    }
+
+    /// Appends what stores anew a message that was stored in the turn `stamp`. What is stored of it
+    /// later comes after the returned stamp.
+    pub(crate) fn move_after(&mut self, stamp: Stamp, op: Op) -> Stamp {
+        let moved = self.append_after(stamp, Some(self.number.0), op);
+        Stamp { moved, ..self.stamp() }
+    }
+
+    /// Whether it had to be kept back.
+    fn append_after(&mut self, stamp: Stamp, moves_since: Option<u64>, op: Op) -> bool {
+        self.take_late();
+        let late = self.late.holds(stamp) || !self.has_handed_over(stamp);
+        if late {
+            self.late.push(stamp, moves_since, op);
         } else {
-            self.late.push((stamp, op));
+            self.batch.push(op);
         }
+        late
     }
 
     /// Whether it waits for other workers' turns to end. It must not sleep meanwhile: they tell
@@ -331,9 +339,16 @@ impl Turn {
     }
 
     fn take_late(&mut self) {
-        for (stamp, op) in std::mem::take(&mut self.late) {
-            self.op_after(stamp, op);
+        if self.late.is_empty() {
+            return;
         }
+        let own = self.stamp().shard;
+        let (handed_over, late) = (self.broker.handed_over(), &mut self.late);
+        late.take(
+            own,
+            |stamp| handed_over[usize::from(stamp.shard)].covers(stamp),
+            &mut self.batch,
+        );
     }
 
     /// Stores what this topic retains when the turn ends: stored now, a message could reach storage
@@ -364,7 +379,11 @@ impl Turn {
     /// When something is appended to the batch now.
     pub(crate) fn stamp(&self) -> Stamp {
         // Workers are counted in cores; the broker refuses to be made for more than u16::MAX.
-        Stamp { shard: u16::try_from(self.index).unwrap_or(u16::MAX), turn: self.number.0 }
+        Stamp {
+            shard: u16::try_from(self.index).unwrap_or(u16::MAX),
+            turn: self.number.0,
+            moved: false,
+        }
     }
 
     /// As [`Turn::stamp`], for those who wait for the turn's end whether it stores something or not.
@@ -376,8 +395,10 @@ impl Turn {
     /// Whether storage has what was appended then, or gets it before what is appended now.
     pub(crate) fn has_handed_over(&self, stamp: Stamp) -> bool {
         let shard = usize::from(stamp.shard);
-        shard == self.index
-            || self.broker.handed_over()[shard].load(Ordering::Acquire) >= stamp.turn
+        if shard == self.index {
+            return !stamp.moved || self.late.settled(stamp.turn) == stamp.turn;
+        }
+        self.broker.handed_over()[shard].covers(stamp)
     }
 
     /// Number of operations so far: whether something was stored since.
@@ -416,23 +437,26 @@ impl Turn {
     }
 
     fn end(&mut self) {
-        if self.waits_for_workers() {
-            self.take_late();
-        }
+        self.take_late();
         if self.batch_len() > 0 || self.waiters.back().is_some_and(|w| w.0 == self.number) {
             let seq = self.submit();
-            self.broker.handed_over()[self.index].store(self.number.0, Ordering::Release);
             self.submitted.push_back((self.number, seq));
-            self.number.0 += 1;
+            self.turn_handed_over();
         } else if self.touched {
-            self.broker.handed_over()[self.index].store(self.number.0, Ordering::Release);
-            self.number.0 += 1;
+            self.turn_handed_over();
         }
         self.touched = false;
         self.patience.end_turn();
         for (mailbox, mail) in self.broker.mailboxes().iter().zip(&mut self.outgoing) {
             mailbox.post(mail);
         }
+    }
+
+    /// Storage has this turn's batch: says so to the other workers and begins the next.
+    fn turn_handed_over(&mut self) {
+        let settled = self.late.settled(self.number.0);
+        self.broker.handed_over()[self.index].advance(self.number.0, settled);
+        self.number.0 += 1;
     }
 
     /// Notes that a connection is held back at its entry.

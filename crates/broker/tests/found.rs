@@ -12,7 +12,7 @@ use common::{Conn, Hello, Seen, Setup, World, hello, lasting};
 use fulmar_broker::{StreamKey, TransportKind};
 use fulmar_mqtt::flow::{self, DataFlow, FlowFlags, FlowHeader};
 use fulmar_mqtt::packet::{FilterList, Publish, Subscribe, SubscribeOptions, Unsubscribe};
-use fulmar_mqtt::{Packet, PacketId, Properties, QoS, Version};
+use fulmar_mqtt::{Packet, PacketId, Properties, Property, PropertyBuf, QoS, Version};
 
 fn world() -> (Arc<SimStorage>, World) {
     let storage = Arc::new(SimStorage::default());
@@ -167,4 +167,124 @@ fn a_session_does_not_go_silent_when_the_flow_it_waited_for_ends() {
     world.set_reading(reader, true);
     world.settle();
     assert_eq!(world.texts(reader), ["t 1", "t 2"]);
+}
+
+const STREAM: StreamKey = StreamKey(4);
+
+/// Opens a stream with flow 4, which outlives the stream for so long.
+fn open_flow(world: &mut World, conn: Conn, expiry_s: u64) {
+    let keeps = FlowFlags::PERSISTENT_QOS | FlowFlags::PERSISTENT_SUBSCRIPTIONS;
+    let mut header = Vec::new();
+    let flow = DataFlow { id: 4, expiry_s, flags: FlowFlags(keeps) };
+    flow::encode(&FlowHeader::ClientData(flow), &mut header);
+    world.send_bytes_on(conn, STREAM, &header);
+}
+
+fn subscribe_at_2(world: &mut World, conn: Conn) {
+    let mut list = Vec::new();
+    let options = SubscribeOptions { qos: QoS::ExactlyOnce, ..SubscribeOptions::default() };
+    FilterList::encode_one(&mut list, "t", Some(options));
+    let filters = FilterList::from_encoded(&list, true, Version::V5).unwrap();
+    let (packet_id, properties) = (PacketId::FIRST, Properties::NONE);
+    world.send_on(conn, STREAM, &Packet::Subscribe(Subscribe { packet_id, properties, filters }));
+}
+
+/// How often the reader gets the message whose publisher sends it again after a crash now.
+fn deliveries_after_crash(storage: &mut Arc<SimStorage>, world: &World) -> usize {
+    let mut world = world.after_crash(storage);
+    let reader = connected(storage, &mut world, 1, &lasting("reader"));
+    let publisher = connected(storage, &mut world, 0, &lasting("publisher"));
+    world.send(publisher, &publish(QoS::ExactlyOnce, false, b"once"));
+    for _ in 0..3 {
+        storage.commit();
+        world.settle();
+    }
+    world.got(reader).len()
+}
+
+/// Seed 686706. The client comes back without streams while a message for its flow is in the hands of
+/// the publisher's worker: stored as the control flow's before that worker's turn, it would outlive a
+/// crash that makes the publisher send it again.
+#[test]
+fn a_message_moved_by_another_worker_does_not_outlive_its_publishers_turn() {
+    let (mut storage, mut world) = world();
+    let publisher = connected(&storage, &mut world, 0, &lasting("publisher"));
+    let reader = world.open_over(1, TransportKind::Quic);
+    world.say_hello(reader, &lasting("reader"));
+    open_flow(&mut world, reader, 1000);
+    subscribe_at_2(&mut world, reader);
+    world.cut(reader);
+    storage.commit();
+    world.settle();
+    world.send_within_turn(publisher, &publish(QoS::ExactlyOnce, false, b"once"));
+    let back = world.open(1);
+    world.say_hello_within_turn(back, &lasting("reader"));
+    world.end_turn(1);
+    storage.commit();
+    assert_eq!(deliveries_after_crash(&mut storage, &world), 1);
+}
+
+/// Seed 909805. The same for a flow that ends with its stream and did not when it began. What the new
+/// worker does with the message reaches storage behind what the old one has kept back.
+#[test]
+fn a_message_moved_when_its_flow_ends_leaves_nothing_behind() {
+    let (mut storage, mut world) = world();
+    let publisher = connected(&storage, &mut world, 0, &lasting("publisher"));
+    let reader = world.open_over(1, TransportKind::Quic);
+    world.say_hello(reader, &lasting("reader"));
+    open_flow(&mut world, reader, 1000);
+    subscribe_at_2(&mut world, reader);
+    world.end_stream(reader, STREAM);
+    open_flow(&mut world, reader, 0);
+    storage.commit();
+    world.settle();
+    world.send_within_turn(publisher, &publish(QoS::ExactlyOnce, false, b"once"));
+    world.cut_within_turn(reader);
+    world.end_turn(1);
+    storage.commit();
+    // Also where its session ends meanwhile, on a worker that has kept nothing back itself.
+    let anew = world.open(1);
+    world.say_hello_within_turn(anew, &Hello { clean: true, ..lasting("reader") });
+    world.end_turn(1);
+    storage.commit();
+    let early = storage.crash().1;
+    assert!(early.queued.is_empty(), "{:?}", early.queued);
+    world.end_turn(0);
+    world.end_turn(1);
+    world.settle();
+    storage.commit();
+    let late = storage.crash().1;
+    assert!(late.queued.is_empty(), "{:?}", late.queued);
+    assert_eq!(late.sessions.len(), 2);
+    assert_eq!(deliveries_after_crash(&mut storage, &world), 0, "it was for the session before");
+}
+
+/// Seed 128 as it was drawn then. A message whose identifier storage took long to store expires
+/// meanwhile: nothing of it is out yet, and nothing may go out, also where its connection is taken over
+/// in between ([MQTT-3.3.2-5]).
+#[test]
+fn a_message_that_expires_while_it_waits_for_storage_is_not_sent() {
+    for taken_over in [false, true] {
+        let (storage, mut world) = world();
+        let mut reader = connected(&storage, &mut world, 1, &lasting("reader"));
+        world.subscribe(reader, "t", QoS::ExactlyOnce);
+        let publisher = connected(&storage, &mut world, 0, &hello("publisher"));
+        let mut properties = PropertyBuf::new();
+        properties.push(Property::MessageExpiryInterval(5));
+        let properties = properties.as_properties();
+        world.publish_with(publisher, "t", "stale", QoS::ExactlyOnce, 1, false, properties);
+        if taken_over {
+            reader = world.open(1);
+            world.say_hello(reader, &lasting("reader"));
+        }
+        world.wait(Duration::from_secs(10));
+        storage.commit();
+        world.settle();
+        world.publish(publisher, "t", "fresh", QoS::ExactlyOnce, 2);
+        storage.commit();
+        world.settle();
+        assert_eq!(world.texts(reader), ["t fresh"], "taken over: {taken_over}");
+        storage.commit();
+        assert_eq!(storage.crash().1.queued.len(), 1, "what is in flight is all there is");
+    }
 }
