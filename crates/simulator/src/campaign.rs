@@ -78,16 +78,18 @@ fn show(
 ) -> ExitCode {
     println!("seed {seed} fails at step {}: {}", failure.step, failure.what);
     println!("Play it again with SEED={seed} STEPS={steps}. The least of it that fails:");
-    if let Some((least, failure)) = shrink(&Schedule::draw(seed, steps), play) {
+    if let Some((mut least, failure)) = shrink(&Schedule::draw(seed, steps), play) {
         println!(
-            "  {} workers, at most {} in flight",
-            least.setup.workers, least.setup.max_in_flight
+            "  {} workers, at most {} in flight, a queue of {:?}",
+            least.setup.workers, least.setup.max_in_flight, least.setup.queue
         );
         for (index, nature) in least.setup.natures.iter().enumerate() {
             println!("  client {index}: {nature:?}");
         }
-        for (number, step) in least.steps.iter().enumerate() {
-            println!("  {number:4}  {step}");
+        least.aloud = true;
+        let story = play(&least).err().map_or_else(Vec::new, |failure| failure.story);
+        for (number, line) in story.iter().enumerate() {
+            println!("  {number:4}  {line}");
         }
         println!("  {}", failure.what);
     }

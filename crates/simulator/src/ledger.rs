@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use fulmar_broker::Timestamp;
 use fulmar_mqtt::QoS;
 
 use crate::schedule::{FILTERS, TOPICS};
@@ -16,6 +17,8 @@ pub(crate) enum Lane {
     Named(u64),
     /// By the stream it ends with.
     Unnamed(u64),
+    /// No stream at all: a will, by its number.
+    Will(usize),
     /// The control flow's, or one of the same name again: a flow has ended, or its client cannot know.
     Gone,
 }
@@ -30,6 +33,19 @@ pub(crate) struct Sent {
     pub(crate) qos: QoS,
     pub(crate) acknowledged: bool,
     owed: Vec<Owed>,
+    /// Shared filters by which one of their group was certainly to get it, each with its group's number.
+    shared: Vec<(usize, u64)>,
+    /// Seconds after which it is worth nothing, and when that may be.
+    pub(crate) expiry_s: Option<u32>,
+    lapses: Option<Timestamp>,
+    will: Option<Bequest>,
+}
+
+/// When a will may come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Bequest {
+    Never,
+    NotBefore(Timestamp),
 }
 
 #[derive(Debug)]
@@ -82,15 +98,24 @@ pub(crate) struct Delivery {
     pub(crate) publication: u64,
     pub(crate) qos: QoS,
     pub(crate) topic: usize,
+    /// It says that it may have come before.
+    pub(crate) dup: bool,
+    /// Seconds it has left, where the client's version can say so.
+    pub(crate) left_s: Option<Option<u32>>,
 }
 
 #[derive(Debug)]
 pub(crate) struct Ledger {
+    pub(crate) now: Timestamp,
     pub(crate) sent: Vec<Sent>,
     readers: Vec<Reader>,
     numbers: u64,
     /// On which line each publication was sent: an older line may be read from later.
     pub(crate) publications: Vec<usize>,
+    /// Changes whenever a shared subscription may have lost a member with what it was to get.
+    groups: BTreeMap<usize, u64>,
+    /// Shared subscriptions with members that may lose what they are given.
+    weak: BTreeSet<usize>,
 }
 
 fn matches(filter: usize, topic: usize) -> bool {
@@ -107,9 +132,17 @@ fn overlap(a: usize, b: usize) -> bool {
 }
 
 impl Ledger {
-    pub(crate) fn new(clients: usize) -> Ledger {
+    pub(crate) fn new(clients: usize, now: Timestamp) -> Ledger {
         let readers = (0..clients).map(|_| Reader::default()).collect();
-        Ledger { sent: Vec::new(), readers, numbers: 0, publications: Vec::new() }
+        Ledger {
+            now,
+            sent: Vec::new(),
+            readers,
+            numbers: 0,
+            publications: Vec::new(),
+            groups: BTreeMap::new(),
+            weak: BTreeSet::new(),
+        }
     }
 
     /// A client publishes a new message.
@@ -118,10 +151,88 @@ impl Ledger {
         publisher: (usize, Lane),
         topic: Option<usize>,
         qos: QoS,
-    ) -> usize {
+        expiry_s: Option<u32>,
+    ) {
         let owed = topic.map_or_else(Vec::new, |topic| self.owed_now(topic));
-        self.sent.push(Sent { publisher, topic, qos, acknowledged: false, owed });
-        self.sent.len() - 1
+        let shared = topic.map_or_else(Vec::new, |topic| self.shared_now(topic));
+        let lapses = expiry_s.map(|seconds| self.now.plus_secs(seconds));
+        let (acknowledged, will) = (false, None);
+        self.sent.push(Sent {
+            publisher,
+            topic,
+            qos,
+            acknowledged,
+            owed,
+            shared,
+            expiry_s,
+            lapses,
+            will,
+        });
+    }
+
+    /// A client's CONNECT brings a will. Its number.
+    pub(crate) fn will(&mut self, client: usize, topic: usize, qos: QoS) -> usize {
+        let message = self.sent.len();
+        self.publish((client, Lane::Will(message)), Some(topic), qos, None);
+        let sent = &mut self.sent[message];
+        (sent.owed, sent.shared) = (Vec::new(), Vec::new());
+        sent.will = Some(Bequest::Never);
+        message
+    }
+
+    /// The connection of a will is gone; it may come from then on.
+    pub(crate) fn bequeath(&mut self, message: usize, not_before: Timestamp) {
+        let owed = self.sent[message].topic.map_or_else(Vec::new, |topic| self.owed_now(topic));
+        self.sent[message].owed = owed;
+        self.sent[message].will = Some(Bequest::NotBefore(not_before));
+    }
+
+    pub(crate) fn is_will(&self, message: usize) -> bool {
+        self.sent.get(message).is_some_and(|sent| sent.will.is_some())
+    }
+
+    /// A will may come at any time.
+    pub(crate) fn may_come(&mut self, message: usize) {
+        self.sent[message].will = Some(Bequest::NotBefore(Timestamp(0)));
+    }
+
+    /// Nor need a client's earlier wills wait.
+    pub(crate) fn wills_may_come(&mut self, client: usize) {
+        let own = self.sent.iter_mut().filter(|sent| sent.publisher.0 == client);
+        for sent in own.filter(|sent| matches!(sent.will, Some(Bequest::NotBefore(_)))) {
+            sent.will = Some(Bequest::NotBefore(Timestamp(0)));
+        }
+    }
+
+    /// The broker knows that a will is not to come.
+    pub(crate) fn must_not_come(&mut self, message: usize) {
+        self.sent[message].will = Some(Bequest::Never);
+    }
+
+    /// What is said of a message now, on this line.
+    pub(crate) fn payload(&mut self, message: usize, line: usize) -> String {
+        self.publications.push(line);
+        format!("{message} {}", self.publications.len() - 1)
+    }
+
+    fn shared_now(&self, topic: usize) -> Vec<(usize, u64)> {
+        let certain = self.readers.iter().flat_map(|reader| &reader.certain);
+        let shared = certain.filter(|(filter, own)| {
+            own.qos > QoS::AtMostOnce && is_shared(**filter) && matches(**filter, topic)
+        });
+        let strong = shared.map(|(filter, _)| *filter).filter(|filter| !self.weak.contains(filter));
+        strong.map(|filter| (filter, self.group(filter))).collect()
+    }
+
+    fn group(&self, filter: usize) -> u64 {
+        self.groups.get(&filter).copied().unwrap_or(0)
+    }
+
+    /// What a client was to get of shared subscriptions may be lost.
+    fn leaves_groups(&mut self, client: usize) {
+        for filter in self.readers[client].asked.keys().filter(|filter| is_shared(**filter)) {
+            *self.groups.entry(*filter).or_default() += 1;
+        }
     }
 
     fn owed_now(&self, topic: usize) -> Vec<Owed> {
@@ -152,18 +263,23 @@ impl Ledger {
             });
             owed.claim == reader.claim && !owed.by.is_empty()
         });
+        let groups = &self.groups;
+        sent.shared.retain(|(filter, number)| groups.get(filter).copied().unwrap_or(0) == *number);
     }
 
     /// A client has asked for a subscription on a lane. The lane it was on has a stream (`open`), and
-    /// an earlier SUBSCRIBE is not answered yet (`unanswered`).
+    /// an earlier SUBSCRIBE is not answered yet (`unanswered`). The client's session is `durable`.
     pub(crate) fn subscribing(
         &mut self,
         client: usize,
         filter: usize,
         qos: QoS,
         lane: Lane,
-        (open, unanswered): (bool, bool),
+        (open, unanswered, durable): (bool, bool, bool),
     ) {
+        if is_shared(filter) && (qos == QoS::AtMostOnce || !durable) {
+            self.weak.insert(filter);
+        }
         let reader = &mut self.readers[client];
         if let Some(own) = reader.certain.get_mut(&filter) {
             own.qos = own.qos.min(qos);
@@ -209,6 +325,9 @@ impl Ledger {
 
     /// A client has asked to be unsubscribed.
     pub(crate) fn unsubscribing(&mut self, client: usize, filter: usize) {
+        if is_shared(filter) {
+            *self.groups.entry(filter).or_default() += 1;
+        }
         let reader = &mut self.readers[client];
         reader.certain.remove(&filter);
         // It may overtake a SUBSCRIBE on another stream, which then makes a new subscription.
@@ -224,6 +343,7 @@ impl Ledger {
 
     /// A client's session may be over.
     pub(crate) fn void(&mut self, client: usize) {
+        self.leaves_groups(client);
         let reader = &mut self.readers[client];
         reader.claim += 1;
         reader.certain.clear();
@@ -231,6 +351,7 @@ impl Ledger {
 
     /// A client's session is over.
     pub(crate) fn forget(&mut self, client: usize) {
+        self.leaves_groups(client);
         let claim = self.readers[client].claim + 1;
         self.readers[client] = Reader { claim, ..Reader::default() };
     }
@@ -279,7 +400,7 @@ impl Ledger {
 
     /// A client gets a message that its own state does not know.
     pub(crate) fn arrive(&mut self, client: usize, got: Delivery) -> Result<(), String> {
-        let Delivery { message, publication, qos, topic } = got;
+        let Delivery { message, publication, qos, topic, .. } = got;
         let Some(sent) = self.sent.get(message) else {
             return Err(format!("client {client} got message {message}, which nobody sent"));
         };
@@ -287,6 +408,29 @@ impl Ledger {
             return Err(format!("client {client} got message {message} on {topic} at {qos:?}"));
         }
         let (_, lane) = sent.publisher;
+        match sent.will {
+            Some(Bequest::Never) => {
+                return Err(format!("client {client} got message {message}, a will not to come"));
+            }
+            Some(Bequest::NotBefore(at)) if self.now < at => {
+                return Err(format!(
+                    "client {client} got message {message}, a will before its time"
+                ));
+            }
+            _ => {}
+        }
+        // It was given up, and a crash undid that: it comes when others have taken its place.
+        let lapsed = sent.lapses.is_some_and(|at| at <= self.now);
+        let asked_s = sent.expiry_s;
+        if let Some(left_s) = got.left_s
+            && (left_s.is_some() != asked_s.is_some()
+                || left_s > asked_s
+                || (left_s == Some(0) && !got.dup))
+        {
+            return Err(format!(
+                "client {client} got message {message} with {left_s:?} s left of {asked_s:?}"
+            ));
+        }
         let Some(line) = self.publications.get(publication as usize) else {
             return Err(format!(
                 "client {client} got publication {publication}, which was not made"
@@ -309,7 +453,7 @@ impl Ledger {
         }
         if qos > QoS::AtMostOnce && reader.seen.insert(publication) {
             let newest = reader.newest.entry((*line, lane, topic, qos as u8)).or_default();
-            if *newest > publication && !reader.loose && shared == 0 {
+            if *newest > publication && !reader.loose && !lapsed && shared == 0 {
                 return Err(format!(
                     "client {client} got message {message} (publication {publication}) after {newest}"
                 ));
@@ -323,12 +467,29 @@ impl Ledger {
     pub(crate) fn missing(&self) -> Vec<String> {
         let mut missing = Vec::new();
         for (message, sent) in self.sent.iter().enumerate().filter(|(_, sent)| sent.acknowledged) {
+            if sent.lapses.is_some_and(|at| at <= self.now) {
+                continue;
+            }
+            let came = |reader: &Reader| {
+                reader.arrived.get(&message).is_some_and(|arrived| arrived.times > 0)
+            };
             for owed in &sent.owed {
                 let reader = &self.readers[owed.client];
-                let came = reader.arrived.get(&message).is_some_and(|arrived| arrived.times > 0);
-                if reader.claim == owed.claim && !came {
+                // A will goes out at a time of its own.
+                let lasted = |(filter, number): &(usize, u64)| {
+                    reader.certain.get(filter).is_some_and(|own| own.number == *number)
+                };
+                let claims = sent.will.is_none() || owed.by.iter().any(lasted);
+                if reader.claim == owed.claim && claims && !came(reader) {
                     let client = owed.client;
                     missing.push(format!("client {client} was owed message {message}"));
+                }
+            }
+            for (filter, number) in &sent.shared {
+                let members = || self.readers.iter().filter(|r| r.asked.contains_key(filter));
+                let strong = self.group(*filter) == *number && !self.weak.contains(filter);
+                if strong && !members().any(came) {
+                    missing.push(format!("{} was owed message {message}", FILTERS[*filter]));
                 }
             }
         }

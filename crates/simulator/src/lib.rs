@@ -2,9 +2,10 @@
 //! seed, and a seed always gives the same run (TigerBeetle's `vopr` is the model).
 //!
 //! `schedule` draws the steps, `world` has the broker whose workers are turned one step at a time,
-//! `client` the clients, `ledger` what they were promised, `play` puts them together, and `shrink`
-//! leaves out steps until only those remain without which nothing fails. `tables` is what an operation
-//! of storage means, for everybody who simulates storage; `disk` commits when it is told to.
+//! `client` the clients, `ledger` what they were promised, `wills` what they leave behind. `play` puts
+//! them together, `rest` is what must hold at the end, and `shrink` leaves out steps until only those
+//! remain without which nothing fails. `tables` is what an operation of storage means, for everybody who
+//! simulates storage; `disk` commits when it is told to.
 //!
 //! What happens inside one call of the core (a publication's way to many sessions) is one step here,
 //! although other workers may come in between: what needs that needs a test of its own.
@@ -15,14 +16,16 @@ mod client;
 mod disk;
 mod ledger;
 mod play;
+mod rest;
 mod schedule;
 mod shrink;
 mod tables;
+mod wills;
 mod world;
 
 pub use campaign::campaign;
 pub use disk::{Disk, Volume};
 pub use play::{Failure, Played, play, play_on};
-pub use schedule::{FILTERS, Nature, Schedule, Setup, Step, TOPICS};
+pub use schedule::{FILTERS, Nature, Schedule, Setup, Step, TOPICS, Will};
 pub use shrink::shrink;
 pub use tables::{Place, Tables};

@@ -5,17 +5,20 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use fulmar_broker::storage::SessionKey;
-use fulmar_broker::{Limits, StreamEnd};
+use fulmar_broker::{DropPolicy, Limits, StreamEnd};
 
 use crate::client::{Client, EXPIRY_S, Said};
 use crate::disk::{Disk, Volume};
 use crate::ledger::{Lane, Ledger};
-use crate::schedule::{FILTERS, Schedule, Setup, Step};
-use crate::world::{Input, World};
+use crate::schedule::{Schedule, Setup, Step};
+use crate::wills::Wills;
+use crate::world::{DISCONNECT, Input, World};
 
 /// Rounds in which everything must have come to rest.
 const MAX_ROUNDS: usize = 3_000;
+
+/// How often clients come back at most that are disconnected because their queue is full.
+const MAX_RETURNS: usize = 5;
 
 /// What was wrong, and at which step.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,6 +27,8 @@ pub struct Failure {
     pub step: usize,
     /// In words.
     pub what: String,
+    /// The steps, and set in what clients read, if the schedule was to be played [aloud](Schedule::aloud).
+    pub story: Vec<String>,
 }
 
 /// What a schedule that was played to its end has done.
@@ -35,12 +40,15 @@ pub struct Played {
     pub sent: u64,
 }
 
-struct Scene<'a> {
+pub(crate) struct Scene<'a> {
     setup: &'a Setup,
-    world: World,
-    clients: Vec<Client>,
-    ledger: Ledger,
+    pub(crate) world: World,
+    pub(crate) clients: Vec<Client>,
+    pub(crate) ledger: Ledger,
+    wills: Wills,
     heard: u64,
+    /// What happens, for somebody who wants to read it.
+    story: &'a mut Option<Vec<String>>,
 }
 
 /// Plays a schedule over the simulated storage.
@@ -61,9 +69,13 @@ pub fn play_on(
     disk: impl FnOnce() -> Arc<dyn Volume>,
 ) -> Result<Played, Failure> {
     let mut at = 0;
+    let mut story = schedule.aloud.then(Vec::new);
     let outcome = catch_unwind(AssertUnwindSafe(|| {
-        let mut scene = Scene::new(&schedule.setup, disk());
+        let mut scene = Scene::new(&schedule.setup, disk(), &mut story);
         for step in &schedule.steps {
+            if let Some(story) = scene.story {
+                story.push(step.to_string());
+            }
             scene.step(*step)?;
             at += 1;
         }
@@ -79,19 +91,30 @@ pub fn play_on(
             format!("panic: {}", text.unwrap_or_default())
         }
     };
-    Err(Failure { step: at, what })
+    Err(Failure { step: at, what, story: story.unwrap_or_default() })
 }
 
-impl Scene<'_> {
-    fn new(setup: &Setup, disk: Arc<dyn Volume>) -> Scene<'_> {
-        let limits = Limits { max_in_flight: setup.max_in_flight, ..Limits::default() };
+impl<'a> Scene<'a> {
+    fn new(
+        setup: &'a Setup,
+        disk: Arc<dyn Volume>,
+        story: &'a mut Option<Vec<String>>,
+    ) -> Scene<'a> {
+        let mut limits = Limits { max_in_flight: setup.max_in_flight, ..Limits::default() };
+        if let Some((most, policy)) = setup.queue {
+            (limits.max_queued_messages, limits.drop_policy) = (most, policy);
+        }
         let natures = setup.natures.iter().enumerate();
+        let world = World::new(disk, setup.workers, limits);
+        let ledger = Ledger::new(setup.natures.len(), world.now);
         Scene {
             setup,
-            world: World::new(disk, setup.workers, limits),
+            world,
             clients: natures.map(|(index, nature)| Client::new(index, *nature)).collect(),
-            ledger: Ledger::new(setup.natures.len()),
+            ledger,
+            wills: Wills::new(setup.natures.len()),
             heard: 0,
+            story,
         }
     }
 
@@ -103,22 +126,22 @@ impl Scene<'_> {
                     self.connect(client, worker, quic, clean);
                 }
             }
-            Step::Cut { client, lossy } => self.cut(client, lossy),
+            Step::Cut { client, lossy } => self.cut(client, lossy, false),
             Step::Leave { client } => {
                 if let Some(line) = self.greeted(client) {
                     let said = self.clients[client].disconnect();
                     self.say(line, [said]);
-                    self.cut(client, false);
+                    self.cut(client, false, true);
                 }
             }
-            Step::Publish { client, topic, qos, stream, retain } => {
+            Step::Publish { client, topic, qos, stream, retain, expiry_s } => {
                 let there = |at: &usize| self.greeted(*at).is_some();
                 if let Some(client) = self.pick(client, there)
                     && let Some(line) = self.greeted(client)
                 {
                     let topic = (!retain).then_some(topic);
                     let who = &mut self.clients[client];
-                    let said = who.publish(topic, qos, stream, &mut self.ledger);
+                    let said = who.publish(topic, qos, stream, expiry_s, &mut self.ledger);
                     self.say(line, said);
                 }
             }
@@ -202,7 +225,10 @@ impl Scene<'_> {
         let was_greeted = self.clients[client].greeted;
         let room = self.setup.natures[client].room;
         let Some(line) = self.world.open(worker, quic, room) else { return };
-        let said = self.clients[client].connect(line, quic, clean, &mut self.ledger);
+        let who = &mut self.clients[client];
+        let anew = who.begins_anew(clean);
+        let will = self.wills.connecting(who, anew, line, &self.world, &mut self.ledger);
+        let said = who.connect(line, quic, clean, will, &mut self.ledger);
         self.say(line, [said]);
         if let Some(old) = old {
             // The broker learns of that when it takes the session over, or before. An older CONNECT that
@@ -212,10 +238,16 @@ impl Scene<'_> {
         }
     }
 
-    fn cut(&mut self, client: usize, lossy: bool) {
+    /// A client lets go of its connection, perhaps after its goodbye.
+    fn cut(&mut self, client: usize, lossy: bool, goodbye: bool) {
         if let Some(line) = self.clients[client].line {
             let who = &self.clients[client];
             let lossy = lossy || !who.greeted || who.retained.1.is_some();
+            if goodbye && !lossy {
+                self.wills.left(client, &mut self.ledger);
+            } else {
+                self.wills.lost(client, &mut self.ledger);
+            }
             self.clients[client].disconnected(&mut self.ledger);
             self.world.cut(line, lossy);
         }
@@ -241,19 +273,35 @@ impl Scene<'_> {
         }
         let key = keys[stream % keys.len()];
         let Some(packet) = self.world.hear(line, key) else { return Ok(false) };
+        if packet.first() == Some(&DISCONNECT) && self.may_overflow() {
+            return Ok(true);
+        }
         self.heard += 1;
-        let said = self.clients[client].hear(key, &packet, &mut self.ledger)?;
+        self.wills.look(&self.world, &mut self.ledger);
+        let who = &mut self.clients[client];
+        if let Some(story) = self.story {
+            story.push(format!("    client {client} reads {} ({key:?})", who.words(&packet)));
+        }
+        let said = who.hear(key, &packet, &mut self.ledger)?;
+        if who.greeted {
+            self.wills.greeted(client);
+        }
         self.say(line, said);
         Ok(true)
     }
 
-    fn wait(&mut self, seconds: u64) {
+    fn pass(&mut self, seconds: u64) {
         self.world.wait(Duration::from_secs(seconds));
+        self.ledger.now = self.world.now;
+    }
+
+    fn wait(&mut self, seconds: u64) {
+        self.pass(seconds);
         if seconds >= u64::from(EXPIRY_S) {
             // Who was not let in so far begins anew.
             for client in 0..self.clients.len() {
                 if self.greeted(client).is_none() {
-                    self.cut(client, true);
+                    self.cut(client, true, false);
                 }
             }
             for client in &mut self.clients {
@@ -263,23 +311,43 @@ impl Scene<'_> {
     }
 
     fn crash(&mut self, workers: usize) {
+        let stored = self.world.disk.durable().restored().sessions;
+        self.wills.crash(&stored, &self.world, &mut self.ledger);
         self.world.crash(workers);
         for client in &mut self.clients {
             client.disconnected(&mut self.ledger);
         }
     }
 
-    /// The broker closes no connection of an honest client, but for one whose CONNECT was too slow.
+    /// The broker closes no connection of an honest client, but for one whose CONNECT was too slow, or
+    /// whose queue is full where that is what the operator wants.
     fn check_lines(&mut self) -> Result<(), String> {
-        for client in &mut self.clients {
-            let Some(line) = client.line.filter(|line| !self.world.lines[*line].open) else {
+        for client in 0..self.clients.len() {
+            let who = &self.clients[client];
+            let Some(line) = who.line.filter(|line| !self.world.lines[*line].open) else {
                 continue;
             };
-            if client.greeted {
-                return Err(format!("the broker closed the connection of client {}", client.index));
+            if who.greeted && !self.may_overflow() {
+                return Err(format!("the broker closed the connection of client {client}"));
             }
-            client.disconnected(&mut self.ledger);
+            self.cut(client, true, false);
             self.world.cut(line, true);
+        }
+        Ok(())
+    }
+
+    /// Whether clients may have been disconnected because their queue was full.
+    fn may_overflow(&self) -> bool {
+        let disconnects =
+            self.setup.queue.is_some_and(|(_, policy)| policy == DropPolicy::Disconnect);
+        disconnects && self.world.dropped() > 0
+    }
+
+    /// Every promise but for what full queues have dropped.
+    fn check_missing(&self) -> Result<(), String> {
+        let missing = self.ledger.missing();
+        if missing.len() as u64 > self.world.dropped() {
+            return Err(missing.join(", "));
         }
         Ok(())
     }
@@ -288,6 +356,38 @@ impl Scene<'_> {
     fn finish(&mut self) -> Result<(), String> {
         self.world.disk.set_failing(false);
         self.settle()?;
+        // Again where a full queue ends connections: what could wait has come by then.
+        for _ in 0..MAX_RETURNS {
+            self.come_back();
+            self.settle()?;
+            self.reopen();
+            self.settle()?;
+            let done =
+                |who: &Client| who.is_at_rest() && (who.line.is_some() || !who.nature.durable);
+            if self.clients.iter().all(done) {
+                break;
+            }
+        }
+        self.check_missing()?;
+        // What waits for time to pass.
+        self.pass(10);
+        self.settle()?;
+        self.wills.look(&self.world, &mut self.ledger);
+        self.wills.at_the_end(&mut self.ledger);
+        self.check_missing()?;
+        if self.may_overflow() {
+            // Clients that fill a queue with what they send again may be disconnected for ever.
+            return Ok(());
+        }
+        if let Some(client) = self.clients.iter().find(|client| !client.is_at_rest()) {
+            return Err(format!("still under way: {}", client.at_rest_but_for()));
+        }
+        self.check_tables()?;
+        self.check_retained()
+    }
+
+    /// Clients that have something to get are there.
+    fn come_back(&mut self) {
         for client in 0..self.clients.len() {
             let who = &self.clients[client];
             if who.nature.durable && who.line.is_none() {
@@ -295,20 +395,6 @@ impl Scene<'_> {
                 self.connect(client, client, quic, false);
             }
         }
-        self.settle()?;
-        self.reopen();
-        self.settle()?;
-        // What was published meanwhile for a will's delay, or waited for time to pass.
-        self.world.wait(Duration::from_secs(10));
-        self.settle()?;
-        let missing = self.ledger.missing();
-        if !missing.is_empty() {
-            return Err(missing.join(", "));
-        }
-        if let Some(client) = self.clients.iter().find(|client| !client.is_at_rest()) {
-            return Err(format!("still under way: {}", client.at_rest_but_for()));
-        }
-        self.check_tables()
     }
 
     /// Flows that wait for their stream get one.
@@ -324,7 +410,7 @@ impl Scene<'_> {
     }
 
     /// Lets everything move until nothing does.
-    fn settle(&mut self) -> Result<(), String> {
+    pub(crate) fn settle(&mut self) -> Result<(), String> {
         let mut quiet = 0;
         for _ in 0..MAX_ROUNDS {
             let mut moved = false;
@@ -357,57 +443,5 @@ impl Scene<'_> {
             }
         }
         Err("the world does not come to rest".to_owned())
-    }
-
-    /// Storage holds what clients have, and nothing of what is over.
-    fn check_tables(&self) -> Result<(), String> {
-        let tables = self.world.disk.durable();
-        if self.world.disk.waiting() > 0 || self.world.disk.committed().0 == u64::MAX {
-            return Err("batches wait at the end".to_owned());
-        }
-        if let Some(queued) = tables.queued.values().next() {
-            return Err(format!("storage still holds {queued:?}"));
-        }
-        if let Some(inbound) = tables.inbound.first() {
-            return Err(format!("storage still holds the identifier {inbound:?}"));
-        }
-        let unknown = |key: &SessionKey| !tables.sessions.contains_key(key);
-        if let Some(at) = tables.subscriptions.keys().find(|at| unknown(&at.0)) {
-            return Err(format!("storage holds a subscription of no session: {at:?}"));
-        }
-        if let Some(at) = tables.flows.keys().find(|at| unknown(&at.0)) {
-            return Err(format!("storage holds a flow of no session: {at:?}"));
-        }
-        for client in &self.clients {
-            let name = Client::name(client.index);
-            let sessions: Vec<_> =
-                tables.sessions.values().filter(|record| *record.client_id == *name).collect();
-            if sessions.len() != usize::from(client.nature.durable) {
-                return Err(format!("storage holds {} sessions of {name}", sessions.len()));
-            }
-            let Some(session) = sessions.first() else { continue };
-            let stored = || {
-                let own = tables.subscriptions.keys().filter(|at| at.0 == session.key);
-                own.map(|at| &*at.1)
-            };
-            if let Some(certain) = self.ledger.certain(client.index)
-                && !stored().eq(certain.iter().copied())
-            {
-                let stored: Vec<_> = stored().collect();
-                return Err(format!("{name} is subscribed to {certain:?}, stored is {stored:?}"));
-            }
-            debug_assert!(stored().all(|filter| FILTERS.contains(&filter)));
-        }
-        for client in &self.clients {
-            let topic = format!("r/{}", client.index);
-            let stored = tables.retained.get(&*topic).map(|message| message.payload());
-            let number = stored.and_then(|payload| {
-                std::str::from_utf8(payload).ok()?.split(' ').next()?.parse::<usize>().ok()
-            });
-            if number < client.retained.0 || number > client.retained.1 {
-                return Err(format!("{topic} retains {number:?}, not {:?}", client.retained));
-            }
-        }
-        Ok(())
     }
 }

@@ -5,6 +5,7 @@
 use std::fmt;
 
 use fastrand::Rng;
+use fulmar_broker::DropPolicy;
 use fulmar_mqtt::QoS;
 
 /// Most clients of a world.
@@ -31,8 +32,19 @@ pub struct Nature {
     pub room: usize,
     /// It acknowledges what it reads later, not at once.
     pub slow_acks: bool,
-    /// Delay of its will in seconds.
-    pub will_delay_s: Option<u32>,
+    /// What it leaves behind.
+    pub will: Option<Will>,
+    /// It says a topic's name once and an alias from then on.
+    pub aliases: bool,
+}
+
+/// A client's will.
+#[derive(Clone, Copy, Debug)]
+pub struct Will {
+    /// Its delay in seconds.
+    pub delay_s: u32,
+    /// Quality of service.
+    pub qos: QoS,
 }
 
 /// How a world is set up.
@@ -46,6 +58,8 @@ pub struct Setup {
     pub one_filter: bool,
     /// Publications a flow may have in flight.
     pub max_in_flight: u16,
+    /// Publications that may wait for a session, if few, and what gives way when there are more.
+    pub queue: Option<(usize, DropPolicy)>,
 }
 
 /// One step of a schedule. Numbers choose among what there is.
@@ -88,6 +102,8 @@ pub enum Step {
         stream: usize,
         /// To be retained, on a topic of its own.
         retain: bool,
+        /// Seconds after which it is worth nothing.
+        expiry_s: Option<u32>,
     },
     /// A client subscribes, or moves a subscription to another stream.
     Subscribe {
@@ -197,13 +213,14 @@ impl fmt::Display for Step {
                 write!(f, "the connection of client {client} breaks{lost}")
             }
             Step::Leave { client } => write!(f, "client {client} disconnects"),
-            Step::Publish { client, topic, qos, stream, retain } => {
+            Step::Publish { client, topic, qos, stream, retain, expiry_s } => {
                 let topic = if retain { "its retained topic" } else { TOPICS[topic] };
                 write!(
                     f,
                     "client {client} publishes to {topic} at QoS {} on stream {stream}",
                     qos as u8
-                )
+                )?;
+                expiry_s.map_or(Ok(()), |seconds| write!(f, ", to expire in {seconds} s"))
             }
             Step::Subscribe { client, filter, qos, stream } => {
                 let filter = FILTERS[filter];
@@ -258,6 +275,8 @@ pub struct Schedule {
     pub setup: Setup,
     /// Its steps.
     pub steps: Vec<Step>,
+    /// What happens is told.
+    pub aloud: bool,
 }
 
 /// How often each kind of step is drawn; some kinds not at all in a schedule, so that others meet more
@@ -289,7 +308,7 @@ impl Schedule {
         for _ in 0..steps {
             steps_drawn.push(setup.step(&mut rng, &weights, quic, qos));
         }
-        Schedule { seed, setup, steps: steps_drawn }
+        Schedule { seed, setup, steps: steps_drawn, aloud: false }
     }
 }
 
@@ -303,7 +322,11 @@ impl Setup {
             window: [1, 2, 4, 20][rng.usize(..4)],
             room: [1, 3, 100][rng.usize(..3)],
             slow_acks: rng.bool(),
-            will_delay_s: (rng.u8(..4) == 0).then(|| [0, 5][rng.usize(..2)]),
+            will: (rng.u8(..3) == 0).then(|| Will {
+                delay_s: [0, 5, 100][rng.usize(..3)],
+                qos: [QoS::AtLeastOnce, QoS::ExactlyOnce][rng.usize(..2)],
+            }),
+            aliases: rng.bool(),
         };
         let natures = (0..clients).map(|_| nature()).collect();
         Setup {
@@ -311,6 +334,10 @@ impl Setup {
             natures,
             one_filter: rng.bool(),
             max_in_flight: [2, 8, 100][rng.usize(..3)],
+            queue: (rng.u8(..6) == 0).then(|| {
+                let policies = [DropPolicy::Oldest, DropPolicy::Newest, DropPolicy::Disconnect];
+                ([1, 2, 5][rng.usize(..3)], policies[rng.usize(..3)])
+            }),
         }
     }
 
@@ -375,7 +402,8 @@ impl Setup {
             2 => Step::Leave { client },
             3 => {
                 let (topic, retain) = (rng.usize(..TOPICS.len()), rng.u8(..10) == 0);
-                Step::Publish { client, topic, qos, stream, retain }
+                let expiry_s = (rng.u8(..8) == 0).then(|| [2, 5, 60][rng.usize(..3)]);
+                Step::Publish { client, topic, qos, stream, retain, expiry_s }
             }
             4 => Step::Subscribe { client, filter, qos, stream },
             5 => Step::Unsubscribe { client, filter },

@@ -20,6 +20,9 @@ use smallvec::SmallVec;
 
 use crate::disk::Volume;
 
+/// First byte of a DISCONNECT.
+pub(crate) const DISCONNECT: u8 = 0xE0;
+
 /// Something on its way from a client to the broker.
 #[derive(Clone, Debug)]
 pub(crate) enum Input {
@@ -54,6 +57,10 @@ pub(crate) struct Line {
     flush: bool,
     /// Packets the network holds for the client on each stream.
     room: usize,
+    /// The broker has read the client's DISCONNECT.
+    pub(crate) said_goodbye: bool,
+    /// When the broker's end was closed.
+    pub(crate) closed_at: Option<Timestamp>,
 }
 
 #[derive(Debug)]
@@ -71,6 +78,8 @@ pub(crate) struct World {
     pub(crate) lines: Vec<Line>,
     pub(crate) now: Timestamp,
     limits: Limits,
+    /// Messages that brokers before this one have dropped because a queue was full.
+    dropped_before: u64,
 }
 
 impl World {
@@ -103,14 +112,22 @@ impl World {
             Worker { shard, asleep: false, woken }
         };
         let workers = (0..workers).map(worker).collect();
-        World { disk, broker, workers, lines: Vec::new(), now, limits }
+        World { disk, broker, workers, lines: Vec::new(), now, limits, dropped_before: 0 }
     }
 
     /// The process dies and starts again with as many workers: every connection is gone, and all that
     /// was not committed.
     pub(crate) fn crash(&mut self, workers: usize) {
         let (disk, restored) = self.disk.crash();
-        *self = World::start(disk, restored, workers, self.limits.clone(), self.now);
+        let dropped_before = self.dropped();
+        let next = World::start(disk, restored, workers, self.limits.clone(), self.now);
+        *self = World { dropped_before, ..next };
+    }
+
+    /// Messages that were dropped because a queue was full.
+    pub(crate) fn dropped(&self) -> u64 {
+        let now = self.broker.metrics().sum(|worker| &worker.messages_dropped_queue);
+        self.dropped_before + now
     }
 
     pub(crate) fn workers(&self) -> usize {
@@ -131,8 +148,17 @@ impl World {
         let shard = &mut self.workers[worker].shard;
         let connection = Connection::new(shard, Token(at as u64), peer).ok()?;
         let (wires, open) = (vec![Wire::new(StreamKey::CONTROL)], true);
-        let line = Line { worker, connection, wires, open, cut: false, flush: false, room };
-        self.lines.push(line);
+        self.lines.push(Line {
+            worker,
+            connection,
+            wires,
+            open,
+            cut: false,
+            flush: false,
+            room,
+            said_goodbye: false,
+            closed_at: None,
+        });
         Some(at)
     }
 
@@ -224,7 +250,9 @@ impl World {
         }
         match wire.to_broker.front_mut() {
             Some(Input::Bytes(bytes)) => {
+                let goodbye = bytes.first() == Some(&DISCONNECT);
                 let received = line.connection.receive(shard, key, bytes);
+                line.said_goodbye |= goodbye && received.consumed > 0;
                 bytes.drain(..received.consumed);
                 if bytes.is_empty() {
                     wire.to_broker.pop_front();
@@ -250,6 +278,7 @@ impl World {
     fn lose(&mut self, at: usize, cause: LostCause) {
         let line = &mut self.lines[at];
         if std::mem::replace(&mut line.open, false) {
+            line.closed_at = Some(self.now);
             line.connection.lost(&mut self.workers[line.worker].shard, cause);
         }
     }

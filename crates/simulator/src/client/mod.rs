@@ -1,6 +1,8 @@
 //! An honest client: it follows the protocol to the letter, remembers what it must, and complains when
 //! the broker does not.
 
+mod hear;
+
 use std::collections::{BTreeMap, VecDeque};
 
 use fulmar_broker::StreamKey;
@@ -10,11 +12,11 @@ use fulmar_mqtt::flow::{self, DataFlow, FlowFlags, FlowHeader};
 use fulmar_mqtt::packet::{
     Connect, Disconnect, FilterList, LastWill, Publish, Subscribe, SubscribeOptions, Unsubscribe,
 };
-use fulmar_mqtt::session::{Outbound, Replay};
+use fulmar_mqtt::session::Outbound;
 use fulmar_mqtt::{Packet, PacketId, Properties, Property, PropertyBuf, QoS, ReasonCode, Version};
 
-use crate::ledger::{Delivery, Lane, Ledger};
-use crate::schedule::{FILTERS, Nature, TOPICS};
+use crate::ledger::{Lane, Ledger};
+use crate::schedule::{FILTERS, Nature, TOPICS, Will};
 
 /// Seconds after which an absent client's session may be gone; its flows as well.
 pub(crate) const EXPIRY_S: u32 = 1000;
@@ -71,6 +73,8 @@ pub(crate) struct Client {
     next_id: u16,
     /// Connections it has made.
     connections: u64,
+    /// The topics for which aliases stand on each stream.
+    aliases: BTreeMap<(u64, u16), String>,
     /// Newest acknowledged and newest sent message of its retained topic.
     pub(crate) retained: (Option<usize>, Option<usize>),
     pub(crate) heard: u64,
@@ -98,6 +102,7 @@ impl Client {
             leaving: BTreeMap::new(),
             next_id: 0,
             connections: 0,
+            aliases: BTreeMap::new(),
             retained: (None, None),
             heard: 0,
         }
@@ -151,6 +156,7 @@ impl Client {
             return;
         }
         self.greeted = false;
+        self.aliases.clear();
         self.doubt_unanswered(Lane::Control, ledger);
         self.leaving.clear();
         self.unacknowledged.clear();
@@ -234,18 +240,24 @@ impl Client {
         ledger.forget(self.index);
     }
 
+    /// Whether its next CONNECT is for a new session, as it is if it wants one (`clean`) among others.
+    pub(crate) fn begins_anew(&self, clean: bool) -> bool {
+        // In 3.1.1 a clean session is one that does not last.
+        self.must_clean || (clean && self.nature.v5) || !self.nature.durable
+    }
+
     /// CONNECT on a new line.
     pub(crate) fn connect(
         &mut self,
         line: usize,
         quic: bool,
         clean: bool,
+        bequest: Option<(Will, String)>,
         ledger: &mut Ledger,
     ) -> Said {
         self.disconnected(ledger);
-        // In 3.1.1 a clean session is one that does not last.
+        let clean_start = self.begins_anew(clean);
         self.must_clean |= clean && self.nature.v5;
-        let clean_start = self.must_clean || !self.nature.durable;
         if clean_start {
             ledger.void(self.index);
         }
@@ -268,14 +280,14 @@ impl Client {
             if self.nature.durable {
                 properties.push(Property::SessionExpiryInterval(EXPIRY_S));
             }
-            if let Some(delay) = self.nature.will_delay_s {
-                will_properties.push(Property::WillDelayInterval(delay));
+            if let Some((will, _)) = &bequest {
+                will_properties.push(Property::WillDelayInterval(will.delay_s));
             }
         }
-        let will = self.nature.will_delay_s.map(|_| LastWill {
-            topic: "will",
-            payload: b"will",
-            qos: QoS::AtLeastOnce,
+        let will = bequest.as_ref().map(|(will, payload)| LastWill {
+            topic: TOPICS[self.index % TOPICS.len()],
+            payload: payload.as_bytes(),
+            qos: will.qos,
             retain: false,
             properties: will_properties.as_properties(),
         });
@@ -316,6 +328,7 @@ impl Client {
         topic: Option<usize>,
         qos: QoS,
         nth: usize,
+        expiry_s: Option<u32>,
         ledger: &mut Ledger,
     ) -> Option<Said> {
         let (key, lane) = self.lane(nth);
@@ -333,7 +346,9 @@ impl Client {
         } else {
             None
         };
-        ledger.publish((self.index, lane), topic, qos);
+        // A retained message is to be there at the end.
+        let expiry_s = expiry_s.filter(|_| self.nature.v5 && topic.is_some());
+        ledger.publish((self.index, lane), topic, qos, expiry_s);
         if topic.is_none() {
             self.retained.1 = Some(message);
         }
@@ -341,25 +356,36 @@ impl Client {
     }
 
     fn say_publish(
-        &self,
+        &mut self,
         key: StreamKey,
         packet_id: Option<PacketId>,
         message: usize,
         dup: bool,
         ledger: &mut Ledger,
     ) -> Said {
-        let payload = format!("{message} {}", ledger.publications.len());
-        ledger.publications.push(self.line.unwrap_or(usize::MAX));
+        let payload = ledger.payload(message, self.line.unwrap_or(usize::MAX));
         let sent = &ledger.sent[message];
         let own = format!("r/{}", self.index);
         let topic = sent.topic.map_or(&*own, |topic| TOPICS[topic]);
+        let mut properties = PropertyBuf::new();
+        if let Some(seconds) = sent.expiry_s {
+            properties.push(Property::MessageExpiryInterval(seconds));
+        }
+        let mut said_before = false;
+        if self.nature.aliases && self.nature.v5 {
+            // Few, so that they stand for other topics later.
+            let alias = 1 + (message % 2) as u16;
+            properties.push(Property::TopicAlias(alias));
+            let before = self.aliases.insert((key.0, alias), topic.to_owned());
+            said_before = before.is_some_and(|before| before == topic);
+        }
         let publish = Publish {
             dup,
             qos: sent.qos,
             retain: sent.topic.is_none(),
-            topic,
+            topic: if said_before { "" } else { topic },
             packet_id,
-            properties: Properties::NONE,
+            properties: properties.as_properties(),
             payload: payload.as_bytes(),
         };
         self.packet(key, &Packet::Publish(publish))
@@ -379,7 +405,8 @@ impl Client {
         let before = ledger.lane_of(self.index, filter);
         let open = before.is_none_or(|lane| self.has_stream_of(lane));
         let unanswered = self.asking.values().any(|(other, _)| *other == filter);
-        ledger.subscribing(self.index, filter, qos, lane, (open, unanswered));
+        let durable = self.nature.durable;
+        ledger.subscribing(self.index, filter, qos, lane, (open, unanswered, durable));
         let packet_id = self.next_id();
         self.asking.insert(packet_id.get(), (filter, qos));
         let mut list = Vec::new();
@@ -472,184 +499,20 @@ impl Client {
         Some(self.ack(key, kind, id))
     }
 
-    /// Reads a packet. What it says to that.
-    pub(crate) fn hear(
-        &mut self,
-        key: StreamKey,
-        bytes: &[u8],
-        ledger: &mut Ledger,
-    ) -> Result<Vec<Said>, String> {
-        self.heard += 1;
-        let Some(lane) = self.lane_of(key) else { return Ok(Vec::new()) };
-        let who = self.index;
-        let frame = peek_frame(bytes, usize::MAX).ok().flatten().ok_or("half a packet")?;
-        let packet = decode(&frame, self.version())
-            .map_err(|error| format!("client {who} cannot read {frame:?}: {error}"))?;
-        if !self.greeted && !matches!(packet, Packet::Connack(_)) {
-            return Err(format!("client {who} was sent {} before CONNACK", packet.name()));
-        }
-        match packet {
-            Packet::Connack(connack) => {
-                if connack.reason != ReasonCode::Success {
-                    return Err(format!("client {who} was refused: {}", connack.reason));
-                }
-                self.greet(connack.session_present, ledger)
-            }
-            Packet::Publish(publish) => self.take(key, lane, &publish, ledger),
-            Packet::Ack(kind, ack) => {
-                if ack.reason.is_error() && kind != AckKind::Pubcomp && kind != AckKind::Pubrel {
-                    return Err(format!("client {who} got {kind:?}: {}", ack.reason));
-                }
-                self.settle(key, lane, kind, ack.packet_id, ledger)
-            }
-            Packet::Suback(suback) => {
-                if let Some((filter, qos)) = self.asking.remove(&suback.packet_id.get()) {
-                    if suback.codes != [qos as u8] {
-                        return Err(format!("client {who} got SUBACK {:?}", suback.codes));
-                    }
-                    // It may have been changed again meanwhile.
-                    let asked = self.asking.values().filter(|(other, _)| *other == filter);
-                    let least = asked.map(|(_, qos)| *qos).fold(qos, QoS::min);
-                    ledger.subscribed(who, filter, least);
-                }
-                Ok(Vec::new())
-            }
-            Packet::Unsuback(unsuback) => {
-                self.leaving.remove(&unsuback.packet_id.get());
-                Ok(Vec::new())
-            }
-            other => Err(format!("client {who} was sent {other:?}")),
-        }
-    }
-
-    fn greet(&mut self, present: bool, ledger: &mut Ledger) -> Result<Vec<Said>, String> {
-        let who = self.index;
-        if self.expects.is_some_and(|expected| expected != present) {
-            return Err(format!("client {who} was told session present = {present}"));
-        }
-        self.greeted = true;
-        self.must_clean = false;
-        self.known = self.nature.durable.then_some(true).or(Some(false));
-        if !present {
-            self.forget(ledger);
-        }
-        let Some(outbound) = self.outbound.get(&Lane::Control) else { return Ok(Vec::new()) };
-        let replay: Vec<_> = outbound
-            .replay()
-            .map(|replay| match replay {
-                Replay::Publish { packet_id, message, .. } => (packet_id, Some(*message)),
-                Replay::Pubrel { packet_id } => (packet_id, None),
-            })
-            .collect();
-        let key = StreamKey::CONTROL;
-        let again = replay.into_iter().map(|(id, message)| match message {
-            Some(message) => self.say_publish(key, Some(id), message, true, ledger),
-            None => self.ack(key, AckKind::Pubrel, id),
-        });
-        Ok(again.collect())
-    }
-
-    fn take(
-        &mut self,
-        key: StreamKey,
-        lane: Lane,
-        publish: &Publish<'_>,
-        ledger: &mut Ledger,
-    ) -> Result<Vec<Said>, String> {
-        let who = self.index;
-        let text = std::str::from_utf8(publish.payload).unwrap_or_default();
-        let (message, publication) = text.split_once(' ').unwrap_or_default();
-        let (message, publication) = (message.parse::<usize>(), publication.parse::<u64>());
-        let topic = TOPICS.iter().position(|topic| *topic == publish.topic);
-        let (Ok(message), Ok(publication), Some(topic)) = (message, publication, topic) else {
-            return Err(format!("client {who} got {text:?} on {}", publish.topic));
-        };
-        let qos = publish.qos;
-        let got = Delivery { message, publication, qos, topic };
-        let Some(id) = publish.packet_id else {
-            ledger.arrive(who, got)?;
-            return Ok(Vec::new());
-        };
-        // [MQTT-4.4.0-1].
-        if qos == QoS::AtLeastOnce && lane == Lane::Control && ledger.has_one_copy(who, topic) {
-            let before = *self.received_as.entry(publication).or_insert(id);
-            if publish.dup && before != id {
-                return Err(format!(
-                    "client {who} got message {message} again as {id}, not {before}"
-                ));
-            }
-        }
-        let receiving = self.receiving.entry(lane).or_default();
-        let new = match receiving
-            .insert(id.get(), Receiving { message, qos, connection: self.connections })
-        {
-            None => true,
-            Some(before) if before.message != message => {
-                let before = before.message;
-                return Err(format!(
-                    "client {who} got message {message} as {id}, which is still message {before}"
-                ));
-            }
-            // The same again: at QoS 2 it is known.
-            Some(_) => qos == QoS::AtLeastOnce,
-        };
-        let room = usize::from(self.nature.receive_maximum);
-        let open = receiving.values().filter(|got| got.connection == self.connections).count();
-        if self.nature.v5 && open > room {
-            return Err(format!("client {who} got {open} messages at once and takes {room}"));
-        }
-        if new {
-            ledger.arrive(who, got)?;
-        }
-        let kind = if qos == QoS::ExactlyOnce { AckKind::Pubrec } else { AckKind::Puback };
-        if self.nature.slow_acks {
-            self.unacknowledged.push_back((key, lane, kind, id.get()));
-            return Ok(Vec::new());
-        }
-        Ok(self.finish(key, lane, kind, id).into_iter().collect())
-    }
-
-    /// An acknowledgement of what it published, or PUBREL.
-    fn settle(
-        &mut self,
-        key: StreamKey,
-        lane: Lane,
-        kind: AckKind,
-        id: PacketId,
-        ledger: &mut Ledger,
-    ) -> Result<Vec<Said>, String> {
-        let who = self.index;
-        let window = self.nature.window;
-        let outbound = self.outbound.entry(lane).or_insert_with(|| Outbound::new(window));
-        let unknown = |error| format!("client {who} got {kind:?} of {id}: {error}");
-        let mut said = Vec::new();
-        match kind {
-            AckKind::Puback => {
-                let message = outbound.puback(id).map_err(unknown)?;
-                self.told(message, ledger);
-            }
-            AckKind::Pubrec => {
-                let message = *outbound.pubrec(id).map_err(unknown)?;
-                self.told(message, ledger);
-                said.push(self.ack(key, AckKind::Pubrel, id));
-            }
-            AckKind::Pubcomp => {
-                outbound.pubcomp(id).map_err(unknown)?;
-            }
-            AckKind::Pubrel => {
-                if let Some(receiving) = self.receiving.get_mut(&lane) {
-                    receiving.remove(&id.get());
-                }
-                said.push(self.ack(key, AckKind::Pubcomp, id));
-            }
-        }
-        Ok(said)
-    }
-
-    fn told(&mut self, message: usize, ledger: &mut Ledger) {
-        ledger.acknowledged(message);
-        if ledger.sent[message].topic.is_none() {
-            self.retained.0 = self.retained.0.max(Some(message));
+    /// A packet for somebody who wants to read what happens.
+    pub(crate) fn words(&self, bytes: &[u8]) -> String {
+        let packet = peek_frame(bytes, usize::MAX).ok().flatten();
+        match packet.map(|frame| decode(&frame, self.version())) {
+            Some(Ok(Packet::Publish(publish))) => format!(
+                "PUBLISH {:?} of {} at {:?}{}{}",
+                String::from_utf8_lossy(publish.payload),
+                publish.topic,
+                publish.qos,
+                publish.packet_id.map_or_else(String::new, |id| format!(" as {id}")),
+                if publish.dup { ", again" } else { "" },
+            ),
+            Some(Ok(packet)) => format!("{packet:?}"),
+            other => format!("{other:?}"),
         }
     }
 }

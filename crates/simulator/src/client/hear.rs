@@ -1,0 +1,205 @@
+//! What a client makes of what it is sent, and what it says to that.
+
+use fulmar_broker::StreamKey;
+use fulmar_mqtt::ack::AckKind;
+use fulmar_mqtt::codec::{decode, peek_frame};
+use fulmar_mqtt::packet::Publish;
+use fulmar_mqtt::session::{Outbound, Replay};
+use fulmar_mqtt::{Packet, PacketId, Property, QoS, ReasonCode};
+
+use super::{Client, Receiving, Said};
+use crate::ledger::{Delivery, Lane, Ledger};
+use crate::schedule::TOPICS;
+
+impl Client {
+    /// Reads a packet. What it says to that.
+    pub(crate) fn hear(
+        &mut self,
+        key: StreamKey,
+        bytes: &[u8],
+        ledger: &mut Ledger,
+    ) -> Result<Vec<Said>, String> {
+        self.heard += 1;
+        let Some(lane) = self.lane_of(key) else { return Ok(Vec::new()) };
+        let who = self.index;
+        let frame = peek_frame(bytes, usize::MAX).ok().flatten().ok_or("half a packet")?;
+        let packet = decode(&frame, self.version())
+            .map_err(|error| format!("client {who} cannot read {frame:?}: {error}"))?;
+        if !self.greeted && !matches!(packet, Packet::Connack(_)) {
+            return Err(format!("client {who} was sent {} before CONNACK", packet.name()));
+        }
+        match packet {
+            Packet::Connack(connack) => {
+                if connack.reason != ReasonCode::Success {
+                    return Err(format!("client {who} was refused: {}", connack.reason));
+                }
+                self.greet(connack.session_present, ledger)
+            }
+            Packet::Publish(publish) => self.take(key, lane, &publish, ledger),
+            Packet::Ack(kind, ack) => {
+                if ack.reason.is_error() && kind != AckKind::Pubcomp && kind != AckKind::Pubrel {
+                    return Err(format!("client {who} got {kind:?}: {}", ack.reason));
+                }
+                self.settle(key, lane, kind, ack.packet_id, ledger)
+            }
+            Packet::Suback(suback) => {
+                if let Some((filter, qos)) = self.asking.remove(&suback.packet_id.get()) {
+                    if suback.codes != [qos as u8] {
+                        return Err(format!("client {who} got SUBACK {:?}", suback.codes));
+                    }
+                    // It may have been changed again meanwhile.
+                    let asked = self.asking.values().filter(|(other, _)| *other == filter);
+                    let least = asked.map(|(_, qos)| *qos).fold(qos, QoS::min);
+                    ledger.subscribed(who, filter, least);
+                }
+                Ok(Vec::new())
+            }
+            Packet::Unsuback(unsuback) => {
+                self.leaving.remove(&unsuback.packet_id.get());
+                Ok(Vec::new())
+            }
+            other => Err(format!("client {who} was sent {other:?}")),
+        }
+    }
+
+    fn greet(&mut self, present: bool, ledger: &mut Ledger) -> Result<Vec<Said>, String> {
+        let who = self.index;
+        if self.expects.is_some_and(|expected| expected != present) {
+            return Err(format!("client {who} was told session present = {present}"));
+        }
+        self.greeted = true;
+        self.must_clean = false;
+        self.known = self.nature.durable.then_some(true).or(Some(false));
+        if !present {
+            self.forget(ledger);
+        }
+        let Some(outbound) = self.outbound.get(&Lane::Control) else { return Ok(Vec::new()) };
+        let replay: Vec<_> = outbound
+            .replay()
+            .map(|replay| match replay {
+                Replay::Publish { packet_id, message, .. } => (packet_id, Some(*message)),
+                Replay::Pubrel { packet_id } => (packet_id, None),
+            })
+            .collect();
+        let key = StreamKey::CONTROL;
+        let again = replay.into_iter().map(|(id, message)| match message {
+            Some(message) => self.say_publish(key, Some(id), message, true, ledger),
+            None => self.ack(key, AckKind::Pubrel, id),
+        });
+        Ok(again.collect())
+    }
+
+    fn take(
+        &mut self,
+        key: StreamKey,
+        lane: Lane,
+        publish: &Publish<'_>,
+        ledger: &mut Ledger,
+    ) -> Result<Vec<Said>, String> {
+        let who = self.index;
+        let text = std::str::from_utf8(publish.payload).unwrap_or_default();
+        let (message, publication) = text.split_once(' ').unwrap_or_default();
+        let (message, publication) = (message.parse::<usize>(), publication.parse::<u64>());
+        let topic = TOPICS.iter().position(|topic| *topic == publish.topic);
+        let (Ok(message), Ok(publication), Some(topic)) = (message, publication, topic) else {
+            return Err(format!("client {who} got {text:?} on {}", publish.topic));
+        };
+        let qos = publish.qos;
+        let left_s = publish.properties.iter().find_map(|property| match property {
+            Property::MessageExpiryInterval(seconds) => Some(seconds),
+            _ => None,
+        });
+        let left_s = self.nature.v5.then_some(left_s);
+        let got = Delivery { message, publication, qos, topic, dup: publish.dup, left_s };
+        let Some(id) = publish.packet_id else {
+            ledger.arrive(who, got)?;
+            return Ok(Vec::new());
+        };
+        // [MQTT-4.4.0-1]. A will's publication that a crash undid is made again.
+        let one = !ledger.is_will(message);
+        if one
+            && qos == QoS::AtLeastOnce
+            && lane == Lane::Control
+            && ledger.has_one_copy(who, topic)
+        {
+            let before = *self.received_as.entry(publication).or_insert(id);
+            if publish.dup && before != id {
+                return Err(format!(
+                    "client {who} got message {message} again as {id}, not {before}"
+                ));
+            }
+        }
+        let receiving = self.receiving.entry(lane).or_default();
+        let new = match receiving
+            .insert(id.get(), Receiving { message, qos, connection: self.connections })
+        {
+            None => true,
+            Some(before) if before.message != message => {
+                let before = before.message;
+                return Err(format!(
+                    "client {who} got message {message} as {id}, which is still message {before}"
+                ));
+            }
+            // The same again: at QoS 2 it is known.
+            Some(_) => qos == QoS::AtLeastOnce,
+        };
+        let room = usize::from(self.nature.receive_maximum);
+        let open = receiving.values().filter(|got| got.connection == self.connections).count();
+        if self.nature.v5 && open > room {
+            return Err(format!("client {who} got {open} messages at once and takes {room}"));
+        }
+        if new {
+            ledger.arrive(who, got)?;
+        }
+        let kind = if qos == QoS::ExactlyOnce { AckKind::Pubrec } else { AckKind::Puback };
+        if self.nature.slow_acks {
+            self.unacknowledged.push_back((key, lane, kind, id.get()));
+            return Ok(Vec::new());
+        }
+        Ok(self.finish(key, lane, kind, id).into_iter().collect())
+    }
+
+    /// An acknowledgement of what it published, or PUBREL.
+    fn settle(
+        &mut self,
+        key: StreamKey,
+        lane: Lane,
+        kind: AckKind,
+        id: PacketId,
+        ledger: &mut Ledger,
+    ) -> Result<Vec<Said>, String> {
+        let who = self.index;
+        let window = self.nature.window;
+        let outbound = self.outbound.entry(lane).or_insert_with(|| Outbound::new(window));
+        let unknown = |error| format!("client {who} got {kind:?} of {id}: {error}");
+        let mut said = Vec::new();
+        match kind {
+            AckKind::Puback => {
+                let message = outbound.puback(id).map_err(unknown)?;
+                self.told(message, ledger);
+            }
+            AckKind::Pubrec => {
+                let message = *outbound.pubrec(id).map_err(unknown)?;
+                self.told(message, ledger);
+                said.push(self.ack(key, AckKind::Pubrel, id));
+            }
+            AckKind::Pubcomp => {
+                outbound.pubcomp(id).map_err(unknown)?;
+            }
+            AckKind::Pubrel => {
+                if let Some(receiving) = self.receiving.get_mut(&lane) {
+                    receiving.remove(&id.get());
+                }
+                said.push(self.ack(key, AckKind::Pubcomp, id));
+            }
+        }
+        Ok(said)
+    }
+
+    fn told(&mut self, message: usize, ledger: &mut Ledger) {
+        ledger.acknowledged(message);
+        if ledger.sent[message].topic.is_none() {
+            self.retained.0 = self.retained.0.max(Some(message));
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! What must hold when everything has come to rest, beside what clients were owed: storage holds what
+//! they have and nothing of what is over, and who comes anew gets what is retained.
+
+use fulmar_broker::StreamKey;
+use fulmar_broker::storage::SessionKey;
+use fulmar_mqtt::codec::{decode, peek_frame};
+use fulmar_mqtt::packet::{Connect, FilterList, Subscribe, SubscribeOptions};
+use fulmar_mqtt::{Packet, PacketId, Properties, Version};
+
+use crate::client::Client;
+use crate::play::Scene;
+use crate::schedule::FILTERS;
+use crate::world::Input;
+
+impl Scene<'_> {
+    /// Storage holds what clients have, and nothing of what is over.
+    pub(crate) fn check_tables(&self) -> Result<(), String> {
+        let tables = self.world.disk.durable();
+        if self.world.disk.waiting() > 0 || self.world.disk.committed().0 == u64::MAX {
+            return Err("batches wait at the end".to_owned());
+        }
+        if let Some(queued) = tables.queued.values().next() {
+            return Err(format!("storage still holds {queued:?}"));
+        }
+        if let Some(inbound) = tables.inbound.first() {
+            return Err(format!("storage still holds the identifier {inbound:?}"));
+        }
+        let unknown = |key: &SessionKey| !tables.sessions.contains_key(key);
+        if let Some(at) = tables.subscriptions.keys().find(|at| unknown(&at.0)) {
+            return Err(format!("storage holds a subscription of no session: {at:?}"));
+        }
+        if let Some(at) = tables.flows.keys().find(|at| unknown(&at.0)) {
+            return Err(format!("storage holds a flow of no session: {at:?}"));
+        }
+        for client in &self.clients {
+            let name = Client::name(client.index);
+            let sessions: Vec<_> =
+                tables.sessions.values().filter(|record| *record.client_id == *name).collect();
+            if sessions.len() != usize::from(client.nature.durable) {
+                return Err(format!("storage holds {} sessions of {name}", sessions.len()));
+            }
+            let Some(session) = sessions.first() else { continue };
+            let stored = || {
+                let own = tables.subscriptions.keys().filter(|at| at.0 == session.key);
+                own.map(|at| &*at.1)
+            };
+            if let Some(certain) = self.ledger.certain(client.index)
+                && !stored().eq(certain.iter().copied())
+            {
+                let stored: Vec<_> = stored().collect();
+                return Err(format!("{name} is subscribed to {certain:?}, stored is {stored:?}"));
+            }
+            debug_assert!(stored().all(|filter| FILTERS.contains(&filter)));
+        }
+        Ok(())
+    }
+
+    /// A client that has never been there subscribes to what is retained. Storage has the same.
+    pub(crate) fn check_retained(&mut self) -> Result<(), String> {
+        let Some(line) = self.world.open(0, false, usize::MAX) else {
+            return Err("the broker takes no more connections".to_owned());
+        };
+        let version = Version::V5;
+        let connect = Connect {
+            version,
+            bridge: false,
+            clean_start: true,
+            keep_alive_s: 0,
+            client_id: "newcomer",
+            properties: Properties::NONE,
+            will: None,
+            username: None,
+            password: None,
+        };
+        let mut list = Vec::new();
+        FilterList::encode_one(&mut list, "r/+", Some(SubscribeOptions::default()));
+        let filters = FilterList::from_encoded(&list, true, version).map_err(|e| e.to_string())?;
+        let (packet_id, properties) = (PacketId::FIRST, Properties::NONE);
+        let subscribe = Subscribe { packet_id, properties, filters };
+        for packet in [Packet::Connect(connect), Packet::Subscribe(subscribe)] {
+            let mut bytes = Vec::new();
+            packet.encode(version, &mut bytes);
+            self.world.say(line, StreamKey::CONTROL, Input::Bytes(bytes));
+        }
+        self.settle()?;
+        let mut retained = vec![None; self.clients.len()];
+        while let Some(packet) = self.world.hear(line, StreamKey::CONTROL) {
+            let frame = peek_frame(&packet, usize::MAX).ok().flatten().ok_or("half a packet")?;
+            let Ok(Packet::Publish(publish)) = decode(&frame, version) else { continue };
+            let client = publish.topic.strip_prefix("r/").and_then(|index| index.parse().ok());
+            let own = client.and_then(|index: usize| retained.get_mut(index));
+            let own =
+                own.filter(|_| publish.retain).ok_or_else(|| format!("{publish:?} at rest"))?;
+            if own.replace(number(publish.payload)).is_some() {
+                return Err(format!("{} is retained twice", publish.topic));
+            }
+        }
+        let tables = self.world.disk.durable();
+        for client in &self.clients {
+            let topic = format!("r/{}", client.index);
+            let stored = tables.retained.get(&*topic).map(|message| number(message.payload()));
+            let shown = retained[client.index];
+            if shown != stored {
+                return Err(format!("{topic} retains {shown:?}, in storage {stored:?}"));
+            }
+            let number = stored.flatten();
+            if number < client.retained.0 || number > client.retained.1 {
+                return Err(format!("{topic} retains {number:?}, not {:?}", client.retained));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The message's number.
+fn number(payload: &[u8]) -> Option<usize> {
+    std::str::from_utf8(payload).ok()?.split(' ').next()?.parse().ok()
+}

@@ -1,0 +1,219 @@
+//! What is known of each client's will: whether it may come, and whether it must (MQTT 5.0 section
+//! 3.1.2.5). A will is a message in the ledger that its client never says itself.
+
+use std::time::Duration;
+
+use fulmar_broker::Timestamp;
+use fulmar_broker::storage::SessionRecord;
+
+use crate::client::Client;
+use crate::ledger::Ledger;
+use crate::schedule::{TOPICS, Will};
+use crate::world::World;
+
+/// The will of a client's last connection.
+#[derive(Clone, Copy, Debug)]
+struct Current {
+    message: usize,
+    line: usize,
+    delay: Duration,
+    durable: bool,
+    /// CONNACK has come, so that the broker has it.
+    greeted: bool,
+    fate: Fate,
+    /// When the broker noticed that the connection was gone, at the latest.
+    noticed: Option<Timestamp>,
+    /// The broker has read the goodbye.
+    is_gone: bool,
+}
+
+/// What has become of the connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    /// It is there.
+    There,
+    /// It has broken.
+    Lost,
+    /// Its client has said goodbye.
+    Left,
+    /// Its client has come back.
+    Over,
+}
+
+/// The wills of all clients, by client.
+#[derive(Debug, Default)]
+pub(crate) struct Wills {
+    current: Vec<Option<Current>>,
+    /// Those that must come, unless a crash changes that.
+    due: Vec<Current>,
+}
+
+impl Wills {
+    pub(crate) fn new(clients: usize) -> Wills {
+        Wills { current: vec![None; clients], due: Vec::new() }
+    }
+
+    /// A client is about to connect on `line`: what its CONNECT says of a will. `clean` if it wants a
+    /// new session.
+    pub(crate) fn connecting(
+        &mut self,
+        client: &Client,
+        clean: bool,
+        line: usize,
+        world: &World,
+        ledger: &mut Ledger,
+    ) -> Option<(Will, String)> {
+        self.comes_back(client, clean, world, ledger);
+        if clean {
+            // One that a crash has kept is due with the session's end.
+            ledger.wills_may_come(client.index);
+        }
+        let nature = client.nature;
+        let Some(will) = nature.will else {
+            self.current[client.index] = None;
+            return None;
+        };
+        let topic = client.index % TOPICS.len();
+        let message = ledger.will(client.index, topic, will.qos);
+        let payload = ledger.payload(message, line);
+        let delay_s = if nature.v5 && nature.durable { will.delay_s } else { 0 };
+        self.current[client.index] = Some(Current {
+            message,
+            line,
+            delay: Duration::from_secs(delay_s.into()),
+            durable: nature.durable,
+            greeted: false,
+            fate: Fate::There,
+            noticed: None,
+            is_gone: false,
+        });
+        Some((will, payload))
+    }
+
+    pub(crate) fn greeted(&mut self, client: usize) {
+        if let Some(will) = &mut self.current[client] {
+            will.greeted = true;
+        }
+    }
+
+    /// A client's connection has broken, or was given up for a new one.
+    pub(crate) fn lost(&mut self, client: usize, ledger: &mut Ledger) {
+        if let Some(will) = &mut self.current[client]
+            && will.fate == Fate::There
+        {
+            will.fate = Fate::Lost;
+            ledger.bequeath(will.message, ledger.now + will.delay);
+        }
+    }
+
+    /// A client has said goodbye. Until that is read its connection may break.
+    pub(crate) fn left(&mut self, client: usize, ledger: &mut Ledger) {
+        if let Some(will) = &mut self.current[client]
+            && will.fate == Fate::There
+        {
+            will.fate = Fate::Left;
+            ledger.may_come(will.message);
+        }
+    }
+
+    fn comes_back(&mut self, client: &Client, clean: bool, world: &World, ledger: &mut Ledger) {
+        self.lost(client.index, ledger);
+        self.look(world, ledger);
+        let Some(will) = &mut self.current[client.index] else { return };
+        let fate = std::mem::replace(&mut will.fate, Fate::Over);
+        let is_due = will.noticed.is_some_and(|at| at + will.delay <= ledger.now);
+        match fate {
+            Fate::Lost if will.greeted && (will.delay.is_zero() || is_due) => {
+                ledger.acknowledged(will.message);
+                self.due.push(*will);
+            }
+            // With the session's end it is due at once.
+            Fate::Lost if clean => ledger.may_come(will.message),
+            Fate::Lost | Fate::Left | Fate::There | Fate::Over => {}
+        }
+    }
+
+    /// Notes what the broker has noticed by now.
+    pub(crate) fn look(&mut self, world: &World, ledger: &mut Ledger) {
+        for will in self.current.iter_mut().flatten() {
+            let Some(line) = world.lines.get(will.line) else { continue };
+            match will.fate {
+                // By the broker.
+                Fate::There if line.closed_at.is_some() => {
+                    (will.fate, will.noticed) = (Fate::Lost, line.closed_at);
+                    ledger.bequeath(will.message, ledger.now + will.delay);
+                }
+                Fate::Left if line.said_goodbye && !will.is_gone => {
+                    will.is_gone = true;
+                    ledger.must_not_come(will.message);
+                }
+                Fate::Lost if will.noticed.is_none() => will.noticed = line.closed_at,
+                _ => {}
+            }
+        }
+    }
+
+    /// The broker crashes. What it must do about wills afterwards is what storage knows.
+    pub(crate) fn crash(&mut self, sessions: &[SessionRecord], world: &World, ledger: &mut Ledger) {
+        self.look(world, ledger);
+        for client in 0..self.current.len() {
+            self.lost(client, ledger);
+        }
+        let stored = |message: usize| {
+            let is_it = |session: &&SessionRecord| {
+                session.will.as_ref().is_some_and(|will| message_of(&will.payload) == Some(message))
+            };
+            sessions.iter().find(is_it).map(|session| session.will_at)
+        };
+        let now = ledger.now;
+        for session in sessions {
+            let current = self.current.iter().flatten().map(|will| will.message);
+            let message = session.will.as_ref().and_then(|will| message_of(&will.payload));
+            // One whose end was not stored.
+            if let Some(message) =
+                message.filter(|message| !current.clone().any(|own| own == *message))
+            {
+                ledger.may_come(message);
+            }
+        }
+        for will in self.current.iter_mut().flatten() {
+            will.line = usize::MAX;
+            match (will.fate, stored(will.message)) {
+                (Fate::Left, Some(_)) => ledger.may_come(will.message),
+                (Fate::Lost, Some(_)) => will.noticed = Some(now),
+                // It was taken out of storage in the batch of its publication.
+                (Fate::Lost, None) if will.durable && will.greeted => {
+                    will.fate = Fate::Over;
+                    ledger.acknowledged(will.message);
+                    self.due.push(*will);
+                }
+                (Fate::Lost, None) => will.fate = Fate::Over,
+                _ => {}
+            }
+        }
+        self.due.retain(|will| {
+            let goes_on = match stored(will.message) {
+                Some(at) => will.delay.is_zero() || at.is_some_and(|at| at <= now),
+                None => will.durable,
+            };
+            if !goes_on {
+                ledger.sent[will.message].acknowledged = false;
+            }
+            goes_on
+        });
+    }
+
+    /// Everything has come to rest: clients that are not there have not come back in time.
+    pub(crate) fn at_the_end(&mut self, ledger: &mut Ledger) {
+        for will in self.current.iter().flatten() {
+            let must = will.fate == Fate::Lost && will.greeted && !will.durable;
+            if must && will.noticed.is_some() {
+                ledger.acknowledged(will.message);
+            }
+        }
+    }
+}
+
+fn message_of(payload: &[u8]) -> Option<usize> {
+    std::str::from_utf8(payload).ok()?.split(' ').next()?.parse().ok()
+}
