@@ -76,7 +76,7 @@ fn what_is_there_is_not_sent_again_unless_it_is_wrong() {
     let (mut child, _output, to) = receiver(home.path(), "tcp");
     let sent = send(home.path(), "tcp", &to, &file);
     assert_eq!(sent.status.code(), Some(1));
-    assert!(String::from_utf8_lossy(&sent.stderr).contains("another SHA-256"));
+    assert!(String::from_utf8_lossy(&sent.stderr).contains("SHA-256 differs"));
     assert_eq!(child.wait().unwrap().code(), Some(1));
     assert_eq!(fs::read_dir(&into).unwrap().count(), 0, "it is not taken, nor kept");
 

@@ -57,7 +57,7 @@ pub fn is_sealed(datagram: &[u8]) -> bool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Rejected {
     /// It is not sealed, or for another transfer, or from the wrong side.
-    #[error("not sealed for this transfer")]
+    #[error("not encrypted for this transfer")]
     Foreign,
     /// Its tag is wrong: it was forged or damaged.
     #[error("forged or damaged")]
@@ -66,7 +66,7 @@ pub enum Rejected {
     #[error("replayed")]
     Replayed,
     /// Who made it has the key, but speaks in another's name.
-    #[error("in another's name")]
+    #[error("under another participant's identity")]
     Impostor,
     /// No room for one more participant.
     #[error("too many participants")]

@@ -263,7 +263,7 @@ impl Remote {
                 // Nobody has begun it, so nobody misses it.
                 Slot::Unknown if before => self.slots[index] = Slot::Closed { complete: true },
                 Slot::Unknown => self.slots[index] = Slot::Closed { complete: false },
-                Slot::Open(_) => self.fail(index, "its sender gave it up".into(), shared),
+                Slot::Open(_) => self.fail(index, "its sender gave up on it".into(), shared),
                 Slot::Closed { .. } => {}
             }
         }

@@ -96,19 +96,19 @@ impl Default for SenderConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
     /// A reserved identity.
-    #[error("0 and 4294967295 are no identities")]
+    #[error("0 and 4294967295 are not valid identities")]
     Node,
     /// A length of zero, or one that no datagram has.
-    #[error("symbols have 1 to 65000 bytes")]
+    #[error("symbols must have 1 to 65000 bytes")]
     Symbol,
     /// More symbols than the code has.
-    #[error("a block has 1 to {MAX_SYMBOLS} symbols with its parity")]
+    #[error("a block must have 1 to {MAX_SYMBOLS} symbols, including parity")]
     Block,
     /// Nothing can be sent at no rate.
     #[error("the rate is zero")]
     Rate,
     /// More than four bits.
-    #[error("the backoff is 15 at most")]
+    #[error("the backoff must be at most 15")]
     Backoff,
 }
 

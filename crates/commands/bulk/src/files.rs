@@ -89,7 +89,7 @@ impl Files {
         let hash = Hash(digest.as_ref().try_into().map_err(io::Error::other)?);
         let manifest = Manifest::decode(info).map_err(io::Error::other)?;
         if manifest.hash.is_some_and(|expected| expected != hash) {
-            let text = format!("{} arrived with another SHA-256 than it left", manifest.name);
+            let text = format!("{}: SHA-256 differs from the sender's", manifest.name);
             return Err(io::Error::other(text));
         }
         if self
@@ -97,7 +97,7 @@ impl Files {
             .as_ref()
             .is_some_and(|expected| expected.name != manifest.name || expected.hash != Some(hash))
         {
-            let text = format!("{} is not what was announced", manifest.name);
+            let text = format!("{} is not the announced file", manifest.name);
             return Err(io::Error::other(text));
         }
         part.file.sync_all()?;
@@ -213,7 +213,7 @@ fn leave(part: &Part) {
 
 fn discard(path: &Path) {
     if let Err(error) = fs::remove_file(path) {
-        tracing::warn!(path = %path.display(), %error, "what had come of a file stays");
+        tracing::warn!(path = %path.display(), %error, "cannot remove an incomplete file");
     }
 }
 

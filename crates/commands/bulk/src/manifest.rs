@@ -45,7 +45,7 @@ impl Manifest {
         check_name(name)?;
         let hash = match rest.get(1..) {
             None | Some([]) => None,
-            Some(hash) => Some(Hash(hash.try_into().map_err(|_| "its hash is no SHA-256")?)),
+            Some(hash) => Some(Hash(hash.try_into().map_err(|_| "its hash is not a SHA-256")?)),
         };
         Ok(Manifest { name: name.to_owned(), hash })
     }
@@ -54,13 +54,13 @@ impl Manifest {
 /// Whether a name can be one in a folder, hidden or not, without leading out of it.
 pub(super) fn check_name(name: &str) -> Result<(), &'static str> {
     if name.is_empty() || name.len() > MAX_NAME_BYTES {
-        return Err("its name has not 1 to 255 bytes");
+        return Err("its name must have 1 to 255 bytes");
     }
     if matches!(name, "." | "..") || name.contains('/') || name.chars().any(char::is_control) {
-        return Err("its name is no file's name");
+        return Err("its name is not a file name");
     }
     if name.starts_with(PREFIX) {
-        return Err("its name is one of files on their way");
+        return Err("its name is reserved for incomplete files");
     }
     Ok(())
 }

@@ -64,7 +64,7 @@ pub(super) fn open_all(paths: &[PathBuf]) -> anyhow::Result<Vec<Outgoing>> {
     for path in &expand(paths)? {
         let file = Outgoing::open(path)?;
         if !names.insert(file.manifest.name.clone()) {
-            return Err(Usage(format!("two files are called {}", file.manifest.name)).into());
+            return Err(Usage(format!("two files have the name {}", file.manifest.name)).into());
         }
         files.push(file);
     }
@@ -88,7 +88,7 @@ fn expand(paths: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
             match entry.path() {
                 _ if hidden => {}
                 folder if folder.is_dir() => {
-                    tracing::warn!(folder = %folder.display(), "not sent: a folder in a folder");
+                    tracing::warn!(folder = %folder.display(), "not sent: a subfolder");
                 }
                 file => inside.push(file),
             }

@@ -23,16 +23,16 @@ use crate::exit::Usage;
 
 const EXAMPLES: &str = "\
 Examples:
-  fulmar receive --from 0.0.0.0:6003 --dir maps             whatever anybody sends here
+  fulmar receive --from 0.0.0.0:6003 --dir maps             accept files from any sender
   fulmar receive --from 239.1.2.3:6003 --dir maps --count 1    one file from a group, then end
   fulmar receive --from 192.0.2.9:6003 --dir maps           only what this sender sends
   fulmar receive --announced mqtts://broker --group pumps --device pump7 --dir fw   roll-outs
   fulmar receive --from 0.0.0.0:6003 --dir maps --via quic   over QUIC, to compare
-  fulmar receive --from 0.0.0.0:6003 --dir maps --key maps.key   only from who has the same key
+  fulmar receive --from 0.0.0.0:6003 --dir maps --key maps.key   only from senders with the same key
   fulmar receive --from 0.0.0.0:6003 --stdout               a stream, from `fulmar send -`
 
-ADDR is an address of this machine, a multicast group, or else the sender's address. Each file that is
-complete is told as a line of `sha256sum`. A file appears under its name only when it is whole.
+ADDR is an address of this machine, a multicast group, or else the sender's address. Complete files are
+printed in `sha256sum` format. A file appears under its name only when it is complete.
 The sender runs `fulmar send`, or another NORM program (RFC 5740).";
 
 /// Once it has all it should, it stays until the sender has gone or is silent for so long: the sender
@@ -43,7 +43,7 @@ const LINGER: Duration = Duration::from_secs(3);
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Where to listen, or to whom: HOST or HOST:PORT, the port being 6003 unless given
+    /// Address to listen on, multicast group or sender: HOST or HOST:PORT [default port: 6003]
     #[arg(long, value_name = "ADDR", required_unless_present = "url")]
     from: Option<String>,
     /// Folder to put files into
@@ -61,14 +61,14 @@ pub struct Args {
     key: KeyArgs,
     #[command(flatten)]
     announced: Announced,
-    /// End after so many files, or with --announced after so many roll-outs
+    /// Exit after NUMBER files, or with --announced after NUMBER roll-outs
     #[arg(long, value_name = "NUMBER")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
-    /// Interface to hear multicast on: its IPv4 address, or for IPv6 its name
+    /// Interface to receive multicast on: its IPv4 address, or for IPv6 its name
     #[arg(long, value_name = "INTERFACE")]
     interface: Option<socket::Interface>,
-    /// Tell what happens as lines of JSON on standard output, or with --stdout on standard error
+    /// Print events as JSON lines on standard output, or with --stdout on standard error
     #[arg(long)]
     json: bool,
     /// No progress bar
@@ -148,7 +148,7 @@ pub(super) async fn run(args: &Args) -> anyhow::Result<()> {
 /// Receives a stream by NORM.
 async fn live(args: &Args) -> anyhow::Result<()> {
     if args.via != Via::Norm {
-        return Err(Usage("a stream comes by NORM".into()).into());
+        return Err(Usage("a stream requires NORM".into()).into());
     }
     let from = socket::address(args.from.as_deref().unwrap_or_default())?;
     let (socket, whom) = socket::from(from, args.interface)?;
@@ -270,7 +270,7 @@ impl Run<'_> {
             match event {
                 ReceiverEvent::Sender(node, from) => {
                     self.senders += 1;
-                    tracing::info!(sender = node, %from, "a sender is heard");
+                    tracing::info!(sender = node, %from, "receiving from a new sender");
                 }
                 ReceiverEvent::Begun(object, bytes) => {
                     tracing::info!(sender = object.sender, object = object.object, bytes, "begun");
@@ -310,7 +310,7 @@ impl Run<'_> {
             return;
         }
         if !file.verified {
-            self.show.say(&format!("{name}: its sender did not tell its SHA-256"));
+            self.show.say(&format!("{name}: the sender provided no SHA-256"));
         }
         self.show.aside(|| println!("{}  {name}", file.hash));
     }

@@ -23,8 +23,8 @@ const SEALED_SYMBOL_BYTES: u16 = 1408;
 /// The option for it.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub(super) struct KeyArgs {
-    /// File with the key that sender and receivers share, 64 hexadecimal digits: `openssl rand -hex 32`
-    /// makes one. The variable FULMAR_BULK_KEY may hold the digits instead
+    /// File with the key that sender and receivers share, 64 hexadecimal digits: `openssl rand -hex 32` creates one.
+    /// The variable FULMAR_BULK_KEY can hold the digits instead
     #[arg(long, value_name = "FILE")]
     key: Option<PathBuf>,
 }
@@ -72,7 +72,10 @@ pub(super) fn parse(digits: &str) -> Option<[u8; KEY_BYTES]> {
 /// Random bytes.
 pub(super) fn random<const N: usize>() -> anyhow::Result<[u8; N]> {
     let mut bytes = [0; N];
-    SystemRandom::new().fill(&mut bytes).ok().context("the system gives no random numbers")?;
+    SystemRandom::new()
+        .fill(&mut bytes)
+        .ok()
+        .context("the system random number generator failed")?;
     Ok(bytes)
 }
 
@@ -172,7 +175,7 @@ impl<G: Open> Seal<G> {
     ) -> Option<&'a [u8]> {
         let Some(guard) = &mut self.guard else {
             if is_sealed(datagram) && !std::mem::replace(&mut self.warned, true) {
-                tracing::warn!(%from, "datagrams that are sealed were dropped: there is no --key");
+                tracing::warn!(%from, "encrypted datagrams were dropped: there is no --key");
             }
             return Some(datagram);
         };
@@ -181,7 +184,8 @@ impl<G: Open> Seal<G> {
             Err(reason) => {
                 // Once for people; each for who looks closely.
                 if !std::mem::replace(&mut self.warned, true) {
-                    tracing::warn!(%from, %reason, "a datagram was dropped; more are but counted");
+                    tracing::warn!(%from, %reason,
+                        "a datagram was dropped; further ones are only counted");
                 }
                 tracing::debug!(%from, %reason, "a datagram was dropped");
                 None

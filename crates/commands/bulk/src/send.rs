@@ -22,19 +22,19 @@ use crate::exit::Usage;
 const EXAMPLES: &str = "\
 Examples:
   fulmar send map.zip --to 192.0.2.7 --rate 20M             to one receiver, at 20 Mbit/s
-  fulmar send a.bin b.bin --to 239.1.2.3:6003 --receivers 10   to a group, until ten have all
-  fulmar send maps/ --to 192.0.2.7                          all files of a folder, not of those in it
+  fulmar send a.bin b.bin --to 239.1.2.3:6003 --receivers 10   to a group, until ten receivers have all
+  fulmar send maps/ --to 192.0.2.7                          all files of a folder, without subfolders
   fulmar send map.zip --to 192.0.2.7 --adaptive             as fast as the link allows
-  fulmar send map.zip --to 192.0.2.7 --json                 tell each second how it goes, as JSON
+  fulmar send map.zip --to 192.0.2.7 --json                 print progress every second, as JSON
   fulmar send map.zip --to 192.0.2.7 --via quic             over QUIC, to compare
-  fulmar send map.zip --to 192.0.2.7 --resume               go on where an earlier run stopped
+  fulmar send map.zip --to 192.0.2.7 --resume               continue where an earlier run stopped
   fulmar send map.zip --to 192.0.2.7 --key maps.key         encrypted, for receivers with the same key
-  tail -f log | fulmar send - --lines --to 192.0.2.7        a stream, as it comes, for `fulmar receive --stdout`
+  tail -f log | fulmar send - --lines --to 192.0.2.7        a stream, for `fulmar receive --stdout`
 
-The receiver runs `fulmar receive`, or another NORM program (RFC 5740). The rate is all that goes out,
-headers and repairs included. With --adaptive it follows the link: up while there is no queue on the way,
-whatever is lost by chance.
-Without --key datagrams are not encrypted, and anybody who can send to the receiver can forge them.";
+The receiver runs `fulmar receive`, or another NORM program (RFC 5740). The rate includes headers
+and repairs. With --adaptive it follows the link: it rises while no queue builds up on the way, and random
+loss does not lower it.
+Without --key datagrams are not encrypted, and anyone who can send to the receiver can forge them.";
 
 /// Bits a second, unless another rate is given.
 const RATE: u64 = 10_000_000;
@@ -50,10 +50,10 @@ const BUFFER_MIB: u16 = 8;
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Files to send; of a folder, the files in it; or - for a stream: standard input, as it comes
+    /// Files to send, folders of files to send, or - for a stream from standard input
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// Receiver or multicast group: HOST or HOST:PORT, the port being 6003 unless given
+    /// Receiver or multicast group: HOST or HOST:PORT [default port: 6003]
     #[arg(long, value_name = "ADDR")]
     to: String,
     /// Rate at which to send, headers included: 500k, 20M [default: 10M]
@@ -66,29 +66,29 @@ pub struct Args {
     tls: TlsArgs,
     #[command(flatten)]
     key: KeyArgs,
-    /// Find out what the link carries; --rate is the highest then, if it is given. With --via quic, losses by
-    /// chance are not taken for a full link
+    /// Adapt the rate to the link; --rate, if given, is the maximum. With --via quic, random loss is not mistaken
+    /// for congestion
     #[arg(long)]
     adaptive: bool,
-    /// Go on where an earlier run stopped: ask receivers what they lack instead of sending all first
+    /// Continue where an earlier run stopped: ask receivers what they lack instead of sending everything first
     #[arg(long)]
     resume: bool,
     #[command(flatten)]
     live: LiveArgs,
-    /// Receivers that must have everything before it ends; others that are heard of are waited for, too
+    /// Receivers that must have everything before the sender exits; it also waits for any others that answer
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     receivers: usize,
-    /// Seconds to wait for a receiver that says nothing
+    /// Seconds to wait for a silent receiver
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     patience: u64,
     /// Interface to send multicast from: its IPv4 address, or for IPv6 its name
     #[arg(long, value_name = "INTERFACE")]
     interface: Option<socket::Interface>,
-    /// Routers that multicast may pass, and one
+    /// TTL of multicast: routers it may pass, plus one
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=255))]
     hops: u32,
-    /// Tell what happens as lines of JSON on standard output
+    /// Print events as JSON lines on standard output
     #[arg(long)]
     json: bool,
     /// No progress bar
@@ -132,14 +132,14 @@ impl Args {
 /// What only a stream has.
 #[derive(clap::Args, Clone, Debug)]
 struct LiveArgs {
-    /// Of a stream, each line is a message; otherwise what is read at once. Receivers that come late or lose something
-    /// go on at a message's beginning
+    /// Treat each line of a stream as a message, instead of each read. Receivers that come late or lose data
+    /// continue at the beginning of a message
     #[arg(long)]
     lines: bool,
-    /// When a stream's buffer is full, drop what is oldest instead of waiting for receivers that lack it
+    /// When a stream's buffer is full, drop the oldest data instead of waiting for receivers that lack it
     #[arg(long)]
     push: bool,
-    /// Mebibytes of a stream that are kept for repairs; a receiver holds up to 32
+    /// Mebibytes of a stream to keep for repairs; a receiver holds up to 32
     #[arg(long, value_name = "MIB", default_value_t = BUFFER_MIB)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=32))]
     buffer: u16,
@@ -208,8 +208,9 @@ pub(super) async fn run_with(args: &Args, secret: Option<Secret>) -> anyhow::Res
     }
     if run.nobody() {
         bail!(
-            "nothing was acknowledged: no receiver has answered from {to}. Start `fulmar receive` there first, and see that UDP passes to \
-             that port and back; --patience says how long to wait for one"
+            "nothing was acknowledged: no receiver has answered from {to}. Start `fulmar receive` \
+             there first, and check that UDP passes to that port and back; --patience sets how \
+             long to wait"
         );
     }
     figures::check(complete)
@@ -218,10 +219,10 @@ pub(super) async fn run_with(args: &Args, secret: Option<Secret>) -> anyhow::Res
 /// Sends standard input by NORM.
 async fn live(args: &Args, secret: Option<Secret>) -> anyhow::Result<()> {
     let wrong = match args.via {
-        _ if args.files.len() > 1 => Some("- is a stream of its own, without files beside it"),
-        Via::Norm if args.resume => Some("--resume is for files; nothing is kept of a stream"),
+        _ if args.files.len() > 1 => Some("- is a stream and cannot be combined with files"),
+        Via::Norm if args.resume => Some("--resume is for files; a stream is not kept"),
         Via::Norm => None,
-        _ => Some("a stream goes by NORM; without it, `nc` carries one over TCP"),
+        _ => Some("a stream requires NORM; over TCP, `nc` can carry one"),
     };
     if let Some(text) = wrong {
         return Err(Usage(text.into()).into());

@@ -19,7 +19,10 @@ const MAX_ANSWER_BYTES: usize = 16 * 1024 * 1024;
 /// A password for somebody of a demonstration.
 pub(super) fn password() -> anyhow::Result<String> {
     let mut bytes = [0; PASSWORD_LETTERS];
-    SystemRandom::new().fill(&mut bytes).ok().context("the system gives no random numbers")?;
+    SystemRandom::new()
+        .fill(&mut bytes)
+        .ok()
+        .context("the system random number generator failed")?;
     let letter = |&byte: &u8| char::from(LETTERS[usize::from(byte) % LETTERS.len()]);
     Ok(bytes.iter().map(letter).collect())
 }
@@ -38,7 +41,7 @@ impl Api {
     pub(super) async fn log_in(&mut self, user: &str, password: &str) -> anyhow::Result<()> {
         let body = json!({ "user": user, "password": password });
         let session = self.ask("POST", "/api/v1/session", &body).await?;
-        let token = session["token"].as_str().context("login gave no token")?;
+        let token = session["token"].as_str().context("the login returned no token")?;
         token.clone_into(&mut self.token);
         Ok(())
     }
@@ -51,7 +54,7 @@ impl Api {
         body: &Value,
     ) -> anyhow::Result<()> {
         let answer = self.ask(method, path, body).await?;
-        let results = answer["results"].as_array().context("the API gave no results")?;
+        let results = answer["results"].as_array().context("the API returned no results")?;
         let bad = results.iter().find(|result| result["status"] == "rejected");
         bad.map_or(Ok(()), |result| bail!("{path}: {result}"))
     }

@@ -61,23 +61,23 @@ enum Which {
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 struct Meters {
-    /// How many meters the town has
+    /// Number of meters in the town
     #[arg(long, value_name = "NUMBER", default_value_t = 2000,
         value_parser = clap::value_parser!(u32).range(10..=100_000))]
     meters: u32,
-    /// Number that all random decisions about the town come from
+    /// Seed of all random decisions about the town
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     seed: u64,
     /// Port of the web app, TCP and UDP; 0 for any that is free
     #[arg(long, value_name = "PORT", default_value_t = 8443)]
     port: u16,
-    /// Folder for all data, kept afterwards; otherwise a temporary one
+    /// Folder for all data, kept afterwards [default: a temporary one]
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
-    /// Link between the van and the server, one of `fulmar lab link --list`; `none` for this machine's own
+    /// Link between the van and the server, one of `fulmar lab link --list`; `none` for this machine's own network
     #[arg(long, value_name = "PROFILE", default_value = "3g")]
     link: String,
-    /// How much the link loses
+    /// Packet loss of the link
     #[arg(long, value_name = "PERCENT", default_value = "2%")]
     loss: String,
 }
@@ -154,8 +154,10 @@ fn announce(
     }
     writeln!(
         out,
-        "\nThe browser does not know the certificate's authority: let it go on all the same, or install\n{}\n\
-         `Radio`, `Drive-by` shows what the van hears; `office` sees it decoded at `Readings`. Ctrl-C ends it.\n",
+        "\nThe browser does not know the certificate's CA: continue despite its warning, or \
+         install\n{}\n\
+         `Radio`, `Drive-by` shows what the van receives; `office` sees it decoded under \
+         `Readings`. Ctrl-C ends it.\n",
         data.join("ca").join("ca.pem").display()
     )?;
     writeln!(out, "{}", server.ready)?;

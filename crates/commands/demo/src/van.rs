@@ -67,8 +67,8 @@ impl Van {
                 format!("Its van's receiver sends through an emulated link: {link}, {loss} lost.");
             (over, about)
         } else {
-            let about = "Its van's receiver is on this machine's own network: making a bad link takes \
-                         more rights than this user has (`fulmar lab link --help`).";
+            let about = "Its van's receiver is on this machine's own network: emulating a bad \
+                         link needs more rights than this user has (`fulmar lab link --help`).";
             (Vec::new(), about.to_owned())
         };
         let port = quic.rsplit_once(':').map_or("", |(_, port)| port);

@@ -71,7 +71,7 @@ pub(in super::super) async fn receive(receiving: Receiving) -> anyhow::Result<()
     outcome?;
     if progress.gaps > 0 {
         let (gaps, bytes) = (progress.gaps, progress.lost_bytes);
-        bail!("something was lost {gaps} times, {bytes} bytes as far as that is known");
+        bail!("data was lost {gaps} times, {bytes} bytes as far as known");
     }
     Ok(())
 }
@@ -127,10 +127,10 @@ impl Run {
             return Ok(self.waiting.is_none() && self.receiver.is_over(self.start.elapsed()));
         }
         if let Some(error) = self.receiver.take_error() {
-            bail!("the stream cannot be taken: {error}");
+            bail!("cannot receive the stream: {error}");
         }
         if self.receiver.has_gone() && self.waiting.is_none() {
-            bail!("the sender has ended without bringing the stream to its end");
+            bail!("the sender ended before the end of the stream");
         }
         Ok(false)
     }
@@ -141,7 +141,7 @@ impl Run {
             && let Some(piece) = self.receiver.read()
         {
             if !std::mem::replace(&mut self.late_told, true) && self.receiver.progress().late {
-                self.say("the stream had begun before, and its beginning is not to be had");
+                self.say("the stream had already begun; its beginning is not available");
             }
             match piece {
                 Piece::Data(bytes) => {
@@ -187,7 +187,7 @@ impl Run {
             let known = self.receiver.sender();
             if let Some((node, from)) = known.filter(|(_, from)| Some(*from) != self.from) {
                 self.from = Some(from);
-                tracing::info!(sender = node, %from, "a sender is heard");
+                tracing::info!(sender = node, %from, "receiving from a new sender");
             }
         });
     }

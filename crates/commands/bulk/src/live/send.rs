@@ -206,9 +206,9 @@ impl Run {
                     }
                 }
                 StreamEvent::Left(node) => {
-                    self.sending
-                        .show
-                        .say(&format!("fulmar: receiver {node} is silent, and is not waited for"));
+                    self.sending.show.say(&format!(
+                        "fulmar: receiver {node} is silent; no longer waiting for it"
+                    ));
                     if self.sending.json {
                         println!("{}", json!({ "event": "left", "receiver": node }));
                     }

@@ -30,7 +30,7 @@ const MAX_REASON: usize = 300;
 /// The options for it.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub(crate) struct Announced {
-    /// Broker that announces files: receive what `fulmar rollout` rolls out, when it is this device's turn
+    /// Broker that announces roll-outs: receive files from `fulmar rollout` when it is this device's turn
     #[arg(long = "announced", value_name = "URL", requires_all = ["group", "device"])]
     #[arg(conflicts_with_all = ["key", "via"], help_heading = "Roll-out")]
     pub(crate) url: Option<String>,
@@ -40,7 +40,7 @@ pub(crate) struct Announced {
     /// Name of this device, which is also its client identifier
     #[arg(long, value_name = "NAME", requires = "url", help_heading = "Roll-out")]
     device: Option<String>,
-    /// Program that installs the file, whose path it is given; it has failed unless it ends with 0
+    /// Program that installs the file; its argument is the path, and exit codes other than 0 mean failure
     #[arg(long, value_name = "PROGRAM", requires = "url", help_heading = "Roll-out")]
     install: Option<std::path::PathBuf>,
     #[command(flatten)]
@@ -211,7 +211,7 @@ impl Device<'_> {
                         tracing::warn!(topic, error = format!("{error:#}"), "not understood");
                     }
                     if self.turn().is_none_or(|(now, _)| now.transfer != announcement.transfer) {
-                        bail!("the roll-out has ended before all was there");
+                        bail!("the roll-out ended before the file was complete");
                     }
                 }
             }

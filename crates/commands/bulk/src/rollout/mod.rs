@@ -37,9 +37,9 @@ Examples:
       --stages 1,10%,all --max-failures 5%
   fulmar rollout fw.bin --broker mqtts://broker --group pumps --to depot.example:6003 --via quic
 
-Devices run `fulmar receive --announced mqtts://broker --group pumps --device NAME --dir DIR`. Each gets
-keys of its own over the broker when it is its turn. Each stage ends when its devices have installed the file or
-failed; after too many failures there is no next one, and the exit code is 1.";
+Devices run `fulmar receive --announced mqtts://broker --group pumps --device NAME --dir DIR`. Each
+receives its own keys through the broker when it is its turn. Each stage ends when its devices have installed the
+file or failed; after too many failures no stage follows, and the exit code is 1.";
 
 /// Roll out a file to a group of devices in stages
 #[derive(clap::Args, Debug)]
@@ -54,31 +54,31 @@ pub struct Args {
     /// Name of the group of devices
     #[arg(long, value_name = "NAME")]
     group: String,
-    /// Multicast group of the devices, or one device: HOST or HOST:PORT, the port being 6003 unless given. With --via quic
-    /// this machine's address, as devices reach it
+    /// Multicast group of the devices, or one device: HOST or HOST:PORT [default port: 6003]. With --via quic, the
+    /// address at which devices reach this machine
     #[arg(long, value_name = "ADDR")]
     to: String,
     /// What carries the file
     #[arg(long, value_enum, value_name = "HOW", default_value = "norm")]
     #[arg(conflicts_with_all = ["rate", "adaptive", "interface"])]
     via: Carrier,
-    /// Devices to wait for before it begins; those that come later wait for their stage
+    /// Devices to wait for before the first stage; those that come later wait for their stage
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=1000))]
     expect: u64,
-    /// How many devices have it after each stage: numbers or parts
+    /// Devices that have the file after each stage: numbers or percentages
     #[arg(long, value_name = "SHARE,...", value_delimiter = ',', default_value = "1,10%,all")]
     stages: Vec<Share>,
-    /// Failures, of the devices that had their turn, after which no stage follows: a number or a part
+    /// Failures among the devices that had their turn above which no stage follows: a number or a percentage
     #[arg(long, value_name = "SHARE", default_value = "0")]
     max_failures: Share,
     /// Rate at which to send, headers included: 500k, 20M [default: 10M]
     #[arg(long, value_parser = units::parse_rate)]
     rate: Option<u64>,
-    /// Find out what the link carries; --rate is the highest then, if it is given
+    /// Adapt the rate to the link; --rate, if given, is the maximum
     #[arg(long)]
     adaptive: bool,
-    /// Seconds to wait for devices: to appear, and to go on
+    /// Seconds to wait for devices to appear, and for progress
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     patience: u64,
     /// Interface to send multicast from: its IPv4 address, or for IPv6 its name
@@ -88,7 +88,7 @@ pub struct Args {
     access: BrokerArgs,
     #[command(flatten)]
     tls: TlsArgs,
-    /// Tell what happens as lines of JSON on standard output
+    /// Print events as JSON lines on standard output
     #[arg(long)]
     json: bool,
     /// No progress line
@@ -190,7 +190,8 @@ impl Run<'_> {
         while (self.devices.len() as u64) < self.args.expect {
             let message = tokio::time::timeout_at(deadline, self.link.next()).await;
             let (devices, expect) = (self.devices.len(), self.args.expect);
-            let message = message.with_context(|| format!("{devices} of {expect} devices came"))?;
+            let message =
+                message.with_context(|| format!("{devices} of {expect} devices appeared"))?;
             self.take(message?);
         }
         Ok(())
@@ -236,7 +237,8 @@ impl Run<'_> {
                 outcome = &mut sending, if !sent => {
                     sent = true;
                     if let Err(error) = outcome {
-                        tracing::warn!(error = format!("{error:#}"), "not every device has it");
+                        tracing::warn!(error = format!("{error:#}"),
+                            "not every device has the file");
                     }
                 }
                 _ = show.tick() => {
@@ -275,7 +277,7 @@ impl Run<'_> {
     fn give_up(&mut self, chosen: &[String]) {
         for name in chosen.iter().filter(|name| !self.is_settled(name)).cloned().collect::<Vec<_>>()
         {
-            let reason = Some("nothing was heard of it".to_owned());
+            let reason = Some("no answer from the device".to_owned());
             self.settle(&name, State::Failed, reason);
         }
     }
@@ -374,7 +376,7 @@ impl Run<'_> {
         let (done, failed, all) =
             (self.count(State::Done), self.count(State::Failed), self.devices.len());
         self.tell("end", json!({ "state": phase }));
-        self.show.say(&format!("{done} of {all} devices have it, {failed} failed"));
+        self.show.say(&format!("{done} of {all} devices have the file, {failed} failed"));
         self.link.close().await;
         Ok(())
     }

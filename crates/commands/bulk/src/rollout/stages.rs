@@ -14,7 +14,7 @@ impl FromStr for Share {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Share, String> {
-        let wrong = || format!("{text:?}: use a number such as 3 or a part such as 10%");
+        let wrong = || format!("{text:?}: use a number such as 3 or a percentage such as 10%");
         if text == "all" {
             return Ok(Share::Percent(100.0));
         }

@@ -30,7 +30,7 @@ pub(crate) struct BrokerArgs {
     /// User name at the broker
     #[arg(short, long, value_name = "NAME", help_heading = "Broker")]
     username: Option<String>,
-    /// Password; better in the environment than on the command line, where others see it
+    /// Password; prefer the environment to the command line, which other users can see
     #[arg(short = 'P', long, value_name = "TEXT", env = "FULMAR_PASSWORD", hide_env_values = true)]
     #[arg(help_heading = "Broker")]
     password: Option<String>,
@@ -58,7 +58,7 @@ pub(super) enum Carrier {
     /// NORM, to a group or a device
     #[default]
     Norm,
-    /// QUIC: each device connects to the roll-out, where NORM does not pass
+    /// QUIC: each device connects to this machine; for networks that block NORM
     Quic,
 }
 
@@ -92,7 +92,7 @@ impl Admission {
     }
 
     pub(super) fn keys(&self) -> anyhow::Result<ReceiverKeys> {
-        let key = |digits: &str| seal::parse(digits).context("a key that is none");
+        let key = |digits: &str| seal::parse(digits).context("an invalid key");
         if self.node == 0 || self.node == u32::MAX {
             bail!("no identity");
         }
@@ -195,7 +195,7 @@ impl Link {
         let subscribed = tokio::time::timeout(PATIENCE, client.subscribe(&filters)).await;
         let codes = subscribed.with_context(|| format!("{url} does not answer"))??;
         if codes.iter().any(|code| code.is_error()) {
-            bail!("{url} does not let us subscribe: {codes:?}");
+            bail!("{url} refused the subscription: {codes:?}");
         }
         Ok(Link { client, events })
     }

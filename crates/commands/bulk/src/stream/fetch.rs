@@ -87,9 +87,9 @@ impl Fountain {
 impl Served {
     async fn to(&self, arrival: Arrival) -> anyhow::Result<()> {
         let mut channel = timeout(PATIENCE, arrival.open()).await.context("no handshake")??;
-        let ask: Ask = hear(&mut channel, PATIENCE).await?.context("it asks for nothing")?;
+        let ask: Ask = hear(&mut channel, PATIENCE).await?.context("it sent no request")?;
         if !self.tokens.contains(&ask.token) {
-            bail!("its token is none of this stage's");
+            bail!("its token is not valid in this stage");
         }
         say(&mut channel, &self.offer).await?;
         let have: Have = hear(&mut channel, PATIENCE).await?.context("no answer")?;
@@ -97,7 +97,7 @@ impl Served {
         pour(&mut channel, &self.file, (from, self.offer.bytes), PATIENCE, |_| {}).await?;
         let verdict: Verdict = hear(&mut channel, PATIENCE).await?.context("no verdict")?;
         channel.close().await;
-        verdict.error.map_or(Ok(()), |reason| bail!("it was refused: {reason}"))
+        verdict.error.map_or(Ok(()), |reason| bail!("the device refused the file: {reason}"))
     }
 }
 
@@ -122,12 +122,9 @@ impl Fetching<'_> {
                 last = Instant::now();
             }
             if last.elapsed() > PATIENCE {
-                return Err(error.context("no connection, or none that lasts"));
+                return Err(error.context("no connection, or only short ones"));
             }
-            tracing::info!(
-                error = format!("{error:#}"),
-                "the connection is lost or did not come about"
-            );
+            tracing::info!(error = format!("{error:#}"), "the connection failed or was lost");
             sleep(RETRY).await;
         }
     }
@@ -137,11 +134,11 @@ impl Fetching<'_> {
         let dial = link::dial(Via::Quic, name, address, self.tls, link::Control::Usual);
         let mut channel = timeout(PATIENCE, dial).await.context("no answer")??;
         say(&mut channel, &Ask { token: self.token.clone() }).await?;
-        let offer: Offer = hear(&mut channel, PATIENCE).await?.context("it has nothing for us")?;
+        let offer: Offer = hear(&mut channel, PATIENCE).await?.context("it sent no offer")?;
         let same = Some(offer.sha256.as_str())
             == self.expected.hash.map(|hash| hash.to_string()).as_deref();
         if !same || offer.name != self.expected.name {
-            bail!("it is not the file that was announced");
+            bail!("it is not the announced file");
         }
         let (told, mut events) = mpsc::channel(8);
         let outcome = {

@@ -27,12 +27,12 @@ impl Incoming {
         check_name(&offer.name).map_err(anyhow::Error::msg)?;
         let hex = offer.sha256.bytes().all(|digit| digit.is_ascii_hexdigit());
         if offer.sha256.len() != 64 || !hex {
-            bail!("its hash is no SHA-256");
+            bail!("its hash is not a SHA-256");
         }
         let part = folder.join(format!(".fulmar-{}.stream", &offer.sha256[..24]));
         state::prune(folder, "stream")?;
         let file = own::reopen(&part).or_else(|_| own::create(&part))?;
-        file.try_lock().context("it is coming already")?;
+        file.try_lock().context("it is already being received")?;
         let length = file.metadata()?.len();
         if length > offer.bytes {
             file.set_len(0)?;
@@ -71,7 +71,7 @@ impl Incoming {
         let hash = Hash(digest.as_ref().try_into()?);
         if hash.to_string() != self.expected {
             fs::remove_file(&self.part)?;
-            bail!("it arrived with another SHA-256 than it left");
+            bail!("its SHA-256 differs from the sender's");
         }
         self.file.sync_all()?;
         fs::rename(&self.part, &self.path)?;

@@ -51,14 +51,14 @@ pub(crate) enum Control {
 /// Certificates: of QUIC, and of a broker in a roll-out.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub(crate) struct TlsArgs {
-    /// Authorities to believe, a PEM file; else the development CA here and the system's. A receiver over QUIC
-    /// lets anybody in without it
+    /// PEM file of trusted CAs [default: the local development CA and the system's]. Without it, a receiver over
+    /// QUIC accepts any sender
     #[arg(long, value_name = "FILE", help_heading = "TLS")]
     cafile: Option<PathBuf>,
-    /// Certificate chain, a PEM file; a receiver over QUIC has one from the development CA without it
+    /// PEM file of the certificate chain [default for a receiver over QUIC: one from the development CA]
     #[arg(long, value_name = "FILE", requires = "cert_key", help_heading = "TLS")]
     cert: Option<PathBuf>,
-    /// Private key of the certificate, a PEM file
+    /// PEM file of the certificate's private key
     #[arg(long, value_name = "FILE", requires = "cert", help_heading = "TLS")]
     cert_key: Option<PathBuf>,
 }
@@ -135,8 +135,8 @@ fn untrusted(name: &str, error: quinn::ConnectionError) -> anyhow::Error {
     };
     match code {
         0x12a..=0x131 | 0x174 => Untrusted(format!(
-            "TLS with {name}: {error}; see --cafile, --cert and --cert-key, and send to a name that is in the \
-             receiver's certificate"
+            "TLS with {name}: {error}; see --cafile, --cert and --cert-key, and send to a name in \
+             the receiver's certificate"
         ))
         .into(),
         _ => error.into(),

@@ -83,7 +83,7 @@ async fn hear<T: DeserializeOwned>(
             }
         }
     };
-    let line = timeout(patience, line).await.context("the other side is silent")??;
+    let line = timeout(patience, line).await.context("the other side does not answer")??;
     let read = |line: Vec<u8>| serde_json::from_slice(&line).context("not the protocol of --via");
     line.map(read).transpose()
 }

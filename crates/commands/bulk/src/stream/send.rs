@@ -70,7 +70,7 @@ pub(super) async fn pour(
         let length = usize::try_from(bytes - at).unwrap_or(PIECE).min(PIECE);
         file.read_exact_at(&mut piece[..length], at)?;
         let write = channel.write.write_all(&piece[..length]);
-        timeout(patience, write).await.context("nothing gets through")??;
+        timeout(patience, write).await.context("no data gets through")??;
         at += length as u64;
         tell(length as u64);
     }
@@ -117,10 +117,10 @@ impl Run<'_> {
                     return Err(error);
                 }
                 Err(error) if self.progress.elapsed() > self.sending.patience => {
-                    return Err(error.context("no connection, or none that lasts; see --patience"));
+                    return Err(error.context("no connection, or only short ones; see --patience"));
                 }
                 Err(error) => {
-                    tracing::info!(%error, "the connection is lost or did not come about");
+                    tracing::info!(%error, "the connection failed or was lost");
                     sleep(RETRY).await;
                 }
             }
@@ -207,7 +207,7 @@ impl Run<'_> {
         });
         let seconds = self.start.elapsed().as_secs_f64();
         self.sending.show.say(&format!(
-            "all is there after {seconds:.2} s, {:.1} Mbit/s",
+            "complete after {seconds:.2} s, {:.1} Mbit/s",
             self.sent as f64 * 8e-6 / seconds.max(1e-9)
         ));
     }

@@ -25,7 +25,7 @@ Examples:
   fulmar demo homes                            twenty homes, four weeks of history, an outage after a minute
   fulmar demo homes --data ~/homes             the same, kept in a folder to be continued another day
   fulmar demo homes --link 2g-64k --loss 10%   a worse link between gateway and platform
-  fulmar demo homes --outage 600               it is down for ten minutes
+  fulmar demo homes --outage 600               the link is down for ten minutes
 
 It prints users, their passwords and the address to open, and runs until Ctrl-C.";
 
@@ -33,23 +33,23 @@ It prints users, their passwords and the address to open, and runs until Ctrl-C.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
-    /// How many homes
+    /// Number of homes
     #[arg(long, value_name = "NUMBER", default_value_t = 20,
         value_parser = clap::value_parser!(u32).range(4..=200))]
     homes: u32,
-    /// Number that all random decisions come from
+    /// Seed of all random decisions
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     seed: u64,
     /// Port of the web app, TCP and UDP; 0 for any that is free
     #[arg(long, value_name = "PORT", default_value_t = 8443)]
     port: u16,
-    /// Folder for all data, kept afterwards; otherwise a temporary one
+    /// Folder for all data, kept afterwards [default: a temporary one]
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
     /// Link between the gateway and the platform, one of `fulmar lab link --list`
     #[arg(long, value_name = "PROFILE", default_value = "3g")]
     link: String,
-    /// How much the link loses
+    /// Packet loss of the link
     #[arg(long, value_name = "PERCENT", default_value = "5%")]
     loss: String,
     /// Seconds between two readings of a sensor
@@ -64,7 +64,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "SECONDS", default_value_t = 60,
         value_parser = clap::value_parser!(u32).range(1..=86_400))]
     outage_after: u32,
-    /// Seconds for which it is down; 0 for not at all
+    /// Seconds for which the link is down; 0: no outage
     #[arg(long, value_name = "SECONDS", default_value_t = 90,
         value_parser = clap::value_parser!(u32).range(0..=86_400))]
     outage: u32,
@@ -109,7 +109,7 @@ fn announce(server: &Server, settled: &Settled, args: &Args, data: &Path) -> any
     if args.outage > 0 {
         writeln!(
             out,
-            "In {} s the link goes down for {} s; what is measured meanwhile arrives afterwards.",
+            "In {} s the link goes down for {} s; readings taken meanwhile arrive afterwards.",
             args.outage_after, args.outage
         )?;
     }
@@ -123,8 +123,9 @@ fn announce(server: &Server, settled: &Settled, args: &Args, data: &Path) -> any
     }
     writeln!(
         out,
-        "\nThe browser does not know the certificate's authority: let it go on all the same, or install\n{}\n\
-         What the gateway took from sensors is in {}. Ctrl-C ends it.\n",
+        "\nThe browser does not know the certificate's CA: continue despite its warning, or \
+         install\n{}\n\
+         Readings that the gateway accepted from sensors are in {}. Ctrl-C ends it.\n",
         data.join("ca").join("ca.pem").display(),
         data.join(edge::RECORD).display()
     )?;

@@ -182,7 +182,7 @@ impl Pump {
         let outer = match connected(self.server).await {
             Ok(outer) => Arc::new(outer),
             Err(error) => {
-                tracing::warn!("no way to the server: {error}");
+                tracing::warn!("cannot reach the server: {error}");
                 return None;
             }
         };
