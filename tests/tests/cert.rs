@@ -94,7 +94,7 @@ fn nothing_is_overwritten() {
 fn what_cannot_be_certified_is_said() {
     let folder = tempfile::tempdir().unwrap();
     for (args, code, said) in [
-        (&["issue", "../a"][..], 2, "cannot be the name of a file"),
+        (&["issue", "../a"][..], 2, "is not valid as a file name"),
         (&["issue", "a", "--days", "0"], 2, "--days"),
         (&["issue", "a", "--client", "--san", "b"], 2, "--san"),
         (&["issue", "a b"], 1, "neither a host name nor an IP address"),

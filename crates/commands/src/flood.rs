@@ -60,7 +60,7 @@ impl<S: Subscriber> Layer<S> for Flood {
             kind.or_insert_with(|| Kind::new(now)).take(now)
         };
         if let Some(left_out @ 1..) = taken {
-            tracing::warn!(left_out, "lines like the next were left out");
+            tracing::warn!(left_out, "lines like the next were omitted");
         }
         taken.is_some()
     }

@@ -31,7 +31,7 @@ pub struct LogArgs {
 pub enum Format {
     /// For people
     Text,
-    /// One JSON object a line, for collectors
+    /// One JSON object per line, for collectors
     Json,
 }
 

@@ -15,7 +15,7 @@ pub(crate) struct Args {
 
 fn refuse(command: &str, feature: &str) -> anyhow::Result<()> {
     Err(Usage(format!(
-        "this program was built without `fulmar {command}`; it takes a build with the feature `{feature}`"
+        "this program was built without `fulmar {command}`; build it with the feature `{feature}`"
     ))
     .into())
 }

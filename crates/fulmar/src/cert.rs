@@ -13,18 +13,18 @@ use serde_json::json;
 
 const EXAMPLES: &str = "\
 Examples:
-  fulmar cert ca                                         make a development CA, or show where it is
+  fulmar cert ca                                         create a development CA, or show where it is
   fulmar cert issue broker.lan --san 192.0.2.7           a certificate for a server
   fulmar cert issue meter-7 --client                     one for a client; meter-7 is its user name
   fulmar cert show broker.lan.pem                        names, validity, fingerprints
 
 Clients on other machines need the CA's ca.pem: mosquitto_pub --cafile ca.pem …";
 
-/// Make a development CA and certificates
+/// Create a development CA and certificates
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// One JSON object instead of lines
+    /// Print one JSON object instead of lines
     #[arg(long, global = true)]
     json: bool,
     #[command(subcommand)]
@@ -33,10 +33,9 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Make the CA if there is none; print the path of its certificate
+    /// Create the CA if there is none; print the path of its certificate
     ///
-    /// It is `ca.pem` beside its key `ca.key` (mode 0600). An authority that is there is never
-    /// replaced.
+    /// It is `ca.pem` beside its key `ca.key` (mode 0600). An existing CA is never replaced.
     Ca {
         /// Folder of the CA [default: `ca` in $FULMAR_DATA or the default data folder, as
         /// `fulmar serve` uses it]
@@ -45,36 +44,35 @@ enum Action {
     },
     /// Issue a certificate from it
     ///
-    /// Prints the paths of the certificate and of its key (mode 0600). Files that are there are
-    /// never overwritten.
+    /// Prints the paths of the certificate and of its key (mode 0600). Existing files are never overwritten.
     Issue {
         /// The server's host name, or the client's user name; also the name of the files
         name: String,
         /// Further host names and addresses of a server
         #[arg(long, value_name = "NAME")]
         san: Vec<String>,
-        /// For a client instead of a server
+        /// Issue it for a client instead of a server
         #[arg(long, conflicts_with = "san")]
         client: bool,
-        /// With an Ed25519 key, for microcontrollers that pin it; browsers do not take it
+        /// Use an Ed25519 key, for microcontrollers that pin it; browsers do not accept it
         #[arg(long)]
         ed25519: bool,
-        /// With the key in this PEM file instead of a new one: a renewal that keeps what clients pin
+        /// Use the key in this PEM file instead of a new one: a renewal that keeps the key that clients pin
         #[arg(long, value_name = "FILE", conflicts_with = "ed25519")]
         key: Option<PathBuf>,
-        /// Days it is valid
+        /// Validity in days
         #[arg(long, default_value_t = LEAF_DAYS, value_parser = clap::value_parser!(u32).range(1..=3650))]
         days: u32,
         /// Folder of the CA
         #[arg(long, value_name = "DIR")]
         dir: Option<PathBuf>,
-        /// Folder for NAME.pem and NAME.key, made if it is not there
+        /// Folder for NAME.pem and NAME.key, created if missing
         #[arg(long, value_name = "DIR", default_value = ".")]
         out: PathBuf,
     },
-    /// Print what a certificate says
+    /// Show a certificate
     Show {
-        /// PEM file; of a chain the first certificate is shown
+        /// PEM file; for a chain, the first certificate is shown
         file: PathBuf,
     },
 }
@@ -138,7 +136,7 @@ fn issue(
     // A wildcard's star would be a pattern to every shell.
     let file = name.replace('*', "_");
     if file.contains('/') || file.starts_with('.') {
-        return Err(crate::exit::Usage(format!("{name:?} cannot be the name of a file")).into());
+        return Err(crate::exit::Usage(format!("{name:?} is not valid as a file name")).into());
     }
     let issued = authority.issue_for(name, names, *purpose, *days, key)?;
     let (chain, key) = (out.join(format!("{file}.pem")), out.join(format!("{file}.key")));

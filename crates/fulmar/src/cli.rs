@@ -38,7 +38,7 @@ pub(crate) enum Command {
     /// Send files over a bad link, to one receiver or a group
     #[cfg_attr(not(feature = "bulk"), command(hide = true))]
     Send(bulk::SendArgs),
-    /// Receive files that are sent so
+    /// Receive files sent with `fulmar send`
     #[cfg_attr(not(feature = "bulk"), command(hide = true))]
     Receive(bulk::ReceiveArgs),
     /// Roll out a file to a group of devices in stages
@@ -53,21 +53,21 @@ pub(crate) enum Command {
     /// Read meters by wireless M-Bus
     #[cfg_attr(not(feature = "meter"), command(hide = true))]
     Meter(meter::Args),
-    /// Feed readings of sensors into MQTT, or simulate them
+    /// Publish readings of sensors, or simulate them
     #[cfg_attr(not(feature = "sensor"), command(hide = true))]
     Sensor(sensor::Args),
-    /// Users of the platform: who may log in, and as what
+    /// Manage users of the platform and their roles
     #[cfg_attr(not(feature = "platform"), command(hide = true))]
     User(platform::UserArgs),
-    /// Twins of the platform: a utility's installation each
+    /// Manage twins (tenants) of the platform
     #[cfg_attr(not(feature = "platform"), command(hide = true))]
     Twin(platform::TwinArgs),
     /// Run a demonstration
     #[cfg_attr(not(feature = "demo"), command(hide = true))]
     Demo(demo::Args),
-    /// Make a development CA and certificates
+    /// Create a development CA and certificates
     Cert(cert::Args),
-    /// Make a line of the password file
+    /// Add a user to the password file, or change a password
     Passwd(passwd::Args),
 }
 

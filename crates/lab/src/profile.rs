@@ -27,7 +27,7 @@ pub struct Profile {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProfileError {
     /// The name is unknown.
-    #[error("there is no profile {name:?}; there are: {known}")]
+    #[error("unknown profile {name:?}; use one of: {known}")]
     Unknown {
         /// As asked for.
         name: String,

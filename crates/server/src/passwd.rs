@@ -22,13 +22,13 @@ Examples:
 
 The broker reads the file named by [auth] password_file at start and on SIGHUP.";
 
-/// Make a line of the password file
+/// Add a user to the password file, or change a password
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     /// User name
     user: String,
-    /// Password file to change; created if missing
+    /// Password file to change, created if missing [default: print the line for the file]
     #[arg(long, short, value_name = "FILE")]
     file: Option<PathBuf>,
 }

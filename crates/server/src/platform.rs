@@ -57,7 +57,7 @@ impl Folder {
     }
 }
 
-/// Users of the platform: who may log in, and as what
+/// Manage users of the platform and their roles
 #[derive(clap::Args, Debug)]
 #[command(after_help = USER_EXAMPLES)]
 pub struct UserArgs {
@@ -211,7 +211,7 @@ fn line(user: &UserSummary) -> String {
     format!("{}\t{}\t{}", user.name, user.display_name, roles.join(" "))
 }
 
-/// Twins of the platform: a utility's installation each
+/// Manage twins (tenants) of the platform
 #[derive(clap::Args, Debug)]
 #[command(after_help = TWIN_EXAMPLES)]
 pub struct TwinArgs {

@@ -44,7 +44,7 @@ const EXAMPLES: &str = "\
 Examples:
   fulmar bench pairs mqtt://localhost             50 publishers to 50 subscribers, flat out
   fulmar bench pairs mqtt://localhost --qos 1 --pid $(pidof mosquitto)
-  fulmar bench fan-in mqtt://localhost --json     latency at 5,000 messages a second
+  fulmar bench fan-in mqtt://localhost --json     latency at 5,000 messages per second
   fulmar bench conns mqtt://localhost -n 10000 --pid 4711";
 
 /// Measure a broker with many clients
@@ -67,7 +67,7 @@ enum ScenarioArgs {
     },
     /// Each publisher to its own subscriber, flat out
     Pairs {
-        /// Publishers, and as many subscribers
+        /// Number of publishers, and of subscribers
         #[arg(short = 'n', long, default_value_t = 50, value_parser = number(1..=100_000))]
         count: u64,
         #[command(flatten)]
@@ -81,7 +81,7 @@ enum ScenarioArgs {
         /// Subscribers; each gets its share of the publishers
         #[arg(long, default_value_t = 5, value_parser = number(1..=10_000))]
         subscribers: u64,
-        /// Messages a second, all publishers together
+        /// Messages per second, all publishers together
         #[arg(long, default_value_t = 5_000, value_parser = number(1..=10_000_000))]
         rate: u64,
         #[command(flatten)]
@@ -113,32 +113,32 @@ struct Common {
     /// Payload bytes; the first eight are a time stamp
     #[arg(long, default_value_t = 64, value_parser = number(8..=1_048_576))]
     payload: u64,
-    /// Messages a write (flat-out scenarios)
+    /// Messages per write (flat-out scenarios)
     #[arg(long, default_value_t = 16, value_parser = number(1..=1_024))]
     burst: u64,
-    /// Messages a publisher may have under way (flat-out scenarios); at least the burst [default: 256;
-    /// 32 for fan-out; 16 with QoS 2, where brokers commonly take no more than 20]
+    /// Messages in flight per publisher (flat-out scenarios); at least the burst [default: 256;
+    /// 32 for fan-out; 16 with QoS 2, where brokers commonly accept no more than 20]
     #[arg(long, value_parser = number(1..=60_000))]
     window: Option<u64>,
-    /// Connect with sessions that the broker keeps, and stores if it is durable; they stay there
+    /// Connect with persistent sessions, which a durable broker stores; they remain after the run
     #[arg(long)]
     persistent: bool,
     /// Process of the broker, to measure its CPU time and memory; repeat for several
     #[arg(long, value_name = "PID")]
     pid: Vec<u32>,
-    /// Streams a QUIC connection spreads its topics over, the control stream included
+    /// Streams per QUIC connection to spread topics over, including the control stream
     #[arg(long, default_value_t = 1, value_parser = number(1..=64))]
     streams: u64,
-    /// Authority of the broker's certificate (PEM), for quic://
+    /// PEM file of trusted CAs, for quic://
     #[arg(long, value_name = "FILE")]
     cafile: Option<PathBuf>,
-    /// Believe any certificate, for quic://
+    /// Do not verify the broker's certificate, for quic://
     #[arg(long, conflicts_with = "cafile")]
     insecure: bool,
     /// User name to log in with
     #[arg(short, long, requires = "password")]
     user: Option<String>,
-    /// Its password
+    /// Password of the user
     #[arg(short = 'P', long, requires = "user", env = "FULMAR_PASSWORD", hide_env_values = true)]
     password: Option<String>,
     /// Print one JSON object
@@ -261,7 +261,7 @@ fn resolve(authority: &str, default_port: u16) -> anyhow::Result<SocketAddr> {
     let authority = authority.trim_end_matches('/');
     let port = match authority.rsplit_once(':') {
         Some((host, port)) if !host.contains(':') || host.ends_with(']') => {
-            port.parse().with_context(|| format!("{authority}: {port} is no port number"))?
+            port.parse().with_context(|| format!("{authority}: {port} is not a port number"))?
         }
         _ => default_port,
     };

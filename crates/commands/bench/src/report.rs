@@ -182,7 +182,7 @@ impl fmt::Display for Report {
             }
         }
         if self.interrupted {
-            row("note", "interrupted before its time".to_owned())?;
+            row("note", "interrupted early".to_owned())?;
         }
         Ok(())
     }

@@ -93,7 +93,7 @@ impl Run<'_> {
         let mut opened = 0;
         while self.load.ready_lanes() < self.load.plan().lanes() && !self.stopped() {
             if start.elapsed() > CONNECT_LIMIT {
-                bail!("only {} of {count} connections stand", self.load.ready_lanes() / streams);
+                bail!("only {} of {count} connections are open", self.load.ready_lanes() / streams);
             }
             let waiting = opened - self.load.ready_lanes() / streams;
             let more = self.driver.parallel().saturating_sub(waiting).min(count - opened);

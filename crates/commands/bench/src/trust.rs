@@ -27,7 +27,7 @@ pub(super) fn tls(
         _ if insecure => Trust::Insecure,
         Some(file) => Trust::CaFile(file.to_owned()),
         None => bail!(Usage(
-            "quic:// needs --cafile FILE, or --insecure to believe any certificate".to_owned()
+            "quic:// needs --cafile FILE, or --insecure to accept any certificate".to_owned()
         )),
     };
     let mut config = options.tls_config()?;

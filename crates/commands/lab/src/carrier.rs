@@ -21,13 +21,13 @@ const PROTOCOL: &[u8] = b"fulmar-copy";
 /// Where a sender connects to, and how.
 #[derive(clap::Args, Debug)]
 pub(super) struct To {
-    /// Where to
+    /// Address to connect to
     #[arg(long, value_name = "ADDRESS:PORT")]
     to: SocketAddr,
-    /// The transport
+    /// Transport
     #[arg(long, value_enum)]
     pub(super) over: Over,
-    /// What decides how much may be under way
+    /// Congestion control of the sender
     #[arg(long, value_enum, default_value_t = Congestion::Cubic)]
     congestion: Congestion,
     /// Folder of the development CA that both ends share, for QUIC
@@ -38,10 +38,10 @@ pub(super) struct To {
 /// Where a receiver listens, and for what.
 #[derive(clap::Args, Debug)]
 pub(super) struct At {
-    /// Where to listen
+    /// Address to listen on
     #[arg(long, value_name = "ADDRESS:PORT")]
     at: SocketAddr,
-    /// The transport
+    /// Transport
     #[arg(long, value_enum)]
     pub(super) over: Over,
     /// Folder of the development CA that both ends share, for QUIC

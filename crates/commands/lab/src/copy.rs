@@ -31,7 +31,7 @@ const PIECE: usize = 1 << 16;
 const DONE: u8 = 1;
 /// How often a receiver tells how far it is.
 const TELL_EVERY: Duration = Duration::from_secs(1);
-/// Copy one file over TCP or QUIC, make one, or compare two
+/// Copy a file over TCP or QUIC, create one, or compare two
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
@@ -41,32 +41,32 @@ pub(super) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// Make a file of random bytes, the same for the same seed
+    /// Create a file of random bytes, the same for the same seed
     Make(Make),
     /// Send a file
     Send(Send),
     /// Receive a file
     Receive(Receive),
-    /// Tell whether two files are the same
+    /// Compare two files
     Check(Check),
 }
 
 #[derive(clap::Args, Debug)]
 struct Make {
-    /// Where
+    /// File to create
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// How long: 8MB, 64MB
+    /// Size: 8MB, 64MB
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     bytes: u64,
-    /// What the bytes come from
+    /// Seed of the random bytes
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     seed: u64,
 }
 
 #[derive(clap::Args, Debug)]
 struct Send {
-    /// What to send
+    /// File to send
     #[arg(value_name = "FILE")]
     file: PathBuf,
     #[command(flatten)]
@@ -75,7 +75,7 @@ struct Send {
 
 #[derive(clap::Args, Debug)]
 struct Receive {
-    /// Where to put it
+    /// File to write
     #[arg(value_name = "FILE")]
     file: PathBuf,
     #[command(flatten)]
@@ -84,9 +84,9 @@ struct Receive {
 
 #[derive(clap::Args, Debug)]
 struct Check {
-    /// What was sent
+    /// File that was sent
     sent: PathBuf,
-    /// What arrived
+    /// File that was received
     arrived: PathBuf,
 }
 
@@ -156,7 +156,7 @@ fn send_tcp(args: &Send) -> anyhow::Result<()> {
     }
     stream.shutdown(std::net::Shutdown::Write)?;
     let mut answer = [0];
-    stream.read_exact(&mut answer).context("the receiver went")?;
+    stream.read_exact(&mut answer).context("the receiver closed the connection")?;
     tell("sent", json!({}))
 }
 
@@ -218,7 +218,7 @@ async fn send_quic(args: &Send) -> anyhow::Result<()> {
     }
     out.finish()?;
     let mut answer = [0];
-    back.read_exact(&mut answer).await.context("the receiver went")?;
+    back.read_exact(&mut answer).await.context("the receiver closed the connection")?;
     tell("sent", json!({}))?;
     connection.close(0_u32.into(), b"");
     // Until the receiver may be taken to know that.

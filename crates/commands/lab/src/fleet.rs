@@ -31,7 +31,7 @@ Examples:
 /// Time over which arrivals are counted together.
 const FLOW_EVERY: Duration = Duration::from_millis(250);
 
-/// Run many clients that publish, and tell how they fare as JSON lines
+/// Run many publishing clients and report their statistics as JSON lines
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
@@ -48,13 +48,13 @@ pub(super) struct Args {
     #[arg(long, value_name = "MS", default_value_t = 100)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
     every_ms: u64,
-    /// Topics that the clients share in turn [default: each has its own]
+    /// Number of topics that the clients share in turn [default: one for each client]
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..=10_000))]
     topics: Option<u64>,
-    /// Each client subscribes to what it publishes and waits for it
+    /// Each client subscribes to its own messages and waits for them
     #[arg(long, conflicts_with = "topics")]
     echo: bool,
-    /// Each client also subscribes to this
+    /// Topic filter to which each client also subscribes
     #[arg(long, value_name = "FILTER")]
     subscribe: Option<String>,
     /// Payload in bytes, time and number included
@@ -70,17 +70,17 @@ pub(super) struct Args {
     /// Seconds the broker keeps the session of a client whose connection is lost
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]
     session: u32,
-    /// Clients whose connection is lost come again
+    /// Reconnect clients that lose their connection
     #[arg(long)]
     reconnect: bool,
-    /// Seconds without a message after which missing ones are given up
+    /// Seconds without a message after which missing messages count as lost
     #[arg(long, value_name = "SECONDS", default_value_t = 10)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=3_600))]
     patience: u64,
-    /// Authorities to believe, a PEM file
+    /// PEM file of trusted CAs
     #[arg(long, value_name = "FILE")]
     cafile: Option<PathBuf>,
-    /// Believe any broker
+    /// Do not verify the broker's certificate
     #[arg(long, conflicts_with = "cafile")]
     insecure: bool,
 }

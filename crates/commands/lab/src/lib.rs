@@ -26,10 +26,10 @@ use fulmar_command::{exit, runtime};
 
 const EXAMPLES: &str = "\
 Examples:
-  fulmar lab list                     which experiments there are
+  fulmar lab list                     list experiments
   fulmar lab run mqtt-quic            run one and write its report to results/mqtt-quic
   fulmar lab report results/mqtt-quic write the report again
-  fulmar lab new mine.toml            an experiment of your own to begin with
+  fulmar lab new mine.toml            write an example experiment to change
   fulmar lab link --profile 2g-64k --loss 5% -- fulmar sub quic://198.18.1.2 -t '#'
                                       run a program behind a bad link";
 
@@ -47,29 +47,29 @@ enum Command {
     Link(Box<link::Args>),
     /// List experiments
     List(list::Args),
-    /// Write an experiment to begin with: change it and run it
+    /// Write an example experiment to change and run
     New(new::Args),
     /// Run experiments and report on them
     Run(run::Args),
-    /// Write the report of a folder of results
+    /// Write the report on a folder of results
     Report(report::Args),
-    /// Connect, publish, receive, and tell when what happened
+    /// Connect, publish and receive, and report the time of each event
     Probe(probe::Args),
-    /// Ask for objects over HTTP/1.1, 2 or 3 and tell how long that takes
+    /// Request objects over HTTP/1.1, 2 or 3 and report how long each takes
     Transfer(transfer::Args),
-    /// Publish MQTT messages one after the other and tell how long each takes
+    /// Publish MQTT messages one after the other and report how long each takes
     Message(message::Args),
-    /// Send numbered datagrams at a rate, or receive them and tell delay, loss and rate
+    /// Send numbered datagrams at a rate, or receive them and report delay, loss and rate
     Udp(udp::Args),
-    /// Copy one file over TCP or QUIC, make one, or compare two
+    /// Copy a file over TCP or QUIC, create one, or compare two
     Copy(copy::Args),
-    /// Send lines at times over a stream, or tell how late each arrives
+    /// Send timed lines over a stream, or report how late each arrives
     Lines(lines::Args),
-    /// Transfers over UDP, DTLS or QUIC streams, and how long they take
+    /// Measure transfers over UDP, DTLS or QUIC streams
     Batch(batch::Args),
-    /// Run a program on a share of the processor, and tell what it used
+    /// Run a program on a share of the processor, and report what it used
     Slow(slow::Args),
-    /// Run many clients that publish, and tell how they fare
+    /// Run many publishing clients and report their statistics
     Fleet(fleet::Args),
 }
 

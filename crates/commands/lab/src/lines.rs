@@ -25,7 +25,7 @@ Examples:
 /// The shortest line: two numbers, two spaces, and its end.
 const LEAST_BYTES: u16 = 40;
 
-/// Send lines at times over a stream, or tell how late each arrives
+/// Send timed lines over a stream, or report how late each arrives
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
@@ -35,25 +35,25 @@ pub(super) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// Write them to standard output
+    /// Write lines to standard output
     Make(What),
-    /// Send them over TCP or QUIC
+    /// Send lines over TCP or QUIC
     Send(Send),
-    /// Tell how late they come on standard input
+    /// Report how late lines arrive on standard input
     Check(Check),
-    /// Tell how late they come over TCP or QUIC
+    /// Report how late lines arrive over TCP or QUIC
     Receive(Receive),
 }
 
 #[derive(clap::Args, Clone, Debug)]
 struct What {
-    /// Time from one to the next: 20ms
+    /// Time from one line to the next: 20ms
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     every: u64,
-    /// How many
+    /// Number of lines
     #[arg(long, value_name = "NUMBER")]
     count: u32,
-    /// Length of each
+    /// Bytes of each line
     #[arg(long, value_name = "BYTES", default_value_t = 200)]
     #[arg(value_parser = clap::value_parser!(u16).range(i64::from(LEAST_BYTES)..))]
     bytes: u16,
@@ -69,7 +69,7 @@ struct Send {
 
 #[derive(clap::Args, Debug)]
 struct Check {
-    /// How many should come
+    /// Number of lines to expect
     #[arg(long, value_name = "NUMBER")]
     count: u32,
 }
@@ -154,7 +154,7 @@ impl Counted {
         let now = now_ns();
         let mut words = line.split(' ').map(str::parse::<u64>);
         let (Some(Ok(number)), Some(Ok(due))) = (words.next(), words.next()) else {
-            bail!("no line of ours: {line:?}");
+            bail!("not a line of this command: {line:?}");
         };
         let number = u32::try_from(number)?;
         if number < self.next || number >= self.expected {
@@ -179,7 +179,7 @@ fn send_tcp(args: &Send) -> anyhow::Result<()> {
     stream.shutdown(std::net::Shutdown::Write)?;
     // Until the other side has all: it closes then.
     let closed = io::copy(&mut stream, &mut io::sink());
-    closed.map(|_| ()).context("the receiver went")
+    closed.map(|_| ()).context("the receiver closed the connection")
 }
 
 fn receive_tcp(args: &Receive) -> anyhow::Result<()> {

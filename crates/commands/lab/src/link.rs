@@ -34,9 +34,9 @@ those that listen on the loopback address only; other addresses are what they ar
 server on a loopback address (such as 127.0.0.53) is not reached: use addresses, or a name server
 elsewhere. $LAB_SELF and $LAB_PEER hold the program's own address and the other end's.
 
-Each setting of the link concerns both directions; --up.NAME is from the program (the first of two)
+Each setting of the link applies to both directions; --up.NAME is from the program (the first of two)
 and --down.NAME towards it. The same --seed decides the same losses, flow by flow. The exit code is
-the program's. What happened is told on standard error.";
+the program's. A summary is printed on standard error.";
 
 /// Run a program behind a bad link, or two joined by one
 #[derive(clap::Args, Debug)]
@@ -44,26 +44,26 @@ the program's. What happened is told on standard error.";
 pub(crate) struct Args {
     #[command(flatten)]
     settings: Settings,
-    /// Number that all random decisions come from
+    /// Seed of all random decisions
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     seed: u64,
-    /// Write what passed to a capture that Wireshark opens
+    /// Write the packets that passed to a capture file for Wireshark
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
     /// Write which packets of each flow were lost, corrupted, doubled or held back by decision: the
     /// same for the same seed
     #[arg(long, value_name = "FILE")]
     decisions: Option<PathBuf>,
-    /// Tell what happened as one line of JSON
+    /// Print the summary as one line of JSON
     #[arg(long)]
     json: bool,
-    /// … and write it to a file instead of standard error
+    /// Write the summary to a file instead of standard error
     #[arg(long, value_name = "FILE")]
     summary: Option<PathBuf>,
     /// Join two programs, given as lines for the shell; the run ends with the second
     #[arg(long, num_args = 2, value_names = ["FIRST", "SECOND"], conflicts_with = "command")]
     between: Vec<String>,
-    /// List the named links and where their figures come from
+    /// List the named links and the sources of their figures
     #[arg(long, conflicts_with_all = ["between", "command"])]
     list: bool,
     /// The program and its arguments

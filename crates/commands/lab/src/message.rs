@@ -23,13 +23,13 @@ Examples:
   fulmar lab message quic://broker --insecure --count 50 --connection returning   one each, with 0-RTT
   fulmar lab message coaps://broker --insecure --count 50                         CoAP over DTLS";
 
-/// Publish messages one after the other and tell how long each takes, as JSON lines
+/// Publish messages one after the other and report how long each takes, as JSON lines
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
     /// Broker: mqtt://, mqtts://, quic://, ws://, wss://, coap:// or coaps:// HOST[:PORT]
     url: String,
-    /// The connection each message goes over
+    /// Connection for each message
     #[arg(long, value_enum, default_value = "kept")]
     connection: Connection,
     /// Messages
@@ -41,10 +41,10 @@ pub(super) struct Args {
     /// Topic
     #[arg(short, long, default_value = "message")]
     topic: String,
-    /// Quality of service, 1 or 2: nobody answers a message of 0. Over CoAP messages are confirmable
+    /// Quality of service, 1 or 2, because QoS 0 has no acknowledgement. Over CoAP, messages are confirmable
     #[arg(short, long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2))]
     qos: u8,
-    /// Milliseconds of rest after each message
+    /// Milliseconds to wait after each message
     #[arg(long, value_name = "MS", default_value_t = 200)]
     #[arg(value_parser = clap::value_parser!(u64).range(..=3_600_000))]
     rest_ms: u64,
@@ -52,24 +52,24 @@ pub(super) struct Args {
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=3_600))]
     patience: u64,
-    /// Send a message of a new connection right behind CONNECT, before the broker has answered (MQTT, QoS 1)
+    /// On a new connection, send the message right after CONNECT, before the broker has answered (MQTT, QoS 1)
     #[arg(long)]
     ahead: bool,
-    /// Authorities to believe, a PEM file
+    /// PEM file of trusted CAs
     #[arg(long, value_name = "FILE")]
     cafile: Option<PathBuf>,
-    /// Believe any broker
+    /// Do not verify the broker's certificate
     #[arg(long, conflicts_with = "cafile")]
     insecure: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Connection {
-    /// Made for it, by a client that knows nothing of the broker
+    /// A new connection each, without a ticket
     New,
-    /// Made for it, by a client that has a ticket: TLS resumption, and 0-RTT over QUIC
+    /// A new connection each, with a ticket: TLS resumption, and 0-RTT over QUIC
     Returning,
-    /// There already
+    /// One connection for all, made beforehand
     Kept,
 }
 
@@ -183,7 +183,7 @@ impl Link {
         let trust = trust(args.cafile.as_ref(), args.insecure);
         let opening = Speaker::open(&args.url, &args.topic, trust);
         let speaker = timeout(Duration::from_secs(args.patience), opening).await;
-        Ok(Link::Coap(Box::new(speaker.context("out of time")??)))
+        Ok(Link::Coap(Box::new(speaker.context("timeout")??)))
     }
 
     /// Publishes a message and waits for its acknowledgement: whether it was early data.
@@ -193,11 +193,11 @@ impl Link {
         match self {
             Link::Mqtt(mqtt) => {
                 let message = Message::new(&args.topic, payload).qos(QoS::try_from(args.qos)?);
-                timeout(patience, mqtt.say(message)).await.context("out of time")??;
+                timeout(patience, mqtt.say(message)).await.context("timeout")??;
                 Ok(mqtt.early_data)
             }
             Link::Coap(speaker) => {
-                timeout(patience, speaker.say(payload.into())).await.context("out of time")??;
+                timeout(patience, speaker.say(payload.into())).await.context("timeout")??;
                 Ok(false)
             }
         }

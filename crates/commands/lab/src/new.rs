@@ -16,11 +16,11 @@ Examples:
   fulmar lab new mine.toml                 mosquitto over TCP or Fulmar over QUIC, on 2G with loss
   fulmar lab run mine.toml                 run it; its report is results/mine/report.html";
 
-/// Write an experiment to begin with: change it and run it
+/// Write an example experiment to change and run
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
-    /// File to write; none is overwritten
+    /// File to write; an existing file is not overwritten
     #[arg(value_name = "FILE.toml")]
     file: PathBuf,
 }

@@ -25,7 +25,7 @@ const EXAMPLES: &str = "\
 Examples:
   fulmar lab probe quic://broker --insecure --subscribe t --count 100
   fulmar lab probe quic://broker --insecure --publish t --count 100 --every-ms 20
-  fulmar lab probe quic://broker --insecure --publish t --again    the second set-up counts, with 0-RTT";
+  fulmar lab probe quic://broker --insecure --publish t --again    measures the second connection, with 0-RTT";
 
 /// Bytes of a message's time and number.
 pub(super) const HEADER: usize = 16;
@@ -34,7 +34,7 @@ pub(super) const HEADER: usize = 16;
 pub(super) const RETRY: Backoff =
     Backoff { first: Duration::from_millis(50), longest: Duration::from_millis(500) };
 
-/// Connect, publish, receive, and tell when what happened as JSON lines
+/// Connect, publish and receive, and report the time of each event as JSON lines
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
@@ -43,10 +43,10 @@ pub(super) struct Args {
     /// Client identifier
     #[arg(short, long, default_value = "probe")]
     id: String,
-    /// Receive what is published here
+    /// Topic filter to receive
     #[arg(long, value_name = "FILTER")]
     subscribe: Option<String>,
-    /// Publish here
+    /// Topic to publish to
     #[arg(long, value_name = "TOPIC")]
     publish: Option<String>,
     /// Messages to publish, and to wait for
@@ -56,7 +56,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "MS", default_value_t = 10)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
     every_ms: u64,
-    /// Topics to spread messages over in turn; more than one are named TOPIC/0, TOPIC/1, …
+    /// Number of topics to spread messages over in turn; if more than one, TOPIC/0, TOPIC/1, …
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=64))]
     topics: u64,
@@ -73,25 +73,24 @@ pub(super) struct Args {
     /// Keep alive in seconds, 0 for none
     #[arg(short, long, value_name = "SECONDS", default_value_t = 0)]
     keepalive: u16,
-    /// Connect, wait until the broker's idle timeout has ended that, and connect again: the second
-    /// time counts
+    /// Connect, wait until the broker's idle timeout closes the connection, and connect again; only the second counts
     #[arg(long)]
     again: bool,
     /// Milliseconds to stay connected when all is done
     #[arg(long, value_name = "MS", default_value_t = 0)]
     #[arg(value_parser = clap::value_parser!(u64).range(..=3_600_000))]
     stay_ms: u64,
-    /// Seconds to wait for the connection, and without a message after which missing ones are given up
+    /// Seconds to wait for the connection, and without a message after which missing messages count as lost
     #[arg(long, value_name = "SECONDS", default_value_t = 10)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=3_600))]
     patience: u64,
-    /// Authorities to believe, a PEM file
+    /// PEM file of trusted CAs
     #[arg(long, value_name = "FILE")]
     cafile: Option<PathBuf>,
     /// The only version of TLS over TCP: 1.2 or 1.3
     #[arg(long, value_name = "VERSION", value_parser = tls_version)]
     tls_version: Option<TlsVersion>,
-    /// Believe any broker
+    /// Do not verify the broker's certificate
     #[arg(long, conflicts_with = "cafile")]
     insecure: bool,
 }

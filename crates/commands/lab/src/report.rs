@@ -8,7 +8,7 @@ const EXAMPLES: &str = "\
 Examples:
   fulmar lab report results/mqtt-quic    write report.html, report.csv and report.xlsx there";
 
-/// Write the report of a folder of results
+/// Write the report on a folder of results
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {

@@ -21,11 +21,11 @@ use crate::exit::Usage;
 
 const EXAMPLES: &str = "\
 Examples:
-  fulmar lab run mqtt-quic                          all of it; run again to go on after a stop
+  fulmar lab run mqtt-quic                          all samples; run again to continue after a stop
   fulmar lab run mqtt-quic-hol --only drop=10       a part of the matrix
   fulmar lab run my/own.toml --out /tmp/own --jobs 1
 
-Samples are kept in OUT/samples.jsonl, one JSON object a line. What is there is not measured again.";
+Samples are kept in OUT/samples.jsonl, one JSON object per line. Samples in it are not measured again.";
 
 /// How often a run without a terminal says how far it is.
 const TELL_EVERY: Duration = Duration::from_secs(30);
@@ -42,7 +42,7 @@ pub(super) struct Args {
     /// Folder of results [default: results/NAME]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Samples side by side [default: as the machine and the experiment allow]
+    /// Samples to run in parallel [default: as the machine and the experiment allow]
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..=256))]
     jobs: Option<u64>,
     /// Repetitions of each cell [default: the experiment's]
@@ -51,7 +51,7 @@ pub(super) struct Args {
     /// Only these values of a condition; repeat for more
     #[arg(long, value_name = "CONDITION=VALUE[,VALUE]", value_parser = condition)]
     only: Vec<(String, Vec<String>)>,
-    /// Keep the working folders of good samples too
+    /// Also keep the working folders of good samples
     #[arg(long)]
     keep: bool,
     /// Write no report
@@ -101,7 +101,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
             tally.ok, tally.failed, tally.timeout
         );
         if tally.left > 0 {
-            bail!("stopped with {} samples to go; the same command goes on", tally.left);
+            bail!("stopped with {} samples to go; the same command continues", tally.left);
         }
         if tally.ok == 0 {
             bail!("{name}: not a single good sample; {}/samples.jsonl says why", out.display());

@@ -20,7 +20,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(1);
 /// Processor time a program that has waited may use at once.
 const BURST_S: f64 = 0.000_2;
 
-/// Run a program on a share of the processor, and tell what it used
+/// Run a program on a share of the processor, and report what it used
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
     /// Share of one processor in percent; 100 does not slow it
@@ -32,7 +32,7 @@ pub(super) struct Args {
 }
 
 fn share(text: &str) -> Result<f64, String> {
-    let percent: f64 = text.parse().map_err(|_| "use a number of percent".to_owned())?;
+    let percent: f64 = text.parse().map_err(|_| "use a percentage".to_owned())?;
     if (0.1..=100.0).contains(&percent) { Ok(percent) } else { Err("use 0.1 to 100".to_owned()) }
 }
 

@@ -25,7 +25,7 @@ Examples:
   fulmar lab link --delay 30ms --loss 2% \\
       --between 'fulmar lab udp receive $LAB_SELF:7000 --delay 30ms --loss 2%' \\
                 'fulmar lab udp send $LAB_PEER:7000 --pps 1000 --count 5000; sleep 2'
-      how exactly a link delays and loses";
+      measure the accuracy of a link's delay and loss";
 
 /// Bytes of number, count and time.
 const HEADER: usize = 24;
@@ -41,7 +41,7 @@ const MAX_COUNT: u64 = 10_000_000;
 /// Delays that are told one by one; of more, evenly chosen ranks stand for all.
 const TOLD: usize = 1_000;
 
-/// Send numbered datagrams at a rate, or receive them and tell delay, loss and rate
+/// Send numbered datagrams at a rate, or receive them and report delay, loss and rate
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
@@ -51,26 +51,26 @@ pub(super) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// Send
+    /// Send datagrams
     Send(Send),
-    /// Receive until nothing comes any more, and tell
+    /// Receive datagrams until they stop, and report
     Receive(Receive),
 }
 
 #[derive(clap::Args, Debug)]
 struct Send {
-    /// Where to
+    /// Address to send to
     #[arg(value_name = "ADDRESS:PORT")]
     to: SocketAddr,
-    /// Datagrams a second
+    /// Datagrams per second
     #[arg(long, value_name = "NUMBER", default_value_t = 1000)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pps: u64,
-    /// Datagrams
+    /// Number of datagrams
     #[arg(long, value_name = "NUMBER", default_value_t = 1000)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=MAX_COUNT))]
     count: u64,
-    /// Payload of each in bytes
+    /// Payload of each datagram in bytes
     #[arg(long, value_name = "BYTES", default_value_t = 100)]
     #[arg(value_parser = clap::value_parser!(u64).range(HEADER as u64..=65_000))]
     payload: u64,
@@ -78,25 +78,25 @@ struct Send {
 
 #[derive(clap::Args, Debug)]
 struct Receive {
-    /// Where to listen
+    /// Address to listen on
     #[arg(value_name = "ADDRESS:PORT")]
     at: SocketAddr,
-    /// Delay of the link, such as 10ms, to tell by how much it was missed
+    /// Expected delay of the link, such as 10ms, to report the error
     #[arg(long, value_name = "TIME", default_value = "0", value_parser = parse_time)]
     delay: u64,
-    /// Share that the link should lose, such as 5%, to tell how far off it was
+    /// Expected loss of the link, such as 5%, to report the error
     #[arg(long, value_name = "SHARE", default_value = "0", value_parser = parse_share)]
     loss: f64,
-    /// Share that the link should double
+    /// Expected share of duplicates
     #[arg(long, value_name = "SHARE", default_value = "0", value_parser = parse_share)]
     duplicate: f64,
-    /// Rate of the link, such as 10M, to tell by how much it was missed; IP headers count
+    /// Expected rate of the link, such as 10M, to report the error; IP headers count
     #[arg(long, value_name = "RATE", value_parser = rate)]
     rate: Option<u64>,
-    /// Time without a datagram after which nothing more is expected
+    /// Time without a datagram after which to stop
     #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = parse_time)]
     patience: u64,
-    /// Longest time to wait for the first one
+    /// Maximum time to wait for the first datagram
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_time)]
     first: u64,
 }
@@ -164,7 +164,7 @@ fn receive(args: &Receive) -> anyhow::Result<()> {
         }
     }
     if stream.total == 0 {
-        bail!("no datagram came within {:.1} s", begin.elapsed().as_secs_f64());
+        bail!("no datagram arrived within {:.1} s", begin.elapsed().as_secs_f64());
     }
     tell("received", stream.told(args))
 }

@@ -22,13 +22,13 @@ Examples:
 The keys file is TOML and readable by you alone (chmod 600):
   [keys]
   78152801 = \"000102030405060708090A0B0C0D0E0F\"
-  KAM-79806477 = \"...\"      where two makers have meters of the same number
+  KAM-79806477 = \"...\"      if two makers have meters with the same number
 
-Without --input the kind of stream is found out: frames of a stick, or lines of rtl_wmbus, CUL
+Without --input the kind of stream is detected: frames of a stick, or lines of rtl_wmbus, CUL
 or hexadecimal digits (with or without checksums; # begins a comment). A serial port needs --input.
 
-Exit codes: 0 what could be read was read, 1 no telegram could be decoded or the input failed, 2
-wrong usage. Telegrams that could not be decoded have a line too, which says what to do.";
+Exit codes: 0 success, even if some telegrams could not be decoded; 1 no telegram could be decoded
+or the input failed; 2 wrong usage. Telegrams that could not be decoded are printed with what to do.";
 
 /// Decode telegrams from a file, a pipe or a receiver
 #[derive(clap::Args, Debug)]
@@ -37,16 +37,16 @@ pub(crate) struct Args {
     /// File with the meters' keys
     #[arg(long, value_name = "FILE")]
     keys: Option<PathBuf>,
-    /// What kind of stream it is
+    /// Kind of the stream
     #[arg(long, value_enum, default_value_t = InputKind::Auto)]
     input: InputKind,
-    /// Speed of a serial port, if it is not the usual one of the kind of stick
+    /// Speed of a serial port [default: the usual one of the stick]
     #[arg(long, value_name = "BAUD")]
     baud: Option<u32>,
-    /// One JSON object a telegram
+    /// Print one JSON object per telegram
     #[arg(long)]
     json: bool,
-    /// Decode what was received before, too, as in a capture of several receivers
+    /// Also decode telegrams received before, as in a capture of several receivers
     #[arg(long)]
     repeats: bool,
     /// File or serial port; - is standard input
@@ -57,7 +57,7 @@ pub(crate) struct Args {
 /// Kinds of streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum InputKind {
-    /// Found out from what comes
+    /// Detect the kind from the input
     Auto,
     /// Lines of rtl_wmbus
     RtlWmbus,
@@ -108,7 +108,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         eprintln!("fulmar: {decoded} telegrams decoded, {failed} not");
     }
     if decoded == 0 && failed > 0 {
-        bail!("no telegram could be decoded; each line says why");
+        bail!("no telegram could be decoded; each line shows why");
     }
     Ok(())
 }

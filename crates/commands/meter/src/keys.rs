@@ -29,7 +29,7 @@ fn parse(text: &str) -> Result<Keys, String> {
             Value::Table(section) if name == "keys" => {
                 section.iter().try_for_each(|(meter, key)| insert(&mut keys, meter, key))?;
             }
-            _ => return Err(format!("{name:?}: keys belong into the section [keys]")),
+            _ => return Err(format!("{name:?}: keys belong in the section [keys]")),
         }
     }
     Ok(keys)

@@ -41,7 +41,7 @@ pub(super) fn open(
     };
     let Some(baud) = baud.or(usual) else {
         return Err(Usage(format!(
-            "{}: say with --input which receiver is on this port",
+            "{}: give the kind of receiver on this port with --input",
             path.display()
         ))
         .into());

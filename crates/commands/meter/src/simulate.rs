@@ -28,20 +28,20 @@ Telegrams that noise damaged are marked by the receiver (second field 0). The le
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// How many meters the town has
+    /// Number of meters in the town
     #[arg(long, value_name = "NUMBER", default_value_t = 3000,
         value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     meters: u32,
-    /// Number that all random decisions come from
+    /// Seed of all random decisions
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     seed: u64,
     /// Write the meters' keys to a file for `decode`, and do nothing else
     #[arg(long, value_name = "FILE")]
     write_keys: Option<PathBuf>,
-    /// Write what is true of each telegram to a file: one JSON object a line
+    /// Write the true values of each telegram to a file: one JSON object per line
     #[arg(long, value_name = "FILE")]
     truth: Option<PathBuf>,
-    /// How fast time passes: 1 is real time, 0 as fast as can be
+    /// Speed of time: 1 is real time, 0 as fast as possible
     #[arg(long, value_name = "FACTOR", default_value_t = 0.0, value_parser = pace)]
     pace: f64,
 }

@@ -18,24 +18,24 @@ pub struct Connection {
     /// Protocol version: 5 or 311
     #[arg(short = 'V', long, value_name = "VERSION", default_value = "5", value_parser = version)]
     protocol_version: Version,
-    /// Client identifier; the broker chooses one if there is none
+    /// Client identifier [default: chosen by the broker]
     #[arg(short = 'i', long, value_name = "ID", default_value = "", hide_default_value = true)]
     id: String,
     /// User name
     #[arg(short, long, value_name = "NAME")]
     username: Option<String>,
-    /// Password or token; - asks for it or reads it from standard input. Better there or in the
-    /// environment than on the command line, where others see it
+    /// Password or token; - asks for it or reads it from standard input. Prefer that or the environment to the
+    /// command line, which other users can see
     #[arg(short = 'P', long, value_name = "TEXT", env = "FULMAR_PASSWORD", hide_env_values = true)]
     #[arg(allow_hyphen_values = true)]
     password: Option<String>,
     /// Keep alive in seconds, 0 for none
     #[arg(short, long, value_name = "SECONDS", default_value_t = 60)]
     keepalive: u16,
-    /// Resume the session of this client identifier, and keep it after the end
+    /// Resume the session of this client identifier, and keep it on exit
     #[arg(short = 'c', long, requires = "id")]
     disable_clean_session: bool,
-    /// Seconds the broker keeps the session; with -c alone, a day
+    /// Seconds the broker keeps the session [default with -c: one day]
     #[arg(short = 'x', long, value_name = "SECONDS")]
     session_expiry: Option<u32>,
     /// MQTT 5.0 property, as in mosquitto_pub: -D publish content-type text/plain,
@@ -43,33 +43,33 @@ pub struct Connection {
     #[arg(short = 'D', long = "property", value_names = ["COMMAND", "NAME", "VALUE"])]
     #[arg(num_args = 3..=4, action = clap::ArgAction::Append)]
     property: Vec<String>,
-    /// Authorities to believe, a PEM file; else the development CA here and the system's
+    /// PEM file of trusted CAs [default: the local development CA and the system's]
     #[arg(long, value_name = "FILE", help_heading = "TLS")]
     cafile: Option<PathBuf>,
-    /// Client certificate chain, a PEM file
+    /// PEM file of the client certificate chain
     #[arg(long, value_name = "FILE", requires = "key", help_heading = "TLS")]
     cert: Option<PathBuf>,
-    /// Private key of the client certificate, a PEM file
+    /// PEM file of the client certificate's private key
     #[arg(long, value_name = "FILE", requires = "cert", help_heading = "TLS")]
     key: Option<PathBuf>,
-    /// Believe any broker: for experiments only
+    /// Do not verify the broker's certificate: for experiments only
     #[arg(long, conflicts_with = "cafile", help_heading = "TLS")]
     insecure: bool,
-    /// Dial TLS over TCP at this port too, should UDP be blocked; the first way to work wins
+    /// Also connect by TLS over TCP at this port, in case UDP is blocked; the first to succeed wins
     #[arg(long, value_name = "PORT", num_args = 0..=1, default_missing_value = "8883")]
     #[arg(require_equals = true)]
     fallback: Option<u16>,
     /// Streams over QUIC, so that a lost packet delays its own topic only
     #[arg(long, value_enum, value_name = "HOW", default_value = "single", help_heading = "QUIC")]
     streams: Spread,
-    /// Most streams beside the control stream; topics beyond share
+    /// Maximum number of streams beside the control stream; further topics share them
     #[arg(long, value_name = "COUNT", default_value_t = 16, help_heading = "QUIC")]
     max_streams: u16,
-    /// Streams that keep subscriptions and QoS state when they are lost; the broker has to know
-    /// MQTT-next's flows, as Fulmar does
+    /// Streams that keep subscriptions and QoS state when they are lost; the broker must support MQTT-next flows, as
+    /// Fulmar does
     #[arg(long, help_heading = "QUIC")]
     persistent_flows: bool,
-    /// Topic of the will, published by the broker when this client is lost
+    /// Topic of the will, which the broker publishes when it loses this client
     #[arg(long, value_name = "TOPIC", help_heading = "Will")]
     will_topic: Option<String>,
     /// Payload of the will
@@ -91,13 +91,13 @@ pub struct Connection {
 /// What goes on streams of its own.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum Spread {
-    /// Nothing: one stream for everything
+    /// One stream for everything
     Single,
-    /// Each topic's publications
+    /// A stream for each topic of publications
     Topic,
-    /// What each subscription brings
+    /// A stream for each subscription
     Subscription,
-    /// Both
+    /// A stream for each topic and for each subscription
     Both,
 }
 
@@ -130,7 +130,7 @@ impl Connection {
     pub fn prepare(&self, stdin_taken: bool) -> anyhow::Result<Prepared> {
         let given = Given::read(&grouped(&self.property)).map_err(Usage)?;
         if self.protocol_version == Version::V311 && !self.property.is_empty() {
-            return Err(Usage("-D: MQTT 3.1.1 has no properties; leave -V 311 out".into()).into());
+            return Err(Usage("-D: MQTT 3.1.1 has no properties; remove -V 311".into()).into());
         }
         let mut options = Options::new(&self.url).map_err(explain)?;
         options.version = self.protocol_version;

@@ -39,7 +39,7 @@ impl Given {
             };
             let name = name.to_ascii_lowercase();
             if !NAMES.split(", ").any(|known| known.trim() == name) {
-                return Err(format!("-D {command} {name}: there is no such property; use {NAMES}"));
+                return Err(format!("-D {command} {name}: unknown property; use {NAMES}"));
             }
             if !allowed.contains(&name.as_str()) {
                 let allowed = allowed.join(", ");

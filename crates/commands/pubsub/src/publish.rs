@@ -19,13 +19,13 @@ Examples:
   fulmar pub mqtt://localhost -t plant/temp -m 21.5           one message over TCP
   fulmar pub quic://localhost -t plant/temp -m 21.5 -q 1      over QUIC, acknowledged
   fulmar pub mqtts://broker -t plant/map -f map.png -r --cafile ca.pem
-  vmstat 1 | fulmar pub mqtt://localhost -t host/stats -l     a message a line
+  vmstat 1 | fulmar pub mqtt://localhost -t host/stats -l     one message per line
   fulmar pub quic://localhost -t plant/temp -m on -D publish message-expiry-interval 60
   fulmar pub mqtts://broker -u ann -P - -t plant/temp -m 21   asks for the password
   fulmar pub coap://localhost -t plant/temp -m 21.5 -r        over CoAP: PUT /ps/plant/temp
 
-A first message goes out together with the connection; it is not published twice when the
-connection breaks, except at QoS 1 where that is allowed.";
+The first message goes out together with the connection; it is not published twice when the
+connection breaks, except at QoS 1, which allows duplicates.";
 
 /// Messages that may be on their way before the next one waits.
 const WINDOW: usize = 512;
@@ -40,28 +40,28 @@ pub struct Args {
     /// Topic to publish to
     #[arg(short, long)]
     topic: String,
-    /// The payload
+    /// Payload
     #[arg(short, long, value_name = "TEXT", group = "payload", allow_hyphen_values = true)]
     message: Option<String>,
-    /// A file is the payload
+    /// Read the payload from a file
     #[arg(short, long, value_name = "PATH", group = "payload")]
     file: Option<PathBuf>,
-    /// Each line of standard input is a payload
+    /// Publish each line of standard input as a message
     #[arg(short = 'l', long, group = "payload")]
     stdin_line: bool,
-    /// All of standard input is the payload
+    /// Read the payload from standard input
     #[arg(short = 's', long, group = "payload")]
     stdin_file: bool,
-    /// An empty payload, which with -r deletes a retained message
+    /// Publish an empty payload, which with -r deletes a retained message
     #[arg(short, long, group = "payload")]
     null_message: bool,
     /// Quality of service: 0, 1 or 2
     #[arg(short, long, default_value = "0", value_parser = qos)]
     qos: QoS,
-    /// The broker keeps the message for later subscribers
+    /// Retain the message: the broker keeps it for later subscribers
     #[arg(short, long)]
     retain: bool,
-    /// Publish it so many times
+    /// Number of times to publish
     #[arg(long, value_name = "COUNT", default_value_t = 1, conflicts_with = "stdin_line")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     repeat: u64,
@@ -72,7 +72,7 @@ pub struct Args {
     /// Write statistics to standard error every second and at the end
     #[arg(long)]
     stats: bool,
-    /// Print what was done as one JSON object; with --stats those too
+    /// Print the result as one JSON object; with --stats the statistics too
     #[arg(long)]
     json: bool,
 }

@@ -20,10 +20,10 @@ const QUIC_KEEP_ALIVE: Duration = Duration::from_secs(4);
 const EXAMPLES: &str = "\
 Examples:
   fulmar sub quic://localhost -t 'plant/#' -v                 everything under plant, over QUIC
-  fulmar sub mqtt://localhost -t plant/temp -C 1              the next message, then end
+  fulmar sub mqtt://localhost -t plant/temp -C 1              the next message, then exit
   fulmar sub wss://broker -t '$share/g/jobs' -q 1 --cafile ca.pem
   fulmar sub mqtt://localhost -t 'plant/#' -F '%U %t %p'      time, topic and payload
-  fulmar sub mqtt://localhost -t 'plant/#' --json | jq .      one JSON object a message
+  fulmar sub mqtt://localhost -t 'plant/#' --json | jq .      one JSON object per message
   fulmar sub quic://localhost -t 'a/#' -t 'b/#' --streams subscription --stats
   fulmar sub coap://localhost -t plant/temp                   over CoAP: observes /ps/plant/temp";
 
@@ -39,14 +39,14 @@ pub struct Args {
     /// Highest quality of service to receive at: 0, 1 or 2
     #[arg(short, long, default_value = "0", value_parser = qos)]
     qos: QoS,
-    /// End after so many messages
+    /// Exit after this number of messages
     #[arg(short = 'C', long, value_name = "MESSAGES")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
-    /// End after so many seconds; an error if -C asked for more than came
+    /// Exit after this number of seconds; an error if fewer messages arrived than -C requires
     #[arg(short = 'W', long, value_name = "SECONDS")]
     timeout: Option<u64>,
-    /// End when the broker has answered the subscription, printing nothing: with -c, to make a session
+    /// Exit when the broker has answered the subscription, printing nothing: with -c, to create a session
     #[arg(short = 'E', long)]
     exit_after_subscribe: bool,
     /// Print the topic before the payload
@@ -55,18 +55,18 @@ pub struct Args {
     /// Do not end each message with a line feed
     #[arg(short = 'N', long)]
     no_newline: bool,
-    /// Print only what is published from now on, no retained messages
+    /// Print only messages published from now on, not retained ones
     #[arg(short = 'R', long)]
     no_retained: bool,
     /// Do not print topics that match this filter; may be given more than once
     #[arg(short = 'T', long, value_name = "FILTER")]
     filter_out: Vec<String>,
-    /// Print messages after a pattern: %t topic, %p payload, %x hex, %l length, %q QoS, %r retained,
+    /// Print messages in a pattern: %t topic, %p payload, %x hex, %l length, %q QoS, %r retained,
     /// %U time, %j JSON
     #[arg(short = 'F', long, value_name = "PATTERN", value_parser = pattern)]
     #[arg(conflicts_with_all = ["verbose", "json"])]
     format: Option<Pattern>,
-    /// Not what this client itself publishes
+    /// Do not receive this client's own publications (No Local)
     #[arg(long)]
     no_local: bool,
     /// Keep the publisher's retain flag
@@ -78,7 +78,7 @@ pub struct Args {
     /// Write statistics to standard error every second and at the end
     #[arg(long)]
     stats: bool,
-    /// Print one JSON object a message; with --stats those too
+    /// Print one JSON object per message; with --stats the statistics too
     #[arg(long, conflicts_with = "verbose")]
     json: bool,
 }
@@ -138,7 +138,7 @@ struct TimeOver;
 
 impl std::fmt::Display for TimeOver {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("time is over before all messages came")
+        f.write_str("timeout before all messages arrived")
     }
 }
 

@@ -21,7 +21,7 @@ Examples:
 
 Each reading is a message at QoS 1 on sensor/DEVICE/QUANTITY.";
 
-/// Feed readings of sensors into MQTT, or simulate them
+/// Publish readings of sensors, or simulate them
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {

@@ -60,7 +60,7 @@ impl<T> Publisher<T> {
                 // Others may be taken: one device's topic is forbidden, or the broker is full for a while.
                 self.refused += 1;
                 let Reading { device, quantity, .. } = reading;
-                tracing::warn!(device, quantity, "not taken by the broker: {error}");
+                tracing::warn!(device, quantity, "not accepted by the broker: {error}");
                 Ok(None)
             }
         }

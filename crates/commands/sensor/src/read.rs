@@ -25,11 +25,11 @@ A line is one of
   DEVICE QUANTITY VALUE [TIME]        attic temperature 21.5 2026-11-21T17:30:00Z
   one JSON object                     {\"device\":\"attic\",\"quantity\":\"radon\",\"value\":85,\"at\":\"…\"}
   one with several quantities         {\"device\":\"attic\",\"temperature\":21.5,\"co2\":640}
-Empty lines and those that begin with # are passed over. A reading without a time gets that of its
-arrival. A line that is none of these is told on standard error and passed over; the exit code is 1 then.
+Empty lines and lines that begin with # are skipped. A reading without a time gets the time of its
+arrival. Any other line is reported on standard error and skipped; the exit code is then 1.
 
 Each reading is published at QoS 1 to TOPIC/DEVICE/QUANTITY: {\"value\":21.5,\"at\":\"…\",\"unit\":\"°C\"}.
-While the broker is away, readings wait; standard input is not read further when 256 do.";
+While the broker is unreachable, up to 256 readings wait; then standard input is not read further.";
 
 /// Publish readings from standard input or from this machine's own sensors
 #[derive(clap::Args, Debug)]
@@ -37,7 +37,7 @@ While the broker is away, readings wait; standard input is not read further when
 pub(super) struct Args {
     #[command(flatten)]
     connection: Connection,
-    /// Topic that device and quantity are appended to
+    /// Topic to which device and quantity are appended
     #[arg(short, long, default_value = "sensor")]
     topic: String,
     /// Read the sensors that Linux drives (Industrial I/O) instead of standard input; another folder
@@ -49,7 +49,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "SECONDS", default_value_t = 60, requires = "iio")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=86_400))]
     every: u32,
-    /// What the sensors' names begin with, such as the room
+    /// Prefix of the sensors' names, such as the room
     #[arg(
         long,
         value_name = "NAME",
@@ -58,7 +58,7 @@ pub(super) struct Args {
         requires = "iio"
     )]
     name: String,
-    /// Read the sensors so many times, then end; 0 for no end
+    /// Number of times to read the sensors, then exit; 0: no end
     #[arg(long, value_name = "COUNT", default_value_t = 0, requires = "iio")]
     count: u64,
 }

@@ -24,7 +24,7 @@ Examples:
   fulmar sensor simulate                                     twenty homes in real time
   fulmar sensor simulate mqtt://localhost --every 10         published to sensor/DEVICE/QUANTITY
   fulmar sensor simulate --pace 0 --from 2026-01-05T00:00:00Z --days 7 --json > week.jsonl
-      a week at once, as fast as can be
+      a week at once, as fast as possible
   fulmar sensor simulate | fulmar sensor read mqtt://localhost
 
 The same --homes, --seed and --from give the same readings. Lines are those that `fulmar sensor read`
@@ -44,33 +44,33 @@ const DAY_MS: f64 = 86_400_000.0;
 pub(super) struct Args {
     #[command(flatten)]
     broker: MaybeBroker,
-    /// Topic that device and quantity are appended to
+    /// Topic to which device and quantity are appended
     #[arg(short, long, default_value = "sensor")]
     topic: String,
-    /// How many homes
+    /// Number of homes
     #[arg(long, value_name = "NUMBER", default_value_t = 20,
         value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_HOMES)))]
     homes: u32,
-    /// Number that all random decisions come from
+    /// Seed of all random decisions
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     seed: u64,
     /// Seconds between two readings of a device
     #[arg(long, value_name = "SECONDS", default_value_t = 60,
         value_parser = clap::value_parser!(u32).range(1..=86_400))]
     every: u32,
-    /// When it begins, such as 2026-01-05T00:00:00Z; now unless given
+    /// Start of the simulated time, such as 2026-01-05T00:00:00Z [default: now]
     #[arg(long, value_name = "TIME", value_parser = time)]
     from: Option<u64>,
-    /// Ends after so many simulated days; 0 for no end
+    /// Exit after this number of simulated days; 0: no end
     #[arg(long, value_name = "DAYS", default_value_t = 0.0, value_parser = positive)]
     days: f64,
-    /// How fast time passes: 1 is real time, 0 as fast as can be
+    /// Speed of time: 1 is real time, 0 as fast as possible
     #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = positive)]
     pace: f64,
     /// Print JSON objects instead of words
     #[arg(long)]
     json: bool,
-    /// Write each reading that the broker has taken to a file: one JSON object a line
+    /// Write each reading that the broker has acknowledged to a file: one JSON object per line
     #[arg(long, value_name = "FILE", requires = "url")]
     record: Option<PathBuf>,
 }
@@ -95,7 +95,8 @@ impl FromArgMatches for MaybeBroker {
 impl clap::Args for MaybeBroker {
     fn augment_args(command: clap::Command) -> clap::Command {
         Connection::augment_args(command).mut_arg("url", |url| {
-            url.required(false).help("Broker to publish to, as in fulmar pub; printed without one")
+            url.required(false)
+                .help("Broker to publish to, as in fulmar pub; without one, readings are printed")
         })
     }
 
@@ -118,7 +119,7 @@ fn time(text: &str) -> Result<u64, String> {
 /// Simulates.
 pub(super) fn run(args: Args) -> anyhow::Result<()> {
     if args.pace == 0.0 && args.days == 0.0 {
-        return Err(Usage("--pace 0 needs --days, or it would never end".into()).into());
+        return Err(Usage("--pace 0 needs --days, otherwise it would never end".into()).into());
     }
     let mut passing = Passing::new(&args);
     match &args.broker.0 {

@@ -20,10 +20,10 @@ pub const SETTINGS: &[(&str, &str)] = &[
     ("rate", "bits per second: 64k, 1.5M; or unlimited"),
     ("trace", "file of a recorded link in Mahimahi's format, instead of rate"),
     ("queue", "drop-tail (default), codel or fq-codel"),
-    ("queue-limit", "what the queue holds: 64kB, or 200ms of the rate (default, at least 15kB)"),
+    ("queue-limit", "capacity of the queue: 64kB, or 200ms of the rate (default, at least 15kB)"),
     ("loss", "random loss: 5% or 0.05"),
-    ("drop-every", "every so-manieth packet of each flow is lost: 10; 0 for none"),
-    ("bursts", "Gilbert-Elliott loss, a packet: to-bad,to-good[,loss-good,loss-bad]: 1%,30%"),
+    ("drop-every", "drop every Nth packet of each flow: 10; 0: none"),
+    ("bursts", "Gilbert-Elliott loss, per packet: to-bad,to-good[,loss-good,loss-bad]: 1%,30%"),
     ("corrupt", "share of packets with a flipped bit: 0.1%"),
     ("duplicate", "share of packets that arrive twice: 1%"),
     ("reorder", "share of packets that are held back; needs reorder-by: 1%"),
@@ -31,14 +31,14 @@ pub const SETTINGS: &[(&str, &str)] = &[
     ("mtu", "largest IP packet in bytes: 1280; larger ones get an ICMP answer"),
     ("mtu-silent", "yes: without the ICMP answer"),
     ("down", "outages, from-to: 10s-12s,30s-31s"),
-    ("down-every", "an outage every so often, first after that time: 30s; needs down-for"),
-    ("down-for", "how long each of those lasts: 2s"),
-    ("nat-rebind-every", "a NAT before the first host forgets its mappings every so often: 10s"),
+    ("down-every", "interval between outages, the first after one interval: 30s; needs down-for"),
+    ("down-for", "duration of each such outage: 2s"),
+    ("nat-rebind-every", "interval at which a NAT before the first host forgets its mappings: 10s"),
     ("nat-rebind-at", "… at these times: 5s,12s"),
     ("nat-change", "what a rebinding changes: port (default) or address"),
-    ("address-change-every", "the first host gets another address every so often: 10s"),
+    ("address-change-every", "interval at which the first host gets another address: 10s"),
     ("address-change-at", "… at these times: 5s,12s"),
-    ("profile", "a named link to begin with; see `fulmar lab link --list`"),
+    ("profile", "a named link to start from; see `fulmar lab link --list`"),
 ];
 
 impl LinkConfig {
@@ -58,7 +58,7 @@ impl LinkConfig {
             return if up && down {
                 Ok(())
             } else {
-                Err(explain(format!("`{name}` concerns both directions; leave out the prefix")))
+                Err(explain(format!("`{name}` applies to both directions; remove the prefix")))
             };
         }
         for impairments in
@@ -142,7 +142,7 @@ impl Impairments {
             "down-for" => self.outage.lasting = parse_time(value)?,
             _ => {
                 let known: Vec<_> = SETTINGS.iter().map(|(key, _)| *key).collect();
-                return Err(Reason(format!("no such setting; there are: {}", known.join(", "))));
+                return Err(Reason(format!("unknown setting; use one of: {}", known.join(", "))));
             }
         }
         Ok(())
@@ -230,7 +230,7 @@ mod tests {
     fn every_setting_that_is_listed_can_be_set() {
         for (key, _) in SETTINGS {
             let error = LinkConfig::default().set(key, "nonsense").unwrap_err();
-            assert!(!error.reason.contains("no such setting"), "{error}");
+            assert!(!error.reason.contains("unknown setting"), "{error}");
         }
     }
 
@@ -242,7 +242,7 @@ mod tests {
         assert!(said("up.queue", "red").contains("fq-codel"));
         assert!(said("loss", "5 of 100").contains("5%"));
         assert!(said("up.nat-change", "port").contains("prefix"));
-        assert!(said("sideways.loss", "5%").contains("no such setting"));
+        assert!(said("sideways.loss", "5%").contains("unknown setting"));
         assert!(said("trace", "/nonexistent").contains("/nonexistent"));
     }
 }

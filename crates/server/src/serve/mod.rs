@@ -71,10 +71,8 @@ Examples:
 /// Without a configuration file it listens on loopback only, lets anonymous clients in there, and
 /// makes a development certificate in its data folder, which `fulmar pub` and `fulmar sub` on this
 /// machine find by themselves.
-///
-/// One line `ready mqtt=ADDRESS …` on standard output says that every listener is bound; the log
-/// goes to standard error. SIGTERM and SIGINT drain and exit 0; SIGHUP reads certificates, client
-/// authorities, passwords and access rules again.
+/// The line `ready mqtt=ADDRESS …` on standard output reports that every listener is bound; the log goes to standard
+/// error. SIGTERM and SIGINT drain and exit 0; SIGHUP reloads certificates, client CAs, passwords and access rules.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {

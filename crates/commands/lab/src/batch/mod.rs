@@ -29,7 +29,7 @@ Examples:
 /// Most bytes of one transfer.
 const MAX_BYTES: u64 = 16 << 20;
 
-/// Transfers over UDP, DTLS or QUIC streams, and how long they take
+/// Measure transfers over UDP, DTLS or QUIC streams
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
@@ -41,7 +41,7 @@ pub(super) struct Args {
 enum Command {
     /// Serve transfers until stopped
     Serve(Serve),
-    /// Have the server send
+    /// Receive from the server
     Get(Transfers),
     /// Send to the server
     Put(Transfers),
@@ -49,9 +49,9 @@ enum Command {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Over {
-    /// Datagrams; nothing is sent again
+    /// Datagrams without retransmission
     Udp,
-    /// The same within DTLS 1.2
+    /// Datagrams in DTLS 1.2, without retransmission
     Dtls,
     /// A stream of a QUIC connection
     Quic,
@@ -62,20 +62,20 @@ enum Over {
 /// Certificate and key, both ends' alike: DTLS wants one of a client, too, though nobody asks for it.
 #[derive(clap::Args, Clone, Debug)]
 struct Files {
-    /// Certificate for DTLS and QUIC, a PEM file
+    /// PEM file of the certificate for DTLS and QUIC
     #[arg(long, value_name = "FILE", requires = "key")]
     cert: Option<PathBuf>,
-    /// Its private key, a PEM file
+    /// PEM file of the certificate's private key
     #[arg(long, value_name = "FILE")]
     key: Option<PathBuf>,
 }
 
 #[derive(clap::Args, Debug)]
 struct Serve {
-    /// Where to listen
+    /// Address to listen on
     #[arg(value_name = "ADDRESS:PORT")]
     at: SocketAddr,
-    /// What to serve
+    /// Transport to serve
     #[arg(long, value_enum)]
     over: Over,
     #[command(flatten)]
@@ -84,10 +84,10 @@ struct Serve {
 
 #[derive(clap::Args, Debug)]
 struct Transfers {
-    /// The server
+    /// Address of the server
     #[arg(value_name = "ADDRESS:PORT")]
     server: SocketAddr,
-    /// What to use
+    /// Transport to use
     #[arg(long, value_enum)]
     over: Over,
     /// Bytes of each transfer
@@ -106,7 +106,7 @@ struct Transfers {
     /// Keep the connection from one transfer to the next (QUIC only)
     #[arg(long)]
     keep: bool,
-    /// Milliseconds of rest after each transfer
+    /// Milliseconds to wait after each transfer
     #[arg(long, value_name = "MS", default_value_t = 0)]
     #[arg(value_parser = clap::value_parser!(u64).range(..=3_600_000))]
     rest_ms: u64,

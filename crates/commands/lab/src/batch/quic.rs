@@ -81,7 +81,7 @@ impl Client {
             Ok((done, Some(link)))
         })?;
         self.kept = link;
-        done.context("out of time")?
+        done.context("timeout")?
     }
 }
 
@@ -113,7 +113,7 @@ impl Link {
         let expected = if job.put { 1 } else { job.bytes };
         let got = drain(&mut receive).await?;
         if got != expected {
-            bail!("{got} bytes came instead of {expected}");
+            bail!("{got} bytes arrived instead of {expected}");
         }
         Ok(())
     }

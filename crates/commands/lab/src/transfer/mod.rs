@@ -41,49 +41,49 @@ const GOODBYE: Duration = Duration::from_secs(1);
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
-    /// What to ask for: http:// (HTTP/1.1 only) or https:// HOST[:PORT]/PATH
+    /// URL to request: http:// (HTTP/1.1 only) or https:// HOST[:PORT]/PATH
     url: String,
     /// Version of HTTP
     #[arg(long, value_enum, default_value = "2")]
     http: Version,
-    /// Send so many bytes with POST instead of asking with GET
+    /// Send this number of bytes with POST, instead of a GET
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(..=64 << 20))]
     post: Option<u64>,
-    /// The connection each transfer goes over
+    /// Connection for each transfer
     #[arg(long, value_enum, default_value = "new")]
     connection: Connection,
-    /// Path asked for first, so that there is something to return to or to keep
+    /// Path to request first, to get a connection to keep or a ticket to return with
     #[arg(long, value_name = "PATH", default_value = "/lab/objects/1")]
     first: String,
     /// Transfers, one after the other
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     count: u64,
-    /// Milliseconds of rest before each transfer that is not the first of all
+    /// Milliseconds to wait before each transfer except the first
     #[arg(long, value_name = "MS", default_value_t = 200)]
     #[arg(value_parser = clap::value_parser!(u64).range(..=3_600_000))]
     rest_ms: u64,
-    /// Seconds in which nothing may come before a transfer is begun again
+    /// Seconds without data after which a transfer is started again
     #[arg(long, value_name = "SECONDS", default_value_t = 60.0, value_parser = seconds)]
     patience: f64,
-    /// How often a transfer is begun before it counts as failed
+    /// Number of attempts before a transfer counts as failed
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=100))]
     attempts: u64,
-    /// Watch this machine's address, as browsers do: when it changes, begin again over TCP at once, and
-    /// over HTTP/3 tell the server, who may have nothing else to notice it by
+    /// Watch this machine's address, as browsers do: when it changes, start again at once over TCP, and over HTTP/3
+    /// notify the server, which may not notice otherwise
     #[arg(long)]
     notice: bool,
     /// Congestion control of what this client sends: cubic, bbr or reno
     #[arg(long, value_enum)]
     congestion: Option<Congestion>,
-    /// Bytes the server may send that were not read yet: receive buffer of TCP, windows of HTTP/2
+    /// Bytes the server may send before they are read: receive buffer of TCP, windows of HTTP/2
     /// and QUIC
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1024..=16 << 20))]
     window: Option<u32>,
-    /// Authorities to believe, a PEM file
+    /// PEM file of trusted CAs
     #[arg(long, value_name = "FILE")]
     cafile: Option<PathBuf>,
-    /// Believe any server
+    /// Do not verify the server's certificate
     #[arg(long, conflicts_with = "cafile")]
     insecure: bool,
 }
@@ -100,11 +100,11 @@ enum Version {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Connection {
-    /// Made for it, by a client that knows nothing of the server
+    /// A new connection each, without a ticket
     New,
-    /// Made for it, by a client that has a ticket: TLS resumption, and 0-RTT for GET over HTTP/3
+    /// A new connection each, with a ticket: TLS resumption, and 0-RTT for GET over HTTP/3
     Returning,
-    /// There already
+    /// One connection for all, made beforehand
     Kept,
 }
 
@@ -295,7 +295,7 @@ async fn transfers(args: &Args) -> anyhow::Result<()> {
 
 /// Ends a connection that is to be returned to. Without its ticket, the client would be a new one.
 async fn leave(client: &Client, ask: &Ask, link: Link) -> anyhow::Result<()> {
-    timeout(ask.patience, client.remembered()).await.context("no ticket came")?;
+    timeout(ask.patience, client.remembered()).await.context("no ticket arrived")?;
     link.close().await;
     Ok(())
 }

@@ -44,7 +44,7 @@ impl Target {
         if !secure && (url.scheme() != Some(&Scheme::HTTP) || args.http != super::Version::Http1) {
             return Err(usage("use https://, or http:// with --http 1.1").into());
         }
-        let written = url.host().ok_or_else(|| usage("there is no host"))?;
+        let written = url.host().ok_or_else(|| usage("the host is missing"))?;
         let host = written.trim_start_matches('[').trim_end_matches(']').to_owned();
         let port = url.port_u16().unwrap_or(if secure { 443 } else { 80 });
         let mut found =

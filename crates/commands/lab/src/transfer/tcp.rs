@@ -57,7 +57,7 @@ impl Client {
         let (congestion, window) = (args.congestion, args.window);
         let Some((tls, name)) = target.tls.clone() else {
             if remember {
-                bail!(crate::exit::Usage("plain HTTP has nothing to return by".to_owned()));
+                bail!(crate::exit::Usage("plain HTTP has no tickets".to_owned()));
             }
             let tickets = Tickets::none();
             return Ok(Client {

@@ -46,11 +46,11 @@ impl Url {
             return Err(wrong("give the user with -u").into());
         }
         if path.contains(['?', '#']) {
-            return Err(wrong("there is no query in it").into());
+            return Err(wrong("a query is not supported").into());
         }
         let (host, port) = match authority.rsplit_once(':') {
             Some((host, port)) if !port.contains(']') => {
-                (host, Some(port.parse().map_err(|_| wrong("the port is no number"))?))
+                (host, Some(port.parse().map_err(|_| wrong("the port is not a number"))?))
             }
             _ => (authority, None),
         };
@@ -78,7 +78,7 @@ impl Url {
         let path: Vec<String> =
             self.root.iter().cloned().chain(topic.split('/').map(str::to_owned)).collect();
         if path.iter().any(|segment| segment.len() > 255) {
-            return Err(wrong("a level is longer than the 255 bytes CoAP has for it").into());
+            return Err(wrong("a level is longer than 255 bytes, the limit of CoAP").into());
         }
         Ok(path)
     }

@@ -44,7 +44,7 @@ async fn receive(
                 check(named(&id), &response)?;
                 anyhow::ensure!(
                     observing,
-                    "the server does not let {:?} be observed",
+                    "the server does not allow observing {:?}",
                     observed[&id]
                 );
                 (id, response, true)

@@ -34,7 +34,7 @@ impl Given {
             (Some(name), Some(key)) => {
                 let key = fulmar_command::psk::parse(key);
                 let key =
-                    key.ok_or_else(|| Usage("-P: after 0x come hexadecimal digits".into()))?;
+                    key.ok_or_else(|| Usage("-P: only hexadecimal digits may follow 0x".into()))?;
                 return Ok(Credentials::Psk { identity: name.clone().into_bytes(), key });
             }
             (None, None) => {}
@@ -61,15 +61,15 @@ impl Given {
         if session.identity().is_some() || matches!(self.trust, Trust::Insecure) {
             return Ok(());
         }
-        let Some(shown) = session.certificate() else { bail!("the server showed no certificate") };
+        let Some(shown) = session.certificate() else { bail!("the server sent no certificate") };
         let roots = Arc::new(self.roots(server.ip())?);
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let verifier = WebPkiServerVerifier::builder_with_provider(roots, provider).build();
         let name = ServerName::try_from(host.to_owned()).context("the server's name")?;
         verifier
-            .context("there are no authorities to believe")?
+            .context("no trusted CA found; give --cafile")?
             .verify_server_cert(&CertificateDer::from(shown), &[], &name, &[], UnixTime::now())
-            .context("the server's certificate is not believed")?;
+            .context("the server's certificate is not trusted")?;
         Ok(())
     }
 
@@ -94,5 +94,5 @@ impl Given {
 
 fn first(chain: &Path) -> anyhow::Result<CertificateDer<'static>> {
     let first = files::read_chain(chain)?.into_iter().next();
-    first.with_context(|| format!("{}: no certificate in it", chain.display()))
+    first.with_context(|| format!("{}: contains no certificate", chain.display()))
 }

@@ -155,6 +155,6 @@ fn seed() -> anyhow::Result<u64> {
     use ring::rand::SecureRandom as _;
     let mut seed = [0; 8];
     let filled = ring::rand::SystemRandom::new().fill(&mut seed).ok();
-    filled.context("there are no random numbers")?;
+    filled.context("the system random number generator failed")?;
     Ok(u64::from_ne_bytes(seed))
 }
