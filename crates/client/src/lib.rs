@@ -38,6 +38,7 @@ mod websocket;
 
 pub use api::{Client, Delivery, Event, Events, PathStats};
 pub use error::Error;
+pub use fulmar_congestion::Congestion;
 pub use fulmar_mqtt::packet::{RetainHandling, SubscribeOptions};
 pub use fulmar_mqtt::{Property, PropertyBuf, QoS, ReasonCode, Version};
 pub use message::{Message, Receipt};

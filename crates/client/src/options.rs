@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use fulmar_congestion::Congestion;
 use fulmar_mqtt::topic::check_name;
 use fulmar_mqtt::{PropertyBuf, Version};
 
@@ -116,6 +117,8 @@ pub struct Options {
     /// keeps NAT bindings open. A server that is gone is noticed at the next one where its machine
     /// still answers, and after two and a half (8 s to 30 s) more where nothing does.
     pub quic_keep_alive: Duration,
+    /// Congestion control of what this client sends over QUIC.
+    pub congestion: Congestion,
     /// QoS 1 and 2 messages the server may send without acknowledgement, at least 1.
     pub receive_maximum: u16,
     /// Whether messages at QoS 1 are acknowledged by [`Client::acknowledge`](crate::Client::acknowledge)
@@ -196,6 +199,7 @@ impl Options {
             keep_alive_s: 60,
             // NAT bindings live 30 s and more; one lost packet in between does no harm.
             quic_keep_alive: Duration::from_secs(12),
+            congestion: Congestion::default(),
             receive_maximum: 512,
             acknowledge_by_hand: false,
             max_packet_bytes: 16 << 20,

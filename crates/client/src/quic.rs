@@ -8,6 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use fulmar_congestion::Congestion;
 use quinn::crypto::rustls::QuicClientConfig;
 use quinn::{
     ClientConfig, Connecting, Connection, ConnectionId, ConnectionIdGenerator, Endpoint,
@@ -41,6 +42,7 @@ const REFUSALS: u32 = 2;
 pub(crate) struct QuicDialer {
     config: ClientConfig,
     keep_alive: Duration,
+    congestion: Congestion,
     round_trip: RoundTrip,
 }
 
@@ -105,6 +107,7 @@ impl QuicDialer {
         Ok(QuicDialer {
             config: ClientConfig::new(Arc::new(crypto)),
             keep_alive: options.quic_keep_alive,
+            congestion: options.congestion,
             round_trip: options.tickets.round_trip.clone(),
         })
     }
@@ -120,6 +123,7 @@ impl QuicDialer {
             // Most clients send little, and datagrams of 1200 bytes pass everywhere. Trying larger
             // ones would cost each connection eight, 6 KB each way: seconds of a slow link.
             .mtu_discovery_config(None)
+            .congestion_controller_factory(self.congestion.factory())
             .max_concurrent_bidi_streams(VarInt::from_u32(0))
             .max_concurrent_uni_streams(VarInt::from_u32(0))
             .max_idle_timeout(Some(idle))

@@ -29,7 +29,7 @@ fn control(name: &str) -> Control {
     match name {
         "cubic" => Arc::new(CubicConfig::default()),
         "bbr" => Arc::new(BbrConfig::default()),
-        _ => fulmar_congestion::control(),
+        _ => fulmar_congestion::Congestion::Adaptive.factory(),
     }
 }
 

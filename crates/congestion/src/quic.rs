@@ -8,19 +8,13 @@ use quinn_proto::RttEstimator;
 use quinn_proto::congestion::{Controller, ControllerFactory};
 
 use crate::Roadwise;
-use crate::roadwise::INITIAL_WINDOW_BYTES;
+use crate::choice::INITIAL_WINDOW_BYTES;
 
-/// What `TransportConfig::congestion_controller_factory` takes. Each path of each connection has a controller of its own,
-/// so that a path that changes begins anew.
-#[must_use]
-pub fn control() -> Arc<dyn ControllerFactory + Send + Sync> {
-    Arc::new(Factory)
-}
-
+/// Makes the controllers of connections.
 #[derive(Debug)]
-struct Factory;
+pub(crate) struct Adaptive;
 
-impl ControllerFactory for Factory {
+impl ControllerFactory for Adaptive {
     fn build(self: Arc<Self>, now: Instant, current_mtu: u16) -> Box<dyn Controller> {
         Box::new(Adapter(Roadwise::new(now, u64::from(current_mtu))))
     }

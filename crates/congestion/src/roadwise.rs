@@ -6,12 +6,11 @@
 
 use std::time::{Duration, Instant};
 
+use crate::choice::INITIAL_WINDOW_BYTES;
 use crate::cubic::{BETA, Cubic};
 use crate::loss::Usual;
 use crate::path::{Base, Delivered, Round};
 
-/// Bytes in flight at the beginning: what RFC 9002 section 7.2 allows at most.
-pub(crate) const INITIAL_WINDOW_BYTES: u64 = 14_720;
 /// Until so many of these the window grows also while there is little to send.
 const BEGINNING_WINDOWS: f64 = 2.0;
 /// Datagrams at least: with fewer in flight the loss of one is found by a timer alone.
@@ -70,10 +69,7 @@ const GONE_ROUNDS: u32 = 4;
 const LOOK: Duration = Duration::from_secs(20);
 const LOOK_WINDOW: f64 = 0.6;
 const LOOK_ROUNDS: u32 = 2;
-/// Who hears nothing for so long, or so many round trips, sends half.
-const SILENCE: Duration = Duration::from_secs(1);
-const SILENT_ROUNDS: u32 = 4;
-/// After so long without a packet everything is forgotten.
+/// After so long without an acknowledgement everything is forgotten.
 const FORGET: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy, Debug)]
@@ -146,8 +142,7 @@ pub struct Roadwise {
     /// The window with which losses showed the link full, and when.
     ceiling: Option<(f64, Instant)>,
     trial_at: Option<Instant>,
-    /// When it sent something first after it heard something last.
-    unheard: Option<Instant>,
+    /// When the last acknowledgement came.
     heard: Instant,
     begun: Instant,
     /// Losses of what was sent before count once.
@@ -180,7 +175,6 @@ impl Roadwise {
             regain: 0.0,
             ceiling: None,
             trial_at: None,
-            unheard: None,
             heard: now,
             begun: now,
             recovery: now,
@@ -199,23 +193,17 @@ impl Roadwise {
         self.set(self.window);
     }
 
-    /// Something was sent.
+    /// Something was sent. This may be an acknowledgement, to which nobody answers: that nothing is heard since then
+    /// means nothing.
     pub fn sent(&mut self, now: Instant) {
-        let idle = self.unheard.is_none() && now.saturating_duration_since(self.heard) > FORGET;
-        if idle {
+        if now.saturating_duration_since(self.heard) > FORGET {
             *self = Roadwise::new(now, self.datagram as u64);
-        }
-        let since = *self.unheard.get_or_insert(now);
-        let long = SILENCE.max(SILENT_ROUNDS * self.rtt);
-        if self.rtt > Duration::ZERO && now.saturating_duration_since(since) > long {
-            self.unheard = Some(now);
-            self.retreat();
         }
     }
 
     /// A packet of so many bytes that was `sent` at some time has arrived. `limited`: there was nothing more to send.
     pub fn acked(&mut self, now: Instant, sent: Instant, bytes: u64, limited: bool) {
-        (self.heard, self.unheard) = (now, None);
+        self.heard = now;
         let took = now.saturating_duration_since(sent);
         self.base.see(now, took);
         self.round.least = self.round.least.min(took);
@@ -536,7 +524,7 @@ impl Roadwise {
         self.set(cubic.window(now, self.rtt) * self.datagram);
     }
 
-    /// Nothing is heard, perhaps because nothing gets through any more.
+    /// Nothing got through for some time (RFC 9002 section 7.6).
     fn retreat(&mut self) {
         self.regain = self.regain.max(self.window);
         self.mode = Mode::Delay;

@@ -67,6 +67,27 @@ proptest! {
         }
     }
 
+    /// Whoever receives sends acknowledgements only, which nobody acknowledges.
+    #[test]
+    fn acknowledgements_take_nothing_from_the_window(rounds in 1..40u32, gap_us in 100..1_000_000u64) {
+        let mut now = Instant::now();
+        let mut road = Roadwise::new(now, DATAGRAM);
+        for _ in 0..rounds {
+            let sent = now;
+            now += Duration::from_millis(50);
+            for _ in 0..20 {
+                road.sent(sent);
+                road.acked(now, sent, DATAGRAM, false);
+            }
+        }
+        let before = road.window();
+        for _ in 0..50 {
+            now += Duration::from_micros(gap_us);
+            road.sent(now);
+        }
+        prop_assert_eq!(road.window(), before);
+    }
+
     /// What was delivered long ago allows nothing: after rounds in which little arrives, the window is small again.
     #[test]
     fn a_link_that_became_slow_is_not_flooded(fast in 20..400u32, slow in 1..4u32, late_ms in 0..300u64) {

@@ -36,7 +36,8 @@ fn what_is_lost_by_chance_is_not_taken_for_a_full_queue() {
                 let flows = [flow(control, Duration::ZERO, 3_000_000)];
                 run(&keys, road(1.0, loss), &flows, seed, longest).remove(0)
             };
-            let (ours, usual) = (took(fulmar_congestion::control()), took(cubic()));
+            let (ours, usual) =
+                (took(fulmar_congestion::Congestion::Adaptive.factory()), took(cubic()));
             assert!(ours.done.is_some(), "seed {seed}");
             let share = ours.rate(longest) / (BITS_PER_SECOND / 8.0 * (1.0 - loss));
             assert!(share > least, "{share} of what arrives at {loss}, seed {seed}");
@@ -51,7 +52,7 @@ fn a_deep_queue_is_not_filled() {
     let (keys, end) = (Keys::new(), Duration::from_secs(10));
     let alone =
         |control| run(&keys, road(4.0, 0.0), &[flow(control, Duration::ZERO, ENDLESS)], 1, end);
-    let (ours, usual) = (alone(fulmar_congestion::control()), alone(cubic()));
+    let (ours, usual) = (alone(fulmar_congestion::Congestion::Adaptive.factory()), alone(cubic()));
     assert!(usual[0].wait(95) > 300.0);
     assert!(ours[0].wait(95) < 100.0, "{} ms", ours[0].wait(95));
     let rate = 8.0 * ours[0].rate_within(LATE, end);
@@ -67,7 +68,8 @@ fn others_keep_their_share() {
             let came = run(&keys, road(queue, 0.0), &flows, 1, end);
             (came[0].rate_within(LATE, end), came[1].rate_within(LATE, end))
         };
-        let ((theirs, ours), (usual, _)) = (beside(fulmar_congestion::control()), beside(cubic()));
+        let ((theirs, ours), (usual, _)) =
+            (beside(fulmar_congestion::Congestion::Adaptive.factory()), beside(cubic()));
         assert!(theirs > 0.7 * usual, "{theirs} of {usual}, queue {queue}");
         assert!(ours > 0.1 * usual, "{ours}, queue {queue}");
     }
@@ -77,7 +79,7 @@ fn others_keep_their_share() {
 #[test]
 fn a_shallow_queue_does_not_overflow_for_ever() {
     let (keys, end) = (Keys::new(), Duration::from_secs(20));
-    let flows = [flow(fulmar_congestion::control(), Duration::ZERO, ENDLESS)];
+    let flows = [flow(fulmar_congestion::Congestion::Adaptive.factory(), Duration::ZERO, ENDLESS)];
     let came = run(&keys, road(0.1, 0.0), &flows, 1, end);
     let packets = came[0].bytes as u64 / 1200;
     assert!(50 * came[0].dropped < packets, "{} of {packets}", came[0].dropped);

@@ -45,5 +45,5 @@ pub use config::{
 pub use error::StartError;
 pub use inlet::{Framing, Inlet};
 pub use origin::Origins;
-pub use quic::{HandshakePressure, QuicKeys, QuicSettings, RetryPolicy, congestion_control};
+pub use quic::{HandshakePressure, QuicKeys, QuicSettings, RetryPolicy};
 pub use server::Server;

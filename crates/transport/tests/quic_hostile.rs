@@ -293,13 +293,14 @@ async fn a_worker_holds_a_bounded_part_of_packets_for_all() {
     let last = loop {
         let (connection, mut control, _) = site.client(&hello("")).await;
         let whole = publish("t", &[0; PACKET_BYTES], 0);
+        // Another stream, so that what it carries is not held behind.
+        let mut data = Pipe::open(&connection).await;
         let sent = || connection.stats().udp_tx.bytes;
         let before = sent();
         control.send(&whole[..PACKET_BYTES]).await;
         let on_its_way = |_: &Site| sent() > before + PACKET_BYTES as u64;
         site.eventually("the packet to be sent", on_its_way).await;
-        // On another stream, so that it is not held behind.
-        let mut data = Pipe::open(&connection).await;
+        // The connection may be closed by now.
         let _ = data.out.write_all(&publish("t", b"", 1)).await;
         let refused = tokio::select! {
             biased;

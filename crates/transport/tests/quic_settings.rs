@@ -6,6 +6,9 @@ mod quic_site;
 
 use std::net::SocketAddr;
 
+use std::sync::atomic::Ordering;
+
+use fulmar_congestion::Congestion;
 use fulmar_mqtt::QoS;
 use fulmar_mqtt::flow::{self, DataFlow, FlowFlags, FlowHeader};
 use fulmar_transport::RetryPolicy;
@@ -91,6 +94,45 @@ async fn larger_datagrams_are_tried_only_if_asked_for() {
         // They are PINGs with padding.
         assert_eq!(connection.stats().frame_rx.ping > 0, wanted);
     }
+}
+
+/// The broker sends half a megabyte to a client to which one datagram in twenty is lost; its congestion window is
+/// `as_expected` when it measures it next.
+async fn window_on_a_lossy_path(congestion: Congestion, as_expected: fn(u64) -> bool) {
+    let site = Site::start(1, |quic| quic.congestion = congestion);
+    let relay = Relay::start(site.address()).await;
+    // A long way from the beginning, which loses nothing yet.
+    relay.loses.store(usize::MAX, Ordering::SeqCst);
+    let config = site.patient_config(4 << 20);
+    let (_endpoint, _connection, mut far) = visitor(config, relay.address, &hello("far")).await;
+    far.send(&subscribe("map/#", QoS::AtMostOnce)).await;
+    assert_eq!(far.next().await, Seen::Suback);
+    relay.loses.store(20, Ordering::SeqCst);
+    let (_connection, mut near, _) = site.client(&hello("near")).await;
+    for i in 1..=50 {
+        near.send(&publish("map/tile", &[0; 10_000], i)).await;
+        assert_eq!(near.next().await, Seen::Puback(i));
+    }
+    for _ in 1..=50 {
+        assert_eq!(far.payload().await.len(), 10_000);
+    }
+    assert!(relay.dropped.load(Ordering::SeqCst) >= 10);
+    site.eventually("the window that was expected", |site| {
+        let stats = site.broker.connection_of("far").and_then(|far| far.stats);
+        stats.is_some_and(|stats| as_expected(stats.cwnd_bytes))
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn losses_by_chance_shrink_the_window_of_cubic() {
+    window_on_a_lossy_path(Congestion::Cubic, |bytes| bytes < 10_000).await;
+}
+
+#[tokio::test]
+async fn losses_by_chance_leave_the_adaptive_window_alone() {
+    // More than it begins with.
+    window_on_a_lossy_path(Congestion::Adaptive, |bytes| bytes > 14_720).await;
 }
 
 #[tokio::test]

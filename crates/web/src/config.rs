@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fulmar_broker::ListenerPolicy;
+use fulmar_congestion::Congestion;
 use fulmar_transport::Origins;
 use fulmar_transport::QuicKeys;
 use fulmar_transport::tls::ServerTls;
@@ -47,6 +48,8 @@ pub struct WebConfig {
     pub origins: Arc<Origins>,
     /// Whether safe requests may come in a returning client's first packets (0-RTT).
     pub early_data: bool,
+    /// Congestion control of what HTTP/3 sends.
+    pub congestion: Congestion,
     /// Whether HTTP/3 tries datagrams of more than 1200 bytes.
     pub mtu_discovery: bool,
     /// Bounds.

@@ -193,7 +193,7 @@ fn quic(config: &WebConfig, tls: &ServerTls) -> Result<quinn::ServerConfig, Star
     let crypto = Arc::new(QuicServerConfig::try_from(tls)?);
     let token_key = hkdf::Salt::new(hkdf::HKDF_SHA256, CONTEXT).extract(&config.keys.0[32..]);
     let mut quic = quinn::ServerConfig::new(crypto, Arc::new(token_key));
-    quic.transport_config(Arc::new(h3::transport(&config.limits, config.mtu_discovery)));
+    quic.transport_config(Arc::new(h3::transport(config)));
     Ok(quic)
 }
 

@@ -13,6 +13,7 @@ use bytes::{Buf as _, Bytes};
 use fulmar_broker::auth::Gate;
 use fulmar_broker::storage::{NoStorage, Restored};
 use fulmar_broker::{Broker, BrokerConfig, ClientFigures, Limits as BrokerLimits, ListenerPolicy};
+use fulmar_congestion::Congestion;
 use fulmar_transport::Origins;
 use fulmar_transport::tls::{ClientAuth, Identity, RootCertStore, ServerTls};
 use fulmar_transport::{Clock, QuicKeys, Server, ServerConfig, TransportLimits};
@@ -99,6 +100,7 @@ fn start_with(address: SocketAddr, limits: Limits, bodies: BodyBudget) -> Site {
         keys: QuicKeys([7; 64]),
         origins: Arc::new(Origins::new(&["https://dashboard.example".to_owned()])),
         early_data: true,
+        congestion: Congestion::default(),
         mtu_discovery: false,
         limits,
         bodies,

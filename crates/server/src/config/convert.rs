@@ -15,8 +15,8 @@ use super::Config;
 #[cfg(feature = "platform")]
 use super::sections::Platform;
 use super::sections::{
-    AclRule, Anonymous, Auto, ClientAuth, Coap, Enabled, Http, LimitsConfig, Quic, Retry,
-    RuleAction, Storage,
+    AclRule, Anonymous, Auto, ClientAuth, Coap, Congestion, Enabled, Http, LimitsConfig, Quic,
+    Retry, RuleAction, Storage,
 };
 use crate::exit::Usage;
 
@@ -98,6 +98,27 @@ impl Coap {
 }
 
 impl Quic {
+    /// Takes `bbr = true` for what it is called now.
+    pub(super) fn rename_bbr(&mut self) -> Result<(), Usage> {
+        if std::mem::take(&mut self.bbr) {
+            if self.congestion == Congestion::Adaptive {
+                let text = "[quic] bbr = true contradicts congestion = \"adaptive\"; leave out bbr";
+                return Err(Usage(text.to_owned()));
+            }
+            self.congestion = Congestion::Bbr;
+        }
+        Ok(())
+    }
+
+    /// Congestion control of everything that this program sends over QUIC.
+    pub(crate) fn congestion(&self) -> fulmar_congestion::Congestion {
+        match self.congestion {
+            Congestion::Cubic => fulmar_congestion::Congestion::Cubic,
+            Congestion::Bbr => fulmar_congestion::Congestion::Bbr,
+            Congestion::Adaptive => fulmar_congestion::Congestion::Adaptive,
+        }
+    }
+
     /// Settings of the QUIC listeners.
     pub(crate) fn settings(&self, keys: QuicKeys, limits: &LimitsConfig) -> QuicSettings {
         QuicSettings {
@@ -113,7 +134,7 @@ impl Quic {
                 Retry::Never => RetryPolicy::Never,
             },
             early_data: self.early_data,
-            bbr: self.bbr,
+            congestion: self.congestion(),
             mtu_discovery: self.mtu_discovery,
             qlog_dir: set(&self.qlog_dir).map(Path::to_owned),
             ..QuicSettings::new(keys)

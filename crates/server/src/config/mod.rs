@@ -63,7 +63,8 @@ impl Config {
         path: Option<&Path>,
         environment: impl Iterator<Item = (String, String)>,
     ) -> anyhow::Result<Config> {
-        let config = read::read(path, environment)?;
+        let mut config = read::read(path, environment)?;
+        config.quic.rename_bbr()?;
         check::check(&config)?;
         Ok(config)
     }
@@ -165,6 +166,22 @@ mod tests {
             keys.filter(|key| !lists.contains(&key.as_str())).collect()
         };
         assert_eq!(keys(&example), keys(&default));
+    }
+
+    #[test]
+    fn the_older_name_of_bbr_is_understood() {
+        use fulmar_congestion::Congestion;
+        let congestion = |text: &str| load(text, &[]).unwrap().quic.congestion();
+        assert_eq!(congestion(""), Congestion::Cubic);
+        assert_eq!(
+            congestion("[quic]\nbbr = false\ncongestion = \"adaptive\"\n"),
+            Congestion::Adaptive
+        );
+        let config = load("[quic]\nbbr = true\n", &[]).unwrap();
+        assert_eq!(config.quic.congestion(), Congestion::Bbr);
+        assert_eq!(config.changed_for_a_restart(&Config::default()), ["quic.congestion"]);
+        let error = refused("[quic]\nbbr = true\ncongestion = \"adaptive\"\n", &[]);
+        assert!(error.contains("leave out bbr"), "{error}");
     }
 
     #[test]

@@ -191,6 +191,16 @@ pub(crate) enum Retry {
     Never,
 }
 
+/// What decides how much is in flight.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Congestion {
+    #[default]
+    Cubic,
+    Bbr,
+    Adaptive,
+}
+
 /// QUIC; see [`QuicSettings`].
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields, default)]
@@ -199,6 +209,9 @@ pub(crate) struct Quic {
     pub(crate) max_streams: u32,
     pub(crate) early_data: bool,
     pub(crate) retry: Retry,
+    pub(crate) congestion: Congestion,
+    /// How `congestion = "bbr"` was written before 0.2; read only.
+    #[serde(skip_serializing)]
     pub(crate) bbr: bool,
     pub(crate) mtu_discovery: bool,
     pub(crate) stream_window_bytes: u32,
@@ -215,7 +228,8 @@ impl Default for Quic {
             max_streams: quic.max_streams,
             early_data: quic.early_data,
             retry: Retry::Auto,
-            bbr: quic.bbr,
+            congestion: Congestion::default(),
+            bbr: false,
             mtu_discovery: quic.mtu_discovery,
             stream_window_bytes: quic.stream_window_bytes,
             connection_window_bytes: quic.connection_window_bytes,

@@ -121,6 +121,7 @@ pub(super) fn start_web(
         keys,
         origins,
         early_data: config.quic.early_data,
+        congestion: config.quic.congestion(),
         mtu_discovery: config.quic.mtu_discovery,
         limits: config.http.limits(&config.limits),
         bodies: bodies.clone(),

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use quinn_proto::congestion::{BbrConfig, ControllerFactory};
+use fulmar_congestion::Congestion;
 use quinn_proto::crypto::rustls::QuicServerConfig;
 use quinn_proto::{
     BloomTokenLog, EndpointConfig, IdleTimeout, MtuDiscoveryConfig, ServerConfig, TokenLog,
@@ -12,7 +12,6 @@ use quinn_proto::{
 };
 use ring::{hkdf, hmac};
 
-use super::congestion::Patient;
 use super::steering::WorkerCids;
 use crate::tls::{ServerTls, TlsError};
 
@@ -38,12 +37,6 @@ const FIRST_UNI_STREAMS: u32 = 4;
 
 /// The longest silence that a Keep Alive allows, 1.5 times 65,535 s ([MQTT-3.1.2-22]), and a minute.
 const LONGEST_SILENCE: Duration = Duration::from_secs(98_303 + 60);
-
-/// Congestion control for whatever sends over QUIC: CUBIC that does not fill deep queues before its first loss.
-#[must_use]
-pub fn congestion_control() -> Arc<dyn ControllerFactory + Send + Sync> {
-    Arc::new(Patient::new())
-}
 
 /// Whether clients must prove their address before the server does work for them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -92,8 +85,8 @@ pub struct QuicSettings {
     pub max_handshakes: usize,
     /// Whether early data (0-RTT) is taken.
     pub early_data: bool,
-    /// BBR instead of CUBIC.
-    pub bbr: bool,
+    /// Congestion control of what is sent to clients.
+    pub congestion: Congestion,
     /// Whether larger datagrams than 1200 bytes are tried. They save a sixth of the datagrams to a
     /// client that gets much, and cost every connection eight at its beginning, 6 KB each way.
     pub mtu_discovery: bool,
@@ -118,7 +111,7 @@ impl QuicSettings {
             retry_above: 200,
             max_handshakes: 4000,
             early_data: true,
-            bbr: false,
+            congestion: Congestion::default(),
             mtu_discovery: false,
             qlog_dir: None,
             keys,
@@ -167,12 +160,8 @@ impl QuicSettings {
             .send_window(self.min_send_window_bytes)
             .datagram_receive_buffer_size(None)
             .mtu_discovery_config(self.mtu_discovery.then(MtuDiscoveryConfig::default))
+            .congestion_controller_factory(self.congestion.factory())
             .allow_spin(true);
-        if self.bbr {
-            config.congestion_controller_factory(Arc::new(BbrConfig::default()));
-        } else {
-            config.congestion_controller_factory(congestion_control());
-        }
         config
     }
 }

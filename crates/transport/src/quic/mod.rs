@@ -7,7 +7,6 @@
 
 mod admission;
 mod config;
-mod congestion;
 mod conn;
 mod peek;
 mod socket;
@@ -24,7 +23,7 @@ use quinn_proto::{
 };
 
 pub use admission::HandshakePressure;
-pub use config::{QuicKeys, QuicSettings, RetryPolicy, congestion_control};
+pub use config::{QuicKeys, QuicSettings, RetryPolicy};
 
 use crate::clock::Clock;
 use crate::config::QuicListener;

@@ -40,6 +40,9 @@ use tokio::time::timeout;
 /// Longest time anything here may take.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
+/// One way from the server to a client behind a [`Relay`] that loses datagrams.
+pub const LONG_WAY: Duration = Duration::from_millis(20);
+
 /// What a site is started with; change what a test is about.
 pub struct Setup {
     pub address: SocketAddr,
@@ -253,7 +256,7 @@ impl Site {
     pub async fn eventually(&self, what: &str, done: impl Fn(&Site) -> bool) {
         let waiting = async {
             while !done(self) {
-                tokio::task::yield_now().await;
+                tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
         timeout(PATIENCE, waiting).await.unwrap_or_else(|_| panic!("waited too long for {what}"));
@@ -486,6 +489,9 @@ pub struct Relay {
     pub passing: Arc<AtomicBool>,
     /// The server's datagrams that were not passed on.
     pub dropped: Arc<AtomicUsize>,
+    /// Of the server's datagrams, each one in so many is lost, and the others take [`LONG_WAY`]; 0 for a loopback
+    /// that loses nothing.
+    pub loses: Arc<AtomicUsize>,
     pub recorded: Arc<Mutex<Vec<Vec<u8>>>>,
     /// First bytes of all datagrams passed on, and whether the client sent them.
     pub first_bytes: Arc<Mutex<Vec<(bool, u8)>>>,
@@ -501,6 +507,7 @@ impl Relay {
             address,
             passing: Arc::new(AtomicBool::new(true)),
             dropped: Arc::default(),
+            loses: Arc::default(),
             recorded: Arc::default(),
             first_bytes: Arc::default(),
         };
@@ -520,11 +527,23 @@ impl Relay {
             }
         });
         let (passing, dropped) = (Arc::clone(&relay.passing), Arc::clone(&relay.dropped));
+        let loses = Arc::clone(&relay.loses);
         tokio::spawn(async move {
             let mut buffer = [0; 2048];
+            let mut count = 0;
             while let Ok(length) = far.recv(&mut buffer).await {
                 let to = *client.lock().unwrap();
-                if passing.load(Ordering::SeqCst) {
+                count += 1;
+                let every = loses.load(Ordering::SeqCst);
+                if every > 0 && count % every == 0 {
+                    dropped.fetch_add(1, Ordering::SeqCst);
+                } else if every > 0 {
+                    let (near, datagram) = (Arc::clone(&near), buffer[..length].to_vec());
+                    tokio::spawn(async move {
+                        tokio::time::sleep(LONG_WAY).await;
+                        near.send_to(&datagram, to).await.unwrap();
+                    });
+                } else if passing.load(Ordering::SeqCst) {
                     answered.lock().unwrap().push((false, buffer[0]));
                     near.send_to(&buffer[..length], to).await.unwrap();
                 } else {

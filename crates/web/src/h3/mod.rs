@@ -16,8 +16,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use bytes::Bytes;
+use fulmar_transport::HandshakePressure;
 use fulmar_transport::tls::client_name;
-use fulmar_transport::{HandshakePressure, congestion_control};
 use quinn::{Incoming, VarInt};
 use rustls::pki_types::CertificateDer;
 use tokio::sync::{Semaphore, watch};
@@ -25,7 +25,7 @@ use tokio::task::JoinSet;
 use tracing::{debug, info};
 
 use crate::answer::{Client, Site};
-use crate::config::Limits;
+use crate::config::WebConfig;
 use crate::endpoint::stopped;
 use crate::metrics::Open;
 use crate::places::{Places, Seat};
@@ -62,7 +62,8 @@ const INTERNAL_ERROR: VarInt = VarInt::from_u32(0x102);
 
 /// QUIC's settings. Without `mtu_discovery` datagrams stay at 1200 bytes, which pass everywhere: trying larger
 /// ones costs each connection four, 5.5 KB each way and 0.7 s of a link of 64 kbit/s, to save 0.7 %.
-pub(crate) fn transport(limits: &Limits, mtu_discovery: bool) -> quinn::TransportConfig {
+pub(crate) fn transport(config: &WebConfig) -> quinn::TransportConfig {
+    let limits = &config.limits;
     let mut transport = quinn::TransportConfig::default();
     let idle = quinn::IdleTimeout::try_from(limits.idle_timeout).ok();
     transport
@@ -72,8 +73,8 @@ pub(crate) fn transport(limits: &Limits, mtu_discovery: bool) -> quinn::Transpor
         .receive_window(CONNECTION_WINDOW_BYTES.into())
         .send_window(SEND_WINDOW_BYTES)
         .datagram_receive_buffer_size(Some(DATAGRAM_BYTES))
-        .mtu_discovery_config(mtu_discovery.then(quinn::MtuDiscoveryConfig::default))
-        .congestion_controller_factory(congestion_control())
+        .mtu_discovery_config(config.mtu_discovery.then(quinn::MtuDiscoveryConfig::default))
+        .congestion_controller_factory(config.congestion.factory())
         .max_idle_timeout(idle);
     transport
 }

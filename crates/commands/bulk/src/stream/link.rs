@@ -173,7 +173,7 @@ fn transport(control: Control) -> anyhow::Result<Arc<TransportConfig>> {
         .receive_window(VarInt::from_u32(2 * WINDOW_BYTES))
         .send_window(4 * u64::from(WINDOW_BYTES));
     if control == Control::Adaptive {
-        transport.congestion_controller_factory(fulmar_congestion::control());
+        transport.congestion_controller_factory(fulmar_congestion::Congestion::Adaptive.factory());
     }
     Ok(Arc::new(transport))
 }

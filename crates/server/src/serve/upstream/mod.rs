@@ -22,6 +22,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context as _;
+use fulmar_congestion::Congestion;
 use fulmar_gateway::mapping::Mapping;
 use fulmar_gateway::outbox::Outbox;
 use fulmar_gateway::stamp::Stamper;
@@ -42,6 +43,7 @@ const MAX_COMING_DOWN: usize = 64;
 /// What both connections know.
 pub(super) struct Shared {
     config: Upstream,
+    congestion: Congestion,
     /// The gateway's name.
     name: String,
     /// The client identifier of the session inside the process.
@@ -77,6 +79,7 @@ impl Gateway {
     /// # Errors
     /// The outbox cannot be opened, or a rule or a file of the configuration is wrong.
     pub(super) fn open(config: &Config, data: &Path) -> anyhow::Result<Option<Gateway>> {
+        let congestion = config.quic.congestion();
         let config = &config.upstream;
         if !config.is_on() {
             return Ok(None);
@@ -98,6 +101,7 @@ impl Gateway {
             down: config.mapping("down")?,
             stamper: Arc::new(Stamper::new(&name, random[2])),
             config: config.clone(),
+            congestion,
             figures: Arc::clone(&figures),
             name,
             client_id,

@@ -68,8 +68,11 @@ pub(super) async fn run(
     let mut again = AGAIN;
     loop {
         drain.restart(now_ms());
-        match shared.config.options(&shared.name).and_then(|options| Ok(Client::connect(options)?))
-        {
+        let options = shared.config.options(&shared.name).map(|mut options| {
+            options.congestion = shared.congestion;
+            options
+        });
+        match options.and_then(|options| Ok(Client::connect(options)?)) {
             Ok((client, events)) => {
                 let mut uplink = Uplink::new(shared, keeper, client, events, &down, &mut drain);
                 match uplink.run(&mut stopped).await {

@@ -1,13 +1,14 @@
 //! Congestion control in simulated time, over links as slow and as deep as 2G's, beside quinn's own.
 #![allow(clippy::unwrap_used)]
 
-mod simulated;
+mod exchange;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use exchange::{Link, Took, World};
+use fulmar_congestion::Congestion;
 use quinn_proto::congestion::{ControllerFactory, CubicConfig};
-use simulated::{Link, Took, World};
 
 type Control = Arc<dyn ControllerFactory + Send + Sync>;
 
@@ -36,7 +37,7 @@ fn kept(link: Link, control: &Control, bytes: usize) -> Took {
 
 #[test]
 fn deep_queues_are_not_filled() {
-    let ours = fulmar_transport::congestion_control();
+    let ours = Congestion::Cubic.factory();
     for link in [link(92_000, 700), link(900_000, 175)] {
         let (usual, ours) = (new(link, &usual(), 1_000_000), new(link, &ours, 1_000_000));
         assert!(usual.dropped > 200, "{usual:?}");
@@ -52,7 +53,7 @@ fn deep_queues_are_not_filled() {
 /// After a first loss the window is in CUBIC's hands, which counts in seconds; a round trip takes two here.
 #[test]
 fn what_was_lost_once_is_not_lost_again_and_again() {
-    let ours = fulmar_transport::congestion_control();
+    let ours = Congestion::Cubic.factory();
     for delay_ms in [100, 300] {
         let link = link(64_000, delay_ms);
         let (usual, ours) = (new(link, &usual(), 160_000), new(link, &ours, 160_000));
@@ -63,7 +64,7 @@ fn what_was_lost_once_is_not_lost_again_and_again() {
 
 #[test]
 fn answers_on_used_connections_begin_with_more() {
-    let ours = fulmar_transport::congestion_control();
+    let ours = Congestion::Cubic.factory();
     // 20 kB in one round trip of 1.4 s and the 1.85 s they take to send.
     let took = kept(link(92_000, 700), &ours, 20_000);
     assert!(took.time < Duration::from_millis(3300), "{took:?}");
@@ -76,7 +77,7 @@ fn answers_on_used_connections_begin_with_more() {
 
 #[test]
 fn the_window_does_not_grow_for_ever_while_little_is_sent() {
-    let ours = fulmar_transport::congestion_control();
+    let ours = Congestion::Cubic.factory();
     let mut world = World::connected(link(900_000, 175), &ours);
     for _ in 0..200 {
         world.ask(1);

@@ -19,9 +19,7 @@ use quinn_proto::congestion::{
     Controller, ControllerFactory, ControllerMetrics, Cubic, CubicConfig,
 };
 
-/// Bytes in flight at the beginning: what RFC 9002 section 7.2 allows at most and TCP has by RFC 6928, though our
-/// datagrams are smaller.
-const INITIAL_WINDOW_BYTES: u64 = 14_720;
+use crate::choice::INITIAL_WINDOW_BYTES;
 
 /// Of the packets that waited long, one in so many counts: in slow start the window still grows by 3 % a round trip,
 /// so that others' queues do not keep it small for ever.
@@ -35,10 +33,10 @@ const BELIEVED: Duration = Duration::from_secs(20);
 
 /// Makes the controllers of connections.
 #[derive(Debug)]
-pub(super) struct Patient(Arc<CubicConfig>);
+pub(crate) struct Patient(Arc<CubicConfig>);
 
 impl Patient {
-    pub(super) fn new() -> Patient {
+    pub(crate) fn new() -> Patient {
         let mut cubic = CubicConfig::default();
         cubic.initial_window(INITIAL_WINDOW_BYTES);
         Patient(Arc::new(cubic))
