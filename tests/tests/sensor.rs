@@ -123,7 +123,7 @@ fn sensors_of_the_kernel_are_published() {
     let output = run(fulmar().args(read));
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert!(
-        text(&output.stderr).contains("in_temp_input holds no number"),
+        text(&output.stderr).contains("in_temp_input contains no number"),
         "{}",
         text(&output.stderr)
     );

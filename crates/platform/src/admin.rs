@@ -101,7 +101,7 @@ impl Admin {
         let role = role.transpose()?;
         self.change(move |db| {
             if !accounts::add(db, &row, &hash, Time::now())? {
-                return Err(Problem::conflict("there is a user of this name"));
+                return Err(Problem::conflict("a user with this name exists"));
             }
             role.map_or(Ok(()), |(twin, role)| grant(db, &twin, &row.name, role))
         })
@@ -148,7 +148,7 @@ impl Admin {
             let count = theirs.iter().filter(|other| other.account == row.account).count();
             if count >= credentials::MAX_CREDENTIALS {
                 return Err(Problem::conflict(format!(
-                    "the user has {count} tokens, which is the most: revoke one first"
+                    "the user has {count} tokens, the maximum: revoke one first"
                 )));
             }
             accounts::add_credential(db, &row)?;
@@ -244,7 +244,7 @@ impl Admin {
             if twins::add(db, &id, &name, kind, None, Time::now())? {
                 Ok(())
             } else {
-                Err(Problem::conflict("there is a twin of this name"))
+                Err(Problem::conflict("a twin with this name exists"))
             }
         })
     }
@@ -267,7 +267,7 @@ fn parse_name(what: &str, text: &str) -> Result<Name, Error> {
 
 fn hash(password: &str) -> Result<String, Error> {
     if !password::PASSWORD_CHARACTERS.contains(&password.chars().count()) {
-        return Err(Error::Refused("a password has 8 to 200 characters".to_owned()));
+        return Err(Error::Refused("a password must have 8 to 200 characters".to_owned()));
     }
     Ok(password::hash(password)?)
 }
@@ -278,7 +278,7 @@ fn found(found: bool, what: &str) -> Result<(), Problem> {
 
 fn grant(db: &Db, twin: &Name, account: &Name, role: Role) -> Result<(), Problem> {
     if twins::get(db, twin)?.is_none() {
-        return Err(Problem::not_found("twin: make it with `fulmar twin add`"));
+        return Err(Problem::not_found("twin: create it with `fulmar twin add`"));
     }
     Ok(accounts::set_role(db, twin, account, role)?)
 }

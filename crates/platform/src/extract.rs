@@ -65,7 +65,7 @@ pub(crate) async fn bytes(request: Request, max_bytes: usize) -> Result<Bytes, P
         if is_too_long(&error) {
             Problem::too_large("the body is too large")
         } else {
-            Problem::malformed("the body did not arrive whole")
+            Problem::malformed("the body is incomplete")
         }
     })
 }

@@ -51,7 +51,7 @@ impl Live {
         if self.to.try_send(what).is_err() {
             let dropped = self.dropped.fetch_add(1, Ordering::Relaxed) + 1;
             if dropped.is_power_of_two() {
-                tracing::debug!(dropped, "live updates that nobody could take");
+                tracing::debug!(dropped, "live updates dropped");
             }
         }
     }

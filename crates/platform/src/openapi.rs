@@ -27,18 +27,18 @@ pub(crate) struct Document;
 const PROBLEMS: [(u16, &str); 14] = [
     (304, "Nothing changed since the ETag in If-None-Match"),
     (400, "The request cannot be understood"),
-    (401, "Nobody is logged in"),
+    (401, "No user is logged in"),
     (403, "The role does not allow this"),
-    (404, "There is no such thing, or not for this user"),
-    (405, "The address does not take this method"),
-    (409, "It is there already, as something else"),
+    (404, "It does not exist, or not for this user"),
+    (405, "The address does not support this method"),
+    (409, "It already exists with other contents"),
     (412, "It changed since the ETag in If-Match"),
-    (413, "More than is taken at once"),
-    (415, "A kind of content that is not taken"),
-    (422, "A value cannot be taken"),
+    (413, "More than is accepted at once"),
+    (415, "A type of content that is not accepted"),
+    (422, "A value is invalid"),
     (425, "Not in early data: send it again after the handshake"),
-    (429, "Too often: wait for Retry-After seconds"),
-    (503, "The server cannot store or look now: wait for Retry-After seconds"),
+    (429, "Too many requests: wait for Retry-After seconds"),
+    (503, "The server cannot store or read now: wait for Retry-After seconds"),
 ];
 
 /// Adds the study's short addresses, and what is the same for every operation.

@@ -40,7 +40,7 @@ fn id_of(id: &Name) -> Result<String, Problem> {
 #[utoipa::path(put, path = "/{twin}/photo/{id}", tag = "photos",
     params(("twin" = Name, Path), ("id" = Uuid, Path)),
     request_body(content(("image/jpeg"), ("image/png"), ("image/webp"))),
-    responses((status = 200, description = "It was stored before"),
+    responses((status = 200, description = "It was already stored"),
         (status = 201, description = "It is stored")))]
 pub(crate) async fn put(
     State(app): State<App>,

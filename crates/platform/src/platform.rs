@@ -166,8 +166,10 @@ impl App {
     /// Waits for a turn to hash.
     pub(crate) async fn turn(&self, claimant: &Claimant) -> Result<Turn, Problem> {
         self.hashing.turn(claimant).await.map_err(|crowded| match crowded {
-            Crowded::Network => Problem::too_often("too many logins from this network wait", 1),
-            Crowded::All => Problem::unavailable("too many logins wait"),
+            Crowded::Network => {
+                Problem::too_often("too many logins from this network are waiting", 1)
+            }
+            Crowded::All => Problem::unavailable("too many logins are waiting"),
         })
     }
 }
@@ -226,7 +228,7 @@ impl Platform {
         let reloading = Arc::clone(&roster);
         store.on_foreign_change(move |db| {
             if let Err(error) = reloading.load(db) {
-                tracing::error!("platform: accounts cannot be read: {error}");
+                tracing::error!("platform: cannot read accounts: {error}");
             }
         });
         let (live, announcements) = Live::new();
@@ -364,7 +366,7 @@ impl Platform {
         payloads: Vec<Vec<u8>>,
     ) -> Result<(), Error> {
         let (Ok(twin), Ok(receiver)) = (twin.parse::<Name>(), receiver.parse::<Name>()) else {
-            tracing::info!(twin, receiver, "frames of a receiver without a proper name");
+            tracing::info!(twin, receiver, "frames of a receiver with an invalid name");
             return Ok(());
         };
         let parse = |payload: &Vec<u8>| match serde_json::from_slice::<Each<NewFrame>>(payload) {

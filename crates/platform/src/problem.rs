@@ -83,7 +83,7 @@ impl Problem {
 
     /// The path has no such method.
     pub(crate) fn method() -> Problem {
-        Problem::new(StatusCode::METHOD_NOT_ALLOWED, "this address does not take this method")
+        Problem::new(StatusCode::METHOD_NOT_ALLOWED, "this address does not support this method")
     }
 
     /// It is there already, as something else.
@@ -93,7 +93,7 @@ impl Problem {
 
     /// It has changed since it was looked at.
     pub(crate) fn stale() -> Problem {
-        let detail = "this has changed since: get it again and repeat the change";
+        let detail = "this has changed in the meantime: get it again and repeat the change";
         Problem::new(StatusCode::PRECONDITION_FAILED, detail)
     }
 
@@ -128,7 +128,7 @@ impl Problem {
     /// Something went wrong that should not; `why` goes to the log only.
     pub(crate) fn internal(why: &dyn std::fmt::Display) -> Problem {
         tracing::error!("platform: {why}");
-        Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "the server failed; its log says why")
+        Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "the server failed; its log shows why")
     }
 
     /// The sentence for people.
@@ -159,7 +159,8 @@ impl From<DatabaseError> for Problem {
             },
             // Whoever lost it has logged that.
             DatabaseError::Away(..) => Problem::unavailable(
-                "the server's database cannot be reached; nothing was confirmed: send it again later",
+                "the server's database cannot be reached; nothing was acknowledged: send it again \
+                 later",
             ),
             DatabaseError::Taken => {
                 tracing::error!("platform storage: {error}");

@@ -202,7 +202,7 @@ pub(crate) fn open_numbers(cursor: Option<&str>) -> Result<Option<(i64, i64)>, P
 }
 
 fn wrong_cursor() -> Problem {
-    Problem::invalid("cursor", "give what `next` of the page before said")
+    Problem::invalid("cursor", "use the `next` of the previous page")
 }
 
 #[cfg(test)]

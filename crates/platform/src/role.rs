@@ -84,7 +84,7 @@ impl FromStr for Role {
 
     fn from_str(text: &str) -> Result<Role, String> {
         let role = Role::ALL.into_iter().find(|role| role.name() == text);
-        role.ok_or_else(|| "a role is admin, office, reader, device or viewer".to_owned())
+        role.ok_or_else(|| "a role must be admin, office, reader, device or viewer".to_owned())
     }
 }
 

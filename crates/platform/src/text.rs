@@ -36,7 +36,8 @@ impl FromStr for Name {
         if begins && text.len() <= MAX_NAME && text.bytes().all(good) {
             Ok(Name(text.to_owned()))
         } else {
-            Err("a name has 1 to 64 letters of A-Z, a-z, 0-9 and ._@-, the first a letter or digit")
+            Err("a name must have 1 to 64 letters of A-Z, a-z, 0-9 and ._@-, the first a letter \
+                 or digit")
         }
     }
 }
@@ -118,7 +119,7 @@ impl<'de, const MIN: usize, const MAX: usize> Deserialize<'de> for Text<MIN, MAX
         if (MIN..=MAX).contains(&characters) {
             return Ok(Text(text));
         }
-        let wanted = format!("expected {MIN} to {MAX} characters, there are {characters}");
+        let wanted = format!("expected {MIN} to {MAX} characters, not {characters}");
         Err(de::Error::custom(wanted))
     }
 }

@@ -79,7 +79,8 @@ pub(crate) struct NewTwin {
 pub(crate) fn check_name(id: &Name) -> Result<(), Problem> {
     let lower = id.to_ascii_lowercase();
     if lower.contains(['.', '@']) || RESERVED.contains(&lower.as_str()) {
-        let detail = "the server uses this name itself; a twin's has no . or @ either";
+        let detail =
+            "the server uses this name itself; a twin's name must not contain . or @ either";
         return Err(Problem::invalid("id", detail));
     }
     Ok(())
@@ -103,13 +104,13 @@ pub(crate) async fn add(
     Body(new): Body<NewTwin>,
 ) -> Answer {
     if !caller.account.server_admin {
-        return Err(Problem::forbidden("this takes an admin of the server"));
+        return Err(Problem::forbidden("requires an admin of the server"));
     }
     check_name(&new.id)?;
     let made = app.change_roster(move |db| {
         let kind = new.kind.unwrap_or(TwinKind::Meters);
         if !twins::add(db, &new.id, &new.name, kind, new.centre, Time::now())? {
-            return Err(Problem::conflict("there is a twin of this name"));
+            return Err(Problem::conflict("a twin with this name exists"));
         }
         twins::get(db, &new.id)?.ok_or_else(|| Problem::not_found("twin"))
     });

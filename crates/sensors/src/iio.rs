@@ -59,7 +59,7 @@ pub enum ChannelError {
         source: io::Error,
     },
     /// The file holds something else.
-    #[error("{path} holds no number: {text:?}")]
+    #[error("{path} contains no number: {text:?}")]
     NotANumber {
         /// The file.
         path: PathBuf,

@@ -49,10 +49,10 @@ impl fmt::Debug for Manufacturer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
     /// Not three letters.
-    #[error("a manufacturer is three letters, such as KAM")]
+    #[error("a manufacturer must have three letters, such as KAM")]
     Manufacturer,
     /// Not eight hexadecimal digits.
-    #[error("a meter's number has eight digits, as printed on it")]
+    #[error("a meter's number must have eight digits, as printed on it")]
     Number,
 }
 

@@ -29,7 +29,7 @@ pub enum ChipError {
     #[error("no synchronisation word of this mode among the chips: is it the right mode?")]
     NoSync,
     /// Six chips that stand for nothing, or two equal ones in Manchester code.
-    #[error("damaged on the air: byte {0} has chips that stand for nothing")]
+    #[error("damaged on the air: byte {0} has invalid chips")]
     Code(usize),
     /// Fewer chips than the frame asks for.
     #[error("truncated: chips for {got} bytes of {want}")]

@@ -25,7 +25,7 @@ pub enum Error {
     #[error("wrong key for {0}, or a damaged frame: compare the key with the meter's papers")]
     WrongKey(Address),
     /// The authentication code does not fit.
-    #[error("authentication code of {0} does not fit: forged, damaged, or the wrong key")]
+    #[error("authentication code of {0} does not match: forged, damaged, or the wrong key")]
     Forged(Address),
     /// Was here before, or is older than what was.
     #[error("replayed: {0} sent this before; ignored")]
@@ -34,7 +34,7 @@ pub enum Error {
     #[error("compact frame of unknown format {0:04X}: wait for a full frame of this model")]
     UnknownFormat(u16),
     /// A compact frame that does not give the full frame its sender meant.
-    #[error("compact frame: the restored full frame does not fit its checksum")]
+    #[error("compact frame: the restored full frame does not match its checksum")]
     CompactMismatch,
     /// A security mode that is not implemented.
     #[error("security mode {0} is not supported")]

@@ -35,7 +35,7 @@ impl fmt::Debug for Key {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
     /// Not 32 hexadecimal digits.
-    #[error("a key has 32 hexadecimal digits; this one has {0} characters or others")]
+    #[error("a key must have 32 hexadecimal digits; this one has {0} characters or other symbols")]
     Digits(usize),
     /// The meter's name is wrong.
     #[error(transparent)]

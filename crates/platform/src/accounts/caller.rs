@@ -35,9 +35,9 @@ impl FromRequestParts<App> for Caller {
         let Some((_, token)) = token else {
             return Err(Problem::unauthorized("log in and send Authorization: Bearer TOKEN"));
         };
-        let caller = app.caller(token.trim(), Time::now()).ok_or_else(|| {
-            Problem::unauthorized("this token is not, or no longer, good: log in again")
-        })?;
+        let caller = app
+            .caller(token.trim(), Time::now())
+            .ok_or_else(|| Problem::unauthorized("invalid or expired token: log in again"))?;
         app.requests
             .take(caller.account.name.clone(), Instant::now())
             .map_err(|seconds| Problem::too_often("too many requests of this account", seconds))?;
@@ -82,10 +82,10 @@ impl Member {
             return Ok(());
         }
         Err(Problem::forbidden(match deed {
-            Deed::Administer => "this takes the role admin",
-            Deed::Manage => "this takes the role office or admin",
-            Deed::Read => "this takes the role reader, office or admin",
-            Deed::Report => "this takes the role viewer, office or admin",
+            Deed::Administer => "requires the role admin",
+            Deed::Manage => "requires the role office or admin",
+            Deed::Read => "requires the role reader, office or admin",
+            Deed::Report => "requires the role viewer, office or admin",
             _ => "your role in this twin does not allow this",
         }))
     }

@@ -24,7 +24,7 @@ const ID_BYTES: usize = 4;
 pub(crate) fn make(account: Name, now: Time) -> Result<(String, CredentialRow), Problem> {
     let mut random = [0; ID_BYTES + SECRET_BYTES];
     let filled = SystemRandom::new().fill(&mut random);
-    filled.map_err(|_| Problem::internal(&"the system gives no random numbers"))?;
+    filled.map_err(|_| Problem::internal(&"the system random number generator failed"))?;
     let (id, secret) = random.split_at(ID_BYTES);
     let id = hex(id);
     let token = format!("{TOKEN_PREFIX}{id}_{}", hex(secret));

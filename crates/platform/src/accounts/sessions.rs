@@ -108,7 +108,7 @@ pub(crate) async fn log_in(
     let account = check(&app, &login.user, &login.password, attempt).await?;
     let Some(account) = account else {
         tracing::info!(user = ?who.0, peer = %address, "login refused");
-        return Err(Problem::unauthorized("user name or password is wrong"));
+        return Err(Problem::unauthorized("wrong user name or password"));
     };
     app.logins.give_back(&who);
     app.known_logins.note(who);
@@ -153,7 +153,7 @@ pub(crate) async fn by_password(
     taken.map_err(|_| LoginRefused::TooOften)?;
     let attempt = Attempt { app, who: Some(&who) };
     let account = check(app, user, password, attempt).await.map_err(|problem| {
-        tracing::warn!("platform: a login cannot be checked: {}", problem.detail());
+        tracing::warn!("platform: cannot check a login: {}", problem.detail());
         LoginRefused::Unavailable
     })?;
     let account = account.ok_or(LoginRefused::Wrong)?;

@@ -55,7 +55,7 @@ impl Signer {
         let secret = match std::fs::read(path) {
             Ok(secret) if secret.len() == SECRET_BYTES => secret,
             Ok(_) => {
-                let damaged = std::io::Error::other("not 32 bytes; remove it to have another made");
+                let damaged = std::io::Error::other("not 32 bytes; remove it to create another");
                 return Err(failed(damaged));
             }
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
@@ -145,7 +145,7 @@ fn make_secret(path: &Path) -> std::io::Result<Vec<u8>> {
     use std::os::unix::fs::OpenOptionsExt as _;
     let mut secret = vec![0; SECRET_BYTES];
     let random = SystemRandom::new().fill(&mut secret);
-    random.map_err(|_| std::io::Error::other("the system gives no random numbers"))?;
+    random.map_err(|_| std::io::Error::other("the system random number generator failed"))?;
     let new = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
     let mut file = new?;
     file.write_all(&secret)?;

@@ -65,7 +65,7 @@ pub(crate) fn remember(db: &Db, twin: &Name, notices: &[Notice], now: Time) -> R
     for notice in notices {
         let forgotten = webhooks::tell(db, twin, notice, now)?;
         if forgotten > 0 {
-            tracing::warn!(%twin, forgotten, "webhook events forgotten: too many wait");
+            tracing::warn!(%twin, forgotten, "webhook events dropped: too many are waiting");
         }
     }
     Ok(())
@@ -224,7 +224,7 @@ fn settle(notices: &mut [Notice], alert: &Alert) {
 fn add(db: &Db, twin: &Name, alert: &Alert) -> Result<Alert, Problem> {
     alerts::add(db, twin, alert)?;
     let stored = alerts::get(db, twin, alert.id)?;
-    stored.ok_or_else(|| Problem::internal(&"an alert that was just stored is not there"))
+    stored.ok_or_else(|| Problem::internal(&"an alert that was just stored is missing"))
 }
 
 /// Raises alerts about who has been silent for too long, and clears those about who is not any more.

@@ -97,7 +97,7 @@ pub(crate) async fn add(
     let made = app.store.write(move |db| {
         check(db, &member.twin, &rule)?;
         if alerts::rule_of(db, &member.twin, &rule.id)?.is_some() {
-            return Err(Problem::conflict("there is a rule of this name"));
+            return Err(Problem::conflict("a rule with this name exists"));
         }
         if alerts::count_rules(db, &member.twin)? >= MAX_RULES {
             return Err(Problem::conflict(format!("a twin has at most {MAX_RULES} rules")));

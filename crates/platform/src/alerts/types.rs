@@ -223,7 +223,10 @@ impl Rule {
             _ => false,
         };
         if wrong_side {
-            return Err(Problem::invalid("clear", "expected a value on the limit's right side"));
+            return Err(Problem::invalid(
+                "clear",
+                "expected a value on the right side of the limit",
+            ));
         }
         for (field, seconds, range) in [
             ("for_s", Some(self.for_s), 0..=MAX_RULE_S),

@@ -71,7 +71,7 @@ fn check_url(url: &str, reach: &WebhookReach) -> Result<(), Problem> {
     let port = match uri.scheme_str() {
         Some("https") => 443,
         Some("http") if here => 80,
-        _ => return wrong("expected https; http only to this machine"),
+        _ => return wrong("expected https; http is only for this machine"),
     };
     if !reach.may_admit(host, authority.port_u16().unwrap_or(port)) {
         return wrong(

@@ -88,7 +88,7 @@ fn one(
     taken: &mut Taken,
 ) -> Result<FrameResult, Problem> {
     let Some(bytes) = bytes_of(&frame.hex) else {
-        return Ok(failed(FrameStatus::Malformed, "not hexadecimal, or half a byte too much"));
+        return Ok(failed(FrameStatus::Malformed, "not hexadecimal, or an odd number of digits"));
     };
     let received = Received { bytes, ..Received::default() };
     let sighting = match Sighting::of(&received, None) {
@@ -162,7 +162,7 @@ fn decode(
     if let Some(counter) = telegram.counter {
         let earlier = frame.at.plus_ms(-SAME_MS);
         if frames::counted_further(db, twin, radio_key, counter, earlier)? {
-            let detail = "the meter had counted further before this was received";
+            let detail = "the meter had a higher value before this was received";
             return Ok(Err(failed(FrameStatus::Replayed, detail)));
         }
     }
@@ -179,7 +179,7 @@ fn store(
     (radio_key, digest): (&str, &[u8]),
 ) -> Result<(FrameResult, Vec<Uuid>), Problem> {
     let Some((value, unit)) = main_value(telegram, meter.medium) else {
-        let detail = "it says nothing of what the meter counted";
+        let detail = "it contains no meter value";
         return Ok((failed(FrameStatus::Malformed, detail), Vec::new()));
     };
     frames::remember(db, &sender.twin, radio_key, digest, telegram.counter, frame.at)?;

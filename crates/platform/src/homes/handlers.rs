@@ -113,7 +113,7 @@ pub(crate) async fn add(
             let home = app.store.write(move |db| {
                 let id = new.id.clone().unwrap_or_else(Name::random);
                 if homes::exists(db, &member.twin, &id)? {
-                    return Err(Problem::conflict("there is a home of this name"));
+                    return Err(Problem::conflict("a home with this name exists"));
                 }
                 homes::put(db, &member.twin, &id, &new)?;
                 find(db, &member.twin, &id)

@@ -117,7 +117,7 @@ fn read(
     let (twin, device, quantity) = match levels[..] {
         ["fulmar", twin, "sensor", device] => (twin, device, None),
         ["fulmar", twin, "sensor", device, quantity] => (twin, device, Some(quantity)),
-        _ => return Err("the topic is no sensor's".to_owned()),
+        _ => return Err("the topic is not a sensor's".to_owned()),
     };
     let twin: Name = twin.parse()?;
     if !app.roster.has_twin(&twin) {

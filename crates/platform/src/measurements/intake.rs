@@ -93,7 +93,9 @@ fn in_time(at: Time, now: Time, settings: &Monitoring) -> Result<(), String> {
     }
     if at < settings.raw_since(now) {
         let days = settings.raw_days;
-        return Err(format!("at: {at} is longer ago than the {days} days measurements are kept"));
+        return Err(format!(
+            "at: {at} is older than the {days} days for which measurements are kept"
+        ));
     }
     Ok(())
 }

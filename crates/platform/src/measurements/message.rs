@@ -82,7 +82,7 @@ pub(crate) fn parse(
     let at = at.map_err(|wrong| format!("user property at: {wrong}"))?.unwrap_or(now);
     let envelope = Envelope { device, at, id: message.id.clone() };
     let text = std::str::from_utf8(&message.payload).map_err(|_| "the payload is not text")?.trim();
-    let json = |error: serde_json::Error| format!("the payload is no measurement: {error}");
+    let json = |error: serde_json::Error| format!("the payload is not a measurement: {error}");
     let Some(quantity) = quantity else {
         return wide(&envelope, serde_json::from_str(text).map_err(json)?);
     };
@@ -131,7 +131,7 @@ fn wide(
     });
     let measured: Vec<NewMeasurement> = measured.take(MAX_ITEMS).collect::<Result<_, _>>()?;
     if measured.is_empty() {
-        return Err("the payload has no measurement".to_owned());
+        return Err("the payload contains no measurement".to_owned());
     }
     Ok(measured)
 }

@@ -27,7 +27,7 @@ impl Quantity {
         if (1..=MAX_QUANTITY).contains(&text.len()) && text.bytes().all(good) {
             Ok(Quantity(text.to_owned()))
         } else {
-            Err("a quantity has 1 to 32 letters of a-z, 0-9 and _")
+            Err("a quantity must have 1 to 32 letters of a-z, 0-9 and _")
         }
     }
 }

@@ -174,7 +174,7 @@ const ADDRESS_TAKEN: &str = "another meter has this radio address";
 fn add_one(db: &crate::store::Db, twin: &Name, new: &NewMeter) -> Result<Meter, Problem> {
     let id = name_of(new)?;
     if meters::exists(db, twin, &id)? {
-        return Err(Problem::conflict("there is a meter of this name"));
+        return Err(Problem::conflict("a meter with this name exists"));
     }
     let now = Time::now();
     if meters::put(db, twin, &id, new, now)? == Added::AddressTaken {

@@ -174,7 +174,7 @@ fn group(
         }
         let (good, tell) = change(Ok(db));
         let spoilt = good && db.is_spoilt();
-        told.push((tell, spoilt.then(|| Problem::internal(&"storage: a failure was passed over"))));
+        told.push((tell, spoilt.then(|| Problem::internal(&"storage: a failure was ignored"))));
         match (good && !spoilt, alone) {
             (true, true) => {}
             (true, false) => db.keep()?,

@@ -41,7 +41,7 @@ async fn turn() -> Result<SemaphorePermit<'static>, Problem> {
     let turn = tokio::time::timeout(PATIENCE, XLSX_TURNS.acquire()).await;
     match turn {
         Ok(Ok(turn)) => Ok(turn),
-        _ => Err(Problem::unavailable("other exports are being made")),
+        _ => Err(Problem::unavailable("other exports are in progress")),
     }
 }
 

@@ -47,13 +47,13 @@ pub enum InputError {
     #[error("not a line of {0}: is this the right kind of input?")]
     NotALine(&'static str),
     /// Not whole bytes in hexadecimal.
-    #[error("not hexadecimal, or half a byte too much")]
+    #[error("not hexadecimal, or an odd number of digits")]
     NotHex,
     /// The receiver itself found the frame damaged.
     #[error("the receiver found a wrong checksum")]
     ReceiverChecksum,
     /// Damaged between stick and computer.
-    #[error("{0} bytes that are no frame of the stick; looking for the next")]
+    #[error("{0} bytes that are not a frame of the stick; looking for the next")]
     OutOfStep(usize),
     /// Chips that are no frame.
     #[error(transparent)]

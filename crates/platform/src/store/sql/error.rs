@@ -30,7 +30,7 @@ pub enum DatabaseError {
     #[error("{0}")]
     Setting(String),
     /// A column holds what it should not: the database is another program's or damaged.
-    #[error("column {0} holds something else than expected")]
+    #[error("column {0} has an unexpected value")]
     Column(usize),
     /// Text with the character U+0000, which not every database can hold.
     #[error("text with the character U+0000 cannot be stored")]

@@ -118,7 +118,7 @@ impl Session {
         drop(self.link.take());
         let waited_in_vain = self.failed.get();
         if waited_in_vain.is_some_and(|failed| failed.elapsed() < LOOK_EVERY) {
-            return Err(self.away("it could not be reached a moment ago"));
+            return Err(self.away("it was unreachable a moment ago"));
         }
         let patience = if waited_in_vain.is_some() { Duration::ZERO } else { PATIENCE };
         let until = Instant::now() + patience;
@@ -141,17 +141,14 @@ impl Session {
                 let (connections, changes) = self.seen.get();
                 self.seen.set((connections + 1, changes));
                 if told {
-                    tracing::info!(
-                        "platform storage: connected to PostgreSQL anew: {}",
-                        self.address
-                    );
+                    tracing::info!("platform storage: reconnected to PostgreSQL: {}", self.address);
                 }
                 Ok(())
             }
             Err(error) => {
                 if told && waited_in_vain.is_none() {
                     tracing::error!(
-                        "platform storage: {error}; what comes is refused until it is back"
+                        "platform storage: {error}; requests are refused until it is back"
                     );
                 }
                 self.failed.set(Some(Instant::now()));
@@ -215,8 +212,8 @@ fn prepare(link: &Link, address: &Address) -> Result<()> {
     }
     if !is("current_setting('fsync')::bool AND current_setting('full_page_writes')::bool")? {
         tracing::warn!(
-            "platform storage: PostgreSQL ({address}) has fsync or full_page_writes switched off: what it \
-             acknowledges a power failure may take back"
+            "platform storage: PostgreSQL ({address}) has fsync or full_page_writes switched off: \
+             a power failure may lose what it acknowledged"
         );
     }
     link.batch(&format!("BEGIN; SELECT pg_advisory_xact_lock({LOCKS}, {WRITER})"))?;

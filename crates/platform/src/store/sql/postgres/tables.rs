@@ -21,7 +21,7 @@ pub(super) fn migrate(link: &Link) -> Result<()> {
         usize::try_from(link.number("SELECT version FROM installation")?).unwrap_or(usize::MAX);
     if done > MIGRATIONS.len() {
         let text =
-            "a newer version of Fulmar made its tables: use that version, or another database";
+            "a newer version of Fulmar created its tables: use that version, or another database";
         return Err(DatabaseError::Setting(text.to_owned()));
     }
     for migration in MIGRATIONS.iter().skip(done) {

@@ -16,7 +16,7 @@ pub(super) fn connector(ca_file: Option<&Path>) -> Result<MakeRustlsConnect, Dat
     match ca_file {
         Some(path) => {
             let wrong = |error: &dyn std::fmt::Display| {
-                DatabaseError::Setting(format!("authorities in {}: {error}", path.display()))
+                DatabaseError::Setting(format!("CAs in {}: {error}", path.display()))
             };
             let certificates =
                 CertificateDer::pem_file_iter(path).map_err(|error| wrong(&error))?;
