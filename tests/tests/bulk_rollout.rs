@@ -154,7 +154,7 @@ fn without_devices_it_says_so() {
     command.args(["--to", "127.0.0.1", "--patience", "1", "--broker"]).arg(field.url());
     let output = run(&mut command);
     assert_eq!(output.status.code(), Some(1));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("0 of 1 devices came"));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("0 of 1 devices appeared"));
 }
 
 /// Where NORM does not pass, devices fetch it over QUIC, each in its stage.

@@ -100,7 +100,7 @@ fn an_experiment_goes_from_file_to_report() {
     assert!(output.status.success(), "{said}");
     let output = lab(folder.path(), &["run", "own.toml"]);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success() && said.contains("1 are there"), "{said}");
+    assert!(output.status.success() && said.contains("1 done before"), "{said}");
     let results = folder.path().join("results/own");
     let samples = fs::read_to_string(results.join("samples.jsonl")).unwrap();
     let samples: Vec<Value> =
@@ -282,7 +282,7 @@ fn a_killed_run_goes_on_where_it_was_and_leaves_nothing_behind() {
     fs::write(folder.path().join("go"), "").unwrap();
     let output = run(fulmar().args(args).current_dir(folder.path()));
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success() && said.contains("2 are there"), "{said}");
+    assert!(output.status.success() && said.contains("2 done before"), "{said}");
     let after = read("results/slow/samples.jsonl");
     assert!(after.starts_with(&before) && after.lines().count() == 4, "{after}");
     let started = read("started");

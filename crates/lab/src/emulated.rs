@@ -223,7 +223,7 @@ impl Network for EmulatedNetwork {
     }
 
     fn spawn(&mut self, host: &str, command: &mut Command) -> std::io::Result<Child> {
-        let missing = || std::io::Error::other(format!("there is no host {host}"));
+        let missing = || std::io::Error::other(format!("no host {host}"));
         let id = self.id(host).ok_or_else(missing)?;
         self.emulator.host(id).map_err(std::io::Error::other)?.spawn(command)
     }

@@ -88,7 +88,7 @@ impl Emulator {
     /// # Errors
     /// There is none of that number.
     pub fn host(&self, id: HostId) -> Result<&Arc<Host>, Error> {
-        let missing = || ConfigError::new("host", format!("there is no host {}", id.0)).into();
+        let missing = || ConfigError::new("host", format!("no host {}", id.0)).into();
         self.hosts.get(usize::from(id.0)).ok_or_else(missing)
     }
 

@@ -344,8 +344,8 @@ impl Worker {
                     if let Some(times) = listener.trouble.again(now) {
                         warn!(
                             listener = %listener.config.policy.name, %error, times,
-                            "cannot accept connections; trying again several times a second \
-                             (if the limit of open files is reached, raise it)"
+                            "cannot accept connections; trying again several times per second (if \
+                             the limit of open files is reached, raise it)"
                         );
                     }
                     listener.ready = false;

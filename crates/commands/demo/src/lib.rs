@@ -87,7 +87,7 @@ const LOOK: Duration = Duration::from_millis(100);
 
 /// Runs the demonstration.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    let signals = Signals::new([SIGTERM, SIGINT]).context("cannot take signals")?;
+    let signals = Signals::new([SIGTERM, SIGINT]).context("cannot handle signals")?;
     match &args.which {
         Which::Meters(args) => meters(args, signals),
         Which::Homes(args) => homes::run(args, signals),

@@ -158,7 +158,7 @@ impl Counted {
         };
         let number = u32::try_from(number)?;
         if number < self.next || number >= self.expected {
-            bail!("line {number} came after line {}", self.next);
+            bail!("line {number} arrived after line {}", self.next);
         }
         self.missing += number - self.next;
         self.next = number + 1;

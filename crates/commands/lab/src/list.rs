@@ -6,7 +6,7 @@ use super::shelf::Folder;
 
 const EXAMPLES: &str = "\
 Examples:
-  fulmar lab list                        those in the program, and under ./experiments
+  fulmar lab list                        experiments in the program and under ./experiments
   fulmar lab list --experiments my/own";
 
 /// List experiments

@@ -104,7 +104,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
             bail!("stopped with {} samples to go; the same command continues", tally.left);
         }
         if tally.ok == 0 {
-            bail!("{name}: not a single good sample; {}/samples.jsonl says why", out.display());
+            bail!("{name}: no good sample; {}/samples.jsonl shows why", out.display());
         }
         if !args.no_report {
             report::write(&out)?;
@@ -128,7 +128,7 @@ fn experiments(folder: &Shelf, document: &Document) -> anyhow::Result<Vec<Experi
 fn load_part(folder: &Shelf, name: &str) -> anyhow::Result<(Box<Experiment>, String)> {
     match folder.load(name)? {
         Document::Experiment(experiment, text) => Ok((experiment, text)),
-        Document::Suite(..) => bail!(Usage(format!("{name}: a suite in a suite"))),
+        Document::Suite(..) => bail!(Usage(format!("{name}: a suite cannot contain a suite"))),
     }
 }
 
@@ -151,11 +151,11 @@ fn check_only(only: &[(String, Vec<String>)], all: &[Experiment]) -> anyhow::Res
                 all.iter().flat_map(|experiment| experiment.matrix.keys()).collect();
             known.sort_unstable();
             known.dedup();
-            bail!(Usage(format!("no condition `{condition}`; there are: {}", known.join(", "))));
+            bail!(Usage(format!("no condition `{condition}`; use one of: {}", known.join(", "))));
         }
         if let Some(value) = values.iter().find(|value| !levels.contains(&value.as_str())) {
             let known = levels.join(", ");
-            bail!(Usage(format!("`{condition}` is never `{value}`; it is: {known}")));
+            bail!(Usage(format!("`{condition}` has no value `{value}`; use one of: {known}")));
         }
     }
     Ok(())
@@ -285,10 +285,10 @@ impl Progress {
         match step {
             Step::Begin { todo, done, jobs } => {
                 self.bar.set_length(*todo as u64);
-                let there = if *done > 0 { format!(", {done} are there") } else { String::new() };
+                let there = if *done > 0 { format!(", {done} done before") } else { String::new() };
                 let prefix = self.bar.prefix();
                 self.bar.suspend(|| {
-                    eprintln!("{prefix}: {todo} samples to take{there}, {jobs} side by side");
+                    eprintln!("{prefix}: {todo} samples to run{there}, {jobs} in parallel");
                 });
             }
             Step::Sample(sample) => self.sample(sample),

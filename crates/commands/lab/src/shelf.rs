@@ -105,12 +105,12 @@ impl Shelf {
     fn no_such(&self, name: &str, path: &Path) -> String {
         let there = match self.names() {
             Ok(names) if !names.is_empty() => format!("there are {}", names.join(", ")),
-            _ => format!("there are none in {}, see --experiments", self.folder.display()),
+            _ => format!("none in {}, see --experiments", self.folder.display()),
         };
         let path = path.display();
         format!(
-            "no experiment `{name}`: {path} does not exist; {there}; `fulmar lab new FILE.toml` writes one \
-             to begin with"
+            "no experiment `{name}`: {path} does not exist; {there}; `fulmar lab new FILE.toml` \
+             writes an example"
         )
     }
 }

@@ -79,13 +79,13 @@ const WILL: &[&str] = &[
 fn add(into: &mut PropertyBuf, name: &str, values: &[String]) -> Result<(), String> {
     if name == "user-property" {
         let [key, value] = values else {
-            return Err("takes two values, its name and its content".to_owned());
+            return Err("requires two values, a name and a content".to_owned());
         };
         into.push(Property::UserProperty(key, value));
         return Ok(());
     }
     let [value] = values else {
-        return Err(format!("takes one value; is {:?} out of place?", values[1]));
+        return Err(format!("requires one value; is {:?} out of place?", values[1]));
     };
     let number =
         || value.parse::<u32>().map_err(|_| format!("{value:?} is not a number of seconds"));

@@ -33,7 +33,7 @@ pub(super) fn suite(source: Source<'_>, suite: &Suite, folder: &Path) -> Checked
         let path = find(folder, part.get_ref());
         if !path.is_file() {
             let message =
-                format!("no experiment `{}`: {} is no file", part.get_ref(), path.display());
+                format!("no experiment `{}`: {} is not a file", part.get_ref(), path.display());
             return Err(source.mistake(part.span(), message));
         }
     }
@@ -119,12 +119,12 @@ impl Check<'_> {
                 let allowed = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
                 if text.is_empty() || text.len() > 32 || !text.chars().all(allowed) {
                     let message = format!(
-                        "`{text}` is no name; allowed are 1 to 32 letters, digits, `_` and `-`"
+                        "`{text}` is not a valid name; use 1 to 32 letters, digits, `_` and `-`"
                     );
                     return self.fail(name.span(), message);
                 }
                 if seen.contains(&text) {
-                    return self.fail(name.span(), format!("`{text}` is there twice"));
+                    return self.fail(name.span(), format!("`{text}` is defined twice"));
                 }
                 seen.push(text);
             }
@@ -147,14 +147,16 @@ impl Check<'_> {
                 return self.fail(name.span(), message);
             }
             if BUILTIN.contains(&name.get_ref().as_str()) {
-                let message =
-                    format!("`{0}` is no condition: {{{0}}} means something", name.get_ref());
+                let message = format!(
+                    "`{0}` cannot be a condition: {{{0}}} is a built-in placeholder",
+                    name.get_ref()
+                );
                 return self.fail(name.span(), message);
             }
             for (index, level) in levels.iter().enumerate() {
                 if levels[..index].iter().any(|other| other.get_ref() == level.get_ref()) {
                     return self
-                        .fail(level.span(), format!("`{}` is there twice", level.get_ref()));
+                        .fail(level.span(), format!("`{}` is listed twice", level.get_ref()));
                 }
             }
         }
@@ -170,7 +172,7 @@ impl Check<'_> {
         self.needs()?;
         if let (Some(last), []) = (e.skip.iter().chain(&e.only).last(), &e.cells()[..]) {
             let place = last.0.first().map_or(0..0, |(condition, _)| condition.span());
-            return self.fail(place, "every cell is left out; allowed is 1 or more");
+            return self.fail(place, "every cell is excluded; at least 1 must remain");
         }
         Ok(())
     }
@@ -316,7 +318,7 @@ impl Check<'_> {
         if inside && !name.get_ref().is_empty() {
             return Ok(());
         }
-        self.fail(name.span(), format!("`{}` is no path inside {folder}", name.get_ref()))
+        self.fail(name.span(), format!("`{}` is not a path inside {folder}", name.get_ref()))
     }
 
     fn roles(&self, cells: &[Cell]) -> Checked {
@@ -473,7 +475,8 @@ impl Check<'_> {
         if let (Shape::Lines, Some(x)) = (figure.shape, &figure.x) {
             for level in self.experiment.matrix.get(x.get_ref()).into_iter().flatten() {
                 if level.get_ref().as_str().parse::<f64>().is_err() {
-                    let message = format!("lines need numbers, and `{}` is none", level.get_ref());
+                    let message =
+                        format!("lines need numbers, and `{}` is not a number", level.get_ref());
                     return self.fail(x.span(), message);
                 }
             }

@@ -178,9 +178,14 @@ fn mistakes_are_refused_with_line_key_and_what_is_allowed() {
             ":41:1",
             &["missing key"],
         ),
-        ("loss = [0, 2.5]", "loss = [0, 2.5, 0]", ":13:17", &["`0` is there twice"]),
+        ("loss = [0, 2.5]", "loss = [0, 2.5, 0]", ":13:17", &["`0` is listed twice"]),
         ("loss = [0, 2.5]", "loss = 5", ":13:8", &["expected a list, in [ ]"]),
-        ("loss = [0, 2.5]", "loss = [0, 2.5]\nseed = [1]", ":14:1", &["{seed} means something"]),
+        (
+            "loss = [0, 2.5]",
+            "loss = [0, 2.5]\nseed = [1]",
+            ":14:1",
+            &["{seed} is a built-in placeholder"],
+        ),
         (
             "way = [\"tcp\", \"quic\"]",
             "way = [\"tcp\", \"quic\", \"ws\"]",
@@ -193,7 +198,7 @@ fn mistakes_are_refused_with_line_key_and_what_is_allowed() {
             ":32:15",
             &["`{addr.sever}`, which `{url}`"],
         ),
-        ("way = \"tcp\"\nloss = [2.5]", "loss = [0, 2.5]", ":21:1", &["every cell is left out"]),
+        ("way = \"tcp\"\nloss = [2.5]", "loss = [0, 2.5]", ":21:1", &["every cell is excluded"]),
         (
             "between = [\"client\", \"server\"]",
             "between = [\"client\", \"server\", \"client\"]",

@@ -23,7 +23,7 @@ use crate::run::StoreError;
 #[derive(Debug, thiserror::Error)]
 pub enum ReportError {
     /// The folder has no results.
-    #[error("{folder} holds no results; `fulmar lab run` makes them", folder = folder.display())]
+    #[error("{folder} contains no results; `fulmar lab run` creates them", folder = folder.display())]
     Empty {
         /// The folder.
         folder: PathBuf,

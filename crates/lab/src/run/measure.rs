@@ -162,7 +162,7 @@ fn window(
 fn summands(measure: &Measure, values: &BTreeMap<String, f64>) -> Result<Vec<f64>, String> {
     let summands = measure.of.iter().map(|of| {
         let value = values.get(of.get_ref()).copied();
-        value.ok_or_else(|| format!("there is no `{}` to add", of.get_ref()))
+        value.ok_or_else(|| format!("no value of `{}` to add", of.get_ref()))
     });
     summands.collect()
 }
@@ -320,7 +320,7 @@ mod tests {
         let quotient = value("from = 'quotient'\nof = ['a', 'b']", &record(), &none);
         assert_eq!(quotient, Ok(4.0 / 3.0));
         let nothing = value("from = 'sum'\nof = ['a', 'c']", &record(), &none).unwrap_err();
-        assert_eq!(nothing, "there is no `c` to add");
+        assert_eq!(nothing, "no value of `c` to add");
         let marks = "from = 'marks'\nsince = 'begin'\nuntil = 'end'";
         assert_eq!(value(marks, &record(), &none), Ok(20e-9));
         let marks = "from = 'marks'\nsince = 'begin'\nuntil = 'never'";

@@ -96,8 +96,8 @@ pub enum StoreError {
     },
     /// The folder holds results of something else.
     #[error(
-        "{path} holds samples of another version of this experiment; \
-         name another folder with --out, or remove it",
+        "{path} contains samples of another version of this experiment; give another folder with \
+         --out, or remove it",
         path = path.display()
     )]
     Other {

@@ -100,7 +100,7 @@ fn together(config: &Config) -> Result<(), Usage> {
     }
     if let Some(origin) = config.http.allowed_origins.iter().find(|origin| !is_origin(origin)) {
         let text =
-            "[http] allowed_origins: {:?} is no origin; write SCHEME://HOST[:PORT], null or *";
+            "[http] allowed_origins: {:?} is not an origin; write SCHEME://HOST[:PORT], null or *";
         return wrong(&text.replace("{:?}", &format!("{origin:?}")));
     }
     let rules = &config.acl.rules;
@@ -132,7 +132,7 @@ fn acme(config: &Config) -> Result<(), Usage> {
     }
     if let Some(name) = acme.domains.iter().find(|name| !is_domain(name)) {
         return wrong(format!(
-            "domains: {name:?} is no host name of letters, digits, - and . such as \
+            "domains: {name:?} is not a host name of letters, digits, - and . such as \
              broker.example.org; wildcards and addresses cannot be validated over TLS"
         ));
     }

@@ -62,7 +62,7 @@ const EXAMPLES: &str = "\
 Examples:
   fulmar serve                             on loopback, with a development CA of its own
   fulmar serve --data /var/lib/fulmar      state and certificates in this folder
-  fulmar serve --config fulmar.toml        as the file says; every key: fulmar.example.toml
+  fulmar serve --config fulmar.toml        settings from the file; every key: fulmar.example.toml
   FULMAR_LISTENERS__MQTT='[\"127.0.0.1:0\"]' fulmar serve
                                            one key from the environment";
 
@@ -99,7 +99,7 @@ pub fn run(args: &Args, log: &LogArgs) -> anyhow::Result<()> {
         tracing::warn!(%file,
             "every user of this machine can read {key} in this file: run chmod 640 on it");
     }
-    let signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).context("cannot take signals")?;
+    let signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).context("cannot handle signals")?;
     config.check_files()?;
     let gate = config.gate()?;
     let data = data_dir(args, &config)?;

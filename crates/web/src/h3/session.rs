@@ -69,7 +69,7 @@ pub(super) async fn begin(
     };
     // h3's own conversion gives the stream's index, which names the session of the first stream only.
     let id = SessionId::try_from(stream.id().into_inner())
-        .map_err(|_| "the stream's number is none of QUIC's")?;
+        .map_err(|_| "the stream's number is not valid in QUIC")?;
     let (sender, first) = oneshot::channel();
     if status == StatusCode::OK {
         shared.sessions.lock().insert(id, Some(sender));

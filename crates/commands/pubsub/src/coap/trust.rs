@@ -38,7 +38,9 @@ impl Given {
                 return Ok(Credentials::Psk { identity: name.clone().into_bytes(), key });
             }
             (None, None) => {}
-            _ => return Err(Usage("coaps:// takes -u with -P, the user's key".to_owned()).into()),
+            _ => {
+                return Err(Usage("coaps:// requires -u with -P, the user's key".to_owned()).into());
+            }
         }
         let (certificate, key) = match &self.certificate {
             Some((chain, key)) => (first(chain)?, files::read_key(key)?),

@@ -82,7 +82,7 @@ async fn answer(
 ) -> anyhow::Result<Response<Full<Bytes>>> {
     let (head, body) = pool.request(request).await?.into_parts();
     if directory && !head.status.is_success() {
-        anyhow::bail!("answered {}: that is no ACME directory", head.status);
+        anyhow::bail!("answered {}: not an ACME directory", head.status);
     }
     let body =
         Limited::new(body, MAX_BODY_BYTES).collect().await.map_err(anyhow::Error::from_boxed)?;

@@ -130,7 +130,9 @@ impl Bridge {
                 Event::Ended(id) => self.unobserve(id),
                 Event::Request(request) => match user_of(request.exchange.peer) {
                     Some(user) => self.handle(user, request),
-                    None => self.refuse(request.exchange, code::UNAUTHORIZED, "who are you?"),
+                    None => {
+                        self.refuse(request.exchange, code::UNAUTHORIZED, "authentication required")
+                    }
                 },
             }
         }

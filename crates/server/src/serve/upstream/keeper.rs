@@ -244,7 +244,8 @@ impl Work {
                 full = dropped.full,
                 age = dropped.age,
                 expired = dropped.expired,
-                "the outbox dropped {new} messages by its policy; all so far are named here"
+                "the outbox dropped {new} messages by its policy; the fields count all since the \
+                 start"
             );
             self.dropped = total;
         }

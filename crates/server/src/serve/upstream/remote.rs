@@ -461,7 +461,7 @@ impl<'a> Uplink<'a> {
             }
             Event::Migrated { local } => {
                 count(&figures.migrations, 1);
-                tracing::info!(%local, "upstream: the connection goes on from another address");
+                tracing::info!(%local, "upstream: the connection continues from another address");
             }
             Event::Message(message) => self.came_down(message).await,
             _ => {}
