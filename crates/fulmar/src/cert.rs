@@ -196,7 +196,7 @@ fn show(file: &Path, json: bool) -> anyhow::Result<String> {
 fn uses(about: &Description) -> String {
     let mut uses = Vec::new();
     if about.is_authority {
-        uses.push("an authority".to_owned());
+        uses.push("a CA".to_owned());
     }
     if about.is_server {
         uses.push("servers".to_owned());

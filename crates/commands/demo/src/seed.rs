@@ -65,7 +65,7 @@ pub(super) fn parameters(data: &Path, meters: u32, seed: u64) -> anyhow::Result<
             Ok((known.meters, known.seed))
         }
         Err(_) if data.join("platform.db").exists() => {
-            bail!("{} holds no demonstration; choose another folder", data.display())
+            bail!("{} contains no demonstration; choose another folder", data.display())
         }
         Err(_) => Ok((meters, seed)),
     }

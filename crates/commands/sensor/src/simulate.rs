@@ -27,8 +27,8 @@ Examples:
       a week at once, as fast as possible
   fulmar sensor simulate | fulmar sensor read mqtt://localhost
 
-The same --homes, --seed and --from give the same readings. Lines are those that `fulmar sensor read`
-takes. In three of twenty homes sensors fail now and then, in one the flue is blocked every ninth day,
+The same --homes, --seed and --from give the same readings. The output is what `fulmar sensor read`
+accepts. In three of twenty homes sensors fail now and then, in one the flue is blocked every ninth day,
 and a few stand on ground that gives off much radon.";
 
 /// How often it is looked what has become due, in real time.

@@ -365,8 +365,10 @@ impl Check<'_> {
         self.experiment.marks.0.iter().try_for_each(|(name, mark)| {
             self.role(&mark.role)?;
             if mark.line.is_empty() {
-                let message =
-                    format!("the `line` of `{}` is empty, which every line holds", name.get_ref());
+                let message = format!(
+                    "the `line` of `{}` is empty and would match every line",
+                    name.get_ref()
+                );
                 return self.fail(name.span(), message);
             }
             Ok(())

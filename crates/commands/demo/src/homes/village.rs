@@ -59,7 +59,7 @@ pub(super) fn plan(data: &Path, homes: u32, seed: u64, every_s: u32) -> anyhow::
             Ok(Plan { homes: known.homes, seed: known.seed, every_s })
         }
         Err(_) if data.join("platform.db").exists() => {
-            bail!("{} holds no demonstration of homes; choose another folder", data.display())
+            bail!("{} contains no demonstration of homes; choose another folder", data.display())
         }
         Err(_) => Ok(Plan { homes, seed, every_s }),
     }
