@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use bytes::{Buf as _, Bytes};
-use fulmar_transport::congestion_control;
 use h3::client::SendRequest;
 use http::{Method, Request, header};
 use quinn::congestion::{BbrConfig, ControllerFactory, CubicConfig, NewRenoConfig};
@@ -80,9 +79,7 @@ impl Client {
             // Trying larger datagrams costs a slow link more than they save.
             .mtu_discovery_config(None)
             .max_idle_timeout(Some(IdleTimeout::try_from(IDLE_TIMEOUT)?));
-        transport.congestion_controller_factory(
-            args.congestion.map_or_else(congestion_control, factory),
-        );
+        transport.congestion_controller_factory(args.congestion.map_or_else(ours, factory));
         config.transport_config(Arc::new(transport));
         let name = name.to_str().into_owned();
         Ok(Client { config, address: target.address, name, tickets })
@@ -113,6 +110,11 @@ impl Client {
         });
         Ok(Link { endpoint, route, connection, sender, driver, accepting, early_data: false })
     }
+}
+
+/// What every other client of ours has.
+fn ours() -> Arc<dyn ControllerFactory + Send + Sync> {
+    fulmar_congestion::Congestion::default().factory()
 }
 
 fn factory(congestion: Congestion) -> Arc<dyn ControllerFactory + Send + Sync> {
