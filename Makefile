@@ -8,6 +8,7 @@ VENV := $(TARGET)/interop-venv
 NODE := tests/interop/node
 BROWSER := tests/browser
 QUIC_GO := $(TARGET)/interop-quic-go
+SOAK_GO := $(TARGET)/interop-soak-go
 PEBBLE := $(TARGET)/interop-pebble
 # The microcontrollers' client as a program, and a server for it.
 TINY := $(TARGET)/debug/examples/udp
@@ -25,6 +26,8 @@ FEATURES ?= ed25519
 # make attack: seconds for each attack, and which; all unless named, a part of the name each, with semicolons between.
 ATTACK_SECONDS ?= 60
 ATTACKS ?=
+# make soak: how often the broker loses its power.
+KILLS ?= 1000
 # make fuzz: seconds for each target, and which targets; all unless named.
 FUZZ_SECONDS ?= 600
 FUZZ ?=
@@ -90,9 +93,9 @@ built: needs
 built-tiny: needs
 	cd firmware && CARGO_TARGET_DIR=$(abspath $(TARGET)) cargo build --workspace --examples --locked
 
-test-interop: interop-needs built built-tiny $(VENV)/ready $(NODE)/node_modules/ready $(QUIC_GO) $(TINY_QUIC_GO) $(PEBBLE)/pebble ## Run the tests with third-party clients
+test-interop: interop-needs built built-tiny $(VENV)/ready $(NODE)/node_modules/ready $(QUIC_GO) $(SOAK_GO) $(TINY_QUIC_GO) $(PEBBLE)/pebble ## Run the tests with third-party clients
 	cd tests/interop && FULMAR_BIN=$(FULMAR) \
-		FULMAR_QUIC_GO=$(abspath $(QUIC_GO)) FULMAR_PEBBLE=$(abspath $(PEBBLE)) \
+		FULMAR_QUIC_GO=$(abspath $(QUIC_GO)) FULMAR_SOAK_GO=$(abspath $(SOAK_GO)) FULMAR_PEBBLE=$(abspath $(PEBBLE)) \
 		FULMAR_TINY=$(abspath $(TINY)) FULMAR_TINY_QUIC_GO=$(abspath $(TINY_QUIC_GO)) \
 		$(abspath $(VENV))/bin/python run.py $(TESTS)
 
@@ -125,6 +128,10 @@ $(QUIC_GO): $(wildcard tests/interop/go/*) | interop-needs
 	mkdir -p $(@D)
 	cd tests/interop/go && go test -c -o $(abspath $@) .
 
+$(SOAK_GO): $(wildcard tests/interop/go/soak/* tests/interop/go/go.*) | interop-needs
+	mkdir -p $(@D)
+	cd tests/interop/go && go build -o $(abspath $@) ./soak
+
 $(TINY_QUIC_GO): $(wildcard tests/interop/go/tiny/* tests/interop/go/go.*) | interop-needs
 	mkdir -p $(@D)
 	cd tests/interop/go && go build -o $(abspath $@) ./tiny
@@ -156,6 +163,14 @@ kill-test: needs $(VENV)/ready ## Kill the broker ten times during 100,000 QoS 1
 	cd tests/interop && FULMAR_BIN=$(abspath $(TARGET))/release/fulmar \
 		FULMAR_KILL_MESSAGES=100000 FULMAR_KILL_TIMES=10 FULMAR_PATIENCE_S=600 \
 		$(abspath $(VENV))/bin/python run.py test_kill
+
+# Another program than this one's: FULMAR_BIN.
+.PHONY: soak
+soak: interop-needs $(VENV)/ready $(SOAK_GO) ## Cut the power of a broker under load 1,000 times, losing what is not synced (KILLS=)
+	$(if $(FULMAR_BIN),,cargo build --release --locked --package fulmar)
+	cd tests/interop && FULMAR_BIN=$(or $(FULMAR_BIN),$(abspath $(TARGET))/release/fulmar) \
+		FULMAR_SOAK_GO=$(abspath $(SOAK_GO)) FULMAR_SOAK_KILLS=$(KILLS) FULMAR_PATIENCE_S=600 \
+		$(abspath $(VENV))/bin/python -u -m unittest -v test_soak
 
 gateway-kill-test: needs $(VENV)/ready ## Kill a gateway twenty times during 50,000 readings
 	cargo build --release --locked --package fulmar
