@@ -61,17 +61,20 @@ impl SessionState {
         self.follow_late(index, held.position, publication.found_in);
         let most = self.outbox_bytes(turn.limits());
         let behind = self.is_behind(index, held.position);
-        let flow = &mut self.flows[index];
-        if behind && flow.queue.is_empty() {
-            flow.set_blocked(Some(Block::Order));
-        }
+        let flow = &self.flows[index];
         let may_send = flow.stream.is_some()
             && !behind
             && !flow.has_waiting()
             && !flow.outbound.is_full()
             && flow.outbox.len() < most;
         if !may_send {
-            return self.enqueue(session, turn, index, held);
+            let kept = self.enqueue(session, turn, index, held);
+            let flow = &mut self.flows[index];
+            // The only one, perhaps because others had to make room.
+            if behind && kept && flow.queue.len() == 1 {
+                flow.set_blocked(Some(Block::Order));
+            }
+            return kept;
         }
         self.send_first(session, turn, publication, index, held, terms)
     }
@@ -281,6 +284,9 @@ impl SessionState {
     /// Refills a flow's outbox: what must be sent again, then the queue, then retained messages
     /// owed to new subscriptions.
     pub(crate) fn refill(&mut self, session: &Arc<Session>, turn: &mut Turn, index: usize) {
+        if self.flows[index].waits_for_acknowledgements() {
+            return;
+        }
         let most = self.outbox_bytes(turn.limits()).min(REFILL_BYTES);
         while self.flows[index].outbox.len() < most {
             let moved =

@@ -15,7 +15,7 @@ use fulmar_mqtt::topic::Subscription;
 use crate::deliver::enqueue_op;
 use crate::peer::StreamKey;
 use crate::session::{Clearance, Flow, FlowPersistence, Held, Session, SessionState};
-use crate::shard::Turn;
+use crate::shard::{Turn, TurnNumber, Waiter};
 use crate::storage::{FlowId, Op, Progress};
 use crate::time::Timestamp;
 
@@ -81,8 +81,13 @@ pub(crate) fn open_named(
         }
     };
     state.put_in_order(session, turn, index);
+    let durable = state.durable;
     let flow = &mut state.flows[index];
     flow.attach(stream, window);
+    if durable && flow.rare.as_ref().is_some_and(|rare| !rare.resend.is_empty()) {
+        let waiter = Waiter::Resend(Arc::clone(session), id);
+        flow.rare().resend_after = Some(turn.when_durable(waiter));
+    }
     let stored = storing || flow.is_stored();
     flow.rare().persistence =
         Some(FlowPersistence { expiry_s, expires_at: Timestamp::NEVER, stored });
@@ -98,6 +103,21 @@ pub(crate) fn open_named(
         flow.announce(turn, attachment);
     }
     Ok((id, displaced))
+}
+
+/// What a flow's client acknowledged on an earlier stream is durable, as of this turn.
+pub(crate) fn resend(state: &mut SessionState, turn: &mut Turn, id: FlowId, durable: TurnNumber) {
+    let attachment = state.attachment;
+    let Some(flow) = state.flow_mut(id) else { return };
+    match &mut flow.rare {
+        Some(rare) if rare.resend_after == Some(durable) => rare.resend_after = None,
+        _ => return,
+    }
+    if let Some(attachment) = attachment
+        && flow.has_more()
+    {
+        flow.announce(turn, attachment);
+    }
 }
 
 /// A stream is gone while its connection lives.

@@ -23,6 +23,7 @@ use crate::message::Message;
 use crate::peer::{StreamKey, Token};
 use crate::quota::Share;
 use crate::retained::RetainedCursor;
+use crate::shard::TurnNumber;
 use crate::storage::{FlowId, Position, Progress, SessionKey};
 use crate::time::Timestamp;
 use crate::will::Will;
@@ -209,6 +210,10 @@ pub(crate) type Owed = SmallVec<[(FlowId, Position); 1]>;
 pub(crate) struct FlowExtras {
     /// In-flight identifiers to send again after a reconnection, in order.
     pub(crate) resend: VecDeque<PacketId>,
+    /// The turn in whose batch, or an earlier one's, is what the client has acknowledged on the stream before:
+    /// until it is durable nothing is sent again. A PUBREL sent earlier would make the client forget what,
+    /// after a crash, it would be sent again.
+    pub(crate) resend_after: Option<TurnNumber>,
     /// In flight but not yet clear to go out, in order.
     pub(crate) unclear: VecDeque<(PacketId, Position)>,
     /// Retained messages still to be sent for new subscriptions.
@@ -296,9 +301,17 @@ impl Flow {
         self.has_waiting() || self.rare.as_ref().is_some_and(|rare| !rare.retained.is_empty())
     }
 
+    /// Whether storage may not know yet what the client has acknowledged on the stream before.
+    pub(crate) fn waits_for_acknowledgements(&self) -> bool {
+        self.rare.as_ref().is_some_and(|rare| rare.resend_after.is_some())
+    }
+
     /// Whether there is something to send again and the client has room for it: it may take fewer
     /// messages at once than on the connection that broke ([MQTT-3.3.4-9]).
     pub(crate) fn can_resend(&self) -> bool {
+        if self.waits_for_acknowledgements() {
+            return false;
+        }
         let Some(resend) = self.rare.as_ref().map(|rare| &rare.resend) else { return false };
         let publishes =
             |id: &PacketId| matches!(self.outbound.replay_of(*id), Some(Replay::Publish { .. }));
@@ -309,6 +322,9 @@ impl Flow {
 
     /// Whether refilling [`Flow::outbox`] would put something into it now.
     pub(crate) fn can_refill(&self) -> bool {
+        if self.waits_for_acknowledgements() {
+            return false;
+        }
         let rare = self.rare.as_ref();
         let room = !self.outbound.is_full() && rare.is_none_or(|rare| rare.blocked.is_none());
         let owed = |rare: &FlowExtras| {
@@ -331,7 +347,8 @@ impl Flow {
         let resend: VecDeque<PacketId> =
             self.outbound.replay().map(|replay| replay.packet_id()).collect();
         if !resend.is_empty() || self.rare.is_some() {
-            self.rare().resend = resend;
+            let rare = self.rare();
+            (rare.resend, rare.resend_after) = (resend, None);
         }
     }
 
@@ -342,6 +359,7 @@ impl Flow {
         self.outbox = Vec::new();
         if let Some(rare) = &mut self.rare {
             rare.resend = VecDeque::new();
+            rare.resend_after = None;
             rare.retained = VecDeque::new();
             rare.blocked = None;
         }

@@ -41,6 +41,8 @@ pub(crate) struct TurnNumber(pub(crate) u64);
 pub(crate) enum Waiter {
     /// A connection has acknowledgements to send.
     Acknowledge(Token),
+    /// A flow on a new stream may send again what is not acknowledged.
+    Resend(Arc<Session>, FlowId),
     /// A QoS 2 message may be sent under its now durable identifier.
     Send(Arc<Session>, FlowId, PacketId, Position),
 }
@@ -494,12 +496,16 @@ impl Turn {
         while let Some((turn, _)) = self.waiters.front()
             && *turn <= self.durable
         {
+            let turn = *turn;
             match self.waiters.pop_front() {
                 Some((_, Waiter::Acknowledge(token))) => {
                     self.ready.push((token, Notice::durable()));
                 }
                 Some((_, Waiter::Send(session, flow, packet_id, position))) => {
                     session.lock().release(&session, self, flow, packet_id, position);
+                }
+                Some((_, Waiter::Resend(session, flow))) => {
+                    crate::flows::resend(&mut session.lock(), self, flow, turn);
                 }
                 None => {}
             }

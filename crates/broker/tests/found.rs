@@ -9,10 +9,11 @@ use std::time::Duration;
 
 use common::storage::SimStorage;
 use common::{Conn, Hello, Seen, Setup, World, hello, lasting};
-use fulmar_broker::{StreamKey, TransportKind};
+use fulmar_broker::{DropPolicy, Limits, StreamKey, TransportKind};
+use fulmar_mqtt::ack::AckKind;
 use fulmar_mqtt::flow::{self, DataFlow, FlowFlags, FlowHeader};
-use fulmar_mqtt::packet::{FilterList, Publish, Subscribe, SubscribeOptions, Unsubscribe};
-use fulmar_mqtt::{Packet, PacketId, Properties, Property, PropertyBuf, QoS, Version};
+use fulmar_mqtt::packet::{Ack, FilterList, Publish, Subscribe, SubscribeOptions, Unsubscribe};
+use fulmar_mqtt::{Packet, PacketId, Properties, Property, PropertyBuf, QoS, ReasonCode, Version};
 
 fn world() -> (Arc<SimStorage>, World) {
     let storage = Arc::new(SimStorage::default());
@@ -173,11 +174,15 @@ const STREAM: StreamKey = StreamKey(4);
 
 /// Opens a stream with flow 4, which outlives the stream for so long.
 fn open_flow(world: &mut World, conn: Conn, expiry_s: u64) {
+    world.send_bytes_on(conn, STREAM, &header(expiry_s));
+}
+
+fn header(expiry_s: u64) -> Vec<u8> {
     let keeps = FlowFlags::PERSISTENT_QOS | FlowFlags::PERSISTENT_SUBSCRIPTIONS;
     let mut header = Vec::new();
     let flow = DataFlow { id: 4, expiry_s, flags: FlowFlags(keeps) };
     flow::encode(&FlowHeader::ClientData(flow), &mut header);
-    world.send_bytes_on(conn, STREAM, &header);
+    header
 }
 
 fn subscribe_at_2(world: &mut World, conn: Conn) {
@@ -287,4 +292,69 @@ fn a_message_that_expires_while_it_waits_for_storage_is_not_sent() {
         storage.commit();
         assert_eq!(storage.crash().1.queued.len(), 1, "what is in flight is all there is");
     }
+}
+
+/// Seed 388217 as it was drawn then. A flow that gets another stream is not sent the PUBREL that waits
+/// for storage: the client would forget the message, and get it anew after a crash.
+#[test]
+fn a_new_stream_does_not_bring_pubrel_before_pubrec_is_stored() {
+    let (storage, mut world) = world();
+    let reader = world.open_over(1, TransportKind::Quic);
+    world.say_hello(reader, &lasting("reader"));
+    open_flow(&mut world, reader, 1000);
+    subscribe_at_2(&mut world, reader);
+    let publisher = connected(&storage, &mut world, 0, &hello("publisher"));
+    world.publish(publisher, "t", "once", QoS::ExactlyOnce, 1);
+    storage.commit();
+    world.settle();
+    let published = |seen: &Seen| match seen {
+        Seen::Publish(got) => Some(got.id),
+        _ => None,
+    };
+    let id = world.seen_on(reader, STREAM).iter().find_map(published).unwrap();
+    let ack = Ack {
+        packet_id: PacketId::new(id).unwrap(),
+        reason: ReasonCode::Success,
+        properties: Properties::NONE,
+    };
+    world.send_on(reader, STREAM, &Packet::Ack(AckKind::Pubrec, ack));
+    let next = StreamKey(8);
+    world.send_bytes_on(reader, next, &header(1000));
+    assert_eq!(world.seen_on(reader, next), [], "PUBREC is not stored");
+    storage.commit();
+    world.settle();
+    let pubrel = Seen::Ack(AckKind::Pubrel, id, ReasonCode::Success);
+    assert_eq!(world.seen_on(reader, next), [pubrel]);
+}
+
+/// Seed 288580 as it was drawn then. A message that takes the place of the only one that waited for
+/// another flow waits for that flow too.
+#[test]
+fn a_message_that_displaces_the_only_one_that_waits_goes_out_when_that_would_have() {
+    let limits =
+        Limits { max_queued_messages: 1, drop_policy: DropPolicy::Oldest, ..Limits::default() };
+    let mut world = World::with(Setup { limits, ..Setup::default() });
+    let reader = world.open_over(0, TransportKind::Quic);
+    world.say_hello(reader, &hello("reader"));
+    world.subscribe(reader, "t", QoS::AtLeastOnce);
+    let (publisher, _) = world.connect(0, &hello("publisher"));
+    world.publish(publisher, "t", "1", QoS::AtLeastOnce, 1);
+    open_flow(&mut world, reader, 1000);
+    subscribe_at_2(&mut world, reader);
+    for (id, payload) in [(2, "2"), (3, "3")] {
+        world.publish(publisher, "t", payload, QoS::AtLeastOnce, id);
+    }
+    let publishes = |seen: Vec<Seen>| {
+        let texts = seen.into_iter().filter_map(|seen| match seen {
+            Seen::Publish(got) => Some(got.text()),
+            _ => None,
+        });
+        texts.collect::<Vec<_>>()
+    };
+    assert_eq!(publishes(world.seen_on(reader, STREAM)), [""; 0], "the first is not acknowledged");
+    let first = world.got(reader).remove(0);
+    assert_eq!(first.text(), "t 1");
+    world.ack(reader, AckKind::Puback, first.id);
+    assert!(world.ready_streams(reader).contains(&STREAM), "its transport has to be told");
+    assert_eq!(publishes(world.seen_on(reader, STREAM)), ["t 3"], "2 made room");
 }

@@ -433,6 +433,13 @@ impl World {
         line.connection.output(shard, stream).bytes.len()
     }
 
+    /// Streams whose transport was told that there is output.
+    pub fn ready_streams(&mut self, conn: Conn) -> Vec<StreamKey> {
+        let mut ready = SmallVec::new();
+        self.line(conn).connection.ready_streams(&mut ready);
+        ready.into_vec()
+    }
+
     /// What the client has been sent on a further stream since it looked last.
     pub fn seen_on(&mut self, conn: Conn, stream: StreamKey) -> Vec<Seen> {
         let line = self.lines.get_mut(&conn.0).unwrap();
