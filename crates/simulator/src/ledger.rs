@@ -116,6 +116,8 @@ pub(crate) struct Ledger {
     groups: BTreeMap<usize, u64>,
     /// Shared subscriptions with members that may lose what they are given.
     weak: BTreeSet<usize>,
+    /// What was dropped or has expired may be back: a crash has undone that.
+    pub(crate) undone: bool,
 }
 
 fn matches(filter: usize, topic: usize) -> bool {
@@ -142,6 +144,7 @@ impl Ledger {
             publications: Vec::new(),
             groups: BTreeMap::new(),
             weak: BTreeSet::new(),
+            undone: false,
         }
     }
 
@@ -221,7 +224,9 @@ impl Ledger {
             own.qos > QoS::AtMostOnce && is_shared(**filter) && matches(**filter, topic)
         });
         let strong = shared.map(|(filter, _)| *filter).filter(|filter| !self.weak.contains(filter));
-        strong.map(|filter| (filter, self.group(filter))).collect()
+        let groups: BTreeMap<usize, u64> =
+            strong.map(|filter| (filter, self.group(filter))).collect();
+        groups.into_iter().collect()
     }
 
     fn group(&self, filter: usize) -> u64 {
@@ -420,7 +425,7 @@ impl Ledger {
             _ => {}
         }
         // It was given up, and a crash undid that: it comes when others have taken its place.
-        let lapsed = sent.lapses.is_some_and(|at| at <= self.now);
+        let back = self.undone || sent.lapses.is_some_and(|at| at <= self.now);
         let asked_s = sent.expiry_s;
         if let Some(left_s) = got.left_s
             && (left_s.is_some() != asked_s.is_some()
@@ -453,7 +458,7 @@ impl Ledger {
         }
         if qos > QoS::AtMostOnce && reader.seen.insert(publication) {
             let newest = reader.newest.entry((*line, lane, topic, qos as u8)).or_default();
-            if *newest > publication && !reader.loose && !lapsed && shared == 0 {
+            if *newest > publication && !reader.loose && !back && shared == 0 {
                 return Err(format!(
                     "client {client} got message {message} (publication {publication}) after {newest}"
                 ));

@@ -313,6 +313,7 @@ impl<'a> Scene<'a> {
     fn crash(&mut self, workers: usize) {
         let stored = self.world.disk.durable().restored().sessions;
         self.wills.crash(&stored, &self.world, &mut self.ledger);
+        self.ledger.undone |= self.world.dropped() > 0;
         self.world.crash(workers);
         for client in &mut self.clients {
             client.disconnected(&mut self.ledger);

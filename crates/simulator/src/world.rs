@@ -41,6 +41,8 @@ pub(crate) struct Wire {
     /// The broker wants nothing more of it until a notice.
     blocked: bool,
     opened: bool,
+    /// The network takes no more for the client until the client has read something.
+    full: bool,
 }
 
 /// A network connection.
@@ -202,10 +204,12 @@ impl World {
         let line = &mut self.lines[line];
         let wire = line.wires.iter_mut().find(|wire| wire.key == key)?;
         let packet = wire.to_client.pop_front()?;
-        // The network can take more now.
-        line.flush = line.open;
-        let worker = line.worker;
-        self.rouse(worker);
+        // The network can take more now. Where it could before, nobody asks for more unless told to.
+        if line.open && std::mem::replace(&mut wire.full, false) {
+            line.flush = true;
+            let worker = line.worker;
+            self.rouse(worker);
+        }
         Some(packet)
     }
 
@@ -347,6 +351,7 @@ impl World {
                     break;
                 }
             }
+            wire.full = wire.to_client.len() >= line.room;
         }
         for action in line.connection.stream_actions() {
             match action {
@@ -407,7 +412,7 @@ impl World {
 impl Wire {
     fn new(key: StreamKey) -> Wire {
         let (to_broker, to_client) = (VecDeque::new(), VecDeque::new());
-        Wire { key, to_broker, to_client, blocked: false, opened: false }
+        Wire { key, to_broker, to_client, blocked: false, opened: false, full: false }
     }
 
     fn is_readable(&self) -> bool {

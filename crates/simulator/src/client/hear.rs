@@ -43,13 +43,10 @@ impl Client {
                 self.settle(key, lane, kind, ack.packet_id, ledger)
             }
             Packet::Suback(suback) => {
-                if let Some((filter, qos)) = self.asking.remove(&suback.packet_id.get()) {
+                if let Some((filter, qos, least)) = self.asking.remove(&suback.packet_id.get()) {
                     if suback.codes != [qos as u8] {
                         return Err(format!("client {who} got SUBACK {:?}", suback.codes));
                     }
-                    // It may have been changed again meanwhile.
-                    let asked = self.asking.values().filter(|(other, _)| *other == filter);
-                    let least = asked.map(|(_, qos)| *qos).fold(qos, QoS::min);
                     ledger.subscribed(who, filter, least);
                 }
                 Ok(Vec::new())

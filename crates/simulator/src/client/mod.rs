@@ -65,8 +65,9 @@ pub(crate) struct Client {
     received_as: BTreeMap<u64, PacketId>,
     /// Acknowledgements it is slow to send.
     unacknowledged: VecDeque<(StreamKey, Lane, AckKind, u16)>,
-    /// Subscriptions asked for on this line.
-    asking: BTreeMap<u16, (usize, QoS)>,
+    /// Subscriptions asked for on this line: filter, quality of service, and the least of those asked for
+    /// at the same time, of which the broker may have read another last.
+    asking: BTreeMap<u16, (usize, QoS, QoS)>,
     /// Filters it has asked to be rid of: until that is answered it does not ask for them again, since
     /// streams overtake each other.
     leaving: BTreeMap<u16, usize>,
@@ -172,7 +173,7 @@ impl Client {
 
     /// What it has asked for on a stream that is gone and was not told: it may have got that or not.
     fn doubt_unanswered(&self, lane: Lane, ledger: &mut Ledger) {
-        for (filter, _) in self.asking.values() {
+        for (filter, ..) in self.asking.values() {
             if ledger.lane_of(self.index, *filter) == Some(lane) {
                 ledger.may_be_elsewhere(self.index, *filter);
             }
@@ -404,11 +405,16 @@ impl Client {
         let (key, lane) = self.lane(nth);
         let before = ledger.lane_of(self.index, filter);
         let open = before.is_none_or(|lane| self.has_stream_of(lane));
-        let unanswered = self.asking.values().any(|(other, _)| *other == filter);
+        let unanswered = self.asking.values().any(|(other, ..)| *other == filter);
         let durable = self.nature.durable;
         ledger.subscribing(self.index, filter, qos, lane, (open, unanswered, durable));
         let packet_id = self.next_id();
-        self.asking.insert(packet_id.get(), (filter, qos));
+        let same = self.asking.values_mut().filter(|(other, ..)| *other == filter);
+        let least = same.fold(qos, |least, (.., own)| {
+            *own = qos.min(*own);
+            least.min(*own)
+        });
+        self.asking.insert(packet_id.get(), (filter, qos, least));
         let mut list = Vec::new();
         let options = SubscribeOptions { qos, ..SubscribeOptions::default() };
         FilterList::encode_one(&mut list, FILTERS[filter], Some(options));
@@ -419,7 +425,7 @@ impl Client {
 
     pub(crate) fn unsubscribe(&mut self, filter: usize, ledger: &mut Ledger) -> Option<Said> {
         ledger.unsubscribing(self.index, filter);
-        self.asking.retain(|_, (asked, _)| *asked != filter);
+        self.asking.retain(|_, (asked, ..)| *asked != filter);
         let packet_id = self.next_id();
         self.leaving.insert(packet_id.get(), filter);
         let mut list = Vec::new();
