@@ -452,8 +452,8 @@ fn what_cannot_be_run_says_what_can() {
     fs::write(folder.path().join("missing.toml"), missing).unwrap();
     for (args, code, part) in [
         (&["run", "other"][..], 2, "mqtt-quic-setup, own;"),
-        (&["run", "own", "--only", "wey=tcp"], 2, "no condition `wey`; there are: way"),
-        (&["run", "own", "--only", "way=udp"], 2, "it is: tcp, quic"),
+        (&["run", "own", "--only", "wey=tcp"], 2, "no condition `wey`; use one of: way"),
+        (&["run", "own", "--only", "way=udp"], 2, "use one of: tcp, quic"),
         (&["new", "mine"], 2, "mine.toml"),
         (&["report", "nowhere"], 1, "nowhere"),
     ] {

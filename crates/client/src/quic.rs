@@ -204,7 +204,7 @@ async fn answered(
             connected = &mut connecting => return connected.map_err(|error| error.to_string()),
             Some(told) = news.recv() => {
                 if matches!(told, News::Refused(_)) {
-                    return Err("the UDP port is closed".to_owned());
+                    return Err("connection refused: the UDP port is closed".to_owned());
                 }
             }
         }

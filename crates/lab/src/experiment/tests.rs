@@ -119,7 +119,12 @@ fn mistakes_are_refused_with_line_key_and_what_is_allowed() {
         ("repetitions = 3", "repetitions = 0", ":3:15", &["`repetitions` is 0", "1 to 10000"]),
         ("repetitions = 3", "repetitions = \"x\"", ":3:15", &["0 to 4294967295"]),
         ("timeout_s = 10", "timeout_s = -1", ":4:13", &["`timeout_s` is -1", "0.001 to 86400"]),
-        ("[\"client\", \"server\"]\n\n", "[\"cl ient\"]\n\n", ":5:10", &["`cl ient` is no name"]),
+        (
+            "[\"client\", \"server\"]\n\n",
+            "[\"cl ient\"]\n\n",
+            ":5:10",
+            &["`cl ient` is not a valid name"],
+        ),
         (
             "between = [\"client\", \"server\"]",
             "between = [\"client\", \"sever\"]",
