@@ -265,8 +265,7 @@ fn a_new_certificate_is_used_without_restart() {
 }
 
 /// The status line a page of this origin gets when it asks for a WebSocket; without one, as other programs ask.
-fn status_for(server: &TestServer, origin: Option<&str>) -> String {
-    let mut stream = server.dial(0);
+fn status_for(mut stream: impl Read + Write, origin: Option<&str>) -> String {
     let origin = origin.map(|origin| format!("Origin: {origin}\r\n")).unwrap_or_default();
     let request = format!(
         "GET /mqtt HTTP/1.1\r\nHost: localhost:8083\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
@@ -279,11 +278,30 @@ fn status_for(server: &TestServer, origin: Option<&str>) -> String {
     String::from_utf8_lossy(&answer).into_owned()
 }
 
+const FOREIGN: [&str; 4] =
+    ["https://evil.example", "https://localhost:3000", "http://localhost:3000", "null"];
+
 #[test]
 fn pages_of_other_origins_get_no_websocket() {
     let server = TestServer::start(1, vec![Carrier::WS]);
-    for origin in ["https://evil.example", "http://localhost:3000", "null"] {
-        assert_eq!(status_for(&server, Some(origin)), "HTTP/1.1 403", "{origin}");
+    for origin in FOREIGN {
+        assert_eq!(status_for(server.dial(0), Some(origin)), "HTTP/1.1 403", "{origin}");
     }
-    assert_eq!(status_for(&server, None), "HTTP/1.1 101");
+    for origin in [None, Some("http://localhost:8083"), Some("https://localhost:8083")] {
+        assert_eq!(status_for(server.dial(0), origin), "HTTP/1.1 101", "{origin:?}");
+    }
+}
+
+#[test]
+fn pages_of_other_origins_get_no_websocket_over_tls_either() {
+    let identity = Identity::new();
+    let server = TestServer::start(1, vec![identity.carrier(true)]);
+    let status = |origin| status_for(tls(trusting(&identity), server.dial(0)), origin);
+    // A page without TLS is a foreign one, wherever it comes from: anybody on its way may have changed it.
+    for origin in FOREIGN.into_iter().chain(["http://localhost:8083"]) {
+        assert_eq!(status(Some(origin)), "HTTP/1.1 403", "{origin}");
+    }
+    for origin in [None, Some("https://localhost:8083")] {
+        assert_eq!(status(origin), "HTTP/1.1 101", "{origin:?}");
+    }
 }
