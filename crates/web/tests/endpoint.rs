@@ -25,7 +25,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use quinn::crypto::rustls::QuicClientConfig;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UdpSocket};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
@@ -140,13 +140,18 @@ impl Site {
     }
 
     fn client(&self) -> quinn::Endpoint {
+        self.client_for(b"h3")
+    }
+
+    /// For the protocol `alpn`.
+    fn client_for(&self, alpn: &[u8]) -> quinn::Endpoint {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let mut tls = rustls::ClientConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&rustls::version::TLS13])
             .unwrap()
             .with_root_certificates(self.roots.clone())
             .with_no_client_auth();
-        tls.alpn_protocols = vec![b"h3".to_vec()];
+        tls.alpn_protocols = vec![alpn.to_vec()];
         tls.enable_early_data = true;
         let config = QuicClientConfig::try_from(tls).unwrap();
         let mut client = quinn::Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
@@ -461,6 +466,58 @@ async fn pages_of_other_origins_have_no_session() {
         assert_eq!(session(&mut sender, Some(origin)).await.1, expected, "{origin}");
     }
     assert_eq!(site.endpoint.metrics().counts().origins_refused, 2);
+}
+
+/// The first datagram of a client.
+async fn first_datagram(client: &quinn::Endpoint) -> Vec<u8> {
+    let here = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let connecting = client.connect(here.local_addr().unwrap(), "localhost").unwrap();
+    let mut room = vec![0; 2048];
+    let length = tokio::time::timeout(PATIENCE, here.recv(&mut room)).await.unwrap().unwrap();
+    drop(connecting);
+    room.truncate(length);
+    room
+}
+
+#[tokio::test]
+async fn handshakes_that_fail_make_strangers_prove_their_address_and_others_get_in() {
+    let client = start().client_for(b"nonsense");
+    let mut nonsense = Vec::new();
+    for _ in 0..100 {
+        nonsense.push(first_datagram(&client).await);
+    }
+    // Their authentication fails: no connection comes of them.
+    let broken = nonsense.iter().map(|first| [&first[..first.len() - 1], &[0]].concat()).collect();
+    for flood in [nonsense, broken] {
+        let site = start();
+        let thief = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        thief.connect(site.endpoint.bound().https[0]).await.unwrap();
+        let mut room = [0; 2048];
+        let is_retry = async {
+            for first in flood.iter().cycle() {
+                thief.send(first).await.unwrap();
+                let answer = thief.recv(&mut room);
+                let answer = tokio::time::timeout(Duration::from_millis(20), answer).await;
+                // Type 3 of the packets with long headers (RFC 9000 section 17.2.5), whatever the QUIC bit is.
+                if answer.is_ok() && room[0] & 0xB0 == 0xB0 {
+                    break;
+                }
+            }
+        };
+        tokio::time::timeout(PATIENCE, is_retry).await.expect("failures do not count");
+        let flood = tokio::spawn(async move {
+            for first in flood.iter().cycle() {
+                thief.send(first).await.ok();
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        });
+        for _ in 0..3 {
+            let (_connection, mut sender) = site.dial().await;
+            let (status, _) = ask(&mut sender, Method::GET, "/", b"").await;
+            assert_eq!(status, StatusCode::OK, "who proves its address is served");
+        }
+        flood.abort();
+    }
 }
 
 /// Hostile connections that are tried, each with a seed of its own.
