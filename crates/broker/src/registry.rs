@@ -112,6 +112,12 @@ impl Registry {
         attached.collect()
     }
 
+    /// The will of the client's session, which may be due when that is opened.
+    pub(crate) fn will_of(&self, client_id: &str) -> Option<Arc<Will>> {
+        let session = self.sessions.lock().get(client_id).map(Arc::clone)?;
+        session.lock().will.clone()
+    }
+
     /// Opens the client's session: resumes it, or begins a new one. A connection that has it now is
     /// told to go. A session of another owner is not touched.
     pub(crate) fn open(

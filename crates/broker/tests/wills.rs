@@ -126,6 +126,58 @@ fn wills_of_clients_that_all_vanish_at_once_give_way() {
 }
 
 #[test]
+fn wills_of_sessions_that_are_taken_over_give_way() {
+    let mut world = World::new();
+    let crowd = crowd(&mut world);
+    let reader = world.connect(1, &hello("reader")).0;
+    world.subscribe(reader, "few", QoS::AtMostOnce);
+    world.seen(reader);
+    // Each takes over from the one before, whose will is due then.
+    let join = |number: usize| {
+        let will = Some((&*format!("gone/{number}").leak(), 0));
+        let conn = world.open(0);
+        world.say_hello_within_turn(conn, &Hello { will, ..hello("one of many") });
+        conn
+    };
+    let clients: Vec<Conn> = (0..=CLIENTS).map(join).collect();
+    // Whoever takes over a session whose will reaches few does not stand in the line.
+    let published = world.total("wills_published");
+    let few = Hello { will: Some(("few", 0)), ..hello("modest") };
+    let modest = [(); 2].map(|()| world.open(0));
+    modest.iter().for_each(|conn| world.say_hello_within_turn(*conn, &few));
+    assert_eq!(world.total("wills_published"), published + 1);
+    let went = turns(&mut world);
+    expect_budget(published, &went);
+    world.settle();
+    assert_eq!(world.texts(reader), ["few will"]);
+    assert_eq!(wills_at(&mut world, crowd[0]), (0..CLIENTS).collect::<Vec<_>>());
+    let (last, others) = clients.split_last().unwrap();
+    assert!(others.iter().all(|conn| world.is_closed(*conn)));
+    assert!(!world.is_closed(*last), "however long it waited");
+    assert!(world.is_closed(modest[0]) && !world.is_closed(modest[1]));
+}
+
+#[test]
+fn sessions_taken_over_all_at_once_keep_their_wills_until_their_turn() {
+    let mut world = World::new();
+    let crowd = crowd(&mut world);
+    mortals(&mut world, 0, &lasting(""), 0);
+    let heirs: Vec<Conn> = (0..CLIENTS)
+        .map(|number| {
+            let conn = world.open(0);
+            world.say_hello_within_turn(conn, &lasting(name(number)));
+            conn
+        })
+        .collect();
+    let published = world.total("wills_published");
+    let went = turns(&mut world);
+    expect_budget(published, &went);
+    world.settle();
+    assert_eq!(wills_at(&mut world, crowd[0]), (0..CLIENTS).collect::<Vec<_>>());
+    assert!(heirs.iter().all(|conn| !world.is_closed(*conn)));
+}
+
+#[test]
 fn who_comes_back_while_the_will_gives_way_finds_it_published() {
     let mut world = World::new();
     let crowd = crowd(&mut world);

@@ -60,6 +60,8 @@ pub(super) struct PendingConnect {
     waited: bool,
     /// A connection that had it then was told to go.
     took_over: bool,
+    /// It gives way: what the gate has said of it.
+    pub(super) gives_way: Option<Admitted>,
     /// It waits to be checked; a client that goes away does not wait any longer.
     login: Option<WaitingLogin>,
     /// The login has failed; when that is to be answered.
@@ -216,7 +218,36 @@ impl Connection {
         self.state = State::Authenticating(pending);
     }
 
+    /// Whether the client would have a will published that reaches many, by taking over the session it is
+    /// the will of, while others wait for their turn. Whose session it is, and whether the will is due, is
+    /// found out when it has its turn.
+    fn must_give_way(&self, shard: &mut Shard, client_id: &str) -> bool {
+        shard.turn.patience.must_wait(self.at.token)
+            && shard
+                .broker()
+                .registry()
+                .will_of(client_id)
+                .is_some_and(|will| shard.reaches_many(&will.topic))
+    }
+
+    /// The turn of a client that gives way may have come.
+    pub(super) fn go_on(&mut self, shard: &mut Shard) {
+        let State::Authenticating(pending) = &mut self.state else { return };
+        if shard.turn.patience.is_waiting(self.at.token) {
+            return;
+        }
+        if let Some(admitted) = pending.gives_way.take() {
+            self.authenticated(shard, Ok(admitted));
+        }
+    }
+
     fn admit(&mut self, shard: &mut Shard, mut pending: PendingConnect, admitted: Admitted) {
+        if self.must_give_way(shard, &pending.client_id) {
+            shard.turn.patience.wait(self.at.token);
+            pending.gives_way = Some(admitted);
+            self.state = State::Authenticating(Box::new(pending));
+            return;
+        }
         let username = admitted.username.clone();
         let gate = shard.broker().gate();
         if let Some(will) = &pending.will {
@@ -374,6 +405,7 @@ fn pending(
         by_method: false,
         waited: false,
         took_over: false,
+        gives_way: None,
         login: None,
         late_refusal: None,
     };

@@ -409,7 +409,10 @@ impl Connection {
     /// News from the core. The transport asks for output after it, so none is announced.
     pub fn notice(&mut self, shard: &mut Shard, notice: Notice) {
         match notice.0 {
-            News::Ready => self.announced = false,
+            News::Ready => {
+                self.announced = false;
+                self.go_on(shard);
+            }
             News::Durable => self.release_waiting(shard),
             News::TakenOver => {
                 self.disconnect(shard, ReasonCode::SessionTakenOver, "session taken over");
@@ -481,6 +484,8 @@ impl Connection {
     #[must_use]
     pub fn deadline(&self, shard: &Shard) -> Timestamp {
         match &self.state {
+            // It is not the client that is waited for.
+            State::Authenticating(pending) if pending.gives_way.is_some() => Timestamp::NEVER,
             State::New | State::Authenticating(_) | State::Challenged(_) => {
                 let refusal = self.late_refusal().map_or(Timestamp::NEVER, |(at, _)| at);
                 refusal.min(self.opened + shard.broker().limits().connect_timeout)
