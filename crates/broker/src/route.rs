@@ -156,3 +156,70 @@ impl RouteCache {
         self.subscriptions = self.routes.values().map(|route| route.subscriptions).sum();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::auth::Gate;
+    use crate::limits::Limits;
+    use crate::storage::{NoStorage, Restored, SessionKey};
+    use crate::time::Timestamp;
+    use crate::{BrokerConfig, ClientFigures};
+
+    /// A broker whose every topic reaches so many sessions.
+    fn broker(receivers: u64, max_cached_routes: usize) -> Arc<Broker> {
+        let limits = Limits { max_cached_routes, ..Limits::default() };
+        let (gate, client_figures) = (Gate::default(), ClientFigures::Nobody);
+        let config = BrokerConfig { workers: 1, limits, gate, sys_interval_s: 0, client_figures };
+        let broker = Broker::new(config, Arc::new(NoStorage), Restored::default(), Timestamp(1));
+        for key in 1..=receivers {
+            let session = Session::new(SessionKey(key), "", broker.limits());
+            let subscriber = Subscriber {
+                session,
+                flow: FlowId::CONTROL,
+                qos: QoS::AtMostOnce,
+                no_local: false,
+                retain_as_published: false,
+                identifier: None,
+            };
+            broker.change_tree(|tree| tree.insert("#", None, subscriber));
+        }
+        broker
+    }
+
+    /// Finds routes of so many topics; the most subscriptions and routes that were remembered meanwhile.
+    fn find(cache: &mut RouteCache, broker: &Broker, topics: usize) -> (usize, usize) {
+        let (mut subscriptions, mut routes) = (0, 0);
+        for number in 0..topics {
+            let topic = format!("topic/{number}");
+            cache.find(broker, &topic, &mut Patience::default());
+            let remembered = cache.routes.values().map(|route| route.targets.len()).sum();
+            assert_eq!(cache.subscriptions, remembered, "what is counted is what there is");
+            subscriptions = subscriptions.max(remembered);
+            routes = routes.max(cache.routes.len());
+        }
+        (subscriptions, routes)
+    }
+
+    #[test]
+    fn routes_that_are_remembered_are_bounded_by_the_subscriptions_they_are_made_of() {
+        const RECEIVERS: usize = 5_000;
+        let (mut cache, broker) = (RouteCache::default(), broker(RECEIVERS as u64, 16_384));
+        let fit = MAX_CACHED_SUBSCRIPTIONS / RECEIVERS;
+        let most = find(&mut cache, &broker, 2 * fit + 10);
+        assert_eq!(most, (MAX_CACHED_SUBSCRIPTIONS, fit));
+        // A change makes all of them stale: they are found anew, and counted once.
+        broker.change_tree(|_| ());
+        assert!(find(&mut cache, &broker, 10).0 <= MAX_CACHED_SUBSCRIPTIONS);
+        broker.change_tree(|_| ());
+        cache.forget_stale(&broker);
+        assert_eq!((cache.subscriptions, cache.routes.len()), (0, 0));
+    }
+
+    #[test]
+    fn routes_that_reach_nobody_are_bounded_by_their_number() {
+        let (mut cache, broker) = (RouteCache::default(), broker(0, 100));
+        assert_eq!(find(&mut cache, &broker, 250), (0, 100));
+        assert_eq!(cache.routes.len(), 50);
+    }
+}
