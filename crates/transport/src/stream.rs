@@ -531,17 +531,4 @@ fn offer(mqtt: &mut Connection, shard: &mut Shard, data: &[u8], blocked: &mut bo
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// An idle connection is this and what the session holds: everything else is boxed or empty.
-    #[test]
-    fn an_idle_connection_is_small() {
-        let bytes = std::mem::size_of::<StreamConn>();
-        assert!(
-            bytes <= 448,
-            "{bytes} bytes, {} of them the core's",
-            std::mem::size_of::<Connection>()
-        );
-    }
-}
+mod tests;
