@@ -117,13 +117,13 @@ impl PeerState {
         self.last_heard = context.now;
         let (kind, id) = (message::kind_of(packet), packet.header.message_id);
         match self.channel.hear(context.now, packet) {
-            Heard::Repeated(answer) if kind == Kind::Confirmable => context.out.extend(answer),
-            Heard::Repeated(_) | Heard::Nothing => {}
-            Heard::Acknowledged(_) => {
-                // Who guesses message ids to be believed has to hit one of 65,536 at its time.
-                self.proven = true;
-                self.channel.launch(context.now, &mut context.out);
+            Heard::Repeated(answer) if kind == Kind::Confirmable => {
+                let answer = answer.filter(|answer| self.may_be_sent(answer.len(), bytes));
+                context.out.extend(answer);
             }
+            Heard::Repeated(_) | Heard::Nothing => {}
+            // No proof of an address: somebody else can try all 65,536 message ids.
+            Heard::Acknowledged(_) => self.channel.launch(context.now, &mut context.out),
             Heard::Refused(tag) => {
                 self.end(context, tag);
                 self.channel.launch(context.now, &mut context.out);
@@ -158,6 +158,12 @@ impl PeerState {
         };
         let refused = match self.read(context, packet, &mut pending) {
             Ok(Some(asked)) if self.pending.len() < context.limits.max_requests_per_peer => {
+                if !self.proven {
+                    // Acknowledged on its own, it would need an answer that is sent again and again. So the peer
+                    // sends it again until it is answered.
+                    let lifetime = context.limits.timing.exchange_lifetime;
+                    pending.acknowledge_at = Some(context.now + lifetime);
+                }
                 self.pending.insert(pending.id, pending);
                 context.happened.push(Happened::Request(asked));
                 return;

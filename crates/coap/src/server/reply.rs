@@ -12,12 +12,17 @@ use crate::block::{self, Block};
 use crate::message::{self, Kind, code};
 use crate::response::Response;
 
-/// An unproven peer is sent at most so many times the bytes of its request (RFC 9175 section 2.4 names three),
-/// or so many bytes if that is more, which a small reading fits into.
+/// An unproven peer is sent at most so many times the bytes of its request (RFC 9175 section 2.4 names three).
 const AMPLIFICATION: usize = 3;
-const SMALL_ANSWER: usize = 136;
+/// What datagrams have beside that, in bytes: headers of IPv4 and UDP. Those of IPv6 would allow more.
+const HEADERS: usize = 28;
 
 impl PeerState {
+    /// Whether the peer may be sent so many bytes for so many that came from its address.
+    pub(super) fn may_be_sent(&self, answer: usize, request: usize) -> bool {
+        self.proven || answer + HEADERS <= AMPLIFICATION * (request + HEADERS)
+    }
+
     /// Answers a request, whose observation is at `sequence` if it is one.
     pub(super) fn reply(
         &mut self,
@@ -55,11 +60,10 @@ impl PeerState {
                 packet.header.code = code::BAD_REQUEST.into();
             }
         }
-        let most = (AMPLIFICATION * pending.request_bytes).max(SMALL_ANSWER);
-        if !self.proven && message::write(&packet).len() > most {
-            self.challenge(context, pending);
-        } else {
+        if self.may_be_sent(message::write(&packet).len(), pending.request_bytes) {
             self.dispatch(context, &pending, packet);
+        } else {
+            self.challenge(context, pending);
         }
     }
 
@@ -129,9 +133,10 @@ impl PeerState {
 
     /// Sends an answer the way its request came: in the acknowledgement if there was none yet.
     fn dispatch(&mut self, context: &mut Context<'_>, pending: &Pending, mut packet: Packet) {
-        if !pending.confirmable {
+        let acknowledged = pending.acknowledge_at.is_none();
+        if !pending.confirmable || (acknowledged && !self.proven) {
             self.channel.loose(pending.id, packet, &mut context.out);
-        } else if pending.acknowledge_at.is_none() {
+        } else if acknowledged {
             self.channel.confirmable(context.now, pending.id, packet, &mut context.out);
         } else {
             packet.header.message_id = pending.message_id;
