@@ -19,6 +19,12 @@ use crate::topics::{Predefined, Topics, short_name};
 
 pub use crate::session::End;
 
+/// A device is sent at most so many times the bytes that came from its address, until it has shown that it is
+/// there: what is asked of one forged datagram is not to flood somebody else.
+const AMPLIFICATION: usize = 3;
+/// What a datagram has beside its message, in bytes: headers of IPv4 and UDP. Those of IPv6 would allow more.
+const HEADERS: usize = 28;
+
 /// A device that has said nothing but CONNECT for so long makes room for another.
 const NOBODY_AFTER: Duration = Duration::from_secs(10);
 
@@ -156,6 +162,29 @@ struct Client<A> {
     peer: Peer<A>,
     session: Session,
     timer: Option<Instant>,
+    /// Bytes that came from its address, and that were sent there before it was proven.
+    came: usize,
+    went: usize,
+}
+
+impl<A> Client<A> {
+    /// Bytes of one datagram that it may be sent now.
+    fn room(&self) -> usize {
+        if self.session.is_proven() {
+            return usize::MAX;
+        }
+        (AMPLIFICATION * self.came).saturating_sub(self.went + HEADERS)
+    }
+
+    /// Whether it may be sent a datagram of this length, which is counted then. One too many is as good as lost
+    /// on the way: it is sent again when it is due, or when more has come.
+    fn may_be_sent(&mut self, length: usize) -> bool {
+        let may = length <= self.room();
+        if may && !self.session.is_proven() {
+            self.went += length + HEADERS;
+        }
+        may
+    }
 }
 
 /// The gateway's side of MQTT-SN for many devices.
@@ -231,6 +260,10 @@ impl<A: Clone + Ord> Server<A> {
         };
         let peer = Peer { address: from, node };
         let handle = self.handles.get(&peer).copied();
+        let came = datagram.len() + HEADERS;
+        if let Some(client) = handle.and_then(|handle| self.clients.get_mut(&handle)) {
+            client.came += came;
+        }
         match (message, handle) {
             (Message::SearchGw { .. }, _) => {
                 let gateway_id = self.settings.gateway_id;
@@ -241,7 +274,7 @@ impl<A: Clone + Ord> Server<A> {
             (Message::Connect { will, clean, keep_alive_s, client_id }, _) => {
                 let keep_alive = Duration::from_secs(keep_alive_s.into());
                 let hello = Hello { client_id: client_id.into(), clean, will, keep_alive };
-                self.connect(now, peer, trust, hello);
+                self.connect(now, peer, (trust, came), hello);
             }
             (message, Some(handle)) => {
                 self.with(now, handle, |session, cx| session.receive(cx, &message));
@@ -345,7 +378,14 @@ impl<A: Clone + Ord> Server<A> {
         self.events.push_back(Event::Unconnected { from: peer.address, message });
     }
 
-    fn connect(&mut self, now: Instant, peer: Peer<A>, trust: Trust, hello: Hello) {
+    /// CONNECT, in a datagram of `came` bytes.
+    fn connect(
+        &mut self,
+        now: Instant,
+        peer: Peer<A>,
+        (trust, came): (Trust, usize),
+        hello: Hello,
+    ) {
         let known = self.handles.get(&peer).copied();
         if let Some(handle) = known {
             let again = self.with(now, handle, |session, cx| session.connect_again(cx, &hello));
@@ -365,7 +405,7 @@ impl<A: Clone + Ord> Server<A> {
         if known.is_none() && !self.make_room(now) {
             return self.refuse(peer, ReturnCode::Congestion, "max_clients exceeded");
         }
-        self.begin(now, peer, known, trust, hello);
+        self.begin(now, peer, known, (trust, came), hello);
     }
 
     /// Begins a session, in the place of one that its address may have.
@@ -374,7 +414,7 @@ impl<A: Clone + Ord> Server<A> {
         now: Instant,
         peer: Peer<A>,
         known: Option<Handle>,
-        trust: Trust,
+        (trust, came): (Trust, usize),
         hello: Hello,
     ) {
         let handle = known.unwrap_or_else(|| {
@@ -390,6 +430,7 @@ impl<A: Clone + Ord> Server<A> {
             settings: &self.settings,
             rng: &mut self.rng,
             figures: &mut self.figures,
+            room: 0,
             datagrams: Vec::new(),
             requests: Vec::new(),
         };
@@ -400,7 +441,7 @@ impl<A: Clone + Ord> Server<A> {
         let session = Session::begin(&mut cx, hello, topics, near);
         let (datagrams, requests) = (cx.datagrams, cx.requests);
         self.handles.insert(peer.clone(), handle);
-        self.clients.insert(handle, Client { peer, session, timer });
+        self.clients.insert(handle, Client { peer, session, timer, came, went: 0 });
         self.settle(handle, datagrams, requests);
     }
 
@@ -442,11 +483,13 @@ impl<A: Clone + Ord> Server<A> {
         act: impl FnOnce(&mut Session, &mut Context<'_>) -> T,
     ) -> Option<T> {
         let client = self.clients.get_mut(&handle)?;
+        let room = client.room();
         let mut cx = Context {
             now,
             settings: &self.settings,
             rng: &mut self.rng,
             figures: &mut self.figures,
+            room,
             datagrams: Vec::new(),
             requests: Vec::new(),
         };
@@ -458,12 +501,15 @@ impl<A: Clone + Ord> Server<A> {
 
     fn settle(&mut self, handle: Handle, datagrams: Vec<Vec<u8>>, requests: Vec<Request>) {
         let Some(client) = self.clients.get_mut(&handle) else { return };
-        let from = || client.peer.address.clone();
         for request in requests {
-            self.events.push_back(Event::Request { handle, from: from(), request });
+            let from = client.peer.address.clone();
+            self.events.push_back(Event::Request { handle, from, request });
         }
         for datagram in datagrams {
-            self.transmits.push_back((from(), wrapped(&client.peer, datagram)));
+            let datagram = wrapped(&client.peer, datagram);
+            if client.may_be_sent(datagram.len()) {
+                self.transmits.push_back((client.peer.address.clone(), datagram));
+            }
         }
         let ended = client.session.ended();
         let due = client.session.deadline(&self.settings).filter(|_| ended.is_none());
@@ -475,7 +521,8 @@ impl<A: Clone + Ord> Server<A> {
             client.timer = due;
         }
         if let Some(why) = ended {
-            let (from, client_id) = (from(), client.session.client_id().into());
+            let (from, client_id) =
+                (client.peer.address.clone(), client.session.client_id().into());
             if let Some(client) = self.clients.remove(&handle) {
                 self.handles.remove(&client.peer);
             }

@@ -18,6 +18,9 @@ use crate::topics::{Naming, Topics};
 /// Times that a device may say it does not know an identifier it has been told.
 const MAX_REGISTRATIONS: u32 = 3;
 
+/// What REGISTER has beside the topic, in bytes, and what is sent with it.
+const REGISTER_OVERHEAD: usize = 64;
+
 /// What is to be sent.
 enum Item {
     Message(Delivery),
@@ -125,7 +128,11 @@ impl Down {
                 }
                 Some(Item::Message(message)) => match naming(topics, &message.topic, self.proven) {
                     Ok(Naming::Known(topic)) => self.send_message(cx, topic),
-                    Ok(Naming::Unknown(topic_id)) => self.send_register(cx, topic_id),
+                    Ok(Naming::Unknown(topic_id)) => {
+                        if !self.send_register(cx, topic_id) {
+                            return;
+                        }
+                    }
                     Err(_) => self.give_up(cx),
                 },
             }
@@ -145,24 +152,41 @@ impl Down {
         }
     }
 
-    fn send_register(&mut self, cx: &mut Context<'_>, topic_id: u16) {
-        let Some(Item::Message(message)) = self.queue.front() else { return };
+    /// Whether the device may be sent REGISTER of the first message's topic now.
+    fn has_room(&self, cx: &Context<'_>) -> bool {
+        let Some(Item::Message(message)) = self.queue.front() else { return true };
+        self.proven || message.topic.len() + REGISTER_OVERHEAD <= cx.room
+    }
+
+    /// `false` if that has to wait until more has come from the device's address.
+    fn send_register(&mut self, cx: &mut Context<'_>, topic_id: u16) -> bool {
+        let Some(Item::Message(message)) = self.queue.front() else { return true };
+        if !self.has_room(cx) {
+            return false;
+        }
         // Not to be guessed by who does not see it; and of 15 bits, as there are clients that take it for a
         // number with a sign.
         let msg_id = cx.rng.u16(1..=0x7FFF);
         let register = Message::Register { topic_id, msg_id, topic: &message.topic };
         self.registrations += 1;
         if self.registrations > MAX_REGISTRATIONS || !cx.send(&register) {
-            return self.give_up(cx);
+            self.give_up(cx);
+            return true;
         }
         let step = Step::Register { msg_id, topic_id };
         self.flight = Some(Flight { step, retry: Retry::start(cx) });
+        true
     }
 
     /// Sends again what is due; `false` if that has been done often enough.
     pub(super) fn tick(&mut self, cx: &mut Context<'_>) -> bool {
+        let has_room = self.has_room(cx);
         match &mut self.flight {
             Some(flight) if flight.waits() && flight.retry.at <= cx.now => {
+                if matches!(flight.step, Step::Register { .. }) && !has_room {
+                    flight.retry.postpone(cx);
+                    return true;
+                }
                 if !flight.retry.again(cx) {
                     return false;
                 }

@@ -27,6 +27,8 @@ pub(crate) struct Context<'a> {
     pub(crate) settings: &'a Settings,
     pub(crate) rng: &'a mut fastrand::Rng,
     pub(crate) figures: &'a mut Figures,
+    /// Bytes of one datagram that the device may be sent now, about.
+    pub(crate) room: usize,
     /// Datagrams for the device.
     pub(crate) datagrams: Vec<Vec<u8>>,
     /// For the broker.
@@ -93,6 +95,11 @@ impl Retry {
         Retry { sent: 1, at: cx.now + cx.settings.retry }
     }
 
+    /// What is due cannot be sent now, which is not the device's fault.
+    fn postpone(&mut self, cx: &Context<'_>) {
+        self.at = cx.now + cx.settings.retry;
+    }
+
     /// Due and counted: whether it may be sent once more. Each wait is twice as long as the last.
     fn again(&mut self, cx: &Context<'_>) -> bool {
         if self.sent > cx.settings.retries {
@@ -151,6 +158,11 @@ impl Session {
     /// Why it is over, once it is.
     pub(crate) fn ended(&self) -> Option<End> {
         self.ended
+    }
+
+    /// It has answered what only its address was sent.
+    pub(crate) fn is_proven(&self) -> bool {
+        self.down.proven
     }
 
     /// It has said nothing but who it is, and its address may be anybody's.
