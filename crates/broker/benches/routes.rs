@@ -147,7 +147,8 @@ fn measure_few(per_round: usize, mut step: impl FnMut(usize)) -> f64 {
 
 /// What one owner can make a publication cost: sessions, and wildcard or shared subscriptions of each,
 /// all of which match it. The first two are what the default quota leaves.
-const CROWDS: [(usize, usize); 4] = [(100, 116), (1_000, 26), (100, 1_000), (10_000, 10)];
+const CROWDS: [(usize, usize); 5] =
+    [(100, 116), (1_000, 26), (1_000, 60), (100, 1_000), (10_000, 10)];
 
 fn crowds() {
     println!("milliseconds a publication      wildcards    found anew   groups");
