@@ -279,6 +279,35 @@ fn a_stranger_that_waits_for_a_slow_answer_gets_it_over_a_lossy_link() {
 }
 
 #[test]
+fn half_bodies_of_strangers_keep_nobody_from_sending_a_whole_one() {
+    const MOST: usize = 20_000;
+    let limits = Limits { max_buffered_bytes: MOST, ..Limits::default() };
+    let now = Instant::now();
+    let mut server: Server<SocketAddr> = Server::new(limits, &[7; 32], now);
+    // PUT of /a in blocks of 1024 bytes.
+    let block = |number: u8, more: bool| {
+        let head = [0x40, 3, 0, number, 0xB1, b'a', 0xD1, 3, number << 4 | u8::from(more) << 3 | 6];
+        [&head[..], &[0xFF], &[b'x'; 1024]].concat()
+    };
+    let flood = |server: &mut Server<SocketAddr>, network: u8| {
+        for host in 0..100 {
+            let stranger = ([198, 51, network, host], 5683).into();
+            server.receive(now, stranger, Trust::Claimed, &block(0, true));
+            assert!(server.buffered_bytes() <= MOST);
+        }
+    };
+    flood(&mut server, 0);
+    for number in 0..3 {
+        server.receive(now, site::peer(), Trust::Proven, &block(number, number < 2));
+        if number < 2 {
+            flood(&mut server, number + 1);
+        }
+    }
+    let Some(Event::Request(request)) = server.poll_event() else { panic!("it has no room") };
+    assert_eq!((request.exchange.peer, request.payload.len()), (site::peer(), 3 * 1024));
+}
+
+#[test]
 fn peers_make_room_for_others() {
     let limits = Limits { max_peers: 10, ..Limits::default() };
     let mut site = Site::with(Link::GOOD, limits, ClientLimits::default());

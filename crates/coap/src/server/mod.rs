@@ -139,6 +139,9 @@ pub struct Server<P> {
     due: BTreeSet<(Instant, P)>,
     /// Peers that observe nothing, the longest silent first: they make room for others.
     idle: BTreeSet<(Instant, P)>,
+    /// Idle peers with bodies under way: those whose address is not proven first, then by how long they have been
+    /// silent. Their bodies make room for others'.
+    holding: BTreeSet<(bool, Instant, P)>,
     observers: BTreeMap<u64, P>,
     buffered: usize,
     next_id: u64,
@@ -178,6 +181,7 @@ impl<P: Peer> Server<P> {
             peers: BTreeMap::new(),
             due: BTreeSet::new(),
             idle: BTreeSet::new(),
+            holding: BTreeSet::new(),
             observers: BTreeMap::new(),
             buffered: 0,
             next_id: 0,
@@ -195,6 +199,7 @@ impl<P: Peer> Server<P> {
         let (timing, seed) = (self.limits.timing, self.random.u64(..));
         let state = self.peers.entry(peer).or_insert_with(|| PeerState::new(timing, seed, now));
         state.trust(trust);
+        self.free(now, peer, datagram.len());
         self.with(now, peer, |state, context| state.receive(context, &packet, datagram.len()));
         true
     }
@@ -294,6 +299,17 @@ impl<P: Peer> Server<P> {
         true
     }
 
+    /// Gives up bodies of others until `peer` may add so many bytes: half a body that nobody goes on with keeps no
+    /// other out.
+    fn free(&mut self, now: Instant, peer: P, bytes: usize) {
+        while self.buffered + bytes > self.limits.max_buffered_bytes {
+            let silent =
+                self.holding.iter().map(|(_, _, other)| *other).find(|other| *other != peer);
+            let Some(silent) = silent else { return };
+            self.with(now, silent, |state, _| state.drop_bodies());
+        }
+    }
+
     /// Works on one peer and takes over what that brought about.
     fn with<R>(
         &mut self,
@@ -333,6 +349,9 @@ impl<P: Peer> Server<P> {
         self.due.insert((state.due, peer));
         if state.is_idle() {
             self.idle.insert((state.last_heard, peer));
+            if state.holds_bodies() {
+                self.holding.insert((state.proven, state.last_heard, peer));
+            }
         }
         self.peers.insert(peer, state);
         Some(result)
@@ -341,6 +360,9 @@ impl<P: Peer> Server<P> {
     fn unlist(&mut self, peer: P, state: &PeerState) {
         self.due.remove(&(state.due, peer));
         self.idle.remove(&(state.last_heard, peer));
+        for proven in [false, true] {
+            self.holding.remove(&(proven, state.last_heard, peer));
+        }
     }
 
     fn ended(&mut self, id: u64) {

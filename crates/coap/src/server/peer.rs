@@ -361,6 +361,16 @@ impl PeerState {
         self.observations.keys().copied().collect()
     }
 
+    /// Whether bodies are under way in either direction.
+    pub(super) fn holds_bodies(&self) -> bool {
+        self.uploads.bytes() + self.downloads.bytes() > 0
+    }
+
+    /// Gives up bodies under way; blocks that follow are answered as of none that began.
+    pub(super) fn drop_bodies(&mut self) {
+        (self.uploads, self.downloads) = Default::default();
+    }
+
     pub(super) fn bytes(&self) -> usize {
         self.uploads.bytes() + self.downloads.bytes() + self.channel.len() * WAITING_BYTES
     }
