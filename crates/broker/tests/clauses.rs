@@ -512,3 +512,45 @@ fn new_rules_hold_for_the_topic_a_client_has_just_published_to() {
     world.publish(publisher, "a", "x", Q1, 2);
     assert_eq!(world.seen(publisher), [Seen::Ack(Puback, 2, ReasonCode::NotAuthorized)]);
 }
+
+/// All Rust sources of these folders of the workspace, one after the other.
+fn sources(folders: &[&str]) -> String {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut folders: Vec<_> = folders.iter().map(|folder| root.join(folder)).collect();
+    let mut all = String::new();
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+            match entry.extension().and_then(|extension| extension.to_str()) {
+                Some("rs") => all.push_str(&std::fs::read_to_string(entry).unwrap()),
+                _ if entry.is_dir() => folders.push(entry),
+                _ => {}
+            }
+        }
+    }
+    all
+}
+
+#[test]
+fn every_row_of_the_conformance_notes_names_a_test_that_exists() {
+    let sources = sources(&["crates/broker", "crates/client", "crates/mqtt"]);
+    let notes = include_str!("../../../docs/mqtt.md");
+    let rows: Vec<&str> = notes
+        .lines()
+        .filter(|line| {
+            line.starts_with('|') && !line.starts_with("|---") && !line.ends_with("| test |")
+        })
+        .collect();
+    assert!(rows.len() > 25, "{} rows", rows.len());
+    for row in rows {
+        let cell = row.trim_end_matches([' ', '|']).rsplit(" | ").next().unwrap();
+        let names: Vec<&str> = cell.split('`').skip(1).step_by(2).collect();
+        let tests = names.iter().filter(|name| name.matches('_').count() > 2);
+        for name in tests {
+            assert!(sources.contains(&format!("fn {name}(")), "there is no test {name}");
+        }
+        assert!(
+            !names.is_empty() || cell.contains("the same") || cell.contains("the first test"),
+            "{row}"
+        );
+    }
+}
