@@ -447,6 +447,8 @@ const SCREENS = {
 async function everyScreen(viewport, colorScheme) {
   for (const [user, screens] of Object.entries(SCREENS)) {
     const { context, page } = await open(viewport, colorScheme);
+    await page.locator('[data-testid=login]').waitFor();
+    if (user === 'rita') await accessible(page, `login ${viewport.width} ${colorScheme}`);
     await login(page, user);
     for (const [path, ready, name] of screens) {
       await go(page, path.replace(/\?$/, ''));
@@ -489,11 +491,12 @@ async function homes(viewport, colorScheme) {
   await go(page, '/sensors');
   await page.getByRole('button', { name: /spare-1/ }).click();
   await page.getByLabel('Home').selectOption('Well Lane 2');
-  await page.getByLabel('Room').fill('attic');
+  const room = `attic ${size}`;
+  await page.getByLabel('Room').fill(room);
   await accessible(page, `assign ${size}`);
   await page.getByRole('button', { name: 'Save' }).click();
   await page.getByRole('dialog').waitFor({ state: 'detached' });
-  assert.equal(village.sensors.at(-1).home, 'home-05');
+  assert.deepEqual([village.sensors.at(-1).home, village.sensors.at(-1).room], ['home-05', room]);
 
   await go(page, '/rules');
   await page.locator('[data-testid=new-rule]').click();
@@ -503,8 +506,10 @@ async function homes(viewport, colorScheme) {
   await page.getByLabel('For at least, minutes').fill('120');
   await accessible(page, `new rule ${size}`);
   await page.getByRole('button', { name: 'Save' }).click();
-  await page.getByText('Humidity above 70 % for 2 h').first().waitFor();
-  assert.equal(village.rules.at(-1).for_s, 7200);
+  // By its name: a rule like it is there from the round before.
+  const rule = page.locator('[data-testid=rules] li', { hasText: `Damp ${size}` });
+  await rule.getByText('Humidity above 70 % for 2 h').waitFor();
+  assert.deepEqual([village.rules.at(-1).name, village.rules.at(-1).for_s], [`Damp ${size}`, 7200]);
   await context.close();
 }
 

@@ -1,11 +1,11 @@
-import { describe, expect, it } from 'vitest';
+import { describe, expect, it, vi } from 'vitest';
 import { meter } from './helpers';
 import { problemText } from '../../src/data/api';
 import { ago, signalBars } from '../../src/lib/format';
 import { metresBetween, streetName, streetsOf } from '../../src/lib/geo';
 import { check, parseValue } from '../../src/lib/plausibility';
 import { found } from '../../src/lib/search';
-import { timeLabels, valueLabels } from '../../src/ui/axes';
+import { axes, timeLabels, valueLabels } from '../../src/ui/axes';
 
 describe('plausibility', () => {
   const known = meter('a', {
@@ -120,6 +120,15 @@ describe('axes', () => {
     const labels = timeLabels([midnight - 7200, midnight, midnight + 7200], 7200);
     expect(labels.map((label) => label.includes('\n'))).toEqual([true, true, false]);
     expect(timeLabels([midnight], 86_400)[0]).toContain('15');
+  });
+});
+
+describe('axes of charts', () => {
+  it('say what unit the values have', () => {
+    vi.stubGlobal('getComputedStyle', () => ({ fontFamily: 'sans-serif', getPropertyValue: () => '#000' }));
+    const labels = axes({} as HTMLElement, 'Bq/m³').map((axis) => axis.label);
+    vi.unstubAllGlobals();
+    expect(labels).toEqual([undefined, 'Bq/m³']);
   });
 });
 
