@@ -7,7 +7,7 @@ use std::io::IsTerminal;
 use anyhow::anyhow;
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::{ParseError, Targets};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
@@ -41,9 +41,9 @@ pub enum Format {
 /// # Errors
 /// The filter cannot be read.
 pub fn start(args: &LogArgs, level: &str, format: Option<Format>) -> anyhow::Result<()> {
-    let from_env = std::env::var(EnvFilter::DEFAULT_ENV).ok();
+    let from_env = std::env::var("RUST_LOG").ok();
     let filter = args.log_level.as_deref().or(from_env.as_deref()).unwrap_or(level);
-    let filter = EnvFilter::try_new(filter).map_err(|error| {
+    let filter = targets(filter).map_err(|error| {
         Usage(format!("log filter {filter:?}: {error}; try `info` or `info,fulmar_broker=debug`"))
     })?;
     let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
@@ -53,4 +53,29 @@ pub fn start(args: &LogArgs, level: &str, format: Option<Format>) -> anyhow::Res
         Format::Json => log.with(lines.json().flatten_event(true)).try_init(),
     };
     started.map_err(|error| anyhow!("cannot start the log: {error}"))
+}
+
+/// Levels by target. Not tracing's `EnvFilter`, which brings an engine for regular expressions to match what spans
+/// hold: there are no spans here.
+fn targets(filter: &str) -> Result<Targets, ParseError> {
+    let parts: Vec<&str> =
+        filter.split(',').map(str::trim).filter(|part| !part.is_empty()).collect();
+    parts.join(",").parse()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use tracing::Level;
+
+    #[test]
+    fn levels_hold_for_all_or_for_a_target() {
+        let filter = targets(" info, fulmar_broker=debug,").unwrap();
+        assert!(filter.would_enable("fulmar_broker::session", &Level::DEBUG));
+        assert!(!filter.would_enable("fulmar_transport", &Level::DEBUG));
+        assert!(filter.would_enable("fulmar_transport", &Level::INFO));
+        assert!(targets("fulmar_broker=loud").is_err());
+        assert!(targets("").unwrap().would_enable("fulmar_broker", &Level::ERROR));
+    }
 }

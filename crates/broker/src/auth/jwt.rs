@@ -5,10 +5,9 @@
 //! checked. The time is the broker's, not the system's, as everywhere in the core.
 
 use fulmar_mqtt::ReasonCode;
-use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, JwkSet, KeyAlgorithm};
-use jsonwebtoken::{Algorithm, DecodingKey, Validation, decode, decode_header};
 use serde::Deserialize;
 
+use super::jws::{Jwk, Key, KeyError, Token};
 use super::{Admitted, AuthReply, GUEST_PREFIX};
 use crate::time::Timestamp;
 
@@ -33,7 +32,7 @@ pub enum JwtError {
     Algorithm(String),
     /// The key does not fit the algorithm.
     #[error("JWT key cannot be used: {0}")]
-    Key(#[from] jsonwebtoken::errors::Error),
+    Key(#[from] KeyError),
     /// The key set is not one.
     #[error("the file is not a JSON Web Key Set: {0}")]
     KeySet(#[from] serde_json::Error),
@@ -44,13 +43,12 @@ pub enum JwtError {
 
 /// Checks tokens of one issuer.
 pub struct JwtVerifier {
-    keys: Vec<Key>,
+    keys: Vec<NamedKey>,
 }
 
-struct Key {
+struct NamedKey {
     name: Option<String>,
-    algorithm: Algorithm,
-    key: DecodingKey,
+    key: Key,
 }
 
 impl std::fmt::Debug for JwtVerifier {
@@ -75,15 +73,15 @@ impl JwtVerifier {
     /// # Errors
     /// The algorithm is unknown or the key does not fit.
     pub fn new(algorithm: &str, key: &[u8]) -> Result<JwtVerifier, JwtError> {
-        let (algorithm, key) = match algorithm {
+        let key = match algorithm {
             "JWKS" => return JwtVerifier::from_key_set(key),
-            "HS256" => (Algorithm::HS256, DecodingKey::from_secret(key)),
-            "RS256" => (Algorithm::RS256, DecodingKey::from_rsa_pem(key)?),
-            "ES256" => (Algorithm::ES256, DecodingKey::from_ec_pem(key)?),
-            "EdDSA" => (Algorithm::EdDSA, DecodingKey::from_ed_pem(key)?),
+            "HS256" => Key::secret(key)?,
+            "RS256" => Key::rsa(key)?,
+            "ES256" => Key::p256(key)?,
+            "EdDSA" => Key::ed25519(key)?,
             other => return Err(JwtError::Algorithm(other.to_owned())),
         };
-        Ok(JwtVerifier { keys: vec![Key { name: None, algorithm, key }] })
+        Ok(JwtVerifier { keys: vec![NamedKey { name: None, key }] })
     }
 
     /// Keys of a set that are of no use here, such as those for encryption, are passed over.
@@ -94,13 +92,9 @@ impl JwtVerifier {
         }
         let set: Set = serde_json::from_slice(text)?;
         let readable = set.keys.into_iter().filter_map(|key| serde_json::from_value(key).ok());
-        let set = JwkSet { keys: readable.collect() };
-        let usable = set.keys.iter().filter_map(|jwk| Some((jwk, algorithm_of(jwk)?)));
-        let keys: Vec<Key> = usable
-            .map(|(jwk, algorithm)| {
-                let key = DecodingKey::from_jwk(jwk)?;
-                Ok(Key { name: jwk.common.key_id.clone(), algorithm, key })
-            })
+        let usable = readable.filter_map(|jwk: Jwk| Some((jwk.key()?, jwk.kid)));
+        let keys: Vec<NamedKey> = usable
+            .map(|(key, name)| Ok(NamedKey { name, key: key? }))
             .collect::<Result<_, JwtError>>()?;
         match keys.len() {
             1..=MAX_KEYS => Ok(JwtVerifier { keys }),
@@ -114,14 +108,15 @@ impl JwtVerifier {
         if token.len() > MAX_TOKEN_BYTES {
             return Err(refused);
         }
-        let header = decode_header(token).map_err(|_| refused)?;
-        let named = |key: &&Key| match (&key.name, &header.kid) {
+        let token = Token::read(token).ok_or(refused)?;
+        let named = |key: &&NamedKey| match (&key.name, &token.header.kid) {
             (Some(name), Some(wanted)) => name == wanted,
             _ => true,
         };
-        let fitting = self.keys.iter().filter(|key| key.algorithm == header.alg).filter(named);
-        let mut tried = fitting.take(MAX_TRIED).map(|key| key.claims(token));
-        let claims = tried.find_map(Result::ok).ok_or(refused)?;
+        let fitting =
+            self.keys.iter().filter(|key| key.key.algorithm() == token.header.alg).filter(named);
+        let mut tried = fitting.take(MAX_TRIED).map(|key| token.claims::<Claims>(&key.key));
+        let claims = tried.find_map(|claims| claims).ok_or(refused)?;
         let seconds = now.0 as f64 / 1000.0;
         let expires = claims.exp + LEEWAY_S;
         let good = seconds < expires
@@ -138,41 +133,6 @@ impl JwtVerifier {
     }
 }
 
-impl Key {
-    fn claims(&self, token: &str) -> Result<Claims, jsonwebtoken::errors::Error> {
-        let mut validation = Validation::new(self.algorithm);
-        // Looked at by the caller, with the broker's clock.
-        validation.required_spec_claims.clear();
-        validation.validate_exp = false;
-        validation.validate_aud = false;
-        Ok(decode::<Claims>(token, &self.key, &validation)?.claims)
-    }
-}
-
-/// The one algorithm a key of a set is for; `None` if it is for none of ours.
-fn algorithm_of(jwk: &Jwk) -> Option<Algorithm> {
-    let by_kind = match &jwk.algorithm {
-        AlgorithmParameters::RSA(_) => Algorithm::RS256,
-        AlgorithmParameters::EllipticCurve(key) if key.curve == EllipticCurve::P256 => {
-            Algorithm::ES256
-        }
-        AlgorithmParameters::OctetKeyPair(key) if key.curve == EllipticCurve::Ed25519 => {
-            Algorithm::EdDSA
-        }
-        AlgorithmParameters::OctetKey(_) => Algorithm::HS256,
-        _ => return None,
-    };
-    let stated = match jwk.common.key_algorithm {
-        None => by_kind,
-        Some(KeyAlgorithm::RS256) => Algorithm::RS256,
-        Some(KeyAlgorithm::ES256) => Algorithm::ES256,
-        Some(KeyAlgorithm::EdDSA) => Algorithm::EdDSA,
-        Some(KeyAlgorithm::HS256) => Algorithm::HS256,
-        Some(_) => return None,
-    };
-    (stated == by_kind).then_some(by_kind)
-}
-
 /// The password as text if it has the shape of a token: three parts of base64url.
 pub(super) fn looks_like_token(password: &[u8]) -> Option<&str> {
     if password.len() > MAX_TOKEN_BYTES || !password.starts_with(b"ey") {
@@ -186,14 +146,13 @@ pub(super) fn looks_like_token(password: &[u8]) -> Option<&str> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use jsonwebtoken::{EncodingKey, Header, encode};
+    use crate::auth::jws::hs256;
     use serde_json::json;
 
     const NOW: Timestamp = Timestamp(1_000_000);
 
     fn token(kid: Option<&str>, secret: &[u8], claims: &serde_json::Value) -> String {
-        let header = Header { kid: kid.map(str::to_owned), ..Header::new(Algorithm::HS256) };
-        encode(&header, claims, &EncodingKey::from_secret(secret)).unwrap()
+        hs256(&json!({"typ": "JWT", "alg": "HS256", "kid": kid}), claims, secret)
     }
 
     #[test]
@@ -274,11 +233,81 @@ mod tests {
              "y": "4Etl6SRW2YiLUrN5vfvVHuhp7x8PxltmWWlbbM4IFyM"},
         ]});
         let verifier = JwtVerifier::new("JWKS", set.to_string().as_bytes()).unwrap();
-        let algorithms: Vec<_> = verifier.keys.iter().map(|key| key.algorithm).collect();
-        assert_eq!(algorithms, [Algorithm::EdDSA, Algorithm::ES256]);
+        let algorithms: Vec<_> = verifier.keys.iter().map(|key| key.key.algorithm()).collect();
+        assert_eq!(algorithms, ["EdDSA", "ES256"]);
         // RFC 8037 appendix A.4: signed, but no claims.
         let token = "eyJhbGciOiJFZERTQSJ9.RXhhbXBsZSBvZiBFZDI1NTE5IHNpZ25pbmc.hgyY0il_MGCjP0Jzl\
                      nLWG1PPOt7-09PGcvMg3AIbQR6dWbhijcNR4ki4iylGjg5BhVsPt9g7sVvpAr_MuM0KAg";
         assert!(verifier.verify(token, None, NOW).is_err());
+    }
+
+    /// A key as openssl wrote it, or a token for `ann` until 1100 that openssl signed with one.
+    macro_rules! file {
+        ($name:literal) => {
+            include_str!(concat!("keys/", $name)).trim_end()
+        };
+    }
+
+    #[test]
+    fn a_public_key_checks_what_its_owner_signed_and_nothing_else() {
+        let tokens = [file!("rsa.jwt"), file!("p256.jwt"), file!("ed25519.jwt")];
+        let keys = [
+            ("RS256", file!("rsa.pem"), 0),
+            ("RS256", file!("rsa-own.pem"), 0),
+            ("RS256", file!("rsa-certificate.pem"), 0),
+            ("ES256", file!("p256.pem"), 1),
+            ("EdDSA", file!("ed25519.pem"), 2),
+        ];
+        for (algorithm, key, own) in keys {
+            let verifier = JwtVerifier::new(algorithm, key.as_bytes()).unwrap();
+            for (place, token) in tokens.iter().enumerate() {
+                assert_eq!(verifier.verify(token, None, NOW).is_ok(), place == own, "{algorithm}");
+            }
+            // Claims of somebody else's under the same signature.
+            let mut parts: Vec<&str> = tokens[own].split('.').collect();
+            parts[1] = "eyJzdWIiOiJib2IiLCJleHAiOjExMDB9";
+            assert!(verifier.verify(&parts.join("."), None, NOW).is_err());
+            // The key's text is no secret: nobody may sign with it.
+            let claims = json!({"sub": "ann", "exp": 1100});
+            let forged = hs256(&json!({"alg": "HS256"}), &claims, key.as_bytes());
+            assert!(verifier.verify(&forged, None, NOW).is_err());
+        }
+        let kinds = [
+            ("RS256", file!("p256.pem")),
+            ("ES256", file!("p384.pem")),
+            ("EdDSA", file!("rsa.pem")),
+        ];
+        for (algorithm, key) in kinds {
+            let wrong = JwtVerifier::new(algorithm, key.as_bytes());
+            assert!(matches!(wrong, Err(JwtError::Key(KeyError::Kind))), "{algorithm}");
+        }
+        let none = JwtVerifier::new("RS256", b"a secret");
+        assert!(matches!(none, Err(JwtError::Key(KeyError::Pem))));
+        assert!(matches!(JwtVerifier::new("HS256", b""), Err(JwtError::Key(KeyError::Empty))));
+    }
+
+    #[test]
+    fn rfc7515_4_1_11_an_extension_that_must_be_understood_is_refused() {
+        let verifier = JwtVerifier::new("HS256", b"secret").unwrap();
+        let good = |header| {
+            let claims = json!({"sub": "ann", "exp": 1100});
+            verifier.verify(&hs256(&header, &claims, b"secret"), None, NOW).is_ok()
+        };
+        assert!(good(json!({"alg": "HS256", "x5t": "of no matter"})));
+        assert!(!good(json!({"alg": "HS256", "crit": ["b64"], "b64": true})));
+        assert!(!good(json!({"alg": "none"})) && !good(json!({})));
+    }
+
+    #[test]
+    fn rfc7517_4_2_keys_for_encryption_are_passed_over() {
+        let set = json!({"keys": [
+            {"kty": "oct", "kid": "a", "use": "enc", "k": "Zmlyc3Q"},
+            {"kty": "oct", "kid": "b", "use": "sig", "k": "b3RoZXI"},
+        ]});
+        let verifier = JwtVerifier::new("JWKS", set.to_string().as_bytes()).unwrap();
+        assert_eq!(verifier.keys.len(), 1);
+        let broken = json!({"keys": [{"kty": "EC", "crv": "P-256", "x": "AQAB", "y": "AQAB"}]});
+        let broken = JwtVerifier::new("JWKS", broken.to_string().as_bytes());
+        assert!(matches!(broken, Err(JwtError::Key(KeyError::Set))));
     }
 }

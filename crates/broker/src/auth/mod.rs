@@ -5,6 +5,7 @@
 //! purpose, so it happens on the gate's own thread and the answer comes as mail.
 
 mod guests;
+mod jws;
 mod jwt;
 mod password;
 mod queue;
@@ -17,6 +18,7 @@ use fulmar_mqtt::ReasonCode;
 use fulmar_mqtt::topic::Subscription;
 
 pub use guests::{GUEST_PREFIX, GUEST_TOPICS, Guests, Login};
+pub use jws::KeyError;
 pub use jwt::{JwtError, JwtVerifier};
 pub(crate) use password::{Applicant, WaitingLogin};
 pub use password::{PasswordError, PasswordFile, hash_password};
