@@ -1,5 +1,5 @@
-//! Puts the web app into the program: a table of the files that `make web` left in `web/dist`, plain and
-//! compressed. Without them the table is empty, and the program says at `/` how to build the app.
+//! Puts the web app into the program: a table of the files that `make web` left in `web/dist`, those that
+//! it compressed in these forms alone. Without them the table is empty, and the program says at `/` how to build the app.
 
 use std::collections::hash_map::DefaultHasher;
 use std::error::Error;
@@ -36,9 +36,11 @@ fn main() -> Result<(), Box<dyn Error>> {
         )?;
         writeln!(
             table,
-            "plain: include_bytes!({file:?}), brotli: {}, gzip: {} }},",
-            include(file, "br"),
-            include(file, "gz")
+            "plain: {}, brotli: {}, gzip: {} }},",
+            // Once is enough: who wants it plain gets it from the other.
+            if beside(file, "gz").is_file() { "None".to_owned() } else { include(file) },
+            include(&beside(file, "br")),
+            include(&beside(file, "gz"))
         )?;
     }
     table.push_str("];\n");
@@ -62,14 +64,15 @@ fn is_compressed(file: &Path) -> bool {
     file.extension().is_some_and(|extension| extension == "br" || extension == "gz")
 }
 
-/// The compressed form beside a file, as an expression.
-fn include(file: &Path, extension: &str) -> String {
+/// The compressed form of a file.
+fn beside(file: &Path, extension: &str) -> PathBuf {
     let mut name = file.as_os_str().to_owned();
     name.push(".");
     name.push(extension);
-    if Path::new(&name).is_file() {
-        format!("Some(include_bytes!({name:?}))")
-    } else {
-        "None".to_owned()
-    }
+    name.into()
+}
+
+/// A file's contents as an expression, if there is one.
+fn include(file: &Path) -> String {
+    if file.is_file() { format!("Some(include_bytes!({file:?}))") } else { "None".to_owned() }
 }

@@ -4,12 +4,15 @@
 //! name may be kept for ever. Other paths are screens of the app and get its one page, if a page is what
 //! is asked for. While nobody could use the app, `/` has another page (`greeting`).
 
+use std::io::Read as _;
+
 use axum::body::{Body, Bytes};
 use axum::http::uri::Authority;
 use axum::http::{
     HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header,
 };
 use axum::response::IntoResponse as _;
+use flate2::read::GzDecoder;
 
 use super::greeting::{self, Greeting};
 
@@ -18,7 +21,8 @@ pub(super) struct File {
     path: &'static str,
     /// Changes with the contents.
     tag: &'static str,
-    plain: &'static [u8],
+    /// Only of a file without `gzip`.
+    plain: Option<&'static [u8]>,
     brotli: Option<&'static [u8]>,
     gzip: Option<&'static [u8]>,
 }
@@ -99,13 +103,13 @@ fn send(file: &'static File, request: &Request<Body>) -> Response<Body> {
     headers.insert(header::CONTENT_LENGTH, HeaderValue::from(bytes.len()));
     let body = match *request.method() {
         Method::HEAD => Body::empty(),
-        _ => Body::from(Bytes::from_static(bytes)),
+        _ => Body::from(bytes),
     };
     (headers, body).into_response()
 }
 
 /// The form of a file that is shortest of those the browser takes.
-fn choose(file: &'static File, headers: &HeaderMap) -> (Option<&'static str>, &'static [u8]) {
+fn choose(file: &'static File, headers: &HeaderMap) -> (Option<&'static str>, Bytes) {
     let accepted = headers.get(header::ACCEPT_ENCODING).and_then(|value| value.to_str().ok());
     let takes = |name: &str| {
         accepted.unwrap_or_default().split(',').any(|one| {
@@ -115,10 +119,19 @@ fn choose(file: &'static File, headers: &HeaderMap) -> (Option<&'static str>, &'
         })
     };
     match (file.brotli, file.gzip) {
-        (Some(bytes), _) if takes("br") => (Some("br"), bytes),
-        (_, Some(bytes)) if takes("gzip") => (Some("gzip"), bytes),
-        _ => (None, file.plain),
+        (Some(bytes), _) if takes("br") => (Some("br"), Bytes::from_static(bytes)),
+        (_, Some(bytes)) if takes("gzip") => (Some("gzip"), Bytes::from_static(bytes)),
+        _ => (None, plain(file)),
     }
+}
+
+/// What no browser asks for; others take it, such as curl.
+fn plain(file: &'static File) -> Bytes {
+    let Some(gzip) = file.gzip else { return Bytes::from_static(file.plain.unwrap_or_default()) };
+    let mut bytes = Vec::new();
+    // The build made it: it is whole.
+    let read = GzDecoder::new(gzip).read_to_end(&mut bytes);
+    read.map_or_else(|_| Bytes::new(), |_| bytes.into())
 }
 
 /// RFC 9110, section 13.1.2; weak tags of the same name count.
@@ -204,11 +217,14 @@ mod tests {
         File {
             path: "/assets/a-1.js",
             tag: "01",
-            plain: b"plain",
+            plain: None,
             brotli: Some(b"br"),
-            gzip: Some(b"gz"),
+            // "plain", by gzip -n.
+            gzip: Some(
+                b"\x1f\x8b\x08\0\0\0\0\0\0\x03\x2b\xc8\x49\xcc\xcc\x03\0\xcf\x62\x20\x19\x05\0\0\0",
+            ),
         },
-        File { path: START, tag: "02", plain: b"<!doctype html>", brotli: None, gzip: None },
+        File { path: START, tag: "02", plain: Some(b"<!doctype html>"), brotli: None, gzip: None },
     ];
 
     fn request(path: &str, headers: &[(&str, &str)]) -> Request<Body> {
@@ -242,6 +258,8 @@ mod tests {
         assert_eq!(choice("gzip, deflate, br, zstd"), Some("br"));
         assert_eq!(choice("gzip;q=1.0, br;q=0"), Some("gzip"));
         assert_eq!(choice("identity"), None);
+        assert_eq!(choose(&APP[0], &HeaderMap::new()).1, "plain");
+        assert_eq!(choose(&APP[1], &HeaderMap::new()).1, "<!doctype html>");
         assert_eq!(choose(&APP[1], request("/", &[("accept-encoding", "br")]).headers()).0, None);
     }
 
