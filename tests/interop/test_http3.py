@@ -94,14 +94,17 @@ def mqtt_connect(name: bytes) -> bytes:
 CONNACK = bytes([0x20, 2, 0, 0])
 
 
-class OneAddress(unittest.TestCase):
+class WithAddress(unittest.TestCase):
+    SETTINGS = ""
+
     @classmethod
     def setUpClass(cls):
-        cls.broker = Broker()
+        cls.broker = Broker(cls.SETTINGS)
         cls.addClassCleanup(cls.broker.close)
 
-    def dial(self, ticket=None, keep=None):
+    def dial(self, ticket=None, keep=None, idle_s=60):
         configuration = QuicConfiguration(is_client=True, alpn_protocols=["h3"], session_ticket=ticket)
+        configuration.idle_timeout = idle_s
         configuration.max_datagram_frame_size = 65536
         configuration.server_name = HOST
         configuration.load_verify_locations(self.broker.ca)
@@ -116,6 +119,8 @@ class OneAddress(unittest.TestCase):
             wait_connected=ticket is None,
         )
 
+
+class OneAddress(WithAddress):
     def test_status_over_http_3_and_alt_svc_that_leads_there(self):
         port = self.broker.ports["https"]
         context = ssl.create_default_context(cafile=self.broker.ca)
@@ -220,6 +225,27 @@ class OneAddress(unittest.TestCase):
                 self.assertEqual((await client.answer(client.ask(b"GET", b"/")))[0], 200)
                 declared = [(b"content-length", b"99999999")]
                 self.assertEqual((await client.answer(client.ask(b"POST", b"/", declared)))[0], 413)
+
+        asyncio.run(run())
+
+
+class Silence(WithAddress):
+    SETTINGS = "[http]\nidle_timeout_s = 2\n"
+
+    def test_a_silent_session_outlives_the_idle_timeout(self):
+        async def run():
+            async with self.dial(idle_s=30) as client:
+                session = await client.session()
+                stream = client.stream_of(session)
+                client.send(stream, mqtt_connect(b"silent"))
+                await client.wait_for(lambda: client.body[stream] == CONNACK)
+                # Connections without MQTT that begin later are closed, one after the other.
+                for _ in range(2):
+                    async with self.dial(idle_s=30) as idle:
+                        self.assertEqual((await idle.answer(idle.ask(b"GET", b"/")))[0], 200)
+                        await asyncio.wait_for(idle.wait_closed(), PATIENCE_S)
+                client.send(stream, bytes([0xC0, 0]))
+                await client.wait_for(lambda: client.body[stream].endswith(bytes([0xD0, 0])))
 
         asyncio.run(run())
 

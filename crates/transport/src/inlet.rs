@@ -9,7 +9,8 @@
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use fulmar_broker::Peer;
 use mio::Waker;
@@ -30,6 +31,29 @@ pub(crate) struct Handed {
     pub(crate) socket: mio::net::UnixStream,
     pub(crate) peer: Peer,
     pub(crate) framing: Framing,
+    /// Whom to tell how long the client may be silent.
+    pub(crate) silence: Option<Arc<AllowedSilence>>,
+}
+
+/// How long a client that was handed over may be silent by the Keep Alive the broker accepted, in milliseconds; 0
+/// while it has none. One and a half times 65,535 s fits.
+#[derive(Debug, Default)]
+pub struct AllowedSilence(AtomicU32);
+
+impl AllowedSilence {
+    /// The silence; `None` before CONNECT, without a Keep Alive, and when MQTT is over.
+    #[must_use]
+    pub fn get(&self) -> Option<Duration> {
+        match self.0.load(Ordering::Relaxed) {
+            0 => None,
+            ms => Some(Duration::from_millis(ms.into())),
+        }
+    }
+
+    pub(crate) fn set(&self, silence: Option<Duration>) {
+        let ms = silence.map_or(0, |silence| silence.as_millis());
+        self.0.store(u32::try_from(ms).unwrap_or(u32::MAX), Ordering::Relaxed);
+    }
 }
 
 /// Where connections wait for one worker; `None` once it takes no more.
@@ -71,6 +95,29 @@ impl Inlet {
     /// # Errors
     /// There are no file descriptors left, or the server is draining ([`io::ErrorKind::NotConnected`]).
     pub fn open(&self, peer: Peer, framing: Framing) -> io::Result<UnixStream> {
+        self.hand(peer, framing, None)
+    }
+
+    /// The same, for what carries the bytes and has to know how long there may be none.
+    ///
+    /// # Errors
+    /// As for [`Inlet::open`].
+    pub fn open_watched(
+        &self,
+        peer: Peer,
+        framing: Framing,
+    ) -> io::Result<(UnixStream, Arc<AllowedSilence>)> {
+        let silence = Arc::new(AllowedSilence::default());
+        let stream = self.hand(peer, framing, Some(Arc::clone(&silence)))?;
+        Ok((stream, silence))
+    }
+
+    fn hand(
+        &self,
+        peer: Peer,
+        framing: Framing,
+        silence: Option<Arc<AllowedSilence>>,
+    ) -> io::Result<UnixStream> {
         let (outer, inner) = UnixStream::pair()?;
         outer.set_nonblocking(true)?;
         inner.set_nonblocking(true)?;
@@ -78,7 +125,7 @@ impl Inlet {
         let (tray, waker) = &self.seats[at];
         let socket = mio::net::UnixStream::from_std(inner);
         match &mut *tray.0.lock() {
-            Some(waiting) => waiting.push(Handed { socket, peer, framing }),
+            Some(waiting) => waiting.push(Handed { socket, peer, framing, silence }),
             None => return Err(io::ErrorKind::NotConnected.into()),
         }
         waker.wake()?;

@@ -43,7 +43,7 @@ pub use config::{
     TransportLimits,
 };
 pub use error::StartError;
-pub use inlet::{Framing, Inlet};
+pub use inlet::{AllowedSilence, Framing, Inlet};
 pub use origin::Origins;
-pub use quic::{HandshakePressure, QuicKeys, QuicSettings, RetryPolicy};
+pub use quic::{Due, HandshakePressure, QuicKeys, QuicSettings, RetryPolicy, Silence};
 pub use server::Server;

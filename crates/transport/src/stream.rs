@@ -15,7 +15,7 @@ use fulmar_broker::{
 use tracing::debug;
 
 use crate::config::{ListenerConfig, TransportLimits};
-use crate::inlet::{Framing, Handed};
+use crate::inlet::{AllowedSilence, Framing, Handed};
 use crate::layers::{Decoded, Layers, MAX_KEPT_BYTES};
 use crate::origin::Origins;
 use crate::partial::PartialBytes;
@@ -105,6 +105,8 @@ pub(crate) struct StreamConn {
     written: usize,
     layers: Option<Box<Layers>>,
     mqtt: Option<Connection>,
+    /// Whom to tell how long the client may be silent.
+    silence: Option<Arc<AllowedSilence>>,
 }
 
 impl StreamConn {
@@ -128,6 +130,7 @@ impl StreamConn {
             written: 0,
             layers: None,
             mqtt: None,
+            silence: None,
         }
     }
 
@@ -165,8 +168,9 @@ impl StreamConn {
         listener: u16,
         io: &mut Io,
     ) -> Option<StreamConn> {
-        let Handed { socket, peer, framing } = handed;
+        let Handed { socket, peer, framing, silence } = handed;
         let mut conn = StreamConn::new(Socket::Local(socket), token, listener);
+        conn.silence = silence;
         conn.layers = match framing {
             Framing::Bytes => None,
             Framing::WebSocket => Some(Layers::upgraded(peer.address)),
@@ -276,7 +280,7 @@ impl StreamConn {
         if io.partial.is_exceeded() && before < self.partial_bytes() {
             return self.refuse_partial(io);
         }
-        self.see_closing();
+        self.see_changes();
         After::Wait
     }
 
@@ -348,14 +352,14 @@ impl StreamConn {
         let Some(mqtt) = &mut self.mqtt else { return After::Wait };
         mqtt.notice(&mut io.shard, notice);
         if !self.core_blocked {
-            self.see_closing();
+            self.see_changes();
             return After::Wait;
         }
         let before = self.tail.capacity();
         let blocked = &mut self.core_blocked;
         self.tail.offer_kept(|data| offer(mqtt, &mut io.shard, data, blocked));
         io.partial.change(before, self.tail.capacity());
-        self.see_closing();
+        self.see_changes();
         self.readable(io, listener)
     }
 
@@ -372,6 +376,14 @@ impl StreamConn {
             self.see_closing();
         }
         After::Wait
+    }
+
+    /// What the core may have changed by what it was shown.
+    fn see_changes(&mut self) {
+        if let Some(silence) = &self.silence {
+            silence.set(self.mqtt.as_ref().and_then(Connection::allowed_silence));
+        }
+        self.see_closing();
     }
 
     fn see_closing(&mut self) {
@@ -506,6 +518,9 @@ impl StreamConn {
     fn drop_core(&mut self, io: &mut Io, cause: LostCause) {
         if let Some(mut mqtt) = self.mqtt.take() {
             mqtt.lost(&mut io.shard, cause);
+        }
+        if let Some(silence) = &self.silence {
+            silence.set(None);
         }
         let before = self.partial_bytes();
         self.tail.clear();

@@ -21,6 +21,7 @@ use crate::answer::Site;
 use crate::bind::{bind, bind_udp};
 use crate::config::{Address, WebConfig};
 use crate::front::Front;
+use crate::h3::silence::Attentive;
 use crate::h3::unproven::{Counting, Ids};
 use crate::handshake::Handshakes;
 use crate::metrics::Metrics;
@@ -190,7 +191,7 @@ fn quic(config: &WebConfig, tls: &ServerTls) -> Result<quinn::ServerConfig, Star
     if !config.early_data {
         tls.max_early_data_size = 0;
     }
-    let crypto = Arc::new(QuicServerConfig::try_from(tls)?);
+    let crypto = Arc::new(Attentive::new(QuicServerConfig::try_from(tls)?));
     let token_key = hkdf::Salt::new(hkdf::HKDF_SHA256, CONTEXT).extract(&config.keys.0[32..]);
     let mut quic = quinn::ServerConfig::new(crypto, Arc::new(token_key));
     quic.transport_config(Arc::new(h3::transport(config)));

@@ -145,6 +145,10 @@ impl Site {
 
     /// For the protocol `alpn`.
     fn client_for(&self, alpn: &[u8]) -> quinn::Endpoint {
+        self.client_with(alpn, quinn::TransportConfig::default())
+    }
+
+    fn client_with(&self, alpn: &[u8], transport: quinn::TransportConfig) -> quinn::Endpoint {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let mut tls = rustls::ClientConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&rustls::version::TLS13])
@@ -158,12 +162,27 @@ impl Site {
         let mut config = quinn::ClientConfig::new(Arc::new(config));
         // Without a token its address is not proven.
         config.token_store(Arc::new(quinn::NoneTokenStore));
+        config.transport_config(Arc::new(transport));
         client.set_default_client_config(config);
         client
     }
 
     async fn dial_at(&self, address: SocketAddr) -> (quinn::Connection, Sender) {
-        let client = self.client();
+        self.dial_with(self.client(), address).await
+    }
+
+    /// With a client that lets go of a connection after this silence; `None` for never.
+    async fn dial_patient(&self, idle: Option<Duration>) -> (quinn::Connection, Sender) {
+        let mut transport = quinn::TransportConfig::default();
+        transport.max_idle_timeout(idle.map(|idle| idle.try_into().unwrap()));
+        self.dial_with(self.client_with(b"h3", transport), self.endpoint.bound().https[0]).await
+    }
+
+    async fn dial_with(
+        &self,
+        client: quinn::Endpoint,
+        address: SocketAddr,
+    ) -> (quinn::Connection, Sender) {
         let connection = client.connect(address, "localhost").unwrap().await.unwrap();
         let sender = over(&connection).await;
         (connection, sender)
@@ -214,9 +233,17 @@ async fn session(sender: &mut Sender, origin: Option<&str>) -> (Session, StatusC
 
 /// A stream of the session that began on stream `id` (section 4.2 of the draft), and MQTT in it.
 async fn mqtt(connection: &quinn::Connection, id: u8) -> (quinn::SendStream, quinn::RecvStream) {
+    mqtt_by(connection, id, CONNECT).await
+}
+
+async fn mqtt_by(
+    connection: &quinn::Connection,
+    id: u8,
+    connect: &[u8],
+) -> (quinn::SendStream, quinn::RecvStream) {
     let (mut send, mut receive) = connection.open_bi().await.unwrap();
     send.write_all(&[0x40, 0x41, id]).await.unwrap();
-    send.write_all(CONNECT).await.unwrap();
+    send.write_all(connect).await.unwrap();
     let mut first = [0];
     receive.read_exact(&mut first).await.unwrap();
     assert_eq!(first, [0x20], "CONNACK");
@@ -450,6 +477,71 @@ async fn webtransport_carries_mqtt_until_the_server_drains() {
     send.finish().unwrap();
     drained.await.unwrap();
     assert!(begun.elapsed() < PATIENCE, "nobody had to be waited for");
+}
+
+/// The same without a Keep Alive.
+const CONNECT_FOR_EVER: &[u8] = b"\x10\x0d\x00\x04MQTT\x05\x02\x00\x00\x00\x00\x00";
+const PINGREQ: &[u8] = &[0xC0, 0];
+const PINGRESP: &[u8] = &[0xD0, 0];
+
+/// Whether the broker answers on a session's stream, behind whatever else it has said.
+async fn is_alive((send, receive): &mut (quinn::SendStream, quinn::RecvStream)) -> bool {
+    if send.write_all(PINGREQ).await.is_err() {
+        return false;
+    }
+    let mut said = Vec::new();
+    while !said.ends_with(PINGRESP) {
+        match receive.read_chunk(64, true).await {
+            Ok(Some(chunk)) => said.extend_from_slice(&chunk.bytes),
+            _ => return false,
+        }
+    }
+    true
+}
+
+async fn is_given_up(connection: &quinn::Connection) {
+    tokio::time::timeout(PATIENCE, connection.closed()).await.expect("nobody closes it");
+}
+
+#[tokio::test]
+async fn a_session_lives_as_long_as_its_keep_alive_and_other_connections_as_the_idle_timeout() {
+    let limits = Limits { idle_timeout: Duration::from_millis(800), ..limits() };
+    let site = start_with("127.0.0.1:0".parse().unwrap(), limits, BodyBudget::new(BUDGET_BYTES));
+    let (kept, mut sender) = site.dial_patient(None).await;
+    let (_session, status) = session(&mut sender, None).await;
+    assert_eq!(status, StatusCode::OK);
+    // A Keep Alive of 60 s; it says nothing more.
+    let mut stream = mqtt(&kept, 0).await;
+    let heard = kept.stats().udp_tx.datagrams;
+    // What came later and is as silent is given up, twice: without MQTT, and without a Keep Alive.
+    let (idle, mut other) = site.dial_patient(None).await;
+    assert_eq!(ask(&mut other, Method::GET, "/", b"").await.0, StatusCode::OK);
+    is_given_up(&idle).await;
+    let (unkept, mut third) = site.dial_patient(None).await;
+    let (_endless, _) = session(&mut third, None).await;
+    let _silent = mqtt_by(&unkept, 0, CONNECT_FOR_EVER).await;
+    is_given_up(&unkept).await;
+    // Acknowledgements of the beginning aside, the client was not woken.
+    assert!(kept.stats().udp_tx.datagrams <= heard + 2, "it was woken");
+    assert!(is_alive(&mut stream).await);
+    // When MQTT is over the idle timeout holds.
+    stream.0.write_all(&[0xE0, 0]).await.unwrap();
+    is_given_up(&kept).await;
+}
+
+#[tokio::test]
+async fn a_client_that_would_let_go_before_its_keep_alive_says_is_asked() {
+    let site = start();
+    let idle = Some(Duration::from_secs(5));
+    let (kept, mut sender) = site.dial_patient(idle).await;
+    let (_session, _) = session(&mut sender, None).await;
+    let mut stream = mqtt(&kept, 0).await;
+    for _ in 0..2 {
+        let (unasked, mut other) = site.dial_patient(idle).await;
+        assert_eq!(ask(&mut other, Method::GET, "/", b"").await.0, StatusCode::OK);
+        is_given_up(&unasked).await;
+    }
+    assert!(is_alive(&mut stream).await);
 }
 
 #[tokio::test]

@@ -147,7 +147,7 @@ impl QuicSettings {
     /// Also for one connection with a qlog of its own.
     pub(super) fn transport(&self) -> TransportConfig {
         let mut config = TransportConfig::default();
-        // Which timeout holds is known only after CONNECT (`conn/silence.rs`).
+        // Which timeout holds is known only after CONNECT (`silence.rs`).
         let idle = IdleTimeout::try_from(self.idle_timeout.max(LONGEST_SILENCE)).ok();
         config
             .max_idle_timeout(idle)

@@ -9,6 +9,7 @@ mod admission;
 mod config;
 mod conn;
 mod peek;
+mod silence;
 mod socket;
 pub(crate) mod steering;
 mod timers;
@@ -24,6 +25,7 @@ use quinn_proto::{
 
 pub use admission::HandshakePressure;
 pub use config::{QuicKeys, QuicSettings, RetryPolicy};
+pub use silence::{Due, Silence};
 
 use crate::clock::Clock;
 use crate::config::QuicListener;

@@ -1,13 +1,14 @@
 //! HTTP/3 over QUIC, by quinn and h3, and WebTransport inside it.
 //!
 //! Here QUIC connections are accepted and served; `request` reads and answers what comes on their streams,
-//! `session` has WebTransport, `metered` the bounds h3 lacks,
+//! `session` has WebTransport, `silence` how long a connection need not be heard of, `metered` the bounds h3 lacks,
 //! `unproven` what may be sent to addresses that have not proven themselves. MQTT right over QUIC is not here but in
 //! `fulmar-transport`; the two differ in port and ALPN.
 
 mod metered;
 mod request;
 mod session;
+pub(crate) mod silence;
 pub(crate) mod unproven;
 
 use std::net::SocketAddr;
@@ -19,6 +20,7 @@ use bytes::Bytes;
 use fulmar_transport::HandshakePressure;
 use fulmar_transport::tls::client_name;
 use quinn::{Incoming, VarInt};
+use quinn_proto::transport_parameters::TransportParameters;
 use rustls::pki_types::CertificateDer;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
@@ -65,7 +67,6 @@ const INTERNAL_ERROR: VarInt = VarInt::from_u32(0x102);
 pub(crate) fn transport(config: &WebConfig) -> quinn::TransportConfig {
     let limits = &config.limits;
     let mut transport = quinn::TransportConfig::default();
-    let idle = quinn::IdleTimeout::try_from(limits.idle_timeout).ok();
     transport
         .max_concurrent_bidi_streams(limits.max_concurrent_requests.into())
         .max_concurrent_uni_streams(MAX_UNI_STREAMS.into())
@@ -75,7 +76,8 @@ pub(crate) fn transport(config: &WebConfig) -> quinn::TransportConfig {
         .datagram_receive_buffer_size(Some(DATAGRAM_BYTES))
         .mtu_discovery_config(config.mtu_discovery.then(quinn::MtuDiscoveryConfig::default))
         .congestion_controller_factory(config.congestion.factory())
-        .max_idle_timeout(idle);
+        // Which timeout holds depends on what the connection carries (`silence`).
+        .max_idle_timeout(None);
     transport
 }
 
@@ -158,15 +160,16 @@ async fn connection<T: Send + 'static>(
     let address = incoming.remote_address();
     let is_proven = incoming.remote_address_validated();
     let begun = tokio::time::timeout(site.front.limits.handshake_timeout, begin(incoming));
-    let (connection, complete) = match begun.await.map_err(Failure::from).and_then(|r| r) {
-        Ok(begun) => begun,
-        Err(error) => {
-            site.front.metrics.failed_handshakes.fetch_add(1, Relaxed);
-            lock(&pressure).failed(Instant::now());
-            info!(peer = %address, "HTTP/3: TLS handshake failed: {error}");
-            return Err(error);
-        }
-    };
+    let (connection, complete, parameters) =
+        match begun.await.map_err(Failure::from).and_then(|r| r) {
+            Ok(begun) => begun,
+            Err(error) => {
+                site.front.metrics.failed_handshakes.fetch_add(1, Relaxed);
+                lock(&pressure).failed(Instant::now());
+                info!(peer = %address, "HTTP/3: TLS handshake failed: {error}");
+                return Err(error);
+            }
+        };
     if !is_proven {
         connection.set_send_window(UNPROVEN_WINDOW_BYTES);
     }
@@ -190,15 +193,21 @@ async fn connection<T: Send + 'static>(
         drop(handshake);
     });
     let client = Client { address, identity: identity(&connection), seat: seat.clone() };
-    run(site, connection, client, is_complete, stopping).await
+    run(site, connection, client, (is_complete, parameters), stopping).await
 }
 
+/// What a connection is when it can carry requests: the end of its handshake is still to come.
+type Begun = (quinn::Connection, quinn::ZeroRttAccepted, Option<TransportParameters>);
+
 /// The connection as soon as it can carry requests, and the end of its handshake.
-async fn begin(incoming: Incoming) -> Result<(quinn::Connection, quinn::ZeroRttAccepted), Failure> {
+async fn begin(incoming: Incoming) -> Result<Begun, Failure> {
     let mut connecting = incoming.accept()?;
     // Without waiting for the ClientHello, one in four of Chromium's first connections hung.
-    connecting.handshake_data().await?;
-    connecting.into_0rtt().map_err(|_| Failure::from("the server side of QUIC can always be early"))
+    let parameters = silence::parameters(connecting.handshake_data().await?);
+    let early = connecting.into_0rtt();
+    let (connection, complete) =
+        early.map_err(|_| Failure::from("the server side of QUIC can always be early"))?;
+    Ok((connection, complete, parameters))
 }
 
 fn identity(connection: &quinn::Connection) -> Option<Box<str>> {
@@ -229,7 +238,7 @@ async fn run(
     site: &Arc<Site>,
     connection: quinn::Connection,
     client: Client,
-    complete: watch::Receiver<bool>,
+    (complete, parameters): (watch::Receiver<bool>, Option<TransportParameters>),
     mut stopping: watch::Receiver<bool>,
 ) -> Result<(), Failure> {
     let limits = &site.front.limits;
@@ -250,6 +259,8 @@ async fn run(
         complete,
         sessions: Sessions::default(),
     });
+    let silent = silence::keep_time(&shared, limits.idle_timeout, parameters);
+    tokio::pin!(silent);
     let mut told = false;
     // Counted here: h3 would wait for streams of WebTransport, whose end it does not see.
     let mut open = JoinSet::new();
@@ -257,6 +268,7 @@ async fn run(
         let accepted = tokio::select! {
             accepted = http.accept() => accepted?,
             _ = open.join_next(), if !open.is_empty() => continue,
+            () = &mut silent => break,
             () = stopped(&mut stopping), if !told => {
                 told = true;
                 http.shutdown(0).await?;

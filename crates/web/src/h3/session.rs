@@ -6,10 +6,11 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use bytes::Bytes;
 use fulmar_broker::{Peer, TransportKind};
-use fulmar_transport::{Framing, ws};
+use fulmar_transport::{AllowedSilence, Framing, ws};
 use h3::quic::{RecvStream as _, SendStream as _};
 use h3::server::RequestStream;
 use h3::stream::BufRecvStream;
@@ -38,11 +39,22 @@ pub(super) struct Sessions {
     waiting: Mutex<HashMap<SessionId, Option<oneshot::Sender<First>>>>,
     /// One more has begun.
     begun: Notify,
+    /// How long the client of each that carries MQTT may be silent.
+    silences: Mutex<HashMap<SessionId, Arc<AllowedSilence>>>,
 }
 
 impl Sessions {
     fn lock(&self) -> MutexGuard<'_, HashMap<SessionId, Option<oneshot::Sender<First>>>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn silences(&self) -> MutexGuard<'_, HashMap<SessionId, Arc<AllowedSilence>>> {
+        self.silences.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The longest silence that a session's Keep Alive allows; `None` if none has one.
+    pub(super) fn allowed_silence(&self) -> Option<Duration> {
+        self.silences().values().filter_map(|silence| silence.get()).max()
     }
 
     /// Takes out who waits for the stream; the outer `None` means there is no such session.
@@ -75,15 +87,16 @@ pub(super) async fn begin(
         shared.sessions.lock().insert(id, Some(sender));
         shared.sessions.begun.notify_waiters();
     }
-    let carried = carry(shared, &mut stream, status, first).await;
+    let carried = carry(shared, &mut stream, (id, status), first).await;
     shared.sessions.lock().remove(&id);
+    shared.sessions.silences().remove(&id);
     carried
 }
 
 async fn carry(
     shared: &Shared,
     stream: &mut RequestStream<Stream, Bytes>,
-    status: StatusCode,
+    (id, status): (SessionId, StatusCode),
     first: oneshot::Receiver<First>,
 ) -> Result<(), Failure> {
     let (site, client) = (&shared.site, shared.client());
@@ -105,7 +118,8 @@ async fn carry(
             identity: client.identity.clone(),
             listener: Arc::clone(&site.policy),
         };
-        let inner = site.inlet.open(peer, Framing::Bytes)?;
+        let (inner, silence) = site.inlet.open_watched(peer, Framing::Bytes)?;
+        shared.sessions.silences().insert(id, silence);
         Ok::<_, Failure>(pump(outer, inner, site.front.limits.linger).await?)
     };
     let result = tokio::select! {

@@ -1,14 +1,13 @@
 //! One QUIC connection: its streams on one side, the broker core on the other.
 //!
 //! Here are its deadlines and quinn's events; `input` is what its streams bring, `output` what they
-//! take, `stream` one of them, `end` how it closes, `path` what it knows of the way there, `silence` how
-//! long nothing need come.
+//! take, `stream` one of them, `end` how it closes, `path` what it knows of the way there. `super::silence`
+//! has how long nothing need come.
 
 mod end;
 mod input;
 mod output;
 mod path;
-mod silence;
 mod stream;
 mod visit;
 
@@ -22,11 +21,11 @@ use rustls_pki_types::CertificateDer;
 use smallvec::SmallVec;
 
 use super::config::QuicSettings;
+use super::silence::{Due, Silence};
 use super::timers::Armed;
 use crate::clock::Clock;
 use crate::stream::Io;
 use crate::tls;
-use silence::{Due, Silence};
 use stream::Stream;
 pub(in crate::quic) use visit::{Arrival, MIN_VISIT, Proof, Sending, Visit};
 

@@ -1,9 +1,10 @@
 //! How long a connection may be silent.
 //!
 //! QUIC's idle timeout is agreed on in the handshake, before CONNECT says how often the client will be
-//! heard of. So the server agrees to any (`super::super::config`) and keeps time itself: the listener's
+//! heard of. So the server agrees to any (`super::config`) and keeps time itself: the listener's
 //! idle timeout before CONNECT and for clients without Keep Alive; with one, the client may be silent as
-//! long as that says, and the core closes the connection.
+//! long as that says, and the core closes the connection. HTTP/3, whose connections may carry sessions of
+//! WebTransport, keeps time by the same rules (`fulmar-web`).
 //!
 //! A client may have an idle timeout shorter than the silence its Keep Alive allows, since libraries
 //! have defaults for both. It would let go of the connection although it did what it promised. It is
@@ -16,16 +17,16 @@ use quinn_proto::transport_parameters::TransportParameters;
 
 /// What is due at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Due {
+pub enum Due {
     /// A PING, so that the client does not let go of the connection.
     Ask,
     /// The connection is gone.
     GiveUp,
 }
 
-/// See the module's words.
+/// How long a QUIC connection has been silent, and what that asks for: a PING, or the end.
 #[derive(Debug)]
-pub(super) struct Silence {
+pub struct Silence {
     heard_at: Instant,
     /// The listener's idle timeout.
     limit_ms: u32,
@@ -36,32 +37,42 @@ pub(super) struct Silence {
 }
 
 impl Silence {
-    pub(super) fn new(now: Instant, limit: Duration) -> Silence {
+    /// For a connection heard of now, at a listener with this idle timeout.
+    #[must_use]
+    pub fn new(now: Instant, limit: Duration) -> Silence {
         let limit_ms = u32::try_from(limit.as_millis()).unwrap_or(u32::MAX);
         Silence { heard_at: now, limit_ms, clients_ms: u32::MAX, asked: false }
     }
 
     /// A datagram for the connection has come.
-    pub(super) fn heard(&mut self, now: Instant) {
+    pub fn heard(&mut self, now: Instant) {
         self.heard_at = now;
         self.asked = false;
     }
 
     /// The client has been sent a PING.
-    pub(super) fn has_asked(&mut self) {
+    pub fn has_asked(&mut self) {
         self.asked = true;
     }
 
     /// Takes the client's own idle timeout from its transport parameters.
-    pub(super) fn learn(&mut self, parameters: &TransportParameters) {
+    pub fn learn(&mut self, parameters: &TransportParameters) {
         self.clients_ms = match max_idle_timeout_ms(parameters) {
             0 => u32::MAX,
             ms => u32::try_from(ms).unwrap_or(u32::MAX),
         };
     }
 
+    /// How often to look whether something has come, where nobody says so at once: an eighth of the shortest
+    /// timeout, so that a late look still leaves time to ask.
+    #[must_use]
+    pub fn look_every(&self) -> Duration {
+        Duration::from_millis((self.limit_ms.min(self.clients_ms) / 8).max(1).into())
+    }
+
     /// What is due next and when, for a client whose Keep Alive allows this silence, if it has one.
-    pub(super) fn next(&self, allowed: Option<Duration>, rtt: Duration) -> Option<(Instant, Due)> {
+    #[must_use]
+    pub fn next(&self, allowed: Option<Duration>, rtt: Duration) -> Option<(Instant, Due)> {
         let Some(allowed) = allowed else {
             return Some((self.after(self.limit_ms, rtt), Due::GiveUp));
         };

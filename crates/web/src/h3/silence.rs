@@ -1,0 +1,168 @@
+//! How long an HTTP/3 connection may be silent.
+//!
+//! The rules are those of MQTT right over QUIC ([`fulmar_transport::Silence`]): a connection that carries a session
+//! of WebTransport whose Keep Alive the broker accepted lives as long as that says, and any other is closed after
+//! `[http] idle_timeout_s`. So the server names no idle timeout in the handshake and keeps time here.
+//!
+//! quinn neither shows a client's transport parameters nor sends a PING when asked to. [`Attentive`] reads the
+//! former; for the latter a unidirectional stream of a reserved type is opened and ended, which RFC 9114 section 6.2.3
+//! has for such purposes: every client ignores it, and its QUIC acknowledges it.
+
+use std::any::Any;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fulmar_transport::{Due, Silence};
+use quinn::crypto::rustls::QuicServerConfig;
+use quinn_proto::crypto::{
+    ExportKeyingMaterialError, HeaderKey, KeyPair, Keys, PacketKey, ServerConfig, Session,
+    UnsupportedVersion,
+};
+use quinn_proto::transport_parameters::TransportParameters;
+use quinn_proto::{ConnectionId, Side, TransportError};
+
+use super::Shared;
+
+/// A stream type that means nothing (0x1f * N + 0x21, RFC 9114 section 6.2.3).
+const RESERVED_STREAM: u8 = 0x21;
+
+/// A client that grants no stream for so long cannot be asked.
+const ASK: Duration = Duration::from_secs(1);
+
+/// Returns when nothing has come for longer than the client's sessions allow, or, while it has none with a Keep
+/// Alive, for `limit`.
+pub(super) async fn keep_time(
+    shared: &Shared,
+    limit: Duration,
+    parameters: Option<TransportParameters>,
+) {
+    let connection = &shared.connection;
+    let mut silence = Silence::new(Instant::now(), limit);
+    if let Some(parameters) = &parameters {
+        silence.learn(parameters);
+    }
+    let mut seen = 0;
+    loop {
+        let now = Instant::now();
+        let datagrams = connection.stats().udp_rx.datagrams;
+        if datagrams != seen {
+            seen = datagrams;
+            silence.heard(now);
+        }
+        let next = silence.next(shared.sessions.allowed_silence(), connection.rtt());
+        match next {
+            Some((at, Due::GiveUp)) if at <= now => return,
+            Some((at, Due::Ask)) if at <= now => {
+                silence.has_asked();
+                ask(connection).await;
+                continue;
+            }
+            _ => {}
+        }
+        // Nobody says when something comes, or when a session's Keep Alive changes.
+        let look = now + silence.look_every();
+        let at = next.map_or(look, |(at, _)| at.min(look));
+        tokio::time::sleep_until(at.into()).await;
+    }
+}
+
+/// Makes the client acknowledge something.
+async fn ask(connection: &quinn::Connection) {
+    let ask = async {
+        let mut stream = connection.open_uni().await.ok()?;
+        stream.write_all(&[RESERVED_STREAM]).await.ok()?;
+        stream.finish().ok()
+    };
+    // Whoever cannot be asked may still be heard of in time.
+    tokio::time::timeout(ASK, ask).await.ok();
+}
+
+/// What [`Attentive`] has put in place of what was agreed on in the handshake.
+pub(super) fn parameters(handshake_data: Box<dyn Any>) -> Option<TransportParameters> {
+    handshake_data.downcast::<Option<TransportParameters>>().ok().and_then(|parameters| *parameters)
+}
+
+/// TLS whose `handshake_data` is the client's transport parameters: `Option<TransportParameters>`.
+pub(crate) struct Attentive(Arc<QuicServerConfig>);
+
+impl Attentive {
+    pub(crate) fn new(tls: QuicServerConfig) -> Attentive {
+        Attentive(Arc::new(tls))
+    }
+}
+
+impl ServerConfig for Attentive {
+    fn initial_keys(&self, version: u32, id: &ConnectionId) -> Result<Keys, UnsupportedVersion> {
+        ServerConfig::initial_keys(&*self.0, version, id)
+    }
+
+    fn retry_tag(&self, version: u32, id: &ConnectionId, packet: &[u8]) -> [u8; 16] {
+        self.0.retry_tag(version, id, packet)
+    }
+
+    fn start_session(
+        self: Arc<Self>,
+        version: u32,
+        parameters: &TransportParameters,
+    ) -> Box<dyn Session> {
+        Box::new(Listening(Arc::clone(&self.0).start_session(version, parameters)))
+    }
+}
+
+struct Listening(Box<dyn Session>);
+
+impl Session for Listening {
+    fn handshake_data(&self) -> Option<Box<dyn Any>> {
+        self.0.handshake_data()?;
+        Some(Box::new(self.0.transport_parameters().ok().flatten()))
+    }
+
+    fn initial_keys(&self, id: &ConnectionId, side: Side) -> Keys {
+        self.0.initial_keys(id, side)
+    }
+
+    fn peer_identity(&self) -> Option<Box<dyn Any>> {
+        self.0.peer_identity()
+    }
+
+    fn early_crypto(&self) -> Option<(Box<dyn HeaderKey>, Box<dyn PacketKey>)> {
+        self.0.early_crypto()
+    }
+
+    fn early_data_accepted(&self) -> Option<bool> {
+        self.0.early_data_accepted()
+    }
+
+    fn is_handshaking(&self) -> bool {
+        self.0.is_handshaking()
+    }
+
+    fn read_handshake(&mut self, bytes: &[u8]) -> Result<bool, TransportError> {
+        self.0.read_handshake(bytes)
+    }
+
+    fn transport_parameters(&self) -> Result<Option<TransportParameters>, TransportError> {
+        self.0.transport_parameters()
+    }
+
+    fn write_handshake(&mut self, bytes: &mut Vec<u8>) -> Option<Keys> {
+        self.0.write_handshake(bytes)
+    }
+
+    fn next_1rtt_keys(&mut self) -> Option<KeyPair<Box<dyn PacketKey>>> {
+        self.0.next_1rtt_keys()
+    }
+
+    fn is_valid_retry(&self, id: &ConnectionId, header: &[u8], payload: &[u8]) -> bool {
+        self.0.is_valid_retry(id, header, payload)
+    }
+
+    fn export_keying_material(
+        &self,
+        output: &mut [u8],
+        label: &[u8],
+        context: &[u8],
+    ) -> Result<(), ExportKeyingMaterialError> {
+        self.0.export_keying_material(output, label, context)
+    }
+}
