@@ -31,6 +31,13 @@ from_prefix = "site/"
     TestBroker::builder().config(&config).start()
 }
 
+/// Retained; an empty text removes what is retained.
+fn retain(broker: &TestBroker, topic: &str, text: &str) {
+    let url = format!("mqtt://{}", broker.address("mqtt"));
+    let output = run(fulmar().args(["pub", &url, "-q", "1", "--retain", "-t", topic, "-m", text]));
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
 fn publish(broker: &TestBroker, topic: &str, text: &str) {
     publish_at("1", broker, topic, text);
 }
@@ -46,25 +53,21 @@ struct Subscriber(std::process::Child, Log);
 
 impl Subscriber {
     fn new(broker: &TestBroker) -> Subscriber {
+        Subscriber::to(broker, &["site/sensor/#", "site/alarm/#"])
+    }
+
+    fn to(broker: &TestBroker, filters: &[&str]) -> Subscriber {
         let url = format!("mqtt://{}", broker.address("mqtt"));
         let mut command = fulmar();
-        command.args([
-            "sub",
-            &url,
-            "-q",
-            "1",
-            "-t",
-            "site/sensor/#",
-            "-t",
-            "site/alarm/#",
-            "-v",
-            "-i",
-            "subscriber",
-        ]);
+        command.args(["sub", &url, "-q", "1", "-v", "-i", "subscriber"]);
+        for filter in filters {
+            command.args(["-t", filter]);
+        }
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         let log = Log::follow(child.stdout.take().unwrap());
         let here = || http_get(broker.address("http"), "/connections/subscriber").1;
-        eventually("the subscription", || here().contains("\"subscriptions\":2"));
+        let subscribed = format!("\"subscriptions\":{}", filters.len());
+        eventually("the subscription", || here().contains(&subscribed));
         Subscriber(child, log)
     }
 
@@ -157,4 +160,74 @@ fn what_can_never_be_accepted_is_dropped_visibly_and_kept_in_a_file() {
     assert_eq!(line["payload"].as_str().unwrap().len(), 5000_usize.div_ceil(3) * 4);
     assert!(line["id"].as_str().unwrap().starts_with("gw-"), "{line}");
     assert_eq!(http_get(gateway.address("http"), "/health/upstream"), (200, "ok\n".to_owned()));
+}
+
+#[test]
+fn what_the_broker_here_refuses_for_now_is_kept_upstream_reported_and_taken_later() {
+    let upstream = TestBroker::start();
+    // No room for what the broker says of itself either.
+    let limits = "[limits]\nmax_retained_messages = 1\n[sys]\ninterval_s = 0\n";
+    let mut gateway = gateway(&upstream, limits);
+    retain(&gateway, "here", "full");
+    let subscriber = Subscriber::to(&gateway, &["command/#"]);
+    let told = |gateway: &TestBroker| http_get(gateway.address("http"), "/health/upstream");
+    eventually("the connection upstream", || {
+        gateway.metric("gateway_connected{transport=\"quic\"}") == 1.0
+    });
+    retain(&upstream, "site/command/a", "1");
+    retain(&upstream, "site/command/a", "2");
+    publish(&upstream, "site/command/b", "go on");
+    subscriber.wait_for("command/b go on");
+    drop(subscriber);
+    let refused = |gateway: &TestBroker| {
+        let (status, text) = told(gateway);
+        let line = "what comes to \"command/a\" is refused here: Quota exceeded (0x97), since 2";
+        status == 503 && text.contains(line)
+    };
+    eventually("the refusal to be reported", || refused(&gateway));
+    let label = "{what=\"deliver\",reason=\"quota_exceeded\"}";
+    assert_eq!(gateway.metric(&format!("gateway_refused{label}")), 1.0);
+    gateway.wait_for_log("a message from upstream is refused here");
+    gateway.kill();
+    gateway.restart();
+    eventually("the refusal to be reported again", || refused(&gateway));
+    let subscriber = Subscriber::to(&gateway, &["command/#"]);
+    // The operator makes room.
+    retain(&gateway, "here", "");
+    subscriber.wait_for("command/a 2");
+    assert_eq!(subscriber.1.text(), "command/a 1\ncommand/a 2");
+    eventually("the refusal to be over", || told(&gateway) == (200, "ok\n".to_owned()));
+    assert_eq!(gateway.metric("gateway_dropped_total{reason=\"refused_here\"}"), 0.0);
+}
+
+#[test]
+fn what_the_broker_here_can_never_accept_is_dropped_visibly_and_holds_nothing_up() {
+    let upstream = TestBroker::start();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("dead.jsonl");
+    let more = format!(
+        "[limits]\nmax_packet_bytes = 2000\n[upstream.outbox]\ndead_letter_file = {file:?}\n"
+    );
+    let gateway = gateway(&upstream, &more);
+    let subscriber = Subscriber::to(&gateway, &["command/#"]);
+    let connected = || gateway.metric("gateway_connected{transport=\"quic\"}") == 1.0;
+    eventually("the connection upstream", connected);
+    publish(&upstream, "site/command/a", "before");
+    publish(&upstream, "site/command/a", &"x".repeat(5000));
+    publish(&upstream, "site/command/b", "behind");
+    subscriber.wait_for("command/a before");
+    subscriber.wait_for("command/b behind");
+    gateway.wait_for_log("the broker here can never accept this message from upstream");
+    eventually("it to be counted", || {
+        gateway.metric("gateway_dropped_total{reason=\"refused_here\"}") == 1.0
+            && gateway.metric("gateway_dead_letters_total") == 1.0
+    });
+    let line: serde_json::Value =
+        serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
+    assert_eq!((&line["way"], &line["topic"]), (&"down".into(), &"command/a".into()));
+    assert_eq!(line["reason"], "Packet too large");
+    // It does not come again.
+    publish(&upstream, "site/command/b", "last");
+    subscriber.wait_for("command/b last");
+    assert_eq!(gateway.metric("gateway_dropped_total{reason=\"refused_here\"}"), 1.0);
 }

@@ -78,7 +78,7 @@ fn a_client_for_whom_much_waits_is_given_a_part_of_it_a_turn() {
         listener: policy,
     };
     let socket = mio::net::UnixStream::from_std(ours);
-    let handed = Handed { socket, peer, framing: Framing::Bytes };
+    let handed = Handed { socket, peer, framing: Framing::Bytes, silence: None };
     let mut conn = StreamConn::handed(handed, Token(1), 0, &mut io).unwrap();
     let mut say = |bytes: &[u8]| {
         client.write_all(bytes).unwrap();

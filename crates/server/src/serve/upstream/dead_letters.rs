@@ -1,5 +1,5 @@
-//! Messages that the broker upstream can never accept, kept in a file for people to look at: one JSON object
-//! a line, with topic, payload (base64), reason, and times.
+//! Messages that the broker upstream, or the one here, can never accept, kept in a file for people to look at: one JSON
+//! object a line, with topic, payload (base64), reason, which way it went, and times.
 //!
 //! Bounded: when the file has its size it becomes FILE.1, in place of an earlier one.
 
@@ -12,14 +12,34 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use fulmar_gateway::outbox::Stored;
 use serde::Serialize;
+use tokio::sync::oneshot;
 
 use super::now_ms;
 
 /// A message and why it was refused.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct Letter {
     pub(super) message: Stored,
     pub(super) reason: &'static str,
+    pub(super) way: Way,
+}
+
+/// Which way a message went.
+#[derive(Debug)]
+pub(super) enum Way {
+    /// From the outbox to the broker upstream.
+    Up,
+    /// From upstream to the broker here; told when it may be forgotten upstream.
+    Down(oneshot::Sender<()>),
+}
+
+impl Way {
+    fn name(&self) -> &'static str {
+        match self {
+            Way::Up => "up",
+            Way::Down(_) => "down",
+        }
+    }
 }
 
 /// The file.
@@ -33,6 +53,7 @@ pub(super) struct DeadLetters {
 #[derive(Serialize)]
 struct Line<'a> {
     time: String,
+    way: &'a str,
     reason: &'a str,
     topic: &'a str,
     payload: String,
@@ -64,9 +85,10 @@ impl DeadLetters {
     /// Writes them; they are on the disk then.
     pub(super) fn append(&mut self, letters: &[Letter]) -> std::io::Result<()> {
         let mut lines = Vec::new();
-        for Letter { message, reason } in letters {
+        for Letter { message, reason, way } in letters {
             let line = Line {
                 time: time_of(now_ms()),
+                way: way.name(),
                 reason,
                 topic: &message.topic,
                 payload: STANDARD.encode(&message.payload),
@@ -110,11 +132,11 @@ mod tests {
         let path = folder.path().join("dead.jsonl");
         let mut letters = DeadLetters::open(&path, 300).unwrap();
         let message = Stored { topic: "a".into(), payload: vec![0, 255], ..Stored::default() };
-        let letter = Letter { message, reason: "Topic Name invalid" };
+        let letter = Letter { message, reason: "Topic Name invalid", way: Way::Up };
         letters.append(std::slice::from_ref(&letter)).unwrap();
         let line: serde_json::Value =
             serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
-        assert_eq!(line["topic"], "a");
+        assert_eq!((&line["topic"], &line["way"]), (&"a".into(), &"up".into()));
         assert_eq!(line["payload"], "AP8=");
         assert_eq!(line["reason"], "Topic Name invalid");
         for _ in 0..20 {

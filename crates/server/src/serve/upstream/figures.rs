@@ -27,6 +27,8 @@ pub(crate) struct Figures {
     pub(super) publication_bytes: AtomicU64,
     /// Messages it would not take.
     pub(super) refused: AtomicU64,
+    /// Messages from there that the broker here would not take.
+    pub(super) refused_here: AtomicU64,
     /// Of these, kept in the dead-letter file.
     pub(super) dead_letters: AtomicU64,
     /// What an operator has to see to.
@@ -151,13 +153,14 @@ impl Figures {
             figure(
                 "dropped_total",
                 "counter",
-                "Messages dropped: outbox full, too old, past their expiry, refused upstream, or \
-                 in a loop",
+                "Messages dropped: outbox full, too old, past their expiry, refused upstream, refused \
+                 here (from upstream), or in a loop",
                 vec![
                     why("full", dropped.full),
                     why("age", dropped.age),
                     why("expired", dropped.expired),
                     why("refused", refused),
+                    why("refused_here", self.refused_here.load(Ordering::Relaxed)),
                     why("circle", self.circles.load(Ordering::Relaxed)),
                 ],
             ),
@@ -170,8 +173,8 @@ impl Figures {
             figure(
                 "refused",
                 "gauge",
-                "What the upstream broker refuses for now, kept and tried again: topics, filters, \
-                 or the connection",
+                "What is refused for now, kept and tried again: topics, filters or the connection \
+                 upstream, messages from upstream here",
                 trouble.counts(),
             ),
             figure(

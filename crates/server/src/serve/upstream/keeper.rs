@@ -16,7 +16,7 @@ use fulmar_gateway::mapping::Priority;
 use fulmar_gateway::outbox::{Item, Outbox, Put, Reading};
 use tokio::sync::oneshot;
 
-use super::dead_letters::{DeadLetters, Letter};
+use super::dead_letters::{DeadLetters, Letter, Way};
 use super::figures::{Figures, count};
 use super::now_ms;
 
@@ -111,7 +111,7 @@ impl Asking {
         self.ask(Ask::Remove(seqs));
     }
 
-    /// Removes messages that can never be accepted, once they are in the dead-letter file if there is one.
+    /// Lets go of messages that can never be accepted, once they are in the dead-letter file if there is one.
     pub(super) fn bury(&self, letters: Vec<Letter>) {
         self.ask(Ask::Bury(letters));
     }
@@ -187,7 +187,7 @@ impl Work {
                 let _ = answer.send(read);
             }
             Ask::Remove(seqs) => self.removals.extend(seqs),
-            Ask::Bury(letters) => self.bury(&letters),
+            Ask::Bury(letters) => self.bury(letters),
             Ask::SetMeta { name, value } => {
                 if let Err(error) = self.outbox.set_meta(name, &value) {
                     self.failed(&error);
@@ -201,12 +201,12 @@ impl Work {
         }
     }
 
-    fn bury(&mut self, letters: &[Letter]) {
+    fn bury(&mut self, letters: Vec<Letter>) {
         if let Some(graves) = &mut self.graves {
-            if let Err(error) = graves.append(letters) {
-                // They stay in the outbox, and are tried again with the next connection.
+            if let Err(error) = graves.append(&letters) {
+                // They stay in the outbox or upstream, and are tried again with the next connection.
                 tracing::error!(
-                    "[upstream.outbox] dead_letter_file {}: {error}; {} messages stay in the outbox",
+                    "[upstream.outbox] dead_letter_file {}: {error}; {} messages are kept where they are",
                     graves.path().display(),
                     letters.len()
                 );
@@ -214,8 +214,18 @@ impl Work {
             }
             count(&self.figures.dead_letters, letters.len());
         }
-        count(&self.figures.refused, letters.len());
-        self.removals.extend(letters.iter().map(|letter| letter.message.seq));
+        for Letter { message, way, .. } in letters {
+            match way {
+                Way::Up => {
+                    count(&self.figures.refused, 1);
+                    self.removals.insert(message.seq);
+                }
+                Way::Down(taken) => {
+                    count(&self.figures.refused_here, 1);
+                    taken.send(()).ok();
+                }
+            }
+        }
     }
 
     fn remove(&mut self) {

@@ -5,14 +5,13 @@
 //! the broker's. Its session is durable: a message that the broker acknowledged to a device waits in it
 //! until the outbox has it on disk, and only then is it acknowledged here.
 
-use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use fulmar_broker::auth::GUEST_PREFIX;
 use fulmar_broker::{ListenerPolicy, Peer, TransportKind};
-use fulmar_gateway::outbox::Item;
+use fulmar_gateway::outbox::{Item, Stored};
 use fulmar_gateway::stamp::{self, Passport, Sent};
 use fulmar_mqtt::ack::AckKind;
 use fulmar_mqtt::codec::{MAX_PACKET_BYTES, decode, peek_frame};
@@ -23,19 +22,20 @@ use fulmar_mqtt::{Packet, PacketId, Properties, Property, PropertyBuf, QoS, Reas
 use fulmar_transport::{Framing, Inlet};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
 
+use super::dead_letters::{Letter, Way};
+use super::descent::{Answer, Descent, Down, Refusal};
 use super::figures::count;
 use super::keeper::Asking;
-use super::{Shared, now_ms};
+use super::{Shared, now_ms, trouble};
 
 const VERSION: Version = Version::V5;
 /// Before a connection that ended, or an outbox that could not be written, is tried again.
 const PAUSE: Duration = Duration::from_millis(500);
 /// Room for one read: what comes together is made durable together, at the price of one fsync.
 const READ_BYTES: usize = 64 * 1024;
-/// Messages from upstream that the broker has not acknowledged.
-const MAX_DOWN: usize = 256;
 /// How the session subscribes.
 pub(super) const OPTIONS: SubscribeOptions = SubscribeOptions {
     qos: QoS::AtLeastOnce,
@@ -47,20 +47,6 @@ pub(super) const OPTIONS: SubscribeOptions = SubscribeOptions {
 /// Under this name the outbox keeps which filters the session has.
 const FILTERS: &str = "filters";
 
-/// A message from upstream, under its name here.
-pub(super) struct Down {
-    pub(super) topic: String,
-    pub(super) payload: bytes::Bytes,
-    pub(super) qos: QoS,
-    pub(super) retain: bool,
-    pub(super) properties: PropertyBuf,
-    /// Told when the broker here has it.
-    pub(super) taken: oneshot::Sender<()>,
-}
-
-/// Messages from upstream that the broker has not acknowledged, by packet identifier.
-type Open = BTreeMap<u16, Down>;
-
 /// Runs until it is stopped, or the broker takes no more connections.
 pub(super) async fn run(
     shared: &Shared,
@@ -69,12 +55,12 @@ pub(super) async fn run(
     inlet: &Inlet,
     mut stopped: watch::Receiver<bool>,
 ) {
-    let mut open = Open::new();
+    let mut descent = Descent::default();
     loop {
         let Ok(socket) = inlet.open(peer(), Framing::Bytes) else { return };
         let session = async {
             let stream = UnixStream::from_std(socket)?;
-            Session::new(shared, keeper, &mut open).run(stream, &mut down).await
+            Session::new(shared, keeper, &mut descent).run(stream, &mut down).await
         };
         tokio::select! {
             outcome = session => match outcome {
@@ -109,14 +95,17 @@ struct Session<'a> {
     shared: &'a Shared,
     keeper: &'a Asking,
     next_id: PacketId,
-    open: &'a mut Open,
+    /// CONNACK has come. Nothing is published before: were that wrong, the broker would not say why it ends the
+    /// connection.
+    is_in: bool,
+    descent: &'a mut Descent,
 }
 
 impl<'a> Session<'a> {
-    fn new(shared: &'a Shared, keeper: &'a Asking, open: &'a mut Open) -> Session<'a> {
+    fn new(shared: &'a Shared, keeper: &'a Asking, descent: &'a mut Descent) -> Session<'a> {
         // 1 and 2 are the greeting's.
         let next_id = PacketId::FIRST.next().next();
-        Session { shared, keeper, next_id, open }
+        Session { shared, keeper, next_id, is_in: false, descent }
     }
 
     /// Speaks MQTT until the broker ends the connection.
@@ -125,10 +114,23 @@ impl<'a> Session<'a> {
         mut stream: UnixStream,
         down: &mut mpsc::Receiver<Down>,
     ) -> std::io::Result<()> {
-        let mut greeting = self.greeting().await;
-        for message in std::mem::take(self.open).into_values() {
-            self.publish(message, &mut greeting);
+        let mut ended = None;
+        let outcome = self.exchange(&mut stream, down, &mut ended).await;
+        if let Some(message) = self.descent.lost(ended) {
+            self.give_up(message, ended.unwrap_or(ReasonCode::UnspecifiedError));
         }
+        self.tell();
+        outcome
+    }
+
+    /// The same; `ended` is why the broker ended it, if it said so.
+    async fn exchange(
+        &mut self,
+        stream: &mut UnixStream,
+        down: &mut mpsc::Receiver<Down>,
+        ended: &mut Option<ReasonCode>,
+    ) -> std::io::Result<()> {
+        let greeting = self.greeting().await;
         stream.write_all(&greeting).await?;
         let mut input = Vec::new();
         loop {
@@ -140,13 +142,20 @@ impl<'a> Session<'a> {
                         return Ok(());
                     }
                     let mut taken = Taken::default();
-                    let done = self.take(&input, &mut taken)?;
+                    let done = self.take(&input, &mut taken, ended)?;
                     input.drain(..done);
                     self.keep(taken, &mut output).await;
                 }
-                Some(message) = down.recv(), if self.open.len() < MAX_DOWN => {
-                    self.publish(message, &mut output);
+                Some(message) = down.recv(), if self.descent.has_room() => {
+                    self.descent.push(message);
                 }
+                () = at(self.descent.retry_at()) => {
+                    self.descent.retry(Instant::now());
+                    self.tell();
+                }
+            }
+            if self.is_in {
+                self.publish_all(&mut output);
             }
             stream.write_all(&output).await?;
         }
@@ -184,7 +193,12 @@ impl<'a> Session<'a> {
     }
 
     /// Takes in all whole packets; how many bytes those were.
-    fn take(&mut self, input: &[u8], taken: &mut Taken) -> std::io::Result<usize> {
+    fn take(
+        &mut self,
+        input: &[u8],
+        taken: &mut Taken,
+        ended: &mut Option<ReasonCode>,
+    ) -> std::io::Result<usize> {
         let wrong = |error| std::io::Error::new(std::io::ErrorKind::InvalidData, error);
         let mut done = 0;
         while let Some(frame) = peek_frame(&input[done..], MAX_PACKET_BYTES).map_err(wrong)? {
@@ -194,19 +208,13 @@ impl<'a> Session<'a> {
                     taken.acknowledge.extend(publish.packet_id);
                     taken.items.extend(self.item(&publish));
                 }
-                Packet::Ack(AckKind::Puback, ack) => {
-                    if let Some(message) = self.open.remove(&ack.packet_id.get()) {
-                        // Nobody waits for it where the connection it came by has ended.
-                        message.taken.send(()).ok();
-                    }
-                    if ack.reason.is_error() {
-                        tracing::warn!(reason = %ack.reason, "a message from upstream was refused here");
-                    }
-                }
+                Packet::Ack(AckKind::Puback, ack) => self.answered(ack.packet_id, ack.reason),
+                Packet::Disconnect(goodbye) => *ended = Some(goodbye.reason),
                 Packet::Connack(connack) if connack.reason.is_error() => {
                     let text = format!("the broker refused it: {}", connack.reason);
                     return Err(std::io::Error::other(text));
                 }
+                Packet::Connack(_) => self.is_in = true,
                 Packet::Suback(suback) if suback.codes.iter().any(|code| *code >= 0x80) => {
                     return Err(std::io::Error::other("a subscription was refused"));
                 }
@@ -281,26 +289,79 @@ impl<'a> Session<'a> {
         }
     }
 
-    fn publish(&mut self, message: Down, output: &mut Vec<u8>) {
-        let packet_id = (message.qos != QoS::AtMostOnce).then_some(self.next_id);
-        let publish = Publish {
-            dup: false,
-            qos: message.qos,
-            retain: message.retain,
-            topic: &message.topic,
-            packet_id,
-            properties: message.properties.as_properties(),
-            payload: &message.payload,
-        };
-        publish.encode(VERSION, output);
-        match packet_id {
-            Some(id) => {
-                self.next_id = id.next();
-                self.open.insert(id.get(), message);
+    /// Publishes what may be published now.
+    fn publish_all(&mut self, output: &mut Vec<u8>) {
+        while let Some(message) = self.descent.next() {
+            let packet_id = (message.qos != QoS::AtMostOnce).then_some(self.next_id);
+            let publish = Publish {
+                dup: false,
+                qos: message.qos,
+                retain: message.retain,
+                topic: &message.topic,
+                packet_id,
+                properties: message.properties.as_properties(),
+                payload: &message.payload,
+            };
+            publish.encode(VERSION, output);
+            match packet_id {
+                Some(id) => {
+                    self.next_id = id.next();
+                    self.descent.published(id, message);
+                }
+                // It may get lost, as who wrote the rule allows.
+                None => drop(message.taken.send(())),
             }
-            // It may get lost, as who wrote the rule allows.
-            None => drop(message.taken.send(())),
         }
+    }
+
+    /// The broker has answered a publication.
+    fn answered(&mut self, id: PacketId, reason: ReasonCode) {
+        match self.descent.answered(id, reason, Instant::now(), now_ms()) {
+            Answer::Done => return,
+            Answer::Never(message) => self.give_up(message, reason),
+            Answer::Kept(_, false) => {}
+            Answer::Kept(topic, true) => tracing::error!(
+                topic, %reason,
+                "a message from upstream is refused here: kept upstream and tried again; see [limits] and [acl]"
+            ),
+            Answer::TakenAgain(topic) => {
+                tracing::info!(topic, "messages from upstream are taken again");
+            }
+        }
+        self.tell();
+    }
+
+    /// It can never be accepted here: dropped where everybody can see it, and kept if the operator wants.
+    fn give_up(&self, message: Down, reason: ReasonCode) {
+        tracing::error!(
+            topic = message.topic, %reason, bytes = message.payload.len(),
+            "dropped: the broker here can never accept this message from upstream"
+        );
+        let Down { topic, payload, qos, retain, properties, taken } = message;
+        let passport = Passport::read(properties.as_properties());
+        let id = passport.id.unwrap_or_default().to_owned();
+        let at = passport.at.unwrap_or_default().to_owned();
+        let payload = payload.to_vec();
+        let message = Stored { topic, payload, qos, retain, id, at, ..Stored::default() };
+        self.keeper.bury(vec![Letter { message, reason: reason.text(), way: Way::Down(taken) }]);
+    }
+
+    /// Lets operators see what is refused.
+    fn tell(&self) {
+        let refused = |(topic, refusal): (&String, &Refusal)| trouble::Refused {
+            what: topic.clone(),
+            reason: refusal.reason,
+            since_ms: refusal.since_ms,
+        };
+        self.shared.figures.trouble.lock().down = self.descent.refusals().map(refused).collect();
+    }
+}
+
+/// Waits until then; for ever without a time.
+async fn at(time: Option<Instant>) {
+    match time {
+        Some(time) => tokio::time::sleep_until(time).await,
+        None => std::future::pending().await,
     }
 }
 

@@ -25,10 +25,10 @@ use futures_util::stream::FuturesUnordered;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
-use super::dead_letters::Letter;
+use super::dead_letters::{Letter, Way};
+use super::descent::Down;
 use super::figures::count;
 use super::keeper::Asking;
-use super::local::Down;
 use super::{Shared, now_ms, trouble};
 
 /// Before a client that has given up is replaced.
@@ -429,7 +429,7 @@ impl<'a> Uplink<'a> {
                 "dropped: the upstream broker can never accept it"
             );
         }
-        let letter = |message: &Stored| Letter { message: message.clone(), reason };
+        let letter = |message: &Stored| Letter { message: message.clone(), reason, way: Way::Up };
         self.keeper.bury(load.messages().iter().map(letter).collect());
         self.drain.done(load.first());
     }
@@ -440,6 +440,10 @@ impl<'a> Uplink<'a> {
             Event::Connected { session_present, transport, early_data } => {
                 self.connected_at = Some(Instant::now());
                 self.was_connected = true;
+                if session_present {
+                    // What is not acknowledged comes again by this connection.
+                    self.landing.clear();
+                }
                 self.drain.look_again(now_ms());
                 count(&figures.connections, 1);
                 count(&figures.early, usize::from(early_data));

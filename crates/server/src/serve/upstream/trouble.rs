@@ -1,4 +1,4 @@
-//! What an operator has to see to: what the broker upstream refuses for now, as metrics and for people.
+//! What an operator has to see to: what the broker upstream, or the one here, refuses for now, as metrics and for people.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -29,14 +29,17 @@ pub(crate) struct Trouble {
     pub(super) topics: Vec<Refused>,
     /// Subscriptions of `[[upstream.down]]`.
     pub(super) filters: Vec<Refused>,
+    /// Topics of messages from upstream that the broker here refuses.
+    pub(super) down: Vec<Refused>,
 }
 
 impl Trouble {
-    fn kinds(&self) -> [(&'static str, &[Refused]); 3] {
+    fn kinds(&self) -> [(&'static str, &[Refused]); 4] {
         [
             ("connection", self.connection.as_slice()),
             ("publish", &self.topics),
             ("subscribe", &self.filters),
+            ("deliver", &self.down),
         ]
     }
 
@@ -65,6 +68,7 @@ impl Trouble {
                 let what = match kind {
                     "connection" => one.what.clone(),
                     "publish" => format!("publishing to {:?} is refused", one.what),
+                    "deliver" => format!("what comes to {:?} is refused here", one.what),
                     _ => format!("subscribing to {:?} is refused", one.what),
                 };
                 // Writing to a string cannot fail.
