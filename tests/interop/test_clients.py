@@ -149,7 +149,31 @@ class Aioquic(WithBroker):
             await quic.wait_for(0, bytes([0x40, 2, 0, 7]))
             await quic.wait_for(4, b"over quic")
 
+    async def publish_on_unidirectional_streams(self):
+        async with self.dial() as quic:
+            body = text(b"MQTT") + bytes([4, 2, 0, 60]) + text(b"one-way")
+            quic.send(0, bytes([0x10, len(body)]) + body)
+            await quic.wait_for(0, bytes([0x20, 2, 0, 0]))
+            body = bytes([0, 1]) + text(b"u/+") + bytes([1])
+            quic.send(0, bytes([0x82, len(body)]) + body)
+            await quic.wait_for(0, bytes([0x90, 3, 0, 1, 1]))
+            # More streams than may be open at once, one for each message; all answers come on the control stream.
+            for number in range(2, 102):
+                stream = quic._quic.get_next_available_stream_id(is_unidirectional=True)
+                body = text(b"u/1") + number.to_bytes(2, "big") + b"message %d." % number
+                quic._quic.send_stream_data(stream, bytes([0x32, len(body)]) + body, end_stream=True)
+                quic.transmit()
+                await quic.wait_for(0, bytes([0x40, 2]) + number.to_bytes(2, "big"))
+                await quic.wait_for(0, b"message %d." % number)
+            self.assertEqual(list(quic.received), [0])
+
+    def test_unidirectional_streams_are_answered_on_the_control_stream(self):
+        self.run_on_ipv4(self.publish_on_unidirectional_streams())
+
     def test_two_streams(self):
+        self.run_on_ipv4(self.exchange())
+
+    def run_on_ipv4(self, what):
         # localhost may be ::1 first; the broker listens on 127.0.0.1.
         original = asyncio.BaseEventLoop.getaddrinfo
 
@@ -158,7 +182,7 @@ class Aioquic(WithBroker):
 
         asyncio.BaseEventLoop.getaddrinfo = ipv4
         try:
-            asyncio.run(self.exchange())
+            asyncio.run(what)
         finally:
             asyncio.BaseEventLoop.getaddrinfo = original
 

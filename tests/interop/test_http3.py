@@ -13,7 +13,7 @@ from aioquic.h3.events import DataReceived, HeadersReceived
 from aioquic.quic.configuration import QuicConfiguration
 from aioquic.quic.events import StreamDataReceived, StreamReset
 
-from broker import Broker
+from broker import Broker, eventually
 from test_clients import text
 
 PATIENCE_S = 20
@@ -140,6 +140,24 @@ class OneAddress(WithAddress):
                 self.assertIn(b"alt-svc", client.headers[stream])
 
         asyncio.run(run())
+
+    def test_a_client_that_does_not_trust_the_certificate_is_logged_with_its_address(self):
+        async def run():
+            configuration = QuicConfiguration(is_client=True, alpn_protocols=["h3"])
+            configuration.server_name = HOST
+            port = self.broker.ports["https"]
+            with self.assertRaises(ConnectionError):
+                async with connect("127.0.0.1", port, configuration=configuration):
+                    pass
+
+        asyncio.run(run())
+        log = self.broker.data / "log"
+
+        def is_logged():
+            lines = log.read_text().splitlines()
+            return any("INFO" in one and "HTTP/3: TLS handshake failed: " in one and "127.0.0.1:" in one for one in lines)
+
+        eventually("the line in the log", is_logged)
 
     def test_only_safe_requests_are_answered_from_early_data(self):
         async def run():
