@@ -145,17 +145,26 @@ fn what_can_never_be_accepted_is_dropped_visibly_and_kept_in_a_file() {
     subscriber.wait_for("site/sensor/a before");
     let large = "x".repeat(5000);
     publish(&gateway, "sensor/a", &large);
+    // As many levels as a topic may have, which are more with the prefix.
+    let deep = format!("sensor{}", "/a".repeat(127));
+    publish(&gateway, &deep, "deep");
     publish(&gateway, "sensor/a", "behind");
     subscriber.wait_for("site/sensor/a behind");
+    gateway.wait_for_log("dropped: the mapping rules give no valid topic name");
     gateway.wait_for_log("dropped: the upstream broker can never accept it");
     eventually("it to be counted", || {
-        gateway.metric("gateway_dropped_total{reason=\"refused\"}") == 1.0
-            && gateway.metric("gateway_dead_letters_total") == 1.0
+        gateway.metric("gateway_dropped_total{reason=\"refused\"}") == 2.0
+            && gateway.metric("gateway_dead_letters_total") == 2.0
             && gateway.metric("gateway_queued") == 0.0
     });
-    let line: serde_json::Value =
-        serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
-    assert_eq!(line["topic"], "site/sensor/a");
+    let lines: Vec<serde_json::Value> = std::fs::read_to_string(&file)
+        .unwrap()
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let nameless = lines.iter().find(|line| line["topic"] == *deep).unwrap();
+    assert_eq!(nameless["reason"], "Topic Name invalid");
+    let line = lines.iter().find(|line| line["topic"] == "site/sensor/a").unwrap();
     assert_eq!(line["reason"], "Packet too large");
     assert_eq!(line["payload"].as_str().unwrap().len(), 5000_usize.div_ceil(3) * 4);
     assert!(line["id"].as_str().unwrap().starts_with("gw-"), "{line}");
@@ -181,13 +190,13 @@ fn what_the_broker_here_refuses_for_now_is_kept_upstream_reported_and_taken_late
     drop(subscriber);
     let refused = |gateway: &TestBroker| {
         let (status, text) = told(gateway);
-        let line = "what comes to \"command/a\" is refused here: Quota exceeded (0x97), since 2";
+        let line = "delivering to \"command/a\" is refused by the local broker: Quota exceeded (0x97), since 2";
         status == 503 && text.contains(line)
     };
     eventually("the refusal to be reported", || refused(&gateway));
     let label = "{what=\"deliver\",reason=\"quota_exceeded\"}";
     assert_eq!(gateway.metric(&format!("gateway_refused{label}")), 1.0);
-    gateway.wait_for_log("a message from upstream is refused here");
+    gateway.wait_for_log("the local broker refuses a message from upstream");
     gateway.kill();
     gateway.restart();
     eventually("the refusal to be reported again", || refused(&gateway));
@@ -217,7 +226,7 @@ fn what_the_broker_here_can_never_accept_is_dropped_visibly_and_holds_nothing_up
     publish(&upstream, "site/command/b", "behind");
     subscriber.wait_for("command/a before");
     subscriber.wait_for("command/b behind");
-    gateway.wait_for_log("the broker here can never accept this message from upstream");
+    gateway.wait_for_log("dropped: the local broker can never accept this message from upstream");
     eventually("it to be counted", || {
         gateway.metric("gateway_dropped_total{reason=\"refused_here\"}") == 1.0
             && gateway.metric("gateway_dead_letters_total") == 1.0

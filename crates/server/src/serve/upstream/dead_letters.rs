@@ -11,6 +11,8 @@ use std::path::{Path, PathBuf};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use fulmar_gateway::outbox::Stored;
+use fulmar_gateway::stamp::Passport;
+use fulmar_mqtt::{Properties, ReasonCode};
 use serde::Serialize;
 use tokio::sync::oneshot;
 
@@ -24,11 +26,41 @@ pub(super) struct Letter {
     pub(super) way: Way,
 }
 
+impl Letter {
+    /// A topic name that the rules map to none: too long, of too many levels, or empty.
+    pub(super) fn nameless(
+        topic: &str,
+        payload: &[u8],
+        properties: Properties<'_>,
+        way: Way,
+    ) -> Letter {
+        let reason = ReasonCode::TopicNameInvalid.text();
+        tracing::error!(
+            topic,
+            way = way.name(),
+            bytes = payload.len(),
+            "dropped: the mapping rules give no valid topic name"
+        );
+        let passport = Passport::read(properties);
+        let text = |text: Option<&str>| text.unwrap_or_default().to_owned();
+        let message = Stored {
+            topic: topic.to_owned(),
+            payload: payload.to_vec(),
+            id: text(passport.id),
+            at: text(passport.at),
+            ..Stored::default()
+        };
+        Letter { message, reason, way }
+    }
+}
+
 /// Which way a message went.
 #[derive(Debug)]
 pub(super) enum Way {
     /// From the outbox to the broker upstream.
     Up,
+    /// From the broker here to the outbox, which it cannot enter.
+    Entry,
     /// From upstream to the broker here; told when it may be forgotten upstream.
     Down(oneshot::Sender<()>),
 }
@@ -36,7 +68,7 @@ pub(super) enum Way {
 impl Way {
     fn name(&self) -> &'static str {
         match self {
-            Way::Up => "up",
+            Way::Up | Way::Entry => "up",
             Way::Down(_) => "down",
         }
     }

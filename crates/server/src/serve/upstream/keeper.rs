@@ -220,6 +220,7 @@ impl Work {
                     count(&self.figures.refused, 1);
                     self.removals.insert(message.seq);
                 }
+                Way::Entry => count(&self.figures.refused, 1),
                 Way::Down(taken) => {
                     count(&self.figures.refused_here, 1);
                     taken.send(()).ok();

@@ -229,7 +229,14 @@ impl<'a> Session<'a> {
     /// The message as it goes up; `None` for one that does not.
     fn item(&self, publish: &Publish<'_>) -> Option<Item> {
         let shared = self.shared;
-        let (rule, topic) = shared.up.map(publish.topic)?;
+        let Some((rule, topic)) = shared.up.map(publish.topic) else {
+            // What an earlier configuration wanted is none of our business.
+            if shared.up.takes(publish.topic) {
+                let Publish { topic, payload, properties, .. } = *publish;
+                self.keeper.bury(vec![Letter::nameless(topic, payload, properties, Way::Entry)]);
+            }
+            return None;
+        };
         let passport = Passport::read(publish.properties);
         let Some(via) = passport.via_with(&shared.name) else {
             count(&shared.figures.circles, 1);
@@ -322,10 +329,13 @@ impl<'a> Session<'a> {
             Answer::Kept(_, false) => {}
             Answer::Kept(topic, true) => tracing::error!(
                 topic, %reason,
-                "a message from upstream is refused here: kept upstream and tried again; see [limits] and [acl]"
+                "the local broker refuses a message from upstream: kept upstream and retried; see [limits]"
             ),
             Answer::TakenAgain(topic) => {
-                tracing::info!(topic, "messages from upstream are taken again");
+                tracing::info!(
+                    topic,
+                    "the local broker accepts messages from upstream on this topic again"
+                );
             }
         }
         self.tell();
@@ -335,7 +345,7 @@ impl<'a> Session<'a> {
     fn give_up(&self, message: Down, reason: ReasonCode) {
         tracing::error!(
             topic = message.topic, %reason, bytes = message.payload.len(),
-            "dropped: the broker here can never accept this message from upstream"
+            "dropped: the local broker can never accept this message from upstream"
         );
         let Down { topic, payload, qos, retain, properties, taken } = message;
         let passport = Passport::read(properties.as_properties());

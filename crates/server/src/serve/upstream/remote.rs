@@ -488,6 +488,16 @@ impl<'a> Uplink<'a> {
     async fn came_down(&self, message: Message) {
         let receipt = message.receipt.clone();
         let (taken, landed) = oneshot::channel();
+        let rules = &self.shared.down;
+        if rules.map(&message.topic).is_none() && rules.takes(&message.topic) {
+            let (payload, properties) = (&message.payload, message.properties.as_properties());
+            let way = Way::Down(taken);
+            self.keeper.bury(vec![Letter::nameless(&message.topic, payload, properties, way)]);
+            if receipt.is_some() {
+                self.landing.push(Box::pin(async move { landed.await.ok().and(receipt) }));
+            }
+            return;
+        }
         let Some(down) = self.as_it_is_here(message, taken) else {
             return self.acknowledge(receipt).await;
         };

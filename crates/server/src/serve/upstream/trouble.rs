@@ -68,7 +68,9 @@ impl Trouble {
                 let what = match kind {
                     "connection" => one.what.clone(),
                     "publish" => format!("publishing to {:?} is refused", one.what),
-                    "deliver" => format!("what comes to {:?} is refused here", one.what),
+                    "deliver" => {
+                        format!("delivering to {:?} is refused by the local broker", one.what)
+                    }
                     _ => format!("subscribing to {:?} is refused", one.what),
                 };
                 // Writing to a string cannot fail.
