@@ -311,10 +311,10 @@ impl<'a> Scene<'a> {
     }
 
     fn crash(&mut self, workers: usize) {
-        let stored = self.world.disk.durable().restored().sessions;
-        self.wills.crash(&stored, &self.world, &mut self.ledger);
+        self.wills.look(&self.world, &mut self.ledger);
         self.ledger.undone |= self.world.dropped() > 0;
-        self.world.crash(workers);
+        let stored = self.world.crash(workers);
+        self.wills.crash(&stored, &mut self.ledger);
         for client in &mut self.clients {
             client.disconnected(&mut self.ledger);
         }

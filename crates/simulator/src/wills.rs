@@ -153,9 +153,9 @@ impl Wills {
         }
     }
 
-    /// The broker crashes. What it must do about wills afterwards is what storage knows.
-    pub(crate) fn crash(&mut self, sessions: &[SessionRecord], world: &World, ledger: &mut Ledger) {
-        self.look(world, ledger);
+    /// The broker has crashed. What it must do about wills afterwards is what the storage that it finds knows, which
+    /// may be more than was known to be durable.
+    pub(crate) fn crash(&mut self, sessions: &[SessionRecord], ledger: &mut Ledger) {
         for client in 0..self.current.len() {
             self.lost(client, ledger);
         }

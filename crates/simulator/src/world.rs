@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use fulmar_broker::auth::Gate;
-use fulmar_broker::storage::Restored;
+use fulmar_broker::storage::{Restored, SessionRecord};
 use fulmar_broker::{
     Broker, BrokerConfig, ClientFigures, Connection, Limits, ListenerPolicy, LostCause, Peer,
     ReadState, Shard, StreamAction, StreamEnd, StreamKey, Timestamp, Token, TransportKind,
@@ -118,12 +118,14 @@ impl World {
     }
 
     /// The process dies and starts again with as many workers: every connection is gone, and all that
-    /// was not committed.
-    pub(crate) fn crash(&mut self, workers: usize) {
+    /// was not committed. Returns the sessions that storage has then.
+    pub(crate) fn crash(&mut self, workers: usize) -> Vec<SessionRecord> {
         let (disk, restored) = self.disk.crash();
+        let sessions = restored.sessions.clone();
         let dropped_before = self.dropped();
         let next = World::start(disk, restored, workers, self.limits.clone(), self.now);
         *self = World { dropped_before, ..next };
+        sessions
     }
 
     /// Messages that were dropped because a queue was full.
