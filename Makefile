@@ -93,9 +93,9 @@ built: needs
 built-tiny: needs
 	cd firmware && CARGO_TARGET_DIR=$(abspath $(TARGET)) cargo build --workspace --examples --locked
 
-test-interop: interop-needs built built-tiny $(VENV)/ready $(NODE)/node_modules/ready $(QUIC_GO) $(SOAK_GO) $(TINY_QUIC_GO) $(PEBBLE)/pebble ## Run the tests with third-party clients
+test-interop: interop-needs built built-tiny $(VENV)/ready $(NODE)/node_modules/ready $(QUIC_GO) $(TINY_QUIC_GO) $(PEBBLE)/pebble ## Run the tests with third-party clients
 	cd tests/interop && FULMAR_BIN=$(FULMAR) \
-		FULMAR_QUIC_GO=$(abspath $(QUIC_GO)) FULMAR_SOAK_GO=$(abspath $(SOAK_GO)) FULMAR_PEBBLE=$(abspath $(PEBBLE)) \
+		FULMAR_QUIC_GO=$(abspath $(QUIC_GO)) FULMAR_PEBBLE=$(abspath $(PEBBLE)) \
 		FULMAR_TINY=$(abspath $(TINY)) FULMAR_TINY_QUIC_GO=$(abspath $(TINY_QUIC_GO)) \
 		$(abspath $(VENV))/bin/python run.py $(TESTS)
 
@@ -170,7 +170,7 @@ soak: interop-needs $(VENV)/ready $(SOAK_GO) ## Cut the power of a broker under 
 	$(if $(FULMAR_BIN),,cargo build --release --locked --package fulmar)
 	cd tests/interop && FULMAR_BIN=$(or $(FULMAR_BIN),$(abspath $(TARGET))/release/fulmar) \
 		FULMAR_SOAK_GO=$(abspath $(SOAK_GO)) FULMAR_SOAK_KILLS=$(KILLS) FULMAR_PATIENCE_S=600 \
-		$(abspath $(VENV))/bin/python -u -m unittest -v test_soak
+		$(abspath $(VENV))/bin/python -u -m unittest -v power_cuts
 
 gateway-kill-test: needs $(VENV)/ready ## Kill a gateway twenty times during 50,000 readings
 	cargo build --release --locked --package fulmar
