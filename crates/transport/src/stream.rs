@@ -102,7 +102,8 @@ pub(crate) struct StreamConn {
     own_deadline: Timestamp,
     tail: Tail,
     pending: Vec<u8>,
-    written: usize,
+    /// Of `pending`, which is a packet (256 MiB at most) and an outbox at most: small here, so that a connection is.
+    written: u32,
     layers: Option<Box<Layers>>,
     mqtt: Option<Connection>,
     /// Whom to tell how long the client may be silent.
@@ -451,14 +452,15 @@ impl StreamConn {
     /// Writes `pending`; false when the socket took only a part.
     fn write_pending(&mut self, io: &mut Io) -> io::Result<bool> {
         while !self.write_blocked {
-            match self.socket.write(&self.pending[self.written..]) {
+            let written = self.written as usize;
+            match self.socket.write(&self.pending[written..]) {
+                Ok(n) if written + n == self.pending.len() => {
+                    self.written = 0;
+                    io.shard.recycle(std::mem::take(&mut self.pending));
+                    return Ok(true);
+                }
                 Ok(n) => {
-                    self.written += n;
-                    if self.written == self.pending.len() {
-                        self.written = 0;
-                        io.shard.recycle(std::mem::take(&mut self.pending));
-                        return Ok(true);
-                    }
+                    self.written += n as u32;
                     self.write_blocked = true;
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
