@@ -154,7 +154,7 @@ impl Disk {
         self.state.lock().trouble = trouble;
     }
 
-    /// After so many changes (writes, lengths, syncs, removals) the next one waits until this is called
+    /// After this number of changes (writes, lengths, syncs, removals) the next one waits until this is called
     /// again; nothing does with `None`.
     pub fn stall_after(&self, changes: Option<u64>) {
         let mut state = self.state.lock();
@@ -167,7 +167,7 @@ impl Disk {
         self.state.lock().stalled
     }
 
-    /// After so many changes the power fails; with `None` it does not.
+    /// The power fails after this number of changes; with `None` it does not.
     pub fn fail_power_after(&self, changes: Option<u64>) {
         self.state.lock().until_dead = changes;
     }

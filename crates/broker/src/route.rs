@@ -166,7 +166,7 @@ mod tests {
     use crate::time::Timestamp;
     use crate::{BrokerConfig, ClientFigures};
 
-    /// A broker whose every topic reaches so many sessions.
+    /// A broker in which every topic reaches this number of sessions.
     fn broker(receivers: u64, max_cached_routes: usize) -> Arc<Broker> {
         let limits = Limits { max_cached_routes, ..Limits::default() };
         let (gate, client_figures) = (Gate::default(), ClientFigures::Nobody);
@@ -187,7 +187,7 @@ mod tests {
         broker
     }
 
-    /// Finds routes of so many topics; the most subscriptions and routes that were remembered meanwhile.
+    /// Finds the routes of this number of topics; the most subscriptions and routes that were remembered meanwhile.
     fn find(cache: &mut RouteCache, broker: &Broker, topics: usize) -> (usize, usize) {
         let (mut subscriptions, mut routes) = (0, 0);
         for number in 0..topics {

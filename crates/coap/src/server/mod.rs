@@ -299,7 +299,7 @@ impl<P: Peer> Server<P> {
         true
     }
 
-    /// Gives up bodies of others until `peer` may add so many bytes: half a body that nobody goes on with keeps no
+    /// Gives up bodies of others until `peer` may add this many bytes: half a body that nobody goes on with keeps no
     /// other out.
     fn free(&mut self, now: Instant, peer: P, bytes: usize) {
         while self.buffered + bytes > self.limits.max_buffered_bytes {
