@@ -5,6 +5,8 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 FULMAR := $(abspath $(TARGET))/debug/fulmar
 # What the interoperability tests are run with.
 VENV := $(TARGET)/interop-venv
+# What the documentation becomes a site with.
+SITE_VENV := $(TARGET)/site-venv
 NODE := tests/interop/node
 BROWSER := tests/browser
 QUIC_GO := $(TARGET)/interop-quic-go
@@ -44,7 +46,7 @@ STORE ?=
 
 .DEFAULT_GOAL := help
 .PHONY: help run gateway web test test-web test-rust test-postgres built built-tiny test-interop test-browser screenshots kill-test gateway-kill-test gateway-memory-test attack fuzz lint fmt doc bench bench-parts \
-	tools needs interop-needs firmware firmware-run firmware-test
+	site tools needs interop-needs firmware firmware-run firmware-test
 
 help: ## List the targets
 	@echo "Fulmar, a QUIC-first MQTT broker. Start with README.md."
@@ -216,6 +218,16 @@ fmt: needs ## Format the sources
 
 doc: needs ## Build the documentation of all crates
 	cargo doc --workspace --no-deps --locked
+
+$(SITE_VENV)/ready: scripts/site/requirements.txt
+	python3 -m venv $(SITE_VENV)
+	$(SITE_VENV)/bin/pip install --quiet --disable-pip-version-check --only-binary :all: --require-hashes -r $<
+	touch $@
+
+site: $(SITE_VENV)/ready ## Make a searchable site of the documentation in target/site, and check its links
+	$(SITE_VENV)/bin/sphinx-build --quiet --fresh-env --write-all --fail-on-warning --keep-going --conf-dir scripts/site \
+		--doctree-dir $(TARGET)/site-pages . $(TARGET)/site
+	@echo "Open $(TARGET)/site/index.html."
 
 bench: needs ## Compare with other brokers on this machine (BENCH=short: quickly)
 	cargo build --release --locked --package fulmar
