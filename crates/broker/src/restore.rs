@@ -10,6 +10,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::broker::Broker;
 use crate::late::Stamp;
 use crate::limits::Limits;
+use crate::message::Message;
 use crate::quota::{self, Quota};
 use crate::session::{
     Clearance, Flow, FlowPersistence, Held, Session, SessionState, SessionSubscription,
@@ -106,23 +107,34 @@ pub(crate) fn restore(broker: &Arc<Broker>, restored: Restored, now: Timestamp) 
         let queue = &mut session.lock().flows[0].queue;
         queue.make_contiguous().sort_by_key(|held| held.position);
     }
+    restore_retained(broker, restored.retained, now, &mut repairs);
     broker.storage().submit(&mut repairs.into_ops());
-    {
-        let mut retained = broker.retained().write();
-        for message in restored.retained {
-            if !message.is_expired(now) && retained.put(message, limits).is_err() {
-                tracing::warn!("retained messages over the limit were not restored");
-                break;
-            }
-        }
-    }
     for session in sessions.values() {
         crate::chores::look_after(broker, session, &mut session.lock());
     }
 }
 
+fn restore_retained(
+    broker: &Broker,
+    messages: Vec<Arc<Message>>,
+    now: Timestamp,
+    repairs: &mut Repairs,
+) {
+    let mut retained = broker.retained().write();
+    for message in messages {
+        if message.is_expired(now) {
+            // Nothing else would remove it from storage, unless its topic is published to again.
+            repairs.ops.push(Op::RetainedRemove(message.topic().into()));
+        } else if retained.put(message, broker.limits()).is_err() {
+            tracing::warn!("retained messages over the limit were not restored");
+            break;
+        }
+    }
+}
+
 /// What storage has to learn of a restart: what was a flow's that is no more is the control flow's,
-/// a message that two workers left in two flows has one place, and an identifier may be given up.
+/// a message that two workers left in two flows has one place, an identifier may be given up, and a retained
+/// message may have expired.
 #[derive(Default)]
 struct Repairs {
     ops: Vec<Op>,

@@ -358,3 +358,23 @@ fn a_message_that_displaces_the_only_one_that_waits_goes_out_when_that_would_hav
     assert!(world.ready_streams(reader).contains(&STREAM), "its transport has to be told");
     assert_eq!(publishes(world.seen_on(reader, STREAM)), ["t 3"], "2 made room");
 }
+
+/// Found when the simulator's model learned of retained messages that expire. No worker looks for one that is not
+/// restored.
+#[test]
+fn a_retained_message_that_has_expired_before_a_restart_is_removed_from_storage() {
+    let (storage, mut world) = world();
+    let publisher = connected(&storage, &mut world, 0, &hello("publisher"));
+    let mut properties = PropertyBuf::new();
+    properties.push(Property::MessageExpiryInterval(5));
+    let properties = properties.as_properties();
+    world.publish_with(publisher, "t", "stale", QoS::AtLeastOnce, 1, true, properties);
+    storage.commit();
+    let (storage, restored) = storage.crash();
+    assert_eq!(restored.retained.len(), 1);
+    let now = world.now() + Duration::from_secs(10);
+    let setup = Setup { storage: Arc::clone(&storage) as _, restored, now, ..Setup::default() };
+    drop(World::with(setup));
+    storage.commit();
+    assert!(storage.crash().1.retained.is_empty());
+}
