@@ -17,6 +17,7 @@ mod deliver;
 mod doorman;
 mod entry;
 mod flows;
+mod interlude;
 mod late;
 mod limits;
 mod mailbox;

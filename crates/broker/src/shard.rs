@@ -13,6 +13,7 @@ use fulmar_mqtt::PacketId;
 use rustc_hash::FxHashSet;
 
 use crate::broker::Broker;
+use crate::interlude::Interlude;
 use crate::late::{Late, Stamp};
 use crate::limits::Limits;
 use crate::mailbox::Mail;
@@ -64,6 +65,7 @@ pub struct Shard {
     /// Sessions with a will that is due and gives way.
     pub(crate) wills: VecDeque<Arc<Session>>,
     spare_mail: Vec<Mail>,
+    pub(crate) interlude: Interlude,
 }
 
 /// What a turn gathers; apart from [`Shard`] so that a cached route can be read meanwhile.
@@ -140,6 +142,7 @@ impl Shard {
             foreign: Recurring::default(),
             wills: VecDeque::new(),
             spare_mail: Vec::new(),
+            interlude: Interlude::default(),
         }
     }
 

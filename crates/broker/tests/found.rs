@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use common::storage::SimStorage;
 use common::{Conn, Hello, Seen, Setup, World, hello, lasting};
-use fulmar_broker::{DropPolicy, Limits, StreamKey, TransportKind};
+use fulmar_broker::{DropPolicy, Limits, StreamEnd, StreamKey, TransportKind};
 use fulmar_mqtt::ack::AckKind;
 use fulmar_mqtt::flow::{self, DataFlow, FlowFlags, FlowHeader};
 use fulmar_mqtt::packet::{Ack, FilterList, Publish, Subscribe, SubscribeOptions, Unsubscribe};
@@ -357,6 +357,83 @@ fn a_message_that_displaces_the_only_one_that_waits_goes_out_when_that_would_hav
     world.ack(reader, AckKind::Puback, first.id);
     assert!(world.ready_streams(reader).contains(&STREAM), "its transport has to be told");
     assert_eq!(publishes(world.seen_on(reader, STREAM)), ["t 3"], "2 made room");
+}
+
+/// A reading found it (5baf506). The stream to whose flow the route led ends
+/// before the message gets there, on another worker.
+#[test]
+fn a_message_whose_flow_ends_while_it_is_delivered_is_the_control_flows() {
+    let (_storage, mut world) = world();
+    let reader = world.open_over(1, TransportKind::Quic);
+    world.say_hello(reader, &hello("reader"));
+    subscribe_at_2(&mut world, reader);
+    let (publisher, _) = world.connect(0, &hello("publisher"));
+    let packet = publish(QoS::AtLeastOnce, false, b"1");
+    world.send_amid(publisher, &packet, reader, |shard, connection| {
+        connection.stream_ended(shard, STREAM, StreamEnd::Reset(0));
+    });
+    world.settle();
+    let acknowledged = Seen::Ack(AckKind::Puback, 1, ReasonCode::Success);
+    assert_eq!(world.seen(publisher), [acknowledged]);
+    assert_eq!(world.texts(reader), ["t 1"]);
+}
+
+/// A reading found it (5baf506). What takes the place of the message that another flow waits for tells it when it is
+/// acknowledged itself, so that no promise is broken without this; the other flow waits for no reason meanwhile.
+#[test]
+fn a_flow_that_waits_for_a_message_that_is_dropped_is_told() {
+    let limits =
+        Limits { max_queued_messages: 2, drop_policy: DropPolicy::Oldest, ..Limits::default() };
+    let mut world = World::with(Setup { limits, ..Setup::default() });
+    let reader = world.open_over(0, TransportKind::Quic);
+    world.say_hello(reader, &Hello { receive_maximum: Some(1), ..hello("reader") });
+    world.subscribe(reader, "t", QoS::AtLeastOnce);
+    world.subscribe(reader, "u", QoS::AtLeastOnce);
+    let (publisher, _) = world.connect(0, &hello("publisher"));
+    for (id, payload) in [(1, "1"), (2, "2")] {
+        world.publish(publisher, "t", payload, QoS::AtLeastOnce, id);
+    }
+    open_flow(&mut world, reader, 1000);
+    subscribe_at_2(&mut world, reader);
+    world.publish(publisher, "t", "3", QoS::AtLeastOnce, 3);
+    let first = world.got(reader).remove(0);
+    world.set_reading(reader, false);
+    world.ack(reader, AckKind::Puback, first.id);
+    let seen = world.seen_on(reader, STREAM);
+    assert!(matches!(seen[..], [Seen::Suback(_)]), "2 is still to come: {seen:?}");
+    assert!(!world.ready_streams(reader).contains(&STREAM));
+    world.publish(publisher, "u", "4", QoS::AtLeastOnce, 4);
+    assert!(world.ready_streams(reader).contains(&STREAM), "4 displaced 2");
+}
+
+/// A reading found it (5baf506). One worker has ended a flow, and the other
+/// stores what it had delivered to it before, with what came to the control flow later.
+#[test]
+fn what_an_ended_flow_held_comes_in_its_order_after_a_crash() {
+    let (mut storage, mut world) = world();
+    let publisher = connected(&storage, &mut world, 0, &lasting("publisher"));
+    let reader = world.open_over(1, TransportKind::Quic);
+    world.say_hello(reader, &lasting("reader"));
+    open_flow(&mut world, reader, 1000);
+    subscribe_at_2(&mut world, reader);
+    world.cut(reader);
+    storage.commit();
+    world.settle();
+    world.send_within_turn(publisher, &publish(QoS::AtLeastOnce, false, b"1"));
+    let back = world.open(1);
+    world.say_hello_within_turn(back, &lasting("reader"));
+    world.cut_within_turn(back);
+    world.end_turn(1);
+    storage.commit();
+    world.send_within_turn(publisher, &publish(QoS::AtLeastOnce, false, b"2"));
+    world.end_turn(0);
+    storage.commit();
+    let mut world = world.after_crash(&mut storage);
+    let reader = world.open(1);
+    world.say_hello(reader, &lasting("reader"));
+    storage.commit();
+    world.settle();
+    assert_eq!(world.texts(reader), ["t 1", "t 2"]);
 }
 
 /// Found when the simulator's model learned of retained messages that expire. No worker looks for one that is not

@@ -12,6 +12,9 @@ use crate::play::{Failure, Played};
 use crate::schedule::Schedule;
 use crate::shrink::shrink;
 
+/// Schedules after which a campaign says how far it is, so that one that is broken off can be continued.
+const TELL_AFTER: u64 = 100_000;
+
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
@@ -56,6 +59,10 @@ pub fn campaign(play: impl Fn(&Schedule) -> Result<Played, Failure>) -> ExitCode
             }
         }
         seed += 1;
+        if (seed - first).is_multiple_of(TELL_AFTER) && seed - first < most {
+            let failures: u64 = kinds.values().map(|kind| kind.1).sum();
+            println!("{} schedules, {failures} failures. Go on with FROM={seed}.", seed - first);
+        }
     }
     for (words, (seed, times)) in &kinds {
         println!("{times} times, first with seed {seed}: {words}");

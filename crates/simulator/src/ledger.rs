@@ -41,6 +41,19 @@ pub(crate) struct Sent {
     will: Option<Bequest>,
 }
 
+impl Sent {
+    /// A will may come from then on, and soon be worth nothing.
+    fn may_come(&mut self, at: Timestamp) {
+        self.will = Some(Bequest::NotBefore(at));
+        self.lapses = self.expiry_s.map(|seconds| at.plus_secs(seconds));
+    }
+
+    /// Whether it may be worth nothing by then.
+    pub(crate) fn may_have_lapsed(&self, now: Timestamp) -> bool {
+        self.lapses.is_some_and(|at| at <= now)
+    }
+}
+
 /// When a will may come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Bequest {
@@ -174,11 +187,17 @@ impl Ledger {
     }
 
     /// A client's CONNECT brings a will. Its number.
-    pub(crate) fn will(&mut self, client: usize, topic: usize, qos: QoS) -> usize {
+    pub(crate) fn will(
+        &mut self,
+        client: usize,
+        topic: usize,
+        qos: QoS,
+        expiry_s: Option<u32>,
+    ) -> usize {
         let message = self.sent.len();
-        self.publish((client, Lane::Will(message)), Some(topic), qos, None);
+        self.publish((client, Lane::Will(message)), Some(topic), qos, expiry_s);
         let sent = &mut self.sent[message];
-        (sent.owed, sent.shared) = (Vec::new(), Vec::new());
+        (sent.owed, sent.shared, sent.lapses) = (Vec::new(), Vec::new(), None);
         sent.will = Some(Bequest::Never);
         message
     }
@@ -187,7 +206,15 @@ impl Ledger {
     pub(crate) fn bequeath(&mut self, message: usize, not_before: Timestamp) {
         let owed = self.sent[message].topic.map_or_else(Vec::new, |topic| self.owed_now(topic));
         self.sent[message].owed = owed;
-        self.sent[message].will = Some(Bequest::NotBefore(not_before));
+        self.sent[message].may_come(not_before);
+    }
+
+    /// Whether one of a client's retained messages from `oldest` to `newest` may have lapsed.
+    pub(crate) fn may_have_lapsed(&self, client: usize, oldest: usize, newest: usize) -> bool {
+        let between = &self.sent[oldest..=newest];
+        let mut own =
+            between.iter().filter(|sent| sent.topic.is_none() && sent.publisher.0 == client);
+        own.any(|sent| sent.may_have_lapsed(self.now))
     }
 
     pub(crate) fn is_will(&self, message: usize) -> bool {
@@ -196,14 +223,14 @@ impl Ledger {
 
     /// A will may come at any time.
     pub(crate) fn may_come(&mut self, message: usize) {
-        self.sent[message].will = Some(Bequest::NotBefore(Timestamp(0)));
+        self.sent[message].may_come(Timestamp(0));
     }
 
     /// Nor need a client's earlier wills wait.
     pub(crate) fn wills_may_come(&mut self, client: usize) {
         let own = self.sent.iter_mut().filter(|sent| sent.publisher.0 == client);
         for sent in own.filter(|sent| matches!(sent.will, Some(Bequest::NotBefore(_)))) {
-            sent.will = Some(Bequest::NotBefore(Timestamp(0)));
+            sent.may_come(Timestamp(0));
         }
     }
 
@@ -425,7 +452,7 @@ impl Ledger {
             _ => {}
         }
         // It was given up, and a crash undid that: it comes when others have taken its place.
-        let back = self.undone || sent.lapses.is_some_and(|at| at <= self.now);
+        let back = self.undone || sent.may_have_lapsed(self.now);
         let asked_s = sent.expiry_s;
         if let Some(left_s) = got.left_s
             && (left_s.is_some() != asked_s.is_some()
@@ -469,16 +496,17 @@ impl Ledger {
     }
 
     /// Messages that did not arrive although they were promised to.
-    pub(crate) fn missing(&self) -> Vec<String> {
+    /// To clients of which `is_there` is true.
+    pub(crate) fn missing(&self, is_there: impl Fn(usize) -> bool) -> Vec<String> {
         let mut missing = Vec::new();
         for (message, sent) in self.sent.iter().enumerate().filter(|(_, sent)| sent.acknowledged) {
-            if sent.lapses.is_some_and(|at| at <= self.now) {
+            if sent.may_have_lapsed(self.now) {
                 continue;
             }
             let came = |reader: &Reader| {
                 reader.arrived.get(&message).is_some_and(|arrived| arrived.times > 0)
             };
-            for owed in &sent.owed {
+            for owed in sent.owed.iter().filter(|owed| is_there(owed.client)) {
                 let reader = &self.readers[owed.client];
                 // A will goes out at a time of its own.
                 let lasted = |(filter, number): &(usize, u64)| {
@@ -492,7 +520,8 @@ impl Ledger {
             }
             for (filter, number) in &sent.shared {
                 let members = || self.readers.iter().filter(|r| r.asked.contains_key(filter));
-                let strong = self.group(*filter) == *number && !self.weak.contains(filter);
+                let all = (0..self.readers.len()).all(&is_there);
+                let strong = all && self.group(*filter) == *number && !self.weak.contains(filter);
                 if strong && !members().any(came) {
                     missing.push(format!("{} was owed message {message}", FILTERS[*filter]));
                 }

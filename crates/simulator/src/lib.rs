@@ -7,8 +7,8 @@
 //! remain without which nothing fails. `tables` is what an operation of storage means, for everybody who
 //! simulates storage; `disk` commits when it is told to.
 //!
-//! What happens inside one call of the core (a publication's way to many sessions) is one step here,
-//! although other workers may come in between: what needs that needs a test of its own.
+//! What happens inside one call of the core is one step here, although other workers may come in between; but within
+//! a publication, between finding its receivers and handing it to each, they do (`schedule::Amid`).
 #![forbid(unsafe_code)]
 
 mod campaign;
@@ -26,6 +26,6 @@ mod world;
 pub use campaign::campaign;
 pub use disk::{Disk, Volume};
 pub use play::{Failure, Played, play, play_on};
-pub use schedule::{FILTERS, Nature, Schedule, Setup, Step, TOPICS, Will};
+pub use schedule::{Amid, Aside, FILTERS, Nature, Schedule, Setup, Step, TOPICS, Will};
 pub use shrink::shrink;
 pub use tables::{Place, Tables};

@@ -46,6 +46,7 @@ pub(crate) struct Scene<'a> {
     pub(crate) clients: Vec<Client>,
     pub(crate) ledger: Ledger,
     wills: Wills,
+    disk_fails: bool,
     heard: u64,
     /// What happens, for somebody who wants to read it.
     story: &'a mut Option<Vec<String>>,
@@ -113,6 +114,7 @@ impl<'a> Scene<'a> {
             clients: natures.map(|(index, nature)| Client::new(index, *nature)).collect(),
             ledger,
             wills: Wills::new(setup.natures.len()),
+            disk_fails: false,
             heard: 0,
             story,
         }
@@ -135,7 +137,8 @@ impl<'a> Scene<'a> {
                 }
             }
             Step::Publish { client, topic, qos, stream, retain, expiry_s } => {
-                let there = |at: &usize| self.greeted(*at).is_some();
+                let publishes = |at: &usize| self.clients[*at].nature.publishes;
+                let there = |at: &usize| publishes(at) && self.greeted(*at).is_some();
                 if let Some(client) = self.pick(client, there)
                     && let Some(line) = self.greeted(client)
                 {
@@ -158,7 +161,9 @@ impl<'a> Scene<'a> {
                     self.say(line, said);
                 }
             }
-            Step::OpenStream { client, name, keep } => self.open_stream(client, name, keep),
+            Step::OpenStream { client, name, keep, resume } => {
+                self.open_stream(client, name, (keep, resume));
+            }
             Step::EndStream { client, stream, finish } => {
                 if let Some(line) = self.greeted(client)
                     && let Some(key) = self.clients[client].end_stream(stream, &mut self.ledger)
@@ -184,10 +189,10 @@ impl<'a> Scene<'a> {
                     self.say(line, said);
                 }
             }
-            Step::Read { line, stream } => {
+            Step::Read { line, stream, amid } => {
                 let readable = self.world.readable();
                 if !readable.is_empty() {
-                    self.world.read(readable[line % readable.len()], stream);
+                    self.world.read_amid(readable[line % readable.len()], stream, amid);
                 }
             }
             Step::Exchange { worker } => {
@@ -195,10 +200,14 @@ impl<'a> Scene<'a> {
             }
             Step::EndTurn { worker } => self.world.end_turn(worker % self.world.workers()),
             Step::Commit { most } => drop(self.world.commit(most)),
-            Step::Disk { failing } => self.world.disk.set_failing(failing),
+            Step::Disk { failing } => {
+                self.disk_fails = failing;
+                self.world.disk.set_failing(failing);
+            }
             Step::Timers { worker } => self.world.fire_timers(worker % self.world.workers()),
             Step::Wait { seconds } => self.wait(seconds),
-            Step::Crash { workers } => self.crash(workers),
+            Step::Crash { workers } => self.crash(workers)?,
+            Step::Rest => self.rest()?,
         }
         self.check_lines()
     }
@@ -253,14 +262,14 @@ impl<'a> Scene<'a> {
         }
     }
 
-    fn open_stream(&mut self, client: usize, name: Option<u64>, keep: bool) {
+    fn open_stream(&mut self, client: usize, name: Option<u64>, (keep, resume): (bool, bool)) {
         let who = &mut self.clients[client];
         if let (Some(line), true, true) = (who.line, who.greeted, who.quic) {
             // Were an older stream of that name still to be read, it would displace this one.
             for old in name.map_or_else(Vec::new, |name| who.streams_of(name)) {
                 self.world.reset(line, old);
             }
-            let said = who.open_stream(name, keep, &mut self.ledger);
+            let said = who.open_stream(name, (keep, resume), &mut self.ledger);
             self.say(line, said);
         }
     }
@@ -290,7 +299,7 @@ impl<'a> Scene<'a> {
         Ok(true)
     }
 
-    fn pass(&mut self, seconds: u64) {
+    pub(crate) fn pass(&mut self, seconds: u64) {
         self.world.wait(Duration::from_secs(seconds));
         self.ledger.now = self.world.now;
     }
@@ -310,20 +319,26 @@ impl<'a> Scene<'a> {
         }
     }
 
-    fn crash(&mut self, workers: usize) {
+    fn crash(&mut self, workers: usize) -> Result<(), String> {
         self.wills.look(&self.world, &mut self.ledger);
         self.ledger.undone |= self.world.dropped() > 0;
-        let stored = self.world.crash(workers);
+        let stored = self.world.crash(workers)?;
         self.wills.crash(&stored, &mut self.ledger);
         for client in &mut self.clients {
             client.disconnected(&mut self.ledger);
         }
+        Ok(())
     }
 
     /// The broker closes no connection of an honest client, but for one whose CONNECT was too slow, or
     /// whose queue is full where that is what the operator wants.
     fn check_lines(&mut self) -> Result<(), String> {
         for client in 0..self.clients.len() {
+            let who = &mut self.clients[client];
+            let line = who.line.map(|line| &self.world.lines[line]);
+            for key in line.iter().flat_map(|line| &line.aborted) {
+                who.refused(*key, &mut self.ledger)?;
+            }
             let who = &self.clients[client];
             let Some(line) = who.line.filter(|line| !self.world.lines[*line].open) else {
                 continue;
@@ -346,17 +361,41 @@ impl<'a> Scene<'a> {
 
     /// Every promise but for what full queues have dropped.
     fn check_missing(&self) -> Result<(), String> {
-        let missing = self.ledger.missing();
+        let missing = self.ledger.missing(|_| true);
         if missing.len() as u64 > self.world.dropped() {
             return Err(missing.join(", "));
         }
         Ok(())
     }
 
+    /// Everything comes to rest in the middle: who is there, with a stream for all it is owed, has that.
+    fn rest(&mut self) -> Result<(), String> {
+        if self.disk_fails {
+            return Ok(());
+        }
+        self.settle()?;
+        if let Some(client) = self.clients.iter().find(|client| client.has_false_stream()) {
+            return Err(format!("client {} resumed a flow that never was", client.index));
+        }
+        let is_there = |client: usize| {
+            self.greeted(client).is_some() && self.clients[client].has_all_streams()
+        };
+        let missing = self.ledger.missing(is_there);
+        if missing.len() as u64 > self.world.dropped() {
+            return Err(format!("at rest {}", missing.join(", ")));
+        }
+        let under_way = |who: &&Client| is_there(who.index) && !who.is_at_rest();
+        match self.clients.iter().find(under_way).filter(|_| !self.may_overflow()) {
+            Some(client) => Err(format!("at rest, under way: {}", client.at_rest_but_for())),
+            None => Ok(()),
+        }
+    }
+
     /// Faults end; everybody is there and does what is due.
     fn finish(&mut self) -> Result<(), String> {
         self.world.disk.set_failing(false);
-        self.settle()?;
+        self.disk_fails = false;
+        self.rest()?;
         // Again where a full queue ends connections: what could wait has come by then.
         for _ in 0..MAX_RETURNS {
             self.come_back();
@@ -404,7 +443,7 @@ impl<'a> Scene<'a> {
             for name in [2, 4] {
                 let who = &self.clients[client];
                 if who.quic && !who.has_stream_of(Lane::Named(name)) {
-                    self.open_stream(client, Some(name), true);
+                    self.open_stream(client, Some(name), (true, false));
                 }
             }
         }

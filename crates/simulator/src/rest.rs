@@ -5,12 +5,15 @@ use fulmar_broker::StreamKey;
 use fulmar_broker::storage::SessionKey;
 use fulmar_mqtt::codec::{decode, peek_frame};
 use fulmar_mqtt::packet::{Connect, FilterList, Subscribe, SubscribeOptions};
-use fulmar_mqtt::{Packet, PacketId, Properties, Version};
+use fulmar_mqtt::{Packet, PacketId, Properties, Property, Version};
 
 use crate::client::Client;
 use crate::play::Scene;
 use crate::schedule::FILTERS;
 use crate::world::Input;
+
+/// Seconds after which retained messages that have expired are gone.
+const SWEPT_S: u64 = 100;
 
 impl Scene<'_> {
     /// Storage holds what clients have, and nothing of what is over.
@@ -91,24 +94,48 @@ impl Scene<'_> {
             let own = client.and_then(|index: usize| retained.get_mut(index));
             let own =
                 own.filter(|_| publish.retain).ok_or_else(|| format!("{publish:?} at rest"))?;
+            let left_s = publish.properties.iter().find_map(|property| match property {
+                Property::MessageExpiryInterval(seconds) => Some(seconds),
+                _ => None,
+            });
+            let asked_s = number(publish.payload)
+                .and_then(|message| self.ledger.sent.get(message))
+                .and_then(|sent| sent.expiry_s);
+            if left_s.is_some() != asked_s.is_some() || left_s > asked_s || left_s == Some(0) {
+                return Err(format!("{publish:?} has {left_s:?} s left of {asked_s:?}"));
+            }
             if own.replace(number(publish.payload)).is_some() {
                 return Err(format!("{} is retained twice", publish.topic));
             }
         }
         let tables = self.world.disk.durable();
+        let now = self.world.now;
         for client in &self.clients {
             let topic = format!("r/{}", client.index);
-            let stored = tables.retained.get(&*topic).map(|message| number(message.payload()));
+            let stored = tables.retained.get(&*topic).filter(|message| !message.is_expired(now));
+            let stored = stored.map(|message| number(message.payload()));
             let shown = retained[client.index];
             if shown != stored {
                 return Err(format!("{topic} retains {shown:?}, in storage {stored:?}"));
             }
             let number = stored.flatten();
-            if number < client.retained.0 || number > client.retained.1 {
+            let (oldest, newest) = client.retained;
+            let lapsed = number.is_none()
+                && newest.is_some_and(|newest| {
+                    let oldest = oldest.unwrap_or(newest);
+                    self.ledger.may_have_lapsed(client.index, oldest, newest)
+                });
+            if !lapsed && (number < oldest || number > newest) {
                 return Err(format!("{topic} retains {number:?}, not {:?}", client.retained));
             }
         }
-        Ok(())
+        self.pass(SWEPT_S);
+        self.settle()?;
+        let tables = self.world.disk.durable();
+        match tables.retained.values().find(|message| message.is_expired(now)) {
+            Some(message) => Err(format!("storage still retains {message:?}")),
+            None => Ok(()),
+        }
     }
 }
 

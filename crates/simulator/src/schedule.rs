@@ -36,6 +36,8 @@ pub struct Nature {
     pub will: Option<Will>,
     /// It says a topic's name once and an alias from then on.
     pub aliases: bool,
+    /// It publishes; one that only reads says less that would bring what waits for it by chance.
+    pub publishes: bool,
 }
 
 /// A client's will.
@@ -45,6 +47,41 @@ pub struct Will {
     pub delay_s: u32,
     /// Quality of service.
     pub qos: QoS,
+    /// Seconds after its publication in which it is worth something.
+    pub expiry_s: Option<u32>,
+}
+
+/// What other workers do within one publication of another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Amid {
+    /// Before which of its receivers gets it.
+    pub before: usize,
+    /// What they do.
+    pub asides: [Option<Aside>; 3],
+}
+
+/// One thing that another worker does within a publication. Numbers choose among what there is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Aside {
+    /// It reads one input.
+    Read {
+        /// Which connection of those with input.
+        line: usize,
+        /// Among its streams.
+        stream: usize,
+    },
+    /// It takes its notices and sends.
+    Exchange {
+        /// Which worker.
+        worker: usize,
+    },
+    /// It ends its turn.
+    EndTurn {
+        /// Which worker.
+        worker: usize,
+    },
+    /// Storage commits all it has.
+    Commit,
 }
 
 /// How a world is set up.
@@ -56,6 +93,10 @@ pub struct Setup {
     pub natures: Vec<Nature>,
     /// Each client keeps to one filter.
     pub one_filter: bool,
+    /// A worker whose turns are long.
+    pub slow_worker: Option<usize>,
+    /// One in so many publications is read while other workers do something amid it; 0 for none.
+    pub amid: u8,
     /// Publications a flow may have in flight.
     pub max_in_flight: u16,
     /// Publications that may wait for a session, if few, and what gives way when there are more.
@@ -131,6 +172,8 @@ pub enum Step {
         name: Option<u64>,
         /// The flow outlives the stream.
         keep: bool,
+        /// It wants the flow as it was left, or none.
+        resume: bool,
     },
     /// A client ends a further stream.
     EndStream {
@@ -161,6 +204,8 @@ pub enum Step {
         line: usize,
         /// Among its streams.
         stream: usize,
+        /// What others do within it, if it is a publication.
+        amid: Option<Amid>,
     },
     /// A worker takes its notices and sends.
     Exchange {
@@ -197,6 +242,21 @@ pub enum Step {
         /// With so many workers.
         workers: usize,
     },
+    /// Everything comes to rest: who is there then has what it is owed.
+    Rest,
+}
+
+impl fmt::Display for Aside {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Aside::Read { line, stream } => {
+                write!(f, "another worker reads a packet (connection {line}, stream {stream})")
+            }
+            Aside::Exchange { worker } => write!(f, "worker {worker} takes its notices and sends"),
+            Aside::EndTurn { worker } => write!(f, "worker {worker} ends its turn"),
+            Aside::Commit => write!(f, "storage commits"),
+        }
+    }
 }
 
 impl fmt::Display for Step {
@@ -233,13 +293,14 @@ impl fmt::Display for Step {
             Step::Unsubscribe { client, filter } => {
                 write!(f, "client {client} unsubscribes from {}", FILTERS[filter])
             }
-            Step::OpenStream { client, name, keep } => {
+            Step::OpenStream { client, name, keep, resume } => {
                 write!(f, "client {client} opens a stream ")?;
                 match name {
                     Some(name) if keep => write!(f, "with flow {name}, which outlives it"),
                     Some(name) => write!(f, "with flow {name}"),
                     None => write!(f, "without a name"),
-                }
+                }?;
+                if resume { write!(f, ", if the broker knows it") } else { Ok(()) }
             }
             Step::EndStream { client, stream, finish } => {
                 let verb = if finish { "finishes" } else { "resets" };
@@ -249,8 +310,11 @@ impl fmt::Display for Step {
             Step::Acknowledge { client, pick } => {
                 write!(f, "client {client} acknowledges ({pick})")
             }
-            Step::Read { line, stream } => {
-                write!(f, "a worker reads a packet (connection {line}, stream {stream})")
+            Step::Read { line, stream, amid } => {
+                write!(f, "a worker reads a packet (connection {line}, stream {stream})")?;
+                let Some(amid) = amid else { return Ok(()) };
+                write!(f, "; if it publishes, before receiver {}:", amid.before)?;
+                amid.asides.iter().flatten().try_for_each(|aside| write!(f, " {aside};"))
             }
             Step::Exchange { worker } => write!(f, "worker {worker} takes its notices and sends"),
             Step::EndTurn { worker } => write!(f, "worker {worker} ends its turn"),
@@ -262,6 +326,7 @@ impl fmt::Display for Step {
             Step::Crash { workers } => {
                 write!(f, "the broker crashes and starts again with {workers} workers")
             }
+            Step::Rest => write!(f, "everything comes to rest"),
         }
     }
 }
@@ -281,7 +346,7 @@ pub struct Schedule {
 
 /// How often each kind of step is drawn; some kinds not at all in a schedule, so that others meet more
 /// often.
-const WEIGHTS: [u32; 18] = [6, 1, 1, 12, 4, 1, 3, 2, 24, 8, 28, 16, 16, 10, 1, 2, 1, 1];
+const WEIGHTS: [u32; 19] = [6, 1, 1, 12, 4, 1, 3, 2, 24, 8, 28, 16, 16, 10, 1, 2, 1, 1, 1];
 
 /// Kinds without which little happens.
 const NEEDED: [usize; 8] = [0, 3, 4, 8, 9, 10, 11, 12];
@@ -302,7 +367,7 @@ impl Schedule {
             }
         }
         let quic = *rng.choice([0u8, 50, 100].iter()).unwrap_or(&0);
-        let qos = rng.u8(..4);
+        let qos = rng.u8(..5);
         let mut steps_drawn = Vec::with_capacity(steps + setup.natures.len() * 8);
         setup.open(&mut rng, quic, &mut steps_drawn);
         for _ in 0..steps {
@@ -325,14 +390,20 @@ impl Setup {
             will: (rng.u8(..3) == 0).then(|| Will {
                 delay_s: [0, 5, 100][rng.usize(..3)],
                 qos: [QoS::AtLeastOnce, QoS::ExactlyOnce][rng.usize(..2)],
+                expiry_s: (rng.u8(..4) == 0).then(|| [2, 60][rng.usize(..2)]),
             }),
             aliases: rng.bool(),
+            publishes: rng.u8(..4) > 0,
         };
-        let natures = (0..clients).map(|_| nature()).collect();
+        let mut natures: Vec<Nature> = (0..clients).map(|_| nature()).collect();
+        natures[0].publishes = true;
+        let workers = rng.usize(1..=3);
         Setup {
-            workers: rng.usize(1..=3),
+            workers,
             natures,
             one_filter: rng.bool(),
+            slow_worker: rng.bool().then(|| rng.usize(..workers)),
+            amid: [0, 0, 16, 4][rng.usize(..4)],
             max_in_flight: [2, 8, 100][rng.usize(..3)],
             queue: (rng.u8(..6) == 0).then(|| {
                 let policies = [DropPolicy::Oldest, DropPolicy::Newest, DropPolicy::Disconnect];
@@ -349,7 +420,7 @@ impl Setup {
         for client in 0..self.natures.len() {
             let (worker, quic) = (rng.usize(..3), rng.u8(..100) < quic);
             steps.push(Step::Connect { client, worker, quic, clean: false, takeover: true });
-            steps.push(Step::Read { line: 0, stream: 0 });
+            steps.push(Step::Read { line: 0, stream: 0, amid: None });
             let filter = if self.one_filter { client % 3 } else { rng.usize(..FILTERS.len()) };
             let qos = [QoS::AtLeastOnce, QoS::ExactlyOnce, QoS::ExactlyOnce][rng.usize(..3)];
             for worker in 0..3 {
@@ -364,13 +435,14 @@ impl Setup {
                 steps.push(Step::Subscribe { client, filter, qos, stream: 0 });
             } else {
                 let name = rng.bool().then(|| 2 + 2 * rng.u64(..2));
-                steps.push(Step::OpenStream { client, name, keep: rng.u8(..4) > 0 });
+                let keep = rng.u8(..4) > 0;
+                steps.push(Step::OpenStream { client, name, keep, resume: false });
                 steps.push(Step::Subscribe { client, filter, qos, stream: 1 });
             }
         }
     }
 
-    fn step(&self, rng: &mut Rng, weights: &[u32; 18], quic: u8, qos: u8) -> Step {
+    fn step(&self, rng: &mut Rng, weights: &[u32; 19], quic: u8, qos: u8) -> Step {
         let all: u32 = weights.iter().sum();
         let mut at = rng.u32(..all);
         let kind = weights.iter().position(|weight| match at.checked_sub(*weight) {
@@ -384,6 +456,7 @@ impl Setup {
         let worker = rng.usize(..3);
         let stream = if rng.bool() { 0 } else { rng.usize(..4) };
         let qos = match (qos, rng.u8(..8)) {
+            (4, 0..=3) => QoS::AtMostOnce,
             (0, _) | (_, 1..=3) => QoS::ExactlyOnce,
             (1, _) | (_, 4..=6) => QoS::AtLeastOnce,
             (_, 0) => QoS::AtMostOnce,
@@ -409,19 +482,39 @@ impl Setup {
             5 => Step::Unsubscribe { client, filter },
             6 => {
                 let name = rng.bool().then(|| 2 + 2 * rng.u64(..2));
-                Step::OpenStream { client, name, keep: rng.u8(..4) > 0 }
+                let resume = name.is_some() && rng.u8(..4) == 0;
+                Step::OpenStream { client, name, keep: rng.u8(..4) > 0, resume }
             }
             7 => Step::EndStream { client, stream: rng.usize(..4), finish: rng.bool() },
             8 => Step::Hear { client, stream },
             9 => Step::Acknowledge { client, pick: rng.usize(..8) },
-            10 => Step::Read { line: rng.usize(..8), stream },
+            10 => Step::Read { line: rng.usize(..8), stream, amid: self.amid(rng) },
             11 => Step::Exchange { worker },
-            12 => Step::EndTurn { worker },
+            12 => {
+                let slow = self.slow_worker == Some(worker % self.workers) && rng.u8(..8) > 0;
+                Step::EndTurn { worker: if slow { worker + 1 } else { worker } }
+            }
             13 => Step::Commit { most: [1, 1, 2, 100][rng.usize(..4)] },
             14 => Step::Disk { failing: rng.bool() },
             15 => Step::Timers { worker },
             16 => Step::Wait { seconds: [1, 3, 10, 2000][rng.usize(..4)] },
-            _ => Step::Crash { workers: rng.usize(1..=3) },
+            17 => Step::Crash { workers: rng.usize(1..=3) },
+            _ => Step::Rest,
         }
+    }
+
+    fn amid(&self, rng: &mut Rng) -> Option<Amid> {
+        if self.amid == 0 || rng.u8(..self.amid) > 0 {
+            return None;
+        }
+        let mut aside = || match rng.u8(..8) {
+            0 => None,
+            1..=4 => Some(Aside::Read { line: rng.usize(..8), stream: rng.usize(..4) }),
+            5 => Some(Aside::Exchange { worker: rng.usize(..3) }),
+            6 => Some(Aside::EndTurn { worker: rng.usize(..3) }),
+            _ => Some(Aside::Commit),
+        };
+        let asides = [aside(), aside(), aside()];
+        Some(Amid { before: rng.usize(..3), asides })
     }
 }

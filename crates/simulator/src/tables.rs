@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use fulmar_broker::message::Message;
 use fulmar_broker::storage::{
-    FlowId, Op, Position, QueuedRecord, Restored, SessionKey, SessionRecord, SubscriptionRecord,
+    FlowId, Op, Position, Progress, QueuedRecord, Restored, SessionKey, SessionRecord,
+    SubscriptionRecord,
 };
 use fulmar_mqtt::PacketId;
 
@@ -96,6 +97,21 @@ impl Tables {
         self.subscriptions.retain(|_, record| (record.session, record.flow) != place);
         self.queued.retain(|at, _| (at.0, at.1) != place);
         self.inbound.retain(|at| (at.0, at.1) != place);
+    }
+
+    /// Two messages of one flow that are in flight under one packet identifier, which no batch may leave behind.
+    #[must_use]
+    pub fn contradiction(&self) -> Option<String> {
+        let mut under_way = BTreeMap::new();
+        let mut in_flight = self.queued.values().filter_map(|queued| match queued.progress {
+            Progress::Sent(id) | Progress::Released(id) => Some((queued, id)),
+            Progress::Queued | Progress::Offered => None,
+        });
+        in_flight.find_map(|(queued, id)| {
+            let at = (queued.session, queued.flow, id.get());
+            let before = under_way.insert(at, queued.position)?;
+            Some(format!("{before:?} and {:?} are both in flight as {at:?}", queued.position))
+        })
     }
 
     /// What a broker finds at its start.

@@ -74,7 +74,8 @@ impl Wills {
             return None;
         };
         let topic = client.index % TOPICS.len();
-        let message = ledger.will(client.index, topic, will.qos);
+        let message =
+            ledger.will(client.index, topic, will.qos, will.expiry_s.filter(|_| nature.v5));
         let payload = ledger.payload(message, line);
         let delay_s = if nature.v5 && nature.durable { will.delay_s } else { 0 };
         self.current[client.index] = Some(Current {

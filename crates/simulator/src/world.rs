@@ -16,9 +16,11 @@ use fulmar_broker::{
     ReadState, Shard, StreamAction, StreamEnd, StreamKey, Timestamp, Token, TransportKind,
 };
 use fulmar_mqtt::codec::peek_frame;
+use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 use crate::disk::Volume;
+use crate::schedule::{Amid, Aside};
 
 /// First byte of a DISCONNECT.
 pub(crate) const DISCONNECT: u8 = 0xE0;
@@ -49,7 +51,8 @@ pub(crate) struct Wire {
 #[derive(Debug)]
 pub(crate) struct Line {
     pub(crate) worker: usize,
-    connection: Connection,
+    /// `None` while its worker publishes and others do something meanwhile.
+    connection: Option<Connection>,
     pub(crate) wires: Vec<Wire>,
     /// The broker's end is open.
     pub(crate) open: bool,
@@ -63,11 +66,14 @@ pub(crate) struct Line {
     pub(crate) said_goodbye: bool,
     /// When the broker's end was closed.
     pub(crate) closed_at: Option<Timestamp>,
+    /// Streams that the broker has aborted: what is said there is lost.
+    pub(crate) aborted: Vec<StreamKey>,
 }
 
 #[derive(Debug)]
 struct Worker {
-    shard: Shard,
+    /// `None` while it publishes and others do something meanwhile.
+    shard: Option<Shard>,
     asleep: bool,
     woken: Arc<AtomicBool>,
 }
@@ -111,7 +117,7 @@ impl World {
             let wake = Arc::clone(&woken);
             let wake = Arc::new(move || wake.store(true, Ordering::Relaxed));
             let shard = Shard::new(Arc::clone(&broker), index, now, wake);
-            Worker { shard, asleep: false, woken }
+            Worker { shard: Some(shard), asleep: false, woken }
         };
         let workers = (0..workers).map(worker).collect();
         World { disk, broker, workers, lines: Vec::new(), now, limits, dropped_before: 0 }
@@ -119,13 +125,16 @@ impl World {
 
     /// The process dies and starts again with as many workers: every connection is gone, and all that
     /// was not committed. Returns the sessions that storage has then.
-    pub(crate) fn crash(&mut self, workers: usize) -> Vec<SessionRecord> {
+    pub(crate) fn crash(&mut self, workers: usize) -> Result<Vec<SessionRecord>, String> {
         let (disk, restored) = self.disk.crash();
+        if let Some(what) = disk.durable().contradiction() {
+            return Err(what);
+        }
         let sessions = restored.sessions.clone();
         let dropped_before = self.dropped();
         let next = World::start(disk, restored, workers, self.limits.clone(), self.now);
         *self = World { dropped_before, ..next };
-        sessions
+        Ok(sessions)
     }
 
     /// Messages that were dropped because a queue was full.
@@ -149,8 +158,8 @@ impl World {
         };
         let worker = worker % self.workers.len();
         self.rouse(worker);
-        let shard = &mut self.workers[worker].shard;
-        let connection = Connection::new(shard, Token(at as u64), peer).ok()?;
+        let shard = self.workers[worker].shard.as_mut()?;
+        let connection = Some(Connection::new(shard, Token(at as u64), peer).ok()?);
         let (wires, open) = (vec![Wire::new(StreamKey::CONTROL)], true);
         self.lines.push(Line {
             worker,
@@ -162,6 +171,7 @@ impl World {
             room,
             said_goodbye: false,
             closed_at: None,
+            aborted: Vec::new(),
         });
         Some(at)
     }
@@ -169,7 +179,7 @@ impl World {
     /// The client says something on a stream, which it thereby opens.
     pub(crate) fn say(&mut self, line: usize, key: StreamKey, input: Input) {
         let line = &mut self.lines[line];
-        if line.cut {
+        if line.cut || line.aborted.contains(&key) {
             return;
         }
         if let Some(wire) = line.wires.iter_mut().find(|wire| wire.key == key) {
@@ -225,13 +235,20 @@ impl World {
     pub(crate) fn readable(&self) -> Vec<usize> {
         let readable = |line: &Line| {
             let wires = || line.wires.iter().any(Wire::is_readable);
-            line.open && (line.cut || wires())
+            line.open && line.connection.is_some() && (line.cut || wires())
         };
-        (0..self.lines.len()).filter(|at| readable(&self.lines[*at])).collect()
+        let is_free = |line: &Line| self.workers[line.worker].shard.is_some();
+        let able = |at: &usize| readable(&self.lines[*at]) && is_free(&self.lines[*at]);
+        (0..self.lines.len()).filter(able).collect()
     }
 
     /// A worker reads one input of a line, of whichever stream `pick` says. False if there is none.
     pub(crate) fn read(&mut self, at: usize, pick: usize) -> bool {
+        self.read_amid(at, pick, None)
+    }
+
+    /// The same; if it is a publication, other workers do something `amid` it.
+    pub(crate) fn read_amid(&mut self, at: usize, pick: usize, amid: Option<Amid>) -> bool {
         let line = &self.lines[at];
         if !line.open {
             return false;
@@ -248,58 +265,137 @@ impl World {
             return true;
         }
         let line = &mut self.lines[at];
-        let shard = &mut self.workers[worker].shard;
         let wire = &mut line.wires[readable[pick % readable.len()]];
-        let key = wire.key;
-        if !std::mem::replace(&mut wire.opened, true) && key != StreamKey::CONTROL {
-            line.connection.stream_opened(shard, key);
+        let (key, is_new) = (wire.key, !std::mem::replace(&mut wire.opened, true));
+        let Some(input) = wire.to_broker.pop_front() else { return false };
+        let worker = &mut self.workers[worker];
+        let (Some(connection), Some(shard)) = (line.connection.take(), worker.shard.take()) else {
+            return false;
+        };
+        self.act(at, key, input, (connection, shard), (is_new, amid));
+        true
+    }
+
+    /// The core does what one input asks for.
+    fn act(
+        &mut self,
+        at: usize,
+        key: StreamKey,
+        input: Input,
+        (mut connection, mut shard): (Connection, Shard),
+        (is_new, amid): (bool, Option<Amid>),
+    ) {
+        if is_new && key != StreamKey::CONTROL {
+            connection.stream_opened(&mut shard, key);
         }
-        match wire.to_broker.front_mut() {
-            Some(Input::Bytes(bytes)) => {
-                let goodbye = bytes.first() == Some(&DISCONNECT);
-                let received = line.connection.receive(shard, key, bytes);
-                line.said_goodbye |= goodbye && received.consumed > 0;
+        let received = match &input {
+            Input::Bytes(bytes) => Some(
+                self.with_others(amid, &mut shard, |shard| connection.receive(shard, key, bytes)),
+            ),
+            Input::End(end) => {
+                connection.stream_ended(&mut shard, key, *end);
+                None
+            }
+        };
+        let line = &mut self.lines[at];
+        line.connection = Some(connection);
+        self.workers[line.worker].shard = Some(shard);
+        let Some(wire) = line.wires.iter_mut().find(|wire| wire.key == key) else { return };
+        match (input, received) {
+            (Input::Bytes(mut bytes), Some(received)) => {
+                line.said_goodbye |= bytes.first() == Some(&DISCONNECT) && received.consumed > 0;
                 bytes.drain(..received.consumed);
-                if bytes.is_empty() {
-                    wire.to_broker.pop_front();
+                if !bytes.is_empty() {
+                    wire.to_broker.push_front(Input::Bytes(bytes));
                 }
                 wire.blocked = received.state == ReadState::Blocked;
                 if received.state == ReadState::Closed {
                     wire.to_broker.clear();
                 }
             }
-            Some(Input::End(end)) => {
-                let end = *end;
-                wire.to_broker.pop_front();
-                line.connection.stream_ended(shard, key, end);
-                if end != StreamEnd::Finished {
-                    line.wires.retain(|wire| wire.key != key);
-                }
+            (Input::End(end), _) if end != StreamEnd::Finished => {
+                line.wires.retain(|wire| wire.key != key);
             }
-            None => {}
+            _ => {}
         }
-        true
+    }
+
+    /// Lets a worker do something; if it publishes, others do something `amid` it.
+    fn with_others<R>(
+        &mut self,
+        amid: Option<Amid>,
+        shard: &mut Shard,
+        act: impl FnOnce(&mut Shard) -> R,
+    ) -> R {
+        let Some(amid) = amid else { return act(shard) };
+        let nobody = World {
+            disk: Arc::clone(&self.disk),
+            broker: Arc::clone(&self.broker),
+            workers: Vec::new(),
+            lines: Vec::new(),
+            now: self.now,
+            limits: self.limits.clone(),
+            dropped_before: self.dropped_before,
+        };
+        let rest = Arc::new(Mutex::new(std::mem::replace(self, nobody)));
+        let others = Arc::clone(&rest);
+        let mut before = 0;
+        let meanwhile = move || {
+            if before == amid.before {
+                others.lock().take_asides(&amid);
+            }
+            before += 1;
+        };
+        shard.set_interlude(Some(Box::new(meanwhile)));
+        let result = act(shard);
+        shard.set_interlude(None);
+        if let Some(rest) = Arc::into_inner(rest) {
+            *self = rest.into_inner();
+        }
+        result
+    }
+
+    fn take_asides(&mut self, amid: &Amid) {
+        for aside in amid.asides.iter().flatten() {
+            match *aside {
+                Aside::Read { line, stream } => {
+                    let readable = self.readable();
+                    if !readable.is_empty() {
+                        self.read(readable[line % readable.len()], stream);
+                    }
+                }
+                Aside::Exchange { worker } => drop(self.exchange(worker % self.workers())),
+                Aside::EndTurn { worker } => self.end_turn(worker % self.workers()),
+                Aside::Commit => drop(self.commit(usize::MAX)),
+            }
+        }
     }
 
     fn lose(&mut self, at: usize, cause: LostCause) {
         let line = &mut self.lines[at];
-        if std::mem::replace(&mut line.open, false) {
+        let shard = self.workers[line.worker].shard.as_mut();
+        if let (Some(connection), Some(shard), true) = (&mut line.connection, shard, line.open) {
+            line.open = false;
             line.closed_at = Some(self.now);
-            line.connection.lost(&mut self.workers[line.worker].shard, cause);
+            connection.lost(shard, cause);
         }
     }
 
     /// A worker that sleeps is woken by a packet or a timer.
     fn rouse(&mut self, at: usize) {
         let worker = &mut self.workers[at];
+        let Some(shard) = &mut worker.shard else { return };
         if std::mem::replace(&mut worker.asleep, false) {
-            worker.shard.after_sleep();
+            shard.after_sleep();
         }
-        worker.shard.set_now(self.now);
+        shard.set_now(self.now);
     }
 
     /// Whether the worker may do something of its own accord; wakes it if it was told to.
     pub(crate) fn is_awake(&mut self, at: usize) -> bool {
+        if self.workers[at].shard.is_none() {
+            return false;
+        }
         let woken = self.workers[at].woken.swap(false, Ordering::Relaxed);
         if woken || !self.workers[at].asleep {
             self.rouse(at);
@@ -313,13 +409,14 @@ impl World {
         if !self.is_awake(at) {
             return 0;
         }
+        let Some(shard) = &mut self.workers[at].shard else { return 0 };
         let mut notices = Vec::new();
-        self.workers[at].shard.take_notices(&mut notices);
+        shard.take_notices(&mut notices);
         let count = notices.len();
         for (token, notice) in notices {
             let line = &mut self.lines[token.0 as usize];
-            if line.open {
-                line.connection.notice(&mut self.workers[at].shard, notice);
+            if let (true, Some(connection)) = (line.open, &mut line.connection) {
+                connection.notice(shard, notice);
                 line.flush = true;
                 for wire in &mut line.wires {
                     wire.blocked = false;
@@ -336,14 +433,15 @@ impl World {
     fn flush(&mut self, at: usize) {
         let line = &mut self.lines[at];
         line.flush = false;
-        let shard = &mut self.workers[line.worker].shard;
+        let shard = self.workers[line.worker].shard.as_mut();
+        let (Some(connection), Some(shard)) = (&mut line.connection, shard) else { return };
         let mut ready = SmallVec::new();
-        line.connection.ready_streams(&mut ready);
+        connection.ready_streams(&mut ready);
         for key in ready {
-            let closing = line.connection.closing().is_some();
+            let closing = connection.closing().is_some();
             let Some(wire) = line.wires.iter_mut().find(|wire| wire.key == key) else { continue };
             while closing || line.cut || wire.to_client.len() < line.room {
-                let output = line.connection.output(shard, key);
+                let output = connection.output(shard, key);
                 let more = output.more && !output.bytes.is_empty();
                 if !line.cut {
                     wire.put(&output.bytes);
@@ -355,15 +453,18 @@ impl World {
             }
             wire.full = wire.to_client.len() >= line.room;
         }
-        for action in line.connection.stream_actions() {
+        for action in connection.stream_actions() {
             match action {
-                StreamAction::Abort(key, _) => line.wires.retain(|wire| wire.key != key),
+                StreamAction::Abort(key, _) => {
+                    line.wires.retain(|wire| wire.key != key);
+                    line.aborted.push(key);
+                }
                 StreamAction::Finish(key) => {
                     line.wires.retain(|wire| wire.key != key || !wire.to_client.is_empty());
                 }
             }
         }
-        if line.connection.closing().is_some() {
+        if connection.closing().is_some() {
             self.lose(at, LostCause::Closed);
         }
     }
@@ -374,25 +475,31 @@ impl World {
             return;
         }
         let worker = &mut self.workers[at];
-        worker.shard.end_turn();
+        let Some(shard) = &mut worker.shard else { return };
+        shard.end_turn();
         // A worker whose network can take more sends before it sleeps.
         let sends = |line: &Line| line.worker == at && line.open && line.flush;
-        worker.asleep = !self.lines.iter().any(sends) && worker.shard.before_sleep();
+        worker.asleep = !self.lines.iter().any(sends) && shard.before_sleep();
     }
 
     /// What is due on a worker happens.
     pub(crate) fn fire_timers(&mut self, at: usize) {
         let now = self.now;
-        if self.workers[at].shard.next_deadline().is_some_and(|due| due <= now) {
+        let due = |shard: &Shard| shard.next_deadline().is_some_and(|due| due <= now);
+        if self.workers[at].shard.as_ref().is_some_and(due) {
             self.rouse(at);
-            self.workers[at].shard.on_deadline();
+            self.workers[at].shard.iter_mut().for_each(Shard::on_deadline);
         }
         for line in 0..self.lines.len() {
             let is_own = self.lines[line].worker == at && self.lines[line].open;
-            let shard = &self.workers[at].shard;
-            if is_own && self.lines[line].connection.deadline(shard) <= now {
+            let due =
+                |(connection, shard): (&Connection, &Shard)| connection.deadline(shard) <= now;
+            let both = self.lines[line].connection.as_ref().zip(self.workers[at].shard.as_ref());
+            if is_own && both.is_some_and(due) {
                 self.rouse(at);
-                self.lines[line].connection.on_deadline(&mut self.workers[at].shard);
+                let both =
+                    self.lines[line].connection.as_mut().zip(self.workers[at].shard.as_mut());
+                both.into_iter().for_each(|(connection, shard)| connection.on_deadline(shard));
             }
         }
     }

@@ -21,6 +21,9 @@ impl Client {
     ) -> Result<Vec<Said>, String> {
         self.heard += 1;
         let Some(lane) = self.lane_of(key) else { return Ok(Vec::new()) };
+        if let Some(Lane::Named(name)) = self.lane_that_waits(key) {
+            self.answered.insert(name);
+        }
         let who = self.index;
         let frame = peek_frame(bytes, usize::MAX).ok().flatten().ok_or("half a packet")?;
         let packet = decode(&frame, self.version())
@@ -65,6 +68,10 @@ impl Client {
             return Err(format!("client {who} was told session present = {present}"));
         }
         self.greeted = true;
+        if !self.quic {
+            // What waited for streams comes on this one.
+            self.kept.clear();
+        }
         self.must_clean = false;
         self.known = self.nature.durable.then_some(true).or(Some(false));
         if !present {

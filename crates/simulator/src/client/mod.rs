@@ -3,7 +3,7 @@
 
 mod hear;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use fulmar_broker::StreamKey;
 use fulmar_mqtt::ack::{self, AckKind};
@@ -40,6 +40,19 @@ pub(crate) struct Stream {
     pub(crate) key: StreamKey,
     pub(crate) lane: Lane,
     keep: bool,
+    /// `None` for one that takes the flow as it is.
+    refusal: Option<Refusal>,
+}
+
+/// Whether a stream that wants its flow as it was left is refused (draft section 9.7).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Refusal {
+    /// The broker cannot know the flow.
+    Must,
+    /// A crash or time may have taken it.
+    May,
+    /// It is known.
+    MustNot,
 }
 
 #[derive(Debug)]
@@ -59,6 +72,12 @@ pub(crate) struct Client {
     next_stream: u64,
     /// Streams of this connection that have named a flow.
     named: Vec<(StreamKey, u64)>,
+    /// Flows that were ever asked for in this session.
+    asked_for: BTreeSet<u64>,
+    /// Of those some wait for a stream when theirs is gone.
+    kept: BTreeSet<u64>,
+    /// Flows that the broker has answered on in this connection, and which outlive their stream.
+    answered: BTreeSet<u64>,
     outbound: BTreeMap<Lane, Outbound<usize>>,
     receiving: BTreeMap<Lane, BTreeMap<u16, Receiving>>,
     /// Publications received on the control stream at QoS 1, and under which identifier.
@@ -95,6 +114,9 @@ impl Client {
             streams: Vec::new(),
             next_stream: 0,
             named: Vec::new(),
+            asked_for: BTreeSet::new(),
+            kept: BTreeSet::new(),
+            answered: BTreeSet::new(),
             outbound: BTreeMap::new(),
             receiving: BTreeMap::new(),
             received_as: BTreeMap::new(),
@@ -151,6 +173,12 @@ impl Client {
         self.streams.iter().find(|stream| stream.key == key).map(|stream| stream.lane)
     }
 
+    /// The lane of a stream that outlives it.
+    fn lane_that_waits(&self, key: StreamKey) -> Option<Lane> {
+        let stream = self.streams.iter().find(|stream| stream.key == key && stream.keep);
+        stream.map(|stream| stream.lane)
+    }
+
     /// Its connection is gone, as far as it is concerned.
     pub(crate) fn disconnected(&mut self, ledger: &mut Ledger) {
         if self.line.take().is_none() {
@@ -158,6 +186,7 @@ impl Client {
         }
         self.greeted = false;
         self.aliases.clear();
+        self.answered.clear();
         self.doubt_unanswered(Lane::Control, ledger);
         self.leaving.clear();
         self.unacknowledged.clear();
@@ -209,6 +238,30 @@ impl Client {
         ledger.lane_ends(self.index, lane);
     }
 
+    /// Whether none of what it is owed can wait for a stream.
+    pub(crate) fn has_all_streams(&self) -> bool {
+        self.kept.iter().all(|name| self.has_stream_of(Lane::Named(*name)))
+    }
+
+    /// The broker has refused one of its streams.
+    pub(crate) fn refused(&mut self, key: StreamKey, ledger: &mut Ledger) -> Result<(), String> {
+        let Some(at) = self.streams.iter().position(|stream| stream.key == key) else {
+            return Ok(());
+        };
+        let mut stream = self.streams.remove(at);
+        if !matches!(stream.refusal, Some(Refusal::Must | Refusal::May)) {
+            return Err(format!("the broker refused {stream:?} of client {}", self.index));
+        }
+        stream.keep = false;
+        self.lose_lane(stream, ledger);
+        Ok(())
+    }
+
+    /// Whether it has a stream that the broker had to refuse.
+    pub(crate) fn has_false_stream(&self) -> bool {
+        self.streams.iter().any(|stream| stream.refusal == Some(Refusal::Must))
+    }
+
     /// Lanes without a stream may be over.
     fn end_waiting_lanes(&mut self, ledger: &mut Ledger) {
         let lanes = self.receiving.keys().copied();
@@ -230,11 +283,14 @@ impl Client {
             self.expects = self.expects.filter(|present| !present);
             ledger.void(self.index);
         }
+        self.answered.clear();
         self.end_waiting_lanes(ledger);
     }
 
     /// Its session is over.
     fn forget(&mut self, ledger: &mut Ledger) {
+        self.asked_for.clear();
+        self.kept.clear();
         self.outbound.clear();
         self.receiving.clear();
         self.received_as.clear();
@@ -283,6 +339,9 @@ impl Client {
             }
             if let Some((will, _)) = &bequest {
                 will_properties.push(Property::WillDelayInterval(will.delay_s));
+                if let Some(seconds) = will.expiry_s {
+                    will_properties.push(Property::MessageExpiryInterval(seconds));
+                }
             }
         }
         let will = bequest.as_ref().map(|(will, payload)| LastWill {
@@ -347,8 +406,7 @@ impl Client {
         } else {
             None
         };
-        // A retained message is to be there at the end.
-        let expiry_s = expiry_s.filter(|_| self.nature.v5 && topic.is_some());
+        let expiry_s = expiry_s.filter(|_| self.nature.v5);
         ledger.publish((self.index, lane), topic, qos, expiry_s);
         if topic.is_none() {
             self.retained.1 = Some(message);
@@ -445,14 +503,14 @@ impl Client {
     pub(crate) fn open_stream(
         &mut self,
         name: Option<u64>,
-        keep: bool,
+        (keep, resume): (bool, bool),
         ledger: &mut Ledger,
     ) -> Option<Said> {
         self.next_stream += 4;
         let key = StreamKey(self.next_stream);
         let Some(id) = name else {
             let lane = Lane::Unnamed(key.0);
-            self.streams.push(Stream { key, lane, keep: false });
+            self.streams.push(Stream { key, lane, keep: false, refusal: None });
             return None;
         };
         let lane = Lane::Named(id);
@@ -461,8 +519,21 @@ impl Client {
             let old = self.streams.remove(at);
             self.lose_lane(old, ledger);
         }
-        self.streams.push(Stream { key, lane, keep });
-        let keeps = FlowFlags::PERSISTENT_QOS | FlowFlags::PERSISTENT_SUBSCRIPTIONS;
+        let refusal =
+            resume.then(|| match (self.asked_for.contains(&id), self.answered.contains(&id)) {
+                (false, _) => Refusal::Must,
+                (true, false) => Refusal::May,
+                (true, true) => Refusal::MustNot,
+            });
+        self.streams.push(Stream { key, lane, keep, refusal });
+        self.asked_for.insert(id);
+        if keep {
+            self.kept.insert(id);
+        } else {
+            self.answered.remove(&id);
+        }
+        let state = if resume { FlowFlags::ABORT_IF_NO_STATE } else { 0 };
+        let keeps = FlowFlags::PERSISTENT_QOS | FlowFlags::PERSISTENT_SUBSCRIPTIONS | state;
         let expiry_s = if keep { u64::from(EXPIRY_S) } else { 0 };
         let mut header = Vec::new();
         let flow = DataFlow { id, expiry_s, flags: FlowFlags(keeps) };

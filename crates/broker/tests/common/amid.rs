@@ -1,0 +1,39 @@
+//! What another worker does within one publication.
+
+use std::sync::Arc;
+
+use fulmar_broker::{Connection, Shard};
+use fulmar_mqtt::Packet;
+use parking_lot::Mutex;
+
+use super::{Conn, World};
+
+impl World {
+    /// As [`World::send_within_turn`] for a publication: when its receivers are found and none has it, the last
+    /// worker does something for `other`, one of its connections.
+    pub fn send_amid(
+        &mut self,
+        conn: Conn,
+        packet: &Packet<'_>,
+        other: Conn,
+        act: impl FnOnce(&mut Shard, &mut Connection) + Send + 'static,
+    ) {
+        let (shard, line) = (self.shards.pop().unwrap(), self.lines.remove(&other.0).unwrap());
+        assert_eq!(line.shard, self.shards.len(), "not a connection of the last worker");
+        let both = Arc::new(Mutex::new((shard, line)));
+        let (others, mut act) = (Arc::clone(&both), Some(act));
+        let meanwhile = move || {
+            if let Some(act) = act.take() {
+                let (shard, line) = &mut *others.lock();
+                act(shard, &mut line.connection);
+            }
+        };
+        let at = self.lines[&conn.0].shard;
+        self.shards[at].set_interlude(Some(Box::new(meanwhile)));
+        self.send_within_turn(conn, packet);
+        self.shards[at].set_interlude(None);
+        let (shard, line) = Arc::into_inner(both).unwrap().into_inner();
+        self.shards.push(shard);
+        self.lines.insert(other.0, line);
+    }
+}
