@@ -46,7 +46,7 @@ STORE ?=
 
 .DEFAULT_GOAL := help
 .PHONY: help run gateway web test test-web test-rust test-postgres built built-tiny test-interop test-browser screenshots kill-test gateway-kill-test gateway-memory-test attack fuzz lint fmt doc bench bench-parts \
-	site tools needs interop-needs firmware firmware-run firmware-test
+	reference site tools needs interop-needs firmware firmware-run firmware-test
 
 help: ## List the targets
 	@echo "Fulmar, a QUIC-first MQTT broker. Start with README.md."
@@ -218,6 +218,10 @@ fmt: needs ## Format the sources
 
 doc: needs ## Build the documentation of all crates
 	cargo doc --workspace --no-deps --locked
+
+# From the program and its sources; `make test-rust` compares.
+reference: ## Write the pages of docs/reference again
+	FULMAR_WRITE_REFERENCE=1 cargo test --locked --package fulmar-tests --test reference
 
 $(SITE_VENV)/ready: scripts/site/requirements.txt
 	python3 -m venv $(SITE_VENV)

@@ -185,7 +185,7 @@ async fn check(
     Ok(if right { app.roster.account(user) } else { None })
 }
 
-/// Who is logged in
+/// The user who is logged in
 #[utoipa::path(get, path = "/session", tag = "session", responses((status = 200, body = Session)))]
 pub(crate) async fn show(State(app): State<App>, caller: Caller, conditions: Conditions) -> Answer {
     let user = User::new(&app, &caller.account);

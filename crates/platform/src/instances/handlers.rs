@@ -74,7 +74,7 @@ pub(crate) async fn show(
     conditions.json(&instance.await?)
 }
 
-/// Tell of a device
+/// Register or update a device
 ///
 /// Who does so first, owns it.
 #[utoipa::path(put, path = "/{twin}/instance/{device}", tag = "devices",

@@ -1,0 +1,124 @@
+//! Limits that are no settings: constants of the sources, with their values there.
+
+use crate::{check, source, sources, table};
+
+/// File, or folder where only one file has it, constant, what it limits, and what happens beyond it.
+const FIXED: [[&str; 4]; 24] = [
+    [
+        "crates/broker/src/limits.rs",
+        "MAX_CONNECT_BYTES",
+        "Bytes of a CONNECT packet",
+        "CONNACK with 0x95",
+    ],
+    ["crates/mqtt/src/topic.rs", "MAX_LEVELS", "Levels of a topic name or filter", "0x90, 0x8F"],
+    [
+        "crates/broker/src/connection/packets.rs",
+        "MAX_FILTERS",
+        "Filters in one SUBSCRIBE or UNSUBSCRIBE",
+        "0x97",
+    ],
+    ["crates/broker/src/auth/jwt.rs", "MAX_TOKEN_BYTES", "Bytes of a JSON Web Token", "0x86"],
+    [
+        "crates/broker/src/auth/jwt.rs",
+        "MAX_KEYS",
+        "Keys in a JSON Web Key Set",
+        "the configuration is refused",
+    ],
+    ["crates/broker/src/auth/jwt.rs", "MAX_TRIED", "Keys tried for a token without `kid`", "0x86"],
+    [
+        "crates/broker/src/auth/queue.rs",
+        "MAX_WAITING",
+        "Logins waiting for their password check",
+        "0x89",
+    ],
+    [
+        "crates/broker/src/transports.rs",
+        "MAX_PUBLISHED",
+        "Clients per interval below `$SYS/broker/connections/`",
+        "they take turns",
+    ],
+    [
+        "crates/server/src/serve/http.rs",
+        "CONNECTIONS",
+        "Connections to the `http` listener",
+        "incomplete requests make room",
+    ],
+    ["crates/gateway/src", "MAX_HOPS", "Gateways that a message may pass", "dropped as a loop"],
+    ["crates/gateway/src/batch.rs", "MAX_BYTES", "Bytes of a batch when it is unpacked", "refused"],
+    ["crates/gateway/src/batch.rs", "MAX_MESSAGES", "Messages in a batch", "refused"],
+    ["crates/platform/src/meters/handlers.rs", "MAX_METERS", "Meters in one request", "413"],
+    ["crates/platform/src/readings/handlers.rs", "MAX_READINGS", "Readings in one request", "413"],
+    ["crates/platform/src/frames/handlers.rs", "MAX_FRAMES", "Frames in one request", "413"],
+    [
+        "crates/platform/src/measurements/handlers.rs",
+        "MAX_MEASUREMENTS",
+        "Measurements in one request",
+        "413",
+    ],
+    ["crates/platform/src/photos.rs", "MAX_PHOTO_BYTES", "Bytes of a photo", "413"],
+    ["crates/platform/src/alerts/rules.rs", "MAX_RULES", "Alert rules of a twin", "409"],
+    ["crates/platform/src/alerts/webhooks.rs", "MAX_WEBHOOKS", "Webhooks of a twin", "409"],
+    [
+        "crates/platform/src/alerts/webhooks.rs",
+        "MAX_ATTEMPTS",
+        "Attempts to deliver to a webhook",
+        "given up",
+    ],
+    [
+        "crates/bulk/src/sender/peers.rs",
+        "MAX_PEERS",
+        "Receivers that a sender keeps apart",
+        "further ones get the data, and the sender does not wait for them",
+    ],
+    [
+        "crates/bulk/src/receiver/mod.rs",
+        "MAX_SENDERS",
+        "Senders that a receiver keeps apart",
+        "further ones are ignored until one has been silent for 30 s",
+    ],
+    [
+        "crates/bulk/src",
+        "MAX_RECEIVERS",
+        "Receivers of an encrypted transfer",
+        "further ones are ignored",
+    ],
+    [
+        "crates/sensors/src/reading.rs",
+        "MAX_DEVICE_LETTERS",
+        "Letters of a device's name",
+        "the reading is refused",
+    ],
+];
+
+/// The value of a constant whose product is written out, such as `100 * 1024`.
+fn value(file: &str, name: &str) -> u64 {
+    let is_file = file.ends_with(".rs");
+    let text = if is_file { source(file) } else { sources(file).join("\n") };
+    let found: Vec<&str> = text.split(&format!("const {name}: ")).skip(1).collect();
+    let [rest] = found[..] else { panic!("{file} has {} constants {name}", found.len()) };
+    let formula = rest.split_once("= ").unwrap().1.split(';').next().unwrap().replace('_', "");
+    if let Some((one, by)) = formula.split_once(" << ") {
+        return one.parse::<u64>().unwrap() << by.parse::<u64>().unwrap();
+    }
+    formula.split(" * ").map(|factor| factor.parse::<u64>().unwrap()).product()
+}
+
+/// With commas between thousands.
+fn written(value: u64) -> String {
+    let digits = value.to_string();
+    let groups =
+        digits.as_bytes().rchunks(3).rev().map(|group| std::str::from_utf8(group).unwrap());
+    groups.collect::<Vec<_>>().join(",")
+}
+
+#[test]
+fn the_page_of_limits_has_the_values_of_the_sources() {
+    let mut text = "Every buffer, queue and table has a limit. Most are [settings](settings.md#limits), each with what \
+                    happens beyond it; these are fixed.\n\n"
+        .to_owned();
+    let rows = FIXED.map(|[file, name, what, beyond]| {
+        [what.to_owned(), written(value(file, name)), beyond.to_owned()]
+    });
+    text.push_str(&table(["what", "limit", "beyond it"], rows));
+    check("limits.md", "Fixed limits", &text);
+}
