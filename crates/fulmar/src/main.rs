@@ -16,6 +16,18 @@ mod absent;
 mod cert;
 mod cli;
 mod help;
+// With all commands: those that are left out take whatever is asked.
+#[cfg(all(
+    test,
+    feature = "bench",
+    feature = "bulk",
+    feature = "demo",
+    feature = "lab",
+    feature = "meter",
+    feature = "platform",
+    feature = "sensor"
+))]
+mod pages;
 
 use std::process::ExitCode;
 
