@@ -1,14 +1,7 @@
-//! Bulk objects over bad links, without I/O: NORM (RFC 5740), which repairs losses by negative
-//! acknowledgements and Reed-Solomon parity (RFC 5510, FEC encoding 5) instead of stopping.
+#![doc = include_str!("../README.md")]
 //!
-//! A [`Sender`] has objects to send, a [`Receiver`] puts them into a [`Storage`]. Both take
-//! datagrams and a time and give datagrams, events and the time at which they want to be asked
-//! again. Nothing here reads a socket, a file or a clock. A [`guard`] at each end keeps strangers out; without
-//! it, whoever can send to the receivers' port can forge. A [`stream`] has no end and gives bytes as they come. Not
-//! implemented: NORM's own congestion control; the rate is given, or found out in another way.
-//!
-//! Read in this order: [`wire`] (messages), `partition` and `rs` (objects become symbols), `sender`,
-//! `receiver`, [`stream`], [`guard`].
+//! Read in this order: [`wire`] (messages), `partition` and `rs` (objects become symbols), `sender`, `receiver`,
+//! [`stream`], [`guard`].
 #![forbid(unsafe_code)]
 
 mod gf;

@@ -1,12 +1,4 @@
-//! CoAP (RFC 7252) with observe (RFC 7641), block-wise transfer (RFC 7959), discovery (RFC 6690) and the
-//! Echo option (RFC 9175): a [`Server`] for many peers, a [`Client`] for one, DTLS for both ([`dtls`]), and
-//! how resources are topics ([`topics`]).
-//!
-//! No sockets and no clock: who drives them brings datagrams and the time, and takes datagrams, events and
-//! the next deadline. Messages are read and written by the crate coap-lite; what is here is what a message
-//! means and what has to be remembered for it, all of it bounded ([`Limits`]).
-//!
-//! Not here: proxies, multicast, OSCORE, CoAP over TCP.
+#![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
 mod block;

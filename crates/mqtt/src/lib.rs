@@ -1,11 +1,7 @@
-//! MQTT 3.1.1 and 5.0 without I/O: packets, topic names and filters, the delivery state of a
-//! session, and the stream headers of MQTT over QUIC.
+#![doc = include_str!("../README.md")]
 //!
-//! Nothing here reads a socket or a clock. Decoding borrows from the input and checks sizes before
-//! anything is allocated; encoding appends to the caller's buffer. Read in this order: [`codec`]
-//! (bytes to [`Packet`] and back), [`packet`], [`topic`], [`session`], [`flow`].
-//!
-//! Section numbers are those of the OASIS MQTT 5.0 specification; where 3.1.1 differs it says so.
+//! Read in this order: [`codec`] (bytes to [`Packet`] and back), [`packet`], [`topic`], [`session`], [`flow`]. Where
+//! 3.1.1 differs from 5.0, the sources say so.
 #![forbid(unsafe_code)]
 
 pub mod ack;

@@ -1,7 +1,7 @@
-//! The server: its configuration, and the wiring of broker, gateway, platform and everything that listens.
+#![doc = include_str!("../README.md")]
 //!
-//! `fulmar serve` is [`Args`] and [`run`]; [`passwd`] and [`platform`] are the commands that work on what a
-//! server reads: its password file, and the platform's users and twins.
+//! [`Args`] and [`run`] are `fulmar serve`; [`passwd`] and `platform` are the commands that work on what a server reads:
+//! its password file, and the platform's users and twins.
 
 mod config;
 pub mod passwd;
