@@ -176,3 +176,38 @@ fn clients_publish_and_subscribe_as_pages_show_it() {
         subscriber.log.find(PATIENCE, |line| line.starts_with("$SYS/broker/version ")).is_some()
     );
 }
+
+/// Blocks of settings in a page: fenced ones, and indented ones that begin with a section.
+fn settings(text: &str) -> Vec<String> {
+    let fenced = text.split("```toml\n").skip(1).map(|rest| rest.split("```").next().unwrap());
+    let mut found: Vec<String> = fenced.map(str::to_owned).collect();
+    for block in text.split("\n\n    [").skip(1) {
+        let block = format!("    [{block}\n");
+        let indented = block.lines().take_while(|line| line.is_empty() || line.starts_with("    "));
+        found.push(indented.map(|line| format!("{}\n", line.trim_start())).collect());
+    }
+    // Keys of meters.
+    found.retain(|block| !block.starts_with("[keys]"));
+    found
+}
+
+#[test]
+fn settings_in_pages_are_those_of_the_program() {
+    let folder = tempfile::tempdir().unwrap();
+    let host = host(folder.path());
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs");
+    let mut checked = 0;
+    for entry in fs::read_dir(docs).unwrap().map(|entry| entry.unwrap().path()) {
+        let Ok(text) = fs::read_to_string(&entry) else { continue };
+        for block in settings(&text) {
+            fs::write(host.folder().join("page.toml"), &block).unwrap();
+            // The environment is looked at when the file is understood, and ends it before it serves.
+            let refused = host.types("FULMAR_LIMITS__NONE=1 fulmar serve --config page.toml");
+            let said = String::from_utf8_lossy(&refused.stderr);
+            assert_eq!(refused.status.code(), Some(2), "{}: {block}", entry.display());
+            assert!(said.contains("FULMAR_LIMITS__NONE"), "{}: {said}\n{block}", entry.display());
+            checked += 1;
+        }
+    }
+    assert!(checked > 12, "{checked} blocks");
+}
