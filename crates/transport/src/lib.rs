@@ -6,7 +6,7 @@
 //! thread runs them all. There is no async runtime: a turn of the loop reads everything first and
 //! writes everything last, which is what makes bursts cheap.
 //!
-//! Read in this order: `server` (threads), `crew` (who runs which worker), `run` (their loops), `pace`
+//! Read in this order: `server` (threads), `scheduler` (which thread runs which worker), `run` (their loops), `pace`
 //! (when they rest), `listen` (binding), `worker` (a turn of the loop), `stream` (a connection),
 //! `layers` (TLS in `secure`, WebSocket in `ws`), `tail` (incomplete packets), `inlet` (connections
 //! accepted elsewhere); and beside them `quic`,
@@ -16,7 +16,6 @@
 
 mod clock;
 mod config;
-mod crew;
 mod error;
 mod inlet;
 mod layers;
@@ -26,6 +25,7 @@ mod pace;
 mod partial;
 mod quic;
 mod run;
+mod scheduler;
 mod secure;
 mod server;
 mod socket;

@@ -1,4 +1,4 @@
-//! The loops that threads run: one worker each, or all of them on the first thread (see `crew`).
+//! The loops that threads run: one worker each, or all of them on the first thread (see `scheduler`).
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -10,8 +10,8 @@ use mio::{Events, Interest};
 use rustix::time::{ClockId, clock_gettime};
 use tracing::debug;
 
-use crate::crew::{Crew, Judge, Load, Move};
 use crate::pace::Pace;
+use crate::scheduler::{Judge, Load, Move, Scheduler};
 use crate::worker::Worker;
 
 /// Events taken from a poller at once.
@@ -31,16 +31,16 @@ const GUESTS: usize = usize::MAX - 1;
 /// # Errors
 /// The poller fails, which it does only when the process is out of resources.
 pub(crate) fn run(
-    crew: &Arc<Crew<Worker>>,
+    scheduler: &Arc<Scheduler<Worker>>,
     index: usize,
     worker: Worker,
     rest: Duration,
 ) -> io::Result<()> {
     let pace = Pace::new(rest, Instant::now());
     if index == 0 {
-        Host::new(crew, worker, pace).run()
+        Host::new(scheduler, worker, pace).run()
     } else {
-        run_own(crew, index, worker, pace)
+        run_own(scheduler, index, worker, pace)
     }
 }
 
@@ -56,7 +56,7 @@ fn rest(pace: &mut Pace, timeout: Option<Duration>, now: Instant, datagrams: u64
 
 /// A thread that is not the first: runs its worker, or lends it.
 fn run_own(
-    crew: &Crew<Worker>,
+    scheduler: &Scheduler<Worker>,
     index: usize,
     mut worker: Worker,
     mut pace: Pace,
@@ -64,8 +64,8 @@ fn run_own(
     let mut events = Events::with_capacity(EVENTS);
     let mut load = Load::new(Instant::now(), used());
     loop {
-        if crew.is_gathered() {
-            worker = crew.lend(index, worker);
+        if scheduler.is_gathered() {
+            worker = scheduler.lend(index, worker);
             load = Load::new(Instant::now(), used());
         }
         let timeout = worker.timeout();
@@ -76,7 +76,7 @@ fn run_own(
         let now = Instant::now();
         pace.after_wait(now);
         if let Some(figure) = load.resume(now, REPORT, used) {
-            crew.report(index, figure.used);
+            scheduler.report(index, figure.used);
         }
         if worker.turn(events.iter()) {
             return Ok(());
@@ -92,7 +92,7 @@ fn used() -> Duration {
 
 /// The first thread.
 struct Host<'a> {
-    crew: &'a Crew<Worker>,
+    scheduler: &'a Scheduler<Worker>,
     worker: Worker,
     guests: Vec<Guest>,
     judge: Judge,
@@ -108,9 +108,9 @@ struct Guest {
 }
 
 impl<'a> Host<'a> {
-    fn new(crew: &'a Crew<Worker>, worker: Worker, pace: Pace) -> Host<'a> {
+    fn new(scheduler: &'a Scheduler<Worker>, worker: Worker, pace: Pace) -> Host<'a> {
         let judge = Judge::new(Instant::now(), used());
-        Host { crew, worker, guests: Vec::new(), judge, pace }
+        Host { scheduler, worker, guests: Vec::new(), judge, pace }
     }
 
     fn run(mut self) -> io::Result<()> {
@@ -124,8 +124,8 @@ impl<'a> Host<'a> {
             self.worker.poll(&mut events, timeout)?;
             let now = Instant::now();
             self.pace.after_wait(now);
-            let gathered = self.crew.is_gathered();
-            let reported = || self.crew.reported();
+            let gathered = self.scheduler.is_gathered();
+            let reported = || self.scheduler.reported();
             let next = self.judge.resume(now, gathered, used, reported);
             if self.turn(&events)? {
                 return Ok(());
@@ -136,9 +136,9 @@ impl<'a> Host<'a> {
             match next {
                 _ if self.worker.is_draining() => self.scatter(),
                 Some(Move::Scatter) => self.scatter(),
-                Some(Move::Gather) if self.crew.len() > 1 => {
+                Some(Move::Gather) if self.scheduler.len() > 1 => {
                     debug!("one thread runs all workers");
-                    self.crew.gather();
+                    self.scheduler.gather();
                 }
                 Some(Move::Gather) | None => {}
             }
@@ -192,11 +192,11 @@ impl<'a> Host<'a> {
 
     /// Takes the workers that are offered.
     fn take_guests(&mut self) -> io::Result<()> {
-        for index in 1..self.crew.len() {
+        for index in 1..self.scheduler.len() {
             if self.guests.iter().any(|guest| guest.index == index) {
                 continue;
             }
-            let Some(worker) = self.crew.take(index) else { continue };
+            let Some(worker) = self.scheduler.take(index) else { continue };
             let fd = worker.poller().as_raw_fd();
             // It may have been woken while it was nobody's.
             let events = Events::with_capacity(EVENTS);
@@ -210,7 +210,7 @@ impl<'a> Host<'a> {
 
     /// Gives every worker back to its thread.
     fn scatter(&mut self) {
-        if !self.crew.is_gathered() {
+        if !self.scheduler.is_gathered() {
             return;
         }
         debug!("each worker runs on its own thread");
@@ -222,7 +222,7 @@ impl<'a> Host<'a> {
                 debug!(%error, "a worker's poller could not be deregistered");
             }
         }
-        self.crew.scatter(self.guests.drain(..).map(|guest| (guest.index, guest.worker)));
+        self.scheduler.scatter(self.guests.drain(..).map(|guest| (guest.index, guest.worker)));
     }
 }
 

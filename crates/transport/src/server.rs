@@ -16,12 +16,12 @@ use tracing::warn;
 
 use crate::clock::Clock;
 use crate::config::{ListenerConfig, QuicListener, ServerConfig};
-use crate::crew::Crew;
 use crate::error::StartError;
 use crate::inlet::{Inlet, Tray};
 use crate::listen::{bind_tcp, bind_udp};
 use crate::quic::{Place, QuicShard};
 use crate::run::run;
+use crate::scheduler::Scheduler;
 use crate::stream::Io;
 use crate::worker::{Control, WAKER, Worker};
 
@@ -96,9 +96,9 @@ impl Server {
         let inlet = Inlet::new(seats.into_iter());
         let threads = Vec::with_capacity(workers);
         let mut server = Server { bound, bound_quic, clock, control, inlet, threads };
-        let crew = Arc::new(Crew::new(polls.iter().map(|(_, waker)| Arc::clone(waker))));
+        let scheduler = Arc::new(Scheduler::new(polls.iter().map(|(_, waker)| Arc::clone(waker))));
         for (index, (sockets, poll)) in sockets.into_iter().zip(polls).enumerate() {
-            let place = (Arc::clone(&crew), index);
+            let place = (Arc::clone(&scheduler), index);
             server.spawn(Arc::clone(broker), place, poll, sockets, &config)?;
         }
         Ok(server)
@@ -107,7 +107,7 @@ impl Server {
     fn spawn(
         &mut self,
         broker: Arc<Broker>,
-        (crew, index): (Arc<Crew<Worker>>, usize),
+        (scheduler, index): (Arc<Scheduler<Worker>>, usize),
         (poll, waker): (Poll, Arc<Waker>),
         sockets: Sockets,
         config: &ServerConfig,
@@ -125,7 +125,7 @@ impl Server {
             let io = Io::new(shard, limits, origins);
             let worker =
                 Worker::new(poll, clock, control, io, sockets.tcp, sockets.quic, sockets.tray)?;
-            run(&crew, index, worker, coalesce)
+            run(&scheduler, index, worker, coalesce)
         };
         let name = format!("fulmar-worker-{index}");
         let thread = std::thread::Builder::new().name(name).spawn(body)?;

@@ -1,9 +1,9 @@
-//! Who runs the workers: as few threads as the work needs.
+//! Which threads run which workers: as few threads as the work needs.
 //!
 //! Waking a sleeping thread costs more processor time than handling one message does, and a message
 //! from one worker's client to another's wakes two. So while all workers together leave most of a
-//! core idle, the first thread runs them all: their work is *gathered*. With more to do the work is
-//! *scattered*, and every thread runs its own worker. Connections and sessions notice nothing: a
+//! core idle, the first thread runs them all: the workers are *gathered*. Under more load they are
+//! *scattered*: every thread runs its own worker. Connections and sessions notice nothing: a
 //! worker is handed over whole, between two of its turns, with its poller; a gathered worker's
 //! poller is itself registered with the first one's.
 
@@ -15,13 +15,13 @@ use mio::Waker;
 use parking_lot::{Condvar, Mutex};
 use tracing::warn;
 
-/// Time over which the load is looked at before work is gathered, and how much processor time all
-/// workers may then use, in thousandths of a core.
+/// Time over which the load is measured before workers are gathered, and the processor time that all
+/// workers together may then use, in thousandths of a core.
 const GATHER_WINDOW: Duration = Duration::from_millis(100);
 const GATHER_BELOW: u64 = 400;
 
-/// Time over which the load is looked at before work is scattered, and how much of it the thread may
-/// be awake, in thousandths. Shorter: what waits for a busy thread waits in vain.
+/// Time over which the load is measured before workers are scattered, and the part of it that the first
+/// thread may be awake, in thousandths. Shorter, because clients wait while that thread is overloaded.
 const SCATTER_WINDOW: Duration = Duration::from_millis(20);
 const SCATTER_ABOVE: u64 = 800;
 
@@ -29,17 +29,17 @@ const SCATTER_ABOVE: u64 = 800;
 /// to and fro.
 const SETTLE: Duration = Duration::from_secs(1);
 
-/// What the threads of a server share. `W` is the worker; tests use something smaller.
+/// State that the threads of a server share. `W` is the worker; tests use a number.
 #[derive(Debug)]
-pub(crate) struct Crew<W> {
+pub(crate) struct Scheduler<W> {
     gathered: AtomicBool,
     started: Instant,
-    seats: Box<[Seat<W>]>,
+    slots: Box<[WorkerSlot<W>]>,
 }
 
-/// One thread's place.
+/// One thread's worker, or the knowledge of where it is.
 #[derive(Debug)]
-struct Seat<W> {
+struct WorkerSlot<W> {
     state: Mutex<State<W>>,
     changed: Condvar,
     /// Load in thousandths of a core and when it was measured, packed.
@@ -51,33 +51,33 @@ struct Seat<W> {
 enum State<W> {
     /// The worker is with its own thread.
     Own,
-    /// It waits to be taken by the first thread.
+    /// The worker waits for the first thread to take it.
     Offered(W),
-    /// It is with the first thread.
+    /// The worker is with the first thread.
     Away,
-    /// It waits to be taken by its own thread.
+    /// The worker waits for its own thread to take it back.
     Returned(W),
 }
 
-impl<W> Crew<W> {
-    /// A crew of one thread for each waker.
-    pub(crate) fn new(wakers: impl IntoIterator<Item = Arc<Waker>>) -> Crew<W> {
-        let seat = |waker| Seat {
+impl<W> Scheduler<W> {
+    /// A scheduler with one thread per waker.
+    pub(crate) fn new(wakers: impl IntoIterator<Item = Arc<Waker>>) -> Scheduler<W> {
+        let slot = |waker| WorkerSlot {
             state: Mutex::new(State::Own),
             changed: Condvar::new(),
             load: AtomicU64::new(0),
             waker,
         };
-        Crew {
+        Scheduler {
             gathered: AtomicBool::new(false),
             started: Instant::now(),
-            seats: wakers.into_iter().map(seat).collect(),
+            slots: wakers.into_iter().map(slot).collect(),
         }
     }
 
     /// Number of threads.
     pub(crate) fn len(&self) -> usize {
-        self.seats.len()
+        self.slots.len()
     }
 
     /// Whether the first thread runs, or is about to run, all workers.
@@ -88,31 +88,31 @@ impl<W> Crew<W> {
     /// Asks all threads but the first to offer their workers.
     pub(crate) fn gather(&self) {
         self.gathered.store(true, Ordering::SeqCst);
-        for seat in &self.seats[1..] {
-            wake(&seat.waker);
+        for slot in &self.slots[1..] {
+            wake(&slot.waker);
         }
     }
 
-    /// Lends thread `index`'s worker to the first thread; returns when it is back, which it is at
-    /// once if the work is not to be gathered any more.
+    /// Lends thread `index`'s worker to the first thread, and waits for its return; returns it at
+    /// once if workers are no longer to be gathered.
     pub(crate) fn lend(&self, index: usize, worker: W) -> W {
-        let seat = &self.seats[index];
-        let mut state = seat.state.lock();
+        let slot = &self.slots[index];
+        let mut state = slot.state.lock();
         *state = State::Offered(worker);
-        wake(&self.seats[0].waker);
+        wake(&self.slots[0].waker);
         loop {
             match std::mem::replace(&mut *state, State::Own) {
                 State::Returned(worker) => return worker,
                 State::Offered(worker) if !self.is_gathered() => return worker,
                 other => *state = other,
             }
-            seat.changed.wait(&mut state);
+            slot.changed.wait(&mut state);
         }
     }
 
-    /// Takes a worker that was offered.
+    /// Takes the worker of thread `index`, if that thread offers it.
     pub(crate) fn take(&self, index: usize) -> Option<W> {
-        let mut state = self.seats[index].state.lock();
+        let mut state = self.slots[index].state.lock();
         match std::mem::replace(&mut *state, State::Own) {
             State::Offered(worker) => {
                 *state = State::Away;
@@ -129,26 +129,26 @@ impl<W> Crew<W> {
     pub(crate) fn scatter(&self, workers: impl IntoIterator<Item = (usize, W)>) {
         self.gathered.store(false, Ordering::SeqCst);
         for (index, worker) in workers {
-            *self.seats[index].state.lock() = State::Returned(worker);
+            *self.slots[index].state.lock() = State::Returned(worker);
         }
-        for seat in &self.seats[1..] {
+        for slot in &self.slots[1..] {
             // Under the lock, so that nobody is between looking and waiting.
-            let _state = seat.state.lock();
-            seat.changed.notify_one();
+            let _state = slot.state.lock();
+            slot.changed.notify_one();
         }
     }
 
-    /// Tells the others how busy a thread is.
+    /// Stores how busy a thread is, in thousandths of a core, for the first thread's decision.
     pub(crate) fn report(&self, index: usize, load: u64) {
         let at = self.started.elapsed().as_millis() as u64;
-        self.seats[index].load.store(at << 16 | load.min(1000), Ordering::Relaxed);
+        self.slots[index].load.store(at << 16 | load.min(1000), Ordering::Relaxed);
     }
 
-    /// What the threads but the first last reported, added up. A thread that has not spoken for
-    /// a while sleeps.
+    /// Sum of the latest loads of all threads but the first. A thread without a recent report is
+    /// asleep and counts as zero.
     pub(crate) fn reported(&self) -> u64 {
         let oldest = self.started.elapsed().saturating_sub(GATHER_WINDOW * 3).as_millis() as u64;
-        let reports = self.seats[1..].iter().map(|seat| seat.load.load(Ordering::Relaxed));
+        let reports = self.slots[1..].iter().map(|slot| slot.load.load(Ordering::Relaxed));
         reports.filter(|report| report >> 16 >= oldest).map(|report| report & 0xffff).sum()
     }
 }
@@ -164,18 +164,18 @@ fn wake(waker: &Waker) {
 pub(crate) struct Load {
     since: Instant,
     woke: Instant,
-    /// Time it did not sleep since the last figure.
+    /// Time the thread was not asleep since the last measurement.
     awake: Duration,
-    /// Processor time it had used then.
+    /// Processor time the thread had used at the last measurement.
     used: Duration,
 }
 
 /// Load over some time, in thousandths of a core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Figure {
-    /// Time it had something to do, waiting for a core included: is one thread enough?
+    /// Time the thread had something to do, including waiting for a core: is one thread enough?
     pub(crate) awake: u64,
-    /// Processor time: would one thread be enough? On a busy machine this is the smaller.
+    /// Processor time: would one thread be enough? On a busy machine this is less than `awake`.
     pub(crate) used: u64,
 }
 
@@ -190,8 +190,8 @@ impl Load {
         self.awake += now.saturating_duration_since(self.woke);
     }
 
-    /// It is up again: the load since the last figure, once `window` has passed. Asks for `used`
-    /// only then, because it is a system call.
+    /// The thread is awake again: returns the load since the last measurement once `window` has
+    /// passed. Calls `used` only then, because it is a system call.
     pub(crate) fn resume(
         &mut self,
         now: Instant,
@@ -212,14 +212,14 @@ impl Load {
     }
 }
 
-/// What the first thread decides.
+/// The first thread's decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Move {
     Gather,
     Scatter,
 }
 
-/// The first thread's judgement.
+/// Decides, on the first thread, when to gather and when to scatter.
 #[derive(Debug)]
 pub(crate) struct Judge {
     load: Load,
@@ -236,8 +236,8 @@ impl Judge {
         self.load.pause(now);
     }
 
-    /// The thread is up again: what to do, given how the work is shared now and what the other
-    /// threads report.
+    /// The thread is awake again: returns what to do, given whether workers are gathered now and the
+    /// load that the other threads reported.
     pub(crate) fn resume(
         &mut self,
         now: Instant,
@@ -263,10 +263,10 @@ impl Judge {
 mod tests {
     use super::*;
 
-    fn crew(threads: usize) -> Crew<u32> {
+    fn scheduler(threads: usize) -> Scheduler<u32> {
         let poll = mio::Poll::new().unwrap();
         let waker = Arc::new(Waker::new(poll.registry(), mio::Token(0)).unwrap());
-        Crew::new(std::iter::repeat_n(waker, threads))
+        Scheduler::new(std::iter::repeat_n(waker, threads))
     }
 
     /// A thread in simulated time.
@@ -332,31 +332,31 @@ mod tests {
 
     #[test]
     fn silent_threads_count_for_nothing() {
-        let crew = crew(3);
-        crew.report(1, 600);
-        crew.report(2, 5000);
-        assert_eq!(crew.reported(), 1600);
+        let scheduler = scheduler(3);
+        scheduler.report(1, 600);
+        scheduler.report(2, 5000);
+        assert_eq!(scheduler.reported(), 1600);
     }
 
     #[test]
     fn workers_go_and_come_back() {
-        let crew = crew(2);
-        assert_eq!(crew.lend(1, 7), 7, "nobody gathers");
-        crew.gather();
+        let scheduler = scheduler(2);
+        assert_eq!(scheduler.lend(1, 7), 7, "nobody gathers");
+        scheduler.gather();
         std::thread::scope(|scope| {
-            let lender = scope.spawn(|| crew.lend(1, 8));
+            let lender = scope.spawn(|| scheduler.lend(1, 8));
             let worker = loop {
-                if let Some(worker) = crew.take(1) {
+                if let Some(worker) = scheduler.take(1) {
                     break worker;
                 }
                 std::thread::yield_now();
             };
-            assert_eq!((worker, crew.take(1)), (8, None));
-            crew.scatter([(1, 9)]);
+            assert_eq!((worker, scheduler.take(1)), (8, None));
+            scheduler.scatter([(1, 9)]);
             assert_eq!(lender.join().unwrap(), 9);
-            crew.gather();
-            let refused = scope.spawn(|| crew.lend(1, 10));
-            crew.scatter([]);
+            scheduler.gather();
+            let refused = scope.spawn(|| scheduler.lend(1, 10));
+            scheduler.scatter([]);
             assert_eq!(refused.join().unwrap(), 10, "offered, and not taken before the end");
         });
     }
