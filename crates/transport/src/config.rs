@@ -21,8 +21,8 @@ use crate::tls::ServerTls;
 pub struct ServerConfig {
     /// Worker threads; at least 1 and the number the broker was made for.
     pub workers: usize,
-    /// How long a worker that is woken often for little rests before it waits, so that one wake-up
-    /// brings the work of several; zero never to rest.
+    /// How long a worker that is often woken for a datagram pauses before it waits, so that one wake-up
+    /// brings several; zero for no pauses.
     pub coalesce: Duration,
     /// Where to listen.
     pub listeners: Vec<ListenerConfig>,

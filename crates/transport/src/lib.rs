@@ -6,8 +6,8 @@
 //! thread runs them all. There is no async runtime: a turn of the loop reads everything first and
 //! writes everything last, which is what makes bursts cheap.
 //!
-//! Read in this order: `server` (threads), `scheduler` (which thread runs which worker), `run` (their loops), `pace`
-//! (when they rest), `listen` (binding), `worker` (a turn of the loop), `stream` (a connection),
+//! Read in this order: `server` (threads), `scheduler` (which thread runs which worker), `run` (their loops),
+//! `coalesce` (when they pause), `listen` (binding), `worker` (a turn of the loop), `stream` (a connection),
 //! `layers` (TLS in `secure`, WebSocket in `ws`), `tail` (incomplete packets), `inlet` (connections
 //! accepted elsewhere); and beside them `quic`,
 //! which has its own kind of connection, and `tls` with `tickets`, what all of them show and demand
@@ -15,13 +15,13 @@
 #![warn(missing_docs)]
 
 mod clock;
+mod coalesce;
 mod config;
 mod error;
 mod inlet;
 mod layers;
 mod listen;
 mod origin;
-mod pace;
 mod partial;
 mod quic;
 mod run;

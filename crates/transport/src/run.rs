@@ -10,7 +10,7 @@ use mio::{Events, Interest};
 use rustix::time::{ClockId, clock_gettime};
 use tracing::debug;
 
-use crate::pace::Pace;
+use crate::coalesce::WakeupCoalescing;
 use crate::scheduler::{Judge, Load, Move, Scheduler};
 use crate::worker::Worker;
 
@@ -26,7 +26,7 @@ const GUESTS: usize = usize::MAX - 1;
 
 /// Runs a worker until it is drained.
 ///
-/// `rest` is the longest time a thread rests before it waits (see `pace`).
+/// `pause` is the longest time a thread pauses before it waits (see `coalesce`).
 ///
 /// # Errors
 /// The poller fails, which it does only when the process is out of resources.
@@ -34,23 +34,28 @@ pub(crate) fn run(
     scheduler: &Arc<Scheduler<Worker>>,
     index: usize,
     worker: Worker,
-    rest: Duration,
+    pause: Duration,
 ) -> io::Result<()> {
-    let pace = Pace::new(rest, Instant::now());
+    let coalescing = WakeupCoalescing::new(pause, Instant::now());
     if index == 0 {
-        Host::new(scheduler, worker, pace).run()
+        Host::new(scheduler, worker, coalescing).run()
     } else {
-        run_own(scheduler, index, worker, pace)
+        run_own(scheduler, index, worker, coalescing)
     }
 }
 
-/// Rests if that is worth while and there is nothing to be done at once.
-fn rest(pace: &mut Pace, timeout: Option<Duration>, now: Instant, datagrams: u64) {
+/// Pauses if that pays and nothing has to be done at once.
+fn pause_before_wait(
+    coalescing: &mut WakeupCoalescing,
+    timeout: Option<Duration>,
+    now: Instant,
+    datagrams: u64,
+) {
     if timeout == Some(Duration::ZERO) {
         return;
     }
-    if let Some(rest) = pace.before_wait(now, datagrams) {
-        std::thread::sleep(timeout.map_or(rest, |timeout| rest.min(timeout)));
+    if let Some(pause) = coalescing.before_wait(now, datagrams) {
+        std::thread::sleep(timeout.map_or(pause, |timeout| pause.min(timeout)));
     }
 }
 
@@ -59,7 +64,7 @@ fn run_own(
     scheduler: &Scheduler<Worker>,
     index: usize,
     mut worker: Worker,
-    mut pace: Pace,
+    mut coalescing: WakeupCoalescing,
 ) -> io::Result<()> {
     let mut events = Events::with_capacity(EVENTS);
     let mut load = Load::new(Instant::now(), used());
@@ -71,10 +76,10 @@ fn run_own(
         let timeout = worker.timeout();
         let now = Instant::now();
         load.pause(now);
-        rest(&mut pace, timeout, now, worker.datagrams());
+        pause_before_wait(&mut coalescing, timeout, now, worker.datagrams());
         worker.poll(&mut events, timeout)?;
         let now = Instant::now();
-        pace.after_wait(now);
+        coalescing.after_wait(now);
         if let Some(figure) = load.resume(now, REPORT, used) {
             scheduler.report(index, figure.used);
         }
@@ -96,7 +101,7 @@ struct Host<'a> {
     worker: Worker,
     guests: Vec<Guest>,
     judge: Judge,
-    pace: Pace,
+    coalescing: WakeupCoalescing,
 }
 
 struct Guest {
@@ -108,9 +113,13 @@ struct Guest {
 }
 
 impl<'a> Host<'a> {
-    fn new(scheduler: &'a Scheduler<Worker>, worker: Worker, pace: Pace) -> Host<'a> {
+    fn new(
+        scheduler: &'a Scheduler<Worker>,
+        worker: Worker,
+        coalescing: WakeupCoalescing,
+    ) -> Host<'a> {
         let judge = Judge::new(Instant::now(), used());
-        Host { scheduler, worker, guests: Vec::new(), judge, pace }
+        Host { scheduler, worker, guests: Vec::new(), judge, coalescing }
     }
 
     fn run(mut self) -> io::Result<()> {
@@ -120,10 +129,10 @@ impl<'a> Host<'a> {
             let now = Instant::now();
             self.judge.pause(now);
             let datagrams = self.datagrams();
-            rest(&mut self.pace, timeout, now, datagrams);
+            pause_before_wait(&mut self.coalescing, timeout, now, datagrams);
             self.worker.poll(&mut events, timeout)?;
             let now = Instant::now();
-            self.pace.after_wait(now);
+            self.coalescing.after_wait(now);
             let gathered = self.scheduler.is_gathered();
             let reported = || self.scheduler.reported();
             let next = self.judge.resume(now, gathered, used, reported);
