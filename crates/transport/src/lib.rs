@@ -8,7 +8,7 @@
 //!
 //! Read in this order: `server` (threads), `scheduler` (which thread runs which worker), `run` (their loops),
 //! `coalesce` (when they pause), `listen` (binding), `worker` (a turn of the loop), `stream` (a connection),
-//! `layers` (TLS in `secure`, WebSocket in `ws`), `tail` (incomplete packets), `inlet` (connections
+//! `layers` (TLS in `secure`, WebSocket in `ws`), `tail` (incomplete packets), `handoff` (connections
 //! accepted elsewhere); and beside them `quic`,
 //! which has its own kind of connection, and `tls` with `tickets`, what all of them show and demand
 //! in handshakes and how early data stays single-use.
@@ -18,7 +18,7 @@ mod clock;
 mod coalesce;
 mod config;
 mod error;
-mod inlet;
+mod handoff;
 mod layers;
 mod listen;
 mod origin;
@@ -43,7 +43,7 @@ pub use config::{
     TransportLimits,
 };
 pub use error::StartError;
-pub use inlet::{AllowedSilence, Framing, Inlet};
+pub use handoff::{AllowedSilence, Framing, Handoff};
 pub use origin::Origins;
 pub use quic::{Due, HandshakePressure, QuicKeys, QuicSettings, RetryPolicy, Silence};
 pub use server::Server;

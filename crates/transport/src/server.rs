@@ -17,7 +17,7 @@ use tracing::warn;
 use crate::clock::Clock;
 use crate::config::{ListenerConfig, QuicListener, ServerConfig};
 use crate::error::StartError;
-use crate::inlet::{Inlet, Tray};
+use crate::handoff::{Handoff, HandoffQueue};
 use crate::listen::{bind_tcp, bind_udp};
 use crate::quic::{Place, QuicShard};
 use crate::run::run;
@@ -32,7 +32,7 @@ pub struct Server {
     bound_quic: Vec<SocketAddr>,
     clock: Clock,
     control: Arc<Control>,
-    inlet: Inlet,
+    handoff: Handoff,
     threads: Vec<(JoinHandle<io::Result<()>>, Arc<Waker>)>,
 }
 
@@ -40,12 +40,12 @@ pub struct Server {
 struct Sockets {
     tcp: Vec<(TcpListener, Arc<ListenerConfig>)>,
     quic: Vec<QuicShard>,
-    tray: Arc<Tray>,
+    handoff_queue: Arc<HandoffQueue>,
 }
 
 impl Sockets {
     fn new() -> Sockets {
-        Sockets { tcp: Vec::new(), quic: Vec::new(), tray: Arc::new(Tray::new()) }
+        Sockets { tcp: Vec::new(), quic: Vec::new(), handoff_queue: Arc::new(HandoffQueue::new()) }
     }
 }
 
@@ -85,17 +85,17 @@ impl Server {
             bound_quic.push(add_quic(&mut sockets, listener, endpoint, clock)?);
         }
         let control = Arc::new(Control::new(workers));
-        let mut seats = Vec::with_capacity(workers);
+        let mut handoff_queues = Vec::with_capacity(workers);
         let mut polls = Vec::with_capacity(workers);
         for worker in &sockets {
             let poll = Poll::new()?;
             let waker = Arc::new(Waker::new(poll.registry(), WAKER)?);
-            seats.push((Arc::clone(&worker.tray), Arc::clone(&waker)));
+            handoff_queues.push((Arc::clone(&worker.handoff_queue), Arc::clone(&waker)));
             polls.push((poll, waker));
         }
-        let inlet = Inlet::new(seats.into_iter());
+        let handoff = Handoff::new(handoff_queues.into_iter());
         let threads = Vec::with_capacity(workers);
-        let mut server = Server { bound, bound_quic, clock, control, inlet, threads };
+        let mut server = Server { bound, bound_quic, clock, control, handoff, threads };
         let scheduler = Arc::new(Scheduler::new(polls.iter().map(|(_, waker)| Arc::clone(waker))));
         for (index, (sockets, poll)) in sockets.into_iter().zip(polls).enumerate() {
             let place = (Arc::clone(&scheduler), index);
@@ -123,8 +123,15 @@ impl Server {
         let body = move || {
             let shard = Shard::new(broker, index, clock.now(), Arc::new(wake));
             let io = Io::new(shard, limits, origins);
-            let worker =
-                Worker::new(poll, clock, control, io, sockets.tcp, sockets.quic, sockets.tray)?;
+            let worker = Worker::new(
+                poll,
+                clock,
+                control,
+                io,
+                sockets.tcp,
+                sockets.quic,
+                sockets.handoff_queue,
+            )?;
             run(&scheduler, index, worker, coalesce)
         };
         let name = format!("fulmar-worker-{index}");
@@ -146,10 +153,10 @@ impl Server {
         &self.bound_quic
     }
 
-    /// The way in for connections that another part of the program accepts.
+    /// Takes connections that another part of the program has accepted.
     #[must_use]
-    pub fn inlet(&self) -> Inlet {
-        self.inlet.clone()
+    pub fn handoff(&self) -> Handoff {
+        self.handoff.clone()
     }
 
     /// Stops accepting, tells every client (MQTT 5.0 reason 0x8B) and waits at most `timeout` for

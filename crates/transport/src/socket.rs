@@ -1,5 +1,5 @@
 //! The socket of a byte-stream connection: TCP's, or one end of a local pair whose other end a part of
-//! this program holds that speaks HTTP (see `inlet`).
+//! this program holds that speaks HTTP (see `handoff`).
 //!
 //! Only what a worker needs of either; what flows through them it does not know.
 

@@ -15,7 +15,7 @@ use fulmar_broker::{
 use tracing::debug;
 
 use crate::config::{ListenerConfig, TransportLimits};
-use crate::inlet::{AllowedSilence, Framing, Handed};
+use crate::handoff::{AllowedSilence, Framing, Handed};
 use crate::layers::{Decoded, Layers, MAX_KEPT_BYTES};
 use crate::origin::Origins;
 use crate::partial::PartialBytes;

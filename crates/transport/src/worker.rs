@@ -20,7 +20,7 @@ use tracing::{error, info, warn};
 
 use crate::clock::Clock;
 use crate::config::{Carrier, ListenerConfig};
-use crate::inlet::{Handed, Tray};
+use crate::handoff::{Handed, HandoffQueue};
 use crate::quic::{self, QuicShard};
 use crate::socket::Socket;
 use crate::stream::{After, Io, StreamConn};
@@ -106,7 +106,7 @@ pub(crate) struct Worker {
     configs: Vec<Arc<ListenerConfig>>,
     conns: Slab<StreamConn>,
     quic: Vec<QuicShard>,
-    tray: Arc<Tray>,
+    handoff_queue: Arc<HandoffQueue>,
     generation: u32,
     timers: Timers,
     again: Vec<u64>,
@@ -126,7 +126,7 @@ impl Worker {
         io: Io,
         listeners: Vec<(TcpListener, Arc<ListenerConfig>)>,
         quic: Vec<QuicShard>,
-        tray: Arc<Tray>,
+        handoff_queue: Arc<HandoffQueue>,
     ) -> io::Result<Worker> {
         let mut configs: Vec<_> = listeners.iter().map(|(_, config)| Arc::clone(config)).collect();
         configs.push(Arc::new(handed_over()));
@@ -139,7 +139,7 @@ impl Worker {
             configs,
             conns: Slab::new(),
             quic,
-            tray,
+            handoff_queue,
             generation: 0,
             timers: Timers::default(),
             again: Vec::new(),
@@ -243,7 +243,7 @@ impl Worker {
 
     fn event(&mut self, event: &Event) {
         if event.token() == WAKER {
-            for handed in self.tray.take() {
+            for handed in self.handoff_queue.take() {
                 self.take_over(handed);
             }
             return;
@@ -480,7 +480,7 @@ impl Worker {
         if !self.draining {
             self.draining = true;
             self.listeners.clear();
-            self.tray.close();
+            self.handoff_queue.close();
             self.lose_all(StreamConn::is_opening);
             for quic in &mut self.quic {
                 quic.begin_close(&mut self.io, Instant::now());
@@ -518,10 +518,10 @@ impl Worker {
     }
 }
 
-/// What a worker knows of connections that were accepted elsewhere: nothing lies between them and MQTT
-/// that it would have to set up. Who they are comes with each of them.
+/// The listener configuration of connections that were accepted elsewhere: they need no TLS or WebSocket
+/// layer. Each brings its own peer and policy.
 fn handed_over() -> ListenerConfig {
     let address = SocketAddr::from(([0, 0, 0, 0], 0));
-    let policy = ListenerPolicy { name: "inlet".into(), allow_anonymous: false };
+    let policy = ListenerPolicy { name: "handoff".into(), allow_anonymous: false };
     ListenerConfig { address, carrier: Carrier::TCP, policy: Arc::new(policy) }
 }

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use axum::body::Body;
 use fulmar_broker::ListenerPolicy;
-use fulmar_transport::Inlet;
+use fulmar_transport::Handoff;
 use fulmar_transport::Origins;
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 
@@ -21,7 +21,7 @@ use crate::websocket;
 /// What the connections of one address share.
 pub(crate) struct Site {
     pub(crate) front: Front,
-    pub(crate) inlet: Inlet,
+    pub(crate) handoff: Handoff,
     pub(crate) policy: Arc<ListenerPolicy>,
     /// Tells clients of HTTP/3; `None` where there are no pages.
     pub(crate) alt_svc: Option<HeaderValue>,

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use fulmar_broker::ListenerPolicy;
 use fulmar_transport::tls::ServerTls;
-use fulmar_transport::{Clock, Inlet, QuicKeys};
+use fulmar_transport::{Clock, Handoff, QuicKeys};
 use http::HeaderValue;
 use quinn::crypto::rustls::{NoInitialCipherSuite, QuicServerConfig};
 use ring::{hkdf, hmac};
@@ -89,7 +89,7 @@ struct Place {
 }
 
 impl Endpoint {
-    /// Binds all addresses and serves there what `router`, told where, makes; MQTT goes to `inlet`. With no
+    /// Binds all addresses and serves there what `router`, told where, makes; MQTT goes to `handoff`. With no
     /// addresses nothing runs.
     ///
     /// # Errors
@@ -97,7 +97,7 @@ impl Endpoint {
     pub fn start(
         config: WebConfig,
         router: impl FnOnce(&Bound) -> axum::Router,
-        inlet: Inlet,
+        handoff: Handoff,
     ) -> Result<Endpoint, StartError> {
         let (stopping, stopped) = watch::channel(false);
         let (ending, ended) = watch::channel(false);
@@ -126,7 +126,7 @@ impl Endpoint {
             };
             let site = Site {
                 front,
-                inlet: inlet.clone(),
+                handoff: handoff.clone(),
                 policy: Arc::clone(&place.policy),
                 alt_svc: place.alt_svc()?,
                 origins: Arc::clone(&config.origins),

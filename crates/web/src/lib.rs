@@ -2,7 +2,7 @@
 //! `Router`; and MQTT over WebSocket and WebTransport at `/mqtt`, which goes to the broker's workers.
 //!
 //! No handlers of its own and no MQTT: what is asked for is the router's affair, and MQTT's bytes are
-//! handed to `fulmar-transport` through its inlet. One thread with one runtime serves all addresses.
+//! handed to `fulmar-transport` through its handoff. One thread with one runtime serves all addresses.
 //!
 //! Read in this order: `endpoint` (binding, running, draining), `tcp` with `handshake` and `h3` (the two ways in),
 //! `places` (which connections stay) and `strict` (what HTTP/1.1 must look like), `answer` and `front` (what every

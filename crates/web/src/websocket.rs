@@ -46,13 +46,13 @@ pub(crate) fn begin<B>(site: &Site, mut request: Request<B>, client: &Client) ->
         identity: client.identity.clone(),
         listener: site.policy.clone(),
     };
-    let (inlet, linger, tunnel) =
-        (site.inlet.clone(), site.front.limits.linger, client.seat.tunnels.open());
+    let (handoff, linger, tunnel) =
+        (site.handoff.clone(), site.front.limits.linger, client.seat.tunnels.open());
     tokio::spawn(async move {
         let address = peer.address;
         let carried = async {
             let outer = upgrade.await.map_err(std::io::Error::other)?;
-            let inner = inlet.open(peer, Framing::WebSocket)?;
+            let inner = handoff.open(peer, Framing::WebSocket)?;
             pump(TokioIo::new(outer), inner, linger).await
         };
         if let Err(error) = carried.await {

@@ -106,7 +106,7 @@ fn start_with(address: SocketAddr, limits: Limits, bodies: BodyBudget) -> Site {
         bodies,
         knows: None,
     };
-    let endpoint = Endpoint::start(web, |_| router(), server.inlet()).unwrap();
+    let endpoint = Endpoint::start(web, |_| router(), server.handoff()).unwrap();
     Site { endpoint, server, roots, short_lived }
 }
 

@@ -129,7 +129,7 @@ pub(super) fn start_web(
     };
     let router = |bound: &Bound| {
         let hashes = certificates.short_lived.hashes.clone();
-        let door = Door::new(server.inlet(), config, "https", &config.listeners.https);
+        let door = Door::new(server.handoff(), config, "https", &config.listeners.https);
         let router = status::router().merge(platform.router()).merge(door.router());
         let router = router.merge(Reach::new(bound, hashes, Value::Null).router());
         let router =
@@ -137,7 +137,7 @@ pub(super) fn start_web(
         let greeting = Greeting::new(platform.get().cloned(), Arc::clone(listeners));
         router.fallback(move |request| pages::answer(greeting.clone(), request))
     };
-    Endpoint::start(web, router, server.inlet()).map_err(|error| {
+    Endpoint::start(web, router, server.handoff()).map_err(|error| {
         let of = |address: &SocketAddr| config.listeners.webtransport().contains(address);
         let key = match &error {
             fulmar_web::StartError::Bind { address, .. } if of(address) => "webtransport",

@@ -1,7 +1,7 @@
 //! The platform's own MQTT client, inside the process: publishes what changed, takes in what receivers
 //! and sensors publish.
 //!
-//! It comes through the same inlet as clients inside HTTP do, so that routing, durability and limits are
+//! It comes through the same handoff as clients inside HTTP do, so that routing, durability and limits are
 //! the broker's. Its session is durable: what the broker acknowledged to a van or a gateway waits in it
 //! until the platform has stored it, and only then is it acknowledged here.
 
@@ -20,7 +20,7 @@ use fulmar_mqtt::packet::{
 };
 use fulmar_mqtt::{Packet, PacketId, Properties, Property, PropertyBuf, QoS, ReasonCode, Version};
 use fulmar_platform::{Announcement, Platform, SensorMessage};
-use fulmar_transport::{Framing, Inlet};
+use fulmar_transport::{Framing, Handoff};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::sync::mpsc;
@@ -68,19 +68,19 @@ fn client_id(platform: &Platform) -> String {
 pub(super) fn start(
     platform: Platform,
     announcements: mpsc::Receiver<Announcement>,
-    inlet: Inlet,
+    handoff: Handoff,
 ) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let thread = std::thread::Builder::new().name("fulmar-live".into());
-    thread.spawn(move || runtime.block_on(run(&platform, announcements, &inlet)))?;
+    thread.spawn(move || runtime.block_on(run(&platform, announcements, &handoff)))?;
     Ok(())
 }
 
-async fn run(platform: &Platform, announcements: mpsc::Receiver<Announcement>, inlet: &Inlet) {
+async fn run(platform: &Platform, announcements: mpsc::Receiver<Announcement>, handoff: &Handoff) {
     // A broker whose operator does not use the platform has no client of its own either.
     platform.users().await;
     tokio::select! {
-        () = sessions(platform, announcements, inlet) => {}
+        () = sessions(platform, announcements, handoff) => {}
         () = platform.keep_up() => {}
         () = webhooks::run(platform) => {}
     }
@@ -90,10 +90,10 @@ async fn run(platform: &Platform, announcements: mpsc::Receiver<Announcement>, i
 async fn sessions(
     platform: &Platform,
     mut announcements: mpsc::Receiver<Announcement>,
-    inlet: &Inlet,
+    handoff: &Handoff,
 ) {
     loop {
-        let Ok(socket) = inlet.open(peer(), Framing::Bytes) else { return };
+        let Ok(socket) = handoff.open(peer(), Framing::Bytes) else { return };
         let outcome = match UnixStream::from_std(socket) {
             Ok(stream) => session(platform, &mut announcements, stream).await,
             Err(error) => Err(error),

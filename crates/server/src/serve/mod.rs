@@ -132,9 +132,9 @@ pub fn run(args: &Args, log: &LogArgs) -> anyhow::Result<()> {
     broker.set_entry(Arc::new(Door { marks, hold, platform: platform.get().cloned() }));
     let running = listeners::start(&broker, workers, &config, &certificates, &quic, clock)?;
     platform.watch(&broker);
-    platform.go_live(running.server.inlet())?;
+    platform.go_live(running.server.handoff())?;
     if let Some(gateway) = &mut gateway {
-        gateway.go_live(running.server.inlet())?;
+        gateway.go_live(running.server.handoff())?;
     }
     let orders = certificates.orders();
     let challenges = orders.as_ref().map(acme::Orders::tls).transpose()?;
@@ -146,13 +146,13 @@ pub fn run(args: &Args, log: &LogArgs) -> anyhow::Result<()> {
     let web = listeners::start_web(&config, tls, shared, &platform, &bodies, &bound)?;
     let wiring = coap::Wiring {
         broker: &broker,
-        inlet: server.inlet(),
+        handoff: server.handoff(),
         clock,
         certificates: &certificates,
         data: &data,
     };
     let coap = coap::Coap::start(&config, wiring)?;
-    let mqtt_sn = mqttsn::MqttSn::start(&config, server.inlet())?;
+    let mqtt_sn = mqttsn::MqttSn::start(&config, server.handoff())?;
     let state = http::Operated {
         broker: Arc::clone(&broker),
         store: stored.store.clone(),
@@ -160,7 +160,7 @@ pub fn run(args: &Args, log: &LogArgs) -> anyhow::Result<()> {
         web: Arc::clone(web.metrics()),
         gateway: gateway.as_ref().map(upstream::Gateway::figures),
         mqtt_sn: mqtt_sn.figures(),
-        door: publish::Door::new(server.inlet(), &config, "http", &config.listeners.http),
+        door: publish::Door::new(server.handoff(), &config, "http", &config.listeners.http),
         platform: platform.get().cloned(),
     };
     let http = http::start(&config, &bodies, state)?;

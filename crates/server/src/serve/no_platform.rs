@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use fulmar_broker::Broker;
 use fulmar_broker::auth::Guests;
-use fulmar_transport::Inlet;
+use fulmar_transport::Handoff;
 use fulmar_web::Knows;
 
 use super::standing::Standing;
@@ -60,7 +60,7 @@ impl Running {
 
     pub(super) fn stand(&self, _: &mut Standing<'_>) {}
 
-    pub(super) fn go_live(&mut self, _: Inlet) -> anyhow::Result<()> {
+    pub(super) fn go_live(&mut self, _: Handoff) -> anyhow::Result<()> {
         Ok(())
     }
 

@@ -9,7 +9,7 @@ use fulmar_broker::Broker;
 use fulmar_broker::auth::Guests;
 use fulmar_platform::Announcement;
 pub(super) use fulmar_platform::{Platform, PlatformCounts};
-use fulmar_transport::Inlet;
+use fulmar_transport::Handoff;
 use fulmar_web::Knows;
 use http::header;
 use tokio::sync::mpsc;
@@ -82,10 +82,10 @@ impl Running {
     ///
     /// # Errors
     /// There is no thread for it.
-    pub(super) fn go_live(&mut self, inlet: Inlet) -> anyhow::Result<()> {
+    pub(super) fn go_live(&mut self, handoff: Handoff) -> anyhow::Result<()> {
         match (&self.platform, self.announcements.take()) {
             (Some(platform), Some(announcements)) => {
-                live::start(platform.clone(), announcements, inlet)
+                live::start(platform.clone(), announcements, handoff)
             }
             _ => Ok(()),
         }

@@ -1,7 +1,7 @@
 //! `POST /publish/{topic}`: a message from a device that speaks HTTP and nothing else. The body is the
 //! payload; `?retain=true` keeps it. A user and password come as Basic, a token as Bearer.
 //!
-//! A request is one short MQTT connection inside the process, through the same inlet as clients inside
+//! A request is one short MQTT connection inside the process, through the same handoff as clients inside
 //! HTTP, so that authentication, access rules, limits and durability are the broker's: 204 is its PUBACK
 //! at QoS 1. Where nobody takes the topic the answer is 404, since nothing was kept. Pages in browsers
 //! and Fulmar's webhooks are turned away: any page could make the browser of somebody who is near post here,
@@ -25,7 +25,7 @@ use fulmar_mqtt::codec::{MAX_PACKET_BYTES, decode, peek_frame};
 use fulmar_mqtt::packet::{Connect, Disconnect, Publish};
 use fulmar_mqtt::topic::check_name;
 use fulmar_mqtt::{Packet, PacketId, Properties, QoS, ReasonCode, Version};
-use fulmar_transport::{Framing, Inlet};
+use fulmar_transport::{Framing, Handoff};
 use serde::Deserialize;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
@@ -39,7 +39,7 @@ const PATIENCE: Duration = Duration::from_secs(25);
 /// Where messages go, and what is demanded of who brings them.
 #[derive(Clone)]
 pub(super) struct Door {
-    inlet: Inlet,
+    handoff: Handoff,
     policy: Arc<ListenerPolicy>,
     /// Largest body in bytes.
     max_bytes: usize,
@@ -61,11 +61,16 @@ struct Credentials {
 impl Door {
     /// One for the listeners of this name: anonymous clients are let in where all of their addresses
     /// let them in.
-    pub(super) fn new(inlet: Inlet, config: &Config, name: &str, addresses: &[SocketAddr]) -> Door {
+    pub(super) fn new(
+        handoff: Handoff,
+        config: &Config,
+        name: &str,
+        addresses: &[SocketAddr],
+    ) -> Door {
         let open = |address: &SocketAddr| config.policy(name, *address).allow_anonymous;
         let allow_anonymous = addresses.iter().all(open);
         let policy = Arc::new(ListenerPolicy { name: name.into(), allow_anonymous });
-        Door { inlet, policy, max_bytes: config.limits.max_packet_bytes }
+        Door { handoff, policy, max_bytes: config.limits.max_packet_bytes }
     }
 
     /// The answers.
@@ -105,7 +110,7 @@ async fn publish(
         listener: Arc::clone(&door.policy),
     };
     let hand_over = async {
-        let stream = UnixStream::from_std(door.inlet.open(peer, Framing::Bytes)?)?;
+        let stream = UnixStream::from_std(door.handoff.open(peer, Framing::Bytes)?)?;
         hand_over(stream, &credentials, &topic, wish.retain, &body).await
     };
     match tokio::time::timeout(PATIENCE, hand_over).await {

@@ -118,7 +118,7 @@ async fn carry(
             identity: client.identity.clone(),
             listener: Arc::clone(&site.policy),
         };
-        let (inner, silence) = site.inlet.open_watched(peer, Framing::Bytes)?;
+        let (inner, silence) = site.handoff.open_watched(peer, Framing::Bytes)?;
         shared.sessions.silences().insert(id, silence);
         Ok::<_, Failure>(pump(outer, inner, site.front.limits.linger).await?)
     };

@@ -16,7 +16,7 @@ use fulmar_coap::{
     topics,
 };
 use fulmar_mqtt::{Property, ReasonCode};
-use fulmar_transport::{Clock, Inlet};
+use fulmar_transport::{Clock, Handoff};
 use tokio::sync::mpsc;
 
 use super::Address;
@@ -70,7 +70,7 @@ enum Asked {
 pub(super) struct Bridge {
     pub(super) server: Server<Address>,
     broker: Arc<Broker>,
-    inlet: Inlet,
+    handoff: Handoff,
     clock: Clock,
     heard: mpsc::Sender<(UserId, Heard)>,
     users: BTreeMap<UserId, User>,
@@ -84,14 +84,14 @@ impl Bridge {
     pub(super) fn new(
         server: Server<Address>,
         broker: Arc<Broker>,
-        inlet: Inlet,
+        handoff: Handoff,
         clock: Clock,
         heard: mpsc::Sender<(UserId, Heard)>,
     ) -> Bridge {
         Bridge {
             server,
             broker,
-            inlet,
+            handoff,
             clock,
             heard,
             users: BTreeMap::new(),
@@ -175,7 +175,7 @@ impl Bridge {
     fn ask(&mut self, id: UserId, request: Request<Address>) {
         let Some(user) = self.users.get_mut(&id) else { return };
         if matches!(user.state, State::Away) {
-            match Link::open(&self.inlet, user.peer.clone(), id, self.heard.clone()) {
+            match Link::open(&self.handoff, user.peer.clone(), id, self.heard.clone()) {
                 Ok(link) => user.state = State::Opening { link, waiting: VecDeque::new() },
                 Err(error) => {
                     tracing::warn!(peer = %request.exchange.peer,

@@ -1,4 +1,4 @@
-//! One user's way into the broker: an MQTT 5.0 connection inside the process, over transport's inlet, so that
+//! One user's way into the broker: an MQTT 5.0 connection inside the process, over transport's handoff, so that
 //! authentication, access rules, durability and limits are the broker's. All CoAP peers of a user share it.
 //!
 //! Knows nothing of CoAP: what is sent is named by a number, and its fate is told by that number.
@@ -14,7 +14,7 @@ use fulmar_mqtt::packet::{
     Ack, Connect, FilterList, Publish, RetainHandling, Subscribe, SubscribeOptions, Unsubscribe,
 };
 use fulmar_mqtt::{Packet, PacketId, Properties, Property, PropertyBuf, QoS, ReasonCode, Version};
-use fulmar_transport::{Framing, Inlet};
+use fulmar_transport::{Framing, Handoff};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
@@ -71,12 +71,12 @@ impl Link {
     /// # Errors
     /// There are no file descriptors left, or the broker is ending.
     pub(super) fn open<N: Clone + Send + 'static>(
-        inlet: &Inlet,
+        handoff: &Handoff,
         peer: Peer,
         name: N,
         heard: mpsc::Sender<(N, Heard)>,
     ) -> io::Result<Link> {
-        let stream = UnixStream::from_std(inlet.open(peer, Framing::Bytes)?)?;
+        let stream = UnixStream::from_std(handoff.open(peer, Framing::Bytes)?)?;
         let (reader, writer) = stream.into_split();
         let (sender, receiver) = mpsc::unbounded_channel();
         tokio::spawn(write(writer, receiver));

@@ -19,7 +19,7 @@ use std::time::Instant;
 use anyhow::Context as _;
 use fulmar_broker::{Broker, ListenerPolicy, TransportKind};
 use fulmar_coap::{Peer, Server, Trust};
-use fulmar_transport::{Clock, Inlet};
+use fulmar_transport::{Clock, Handoff};
 use ring::rand::{SecureRandom as _, SystemRandom};
 use tokio::net::UdpSocket;
 use tokio::sync::{mpsc, watch};
@@ -51,7 +51,7 @@ pub(super) struct Coap {
 /// What the listeners are to be wired to.
 pub(super) struct Wiring<'a> {
     pub(super) broker: &'a Arc<Broker>,
-    pub(super) inlet: Inlet,
+    pub(super) handoff: Handoff,
     pub(super) clock: Clock,
     pub(super) certificates: &'a Certificates,
     pub(super) data: &'a Path,
@@ -81,7 +81,7 @@ impl Coap {
         let server = Server::new(config.coap.limits(), &secret, Instant::now());
         let (heard, words) = mpsc::channel(MAX_WAITING_WORDS);
         let broker = Arc::clone(wiring.broker);
-        let bridge = Bridge::new(server, broker, wiring.inlet, wiring.clock, heard);
+        let bridge = Bridge::new(server, broker, wiring.handoff, wiring.clock, heard);
         let service = Service::new(bridge, sockets);
         let thread = std::thread::Builder::new()
             .name("fulmar-coap".into())

@@ -1,4 +1,4 @@
-//! One device's way into the broker: an MQTT 5.0 connection inside the process, over transport's inlet, with a
+//! One device's way into the broker: an MQTT 5.0 connection inside the process, over transport's handoff, with a
 //! session of its own. Identifiers, wills, what waits and what is durable are the broker's.
 //!
 //! Translates between `fulmar_mqttsn`'s requests and words and MQTT's packets; knows nothing of datagrams.
@@ -19,7 +19,7 @@ use fulmar_mqtt::{
     DecodeError, Packet, Properties, Property, PropertyBuf, QoS, ReasonCode, Version,
 };
 use fulmar_mqttsn::{Answer, Delivery, Open, Outgoing, Request, Word};
-use fulmar_transport::{Framing, Inlet};
+use fulmar_transport::{Framing, Handoff};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
@@ -67,14 +67,14 @@ impl Link {
     /// # Errors
     /// There are no file descriptors left, or the broker is ending.
     pub(super) fn open(
-        inlet: &Inlet,
+        handoff: &Handoff,
         peer: Peer,
         id: LinkId,
         open: &Open,
         max_message_bytes: usize,
         heard: mpsc::Sender<(LinkId, Heard)>,
     ) -> io::Result<Link> {
-        let stream = UnixStream::from_std(inlet.open(peer, Framing::Bytes)?)?;
+        let stream = UnixStream::from_std(handoff.open(peer, Framing::Bytes)?)?;
         let (reader, writer) = stream.into_split();
         let (sender, receiver) = mpsc::unbounded_channel();
         let waiting = Arc::new(AtomicUsize::new(0));

@@ -9,7 +9,7 @@ use std::time::Instant;
 use fulmar_broker::{ListenerPolicy, Peer, TransportKind};
 use fulmar_mqtt::{QoS, ReasonCode};
 use fulmar_mqttsn::{Answer, Handle, Open, Outgoing, Request, Server, Word};
-use fulmar_transport::Inlet;
+use fulmar_transport::Handoff;
 use tokio::sync::mpsc;
 
 use super::super::udp::Address;
@@ -46,7 +46,7 @@ struct Parked {
 
 /// All links.
 pub(super) struct Links {
-    inlet: Inlet,
+    handoff: Handoff,
     heard: mpsc::Sender<(LinkId, Heard)>,
     doors: Vec<Door>,
     max_message_bytes: usize,
@@ -60,13 +60,13 @@ pub(super) struct Links {
 
 impl Links {
     pub(super) fn new(
-        inlet: Inlet,
+        handoff: Handoff,
         heard: mpsc::Sender<(LinkId, Heard)>,
         doors: Vec<Door>,
         max_message_bytes: usize,
     ) -> Links {
         Links {
-            inlet,
+            handoff,
             heard,
             doors,
             max_message_bytes,
@@ -219,7 +219,7 @@ impl Links {
         self.last_id += 1;
         let id = self.last_id;
         let most = self.max_message_bytes;
-        let link = Link::open(&self.inlet, peer, id, &open, most, self.heard.clone())?;
+        let link = Link::open(&self.handoff, peer, id, &open, most, self.heard.clone())?;
         self.links.insert(id, Known { link: Some(link), owner, client_id: open.client_id });
         self.open.insert(owner, id);
         Ok(())

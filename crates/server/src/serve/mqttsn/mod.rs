@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use fulmar_mqttsn::{Event, Message, Request, Server, Trust};
-use fulmar_transport::Inlet;
+use fulmar_transport::Handoff;
 use parking_lot::Mutex;
 use ring::rand::{SecureRandom as _, SystemRandom};
 use tokio::net::UdpSocket;
@@ -54,7 +54,7 @@ impl MqttSn {
     ///
     /// # Errors
     /// Names the key of the address that cannot be bound.
-    pub(super) fn start(config: &Config, inlet: Inlet) -> anyhow::Result<MqttSn> {
+    pub(super) fn start(config: &Config, handoff: Handoff) -> anyhow::Result<MqttSn> {
         let (stop, stopped) = watch::channel(false);
         let figures = Arc::new(Mutex::new(Figures::default()));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -72,7 +72,7 @@ impl MqttSn {
         let most = settings.max_message_bytes;
         let server = Server::new(settings, u64::from_le_bytes(seed), Instant::now());
         let (heard, words) = mpsc::channel(MAX_WAITING_WORDS);
-        let links = Links::new(inlet, heard, doors, most);
+        let links = Links::new(handoff, heard, doors, most);
         let advertising = Advertising::new(config);
         let service =
             Service { server, links, sockets, advertising, figures: Arc::clone(&figures) };

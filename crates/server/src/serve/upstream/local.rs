@@ -1,7 +1,7 @@
 //! The gateway's session at its own broker, inside the process: takes up what local devices publish,
 //! publishes what comes down.
 //!
-//! It comes through the same inlet as clients inside HTTP do, so that routing, durability and limits are
+//! It comes through the same handoff as clients inside HTTP do, so that routing, durability and limits are
 //! the broker's. Its session is durable: a message that the broker acknowledged to a device waits in it
 //! until the outbox has it on disk, and only then is it acknowledged here.
 
@@ -19,7 +19,7 @@ use fulmar_mqtt::packet::{
     Ack, Connect, FilterList, Publish, RetainHandling, Subscribe, SubscribeOptions, Unsubscribe,
 };
 use fulmar_mqtt::{Packet, PacketId, Properties, Property, PropertyBuf, QoS, ReasonCode, Version};
-use fulmar_transport::{Framing, Inlet};
+use fulmar_transport::{Framing, Handoff};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::sync::{mpsc, watch};
@@ -52,12 +52,12 @@ pub(super) async fn run(
     shared: &Shared,
     keeper: &Asking,
     mut down: mpsc::Receiver<Down>,
-    inlet: &Inlet,
+    handoff: &Handoff,
     mut stopped: watch::Receiver<bool>,
 ) {
     let mut descent = Descent::default();
     loop {
-        let Ok(socket) = inlet.open(peer(), Framing::Bytes) else { return };
+        let Ok(socket) = handoff.open(peer(), Framing::Bytes) else { return };
         let session = async {
             let stream = UnixStream::from_std(socket)?;
             Session::new(shared, keeper, &mut descent).run(stream, &mut down).await

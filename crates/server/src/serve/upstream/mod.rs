@@ -27,7 +27,7 @@ use fulmar_congestion::Congestion;
 use fulmar_gateway::mapping::Mapping;
 use fulmar_gateway::outbox::Outbox;
 use fulmar_gateway::stamp::Stamper;
-use fulmar_transport::Inlet;
+use fulmar_transport::Handoff;
 use ring::rand::{SecureRandom as _, SystemRandom};
 use tokio::sync::{mpsc, watch};
 
@@ -129,13 +129,13 @@ impl Gateway {
     ///
     /// # Errors
     /// There is no thread for it.
-    pub(super) fn go_live(&mut self, inlet: Inlet) -> anyhow::Result<()> {
+    pub(super) fn go_live(&mut self, handoff: Handoff) -> anyhow::Result<()> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (stop, stopped) = watch::channel(false);
         let (shared, keeper) = (Arc::clone(&self.shared), self.keeper.asking());
         let (down, coming_down) = mpsc::channel(MAX_COMING_DOWN);
         let run = move || {
-            let local = local::run(&shared, &keeper, coming_down, &inlet, stopped.clone());
+            let local = local::run(&shared, &keeper, coming_down, &handoff, stopped.clone());
             let remote = remote::run(&shared, &keeper, down, stopped);
             runtime.block_on(async { tokio::join!(local, remote) });
         };

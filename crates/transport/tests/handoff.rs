@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use common::{Client, PATIENCE, TestServer, eventually};
 use fulmar_broker::{ListenerPolicy, Peer, TransportKind};
-use fulmar_transport::{Carrier, Framing, Inlet};
+use fulmar_transport::{Carrier, Framing, Handoff};
 
 fn peer(allow_anonymous: bool) -> Peer {
     Peer {
@@ -20,8 +20,8 @@ fn peer(allow_anonymous: bool) -> Peer {
     }
 }
 
-fn open(inlet: &Inlet, peer: Peer, framing: Framing) -> Client<UnixStream> {
-    let stream = inlet.open(peer, framing).unwrap();
+fn open(handoff: &Handoff, peer: Peer, framing: Framing) -> Client<UnixStream> {
+    let stream = handoff.open(peer, framing).unwrap();
     stream.set_nonblocking(false).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     Client(stream)
@@ -30,8 +30,8 @@ fn open(inlet: &Inlet, peer: Peer, framing: Framing) -> Client<UnixStream> {
 #[test]
 fn every_worker_takes_some_and_they_meet_clients_of_listeners() {
     let site = TestServer::start(2, vec![Carrier::TCP]);
-    let inlet = site.server.inlet();
-    let mut all: Vec<_> = (0..4).map(|_| open(&inlet, peer(true), Framing::Bytes)).collect();
+    let handoff = site.server.handoff();
+    let mut all: Vec<_> = (0..4).map(|_| open(&handoff, peer(true), Framing::Bytes)).collect();
     for (number, client) in all.iter_mut().enumerate() {
         client.connect(&format!("handed{number}"));
         client.subscribe("t");
@@ -51,7 +51,7 @@ fn every_worker_takes_some_and_they_meet_clients_of_listeners() {
 #[test]
 fn websocket_frames_are_read_as_on_a_listener() {
     let site = TestServer::start(1, vec![Carrier::TCP]);
-    let mut client = open(&site.server.inlet(), peer(true), Framing::WebSocket);
+    let mut client = open(&site.server.handoff(), peer(true), Framing::WebSocket);
     let connect = common::connect("framed");
     // Masked with zeros, which changes nothing.
     let header = [&[0x82, 0x80 | connect.len() as u8][..], &[0; 4]].concat();
@@ -63,15 +63,15 @@ fn websocket_frames_are_read_as_on_a_listener() {
 #[test]
 fn the_peers_own_policy_holds() {
     let site = TestServer::start(1, vec![Carrier::TCP]);
-    let mut client = open(&site.server.inlet(), peer(false), Framing::Bytes);
+    let mut client = open(&site.server.handoff(), peer(false), Framing::Bytes);
     assert_eq!(client.try_connect("nobody"), 0x87, "who are you?");
 }
 
 #[test]
 fn draining_tells_them_and_takes_no_more() {
     let site = TestServer::start(2, vec![Carrier::TCP]);
-    let inlet = site.server.inlet();
-    let mut client = open(&inlet, peer(true), Framing::Bytes);
+    let handoff = site.server.handoff();
+    let mut client = open(&handoff, peer(true), Framing::Bytes);
     client.connect("told");
     let draining = std::thread::spawn(move || site.server.drain(PATIENCE));
     let (first, body) = client.next();
@@ -79,6 +79,6 @@ fn draining_tells_them_and_takes_no_more() {
     client.expect_end();
     drop(client);
     draining.join().unwrap();
-    let refused = inlet.open(peer(true), Framing::Bytes).unwrap_err();
+    let refused = handoff.open(peer(true), Framing::Bytes).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::NotConnected);
 }

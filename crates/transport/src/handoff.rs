@@ -1,10 +1,10 @@
-//! MQTT connections that another part of the program has accepted, on their way to a worker: those
-//! that arrive inside HTTP, as WebSocket or WebTransport.
+//! Handing a connection over to a worker: MQTT that another part of the program has accepted, inside HTTP (as
+//! WebSocket or WebTransport) or from the program itself.
 //!
-//! Who hands one over keeps one end of a local socket pair and copies bytes; the worker treats the
-//! other end as any connection, so that bounds, access rules, deadlines and draining are in one
+//! The other part keeps one end of a local socket pair and copies bytes; the worker treats the other
+//! end like any connection, so that bounds, access rules, deadlines and draining are in one
 //! place. The pair's buffers, which the kernel bounds, carry back-pressure. The price is two system
-//! calls and a copy a direction and batch. HTTP itself is not spoken here.
+//! calls and a copy per direction and batch. This module does not speak HTTP itself.
 
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -16,7 +16,7 @@ use fulmar_broker::Peer;
 use mio::Waker;
 use parking_lot::Mutex;
 
-/// What the bytes of a connection that is handed over are.
+/// What the bytes of a connection that is handed over contain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Framing {
     /// MQTT.
@@ -25,13 +25,13 @@ pub enum Framing {
     WebSocket,
 }
 
-/// A connection on its way.
+/// A connection on its way to a worker.
 #[derive(Debug)]
 pub(crate) struct Handed {
     pub(crate) socket: mio::net::UnixStream,
     pub(crate) peer: Peer,
     pub(crate) framing: Framing,
-    /// Whom to tell how long the client may be silent.
+    /// Where to store how long the client may be silent.
     pub(crate) silence: Option<Arc<AllowedSilence>>,
 }
 
@@ -56,37 +56,37 @@ impl AllowedSilence {
     }
 }
 
-/// Where connections wait for one worker; `None` once it takes no more.
+/// Connections that wait for one worker; `None` once the worker takes no more.
 #[derive(Debug)]
-pub(crate) struct Tray(Mutex<Option<Vec<Handed>>>);
+pub(crate) struct HandoffQueue(Mutex<Option<Vec<Handed>>>);
 
-impl Tray {
-    pub(crate) fn new() -> Tray {
-        Tray(Mutex::new(Some(Vec::new())))
+impl HandoffQueue {
+    pub(crate) fn new() -> HandoffQueue {
+        HandoffQueue(Mutex::new(Some(Vec::new())))
     }
 
-    /// What has come since.
+    /// Takes all waiting connections.
     pub(crate) fn take(&self) -> Vec<Handed> {
         self.0.lock().as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// Takes no more, and closes what has come since.
+    /// Accepts no more, and closes the waiting connections.
     pub(crate) fn close(&self) {
         *self.0.lock() = None;
     }
 }
 
-/// The way into a running [`crate::Server`] for connections accepted elsewhere.
+/// Hands connections accepted elsewhere over to a running [`crate::Server`].
 #[derive(Clone, Debug)]
-pub struct Inlet {
-    seats: Arc<[(Arc<Tray>, Arc<Waker>)]>,
+pub struct Handoff {
+    workers: Arc<[(Arc<HandoffQueue>, Arc<Waker>)]>,
     next: Arc<AtomicUsize>,
 }
 
-impl Inlet {
-    /// To workers with these trays.
-    pub(crate) fn new(seats: impl Iterator<Item = (Arc<Tray>, Arc<Waker>)>) -> Inlet {
-        Inlet { seats: seats.collect(), next: Arc::default() }
+impl Handoff {
+    /// A handoff to the workers with these queues and wakers.
+    pub(crate) fn new(workers: impl Iterator<Item = (Arc<HandoffQueue>, Arc<Waker>)>) -> Handoff {
+        Handoff { workers: workers.collect(), next: Arc::default() }
     }
 
     /// Hands a connection of `peer` to one of the workers in turn; returns the end at which its
@@ -98,10 +98,11 @@ impl Inlet {
         self.hand(peer, framing, None)
     }
 
-    /// The same, for what carries the bytes and has to know how long there may be none.
+    /// Like [`Handoff::open`]; also returns how long the client may be silent, for a carrier that closes
+    /// silent connections itself.
     ///
     /// # Errors
-    /// As for [`Inlet::open`].
+    /// As for [`Handoff::open`].
     pub fn open_watched(
         &self,
         peer: Peer,
@@ -121,10 +122,10 @@ impl Inlet {
         let (outer, inner) = UnixStream::pair()?;
         outer.set_nonblocking(true)?;
         inner.set_nonblocking(true)?;
-        let at = self.next.fetch_add(1, Ordering::Relaxed) % self.seats.len();
-        let (tray, waker) = &self.seats[at];
+        let at = self.next.fetch_add(1, Ordering::Relaxed) % self.workers.len();
+        let (queue, waker) = &self.workers[at];
         let socket = mio::net::UnixStream::from_std(inner);
-        match &mut *tray.0.lock() {
+        match &mut *queue.0.lock() {
             Some(waiting) => waiting.push(Handed { socket, peer, framing, silence }),
             None => return Err(io::ErrorKind::NotConnected.into()),
         }
