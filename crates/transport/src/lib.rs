@@ -8,10 +8,9 @@
 //!
 //! Read in this order: `server` (threads), `scheduler` (which thread runs which worker), `run` (their loops),
 //! `coalesce` (when they pause), `listen` (binding), `worker` (a turn of the loop), `stream` (a connection),
-//! `layers` (TLS in `secure`, WebSocket in `ws`), `tail` (incomplete packets), `handoff` (connections
-//! accepted elsewhere); and beside them `quic`,
-//! which has its own kind of connection, and `tls` with `tickets`, what all of them show and demand
-//! in handshakes and how early data stays single-use.
+//! `layers` (TLS in `secure`, WebSocket in `ws`), `incomplete_packet` (received bytes of a packet that is not
+//! complete), `handoff` (connections accepted elsewhere). Beside them are `quic`, which has its own kind of
+//! connection, and `tls` with `tickets`: certificates, and how early data stays single-use.
 #![warn(missing_docs)]
 
 mod clock;
@@ -19,6 +18,7 @@ mod coalesce;
 mod config;
 mod error;
 mod handoff;
+mod incomplete_packet;
 mod layers;
 mod listen;
 mod origin;
@@ -30,7 +30,6 @@ mod secure;
 mod server;
 mod socket;
 mod stream;
-mod tail;
 pub mod tickets;
 mod timer;
 pub mod tls;

@@ -16,11 +16,11 @@ use tracing::debug;
 
 use crate::config::{ListenerConfig, TransportLimits};
 use crate::handoff::{AllowedSilence, Framing, Handed};
+use crate::incomplete_packet::{IncompletePacket, Taken};
 use crate::layers::{Decoded, Layers, MAX_KEPT_BYTES};
 use crate::origin::Origins;
 use crate::partial::PartialBytes;
 use crate::socket::Socket;
-use crate::tail::{Tail, Taken};
 use crate::timer::Armed;
 
 /// Bytes asked of one read. A read that brings fewer has emptied the socket.
@@ -100,7 +100,7 @@ pub(crate) struct StreamConn {
     pub(crate) armed: Armed,
     /// End of the handshake or of lingering; the core has its own deadline.
     own_deadline: Timestamp,
-    tail: Tail,
+    incomplete: IncompletePacket,
     pending: Vec<u8>,
     /// Of `pending`, which is a packet (256 MiB at most) and an outbox at most: small here, so that a connection is.
     written: u32,
@@ -126,7 +126,7 @@ impl StreamConn {
             listener,
             armed: Armed::default(),
             own_deadline: Timestamp::NEVER,
-            tail: Tail::default(),
+            incomplete: IncompletePacket::default(),
             pending: Vec::new(),
             written: 0,
             layers: None,
@@ -295,7 +295,7 @@ impl StreamConn {
         let Some(mqtt) = &mut self.mqtt else { return self.lost(io, LostCause::Closed) };
         mqtt.refuse_partial(&mut io.shard);
         let before = self.partial_bytes();
-        self.tail.clear();
+        self.incomplete.clear();
         io.partial.change(before, self.partial_bytes());
         self.see_closing();
         After::Wait
@@ -335,12 +335,12 @@ impl StreamConn {
     /// Shows MQTT bytes to the core.
     fn feed(&mut self, io: &mut Io, bytes: &[u8]) {
         if self.core_blocked {
-            self.tail.keep(bytes);
+            self.incomplete.keep(bytes);
             return;
         }
         let Some(mqtt) = &mut self.mqtt else { return };
         let blocked = &mut self.core_blocked;
-        self.tail.feed(bytes, |data| offer(mqtt, &mut io.shard, data, blocked));
+        self.incomplete.feed(bytes, |data| offer(mqtt, &mut io.shard, data, blocked));
     }
 
     /// Passes a notice on, and what was held back while the core was busy.
@@ -356,10 +356,10 @@ impl StreamConn {
             self.see_changes();
             return After::Wait;
         }
-        let before = self.tail.capacity();
+        let before = self.incomplete.capacity();
         let blocked = &mut self.core_blocked;
-        self.tail.offer_kept(|data| offer(mqtt, &mut io.shard, data, blocked));
-        io.partial.change(before, self.tail.capacity());
+        self.incomplete.offer_kept(|data| offer(mqtt, &mut io.shard, data, blocked));
+        io.partial.change(before, self.incomplete.capacity());
         self.see_changes();
         self.readable(io, listener)
     }
@@ -525,13 +525,13 @@ impl StreamConn {
             silence.set(None);
         }
         let before = self.partial_bytes();
-        self.tail.clear();
+        self.incomplete.clear();
         self.core_blocked = false;
         io.partial.change(before, self.partial_bytes());
     }
 
     fn partial_bytes(&self) -> usize {
-        self.tail.capacity() + self.layers.as_ref().map_or(0, |layers| layers.held())
+        self.incomplete.capacity() + self.layers.as_ref().map_or(0, |layers| layers.held())
     }
 }
 

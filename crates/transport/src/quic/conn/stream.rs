@@ -1,18 +1,18 @@
 //! One stream of a QUIC connection: bytes from quinn to the core, and the core's back to quinn.
 //!
-//! Received bytes that are no whole packet yet are kept in [`Tail`], as TCP's are. What the core
+//! Received bytes that are no whole packet yet are kept in [`IncompletePacket`], as TCP's are. What the core
 //! has to say is taken only when the last of it is in quinn's hands.
 
 use fulmar_broker::{Connection as Core, ReadState, Shard, StreamEnd, StreamKey};
 use quinn_proto::{Connection, StreamId, VarInt, WriteError};
 
-use crate::tail::{Tail, Taken};
+use crate::incomplete_packet::{IncompletePacket, Taken};
 
 /// See the module's words.
 pub(super) struct Stream {
     pub(super) id: StreamId,
     /// Received bytes that the core could not use yet.
-    tail: Tail,
+    incomplete: IncompletePacket,
     /// The core has taken something: what follows are packets. Before, a flow header may come.
     begun: bool,
     /// Output that quinn did not take, from `pending_at` on.
@@ -30,7 +30,7 @@ impl Stream {
     pub(super) fn new(id: StreamId) -> Stream {
         Stream {
             id,
-            tail: Tail::default(),
+            incomplete: IncompletePacket::default(),
             begun: false,
             pending: Vec::new(),
             pending_at: 0,
@@ -46,7 +46,7 @@ impl Stream {
 
     /// Memory held for an incomplete packet, in bytes.
     pub(super) fn partial_bytes(&self) -> usize {
-        self.tail.capacity()
+        self.incomplete.capacity()
     }
 
     /// Whether everything the core has said is in quinn's hands.
@@ -67,14 +67,14 @@ impl Stream {
             Taken { consumed: received.consumed, go_on: received.state == ReadState::More }
         };
         if as_packets && !bytes.is_empty() {
-            self.tail.feed(bytes, &mut offer);
+            self.incomplete.feed(bytes, &mut offer);
         } else {
-            self.tail.keep(bytes);
-            self.tail.offer_kept(&mut offer);
+            self.incomplete.keep(bytes);
+            self.incomplete.offer_kept(&mut offer);
         }
         self.blocked = state == ReadState::Blocked;
         if state == ReadState::Closed {
-            self.tail.clear();
+            self.incomplete.clear();
         }
     }
 
@@ -112,7 +112,7 @@ impl Stream {
 
     /// Nothing more is wanted of what has come.
     pub(super) fn forget_input(&mut self) {
-        self.tail.clear();
+        self.incomplete.clear();
     }
 
     /// Nobody wants to hear what waits.

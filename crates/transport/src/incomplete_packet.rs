@@ -1,16 +1,16 @@
-//! The incomplete packet at the end of what a connection has sent so far.
+//! The incomplete packet at the end of the bytes that a connection has sent so far.
 //!
-//! Packets are decoded in the buffer they were read into; only what is left of the last one is
+//! Packets are decoded in the buffer into which they were read; only the start of the last one is
 //! kept here, and nothing at all while a connection is idle. When more arrives, exactly the bytes
-//! the packet lacks are appended and the rest is again decoded in place: however small the pieces
-//! a packet comes in, its bytes are copied once (and by the growing vector), not once a piece.
+//! that the packet lacks are appended, and what follows is again decoded in place: in however many
+//! pieces a packet comes, its bytes are copied once (and by the growing vector), not once per piece.
 
 use fulmar_mqtt::codec::packet_len;
 
-/// Capacity in bytes a tail may keep beyond what it holds.
+/// Capacity in bytes that may be kept beyond the bytes held.
 const SPARE_BYTES: usize = 4096;
 
-/// How much of an offer was taken.
+/// How much of the offered bytes was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Taken {
     /// Bytes taken from the front.
@@ -21,10 +21,10 @@ pub(crate) struct Taken {
 
 /// Bytes that were received and not yet taken.
 #[derive(Debug, Default)]
-pub(crate) struct Tail(Vec<u8>);
+pub(crate) struct IncompletePacket(Vec<u8>);
 
-impl Tail {
-    /// Memory it holds, in bytes.
+impl IncompletePacket {
+    /// Memory held, in bytes.
     pub(crate) fn capacity(&self) -> usize {
         self.0.capacity()
     }
@@ -39,7 +39,7 @@ impl Tail {
         self.0.extend_from_slice(piece);
     }
 
-    /// Offers `piece`, after what is kept, to `offer`; says whether more may be offered.
+    /// Offers the kept bytes and then `piece` to `offer`; returns whether more may be offered.
     pub(crate) fn feed(&mut self, mut piece: &[u8], mut offer: impl FnMut(&[u8]) -> Taken) -> bool {
         while !self.0.is_empty() {
             let lacking = lacking(&self.0);
@@ -67,7 +67,7 @@ impl Tail {
         taken.go_on
     }
 
-    /// Offers what is kept once more, be it nothing: the reader is no longer blocked.
+    /// Offers the kept bytes once more, even if there are none: the reader is no longer blocked.
     pub(crate) fn offer_kept(&mut self, mut offer: impl FnMut(&[u8]) -> Taken) -> bool {
         let taken = offer(&self.0);
         if taken.consumed >= self.0.len() {
@@ -80,9 +80,9 @@ impl Tail {
     }
 }
 
-/// Bytes to add to `start` before it is worth offering: to the end of the packet, or one more while
-/// the length field is cut short. Zero when there is a whole packet, or one whose length field is
-/// malformed: the core answers that.
+/// Bytes to add to `start` before it is offered: up to the end of the packet, or one while
+/// the length field is incomplete. Zero for a whole packet, and for a malformed length field, which
+/// the broker answers.
 fn lacking(start: &[u8]) -> usize {
     match packet_len(start, usize::MAX) {
         Ok(Some(len)) => len.total.saturating_sub(start.len()),
@@ -140,16 +140,16 @@ mod tests {
         ) {
             let packets: Vec<_> = bodies.into_iter().map(packet).collect();
             let stream = packets.concat();
-            let mut tail = Tail::default();
+            let mut incomplete = IncompletePacket::default();
             let mut reader = Reader::default();
             let mut rest = &stream[..];
             let mut cuts = cuts.iter().cycle();
             while !rest.is_empty() {
                 let (piece, after) = rest.split_at((*cuts.next().unwrap_or(&1)).min(rest.len()));
-                prop_assert!(tail.feed(piece, |data| reader.take(data)));
+                prop_assert!(incomplete.feed(piece, |data| reader.take(data)));
                 rest = after;
             }
-            prop_assert_eq!(tail.capacity(), 0);
+            prop_assert_eq!(incomplete.capacity(), 0);
             prop_assert_eq!(reader.packets, packets);
         }
     }
@@ -157,10 +157,10 @@ mod tests {
     #[test]
     fn a_large_packet_is_offered_once_when_complete() {
         let whole = packet(1024 * 1024);
-        let mut tail = Tail::default();
+        let mut incomplete = IncompletePacket::default();
         let mut reader = Reader::default();
         for piece in whole.chunks(1400) {
-            tail.feed(piece, |data| reader.take(data));
+            incomplete.feed(piece, |data| reader.take(data));
         }
         assert_eq!(reader.packets.len(), 1);
         assert!(reader.offers <= 2, "offered {} times", reader.offers);
@@ -169,26 +169,26 @@ mod tests {
     #[test]
     fn a_blocked_reader_gets_everything_in_order_later() {
         let stream = [packet(5), packet(6), packet(7)].concat();
-        let mut tail = Tail::default();
+        let mut incomplete = IncompletePacket::default();
         let first = packet(5).len();
-        assert!(!tail.feed(&stream[..20], |_| Taken { consumed: first, go_on: false }));
-        tail.keep(&stream[20..]);
+        assert!(!incomplete.feed(&stream[..20], |_| Taken { consumed: first, go_on: false }));
+        incomplete.keep(&stream[20..]);
         let mut reader = Reader::default();
-        assert!(tail.offer_kept(|data| reader.take(data)));
+        assert!(incomplete.offer_kept(|data| reader.take(data)));
         assert_eq!(reader.packets, [packet(6), packet(7)]);
-        assert_eq!(tail.capacity(), 0);
+        assert_eq!(incomplete.capacity(), 0);
     }
 
     #[test]
     fn a_malformed_length_is_shown_at_once() {
-        let mut tail = Tail::default();
+        let mut incomplete = IncompletePacket::default();
         let mut shown = Vec::new();
         let mut offer = |data: &[u8]| {
             shown.push(data.len());
             Taken { consumed: 0, go_on: data.len() < 5 }
         };
         for byte in [0x30, 0xff, 0xff, 0xff, 0xff] {
-            tail.feed(&[byte], &mut offer);
+            incomplete.feed(&[byte], &mut offer);
         }
         assert_eq!(shown, [1, 2, 3, 4, 5]);
     }
