@@ -16,10 +16,10 @@ use tracing::debug;
 
 use crate::config::{ListenerConfig, TransportLimits};
 use crate::handoff::{AllowedSilence, Framing, Handed};
+use crate::incomplete_bytes::IncompleteBytes;
 use crate::incomplete_packet::{IncompletePacket, Taken};
 use crate::layers::{Decoded, Layers, MAX_KEPT_BYTES};
 use crate::origin::Origins;
-use crate::partial::PartialBytes;
 use crate::socket::Socket;
 use crate::timer::Armed;
 
@@ -41,14 +41,14 @@ pub(crate) struct Io {
     /// Decrypted bytes; empty between calls.
     plain: Vec<u8>,
     /// What all connections of this worker hold for incomplete packets.
-    pub(crate) partial: PartialBytes,
+    pub(crate) incomplete_bytes: IncompleteBytes,
 }
 
 impl Io {
     pub(crate) fn new(shard: Shard, limits: TransportLimits, origins: Arc<Origins>) -> Io {
         let read = vec![0; MAX_KEPT_BYTES + READ_BYTES].into_boxed_slice();
-        let partial = PartialBytes::new(limits.max_partial_bytes_per_worker);
-        Io { shard, limits, origins, read, plain: Vec::new(), partial }
+        let incomplete_bytes = IncompleteBytes::new(limits.max_partial_bytes_per_worker);
+        Io { shard, limits, origins, read, plain: Vec::new(), incomplete_bytes }
     }
 }
 
@@ -264,7 +264,7 @@ impl StreamConn {
         if self.phase == Phase::Lingering {
             return After::Wait;
         }
-        let before = self.partial_bytes();
+        let before = self.incomplete_bytes();
         // The core takes `io` while it is shown the bytes, so the buffers change hands meanwhile.
         let mut buffer = std::mem::take(&mut io.read);
         let after = if self.layers.is_some() {
@@ -274,29 +274,29 @@ impl StreamConn {
             After::Wait
         };
         io.read = buffer;
-        io.partial.change(before, self.partial_bytes());
+        io.incomplete_bytes.change(before, self.incomplete_bytes());
         if after == After::Gone {
             return after;
         }
-        if io.partial.is_exceeded() && before < self.partial_bytes() {
-            return self.refuse_partial(io);
+        if io.incomplete_bytes.is_exceeded() && before < self.incomplete_bytes() {
+            return self.refuse_incomplete(io);
         }
         self.see_changes();
         After::Wait
     }
 
     /// Closes because incomplete packets exceed their bound.
-    fn refuse_partial(&mut self, io: &mut Io) -> After {
+    fn refuse_incomplete(&mut self, io: &mut Io) -> After {
         tracing::warn!(
             peer = ?self.mqtt.as_ref().map(|mqtt| mqtt.peer().address),
-            bytes = io.partial.held(),
+            bytes = io.incomplete_bytes.held(),
             "closing: incomplete packets of all connections exceed the bound"
         );
         let Some(mqtt) = &mut self.mqtt else { return self.lost(io, LostCause::Closed) };
         mqtt.refuse_partial(&mut io.shard);
-        let before = self.partial_bytes();
+        let before = self.incomplete_bytes();
         self.incomplete.clear();
-        io.partial.change(before, self.partial_bytes());
+        io.incomplete_bytes.change(before, self.incomplete_bytes());
         self.see_closing();
         After::Wait
     }
@@ -359,7 +359,7 @@ impl StreamConn {
         let before = self.incomplete.capacity();
         let blocked = &mut self.core_blocked;
         self.incomplete.offer_kept(|data| offer(mqtt, &mut io.shard, data, blocked));
-        io.partial.change(before, self.incomplete.capacity());
+        io.incomplete_bytes.change(before, self.incomplete.capacity());
         self.see_changes();
         self.readable(io, listener)
     }
@@ -514,7 +514,7 @@ impl StreamConn {
 
     /// Gives back what it counts for in the worker's bound, before it is dropped.
     pub(crate) fn forget(&mut self, io: &mut Io) {
-        io.partial.change(self.partial_bytes(), 0);
+        io.incomplete_bytes.change(self.incomplete_bytes(), 0);
     }
 
     fn drop_core(&mut self, io: &mut Io, cause: LostCause) {
@@ -524,13 +524,13 @@ impl StreamConn {
         if let Some(silence) = &self.silence {
             silence.set(None);
         }
-        let before = self.partial_bytes();
+        let before = self.incomplete_bytes();
         self.incomplete.clear();
         self.core_blocked = false;
-        io.partial.change(before, self.partial_bytes());
+        io.incomplete_bytes.change(before, self.incomplete_bytes());
     }
 
-    fn partial_bytes(&self) -> usize {
+    fn incomplete_bytes(&self) -> usize {
         self.incomplete.capacity() + self.layers.as_ref().map_or(0, |layers| layers.held())
     }
 }

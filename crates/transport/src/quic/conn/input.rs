@@ -79,7 +79,7 @@ impl QuicConn {
     pub(super) fn read(&mut self, io: &mut Io, id: StreamId) {
         let Some(core) = &mut self.core else { return };
         let Some(stream) = self.streams.iter_mut().find(|stream| stream.id == id) else { return };
-        let before = stream.partial_bytes();
+        let before = stream.incomplete_bytes();
         if stream.ended.is_none() && !stream.blocked {
             let mut receiver = self.inner.recv_stream(id);
             if let Ok(mut chunks) = receiver.read(true) {
@@ -100,13 +100,13 @@ impl QuicConn {
                 let _ = chunks.finalize();
             }
         }
-        let (over, after) = (stream.ended.is_some() && !stream.blocked, stream.partial_bytes());
+        let (over, after) = (stream.ended.is_some() && !stream.blocked, stream.incomplete_bytes());
         if over {
             self.end_stream(io, id);
         } else if after != before {
             self.account(io);
             if after > before {
-                self.bound_partial(io);
+                self.bound_incomplete_bytes(io);
             }
         }
     }
@@ -164,22 +164,22 @@ impl QuicConn {
 
     /// Brings the worker's account of incomplete packets up to date.
     pub(super) fn account(&mut self, io: &mut Io) {
-        let held = self.streams.iter().map(Stream::partial_bytes).sum();
-        io.partial.change(self.partial_bytes, held);
-        self.partial_bytes = held;
+        let held = self.streams.iter().map(Stream::incomplete_bytes).sum();
+        io.incomplete_bytes.change(self.incomplete_bytes, held);
+        self.incomplete_bytes = held;
     }
 
     /// Closes a connection that has come to hold more for incomplete packets than it may.
-    fn bound_partial(&mut self, io: &mut Io) {
+    fn bound_incomplete_bytes(&mut self, io: &mut Io) {
         let packet = io.shard.broker().limits().max_packet_bytes;
         let most = io.limits.max_partial_bytes_per_connection.max(packet.saturating_mul(2));
-        let own = self.partial_bytes > most;
-        if !own && !io.partial.is_exceeded() {
+        let own = self.incomplete_bytes > most;
+        if !own && !io.incomplete_bytes.is_exceeded() {
             return;
         }
         tracing::warn!(
             peer = %self.inner.remote_address(),
-            bytes = if own { self.partial_bytes } else { io.partial.held() },
+            bytes = if own { self.incomplete_bytes } else { io.incomplete_bytes.held() },
             "closing: incomplete packets of {} exceed the bound",
             if own { "the connection" } else { "all connections" }
         );

@@ -49,7 +49,7 @@ pub(crate) struct QuicConn {
     /// The client's name must be known before anything it sends is looked at.
     must_know_first: bool,
     /// Memory its streams hold for incomplete packets, as told to the worker's account.
-    partial_bytes: usize,
+    incomplete_bytes: usize,
     /// The receive window of a client that has been let in, until it is.
     full_window: Option<VarInt>,
     /// Bytes that may be unacknowledged whatever the congestion window.
@@ -104,7 +104,7 @@ impl QuicConn {
             held_until: None,
             silence: Silence::new(now, settings.idle_timeout),
             must_know_first,
-            partial_bytes: 0,
+            incomplete_bytes: 0,
             full_window: Some(VarInt::from_u32(settings.connection_window_bytes)),
             min_send_window: settings.min_send_window_bytes,
             is_proven: visit.is_none(),

@@ -45,7 +45,7 @@ impl Stream {
     }
 
     /// Memory held for an incomplete packet, in bytes.
-    pub(super) fn partial_bytes(&self) -> usize {
+    pub(super) fn incomplete_bytes(&self) -> usize {
         self.incomplete.capacity()
     }
 
