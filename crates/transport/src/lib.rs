@@ -7,8 +7,8 @@
 //! writes everything last, which is what makes bursts cheap.
 //!
 //! Read in this order: `server` (threads), `scheduler` (which thread runs which worker), `run` (their loops),
-//! `coalesce` (when they pause), `listen` (binding), `worker` (a turn of the loop), `stream` (a connection),
-//! `layers` (TLS in `secure`, WebSocket in `ws`), `incomplete_packet` (received bytes of a packet that is not
+//! `coalesce` (when they pause), `listen` (binding), `worker` (a turn of the loop),
+//! `connection` (over TCP, TLS or WebSocket), `layers` (TLS in `secure`, WebSocket in `ws`), `incomplete_packet` (received bytes of a packet that is not
 //! complete), `handoff` (connections accepted elsewhere). Beside them are `quic`, which has its own kind of
 //! connection, and `tls` with `tickets`: certificates, and how early data stays single-use.
 #![warn(missing_docs)]
@@ -16,6 +16,7 @@
 mod clock;
 mod coalesce;
 mod config;
+mod connection;
 mod error;
 mod handoff;
 mod incomplete_bytes;
@@ -29,7 +30,6 @@ mod scheduler;
 mod secure;
 mod server;
 mod socket;
-mod stream;
 pub mod tickets;
 mod timer;
 pub mod tls;

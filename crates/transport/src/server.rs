@@ -16,13 +16,13 @@ use tracing::warn;
 
 use crate::clock::Clock;
 use crate::config::{ListenerConfig, QuicListener, ServerConfig};
+use crate::connection::Io;
 use crate::error::StartError;
 use crate::handoff::{Handoff, HandoffQueue};
 use crate::listen::{bind_tcp, bind_udp};
 use crate::quic::{Place, QuicShard};
 use crate::run::run;
 use crate::scheduler::Scheduler;
-use crate::stream::Io;
 use crate::worker::{Control, WAKER, Worker};
 
 /// A running server; dropping it drains at once, without waiting for slow clients.

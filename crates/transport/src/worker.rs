@@ -20,10 +20,10 @@ use tracing::{error, info, warn};
 
 use crate::clock::Clock;
 use crate::config::{Carrier, ListenerConfig};
+use crate::connection::{After, Io, StreamConn};
 use crate::handoff::{Handed, HandoffQueue};
 use crate::quic::{self, QuicShard};
 use crate::socket::Socket;
-use crate::stream::{After, Io, StreamConn};
 use crate::timer::{Armed, Timers};
 
 /// Connections accepted from one listener before the others have their turn.

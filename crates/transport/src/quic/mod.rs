@@ -29,8 +29,8 @@ pub use silence::{Due, Silence};
 
 use crate::clock::Clock;
 use crate::config::QuicListener;
+use crate::connection::Io;
 use crate::error::StartError;
-use crate::stream::Io;
 use crate::tls::ClientAuth;
 use admission::Admission;
 use conn::{Arrival, Proof, QuicConn, Sending, Visit};

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 use super::QuicConn;
 use super::stream::Stream;
-use crate::stream::Io;
+use crate::connection::Io;
 
 /// Time a closing connection has to get its last bytes acknowledged.
 const LINGER: Duration = Duration::from_secs(1);

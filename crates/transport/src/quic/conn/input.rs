@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 
 use super::QuicConn;
 use super::stream::Stream;
-use crate::stream::Io;
+use crate::connection::Io;
 
 impl QuicConn {
     pub(super) fn accept_streams(&mut self, io: &mut Io) {

@@ -24,7 +24,7 @@ use super::config::QuicSettings;
 use super::silence::{Due, Silence};
 use super::timers::Armed;
 use crate::clock::Clock;
-use crate::stream::Io;
+use crate::connection::Io;
 use crate::tls;
 use stream::Stream;
 pub(in crate::quic) use visit::{Arrival, MIN_VISIT, Proof, Sending, Visit};

@@ -11,7 +11,7 @@ use quinn_proto::{Connection, StreamId, VarInt};
 use smallvec::SmallVec;
 
 use super::QuicConn;
-use crate::stream::Io;
+use crate::connection::Io;
 
 /// Congestion windows' worth of bytes that may be unacknowledged or unsent.
 const SEND_WINDOWS: u64 = 2;

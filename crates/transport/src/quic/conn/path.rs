@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use fulmar_broker::TransportStats;
 
 use super::QuicConn;
-use crate::stream::Io;
+use crate::connection::Io;
 
 /// Time between two looks at the path's state, while the connection is in use.
 const STATS_INTERVAL: Duration = Duration::from_secs(5);

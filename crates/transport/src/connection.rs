@@ -1,9 +1,9 @@
-//! One byte-stream connection: TCP, with TLS and WebSocket framing between the socket and the core
-//! where the listener says so.
+//! One connection over a byte stream: TCP, with TLS and WebSocket framing between the socket and the core
+//! if the listener has them.
 //!
-//! It owns no buffer while idle. What is read is decoded in the worker's buffer; what the core has
-//! to say is taken only when the last was fully written, so that the session's own bounded queue,
-//! not the transport, is where a slow reader's messages wait.
+//! It owns no buffer while idle. Input is decoded in the worker's buffer. Output is taken from the core
+//! only when all previous output is written, so that a slow reader's messages wait in the session's
+//! bounded queue and not in the transport.
 
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
@@ -106,7 +106,7 @@ pub(crate) struct StreamConn {
     written: u32,
     layers: Option<Box<Layers>>,
     mqtt: Option<Connection>,
-    /// Whom to tell how long the client may be silent.
+    /// Where to store how long the client may be silent.
     silence: Option<Arc<AllowedSilence>>,
 }
 
