@@ -33,7 +33,7 @@ use crate::connection::Io;
 use crate::error::StartError;
 use crate::tls::ClientAuth;
 use admission::Admission;
-use conn::{Arrival, Proof, QuicConn, Sending, Visit};
+use conn::{Arrival, Proof, QuicConn, Sending, UnvalidatedPath};
 use peek::First;
 use socket::{Datagram, Socket};
 use timers::Timers;
@@ -221,7 +221,8 @@ impl QuicShard {
         let length = bytes.len();
         let first = peek::first(&bytes);
         // Only what is too small to be answered by a path challenge may have to be told of once more.
-        let again = (first == First::Short && length < conn::MIN_VISIT).then(|| bytes.clone());
+        let again =
+            (first == First::Short && length < conn::MIN_DIRECT_BYTES).then(|| bytes.clone());
         self.scratch.clear();
         match self.endpoint.handle(now, remote, local_ip, ecn, bytes, &mut self.scratch) {
             Some(DatagramEvent::ConnectionEvent(handle, mut event)) => {
@@ -230,7 +231,7 @@ impl QuicShard {
                 };
                 let mut hidden = false;
                 if let Some(bytes) = again
-                    && let Some(known) = conn.hides_visit(remote, length)
+                    && let Some(known) = conn.substitute_address(remote, length)
                 {
                     let told =
                         self.endpoint.handle(now, known, local_ip, ecn, bytes, &mut self.scratch);
@@ -407,13 +408,13 @@ impl QuicShard {
             }
             let (socket, scratch) = (&mut self.socket, &mut self.scratch);
             let mut emptied = true;
-            let mut visit = conn.visit.take();
+            let mut unvalidated = conn.unvalidated.take();
             let mut send = |inner: &mut Connection| {
-                emptied = transmit(inner, &mut visit, socket, scratch, now);
+                emptied = transmit(inner, &mut unvalidated, socket, scratch, now);
             };
             conn.write(io, now, &mut send);
             send(&mut conn.inner);
-            conn.visit = visit;
+            conn.unvalidated = unvalidated;
             if !emptied {
                 // The kernel is full; goes on when the socket is writable.
                 conn.dirty = true;
@@ -473,33 +474,33 @@ impl QuicShard {
 /// Puts everything a connection has to send, and may, on the wire; false when the kernel is full.
 fn transmit(
     inner: &mut Connection,
-    visit: &mut Option<Box<Visit>>,
+    unvalidated: &mut Option<Box<UnvalidatedPath>>,
     socket: &mut Socket,
     scratch: &mut Vec<u8>,
     now: Instant,
 ) -> bool {
     while !socket.is_blocked() {
         scratch.clear();
-        let most = match visit {
+        let most = match unvalidated {
             None => socket.max_segments(),
-            Some(visit) => visit.may_send(inner, socket.max_segments()),
+            Some(unvalidated) => unvalidated.may_send(inner, socket.max_segments()),
         };
         if most == 0 {
             // Goes on when the client is heard of again.
             return true;
         }
         let Some(mut transmit) = inner.poll_transmit(now, most, scratch) else {
-            if visit.as_mut().is_some_and(|visit| visit.pings(inner)) {
+            if unvalidated.as_mut().is_some_and(|unvalidated| unvalidated.pings(inner)) {
                 inner.ping();
                 continue;
             }
             return true;
         };
-        match visit.as_mut().map(|visit| visit.sending(inner, &transmit)) {
+        match unvalidated.as_mut().map(|unvalidated| unvalidated.sending(inner, &transmit)) {
             None => {}
             Some(Sending::To(address)) => transmit.destination = address,
             Some(Sending::Nowhere) => continue,
-            Some(Sending::Proven) => *visit = None,
+            Some(Sending::Proven) => *unvalidated = None,
         }
         socket.send(&transmit, &scratch[..transmit.size]);
     }

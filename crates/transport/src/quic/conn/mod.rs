@@ -9,7 +9,7 @@ mod input;
 mod output;
 mod path;
 mod stream;
-mod visit;
+mod unvalidated;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -27,7 +27,7 @@ use crate::clock::Clock;
 use crate::connection::Io;
 use crate::tls;
 use stream::Stream;
-pub(in crate::quic) use visit::{Arrival, MIN_VISIT, Proof, Sending, Visit};
+pub(in crate::quic) use unvalidated::{Arrival, MIN_DIRECT_BYTES, Proof, Sending, UnvalidatedPath};
 
 /// Bounds of the time that the end of a handshake waits for the client's first word. The lower one is
 /// the granularity of QUIC's timers (RFC 9002 section 6.1.2): no client repeats itself sooner.
@@ -71,8 +71,8 @@ pub(crate) struct QuicConn {
     migrations: u32,
     next_stats: Option<Instant>,
     last_remote: std::net::SocketAddr,
-    /// An address of the client that has not proven itself.
-    pub(in crate::quic) visit: Option<Box<Visit>>,
+    /// The path to an address of the client that is not validated.
+    pub(in crate::quic) unvalidated: Option<Box<UnvalidatedPath>>,
     lost: Option<LostCause>,
 }
 
@@ -87,10 +87,10 @@ impl QuicConn {
         now: Instant,
     ) -> QuicConn {
         let last_remote = inner.remote_address();
-        let visit = match proof {
+        let unvalidated = match proof {
             Proof::Shown => None,
             Proof::Owed(bytes) => {
-                Some(Box::new(Visit::new(last_remote, last_remote, bytes as u64)))
+                Some(Box::new(UnvalidatedPath::new(last_remote, last_remote, bytes as u64)))
             }
         };
         QuicConn {
@@ -107,7 +107,7 @@ impl QuicConn {
             incomplete_bytes: 0,
             full_window: Some(VarInt::from_u32(settings.connection_window_bytes)),
             min_send_window: settings.min_send_window_bytes,
-            is_proven: visit.is_none(),
+            is_proven: unvalidated.is_none(),
             losses_seen: 0,
             apart_until: None,
             max_streams: settings.max_streams.max(1),
@@ -120,7 +120,7 @@ impl QuicConn {
             migrations: 0,
             next_stats: None,
             last_remote,
-            visit,
+            unvalidated,
             lost: None,
         }
     }

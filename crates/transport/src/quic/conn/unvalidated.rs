@@ -1,12 +1,13 @@
-//! An address that has not proven itself: how much it is sent, at most three times what came from it (RFC 9000
-//! sections 8.1 and 9.3.1).
+//! The path to an address that is not validated yet: at most three times the bytes received from it are sent there,
+//! which is the anti-amplification limit of RFC 9000 (sections 8.1 and 9.3.1).
 //!
-//! quinn-proto lets one datagram more pass than that, and answers anything that comes from a new address with
-//! a path challenge of 1200 bytes. So what it may send during a handshake is asked here first; and a
-//! connection is told of a new address only when a challenge may be sent there. Until then what came from
-//! the address is taken as if it had come from the old one, and what fits is sent where it came from: a
-//! client behind a router that forgot it is answered at once, in small packets as it sends them itself. It is
-//! sent PINGs as well, which have it say more, so that after a few round trips the address can be challenged.
+//! quinn-proto exceeds that limit by one datagram, and answers the first datagram from any new address with
+//! a path challenge of 1200 bytes. So this module decides what may be sent during a handshake, and hides a
+//! new address from quinn-proto until the limit permits a challenge. Until then quinn-proto is given what
+//! comes from the new address as if it came from the old one, and packets that fit within the limit are sent
+//! to the new one: a client whose router has forgotten it is answered at once, in packets as small as its
+//! own. It is also sent PINGs, whose acknowledgements raise the limit, so that after a few round trips the
+//! address can be challenged.
 
 use std::net::SocketAddr;
 
@@ -15,34 +16,34 @@ use quinn_proto::{Connection, ConnectionEvent, FrameStats, Transmit};
 use super::QuicConn;
 use crate::quic::peek::First;
 
-/// A path challenge is as large (RFC 9000 section 8.2.1).
+/// Size in bytes of a datagram with a path challenge (RFC 9000 section 8.2.1).
 const CHALLENGE: u64 = 1200;
-/// How often more may be sent than has come.
+/// Bytes that may be sent per byte received.
 const FACTOR: u64 = 3;
-/// A packet with a PING takes no more; the client answers every second one.
+/// Largest size in bytes of a packet with a PING; the client answers every second one.
 const PING: u64 = 36;
-/// PINGs that are sent at once, at most.
+/// Most PINGs that are sent at once.
 const MAX_PINGS: u64 = 16;
-/// A datagram from a new address that may be answered by a challenge at once.
-pub(in crate::quic) const MIN_VISIT: usize = (CHALLENGE / FACTOR) as usize;
+/// Size in bytes from which a datagram from a new address may be answered by a challenge at once.
+pub(in crate::quic) const MIN_DIRECT_BYTES: usize = (CHALLENGE / FACTOR) as usize;
 
-/// How the client of a new connection has proven its address.
+/// Whether the address of a new connection's client is validated.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::quic) enum Proof {
-    /// By a token.
+    /// By a token (RFC 9000 section 8.1.2).
     Shown,
-    /// Not yet; so many bytes have come from there.
+    /// Not yet; holds the number of bytes received from there.
     Owed(usize),
 }
 
-/// What is known of a datagram that has come in.
+/// A received datagram.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::quic) struct Arrival {
     pub(in crate::quic) remote: SocketAddr,
-    /// Its bytes.
+    /// Its length in bytes.
     pub(in crate::quic) length: usize,
     pub(in crate::quic) first: First,
-    /// The connection is told that it came from another address, see [`QuicConn::hides_visit`].
+    /// quinn-proto is given another source address, see [`QuicConn::substitute_address`].
     pub(in crate::quic) hidden: bool,
 }
 
@@ -52,32 +53,32 @@ pub(in crate::quic) enum Sending {
     To(SocketAddr),
     /// Drop it.
     Nowhere,
-    /// Send it: the address has proven itself.
+    /// Send it: the address is validated now.
     Proven,
 }
 
-/// The address, and what it sent and was sent.
+/// The address, and the bytes received from it and sent to it.
 #[derive(Debug)]
-pub(in crate::quic) struct Visit {
+pub(in crate::quic) struct UnvalidatedPath {
     address: SocketAddr,
-    /// Where the client is known to have been before.
+    /// The client's last validated address.
     home: SocketAddr,
     received: u64,
     sent: u64,
-    /// The client was last heard from there.
+    /// The client's newest packet came from there.
     is_newest: bool,
-    /// PINGs to be sent, and datagrams that are awaited before there are more.
+    /// PINGs to be sent, and datagrams to be received before more are sent.
     pings: u64,
     awaited: u64,
-    /// What the connection's counters said when it was told of the address: path responses that came, path
-    /// challenges that were sent.
+    /// The connection's counters when quinn-proto learned of the address: path responses received, path
+    /// challenges sent.
     responses: u64,
     challenges: u64,
 }
 
-impl Visit {
-    pub(super) fn new(address: SocketAddr, home: SocketAddr, received: u64) -> Visit {
-        Visit {
+impl UnvalidatedPath {
+    pub(super) fn new(address: SocketAddr, home: SocketAddr, received: u64) -> UnvalidatedPath {
+        UnvalidatedPath {
             address,
             home,
             received,
@@ -94,8 +95,8 @@ impl Visit {
         (self.received * FACTOR).saturating_sub(self.sent)
     }
 
-    /// The client has been heard from there, but too little came for a challenge.
-    fn have_it_say_more(&mut self) {
+    /// The client has sent something from there, but too little for a challenge: makes it send more.
+    fn elicit_more(&mut self) {
         self.awaited = self.awaited.saturating_sub(1);
         if self.awaited == 0 {
             self.pings = (self.left() / PING).min(MAX_PINGS);
@@ -112,7 +113,7 @@ impl Visit {
         pings
     }
 
-    /// How many datagrams may be made at once, at most `most`.
+    /// How many datagrams may be built at once, at most `most`.
     pub(in crate::quic) fn may_send(&self, inner: &Connection, most: usize) -> usize {
         if inner.remote_address() != self.address {
             return most;
@@ -139,7 +140,7 @@ impl Visit {
             return Sending::To(to);
         }
         if transmit.destination != self.address {
-            // To where the client was before.
+            // To the client's previous address.
             return Sending::To(transmit.destination);
         }
         let stats = inner.stats();
@@ -159,34 +160,36 @@ impl Visit {
 }
 
 impl QuicConn {
-    /// The address that a datagram of `length` bytes from `remote` is to be taken to come from, if that is
-    /// not the one it came from.
-    pub(in crate::quic) fn hides_visit(
+    /// The address to give to quinn-proto as the source of a datagram of `length` bytes from `remote`, if
+    /// that is not `remote` itself.
+    pub(in crate::quic) fn substitute_address(
         &self,
         remote: SocketAddr,
         length: usize,
     ) -> Option<SocketAddr> {
         let known = self.inner.remote_address();
-        let is_home = self.visit.as_ref().is_some_and(|visit| visit.home == remote);
+        let is_home =
+            self.unvalidated.as_ref().is_some_and(|unvalidated| unvalidated.home == remote);
         if remote == known || is_home || self.inner.is_handshaking() {
             return None;
         }
-        let visit = self.visit.as_ref().filter(|visit| visit.address == remote);
-        let left = visit.map_or(0, |visit| visit.left());
+        let unvalidated =
+            self.unvalidated.as_ref().filter(|unvalidated| unvalidated.address == remote);
+        let left = unvalidated.map_or(0, |unvalidated| unvalidated.left());
         (left + length as u64 * FACTOR < CHALLENGE).then_some(known)
     }
 
-    /// Where the client was last heard from, proven or not.
+    /// Where the client's newest packet came from, validated or not.
     pub(super) fn client_address(&self) -> SocketAddr {
-        let newest = self.visit.as_ref().filter(|visit| visit.is_newest);
-        newest.map_or(self.inner.remote_address(), |visit| visit.address)
+        let newest = self.unvalidated.as_ref().filter(|unvalidated| unvalidated.is_newest);
+        newest.map_or(self.inner.remote_address(), |unvalidated| unvalidated.address)
     }
 
-    /// Takes a datagram.
+    /// Receives a datagram.
     pub(in crate::quic) fn receive(&mut self, event: ConnectionEvent, arrival: Arrival) {
         let Arrival { remote, length, first, hidden } = arrival;
         let before = self.inner.remote_address();
-        if self.visit.is_none() && remote == before {
+        if self.unvalidated.is_none() && remote == before {
             self.inner.handle_event(event);
             return;
         }
@@ -195,42 +198,43 @@ impl QuicConn {
         let stats = self.inner.stats();
         let is_clients = frames != count(&stats.frame_rx);
         let known = self.inner.remote_address();
-        let of_visit = self.visit.as_ref().is_some_and(|visit| visit.address == remote);
-        if !of_visit {
-            let home = self.visit.as_ref().map_or(before, |visit| visit.home);
+        let is_this_path =
+            self.unvalidated.as_ref().is_some_and(|unvalidated| unvalidated.address == remote);
+        if !is_this_path {
+            let home = self.unvalidated.as_ref().map_or(before, |unvalidated| unvalidated.home);
             if remote == home {
                 if is_clients && known == home {
-                    self.visit = None;
+                    self.unvalidated = None;
                 }
                 return;
             }
             if !is_clients {
                 return;
             }
-            self.visit = Some(Box::new(Visit::new(remote, home, 0)));
+            self.unvalidated = Some(Box::new(UnvalidatedPath::new(remote, home, 0)));
         }
-        let Some(visit) = &mut self.visit else { return };
-        visit.received += length as u64;
+        let Some(unvalidated) = &mut self.unvalidated else { return };
+        unvalidated.received += length as u64;
         if !is_clients {
             return;
         }
-        visit.is_newest |= hidden || known == remote;
+        unvalidated.is_newest |= hidden || known == remote;
         if hidden {
-            visit.have_it_say_more();
+            unvalidated.elicit_more();
         }
         if known == remote && before != remote {
-            visit.responses = stats.frame_rx.path_response;
-            visit.challenges = stats.frame_tx.path_challenge;
+            unvalidated.responses = stats.frame_rx.path_response;
+            unvalidated.challenges = stats.frame_tx.path_challenge;
         }
         // Nobody makes a Handshake packet without the server's first flight.
         let is_proof = first == First::Handshake { alone: true } || !self.inner.is_handshaking();
         if self.counts_as_handshake && is_proof {
-            self.visit = None;
+            self.unvalidated = None;
         }
     }
 }
 
-/// How many frames have come that were the client's.
+/// Number of authentic frames received from the client.
 fn count(stats: &FrameStats) -> u64 {
     [
         stats.acks,
