@@ -14,8 +14,8 @@ use fulmar_transport::Handoff;
 use fulmar_transport::Origins;
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 
+use crate::connection_slots::Activity;
 use crate::front::{Front, misdirected, plain};
-use crate::places::Seat;
 use crate::websocket;
 
 /// What the connections of one address share.
@@ -35,7 +35,7 @@ pub(crate) struct Client {
     /// Name from a verified client certificate.
     pub(crate) identity: Option<Box<str>>,
     /// What is going on in its connection.
-    pub(crate) seat: Seat,
+    pub(crate) activity: Activity,
 }
 
 impl Site {
@@ -81,7 +81,7 @@ impl Site {
         if websocket::is_wanted(&request) {
             return websocket::begin(self, request, client);
         }
-        self.front.answer(request, client.address, &client.seat).await
+        self.front.answer(request, client.address, &client.activity).await
     }
 }
 

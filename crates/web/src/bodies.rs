@@ -14,8 +14,8 @@ use std::task::{Context, Poll, Waker, ready};
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 
+use crate::connection_slots::{Activity, Busy};
 use crate::network;
-use crate::places::{Busy, Seat};
 
 /// The part of the budget that is for requests without a good token: one in so many.
 const STRANGERS_PART: usize = 4;
@@ -71,7 +71,7 @@ pub(crate) struct Share(Arc<Inner>);
 struct Inner {
     budget: BodyBudget,
     number: u64,
-    seat: Seat,
+    activity: Activity,
     busy: Mutex<Option<Busy>>,
 }
 
@@ -92,15 +92,15 @@ impl BodyBudget {
     }
 
     /// For a request from there. `is_known`: it shows a good token.
-    pub(crate) fn share(&self, address: IpAddr, is_known: bool, seat: &Seat) -> Share {
+    pub(crate) fn share(&self, address: IpAddr, is_known: bool, activity: &Activity) -> Share {
         let mut held = self.lock();
         let number = held.next;
         held.next += 1;
         let (network, state) = (network(address), State::Coming);
         let entry = Entry { network, is_known, bytes: 0, state, waker: None };
         held.shares.insert(number, entry);
-        let (budget, seat, busy) = (self.clone(), seat.clone(), Mutex::default());
-        Share(Arc::new(Inner { budget, number, seat, busy }))
+        let (budget, activity, busy) = (self.clone(), activity.clone(), Mutex::default());
+        Share(Arc::new(Inner { budget, number, activity, busy }))
     }
 }
 
@@ -198,7 +198,7 @@ impl Share {
         {
             entry.state = State::Whole;
             let mut busy = self.0.busy.lock().unwrap_or_else(PoisonError::into_inner);
-            *busy = Some(self.0.seat.busy());
+            *busy = Some(self.0.activity.busy());
         }
     }
 
@@ -287,7 +287,7 @@ mod tests {
     use super::*;
 
     fn from(budget: &BodyBudget, last: u8, is_known: bool) -> Share {
-        budget.share([192, 0, 2, last].into(), is_known, &Seat::default())
+        budget.share([192, 0, 2, last].into(), is_known, &Activity::default())
     }
 
     #[test]
@@ -335,12 +335,12 @@ mod tests {
     #[test]
     fn a_request_that_is_there_whole_keeps_its_connection() {
         let budget = BodyBudget::new(4000);
-        let places = crate::places::Places::new(1);
-        let (place, _) = places.take([192, 0, 2, 1].into()).unwrap();
-        let share = budget.share([192, 0, 2, 1].into(), false, &place.seat);
+        let slots = crate::connection_slots::ConnectionSlots::new(1);
+        let (slot, _) = slots.take([192, 0, 2, 1].into()).unwrap();
+        let share = budget.share([192, 0, 2, 1].into(), false, &slot.activity);
         share.whole();
-        assert!(places.take([192, 0, 2, 2].into()).is_none());
+        assert!(slots.take([192, 0, 2, 2].into()).is_none());
         drop(share);
-        assert!(places.take([192, 0, 2, 2].into()).is_some());
+        assert!(slots.take([192, 0, 2, 2].into()).is_some());
     }
 }

@@ -78,8 +78,8 @@ pub struct Bound {
     pub webtransport: Vec<SocketAddr>,
 }
 
-/// One address, bound.
-struct Place {
+/// The sockets of one address.
+struct BoundListener {
     /// `None` where only WebTransport is served.
     tcp: Option<TcpListener>,
     quic: quinn::Endpoint,
@@ -110,11 +110,11 @@ impl Endpoint {
         }
         let mut runtime = tokio::runtime::Builder::new_current_thread();
         let runtime = runtime.enable_all().max_blocking_threads(MAX_BLOCKING_THREADS).build()?;
-        let (places, bound) = places(&runtime, &config)?;
+        let (bound_listeners, bound) = bind_all(&runtime, &config)?;
         config.origins.set_own_ports(bound.https.iter().map(SocketAddr::port).collect());
         let (router, clock) = (router(&bound), Clock::start());
         let mut sites = Vec::new();
-        for place in places {
+        for listener in bound_listeners {
             let front = Front {
                 router: router.clone(),
                 limits: config.limits.clone(),
@@ -127,11 +127,11 @@ impl Endpoint {
             let site = Site {
                 front,
                 handoff: handoff.clone(),
-                policy: Arc::clone(&place.policy),
-                alt_svc: place.alt_svc()?,
+                policy: Arc::clone(&listener.policy),
+                alt_svc: listener.alt_svc()?,
                 origins: Arc::clone(&config.origins),
             };
-            sites.push((Arc::new(site), place));
+            sites.push((Arc::new(site), listener));
         }
         endpoint.bound = bound;
         let serving = serve(sites, Handshakes::new(&config), stopped, ended);
@@ -207,8 +207,11 @@ fn endpoint_config(keys: &QuicKeys, ids: Ids) -> quinn::EndpointConfig {
     config
 }
 
-fn places(runtime: &Runtime, config: &WebConfig) -> Result<(Vec<Place>, Bound), StartError> {
-    let (mut places, mut bound) = (Vec::new(), Bound::default());
+fn bind_all(
+    runtime: &Runtime,
+    config: &WebConfig,
+) -> Result<(Vec<BoundListener>, Bound), StartError> {
+    let (mut bound_listeners, mut bound) = (Vec::new(), Bound::default());
     for (wanted, tls, has_pages) in
         config.addresses.iter().map(|address| (address, &config.tls, true)).chain(
             config.webtransport.iter().map(|address| (address, &config.webtransport_tls, false)),
@@ -216,21 +219,22 @@ fn places(runtime: &Runtime, config: &WebConfig) -> Result<(Vec<Place>, Bound), 
     {
         let quic = quic(config, tls)?;
         let bind_error = |source| StartError::Bind { address: wanted.address, source };
-        let place = place(runtime, wanted, has_pages, quic, &config.keys).map_err(bind_error)?;
+        let listener =
+            bind_one(runtime, wanted, has_pages, quic, &config.keys).map_err(bind_error)?;
         let list = if has_pages { &mut bound.https } else { &mut bound.webtransport };
-        list.push(place.address);
-        places.push(place);
+        list.push(listener.address);
+        bound_listeners.push(listener);
     }
-    Ok((places, bound))
+    Ok((bound_listeners, bound))
 }
 
-fn place(
+fn bind_one(
     runtime: &Runtime,
     wanted: &Address,
     has_pages: bool,
     quic: quinn::ServerConfig,
     keys: &QuicKeys,
-) -> io::Result<Place> {
+) -> io::Result<BoundListener> {
     let (tcp, udp) = if has_pages {
         let (tcp, udp) = bind(wanted.address)?;
         (Some(tcp), udp)
@@ -248,10 +252,10 @@ fn place(
         Arc::new(counting.clone()),
     )?;
     let tcp = tcp.map(TcpListener::from_std).transpose()?;
-    Ok(Place { tcp, quic, counting, address, policy: Arc::clone(&wanted.policy) })
+    Ok(BoundListener { tcp, quic, counting, address, policy: Arc::clone(&wanted.policy) })
 }
 
-impl Place {
+impl BoundListener {
     fn alt_svc(&self) -> io::Result<Option<HeaderValue>> {
         let value = format!("h3=\":{}\"; ma={ALT_SVC_MAX_AGE_S}", self.address.port());
         let value = HeaderValue::from_str(&value).map_err(io::Error::other)?;
@@ -266,20 +270,20 @@ pub(crate) async fn stopped(signal: &mut watch::Receiver<bool>) {
 }
 
 async fn serve(
-    sites: Vec<(Arc<Site>, Place)>,
+    sites: Vec<(Arc<Site>, BoundListener)>,
     handshakes: Handshakes,
     stopping: watch::Receiver<bool>,
     mut ended: watch::Receiver<bool>,
 ) {
     let mut listening = JoinSet::new();
     let mut quic = Vec::new();
-    for (site, place) in sites {
-        quic.push(place.quic.clone());
-        if let Some(tcp) = place.tcp {
+    for (site, listener) in sites {
+        quic.push(listener.quic.clone());
+        if let Some(tcp) = listener.tcp {
             let site = Arc::clone(&site);
             listening.spawn(tcp::serve(site, tcp, handshakes.clone(), stopping.clone()));
         }
-        listening.spawn(h3::serve(site, place.quic, place.counting, stopping.clone()));
+        listening.spawn(h3::serve(site, listener.quic, listener.counting, stopping.clone()));
     }
     // Whatever runs then ends with the runtime.
     stopped(&mut ended).await;

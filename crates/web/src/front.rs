@@ -17,8 +17,8 @@ use tower_service::Service as _;
 
 use crate::bodies::BodyBudget;
 use crate::config::{Knows, Limits};
+use crate::connection_slots::Activity;
 use crate::metrics::Metrics;
-use crate::places::Seat;
 use crate::rest::Drained;
 
 /// Seconds after which a request may be sent again that there was no room for.
@@ -42,7 +42,7 @@ impl Front {
         &self,
         request: Request<B>,
         address: SocketAddr,
-        seat: &Seat,
+        activity: &Activity,
     ) -> Response<Body>
     where
         B: http_body::Body<Data = bytes::Bytes> + Unpin + Send + 'static,
@@ -54,7 +54,7 @@ impl Front {
             return plain(StatusCode::PAYLOAD_TOO_LARGE, "the body is too large");
         }
         let is_known = self.knows.as_ref().is_some_and(|knows| knows.token(request.headers()));
-        let share = self.bodies.share(address.ip(), is_known, seat);
+        let share = self.bodies.share(address.ip(), is_known, activity);
         let mut request = request.map(|body| Body::new(share.count(Limited::new(body, max))));
         request.extensions_mut().insert(ConnectInfo(address));
         let answer = self.router.clone().call(request);

@@ -1,5 +1,5 @@
 //! A connection that is closed when it has carried nothing for a while: who sends a request byte by byte,
-//! or does not read its answer, holds a place no longer than that.
+//! or does not read its answer, holds a slot no longer than that.
 //!
 //! Not while it carries MQTT, which has its own keep alive.
 

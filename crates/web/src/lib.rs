@@ -5,8 +5,8 @@
 //! handed to `fulmar-transport` through its handoff. One thread with one runtime serves all addresses.
 //!
 //! Read in this order: `endpoint` (binding, running, draining), `tcp` with `handshake` and `h3` (the two ways in),
-//! `places` (which connections stay) and `strict` (what HTTP/1.1 must look like), `answer` and `front` (what every
-//! request goes through) with `bodies` (how much of them is kept), `rest` (what is left of one),
+//! `connection_slots` (which connections stay at the limit) and `strict` (what HTTP/1.1 must look like), `answer`
+//! and `front` (what every request goes through) with `bodies` (how much of them is kept), `rest` (what is left of one),
 //! `transport::Origins` (whose pages may connect), `websocket` and `h3::session` (MQTT), `pump` (its bytes).
 //! `plain` is a port without TLS.
 //! Specifications: RFC 9110, 9112, 9113, 9114, 7838 (Alt-Svc), 8470 (early data), 8441 and 9220 (extended
@@ -18,6 +18,7 @@ mod answer;
 mod bind;
 mod bodies;
 mod config;
+mod connection_slots;
 mod endpoint;
 mod front;
 mod h3;
@@ -26,7 +27,6 @@ mod idle;
 mod metrics;
 mod network;
 pub mod objects;
-mod places;
 mod plain;
 mod pump;
 mod rest;

@@ -25,11 +25,11 @@ use tracing::{debug, warn};
 
 use crate::bodies::BodyBudget;
 use crate::config::Limits;
+use crate::connection_slots::{ConnectionSlot, ConnectionSlots};
 use crate::endpoint::{MAX_BLOCKING_THREADS, StartError, stopped};
 use crate::front::{self, Front};
 use crate::idle::Idle;
 use crate::metrics::Metrics;
-use crate::places::{Place, Places};
 use crate::strict::Strict;
 use crate::tcp::{ACCEPT_PAUSE, MIN_BUFFER_BYTES, ROOM_PAUSE};
 
@@ -108,7 +108,7 @@ async fn serve(front: Arc<Front>, listeners: Vec<TcpListener>, stopping: watch::
 
 /// Accepts until `stopping`, then waits for the connections there are.
 async fn accept(front: Arc<Front>, listener: TcpListener, stopping: watch::Receiver<bool>) {
-    let places = Places::new(front.limits.max_connections);
+    let slots = ConnectionSlots::new(front.limits.max_connections);
     let (mut stop, mut trouble) = (stopping.clone(), Recurring::default());
     let mut open = JoinSet::new();
     loop {
@@ -123,16 +123,16 @@ async fn accept(front: Arc<Front>, listener: TcpListener, stopping: watch::Recei
                 if let Some(times) = trouble.again(front.clock.now()) {
                     warn!(%error, times, "HTTP port: cannot accept");
                 }
-                let pause = if places.shed() { ROOM_PAUSE } else { ACCEPT_PAUSE };
+                let pause = if slots.shed() { ROOM_PAUSE } else { ACCEPT_PAUSE };
                 tokio::time::sleep(pause).await;
                 continue;
             }
         };
-        match places.take(address.ip()) {
-            Some((place, made_room)) => {
+        match slots.take(address.ip()) {
+            Some((slot, made_room)) => {
                 front.metrics.shed.fetch_add(made_room.into(), Relaxed);
                 let (front, stopping) = (Arc::clone(&front), stopping.clone());
-                open.spawn(connection(front, socket, address, place, stopping));
+                open.spawn(connection(front, socket, address, slot, stopping));
             }
             None => debug!(peer = %address, "HTTP port: refused: too many connections"),
         }
@@ -145,18 +145,18 @@ async fn connection(
     front: Arc<Front>,
     socket: TcpStream,
     address: SocketAddr,
-    place: Place,
+    slot: ConnectionSlot,
     mut stopping: watch::Receiver<bool>,
 ) {
-    let (seat, limits) = (&place.seat, &front.limits);
-    let stream = Idle::new(socket, limits.idle_timeout, seat.tunnels.clone());
-    let stream = Strict::new(stream, seat.tunnels.clone(), true);
+    let (activity, limits) = (&slot.activity, &front.limits);
+    let stream = Idle::new(socket, limits.idle_timeout, activity.tunnels.clone());
+    let stream = Strict::new(stream, activity.tunnels.clone(), true);
     let service = service_fn(|request: Request<Incoming>| {
         let front = &front;
         async move {
             let response = match front::misdirected(&request) {
                 Some(response) => response,
-                None => front.answer(request, address, seat).await,
+                None => front.answer(request, address, activity).await,
             };
             Ok::<_, Infallible>(response)
         }
@@ -170,7 +170,7 @@ async fn connection(
     let ended = tokio::select! {
         ended = &mut serving => ended,
         () = life => return debug!(peer = %address, "HTTP port: connection reached its age limit"),
-        () = seat.shed() => return debug!(peer = %address, "HTTP port: closed to make room"),
+        () = activity.shed() => return debug!(peer = %address, "HTTP port: closed to make room"),
         () = stopped(&mut stopping) => {
             serving.as_mut().graceful_shutdown();
             serving.await

@@ -21,11 +21,11 @@ use tokio::sync::watch;
 use tracing::{debug, info, warn};
 
 use crate::answer::{Client, Site};
+use crate::connection_slots::{Activity, ConnectionSlots};
 use crate::endpoint::stopped;
 use crate::handshake::Handshakes;
 use crate::idle::Idle;
 use crate::metrics::Open;
-use crate::places::{Places, Seat};
 use crate::rest::Lingering;
 use crate::strict::Strict;
 
@@ -45,7 +45,7 @@ pub(crate) async fn serve(
     handshakes: Handshakes,
     stopping: watch::Receiver<bool>,
 ) {
-    let places = Places::new(site.front.limits.max_connections);
+    let slots = ConnectionSlots::new(site.front.limits.max_connections);
     let mut stop = stopping.clone();
     let mut trouble = Recurring::default();
     loop {
@@ -59,12 +59,12 @@ pub(crate) async fn serve(
                 if let Some(times) = trouble.again(site.front.clock.now()) {
                     warn!(%error, times, "HTTP: cannot accept connections; trying again shortly");
                 }
-                let pause = if places.shed() { ROOM_PAUSE } else { ACCEPT_PAUSE };
+                let pause = if slots.shed() { ROOM_PAUSE } else { ACCEPT_PAUSE };
                 tokio::time::sleep(pause).await;
                 continue;
             }
         };
-        let Some((place, made_room)) = places.take(address.ip()) else {
+        let Some((slot, made_room)) = slots.take(address.ip()) else {
             site.front.metrics.refused.fetch_add(1, Relaxed);
             debug!(peer = %address, "HTTP: refused: too many connections");
             continue;
@@ -73,10 +73,10 @@ pub(crate) async fn serve(
         let (site, handshakes, stopping) =
             (Arc::clone(&site), handshakes.clone(), stopping.clone());
         tokio::spawn(async move {
-            let seat = &place.seat;
+            let activity = &slot.activity;
             tokio::select! {
-                () = connection(&site, socket, address, seat, &handshakes, stopping) => {}
-                () = seat.shed() => debug!(peer = %address, "HTTP: connection closed to make room"),
+                () = connection(&site, socket, address, activity, &handshakes, stopping) => {}
+                () = activity.shed() => debug!(peer = %address, "HTTP: connection closed to make room"),
             }
         });
     }
@@ -86,7 +86,7 @@ async fn connection(
     site: &Arc<Site>,
     socket: TcpStream,
     address: SocketAddr,
-    seat: &Seat,
+    activity: &Activity,
     handshakes: &Handshakes,
     mut stopping: watch::Receiver<bool>,
 ) {
@@ -102,10 +102,10 @@ async fn connection(
     let certificates = stream.get_ref().1.peer_certificates();
     let identity = certificates.and_then(<[_]>::first).and_then(client_name);
     let has_lines = stream.get_ref().1.alpn_protocol() != Some(b"h2");
-    let stream = Idle::new(stream, site.front.limits.idle_timeout, seat.tunnels.clone());
+    let stream = Idle::new(stream, site.front.limits.idle_timeout, activity.tunnels.clone());
     let stream = Lingering::new(stream, site.front.limits.linger, stopping.clone());
-    let stream = Strict::new(stream, seat.tunnels.clone(), has_lines);
-    let client = Arc::new(Client { address, identity, seat: seat.clone() });
+    let stream = Strict::new(stream, activity.tunnels.clone(), has_lines);
+    let client = Arc::new(Client { address, identity, activity: activity.clone() });
     let service = service_fn(|request: Request<Incoming>| {
         let (site, client) = (Arc::clone(site), Arc::clone(&client));
         async move { Ok::<_, Infallible>(site.answer(request, &client, false).await) }

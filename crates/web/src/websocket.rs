@@ -47,7 +47,7 @@ pub(crate) fn begin<B>(site: &Site, mut request: Request<B>, client: &Client) ->
         listener: site.policy.clone(),
     };
     let (handoff, linger, tunnel) =
-        (site.handoff.clone(), site.front.limits.linger, client.seat.tunnels.open());
+        (site.handoff.clone(), site.front.limits.linger, client.activity.tunnels.open());
     tokio::spawn(async move {
         let address = peer.address;
         let carried = async {

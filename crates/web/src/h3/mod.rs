@@ -28,9 +28,9 @@ use tracing::{debug, info};
 
 use crate::answer::{Client, Site};
 use crate::config::WebConfig;
+use crate::connection_slots::{Activity, ConnectionSlots};
 use crate::endpoint::stopped;
 use crate::metrics::Open;
-use crate::places::{Places, Seat};
 use session::Sessions;
 use unproven::Counting;
 
@@ -88,7 +88,7 @@ pub(crate) async fn serve(
     counting: Counting,
     stopping: watch::Receiver<bool>,
 ) {
-    let places = Places::new(site.front.limits.max_connections);
+    let slots = ConnectionSlots::new(site.front.limits.max_connections);
     let handshakes = Arc::new(Semaphore::new(RETRY_ABOVE));
     let pressure = Arc::new(Mutex::new(HandshakePressure::default()));
     let mut stop = stopping.clone();
@@ -98,12 +98,12 @@ pub(crate) async fn serve(
             () = stopped(&mut stop) => return refuse_rest(&endpoint).await,
         };
         let Some(incoming) = incoming else { return };
-        if places.is_full() && !incoming.remote_address_validated() {
+        if slots.is_full() && !incoming.remote_address_validated() {
             // Nobody makes room for an address that may be forged.
             incoming.retry().ok();
             continue;
         }
-        let Some((place, made_room)) = places.take(incoming.remote_address().ip()) else {
+        let Some((slot, made_room)) = slots.take(incoming.remote_address().ip()) else {
             site.front.metrics.refused.fetch_add(1, Relaxed);
             debug!(peer = %incoming.remote_address(), "HTTP/3: refused: too many connections");
             incoming.refuse();
@@ -125,14 +125,14 @@ pub(crate) async fn serve(
         let (site, stopping) = (Arc::clone(&site), stopping.clone());
         tokio::spawn(async move {
             let _open = Open::new(&site.front.metrics.connections_quic);
-            let (peer, seat) = (incoming.remote_address(), &place.seat);
+            let (peer, activity) = (incoming.remote_address(), &slot.activity);
             tokio::select! {
-                ended = connection(&site, incoming, seat, (handshake, pressure), stopping) => {
+                ended = connection(&site, incoming, activity, (handshake, pressure), stopping) => {
                     if let Err(error) = ended {
                         debug!(%peer, "HTTP/3 connection ended: {error}");
                     }
                 }
-                () = seat.shed() => debug!(%peer, "HTTP/3: connection closed to make room"),
+                () = activity.shed() => debug!(%peer, "HTTP/3: connection closed to make room"),
             }
         });
     }
@@ -153,7 +153,7 @@ type Failure = Box<dyn std::error::Error + Send + Sync>;
 async fn connection<T: Send + 'static>(
     site: &Arc<Site>,
     incoming: Incoming,
-    seat: &Seat,
+    activity: &Activity,
     (handshake, pressure): (T, Arc<Mutex<HandshakePressure>>),
     stopping: watch::Receiver<bool>,
 ) -> Result<(), Failure> {
@@ -192,7 +192,7 @@ async fn connection<T: Send + 'static>(
         }
         drop(handshake);
     });
-    let client = Client { address, identity: identity(&connection), seat: seat.clone() };
+    let client = Client { address, identity: identity(&connection), activity: activity.clone() };
     run(site, connection, client, (is_complete, parameters), stopping).await
 }
 

@@ -109,7 +109,7 @@ async fn carry(
     if status != StatusCode::OK {
         return Ok(stream.finish().await?);
     }
-    let _tunnel = client.seat.tunnels.open();
+    let _tunnel = client.activity.tunnels.open();
     let mqtt = async {
         let outer = tokio::time::timeout(site.front.limits.handshake_timeout, first).await??;
         let peer = Peer {

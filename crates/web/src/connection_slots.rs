@@ -1,0 +1,199 @@
+//! Which connections stay when there are more than the limit: each holds a slot, and an idle one gives way to a new one.
+//!
+//! A connection keeps its slot while it has a complete request or carries MQTT. One without a complete request, or
+//! whose requests are all answered, is idle. Of the network with most connections, the oldest idle one is closed:
+//! clients that open connections and send nothing lose them to clients that send requests.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::Notify;
+
+use crate::idle::Tunnels;
+use crate::network;
+
+/// The slots of all connections.
+#[derive(Clone, Debug)]
+pub(crate) struct ConnectionSlots(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    most: usize,
+    taken: Mutex<Taken>,
+}
+
+#[derive(Debug, Default)]
+struct Taken {
+    next: u64,
+    len: usize,
+    /// By network and age.
+    networks: HashMap<IpAddr, BTreeMap<u64, Activity>>,
+}
+
+/// What a connection is doing, which decides whether it may be closed to make room.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Activity {
+    /// Requests that are complete and not yet answered.
+    busy: Arc<AtomicUsize>,
+    /// MQTT connections inside this one.
+    pub(crate) tunnels: Tunnels,
+    shed: Arc<Notify>,
+}
+
+/// A connection's slot, for as long as it lives.
+#[derive(Debug)]
+pub(crate) struct ConnectionSlot {
+    slots: ConnectionSlots,
+    network: IpAddr,
+    number: u64,
+    pub(crate) activity: Activity,
+}
+
+/// A request is complete and not yet answered, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Busy(Activity);
+
+impl Activity {
+    /// A request of this connection is complete.
+    pub(crate) fn busy(&self) -> Busy {
+        self.busy.fetch_add(1, Relaxed);
+        Busy(self.clone())
+    }
+
+    fn may_go(&self) -> bool {
+        self.busy.load(Relaxed) == 0 && !self.tunnels.any()
+    }
+
+    /// Returns when the connection is to close, to make room.
+    pub(crate) async fn shed(&self) {
+        self.shed.notified().await;
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.busy.fetch_sub(1, Relaxed);
+    }
+}
+
+impl ConnectionSlots {
+    /// Slots for `most` connections.
+    pub(crate) fn new(most: usize) -> ConnectionSlots {
+        ConnectionSlots(Arc::new(Shared { most, taken: Mutex::default() }))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Taken> {
+        self.0.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a new connection requires another to be closed.
+    pub(crate) fn is_full(&self) -> bool {
+        self.lock().len >= self.0.most
+    }
+
+    /// A slot for a connection from `address`, and whether another one is closed for it; `None` if none is
+    /// idle.
+    pub(crate) fn take(&self, address: IpAddr) -> Option<(ConnectionSlot, bool)> {
+        let (mut taken, network) = (self.lock(), network(address));
+        let full = taken.len >= self.0.most;
+        if full && !taken.shed() {
+            return None;
+        }
+        let (number, activity) = (taken.next, Activity::default());
+        taken.next += 1;
+        taken.len += 1;
+        taken.networks.entry(network).or_default().insert(number, activity.clone());
+        Some((ConnectionSlot { slots: self.clone(), network, number, activity }, full))
+    }
+
+    /// Closes an idle connection, as when file descriptors are short; returns whether there was one.
+    pub(crate) fn shed(&self) -> bool {
+        self.lock().shed()
+    }
+}
+
+impl Taken {
+    fn shed(&mut self) -> bool {
+        let idle = |connections: &BTreeMap<u64, Activity>| {
+            connections.iter().find(|(_, activity)| activity.may_go()).map(|(number, _)| *number)
+        };
+        let most = self.networks.iter().max_by_key(|(_, connections)| connections.len());
+        let first = most.and_then(|(network, connections)| Some((*network, idle(connections)?)));
+        let oldest = || {
+            let all = self.networks.iter();
+            all.filter_map(|(network, connections)| Some((*network, idle(connections)?)))
+                .min_by_key(|(_, n)| *n)
+        };
+        let Some((network, number)) = first.or_else(oldest) else { return false };
+        if let Some(activity) = self.remove(network, number) {
+            activity.shed.notify_one();
+        }
+        true
+    }
+
+    fn remove(&mut self, network: IpAddr, number: u64) -> Option<Activity> {
+        let connections = self.networks.get_mut(&network)?;
+        let activity = connections.remove(&number)?;
+        if connections.is_empty() {
+            self.networks.remove(&network);
+        }
+        self.len -= 1;
+        Some(activity)
+    }
+}
+
+impl Drop for ConnectionSlot {
+    fn drop(&mut self) {
+        self.slots.lock().remove(self.network, self.number);
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn address(last: u8) -> IpAddr {
+        [192, 0, 2, last].into()
+    }
+
+    fn is_shed(slot: &ConnectionSlot) -> bool {
+        !slot
+            .slots
+            .lock()
+            .networks
+            .get(&slot.network)
+            .is_some_and(|connections| connections.contains_key(&slot.number))
+    }
+
+    #[test]
+    fn the_oldest_silent_one_of_the_largest_network_makes_room() {
+        let slots = ConnectionSlots::new(4);
+        let take = |last| slots.take(address(last)).unwrap().0;
+        let (alone, busy, oldest, newest) = (take(1), take(2), take(2), take(2));
+        let asks = busy.activity.busy();
+        let (_new, shed) = slots.take(address(3)).unwrap();
+        assert!(shed && is_shed(&oldest));
+        assert!(![&alone, &busy, &newest].into_iter().any(is_shed));
+        drop(asks);
+        let _newer = take(3);
+        assert!(is_shed(&busy), "what it asked for is answered");
+        drop((oldest, newest));
+        assert_eq!(slots.lock().len, 3);
+    }
+
+    #[test]
+    fn requests_and_mqtt_keep_their_slots() {
+        let slots = ConnectionSlots::new(2);
+        let (first, _) = slots.take(address(1)).unwrap();
+        let (second, _) = slots.take(address(1)).unwrap();
+        let _asks = first.activity.busy();
+        let tunnel = second.activity.tunnels.open();
+        assert!(slots.take(address(2)).is_none());
+        drop(tunnel);
+        assert!(slots.take(address(2)).is_some());
+        assert!(is_shed(&second));
+    }
+}
