@@ -1,11 +1,11 @@
 #![doc = include_str!("../README.md")]
 //!
 //! Read in this order: [`wire`] (messages), `partition` and `rs` (objects become symbols), `sender`, `receiver`,
-//! [`stream`], [`guard`].
+//! [`stream`], [`encryption`].
 #![forbid(unsafe_code)]
 
+pub mod encryption;
 mod gf;
-pub mod guard;
 mod partition;
 mod quantize;
 mod receiver;

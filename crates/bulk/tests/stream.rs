@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use fulmar_bulk::SenderConfig;
-use fulmar_bulk::guard::{ReceiverGuard, Secret, SenderGuard};
+use fulmar_bulk::encryption::{ReceiverEncryption, Secret, SenderEncryption};
 use fulmar_bulk::stream::{
     Piece, STREAM_BLOCK_SYMBOLS, StreamConfig, StreamEvent, StreamReceiver, StreamReceiverConfig,
     StreamSender,
@@ -46,7 +46,7 @@ struct Scene {
     every: Option<Duration>,
     messages: usize,
     until: Duration,
-    sealed: bool,
+    encrypted: bool,
 }
 
 fn config(rate: u64) -> StreamConfig {
@@ -75,7 +75,7 @@ impl Default for Scene {
             every: None,
             messages: 1000,
             until: Duration::from_secs(120),
-            sealed: false,
+            encrypted: false,
         }
     }
 }
@@ -103,21 +103,21 @@ impl Scene {
         let secret = Secret::new([7; 32]);
         let mut random = fastrand::Rng::with_seed(self.seed);
         let mut sender = StreamSender::new(self.config.clone(), Duration::ZERO).unwrap();
-        let mut sender_guard = SenderGuard::new(&secret, [1; 8]);
+        let mut sender_encryption = SenderEncryption::new(&secret, [1; 8]);
         let mut receivers: Vec<StreamReceiver> = (0..self.receivers)
             .map(|n| {
                 let (node, seed) = (100 + n as u32, self.seed + n as u64);
-                let guarded = self.sealed;
+                let encrypted = self.encrypted;
                 StreamReceiver::new(StreamReceiverConfig {
                     node,
                     seed,
-                    guarded,
+                    encrypted,
                     ..self.receiver.clone()
                 })
             })
             .collect();
-        let mut guards: Vec<ReceiverGuard> = (0..self.receivers)
-            .map(|n| ReceiverGuard::new(secret.receiver(100 + n as u32), [2 + n as u8; 8]))
+        let mut ends: Vec<ReceiverEncryption> = (0..self.receivers)
+            .map(|n| ReceiverEncryption::new(secret.receiver(100 + n as u32), [2 + n as u8; 8]))
             .collect();
         let address: SocketAddr = "192.0.2.1:6003".parse().unwrap();
         let mut readers: Vec<Reader> = (0..self.receivers).map(|_| Reader::default()).collect();
@@ -125,7 +125,7 @@ impl Scene {
         let (mut written, mut events, mut count) = (Vec::new(), Vec::new(), 0u64);
         let (mut pending, mut made, mut closed) = (VecDeque::new(), 0, false);
         let (mut now, mut ended_at, mut most_taken) = (Duration::ZERO, None, 0);
-        let (mut out, mut sealed) = (Vec::new(), Vec::new());
+        let (mut out, mut encrypted) = (Vec::new(), Vec::new());
         while now < self.until {
             // The source.
             let due = |made: usize| self.every.is_none_or(|every| now >= every * made as u32);
@@ -149,9 +149,9 @@ impl Scene {
                 closed = sender.close();
             }
             while sender.send(now, &mut out) {
-                let datagram = if self.sealed {
-                    sender_guard.seal(&out, &mut sealed).unwrap();
-                    sealed.clone()
+                let datagram = if self.encrypted {
+                    sender_encryption.encrypt(&out, &mut encrypted).unwrap();
+                    encrypted.clone()
                 } else {
                     out.clone()
                 };
@@ -169,9 +169,9 @@ impl Scene {
                     readers[n].take(piece, now, self.message);
                 }
                 while receiver.send(now, &mut out).is_some() {
-                    let datagram = if self.sealed {
-                        guards[n].seal(&out, &mut sealed).unwrap();
-                        sealed.clone()
+                    let datagram = if self.encrypted {
+                        ends[n].encrypt(&out, &mut encrypted).unwrap();
+                        encrypted.clone()
                     } else {
                         out.clone()
                     };
@@ -194,14 +194,14 @@ impl Scene {
             while air.peek().is_some_and(|Reverse((at, ..))| *at <= now) {
                 let Some(Reverse((_, _, to, mut datagram))) = air.pop() else { break };
                 match to {
-                    None if self.sealed => {
-                        if let Ok(message) = sender_guard.open(&mut datagram) {
+                    None if self.encrypted => {
+                        if let Ok(message) = sender_encryption.decrypt(&mut datagram) {
                             sender.receive(now, message);
                         }
                     }
                     None => sender.receive(now, &datagram),
-                    Some(n) if self.sealed => {
-                        if let Ok(message) = guards[n].open(&mut datagram) {
+                    Some(n) if self.encrypted => {
+                        if let Ok(message) = ends[n].decrypt(&mut datagram) {
                             receivers[n].receive(now, address, message);
                         }
                     }
@@ -256,14 +256,14 @@ impl Outcome {
 #[test]
 fn everything_arrives_in_order_whatever_is_lost() {
     for loss in [0.0, 0.05, 0.2, 0.5, 0.65] {
-        for sealed in [false, true] {
-            let scene = Scene { loss, sealed, messages: 3000, ..Scene::default() };
+        for encrypted in [false, true] {
+            let scene = Scene { loss, encrypted, messages: 3000, ..Scene::default() };
             let outcome = scene.play();
-            outcome.assert_whole(&format!("{loss}, {sealed}"));
+            outcome.assert_whole(&format!("{loss}, {encrypted}"));
             let seconds = outcome.ended_at.unwrap().as_secs_f64();
             let share = 3_000_000.0 / (1.0 - loss) / 1_250_000.0 / seconds;
             eprintln!(
-                "loss {loss} sealed {sealed}: {seconds:.2} s, {:.0} % of the limit",
+                "loss {loss} encrypted {encrypted}: {seconds:.2} s, {:.0} % of the limit",
                 share * 100.0
             );
             assert!(share > 0.6, "{loss}: {share}");

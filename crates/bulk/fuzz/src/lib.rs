@@ -1,9 +1,9 @@
 //! Fuzz targets of `fulmar-bulk`: each a function of any bytes that panics when a rule is broken.
 //! `fulmar-mqtt-fuzz` says how such crates are made.
 
+mod encryption;
 mod peer;
 mod script;
-mod sealed;
 mod stream;
 #[path = "../../tests/support/mod.rs"]
 pub mod support;
@@ -11,8 +11,8 @@ pub mod support;
 use fulmar_bulk::wire::Message;
 use fulmar_mqtt_fuzz::heap;
 
+pub use encryption::encryption;
 pub use peer::{receiver, sender};
-pub use sealed::guard;
 pub use stream::stream;
 
 /// One datagram. What is accepted says the same after it has been encoded and decoded again, and
@@ -38,7 +38,7 @@ mod tests {
         replay(SEEDS.to_owned() + "bulk-packet", packet);
         replay(SEEDS.to_owned() + "bulk-receiver", receiver);
         replay(SEEDS.to_owned() + "bulk-sender", sender);
-        replay(SEEDS.to_owned() + "bulk-guard", guard);
+        replay(SEEDS.to_owned() + "bulk-encryption", encryption);
         replay(SEEDS.to_owned() + "bulk-stream", stream);
     }
 

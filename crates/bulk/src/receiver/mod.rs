@@ -116,10 +116,10 @@ pub struct ReceiverConfig {
     pub node: NodeId,
     /// Seed of its random waits.
     pub seed: u64,
-    /// Datagrams come through a [`crate::guard::ReceiverGuard`]. Then a sender is known by its key and not by its
+    /// Datagrams are decrypted by a [`crate::encryption::ReceiverEncryption`]. Then a sender is known by its key and not by its
     /// address, and an object is complete only when its sender has named this receiver: what was
     /// recorded of an earlier transfer names others.
-    pub guarded: bool,
+    pub encrypted: bool,
     /// Longest object it takes.
     pub max_object_bytes: u64,
     /// Bytes of parity it holds.
@@ -142,7 +142,7 @@ impl Default for ReceiverConfig {
         ReceiverConfig {
             node: 2,
             seed: 0,
-            guarded: false,
+            encrypted: false,
             max_object_bytes: 64 << 30,
             max_parity_bytes: 64 << 20,
             max_partial_blocks: 1 << 17,
@@ -325,12 +325,12 @@ impl<S: Storage> Receiver<S> {
         if head.source == self.shared.config.node {
             return None;
         }
-        let guarded = self.shared.config.guarded;
+        let encrypted = self.shared.config.encrypted;
         let identity = (head.source, head.instance);
         let known = self.senders.iter().position(|sender| sender.contact.identity() == identity);
         if let Some(index) = known {
             let sender = &mut self.senders[index];
-            let same = sender.contact.address == from || guarded;
+            let same = sender.contact.address == from || encrypted;
             if !same && !sender.has_ended() && !sender.contact.is_silent(now, SILENT) {
                 return None;
             }
@@ -344,7 +344,7 @@ impl<S: Storage> Receiver<S> {
         if self.senders.len() >= MAX_SENDERS {
             let spare = |sender: &Remote| {
                 let contact = &sender.contact;
-                contact.is_silent(now, FORGET) || guarded && !contact.is_present()
+                contact.is_silent(now, FORGET) || encrypted && !contact.is_present()
             };
             let spare = self.senders.iter().position(spare)?;
             self.senders.remove(spare).abandon(&mut self.shared);
@@ -358,20 +358,20 @@ impl<S: Storage> Receiver<S> {
 
     /// A new run of a sender takes the place of an earlier one that has ended or is silent. Tells whether
     /// there is none left that is in its way: one that goes on, where somebody else uses its name. For a
-    /// guard that may be a recording, unless it has heard us.
+    /// encryption that may be a recording, unless it has answered us.
     fn make_way(&mut self, now: Duration, from: SocketAddr, node: NodeId) -> bool {
-        let guarded = self.shared.config.guarded;
+        let encrypted = self.shared.config.encrypted;
         let mut index = 0;
         while let Some(sender) = self.senders.get(index) {
             let contact = &sender.contact;
-            let near = guarded || contact.address.ip() == from.ip();
+            let near = encrypted || contact.address.ip() == from.ip();
             let silent = if near { RESTART } else { SILENT };
-            let replaced = !guarded && contact.address == from;
+            let replaced = !encrypted && contact.address == from;
             if contact.identity().0 != node {
                 index += 1;
             } else if replaced || sender.has_ended() || contact.is_silent(now, silent) {
                 self.senders.remove(index).abandon(&mut self.shared);
-            } else if guarded && !contact.is_present() {
+            } else if encrypted && !contact.is_present() {
                 index += 1;
             } else {
                 return false;

@@ -153,7 +153,7 @@ impl Remote {
     fn finish<S: Storage>(&mut self, index: usize, shared: &mut Shared<S>) {
         let key = self.key(self.number(index));
         let Slot::Open(incoming) = &self.slots[index] else { return };
-        if !incoming.is_complete() || shared.config.guarded && !self.contact.is_present() {
+        if !incoming.is_complete() || shared.config.encrypted && !self.contact.is_present() {
             return;
         }
         match shared.storage.finish(key, incoming.info()) {
@@ -233,7 +233,7 @@ impl Remote {
         if !self.contact.probed(now, probe, shared.config.node) {
             return;
         }
-        if self.contact.is_present() && !was_present && shared.config.guarded {
+        if self.contact.is_present() && !was_present && shared.config.encrypted {
             (0..self.slots.len()).for_each(|index| self.finish(index, shared));
             self.advance();
         }

@@ -41,8 +41,8 @@ pub struct SenderConfig {
     pub instance: u16,
     /// Length of a symbol; a datagram is 32 bytes longer.
     pub symbol_bytes: u16,
-    /// What is added to each datagram before it is sent, such as [`crate::guard::OVERHEAD_BYTES`].
-    pub seal_bytes: u16,
+    /// What is added to each datagram before it is sent, such as [`crate::encryption::OVERHEAD_BYTES`].
+    pub encryption_bytes: u16,
     /// Source symbols of a block, at least 1.
     pub block_symbols: u8,
     /// Parity symbols there are for each block; not more than 255 with `block_symbols`.
@@ -76,7 +76,7 @@ impl Default for SenderConfig {
             node: 1,
             instance: 1,
             symbol_bytes: 1424,
-            seal_bytes: 0,
+            encryption_bytes: 0,
             block_symbols: 64,
             parity_symbols: 191,
             rate_bytes_per_s: 125_000,
@@ -132,7 +132,7 @@ pub enum ObjectError {
 impl SenderConfig {
     /// What a message takes on the way.
     pub(crate) fn datagram_bytes(&self, message: &[u8]) -> u64 {
-        (message.len() + usize::from(self.seal_bytes) + DATAGRAM_OVERHEAD_BYTES) as u64
+        (message.len() + usize::from(self.encryption_bytes) + DATAGRAM_OVERHEAD_BYTES) as u64
     }
 
     pub(crate) fn check(&self) -> Result<Code, ConfigError> {

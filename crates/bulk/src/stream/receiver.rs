@@ -17,9 +17,9 @@ pub struct StreamReceiverConfig {
     pub node: NodeId,
     /// Seed of its random waits.
     pub seed: u64,
-    /// Datagrams come through a [`crate::guard::ReceiverGuard`]; then nothing is given before the sender has named
+    /// Datagrams are decrypted by a [`crate::encryption::ReceiverEncryption`]; then nothing is given before the sender has named
     /// this receiver, so that a recording is not taken for a stream.
-    pub guarded: bool,
+    pub encrypted: bool,
     /// Bytes held at most of what cannot be read yet, and as many of parity.
     pub buffer_bytes: usize,
     /// Bytes of a NACK's requests at most.
@@ -32,7 +32,7 @@ impl Default for StreamReceiverConfig {
         StreamReceiverConfig {
             node: 2,
             seed: 0,
-            guarded: false,
+            encrypted: false,
             buffer_bytes: 32 << 20,
             nack_bytes: 1300,
         }
@@ -140,7 +140,7 @@ impl StreamReceiver {
             return Some(Piece::Lost(None));
         }
         let source = self.source.as_mut()?;
-        if self.config.guarded && !source.contact.is_present() {
+        if self.config.encrypted && !source.contact.is_present() {
             return None;
         }
         let piece = source.incoming.as_mut()?.read()?;
@@ -177,7 +177,7 @@ impl StreamReceiver {
         }
         match &mut self.source {
             Some(Source { contact, .. }) if contact.identity() == (head.source, head.instance) => {
-                let moved = contact.address != from && !self.config.guarded;
+                let moved = contact.address != from && !self.config.encrypted;
                 if moved && !contact.is_silent(now, SILENT) {
                     return false;
                 }
@@ -188,10 +188,10 @@ impl StreamReceiver {
             Some(source) => {
                 let contact = &source.contact;
                 let same = contact.head.source == head.source
-                    && (self.config.guarded || contact.address.ip() == from.ip());
+                    && (self.config.encrypted || contact.address.ip() == from.ip());
                 let silent = contact.is_silent(now, if same { RESTART } else { SILENT });
                 // Who has begun nothing, or was a recording, is in nobody's way.
-                let idle = self.config.guarded && !contact.is_present();
+                let idle = self.config.encrypted && !contact.is_present();
                 let done = source.incoming.as_ref().is_some_and(Incoming::has_ended);
                 if done || !(silent || idle || source.gone) {
                     return false;

@@ -1,11 +1,13 @@
-//! A UDP socket, and the seal of what goes through it: what files and streams, and both their ends, do with it.
+//! A UDP socket with encryption, which files and streams, senders and receivers use alike.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
 use tokio::net::UdpSocket;
 
-use super::seal::{Open, ReceiverSeal, Seal, SenderSeal};
+use super::encryption::{
+    ChannelEncryption, Decrypt, ReceiverChannelEncryption, SenderChannelEncryption,
+};
 
 /// Datagrams taken from a socket before others have their turn.
 const TURN: usize = 64;
@@ -14,17 +16,17 @@ pub(super) struct Channel<S> {
     pub(super) socket: UdpSocket,
     /// Only what comes from there is taken.
     pub(super) whom: Option<IpAddr>,
-    pub(super) seal: S,
+    pub(super) encryption: S,
 }
 
-impl<G: Open> Channel<Seal<G>> {
+impl<G: Decrypt> Channel<ChannelEncryption<G>> {
     /// Takes what has come, within the socket's turn.
     pub(super) fn receive(&mut self, buffer: &mut [u8], mut take: impl FnMut(SocketAddr, &[u8])) {
         for _ in 0..TURN {
             match self.socket.try_recv_from(buffer) {
                 Ok((_, from)) if self.whom.is_some_and(|whom| whom != from.ip()) => {}
                 Ok((length, from)) => {
-                    if let Some(message) = self.seal.open(from, &mut buffer[..length]) {
+                    if let Some(message) = self.encryption.decrypt(from, &mut buffer[..length]) {
                         take(from, message);
                     }
                 }
@@ -36,21 +38,21 @@ impl<G: Open> Channel<Seal<G>> {
     }
 }
 
-impl Channel<SenderSeal> {
+impl Channel<SenderChannelEncryption> {
     /// Sends a message of a sender's.
     ///
     /// # Errors
-    /// It cannot be sealed.
+    /// The message cannot be encrypted.
     pub(super) async fn send(&mut self, message: &[u8], to: SocketAddr) -> anyhow::Result<()> {
-        put(&self.socket, self.seal.seal(message)?, to).await;
+        put(&self.socket, self.encryption.encrypt(message)?, to).await;
         Ok(())
     }
 }
 
-impl Channel<ReceiverSeal> {
-    /// Sends a message of a receiver's, if it can be sealed yet.
+impl Channel<ReceiverChannelEncryption> {
+    /// Sends a message of a receiver's, if it can be encrypted yet.
     pub(super) async fn send(&mut self, message: &[u8], to: SocketAddr) {
-        if let Some(datagram) = self.seal.seal(message) {
+        if let Some(datagram) = self.encryption.encrypt(message) {
             put(&self.socket, datagram, to).await;
         }
     }

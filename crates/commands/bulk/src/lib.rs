@@ -1,11 +1,12 @@
 //! `fulmar send` and `fulmar receive`: files over bad links, by the machines of `fulmar-bulk`.
 //!
 //! Here are sockets, files and what people see. `socket` finds out what an address means, `files` puts what
-//! arrives into a folder, `manifest` is what is told about a file beside its bytes, `seal` keeps strangers out, `channel`
-//! is a socket with its seal, `figures` are what senders tell. `stream` does the same over TCP and QUIC, to compare; `live`
+//! arrives into a folder, `manifest` describes a file, `encryption` keeps strangers out, `channel`
+//! is a socket with encryption, `figures` are what senders report. `stream` does the same over TCP and QUIC, to compare; `live`
 //! carries what has no end; `rollout` brings a file to many devices in stages.
 
 mod channel;
+mod encryption;
 mod figures;
 mod files;
 mod live;
@@ -15,7 +16,6 @@ mod outgoing;
 mod own;
 mod receive;
 mod rollout;
-mod seal;
 mod send;
 mod show;
 mod socket;
@@ -55,7 +55,7 @@ pub fn rollout(args: &RolloutArgs) -> anyhow::Result<()> {
 
 /// A random identity of a receiver, and a random number beside it.
 fn identity() -> anyhow::Result<(u32, u16)> {
-    let [a, b, c, d, e, f] = seal::random()?;
+    let [a, b, c, d, e, f] = encryption::random()?;
     // 0 and the greatest number are reserved.
     Ok((u32::from_be_bytes([a, b, c, d]).clamp(1, u32::MAX - 1), u16::from_be_bytes([e, f])))
 }

@@ -4,18 +4,18 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use fulmar_bulk::guard::ReceiverKeys;
+use fulmar_bulk::encryption::ReceiverKeys;
 use fulmar_bulk::stream::StreamReceiverConfig;
 use fulmar_bulk::{ReceiverConfig, ReceiverEvent};
 use serde_json::json;
 use tokio::sync::watch;
 
 use super::channel::Channel;
+use super::encryption::{KeyArgs, ReceiverChannelEncryption, warn_if_plain};
 use super::files::Files;
 use super::live;
 use super::manifest::Manifest;
 use super::rollout::{self, Announced};
-use super::seal::{KeyArgs, ReceiverSeal, warn_if_plain};
 use super::show::Show;
 use super::stream::{self, Receiving, TlsArgs, Via};
 use super::{SHOW, identity, interrupted, memory, sleep_until, socket, state};
@@ -78,7 +78,7 @@ pub struct Args {
 
 struct Run<'a> {
     args: &'a Args,
-    channel: Channel<ReceiverSeal>,
+    channel: Channel<ReceiverChannelEncryption>,
     receiver: fulmar_bulk::Receiver<Files>,
     start: Instant,
     /// When something came last.
@@ -154,14 +154,14 @@ async fn live(args: &Args) -> anyhow::Result<()> {
     let (socket, whom) = socket::from(from, args.interface)?;
     let (node, seed) = identity()?;
     let keys = args.key.secret()?.map(|secret| secret.receiver(node));
-    let seal = ReceiverSeal::of_receiver(keys)?;
-    warn_if_plain(seal.is_on(), from.ip());
+    let encryption = ReceiverChannelEncryption::of_receiver(keys)?;
+    warn_if_plain(encryption.is_on(), from.ip());
     let defaults = StreamReceiverConfig::default();
     let buffer_bytes = memory::for_parity(defaults.buffer_bytes);
-    let (seed, guarded) = (seed.into(), seal.is_on());
-    let config = StreamReceiverConfig { node, seed, guarded, buffer_bytes, ..defaults };
+    let (seed, encrypted) = (seed.into(), encryption.is_on());
+    let config = StreamReceiverConfig { node, seed, encrypted, buffer_bytes, ..defaults };
     let (json, show) = (args.json, Show::new(args.quiet || args.json));
-    let channel = Channel { socket, whom, seal };
+    let channel = Channel { socket, whom, encryption };
     live::receive(live::Receiving { channel, config, json, show }).await
 }
 
@@ -180,12 +180,12 @@ pub(super) async fn receive(args: &Args, job: Job) -> anyhow::Result<()> {
         Some(keys) => Some(keys),
         None => args.key.secret()?.map(|secret| secret.receiver(node)),
     };
-    let seal = ReceiverSeal::of_receiver(keys)?;
-    warn_if_plain(seal.is_on(), from.ip());
-    let (seed, guarded) = (seed.into(), seal.is_on());
+    let encryption = ReceiverChannelEncryption::of_receiver(keys)?;
+    warn_if_plain(encryption.is_on(), from.ip());
+    let (seed, encrypted) = (seed.into(), encryption.is_on());
     let defaults = ReceiverConfig::default();
     let max_parity_bytes = memory::for_parity(defaults.max_parity_bytes);
-    let config = ReceiverConfig { node, seed, guarded, max_parity_bytes, ..defaults };
+    let config = ReceiverConfig { node, seed, encrypted, max_parity_bytes, ..defaults };
     let receiver = fulmar_bulk::Receiver::new(config, Files::new(args.dir(), node, job.expected));
     let bound = socket.local_addr().context("the socket's address")?;
     if args.json {
@@ -196,7 +196,7 @@ pub(super) async fn receive(args: &Args, job: Job) -> anyhow::Result<()> {
     let (start, show) = (Instant::now(), Show::new(args.quiet || args.json));
     let mut run = Run {
         args,
-        channel: Channel { socket, whom, seal },
+        channel: Channel { socket, whom, encryption },
         receiver,
         start,
         heard: start,
@@ -355,7 +355,7 @@ impl Run<'_> {
             "complete": self.complete,
             "failed": self.failed,
         });
-        self.channel.seal.tell(&mut figures);
+        self.channel.encryption.add_refused(&mut figures);
         figures
     }
 

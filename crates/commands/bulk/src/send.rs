@@ -5,15 +5,15 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use fulmar_bulk::guard::Secret;
+use fulmar_bulk::encryption::Secret;
 use fulmar_bulk::{Kind, Sender, SenderConfig, SenderEvent};
 use fulmar_text::units;
 use ring::digest;
 use serde_json::{Value, json};
 
 use super::channel::Channel;
+use super::encryption::{KeyArgs, SenderChannelEncryption, warn_if_plain};
 use super::outgoing::{self, FileSource, Outgoing};
-use super::seal::{KeyArgs, SenderSeal, warn_if_plain};
 use super::show::Show;
 use super::stream::{self, Control, Sending, TlsArgs, Via};
 use super::{SHOW, figures, identity, interrupted, live, sleep_until, socket};
@@ -148,7 +148,7 @@ struct LiveArgs {
 struct Run<'a> {
     args: &'a Args,
     to: SocketAddr,
-    channel: Channel<SenderSeal>,
+    channel: Channel<SenderChannelEncryption>,
     sender: Sender<FileSource>,
     start: Instant,
     show: Show,
@@ -187,17 +187,17 @@ pub(super) async fn run(args: &Args) -> anyhow::Result<()> {
     .await
 }
 
-/// Sends them by NORM, sealed if there is a secret.
+/// Sends them by NORM, encrypted if there is a secret.
 pub(super) async fn run_with(args: &Args, secret: Option<Secret>) -> anyhow::Result<()> {
     let to = socket::address(&args.to)?;
     let files = outgoing::open_all(&args.files)?;
     let node = node_of(&args.to, &files);
-    let (seal, config) = prepare(args, to, secret.as_ref(), node)?;
+    let (encryption, config) = prepare(args, to, secret.as_ref(), node)?;
     let mut sender = Sender::new(config, Duration::ZERO)?;
     let files = add_files(files, &mut sender)?;
     sender.finish();
     let socket = socket::to(to, args.interface, args.hops)?;
-    let channel = Channel { socket, whom: None, seal };
+    let channel = Channel { socket, whom: None, encryption };
     let (start, show) = (Instant::now(), Show::new(args.quiet || args.json));
     let (out, unreadable, warned) = (Vec::new(), false, false);
     let mut run = Run { args, to, channel, sender, start, show, out, unreadable, warned };
@@ -229,11 +229,11 @@ async fn live(args: &Args, secret: Option<Secret>) -> anyhow::Result<()> {
     }
     let to = socket::address(&args.to)?;
     let (node, _) = identity()?;
-    let (seal, config) = prepare(args, to, secret.as_ref(), node)?;
+    let (encryption, config) = prepare(args, to, secret.as_ref(), node)?;
     let socket = socket::to(to, args.interface, args.hops)?;
     live::send(live::Sending {
         to,
-        channel: Channel { socket, whom: None, seal },
+        channel: Channel { socket, whom: None, encryption },
         config,
         buffer_bytes: usize::from(args.live.buffer) << 20,
         push: args.live.push,
@@ -250,12 +250,12 @@ fn prepare(
     to: SocketAddr,
     secret: Option<&Secret>,
     node: u32,
-) -> anyhow::Result<(SenderSeal, SenderConfig)> {
+) -> anyhow::Result<(SenderChannelEncryption, SenderConfig)> {
     let (_, instance) = identity()?;
-    let seal = SenderSeal::of_sender(secret)?;
-    warn_if_plain(seal.is_on(), to.ip());
+    let encryption = SenderChannelEncryption::of_sender(secret)?;
+    warn_if_plain(encryption.is_on(), to.ip());
     let defaults = SenderConfig::default();
-    let (symbol_bytes, seal_bytes) = seal.lengths(defaults.symbol_bytes);
+    let (symbol_bytes, encryption_bytes) = encryption.lengths(defaults.symbol_bytes);
     let backoff = match (to.ip().is_multicast(), args.receivers) {
         (false, _) => 0,
         (true, ..=SMALL_GROUP) => 1,
@@ -269,7 +269,7 @@ fn prepare(
         adaptive: args.adaptive,
         ask_first: args.resume,
         symbol_bytes,
-        seal_bytes,
+        encryption_bytes,
         block_symbols,
         parity_symbols: 255 - block_symbols,
         node,
@@ -281,7 +281,7 @@ fn prepare(
         patience: Duration::from_secs(args.patience),
         ..defaults
     };
-    Ok((seal, config))
+    Ok((encryption, config))
 }
 
 /// The sender's identity: the same each time this machine sends these files there, so that receivers know
@@ -382,7 +382,7 @@ impl Run<'_> {
         let progress = self.sender.progress();
         let mut value = figures::of_sender(self.start.elapsed(), &progress, self.sender.rate());
         value["sent_once_bytes"] = progress.sent_once_bytes.into();
-        self.channel.seal.tell(&mut value);
+        self.channel.encryption.add_refused(&mut value);
         value
     }
 

@@ -10,14 +10,14 @@ use serde_json::json;
 use tokio::sync::mpsc;
 
 use super::super::channel::Channel;
-use super::super::seal::ReceiverSeal;
+use super::super::encryption::ReceiverChannelEncryption;
 use super::super::show::Show;
 use super::super::{SHOW, interrupted, sleep_until};
 use super::QUEUED_OUT;
 
 /// What to receive, after the command line.
 pub(in super::super) struct Receiving {
-    pub(in super::super) channel: Channel<ReceiverSeal>,
+    pub(in super::super) channel: Channel<ReceiverChannelEncryption>,
     pub(in super::super) config: StreamReceiverConfig,
     pub(in super::super) json: bool,
     pub(in super::super) show: Show,
@@ -224,7 +224,7 @@ impl Run {
             "nacks": progress.nacks,
             "complete": self.ended,
         });
-        self.receiving.channel.seal.tell(&mut value);
+        self.receiving.channel.encryption.add_refused(&mut value);
         eprintln!("{value}");
     }
 }

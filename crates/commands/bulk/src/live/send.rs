@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc::{self, error::TryRecvError};
 
 use super::super::channel::Channel;
-use super::super::seal::SenderSeal;
+use super::super::encryption::SenderChannelEncryption;
 use super::super::show::Show;
 use super::super::{SHOW, figures, interrupted, sleep_until};
 use super::{PIECE, QUEUED};
@@ -23,7 +23,7 @@ const PARITY_SYMBOLS: u8 = 255 - STREAM_BLOCK_SYMBOLS;
 /// What to send and how, after the command line.
 pub(in super::super) struct Sending {
     pub(in super::super) to: SocketAddr,
-    pub(in super::super) channel: Channel<SenderSeal>,
+    pub(in super::super) channel: Channel<SenderChannelEncryption>,
     /// As for files; what streams have otherwise is changed here.
     pub(in super::super) config: SenderConfig,
     pub(in super::super) buffer_bytes: usize,
@@ -222,7 +222,7 @@ impl Run {
     fn figures(&self) -> Value {
         let progress = self.sender.progress();
         let mut value = figures::of_sender(self.start.elapsed(), &progress, self.sender.rate());
-        self.sending.channel.seal.tell(&mut value);
+        self.sending.channel.encryption.add_refused(&mut value);
         value
     }
 

@@ -20,7 +20,7 @@ use crate::manifest::{Hash, Manifest, check_name};
 use crate::outgoing;
 use crate::receive::{self, Job};
 use crate::stream::{Fetching, TlsArgs};
-use crate::{interrupted, seal};
+use crate::{encryption, interrupted};
 
 /// How often progress is told.
 const TELL: Duration = Duration::from_secs(1);
@@ -233,7 +233,7 @@ impl Device<'_> {
 }
 
 fn expected(announcement: &Announcement) -> anyhow::Result<Manifest> {
-    let hash = seal::parse(&announcement.sha256).context("no SHA-256")?;
+    let hash = encryption::parse(&announcement.sha256).context("no SHA-256")?;
     Ok(Manifest { name: announcement.name.clone(), hash: Some(Hash(hash)) })
 }
 

@@ -18,7 +18,7 @@ use std::pin::Pin;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use fulmar_bulk::guard::Secret;
+use fulmar_bulk::encryption::Secret;
 use fulmar_text::units;
 use serde_json::json;
 
@@ -26,7 +26,7 @@ use super::outgoing::Outgoing;
 use super::send;
 use super::show::Show;
 use super::stream::{Fountain, TlsArgs};
-use super::{SHOW, interrupted, seal, socket};
+use super::{SHOW, encryption, interrupted, socket};
 use stages::Share;
 use topics::{Admission, Announcement, Carrier, Link, Phase, State, Status, Topics, hex};
 
@@ -127,7 +127,7 @@ pub(super) async fn run(args: &Args) -> anyhow::Result<()> {
     let filters = [topics.status("+")];
     let link = Link::open(&args.broker, &args.access, args.tls.files(), "", &filters).await?;
     let announcement = Announcement {
-        transfer: hex(&seal::random::<8>()?),
+        transfer: hex(&encryption::random::<8>()?),
         name: file.manifest.name.clone(),
         bytes: file.bytes,
         sha256: file.hash.to_string(),
@@ -212,7 +212,7 @@ impl Run<'_> {
         if chosen.is_empty() {
             return Ok(());
         }
-        let (secret, mut tokens) = (Secret::new(seal::random()?), HashSet::new());
+        let (secret, mut tokens) = (Secret::new(encryption::random()?), HashSet::new());
         for (index, name) in chosen.iter().enumerate() {
             // A sender's identity is a hash of 32 bits, hardly ever one of these.
             let keys = secret.receiver(index as u32 + 2);

@@ -12,12 +12,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use fulmar_bulk::guard::ReceiverKeys;
+use fulmar_bulk::encryption::ReceiverKeys;
 use fulmar_client::{Client, Event, Events, Message, Options, QoS, SubscribeOptions, Trust};
 use serde::{Deserialize, Serialize};
 
+use crate::encryption;
 use crate::exit::Usage;
-use crate::seal;
 
 /// Longest message of a roll-out looked at.
 const MAX_BYTES: usize = 4096;
@@ -92,7 +92,7 @@ impl Admission {
     }
 
     pub(super) fn keys(&self) -> anyhow::Result<ReceiverKeys> {
-        let key = |digits: &str| seal::parse(digits).context("an invalid key");
+        let key = |digits: &str| encryption::parse(digits).context("an invalid key");
         if self.node == 0 || self.node == u32::MAX {
             bail!("no identity");
         }

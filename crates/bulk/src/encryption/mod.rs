@@ -1,21 +1,21 @@
-//! A seal around NORM's messages: strangers can neither read them nor make any, and what was recorded is not
-//! taken a second time. RFC 5740 section 7 asks for such protection and leaves open what it is.
+//! Authenticated encryption of NORM's messages: without the key nobody can read or forge them, and a recorded
+//! datagram is not accepted a second time. RFC 5740 section 7 requires such protection and leaves its form open.
 //!
-//! A sealed datagram is a header in the clear, a whole message encrypted with AES-128-GCM, and a tag over both:
+//! An encrypted datagram is a header in the clear, a whole message encrypted with AES-128-GCM, and a tag over both:
 //!
 //! ```text
 //! from a sender    0xE1  hint[3]           session[8]  count[4]  message  tag[16]
 //! from a receiver  0xE2  hint[3]  node[4]  session[8]  count[4]  message  tag[16]
 //! ```
 //!
-//! All keys come from a transfer's [`Secret`] by HKDF-SHA256. There is one for what its sender says, which all its
-//! receivers have, and one for what each receiver says, which only it and the sender have; both are
-//! also bound to the random sessions of those who use them, so that no run repeats a nonce. The count is
-//! the nonce; who hears remembers which counts came ([`Rejected::Replayed`]). `hint` tells transfers apart
-//! without trying keys. Nothing is decoded, let alone put together with parity, before its tag is right.
+//! All keys come from a transfer's [`Secret`] by HKDF-SHA256. There is one for what its sender sends, which all its
+//! receivers have, and one for what each receiver sends, which only that receiver and the sender have. Both are
+//! also bound to the random sessions of the two, so that no run repeats a nonce. The count is
+//! the nonce; the other end remembers which counts it has received ([`Rejected::Replayed`]). `hint` distinguishes
+//! transfers without trying keys. Nothing is decoded, let alone put together with parity, before its tag is verified.
 //!
-//! What it does not do: a receiver has the key by which it reads, so it could speak to the others as
-//! the sender does. The file's SHA-256 must come another way where that matters; `docs/bulk.md` has the whole
+//! What this does not do: a receiver has the key with which it reads, so it could send to the others as
+//! the sender does. Where that matters, the file's SHA-256 must come another way; `docs/bulk.md` has the whole
 //! model.
 
 mod keys;
@@ -24,14 +24,14 @@ mod sender;
 mod window;
 
 pub use keys::{KEY_BYTES, ReceiverKeys, Secret};
-pub use receiver::ReceiverGuard;
-pub use sender::SenderGuard;
+pub use receiver::ReceiverEncryption;
+pub use sender::SenderEncryption;
 
 use crate::NodeId;
 
-/// What a seal adds to a sender's message.
+/// Bytes that encryption adds to a sender's message.
 pub const OVERHEAD_BYTES: usize = DOWN_HEADER_BYTES + TAG_BYTES;
-/// Length of a session's random name.
+/// Length in bytes of a session's random identifier.
 pub const SESSION_BYTES: usize = 8;
 
 /// NORM's messages begin with version 1; 14 is none that it will have soon.
@@ -47,25 +47,25 @@ const UP_HEADER_BYTES: usize = DOWN_HEADER_BYTES + NODE_BYTES;
 type Hint = [u8; HINT_BYTES];
 type Session = [u8; SESSION_BYTES];
 
-/// Whether a datagram looks like a sealed one.
+/// Whether a datagram looks like an encrypted one.
 #[must_use]
-pub fn is_sealed(datagram: &[u8]) -> bool {
+pub fn is_encrypted(datagram: &[u8]) -> bool {
     matches!(datagram.first(), Some(&(DOWN | UP)))
 }
 
-/// Why a datagram was not taken.
+/// Why a datagram was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Rejected {
-    /// It is not sealed, or for another transfer, or from the wrong side.
+    /// It is not encrypted, or for another transfer, or from the wrong side.
     #[error("not encrypted for this transfer")]
     Foreign,
     /// Its tag is wrong: it was forged or damaged.
     #[error("forged or damaged")]
     Forged,
-    /// It came before, or is so old that this cannot be said.
+    /// It was received before, or is too old to know that.
     #[error("replayed")]
     Replayed,
-    /// Who made it has the key, but speaks in another's name.
+    /// Its sender has the key, but not that of the participant that it names.
     #[error("under another participant's identity")]
     Impostor,
     /// No room for one more participant.
@@ -73,23 +73,23 @@ pub enum Rejected {
     Full,
 }
 
-/// Why nothing can be sealed.
+/// Why a message cannot be encrypted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum SealError {
-    /// 2^32 messages were sealed; a new session is needed.
+pub enum EncryptError {
+    /// 2^32 messages were encrypted; a new session is needed.
     #[error("the session is used up")]
     Exhausted,
-    /// A receiver answers somebody it has not heard.
+    /// A receiver answers a sender from which it has received nothing.
     #[error("no such sender")]
     Unknown,
 }
 
-/// What was not taken, by reason.
+/// Numbers of refused datagrams by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Not sealed, or for another transfer.
+    /// Not encrypted, or for another transfer.
     pub foreign: u64,
-    /// Forged or damaged, in another's name, or from one too many.
+    /// Forged or damaged, in another participant's name, or from one participant too many.
     pub forged: u64,
     /// Replayed.
     pub replayed: u64,
@@ -107,8 +107,8 @@ impl Counts {
     }
 }
 
-/// A header's parts after its first byte, and the rest.
-struct Sealed {
+/// The header's fields after its first byte, and the header's length.
+struct Header {
     hint: Hint,
     node: NodeId,
     session: Session,
@@ -116,8 +116,8 @@ struct Sealed {
     header_bytes: usize,
 }
 
-impl Sealed {
-    fn read(datagram: &[u8], kind: u8) -> Option<Sealed> {
+impl Header {
+    fn read(datagram: &[u8], kind: u8) -> Option<Header> {
         let (&first, rest) = datagram.split_first()?;
         if first != kind {
             return None;
@@ -131,7 +131,7 @@ impl Sealed {
         let (&session, rest) = rest.split_first_chunk::<SESSION_BYTES>()?;
         let (&count, rest) = rest.split_first_chunk::<COUNT_BYTES>()?;
         let count = u32::from_be_bytes(count);
-        (rest.len() >= TAG_BYTES).then_some(Sealed { hint, node, session, count, header_bytes })
+        (rest.len() >= TAG_BYTES).then_some(Header { hint, node, session, count, header_bytes })
     }
 
     fn write(&self, kind: u8, out: &mut Vec<u8>) {

@@ -1,4 +1,4 @@
-//! The seal: what strangers, recordings and other receivers can do to a transfer, which is nothing.
+//! Encryption: what strangers, recordings and other receivers can do to a transfer, which is nothing.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -6,7 +6,9 @@ mod support;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use fulmar_bulk::guard::{OVERHEAD_BYTES, ReceiverGuard, Rejected, Secret, SenderGuard, is_sealed};
+use fulmar_bulk::encryption::{
+    OVERHEAD_BYTES, ReceiverEncryption, Rejected, Secret, SenderEncryption, is_encrypted,
+};
 use fulmar_bulk::wire::{
     AckKind, Command, CommandKind, Fec, Feedback, FeedbackKind, Message, SenderHead, SymbolId,
 };
@@ -20,8 +22,11 @@ fn secret(byte: u8) -> Secret {
     Secret::new([byte; 32])
 }
 
-fn guards(secret: &Secret) -> (SenderGuard, ReceiverGuard) {
-    (SenderGuard::new(secret, [1; 8]), ReceiverGuard::new(secret.receiver(RECEIVER), [2; 8]))
+fn ends(secret: &Secret) -> (SenderEncryption, ReceiverEncryption) {
+    (
+        SenderEncryption::new(secret, [1; 8]),
+        ReceiverEncryption::new(secret.receiver(RECEIVER), [2; 8]),
+    )
 }
 
 /// A message of a sender: the end of transmission.
@@ -53,109 +58,113 @@ fn acknowledgement(source: u32) -> Vec<u8> {
 }
 
 #[test]
-fn what_is_sealed_opens_once_at_the_other_end() {
-    let (mut sender, mut receiver) = guards(&secret(1));
-    let mut sealed = Vec::new();
-    sender.seal(&command(), &mut sealed).unwrap();
-    assert!(is_sealed(&sealed) && !is_sealed(&command()));
-    assert_eq!(sealed.len(), command().len() + OVERHEAD_BYTES);
-    assert_eq!(receiver.open(&mut sealed.clone()), Ok(&command()[..]));
-    assert_eq!(receiver.open(&mut sealed.clone()), Err(Rejected::Replayed));
+fn what_is_encrypted_decrypts_once_at_the_other_end() {
+    let (mut sender, mut receiver) = ends(&secret(1));
+    let mut encrypted = Vec::new();
+    sender.encrypt(&command(), &mut encrypted).unwrap();
+    assert!(is_encrypted(&encrypted) && !is_encrypted(&command()));
+    assert_eq!(encrypted.len(), command().len() + OVERHEAD_BYTES);
+    assert_eq!(receiver.decrypt(&mut encrypted.clone()), Ok(&command()[..]));
+    assert_eq!(receiver.decrypt(&mut encrypted.clone()), Err(Rejected::Replayed));
 
-    receiver.seal(&acknowledgement(RECEIVER), &mut sealed).unwrap();
-    assert_eq!(sender.open(&mut sealed.clone()), Ok(&acknowledgement(RECEIVER)[..]));
-    assert_eq!(sender.open(&mut sealed.clone()), Err(Rejected::Replayed));
+    receiver.encrypt(&acknowledgement(RECEIVER), &mut encrypted).unwrap();
+    assert_eq!(sender.decrypt(&mut encrypted.clone()), Ok(&acknowledgement(RECEIVER)[..]));
+    assert_eq!(sender.decrypt(&mut encrypted.clone()), Err(Rejected::Replayed));
     assert_eq!((sender.counts().replayed, receiver.counts().replayed), (1, 1));
 }
 
 #[test]
 fn a_receiver_cannot_speak_for_another_or_with_anothers_keys() {
     let secret = secret(1);
-    let mut sender = SenderGuard::new(&secret, [1; 8]);
+    let mut sender = SenderEncryption::new(&secret, [1; 8]);
     let mut hello = Vec::new();
-    sender.seal(&command(), &mut hello).unwrap();
-    let mut sealed = Vec::new();
+    sender.encrypt(&command(), &mut hello).unwrap();
+    let mut encrypted = Vec::new();
 
-    let mut member = ReceiverGuard::new(secret.receiver(RECEIVER), [2; 8]);
-    member.open(&mut hello.clone()).unwrap();
-    member.seal(&acknowledgement(RECEIVER + 1), &mut sealed).unwrap();
-    assert_eq!(sender.open(&mut sealed), Err(Rejected::Impostor));
+    let mut member = ReceiverEncryption::new(secret.receiver(RECEIVER), [2; 8]);
+    member.decrypt(&mut hello.clone()).unwrap();
+    member.encrypt(&acknowledgement(RECEIVER + 1), &mut encrypted).unwrap();
+    assert_eq!(sender.decrypt(&mut encrypted), Err(Rejected::Impostor));
 
     let mut keys = secret.receiver(RECEIVER);
     keys.node = RECEIVER + 1;
-    let mut thief = ReceiverGuard::new(keys, [3; 8]);
-    thief.open(&mut hello.clone()).unwrap();
-    thief.seal(&acknowledgement(RECEIVER + 1), &mut sealed).unwrap();
-    assert_eq!(sender.open(&mut sealed), Err(Rejected::Forged));
+    let mut thief = ReceiverEncryption::new(keys, [3; 8]);
+    thief.decrypt(&mut hello.clone()).unwrap();
+    thief.encrypt(&acknowledgement(RECEIVER + 1), &mut encrypted).unwrap();
+    assert_eq!(sender.decrypt(&mut encrypted), Err(Rejected::Forged));
 }
 
 #[test]
 fn recordings_of_another_run_are_worth_nothing() {
     let secret = secret(1);
-    let (mut sender, mut receiver) = guards(&secret);
-    let (mut hello, mut sealed) = (Vec::new(), Vec::new());
-    sender.seal(&command(), &mut hello).unwrap();
-    receiver.open(&mut hello.clone()).unwrap();
-    receiver.seal(&acknowledgement(RECEIVER), &mut sealed).unwrap();
-    let mut later = SenderGuard::new(&secret, [9; 8]);
-    assert_eq!(later.open(&mut sealed.clone()), Err(Rejected::Forged), "the sender's next run");
+    let (mut sender, mut receiver) = ends(&secret);
+    let (mut hello, mut encrypted) = (Vec::new(), Vec::new());
+    sender.encrypt(&command(), &mut hello).unwrap();
+    receiver.decrypt(&mut hello.clone()).unwrap();
+    receiver.encrypt(&acknowledgement(RECEIVER), &mut encrypted).unwrap();
+    let mut later = SenderEncryption::new(&secret, [9; 8]);
+    assert_eq!(
+        later.decrypt(&mut encrypted.clone()),
+        Err(Rejected::Forged),
+        "the sender's next run"
+    );
 
-    sender.open(&mut sealed.clone()).unwrap();
-    let mut again = ReceiverGuard::new(secret.receiver(RECEIVER), [7; 8]);
-    again.open(&mut hello).unwrap();
+    sender.decrypt(&mut encrypted.clone()).unwrap();
+    let mut again = ReceiverEncryption::new(secret.receiver(RECEIVER), [7; 8]);
+    again.decrypt(&mut hello).unwrap();
     let mut fresh = Vec::new();
-    again.seal(&acknowledgement(RECEIVER), &mut fresh).unwrap();
-    assert!(sender.open(&mut fresh).is_ok(), "a receiver may begin anew");
+    again.encrypt(&acknowledgement(RECEIVER), &mut fresh).unwrap();
+    assert!(sender.decrypt(&mut fresh).is_ok(), "a receiver may begin anew");
     let mut more = Vec::new();
-    receiver.seal(&acknowledgement(RECEIVER), &mut more).unwrap();
-    assert_eq!(sender.open(&mut more), Err(Rejected::Replayed), "but not go back");
+    receiver.encrypt(&acknowledgement(RECEIVER), &mut more).unwrap();
+    assert_eq!(sender.decrypt(&mut more), Err(Rejected::Replayed), "but not go back");
 }
 
 #[test]
 fn other_transfers_and_plain_messages_are_not_for_us() {
-    let (mut sender, mut receiver) = guards(&secret(1));
-    let (mut other, mut other_receiver) = guards(&secret(2));
-    let mut sealed = Vec::new();
-    other.seal(&command(), &mut sealed).unwrap();
-    assert_eq!(receiver.open(&mut sealed.clone()), Err(Rejected::Foreign));
-    assert_eq!(receiver.open(&mut command()), Err(Rejected::Foreign));
-    assert_eq!(sender.open(&mut acknowledgement(RECEIVER)), Err(Rejected::Foreign));
-    other_receiver.open(&mut sealed).unwrap();
-    other_receiver.seal(&acknowledgement(RECEIVER), &mut sealed).unwrap();
-    assert_eq!(sender.open(&mut sealed), Err(Rejected::Foreign));
+    let (mut sender, mut receiver) = ends(&secret(1));
+    let (mut other, mut other_receiver) = ends(&secret(2));
+    let mut encrypted = Vec::new();
+    other.encrypt(&command(), &mut encrypted).unwrap();
+    assert_eq!(receiver.decrypt(&mut encrypted.clone()), Err(Rejected::Foreign));
+    assert_eq!(receiver.decrypt(&mut command()), Err(Rejected::Foreign));
+    assert_eq!(sender.decrypt(&mut acknowledgement(RECEIVER)), Err(Rejected::Foreign));
+    other_receiver.decrypt(&mut encrypted).unwrap();
+    other_receiver.encrypt(&acknowledgement(RECEIVER), &mut encrypted).unwrap();
+    assert_eq!(sender.decrypt(&mut encrypted), Err(Rejected::Foreign));
     assert_eq!(receiver.counts().foreign, 2);
 }
 
 proptest! {
     #[test]
     fn a_changed_bit_anywhere_is_noticed(bit in 0usize..10_000, cut in 0usize..3) {
-        let (mut sender, mut receiver) = guards(&secret(1));
-        let mut sealed = Vec::new();
-        sender.seal(&command(), &mut sealed).unwrap();
-        let bit = bit % (sealed.len() * 8);
-        sealed[bit / 8] ^= 1 << (bit % 8);
-        sealed.truncate(sealed.len() - cut);
-        prop_assert!(receiver.open(&mut sealed).is_err());
+        let (mut sender, mut receiver) = ends(&secret(1));
+        let mut encrypted = Vec::new();
+        sender.encrypt(&command(), &mut encrypted).unwrap();
+        let bit = bit % (encrypted.len() * 8);
+        encrypted[bit / 8] ^= 1 << (bit % 8);
+        encrypted.truncate(encrypted.len() - cut);
+        prop_assert!(receiver.decrypt(&mut encrypted).is_err());
     }
 
     #[test]
-    fn nothing_but_what_was_sealed_is_taken(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-        let (mut sender, mut receiver) = guards(&secret(1));
-        prop_assert!(receiver.open(&mut bytes.clone()).is_err());
-        prop_assert!(sender.open(&mut bytes.clone()).is_err());
+    fn nothing_but_what_was_encrypted_is_accepted(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        let (mut sender, mut receiver) = ends(&secret(1));
+        prop_assert!(receiver.decrypt(&mut bytes.clone()).is_err());
+        prop_assert!(sender.decrypt(&mut bytes.clone()).is_err());
     }
 }
 
-/// A sender and a receiver in simulated time, each behind its guard, on a link that loses a fifth; and a
+/// A sender and a receiver in simulated time, each with its encryption, on a link that loses a fifth; and a
 /// stranger who hears everything, and says again all that was said, changed and unchanged, from its own
 /// address, and what the protocol has for ending transfers.
 struct Siege {
     now: Duration,
     random: fastrand::Rng,
     sender: Sender<Vec<u8>>,
-    sender_guard: SenderGuard,
+    sender_encryption: SenderEncryption,
     receiver: Receiver<Memory>,
-    receiver_guard: ReceiverGuard,
+    receiver_encryption: ReceiverEncryption,
     recorded: Vec<Vec<u8>>,
 }
 
@@ -170,33 +179,33 @@ impl Siege {
         let config = SenderConfig {
             node: 1000 + u32::from(session),
             rate_bytes_per_s: 1_250_000,
-            seal_bytes: OVERHEAD_BYTES as u16,
+            encryption_bytes: OVERHEAD_BYTES as u16,
             ..SenderConfig::default()
         };
         let mut sender = Sender::new(config, Duration::ZERO).unwrap();
         let (bytes, info) = (object.len() as u64, checksum(object));
         sender.add(object.to_vec(), bytes, info, Kind::Memory).unwrap();
         sender.finish();
-        let config = ReceiverConfig { node, guarded: true, ..ReceiverConfig::default() };
+        let config = ReceiverConfig { node, encrypted: true, ..ReceiverConfig::default() };
         Siege {
             now: Duration::ZERO,
             random: fastrand::Rng::with_seed(session.into()),
             sender,
-            sender_guard: SenderGuard::new(secret, [session; 8]),
+            sender_encryption: SenderEncryption::new(secret, [session; 8]),
             receiver: Receiver::new(config, Memory::default()),
-            receiver_guard: ReceiverGuard::new(secret.receiver(node), [session; 8]),
+            receiver_encryption: ReceiverEncryption::new(secret.receiver(node), [session; 8]),
             recorded,
         }
     }
 
     fn at_receiver(&mut self, from: ([u8; 4], u16), mut datagram: Vec<u8>) {
-        if let Ok(message) = self.receiver_guard.open(&mut datagram) {
+        if let Ok(message) = self.receiver_encryption.decrypt(&mut datagram) {
             self.receiver.receive(self.now, SocketAddr::from(from), message);
         }
     }
 
     fn at_sender(&mut self, mut datagram: Vec<u8>) {
-        if let Ok(message) = self.sender_guard.open(&mut datagram) {
+        if let Ok(message) = self.sender_encryption.decrypt(&mut datagram) {
             self.sender.receive(self.now, message);
         }
     }
@@ -216,19 +225,19 @@ impl Siege {
 
     /// Plays until the sender ends; tells whether it says that all is well.
     fn play(&mut self) -> bool {
-        let (mut message, mut sealed) = (Vec::new(), Vec::new());
+        let (mut message, mut encrypted) = (Vec::new(), Vec::new());
         let mut flying: Vec<(Duration, bool, Vec<u8>)> = Vec::new();
         while self.now < Duration::from_secs(60) {
             while self.sender.send(self.now, &mut message) {
-                self.sender_guard.seal(&message, &mut sealed).unwrap();
-                self.recorded.push(sealed.clone());
-                flying.push((self.now + DELAY, true, sealed.clone()));
+                self.sender_encryption.encrypt(&message, &mut encrypted).unwrap();
+                self.recorded.push(encrypted.clone());
+                flying.push((self.now + DELAY, true, encrypted.clone()));
             }
             while self.receiver.send(self.now, &mut message).is_some() {
                 // A sender that was but recorded is answered, too; that is lost.
-                self.receiver_guard.seal(&message, &mut sealed).unwrap();
-                self.recorded.push(sealed.clone());
-                flying.push((self.now + DELAY, false, sealed.clone()));
+                self.receiver_encryption.encrypt(&message, &mut encrypted).unwrap();
+                self.recorded.push(encrypted.clone());
+                flying.push((self.now + DELAY, false, encrypted.clone()));
             }
             self.attack();
             while let Some(event) = self.sender.poll_event() {
@@ -258,7 +267,7 @@ fn a_stranger_who_replays_and_forges_everything_stops_nothing() {
     assert!(first.play());
     assert!(first.receiver.storage().complete[&0] == old);
     // Most of what is changed keeps a count that came before, and is not even decrypted.
-    let (here, there) = (first.receiver_guard.counts(), first.sender_guard.counts());
+    let (here, there) = (first.receiver_encryption.counts(), first.sender_encryption.counts());
     assert!(here.replayed > 100 && here.forged > 0, "{here:?}");
     assert!(there.replayed > 0 && there.forged > 0, "{there:?}");
 
@@ -281,5 +290,5 @@ fn a_whole_recording_played_to_a_new_receiver_delivers_nothing() {
     }
     let progress = second.receiver.progress();
     assert_eq!(progress.received_bytes, 100_000, "it is all there: {progress:?}");
-    assert!(second.receiver.storage().complete.is_empty(), "and not believed");
+    assert!(second.receiver.storage().complete.is_empty(), "and not delivered");
 }

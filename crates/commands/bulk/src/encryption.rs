@@ -1,14 +1,14 @@
-//! The key that a sender and its receivers share, and what is done with it to each datagram.
+//! The key that a sender and its receivers share, and the encryption of each datagram with it.
 //!
-//! Without a key messages go as RFC 5740 has them, which other programs understand and anybody can forge.
+//! Without a key, messages are sent as RFC 5740 has them, which other programs understand and anybody can forge.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use fulmar_bulk::guard::{
-    Counts, KEY_BYTES, OVERHEAD_BYTES, ReceiverGuard, ReceiverKeys, Rejected, SESSION_BYTES,
-    Secret, SenderGuard, is_sealed,
+use fulmar_bulk::encryption::{
+    Counts, KEY_BYTES, OVERHEAD_BYTES, ReceiverEncryption, ReceiverKeys, Rejected, SESSION_BYTES,
+    Secret, SenderEncryption, is_encrypted,
 };
 use ring::rand::{SecureRandom, SystemRandom};
 use serde_json::{Value, json};
@@ -17,8 +17,8 @@ use crate::exit::Usage;
 
 /// The key's digits themselves, where there is no file.
 const VARIABLE: &str = "FULMAR_BULK_KEY";
-/// With a seal's 32 bytes and NORM's 32, what fits 1500 bytes with IPv4 and UDP headers.
-const SEALED_SYMBOL_BYTES: u16 = 1408;
+/// Bytes of a symbol that, with 32 bytes of encryption and 32 of NORM, fits 1500 bytes with IPv4 and UDP headers.
+const ENCRYPTED_SYMBOL_BYTES: u16 = 1408;
 
 /// The option for it.
 #[derive(clap::Args, Clone, Debug, Default)]
@@ -80,21 +80,21 @@ pub(super) fn random<const N: usize>() -> anyhow::Result<[u8; N]> {
 }
 
 /// Says that datagrams are not protected, where others could send some.
-pub(super) fn warn_if_plain(sealed: bool, peer: IpAddr) {
-    if !sealed && !peer.is_loopback() {
+pub(super) fn warn_if_plain(encrypted: bool, peer: IpAddr) {
+    if !encrypted && !peer.is_loopback() {
         tracing::warn!("no --key: others on the network can read what is sent and forge datagrams");
     }
 }
 
-/// What the two ends have in common.
-pub(super) trait Open {
-    fn try_open<'a>(&mut self, datagram: &'a mut [u8]) -> Result<&'a [u8], Rejected>;
+/// What the encryption of senders and of receivers has in common.
+pub(super) trait Decrypt {
+    fn try_decrypt<'a>(&mut self, datagram: &'a mut [u8]) -> Result<&'a [u8], Rejected>;
     fn counts(&self) -> Counts;
 }
 
-impl Open for SenderGuard {
-    fn try_open<'a>(&mut self, datagram: &'a mut [u8]) -> Result<&'a [u8], Rejected> {
-        self.open(datagram)
+impl Decrypt for SenderEncryption {
+    fn try_decrypt<'a>(&mut self, datagram: &'a mut [u8]) -> Result<&'a [u8], Rejected> {
+        self.decrypt(datagram)
     }
 
     fn counts(&self) -> Counts {
@@ -102,9 +102,9 @@ impl Open for SenderGuard {
     }
 }
 
-impl Open for ReceiverGuard {
-    fn try_open<'a>(&mut self, datagram: &'a mut [u8]) -> Result<&'a [u8], Rejected> {
-        self.open(datagram)
+impl Decrypt for ReceiverEncryption {
+    fn try_decrypt<'a>(&mut self, datagram: &'a mut [u8]) -> Result<&'a [u8], Rejected> {
+        self.decrypt(datagram)
     }
 
     fn counts(&self) -> Counts {
@@ -112,74 +112,76 @@ impl Open for ReceiverGuard {
     }
 }
 
-/// A guard, if there is a key, and what is said of datagrams that it refuses.
-pub(super) struct Seal<G> {
-    guard: Option<G>,
-    sealed: Vec<u8>,
+/// Encryption if there is a key; logs what it refuses.
+pub(super) struct ChannelEncryption<G> {
+    inner: Option<G>,
+    encrypted: Vec<u8>,
     warned: bool,
 }
 
-pub(super) type SenderSeal = Seal<SenderGuard>;
-pub(super) type ReceiverSeal = Seal<ReceiverGuard>;
+pub(super) type SenderChannelEncryption = ChannelEncryption<SenderEncryption>;
+pub(super) type ReceiverChannelEncryption = ChannelEncryption<ReceiverEncryption>;
 
-impl SenderSeal {
-    pub(super) fn of_sender(secret: Option<&Secret>) -> anyhow::Result<SenderSeal> {
+impl SenderChannelEncryption {
+    pub(super) fn of_sender(secret: Option<&Secret>) -> anyhow::Result<SenderChannelEncryption> {
         let session = random::<SESSION_BYTES>()?;
-        Ok(Seal::new(secret.map(|secret| SenderGuard::new(secret, session))))
+        Ok(ChannelEncryption::new(secret.map(|secret| SenderEncryption::new(secret, session))))
     }
 
     /// The datagram to send for a message.
-    pub(super) fn seal<'a>(&'a mut self, message: &'a [u8]) -> anyhow::Result<&'a [u8]> {
-        let Some(guard) = &mut self.guard else { return Ok(message) };
-        guard.seal(message, &mut self.sealed)?;
-        Ok(&self.sealed)
+    pub(super) fn encrypt<'a>(&'a mut self, message: &'a [u8]) -> anyhow::Result<&'a [u8]> {
+        let Some(inner) = &mut self.inner else { return Ok(message) };
+        inner.encrypt(message, &mut self.encrypted)?;
+        Ok(&self.encrypted)
     }
 
-    /// What a symbol's length and a datagram's surplus are.
+    /// A symbol's length, and the bytes that encryption adds to a datagram.
     pub(super) fn lengths(&self, plain_symbol: u16) -> (u16, u16) {
-        match self.guard {
-            Some(_) => (SEALED_SYMBOL_BYTES, OVERHEAD_BYTES as u16),
+        match self.inner {
+            Some(_) => (ENCRYPTED_SYMBOL_BYTES, OVERHEAD_BYTES as u16),
             None => (plain_symbol, 0),
         }
     }
 }
 
-impl ReceiverSeal {
-    pub(super) fn of_receiver(keys: Option<ReceiverKeys>) -> anyhow::Result<ReceiverSeal> {
+impl ReceiverChannelEncryption {
+    pub(super) fn of_receiver(
+        keys: Option<ReceiverKeys>,
+    ) -> anyhow::Result<ReceiverChannelEncryption> {
         let session = random::<SESSION_BYTES>()?;
-        Ok(Seal::new(keys.map(|keys| ReceiverGuard::new(keys, session))))
+        Ok(ChannelEncryption::new(keys.map(|keys| ReceiverEncryption::new(keys, session))))
     }
 
-    /// The datagram to send for a message; none if there is nobody who could open it.
-    pub(super) fn seal<'a>(&'a mut self, message: &'a [u8]) -> Option<&'a [u8]> {
-        let Some(guard) = &mut self.guard else { return Some(message) };
-        guard.seal(message, &mut self.sealed).ok()?;
-        Some(&self.sealed)
+    /// The datagram to send for a message; none if no sender is known that could decrypt it.
+    pub(super) fn encrypt<'a>(&'a mut self, message: &'a [u8]) -> Option<&'a [u8]> {
+        let Some(inner) = &mut self.inner else { return Some(message) };
+        inner.encrypt(message, &mut self.encrypted).ok()?;
+        Some(&self.encrypted)
     }
 }
 
-impl<G: Open> Seal<G> {
-    fn new(guard: Option<G>) -> Seal<G> {
-        Seal { guard, sealed: Vec::new(), warned: false }
+impl<G: Decrypt> ChannelEncryption<G> {
+    fn new(inner: Option<G>) -> ChannelEncryption<G> {
+        ChannelEncryption { inner, encrypted: Vec::new(), warned: false }
     }
 
     pub(super) fn is_on(&self) -> bool {
-        self.guard.is_some()
+        self.inner.is_some()
     }
 
-    /// The message in a datagram, if it is to be believed.
-    pub(super) fn open<'a>(
+    /// The message in a datagram, if it is authentic.
+    pub(super) fn decrypt<'a>(
         &mut self,
         from: SocketAddr,
         datagram: &'a mut [u8],
     ) -> Option<&'a [u8]> {
-        let Some(guard) = &mut self.guard else {
-            if is_sealed(datagram) && !std::mem::replace(&mut self.warned, true) {
+        let Some(inner) = &mut self.inner else {
+            if is_encrypted(datagram) && !std::mem::replace(&mut self.warned, true) {
                 tracing::warn!(%from, "encrypted datagrams were dropped: there is no --key");
             }
             return Some(datagram);
         };
-        match guard.try_open(datagram) {
+        match inner.try_decrypt(datagram) {
             Ok(message) => Some(message),
             Err(reason) => {
                 // Once for people; each for who looks closely.
@@ -193,10 +195,10 @@ impl<G: Open> Seal<G> {
         }
     }
 
-    /// Adds what was refused to figures.
-    pub(super) fn tell(&self, figures: &mut Value) {
-        let Some(guard) = &self.guard else { return };
-        let Counts { foreign, forged, replayed } = guard.counts();
+    /// Adds the numbers of refused datagrams to the report.
+    pub(super) fn add_refused(&self, figures: &mut Value) {
+        let Some(inner) = &self.inner else { return };
+        let Counts { foreign, forged, replayed } = inner.counts();
         figures["refused"] = json!({ "foreign": foreign, "forged": forged, "replayed": replayed });
     }
 }

@@ -1,16 +1,17 @@
-//! A receiver's end: opens what senders of its transfer sealed, answers each by itself.
+//! A receiver's end: decrypts the datagrams of its transfer's senders, encrypts answers to each of them.
 
 use super::keys::{Key, ReceiverKeys, hint};
 use super::window::Window;
-use super::{Counts, DOWN, Hint, Rejected, SealError, Sealed, Session, UP};
+use super::{Counts, DOWN, EncryptError, Header, Hint, Rejected, Session, UP};
 use crate::NodeId;
 use crate::wire::Message;
 
-/// Runs of senders remembered. Whoever has recorded more can have the oldest forgotten, and then say what it
-/// said once more, which changes nothing.
+/// Sessions of senders that are remembered. Replaying more recorded sessions evicts the oldest, whose datagrams could
+/// then be replayed once, which changes nothing.
 const MAX_SESSIONS: usize = 32;
 
-struct Heard {
+/// A sender from which an authentic datagram was received.
+struct KnownSender {
     session: Session,
     key: Key,
     window: Window,
@@ -19,39 +20,39 @@ struct Heard {
     answer: Key,
 }
 
-/// Opens what a receiver gets and seals what it answers.
-pub struct ReceiverGuard {
+/// Decrypts what a receiver receives and encrypts its answers.
+pub struct ReceiverEncryption {
     keys: ReceiverKeys,
     hint: Hint,
     session: Session,
     /// The latest last.
-    heard: Vec<Heard>,
+    heard: Vec<KnownSender>,
     /// Of answers, whoever they go to: a sender that was forgotten and comes again has the same key.
     next: Option<u32>,
     counts: Counts,
 }
 
-impl ReceiverGuard {
-    /// A guard for one run of a receiver, whose identity is that of the keys. `session` is random.
+impl ReceiverEncryption {
+    /// Encryption for one run of a receiver, whose identity is that of the keys. `session` is random.
     #[must_use]
-    pub fn new(keys: ReceiverKeys, session: [u8; super::SESSION_BYTES]) -> ReceiverGuard {
+    pub fn new(keys: ReceiverKeys, session: [u8; super::SESSION_BYTES]) -> ReceiverEncryption {
         let hint = hint(&keys.down);
         let (heard, counts) = (Vec::new(), Counts::default());
-        ReceiverGuard { keys, hint, session, heard, next: Some(0), counts }
+        ReceiverEncryption { keys, hint, session, heard, next: Some(0), counts }
     }
 
-    /// Opens what a sender sealed, in place.
+    /// Decrypts a sender's datagram in place.
     ///
     /// # Errors
-    /// It is not to be believed; it was counted.
-    pub fn open<'a>(&mut self, datagram: &'a mut [u8]) -> Result<&'a [u8], Rejected> {
-        let opened = self.try_open(datagram);
-        self.counts.count(opened)
+    /// The datagram is not authentic; it was counted.
+    pub fn decrypt<'a>(&mut self, datagram: &'a mut [u8]) -> Result<&'a [u8], Rejected> {
+        let decrypted = self.try_decrypt(datagram);
+        self.counts.count(decrypted)
     }
 
-    fn try_open<'a>(&mut self, datagram: &'a mut [u8]) -> Result<&'a [u8], Rejected> {
-        let sealed = Sealed::read(datagram, DOWN).ok_or(Rejected::Foreign)?;
-        let Sealed { hint, session, count, header_bytes, .. } = sealed;
+    fn try_decrypt<'a>(&mut self, datagram: &'a mut [u8]) -> Result<&'a [u8], Rejected> {
+        let encrypted = Header::read(datagram, DOWN).ok_or(Rejected::Foreign)?;
+        let Header { hint, session, count, header_bytes, .. } = encrypted;
         if hint != self.hint {
             return Err(Rejected::Foreign);
         }
@@ -60,7 +61,7 @@ impl ReceiverGuard {
             if !heard.window.is_fresh(count) {
                 return Err(Rejected::Replayed);
             }
-            let message = heard.key.open(count, datagram, header_bytes)?;
+            let message = heard.key.decrypt(count, datagram, header_bytes)?;
             heard.window.insert(count);
             let same = identity(message) == Some(heard.identity);
             // The latest is last; nearly always it is there already.
@@ -68,7 +69,7 @@ impl ReceiverGuard {
             return same.then_some(message).ok_or(Rejected::Impostor);
         }
         let key = Key::down(&self.keys.down, session).ok_or(Rejected::Forged)?;
-        let message = key.open(count, datagram, header_bytes)?;
+        let message = key.decrypt(count, datagram, header_bytes)?;
         let identity = identity(message).ok_or(Rejected::Impostor)?;
         let answer = Key::up(&self.keys.up, session, self.session).ok_or(Rejected::Forged)?;
         let mut window = Window::default();
@@ -76,30 +77,30 @@ impl ReceiverGuard {
         if self.heard.len() >= MAX_SESSIONS {
             self.heard.remove(0);
         }
-        self.heard.push(Heard { session, key, window, identity, answer });
+        self.heard.push(KnownSender { session, key, window, identity, answer });
         Ok(message)
     }
 
-    /// Seals an answer into `out`, for the sender that it names.
+    /// Encrypts an answer into `out`, for the sender that it names.
     ///
     /// # Errors
     /// There is no such sender, or there were too many answers.
-    pub fn seal(&mut self, message: &[u8], out: &mut Vec<u8>) -> Result<(), SealError> {
+    pub fn encrypt(&mut self, message: &[u8], out: &mut Vec<u8>) -> Result<(), EncryptError> {
         let Ok(Message::Feedback(feedback)) = Message::decode(message) else {
-            return Err(SealError::Unknown);
+            return Err(EncryptError::Unknown);
         };
         let to = (feedback.sender, feedback.instance);
         let heard = self.heard.iter().rev().find(|heard| heard.identity == to);
-        let heard = heard.ok_or(SealError::Unknown)?;
-        let count = self.next.ok_or(SealError::Exhausted)?;
+        let heard = heard.ok_or(EncryptError::Unknown)?;
+        let count = self.next.ok_or(EncryptError::Exhausted)?;
         let (hint, session, node) = (self.hint, self.session, self.keys.node);
-        Sealed { hint, node, session, count, header_bytes: 0 }.write(UP, out);
-        heard.answer.seal(count, message, out).ok_or(SealError::Exhausted)?;
+        Header { hint, node, session, count, header_bytes: 0 }.write(UP, out);
+        heard.answer.encrypt(count, message, out).ok_or(EncryptError::Exhausted)?;
         self.next = count.checked_add(1);
         Ok(())
     }
 
-    /// What was not taken.
+    /// Numbers of refused datagrams.
     #[must_use]
     pub fn counts(&self) -> Counts {
         self.counts

@@ -114,7 +114,7 @@ impl Key {
     }
 
     /// Appends a message to the header that is in `out`, encrypted, and the tag. Each count may be used once.
-    pub(super) fn seal(&self, count: u32, message: &[u8], out: &mut Vec<u8>) -> Option<()> {
+    pub(super) fn encrypt(&self, count: u32, message: &[u8], out: &mut Vec<u8>) -> Option<()> {
         let header_bytes = out.len();
         out.extend_from_slice(message);
         let (header, body) = out.split_at_mut(header_bytes);
@@ -125,14 +125,14 @@ impl Key {
     }
 
     /// Decrypts in place what follows the header.
-    pub(super) fn open<'a>(
+    pub(super) fn decrypt<'a>(
         &self,
         count: u32,
         datagram: &'a mut [u8],
         header_bytes: usize,
     ) -> Result<&'a [u8], Rejected> {
         let (header, body) = datagram.split_at_mut(header_bytes);
-        let opened = self.key.open_in_place(self.nonce(count), Aad::from(&*header), body);
-        opened.map(|message| &*message).map_err(|_| Rejected::Forged)
+        let decrypted = self.key.open_in_place(self.nonce(count), Aad::from(&*header), body);
+        decrypted.map(|message| &*message).map_err(|_| Rejected::Forged)
     }
 }

@@ -1,8 +1,8 @@
-//! Both guards before any datagrams, and such as are nearly right: what opens is what was sealed, once.
+//! Both ends' encryption, given arbitrary datagrams and ones that are nearly right: what decrypts was encrypted, once.
 
 use std::collections::HashSet;
 
-use fulmar_bulk::guard::{ReceiverGuard, Secret, SenderGuard};
+use fulmar_bulk::encryption::{ReceiverEncryption, Secret, SenderEncryption};
 use fulmar_bulk::wire::{
     AckKind, Command, CommandKind, Fec, Feedback, FeedbackKind, Message, SenderHead,
 };
@@ -11,44 +11,44 @@ use crate::script::Script;
 
 const RECEIVER: u32 = 2;
 
-/// Each byte of a script chooses what is sealed, changed, kept back or said again.
-pub fn guard(data: &[u8]) {
+/// Each byte of a script chooses what is encrypted, changed, kept back or said again.
+pub fn encryption(data: &[u8]) {
     let mut script = Script(data);
     let secret = Secret::new([script.u8(); 32]);
-    let mut sender = SenderGuard::new(&secret, [1; 8]);
-    let mut receiver = ReceiverGuard::new(secret.receiver(RECEIVER), [2; 8]);
-    let (mut sealed, mut opened) = (Vec::new(), HashSet::new());
+    let mut sender = SenderEncryption::new(&secret, [1; 8]);
+    let mut receiver = ReceiverEncryption::new(secret.receiver(RECEIVER), [2; 8]);
+    let (mut encrypted, mut decrypted) = (Vec::new(), HashSet::new());
     let mut out = Vec::new();
-    while !script.is_over() && sealed.len() < 200 {
+    while !script.is_over() && encrypted.len() < 200 {
         match script.u8() % 4 {
             0 => {
                 let sequence = script.u16();
-                if sender.seal(&end(sequence), &mut out).is_ok() {
-                    sealed.push(out.clone());
+                if sender.encrypt(&end(sequence), &mut out).is_ok() {
+                    encrypted.push(out.clone());
                 }
             }
             1 => {
                 let sequence = script.u16();
-                if receiver.seal(&answer(sequence), &mut out).is_ok() {
-                    sealed.push(out.clone());
+                if receiver.encrypt(&answer(sequence), &mut out).is_ok() {
+                    encrypted.push(out.clone());
                 }
             }
             2 => {
                 let any = script.bytes().to_vec();
-                assert!(sender.open(&mut any.clone()).is_err());
-                assert!(receiver.open(&mut any.clone()).is_err());
+                assert!(sender.decrypt(&mut any.clone()).is_err());
+                assert!(receiver.decrypt(&mut any.clone()).is_err());
             }
             _ => {
-                let Some(genuine) = sealed.get(usize::from(script.u8())) else { continue };
+                let Some(genuine) = encrypted.get(usize::from(script.u8())) else { continue };
                 let (place, change) = (usize::from(script.u8()), script.u8());
                 let mut datagram = genuine.clone();
                 let place = place % datagram.len();
                 datagram[place] ^= change;
-                let taken = sender.open(&mut datagram.clone()).is_ok()
-                    || receiver.open(&mut datagram).is_ok();
+                let taken = sender.decrypt(&mut datagram.clone()).is_ok()
+                    || receiver.decrypt(&mut datagram).is_ok();
                 if taken {
                     assert_eq!(change, 0, "a changed datagram is not taken");
-                    assert!(opened.insert(genuine.clone()), "nor is one taken twice");
+                    assert!(decrypted.insert(genuine.clone()), "nor is one taken twice");
                 }
             }
         }

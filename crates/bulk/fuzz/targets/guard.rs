@@ -1,4 +1,0 @@
-//! Runs [`fulmar_bulk_fuzz::guard`] under libFuzzer.
-#![no_main]
-
-libfuzzer_sys::fuzz_target!(|data: &[u8]| fulmar_bulk_fuzz::guard(data));
