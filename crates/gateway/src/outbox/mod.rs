@@ -15,8 +15,8 @@ use fulmar_mqtt::QoS;
 use rusqlite::{Connection, OptionalExtension as _, Result as SqlResult, Row, params};
 
 use crate::error::Error;
+use crate::identity::key_of_id;
 use crate::mapping::Priority;
-use crate::stamp::key_of_id;
 
 /// What a message weighs beside topic, payload and properties: its row, its place in the index, and
 /// what is remembered for knowing it again.

@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use fulmar_gateway::identity::MessageIdentity;
 use fulmar_gateway::outbox::Stored;
-use fulmar_gateway::stamp::Passport;
 use fulmar_mqtt::{Properties, ReasonCode};
 use serde::Serialize;
 use tokio::sync::oneshot;
@@ -41,13 +41,13 @@ impl Letter {
             bytes = payload.len(),
             "dropped: the mapping rules give no valid topic name"
         );
-        let passport = Passport::read(properties);
+        let identity = MessageIdentity::read(properties);
         let text = |text: Option<&str>| text.unwrap_or_default().to_owned();
         let message = Stored {
             topic: topic.to_owned(),
             payload: payload.to_vec(),
-            id: text(passport.id),
-            at: text(passport.at),
+            id: text(identity.id),
+            at: text(identity.at),
             ..Stored::default()
         };
         Letter { message, reason, way }

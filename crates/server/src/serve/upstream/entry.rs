@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use fulmar_broker::Arrival;
-use fulmar_gateway::stamp::{Passport, Sent};
+use fulmar_gateway::identity::{MessageIdentity, Sent};
 use fulmar_mqtt::Properties;
 
 use super::{Shared, now_ms};
@@ -26,7 +26,7 @@ impl Marks {
             topic: arrival.topic,
             payload: arrival.payload,
         };
-        let added = shared.stamper.mark(&Passport::read(properties), &sent, now_ms());
+        let added = shared.stamper.stamp(&MessageIdentity::read(properties), &sent, now_ms());
         Some(added.as_properties().raw().to_vec())
     }
 }

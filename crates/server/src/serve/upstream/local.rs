@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use fulmar_broker::auth::GUEST_PREFIX;
 use fulmar_broker::{ListenerPolicy, Peer, TransportKind};
+use fulmar_gateway::identity::{self, MessageIdentity, Sent};
 use fulmar_gateway::outbox::{Item, Stored};
-use fulmar_gateway::stamp::{self, Passport, Sent};
 use fulmar_mqtt::ack::AckKind;
 use fulmar_mqtt::codec::{MAX_PACKET_BYTES, decode, peek_frame};
 use fulmar_mqtt::packet::{
@@ -237,22 +237,23 @@ impl<'a> Session<'a> {
             }
             return None;
         };
-        let passport = Passport::read(publish.properties);
-        let Some(via) = passport.via_with(&shared.name) else {
+        let identity = MessageIdentity::read(publish.properties);
+        let Some(via) = identity.via_with(&shared.name) else {
             count(&shared.figures.circles, 1);
             tracing::warn!(topic = publish.topic, "dropped: loop detected");
             return None;
         };
         let now = now_ms();
-        let mut properties = stamp::onward(publish.properties, &via);
-        // What did not come from a client, such as a will, was not marked at the entry.
+        let mut properties = identity::onward(publish.properties, &via);
+        // What did not come from a client, such as a will, was not stamped at the entry.
         let sent = Sent { client_id: "", packet_id: None, dup: false, topic: &topic, payload: &[] };
-        let marked = shared.stamper.mark(&passport, &sent, now);
-        for property in marked.as_properties().iter() {
+        let stamped = shared.stamper.stamp(&identity, &sent, now);
+        for property in stamped.as_properties().iter() {
             properties.push(property);
         }
-        let marked = Passport::read(properties.as_properties());
-        let (id, at) = (marked.id.unwrap_or_default().into(), marked.at.unwrap_or_default().into());
+        let stamped = MessageIdentity::read(properties.as_properties());
+        let (id, at) =
+            (stamped.id.unwrap_or_default().into(), stamped.at.unwrap_or_default().into());
         Some(Item {
             topic,
             payload: publish.payload.to_vec(),
@@ -262,8 +263,8 @@ impl<'a> Session<'a> {
             priority: rule.priority,
             id,
             at,
-            origin: passport.origin,
-            expires_ms: passport.expiry_s.map(|seconds| now + u64::from(seconds) * 1000),
+            origin: identity.origin,
+            expires_ms: identity.expiry_s.map(|seconds| now + u64::from(seconds) * 1000),
         })
     }
 
@@ -348,9 +349,9 @@ impl<'a> Session<'a> {
             "dropped: the local broker can never accept this message from upstream"
         );
         let Down { topic, payload, qos, retain, properties, taken } = message;
-        let passport = Passport::read(properties.as_properties());
-        let id = passport.id.unwrap_or_default().to_owned();
-        let at = passport.at.unwrap_or_default().to_owned();
+        let identity = MessageIdentity::read(properties.as_properties());
+        let id = identity.id.unwrap_or_default().to_owned();
+        let at = identity.at.unwrap_or_default().to_owned();
         let payload = payload.to_vec();
         let message = Stored { topic, payload, qos, retain, id, at, ..Stored::default() };
         self.keeper.bury(vec![Letter { message, reason: reason.text(), way: Way::Down(taken) }]);

@@ -24,9 +24,9 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::Context as _;
 use fulmar_congestion::Congestion;
+use fulmar_gateway::identity::Stamper;
 use fulmar_gateway::mapping::Mapping;
 use fulmar_gateway::outbox::Outbox;
-use fulmar_gateway::stamp::Stamper;
 use fulmar_transport::Handoff;
 use ring::rand::{SecureRandom as _, SystemRandom};
 use tokio::sync::{mpsc, watch};

@@ -15,10 +15,10 @@ use fulmar_client::{
 };
 use fulmar_gateway::batch::{self, CONTENT_TYPE, DEFLATE, ENCODING};
 use fulmar_gateway::drain::{Drain, Load};
+use fulmar_gateway::identity::{self, MessageIdentity, VIA};
 use fulmar_gateway::mapping::Priority;
 use fulmar_gateway::outbox::{Reading, Stored};
 use fulmar_gateway::refusals::{Refused, may_pass};
-use fulmar_gateway::stamp::{self, Passport, VIA};
 use fulmar_mqtt::Properties;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
@@ -515,14 +515,14 @@ impl<'a> Uplink<'a> {
         let figures = &shared.figures;
         let (rule, topic) = shared.down.map(&message.topic)?;
         let properties = message.properties.as_properties();
-        let passport = Passport::read(properties);
-        let Some(via) = passport.via_with(&shared.name) else {
+        let identity = MessageIdentity::read(properties);
+        let Some(via) = identity.via_with(&shared.name) else {
             count(&figures.circles, 1);
             tracing::warn!(topic = message.topic, "dropped: loop detected");
             return None;
         };
-        let expiry = passport.expiry_s;
-        let mut properties = stamp::onward(properties, &via);
+        let expiry = identity.expiry_s;
+        let mut properties = identity::onward(properties, &via);
         if let Some(seconds) = expiry {
             properties.push(Property::MessageExpiryInterval(seconds));
         }

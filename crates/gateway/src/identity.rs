@@ -1,11 +1,11 @@
-//! By what a message is known for ever: MQTT 5 user properties that it gets where it enters and
+//! The identity of a forwarded message: MQTT 5 user properties that it gets where it enters and
 //! keeps on its way.
 //!
-//! `id` is `{gateway}-{life}-{number}`, unique for ever: the life is a random number of the process,
-//! so that no number is used twice even where a crash made the gateway forget that it was. `at` is
-//! when the gateway accepted the message (RFC 3339, milliseconds). `origin` says what the device sent
-//! (client, packet identifier, content), so that what a device repeats after a crash is known as
-//! repeated; it does not leave the gateway. `via` names the gateways a message has passed.
+//! `id` is `{gateway}-{life}-{number}` and never repeats: the life is a random number of the process,
+//! so that no number is used twice even if a crash made the gateway forget it. `at` is
+//! when the gateway accepted the message (RFC 3339, milliseconds). `origin` is a hash of what the device sent
+//! (client, packet identifier, content), so that a message that a device repeats after a crash is recognised;
+//! it does not leave the gateway. `via` names the gateways that a message has passed.
 
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,12 +21,12 @@ pub const ID: &str = "id";
 pub const AT: &str = "at";
 /// Name of the property with the names of gateways passed, separated by commas.
 pub const VIA: &str = "via";
-/// Name of the property that says what the device sent.
+/// Name of the property with the hash of what the device sent.
 pub const ORIGIN: &str = "fulmar-origin";
 
-/// Gateways a message may pass. A chain of more is taken for a circle.
+/// Gateways that a message may pass. A longer chain is considered a loop.
 pub const MAX_HOPS: usize = 8;
-/// Longest identifier that is believed from a device; a longer one is replaced.
+/// Longest identifier in bytes that is accepted from a device; a longer one is replaced.
 pub const MAX_ID_BYTES: usize = 128;
 
 /// Milliseconds since the Unix epoch as RFC 3339 in UTC; the epoch itself beyond the year 9999.
@@ -44,28 +44,28 @@ pub fn rfc3339(at_ms: u64) -> String {
     )
 }
 
-/// Milliseconds since the Unix epoch out of RFC 3339; `None` if it is none or lies before it.
+/// Milliseconds since the Unix epoch from RFC 3339; `None` if `text` is not RFC 3339 or before the epoch.
 #[must_use]
 pub fn from_rfc3339(text: &str) -> Option<u64> {
     let at = OffsetDateTime::parse(text, &Rfc3339).ok()?;
     u64::try_from(at.unix_timestamp_nanos() / 1_000_000).ok()
 }
 
-/// Gives identifiers.
+/// Stamps messages with an identity that they lack.
 #[derive(Debug)]
 pub struct Stamper {
     prefix: String,
     next: AtomicU64,
 }
 
-/// What a device sent, for knowing it again.
+/// What a device sent, to recognise it when the device repeats it.
 #[derive(Clone, Copy, Debug)]
 pub struct Sent<'a> {
     /// Client identifier.
     pub client_id: &'a str,
-    /// Packet identifier; `None` at QoS 0, where nothing is repeated.
+    /// Packet identifier; `None` at QoS 0, where devices repeat nothing.
     pub packet_id: Option<u16>,
-    /// Whether the device says that it may have sent it before.
+    /// The DUP flag: whether the device may have sent the message before.
     pub dup: bool,
     /// Topic name.
     pub topic: &'a str,
@@ -74,15 +74,15 @@ pub struct Sent<'a> {
 }
 
 impl Stamper {
-    /// For the gateway of this name; `life` differs from every earlier one of it.
+    /// A stamper for the gateway of this name; `life` differs from all its earlier ones.
     #[must_use]
     pub fn new(gateway: &str, life: u64) -> Stamper {
         Stamper { prefix: format!("{gateway}-{life:x}"), next: AtomicU64::new(1) }
     }
 
-    /// What to append to a message's properties.
+    /// Returns the properties to append to those of a message.
     #[must_use]
-    pub fn mark(&self, has: &Passport<'_>, sent: &Sent<'_>, now_ms: u64) -> PropertyBuf {
+    pub fn stamp(&self, has: &MessageIdentity<'_>, sent: &Sent<'_>, now_ms: u64) -> PropertyBuf {
         let mut added = PropertyBuf::new();
         if has.id.is_none() {
             let number = self.next.fetch_add(1, Ordering::Relaxed);
@@ -111,7 +111,7 @@ fn origin(sent: &Sent<'_>, packet_id: u16) -> u64 {
     first_eight(&context.finish())
 }
 
-/// The key under which an identifier is remembered.
+/// Hash under which an identifier is remembered.
 #[must_use]
 pub fn key_of_id(id: &str) -> u64 {
     first_eight(&digest::digest(&digest::SHA256, id.as_bytes()))
@@ -123,52 +123,52 @@ fn first_eight(digest: &digest::Digest) -> u64 {
     u64::from_be_bytes(bytes)
 }
 
-/// What a message's properties say of its way.
+/// The identity in a message's properties.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Passport<'a> {
-    /// Its identifier, if it has a usable one.
+pub struct MessageIdentity<'a> {
+    /// The identifier, if the message has a usable one.
     pub id: Option<&'a str>,
-    /// When it was accepted first, as it stands there.
+    /// When a gateway first accepted the message, as written in the property.
     pub at: Option<&'a str>,
-    /// Gateways it has passed.
+    /// Gateways that the message has passed.
     pub via: Option<&'a str>,
-    /// What the device sent, and whether it says that it may have sent it before.
+    /// Hash of what the device sent, and its DUP flag.
     pub origin: Option<(u64, bool)>,
-    /// Seconds until it is of no use any more.
+    /// Seconds until the message expires.
     pub expiry_s: Option<u32>,
 }
 
-impl<'a> Passport<'a> {
-    /// Reads properties.
+impl<'a> MessageIdentity<'a> {
+    /// Reads an identity from properties.
     #[must_use]
-    pub fn read(properties: Properties<'a>) -> Passport<'a> {
-        let mut passport = Passport::default();
+    pub fn read(properties: Properties<'a>) -> MessageIdentity<'a> {
+        let mut identity = MessageIdentity::default();
         for property in properties.iter() {
             match property {
                 Property::UserProperty(ID, id) if (1..=MAX_ID_BYTES).contains(&id.len()) => {
-                    passport.id = Some(id);
+                    identity.id = Some(id);
                 }
                 Property::UserProperty(AT, at) if from_rfc3339(at).is_some() => {
-                    passport.at = Some(at);
+                    identity.at = Some(at);
                 }
-                Property::UserProperty(VIA, via) => passport.via = Some(via),
+                Property::UserProperty(VIA, via) => identity.via = Some(via),
                 Property::UserProperty(ORIGIN, text) => {
                     let (hex, again) = match text.strip_suffix('+') {
                         Some(hex) => (hex, true),
                         None => (text, false),
                     };
                     let origin = u64::from_str_radix(hex, 16).ok();
-                    passport.origin = origin.map(|origin| (origin, again));
+                    identity.origin = origin.map(|origin| (origin, again));
                 }
-                Property::MessageExpiryInterval(seconds) => passport.expiry_s = Some(seconds),
+                Property::MessageExpiryInterval(seconds) => identity.expiry_s = Some(seconds),
                 _ => {}
             }
         }
-        passport
+        identity
     }
 
-    /// The list of gateways with `gateway` at its end; `None` if that is in it already or the list
-    /// is full: the message goes in a circle.
+    /// The list of gateways with `gateway` appended; `None` if it contains `gateway` already or
+    /// is full: the message goes in a loop.
     #[must_use]
     pub fn via_with(&self, gateway: &str) -> Option<Cow<'a, str>> {
         let Some(via) = self.via.filter(|via| !via.is_empty()) else {
@@ -182,8 +182,8 @@ impl<'a> Passport<'a> {
     }
 }
 
-/// The properties with which a message leaves: those it came with, less what is of this hop only or
-/// not for others, and with the list of gateways given.
+/// The properties with which a message leaves the gateway: those with which it came, without those of this hop only
+/// and those private to the gateway, and with `via` as the list of gateways.
 #[must_use]
 pub fn onward(properties: Properties<'_>, via: &str) -> PropertyBuf {
     let mut out = PropertyBuf::new();
@@ -216,25 +216,25 @@ mod tests {
     };
 
     #[test]
-    fn a_message_is_marked_once() {
+    fn a_message_is_stamped_once() {
         let stamper = Stamper::new("gw", 0xab);
-        let first = stamper.mark(&Passport::default(), &SENT, 1_700_000_000_123);
-        let passport = Passport::read(first.as_properties());
-        assert_eq!(passport.id, Some("gw-ab-1"));
-        assert_eq!(passport.at, Some("2023-11-14T22:13:20.123Z"));
-        let again = stamper.mark(&passport, &SENT, 1_800_000_000_000);
-        let again = Passport::read(again.as_properties());
+        let first = stamper.stamp(&MessageIdentity::default(), &SENT, 1_700_000_000_123);
+        let identity = MessageIdentity::read(first.as_properties());
+        assert_eq!(identity.id, Some("gw-ab-1"));
+        assert_eq!(identity.at, Some("2023-11-14T22:13:20.123Z"));
+        let again = stamper.stamp(&identity, &SENT, 1_800_000_000_000);
+        let again = MessageIdentity::read(again.as_properties());
         assert_eq!((again.id, again.at), (None, None));
-        let other = stamper.mark(&Passport::default(), &SENT, 0);
-        assert_eq!(Passport::read(other.as_properties()).id, Some("gw-ab-2"));
+        let other = stamper.stamp(&MessageIdentity::default(), &SENT, 0);
+        assert_eq!(MessageIdentity::read(other.as_properties()).id, Some("gw-ab-2"));
     }
 
     #[test]
     fn what_a_device_repeats_is_the_same_and_nothing_else_is() {
         let stamper = Stamper::new("gw", 1);
         let origin_of = |sent: &Sent<'_>| {
-            let marked = stamper.mark(&Passport::default(), sent, 0);
-            Passport::read(marked.as_properties()).origin
+            let stamped = stamper.stamp(&MessageIdentity::default(), sent, 0);
+            MessageIdentity::read(stamped.as_properties()).origin
         };
         let (first, dup) = origin_of(&SENT).unwrap();
         assert!(!dup);
@@ -251,9 +251,9 @@ mod tests {
     }
 
     #[test]
-    fn circles_end() {
-        let via = |text| Passport { via: Some(text), ..Passport::default() };
-        assert_eq!(Passport::default().via_with("a").as_deref(), Some("a"));
+    fn loops_end() {
+        let via = |text| MessageIdentity { via: Some(text), ..MessageIdentity::default() };
+        assert_eq!(MessageIdentity::default().via_with("a").as_deref(), Some("a"));
         assert_eq!(via("a").via_with("b").as_deref(), Some("a,b"));
         assert_eq!(via("a,b").via_with("a"), None);
         assert_eq!(via("ab").via_with("a").as_deref(), Some("ab,a"));
