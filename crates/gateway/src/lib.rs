@@ -1,14 +1,14 @@
 #![doc = include_str!("../README.md")]
 //!
-//! Read in this order: [`mapping`], [`identity`], [`outbox`], [`drain`], [`refusals`], [`batch`].
+//! Read in this order: [`mapping`], [`identity`], [`outbox`], [`scheduler`], [`refusals`], [`batch`].
 #![forbid(unsafe_code)]
 
 pub mod batch;
-pub mod drain;
 mod error;
 pub mod identity;
 pub mod mapping;
 pub mod outbox;
 pub mod refusals;
+pub mod scheduler;
 
 pub use error::Error;

@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 
 use fulmar_mqtt::ReasonCode;
 
-use crate::drain::Load;
 use crate::outbox::Stored;
+use crate::scheduler::Publication;
 
 /// Most topics that are passed over one by one. With more, everything waits.
 pub const MAX_REFUSED: usize = 1024;
@@ -31,10 +31,10 @@ pub enum Refused {
 
 impl Refused {
     /// What a refusal of this concerns.
-    pub(crate) fn of(load: &Load) -> Refused {
-        match load {
-            Load::One(message) => Refused::Topic(message.topic.clone()),
-            Load::Batch(_) => Refused::Batches,
+    pub(crate) fn of(publication: &Publication) -> Refused {
+        match publication {
+            Publication::One(message) => Refused::Topic(message.topic.clone()),
+            Publication::Batch(_) => Refused::Batches,
         }
     }
 
@@ -103,8 +103,13 @@ impl Refusals {
 
     /// Notes that this was refused. Whether that is news; `None` if there are too many, so that nothing more
     /// may be sent.
-    pub(crate) fn add(&mut self, load: &Load, reason: ReasonCode, now_ms: u64) -> Option<bool> {
-        let what = Refused::of(load);
+    pub(crate) fn add(
+        &mut self,
+        publication: &Publication,
+        reason: ReasonCode,
+        now_ms: u64,
+    ) -> Option<bool> {
+        let what = Refused::of(publication);
         if self.retry_at_ms.is_none_or(|at| at <= now_ms) {
             let wait = FIRST_RETRY_MS << self.retries.min(10);
             self.retry_at_ms = Some(now_ms.saturating_add(wait.min(LAST_RETRY_MS)));
@@ -121,8 +126,8 @@ impl Refusals {
     }
 
     /// Notes that this was taken: what was refused before, if it was.
-    pub(crate) fn taken(&mut self, load: &Load) -> Option<(Refused, Refusal)> {
-        let found = self.all.remove_entry(&Refused::of(load))?;
+    pub(crate) fn taken(&mut self, publication: &Publication) -> Option<(Refused, Refusal)> {
+        let found = self.all.remove_entry(&Refused::of(publication))?;
         self.retries = 0;
         Some(found)
     }

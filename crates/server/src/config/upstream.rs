@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use fulmar_client::{BrokerUrl, Fallback, Options, Transport, Trust, Version};
-use fulmar_gateway::drain::{Batching, Window};
 use fulmar_gateway::mapping::{self, Mapping, Priority, Rule};
 use fulmar_gateway::outbox::{Bounds, Policy};
+use fulmar_gateway::scheduler::{Batching, Window};
 use fulmar_mqtt::QoS;
 use fulmar_mqtt::topic::check_name;
 use serde::{Deserialize, Serialize};

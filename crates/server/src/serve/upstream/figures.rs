@@ -3,9 +3,9 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use fulmar_client::{PathStats, Transport};
-use fulmar_gateway::drain::Drain;
 use fulmar_gateway::mapping::Priority;
 use fulmar_gateway::outbox::Totals;
+use fulmar_gateway::scheduler::Scheduler;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
@@ -78,11 +78,11 @@ impl Figures {
         }
     }
 
-    /// Tells the drain where messages have arrived since.
-    pub(super) fn arrived(&self, drain: &mut Drain) {
+    /// Reports to the scheduler in which lanes messages have arrived since.
+    pub(super) fn arrived(&self, scheduler: &mut Scheduler) {
         for priority in [Priority::Urgent, Priority::Normal] {
             if self.arrived[priority as usize].swap(false, Ordering::Relaxed) {
-                drain.arrived(priority);
+                scheduler.arrived(priority);
             }
         }
     }

@@ -14,11 +14,11 @@ use fulmar_client::{
     RetainHandling, SubscribeOptions,
 };
 use fulmar_gateway::batch::{self, CONTENT_TYPE, DEFLATE, ENCODING};
-use fulmar_gateway::drain::{Drain, Load};
 use fulmar_gateway::identity::{self, MessageIdentity, VIA};
 use fulmar_gateway::mapping::Priority;
 use fulmar_gateway::outbox::{Reading, Stored};
 use fulmar_gateway::refusals::{Refused, may_pass};
+use fulmar_gateway::scheduler::{Publication, Scheduler};
 use fulmar_mqtt::Properties;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
@@ -49,7 +49,7 @@ const LATER: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_secs(2);
 
 /// A publication and its fate.
-type Flight = Pin<Box<dyn Future<Output = (Load, Result<ReasonCode, Error>)> + Send>>;
+type Flight = Pin<Box<dyn Future<Output = (Publication, Result<ReasonCode, Error>)> + Send>>;
 /// A message that came down, until the broker here has it.
 type Landing = Pin<Box<dyn Future<Output = Option<Receipt>> + Send>>;
 /// What was read for a lane.
@@ -64,17 +64,17 @@ pub(super) async fn run(
     down: mpsc::Sender<Down>,
     mut stopped: watch::Receiver<bool>,
 ) {
-    let mut drain = Drain::new(shared.config.window(), shared.config.batching());
+    let mut scheduler = Scheduler::new(shared.config.window(), shared.config.batching());
     let mut again = AGAIN;
     loop {
-        drain.restart(now_ms());
+        scheduler.restart(now_ms());
         let options = shared.config.options(&shared.name).map(|mut options| {
             options.congestion = shared.congestion;
             options
         });
         match options.and_then(|options| Ok(Client::connect(options)?)) {
             Ok((client, events)) => {
-                let mut uplink = Uplink::new(shared, keeper, client, events, &down, &mut drain);
+                let mut uplink = Uplink::new(shared, keeper, client, events, &down, &mut scheduler);
                 match uplink.run(&mut stopped).await {
                     End::Stopped => return uplink.end().await,
                     End::NewSecret => {
@@ -105,7 +105,7 @@ struct Uplink<'a> {
     client: Client,
     events: Events,
     down: &'a mpsc::Sender<Down>,
-    drain: &'a mut Drain,
+    scheduler: &'a mut Scheduler,
     flights: FuturesUnordered<Flight>,
     /// What came down and the broker here has not taken yet.
     landing: FuturesUnordered<Landing>,
@@ -134,7 +134,7 @@ enum End {
 enum Wake {
     Stop,
     Event(Option<Event>),
-    Over(Load, Result<ReasonCode, Error>),
+    Over(Publication, Result<ReasonCode, Error>),
     Landed(Option<Receipt>),
     Read(Priority, Reading),
     Subscribed(Result<Vec<ReasonCode>, Error>),
@@ -149,11 +149,11 @@ impl<'a> Uplink<'a> {
         client: Client,
         events: Events,
         down: &'a mpsc::Sender<Down>,
-        drain: &'a mut Drain,
+        scheduler: &'a mut Scheduler,
     ) -> Uplink<'a> {
         let asked = subscription(shared, client.clone());
         Uplink {
-            drain,
+            scheduler,
             shared,
             keeper,
             client,
@@ -190,12 +190,12 @@ impl<'a> Uplink<'a> {
                 Wake::Stop => return End::Stopped,
                 Wake::Event(None) => return End::GaveUp,
                 Wake::Event(Some(event)) => self.happened(event).await,
-                Wake::Over(load, outcome) => self.over(&load, outcome),
+                Wake::Over(publication, outcome) => self.over(&publication, outcome),
                 Wake::Landed(receipt) => self.acknowledge(receipt).await,
                 Wake::Read(priority, read) => {
                     self.reading = None;
-                    self.drain.loaded(priority, read);
-                    self.drain.sweep(now_ms());
+                    self.scheduler.loaded(priority, read);
+                    self.scheduler.sweep(now_ms());
                     self.tell();
                 }
                 Wake::Subscribed(outcome) => {
@@ -203,7 +203,7 @@ impl<'a> Uplink<'a> {
                     let again = subscribed(self.shared, outcome);
                     self.subscribe_at = again.then(|| Instant::now() + SUBSCRIBE_AGAIN);
                 }
-                Wake::Arrived => self.shared.figures.arrived(self.drain),
+                Wake::Arrived => self.shared.figures.arrived(self.scheduler),
                 Wake::Time => self.on_time(),
             }
         }
@@ -216,7 +216,7 @@ impl<'a> Uplink<'a> {
         loop {
             tokio::select! {
                 () = &mut farewell => return,
-                Some((load, outcome)) = self.flights.next() => self.over(&load, outcome),
+                Some((publication, outcome)) = self.flights.next() => self.over(&publication, outcome),
                 Some(_) = self.events.next() => {}
             }
         }
@@ -224,7 +224,7 @@ impl<'a> Uplink<'a> {
 
     fn on_time(&mut self) {
         let now = Instant::now();
-        if self.drain.refusals().retry_at_ms().is_some_and(|at| at <= now_ms()) {
+        if self.scheduler.refusals().retry_at_ms().is_some_and(|at| at <= now_ms()) {
             self.again_at.get_or_insert(now);
         }
         if self.subscribe_at.is_some_and(|at| at <= now) && self.asked.is_none() {
@@ -243,7 +243,7 @@ impl<'a> Uplink<'a> {
             Refused::Batches => self.shared.config.batch.topic.clone(),
         };
         let mut trouble = self.shared.figures.trouble.lock();
-        let all = self.drain.refusals().all();
+        let all = self.scheduler.refusals().all();
         trouble.topics = all
             .map(|(what, refusal)| trouble::Refused {
                 what: topic(what),
@@ -259,11 +259,11 @@ impl<'a> Uplink<'a> {
             *self.shared.figures.path.lock() = self.client.path_stats().await;
         }
         let batch = self
-            .drain
+            .scheduler
             .due_at()
             .map(|at| Instant::now() + Duration::from_millis(at.saturating_sub(now_ms()).max(1)));
         let again = self.again_at.filter(|_| self.flights.is_empty());
-        let retry = self.drain.refusals().retry_at_ms().filter(|_| self.again_at.is_none());
+        let retry = self.scheduler.refusals().retry_at_ms().filter(|_| self.again_at.is_none());
         let retry = retry
             .map(|at| Instant::now() + Duration::from_millis(at.saturating_sub(now_ms()).max(1)));
         let times = [Some(self.look_at), batch, again, retry, self.subscribe_at];
@@ -273,7 +273,7 @@ impl<'a> Uplink<'a> {
             // Whoever could stop it is gone: that is an end as well.
             _ = stopped.changed() => Wake::Stop,
             event = self.events.next() => Wake::Event(event),
-            Some((load, outcome)) = self.flights.next() => Wake::Over(load, outcome),
+            Some((publication, outcome)) = self.flights.next() => Wake::Over(publication, outcome),
             Some(receipt) = self.landing.next() => Wake::Landed(receipt),
             (priority, read) = or_never(&mut self.reading) => Wake::Read(priority, read),
             outcome = or_never(&mut self.asked) => Wake::Subscribed(outcome),
@@ -286,7 +286,7 @@ impl<'a> Uplink<'a> {
         if self.reading.is_some() {
             return;
         }
-        if let Some((priority, after)) = self.drain.wants() {
+        if let Some((priority, after)) = self.scheduler.wants() {
             let keeper = self.keeper.clone();
             self.reading =
                 Some(Box::pin(async move { (priority, keeper.read(priority, after).await) }));
@@ -302,27 +302,28 @@ impl<'a> Uplink<'a> {
             self.again_at = None;
             // What is being read now belongs to the order that is given up.
             self.reading = None;
-            self.drain.restart(now_ms());
+            self.scheduler.restart(now_ms());
             self.read_more();
         }
-        while let Some(load) = self.drain.next(now_ms()) {
-            let message = self.message(&load);
+        while let Some(publication) = self.scheduler.next(now_ms()) {
+            let message = self.message(&publication);
             let figures = &self.shared.figures;
             count(&figures.publications, 1);
             count(&figures.publication_bytes, message.topic.len() + message.payload.len());
-            let bytes = load.messages().iter().map(|one| one.topic.len() + one.payload.len());
+            let bytes =
+                publication.messages().iter().map(|one| one.topic.len() + one.payload.len());
             count(&figures.message_bytes, bytes.sum());
             match self.client.publish(message).await {
-                Ok(delivery) => self.flights.push(flight(load, delivery)),
-                Err(error) => self.flights.push(Box::pin(async move { (load, Err(error)) })),
+                Ok(delivery) => self.flights.push(flight(publication, delivery)),
+                Err(error) => self.flights.push(Box::pin(async move { (publication, Err(error)) })),
             }
         }
     }
 
     /// A publication of what is to be sent.
-    fn message(&self, load: &Load) -> Message {
-        match load {
-            Load::One(stored) => {
+    fn message(&self, publication: &Publication) -> Message {
+        match publication {
+            Publication::One(stored) => {
                 let mut properties = PropertyBuf::new();
                 for property in Properties::from_forwardable(&stored.properties).iter() {
                     properties.push(property);
@@ -338,7 +339,7 @@ impl<'a> Uplink<'a> {
                 message.properties = properties;
                 message
             }
-            Load::Batch(messages) => {
+            Publication::Batch(messages) => {
                 let config = &self.shared.config.batch;
                 let (payload, packed) = batch::encode(messages, config.compress);
                 let mut message = Message::new(config.topic.clone(), payload).qos1();
@@ -352,44 +353,46 @@ impl<'a> Uplink<'a> {
         }
     }
 
-    fn over(&mut self, load: &Load, outcome: Result<ReasonCode, Error>) {
+    fn over(&mut self, publication: &Publication, outcome: Result<ReasonCode, Error>) {
         let figures = &self.shared.figures;
-        let messages = load.messages();
+        let messages = publication.messages();
         match outcome {
             Ok(_) => {
                 count(&figures.sent, messages.len());
                 self.keeper.remove(messages.iter().map(|message| message.seq).collect());
-                if let Some((what, _)) = self.drain.taken(load) {
+                if let Some((what, _)) = self.scheduler.taken(publication) {
                     tracing::info!(?what, "the upstream broker accepts the topic again");
                     // What was passed over is sent now.
                     self.again_at.get_or_insert_with(Instant::now);
                     self.tell();
                 }
             }
-            Err(Error::Rejected(reason)) if may_pass(reason) => self.refused(load, reason),
-            Err(error @ (Error::Rejected(_) | Error::Topic { .. })) => self.give_up(load, &error),
+            Err(Error::Rejected(reason)) if may_pass(reason) => self.refused(publication, reason),
+            Err(error @ (Error::Rejected(_) | Error::Topic { .. })) => {
+                self.give_up(publication, &error)
+            }
             Err(error) => {
                 tracing::warn!("upstream: {error}; sending again in {} s", LATER.as_secs());
                 self.again_at = Some(Instant::now() + LATER);
-                self.drain.done(load.first());
+                self.scheduler.done(publication.first());
             }
         }
     }
 
     /// The broker upstream would take it, were something there or here other than it is: it stays in the
     /// outbox, and what else goes up goes on.
-    fn refused(&mut self, load: &Load, reason: ReasonCode) {
-        let Some(news) = self.drain.refused(load, reason, now_ms()) else {
+    fn refused(&mut self, publication: &Publication, reason: ReasonCode) {
+        let Some(news) = self.scheduler.refused(publication, reason, now_ms()) else {
             tracing::error!(%reason,
                 "the upstream broker refuses too many topics: forwarding paused");
             self.again_at = Some(Instant::now() + SUBSCRIBE_AGAIN);
             return;
         };
         if news {
-            let known = self.drain.refusals().all().count();
-            let topic = match load {
-                Load::One(message) => &message.topic,
-                Load::Batch(_) => &self.shared.config.batch.topic,
+            let known = self.scheduler.refusals().all().count();
+            let topic = match publication {
+                Publication::One(message) => &message.topic,
+                Publication::Batch(_) => &self.shared.config.batch.topic,
             };
             if known <= NAMED {
                 tracing::error!(
@@ -409,10 +412,10 @@ impl<'a> Uplink<'a> {
     }
 
     /// It can never be accepted: dropped where everybody can see it, and kept if the operator wants.
-    fn give_up(&mut self, load: &Load, error: &Error) {
-        if let Load::Batch(messages) = load {
+    fn give_up(&mut self, publication: &Publication, error: &Error) {
+        if let Publication::Batch(messages) = publication {
             tracing::warn!("upstream: a batch of {}: {error}; sent one by one", messages.len());
-            self.drain.unbatch(load);
+            self.scheduler.unbatch(publication);
             self.again_at.get_or_insert_with(Instant::now);
             return;
         }
@@ -420,7 +423,7 @@ impl<'a> Uplink<'a> {
             Error::Rejected(reason) => reason.text(),
             _ => ReasonCode::TopicNameInvalid.text(),
         };
-        for message in load.messages() {
+        for message in publication.messages() {
             tracing::error!(
                 topic = message.topic,
                 reason,
@@ -430,8 +433,8 @@ impl<'a> Uplink<'a> {
             );
         }
         let letter = |message: &Stored| Letter { message: message.clone(), reason, way: Way::Up };
-        self.keeper.bury(load.messages().iter().map(letter).collect());
-        self.drain.done(load.first());
+        self.keeper.bury(publication.messages().iter().map(letter).collect());
+        self.scheduler.done(publication.first());
     }
 
     async fn happened(&mut self, event: Event) {
@@ -444,7 +447,7 @@ impl<'a> Uplink<'a> {
                     // What is not acknowledged comes again by this connection.
                     self.landing.clear();
                 }
-                self.drain.look_again(now_ms());
+                self.scheduler.look_again(now_ms());
                 count(&figures.connections, 1);
                 count(&figures.early, usize::from(early_data));
                 *figures.transport.lock() = Some(transport);
@@ -540,10 +543,10 @@ impl<'a> Uplink<'a> {
     }
 }
 
-fn flight(load: Load, delivery: Delivery) -> Flight {
+fn flight(publication: Publication, delivery: Delivery) -> Flight {
     Box::pin(async move {
         let outcome = delivery.await;
-        (load, outcome)
+        (publication, outcome)
     })
 }
 

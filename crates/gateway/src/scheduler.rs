@@ -1,0 +1,491 @@
+//! Which message leaves the outbox next, and how many at a time, as a machine without I/O.
+//!
+//! Two lanes, urgent and normal, each in the order of entry, so that messages of a topic stay in
+//! order. Urgent messages go first; while there are always some, every ninth message is a normal one, so that
+//! normal messages do not starve. The bytes in flight are bounded: an urgent message never waits behind more than
+//! that, however long the gateway was offline, and urgent messages have an allowance of their own beside it.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use fulmar_mqtt::ReasonCode;
+
+use crate::mapping::Priority;
+use crate::outbox::{Reading, Stored};
+use crate::refusals::{Refusal, Refusals, Refused};
+
+/// Urgent messages in a row while normal ones wait.
+const IN_A_ROW: u32 = 8;
+
+/// How much may be in flight.
+#[derive(Clone, Copy, Debug)]
+pub struct Window {
+    /// Messages, of both lanes together; at least 1.
+    pub messages: usize,
+    /// Bytes of normal messages, and as many again of urgent ones; the last message may exceed the bound.
+    pub bytes: usize,
+}
+
+/// How normal messages are combined in batches.
+#[derive(Clone, Copy, Debug)]
+pub struct Batching {
+    /// Most messages per batch.
+    pub messages: usize,
+    /// Most bytes of messages per batch.
+    pub bytes: usize,
+    /// Longest time in milliseconds that a message may wait for others.
+    pub delay_ms: u64,
+}
+
+/// One or several stored messages that go out as one publication.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Publication {
+    /// A message by itself.
+    One(Stored),
+    /// Several, at least two, in order.
+    Batch(Vec<Stored>),
+}
+
+/// Messages of one lane that were read from the outbox and not sent.
+#[derive(Debug, Default)]
+struct Lane {
+    ready: VecDeque<Stored>,
+    /// The last one read.
+    read_to: u64,
+    /// Whether the outbox may hold more behind it.
+    more: bool,
+    in_flight_bytes: usize,
+    /// Whether all that waited when the pass began has been read.
+    swept: bool,
+}
+
+/// Decides the order; see the module.
+#[derive(Debug)]
+pub struct Scheduler {
+    window: Window,
+    batching: Option<Batching>,
+    lanes: [Lane; 2],
+    urgent_in_a_row: u32,
+    /// Publications in flight by their first message: lane, number of messages, bytes.
+    in_flight: BTreeMap<u64, (Priority, usize, usize)>,
+    messages_in_flight: usize,
+    refusals: Refusals,
+    /// Messages up to this one go singly, because a batch with one of them was refused as a whole.
+    singly_to: u64,
+    swept: bool,
+}
+
+impl Scheduler {
+    /// A scheduler that has sent nothing of what the outbox holds.
+    #[must_use]
+    pub fn new(window: Window, batching: Option<Batching>) -> Scheduler {
+        let lane = || Lane { more: true, ..Lane::default() };
+        Scheduler {
+            window,
+            batching,
+            lanes: [lane(), lane()],
+            urgent_in_a_row: 0,
+            in_flight: BTreeMap::new(),
+            messages_in_flight: 0,
+            refusals: Refusals::default(),
+            singly_to: 0,
+            swept: false,
+        }
+    }
+
+    /// What the upstream broker currently refuses.
+    #[must_use]
+    pub fn refusals(&self) -> &Refusals {
+        &self.refusals
+    }
+
+    /// Something may have changed upstream: refused messages are tried again at once.
+    pub fn look_again(&mut self, now_ms: u64) {
+        self.refusals.look_again(now_ms);
+    }
+
+    /// The upstream broker refused `publication`, which stays in the outbox: messages of its topic are passed
+    /// over. Returns whether that is new; `None` if so much is refused that everything has to wait.
+    pub fn refused(
+        &mut self,
+        publication: &Publication,
+        reason: ReasonCode,
+        now_ms: u64,
+    ) -> Option<bool> {
+        self.done(publication.first());
+        let news = self.refusals.add(publication, reason, now_ms);
+        let (what, batching) = (Refused::of(publication), self.batching.is_some());
+        for lane in &mut self.lanes {
+            lane.ready.retain(|message| !what.covers(message, batching));
+        }
+        news
+    }
+
+    /// The upstream broker accepted `publication`: returns the refusal that this ends, if there was one. Then
+    /// [`Scheduler::restart`] is due, to send the messages that were passed over.
+    pub fn taken(&mut self, publication: &Publication) -> Option<(Refused, Refusal)> {
+        self.done(publication.first());
+        self.refusals.taken(publication)
+    }
+
+    /// A batch was refused as a whole: after [`Scheduler::restart`] its messages go singly.
+    pub fn unbatch(&mut self, publication: &Publication) {
+        self.done(publication.first());
+        self.singly_to =
+            publication.messages().last().map_or(0, |last| last.seq).max(self.singly_to);
+    }
+
+    /// The outbox has new messages in this lane.
+    pub fn arrived(&mut self, priority: Priority) {
+        self.lanes[priority as usize].more = true;
+    }
+
+    /// What to read from the outbox: a lane, and the message after which to start; `None` for nothing now.
+    #[must_use]
+    pub fn wants(&self) -> Option<(Priority, u64)> {
+        let wanted = |priority: &Priority| {
+            let lane = &self.lanes[*priority as usize];
+            lane.more && lane.ready.is_empty() && self.has_room(*priority)
+        };
+        let priority = [Priority::Urgent, Priority::Normal].into_iter().find(wanted)?;
+        Some((priority, self.lanes[priority as usize].read_to))
+    }
+
+    /// Adds messages that were read from the outbox.
+    pub fn loaded(&mut self, priority: Priority, read: Reading) {
+        let lane = &mut self.lanes[priority as usize];
+        lane.read_to = lane.read_to.max(read.to);
+        lane.more = read.more;
+        lane.swept |= !read.more;
+        if self.refusals.is_empty() {
+            lane.ready.extend(read.messages);
+            return;
+        }
+        let batching = self.batching.is_some();
+        let refusals = &mut self.refusals;
+        let free = read.messages.into_iter().filter(|message| !refusals.holds(message, batching));
+        lane.ready.extend(free);
+    }
+
+    /// Ends the pass over refused messages once all messages that waited at its start were read.
+    pub fn sweep(&mut self, now_ms: u64) {
+        if !self.swept && self.lanes.iter().all(|lane| lane.swept) {
+            self.swept = true;
+            self.refusals.end_pass(now_ms);
+        }
+    }
+
+    fn has_room(&self, priority: Priority) -> bool {
+        let lane = &self.lanes[priority as usize];
+        // Nor does the number of normal messages delay urgent ones.
+        let messages = match priority {
+            Priority::Urgent => self.window.messages * 2,
+            Priority::Normal => self.window.messages,
+        };
+        self.messages_in_flight < messages && lane.in_flight_bytes < self.window.bytes
+    }
+
+    /// The publication to send now, if any.
+    pub fn next(&mut self, now_ms: u64) -> Option<Publication> {
+        let can = |scheduler: &Scheduler, priority: Priority| {
+            !scheduler.lanes[priority as usize].ready.is_empty() && scheduler.has_room(priority)
+        };
+        let (urgent, normal) = (can(self, Priority::Urgent), can(self, Priority::Normal));
+        let normal = normal && self.due_at().is_none_or(|at| at <= now_ms);
+        if urgent && !(normal && self.urgent_in_a_row >= IN_A_ROW) {
+            self.urgent_in_a_row += 1;
+            return self.take(Priority::Urgent, 1);
+        }
+        if !normal {
+            return None;
+        }
+        self.urgent_in_a_row = 0;
+        let count = self.batch_len();
+        self.take(Priority::Normal, count)
+    }
+
+    /// When a batch that waits for more messages is due, in milliseconds since the Unix epoch; `None`
+    /// if none waits.
+    #[must_use]
+    pub fn due_at(&self) -> Option<u64> {
+        let batching = self.batching.as_ref()?;
+        let lane = &self.lanes[Priority::Normal as usize];
+        let first = lane.ready.front()?;
+        if !first.batchable() || first.seq <= self.singly_to {
+            return None;
+        }
+        let whole = lane.more || self.batch_len() < lane.ready.len();
+        let full = self.batch_len() >= batching.messages;
+        (!whole && !full).then(|| first.entered_ms.saturating_add(batching.delay_ms))
+    }
+
+    /// How many messages at the front of the normal lane go together.
+    fn batch_len(&self) -> usize {
+        let Some(batching) = &self.batching else { return 1 };
+        let mut bytes = 0;
+        let fits = |message: &&Stored| {
+            bytes += message.size();
+            message.batchable() && message.seq > self.singly_to && bytes <= batching.bytes
+        };
+        let ready = &self.lanes[Priority::Normal as usize].ready;
+        ready.iter().take(batching.messages).take_while(fits).count().max(1)
+    }
+
+    fn take(&mut self, priority: Priority, count: usize) -> Option<Publication> {
+        let lane = &mut self.lanes[priority as usize];
+        let mut taken: Vec<Stored> = lane.ready.drain(..count.min(lane.ready.len())).collect();
+        let bytes: usize = taken.iter().map(Stored::size).sum();
+        let first = taken.first()?.seq;
+        lane.in_flight_bytes += bytes;
+        self.messages_in_flight += taken.len();
+        self.in_flight.insert(first, (priority, taken.len(), bytes));
+        match taken.len() {
+            1 => taken.pop().map(Publication::One),
+            _ => Some(Publication::Batch(taken)),
+        }
+    }
+
+    /// The publication whose first message is `first` is acknowledged or abandoned.
+    pub fn done(&mut self, first: u64) {
+        if let Some((priority, messages, bytes)) = self.in_flight.remove(&first) {
+            self.lanes[priority as usize].in_flight_bytes -= bytes;
+            self.messages_in_flight -= messages;
+        }
+    }
+
+    /// Starts again with all messages that are not done: those that were in flight are sent again, in order, and
+    /// of the refused ones as many as show whether they still are.
+    pub fn restart(&mut self, now_ms: u64) {
+        let (refusals, singly_to) = (std::mem::take(&mut self.refusals), self.singly_to);
+        *self = Scheduler { refusals, singly_to, ..Scheduler::new(self.window, self.batching) };
+        let batch = self.batching.map_or(0, |batching| batching.messages);
+        self.refusals.begin_pass(batch, now_ms);
+    }
+
+    /// Number of publications in flight.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.in_flight.len()
+    }
+}
+
+impl Publication {
+    /// Number of its first message, which identifies it.
+    #[must_use]
+    pub fn first(&self) -> u64 {
+        self.messages().first().map_or(0, |message| message.seq)
+    }
+
+    /// Its messages.
+    #[must_use]
+    pub fn messages(&self) -> &[Stored] {
+        match self {
+            Publication::One(message) => std::slice::from_ref(message),
+            Publication::Batch(messages) => messages,
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn message(seq: u64) -> Stored {
+        Stored { seq, entered_ms: 1000, payload: vec![0; 100], ..Stored::default() }
+    }
+
+    fn read(messages: impl IntoIterator<Item = Stored>, more: bool) -> Reading {
+        let messages: Vec<Stored> = messages.into_iter().collect();
+        Reading { to: messages.last().map_or(0, |last| last.seq), messages, more }
+    }
+
+    fn scheduler(messages: usize, bytes: usize) -> Scheduler {
+        Scheduler::new(Window { messages, bytes }, None)
+    }
+
+    fn seqs(scheduler: &mut Scheduler) -> Vec<u64> {
+        std::iter::from_fn(|| scheduler.next(0)).map(|publication| publication.first()).collect()
+    }
+
+    #[test]
+    fn urgent_goes_first_and_does_not_starve_the_rest() {
+        let mut scheduler = scheduler(100, usize::MAX);
+        assert_eq!(scheduler.wants(), Some((Priority::Urgent, 0)));
+        scheduler.loaded(Priority::Urgent, read((101..=120).map(message), false));
+        assert_eq!(scheduler.wants(), Some((Priority::Normal, 0)));
+        scheduler.loaded(Priority::Normal, read((1..=3).map(message), false));
+        let order = seqs(&mut scheduler);
+        let expected: Vec<u64> = (101..=108)
+            .chain([1])
+            .chain(109..=116)
+            .chain([2])
+            .chain(117..=120)
+            .chain([3])
+            .collect();
+        assert_eq!(order, expected);
+    }
+
+    #[test]
+    fn what_is_on_its_way_is_bounded_and_urgent_has_room_of_its_own() {
+        let size = message(1).size();
+        let mut scheduler = scheduler(100, size * 2);
+        scheduler.loaded(Priority::Urgent, read([], false));
+        scheduler.loaded(Priority::Normal, read((1..=5).map(message), false));
+        assert_eq!(seqs(&mut scheduler), [1, 2]);
+        scheduler.arrived(Priority::Urgent);
+        assert_eq!(scheduler.wants(), Some((Priority::Urgent, 0)));
+        scheduler.loaded(Priority::Urgent, read([message(6)], false));
+        assert_eq!(seqs(&mut scheduler), [6]);
+        scheduler.done(1);
+        assert_eq!(seqs(&mut scheduler), [3]);
+        scheduler.done(1);
+        assert_eq!(seqs(&mut scheduler), [0; 0], "the same end counts once");
+    }
+
+    #[test]
+    fn nothing_is_read_while_there_is_no_room() {
+        let mut scheduler = scheduler(2, usize::MAX);
+        scheduler.loaded(Priority::Urgent, read([], false));
+        scheduler.loaded(Priority::Normal, read([message(1), message(2)], true));
+        assert_eq!(seqs(&mut scheduler), [1, 2]);
+        assert_eq!(scheduler.wants(), None);
+        scheduler.done(2);
+        assert_eq!(scheduler.wants(), Some((Priority::Normal, 2)));
+        scheduler.restart(0);
+        assert_eq!((scheduler.wants(), scheduler.in_flight()), (Some((Priority::Urgent, 0)), 0));
+    }
+
+    #[test]
+    fn small_messages_wait_a_little_for_company() {
+        let batching = Batching { messages: 3, bytes: 10_000, delay_ms: 500 };
+        let mut scheduler =
+            Scheduler::new(Window { messages: 100, bytes: usize::MAX }, Some(batching));
+        scheduler.loaded(Priority::Urgent, read([], false));
+        scheduler.loaded(Priority::Normal, read((1..=4).map(message), false));
+        let Some(Publication::Batch(full)) = scheduler.next(1000) else {
+            panic!("a full batch goes at once")
+        };
+        assert_eq!(full.iter().map(|message| message.seq).collect::<Vec<_>>(), [1, 2, 3]);
+        assert_eq!(scheduler.next(1499), None);
+        assert_eq!(scheduler.due_at(), Some(1500));
+        assert_eq!(scheduler.next(1500), Some(Publication::One(message(4))));
+        assert_eq!(scheduler.due_at(), None);
+        let mut large = message(6);
+        large.retain = true;
+        scheduler.loaded(Priority::Normal, read([message(5), large, message(7)], false));
+        let order =
+            std::iter::from_fn(|| scheduler.next(9999)).map(|publication| publication.first());
+        assert_eq!(
+            order.collect::<Vec<_>>(),
+            [5, 6, 7],
+            "one that cannot travel in a batch keeps its place"
+        );
+    }
+
+    fn of(seq: u64, topic: &str) -> Stored {
+        Stored { topic: topic.into(), ..message(seq) }
+    }
+
+    fn lanes(scheduler: &mut Scheduler, messages: impl IntoIterator<Item = Stored>) {
+        lanes_at(scheduler, 0, messages);
+    }
+
+    fn lanes_at(
+        scheduler: &mut Scheduler,
+        now_ms: u64,
+        messages: impl IntoIterator<Item = Stored>,
+    ) {
+        scheduler.loaded(Priority::Urgent, read([], false));
+        scheduler.loaded(Priority::Normal, read(messages, false));
+        scheduler.sweep(now_ms);
+    }
+
+    const DENIED: ReasonCode = ReasonCode::NotAuthorized;
+
+    #[test]
+    fn a_refused_topic_waits_and_holds_up_no_other() {
+        let all = || [of(1, "a"), of(2, "b"), of(3, "a"), of(4, "b")];
+        let mut scheduler = scheduler(2, usize::MAX);
+        lanes(&mut scheduler, all());
+        let (a, b) = (scheduler.next(0).unwrap(), scheduler.next(0).unwrap());
+        assert_eq!(scheduler.refused(&a, DENIED, 1000), Some(true));
+        assert_eq!(scheduler.taken(&b), None);
+        assert_eq!(seqs(&mut scheduler), [4], "the topic that is allowed goes on");
+        scheduler.done(4);
+        assert_eq!(scheduler.refusals().retry_at_ms(), Some(6000));
+        // Still refused: one message was sent to see, and the next look is later.
+        scheduler.restart(6000);
+        lanes_at(&mut scheduler, 6000, [of(1, "a"), of(3, "a")]);
+        let probe = scheduler.next(0).unwrap();
+        assert_eq!((probe.first(), scheduler.next(0)), (1, None), "one of a topic");
+        assert_eq!(scheduler.refused(&probe, DENIED, 6000), Some(false));
+        assert_eq!(scheduler.refusals().retry_at_ms(), Some(16_000));
+        let (_, refusal) = scheduler.refusals().all().next().unwrap();
+        assert_eq!((refusal.reason, refusal.since_ms), (DENIED, 1000));
+        // Allowed now: what was passed over comes in order.
+        scheduler.restart(16_000);
+        lanes(&mut scheduler, [of(1, "a"), of(3, "a")]);
+        let probe = scheduler.next(0).unwrap();
+        let (what, _) = scheduler.taken(&probe).unwrap();
+        assert_eq!(what, Refused::Topic("a".into()));
+        scheduler.restart(16_001);
+        lanes(&mut scheduler, [of(3, "a")]);
+        assert_eq!((seqs(&mut scheduler), scheduler.refusals().is_empty()), (vec![3], true));
+    }
+
+    #[test]
+    fn what_no_longer_waits_is_no_longer_refused() {
+        let mut scheduler = scheduler(2, usize::MAX);
+        lanes(&mut scheduler, [of(1, "a")]);
+        let a = scheduler.next(0).unwrap();
+        scheduler.refused(&a, DENIED, 0);
+        scheduler.restart(5000);
+        lanes(&mut scheduler, []);
+        assert!(scheduler.refusals().is_empty(), "it was dropped for its age, say");
+    }
+
+    #[test]
+    fn refused_topics_are_bounded() {
+        let mut scheduler = scheduler(10_000, usize::MAX);
+        let topics = crate::refusals::MAX_REFUSED as u64;
+        lanes(&mut scheduler, (1..=topics + 1).map(|seq| of(seq, &seq.to_string())));
+        let publications: Vec<Publication> = std::iter::from_fn(|| scheduler.next(0)).collect();
+        let news: Vec<_> = publications
+            .iter()
+            .map(|publication| scheduler.refused(publication, DENIED, 0))
+            .collect();
+        assert_eq!((news[0], *news.last().unwrap()), (Some(true), None));
+    }
+
+    #[test]
+    fn a_batch_that_cannot_be_taken_goes_one_by_one() {
+        let batching = Batching { messages: 3, bytes: 10_000, delay_ms: 0 };
+        let window = Window { messages: 100, bytes: usize::MAX };
+        let mut scheduler = Scheduler::new(window, Some(batching));
+        lanes(&mut scheduler, (1..=5).map(message));
+        let batch = scheduler.next(1000).unwrap();
+        assert_eq!(batch.messages().len(), 3);
+        scheduler.unbatch(&batch);
+        scheduler.restart(1000);
+        lanes(&mut scheduler, (1..=5).map(message));
+        let sizes = std::iter::from_fn(|| scheduler.next(1000))
+            .map(|publication| publication.messages().len());
+        assert_eq!(sizes.collect::<Vec<_>>(), [1, 1, 1, 2]);
+    }
+
+    #[test]
+    fn refused_batches_wait_and_what_goes_alone_does_not() {
+        let batching = Batching { messages: 2, bytes: 10_000, delay_ms: 0 };
+        let window = Window { messages: 100, bytes: usize::MAX };
+        let mut scheduler = Scheduler::new(window, Some(batching));
+        let retained = |seq| Stored { retain: true, ..of(seq, "r") };
+        lanes(&mut scheduler, [message(1), message(2), message(3), message(4), retained(5)]);
+        let batch = scheduler.next(1000).unwrap();
+        assert_eq!(scheduler.refused(&batch, DENIED, 0), Some(true));
+        assert_eq!(seqs(&mut scheduler), [5]);
+        scheduler.restart(5000);
+        lanes(&mut scheduler, [message(1), message(2), message(3), message(4)]);
+        let probe = scheduler.next(6000).unwrap();
+        assert_eq!((probe.messages().len(), scheduler.next(6000)), (2, None));
+    }
+}
