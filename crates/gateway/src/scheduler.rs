@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, VecDeque};
 use fulmar_mqtt::ReasonCode;
 
 use crate::mapping::Priority;
-use crate::outbox::{Reading, Stored};
+use crate::outbox::{Page, Stored};
 use crate::refusals::{Refusal, Refusals, Refused};
 
 /// Urgent messages in a row while normal ones wait.
@@ -151,7 +151,7 @@ impl Scheduler {
     }
 
     /// Adds messages that were read from the outbox.
-    pub fn loaded(&mut self, priority: Priority, read: Reading) {
+    pub fn loaded(&mut self, priority: Priority, read: Page) {
         let lane = &mut self.lanes[priority as usize];
         lane.read_to = lane.read_to.max(read.to);
         lane.more = read.more;
@@ -294,9 +294,9 @@ mod tests {
         Stored { seq, entered_ms: 1000, payload: vec![0; 100], ..Stored::default() }
     }
 
-    fn read(messages: impl IntoIterator<Item = Stored>, more: bool) -> Reading {
+    fn read(messages: impl IntoIterator<Item = Stored>, more: bool) -> Page {
         let messages: Vec<Stored> = messages.into_iter().collect();
-        Reading { to: messages.last().map_or(0, |last| last.seq), messages, more }
+        Page { to: messages.last().map_or(0, |last| last.seq), messages, more }
     }
 
     fn scheduler(messages: usize, bytes: usize) -> Scheduler {

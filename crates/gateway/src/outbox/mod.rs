@@ -117,30 +117,30 @@ impl Stored {
     }
 }
 
-/// What became of what was put in.
+/// How many of the messages put in were new.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Put {
-    /// Taken, by lane: urgent, normal.
+    /// New messages by lane: urgent, normal.
     pub taken: [usize; 2],
-    /// There already, or sent before.
+    /// Messages that were in the outbox already, or sent before.
     pub known: usize,
 }
 
-/// What was read.
+/// Messages that were read, one page of a lane.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Reading {
-    /// In order.
+pub struct Page {
+    /// The messages in order.
     pub messages: Vec<Stored>,
-    /// The last message looked at; 0 for none.
+    /// Number of the last message; 0 if there is none.
     pub to: u64,
-    /// Whether there may be more behind it.
+    /// Whether more may follow.
     pub more: bool,
 }
 
 /// Why messages were dropped, since the outbox was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Dropped {
-    /// To make room, or for want of room.
+    /// Dropped because the outbox was full: an old message to make room, or the new one.
     pub full: u64,
     /// Older than allowed.
     pub age: u64,
@@ -153,11 +153,11 @@ pub struct Dropped {
 pub struct Totals {
     /// Messages that wait.
     pub messages: u64,
-    /// Bytes they count for.
+    /// Bytes of these messages.
     pub bytes: u64,
-    /// When the one came that has waited longest, in milliseconds since the Unix epoch.
+    /// When the oldest message arrived, in milliseconds since the Unix epoch.
     pub oldest_ms: Option<u64>,
-    /// What was dropped.
+    /// Messages dropped since the outbox was opened.
     pub dropped: Dropped,
 }
 
@@ -177,7 +177,7 @@ impl Outbox {
     /// Opens or creates the file at `path`, whose folder must exist.
     ///
     /// # Errors
-    /// It is in use, damaged, another program's, or cannot be written.
+    /// The file is in use, damaged, another program's, or cannot be written.
     pub fn open(path: &Path, bounds: Bounds) -> Result<Outbox, Error> {
         let connection = schema::open(path, bounds.max_file_bytes)?;
         let totals = "SELECT count(*), coalesce(sum(size), 0) FROM message";
@@ -216,11 +216,11 @@ impl Outbox {
         set.map(drop).map_err(|error| Error::of(&self.path, error))
     }
 
-    /// Takes messages in, all or none. When it returns they are durable.
+    /// Stores messages, all or none. When it returns they are durable.
     ///
     /// # Errors
     /// The disk is full or fails, or the outbox is full and its policy is to refuse
-    /// ([`Error::Full`]): then nothing was taken, and the same may be put in again later.
+    /// ([`Error::Full`]): then nothing was stored, and the same messages may be put again later.
     pub fn put(&mut self, items: &[Item], now_ms: u64) -> Result<Put, Error> {
         let transaction = self.connection.unchecked_transaction();
         let transaction = transaction.map_err(|error| Error::of(&self.path, error))?;
@@ -248,8 +248,8 @@ impl Outbox {
         Ok(put)
     }
 
-    /// The messages of a lane behind `after`, in order, at most so many and, but for the first, so many
-    /// bytes.
+    /// The messages of a lane after `after`, in order: at most `most`, and at most `most_bytes` in all, except that
+    /// the first may be larger.
     ///
     /// # Errors
     /// The file cannot be read.
@@ -259,13 +259,13 @@ impl Outbox {
         after: u64,
         most: usize,
         most_bytes: usize,
-    ) -> Result<Reading, Error> {
+    ) -> Result<Page, Error> {
         let outcome = (|| {
             let mut statement = self.connection.prepare_cached(
                 "SELECT seq, topic, payload, properties, qos, retain, id, at, entered, expires \
                  FROM message WHERE priority = ?1 AND seq > ?2 ORDER BY seq LIMIT ?3",
             )?;
-            let (mut found, mut bytes) = (Reading::default(), 0);
+            let (mut found, mut bytes) = (Page::default(), 0);
             let mut rows = statement.query(params![priority as i64, signed(after), most as i64])?;
             while let Some(row) = rows.next()? {
                 let message = stored(row)?;
@@ -283,8 +283,8 @@ impl Outbox {
         outcome.map_err(|error| Error::of(&self.path, error))
     }
 
-    /// Removes messages that are done with. A removal that a power cut undoes brings the message up
-    /// once more under the same identifier.
+    /// Removes messages that are done. If a power cut undoes a removal, the message is sent upstream
+    /// again with the same identifier.
     ///
     /// # Errors
     /// The disk is full or fails: then nothing was removed.

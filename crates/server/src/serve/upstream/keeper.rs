@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use fulmar_gateway::Error;
 use fulmar_gateway::mapping::Priority;
-use fulmar_gateway::outbox::{Item, Outbox, Put, Reading};
+use fulmar_gateway::outbox::{Item, Outbox, Page, Put};
 use tokio::sync::oneshot;
 
 use super::dead_letters::{DeadLetters, Letter, Way};
@@ -32,7 +32,7 @@ const TIDY: Duration = Duration::from_secs(1);
 /// What is asked of the thread. Answers that nobody waits for any more are dropped.
 enum Ask {
     Put(Vec<Item>, oneshot::Sender<(Vec<Item>, Result<Put, ()>)>),
-    Read { priority: Priority, after: u64, answer: oneshot::Sender<Reading> },
+    Read { priority: Priority, after: u64, answer: oneshot::Sender<Page> },
     Remove(Vec<u64>),
     Bury(Vec<Letter>),
     SetMeta { name: &'static str, value: String },
@@ -96,7 +96,7 @@ impl Asking {
     }
 
     /// Messages of a lane behind this one, without those that are about to be removed.
-    pub(super) async fn read(&self, priority: Priority, after: u64) -> Reading {
+    pub(super) async fn read(&self, priority: Priority, after: u64) -> Page {
         let (answer, answered) = oneshot::channel();
         self.ask(Ask::Read { priority, after, answer });
         match answered.await {

@@ -16,7 +16,7 @@ use fulmar_client::{
 use fulmar_gateway::batch::{self, CONTENT_TYPE, DEFLATE, ENCODING};
 use fulmar_gateway::identity::{self, MessageIdentity, VIA};
 use fulmar_gateway::mapping::Priority;
-use fulmar_gateway::outbox::{Reading, Stored};
+use fulmar_gateway::outbox::{Page, Stored};
 use fulmar_gateway::refusals::{Refused, may_pass};
 use fulmar_gateway::scheduler::{Publication, Scheduler};
 use fulmar_mqtt::Properties;
@@ -53,7 +53,7 @@ type Flight = Pin<Box<dyn Future<Output = (Publication, Result<ReasonCode, Error
 /// A message that came down, until the broker here has it.
 type Landing = Pin<Box<dyn Future<Output = Option<Receipt>> + Send>>;
 /// What was read for a lane.
-type Read = Pin<Box<dyn Future<Output = (Priority, Reading)> + Send>>;
+type Read = Pin<Box<dyn Future<Output = (Priority, Page)> + Send>>;
 /// The answer to SUBSCRIBE.
 type Asked = Pin<Box<dyn Future<Output = Result<Vec<ReasonCode>, Error>> + Send>>;
 
@@ -136,7 +136,7 @@ enum Wake {
     Event(Option<Event>),
     Over(Publication, Result<ReasonCode, Error>),
     Landed(Option<Receipt>),
-    Read(Priority, Reading),
+    Read(Priority, Page),
     Subscribed(Result<Vec<ReasonCode>, Error>),
     Arrived,
     Time,
