@@ -26,7 +26,7 @@ use tokio::net::UnixStream;
 use tokio::sync::mpsc;
 
 use super::hold::PUBLISHER;
-use super::standing::Standing;
+use super::internal_sessions::InternalSessions;
 use super::webhooks;
 
 const VERSION: Version = Version::V5;
@@ -49,14 +49,14 @@ const MAX_BATCH: usize = 256;
 /// Before a connection that ended, or a platform that could not store, is tried again.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// Makes its session, so that nothing is published before it. As long as the platform has no users
-/// nobody can, and a broker whose operator does not use it has no such session.
-pub(super) fn stand(platform: &Platform, standing: &mut Standing<'_>) {
+/// Adds the platform's session, so that no message is published before it exists. Without users of the platform
+/// nobody can publish to it, and a broker whose operator does not use it gets no such session.
+pub(super) fn add_internal_sessions(platform: &Platform, sessions: &mut InternalSessions<'_>) {
     let client_id = client_id(platform);
     if platform.has_no_users() {
-        standing.expect(&client_id, &FILTERS);
+        sessions.expect(&client_id, &FILTERS);
     } else {
-        standing.add(&client_id, &FILTERS, OPTIONS);
+        sessions.add(&client_id, &FILTERS, OPTIONS);
     }
 }
 

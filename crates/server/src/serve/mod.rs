@@ -12,6 +12,7 @@ mod coap;
 mod greeting;
 mod hold;
 mod http;
+mod internal_sessions;
 mod listeners;
 #[cfg(feature = "platform")]
 mod live;
@@ -27,7 +28,6 @@ mod reach;
 mod reload;
 mod rolling;
 mod secrets;
-mod standing;
 mod status;
 mod udp;
 mod upstream;
@@ -53,8 +53,8 @@ use signal_hook::iterator::Signals;
 
 use self::certificates::Certificates;
 use self::hold::{Door, Hold, Watched};
+use self::internal_sessions::InternalSessions;
 use self::reload::Reloader;
-use self::standing::Standing;
 use crate::config::{Config, set};
 use crate::logging::{self, LogArgs};
 
@@ -118,7 +118,7 @@ pub fn run(args: &Args, log: &LogArgs) -> anyhow::Result<()> {
     let mut gateway = upstream::Gateway::open(&config, &data).context("gateway")?;
     let mut platform = platform::Running::open(&config, &data)?;
     let hold = Arc::<Hold>::default();
-    stored.stand(gateway.as_ref(), &platform, &config.limits.broker(), &hold);
+    stored.add_internal_sessions(gateway.as_ref(), &platform, &config.limits.broker(), &hold);
     let broker_config = BrokerConfig {
         workers,
         limits: config.limits.broker(),
@@ -247,7 +247,7 @@ impl Stored {
     }
 
     /// Puts the sessions of the program's own parts in, and counts from now on what is queued for them.
-    fn stand(
+    fn add_internal_sessions(
         &mut self,
         gateway: Option<&upstream::Gateway>,
         platform: &platform::Running,
@@ -255,11 +255,11 @@ impl Stored {
         hold: &Arc<Hold>,
     ) {
         let (storage, restored) = (&*self.storage, &mut self.restored);
-        let mut standing = Standing { storage, restored, limits, hold };
+        let mut sessions = InternalSessions { storage, restored, limits, hold };
         if let Some(gateway) = gateway {
-            gateway.stand(&mut standing);
+            gateway.add_internal_sessions(&mut sessions);
         }
-        platform.stand(&mut standing);
+        platform.add_internal_sessions(&mut sessions);
         let (inner, hold) = (Arc::clone(&self.storage), Arc::clone(hold));
         self.storage = Arc::new(Watched { inner, hold });
     }

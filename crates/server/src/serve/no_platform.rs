@@ -9,7 +9,7 @@ use fulmar_broker::auth::Guests;
 use fulmar_transport::Handoff;
 use fulmar_web::Knows;
 
-use super::standing::Standing;
+use super::internal_sessions::InternalSessions;
 use crate::config::Config;
 
 /// Never is any.
@@ -58,7 +58,7 @@ impl Running {
         None
     }
 
-    pub(super) fn stand(&self, _: &mut Standing<'_>) {}
+    pub(super) fn add_internal_sessions(&self, _: &mut InternalSessions<'_>) {}
 
     pub(super) fn go_live(&mut self, _: Handoff) -> anyhow::Result<()> {
         Ok(())

@@ -14,8 +14,8 @@ use fulmar_web::Knows;
 use http::header;
 use tokio::sync::mpsc;
 
+use super::internal_sessions::InternalSessions;
 use super::live;
-use super::standing::Standing;
 use super::users::Users;
 use crate::config::Config;
 
@@ -72,9 +72,9 @@ impl Running {
     }
 
     /// Makes the session of its MQTT client, before there can be another client.
-    pub(super) fn stand(&self, standing: &mut Standing<'_>) {
+    pub(super) fn add_internal_sessions(&self, sessions: &mut InternalSessions<'_>) {
         if let Some(platform) = &self.platform {
-            live::stand(platform, standing);
+            live::add_internal_sessions(platform, sessions);
         }
     }
 

@@ -35,7 +35,7 @@ use self::dead_letters::DeadLetters;
 pub(super) use self::entry::Marks;
 pub(super) use self::figures::Figures;
 use self::keeper::Keeper;
-use super::standing::Standing;
+use super::internal_sessions::InternalSessions;
 use crate::config::{Config, Upstream};
 
 /// Messages from upstream that the broker here has not taken yet.
@@ -116,8 +116,8 @@ impl Gateway {
     }
 
     /// Makes the session by which it hears what is published.
-    pub(super) fn stand(&self, standing: &mut Standing<'_>) {
-        standing.add(&self.shared.client_id, &self.shared.filters(), local::OPTIONS);
+    pub(super) fn add_internal_sessions(&self, sessions: &mut InternalSessions<'_>) {
+        sessions.add(&self.shared.client_id, &self.shared.filters(), local::OPTIONS);
     }
 
     /// What marks publications where they enter.

@@ -1,7 +1,8 @@
-//! Sessions of the program's own parts in its broker, made before the first client can connect.
+//! Internal sessions: the durable sessions of the gateway and of the platform, created before the first client can
+//! connect.
 //!
-//! The gateway and the platform take in what devices publish through durable sessions. Did those begin
-//! with the parts' own connections, what a device published before would be acknowledged and reach nobody.
+//! The two receive what devices publish through these sessions. If the sessions began only when the two connect,
+//! messages that devices publish before would be acknowledged and reach nobody.
 
 use fulmar_broker::Limits;
 use fulmar_broker::auth::GUEST_PREFIX;
@@ -12,24 +13,24 @@ use fulmar_mqtt::packet::SubscribeOptions;
 
 use super::hold::Hold;
 
-/// What the broker will begin with, while it is being put together.
-pub(super) struct Standing<'a> {
+/// Adds internal sessions to the state with which the broker starts.
+pub(super) struct InternalSessions<'a> {
     pub(super) storage: &'a dyn Storage,
     pub(super) restored: &'a mut Restored,
     pub(super) limits: &'a Limits,
-    /// Holds publishers back when too much is queued for these sessions.
+    /// Delays publishers when too much is queued for these sessions.
     pub(super) hold: &'a Hold,
 }
 
-impl Standing<'_> {
-    /// Sees to it that `client_id` has a session with these subscriptions, in storage and in what was
-    /// restored. Subscriptions it has beside them stay.
+impl InternalSessions<'_> {
+    /// Ensures that `client_id` has a session with these subscriptions, in storage and in the restored
+    /// state. Its other subscriptions stay.
     pub(super) fn add(&mut self, client_id: &str, filters: &[&str], options: SubscribeOptions) {
         ensure(self.storage, self.restored, client_id, filters, options);
         self.expect(client_id, filters);
     }
 
-    /// Watches what will be queued for a session that may begin later.
+    /// Counts what will be queued for a session that may begin later.
     pub(super) fn expect(&mut self, client_id: &str, filters: &[&str]) {
         self.hold.watch(client_id, filters, self.restored, self.limits);
     }
@@ -89,9 +90,9 @@ mod tests {
     use super::*;
 
     #[derive(Default)]
-    struct Heard(Mutex<Vec<Op>>);
+    struct Submitted(Mutex<Vec<Op>>);
 
-    impl Storage for Heard {
+    impl Storage for Submitted {
         fn submit(&self, batch: &mut Vec<Op>) -> Seq {
             self.0.lock().expect("no panic").append(batch);
             Seq(0)
@@ -113,7 +114,7 @@ mod tests {
 
     #[test]
     fn only_what_is_missing_is_made() {
-        let storage = Heard::default();
+        let storage = Submitted::default();
         let mut restored = Restored { last_session_key: 6, ..Restored::default() };
         let options = SubscribeOptions::default();
         ensure(&storage, &mut restored, "part", &["a/#", "b"], options);
