@@ -11,7 +11,7 @@ use fulmar_broker::storage::{
 };
 use fulmar_mqtt::packet::SubscribeOptions;
 
-use super::hold::Hold;
+use super::back_pressure::BackPressure;
 
 /// Adds internal sessions to the state with which the broker starts.
 pub(super) struct InternalSessions<'a> {
@@ -19,7 +19,7 @@ pub(super) struct InternalSessions<'a> {
     pub(super) restored: &'a mut Restored,
     pub(super) limits: &'a Limits,
     /// Delays publishers when too much is queued for these sessions.
-    pub(super) hold: &'a Hold,
+    pub(super) back_pressure: &'a BackPressure,
 }
 
 impl InternalSessions<'_> {
@@ -32,7 +32,7 @@ impl InternalSessions<'_> {
 
     /// Counts what will be queued for a session that may begin later.
     pub(super) fn expect(&mut self, client_id: &str, filters: &[&str]) {
-        self.hold.watch(client_id, filters, self.restored, self.limits);
+        self.back_pressure.watch(client_id, filters, self.restored, self.limits);
     }
 }
 

@@ -25,7 +25,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::sync::mpsc;
 
-use super::hold::PUBLISHER;
+use super::back_pressure::PUBLISHER;
 use super::internal_sessions::InternalSessions;
 use super::webhooks;
 

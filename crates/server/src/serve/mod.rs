@@ -7,10 +7,10 @@
 
 #[cfg_attr(not(feature = "acme"), path = "no_acme.rs")]
 mod acme;
+mod back_pressure;
 mod certificates;
 mod coap;
 mod greeting;
-mod hold;
 mod http;
 mod internal_sessions;
 mod listeners;
@@ -51,8 +51,8 @@ use fulmar_transport::Clock;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use self::back_pressure::{BackPressure, IncomingHook, Watched};
 use self::certificates::Certificates;
-use self::hold::{Door, Hold, Watched};
 use self::internal_sessions::InternalSessions;
 use self::reload::Reloader;
 use crate::config::{Config, set};
@@ -117,8 +117,13 @@ pub fn run(args: &Args, log: &LogArgs) -> anyhow::Result<()> {
     let mut stored = Stored::open(&config, &data)?;
     let mut gateway = upstream::Gateway::open(&config, &data).context("gateway")?;
     let mut platform = platform::Running::open(&config, &data)?;
-    let hold = Arc::<Hold>::default();
-    stored.add_internal_sessions(gateway.as_ref(), &platform, &config.limits.broker(), &hold);
+    let back_pressure = Arc::<BackPressure>::default();
+    stored.add_internal_sessions(
+        gateway.as_ref(),
+        &platform,
+        &config.limits.broker(),
+        &back_pressure,
+    );
     let broker_config = BrokerConfig {
         workers,
         limits: config.limits.broker(),
@@ -129,7 +134,11 @@ pub fn run(args: &Args, log: &LogArgs) -> anyhow::Result<()> {
     let broker = Broker::new(broker_config, stored.storage, stored.restored, clock.now());
     stored.wake.set(Arc::downgrade(&broker)).ok().context("storage was given two brokers")?;
     let marks = gateway.as_ref().map(upstream::Gateway::marks);
-    broker.set_entry(Arc::new(Door { marks, hold, platform: platform.get().cloned() }));
+    broker.set_entry(Arc::new(IncomingHook {
+        marks,
+        back_pressure,
+        platform: platform.get().cloned(),
+    }));
     let running = listeners::start(&broker, workers, &config, &certificates, &quic, clock)?;
     platform.watch(&broker);
     platform.go_live(running.server.handoff())?;
@@ -252,16 +261,16 @@ impl Stored {
         gateway: Option<&upstream::Gateway>,
         platform: &platform::Running,
         limits: &Limits,
-        hold: &Arc<Hold>,
+        back_pressure: &Arc<BackPressure>,
     ) {
         let (storage, restored) = (&*self.storage, &mut self.restored);
-        let mut sessions = InternalSessions { storage, restored, limits, hold };
+        let mut sessions = InternalSessions { storage, restored, limits, back_pressure };
         if let Some(gateway) = gateway {
             gateway.add_internal_sessions(&mut sessions);
         }
         platform.add_internal_sessions(&mut sessions);
-        let (inner, hold) = (Arc::clone(&self.storage), Arc::clone(hold));
-        self.storage = Arc::new(Watched { inner, hold });
+        let (inner, back_pressure) = (Arc::clone(&self.storage), Arc::clone(back_pressure));
+        self.storage = Arc::new(Watched { inner, back_pressure });
     }
 }
 

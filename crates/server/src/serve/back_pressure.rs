@@ -1,10 +1,10 @@
-//! Publishers wait while a part of the program is behind with what the broker has queued for it.
+//! Back pressure: publishers wait while the gateway or the platform is behind with the messages that the broker has
+//! queued for its internal session.
 //!
-//! The gateway and the platform take what devices publish out of durable sessions. A queue that
-//! overflows would drop what was acknowledged, so publishers are held back before: at half of what the
-//! broker's limits allow those who publish what that part takes, so that nobody else waits for a database
-//! that is away; at three quarters all. How far behind a part is, is counted from what the broker stores for
-//! it: that is exact after a restart too.
+//! A queue that overflows would drop messages that were acknowledged, so publishers are delayed before that. Above
+//! half of what the broker's limits allow, clients that publish to the topics of the queue wait, so that nobody else
+//! waits for a database that is away; above three quarters all clients wait. The length of a queue is counted from
+//! what the broker stores for it, which is exact after a restart too.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -22,16 +22,16 @@ use super::upstream::Marks;
 /// Name of the user property with who published a frame, as the platform vouches for it.
 pub(super) const PUBLISHER: &str = "fulmar-publisher";
 
-/// Where publications enter the broker.
-pub(super) struct Door {
+/// The program's hook where clients' publications enter the broker.
+pub(super) struct IncomingHook {
     pub(super) marks: Option<Marks>,
-    pub(super) hold: Arc<Hold>,
+    pub(super) back_pressure: Arc<BackPressure>,
     pub(super) platform: Option<Platform>,
 }
 
-impl Entry for Door {
+impl Entry for IncomingHook {
     fn mark(&self, arrival: &Arrival<'_>) -> Option<Vec<u8>> {
-        self.hold.note(arrival.client_id, arrival.topic);
+        self.back_pressure.note(arrival.client_id, arrival.topic);
         let marks = self.marks.as_ref().and_then(|marks| marks.mark(arrival));
         // Last, so that what a client says of itself is not what is found.
         match (marks, self.vouch(arrival)) {
@@ -41,12 +41,12 @@ impl Entry for Door {
     }
 
     fn holds(&self, client_id: &str) -> bool {
-        self.hold.holds(client_id)
+        self.back_pressure.delays(client_id)
     }
 }
 
-impl Door {
-    /// The property that tells the platform who published, where it wants to know.
+impl IncomingHook {
+    /// The property that names the publisher to the platform, on topics where the platform requires it.
     fn vouch(&self, arrival: &Arrival<'_>) -> Option<Vec<u8>> {
         let user = arrival.guest.filter(|user| !user.is_empty())?;
         let voucher = self.platform.as_ref()?.vouch(user, arrival.topic, arrival.payload)?;
@@ -56,21 +56,21 @@ impl Door {
     }
 }
 
-/// What the broker has queued for the program's own sessions.
+/// Counts what the broker has queued for internal sessions, and delays publishers.
 #[derive(Default)]
-pub(super) struct Hold {
+pub(super) struct BackPressure {
     queues: Mutex<Vec<Queue>>,
-    /// How long the longest is: one of the levels below.
+    /// The level of the longest queue: one of those below.
     level: AtomicU8,
-    /// Who has published for a part that is behind, since it is.
+    /// Clients that have published to a queue that is behind since it is.
     noted: Mutex<HashSet<Box<str>>>,
 }
 
-/// Nobody waits.
+/// No client waits.
 const ROOM: u8 = 0;
-/// Who publishes for the part waits.
+/// Clients that publish to the queue wait.
 const BEHIND: u8 = 1;
-/// Everybody waits.
+/// All clients wait.
 const BRIMFUL: u8 = 2;
 
 #[derive(Default)]
@@ -84,8 +84,8 @@ struct Queue {
     most_bytes: usize,
 }
 
-impl Hold {
-    /// Counts for this session, which takes what these filters match, too, from what was restored.
+impl BackPressure {
+    /// Begins to count the queue of this session, which subscribes to `filters`, with what was restored.
     pub(super) fn watch(
         &self,
         client_id: &str,
@@ -111,8 +111,8 @@ impl Hold {
         self.measure(&queues);
     }
 
-    /// Whether this client is to wait. The program's own clients never do: they make room.
-    pub(super) fn holds(&self, client_id: &str) -> bool {
+    /// Whether this client has to wait. The clients of internal sessions never do: they empty the queues.
+    pub(super) fn delays(&self, client_id: &str) -> bool {
         match self.level.load(Ordering::Relaxed) {
             ROOM => false,
             BEHIND => self.noted.lock().contains(client_id),
@@ -194,16 +194,16 @@ impl Queue {
     }
 }
 
-/// Storage that is looked at on its way.
+/// Storage whose operations are counted on their way.
 pub(super) struct Watched {
     pub(super) inner: Arc<dyn Storage>,
-    pub(super) hold: Arc<Hold>,
+    pub(super) back_pressure: Arc<BackPressure>,
 }
 
 impl Storage for Watched {
     fn submit(&self, batch: &mut Vec<Op>) -> Seq {
-        // Before the commit that wakes whoever is held.
-        self.hold.see(batch);
+        // Before the commit, which wakes clients that wait.
+        self.back_pressure.see(batch);
         self.inner.submit(batch)
     }
 
@@ -253,12 +253,13 @@ mod tests {
         Op::Dequeue { session, flow, position: Position(position) }
     }
 
-    /// The part is session 7, takes `a/#`, and is behind with more than 4 of 8 messages.
-    fn watched() -> (Arc<Hold>, Watched) {
-        let hold = Arc::new(Hold::default());
+    /// The internal session is number 7, subscribes to `a/#`, and is behind with more than 4 of 8 messages.
+    fn watched() -> (Arc<BackPressure>, Watched) {
+        let back_pressure = Arc::new(BackPressure::default());
         let limits = Limits { max_queued_messages: 8, ..Limits::default() };
-        hold.watch("part", &["a/#"], &Restored::default(), &limits);
-        let storage = Watched { inner: Arc::new(NoStorage), hold: Arc::clone(&hold) };
+        back_pressure.watch("part", &["a/#"], &Restored::default(), &limits);
+        let storage =
+            Watched { inner: Arc::new(NoStorage), back_pressure: Arc::clone(&back_pressure) };
         let session = Op::SessionPut(SessionRecord {
             key: SessionKey(7),
             client_id: "part".into(),
@@ -270,40 +271,47 @@ mod tests {
             will_at: None,
         });
         storage.submit(&mut vec![session]);
-        (hold, storage)
+        (back_pressure, storage)
     }
 
     #[test]
-    fn who_publishes_for_a_part_that_is_behind_waits_and_others_do_not() {
-        let (hold, storage) = watched();
+    fn clients_that_publish_to_a_session_that_is_behind_wait_and_others_do_not() {
+        let (back_pressure, storage) = watched();
         storage.submit(&mut (1..=4).map(|position| enqueue(7, position)).collect());
         storage.submit(&mut (1..=9).map(|position| enqueue(8, position)).collect());
-        hold.note("device", "a/b");
-        assert!(!hold.holds("device"), "another session's queue counts");
+        back_pressure.note("device", "a/b");
+        assert!(!back_pressure.delays("device"), "another session's queue counts");
         storage.submit(&mut vec![enqueue(7, 5)]);
-        assert!(!hold.holds("device"), "what it published before is in the queue already");
-        hold.note("device", "a/b");
-        hold.note("stranger", "b");
-        hold.note("part", "a/b");
-        assert!(hold.holds("device") && !hold.holds("stranger") && !hold.holds("part"));
+        assert!(
+            !back_pressure.delays("device"),
+            "what it published before is in the queue already"
+        );
+        back_pressure.note("device", "a/b");
+        back_pressure.note("stranger", "b");
+        back_pressure.note("part", "a/b");
+        assert!(
+            back_pressure.delays("device")
+                && !back_pressure.delays("stranger")
+                && !back_pressure.delays("part")
+        );
         storage.submit(&mut vec![dequeue(1)]);
-        assert!(!hold.holds("device"));
+        assert!(!back_pressure.delays("device"));
         storage.submit(&mut vec![dequeue(1), enqueue(7, 6)]);
-        assert!(!hold.holds("device"), "it was forgotten when there was room");
-        hold.note("device", "a/b");
-        assert!(hold.holds("device"), "an end counted twice");
+        assert!(!back_pressure.delays("device"), "it was forgotten when there was room");
+        back_pressure.note("device", "a/b");
+        assert!(back_pressure.delays("device"), "an end counted twice");
         storage.submit(&mut vec![Op::SessionRemove(SessionKey(7))]);
-        assert!(!hold.holds("device"));
+        assert!(!back_pressure.delays("device"));
     }
 
     #[test]
-    fn everybody_but_the_part_waits_before_its_queue_overflows() {
-        let (hold, storage) = watched();
+    fn all_other_clients_wait_before_the_queue_overflows() {
+        let (back_pressure, storage) = watched();
         storage.submit(&mut (1..=6).map(|position| enqueue(7, position)).collect());
-        assert!(!hold.holds("stranger"));
+        assert!(!back_pressure.delays("stranger"));
         storage.submit(&mut vec![enqueue(7, 7)]);
-        assert!(hold.holds("stranger") && !hold.holds("part"));
+        assert!(back_pressure.delays("stranger") && !back_pressure.delays("part"));
         storage.submit(&mut vec![dequeue(1)]);
-        assert!(!hold.holds("stranger"));
+        assert!(!back_pressure.delays("stranger"));
     }
 }
