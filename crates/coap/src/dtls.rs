@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use dimpl::{Config, Dtls, DtlsCertificate, Output, PskResolver};
 
 pub use self::connection_id::{ConnectionId, connection_id};
-pub use self::cookie::{Door, Verdict};
+pub use self::cookie::{CookieExchange, Verdict};
 use self::transcript::Changed;
 
 /// Room for any datagram of ours.
@@ -80,7 +80,7 @@ pub struct Session {
     /// A server whose client wants a connection ID.
     grants: bool,
     granted: Option<ConnectionId>,
-    /// Its ClientHello, of a client that a [`Door`] has let in and that is still to be received.
+    /// Its ClientHello, if [`CookieExchange`] has accepted the client; the hello is still to be received.
     proven: bool,
     was_proven: bool,
     /// The random of that hello.
@@ -121,7 +121,7 @@ impl PskResolver for Resolver {
 
 impl Session {
     /// The server's end, for one peer, who begins with the datagram `hello`; that is still to be received. It
-    /// is `proven` if a [`Door`] says so: the peer is not asked for a cookie again then.
+    /// is `proven` if [`CookieExchange`] found it so: the peer is not asked for a cookie again then.
     /// Clients choose between a key, if there are any, and `certificate`; with `demand` those who choose the
     /// latter must show one of theirs.
     ///
@@ -471,22 +471,22 @@ mod tests {
         assert!(hello.windows(suites.len()).any(|bytes| bytes == suites), "{hello:02x?}");
     }
 
-    /// Both ends with a door between, which asks the client first.
+    /// Both ends with a cookie exchange between them.
     fn meet_at_the_door(client: &mut Session, demand: bool, shift: bool) -> Option<Session> {
         let now = Instant::now();
-        let mut door = Door::new(now).unwrap();
+        let mut cookies = CookieExchange::new(now).unwrap();
         let mut hello = client.poll_transmit().unwrap();
         if shift {
             // As if it had been repeated.
             hello::renumber(&mut hello, 3);
         }
-        let Verdict::Ask(request) = door.look(now, b"here", &hello) else { return None };
+        let Verdict::Ask(request) = cookies.check(now, b"here", &hello) else { return None };
         client.receive(now, &request).unwrap();
         let mut hello = client.poll_transmit().unwrap();
         if shift {
             hello::renumber(&mut hello, 4);
         }
-        assert_eq!(door.look(now, b"here", &hello), Verdict::Proven);
+        assert_eq!(cookies.check(now, b"here", &hello), Verdict::Proven);
         let (own, keys) = (certificate(), keys());
         let server = Session::server(&own, Some(&keys), demand, &hello, true, now);
         let mut server = server.unwrap();

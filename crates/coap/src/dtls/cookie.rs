@@ -1,10 +1,10 @@
-//! Cookies (RFC 6347 section 4.2.1): who begins must first show that it gets what is sent to its address. Until
-//! then nothing is kept of it and nothing computed but one HMAC.
+//! The cookie exchange (RFC 6347 section 4.2.1): a client must first show that it receives what is sent to its
+//! address. Until then nothing is stored about it, and only one HMAC is computed.
 //!
-//! dimpl asks for a cookie of its own, which takes a session for each address. So the question is asked here;
-//! for who has answered it a session is made that is given the same ClientHello twice, without a cookie and
-//! with the one dimpl asked for. The client's own cookie is carried in an extension behind all others, and put
-//! back where it was wherever the handshake is hashed ([`on_the_wire`]).
+//! dimpl asks for cookies itself, but needs a session per address to do so. So the exchange takes place here; once
+//! it succeeds, a session is created that is given the same ClientHello twice, without a cookie and
+//! with the one that dimpl asked for. The client's own cookie is carried in an extension behind all others, and put
+//! back in its place wherever the handshake is hashed ([`on_the_wire`]).
 
 use std::time::{Duration, Instant};
 
@@ -13,16 +13,16 @@ use ring::rand::SystemRandom;
 
 use super::hello::{self, Parts};
 
-/// How long a secret makes cookies; they are good as long again.
+/// How long a secret is used for new cookies; they are valid for as long again.
 const TURN: Duration = Duration::from_secs(60);
-/// Sessions for who has not shown its address a second, and at once: who offers DTLS 1.3, whose way to ask is
-/// another one, and whose ClientHello comes in fragments.
+/// Sessions per second, and at once, for clients that have not shown their address: those that offer DTLS 1.3, which
+/// has another exchange, and those whose ClientHello comes in fragments.
 const UNPROVEN_A_SECOND: u32 = 4;
 const UNPROVEN_AT_ONCE: u32 = 16;
 
-/// The extension supported_versions, of those who know DTLS 1.3.
+/// The extension supported_versions, which clients with DTLS 1.3 send.
 const SUPPORTED_VERSIONS: u16 = 43;
-/// A number that is nobody's, which servers pass over.
+/// An unassigned extension number, which servers ignore.
 const NOBODYS: u16 = 0xFC00;
 /// Extensions with a client's cookie, where it has others and where it has none.
 const AFTER_OTHERS: u16 = 0xFC01;
@@ -31,59 +31,60 @@ const ALONE: u16 = 0xFC02;
 /// What to do with a ClientHello.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Send this to where it came from, and forget it.
+    /// Send this to the source address, and forget the ClientHello.
     Ask(Vec<u8>),
-    /// It is from where it says it is.
+    /// The client has shown its address.
     Proven,
-    /// It may be from anywhere; a session may be made for it all the same.
+    /// The client has not shown its address; a session may be created for it all the same.
     Unproven,
-    /// Forget it.
+    /// Forget the ClientHello.
     Drop,
 }
 
-/// Who may have a session of a server.
+/// Decides which clients get a session of a server.
 #[derive(Debug)]
-pub struct Door {
+pub struct CookieExchange {
     random: SystemRandom,
-    /// The secret of now and the one before.
+    /// The current secret and the previous one.
     secrets: [hmac::Key; 2],
     turned: Instant,
-    /// Sessions for the unproven that may be made, and when that was reckoned.
+    /// Sessions that may be created without a cookie, and when that number was computed.
     unproven: f64,
     reckoned: Instant,
 }
 
-impl Door {
-    /// A door with secrets of its own; `None` without random numbers.
+impl CookieExchange {
+    /// A cookie exchange with its own secrets; `None` without random numbers.
     #[must_use]
-    pub fn new(now: Instant) -> Option<Door> {
+    pub fn new(now: Instant) -> Option<CookieExchange> {
         let random = SystemRandom::new();
         let secret = || hmac::Key::generate(hmac::HMAC_SHA256, &random).ok();
         let secrets = [secret()?, secret()?];
         let unproven = f64::from(UNPROVEN_AT_ONCE);
-        Some(Door { random, secrets, turned: now, unproven, reckoned: now })
+        Some(CookieExchange { random, secrets, turned: now, unproven, reckoned: now })
     }
 
-    /// Looks at a datagram that begins with a ClientHello from `peer`, whose address these bytes are.
-    pub fn look(&mut self, now: Instant, peer: &[u8], datagram: &[u8]) -> Verdict {
+    /// Checks a datagram that begins with a ClientHello; `peer` is the source address as bytes.
+    pub fn check(&mut self, now: Instant, peer: &[u8], datagram: &[u8]) -> Verdict {
         self.turn(now);
         let hello = hello::messages(datagram)
             .and_then(|messages| hello::first(messages, hello::CLIENT_HELLO))
             .and_then(|(hello, _)| hello::parts(hello));
-        let Some(parts) = hello else { return self.let_in(now).unwrap_or(Verdict::Drop) };
-        let is_right =
-            |secret: &hmac::Key| hmac::verify(secret, &said(peer, &parts), parts.cookie).is_ok();
+        let Some(parts) = hello else { return self.accept_unproven(now).unwrap_or(Verdict::Drop) };
+        let is_right = |secret: &hmac::Key| {
+            hmac::verify(secret, &cookie_input(peer, &parts), parts.cookie).is_ok()
+        };
         if self.secrets.iter().any(is_right) {
             return Verdict::Proven;
         }
         let list = parts.extensions.unwrap_or_default();
         if parts.cookie.is_empty()
             && hello::extension(list, SUPPORTED_VERSIONS).is_some()
-            && let Some(verdict) = self.let_in(now)
+            && let Some(verdict) = self.accept_unproven(now)
         {
             return verdict;
         }
-        let cookie = hmac::sign(&self.secrets[0], &said(peer, &parts));
+        let cookie = hmac::sign(&self.secrets[0], &cookie_input(peer, &parts));
         request(datagram, cookie.as_ref()).map_or(Verdict::Drop, Verdict::Ask)
     }
 
@@ -99,7 +100,7 @@ impl Door {
         }
     }
 
-    fn let_in(&mut self, now: Instant) -> Option<Verdict> {
+    fn accept_unproven(&mut self, now: Instant) -> Option<Verdict> {
         let gone = now.saturating_duration_since(self.reckoned).as_secs_f64();
         let more = self.unproven + gone * f64::from(UNPROVEN_A_SECOND);
         (self.unproven, self.reckoned) = (more.min(f64::from(UNPROVEN_AT_ONCE)), now);
@@ -110,8 +111,8 @@ impl Door {
     }
 }
 
-/// What a cookie is of: the address, and what a client repeats (RFC 6347 section 4.2.1).
-fn said(peer: &[u8], parts: &Parts<'_>) -> Vec<u8> {
+/// The input of a cookie: the address, and what a client repeats (RFC 6347 section 4.2.1).
+fn cookie_input(peer: &[u8], parts: &Parts<'_>) -> Vec<u8> {
     let length = (peer.len() as u64).to_be_bytes();
     [&length, peer, parts.head, parts.offer].concat()
 }
@@ -203,44 +204,44 @@ mod tests {
     #[test]
     fn who_gets_what_is_sent_to_its_address_is_proven() {
         let now = Instant::now();
-        let mut door = Door::new(now).unwrap();
+        let mut cookies = CookieExchange::new(now).unwrap();
         let first = with_cookie(&client_hello(&[0, 23, 0, 0]), &[]);
-        let verdict = door.look(now, b"here", &first);
+        let verdict = cookies.check(now, b"here", &first);
         let cookie = asked(&verdict);
         let Verdict::Ask(request) = &verdict else { unreachable!() };
         assert!(request.len() < first.len(), "nobody is sent more than came");
         assert_eq!(hello::record_number(request), hello::record_number(&first));
         let again = with_cookie(&first, &cookie);
-        assert_eq!(door.look(now, b"here", &again), Verdict::Proven);
-        asked(&door.look(now, b"elsewhere", &again));
+        assert_eq!(cookies.check(now, b"here", &again), Verdict::Proven);
+        asked(&cookies.check(now, b"elsewhere", &again));
         let mut other = again.clone();
         // Its random.
         other[13 + 14] ^= 1;
-        asked(&door.look(now, b"here", &other));
+        asked(&cookies.check(now, b"here", &other));
         // Cookies are good for a while.
-        assert_eq!(door.look(now + TURN, b"here", &again), Verdict::Proven);
-        asked(&door.look(now + 2 * TURN, b"here", &again));
-        asked(&door.look(now + 20 * TURN, b"here", &again));
+        assert_eq!(cookies.check(now + TURN, b"here", &again), Verdict::Proven);
+        asked(&cookies.check(now + 2 * TURN, b"here", &again));
+        asked(&cookies.check(now + 20 * TURN, b"here", &again));
     }
 
     #[test]
     fn few_sessions_are_made_for_who_cannot_be_asked() {
         let now = Instant::now();
-        let mut door = Door::new(now).unwrap();
+        let mut cookies = CookieExchange::new(now).unwrap();
         let newer = with_cookie(&client_hello(&[0, 43, 0, 3, 2, 0xFE, 0xFC]), &[]);
         let mut fragment = newer.clone();
         // The length of the fragment.
         fragment[13 + 11] -= 1;
         let mut count = |datagram: &[u8], now| {
-            let verdicts = (0..100).map(|_| door.look(now, b"here", datagram));
+            let verdicts = (0..100).map(|_| cookies.check(now, b"here", datagram));
             verdicts.filter(|verdict| *verdict == Verdict::Unproven).count()
         };
         assert_eq!(count(&newer, now), UNPROVEN_AT_ONCE as usize);
         assert_eq!(count(&fragment, now + Duration::from_secs(1)), UNPROVEN_A_SECOND as usize);
         // Who knows both versions goes on with the older one.
-        asked(&door.look(now + Duration::from_secs(1), b"here", &newer));
+        asked(&cookies.check(now + Duration::from_secs(1), b"here", &newer));
         let later = now + Duration::from_secs(1);
-        assert_eq!(door.look(later, b"here", &fragment), Verdict::Drop);
+        assert_eq!(cookies.check(later, b"here", &fragment), Verdict::Drop);
     }
 
     #[test]
@@ -275,10 +276,10 @@ mod tests {
             junk in proptest::collection::vec(0_u8.., 0..80),
         ) {
             let now = Instant::now();
-            let mut door = Door::new(now).unwrap();
+            let mut cookies = CookieExchange::new(now).unwrap();
             let mut datagram = client_hello(&extensions);
             for bytes in [&datagram.clone()[..], &datagram[..cut.min(datagram.len())], &junk] {
-                door.look(now, b"here", bytes);
+                cookies.check(now, b"here", bytes);
                 unasked(bytes);
                 answering(bytes, &[1; 32]);
                 on_the_wire(bytes);

@@ -21,7 +21,7 @@ use parking_lot::Mutex;
 use super::listeners::where_to_change;
 use super::mqttsn;
 use super::platform::Platform;
-use super::publish::Door;
+use super::publish::HttpPublisher;
 use super::upstream::Figures;
 use crate::config::Config;
 
@@ -43,7 +43,7 @@ pub(super) struct Operated {
     pub(super) gateway: Option<Arc<Figures>>,
     /// `None` where there is no `mqtt_sn` listener.
     pub(super) mqtt_sn: Option<Arc<Mutex<mqttsn::Figures>>>,
-    pub(super) door: Door,
+    pub(super) publisher: HttpPublisher,
     /// `None` when it is off.
     pub(super) platform: Option<Platform>,
 }
@@ -57,7 +57,7 @@ pub(super) fn start(
     bodies: &BodyBudget,
     state: Operated,
 ) -> anyhow::Result<Plain> {
-    let door = state.door.clone().router();
+    let publisher = state.publisher.clone().router();
     let router = axum::Router::new()
         .route("/metrics", get(metrics))
         .route("/connections", get(connections::list))
@@ -66,7 +66,7 @@ pub(super) fn start(
         .route("/health/ready", get(ready))
         .route("/health/upstream", get(upstream))
         .with_state(state)
-        .merge(door);
+        .merge(publisher);
     let limits = fulmar_web::Limits {
         max_connections: CONNECTIONS,
         max_body_bytes: config.limits.max_packet_bytes,

@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use super::certificates::Certificates;
 use super::greeting::{Greeting, Listeners};
-use super::publish::Door;
+use super::publish::HttpPublisher;
 use super::reach::Reach;
 use super::{pages, platform, status};
 use crate::config::Config;
@@ -129,8 +129,9 @@ pub(super) fn start_web(
     };
     let router = |bound: &Bound| {
         let hashes = certificates.short_lived.hashes.clone();
-        let door = Door::new(server.handoff(), config, "https", &config.listeners.https);
-        let router = status::router().merge(platform.router()).merge(door.router());
+        let publisher =
+            HttpPublisher::new(server.handoff(), config, "https", &config.listeners.https);
+        let router = status::router().merge(platform.router()).merge(publisher.router());
         let router = router.merge(Reach::new(bound, hashes, Value::Null).router());
         let router =
             if config.lab.objects { router.merge(fulmar_web::objects::router()) } else { router };

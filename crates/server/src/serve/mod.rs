@@ -169,7 +169,12 @@ pub fn run(args: &Args, log: &LogArgs) -> anyhow::Result<()> {
         web: Arc::clone(web.metrics()),
         gateway: gateway.as_ref().map(upstream::Gateway::figures),
         mqtt_sn: mqtt_sn.figures(),
-        door: publish::Door::new(server.handoff(), &config, "http", &config.listeners.http),
+        publisher: publish::HttpPublisher::new(
+            server.handoff(),
+            &config,
+            "http",
+            &config.listeners.http,
+        ),
         platform: platform.get().cloned(),
     };
     let http = http::start(&config, &bodies, state)?;

@@ -3,9 +3,9 @@
 //!
 //! A request is one short MQTT connection inside the process, through the same handoff as clients inside
 //! HTTP, so that authentication, access rules, limits and durability are the broker's: 204 is its PUBACK
-//! at QoS 1. Where nobody takes the topic the answer is 404, since nothing was kept. Pages in browsers
-//! and Fulmar's webhooks are turned away: any page could make the browser of somebody who is near post here,
-//! and whoever may set a webhook's address this server itself.
+//! at QoS 1. If the topic has no subscriber, the answer is 404, since nothing was kept. Requests from pages in
+//! browsers and from Fulmar's webhooks are refused: otherwise any page could make a visitor's browser post here,
+//! and a user who may set a webhook's address could make this server do so.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -36,9 +36,9 @@ const VERSION: Version = Version::V5;
 /// Longest wait for the broker, which may be holding publishers back.
 const PATIENCE: Duration = Duration::from_secs(25);
 
-/// Where messages go, and what is demanded of who brings them.
+/// Publishes the messages that HTTP requests bring; see the module.
 #[derive(Clone)]
-pub(super) struct Door {
+pub(super) struct HttpPublisher {
     handoff: Handoff,
     policy: Arc<ListenerPolicy>,
     /// Largest body in bytes.
@@ -51,36 +51,35 @@ struct Wish {
     retain: bool,
 }
 
-/// Who somebody says to be.
+/// The credentials of a request.
 #[derive(Default)]
 struct Credentials {
     username: Option<String>,
     password: Option<Vec<u8>>,
 }
 
-impl Door {
-    /// One for the listeners of this name: anonymous clients are let in where all of their addresses
-    /// let them in.
+impl HttpPublisher {
+    /// A publisher for the listeners `name`: it accepts anonymous clients if all of their addresses do.
     pub(super) fn new(
         handoff: Handoff,
         config: &Config,
         name: &str,
         addresses: &[SocketAddr],
-    ) -> Door {
+    ) -> HttpPublisher {
         let open = |address: &SocketAddr| config.policy(name, *address).allow_anonymous;
         let allow_anonymous = addresses.iter().all(open);
         let policy = Arc::new(ListenerPolicy { name: name.into(), allow_anonymous });
-        Door { handoff, policy, max_bytes: config.limits.max_packet_bytes }
+        HttpPublisher { handoff, policy, max_bytes: config.limits.max_packet_bytes }
     }
 
-    /// The answers.
+    /// The route.
     pub(super) fn router(self) -> Router {
         Router::new().route("/publish/{*topic}", post(publish)).with_state(self)
     }
 }
 
 async fn publish(
-    State(door): State<Door>,
+    State(publisher): State<HttpPublisher>,
     extensions: Extensions,
     Path(topic): Path<String>,
     Query(wish): Query<Wish>,
@@ -97,7 +96,7 @@ async fn publish(
         return (StatusCode::BAD_REQUEST, "Authorization is Basic or Bearer\n").into_response();
     };
     // Last, when all that the head says is right.
-    let Ok(body) = to_bytes(body, door.max_bytes).await else {
+    let Ok(body) = to_bytes(body, publisher.max_bytes).await else {
         return (StatusCode::PAYLOAD_TOO_LARGE, "larger than the maximum message size\n")
             .into_response();
     };
@@ -107,10 +106,10 @@ async fn publish(
         address,
         transport: TransportKind::Tcp,
         identity: None,
-        listener: Arc::clone(&door.policy),
+        listener: Arc::clone(&publisher.policy),
     };
     let hand_over = async {
-        let stream = UnixStream::from_std(door.handoff.open(peer, Framing::Bytes)?)?;
+        let stream = UnixStream::from_std(publisher.handoff.open(peer, Framing::Bytes)?)?;
         hand_over(stream, &credentials, &topic, wish.retain, &body).await
     };
     match tokio::time::timeout(PATIENCE, hand_over).await {

@@ -1,7 +1,7 @@
 //! The DTLS sessions of one `coaps` listener: who is behind an address, and plain messages for what goes
 //! through the socket. What the messages say is not looked at here.
 //!
-//! Who begins is asked for a cookie first, and nothing is kept of it until it has answered (`Door`). Handshakes
+//! A new client is asked for a cookie first, and nothing is stored about it until it answers (`CookieExchange`). Handshakes
 //! have a share of the thread's time, so that open sessions are served whatever strangers do.
 //!
 //! A client that lost its session begins again from the same address; the old session stays until the new one
@@ -18,7 +18,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fulmar_coap::Peer as _;
-use fulmar_coap::dtls::{Certificate, ConnectionId, Door, Keys, Session, Verdict, connection_id};
+use fulmar_coap::dtls::{
+    Certificate, ConnectionId, CookieExchange, Keys, Session, Verdict, connection_id,
+};
 use fulmar_transport::tls;
 use rustls::server::danger::ClientCertVerifier;
 use rustls_pki_types::{CertificateDer, UnixTime};
@@ -78,7 +80,7 @@ pub(super) struct Secure {
     ids: BTreeMap<ConnectionId, Address>,
     due: BTreeSet<(Instant, Address)>,
     out: Vec<(Address, Vec<u8>)>,
-    door: Door,
+    cookies: CookieExchange,
     /// Time that the beginnings of handshakes may take, and when it was reckoned.
     saved: Duration,
     reckoned: Instant,
@@ -88,9 +90,9 @@ impl Secure {
     /// `None` without random numbers.
     pub(super) fn new(settings: Settings, now: Instant) -> Option<Secure> {
         let (sessions, ids) = (BTreeMap::new(), BTreeMap::new());
-        let (due, out, door) = (BTreeSet::new(), Vec::new(), Door::new(now)?);
+        let (due, out, cookies) = (BTreeSet::new(), Vec::new(), CookieExchange::new(now)?);
         let (saved, reckoned) = (MAX_SAVED, now);
-        Some(Secure { settings, sessions, ids, due, out, door, saved, reckoned })
+        Some(Secure { settings, sessions, ids, due, out, cookies, saved, reckoned })
     }
 
     /// Takes a datagram off the socket.
@@ -100,7 +102,7 @@ impl Secure {
         let address = id.and_then(|id| self.ids.get(&id).copied()).unwrap_or(from);
         let mut proven = false;
         if begins_handshake(datagram) && !self.goes_on(address) {
-            match self.door.look(now, &from.bytes(), datagram) {
+            match self.cookies.check(now, &from.bytes(), datagram) {
                 Verdict::Ask(request) => {
                     self.out.push((from, request));
                     return outcomes;

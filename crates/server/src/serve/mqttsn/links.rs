@@ -15,8 +15,8 @@ use tokio::sync::mpsc;
 use super::super::udp::Address;
 use super::link::{Heard, Link, LinkId};
 
-/// A listener's part in who its clients are.
-pub(super) struct Door {
+/// A listener, and the identity that it gives its clients.
+pub(super) struct Listener {
     pub(super) bound: SocketAddr,
     pub(super) policy: Arc<ListenerPolicy>,
     pub(super) user: Option<Box<str>>,
@@ -48,7 +48,7 @@ struct Parked {
 pub(super) struct Links {
     handoff: Handoff,
     heard: mpsc::Sender<(LinkId, Heard)>,
-    doors: Vec<Door>,
+    listeners: Vec<Listener>,
     max_message_bytes: usize,
     links: BTreeMap<LinkId, Known>,
     open: BTreeMap<Owner, LinkId>,
@@ -62,13 +62,13 @@ impl Links {
     pub(super) fn new(
         handoff: Handoff,
         heard: mpsc::Sender<(LinkId, Heard)>,
-        doors: Vec<Door>,
+        listeners: Vec<Listener>,
         max_message_bytes: usize,
     ) -> Links {
         Links {
             handoff,
             heard,
-            doors,
+            listeners,
             max_message_bytes,
             links: BTreeMap::new(),
             open: BTreeMap::new(),
@@ -130,8 +130,8 @@ impl Links {
     pub(super) fn publish_unconnected(&mut self, from: Address, message: &Outgoing) {
         let owner = Owner::Unconnected(from.listener);
         if self.link(owner).is_none() {
-            let Some(door) = self.doors.get(from.listener) else { return };
-            let address = Address { listener: from.listener, peer: door.bound };
+            let Some(listener) = self.listeners.get(from.listener) else { return };
+            let address = Address { listener: from.listener, peer: listener.bound };
             let open =
                 Open { client_id: Box::default(), clean_start: true, forget: true, will: None };
             if let Err(error) = self.connect(owner, address, open) {
@@ -209,12 +209,12 @@ impl Links {
     }
 
     fn connect(&mut self, owner: Owner, from: Address, open: Open) -> std::io::Result<()> {
-        let Some(door) = self.doors.get(from.listener) else { return Ok(()) };
+        let Some(listener) = self.listeners.get(from.listener) else { return Ok(()) };
         let peer = Peer {
             address: from.peer,
             transport: TransportKind::MqttSn,
-            identity: door.user.clone(),
-            listener: Arc::clone(&door.policy),
+            identity: listener.user.clone(),
+            listener: Arc::clone(&listener.policy),
         };
         self.last_id += 1;
         let id = self.last_id;

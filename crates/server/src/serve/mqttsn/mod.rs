@@ -22,7 +22,7 @@ use tokio::net::UdpSocket;
 use tokio::sync::{mpsc, watch};
 
 use self::link::{Heard, LinkId};
-use self::links::{Door, Links};
+use self::links::{Links, Listener};
 use super::listeners::where_to_change;
 use super::udp::{self, Address};
 use crate::config::Config;
@@ -58,8 +58,8 @@ impl MqttSn {
         let (stop, stopped) = watch::channel(false);
         let figures = Arc::new(Mutex::new(Figures::default()));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let (sockets, doors) = runtime.block_on(async { bind(config) })?;
-        let bound: Vec<SocketAddr> = doors.iter().map(|door| door.bound).collect();
+        let (sockets, listeners) = runtime.block_on(async { bind(config) })?;
+        let bound: Vec<SocketAddr> = listeners.iter().map(|listener| listener.bound).collect();
         if sockets.is_empty() {
             return Ok(MqttSn { bound, figures, stop, thread: None });
         }
@@ -72,7 +72,7 @@ impl MqttSn {
         let most = settings.max_message_bytes;
         let server = Server::new(settings, u64::from_le_bytes(seed), Instant::now());
         let (heard, words) = mpsc::channel(MAX_WAITING_WORDS);
-        let links = Links::new(handoff, heard, doors, most);
+        let links = Links::new(handoff, heard, listeners, most);
         let advertising = Advertising::new(config);
         let service =
             Service { server, links, sockets, advertising, figures: Arc::clone(&figures) };
@@ -104,8 +104,8 @@ impl MqttSn {
 }
 
 /// Binds what is configured. Needs the runtime.
-fn bind(config: &Config) -> anyhow::Result<(Vec<Arc<UdpSocket>>, Vec<Door>)> {
-    let (mut sockets, mut doors) = (Vec::new(), Vec::new());
+fn bind(config: &Config) -> anyhow::Result<(Vec<Arc<UdpSocket>>, Vec<Listener>)> {
+    let (mut sockets, mut listeners) = (Vec::new(), Vec::new());
     let name = "mqtt_sn";
     for &address in &config.listeners.mqtt_sn {
         if !config.mqtt_sn.serves(config, address) {
@@ -126,10 +126,10 @@ fn bind(config: &Config) -> anyhow::Result<(Vec<Arc<UdpSocket>>, Vec<Door>)> {
         })?;
         let user = config.mqtt_sn.user.as_str();
         let user = (!user.is_empty()).then(|| user.into());
-        doors.push(Door { bound, policy: config.policy(name, address), user });
+        listeners.push(Listener { bound, policy: config.policy(name, address), user });
         sockets.push(Arc::new(socket));
     }
-    Ok((sockets, doors))
+    Ok((sockets, listeners))
 }
 
 /// ADVERTISE, sent now and then (section 6.1 of the specification).
