@@ -7,12 +7,12 @@ use std::sync::Arc;
 
 use tokio::sync::{Notify, mpsc};
 
+use crate::accounts::account_cache::AccountCache;
 use crate::accounts::caller::Caller;
 use crate::accounts::credentials;
 use crate::accounts::hashing::{Claimant, Crowded, Hashing, Turn};
 use crate::accounts::known::Known;
 use crate::accounts::rate::Rate;
-use crate::accounts::roster::Roster;
 use crate::accounts::sessions;
 use crate::accounts::token::Signer;
 use crate::alerts::reach::WebhookReach;
@@ -109,7 +109,7 @@ impl Default for Settings {
 pub(crate) struct Inner {
     pub(crate) settings: Settings,
     pub(crate) store: Store,
-    pub(crate) roster: Arc<Roster>,
+    pub(crate) account_cache: Arc<AccountCache>,
     pub(crate) signer: Signer,
     pub(crate) live: Live,
     pub(crate) counts: Counts,
@@ -139,25 +139,25 @@ impl App {
     /// Whose token this is, if it is good.
     pub(crate) fn caller(&self, token: &str, now: Time) -> Option<Caller> {
         if let Some((id, digest)) = credentials::parse(token) {
-            let (account, until) = self.roster.credential((id, &digest), now)?;
+            let (account, until) = self.account_cache.credential((id, &digest), now)?;
             let expires_at = until.unwrap_or(Time::NEVER);
             return Some(Caller { account, session: id.to_owned(), expires_at });
         }
         let (session, expires_at) = self.signer.check(token, now)?;
-        let account = self.roster.session(&session, now)?;
+        let account = self.account_cache.session(&session, now)?;
         Some(Caller { account, session, expires_at })
     }
 
-    /// Changes accounts, memberships, sessions or twins, and the roster with them.
+    /// Changes accounts, memberships, sessions or twins, and the account cache with them.
     pub(crate) async fn change_roster<T, F>(&self, change: F) -> Result<T, Problem>
     where
         T: Send + 'static,
         F: FnOnce(&Db) -> Result<T, Problem> + Send + 'static,
     {
-        let roster = Arc::clone(&self.roster);
+        let account_cache = Arc::clone(&self.account_cache);
         let changed = self.store.write(move |db| {
             let outcome = change(db)?;
-            roster.load(db)?;
+            account_cache.load(db)?;
             Ok(outcome)
         });
         changed.await
@@ -219,13 +219,13 @@ impl Platform {
     ) -> Result<(Platform, mpsc::Receiver<Announcement>), Error> {
         let store = Store::open(data, &settings.database, Purpose::Server)?;
         let signer = Signer::open(&data.join("platform.key"))?;
-        let roster = Arc::new(Roster::default());
-        let loading = Arc::clone(&roster);
+        let account_cache = Arc::new(AccountCache::default());
+        let loading = Arc::clone(&account_cache);
         store.write_now(move |db| {
             crate::store::alerts::make_usual_rules(db)?;
             Ok(loading.load(db)?)
         })?;
-        let reloading = Arc::clone(&roster);
+        let reloading = Arc::clone(&account_cache);
         store.on_foreign_change(move |db| {
             if let Err(error) = reloading.load(db) {
                 tracing::error!("platform: cannot read accounts: {error}");
@@ -236,7 +236,7 @@ impl Platform {
         let app = App(Arc::new(Inner {
             settings,
             store,
-            roster,
+            account_cache,
             signer,
             live,
             counts: Counts::default(),
@@ -277,7 +277,7 @@ impl Platform {
     /// Whether there is a user of this name. Answers from memory.
     #[must_use]
     pub fn knows(&self, user: &str) -> bool {
-        self.app.roster.account(user).is_some()
+        self.app.account_cache.account(user).is_some()
     }
 
     /// Lets a user in by name and password, with the bounds that logins over HTTP have: so many wrong ones
@@ -302,10 +302,11 @@ impl Platform {
     #[must_use]
     pub fn is_session(&self, id: &str) -> bool {
         let Some(by_password) = id.strip_prefix(BY_PASSWORD) else {
-            return self.app.roster.is_good(id, Time::now());
+            return self.app.account_cache.is_good(id, Time::now());
         };
         let named = by_password.split_once(':');
-        let account = named.and_then(|(tag, name)| Some((tag, self.app.roster.account(name)?)));
+        let account =
+            named.and_then(|(tag, name)| Some((tag, self.app.account_cache.account(name)?)));
         account.is_some_and(|(tag, account)| account.password_tag == tag)
     }
 
@@ -313,7 +314,7 @@ impl Platform {
     /// this platform are already the new ones. On the writer's thread, so that it must not wait; the first call
     /// counts.
     pub fn on_loss(&self, lost: impl Fn() + Send + Sync + 'static) {
-        self.app.roster.on_loss(Box::new(lost));
+        self.app.account_cache.on_loss(Box::new(lost));
     }
 
     /// Whether the user may publish to this topic, or subscribe to it as a filter. Answers from memory.
@@ -321,10 +322,13 @@ impl Platform {
     pub fn may(&self, user: &str, publish: bool, topic: &str) -> bool {
         let levels: Vec<&str> = topic.split('/').collect();
         let ["fulmar", twin, rest @ ..] = &levels[..] else { return false };
-        let (Ok(twin), roster) = (twin.parse::<Name>(), &self.app.roster) else { return false };
-        let role = roster.account(user).and_then(|account| roster.role(&account, &twin));
+        let (Ok(twin), account_cache) = (twin.parse::<Name>(), &self.app.account_cache) else {
+            return false;
+        };
+        let role =
+            account_cache.account(user).and_then(|account| account_cache.role(&account, &twin));
         // A device that has told nobody of itself is the user of the same name.
-        let whose = |device: &str| match roster.whose(&twin, device, user) {
+        let whose = |device: &str| match account_cache.whose(&twin, device, user) {
             Whose::Nobodys if device == user => Whose::Own,
             whose => whose,
         };
@@ -379,8 +383,9 @@ impl Platform {
         let frames: Vec<Each<NewFrame>> = payloads.iter().map(parse).collect();
         let publisher = publisher.and_then(|name| name.parse().ok());
         let (reader, now) = (publisher.unwrap_or_else(|| receiver.clone()), Time::now());
-        let roster = &self.app.roster;
-        let role = roster.account(&reader).and_then(|account| roster.role(&account, &twin));
+        let account_cache = &self.app.account_cache;
+        let role =
+            account_cache.account(&reader).and_then(|account| account_cache.role(&account, &twin));
         let reads = role.is_some_and(|role| role.may(Deed::Read));
         let sender = Sender { twin: twin.clone(), reader, own_lists_only: false, reads, now };
         let results = crate::frames::handlers::take(&self.app, sender, receiver.clone(), frames);
@@ -411,12 +416,12 @@ impl Platform {
     /// Whether there is no account yet.
     #[must_use]
     pub fn has_no_users(&self) -> bool {
-        self.app.roster.is_empty()
+        self.app.account_cache.is_empty()
     }
 
     /// Returns when there is an account; for one waiter.
     pub async fn users(&self) {
-        self.app.roster.people().await;
+        self.app.account_cache.wait_for_account().await;
     }
 
     /// Finishes what was begun and closes the database.

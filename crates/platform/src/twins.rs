@@ -89,7 +89,7 @@ pub(crate) fn check_name(id: &Name) -> Result<(), Problem> {
 /// The caller's twins
 #[utoipa::path(get, path = "/twin", tag = "twins", responses((status = 200, body = Page<Membership>)))]
 pub(crate) async fn list(State(app): State<App>, caller: Caller, conditions: Conditions) -> Answer {
-    let items = app.roster.twins_of(&caller.account);
+    let items = app.account_cache.twins_of(&caller.account);
     conditions.json(&Page { items, next: None })
 }
 

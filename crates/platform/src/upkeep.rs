@@ -40,7 +40,7 @@ impl Platform {
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
             let app = self.app();
-            if !app.roster.has_expired_credential(Time::now()) {
+            if !app.account_cache.has_expired_credential(Time::now()) {
                 continue;
             }
             let forget = |db: &crate::store::Db| Ok(accounts::forget_credentials(db, Time::now())?);

@@ -9,7 +9,7 @@ use axum::extract::{FromRequestParts, RawPathParams};
 use axum::http::header;
 use axum::http::request::Parts;
 
-use super::roster::Account;
+use super::account_cache::Account;
 use crate::platform::App;
 use crate::problem::Problem;
 use crate::role::{Deed, Role};
@@ -63,7 +63,7 @@ impl FromRequestParts<App> for Member {
         let named = params.iter().find(|(name, _)| *name == "twin").map(|(_, value)| value);
         let twin: Option<Name> = named.and_then(|value| value.parse().ok());
         let member = twin.and_then(|twin| {
-            let role = app.roster.role(&caller.account, &twin)?;
+            let role = app.account_cache.role(&caller.account, &twin)?;
             Some(Member { caller, twin, role })
         });
         member.ok_or_else(|| Problem::not_found("twin"))

@@ -10,11 +10,11 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
+use super::account_cache::Account;
 use super::caller::{Caller, Member};
 use super::hashing::Claimant;
 use super::password;
 use super::rate::network;
-use super::roster::Account;
 use crate::blocking;
 use crate::extract::{Body, STRANGERS_BYTES};
 use crate::platform::{App, LoginRefused};
@@ -75,7 +75,7 @@ pub(crate) struct Membership {
 
 impl User {
     fn new(app: &App, account: &Account) -> User {
-        let twins = app.roster.twins_of(account);
+        let twins = app.account_cache.twins_of(account);
         let held = |role: &Role| twins.iter().any(|twin| twin.role == *role);
         let role =
             if account.server_admin { Some(Role::Admin) } else { Role::ALL.into_iter().find(held) };
@@ -182,7 +182,7 @@ async fn check(
     let password = password.to_owned();
     attempt.who = None;
     let right = blocking::run(turn, move || password::is_right(&password, hash.as_deref())).await?;
-    Ok(if right { app.roster.account(user) } else { None })
+    Ok(if right { app.account_cache.account(user) } else { None })
 }
 
 /// The user who is logged in

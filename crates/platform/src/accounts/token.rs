@@ -1,7 +1,7 @@
 //! Tokens: JSON Web Tokens (RFC 7519) signed with HMAC-SHA-256 under a secret of this installation.
 //!
-//! A token says who it is for and until when, and has an identifier. Whether it is still good is the
-//! roster's to say: one whose identifier is not there any more was revoked.
+//! A token names its account and expiry, and has an identifier. It is valid while the account cache has that
+//! identifier; a token whose identifier is missing was revoked.
 
 use std::path::Path;
 

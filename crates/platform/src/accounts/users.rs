@@ -55,7 +55,7 @@ pub(crate) struct UserChange {
     responses((status = 200, body = Page<TwinUser>)))]
 pub(crate) async fn list(State(app): State<App>, member: Member, conditions: Conditions) -> Answer {
     member.may(Deed::Manage)?;
-    let members = app.roster.members(&member.twin);
+    let members = app.account_cache.members(&member.twin);
     let items = members.into_iter().map(|(account, role)| TwinUser {
         name: account.name.clone(),
         display_name: account.display_name.clone(),
@@ -103,7 +103,7 @@ pub(crate) async fn change(
     Body(change): Body<UserChange>,
 ) -> Answer {
     member.may(Deed::Administer)?;
-    let account = app.roster.account(&name).ok_or_else(|| Problem::not_found("user"))?;
+    let account = app.account_cache.account(&name).ok_or_else(|| Problem::not_found("user"))?;
     if !account.roles.contains_key(&member.twin) {
         return Err(Problem::not_found("user"));
     }

@@ -49,7 +49,7 @@ pub(crate) async fn add(
 ) -> Answer {
     member.may(Deed::Receive)?;
     let upload = body.read().await?;
-    let whose = app.roster.whose(&member.twin, &upload.receiver, member.name());
+    let whose = app.account_cache.whose(&member.twin, &upload.receiver, member.name());
     // People may share a phone: what they send is stored as theirs. A machine has no business at another.
     if whose == Whose::Others && member.role == Role::Device {
         return Err(Problem::forbidden("this receiver is another user's device"));

@@ -96,7 +96,7 @@ pub(crate) async fn put(
         own(db, &member, &device)
     });
     let instance = instance.await?;
-    app.roster.own(&twin, &instance.device, &instance.user);
+    app.account_cache.own(&twin, &instance.device, &instance.user);
     json(StatusCode::OK, &instance)
 }
 

@@ -120,7 +120,7 @@ fn read(
         _ => return Err("the topic is not a sensor's".to_owned()),
     };
     let twin: Name = twin.parse()?;
-    if !app.roster.has_twin(&twin) {
+    if !app.account_cache.has_twin(&twin) {
         return Err("there is no such twin".to_owned());
     }
     Ok((twin, parse(device, quantity, message, now)?))

@@ -146,8 +146,8 @@ pub(crate) async fn add(
 
 fn check_assignee(app: &App, twin: &Name, assignee: Option<&Name>) -> Result<(), Problem> {
     let Some(assignee) = assignee else { return Ok(()) };
-    let account = app.roster.account(assignee);
-    if account.is_some_and(|account| app.roster.role(&account, twin).is_some()) {
+    let account = app.account_cache.account(assignee);
+    if account.is_some_and(|account| app.account_cache.role(&account, twin).is_some()) {
         return Ok(());
     }
     Err(Problem::invalid("assignee", "there is no such user in this twin"))

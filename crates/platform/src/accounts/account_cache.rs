@@ -1,7 +1,7 @@
-//! All accounts, twins, good tokens and whose devices are, in memory: what every request and every MQTT
-//! client that shows a token is checked against.
+//! The account cache: all accounts, twins, valid tokens and owners of devices in memory. Every request, and every MQTT
+//! client with a token, is checked against it.
 //!
-//! Loaded anew on the writer's thread with every change, before the change is answered; changes by
+//! The writer's thread loads it again with every change, before the change is answered; changes by
 //! another process (`fulmar user`) are seen within half a second.
 
 use std::collections::{BTreeMap, HashMap};
@@ -26,26 +26,26 @@ use crate::twins::TwinKind;
 pub(crate) struct Account {
     pub(crate) name: Name,
     pub(crate) display_name: String,
-    /// Admin of the server: makes twins, and is admin in all.
+    /// Admin of the server: creates twins, and is admin in all of them.
     pub(crate) server_admin: bool,
     pub(crate) roles: BTreeMap<Name, Role>,
-    /// Changes with the password.
+    /// A tag that changes with the password.
     pub(crate) password_tag: String,
 }
 
 #[derive(Debug, Default)]
 struct Known {
     accounts: HashMap<Name, Arc<Account>>,
-    /// By identifier of the token: whose, and until when.
+    /// Tokens of logins by identifier: account and expiry.
     sessions: HashMap<String, (Name, Time)>,
-    /// Tokens that last, by identifier.
+    /// Credentials of devices and gateways by their token's identifier.
     credentials: HashMap<String, Credential>,
     twins: BTreeMap<Name, (String, TwinKind)>,
-    /// By twin and name of the device: whose it is.
+    /// Owners of devices, by twin and name of the device.
     devices: HashMap<Name, HashMap<Name, Name>>,
 }
 
-/// A token that lasts.
+/// A device's or gateway's credential.
 #[derive(Debug)]
 struct Credential {
     account: Name,
@@ -60,7 +60,7 @@ impl Credential {
 }
 
 impl Known {
-    /// Whether somebody may do less than before, has a token less, or another password.
+    /// Whether an account lost a right or a token, or got another password.
     fn lost(&self, before: &Known) -> bool {
         let gone = |id: &String| !self.sessions.contains_key(id);
         let less = |(name, before): (&Name, &Arc<Account>)| {
@@ -79,29 +79,30 @@ impl Known {
 
 type Lost = Box<dyn Fn() + Send + Sync>;
 
-/// What is known of all.
+/// The cache; see the module.
 #[derive(Default)]
-pub(crate) struct Roster {
+pub(crate) struct AccountCache {
     known: RwLock<Known>,
-    /// Told when somebody may do less than before.
+    /// Called when an account lost a right.
     lost: OnceLock<Lost>,
-    /// Told when there are accounts.
-    peopled: Notify,
+    /// Notified when there are accounts.
+    has_accounts: Notify,
 }
 
-impl fmt::Debug for Roster {
+impl fmt::Debug for AccountCache {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Roster").field("known", &self.known).finish_non_exhaustive()
+        f.debug_struct("AccountCache").field("known", &self.known).finish_non_exhaustive()
     }
 }
 
-impl Roster {
-    /// Calls `lost` after each change that takes something from somebody; the first call counts.
+impl AccountCache {
+    /// Registers `lost`, which is called after each change by which an account loses a right.
+    /// The first registration counts.
     pub(crate) fn on_loss(&self, lost: Lost) {
         let _ = self.lost.set(lost);
     }
 
-    /// Takes what the database says.
+    /// Loads everything from the database.
     pub(crate) fn load(&self, db: &Db) -> crate::store::sql::Result<()> {
         let mut roles: HashMap<Name, BTreeMap<Name, Role>> = HashMap::new();
         for (twin, account, role) in accounts::members(db)? {
@@ -129,27 +130,27 @@ impl Roster {
         for (twin, device, account) in devices::owners(db)? {
             known.devices.entry(twin).or_default().insert(device, account);
         }
-        let peopled = !known.accounts.is_empty();
+        let has_accounts = !known.accounts.is_empty();
         let before = std::mem::replace(&mut *self.known.write(), known);
         if self.known.read().lost(&before)
             && let Some(lost) = self.lost.get()
         {
             lost();
         }
-        if peopled {
-            self.peopled.notify_one();
+        if has_accounts {
+            self.has_accounts.notify_one();
         }
         Ok(())
     }
 
-    /// Whose token this is, if it is still good.
+    /// The account of a login's token, if the token is still valid.
     pub(crate) fn session(&self, id: &str, now: Time) -> Option<Arc<Account>> {
         let known = self.known.read();
         let (account, until) = known.sessions.get(id)?;
         (now < *until).then(|| known.accounts.get(account).cloned()).flatten()
     }
 
-    /// Whose this token that lasts is, by its identifier and digest, and until when it is good.
+    /// The account of a credential, by its token's identifier and digest, and its expiry.
     pub(crate) fn credential(
         &self,
         (id, digest): (&str, &str),
@@ -157,19 +158,19 @@ impl Roster {
     ) -> Option<(Arc<Account>, Option<Time>)> {
         let known = self.known.read();
         let found = known.credentials.get(id).filter(|found| found.is_good(now))?;
-        // Digests of random tokens: how long the comparison takes says nothing of a token.
+        // Digests of random tokens: the time that the comparison takes reveals nothing about a token.
         let account = (found.digest == digest).then(|| known.accounts.get(&found.account))?;
         account.cloned().map(|account| (account, found.expires_at))
     }
 
-    /// Whether the token of this identifier, of a login or one that lasts, is still good.
+    /// Whether the token with this identifier, a login's or a credential's, is still valid.
     pub(crate) fn is_good(&self, id: &str, now: Time) -> bool {
         let known = self.known.read();
         let lasts = known.credentials.get(id).is_some_and(|found| found.is_good(now));
         lasts || known.sessions.get(id).is_some_and(|(_, until)| now < *until)
     }
 
-    /// Whether a token that was to last has an end which is over.
+    /// Whether a credential has expired.
     pub(crate) fn has_expired_credential(&self, now: Time) -> bool {
         self.known.read().credentials.values().any(|credential| !credential.is_good(now))
     }
@@ -180,14 +181,14 @@ impl Roster {
         self.known.read().accounts.get(&name).cloned()
     }
 
-    /// Whose a device is, if somebody has told of it.
+    /// The owner of a device, if it has registered.
     pub(crate) fn owner(&self, twin: &Name, device: &str) -> Option<Name> {
         let device: Name = device.parse().ok()?;
         self.known.read().devices.get(twin)?.get(&device).cloned()
     }
 
-    /// Whose a device is, for a user. One that nobody has told of is another's if it has another's name: what
-    /// comes from it would look like that user's.
+    /// Whose a device is, from a user's view. A device that has not registered counts as another user's if it has that
+    /// user's name, because its messages would look like that user's.
     pub(crate) fn whose(&self, twin: &Name, device: &str, user: &str) -> Whose {
         match self.owner(twin, device) {
             Some(owner) if *owner == *user => Whose::Own,
@@ -197,7 +198,7 @@ impl Roster {
         }
     }
 
-    /// A device has told of itself.
+    /// A device has registered.
     pub(crate) fn own(&self, twin: &Name, device: &Name, account: &Name) {
         let mut known = self.known.write();
         let devices = known.devices.entry(twin.clone()).or_default();
@@ -210,9 +211,9 @@ impl Roster {
     }
 
     /// Returns when there is an account; for one waiter.
-    pub(crate) async fn people(&self) {
+    pub(crate) async fn wait_for_account(&self) {
         while self.is_empty() {
-            self.peopled.notified().await;
+            self.has_accounts.notified().await;
         }
     }
 
@@ -228,7 +229,7 @@ impl Roster {
         members
     }
 
-    /// What the account is in the twin; `None` if nothing, or there is no such twin.
+    /// The account's role in the twin; `None` if it has none, or there is no such twin.
     pub(crate) fn role(&self, account: &Account, twin: &Name) -> Option<Role> {
         if account.server_admin {
             return self.known.read().twins.contains_key(twin).then_some(Role::Admin);
