@@ -1,6 +1,6 @@
 //! One client's session as a state machine (section 4): packets in, packets and outcomes out.
 //!
-//! A session has a control flow and, over QUIC, may have further ones (`flow`, `lanes`).
+//! A session has a control flow and, over QUIC, may have further ones (`flow`, `stream_map`).
 //! No I/O and no clock: the owner says when it is, brings the server's bytes and takes what is to be
 //! sent. Everything not acknowledged outlives a connection: in-flight messages are sent again in
 //! their order, requests are made again, and where the server has lost the session its subscriptions
@@ -11,9 +11,9 @@
 
 mod flow;
 mod incoming;
+mod stream_map;
 #[cfg(test)]
-mod lane_tests;
-mod lanes;
+mod stream_map_tests;
 #[cfg(test)]
 mod tests;
 
@@ -30,10 +30,10 @@ use crate::message::{Message, Receipt};
 use crate::options::Options;
 
 use flow::{Ask, Desk, Early, Flow, NO_LIMITS, Pending, Request};
-use lanes::{Kept, Lanes};
+use stream_map::{Kept, StreamMap};
 
 pub(crate) use flow::MAX_OUT_BYTES;
-pub(crate) use lanes::{CONTROL, StreamLoss};
+pub(crate) use stream_map::{CONTROL, StreamLoss};
 
 /// Topic aliases the server may set.
 const TOPIC_ALIAS_MAXIMUM: u16 = 16;
@@ -84,9 +84,9 @@ pub(crate) struct Machine<P, R> {
     finishing: bool,
     client_id: String,
     keep_alive: Option<Duration>,
-    /// The control flow and then the lanes'.
+    /// The control flow, and then those of the data streams.
     flows: Vec<Flow<P, R>>,
-    lanes: Lanes,
+    stream_map: StreamMap,
     desk: Desk<P, R>,
     subscriptions: Vec<Kept>,
     last_sent: Instant,
@@ -98,7 +98,7 @@ pub(crate) struct Machine<P, R> {
 
 impl<P, R> Machine<P, R> {
     pub(crate) fn new(options: Arc<Options>, now: Instant) -> Machine<P, R> {
-        let lanes = Lanes::new(&options);
+        let stream_map = StreamMap::new(&options);
         Machine {
             phase: Phase::Down,
             connected_before: false,
@@ -106,8 +106,8 @@ impl<P, R> Machine<P, R> {
             finishing: false,
             client_id: options.client_id.clone(),
             keep_alive: None,
-            flows: (0..=lanes.count()).map(|_| Flow::new()).collect(),
-            lanes,
+            flows: (0..=stream_map.count()).map(|_| Flow::new()).collect(),
+            stream_map,
             desk: Desk {
                 version: options.version,
                 limits: NO_LIMITS,
@@ -130,7 +130,7 @@ impl<P, R> Machine<P, R> {
     /// the options allow of it. `streams` says whether there can be data streams.
     pub(crate) fn connect(&mut self, now: Instant, early: bool, streams: bool) {
         self.connection += 1;
-        self.prepare_lanes(streams);
+        self.prepare_streams(streams);
         let in_flight = self.flows[CONTROL].outbound.in_flight() > 0;
         self.phase = Phase::Opening(match () {
             () if in_flight => Ahead::Requests,
@@ -182,7 +182,7 @@ impl<P, R> Machine<P, R> {
         }
         self.desk.up = false;
         self.finishing = false;
-        self.lanes.down();
+        self.stream_map.down();
         for flow in 0..self.flows.len() {
             self.flow_down(flow);
         }
@@ -191,7 +191,7 @@ impl<P, R> Machine<P, R> {
     /// Publishes as soon as connection, order and window allow.
     pub(crate) fn publish(&mut self, message: Message, token: P) {
         self.desk.held_bytes += message.size();
-        let flow = self.lanes.of_message(&message);
+        let flow = self.stream_map.of_message(&message);
         self.flows[flow].queue.push_back(Pending { message: Arc::new(message), token });
         self.pump();
     }
@@ -205,7 +205,7 @@ impl<P, R> Machine<P, R> {
     }
 
     fn request(&mut self, ask: Ask, token: R) {
-        let flow = self.lanes.of_ask(&ask, &self.subscriptions);
+        let flow = self.stream_map.of_ask(&ask, &self.subscriptions);
         self.flows[flow].waiting.push_back(Request { ask, token: Some(token) });
         self.pump();
     }
@@ -213,7 +213,7 @@ impl<P, R> Machine<P, R> {
     /// The application has what came with this receipt.
     pub(crate) fn acknowledge(&mut self, receipt: &Receipt) {
         let now = receipt.connection == self.connection && self.phase == Phase::Up;
-        if now && self.lanes.is_open(receipt.flow) {
+        if now && self.stream_map.is_open(receipt.flow) {
             self.put_ack(receipt.flow, AckKind::Puback, receipt.id, ReasonCode::Success);
         }
     }
@@ -325,13 +325,13 @@ impl<P, R> Machine<P, R> {
             _ => return,
         }
         for (index, flow) in self.flows.iter_mut().enumerate() {
-            if self.lanes.is_open(index) {
-                flow.pump(&mut self.desk, self.lanes.may_publish(index));
+            if self.stream_map.is_open(index) {
+                flow.pump(&mut self.desk, self.stream_map.may_publish(index));
             }
         }
         if self.closing && self.is_idle() && !self.finishing {
             self.finishing = true;
-            if !self.lanes.any_open() {
+            if !self.stream_map.any_open() {
                 self.streams_finished();
             }
         }

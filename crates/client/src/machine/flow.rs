@@ -1,7 +1,7 @@
 //! One flow of a session (section 4.3, for one stream): what waits, what is in flight, what is asked,
 //! and the bytes that are to go out on whatever carries it.
 //!
-//! Which messages and requests belong to a flow is decided in `lanes`; packets from the server are
+//! Which messages and requests belong to a flow is decided in `stream_map`; packets from the server are
 //! handled in `incoming`.
 
 use std::collections::VecDeque;

@@ -10,7 +10,7 @@ use fulmar_mqtt::topic::check_name;
 use fulmar_mqtt::{Packet, PacketId, Property, QoS, ReasonCode};
 
 use super::flow::{Ask, NO_LIMITS};
-use super::lanes::{CONTROL, Kept};
+use super::stream_map::{CONTROL, Kept};
 use super::{Ahead, Machine, Outcome, Phase, TOPIC_ALIAS_MAXIMUM, seconds};
 use crate::error::Error;
 use crate::message::{Message, Receipt};
@@ -42,7 +42,7 @@ impl<P, R> Machine<P, R> {
         bytes: &[u8],
     ) -> Result<usize, Error> {
         (self.last_received, self.ping_sent) = (now, None);
-        self.lanes.heard(flow);
+        self.stream_map.heard(flow);
         let mut done = 0;
         let handled = loop {
             match self.one(flow, &bytes[done..]) {
@@ -135,7 +135,7 @@ impl<P, R> Machine<P, R> {
                 self.doubt(doubtful);
             }
         }
-        self.lanes_up(session_present, first);
+        self.streams_up(session_present, first);
         Ok(())
     }
 
@@ -252,7 +252,7 @@ impl<P, R> Machine<P, R> {
                 };
                 self.desk.published(pending, result);
                 if flow == CONTROL {
-                    self.lanes.control_published();
+                    self.stream_map.control_published();
                 }
             }
             Err(error @ AckError::WrongQoS(_)) => {

@@ -1,14 +1,14 @@
-//! Data streams of a session: which topics and filters go on which, and what becomes of a flow when
+//! The stream map: which topics and filters use which data stream, and what happens to a flow when
 //! its stream, its connection or the server's memory of it is lost.
 //!
-//! A lane is a place for one data stream; lane `i` carries flow `i + 1`, flow 0 is the control flow.
-//! A lane's stream is plain (no header, as EMQX has it: the server forgets its QoS state and
-//! subscriptions with the stream) or persistent (a header of the MQTT-next draft names the flow, and
-//! both ends keep its state). QoS 2 is carried by persistent lanes only: on a plain one it could
+//! Data stream `i` carries flow `i + 1`; flow 0 is the control flow. Streams are either all plain (no header, as in
+//! EMQX's multi-stream mode: the server forgets a stream's QoS state and
+//! subscriptions with the stream) or all persistent (a header of the MQTT-next draft names the flow, and
+//! both ends keep its state). Only persistent streams carry QoS 2: on a plain one a message could
 //! arrive twice.
 //!
-//! A lane is folded where there can be no data streams (TCP) or the server does not take this one:
-//! what is in it goes to the control flow.
+//! A data stream is folded where there can be none (TCP) or the server refuses it: its flow's
+//! messages and requests move to the control flow.
 
 use std::collections::HashMap;
 
@@ -25,7 +25,7 @@ use crate::options::{Options, Streams};
 /// Filters of one SUBSCRIBE when subscriptions are restored.
 const FILTERS_PER_PACKET: usize = 64;
 
-/// A lane that lost so many streams of one connection is folded for the rest of it.
+/// A data stream that was lost this often in one connection stays folded until the next.
 const MAX_FAILURES: u8 = 3;
 
 /// Seconds a persistent flow outlives its stream at least: longer than any attempt to connect.
@@ -46,27 +46,27 @@ pub(crate) enum StreamLoss {
 }
 
 #[derive(Clone, Debug, Default)]
-struct Lane {
-    /// A stream carries it.
+struct DataStream {
+    /// It is open in the current connection.
     open: bool,
     /// The server has answered on this flow, so it knows it.
     established: bool,
-    /// To be opened although there is nothing to send: the server may have something.
+    /// To be opened although there is nothing to send, because the server may have something.
     wanted: bool,
     folded: bool,
     failures: u8,
 }
 
 #[derive(Debug)]
-pub(super) struct Lanes {
-    lanes: Vec<Lane>,
+pub(super) struct StreamMap {
+    streams: Vec<DataStream>,
     strategy: Streams,
     persistent: bool,
     expiry_s: u32,
-    /// Topics and filters that have a lane to themselves as far as the lanes suffice.
+    /// Topics and filters that have a stream to themselves, as far as the streams suffice.
     owners: HashMap<Box<str>, usize>,
-    /// Publications in flight on the control flow that were a lane's: until they are acknowledged
-    /// nothing of the lanes may overtake them.
+    /// Publications in flight on the control flow that belonged to a data stream: until they are acknowledged
+    /// no publication on a data stream may overtake them.
     held_up: usize,
 }
 
@@ -76,7 +76,7 @@ pub(super) struct Kept {
     pub(super) filter: String,
     pub(super) options: SubscribeOptions,
     pub(super) flow: usize,
-    /// Where the server delivers is not where it is wanted any more: to be made again.
+    /// The server delivers on another flow than wanted: to be subscribed again.
     moved: bool,
 }
 
@@ -86,14 +86,14 @@ impl Kept {
     }
 }
 
-impl Lanes {
-    pub(super) fn new(options: &Options) -> Lanes {
+impl StreamMap {
+    pub(super) fn new(options: &Options) -> StreamMap {
         let most = match options.streams {
             Streams::Single => 0,
             _ => usize::from(options.max_data_streams),
         };
-        Lanes {
-            lanes: vec![Lane::default(); most],
+        StreamMap {
+            streams: vec![DataStream::default(); most],
             strategy: options.streams,
             persistent: options.persistent_flows,
             expiry_s: options.session_expiry_s.max(LEAST_FLOW_EXPIRY_S),
@@ -103,7 +103,7 @@ impl Lanes {
     }
 
     pub(super) fn count(&self) -> usize {
-        self.lanes.len()
+        self.streams.len()
     }
 
     /// The flow of a message.
@@ -112,7 +112,7 @@ impl Lanes {
         if spread { self.place(&message.topic, message.qos) } else { CONTROL }
     }
 
-    /// The flow of a request; all filters of one request share it.
+    /// The flow of a request, which all its filters share.
     pub(super) fn of_ask(&mut self, ask: &Ask, kept: &[Kept]) -> usize {
         match ask {
             Ask::Subscribe(filters) => {
@@ -134,26 +134,26 @@ impl Lanes {
         }
     }
 
-    /// The first names get a lane of their own, later ones share: by their hash, so that a name
-    /// stays where it is and its messages in order.
+    /// The first names get a stream of their own. Later names share one, chosen by hash, so that a name
+    /// keeps its stream and its messages their order.
     fn place(&mut self, name: &str, qos: QoS) -> usize {
-        if self.lanes.is_empty() || (qos == QoS::ExactlyOnce && !self.persistent) {
+        if self.streams.is_empty() || (qos == QoS::ExactlyOnce && !self.persistent) {
             return CONTROL;
         }
-        let lane = match self.owners.get(name) {
-            Some(lane) => *lane,
-            None if self.owners.len() < self.lanes.len() => {
-                let lane = self.owners.len();
-                self.owners.insert(name.into(), lane);
-                lane
+        let stream = match self.owners.get(name) {
+            Some(stream) => *stream,
+            None if self.owners.len() < self.streams.len() => {
+                let stream = self.owners.len();
+                self.owners.insert(name.into(), stream);
+                stream
             }
-            None => hash(name) % self.lanes.len(),
+            None => hash(name) % self.streams.len(),
         };
-        if self.lanes[lane].folded { CONTROL } else { lane + 1 }
+        if self.streams[stream].folded { CONTROL } else { stream + 1 }
     }
 
     pub(super) fn is_open(&self, flow: usize) -> bool {
-        flow == CONTROL || self.lanes[flow - 1].open
+        flow == CONTROL || self.streams[flow - 1].open
     }
 
     /// Whether publications of a flow may go out.
@@ -162,10 +162,10 @@ impl Lanes {
     }
 
     pub(super) fn any_open(&self) -> bool {
-        self.lanes.iter().any(|lane| lane.open)
+        self.streams.iter().any(|stream| stream.open)
     }
 
-    /// A publication of the control flow is over.
+    /// A publication of the control flow is acknowledged.
     pub(super) fn control_published(&mut self) {
         self.held_up = self.held_up.saturating_sub(1);
     }
@@ -173,16 +173,16 @@ impl Lanes {
     /// The server has sent something on this flow.
     pub(super) fn heard(&mut self, flow: usize) {
         if flow != CONTROL {
-            let lane = &mut self.lanes[flow - 1];
-            lane.established = self.persistent;
-            lane.failures = 0;
+            let stream = &mut self.streams[flow - 1];
+            stream.established = self.persistent;
+            stream.failures = 0;
         }
     }
 
     /// The connection is gone.
     pub(super) fn down(&mut self) {
-        for lane in &mut self.lanes {
-            (lane.open, lane.failures) = (false, 0);
+        for stream in &mut self.streams {
+            (stream.open, stream.failures) = (false, 0);
         }
     }
 
@@ -190,7 +190,8 @@ impl Lanes {
         if !self.persistent {
             return None;
         }
-        let known = if self.lanes[flow - 1].established { FlowFlags::ABORT_IF_NO_STATE } else { 0 };
+        let known =
+            if self.streams[flow - 1].established { FlowFlags::ABORT_IF_NO_STATE } else { 0 };
         let kept = FlowFlags::PERSISTENT_QOS | FlowFlags::PERSISTENT_SUBSCRIPTIONS;
         let flags = FlowFlags(kept | known);
         // A client's flows have even identifiers (draft section 9.5).
@@ -199,7 +200,7 @@ impl Lanes {
     }
 }
 
-/// FNV-1a: the same in every process, so that a resumed session finds its topics where they were.
+/// FNV-1a: the same in every process, so that a resumed session finds its topics on the same flows.
 fn hash(name: &str) -> usize {
     let start = 0xCBF2_9CE4_8422_2325_u64;
     let mixed = name
@@ -214,25 +215,25 @@ impl<P, R> Machine<P, R> {
         if self.phase != Phase::Up || self.finishing {
             return None;
         }
-        let lanes = self.lanes.lanes.iter().zip(&self.flows[1..]);
-        let wants = |(lane, flow): (&Lane, &Flow<P, R>)| {
-            !lane.open && !lane.folded && (lane.wanted || !flow.is_idle())
+        let streams = self.stream_map.streams.iter().zip(&self.flows[1..]);
+        let wants = |(stream, flow): (&DataStream, &Flow<P, R>)| {
+            !stream.open && !stream.folded && (stream.wanted || !flow.is_idle())
         };
-        lanes.into_iter().position(wants).map(|lane| lane + 1)
+        streams.into_iter().position(wants).map(|stream| stream + 1)
     }
 
     /// Data streams that are open.
     pub(crate) fn open_streams(&self) -> usize {
-        self.lanes.lanes.iter().filter(|lane| lane.open).count()
+        self.stream_map.streams.iter().filter(|stream| stream.open).count()
     }
 
-    /// A flow has its stream.
+    /// A flow's stream is open.
     pub(crate) fn stream_opened(&mut self, flow: usize) {
-        if let Some(header) = self.lanes.header(flow) {
+        if let Some(header) = self.stream_map.header(flow) {
             fulmar_mqtt::flow::encode(&header, &mut self.flows[flow].out);
         }
-        let lane = &mut self.lanes.lanes[flow - 1];
-        (lane.open, lane.wanted) = (true, false);
+        let stream = &mut self.stream_map.streams[flow - 1];
+        (stream.open, stream.wanted) = (true, false);
         self.flows[flow].resume();
         self.pump();
     }
@@ -242,13 +243,13 @@ impl<P, R> Machine<P, R> {
         let no_state = loss == StreamLoss::Reset(StreamError::NoFlowState as u64);
         tracing::debug!(flow, ?loss, "data stream lost");
         self.flow_down(flow);
-        let lane = &mut self.lanes.lanes[flow - 1];
-        lane.open = false;
-        lane.failures += 1;
-        let hopeless = loss == StreamLoss::NotOpened || lane.failures >= MAX_FAILURES;
-        // Before it has said anything on it, a server that resets a stream does not know such.
-        let refused = matches!(loss, StreamLoss::Reset(_)) && !lane.established && !no_state;
-        if hopeless || (refused && self.lanes.persistent) {
+        let stream = &mut self.stream_map.streams[flow - 1];
+        stream.open = false;
+        stream.failures += 1;
+        let hopeless = loss == StreamLoss::NotOpened || stream.failures >= MAX_FAILURES;
+        // A server that resets a stream before it has sent anything on it does not support data streams.
+        let refused = matches!(loss, StreamLoss::Reset(_)) && !stream.established && !no_state;
+        if hopeless || (refused && self.stream_map.persistent) {
             tracing::info!(
                 flow,
                 ?loss,
@@ -256,15 +257,15 @@ impl<P, R> Machine<P, R> {
             );
             self.fold(flow);
             self.restore_moved();
-        } else if no_state || !self.lanes.persistent {
+        } else if no_state || !self.stream_map.persistent {
             self.forget_flow(flow);
         } else {
-            lane.wanted = true;
+            stream.wanted = true;
         }
         self.pump();
     }
 
-    /// A flow has lost its stream; what the machine itself had asked there is to be asked again.
+    /// A flow has lost its stream; the machine's own requests on it are to be sent again.
     pub(super) fn flow_down(&mut self, flow: usize) {
         for ask in self.flows[flow].down() {
             let Ask::Subscribe(filters) = ask else { continue };
@@ -273,30 +274,30 @@ impl<P, R> Machine<P, R> {
         }
     }
 
-    /// The server has lost a lane's flow.
+    /// The server has lost a data stream's flow.
     fn forget_flow(&mut self, flow: usize) {
-        self.lanes.lanes[flow - 1].established = false;
+        self.stream_map.streams[flow - 1].established = false;
         let doubtful = self.flows[flow].forgotten(&mut self.desk);
         self.doubt(doubtful);
         self.subscriptions.iter_mut().filter(|kept| kept.flow == flow).for_each(|k| k.moved = true);
         self.restore_moved();
     }
 
-    /// So many QoS 2 publications may arrive twice.
+    /// Reports that this many QoS 2 publications may arrive twice.
     pub(super) fn doubt(&mut self, messages: usize) {
         if messages > 0 {
             self.desk.outcomes.push_back(Outcome::MayRepeat { messages });
         }
     }
 
-    /// A connection is about to begin that has data streams or has none.
-    pub(super) fn prepare_lanes(&mut self, streams: bool) {
-        self.lanes.held_up = 0;
+    /// A connection is about to begin, with data streams or without.
+    pub(super) fn prepare_streams(&mut self, streams: bool) {
+        self.stream_map.held_up = 0;
         if streams {
             return self.unfold();
         }
         for flow in 1..self.flows.len() {
-            if !self.lanes.lanes[flow - 1].folded {
+            if !self.stream_map.streams[flow - 1].folded {
                 // Without data streams the server moves what they were owed to the control flow.
                 self.flows[flow].inbound = Inbound::new();
                 self.fold(flow);
@@ -304,12 +305,12 @@ impl<P, R> Machine<P, R> {
         }
     }
 
-    /// Moves a lane's state to the control flow.
+    /// Moves a data stream's state to the control flow.
     fn fold(&mut self, flow: usize) {
         let doubtful = self.flows[flow].send_as_new(&mut self.desk);
         self.doubt(doubtful);
-        let lane = &mut self.lanes.lanes[flow - 1];
-        (lane.folded, lane.established, lane.wanted) = (true, false, false);
+        let stream = &mut self.stream_map.streams[flow - 1];
+        (stream.folded, stream.established, stream.wanted) = (true, false, false);
         for kept in self.subscriptions.iter_mut().filter(|kept| kept.flow == flow) {
             (kept.flow, kept.moved) = (CONTROL, true);
         }
@@ -319,34 +320,34 @@ impl<P, R> Machine<P, R> {
         self.flows[CONTROL].waiting.extend(waiting);
     }
 
-    /// Data streams are possible again: what is still queued goes back to its lane.
+    /// Data streams are possible again: queued messages go back to theirs.
     fn unfold(&mut self) {
-        if self.lanes.lanes.iter().all(|lane| !lane.folded) {
+        if self.stream_map.streams.iter().all(|stream| !stream.folded) {
             return;
         }
-        self.lanes.lanes.iter_mut().for_each(|lane| lane.folded = false);
-        self.lanes.held_up = self.flows[CONTROL].outbound.in_flight();
+        self.stream_map.streams.iter_mut().for_each(|stream| stream.folded = false);
+        self.stream_map.held_up = self.flows[CONTROL].outbound.in_flight();
         for pending in std::mem::take(&mut self.flows[CONTROL].queue) {
-            let flow = self.lanes.of_message(&pending.message);
+            let flow = self.stream_map.of_message(&pending.message);
             self.flows[flow].queue.push_back(pending);
         }
     }
 
-    /// CONNACK has come; puts the lanes into the state the server is in.
-    pub(super) fn lanes_up(&mut self, session_present: bool, first: bool) {
+    /// CONNACK has arrived: brings the data streams into the state that the server has.
+    pub(super) fn streams_up(&mut self, session_present: bool, first: bool) {
         for flow in 1..self.flows.len() {
-            let kept_by_server = session_present && self.lanes.persistent;
+            let kept_by_server = session_present && self.stream_map.persistent;
             let idle = self.flows[flow].is_idle();
-            let lane = &mut self.lanes.lanes[flow - 1];
-            if lane.folded {
+            let stream = &mut self.stream_map.streams[flow - 1];
+            if stream.folded {
                 continue;
             }
             if kept_by_server {
                 // A process before this one may have left something in any flow.
-                lane.wanted = first || lane.established || !idle;
+                stream.wanted = first || stream.established || !idle;
                 continue;
             }
-            (lane.established, lane.wanted) = (false, false);
+            (stream.established, stream.wanted) = (false, false);
             let doubtful = self.flows[flow].forgotten(&mut self.desk);
             self.doubt(doubtful);
             // A plain stream's subscriptions went with it, or to the control flow.

@@ -105,16 +105,16 @@ fn topics_have_streams_of_their_own_and_share_when_there_are_too_many() {
     for (topic, token) in [("a", 1), ("b", 2), ("c", 3), ("a", 4)] {
         publish(&mut session, topic, token, QoS::AtMostOnce);
     }
-    let mut lanes = Vec::new();
+    let mut streams = Vec::new();
     while let Some(flow) = session.stream_wanted() {
         session.stream_opened(flow);
         let (header, packets) = take(&mut session, flow);
         assert_eq!(header, None, "plain streams have no header");
-        lanes.push(packets);
+        streams.push(packets);
     }
-    assert_eq!(lanes.len(), 2);
-    assert_eq!(lanes.iter().map(Vec::len).sum::<usize>(), 4);
-    let with = |name: &str| lanes.iter().position(|lane| lane.contains(&name.to_owned()));
+    assert_eq!(streams.len(), 2);
+    assert_eq!(streams.iter().map(Vec::len).sum::<usize>(), 4);
+    let with = |name: &str| streams.iter().position(|stream| stream.contains(&name.to_owned()));
     assert_eq!(with("a 1"), with("a 4"), "a topic keeps its stream");
     assert_ne!(with("a 1"), with("b 2"));
     assert!(session.output(CONTROL).is_empty());
