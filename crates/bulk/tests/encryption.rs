@@ -228,12 +228,12 @@ impl Siege {
         let (mut message, mut encrypted) = (Vec::new(), Vec::new());
         let mut flying: Vec<(Duration, bool, Vec<u8>)> = Vec::new();
         while self.now < Duration::from_secs(60) {
-            while self.sender.send(self.now, &mut message) {
+            while self.sender.poll_transmit(self.now, &mut message) {
                 self.sender_encryption.encrypt(&message, &mut encrypted).unwrap();
                 self.recorded.push(encrypted.clone());
                 flying.push((self.now + DELAY, true, encrypted.clone()));
             }
-            while self.receiver.send(self.now, &mut message).is_some() {
+            while self.receiver.poll_transmit(self.now, &mut message).is_some() {
                 // A sender that was but recorded is answered, too; that is lost.
                 self.receiver_encryption.encrypt(&message, &mut encrypted).unwrap();
                 self.recorded.push(encrypted.clone());

@@ -49,7 +49,7 @@ fn transfer(
     let mut receiver = Receiver::new(config, Memory::default());
     let (mut now, mut out) = (Duration::ZERO, Vec::new());
     while now < Duration::from_secs(60) {
-        while sender.send(now, &mut out) {
+        while sender.poll_transmit(now, &mut out) {
             if random.f64() >= loss {
                 receiver.receive(now, address(1), &out);
             }
@@ -57,7 +57,7 @@ fn transfer(
                 receiver.receive(now, from, &datagram);
             }
         }
-        while let Some(to) = receiver.send(now, &mut out) {
+        while let Some(to) = receiver.poll_transmit(now, &mut out) {
             if to == address(1) && random.f64() >= loss {
                 sender.receive(now, &out);
             }

@@ -148,7 +148,7 @@ impl Scene {
             if made == self.messages && pending.is_empty() && !closed {
                 closed = sender.close();
             }
-            while sender.send(now, &mut out) {
+            while sender.poll_transmit(now, &mut out) {
                 let datagram = if self.encrypted {
                     sender_encryption.encrypt(&out, &mut encrypted).unwrap();
                     encrypted.clone()
@@ -168,7 +168,7 @@ impl Scene {
                 {
                     readers[n].take(piece, now, self.message);
                 }
-                while receiver.send(now, &mut out).is_some() {
+                while receiver.poll_transmit(now, &mut out).is_some() {
                     let datagram = if self.encrypted {
                         ends[n].encrypt(&out, &mut encrypted).unwrap();
                         encrypted.clone()
@@ -395,7 +395,7 @@ fn garbage_is_counted_and_does_no_harm() {
     let (mut now, mut out) = (Duration::ZERO, Vec::new());
     for _ in 0..20_000 {
         now += MS;
-        if sender.send(now, &mut out) {
+        if sender.poll_transmit(now, &mut out) {
             let mut datagram = out.clone();
             for _ in 0..random.usize(1..4) {
                 let at = random.usize(..datagram.len().min(60));
@@ -404,7 +404,7 @@ fn garbage_is_counted_and_does_no_harm() {
             receiver.receive(now, from, &datagram);
             while receiver.read().is_some() {}
         }
-        if receiver.send(now, &mut out).is_some() {
+        if receiver.poll_transmit(now, &mut out).is_some() {
             let at = random.usize(..out.len());
             out[at] = random.u8(..);
             sender.receive(now, &out);

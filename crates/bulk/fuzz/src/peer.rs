@@ -58,7 +58,7 @@ fn play_receiver(data: &[u8]) {
         }
         receiver.receive(now, from, &datagram);
         let mut sent = 0;
-        while receiver.send(now, &mut out).is_some() {
+        while receiver.poll_transmit(now, &mut out).is_some() {
             assert!(matches!(Message::decode(&out), Ok(Message::Feedback(_))));
             sent += 1;
             assert!(sent < MAX_AT_ONCE, "it never has enough");
@@ -214,7 +214,7 @@ fn play_sender(data: &[u8]) {
         }
         sender.receive(now, &datagram);
         let mut sent = 0;
-        while sender.send(now, &mut out) {
+        while sender.poll_transmit(now, &mut out) {
             assert!(matches!(Message::decode(&out), Ok(Message::Object(_) | Message::Command(_))));
             sent += 1;
             assert!(sent < MAX_AT_ONCE, "it sends faster than its rate");

@@ -236,30 +236,30 @@ impl<S: Storage> Receiver<S> {
         &mut self.shared.storage
     }
 
-    /// What happened.
+    /// The next event.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.shared.events.pop_front()
     }
 
-    /// How far it is.
+    /// Progress of the transfer.
     #[must_use]
     pub fn progress(&self) -> Progress {
         let loss = self.senders.iter().map(|sender| sender.contact.loss()).fold(0.0, f64::max);
         Progress { loss, ..self.shared.progress.clone() }
     }
 
-    /// When [`Receiver::send`] has something to send.
+    /// When [`Receiver::poll_transmit`] next has a datagram.
     #[must_use]
     pub fn deadline(&self) -> Option<Duration> {
         self.senders.iter().filter_map(|sender| sender.contact.deadline()).min()
     }
 
-    /// Puts the next datagram into `out` and says where to send it. Call it until it says no.
-    pub fn send(&mut self, now: Duration, out: &mut Vec<u8>) -> Option<SocketAddr> {
+    /// Puts the next datagram into `out` and returns its destination; to be called until it returns `None`.
+    pub fn poll_transmit(&mut self, now: Duration, out: &mut Vec<u8>) -> Option<SocketAddr> {
         let Receiver { shared, senders } = self;
         senders.iter_mut().find_map(|sender| {
             out.clear();
-            sender.send(now, shared, out).then_some(sender.contact.address)
+            sender.poll_transmit(now, shared, out).then_some(sender.contact.address)
         })
     }
 

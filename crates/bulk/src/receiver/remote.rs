@@ -313,7 +313,7 @@ impl Remote {
     }
 
     /// Puts what is due into `out`.
-    pub(super) fn send<S>(
+    pub(super) fn poll_transmit<S>(
         &mut self,
         now: Duration,
         shared: &mut Shared<S>,

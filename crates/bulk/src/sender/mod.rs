@@ -181,12 +181,12 @@ impl<S: Source> Sender<S> {
         }
     }
 
-    /// What happened.
+    /// The next event.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
 
-    /// How far it is.
+    /// Progress of the transfer.
     #[must_use]
     pub fn progress(&self) -> Progress {
         let peers = self.base.peers.iter().cloned().collect();
@@ -194,13 +194,13 @@ impl<S: Source> Sender<S> {
         Progress { grtt, flushing, peers, ..self.base.progress.clone() }
     }
 
-    /// Bytes a second, IPv4 and UDP headers included.
+    /// Sending rate in bytes per second, including IPv4 and UDP headers.
     #[must_use]
     pub fn rate(&self) -> u64 {
         self.base.rate()
     }
 
-    /// When [`Sender::send`] has something to send; none at the end.
+    /// When [`Sender::poll_transmit`] next has a datagram; `None` at the end.
     #[must_use]
     pub fn deadline(&self) -> Option<Duration> {
         if matches!(self.end, End::Ended) {
@@ -224,8 +224,8 @@ impl<S: Source> Sender<S> {
         begun.into_iter().position(|object| object.info_due && !object.withdrawn)
     }
 
-    /// Puts the next datagram into `out`, if it is time for one. Call it until it says no.
-    pub fn send(&mut self, now: Duration, out: &mut Vec<u8>) -> bool {
+    /// Puts the next datagram that is due into `out`; to be called until it returns `false`.
+    pub fn poll_transmit(&mut self, now: Duration, out: &mut Vec<u8>) -> bool {
         if self.deadline().is_none_or(|deadline| deadline > now) {
             return false;
         }

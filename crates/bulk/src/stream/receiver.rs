@@ -98,7 +98,7 @@ impl StreamReceiver {
         }
     }
 
-    /// How far it is.
+    /// Progress of the transfer.
     #[must_use]
     pub fn progress(&self) -> Progress {
         let loss = self.source.as_ref().map_or(0.0, |source| source.contact.loss());
@@ -283,14 +283,14 @@ impl StreamReceiver {
         true
     }
 
-    /// When [`StreamReceiver::send`] has something to send.
+    /// When [`StreamReceiver::poll_transmit`] next has a datagram.
     #[must_use]
     pub fn deadline(&self) -> Option<Duration> {
         self.source.as_ref()?.contact.deadline()
     }
 
-    /// Puts the next datagram into `out` and says where to send it. Call it until it says no.
-    pub fn send(&mut self, now: Duration, out: &mut Vec<u8>) -> Option<SocketAddr> {
+    /// Puts the next datagram into `out` and returns its destination; to be called until it returns `None`.
+    pub fn poll_transmit(&mut self, now: Duration, out: &mut Vec<u8>) -> Option<SocketAddr> {
         out.clear();
         let source = self.source.as_mut()?;
         let address = source.contact.address;

@@ -192,7 +192,7 @@ impl StreamSender {
         self.cursor = self.cursor.max(self.place(first, 0));
     }
 
-    /// What happened.
+    /// The next event.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
@@ -205,7 +205,7 @@ impl StreamSender {
         Progress { grtt: self.base.grtt(), flushing, peers, ..self.base.progress.clone() }
     }
 
-    /// Bytes a second, IPv4 and UDP headers included.
+    /// Sending rate in bytes per second, including IPv4 and UDP headers.
     #[must_use]
     pub fn rate(&self) -> u64 {
         self.base.rate()
@@ -215,7 +215,7 @@ impl StreamSender {
         block * u64::from(self.base.config.block_symbols) + u64::from(symbol)
     }
 
-    /// When [`StreamSender::send`] has something to send; none at the end.
+    /// When [`StreamSender::poll_transmit`] next has a datagram; `None` at the end.
     #[must_use]
     pub fn deadline(&self) -> Option<Duration> {
         if self.end == End::Ended {
@@ -229,8 +229,8 @@ impl StreamSender {
         Some(self.base.next_at.max(idle.into_iter().flatten().min().unwrap_or_default()))
     }
 
-    /// Puts the next datagram into `out`, if it is time for one. Call it until it says no.
-    pub fn send(&mut self, now: Duration, out: &mut Vec<u8>) -> bool {
+    /// Puts the next datagram that is due into `out`; to be called until it returns `false`.
+    pub fn poll_transmit(&mut self, now: Duration, out: &mut Vec<u8>) -> bool {
         if self.deadline().is_none_or(|deadline| deadline > now) {
             return false;
         }

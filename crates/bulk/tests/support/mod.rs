@@ -406,13 +406,13 @@ impl Scene {
             if now >= self.begins {
                 tcp_before.get_or_insert(tcp_bytes);
             }
-            while sender.send(now, &mut out) {
+            while sender.poll_transmit(now, &mut out) {
                 for number in 0..receivers.len() {
                     net.send(now, number + 1, &out);
                 }
             }
             for (number, receiver) in receivers.iter_mut().enumerate() {
-                while receiver.send(now, &mut out).is_some() {
+                while receiver.poll_transmit(now, &mut out).is_some() {
                     net.send(now, 0, &out);
                 }
                 while let Some(event) = receiver.poll_event() {

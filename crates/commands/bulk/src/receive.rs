@@ -253,7 +253,7 @@ impl Run<'_> {
     }
 
     async fn send_due(&mut self) {
-        while let Some(to) = self.receiver.send(self.start.elapsed(), &mut self.out) {
+        while let Some(to) = self.receiver.poll_transmit(self.start.elapsed(), &mut self.out) {
             self.channel.send(&self.out, to).await;
         }
     }

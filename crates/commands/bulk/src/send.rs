@@ -341,7 +341,7 @@ impl Run<'_> {
     async fn send_due(&mut self) -> anyhow::Result<()> {
         // As much as is due now; what falls due meanwhile waits for a look at what came in.
         let now = self.start.elapsed();
-        while self.sender.send(now, &mut self.out) {
+        while self.sender.poll_transmit(now, &mut self.out) {
             self.channel.send(&self.out, self.to).await?;
         }
         Ok(())

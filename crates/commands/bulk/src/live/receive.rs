@@ -176,7 +176,7 @@ impl Run {
     }
 
     async fn send_due(&mut self) {
-        while let Some(to) = self.receiver.send(self.start.elapsed(), &mut self.out) {
+        while let Some(to) = self.receiver.poll_transmit(self.start.elapsed(), &mut self.out) {
             self.receiving.channel.send(&self.out, to).await;
         }
     }

@@ -185,7 +185,7 @@ impl Run {
 
     async fn send_due(&mut self) -> anyhow::Result<()> {
         let now = self.start.elapsed();
-        while self.sender.send(now, &mut self.out) {
+        while self.sender.poll_transmit(now, &mut self.out) {
             self.sending.channel.send(&self.out, self.sending.to).await?;
         }
         Ok(())
