@@ -315,7 +315,7 @@ impl Driver {
 
     /// Hands outcomes on.
     fn settle(&mut self) {
-        while let Some(outcome) = self.machine.poll() {
+        while let Some(outcome) = self.machine.poll_event() {
             match outcome {
                 Outcome::Connected { session_present } => {
                     let (transport, early_data) = (self.transport, self.early_data);
@@ -552,7 +552,7 @@ impl Driver {
         input: &mut BytesMut,
         link: &mut Link,
     ) -> Result<(), Error> {
-        match self.machine.input(Instant::now(), flow, input) {
+        match self.machine.receive(Instant::now(), flow, input) {
             Ok(used) => {
                 input.advance(used);
                 Ok(())
@@ -587,7 +587,7 @@ impl Driver {
         if !self.machine.is_up() && !self.machine.is_done() && connect_by <= now {
             return Err(self.no_answer());
         }
-        self.machine.tick(now, self.backlog.is_empty())
+        self.machine.on_deadline(now, self.backlog.is_empty())
     }
 }
 

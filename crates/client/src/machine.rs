@@ -275,11 +275,11 @@ impl<P, R> Machine<P, R> {
         self.pump();
     }
 
-    pub(crate) fn poll(&mut self) -> Option<Outcome<P, R>> {
+    pub(crate) fn poll_event(&mut self) -> Option<Outcome<P, R>> {
         self.desk.outcomes.pop_front()
     }
 
-    /// When [`Machine::tick`] has something to do.
+    /// When [`Machine::on_deadline`] has something to do.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let keep_alive = self.keep_alive.filter(|_| self.phase == Phase::Up)?;
         Some(match self.ping_sent {
@@ -293,7 +293,7 @@ impl<P, R> Machine<P, R> {
     ///
     /// # Errors
     /// The server does not answer.
-    pub(crate) fn tick(&mut self, now: Instant, listening: bool) -> Result<(), Error> {
+    pub(crate) fn on_deadline(&mut self, now: Instant, listening: bool) -> Result<(), Error> {
         if self.deadline().is_none_or(|deadline| now < deadline) {
             return Ok(());
         }

@@ -232,7 +232,7 @@ impl Channel {
     }
 
     /// Does what is due; gives the tag of a message that nobody acknowledged.
-    pub(crate) fn tick(&mut self, now: Instant, out: &mut Vec<Vec<u8>>) -> Option<Tag> {
+    pub(crate) fn on_deadline(&mut self, now: Instant, out: &mut Vec<Vec<u8>>) -> Option<Tag> {
         let max_retransmit = self.timing.max_retransmit;
         let flight = self.flight.as_mut().filter(|flight| flight.due <= now)?;
         if flight.repeated >= max_retransmit {
@@ -276,7 +276,7 @@ mod tests {
         let failed = loop {
             let due = channel.deadline().unwrap();
             at.push(due - start);
-            if let Some(tag) = channel.tick(due, &mut out) {
+            if let Some(tag) = channel.on_deadline(due, &mut out) {
                 break tag;
             }
         };

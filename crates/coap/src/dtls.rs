@@ -279,11 +279,11 @@ impl Session {
         self.begun.is_some() && self.begun == hello::random_of(datagram)
     }
 
-    /// Does what is due.
+    /// Does what is due at `now`.
     ///
     /// # Errors
     /// The session is over, or there will be none.
-    pub fn tick(&mut self, now: Instant) -> Result<(), Error> {
+    pub fn on_deadline(&mut self, now: Instant) -> Result<(), Error> {
         let done = self.dtls.handle_timeout(now);
         self.drain();
         Ok(done?)
@@ -317,7 +317,7 @@ impl Session {
         self.received.pop_front()
     }
 
-    /// When [`Session::tick`] is due.
+    /// When [`Session::on_deadline`] is due.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
         self.due

@@ -93,13 +93,13 @@ fn an_observer_that_is_gone_is_forgotten() {
     while let Some((_, _)) = site.server.poll_transmit() {}
     while site.server.observations() > 0 {
         site.now = site.server.deadline().unwrap();
-        site.server.tick(site.now);
+        site.server.on_deadline(site.now);
         while site.server.poll_transmit().is_some() {}
     }
     assert!(site.now - start <= Duration::from_secs(93), "MAX_TRANSMIT_WAIT");
     while site.server.peers() > 0 {
         site.now = site.server.deadline().unwrap();
-        site.server.tick(site.now);
+        site.server.on_deadline(site.now);
     }
     assert_eq!(site.server.buffered_bytes(), 0);
 }
@@ -218,7 +218,7 @@ impl Forged {
 
     fn pass(&mut self, time: Duration) {
         self.now += time;
-        self.server.tick(self.now);
+        self.server.on_deadline(self.now);
         while let Some((_, datagram)) = self.server.poll_transmit() {
             self.went += datagram.len() + HEADERS;
         }

@@ -212,14 +212,14 @@ impl Router {
             for observer in &mut self.observers {
                 observer.sent(at, host.id(), packet);
             }
-            self.topology.offer(at, host.id(), packet.to_vec());
+            self.topology.receive(at, host.id(), packet.to_vec());
         }
         self.deliver();
     }
 
     /// Writes what is due.
     fn deliver(&mut self) {
-        while let Some(event) = self.topology.poll(self.clock.now()) {
+        while let Some(event) = self.topology.poll_event(self.clock.now()) {
             match event {
                 Event::Deliver { at, to, packet } => self.write(at, to, &packet),
                 Event::Dropped { at, from, reason, packet, .. } => {
@@ -257,7 +257,7 @@ impl Router {
     /// is to stay awake for it.
     fn arm(&mut self) -> rustix::io::Result<Option<Timespec>> {
         const NOT_AT_ALL: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let deadline = self.topology.next_deadline();
+        let deadline = self.topology.deadline();
         let wake = match deadline.map(|deadline| self.vigil.wake(self.clock.now(), deadline)) {
             Some(None) => return Ok(Some(NOT_AT_ALL)),
             Some(Some(wake)) => Some(wake),

@@ -139,7 +139,7 @@ fn watch(settings: &[(&str, &str)], seeds: (u8, u8)) -> (SpinReport, Duration) {
     let mut at: Nanos = 0;
     while at < LENGTH {
         let now = begin + Duration::from_nanos(at);
-        while let Some(output) = link.poll(at) {
+        while let Some(output) = link.poll_event(at) {
             let Output::Arrive { direction, packet, .. } = output else { continue };
             match direction {
                 Direction::Up => far.receive(now, &packet[28..]),
@@ -151,10 +151,10 @@ fn watch(settings: &[(&str, &str)], seeds: (u8, u8)) -> (SpinReport, Duration) {
         }
         for packet in near.drive(now, at.is_multiple_of(2 * MILLISECOND)) {
             flows.sent(at, HERE, &packet);
-            link.offer(at, Direction::Up, packet, 0);
+            link.receive(at, Direction::Up, packet, 0);
         }
         for packet in far.drive(now, false) {
-            link.offer(at, Direction::Down, packet, 0);
+            link.receive(at, Direction::Down, packet, 0);
         }
         at += MILLISECOND / 2;
     }

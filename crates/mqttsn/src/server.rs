@@ -289,16 +289,16 @@ impl<A: Clone + Ord> Server<A> {
         self.with(now, handle, |session, cx| session.hear(cx, word));
     }
 
-    /// Does what is due.
-    pub fn tick(&mut self, now: Instant) {
+    /// Does what is due at `now`.
+    pub fn on_deadline(&mut self, now: Instant) {
         while let Some(&(at, handle)) = self.timers.first()
             && at <= now
         {
-            self.with(now, handle, |session, cx| session.tick(cx));
+            self.with(now, handle, |session, cx| session.on_deadline(cx));
         }
     }
 
-    /// When [`Server::tick`] has something to do.
+    /// When [`Server::on_deadline`] has something to do.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
         self.timers.first().map(|(at, _)| *at)

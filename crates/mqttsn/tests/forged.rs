@@ -76,7 +76,7 @@ impl World {
     fn wait(&mut self, seconds: u64) {
         for _ in 0..seconds {
             self.now += Duration::from_secs(1);
-            self.server.tick(self.now);
+            self.server.on_deadline(self.now);
             self.settle();
         }
     }

@@ -139,7 +139,7 @@ impl World {
             if self.device.again_at <= self.now {
                 self.device_says();
             }
-            self.server.tick(self.now);
+            self.server.on_deadline(self.now);
             self.settle();
         }
         assert!(self.is_done(commands), "a day was not enough: {:?}", self.device.step);

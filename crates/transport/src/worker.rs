@@ -231,7 +231,7 @@ impl Worker {
         }
         let deadlines = [self.timers.next(), self.io.shard.next_deadline(), self.drain_deadline()];
         let next = deadlines.into_iter().flatten().min();
-        let quic = self.quic.iter().filter_map(QuicShard::next_deadline).min();
+        let quic = self.quic.iter().filter_map(QuicShard::deadline).min();
         let quic = quic.map(|at| at.saturating_duration_since(Instant::now()));
         next.and_then(|deadline| self.clock.until(deadline)).into_iter().chain(quic).min()
     }

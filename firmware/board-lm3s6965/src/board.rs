@@ -53,7 +53,7 @@ impl Lm3s6965 {
         let now_ms = Clock::now_ms();
         #[cfg(feature = "dhcp")]
         if let Some(dhcp) = &mut self.dhcp {
-            if let Some(len) = dhcp.poll(&mut self.host, now_ms, frame) {
+            if let Some(len) = dhcp.poll_transmit(&mut self.host, now_ms, frame) {
                 ethernet::send(&frame[..len]);
             }
             if !dhcp.has_address() {

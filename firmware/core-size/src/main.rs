@@ -28,15 +28,15 @@ extern "C" fn exercise(client: &mut Client, datagram: &mut [u8; 1472], entropy: 
     done += u32::from(client.subscribe("command", QoS::AtLeastOnce).is_ok());
     while black_box(true) {
         client.receive(datagram, now);
-        client.handle_timeout(now);
-        while let Some(event) = client.poll(now) {
+        client.on_deadline(now);
+        while let Some(event) = client.poll_event(now) {
             done += u32::from(black_box(event) != Event::Ticket);
         }
-        while let Some(len) = client.transmit(datagram, now) {
+        while let Some(len) = client.poll_transmit(datagram, now) {
             done += len as u32;
         }
         done += client.ticket().map_or(0, |ticket| u32::from(black_box(ticket)[0]));
-        black_box(client.next_deadline());
+        black_box(client.deadline());
     }
     client.close();
     done

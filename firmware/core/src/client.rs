@@ -62,9 +62,9 @@ pub struct Message<'a> {
 /// An MQTT client on one QUIC connection at a time.
 ///
 /// All methods return at once. The caller's loop is: [`receive`](Self::receive) what has come,
-/// [`handle_timeout`](Self::handle_timeout) if a deadline is due, [`poll`](Self::poll) until there is
-/// nothing, [`transmit`](Self::transmit) until there is nothing, wait until
-/// [`next_deadline`](Self::next_deadline).
+/// [`on_deadline`](Self::on_deadline) if a deadline is due, [`poll_event`](Self::poll_event) until there is
+/// nothing, [`poll_transmit`](Self::poll_transmit) until there is nothing, wait until
+/// [`deadline`](Self::deadline).
 ///
 /// A connection may be begun anew with [`connect`](Self::connect) any number of times.
 // In this order for the sake of flash: what is near the beginning is reached by shorter instructions.
@@ -134,32 +134,32 @@ impl Client {
 
     /// Writes the next datagram to be sent, and gives its length; [`None`] if there is nothing to send now.
     /// `datagram` should have room for [`DATAGRAM_BYTES`](crate::limits::DATAGRAM_BYTES); with less, nothing is written.
-    pub fn transmit(&mut self, datagram: &mut [u8], now: Instant) -> Option<usize> {
-        let length = self.connection.transmit(datagram, now)?;
+    pub fn poll_transmit(&mut self, datagram: &mut [u8], now: Instant) -> Option<usize> {
+        let length = self.connection.poll_transmit(datagram, now)?;
         self.mqtt.on_sent(now);
         Some(length)
     }
 
-    /// When [`handle_timeout`](Self::handle_timeout) is to be called, if nothing comes before; [`None`] if
+    /// When [`on_deadline`](Self::on_deadline) is to be called, if nothing comes before; [`None`] if
     /// there is no connection.
-    pub fn next_deadline(&self) -> Option<Instant> {
-        let connection = self.connection.next_deadline()?;
-        let mqtt = self.mqtt.next_deadline(&self.connection);
+    pub fn deadline(&self) -> Option<Instant> {
+        let connection = self.connection.deadline()?;
+        let mqtt = self.mqtt.deadline(&self.connection);
         Some(mqtt.map_or(connection, |mqtt| mqtt.min(connection)))
     }
 
     /// Does what is due: probes for lost packets, keep alive, the idle timeout. Harmless if called early.
-    pub fn handle_timeout(&mut self, now: Instant) {
-        self.connection.handle_timeout(now);
+    pub fn on_deadline(&mut self, now: Instant) {
+        self.connection.on_deadline(now);
         if self.connection.is_open() {
-            self.mqtt.handle_timeout(&mut self.connection, now);
+            self.mqtt.on_deadline(&mut self.connection, now);
         }
     }
 
     /// Does what is due, and says what has happened, one thing after the other; [`None`] when there is
     /// nothing new.
-    pub fn poll(&mut self, now: Instant) -> Option<Event<'_>> {
-        self.handle_timeout(now);
+    pub fn poll_event(&mut self, now: Instant) -> Option<Event<'_>> {
+        self.on_deadline(now);
         if !self.told && self.connection.is_established() {
             self.told = true;
             return Some(Event::Handshake {
@@ -170,7 +170,7 @@ impl Client {
         if self.connection.take_new_ticket() {
             return Some(Event::Ticket);
         }
-        let Some(said) = self.mqtt.poll(&mut self.connection) else {
+        let Some(said) = self.mqtt.poll_event(&mut self.connection) else {
             return self.connection.take_end().map(Event::Closed);
         };
         Some(match said {
@@ -250,7 +250,7 @@ impl Client {
     }
 
     /// Ends session and connection: MQTT's DISCONNECT and QUIC's CONNECTION_CLOSE are written by the next
-    /// [`transmit`](Self::transmit). What was not acknowledged may be lost.
+    /// [`poll_transmit`](Self::poll_transmit). What was not acknowledged may be lost.
     pub fn close(&mut self) {
         self.mqtt.finish(&mut self.connection);
         self.connection.close(CloseReason::Local, 0, true);

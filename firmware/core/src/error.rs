@@ -7,7 +7,7 @@ use thiserror::Error;
 #[non_exhaustive]
 pub enum Error {
     /// There is no room in the send buffer now; acknowledgements make some. Call
-    /// [`transmit`](crate::Client::transmit) and [`receive`](crate::Client::receive) first.
+    /// [`poll_transmit`](crate::Client::poll_transmit) and [`receive`](crate::Client::receive) first.
     #[error("no room in the send buffer now")]
     Full,
     /// What was asked for is larger than a bound in [`limits`](crate::limits).

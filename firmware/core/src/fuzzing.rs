@@ -29,14 +29,14 @@ fn connected(client: &mut Client) -> Option<&mut Connection> {
 fn go_on(client: &mut Client) {
     for millis in [0, 30, 1000, 60_000] {
         let now = NOW.after(millis);
-        while let Some(event) = client.poll(now) {
+        while let Some(event) = client.poll_event(now) {
             if let Event::Message(message) = event {
                 assert!(message.topic.len() + message.payload.len() <= limits::RECEIVE_BYTES);
             }
         }
         let mut datagram = [0; limits::DATAGRAM_BYTES];
         let mut count = 0;
-        while client.transmit(&mut datagram, now).is_some() {
+        while client.poll_transmit(&mut datagram, now).is_some() {
             count += 1;
             assert!(count < 100, "a client that is never done");
         }

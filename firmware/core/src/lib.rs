@@ -27,9 +27,9 @@
 //! client.connect(&options, &key, &entropy, now).expect("the options fit");
 //! client.publish("home/radon", b"37", QoS::AtLeastOnce).expect("there is room");
 //! let mut datagram = [0; 1200];
-//! while let Some(length) = client.transmit(&mut datagram, now) {
+//! while let Some(length) = client.poll_transmit(&mut datagram, now) {
 //!     // Send datagram[..length] to the server, then wait until a datagram comes for
-//!     // client.receive() or client.next_deadline() is due for client.handle_timeout().
+//!     // client.receive() or client.deadline() is due for client.on_deadline().
 //!     assert_eq!(length, 1200, "a first datagram is padded");
 //! }
 //! ```

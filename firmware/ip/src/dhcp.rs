@@ -90,7 +90,12 @@ impl Client {
 
     /// What is to be sent at `now_ms`: writes a frame and returns its length. `frame` holds 342
     /// bytes at least.
-    pub fn poll(&mut self, host: &mut Host, now_ms: u32, frame: &mut [u8]) -> Option<usize> {
+    pub fn poll_transmit(
+        &mut self,
+        host: &mut Host,
+        now_ms: u32,
+        frame: &mut [u8],
+    ) -> Option<usize> {
         if let Step::Bound { address, server, renew_ms } = self.step {
             if !reached(now_ms, renew_ms) {
                 return None;
@@ -263,9 +268,9 @@ mod tests {
 
     fn bound() -> (Client, Host) {
         let (mut client, mut host, mut frame) = (Client::new(7, 0), host(), [0; 400]);
-        client.poll(&mut host, 0, &mut frame).expect("discover");
+        client.poll_transmit(&mut host, 0, &mut frame).expect("discover");
         assert!(client.receive(&mut host, 5, &answer(OFFER, 7, &GOOD)));
-        client.poll(&mut host, 5, &mut frame).expect("request");
+        client.poll_transmit(&mut host, 5, &mut frame).expect("request");
         assert_eq!(kind(&frame), REQUEST);
         assert!(client.receive(&mut host, 9, &answer(ACK, 7, &GOOD)));
         assert!(client.has_address());
@@ -284,8 +289,9 @@ mod tests {
     #[test]
     fn tries_again_less_and_less_often() {
         let (mut client, mut host, mut frame) = (Client::new(7, 0), host(), [0; 400]);
-        let sent: Vec<u32> =
-            (0..40_000).filter(|ms| client.poll(&mut host, *ms, &mut frame).is_some()).collect();
+        let sent: Vec<u32> = (0..40_000)
+            .filter(|ms| client.poll_transmit(&mut host, *ms, &mut frame).is_some())
+            .collect();
         assert_eq!(sent, [0, 1000, 3000, 7000, 15_000, 31_000]);
     }
 
@@ -293,12 +299,12 @@ mod tests {
     fn half_the_lease_later_it_is_asked_for_again() {
         let (mut client, mut host) = bound();
         let mut frame = [0; 400];
-        assert_eq!(client.poll(&mut host, 50_008, &mut frame), None);
-        assert!(client.poll(&mut host, 50_009, &mut frame).is_some());
+        assert_eq!(client.poll_transmit(&mut host, 50_008, &mut frame), None);
+        assert!(client.poll_transmit(&mut host, 50_009, &mut frame).is_some());
         assert_eq!(kind(&frame), REQUEST);
         // Without an answer it begins anew, by and by.
         let sent: Vec<u8> = (50_010..120_000)
-            .filter_map(|ms| client.poll(&mut host, ms, &mut frame).map(|_| kind(&frame)))
+            .filter_map(|ms| client.poll_transmit(&mut host, ms, &mut frame).map(|_| kind(&frame)))
             .collect();
         assert_eq!(sent.last(), Some(&DISCOVER));
     }
@@ -306,7 +312,7 @@ mod tests {
     #[test]
     fn another_devices_answers_and_refusals_are_heard_for_what_they_are() {
         let (mut client, mut host, mut frame) = (Client::new(7, 0), host(), [0; 400]);
-        client.poll(&mut host, 0, &mut frame).expect("discover");
+        client.poll_transmit(&mut host, 0, &mut frame).expect("discover");
         client.receive(&mut host, 1, &answer(OFFER, 8, &GOOD));
         assert_eq!(client.step, Step::Discovering, "another's transaction");
         client.receive(&mut host, 1, &answer(ACK, 7, &GOOD));
@@ -319,7 +325,7 @@ mod tests {
     #[test]
     fn options_that_are_cut_off_end_the_message() {
         let (mut client, mut host, mut frame) = (Client::new(7, 0), host(), [0; 400]);
-        client.poll(&mut host, 0, &mut frame).expect("discover");
+        client.poll_transmit(&mut host, 0, &mut frame).expect("discover");
         for len in 0..=255 {
             let mut options = [9; 50];
             options[1] = len;

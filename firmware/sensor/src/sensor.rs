@@ -221,7 +221,7 @@ impl Sensor {
         let now = self.hear(board, wake);
         let mut ticket = false;
         // This does what is due, too.
-        while let Some(event) = self.client.poll(now) {
+        while let Some(event) = self.client.poll_event(now) {
             ticket |= event == Event::Ticket;
             wake.on_event(board, event, now, &mut self.interval_s);
         }
@@ -263,7 +263,7 @@ impl Sensor {
 
     fn flush<B: Board>(&mut self, board: &mut B, wake: &mut Wake) {
         let now = board.now();
-        while let Some(len) = self.client.transmit(&mut self.buffer[B::HEADROOM..], now) {
+        while let Some(len) = self.client.poll_transmit(&mut self.buffer[B::HEADROOM..], now) {
             wake.sent.add(len);
             board.send(&mut self.buffer, len);
         }
@@ -278,7 +278,7 @@ impl Sensor {
             }
             board.doze();
             let now = self.hear(board, wake);
-            self.client.handle_timeout(now);
+            self.client.on_deadline(now);
             self.flush(board, wake);
         }
         self.client.close();

@@ -46,7 +46,7 @@ fn connect(address: &str, options: &Options<'_>) -> Result<Vec<u8>, Box<dyn Erro
     let mut done = Done::default();
     while begin.elapsed() < PATIENCE {
         let (mut got_ticket, mut subscribed) = (false, false);
-        while let Some(event) = client.poll(now()) {
+        while let Some(event) = client.poll_event(now()) {
             println!("{:4} ms {event:?}", begin.elapsed().as_millis());
             match event {
                 Event::Ticket => got_ticket = true,
@@ -70,11 +70,11 @@ fn connect(address: &str, options: &Options<'_>) -> Result<Vec<u8>, Box<dyn Erro
             client.close();
         }
         let mut datagram = [0; limits::RECEIVE_DATAGRAM_BYTES];
-        while let Some(length) = client.transmit(&mut datagram, now()) {
+        while let Some(length) = client.poll_transmit(&mut datagram, now()) {
             // What a server that has gone says to the last datagrams comes as an error of the next.
             drop(socket.send(&datagram[..length]));
         }
-        let wait = client.next_deadline().map_or(1, |deadline| deadline.since(now()).clamp(1, 50));
+        let wait = client.deadline().map_or(1, |deadline| deadline.since(now()).clamp(1, 50));
         socket.set_read_timeout(Some(Duration::from_millis(wait.into())))?;
         if let Ok(length) = socket.recv(&mut datagram) {
             client.receive(&mut datagram[..length], now());

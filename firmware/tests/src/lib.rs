@@ -279,7 +279,7 @@ impl Net {
 
     fn client_turn(&mut self) {
         let now = self.now();
-        while let Some(event) = self.client.poll(now) {
+        while let Some(event) = self.client.poll_event(now) {
             let mut new_ticket = false;
             match event {
                 Event::Handshake { resumed, early_data_accepted } => {
@@ -305,7 +305,7 @@ impl Net {
             }
         }
         let mut datagram = [0; limits::DATAGRAM_BYTES];
-        while let Some(length) = self.client.transmit(&mut datagram, now) {
+        while let Some(length) = self.client.poll_transmit(&mut datagram, now) {
             self.sent.push((self.now_ms, datagram[..length].to_vec()));
             self.fly(true, datagram[..length].to_vec());
         }
@@ -386,7 +386,7 @@ impl Net {
             let wait = at.saturating_duration_since(self.start);
             wait.as_millis() as u32 + u32::from(wait.subsec_nanos() % 1_000_000 != 0)
         });
-        let client = self.client.next_deadline().map(Instant::as_millis);
+        let client = self.client.deadline().map(Instant::as_millis);
         let flying = self.flying.iter().map(|flying| flying.at_ms);
         let begin = u32::MAX - 50;
         flying

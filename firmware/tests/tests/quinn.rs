@@ -272,7 +272,7 @@ fn version_negotiation_is_believed_only_if_it_can_be_true() {
     net.inject(packet(&[1; 8], &[[0xff, 0, 0, 29]])); // not to this attempt
     net.inject(packet(ours, &[[0xff, 0, 0, 29], [0, 0, 0, 1]])); // we could speak that
     net.inject(packet(ours, &[]));
-    assert!(net.client.next_deadline().is_some());
+    assert!(net.client.deadline().is_some());
     net.inject(packet(ours, &[[0xff, 0, 0, 29], [0x0a, 0x1a, 0x2a, 0x3a]]));
     net.run(0);
     assert_eq!(net.told.closed, Some(CloseReason::Version));

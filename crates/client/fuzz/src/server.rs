@@ -177,7 +177,7 @@ impl Scene {
 
     fn wait(&mut self, seconds: u8) {
         self.now += Duration::from_secs(u64::from(seconds));
-        match self.machine.tick(self.now, true) {
+        match self.machine.on_deadline(self.now, true) {
             Ok(()) => assert!(self.machine.deadline().is_none_or(|at| at > self.now)),
             Err(_) => self.lose(),
         }
@@ -196,7 +196,7 @@ impl Scene {
         }
         self.take_output();
         self.hear();
-        match self.machine.input(self.now, CONTROL, &self.unread) {
+        match self.machine.receive(self.now, CONTROL, &self.unread) {
             Ok(used) => drop(self.unread.drain(..used)),
             Err(_) => self.lose(),
         }
@@ -319,7 +319,7 @@ impl Scene {
     }
 
     fn take_outcomes(&mut self) {
-        while let Some(outcome) = self.machine.poll() {
+        while let Some(outcome) = self.machine.poll_event() {
             match outcome {
                 Outcome::Published(token, _) => self.publications[token] += 1,
                 Outcome::Answered(token, _) => self.requests[token] += 1,

@@ -35,7 +35,7 @@ impl<P, R> Machine<P, R> {
     ///
     /// # Errors
     /// The connection is to be ended, after what is left of the control flow's output.
-    pub(crate) fn input(
+    pub(crate) fn receive(
         &mut self,
         now: Instant,
         flow: usize,

@@ -60,7 +60,7 @@ fn connack(session: &mut Session, session_present: bool) {
     let mut bytes = Vec::new();
     let (reason, properties) = (ReasonCode::Success, Properties::NONE);
     Connack { session_present, reason, properties }.encode(Version::V5, &mut bytes);
-    session.input(Instant::now(), CONTROL, &bytes).unwrap();
+    session.receive(Instant::now(), CONTROL, &bytes).unwrap();
 }
 
 fn up(session: &mut Session, session_present: bool) {
@@ -77,12 +77,12 @@ fn publish(session: &mut Session, topic: &str, token: u32, qos: QoS) {
 fn acknowledge(session: &mut Session, flow: usize, kind: AckKind) {
     let mut bytes = Vec::new();
     ack::encode(&mut bytes, Version::V5, kind, PacketId::FIRST, ReasonCode::Success);
-    session.input(Instant::now(), flow, &bytes).unwrap();
+    session.receive(Instant::now(), flow, &bytes).unwrap();
 }
 
 fn may_repeat(session: &mut Session) -> usize {
     let mut sum = 0;
-    while let Some(outcome) = session.poll() {
+    while let Some(outcome) = session.poll_event() {
         if let Outcome::MayRepeat { messages } = outcome {
             sum += messages;
         }
@@ -159,7 +159,7 @@ fn a_flow_the_server_has_lost_is_made_anew() {
     let mut suback = Vec::new();
     let (packet_id, properties) = (PacketId::FIRST, Properties::NONE);
     Suback { packet_id, properties, codes: &[0] }.encode(Version::V5, &mut suback);
-    session.input(Instant::now(), 1, &suback).unwrap();
+    session.receive(Instant::now(), 1, &suback).unwrap();
     publish(&mut session, "f", 1, QoS::ExactlyOnce);
     assert_eq!(take(&mut session, 1).1, ["f 1"]);
     session.disconnected();

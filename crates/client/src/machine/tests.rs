@@ -141,8 +141,8 @@ impl Pair {
     }
 
     fn give(&mut self, bytes: &[u8]) -> Result<usize, Error> {
-        let used = self.session.input(self.now, CONTROL, bytes);
-        while let Some(outcome) = self.session.poll() {
+        let used = self.session.receive(self.now, CONTROL, bytes);
+        while let Some(outcome) = self.session.poll_event() {
             match outcome {
                 Outcome::Published(token, result) => self.done.push((token, result)),
                 Outcome::Message(message) => self.messages.push(message),
@@ -304,7 +304,7 @@ fn a_subscribe_larger_than_the_server_takes_is_refused_here() {
     pair.up();
     assert_eq!(pair.server.subscribed, ["a/#", "b/#"]);
     pair.session.subscribe(vec![("c".repeat(20), SubscribeOptions::default())], 3);
-    let refused = std::iter::from_fn(|| pair.session.poll()).any(|outcome| {
+    let refused = std::iter::from_fn(|| pair.session.poll_event()).any(|outcome| {
         let too_large = Error::Rejected(ReasonCode::PacketTooLarge).to_string();
         matches!(outcome, Outcome::Answered(3, Err(error)) if error.to_string() == too_large)
     });
@@ -510,12 +510,12 @@ fn mqtt_3_1_2_20_a_quiet_client_pings_and_gives_up_on_a_silent_server() {
     pair.up();
     let due = pair.session.deadline().unwrap();
     assert_eq!(due - pair.now, Duration::from_millis(52_500));
-    pair.session.tick(due, true).unwrap();
+    pair.session.on_deadline(due, true).unwrap();
     assert_eq!(pair.flush(), [0xC0, 0]);
     let late = pair.session.deadline().unwrap();
-    assert!(pair.session.tick(late, false).is_ok(), "nobody has listened");
+    assert!(pair.session.on_deadline(late, false).is_ok(), "nobody has listened");
     let later = pair.session.deadline().unwrap();
-    assert!(matches!(pair.session.tick(later, true), Err(Error::KeepAlive)));
+    assert!(matches!(pair.session.on_deadline(later, true), Err(Error::KeepAlive)));
 }
 
 #[test]

@@ -112,7 +112,7 @@ pub fn server(mut data: &[u8]) {
         }
         served.answer();
         served.sent(2048);
-        served.server.tick(served.now);
+        served.server.on_deadline(served.now);
         assert!(served.server.deadline().is_none_or(|at| at > served.now), "time goes on");
         served.answer();
         assert!(served.server.peers() <= LIMITS.max_peers);
@@ -122,7 +122,7 @@ pub fn server(mut data: &[u8]) {
     // Left alone, everything is forgotten.
     while let Some(at) = served.server.deadline() {
         served.now = served.now.max(at);
-        served.server.tick(served.now);
+        served.server.on_deadline(served.now);
         served.answer();
     }
     assert_eq!((served.server.peers(), served.server.buffered_bytes()), (0, 0));
@@ -159,7 +159,7 @@ pub fn client(data: &[u8]) {
         client.receive(now, take(&mut data, usize::from(size)));
         drain(&mut client);
         now += Duration::from_millis(u64::from(size));
-        client.tick(now);
+        client.on_deadline(now);
         drain(&mut client);
         assert!(client.deadline().is_none_or(|at| at > now), "time goes on");
     }

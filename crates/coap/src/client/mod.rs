@@ -211,16 +211,16 @@ impl Client {
         self.events.pop_front()
     }
 
-    /// When [`Client::tick`] is due.
+    /// When [`Client::on_deadline`] is due.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
         let works = self.works.values().filter_map(Work::deadline);
         works.chain(self.channel.deadline()).min()
     }
 
-    /// Does what is due.
-    pub fn tick(&mut self, now: Instant) {
-        if let Some(tag) = self.channel.tick(now, &mut self.out) {
+    /// Does what is due at `now`.
+    pub fn on_deadline(&mut self, now: Instant) {
+        if let Some(tag) = self.channel.on_deadline(now, &mut self.out) {
             self.fail(tag, Failure::Timeout);
         }
         let due = |work: &Work| work.deadline().is_some_and(|at| at <= now);

@@ -253,19 +253,19 @@ impl<P: Peer> Server<P> {
         self.events.pop_front()
     }
 
-    /// When [`Server::tick`] is due.
+    /// When [`Server::on_deadline`] is due.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
         self.due.first().map(|(at, _)| *at)
     }
 
-    /// Does what is due.
-    pub fn tick(&mut self, now: Instant) {
+    /// Does what is due at `now`.
+    pub fn on_deadline(&mut self, now: Instant) {
         while let Some(&(at, peer)) = self.due.first() {
             if at > now {
                 return;
             }
-            let over = self.with(now, peer, |state, context| state.tick(context));
+            let over = self.with(now, peer, |state, context| state.on_deadline(context));
             if over == Some(true) {
                 self.forget(peer);
             }

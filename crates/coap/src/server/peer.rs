@@ -317,8 +317,8 @@ impl PeerState {
     }
 
     /// Does what is due; whether the peer may be forgotten.
-    pub(super) fn tick(&mut self, context: &mut Context<'_>) -> bool {
-        if let Some(tag) = self.channel.tick(context.now, &mut context.out) {
+    pub(super) fn on_deadline(&mut self, context: &mut Context<'_>) -> bool {
+        if let Some(tag) = self.channel.on_deadline(context.now, &mut context.out) {
             // RFC 7641 section 4.5: an observer that does not acknowledge is gone; so is all else of it.
             if self.observations.contains_key(&tag) {
                 for id in self.observations() {

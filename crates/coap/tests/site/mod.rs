@@ -217,8 +217,8 @@ impl Site {
             }
             self.flush();
         }
-        self.client.tick(self.now);
-        self.server.tick(self.now);
+        self.client.on_deadline(self.now);
+        self.server.on_deadline(self.now);
         self.flush();
         true
     }

@@ -1,6 +1,6 @@
 //! One direction of a link: queue, bottleneck, then loss, delay, corruption and duplication.
 //!
-//! Time advances in two ways: by what is offered and by [`Lane::poll`]. Everything that happens has
+//! Time advances in two ways: by packets that arrive and by [`Lane::poll_event`]. Everything that happens has
 //! its exact virtual time, however late the caller is.
 
 use std::cmp::{Ordering, Reverse};
@@ -331,7 +331,7 @@ impl Lane {
     }
 
     /// The next packet whose fate is settled by `now`, in order of time.
-    pub(crate) fn poll(&mut self, now: Nanos) -> Option<Fate> {
+    pub(crate) fn poll_event(&mut self, now: Nanos) -> Option<Fate> {
         self.now = self.now.max(now);
         self.serve();
         if self.fates.peek()?.0.at > now {
@@ -349,8 +349,8 @@ impl Lane {
         Some(fate)
     }
 
-    /// When [`Lane::poll`] has something to do next.
-    pub(crate) fn next_deadline(&self) -> Option<Nanos> {
+    /// When [`Lane::poll_event`] next has something.
+    pub(crate) fn deadline(&self) -> Option<Nanos> {
         let fate = self.fates.peek().map(|fate| fate.0.at);
         fate.into_iter().chain(self.next_start()).min()
     }
@@ -386,9 +386,9 @@ mod tests {
         // As if nearly all of it were there already.
         lane.under_way = MAX_UNDER_WAY - 60_000;
         send(&mut lane);
-        assert!(lane.poll(0).is_none(), "it is under way");
+        assert!(lane.poll_event(0).is_none(), "it is under way");
         send(&mut lane);
-        let refused = lane.poll(0).and_then(|fate| fate.dropped);
+        let refused = lane.poll_event(0).and_then(|fate| fate.dropped);
         assert_eq!(refused, Some(DropReason::QueueFull));
     }
 }

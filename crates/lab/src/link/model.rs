@@ -119,10 +119,10 @@ impl Link {
         })
     }
 
-    /// Offers a packet at a time (ns since the start). The tag comes back with the packet.
+    /// Receives a packet at a time (ns since the start). The tag comes back with the packet.
     ///
     /// Times should ascend in each direction; an earlier time counts as the latest so far.
-    pub fn offer(&mut self, at: Nanos, direction: Direction, mut packet: Vec<u8>, tag: u64) {
+    pub fn receive(&mut self, at: Nanos, direction: Direction, mut packet: Vec<u8>, tag: u64) {
         let lane = &mut self.lanes[direction as usize];
         let at = lane.arrive(at, packet.len());
         if direction == Direction::Down
@@ -165,10 +165,10 @@ impl Link {
         lane.send(Parcel::new(packet, tag, key.hash(), decision));
     }
 
-    /// The next thing that has happened by `now`. Call until `None`.
+    /// The next event up to `now`; to be called until it returns `None`.
     ///
     /// Each direction's packets come in order of their times.
-    pub fn poll(&mut self, now: Nanos) -> Option<Output> {
+    pub fn poll_event(&mut self, now: Nanos) -> Option<Output> {
         if let Some(due) = self.next_change
             && due <= now
         {
@@ -179,11 +179,12 @@ impl Link {
         if let Some((at, packet, tag)) = self.answers.pop_front() {
             return Some(Output::Answer { at, packet, tag });
         }
-        let earliest = |lane: &Lane| lane.next_deadline().unwrap_or(Nanos::MAX);
+        let earliest = |lane: &Lane| lane.deadline().unwrap_or(Nanos::MAX);
         let mut order = Direction::BOTH;
         order.sort_by_key(|direction| earliest(&self.lanes[*direction as usize]));
         order.into_iter().find_map(|direction| {
-            let Fate { at, packet, tag, dropped, .. } = self.lanes[direction as usize].poll(now)?;
+            let Fate { at, packet, tag, dropped, .. } =
+                self.lanes[direction as usize].poll_event(now)?;
             Some(match dropped {
                 Some(reason) => Output::Dropped { at, direction, packet, tag, reason },
                 None => Output::Arrive { at, direction, packet, tag },
@@ -191,18 +192,18 @@ impl Link {
         })
     }
 
-    /// When to [`poll`](Link::poll) next, if nothing is offered before; may be in the past.
+    /// When to [`poll_event`](Link::poll_event) next, if no packet is received before; may be in the past.
     #[must_use]
-    pub fn next_deadline(&self) -> Option<Nanos> {
+    pub fn deadline(&self) -> Option<Nanos> {
         let answer = self.answers.front().map(|(at, ..)| *at);
-        let lanes = self.lanes.iter().filter_map(Lane::next_deadline);
+        let lanes = self.lanes.iter().filter_map(Lane::deadline);
         answer.into_iter().chain(self.next_change).chain(lanes).min()
     }
 
     /// Whether no packet is in it.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        self.answers.is_empty() && self.lanes.iter().all(|lane| lane.next_deadline().is_none())
+        self.answers.is_empty() && self.lanes.iter().all(|lane| lane.deadline().is_none())
     }
 
     /// What a direction has done so far.

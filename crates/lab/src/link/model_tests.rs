@@ -38,14 +38,14 @@ fn number(packet: &[u8]) -> u32 {
 /// arrival.
 fn run(link: &mut Link, count: u32, bytes: usize, gap: Nanos) -> Vec<(u32, Nanos)> {
     for index in 0..count {
-        link.offer(u64::from(index) * gap, Direction::Up, numbered(index, bytes), 0);
+        link.receive(u64::from(index) * gap, Direction::Up, numbered(index, bytes), 0);
     }
     drain(link)
 }
 
 fn drain(link: &mut Link) -> Vec<(u32, Nanos)> {
     let mut arrived = Vec::new();
-    while let Some(output) = link.poll(100_000 * SECOND) {
+    while let Some(output) = link.poll_event(100_000 * SECOND) {
         if let Output::Arrive { at, packet, .. } = output {
             arrived.push((number(&packet), at));
         }
@@ -59,19 +59,19 @@ fn a_perfect_link_changes_nothing() {
     let arrived = run(&mut link, 100, 200, MS);
     let expected: Vec<_> = (0..100).map(|index| (index, u64::from(index) * MS)).collect();
     assert_eq!(arrived, expected);
-    assert_eq!(link.next_deadline(), None);
+    assert_eq!(link.deadline(), None);
 }
 
 #[test]
 fn delay_is_exact_and_one_way() {
     let mut link = link(|up| up.delay = 150 * MS);
-    link.offer(7, Direction::Up, numbered(0, 100), 42);
-    assert_eq!(link.next_deadline(), Some(150 * MS + 7));
-    assert_eq!(link.poll(150 * MS + 6), None);
-    let arrived = link.poll(150 * MS + 7);
+    link.receive(7, Direction::Up, numbered(0, 100), 42);
+    assert_eq!(link.deadline(), Some(150 * MS + 7));
+    assert_eq!(link.poll_event(150 * MS + 6), None);
+    let arrived = link.poll_event(150 * MS + 7);
     assert!(matches!(arrived, Some(Output::Arrive { at: 150_000_007, tag: 42, .. })));
-    link.offer(200 * MS, Direction::Down, udp(B, 14_567, A, 4000, b"back"), 0);
-    assert!(matches!(link.poll(200 * MS), Some(Output::Arrive { at: 200_000_000, .. })));
+    link.receive(200 * MS, Direction::Down, udp(B, 14_567, A, 4000, b"back"), 0);
+    assert!(matches!(link.poll_event(200 * MS), Some(Output::Arrive { at: 200_000_000, .. })));
 }
 
 #[test]
@@ -80,8 +80,8 @@ fn a_late_caller_learns_the_exact_time() {
         up.delay = MS;
         up.rate = Rate::Constant(8_000_000);
     });
-    link.offer(0, Direction::Up, numbered(0, 1000), 0);
-    link.offer(0, Direction::Up, numbered(1, 1000), 0);
+    link.receive(0, Direction::Up, numbered(0, 1000), 0);
+    link.receive(0, Direction::Up, numbered(1, 1000), 0);
     assert_eq!(drain(&mut link), [(0, 2 * MS), (1, 3 * MS)]);
 }
 
@@ -152,10 +152,10 @@ fn every_nth_counts_each_flow_on_its_own() {
     for round in 0..100u64 {
         for flow in 0..3 {
             let packet = udp(A, 4000 + flow, B, 14_567, b"xxxx");
-            link.offer(round, Direction::Up, packet, u64::from(flow));
+            link.receive(round, Direction::Up, packet, u64::from(flow));
         }
     }
-    while let Some(output) = link.poll(SECOND) {
+    while let Some(output) = link.poll_event(SECOND) {
         if let Output::Arrive { tag, .. } = output {
             arrived[tag as usize] += 1;
         }
@@ -171,8 +171,10 @@ fn corruption_is_left_for_the_checksum_to_reject() {
             0 => numbered(index, 300),
             _ => tcp(A, 4000, B, 1883, index, 16, &[7; 100]),
         };
-        link.offer(0, Direction::Up, packet.clone(), 0);
-        let Some(Output::Arrive { packet: arrived, .. }) = link.poll(0) else { panic!("lost") };
+        link.receive(0, Direction::Up, packet.clone(), 0);
+        let Some(Output::Arrive { packet: arrived, .. }) = link.poll_event(0) else {
+            panic!("lost")
+        };
         let flipped: u32 =
             arrived.iter().zip(&packet).map(|(new, old)| (new ^ old).count_ones()).sum();
         assert_eq!((flipped, &arrived[..20]), (1, &packet[..20]));
@@ -245,9 +247,9 @@ fn oversized_packets_are_answered_or_vanish() {
             up.mtu = Some(1280);
             up.mtu_silent = silent;
         });
-        link.offer(5, Direction::Up, numbered(0, 1281), 9);
-        link.offer(5, Direction::Up, numbered(1, 1280), 9);
-        let outputs: Vec<_> = std::iter::from_fn(|| link.poll(5)).collect();
+        link.receive(5, Direction::Up, numbered(0, 1281), 9);
+        link.receive(5, Direction::Up, numbered(1, 1280), 9);
+        let outputs: Vec<_> = std::iter::from_fn(|| link.poll_event(5)).collect();
         let answers = outputs.iter().filter(|o| matches!(o, Output::Answer { tag: 9, at: 5, .. }));
         assert_eq!(answers.count(), usize::from(!silent));
         let dropped = link.stats(Direction::Up).dropped(DropReason::TooBig);
@@ -280,14 +282,14 @@ fn a_rebinding_changes_the_port_but_not_the_flows_decisions() {
         let mut link = Link::new(config, 5).unwrap();
         let mut ports = std::collections::BTreeSet::new();
         for index in 0..100 {
-            link.offer(index * MS, Direction::Up, numbered(index as u32, 100), 0);
-            while let Some(output) = link.poll(index * MS) {
+            link.receive(index * MS, Direction::Up, numbered(index as u32, 100), 0);
+            while let Some(output) = link.poll_event(index * MS) {
                 let Output::Arrive { direction, packet, at, .. } = output else { continue };
                 let view = PacketView::parse(&packet).unwrap();
                 let (from, to) = view.ports().unwrap();
                 if direction == Direction::Up {
                     ports.insert(from);
-                    link.offer(at, Direction::Down, udp(B, 14_567, A, from, b"back"), 0);
+                    link.receive(at, Direction::Down, udp(B, 14_567, A, from, b"back"), 0);
                 } else {
                     assert_eq!((from, to), (14_567, 4000), "the host never sees the NAT");
                 }
@@ -306,17 +308,20 @@ fn address_changes_are_told_when_due() {
     let address_changes = Schedule { at: vec![], every: SECOND };
     let config = LinkConfig { address_changes, ..LinkConfig::default() };
     let mut link = Link::new(config, 1).unwrap();
-    assert_eq!(link.next_deadline(), Some(SECOND));
-    assert_eq!(link.poll(SECOND - 1), None);
-    assert_eq!(link.poll(SECOND), Some(Output::AddressChange { at: SECOND, ordinal: 1 }));
-    assert_eq!(link.poll(SECOND), None);
+    assert_eq!(link.deadline(), Some(SECOND));
+    assert_eq!(link.poll_event(SECOND - 1), None);
+    assert_eq!(link.poll_event(SECOND), Some(Output::AddressChange { at: SECOND, ordinal: 1 }));
+    assert_eq!(link.poll_event(SECOND), None);
 }
 
 #[test]
 fn what_is_not_ip_is_dropped_with_a_reason() {
     let mut link = link(|_| ());
-    link.offer(0, Direction::Up, vec![0; 50], 0);
-    assert!(matches!(link.poll(0), Some(Output::Dropped { reason: DropReason::Malformed, .. })));
+    link.receive(0, Direction::Up, vec![0; 50], 0);
+    assert!(matches!(
+        link.poll_event(0),
+        Some(Output::Dropped { reason: DropReason::Malformed, .. })
+    ));
 }
 
 /// A busy link with everything on.
@@ -362,16 +367,16 @@ fn offer_all(link: &mut Link, sends: &[Send], stretch: u64, poll: bool) -> Vec<O
     for Send { gap, flow, bytes, up } in sends {
         now += gap * stretch / 4;
         if poll {
-            outputs.extend(std::iter::from_fn(|| link.poll(now)));
+            outputs.extend(std::iter::from_fn(|| link.poll_event(now)));
         }
         let payload = vec![1; bytes - 28];
         let (direction, packet) = match up {
             true => (Direction::Up, udp(A, 4000 + flow, B, 1883, &payload)),
             false => (Direction::Down, udp(B, 1883, A, 4000 + flow, &payload)),
         };
-        link.offer(now, direction, packet, 0);
+        link.receive(now, direction, packet, 0);
     }
-    outputs.extend(std::iter::from_fn(|| link.poll(1_000_000 * SECOND)));
+    outputs.extend(std::iter::from_fn(|| link.poll_event(1_000_000 * SECOND)));
     outputs
 }
 
@@ -382,7 +387,7 @@ proptest! {
     fn every_packet_has_one_fate_and_times_ascend(seed: u64, sends in sends()) {
         let mut link = everything(seed);
         let outputs = offer_all(&mut link, &sends, 4, false);
-        prop_assert_eq!(link.next_deadline(), None);
+        prop_assert_eq!(link.deadline(), None);
         for direction in Direction::BOTH {
             let stats = link.stats(direction);
             let ended = stats.delivered_packets - stats.duplicated + stats.dropped_packets();

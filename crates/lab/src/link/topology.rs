@@ -204,8 +204,8 @@ impl Topology {
         self.links.iter().map(|(ends, link)| (*ends, link))
     }
 
-    /// Offers a packet that a host has sent.
-    pub fn offer(&mut self, at: Nanos, from: HostId, packet: Vec<u8>) {
+    /// Receives a packet that a host has sent.
+    pub fn receive(&mut self, at: Nanos, from: HostId, packet: Vec<u8>) {
         let Some(view) = PacketView::parse(&packet) else {
             self.refuse(at, from, DropReason::Malformed, packet);
             return;
@@ -255,7 +255,7 @@ impl Topology {
         };
         match next {
             Some((number, direction)) => {
-                self.links[number].1.offer(at, direction, packet, route.tag());
+                self.links[number].1.receive(at, direction, packet, route.tag());
             }
             None => self.immediate.push_back(Event::Deliver { at, to, packet }),
         }
@@ -268,7 +268,7 @@ impl Topology {
             && crossed.is_none()
         {
             let tag = Route { from, to: None }.tag();
-            self.links[number].1.offer(at, Direction::Up, packet, tag);
+            self.links[number].1.receive(at, Direction::Up, packet, tag);
             return;
         }
         for to in self.hosts().filter(|to| *to != from) {
@@ -276,21 +276,21 @@ impl Topology {
         }
     }
 
-    /// The next thing that has happened by `now`. Call until `None`. Times ascend but for what one
+    /// The next event up to `now`; to be called until it returns `None`. Times ascend but for what one
     /// link's output does on another at the same instant.
-    pub fn poll(&mut self, now: Nanos) -> Option<Event> {
+    pub fn poll_event(&mut self, now: Nanos) -> Option<Event> {
         loop {
             if let Some(event) = self.immediate.pop_front() {
                 return Some(event);
             }
             let number = (0..self.links.len())
-                .filter(|number| self.links[*number].1.next_deadline().is_some_and(|at| at <= now))
-                .min_by_key(|number| self.links[*number].1.next_deadline())?;
+                .filter(|number| self.links[*number].1.deadline().is_some_and(|at| at <= now))
+                .min_by_key(|number| self.links[*number].1.deadline())?;
             // A deadline may be the begin of sending, after which the link has nothing to tell yet;
             // its next deadline is later then.
             let (ends, link) = &mut self.links[number];
             let ends = *ends;
-            match link.poll(now) {
+            match link.poll_event(now) {
                 None => {}
                 Some(Output::Arrive { at, packet, tag, .. }) => {
                     self.forward(at, Route::of(tag), Some(number), packet);
@@ -316,13 +316,13 @@ impl Topology {
         self.immediate.is_empty() && self.links.iter().all(|(_, link)| link.is_idle())
     }
 
-    /// When to [`poll`](Topology::poll) next, if nothing is offered before.
+    /// When to [`poll_event`](Topology::poll_event) next, if no packet is received before.
     #[must_use]
-    pub fn next_deadline(&self) -> Option<Nanos> {
+    pub fn deadline(&self) -> Option<Nanos> {
         if !self.immediate.is_empty() {
             return Some(0);
         }
-        self.links.iter().filter_map(|(_, link)| link.next_deadline()).min()
+        self.links.iter().filter_map(|(_, link)| link.deadline()).min()
     }
 }
 
@@ -346,7 +346,7 @@ mod tests {
 
     fn arrivals(topology: &mut Topology) -> Vec<(u16, Nanos)> {
         let mut arrived = Vec::new();
-        while let Some(event) = topology.poll(100 * SECOND) {
+        while let Some(event) = topology.poll_event(100 * SECOND) {
             if let Event::Deliver { at, to, .. } = event {
                 arrived.push((to.0, at / MS));
             }
@@ -365,7 +365,7 @@ mod tests {
             topology.add_link(Ends::Access(HostId(0)), delayed(10)).unwrap();
             topology.add_link(Ends::Between(HostId(1), HostId(0)), delayed(100)).unwrap();
             topology.add_link(Ends::Access(HostId(2)), delayed(1000)).unwrap();
-            topology.offer(0, HostId(from), packet(from, HostId(to).ipv4(0)));
+            topology.receive(0, HostId(from), packet(from, HostId(to).ipv4(0)));
             assert_eq!(arrivals(&mut topology), [(to, expected)]);
         }
     }
@@ -375,7 +375,7 @@ mod tests {
         let mut topology = Topology::new(4, 1).unwrap();
         topology.add_link(Ends::Access(HostId(0)), delayed(10)).unwrap();
         topology.add_link(Ends::Access(HostId(2)), delayed(100)).unwrap();
-        topology.offer(0, HostId(0), packet(0, Ipv4Addr::new(239, 1, 2, 3)));
+        topology.receive(0, HostId(0), packet(0, Ipv4Addr::new(239, 1, 2, 3)));
         let mut arrived = arrivals(&mut topology);
         arrived.sort_unstable();
         assert_eq!(arrived, [(1, 10), (2, 110), (3, 10)]);
@@ -386,11 +386,11 @@ mod tests {
     fn what_is_for_nobody_goes_to_the_gateway_or_nowhere() {
         let mut topology = Topology::new(2, 1).unwrap();
         let outside = packet(0, Ipv4Addr::new(192, 0, 2, 1));
-        topology.offer(0, HostId(0), outside.clone());
-        let refused = topology.poll(0).unwrap();
+        topology.receive(0, HostId(0), outside.clone());
+        let refused = topology.poll_event(0).unwrap();
         assert!(matches!(refused, Event::Dropped { reason: DropReason::NoRoute, .. }));
         topology.set_gateway(HostId(1));
-        topology.offer(0, HostId(0), outside);
+        topology.receive(0, HostId(0), outside);
         assert_eq!(arrivals(&mut topology), [(1, 0)]);
     }
 
@@ -401,7 +401,7 @@ mod tests {
         small.down.mtu = Some(1280);
         topology.add_link(Ends::Access(HostId(1)), small).unwrap();
         let to = HostId(1).ipv4(0);
-        topology.offer(0, HostId(0), udp([198, 18, 0, 2], 4000, to.octets(), 5000, &[0; 1400]));
+        topology.receive(0, HostId(0), udp([198, 18, 0, 2], 4000, to.octets(), 5000, &[0; 1400]));
         assert!(!topology.is_idle());
         assert_eq!(arrivals(&mut topology), [(0, 0)]);
         assert!(topology.is_idle());
@@ -433,8 +433,8 @@ mod tests {
         let mut moving = LinkConfig::default();
         moving.address_changes.every = SECOND;
         topology.add_link(Ends::Between(HostId(1), HostId(0)), moving).unwrap();
-        let told = topology.poll(SECOND);
+        let told = topology.poll_event(SECOND);
         assert_eq!(told, Some(Event::AddressChange { at: SECOND, host: HostId(1), changes: 1 }));
-        assert_eq!((topology.poll(SECOND), topology.next_deadline()), (None, Some(2 * SECOND)));
+        assert_eq!((topology.poll_event(SECOND), topology.deadline()), (None, Some(2 * SECOND)));
     }
 }

@@ -19,7 +19,7 @@ fn watch(settings: &[(&str, &str)], gap: Nanos, plays: bool) -> SpinBit {
     let mut number = 0u64;
     let mut next_send = 0;
     while next_send < 60 * SECOND {
-        let due = link.next_deadline().unwrap_or(Nanos::MAX);
+        let due = link.deadline().unwrap_or(Nanos::MAX);
         if next_send <= due {
             number += 1;
             let body = |spin: bool| [&number.to_be_bytes()[..], &[u8::from(spin)]].concat();
@@ -27,12 +27,14 @@ fn watch(settings: &[(&str, &str)], gap: Nanos, plays: bool) -> SpinBit {
                 seen.packet(next_send, Way::ToServer, client.0);
             }
             let (a, b) = ([198, 18, 0, 2], [198, 18, 1, 2]);
-            link.offer(next_send, Direction::Up, udp(a, 1, b, 2, &body(client.0)), 0);
-            link.offer(next_send, Direction::Down, udp(b, 2, a, 1, &body(server.0)), 0);
+            link.receive(next_send, Direction::Up, udp(a, 1, b, 2, &body(client.0)), 0);
+            link.receive(next_send, Direction::Down, udp(b, 2, a, 1, &body(server.0)), 0);
             next_send += gap;
             continue;
         }
-        let Some(Output::Arrive { at, direction, packet, .. }) = link.poll(due) else { continue };
+        let Some(Output::Arrive { at, direction, packet, .. }) = link.poll_event(due) else {
+            continue;
+        };
         let mut bytes = [0; 8];
         bytes.copy_from_slice(&packet[28..36]);
         let (number, spin) = (u64::from_be_bytes(bytes), packet[36] != 0);

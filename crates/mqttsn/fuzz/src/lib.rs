@@ -133,7 +133,7 @@ pub fn server(mut data: &[u8]) {
             }
         }
         served.settle();
-        served.server.tick(served.now);
+        served.server.on_deadline(served.now);
         served.settle();
         assert!(served.server.deadline().is_none_or(|at| at > served.now), "time goes on");
     }
@@ -144,7 +144,7 @@ pub fn server(mut data: &[u8]) {
     }
     while let Some(at) = served.server.deadline() {
         served.now = served.now.max(at);
-        served.server.tick(served.now);
+        served.server.on_deadline(served.now);
         served.settle();
         while !served.asked.is_empty() {
             served.answer(ReasonCode::Success);

@@ -179,7 +179,7 @@ impl Down {
     }
 
     /// Sends again what is due; `false` if that has been done often enough.
-    pub(super) fn tick(&mut self, cx: &mut Context<'_>) -> bool {
+    pub(super) fn on_deadline(&mut self, cx: &mut Context<'_>) -> bool {
         let has_room = self.has_room(cx);
         match &mut self.flight {
             Some(flight) if flight.waits() && flight.retry.at <= cx.now => {

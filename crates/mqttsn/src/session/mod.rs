@@ -170,7 +170,7 @@ impl Session {
         self.fresh && !self.down.proven && now.saturating_duration_since(self.heard_at) >= after
     }
 
-    /// When [`Session::tick`] has something to do.
+    /// When [`Session::on_deadline`] has something to do.
     pub(crate) fn deadline(&self, settings: &Settings) -> Option<Instant> {
         let silent = || self.heard_at + self.patience(settings);
         match &self.stage {
@@ -193,7 +193,7 @@ impl Session {
     }
 
     /// Does what is due.
-    pub(crate) fn tick(&mut self, cx: &mut Context<'_>) {
+    pub(crate) fn on_deadline(&mut self, cx: &mut Context<'_>) {
         if self.deadline(cx.settings).is_none_or(|at| at > cx.now) {
             return;
         }
@@ -207,7 +207,7 @@ impl Session {
         if self.heard_at + self.patience(cx.settings) <= cx.now {
             return self.lose(cx, End::Silent);
         }
-        if self.down.tick(cx) {
+        if self.down.on_deadline(cx) {
             return;
         }
         match self.stage {

@@ -165,7 +165,7 @@ impl QuicShard {
         self.open == 0
     }
 
-    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+    pub(crate) fn deadline(&self) -> Option<Instant> {
         self.read_again.into_iter().chain(self.timers.next()).min()
     }
 

@@ -180,12 +180,12 @@ impl Mqtt {
         (self.connected && self.keep_alive_ms != 0).then(|| self.keep_alive_ms.min(needed))
     }
 
-    pub(crate) fn next_deadline(&self, connection: &Connection) -> Option<Instant> {
+    pub(crate) fn deadline(&self, connection: &Connection) -> Option<Instant> {
         self.ping_ms(connection).map(|period| self.sent_at.after(period))
     }
 
-    pub(crate) fn handle_timeout(&mut self, connection: &mut Connection, now: Instant) {
-        if !self.next_deadline(connection).is_some_and(|deadline| now.reached(deadline)) {
+    pub(crate) fn on_deadline(&mut self, connection: &mut Connection, now: Instant) {
+        if !self.deadline(connection).is_some_and(|deadline| now.reached(deadline)) {
             return;
         }
         self.sent_at = now;
@@ -204,7 +204,7 @@ impl Mqtt {
     }
 
     /// Takes the next packet; [`None`] when there is none that the caller must know of.
-    pub(crate) fn poll(&mut self, connection: &mut Connection) -> Option<Said> {
+    pub(crate) fn poll_event(&mut self, connection: &mut Connection) -> Option<Said> {
         if !self.settle(connection) {
             return None;
         }

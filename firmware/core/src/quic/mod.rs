@@ -351,7 +351,7 @@ impl Connection {
     }
 
     /// Ends the connection; what is to be told the server is sent by the next
-    /// [`transmit`](Self::transmit).
+    /// [`poll_transmit`](Self::poll_transmit).
     pub(crate) fn close(&mut self, reason: CloseReason, code: u32, application: bool) {
         if self.is_open() {
             self.closing =

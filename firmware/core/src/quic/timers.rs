@@ -10,8 +10,8 @@ use crate::limits::HANDSHAKE_MS;
 use crate::{CloseReason, Instant};
 
 impl Connection {
-    /// When [`handle_timeout`](Self::handle_timeout) has something to do.
-    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+    /// When [`on_deadline`](Self::on_deadline) has something to do.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
         if !self.is_open() {
             return None;
         }
@@ -67,7 +67,7 @@ impl Connection {
     }
 
     /// Does what is due.
-    pub(crate) fn handle_timeout(&mut self, now: Instant) {
+    pub(crate) fn on_deadline(&mut self, now: Instant) {
         if !self.is_open() {
             return;
         }

@@ -19,7 +19,7 @@ const FRAME_OVERHEAD: usize = 16;
 
 impl Connection {
     /// Writes a datagram; [`None`] if there is nothing to send.
-    pub(crate) fn transmit(&mut self, datagram: &mut [u8], now: Instant) -> Option<usize> {
+    pub(crate) fn poll_transmit(&mut self, datagram: &mut [u8], now: Instant) -> Option<usize> {
         let out = datagram.get_mut(..DATAGRAM_BYTES)?;
         let closing = core::mem::replace(&mut self.closing, Closing::No);
         if closing == Closing::No && !self.is_open() {

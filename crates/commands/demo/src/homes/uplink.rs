@@ -132,7 +132,7 @@ impl Pump {
         let mut buffer = vec![0; DATAGRAM];
         loop {
             self.deliver().await;
-            let due = self.link.next_deadline().map(|at| self.began + Duration::from_nanos(at));
+            let due = self.link.deadline().map(|at| self.began + Duration::from_nanos(at));
             tokio::select! {
                 received = self.front.recv_from(&mut buffer) => {
                     // An ICMP error about an earlier datagram is no reason to stop.
@@ -155,12 +155,12 @@ impl Pump {
 
     fn offer(&mut self, direction: Direction, number: u64, datagram: &[u8]) {
         let packet = with_header(direction, number, datagram);
-        self.link.offer(self.now(), direction, packet, number);
+        self.link.receive(self.now(), direction, packet, number);
     }
 
     /// Passes on what has come through.
     async fn deliver(&mut self) {
-        while let Some(output) = self.link.poll(self.now()) {
+        while let Some(output) = self.link.poll_event(self.now()) {
             let Output::Arrive { direction, packet, tag, .. } = output else { continue };
             let Some(client) = self.clients.iter().find(|client| client.number == tag) else {
                 continue;

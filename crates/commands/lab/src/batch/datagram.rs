@@ -183,7 +183,7 @@ impl Channel {
             self.socket.set_read_timeout(Some(wait.max(Duration::from_micros(1))))?;
             let Ok(len) = self.socket.recv(&mut buffer) else {
                 if let Some(session) = &mut self.session {
-                    session.tick()?;
+                    session.on_deadline()?;
                 }
                 continue;
             };
@@ -315,7 +315,7 @@ impl Client {
             self.tell(socket, peer)?;
         }
         if let Some(session) = &mut self.session {
-            session.tick()?;
+            session.on_deadline()?;
             self.flush(socket, peer);
         }
         Ok(())

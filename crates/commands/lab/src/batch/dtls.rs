@@ -67,7 +67,7 @@ impl Session {
     }
 
     /// Does what is due.
-    pub(super) fn tick(&mut self) -> anyhow::Result<()> {
+    pub(super) fn on_deadline(&mut self) -> anyhow::Result<()> {
         let now = Instant::now();
         if self.due.is_some_and(|due| due <= now) {
             self.dtls.handle_timeout(now).context("DTLS")?;

@@ -88,9 +88,9 @@ impl Wire {
             },
             () = due => {
                 let now = Instant::now();
-                self.client.tick(now);
+                self.client.on_deadline(now);
                 if let Some(session) = &mut self.session {
-                    session.tick(now)?;
+                    session.on_deadline(now)?;
                 }
             }
         }

@@ -207,19 +207,19 @@ impl Service {
                     }
                 }
                 Some((user, heard)) = words.recv() => self.bridge.hear(user, heard),
-                () = udp::until(deadline) => self.tick(),
+                () = udp::until(deadline) => self.on_deadline(),
                 _ = stopped.wait_for(|stop| *stop) => return,
             }
             self.settle();
         }
     }
 
-    fn tick(&mut self) {
+    fn on_deadline(&mut self) {
         let now = Instant::now();
-        self.bridge.server.tick(now);
+        self.bridge.server.on_deadline(now);
         for listener in 0..self.sockets.len() {
             if let Some(secure) = &mut self.sockets[listener].secure {
-                let outcomes = secure.tick(now);
+                let outcomes = secure.on_deadline(now);
                 self.carry_out(outcomes);
             }
         }

@@ -213,23 +213,23 @@ impl Secure {
         (!self.out.is_empty()).then(|| self.out.remove(0))
     }
 
-    /// When [`Secure::tick`] is due.
+    /// When [`Secure::on_deadline`] is due.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.due.first().map(|(at, _)| *at)
     }
 
     /// Does what is due.
-    pub(super) fn tick(&mut self, now: Instant) -> Vec<Outcome> {
+    pub(super) fn on_deadline(&mut self, now: Instant) -> Vec<Outcome> {
         let mut outcomes = Vec::new();
         while let Some(&(at, address)) = self.due.first() {
             if at > now {
                 break;
             }
             self.with(now, address, &mut outcomes, |entry, _| {
-                if entry.next.as_mut().is_some_and(|next| next.tick(now).is_err()) {
+                if entry.next.as_mut().is_some_and(|next| next.on_deadline(now).is_err()) {
                     entry.next = None;
                 }
-                entry.session.tick(now).is_ok() && entry.heard + IDLE > now
+                entry.session.on_deadline(now).is_ok() && entry.heard + IDLE > now
             });
         }
         outcomes

@@ -181,7 +181,7 @@ impl Service {
                     }
                 }
                 Some((link, heard)) = words.recv() => self.links.hear(&mut self.server, link, heard),
-                () = udp::until(deadline) => self.tick(),
+                () = udp::until(deadline) => self.on_deadline(),
                 _ = stopped.wait_for(|stop| *stop) => break,
             }
             self.settle();
@@ -214,9 +214,9 @@ impl Service {
         }
     }
 
-    fn tick(&mut self) {
+    fn on_deadline(&mut self) {
         let now = Instant::now();
-        self.server.tick(now);
+        self.server.on_deadline(now);
         let Some(advertising) = self.advertising.as_mut().filter(|it| it.at <= now) else { return };
         advertising.at = now + advertising.every;
         for to in &advertising.to {
