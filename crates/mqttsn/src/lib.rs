@@ -11,5 +11,5 @@ mod session;
 mod topics;
 
 pub use message::{DecodeError, Message, Publish, ReturnCode, TopicName, TopicRef, WillTopic};
-pub use request::{Answer, Delivery, Open, Outgoing, Request, Will, Word};
+pub use request::{Answer, BrokerEvent, Delivery, Open, Publication, Request, Will};
 pub use server::{End, Event, Figures, Handle, Server, Settings, Trust};

@@ -1,16 +1,16 @@
-//! What a session and the broker say to each other: MQTT's packets, less what the two sides of one process know
-//! anyway. Identifiers are the device's own in one direction and the broker's in the other.
+//! What sessions and the broker exchange: MQTT's packets, without what both sides know because they are in one
+//! process. Identifiers are the device's own in one direction and the broker's in the other.
 
 use bytes::Bytes;
 use fulmar_mqtt::ack::AckKind;
 use fulmar_mqtt::{PacketId, QoS, ReasonCode};
 
-/// What the broker publishes when a device is lost (section 6.3).
+/// The message that the broker publishes when a device is lost (section 6.3).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Will {
     /// Topic name; valid.
     pub topic: Box<str>,
-    /// What it says.
+    /// Payload.
     pub payload: Bytes,
     /// Quality of service.
     pub qos: QoS,
@@ -23,7 +23,7 @@ pub struct Will {
 pub struct Open {
     /// Client identifier; not empty.
     pub client_id: Box<str>,
-    /// Whether a session that is there is to be forgotten first.
+    /// Whether an existing session is to be discarded first.
     pub clean_start: bool,
     /// Whether the session ends with the connection.
     pub forget: bool,
@@ -33,37 +33,37 @@ pub struct Open {
 
 /// A message from a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Outgoing {
+pub struct Publication {
     /// Topic name; valid.
     pub topic: Box<str>,
-    /// What it says.
+    /// Payload.
     pub payload: Bytes,
     /// Quality of service.
     pub qos: QoS,
     /// Whether it is to be retained.
     pub retain: bool,
-    /// The device says that it may have sent it before.
+    /// DUP flag: the device may have sent it before.
     pub dup: bool,
-    /// The device's identifier; there at QoS 1 and 2.
+    /// The device's packet identifier at QoS 1 and 2.
     pub packet_id: Option<PacketId>,
 }
 
-/// What a session asks of the broker. What is asked is done in this order.
+/// What a session asks of the broker. The broker handles requests in their order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// A connection; [`Word::Welcome`] or [`Word::Over`] follows. One that is open is closed before.
+    /// Open a connection; [`BrokerEvent::Opened`] or [`BrokerEvent::Closed`] follows. An open one is closed first.
     Open(Open),
-    /// Publish; [`Word::Answer`] follows at QoS 1 and 2.
-    Publish(Outgoing),
-    /// PUBREL of the device's; [`Word::Answer`] follows.
+    /// Publish; [`BrokerEvent::Answer`] follows at QoS 1 and 2.
+    Publish(Publication),
+    /// The device's PUBREL; [`BrokerEvent::Answer`] follows.
     Release(PacketId),
-    /// Subscribe; [`Word::Subscribed`] follows.
+    /// Subscribe; [`BrokerEvent::Subscribed`] follows.
     Subscribe(PacketId, Box<str>, QoS),
-    /// End a subscription; [`Word::Unsubscribed`] follows.
+    /// End a subscription; [`BrokerEvent::Unsubscribed`] follows.
     Unsubscribe(PacketId, Box<str>),
-    /// PUBACK, PUBREC or PUBCOMP of the device's.
+    /// The device's PUBACK, PUBREC or PUBCOMP.
     Acknowledge(AckKind, PacketId, ReasonCode),
-    /// PINGREQ: [`Word::Probed`] comes when the broker has done all that was asked before.
+    /// PINGREQ; [`BrokerEvent::Probed`] follows when the broker has handled all earlier requests.
     Probe,
     /// End the connection. Without `will` it is not published; with `forget` the session ends too.
     Close {
@@ -74,7 +74,7 @@ pub enum Request {
     },
 }
 
-/// Which answer of the broker's to a publication it is.
+/// The broker's answer to a publication.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// PUBACK.
@@ -90,29 +90,29 @@ pub enum Answer {
 pub struct Delivery {
     /// Topic name.
     pub topic: Box<str>,
-    /// What it says.
+    /// Payload.
     pub payload: Bytes,
     /// Quality of service.
     pub qos: QoS,
     /// RETAIN flag.
     pub retain: bool,
-    /// It may have been sent before.
+    /// DUP flag: it may have been sent before.
     pub dup: bool,
-    /// The broker's identifier; there at QoS 1 and 2.
+    /// The broker's packet identifier at QoS 1 and 2.
     pub packet_id: Option<PacketId>,
 }
 
-/// What the broker says to a session.
+/// What the broker sends to a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Word {
-    /// The connection is open; so many publications may wait for answers.
-    Welcome {
-        /// Receive Maximum.
+pub enum BrokerEvent {
+    /// The connection is open.
+    Opened {
+        /// Publications that may wait for answers: Receive Maximum.
         in_flight: u16,
     },
-    /// The connection was refused, or has ended, and not because it was asked to.
-    Over(ReasonCode),
-    /// A publication's answer.
+    /// The connection was refused, or has ended without a request to close it.
+    Closed(ReasonCode),
+    /// The answer to a publication.
     Answer(Answer, PacketId, ReasonCode),
     /// SUBACK.
     Subscribed(PacketId, ReasonCode),

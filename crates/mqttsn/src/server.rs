@@ -13,7 +13,7 @@ use bytes::Bytes;
 use fulmar_mqtt::QoS;
 
 use crate::message::{DecodeError, Message, Publish, ReturnCode, TopicRef};
-use crate::request::{Outgoing, Request, Word};
+use crate::request::{BrokerEvent, Publication, Request};
 use crate::session::{Again, Context, Hello, Session};
 use crate::topics::{Predefined, Topics, short_name};
 
@@ -110,7 +110,7 @@ pub enum Event<A> {
         /// The device's address.
         from: A,
         /// The message, at QoS 0.
-        message: Outgoing,
+        message: Publication,
     },
     /// A session is over here. What there is to close has been asked for before.
     Ended {
@@ -284,9 +284,9 @@ impl<A: Clone + Ord> Server<A> {
         Ok(())
     }
 
-    /// Tells a session what the broker says.
-    pub fn hear(&mut self, now: Instant, handle: Handle, word: Word) {
-        self.with(now, handle, |session, cx| session.hear(cx, word));
+    /// Passes an event from the broker to a session.
+    pub fn on_broker_event(&mut self, now: Instant, handle: Handle, event: BrokerEvent) {
+        self.with(now, handle, |session, cx| session.on_broker_event(cx, event));
     }
 
     /// Does what is due at `now`.
@@ -304,12 +304,12 @@ impl<A: Clone + Ord> Server<A> {
         self.timers.first().map(|(at, _)| *at)
     }
 
-    /// A datagram to send, and where to.
+    /// The next datagram to send, and its destination.
     pub fn poll_transmit(&mut self) -> Option<(A, Vec<u8>)> {
         self.transmits.pop_front()
     }
 
-    /// What has come of it, in order.
+    /// The next event, in order.
     pub fn poll_event(&mut self) -> Option<Event<A>> {
         self.events.pop_front()
     }
@@ -367,7 +367,7 @@ impl<A: Clone + Ord> Server<A> {
             return;
         };
         self.figures.received += 1;
-        let message = Outgoing {
+        let message = Publication {
             topic,
             payload: Bytes::copy_from_slice(publish.payload),
             qos: QoS::AtMostOnce,

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use fulmar_mqtt::{PacketId, QoS, ReasonCode};
 use fulmar_mqttsn::{
-    Delivery, Event, Message, Request, ReturnCode, Server, Settings, TopicName, Trust, Word,
+    BrokerEvent, Delivery, Event, Message, Request, ReturnCode, Server, Settings, TopicName, Trust,
 };
 
 const DEVICE: u8 = 1;
@@ -45,7 +45,11 @@ impl World {
             let Event::Request { handle, request, .. } = event else { continue };
             match request {
                 Request::Open(_) => {
-                    self.server.hear(self.now, handle, Word::Welcome { in_flight: 8 });
+                    self.server.on_broker_event(
+                        self.now,
+                        handle,
+                        BrokerEvent::Opened { in_flight: 8 },
+                    );
                 }
                 Request::Subscribe(packet_id, ..) => {
                     let message = Delivery {
@@ -56,14 +60,16 @@ impl World {
                         dup: false,
                         packet_id: Some(PacketId::FIRST),
                     };
-                    self.server.hear(
+                    self.server.on_broker_event(
                         self.now,
                         handle,
-                        Word::Subscribed(packet_id, ReasonCode::Success),
+                        BrokerEvent::Subscribed(packet_id, ReasonCode::Success),
                     );
-                    self.server.hear(self.now, handle, Word::Message(message));
+                    self.server.on_broker_event(self.now, handle, BrokerEvent::Message(message));
                 }
-                Request::Probe => self.server.hear(self.now, handle, Word::Probed),
+                Request::Probe => {
+                    self.server.on_broker_event(self.now, handle, BrokerEvent::Probed)
+                }
                 _ => {}
             }
         }

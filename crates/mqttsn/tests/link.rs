@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use fulmar_mqtt::ack::AckKind;
 use fulmar_mqtt::{PacketId, QoS, ReasonCode};
 use fulmar_mqttsn::{
-    Answer, Delivery, Event, Handle, Message, Publish, Request, ReturnCode, Server, Settings,
-    TopicName, TopicRef, Trust, Word,
+    Answer, BrokerEvent, Delivery, Event, Handle, Message, Publish, Request, ReturnCode, Server,
+    Settings, TopicName, TopicRef, Trust,
 };
 use proptest::prelude::*;
 
@@ -167,10 +167,10 @@ impl World {
     fn broker_does(&mut self, handle: Handle, request: Request) {
         let now = self.now;
         let broker = &mut self.broker;
-        let word = match request {
+        let event = match request {
             Request::Open(_) => {
                 broker.handle = Some(handle);
-                Word::Welcome { in_flight: 100 }
+                BrokerEvent::Opened { in_flight: 100 }
             }
             Request::Publish(message) => {
                 let id = message.packet_id.unwrap();
@@ -182,29 +182,33 @@ impl World {
                     QoS::ExactlyOnce => Answer::Pubrec,
                     _ => Answer::Puback,
                 };
-                Word::Answer(answer, id, ReasonCode::Success)
+                BrokerEvent::Answer(answer, id, ReasonCode::Success)
             }
             Request::Release(id) => {
                 broker.held.remove(&id);
-                Word::Answer(Answer::Pubcomp, id, ReasonCode::Success)
+                BrokerEvent::Answer(Answer::Pubcomp, id, ReasonCode::Success)
             }
             Request::Subscribe(id, ..) => {
-                self.server.hear(now, handle, Word::Subscribed(id, ReasonCode::GrantedQos2));
+                self.server.on_broker_event(
+                    now,
+                    handle,
+                    BrokerEvent::Subscribed(id, ReasonCode::GrantedQos2),
+                );
                 return self.broker_sends();
             }
             Request::Acknowledge(AckKind::Pubrec, id, reason) => {
                 assert_eq!(reason, ReasonCode::Success);
-                Word::Release(id)
+                BrokerEvent::Release(id)
             }
             Request::Acknowledge(_, id, reason) => {
                 assert_eq!(reason, ReasonCode::Success);
                 assert!(broker.under_way.remove(&id).is_some(), "{id} was acknowledged twice");
                 return self.broker_sends();
             }
-            Request::Probe => Word::Probed,
+            Request::Probe => BrokerEvent::Probed,
             other => panic!("{other:?}"),
         };
-        self.server.hear(now, handle, word);
+        self.server.on_broker_event(now, handle, event);
     }
 
     fn broker_sends(&mut self) {
@@ -213,7 +217,7 @@ impl World {
             && let Some(message) = self.broker.waiting.pop_front()
         {
             self.broker.under_way.insert(message.packet_id.unwrap(), message.qos);
-            self.server.hear(self.now, handle, Word::Message(message));
+            self.server.on_broker_event(self.now, handle, BrokerEvent::Message(message));
         }
     }
 

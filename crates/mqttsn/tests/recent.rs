@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use fulmar_mqtt::{PacketId, QoS, ReasonCode};
 use fulmar_mqttsn::{
-    Answer, Event, Message, Publish, Request, ReturnCode, Server, Settings, TopicRef, Trust, Word,
+    Answer, BrokerEvent, Event, Message, Publish, Request, ReturnCode, Server, Settings, TopicRef,
+    Trust,
 };
 
 const DEVICE: u8 = 1;
@@ -45,8 +46,8 @@ impl World {
         self.server.receive(self.now, DEVICE, Trust::Claimed, &datagram).unwrap();
         while let Some(event) = self.server.poll_event() {
             let Event::Request { handle, request, .. } = event else { panic!("{event:?}") };
-            let word = match request {
-                Request::Open(_) => Word::Welcome { in_flight: 8 },
+            let event = match request {
+                Request::Open(_) => BrokerEvent::Opened { in_flight: 8 },
                 Request::Publish(message) => {
                     let id = message.packet_id.unwrap();
                     self.published.push(id);
@@ -54,15 +55,15 @@ impl World {
                         QoS::ExactlyOnce => Answer::Pubrec,
                         _ => Answer::Puback,
                     };
-                    Word::Answer(answer, id, self.reason)
+                    BrokerEvent::Answer(answer, id, self.reason)
                 }
                 Request::Release(id) => {
                     self.released += 1;
-                    Word::Answer(Answer::Pubcomp, id, ReasonCode::Success)
+                    BrokerEvent::Answer(Answer::Pubcomp, id, ReasonCode::Success)
                 }
                 other => panic!("{other:?}"),
             };
-            self.server.hear(self.now, handle, word);
+            self.server.on_broker_event(self.now, handle, event);
         }
     }
 

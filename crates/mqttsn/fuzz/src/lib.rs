@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use fulmar_mqtt::{PacketId, QoS, ReasonCode};
 use fulmar_mqttsn::{
-    Answer, Delivery, Event, Handle, Message, Request, Server, Settings, Trust, Word,
+    Answer, BrokerEvent, Delivery, Event, Handle, Message, Request, Server, Settings, Trust,
 };
 
 const MAX_CLIENTS: usize = 3;
@@ -77,22 +77,22 @@ impl Served {
             return;
         }
         let (handle, request) = self.asked.remove(0);
-        let word = match request {
-            Request::Open(_) if reason.is_error() => Word::Over(reason),
-            Request::Open(_) => Word::Welcome { in_flight: 4 },
+        let event = match request {
+            Request::Open(_) if reason.is_error() => BrokerEvent::Closed(reason),
+            Request::Open(_) => BrokerEvent::Opened { in_flight: 4 },
             Request::Publish(message) => match (message.packet_id, message.qos) {
-                (Some(id), QoS::ExactlyOnce) => Word::Answer(Answer::Pubrec, id, reason),
-                (Some(id), _) => Word::Answer(Answer::Puback, id, reason),
+                (Some(id), QoS::ExactlyOnce) => BrokerEvent::Answer(Answer::Pubrec, id, reason),
+                (Some(id), _) => BrokerEvent::Answer(Answer::Puback, id, reason),
                 (None, _) => return,
             },
-            Request::Release(id) => Word::Answer(Answer::Pubcomp, id, reason),
-            Request::Subscribe(id, ..) => Word::Subscribed(id, reason),
-            Request::Unsubscribe(id, _) => Word::Unsubscribed(id),
-            Request::Acknowledge(_, id, _) => Word::Release(id),
-            Request::Probe => Word::Probed,
+            Request::Release(id) => BrokerEvent::Answer(Answer::Pubcomp, id, reason),
+            Request::Subscribe(id, ..) => BrokerEvent::Subscribed(id, reason),
+            Request::Unsubscribe(id, _) => BrokerEvent::Unsubscribed(id),
+            Request::Acknowledge(_, id, _) => BrokerEvent::Release(id),
+            Request::Probe => BrokerEvent::Probed,
             Request::Close { .. } => return,
         };
-        self.server.hear(self.now, handle, word);
+        self.server.on_broker_event(self.now, handle, event);
     }
 
     /// The broker has a message for somebody.
@@ -108,7 +108,7 @@ impl Served {
             dup: choice & 1 == 1,
             packet_id,
         };
-        self.server.hear(self.now, handle, Word::Message(delivery));
+        self.server.on_broker_event(self.now, handle, BrokerEvent::Message(delivery));
     }
 }
 

@@ -17,7 +17,7 @@ use self::connect::{AskedWill, Purpose};
 use self::down::Down;
 use self::up::Up;
 use crate::message::{Message, ReturnCode};
-use crate::request::{Request, Will, Word};
+use crate::request::{BrokerEvent, Request, Will};
 use crate::server::{Figures, Settings};
 use crate::topics::Topics;
 
@@ -266,21 +266,23 @@ impl Session {
     }
 
     /// Takes what the broker says.
-    pub(crate) fn hear(&mut self, cx: &mut Context<'_>, word: Word) {
-        match word {
-            Word::Welcome { in_flight } => self.welcome(cx, in_flight),
-            Word::Over(reason) => self.over(cx, reason),
-            Word::Answer(answer, id, reason) => self.up.answered(cx, answer, id, reason),
-            Word::Subscribed(id, reason) => {
+    pub(crate) fn on_broker_event(&mut self, cx: &mut Context<'_>, event: BrokerEvent) {
+        match event {
+            BrokerEvent::Opened { in_flight } => self.welcome(cx, in_flight),
+            BrokerEvent::Closed(reason) => self.over(cx, reason),
+            BrokerEvent::Answer(answer, id, reason) => self.up.answered(cx, answer, id, reason),
+            BrokerEvent::Subscribed(id, reason) => {
                 self.up.subscribed(cx, &mut self.topics, id, reason);
             }
-            Word::Unsubscribed(id) => self.up.unsubscribed(cx, id),
-            Word::Message(message) => {
+            BrokerEvent::Unsubscribed(id) => self.up.unsubscribed(cx, id),
+            BrokerEvent::Message(message) => {
                 self.down.push(cx, message);
                 self.more_may_come();
             }
-            Word::Release(id) => self.down.release(cx, id, !matches!(self.stage, Stage::Asleep)),
-            Word::Probed => {
+            BrokerEvent::Release(id) => {
+                self.down.release(cx, id, !matches!(self.stage, Stage::Asleep))
+            }
+            BrokerEvent::Probed => {
                 if let Stage::Awake(probe @ Probe::Asked) = &mut self.stage {
                     *probe = Probe::Done;
                 }

@@ -13,7 +13,7 @@ use rustc_hash::FxHasher;
 
 use super::{Context, packet_id, return_code};
 use crate::message::{Message, Publish, ReturnCode, TopicName};
-use crate::request::{Answer, Outgoing, Request};
+use crate::request::{Answer, Publication, Request};
 use crate::topics::{Topics, short_name};
 
 /// Messages and requests of one device that wait for the broker. The specification allows it one of each
@@ -124,7 +124,7 @@ impl Up {
             }
         }
         cx.figures.received += 1;
-        cx.ask(Request::Publish(Outgoing {
+        cx.ask(Request::Publish(Publication {
             topic: topic.into(),
             payload: Bytes::copy_from_slice(publish.payload),
             qos,

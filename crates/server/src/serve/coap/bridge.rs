@@ -1,7 +1,7 @@
-//! CoAP requests to what the broker is asked, and its answers back: the mapping of `fulmar_coap::topics`.
+//! CoAP requests become MQTT packets, and the broker's answers CoAP responses, as `fulmar_coap::topics` maps them.
 //!
-//! Every user has one [`Link`]; a user's observers of a topic share one subscription. What is asked before
-//! the broker has let the link in waits, and is refused with it if it does not.
+//! Every user has one [`BrokerConnection`]; a user's observers of a topic share one subscription. Requests wait until
+//! the broker has accepted the connection, and are refused if it refuses it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
@@ -20,34 +20,34 @@ use fulmar_transport::{Clock, Handoff};
 use tokio::sync::mpsc;
 
 use super::Address;
-use super::link::{Busy, Heard, Link, Outgoing, Ticket};
+use super::connection::{BrokerConnection, BrokerEvent, Busy, Publication, RequestId};
 
-/// Requests that wait for a user's link to be let in.
+/// Requests that wait until a user's connection is accepted.
 const MAX_WAITING: usize = 256;
 /// Topics that GET of the root lists.
 const MAX_LISTED: usize = 256;
 
-/// Whom a link is for: a user at a listener, or all without a name there.
+/// The user of a connection: a named user at a listener, or all peers without a name there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct UserId(pub(super) u64);
 
-/// Somebody who asks.
+/// A user that sends requests.
 pub(super) struct User {
-    /// As the broker is told of them.
+    /// The user as the broker knows it.
     pub(super) peer: Peer,
     state: State,
     topics: BTreeMap<Box<str>, Topic>,
 }
 
 enum State {
-    /// Not there, until somebody asks.
+    /// Not connected until the next request.
     Away,
     Opening {
-        link: Link,
+        connection: BrokerConnection,
         waiting: VecDeque<Request<Address>>,
     },
     Open {
-        link: Link,
+        connection: BrokerConnection,
         client_id: Box<str>,
     },
 }
@@ -55,12 +55,12 @@ enum State {
 #[derive(Default)]
 struct Topic {
     subscribed: bool,
-    /// Who asked to observe before the subscription was answered.
+    /// Requests to observe that wait for the answer to the subscription.
     waiting: Vec<Exchange<Address>>,
     observers: Vec<ObservationId>,
 }
 
-/// What a ticket stands for.
+/// What a request to the broker was for.
 enum Asked {
     Publish(Exchange<Address>, Code),
     Subscribe(Box<str>),
@@ -72,11 +72,11 @@ pub(super) struct Bridge {
     broker: Arc<Broker>,
     handoff: Handoff,
     clock: Clock,
-    heard: mpsc::Sender<(UserId, Heard)>,
+    events: mpsc::Sender<(UserId, BrokerEvent)>,
     users: BTreeMap<UserId, User>,
-    asked: BTreeMap<Ticket, Asked>,
+    asked: BTreeMap<RequestId, Asked>,
     observed: BTreeMap<ObservationId, (UserId, Box<str>)>,
-    last_ticket: Ticket,
+    last_request_id: RequestId,
     last_user: u64,
 }
 
@@ -86,23 +86,23 @@ impl Bridge {
         broker: Arc<Broker>,
         handoff: Handoff,
         clock: Clock,
-        heard: mpsc::Sender<(UserId, Heard)>,
+        events: mpsc::Sender<(UserId, BrokerEvent)>,
     ) -> Bridge {
         Bridge {
             server,
             broker,
             handoff,
             clock,
-            heard,
+            events,
             users: BTreeMap::new(),
             asked: BTreeMap::new(),
             observed: BTreeMap::new(),
-            last_ticket: 0,
+            last_request_id: 0,
             last_user: 0,
         }
     }
 
-    /// A user who has come through `listener`, with a name if they have shown one.
+    /// Adds a user at `listener`, with a name if it has authenticated.
     pub(super) fn add_user(
         &mut self,
         address: SocketAddr,
@@ -117,13 +117,13 @@ impl Bridge {
         id
     }
 
-    /// A user who is gone for good.
+    /// Removes a user for good.
     pub(super) fn remove_user(&mut self, id: UserId) {
         self.close(id, None);
         self.users.remove(&id);
     }
 
-    /// Handles what the server has put together. `user_of` knows who is at an address.
+    /// Handles the CoAP server's events. `user_of` returns the user at an address.
     pub(super) fn handle_events(&mut self, user_of: impl Fn(Address) -> Option<UserId>) {
         while let Some(event) = self.server.poll_event() {
             match event {
@@ -171,12 +171,15 @@ impl Bridge {
         self.respond(request.exchange, response);
     }
 
-    /// What needs the broker: once it has let the user in.
+    /// Handles a request that needs the broker, once the broker has accepted the user.
     fn ask(&mut self, id: UserId, request: Request<Address>) {
         let Some(user) = self.users.get_mut(&id) else { return };
         if matches!(user.state, State::Away) {
-            match Link::open(&self.handoff, user.peer.clone(), id, self.heard.clone()) {
-                Ok(link) => user.state = State::Opening { link, waiting: VecDeque::new() },
+            match BrokerConnection::open(&self.handoff, user.peer.clone(), id, self.events.clone())
+            {
+                Ok(connection) => {
+                    user.state = State::Opening { connection, waiting: VecDeque::new() }
+                }
                 Err(error) => {
                     tracing::warn!(peer = %request.exchange.peer,
                         "cannot connect to the broker: {error}");
@@ -193,7 +196,7 @@ impl Bridge {
         }
     }
 
-    /// Does what is asked; the user's link is open.
+    /// Carries out a request; the user's connection is open.
     fn act(&mut self, id: UserId, request: Request<Address>) {
         let exchange = request.exchange;
         let segments = request.path.get(1..).unwrap_or_default();
@@ -251,11 +254,11 @@ impl Bridge {
                 }
             },
         };
-        let ticket = self.ticket(Asked::Publish(request.exchange, done));
-        let Some(link) = self.link(id) else { return };
-        let outgoing = Outgoing { topic, payload: &request.payload, content_type, retain };
-        if link.publish(ticket, &outgoing).is_err() {
-            self.asked.remove(&ticket);
+        let request_id = self.request_id(Asked::Publish(request.exchange, done));
+        let Some(connection) = self.connection(id) else { return };
+        let outgoing = Publication { topic, payload: &request.payload, content_type, retain };
+        if connection.publish(request_id, &outgoing).is_err() {
+            self.asked.remove(&request_id);
             self.unavailable(request.exchange, "the broker is busy");
         }
     }
@@ -270,10 +273,10 @@ impl Bridge {
         if known.waiting.len() > 1 {
             return;
         }
-        let ticket = self.ticket(Asked::Subscribe(topic.clone()));
-        let Some(link) = self.link(id) else { return };
-        if let Err(Busy) = link.subscribe(ticket, &topic) {
-            self.asked.remove(&ticket);
+        let request_id = self.request_id(Asked::Subscribe(topic.clone()));
+        let Some(connection) = self.connection(id) else { return };
+        if let Err(Busy) = connection.subscribe(request_id, &topic) {
+            self.asked.remove(&request_id);
             self.subscribed(id, &topic, ReasonCode::ServerBusy);
         }
     }
@@ -326,13 +329,13 @@ impl Bridge {
         let Some(known) = user.topics.get(topic) else { return };
         if known.subscribed && known.observers.is_empty() {
             user.topics.remove(topic);
-            if let State::Open { link, .. } = &mut user.state {
-                link.unsubscribe(topic);
+            if let State::Open { connection, .. } = &mut user.state {
+                connection.unsubscribe(topic);
             }
         }
     }
 
-    /// The topic's last value; `None` if it has none. Access rules are looked at.
+    /// The topic's last value; `None` if it has none. Access rules apply.
     fn last_value(&self, id: UserId, topic: &str) -> Option<Response> {
         let user = self.users.get(&id)?;
         match self.broker.read(user.reader()?, topic, self.clock.now()) {
@@ -357,14 +360,15 @@ impl Bridge {
         self.respond_links(request, &all);
     }
 
-    /// Takes what the broker said to a user's link.
-    pub(super) fn hear(&mut self, id: UserId, heard: Heard) {
-        match heard {
-            Heard::Welcome { client_id, in_flight } => self.welcome(id, client_id, in_flight),
-            Heard::Over(reason) => self.close(id, reason),
-            Heard::Answer(packet_id, reason) => {
-                let ticket = self.link(id).and_then(|link| link.settle(packet_id));
-                match ticket.and_then(|ticket| self.asked.remove(&ticket)) {
+    /// Handles an event of a user's connection.
+    pub(super) fn on_broker_event(&mut self, id: UserId, event: BrokerEvent) {
+        match event {
+            BrokerEvent::Opened { client_id, in_flight } => self.welcome(id, client_id, in_flight),
+            BrokerEvent::Closed(reason) => self.close(id, reason),
+            BrokerEvent::Answer(packet_id, reason) => {
+                let request_id =
+                    self.connection(id).and_then(|connection| connection.take_answer(packet_id));
+                match request_id.and_then(|request_id| self.asked.remove(&request_id)) {
                     Some(Asked::Publish(exchange, _)) if reason.is_error() => {
                         self.respond(exchange, refusal(reason));
                     }
@@ -375,7 +379,7 @@ impl Bridge {
                     None => {}
                 }
             }
-            Heard::Message { topic, payload, content_type } => {
+            BrokerEvent::Message { topic, payload, content_type } => {
                 let content_format = content_type.and_then(|name| topics::content_format(&name));
                 let response = Response { payload, content_format, ..Response::new(code::CONTENT) };
                 let user = self.users.get(&id);
@@ -391,32 +395,32 @@ impl Bridge {
     fn welcome(&mut self, id: UserId, client_id: Box<str>, in_flight: u16) {
         let Some(user) = self.users.get_mut(&id) else { return };
         let state = std::mem::replace(&mut user.state, State::Away);
-        let State::Opening { mut link, waiting } = state else { return };
-        link.welcomed(in_flight);
-        user.state = State::Open { link, client_id };
+        let State::Opening { mut connection, waiting } = state else { return };
+        connection.welcomed(in_flight);
+        user.state = State::Open { connection, client_id };
         for request in waiting {
             self.act(id, request);
         }
     }
 
-    /// A link has ended: what waited for it is told, observers too. The next request opens another.
+    /// A connection has ended: its requests are answered, and observers notified. The next request opens another.
     fn close(&mut self, id: UserId, reason: Option<ReasonCode>) {
         let Some(user) = self.users.get_mut(&id) else { return };
         let why = refusal(reason.unwrap_or(ReasonCode::ServerShuttingDown));
-        let link = match std::mem::replace(&mut user.state, State::Away) {
+        let connection = match std::mem::replace(&mut user.state, State::Away) {
             State::Away => return,
-            State::Opening { link, waiting } => {
+            State::Opening { connection, waiting } => {
                 for request in waiting {
                     let now = Instant::now();
                     self.server.respond(now, request.exchange, why.clone());
                 }
-                link
+                connection
             }
-            State::Open { link, .. } => link,
+            State::Open { connection, .. } => connection,
         };
         let topics = std::mem::take(&mut user.topics);
-        for ticket in link.tickets() {
-            if let Some(Asked::Publish(exchange, _)) = self.asked.remove(&ticket) {
+        for request_id in connection.request_ids() {
+            if let Some(Asked::Publish(exchange, _)) = self.asked.remove(&request_id) {
                 self.respond(exchange, why.clone());
             }
         }
@@ -431,17 +435,17 @@ impl Bridge {
         }
     }
 
-    fn link(&mut self, id: UserId) -> Option<&mut Link> {
+    fn connection(&mut self, id: UserId) -> Option<&mut BrokerConnection> {
         match &mut self.users.get_mut(&id)?.state {
-            State::Open { link, .. } => Some(link),
+            State::Open { connection, .. } => Some(connection),
             _ => None,
         }
     }
 
-    fn ticket(&mut self, asked: Asked) -> Ticket {
-        self.last_ticket += 1;
-        self.asked.insert(self.last_ticket, asked);
-        self.last_ticket
+    fn request_id(&mut self, asked: Asked) -> RequestId {
+        self.last_request_id += 1;
+        self.asked.insert(self.last_request_id, asked);
+        self.last_request_id
     }
 
     fn respond(&mut self, exchange: Exchange<Address>, response: Response) {

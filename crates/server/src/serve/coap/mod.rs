@@ -1,11 +1,11 @@
 //! The `coap` and `coaps` listeners: sockets, time and DTLS around `fulmar_coap::Server`, on a thread of
-//! their own; `bridge` asks the broker what peers ask.
+//! their own; `bridge` turns peers' requests into MQTT.
 //!
-//! Everything is one task: a datagram, something the broker said, or a deadline is handled to its end before
+//! Everything is one task: a datagram, an event from the broker, or a deadline is handled to its end before
 //! the next.
 
 mod bridge;
-mod link;
+mod connection;
 mod secure;
 
 use std::collections::BTreeMap;
@@ -25,7 +25,7 @@ use tokio::net::UdpSocket;
 use tokio::sync::{mpsc, watch};
 
 use self::bridge::{Bridge, UserId};
-use self::link::Heard;
+use self::connection::BrokerEvent;
 pub(in crate::serve) use self::secure::Settings;
 use self::secure::{Outcome, Secure};
 use super::certificates::Certificates;
@@ -33,8 +33,8 @@ use super::listeners::where_to_change;
 use super::udp::{self, Address};
 use crate::config::Config;
 
-/// What brokers say that waits for the task.
-const MAX_WAITING_WORDS: usize = 256;
+/// Events from the broker that wait for the task.
+const MAX_WAITING_EVENTS: usize = 256;
 impl Peer for Address {
     fn bytes(&self) -> Vec<u8> {
         format!("{}/{}", self.listener, self.peer).into_bytes()
@@ -79,13 +79,13 @@ impl Coap {
             .ok()
             .context("the system random number generator failed")?;
         let server = Server::new(config.coap.limits(), &secret, Instant::now());
-        let (heard, words) = mpsc::channel(MAX_WAITING_WORDS);
+        let (sender, events) = mpsc::channel(MAX_WAITING_EVENTS);
         let broker = Arc::clone(wiring.broker);
-        let bridge = Bridge::new(server, broker, wiring.handoff, wiring.clock, heard);
+        let bridge = Bridge::new(server, broker, wiring.handoff, wiring.clock, sender);
         let service = Service::new(bridge, sockets);
         let thread = std::thread::Builder::new()
             .name("fulmar-coap".into())
-            .spawn(move || runtime.block_on(service.run(words, stopped)))?;
+            .spawn(move || runtime.block_on(service.run(events, stopped)))?;
         Ok(Coap { bound, stop, thread: Some(thread) })
     }
 
@@ -187,7 +187,7 @@ impl Service {
 
     async fn run(
         mut self,
-        mut words: mpsc::Receiver<(UserId, Heard)>,
+        mut events: mpsc::Receiver<(UserId, BrokerEvent)>,
         mut stopped: watch::Receiver<bool>,
     ) {
         let (sender, mut datagrams) = mpsc::channel(udp::MAX_WAITING_DATAGRAMS);
@@ -206,7 +206,7 @@ impl Service {
                         self.take(address, &datagram);
                     }
                 }
-                Some((user, heard)) = words.recv() => self.bridge.hear(user, heard),
+                Some((user, event)) = events.recv() => self.bridge.on_broker_event(user, event),
                 () = udp::until(deadline) => self.on_deadline(),
                 _ = stopped.wait_for(|stop| *stop) => return,
             }

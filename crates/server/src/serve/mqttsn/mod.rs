@@ -1,11 +1,11 @@
-//! The `mqtt_sn` listeners: sockets and time around `fulmar_mqttsn::Server`, on a thread of their own; `links`
+//! The `mqtt_sn` listeners: sockets and time around `fulmar_mqttsn::Server`, on a thread of their own; `connections`
 //! gives every device a session of the broker.
 //!
-//! Everything is one task: a datagram, something the broker said, or a deadline is handled to its end before
+//! Everything is one task: a datagram, an event from the broker, or a deadline is handled to its end before
 //! the next.
 
-mod link;
-mod links;
+mod connection;
+mod connections;
 
 use std::io;
 use std::net::SocketAddr;
@@ -21,16 +21,16 @@ use ring::rand::{SecureRandom as _, SystemRandom};
 use tokio::net::UdpSocket;
 use tokio::sync::{mpsc, watch};
 
-use self::link::{Heard, LinkId};
-use self::links::{Links, Listener};
+use self::connection::{ConnectionEvent, ConnectionId};
+use self::connections::{Connections, Listener};
 use super::listeners::where_to_change;
 use super::udp::{self, Address};
 use crate::config::Config;
 
-/// What brokers say that waits for the task.
-const MAX_WAITING_WORDS: usize = 1024;
-/// How long the broker has to read what was said last when the program stops.
-const LAST_WORDS: Duration = Duration::from_secs(2);
+/// Events from the broker that wait for the task.
+const MAX_WAITING_EVENTS: usize = 1024;
+/// How long the broker has to read the last packets when the program stops.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What is counted, for `/metrics`.
 #[derive(Clone, Copy, Debug, Default)]
@@ -71,14 +71,14 @@ impl MqttSn {
         let settings = config.mqtt_sn.settings(config.limits.max_client_id_bytes);
         let most = settings.max_message_bytes;
         let server = Server::new(settings, u64::from_le_bytes(seed), Instant::now());
-        let (heard, words) = mpsc::channel(MAX_WAITING_WORDS);
-        let links = Links::new(handoff, heard, listeners, most);
+        let (sender, events) = mpsc::channel(MAX_WAITING_EVENTS);
+        let connections = Connections::new(handoff, sender, listeners, most);
         let advertising = Advertising::new(config);
         let service =
-            Service { server, links, sockets, advertising, figures: Arc::clone(&figures) };
+            Service { server, connections, sockets, advertising, figures: Arc::clone(&figures) };
         let thread = std::thread::Builder::new()
             .name("fulmar-mqtt-sn".into())
-            .spawn(move || runtime.block_on(service.run(words, stopped)))?;
+            .spawn(move || runtime.block_on(service.run(events, stopped)))?;
         Ok(MqttSn { bound, figures, stop, thread: Some(thread) })
     }
 
@@ -153,7 +153,7 @@ impl Advertising {
 /// The task.
 struct Service {
     server: Server<Address>,
-    links: Links,
+    connections: Connections,
     sockets: Vec<Arc<UdpSocket>>,
     advertising: Option<Advertising>,
     figures: Arc<Mutex<Figures>>,
@@ -162,7 +162,7 @@ struct Service {
 impl Service {
     async fn run(
         mut self,
-        mut words: mpsc::Receiver<(LinkId, Heard)>,
+        mut events: mpsc::Receiver<(ConnectionId, ConnectionEvent)>,
         mut stopped: watch::Receiver<bool>,
     ) {
         let (sender, mut datagrams) = mpsc::channel(udp::MAX_WAITING_DATAGRAMS);
@@ -180,28 +180,28 @@ impl Service {
                         self.take(address, &datagram);
                     }
                 }
-                Some((link, heard)) = words.recv() => self.links.hear(&mut self.server, link, heard),
+                Some((id, event)) = events.recv() => self.connections.on_event(&mut self.server, id, event),
                 () = udp::until(deadline) => self.on_deadline(),
                 _ = stopped.wait_for(|stop| *stop) => break,
             }
             self.settle();
         }
-        self.end(words).await;
+        self.end(events).await;
     }
 
-    /// Tells devices and broker that it is over, and gives the broker time to read it.
-    async fn end(mut self, mut words: mpsc::Receiver<(LinkId, Heard)>) {
+    /// Disconnects devices and broker, and gives the broker time to read it.
+    async fn end(mut self, mut events: mpsc::Receiver<(ConnectionId, ConnectionEvent)>) {
         self.server.say_goodbye();
-        self.links.close_all();
+        self.connections.close_all();
         self.send();
         let all_closed = async {
-            while self.links.len() > 0
-                && let Some((link, heard)) = words.recv().await
+            while self.connections.len() > 0
+                && let Some((id, event)) = events.recv().await
             {
-                self.links.hear(&mut self.server, link, heard);
+                self.connections.on_event(&mut self.server, id, event);
             }
         };
-        if tokio::time::timeout(LAST_WORDS, all_closed).await.is_err() {
+        if tokio::time::timeout(CLOSE_TIMEOUT, all_closed).await.is_err() {
             tracing::warn!("MQTT-SN: the broker did not read all queued data");
         }
     }
@@ -237,10 +237,10 @@ impl Service {
                     if let Request::Open(open) = &request {
                         tracing::debug!(peer = %from, client = %open.client_id, "MQTT-SN client");
                     }
-                    self.links.carry_out(&mut self.server, handle, from, request);
+                    self.connections.carry_out(&mut self.server, handle, from, request);
                 }
                 Event::Unconnected { from, message } => {
-                    self.links.publish_unconnected(from, &message);
+                    self.connections.publish_unconnected(from, &message);
                 }
                 Event::Ended { from, client_id, why, .. } => {
                     tracing::info!(peer = %from, client = %client_id, "MQTT-SN client gone: {why}");
@@ -252,7 +252,7 @@ impl Service {
         }
         self.send();
         let (server, clients) = (self.server.figures(), self.server.clients());
-        *self.figures.lock() = Figures { server, clients, overrun: self.links.dropped };
+        *self.figures.lock() = Figures { server, clients, overrun: self.connections.dropped };
     }
 
     fn send(&mut self) {

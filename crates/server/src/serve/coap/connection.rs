@@ -1,7 +1,7 @@
-//! One user's way into the broker: an MQTT 5.0 connection inside the process, over transport's handoff, so that
+//! One user's connection to the broker: MQTT 5.0 inside the process, over transport's handoff, so that
 //! authentication, access rules, durability and limits are the broker's. All CoAP peers of a user share it.
 //!
-//! Knows nothing of CoAP: what is sent is named by a number, and its fate is told by that number.
+//! Knows nothing of CoAP: the caller numbers its requests, and answers come with these numbers.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -21,52 +21,52 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::mpsc;
 
 const VERSION: Version = Version::V5;
-/// Messages the broker may have on their way to us before it waits for our acknowledgements.
+/// Messages that the broker may have in flight to us.
 const RECEIVE_MAXIMUM: u16 = 256;
-/// Publications that wait for their acknowledgement; beyond, peers are told to come back later.
+/// Publications that may wait for their acknowledgement; above this, peers are asked to try again later.
 const MAX_IN_FLIGHT: usize = 1024;
 /// Bytes of such publications.
 const MAX_IN_FLIGHT_BYTES: usize = 16 << 20;
 
-/// Names what was asked of the broker.
-pub(super) type Ticket = u64;
+/// The caller's number of a request to the broker.
+pub(super) type RequestId = u64;
 
-/// What the broker said.
+/// What the broker sent.
 #[derive(Debug)]
-pub(super) enum Heard {
-    /// The connection is there, under this client identifier, and so many publications may be in flight.
-    Welcome { client_id: Box<str>, in_flight: u16 },
-    /// It is not, with the broker's reason, or no longer.
-    Over(Option<ReasonCode>),
-    /// A publication, or a subscription, was answered; [`Link::settle`] knows which.
+pub(super) enum BrokerEvent {
+    /// The connection is open with this client identifier; `in_flight` publications may wait for answers.
+    Opened { client_id: Box<str>, in_flight: u16 },
+    /// The connection was refused or has ended, with the broker's reason if it gave one.
+    Closed(Option<ReasonCode>),
+    /// A publication or subscription was answered; [`BrokerConnection::take_answer`] returns which.
     Answer(PacketId, ReasonCode),
-    /// A message to a topic that is subscribed to.
+    /// A message on a subscribed topic.
     Message { topic: Box<str>, payload: Bytes, content_type: Option<Box<str>> },
 }
 
 /// A message to be published.
-pub(super) struct Outgoing<'a> {
+pub(super) struct Publication<'a> {
     pub(super) topic: &'a str,
     pub(super) payload: &'a [u8],
     pub(super) content_type: Option<&'a str>,
     pub(super) retain: bool,
 }
 
-/// A link. Dropping it ends the connection.
-pub(super) struct Link {
+/// An MQTT connection to the broker in this process. Dropping it ends the connection.
+pub(super) struct BrokerConnection {
     writer: mpsc::UnboundedSender<Vec<u8>>,
-    /// What waits for an answer, by packet identifier, and its bytes.
-    waiting: BTreeMap<PacketId, (Ticket, usize)>,
+    /// Requests that wait for an answer by packet identifier, with their bytes.
+    waiting: BTreeMap<PacketId, (RequestId, usize)>,
     waiting_bytes: usize,
     last_id: u16,
     most_in_flight: usize,
 }
 
-/// The broker has more to do than it may have.
+/// Too many requests wait for the broker.
 pub(super) struct Busy;
 
-impl Link {
-    /// Opens a connection of `peer`. What the broker says comes through `heard`, with `name`.
+impl BrokerConnection {
+    /// Opens a connection for `peer`. What the broker sends comes through `events`, with `name`.
     ///
     /// # Errors
     /// There are no file descriptors left, or the broker is ending.
@@ -74,15 +74,15 @@ impl Link {
         handoff: &Handoff,
         peer: Peer,
         name: N,
-        heard: mpsc::Sender<(N, Heard)>,
-    ) -> io::Result<Link> {
+        events: mpsc::Sender<(N, BrokerEvent)>,
+    ) -> io::Result<BrokerConnection> {
         let stream = UnixStream::from_std(handoff.open(peer, Framing::Bytes)?)?;
         let (reader, writer) = stream.into_split();
         let (sender, receiver) = mpsc::unbounded_channel();
         tokio::spawn(write(writer, receiver));
-        tokio::spawn(read(reader, sender.downgrade(), name, heard));
+        tokio::spawn(read(reader, sender.downgrade(), name, events));
         let _ = sender.send(greeting());
-        Ok(Link {
+        Ok(BrokerConnection {
             writer: sender,
             waiting: BTreeMap::new(),
             waiting_bytes: 0,
@@ -91,9 +91,13 @@ impl Link {
         })
     }
 
-    /// Publishes at QoS 1; the answer comes with `ticket`.
-    pub(super) fn publish(&mut self, ticket: Ticket, what: &Outgoing<'_>) -> Result<(), Busy> {
-        let packet_id = self.take_id(ticket, what.payload.len())?;
+    /// Publishes at QoS 1; the answer belongs to `request_id`.
+    pub(super) fn publish(
+        &mut self,
+        request_id: RequestId,
+        what: &Publication<'_>,
+    ) -> Result<(), Busy> {
+        let packet_id = self.take_id(request_id, what.payload.len())?;
         let mut properties = PropertyBuf::new();
         if let Some(content_type) = what.content_type {
             properties.push(Property::ContentType(content_type));
@@ -113,9 +117,9 @@ impl Link {
         Ok(())
     }
 
-    /// Subscribes to a topic, without its retained message; the answer comes with `ticket`.
-    pub(super) fn subscribe(&mut self, ticket: Ticket, topic: &str) -> Result<(), Busy> {
-        let packet_id = self.take_id(ticket, 0)?;
+    /// Subscribes to a topic, without its retained message; the answer belongs to `request_id`.
+    pub(super) fn subscribe(&mut self, request_id: RequestId, topic: &str) -> Result<(), Busy> {
+        let packet_id = self.take_id(request_id, 0)?;
         let options = SubscribeOptions {
             qos: QoS::AtLeastOnce,
             retain_handling: RetainHandling::Never,
@@ -145,24 +149,28 @@ impl Link {
         }
     }
 
-    /// The broker has let it in, and takes so many publications before it answers one.
+    /// The broker has accepted the connection; `in_flight` publications may wait for answers.
     pub(super) fn welcomed(&mut self, in_flight: u16) {
         self.most_in_flight = MAX_IN_FLIGHT.min(in_flight.into());
     }
 
-    /// Takes an answer; the ticket it is for, if anybody waits.
-    pub(super) fn settle(&mut self, packet_id: PacketId) -> Option<Ticket> {
-        let (ticket, bytes) = self.waiting.remove(&packet_id)?;
+    /// Removes the request that an answer is for; returns it if the caller waits for the answer.
+    pub(super) fn take_answer(&mut self, packet_id: PacketId) -> Option<RequestId> {
+        let (request_id, bytes) = self.waiting.remove(&packet_id)?;
         self.waiting_bytes -= bytes;
-        (ticket != 0).then_some(ticket)
+        (request_id != 0).then_some(request_id)
     }
 
-    /// What still waits for an answer.
-    pub(super) fn tickets(&self) -> Vec<Ticket> {
-        self.waiting.values().map(|(ticket, _)| *ticket).filter(|ticket| *ticket != 0).collect()
+    /// Requests that still wait for an answer.
+    pub(super) fn request_ids(&self) -> Vec<RequestId> {
+        self.waiting
+            .values()
+            .map(|(request_id, _)| *request_id)
+            .filter(|request_id| *request_id != 0)
+            .collect()
     }
 
-    fn take_id(&mut self, ticket: Ticket, bytes: usize) -> Result<PacketId, Busy> {
+    fn take_id(&mut self, request_id: RequestId, bytes: usize) -> Result<PacketId, Busy> {
         let full = self.waiting_bytes > 0 && self.waiting_bytes + bytes > MAX_IN_FLIGHT_BYTES;
         if full || self.waiting.len() >= self.most_in_flight {
             return Err(Busy);
@@ -171,7 +179,7 @@ impl Link {
             self.last_id = self.last_id.wrapping_add(1);
             match PacketId::new(self.last_id) {
                 Some(id) if !self.waiting.contains_key(&id) => {
-                    self.waiting.insert(id, (ticket, bytes));
+                    self.waiting.insert(id, (request_id, bytes));
                     self.waiting_bytes += bytes;
                     return Ok(id);
                 }
@@ -181,7 +189,7 @@ impl Link {
     }
 
     fn send(&self, packet: Vec<u8>) {
-        // A writer that is gone is followed by the reader, which tells.
+        // If the writer is gone, the reader ends too, and reports it.
         let _ = self.writer.send(packet);
     }
 }
@@ -218,19 +226,19 @@ async fn read<N: Clone>(
     mut reader: OwnedReadHalf,
     writer: mpsc::WeakUnboundedSender<Vec<u8>>,
     name: N,
-    heard: mpsc::Sender<(N, Heard)>,
+    events: mpsc::Sender<(N, BrokerEvent)>,
 ) {
     let mut input = Vec::new();
     let mut last = None;
     while matches!(reader.read_buf(&mut input).await, Ok(1..)) {
-        let Ok((packets, done)) = understand(&input) else { break };
+        let Ok((packets, done)) = parse(&input) else { break };
         input.drain(..done);
         for (what, acknowledge) in packets {
-            if let Heard::Over(reason) = what {
+            if let BrokerEvent::Closed(reason) = what {
                 last = reason;
                 continue;
             }
-            if heard.send((name.clone(), what)).await.is_err() {
+            if events.send((name.clone(), what)).await.is_err() {
                 return;
             }
             // Only now, so that the broker waits when peers are slow.
@@ -242,37 +250,42 @@ async fn read<N: Clone>(
             }
         }
     }
-    let _ = heard.send((name, Heard::Over(last))).await;
+    let _ = events.send((name, BrokerEvent::Closed(last))).await;
 }
 
-type Understood = Vec<(Heard, Option<PacketId>)>;
+type Parsed = Vec<(BrokerEvent, Option<PacketId>)>;
 
-/// What the whole packets of `input` say, each with what is to be acknowledged; how many bytes those were.
-fn understand(input: &[u8]) -> Result<(Understood, usize), fulmar_mqtt::DecodeError> {
+/// Parses the complete packets of `input`, each with what is to be acknowledged; returns their number of bytes, too.
+fn parse(input: &[u8]) -> Result<(Parsed, usize), fulmar_mqtt::DecodeError> {
     let (mut packets, mut done) = (Vec::new(), 0);
     while let Some(frame) = peek_frame(&input[done..], MAX_PACKET_BYTES)? {
         done += frame.len;
-        let heard = match decode(&frame, VERSION)? {
-            // The broker does not let in a peer without a name. In CoAP's words that is 4.01, as a wrong
-            // name is: 4.03 is for what no name helps with.
+        let event = match decode(&frame, VERSION)? {
+            // The broker does not accept anonymous peers. In CoAP that is 4.01, like wrong credentials: 4.03 is
+            // for what no credentials would permit.
             Packet::Connack(connack) if connack.reason == ReasonCode::NotAuthorized => {
-                (Heard::Over(Some(ReasonCode::BadUserNameOrPassword)), None)
+                (BrokerEvent::Closed(Some(ReasonCode::BadUserNameOrPassword)), None)
             }
             Packet::Connack(connack) if connack.reason.is_error() => {
-                (Heard::Over(Some(connack.reason)), None)
+                (BrokerEvent::Closed(Some(connack.reason)), None)
             }
             Packet::Connack(connack) => (welcome(connack.properties), None),
-            Packet::Disconnect(disconnect) => (Heard::Over(Some(disconnect.reason)), None),
-            Packet::Ack(AckKind::Puback, ack) => (Heard::Answer(ack.packet_id, ack.reason), None),
+            Packet::Disconnect(disconnect) => (BrokerEvent::Closed(Some(disconnect.reason)), None),
+            Packet::Ack(AckKind::Puback, ack) => {
+                (BrokerEvent::Answer(ack.packet_id, ack.reason), None)
+            }
             Packet::Suback(suback) => {
                 let code = suback.codes.first().copied().and_then(ReasonCode::from_u8);
                 (
-                    Heard::Answer(suback.packet_id, code.unwrap_or(ReasonCode::UnspecifiedError)),
+                    BrokerEvent::Answer(
+                        suback.packet_id,
+                        code.unwrap_or(ReasonCode::UnspecifiedError),
+                    ),
                     None,
                 )
             }
             Packet::Unsuback(unsuback) => {
-                (Heard::Answer(unsuback.packet_id, ReasonCode::Success), None)
+                (BrokerEvent::Answer(unsuback.packet_id, ReasonCode::Success), None)
             }
             Packet::Publish(publish) => {
                 let content_type = publish.properties.iter().find_map(|property| match property {
@@ -280,16 +293,16 @@ fn understand(input: &[u8]) -> Result<(Understood, usize), fulmar_mqtt::DecodeEr
                     _ => None,
                 });
                 let (topic, payload) = (publish.topic.into(), publish.payload.to_vec().into());
-                (Heard::Message { topic, payload, content_type }, publish.packet_id)
+                (BrokerEvent::Message { topic, payload, content_type }, publish.packet_id)
             }
             _ => continue,
         };
-        packets.push(heard);
+        packets.push(event);
     }
     Ok((packets, done))
 }
 
-fn welcome(properties: Properties<'_>) -> Heard {
+fn welcome(properties: Properties<'_>) -> BrokerEvent {
     let (mut client_id, mut in_flight) = (Box::default(), u16::MAX);
     for property in properties.iter() {
         match property {
@@ -298,7 +311,7 @@ fn welcome(properties: Properties<'_>) -> Heard {
             _ => {}
         }
     }
-    Heard::Welcome { client_id, in_flight }
+    BrokerEvent::Opened { client_id, in_flight }
 }
 
 #[cfg(test)]
@@ -313,8 +326,10 @@ mod tests {
         let (reason, properties) = (ReasonCode::NotAuthorized, Properties::NONE);
         let mut connack = Vec::new();
         Connack { session_present: false, reason, properties }.encode(VERSION, &mut connack);
-        let (heard, _) = understand(&connack).unwrap();
+        let (events, _) = parse(&connack).unwrap();
         let wanted = ReasonCode::BadUserNameOrPassword;
-        assert!(matches!(heard[..], [(Heard::Over(Some(reason)), None)] if reason == wanted));
+        assert!(
+            matches!(events[..], [(BrokerEvent::Closed(Some(reason)), None)] if reason == wanted)
+        );
     }
 }

@@ -1,7 +1,7 @@
-//! One device's way into the broker: an MQTT 5.0 connection inside the process, over transport's handoff, with a
-//! session of its own. Identifiers, wills, what waits and what is durable are the broker's.
+//! One device's connection to the broker: MQTT 5.0 inside the process, over transport's handoff, with a
+//! session of its own. The broker keeps identifiers, wills, queues and durable state.
 //!
-//! Translates between `fulmar_mqttsn`'s requests and words and MQTT's packets; knows nothing of datagrams.
+//! Translates between `fulmar_mqttsn`'s requests and events and MQTT's packets; knows nothing of datagrams.
 
 use std::io;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use fulmar_mqtt::packet::{
 use fulmar_mqtt::{
     DecodeError, Packet, Properties, Property, PropertyBuf, QoS, ReasonCode, Version,
 };
-use fulmar_mqttsn::{Answer, Delivery, Open, Outgoing, Request, Word};
+use fulmar_mqttsn::{Answer, BrokerEvent, Delivery, Open, Publication, Request};
 use fulmar_transport::{Framing, Handoff};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
@@ -26,63 +26,63 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::mpsc;
 
 const VERSION: Version = Version::V5;
-/// QoS 1 and 2 messages the broker has on their way to a device before it waits; the device takes one at a time.
+/// QoS 1 and 2 messages that the broker may have in flight to a device, which receives one at a time.
 const RECEIVE_MAXIMUM: u16 = 8;
-/// Bytes for the broker that it has not read; beyond, devices are told to come back later.
+/// Bytes that the broker has not read yet; above this, devices are asked to try again later.
 const MAX_WAITING_BYTES: usize = 256 * 1024;
-/// What a packet may have beside topic and payload: header, lengths and properties.
+/// Bytes of a packet beside topic and payload: header, lengths and properties.
 const PACKET_OVERHEAD: usize = 1024;
-/// A session that ends with its connection outlives it by so much, so that another one with a new will can take
-/// it over. Ordinarily it is told to end.
+/// Seconds by which a session that ends with its connection outlives it, so that a connection with a new will can
+/// take it over. Ordinarily the session is ended explicitly.
 const TAKE_OVER_S: u32 = 60;
 
-/// Names a link; never used twice.
-pub(super) type LinkId = u64;
+/// Identifies a connection; never used twice.
+pub(super) type ConnectionId = u64;
 
-/// What came over a link.
+/// What happened on a connection.
 #[derive(Debug)]
-pub(super) enum Heard {
-    Word(Word),
-    /// It has ended; nothing follows.
-    Gone(ReasonCode),
+pub(super) enum ConnectionEvent {
+    Broker(BrokerEvent),
+    /// The connection has ended; nothing follows.
+    Ended(ReasonCode),
 }
 
 /// What goes to the writing task.
 enum Out {
     Packet(Vec<u8>),
-    /// The broker wants to hear something so often.
+    /// The broker requires a packet this often.
     KeepAlive(Duration),
 }
 
-/// A link. Dropping it ends the connection.
-pub(super) struct Link {
+/// An MQTT connection to the broker in this process. Dropping it ends the connection.
+pub(super) struct BrokerConnection {
     writer: mpsc::UnboundedSender<Out>,
     waiting: Arc<AtomicUsize>,
 }
 
-impl Link {
-    /// Opens a connection of `peer`, with packets of so many bytes at most. What the broker says comes through
-    /// `heard`.
+impl BrokerConnection {
+    /// Opens a connection for `peer`, which receives messages of at most `max_message_bytes`. Events come
+    /// through `events`, with `id`.
     ///
     /// # Errors
     /// There are no file descriptors left, or the broker is ending.
     pub(super) fn open(
         handoff: &Handoff,
         peer: Peer,
-        id: LinkId,
+        id: ConnectionId,
         open: &Open,
         max_message_bytes: usize,
-        heard: mpsc::Sender<(LinkId, Heard)>,
-    ) -> io::Result<Link> {
+        events: mpsc::Sender<(ConnectionId, ConnectionEvent)>,
+    ) -> io::Result<BrokerConnection> {
         let stream = UnixStream::from_std(handoff.open(peer, Framing::Bytes)?)?;
         let (reader, writer) = stream.into_split();
         let (sender, receiver) = mpsc::unbounded_channel();
         let waiting = Arc::new(AtomicUsize::new(0));
         tokio::spawn(write(writer, receiver, Arc::clone(&waiting)));
-        tokio::spawn(read(reader, sender.downgrade(), id, heard));
-        let link = Link { writer: sender, waiting };
-        link.send(connect(open, max_message_bytes));
-        Ok(link)
+        tokio::spawn(read(reader, sender.downgrade(), id, events));
+        let connection = BrokerConnection { writer: sender, waiting };
+        connection.send(connect(open, max_message_bytes));
+        Ok(connection)
     }
 
     /// Whether the broker reads more slowly than devices send.
@@ -90,7 +90,7 @@ impl Link {
         self.waiting.load(Ordering::Relaxed) > MAX_WAITING_BYTES
     }
 
-    pub(super) fn publish(&self, message: &Outgoing) {
+    pub(super) fn publish(&self, message: &Publication) {
         let publish = Publish {
             dup: message.dup && message.packet_id.is_some(),
             qos: message.qos,
@@ -105,7 +105,7 @@ impl Link {
         self.send(packet);
     }
 
-    /// Asks what a session asks; not for a connection, nor for a publication.
+    /// Sends a session's request, except those to open or close a connection or to publish.
     pub(super) fn ask(&self, request: &Request) {
         let mut out = Vec::new();
         match request {
@@ -142,7 +142,7 @@ impl Link {
         self.send(out);
     }
 
-    /// Ends the connection in an orderly way; what was asked before is done before.
+    /// Ends the connection in an orderly way, after all earlier requests.
     pub(super) fn close(self, will: bool, forget: bool) {
         let mut properties = PropertyBuf::new();
         if forget {
@@ -156,7 +156,7 @@ impl Link {
 
     fn send(&self, packet: Vec<u8>) {
         self.waiting.fetch_add(packet.len(), Ordering::Relaxed);
-        // A writer that is gone is followed by the reader, which tells.
+        // If the writer is gone, the reader ends too, and reports it.
         let _ = self.writer.send(Out::Packet(packet));
     }
 }
@@ -224,81 +224,84 @@ async fn write(
 async fn read(
     mut reader: OwnedReadHalf,
     writer: mpsc::WeakUnboundedSender<Out>,
-    id: LinkId,
-    heard: mpsc::Sender<(LinkId, Heard)>,
+    id: ConnectionId,
+    events: mpsc::Sender<(ConnectionId, ConnectionEvent)>,
 ) {
     let mut input = Vec::new();
     let mut last = ReasonCode::ServerUnavailable;
     while matches!(reader.read_buf(&mut input).await, Ok(1..)) {
-        let Ok((packets, done)) = understand(&input) else { break };
+        let Ok((packets, done)) = parse(&input) else { break };
         input.drain(..done);
         for packet in packets {
             match packet {
-                Said::Word(word) => {
-                    if heard.send((id, Heard::Word(word))).await.is_err() {
+                Parsed::Event(event) => {
+                    if events.send((id, ConnectionEvent::Broker(event))).await.is_err() {
                         return;
                     }
                 }
-                Said::KeepAlive(every) => {
+                Parsed::KeepAlive(every) => {
                     if let Some(writer) = writer.upgrade() {
                         let _ = writer.send(Out::KeepAlive(every));
                     }
                 }
-                Said::Over(reason) => last = reason,
+                Parsed::Closed(reason) => last = reason,
             }
         }
     }
-    let _ = heard.send((id, Heard::Gone(last))).await;
+    let _ = events.send((id, ConnectionEvent::Ended(last))).await;
 }
 
-/// What a packet of the broker's says.
-enum Said {
-    Word(Word),
+/// The meaning of a packet from the broker.
+enum Parsed {
+    Event(BrokerEvent),
     KeepAlive(Duration),
-    Over(ReasonCode),
+    Closed(ReasonCode),
 }
 
-/// What the whole packets of `input` say; how many bytes those were.
-fn understand(input: &[u8]) -> Result<(Vec<Said>, usize), DecodeError> {
-    let (mut said, mut done) = (Vec::new(), 0);
+/// Parses the complete packets of `input`; returns how many bytes they had, too.
+fn parse(input: &[u8]) -> Result<(Vec<Parsed>, usize), DecodeError> {
+    let (mut parsed, mut done) = (Vec::new(), 0);
     while let Some(frame) = peek_frame(&input[done..], MAX_PACKET_BYTES)? {
         done += frame.len;
-        let word = match decode(&frame, VERSION)? {
+        let event = match decode(&frame, VERSION)? {
             Packet::Connack(connack) => {
-                welcome(&connack, &mut said);
+                welcome(&connack, &mut parsed);
                 continue;
             }
             Packet::Disconnect(disconnect) => {
-                said.push(Said::Over(disconnect.reason));
+                parsed.push(Parsed::Closed(disconnect.reason));
                 continue;
             }
-            Packet::Ack(AckKind::Pubrel, ack) => Word::Release(ack.packet_id),
+            Packet::Ack(AckKind::Pubrel, ack) => BrokerEvent::Release(ack.packet_id),
             Packet::Ack(AckKind::Puback, ack) => {
-                Word::Answer(Answer::Puback, ack.packet_id, ack.reason)
+                BrokerEvent::Answer(Answer::Puback, ack.packet_id, ack.reason)
             }
             Packet::Ack(AckKind::Pubrec, ack) => {
-                Word::Answer(Answer::Pubrec, ack.packet_id, ack.reason)
+                BrokerEvent::Answer(Answer::Pubrec, ack.packet_id, ack.reason)
             }
             Packet::Ack(AckKind::Pubcomp, ack) => {
-                Word::Answer(Answer::Pubcomp, ack.packet_id, ack.reason)
+                BrokerEvent::Answer(Answer::Pubcomp, ack.packet_id, ack.reason)
             }
             Packet::Suback(suback) => {
                 let code = suback.codes.first().copied().and_then(ReasonCode::from_u8);
-                Word::Subscribed(suback.packet_id, code.unwrap_or(ReasonCode::UnspecifiedError))
+                BrokerEvent::Subscribed(
+                    suback.packet_id,
+                    code.unwrap_or(ReasonCode::UnspecifiedError),
+                )
             }
-            Packet::Unsuback(unsuback) => Word::Unsubscribed(unsuback.packet_id),
-            Packet::Publish(publish) => Word::Message(delivery(&publish)),
-            Packet::Pingresp => Word::Probed,
+            Packet::Unsuback(unsuback) => BrokerEvent::Unsubscribed(unsuback.packet_id),
+            Packet::Publish(publish) => BrokerEvent::Message(delivery(&publish)),
+            Packet::Pingresp => BrokerEvent::Probed,
             _ => continue,
         };
-        said.push(Said::Word(word));
+        parsed.push(Parsed::Event(event));
     }
-    Ok((said, done))
+    Ok((parsed, done))
 }
 
-fn welcome(connack: &Connack<'_>, said: &mut Vec<Said>) {
+fn welcome(connack: &Connack<'_>, parsed: &mut Vec<Parsed>) {
     if connack.reason.is_error() {
-        said.push(Said::Over(connack.reason));
+        parsed.push(Parsed::Closed(connack.reason));
         return;
     }
     let mut in_flight = u16::MAX;
@@ -306,12 +309,12 @@ fn welcome(connack: &Connack<'_>, said: &mut Vec<Said>) {
         match property {
             Property::ReceiveMaximum(most) => in_flight = most,
             Property::ServerKeepAlive(seconds) if seconds > 0 => {
-                said.push(Said::KeepAlive(Duration::from_millis(u64::from(seconds) * 500)));
+                parsed.push(Parsed::KeepAlive(Duration::from_millis(u64::from(seconds) * 500)));
             }
             _ => {}
         }
     }
-    said.push(Said::Word(Word::Welcome { in_flight }));
+    parsed.push(Parsed::Event(BrokerEvent::Opened { in_flight }));
 }
 
 fn delivery(publish: &Publish<'_>) -> Delivery {

@@ -1,5 +1,5 @@
-//! All devices' links into the broker: opens and closes them in an order in which none takes a session over
-//! from one that is just being closed, and brings requests and words to where they belong.
+//! All devices' connections to the broker: opens and closes them in an order in which none takes a session over
+//! from one that is just being closed, and passes requests and events on.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -8,12 +8,12 @@ use std::time::Instant;
 
 use fulmar_broker::{ListenerPolicy, Peer, TransportKind};
 use fulmar_mqtt::{QoS, ReasonCode};
-use fulmar_mqttsn::{Answer, Handle, Open, Outgoing, Request, Server, Word};
+use fulmar_mqttsn::{Answer, BrokerEvent, Handle, Open, Publication, Request, Server};
 use fulmar_transport::Handoff;
 use tokio::sync::mpsc;
 
 use super::super::udp::Address;
-use super::link::{Heard, Link, LinkId};
+use super::connection::{BrokerConnection, ConnectionEvent, ConnectionId};
 
 /// A listener, and the identity that it gives its clients.
 pub(super) struct Listener {
@@ -22,55 +22,56 @@ pub(super) struct Listener {
     pub(super) user: Option<Box<str>>,
 }
 
-/// Whose a link is.
+/// The owner of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Owner {
     Session(Handle),
-    /// Those of a listener who publish without a session.
+    /// All clients of a listener that publish without a session.
     Unconnected(usize),
 }
 
-struct Known {
-    /// `None` once it is being closed.
-    link: Option<Link>,
+/// A connection that is open or being closed.
+struct Entry {
+    /// `None` once the connection is being closed.
+    connection: Option<BrokerConnection>,
     owner: Owner,
     client_id: Box<str>,
 }
 
-/// A session that waits until an older link of its client identifier is closed.
+/// A session that waits until an older connection of its client identifier is closed.
 struct Parked {
     handle: Handle,
     from: Address,
     open: Open,
 }
 
-/// All links.
-pub(super) struct Links {
+/// All connections.
+pub(super) struct Connections {
     handoff: Handoff,
-    heard: mpsc::Sender<(LinkId, Heard)>,
+    events: mpsc::Sender<(ConnectionId, ConnectionEvent)>,
     listeners: Vec<Listener>,
     max_message_bytes: usize,
-    links: BTreeMap<LinkId, Known>,
-    open: BTreeMap<Owner, LinkId>,
+    connections: BTreeMap<ConnectionId, Entry>,
+    open: BTreeMap<Owner, ConnectionId>,
     parked: Vec<Parked>,
-    last_id: LinkId,
+    last_id: ConnectionId,
     /// Messages at QoS 0 or −1 that the broker did not read in time.
     pub(super) dropped: u64,
 }
 
-impl Links {
+impl Connections {
     pub(super) fn new(
         handoff: Handoff,
-        heard: mpsc::Sender<(LinkId, Heard)>,
+        events: mpsc::Sender<(ConnectionId, ConnectionEvent)>,
         listeners: Vec<Listener>,
         max_message_bytes: usize,
-    ) -> Links {
-        Links {
+    ) -> Connections {
+        Connections {
             handoff,
-            heard,
+            events,
             listeners,
             max_message_bytes,
-            links: BTreeMap::new(),
+            connections: BTreeMap::new(),
             open: BTreeMap::new(),
             parked: Vec::new(),
             last_id: 0,
@@ -78,12 +79,12 @@ impl Links {
         }
     }
 
-    /// Links that are open or being closed.
+    /// Connections that are open or being closed.
     pub(super) fn len(&self) -> usize {
-        self.links.len()
+        self.connections.len()
     }
 
-    /// Carries out what a session asks.
+    /// Carries out a session's request.
     pub(super) fn carry_out(
         &mut self,
         server: &mut Server<Address>,
@@ -104,32 +105,32 @@ impl Links {
                 self.close(owner, will, forget);
             }
             Request::Publish(message) => {
-                let Some(link) = self.link(owner) else { return };
+                let Some(connection) = self.connection(owner) else { return };
                 match message.packet_id {
-                    _ if !link.is_full() => link.publish(&message),
+                    _ if !connection.is_full() => connection.publish(&message),
                     None => self.dropped += 1,
                     Some(id) => {
                         let answer = match message.qos {
                             QoS::ExactlyOnce => Answer::Pubrec,
                             _ => Answer::Puback,
                         };
-                        let word = Word::Answer(answer, id, ReasonCode::ServerBusy);
-                        server.hear(Instant::now(), handle, word);
+                        let event = BrokerEvent::Answer(answer, id, ReasonCode::ServerBusy);
+                        server.on_broker_event(Instant::now(), handle, event);
                     }
                 }
             }
             request => {
-                if let Some(link) = self.link(owner) {
-                    link.ask(&request);
+                if let Some(connection) = self.connection(owner) {
+                    connection.ask(&request);
                 }
             }
         }
     }
 
-    /// Publishes a message of somebody without a session.
-    pub(super) fn publish_unconnected(&mut self, from: Address, message: &Outgoing) {
+    /// Publishes a message of a client without a session.
+    pub(super) fn publish_unconnected(&mut self, from: Address, message: &Publication) {
         let owner = Owner::Unconnected(from.listener);
-        if self.link(owner).is_none() {
+        if self.connection(owner).is_none() {
             let Some(listener) = self.listeners.get(from.listener) else { return };
             let address = Address { listener: from.listener, peer: listener.bound };
             let open =
@@ -138,31 +139,38 @@ impl Links {
                 tracing::warn!(peer = %from, "cannot connect to the broker: {error}");
             }
         }
-        match self.link(owner) {
-            Some(link) if !link.is_full() => link.publish(message),
+        match self.connection(owner) {
+            Some(connection) if !connection.is_full() => connection.publish(message),
             _ => self.dropped += 1,
         }
     }
 
-    /// Takes what came over a link.
-    pub(super) fn hear(&mut self, server: &mut Server<Address>, id: LinkId, heard: Heard) {
-        let Some(known) = self.links.get(&id) else { return };
-        let (owner, closing) = (known.owner, known.link.is_none());
-        let word = match heard {
-            // What is still said by a link that is being closed is said again by the next.
-            Heard::Word(_) if closing => return,
-            Heard::Word(word) => Some(word),
-            Heard::Gone(reason) => {
-                self.links.remove(&id);
+    /// Handles an event of a connection.
+    pub(super) fn on_event(
+        &mut self,
+        server: &mut Server<Address>,
+        id: ConnectionId,
+        event: ConnectionEvent,
+    ) {
+        let Some(entry) = self.connections.get(&id) else { return };
+        let (owner, closing) = (entry.owner, entry.connection.is_none());
+        let event = match event {
+            // The next connection repeats what comes over one that is being closed.
+            ConnectionEvent::Broker(_) if closing => return,
+            ConnectionEvent::Broker(event) => Some(event),
+            ConnectionEvent::Ended(reason) => {
+                self.connections.remove(&id);
                 if !closing {
                     self.open.remove(&owner);
                 }
-                (!closing).then_some(Word::Over(reason))
+                (!closing).then_some(BrokerEvent::Closed(reason))
             }
         };
-        match (owner, word) {
-            (Owner::Session(handle), Some(word)) => server.hear(Instant::now(), handle, word),
-            (Owner::Unconnected(_), Some(Word::Over(reason))) => {
+        match (owner, event) {
+            (Owner::Session(handle), Some(event)) => {
+                server.on_broker_event(Instant::now(), handle, event)
+            }
+            (Owner::Unconnected(_), Some(BrokerEvent::Closed(reason))) => {
                 tracing::warn!(%reason, "the broker refuses clients without a session");
             }
             _ => {}
@@ -170,7 +178,7 @@ impl Links {
         self.unpark(server);
     }
 
-    /// Ends all links as at the end of the program: sessions stay, wills are not published.
+    /// Closes all connections when the program ends: sessions stay, wills are not published.
     pub(super) fn close_all(&mut self) {
         self.parked.clear();
         for owner in self.open.keys().copied().collect::<Vec<_>>() {
@@ -178,21 +186,23 @@ impl Links {
         }
     }
 
-    fn link(&self, owner: Owner) -> Option<&Link> {
-        self.links.get(self.open.get(&owner)?)?.link.as_ref()
+    fn connection(&self, owner: Owner) -> Option<&BrokerConnection> {
+        self.connections.get(self.open.get(&owner)?)?.connection.as_ref()
     }
 
     fn close(&mut self, owner: Owner, will: bool, forget: bool) {
-        let known = self.open.remove(&owner).and_then(|id| self.links.get_mut(&id));
-        if let Some(link) = known.and_then(|known| known.link.take()) {
-            link.close(will, forget);
+        let entry = self.open.remove(&owner).and_then(|id| self.connections.get_mut(&id));
+        if let Some(connection) = entry.and_then(|entry| entry.connection.take()) {
+            connection.close(will, forget);
         }
     }
 
-    /// Opens what waited for another link to be closed, if it is.
+    /// Opens the connections that waited for another one to be closed, if it is.
     fn unpark(&mut self, server: &mut Server<Address>) {
         let closing = |client_id: &str| {
-            self.links.values().any(|known| known.link.is_none() && *known.client_id == *client_id)
+            self.connections
+                .values()
+                .any(|entry| entry.connection.is_none() && *entry.client_id == *client_id)
         };
         let (waiting, ready) = std::mem::take(&mut self.parked)
             .into_iter()
@@ -202,8 +212,8 @@ impl Links {
         for Parked { handle, from, open } in ready {
             if let Err(error) = self.connect(Owner::Session(handle), from, open) {
                 tracing::warn!(peer = %from, "cannot connect to the broker: {error}");
-                let word = Word::Over(ReasonCode::ServerUnavailable);
-                server.hear(Instant::now(), handle, word);
+                let event = BrokerEvent::Closed(ReasonCode::ServerUnavailable);
+                server.on_broker_event(Instant::now(), handle, event);
             }
         }
     }
@@ -219,8 +229,10 @@ impl Links {
         self.last_id += 1;
         let id = self.last_id;
         let most = self.max_message_bytes;
-        let link = Link::open(&self.handoff, peer, id, &open, most, self.heard.clone())?;
-        self.links.insert(id, Known { link: Some(link), owner, client_id: open.client_id });
+        let connection =
+            BrokerConnection::open(&self.handoff, peer, id, &open, most, self.events.clone())?;
+        self.connections
+            .insert(id, Entry { connection: Some(connection), owner, client_id: open.client_id });
         self.open.insert(owner, id);
         Ok(())
     }
