@@ -15,7 +15,7 @@ use tokio_rustls::TlsConnector;
 
 use crate::error::Error;
 use crate::options::{Fallback, Options};
-use crate::quic::{QuicDialer, QuicLink};
+use crate::quic::{QuicConnection, QuicDialer};
 use crate::url::{BrokerUrl, Transport};
 use crate::{tls, websocket};
 
@@ -31,11 +31,11 @@ const NEXT_ADDRESS: Duration = Duration::from_millis(250);
 /// do so for as long as one is in them.
 const REMEMBERED: Duration = Duration::from_secs(600);
 
-/// How long a closing link may take to tell the server.
+/// How long closing a connection may take.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Another way that is being tried while a link has not been answered yet.
-pub(crate) type Rival = Pin<Box<dyn Future<Output = Result<Link, Error>> + Send>>;
+/// Another way that is being tried while a connection has not been answered yet.
+pub(crate) type Rival = Pin<Box<dyn Future<Output = Result<ServerConnection, Error>> + Send>>;
 
 type Reader = Box<dyn AsyncRead + Send + Unpin>;
 
@@ -45,18 +45,18 @@ pub(crate) enum Writer {
     Quic(quinn::SendStream),
 }
 
-/// A byte stream to a server.
-pub(crate) struct Link {
+/// A connection to a server: a byte stream.
+pub(crate) struct ServerConnection {
     pub(crate) reader: Reader,
     pub(crate) writer: Writer,
     pub(crate) transport: Transport,
-    pub(crate) quic: Option<QuicLink>,
+    pub(crate) quic: Option<QuicConnection>,
 }
 
-/// What dialling brought.
+/// The result of dialling.
 pub(crate) struct Dialled {
-    pub(crate) link: Link,
-    /// Set when the link is not answered yet, because its first flight carries early data, and there
+    pub(crate) conn: ServerConnection,
+    /// Set when the connection is not answered yet, because its first flight carries early data, and there
     /// is another way.
     pub(crate) rival: Option<Rival>,
 }
@@ -74,23 +74,28 @@ impl Writer {
     }
 }
 
-impl Link {
-    fn plain<S>(stream: S, transport: Transport) -> Link
+impl ServerConnection {
+    fn plain<S>(stream: S, transport: Transport) -> ServerConnection
     where
         S: AsyncRead + AsyncWrite + Send + 'static,
     {
         let (reader, writer) = tokio::io::split(stream);
         let writer = Writer::Plain(Box::new(writer));
-        Link { reader: Box::new(reader), writer, transport, quic: None }
+        ServerConnection { reader: Box::new(reader), writer, transport, quic: None }
     }
 
     pub(crate) fn quic(
         reader: quinn::RecvStream,
         writer: quinn::SendStream,
-        quic: QuicLink,
-    ) -> Link {
+        quic: QuicConnection,
+    ) -> ServerConnection {
         let writer = Writer::Quic(writer);
-        Link { reader: Box::new(reader), writer, transport: Transport::Quic, quic: Some(quic) }
+        ServerConnection {
+            reader: Box::new(reader),
+            writer,
+            transport: Transport::Quic,
+            quic: Some(quic),
+        }
     }
 
     /// Ends the stream and, over QUIC, closes the connection only when all of it has arrived: a
@@ -115,7 +120,7 @@ impl Link {
     }
 }
 
-/// Makes links for one client.
+/// Makes connections for one client.
 pub(crate) struct Dialer {
     options: Arc<Options>,
     tls: Option<Arc<rustls::ClientConfig>>,
@@ -148,8 +153,8 @@ impl Dialer {
 
     /// Dials, by both ways where told to.
     pub(crate) async fn dial(self: &Arc<Self>) -> Result<Dialled, Error> {
-        let link = self.dial_all(true).await?;
-        let unanswered = link.quic.as_ref().is_some_and(|quic| quic.early.is_some());
+        let conn = self.dial_all(true).await?;
+        let unanswered = conn.quic.as_ref().is_some_and(|quic| quic.early.is_some());
         let rival = unanswered.then(|| {
             let dialer = Arc::clone(self);
             // Without early data, so that whoever wins has been answered.
@@ -160,9 +165,9 @@ impl Dialer {
             rival
         });
         if !unanswered {
-            self.won(link.transport);
+            self.won(conn.transport);
         }
-        Ok(Dialled { link, rival })
+        Ok(Dialled { conn, rival })
     }
 
     /// The server has answered over this transport.
@@ -171,7 +176,7 @@ impl Dialer {
         *lock(&self.tcp_first_until) = beaten.then(|| Instant::now() + REMEMBERED);
     }
 
-    async fn dial_all(&self, early: bool) -> Result<Link, Error> {
+    async fn dial_all(&self, early: bool) -> Result<ServerConnection, Error> {
         let url = &self.options.url;
         let Fallback::Race { port } = self.options.fallback else {
             return self.dial_one(url, early).await;
@@ -184,7 +189,7 @@ impl Dialer {
         race(self.dial_one(url, early), self.dial_one(&tcp, false), HEAD_START).await
     }
 
-    async fn dial_one(&self, url: &BrokerUrl, early: bool) -> Result<Link, Error> {
+    async fn dial_one(&self, url: &BrokerUrl, early: bool) -> Result<ServerConnection, Error> {
         let fail = |reason: String| {
             let hint = hint(url, &reason);
             Error::Dial { url: url.to_string(), reason: reason + hint }
@@ -196,12 +201,12 @@ impl Dialer {
         // Stable: the resolver's order is kept otherwise.
         addresses.sort_by_key(|address| Some(address.ip()) != known);
         let attempts = addresses.into_iter().map(async |address| {
-            self.dial_address(url, address, early).await.map(|link| (address, link))
+            self.dial_address(url, address, early).await.map(|conn| (address, conn))
         });
         match staggered(attempts, NEXT_ADDRESS).await {
-            Some(Ok((address, link))) => {
+            Some(Ok((address, conn))) => {
                 *lock(&self.answered) = Some(address.ip());
-                Ok(link)
+                Ok(conn)
             }
             Some(Err(error)) => Err(fail(error)),
             None => Err(fail("the name has no address".to_owned())),
@@ -213,7 +218,7 @@ impl Dialer {
         url: &BrokerUrl,
         address: SocketAddr,
         early: bool,
-    ) -> Result<Link, String> {
+    ) -> Result<ServerConnection, String> {
         if let (Transport::Quic, Some(quic)) = (url.transport, &self.quic) {
             return quic.dial(address, &url.host, early).await;
         }
@@ -224,23 +229,30 @@ impl Dialer {
         let Some(tls) = self.tls.as_ref().filter(|_| url.transport.is_secure()) else {
             return match url.transport {
                 Transport::Ws => self.upgrade(tcp, url, limit).await,
-                _ => Ok(Link::plain(tcp, url.transport)),
+                _ => Ok(ServerConnection::plain(tcp, url.transport)),
             };
         };
         let name = ServerName::try_from(url.host.clone()).map_err(|error| error.to_string())?;
         let stream = TlsConnector::from(Arc::clone(tls)).connect(name, tcp).await.map_err(text)?;
         match url.transport {
             Transport::Wss => self.upgrade(stream, url, limit).await,
-            _ => Ok(Link::plain(stream, url.transport)),
+            _ => Ok(ServerConnection::plain(stream, url.transport)),
         }
     }
 
-    async fn upgrade<S>(&self, stream: S, url: &BrokerUrl, limit: usize) -> Result<Link, String>
+    async fn upgrade<S>(
+        &self,
+        stream: S,
+        url: &BrokerUrl,
+        limit: usize,
+    ) -> Result<ServerConnection, String>
     where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
         let stream = websocket::connect(stream, &url.to_string(), limit).await;
-        stream.map(|stream| Link::plain(stream, url.transport)).map_err(|error| error.to_string())
+        stream
+            .map(|stream| ServerConnection::plain(stream, url.transport))
+            .map_err(|error| error.to_string())
     }
 }
 
@@ -260,7 +272,7 @@ async fn race<T, E>(
     let failed = tokio::select! {
         biased;
         done = &mut first => match done {
-            Ok(link) => return Ok(link),
+            Ok(conn) => return Ok(conn),
             Err(error) => Some(error),
         },
         () = tokio::time::sleep(head_start) => None,
@@ -271,11 +283,11 @@ async fn race<T, E>(
     tokio::select! {
         biased;
         done = &mut first => match done {
-            Ok(link) => Ok(link),
+            Ok(conn) => Ok(conn),
             Err(error) => second.await.map_err(|_| error),
         },
         done = &mut second => match done {
-            Ok(link) => Ok(link),
+            Ok(conn) => Ok(conn),
             Err(_) => first.await,
         },
     }

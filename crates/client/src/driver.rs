@@ -1,5 +1,5 @@
-//! The task behind a client: moves bytes between a link and the session machine, dials again when
-//! the link is lost, and passes commands in and events out.
+//! The task behind a client: moves bytes between a connection and the session machine, dials again when
+//! the connection is lost, and passes commands in and events out.
 //!
 //! It never waits for the application while the server waits for it: events that do not fit stay in
 //! a backlog, and while there is one nothing more is read. All decisions of the protocol are the
@@ -18,14 +18,14 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{sleep, sleep_until, timeout_at};
 
 use crate::api::{Event, PathStats};
-use crate::dial::{Dialer, Dialled, Link, Rival};
+use crate::dial::{Dialer, Dialled, Rival, ServerConnection};
 use crate::error::Error;
 use crate::machine::{CONTROL, MAX_OUT_BYTES, Machine, Outcome};
 use crate::message::{Message, Receipt};
 use crate::network::Monitor;
 use crate::options::{Options, Streams};
 use crate::pending::{answer, changed, make_room, or_never};
-use crate::quic::{Change, QuicLink};
+use crate::quic::{Change, QuicConnection};
 use crate::streams::{DataStreams, Happened};
 use crate::url::Transport;
 
@@ -38,7 +38,7 @@ const READ_BYTES: usize = 16 * 1024;
 /// Stands for "no deadline".
 const FAR: Duration = Duration::from_secs(24 * 3600);
 
-/// Time for a last packet on a link that is given up.
+/// Time for a last packet on a connection that is given up.
 const FAREWELL: Duration = Duration::from_millis(500);
 
 /// Publications taken over in one turn, to be written together.
@@ -75,7 +75,7 @@ pub(crate) struct Driver {
     transport: Transport,
     /// Whether the server took this connection's early data.
     early_data: bool,
-    /// What the loop is to do to the link, which only it has at hand.
+    /// What the loop is to do to the connection, which only it has at hand.
     rebind_wanted: bool,
     stats_wanted: Vec<oneshot::Sender<Option<PathStats>>>,
     /// Who waits for the end.
@@ -91,9 +91,9 @@ struct Inbox {
     open: bool,
 }
 
-/// A link while it is served, and what belongs to it.
+/// A connection while it is served, and what belongs to it.
 struct Served {
-    link: Link,
+    conn: ServerConnection,
     /// The fate of early data, until it is known.
     early: Option<quinn::ZeroRttAccepted>,
     streams: DataStreams,
@@ -119,7 +119,7 @@ enum Wake {
     Wrote(std::io::Result<usize>),
     Stream(Happened),
     /// The other way was answered first, or has failed.
-    Rival(Result<Link, Error>),
+    Rival(Result<ServerConnection, Error>),
     Path(Change),
     /// The network of this machine changed.
     Network,
@@ -207,20 +207,20 @@ impl Driver {
         let by = Instant::now() + self.options.connect_timeout;
         let dialer = Arc::clone(&self.dialer);
         let dial = async move { timeout_at(by.into(), dialer.dial()).await };
-        let Dialled { mut link, mut rival } = match self.meanwhile(dial).await? {
+        let Dialled { mut conn, mut rival } = match self.meanwhile(dial).await? {
             Ok(Ok(dialled)) => dialled,
             Ok(Err(error)) => return Some((error, false)),
             Err(_) => return Some((self.no_answer(), false)),
         };
         loop {
-            let outcome = self.serve(link, &mut rival, by).await;
+            let outcome = self.serve(conn, &mut rival, by).await;
             let was_up = self.machine.is_up();
             self.machine.disconnected();
             self.settle();
             let failed = match outcome {
                 Ok(None) => return None,
                 Ok(Some(winner)) => {
-                    link = winner;
+                    conn = winner;
                     continue;
                 }
                 Err(error) => error,
@@ -230,10 +230,10 @@ impl Driver {
                 return Some((failed, was_up));
             };
             match self.meanwhile(timeout_at(by.into(), other)).await? {
-                Ok(Ok(winner)) => link = winner,
+                Ok(Ok(winner)) => conn = winner,
                 _ => return Some((failed, was_up)),
             }
-            self.dialer.won(link.transport);
+            self.dialer.won(conn.transport);
         }
     }
 
@@ -254,7 +254,7 @@ impl Driver {
     async fn meanwhile<F: Future>(&mut self, future: F) -> Option<F::Output> {
         tokio::pin!(future);
         loop {
-            // There is no link.
+            // There is no connection.
             self.rebind_wanted = false;
             answer_all(&mut self.stats_wanted, None);
             let over = self.drain_by.is_some_and(|by| by <= Instant::now());
@@ -333,21 +333,21 @@ impl Driver {
         }
     }
 
-    /// Serves a link until DISCONNECT is sent and the link closed, or until `rival` is answered
+    /// Serves a connection until DISCONNECT is sent and the connection closed, or until `rival` is answered
     /// first, which is returned then.
     async fn serve(
         &mut self,
-        link: Link,
+        conn: ServerConnection,
         rival: &mut Option<Rival>,
         connect_by: Instant,
-    ) -> Result<Option<Link>, Error> {
-        let mut served = self.begin(link);
+    ) -> Result<Option<ServerConnection>, Error> {
+        let mut served = self.begin(conn);
         loop {
             self.settle();
-            self.attend(&mut served.link);
+            self.attend(&mut served.conn);
             let said = self.machine.output(CONTROL).is_empty() && !served.unflushed;
             if self.machine.is_done() && said {
-                served.link.close().await;
+                served.conn.close().await;
                 return Ok(None);
             }
             let wake = self.wait(&mut served, rival, connect_by).await;
@@ -357,17 +357,17 @@ impl Driver {
         }
     }
 
-    fn begin(&mut self, mut link: Link) -> Served {
-        let early = link.quic.as_mut().and_then(|quic| quic.early.take());
-        if let Some(quic) = &mut link.quic {
+    fn begin(&mut self, mut conn: ServerConnection) -> Served {
+        let early = conn.quic.as_mut().and_then(|quic| quic.early.take());
+        if let Some(quic) = &mut conn.quic {
             quic.unanswered = early.is_some();
         }
-        (self.transport, self.early_data) = (link.transport, false);
+        (self.transport, self.early_data) = (conn.transport, false);
         let spread = self.options.streams != Streams::Single;
-        let connection = link.quic.as_ref().filter(|_| spread).map(|quic| quic.connection.clone());
+        let connection = conn.quic.as_ref().filter(|_| spread).map(|quic| quic.connection.clone());
         self.machine.connect(Instant::now(), early.is_some(), connection.is_some());
         Served {
-            link,
+            conn,
             early,
             streams: DataStreams::new(connection),
             input: BytesMut::new(),
@@ -383,14 +383,14 @@ impl Driver {
         rival: &mut Option<Rival>,
         connect_by: Instant,
     ) -> Wake {
-        let Served { link, early, streams, input, unflushed, look_at } = served;
+        let Served { conn, early, streams, input, unflushed, look_at } = served;
         let out = self.machine.output(CONTROL);
         let spread = self.options.streams != Streams::Single;
         // With streams, one that is stuck must not hold up what goes on others.
         let accepting = self.machine.has_room() && (spread || out.len() < MAX_OUT_BYTES);
         let waiting = !self.backlog.is_empty();
         let mut wake_at = self.wake_at(connect_by);
-        if link.quic.is_some() {
+        if conn.quic.is_some() {
             wake_at = wake_at.min(*look_at);
         }
         input.reserve(READ_BYTES);
@@ -398,17 +398,17 @@ impl Driver {
             biased;
             accepted = answer(early) => Wake::EarlyData(accepted),
             other = or_never(rival) => Wake::Rival(other),
-            written = link.writer.push(out), if *unflushed || !out.is_empty() => {
+            written = conn.writer.push(out), if *unflushed || !out.is_empty() => {
                 Wake::Wrote(written)
             }
             () = make_room(&self.events, &mut self.backlog), if waiting => Wake::Room,
             happened = poll_fn(|context| streams.poll(context, &self.machine, !waiting)) => {
                 Wake::Stream(happened)
             }
-            read = link.reader.read_buf(input), if !waiting => Wake::Read(read),
+            read = conn.reader.read_buf(input), if !waiting => Wake::Read(read),
             command = self.inbox.next(accepting) => Wake::Command(command),
-            change = changed(&mut link.quic) => Wake::Path(change),
-            () = self.network.changed(), if link.quic.is_some() => Wake::Network,
+            change = changed(&mut conn.quic) => Wake::Path(change),
+            () = self.network.changed(), if conn.quic.is_some() => Wake::Network,
             () = sleep_until(wake_at.into()) => Wake::Time,
         }
     }
@@ -420,17 +420,17 @@ impl Driver {
         served: &mut Served,
         rival: &mut Option<Rival>,
         connect_by: Instant,
-    ) -> Result<Option<Link>, Error> {
-        let Served { link, early, streams, input, unflushed, look_at } = served;
+    ) -> Result<Option<ServerConnection>, Error> {
+        let Served { conn, early, streams, input, unflushed, look_at } = served;
         match wake {
             Wake::EarlyData(accepted) => {
                 (*early, *rival) = (None, None);
-                self.dialer.won(link.transport);
+                self.dialer.won(conn.transport);
                 self.early_data = accepted;
                 if !accepted {
-                    self.start_over(link).await?;
+                    self.start_over(conn).await?;
                     input.clear();
-                } else if let Some(quic) = &mut link.quic {
+                } else if let Some(quic) = &mut conn.quic {
                     quic.unanswered = false;
                 }
             }
@@ -448,22 +448,22 @@ impl Driver {
                 self.machine.sent(CONTROL, bytes, Instant::now());
             }
             Wake::Stream(happened) => {
-                self.stream_happened(happened, streams, link).await?;
+                self.stream_happened(happened, streams, conn).await?;
             }
             Wake::Room => {}
             Wake::Read(read) => {
                 if read.map_err(lost)? == 0 {
                     return Err(Error::Lost("the server closed it".to_owned()));
                 }
-                self.read(CONTROL, input, link).await?;
+                self.read(CONTROL, input, conn).await?;
             }
             Wake::Command(command) => self.command(command),
-            Wake::Path(change) => self.path_changed(change, link)?,
-            Wake::Network => link.quic.iter_mut().for_each(QuicLink::follow),
+            Wake::Path(change) => self.path_changed(change, conn)?,
+            Wake::Network => conn.quic.iter_mut().for_each(QuicConnection::follow),
             Wake::Time => {
                 if *look_at <= Instant::now() {
                     *look_at = Instant::now() + LOOK;
-                    link.quic.iter_mut().for_each(QuicLink::look);
+                    conn.quic.iter_mut().for_each(QuicConnection::look);
                 }
                 self.time(connect_by)?;
             }
@@ -471,23 +471,23 @@ impl Driver {
         Ok(None)
     }
 
-    /// Does what commands want of the link.
-    fn attend(&mut self, link: &mut Link) {
+    /// Does what commands want of the connection.
+    fn attend(&mut self, conn: &mut ServerConnection) {
         if std::mem::take(&mut self.rebind_wanted)
-            && let Some(quic) = &mut link.quic
+            && let Some(quic) = &mut conn.quic
         {
             quic.rebind();
         }
         if self.stats_wanted.is_empty() {
             return;
         }
-        let stats = self.machine.is_up().then(|| self.path_stats(link));
+        let stats = self.machine.is_up().then(|| self.path_stats(conn));
         answer_all(&mut self.stats_wanted, stats);
     }
 
-    fn path_stats(&self, link: &Link) -> PathStats {
-        let mut stats = PathStats::of(link.transport, self.early_data);
-        if let Some(quic) = &link.quic {
+    fn path_stats(&self, conn: &ServerConnection) -> PathStats {
+        let mut stats = PathStats::of(conn.transport, self.early_data);
+        if let Some(quic) = &conn.quic {
             let path = quic.connection.stats();
             stats.rtt = Some(quic.connection.rtt());
             stats.lost_packets = path.path.lost_packets;
@@ -500,24 +500,24 @@ impl Driver {
         stats
     }
 
-    fn path_changed(&mut self, change: Change, link: &mut Link) -> Result<(), Error> {
+    fn path_changed(&mut self, change: Change, conn: &mut ServerConnection) -> Result<(), Error> {
         match change {
             Change::Migrated(local) => self.backlog.push_back(Event::Migrated { local }),
             Change::Gone => {
                 return Err(Error::Lost("the server's UDP port is closed".to_owned()));
             }
-            Change::Doubt => link.quic.iter_mut().for_each(QuicLink::follow),
+            Change::Doubt => conn.quic.iter_mut().for_each(QuicConnection::follow),
         }
         Ok(())
     }
 
     /// The server refused early data: everything again, on a new stream of the same connection.
-    async fn start_over(&mut self, link: &mut Link) -> Result<(), Error> {
+    async fn start_over(&mut self, conn: &mut ServerConnection) -> Result<(), Error> {
         self.machine.early_data_rejected();
-        let quic = link.quic.take();
+        let quic = conn.quic.take();
         let quic = quic.ok_or_else(|| Error::Lost("no QUIC connection".to_owned()))?;
-        *link = quic.open().await.map_err(Error::Lost)?;
-        if let Some(quic) = &mut link.quic {
+        *conn = quic.open().await.map_err(Error::Lost)?;
+        if let Some(quic) = &mut conn.quic {
             quic.unanswered = false;
         }
         let spread = self.options.streams != Streams::Single;
@@ -529,14 +529,14 @@ impl Driver {
         &mut self,
         happened: Happened,
         streams: &mut DataStreams,
-        link: &mut Link,
+        conn: &mut ServerConnection,
     ) -> Result<(), Error> {
         match happened {
             Happened::Opened { flow } => self.machine.stream_opened(flow),
             Happened::Wrote { flow, bytes } => self.machine.sent(flow, bytes, Instant::now()),
             Happened::Read { flow } => {
                 if let Some(input) = streams.input(flow) {
-                    self.read(flow, input, link).await?;
+                    self.read(flow, input, conn).await?;
                 }
             }
             Happened::Lost { flow, loss } => self.machine.stream_lost(flow, loss),
@@ -550,7 +550,7 @@ impl Driver {
         &mut self,
         flow: usize,
         input: &mut BytesMut,
-        link: &mut Link,
+        conn: &mut ServerConnection,
     ) -> Result<(), Error> {
         match self.machine.receive(Instant::now(), flow, input) {
             Ok(used) => {
@@ -558,10 +558,10 @@ impl Driver {
                 Ok(())
             }
             Err(error) => {
-                // Say why, if the link takes it at once; it is lost either way.
+                // Say why, if the connection takes it at once; it is lost either way.
                 let farewell = async {
-                    link.writer.push(self.machine.output(CONTROL)).await?;
-                    link.writer.push(&[]).await
+                    conn.writer.push(self.machine.output(CONTROL)).await?;
+                    conn.writer.push(&[]).await
                 };
                 drop(tokio::time::timeout(FAREWELL, farewell).await);
                 Err(error)

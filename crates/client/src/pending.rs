@@ -1,4 +1,4 @@
-//! What the driver waits for beside its link, where there may be nothing to wait for: such a wait
+//! What the driver waits for beside its connection, where there may be nothing to wait for: such a wait
 //! never ends, so that it can stand in a `select!` as it is.
 
 use std::collections::VecDeque;
@@ -6,12 +6,12 @@ use std::collections::VecDeque;
 use tokio::sync::mpsc;
 
 use crate::api::Event;
-use crate::dial::{Link, Rival};
+use crate::dial::{Rival, ServerConnection};
 use crate::error::Error;
-use crate::quic::{Change, QuicLink};
+use crate::quic::{Change, QuicConnection};
 
 /// What a rival brought; never, where there is none.
-pub(crate) async fn or_never(rival: &mut Option<Rival>) -> Result<Link, Error> {
+pub(crate) async fn or_never(rival: &mut Option<Rival>) -> Result<ServerConnection, Error> {
     match rival {
         Some(rival) => rival.await,
         None => std::future::pending().await,
@@ -19,7 +19,7 @@ pub(crate) async fn or_never(rival: &mut Option<Rival>) -> Result<Link, Error> {
 }
 
 /// A change of the path; never, where it is not QUIC's.
-pub(crate) async fn changed(quic: &mut Option<QuicLink>) -> Change {
+pub(crate) async fn changed(quic: &mut Option<QuicConnection>) -> Change {
     match quic {
         Some(quic) => quic.changed().await,
         None => std::future::pending().await,

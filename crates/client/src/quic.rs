@@ -16,7 +16,7 @@ use quinn::{
 };
 use tokio::sync::mpsc;
 
-use crate::dial::Link;
+use crate::dial::ServerConnection;
 use crate::error::Error;
 use crate::network;
 use crate::options::Options;
@@ -46,8 +46,8 @@ pub(crate) struct QuicDialer {
     round_trip: RoundTrip,
 }
 
-/// What is special about a link over QUIC.
-pub(crate) struct QuicLink {
+/// The part of a connection that only QUIC has.
+pub(crate) struct QuicConnection {
     pub(crate) connection: Connection,
     endpoint: Endpoint,
     remote: SocketAddr,
@@ -55,7 +55,7 @@ pub(crate) struct QuicLink {
     local: IpAddr,
     news: mpsc::Receiver<News>,
     tell: mpsc::Sender<News>,
-    /// Tells whether the server took the early data, when the link was made with such.
+    /// Tells whether the server took the early data, if the connection began with early data.
     pub(crate) early: Option<quinn::ZeroRttAccepted>,
     /// The server has not been heard of at all.
     pub(crate) unanswered: bool,
@@ -65,7 +65,7 @@ pub(crate) struct QuicLink {
     round_trip: RoundTrip,
 }
 
-impl Drop for QuicLink {
+impl Drop for QuicConnection {
     fn drop(&mut self) {
         // Until something was acknowledged there is only what was assumed.
         if self.connection.stats().frame_rx.acks > 0 {
@@ -84,14 +84,14 @@ struct Silence {
     looks: u32,
 }
 
-/// What the network did to a link.
+/// What happened to the network path of a connection.
 #[derive(Debug)]
 pub(crate) enum Change {
     /// The server is heard on the socket that was moved to.
     Migrated(SocketAddr),
     /// Nobody listens at the server's port any more.
     Gone,
-    /// The path may have changed: see [`QuicLink::follow`].
+    /// The path may have changed: see [`QuicConnection::follow`].
     Doubt,
 }
 
@@ -139,7 +139,7 @@ impl QuicDialer {
         remote: SocketAddr,
         host: &str,
         early: bool,
-    ) -> Result<Link, String> {
+    ) -> Result<ServerConnection, String> {
         let text = |error: &dyn std::error::Error| error.to_string();
         let (tell, mut news) = mpsc::channel(NEWS);
         let socket = Socket::new(remote, false, tell.clone()).map_err(|error| text(&error))?;
@@ -159,7 +159,7 @@ impl QuicDialer {
             Ok((connection, accepted)) => (connection, Some(accepted)),
             Err(connecting) => (answered(connecting, &mut news).await?, None),
         };
-        let link = QuicLink {
+        let conn = QuicConnection {
             connection,
             endpoint,
             remote,
@@ -172,7 +172,7 @@ impl QuicDialer {
             silence: Silence::default(),
             round_trip: self.round_trip.clone(),
         };
-        link.open().await
+        conn.open().await
     }
 }
 
@@ -211,11 +211,11 @@ async fn answered(
     }
 }
 
-impl QuicLink {
+impl QuicConnection {
     /// Opens the control stream.
-    pub(crate) async fn open(self) -> Result<Link, String> {
+    pub(crate) async fn open(self) -> Result<ServerConnection, String> {
         let (send, receive) = self.connection.open_bi().await.map_err(|error| error.to_string())?;
-        Ok(Link::quic(receive, send, self))
+        Ok(ServerConnection::quic(receive, send, self))
     }
 
     /// Ends the connection and waits until the server has been told.
@@ -237,7 +237,7 @@ impl QuicLink {
                 }
                 Some(News::Refused(_)) => {}
                 Some(News::Unreachable) => return Change::Doubt,
-                // This link holds a sender itself.
+                // This connection holds a sender itself.
                 None => std::future::pending().await,
             }
         }

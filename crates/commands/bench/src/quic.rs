@@ -49,7 +49,7 @@ struct Unsent {
     bytes: Vec<u8>,
 }
 
-struct Link {
+struct ClientConnection {
     handle: ConnectionHandle,
     inner: Connection,
     /// By lane within the connection; opened when it first has something to say.
@@ -69,8 +69,8 @@ pub(super) struct Quic {
     udp: UdpSocketState,
     waiter: Waiter,
     events: Events,
-    links: Vec<Link>,
-    /// Connection handle to link.
+    conns: Vec<ClientConnection>,
+    /// Connection handle to connection.
     by_handle: Vec<usize>,
     dirty: Vec<usize>,
     timers: BinaryHeap<Reverse<(Instant, usize)>>,
@@ -109,7 +109,7 @@ impl Quic {
             udp,
             waiter,
             events: Events::with_capacity(16),
-            links: Vec::new(),
+            conns: Vec::new(),
             by_handle: Vec::new(),
             dirty: Vec::new(),
             timers: BinaryHeap::new(),
@@ -119,9 +119,9 @@ impl Quic {
         })
     }
 
-    fn mark(&mut self, link: usize) {
-        if !mem::replace(&mut self.links[link].dirty, true) {
-            self.dirty.push(link);
+    fn mark(&mut self, conn: usize) {
+        if !mem::replace(&mut self.conns[conn].dirty, true) {
+            self.dirty.push(conn);
         }
     }
 
@@ -159,9 +159,9 @@ impl Quic {
         self.out.clear();
         match self.endpoint.handle(now, meta.addr, meta.dst_ip, ecn, data, &mut self.out) {
             Some(DatagramEvent::ConnectionEvent(handle, event)) => {
-                let link = self.by_handle[handle.0];
-                self.links[link].inner.handle_event(event);
-                self.mark(link);
+                let conn = self.by_handle[handle.0];
+                self.conns[conn].inner.handle_event(event);
+                self.mark(conn);
             }
             Some(DatagramEvent::Response(transmit)) => {
                 let bytes = mem::take(&mut self.out);
@@ -201,23 +201,23 @@ impl Quic {
 
     /// Answers, events and timers of every connection that was touched.
     fn service(&mut self, load: &mut Load, now: Instant) -> anyhow::Result<()> {
-        while let Some(link) = self.dirty.pop() {
-            self.links[link].dirty = false;
-            self.endpoint_events(link);
-            self.application_events(load, link)?;
-            self.transmit(link, now)?;
-            self.set_timer(link);
+        while let Some(conn) = self.dirty.pop() {
+            self.conns[conn].dirty = false;
+            self.endpoint_events(conn);
+            self.application_events(load, conn)?;
+            self.transmit(conn, now)?;
+            self.set_timer(conn);
             if self.unsent.is_some() {
                 // The socket is full: this one and the rest wait until it is writable.
-                self.mark(link);
+                self.mark(conn);
                 break;
             }
         }
         Ok(())
     }
 
-    fn endpoint_events(&mut self, link: usize) {
-        let Link { handle, inner, .. } = &mut self.links[link];
+    fn endpoint_events(&mut self, conn: usize) {
+        let ClientConnection { handle, inner, .. } = &mut self.conns[conn];
         while let Some(event) = inner.poll_endpoint_events() {
             if let Some(answer) = self.endpoint.handle_event(*handle, event) {
                 inner.handle_event(answer);
@@ -227,28 +227,28 @@ impl Quic {
 
     fn application_events(&mut self, load: &mut Load, index: usize) -> anyhow::Result<()> {
         let first_lane = index * load.plan().streams;
-        while let Some(event) = self.links[index].inner.poll() {
-            let link = &mut self.links[index];
+        while let Some(event) = self.conns[index].inner.poll() {
+            let conn = &mut self.conns[index];
             match event {
                 Event::Connected => {
-                    link.connected = true;
+                    conn.connected = true;
                     load.mark(first_lane);
                 }
                 Event::ConnectionLost { reason } => {
                     return Err(reason).with_context(|| format!("connection {}", index + 1));
                 }
                 Event::Stream(StreamEvent::Readable { id }) => {
-                    if let Some(lane) = link.lane(id) {
-                        link.read(load, first_lane + lane, id)?;
+                    if let Some(lane) = conn.lane(id) {
+                        conn.read(load, first_lane + lane, id)?;
                     }
                 }
                 Event::Stream(StreamEvent::Writable { id }) => {
-                    if let Some(lane) = link.lane(id) {
+                    if let Some(lane) = conn.lane(id) {
                         load.mark(first_lane + lane);
                     }
                 }
                 Event::Stream(StreamEvent::Available { dir: Dir::Bi }) => {
-                    (0..link.streams.len()).for_each(|lane| load.mark(first_lane + lane));
+                    (0..conn.streams.len()).for_each(|lane| load.mark(first_lane + lane));
                 }
                 Event::Stream(StreamEvent::Stopped { error_code, .. }) => {
                     bail!("the broker stopped a stream of connection {}: {error_code}", index + 1);
@@ -259,12 +259,12 @@ impl Quic {
         Ok(())
     }
 
-    fn transmit(&mut self, link: usize, now: Instant) -> anyhow::Result<()> {
+    fn transmit(&mut self, conn: usize, now: Instant) -> anyhow::Result<()> {
         while self.unsent.is_none() {
             let mut bytes = mem::take(&mut self.out);
             bytes.clear();
             let segments = self.udp.max_gso_segments().min(MAX_SEGMENTS);
-            match self.links[link].inner.poll_transmit(now, segments, &mut bytes) {
+            match self.conns[conn].inner.poll_transmit(now, segments, &mut bytes) {
                 Some(transmit) => self.send(Unsent { transmit, bytes })?,
                 None => {
                     self.out = bytes;
@@ -278,10 +278,10 @@ impl Quic {
     /// A later deadline is found when the earlier entry expires: most deadlines move with every
     /// packet, and the heap would fill with stale ones.
     fn set_timer(&mut self, index: usize) {
-        let link = &mut self.links[index];
-        let Some(deadline) = link.inner.poll_timeout() else { return };
-        if link.timer.is_none_or(|timer| deadline < timer) {
-            link.timer = Some(deadline);
+        let conn = &mut self.conns[index];
+        let Some(deadline) = conn.inner.poll_timeout() else { return };
+        if conn.timer.is_none_or(|timer| deadline < timer) {
+            conn.timer = Some(deadline);
             self.timers.push(Reverse((deadline, index)));
         }
     }
@@ -290,11 +290,11 @@ impl Quic {
         while let Some(Reverse((at, index))) = self.timers.peek().copied().filter(|t| t.0.0 <= now)
         {
             self.timers.pop();
-            let link = &mut self.links[index];
+            let conn = &mut self.conns[index];
             // Otherwise an earlier entry has replaced this one.
-            if link.timer == Some(at) {
-                link.timer = None;
-                link.inner.handle_timeout(now);
+            if conn.timer == Some(at) {
+                conn.timer = None;
+                conn.inner.handle_timeout(now);
                 self.mark(index);
             }
         }
@@ -310,7 +310,7 @@ fn enlarge_buffers(socket: &UdpSocket, udp: &UdpSocketState) -> anyhow::Result<(
     Ok(())
 }
 
-impl Link {
+impl ClientConnection {
     fn lane(&self, id: StreamId) -> Option<usize> {
         self.streams.iter().position(|stream| *stream == Some(id))
     }
@@ -346,14 +346,14 @@ impl Driver for Quic {
         let connected =
             self.endpoint.connect(now, self.config.clone(), self.broker, &self.server_name);
         let (handle, inner) = connected.context("cannot connect")?;
-        let index = self.links.len();
+        let index = self.conns.len();
         if self.by_handle.len() <= handle.0 {
             self.by_handle.resize(handle.0 + 1, usize::MAX);
         }
         self.by_handle[handle.0] = index;
         let streams = vec![None; load.plan().streams];
         let (connected, dirty, timer) = (false, false, None);
-        self.links.push(Link { handle, inner, streams, connected, dirty, timer });
+        self.conns.push(ClientConnection { handle, inner, streams, connected, dirty, timer });
         self.mark(index);
         load.begin(index);
         Ok(())
@@ -362,9 +362,9 @@ impl Driver for Quic {
     fn flush(&mut self, load: &mut Load, lane: usize) -> anyhow::Result<()> {
         let streams = load.plan().streams;
         let index = lane / streams;
-        let link = &mut self.links[index];
+        let conn = &mut self.conns[index];
         // When the handshake is done the lane is marked again.
-        if !link.connected {
+        if !conn.connected {
             return Ok(());
         }
         loop {
@@ -372,8 +372,8 @@ impl Driver for Quic {
             if out.is_empty() {
                 break;
             }
-            let Some(id) = link.stream(lane % streams) else { return Ok(()) };
-            match link.inner.send_stream(id).write(out) {
+            let Some(id) = conn.stream(lane % streams) else { return Ok(()) };
+            match conn.inner.send_stream(id).write(out) {
                 Ok(written) => drop(out.drain(..written)),
                 Err(WriteError::Blocked) => break,
                 Err(error) => {
@@ -409,9 +409,9 @@ impl Driver for Quic {
     fn close(&mut self, load: &mut Load) -> anyhow::Result<()> {
         let now = Instant::now();
         self.service(load, now)?;
-        for link in 0..self.links.len() {
-            self.links[link].inner.close(now, VarInt::from_u32(0), Bytes::new());
-            self.transmit(link, now)?;
+        for conn in 0..self.conns.len() {
+            self.conns[conn].inner.close(now, VarInt::from_u32(0), Bytes::new());
+            self.transmit(conn, now)?;
         }
         Ok(())
     }

@@ -74,7 +74,7 @@ enum Connection {
 }
 
 /// A client that says something and hears that it was taken.
-enum Link {
+enum MessageClient {
     Mqtt(Mqtt),
     Coap(Box<Speaker>),
 }
@@ -102,19 +102,19 @@ async fn messages(args: &Args) -> anyhow::Result<()> {
     let mut kept = None;
     if args.connection != Connection::New {
         // What the first one costs is not measured.
-        let mut link = Link::begin(args, options.as_ref()).await?;
-        link.say(args).await.context("the first message")?;
+        let mut client = MessageClient::begin(args, options.as_ref()).await?;
+        client.say(args).await.context("the first message")?;
         sleep(Duration::from_millis(args.rest_ms)).await;
         match args.connection {
-            Connection::Kept => kept = Some(link),
-            _ => link.end().await,
+            Connection::Kept => kept = Some(client),
+            _ => client.end().await,
         }
     }
     let mut failed = 0_u64;
     tell("begin", json!({}))?;
     for _ in 0..args.count {
         let begun = Instant::now();
-        let (link, done) = one(args, options.as_ref(), kept.take()).await;
+        let (client, done) = one(args, options.as_ref(), kept.take()).await;
         let ms = begun.elapsed().as_secs_f64() * 1e3;
         match done {
             Ok(early_data) => tell("transfer", json!({ "ms": ms, "early_data": early_data }))?,
@@ -125,33 +125,33 @@ async fn messages(args: &Args) -> anyhow::Result<()> {
         }
         // In it the ticket comes, which the next connection needs.
         sleep(Duration::from_millis(args.rest_ms)).await;
-        match (args.connection, link) {
-            (Connection::Kept, link) => kept = link,
-            (_, Some(link)) => link.end().await,
+        match (args.connection, client) {
+            (Connection::Kept, client) => kept = client,
+            (_, Some(client)) => client.end().await,
             (_, None) => {}
         }
     }
-    if let Some(link) = kept {
-        link.end().await;
+    if let Some(client) = kept {
+        client.end().await;
     }
     let failed_pct = 100.0 * failed as f64 / args.count as f64;
     tell("end", json!({ "failed": failed, "failed_pct": failed_pct }))
 }
 
-/// A message over `link` or a new one, and whether it was early data.
+/// A message over `client` or a new one, and whether it was early data.
 async fn one(
     args: &Args,
     options: Option<&Options>,
-    link: Option<Link>,
-) -> (Option<Link>, anyhow::Result<bool>) {
-    let link = match link {
-        Some(link) => Ok(link),
-        None => Link::begin(args, options).await,
+    client: Option<MessageClient>,
+) -> (Option<MessageClient>, anyhow::Result<bool>) {
+    let client = match client {
+        Some(client) => Ok(client),
+        None => MessageClient::begin(args, options).await,
     };
-    match link {
-        Ok(mut link) => {
-            let done = link.say(args).await;
-            (Some(link), done)
+    match client {
+        Ok(mut client) => {
+            let done = client.say(args).await;
+            (Some(client), done)
         }
         Err(error) => (None, Err(error)),
     }
@@ -173,17 +173,17 @@ fn options(args: &Args) -> anyhow::Result<Options> {
     }
 }
 
-impl Link {
+impl MessageClient {
     /// `options`: over MQTT.
-    async fn begin(args: &Args, options: Option<&Options>) -> anyhow::Result<Link> {
+    async fn begin(args: &Args, options: Option<&Options>) -> anyhow::Result<MessageClient> {
         if let Some(options) = options {
             let (client, events) = Client::connect(options.clone())?;
-            return Ok(Link::Mqtt(Mqtt { client, events, early_data: false }));
+            return Ok(MessageClient::Mqtt(Mqtt { client, events, early_data: false }));
         }
         let trust = trust(args.cafile.as_ref(), args.insecure);
         let opening = Speaker::open(&args.url, &args.topic, trust);
         let speaker = timeout(Duration::from_secs(args.patience), opening).await;
-        Ok(Link::Coap(Box::new(speaker.context("timeout")??)))
+        Ok(MessageClient::Coap(Box::new(speaker.context("timeout")??)))
     }
 
     /// Publishes a message and waits for its acknowledgement: whether it was early data.
@@ -191,12 +191,12 @@ impl Link {
         let payload = vec![b'x'; args.bytes as usize];
         let patience = Duration::from_secs(args.patience);
         match self {
-            Link::Mqtt(mqtt) => {
+            MessageClient::Mqtt(mqtt) => {
                 let message = Message::new(&args.topic, payload).qos(QoS::try_from(args.qos)?);
                 timeout(patience, mqtt.say(message)).await.context("timeout")??;
                 Ok(mqtt.early_data)
             }
-            Link::Coap(speaker) => {
+            MessageClient::Coap(speaker) => {
                 timeout(patience, speaker.say(payload.into())).await.context("timeout")??;
                 Ok(false)
             }
@@ -205,8 +205,8 @@ impl Link {
 
     async fn end(self) {
         match self {
-            Link::Mqtt(mqtt) => mqtt.client.disconnect().await,
-            Link::Coap(speaker) => speaker.close().await,
+            MessageClient::Mqtt(mqtt) => mqtt.client.disconnect().await,
+            MessageClient::Coap(speaker) => speaker.close().await,
         }
     }
 }

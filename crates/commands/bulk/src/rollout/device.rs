@@ -13,7 +13,8 @@ use anyhow::{Context, bail};
 use tokio::sync::watch;
 
 use super::topics::{
-    Admission, Announcement, BrokerArgs, Carrier, Link, Phase, State, Status, Topics, check_level,
+    Admission, Announcement, BrokerArgs, BrokerClient, Carrier, Phase, State, Status, Topics,
+    check_level,
 };
 use crate::exit::Usage;
 use crate::manifest::{Hash, Manifest, check_name};
@@ -53,7 +54,7 @@ struct Device<'a> {
     tls: &'a TlsArgs,
     name: &'a str,
     topics: Topics,
-    link: Link,
+    broker_client: BrokerClient,
     announcement: Option<Announcement>,
     admission: Option<Admission>,
     /// The roll-out that this device is done with, well or not.
@@ -74,17 +75,27 @@ pub(crate) async fn receive(
     check_level(name)?;
     let topics = Topics::of(group)?;
     let filters = [topics.announce(), topics.keys(name)];
-    let link = Link::open(url, &announced.access, tls.files(), name, &filters).await?;
+    let broker_client =
+        BrokerClient::open(url, &announced.access, tls.files(), name, &filters).await?;
     let (announcement, admission, over) = (None, None, None);
-    let mut device =
-        Device { announced, receive, tls, name, topics, link, announcement, admission, over };
+    let mut device = Device {
+        announced,
+        receive,
+        tls,
+        name,
+        topics,
+        broker_client,
+        announcement,
+        admission,
+        over,
+    };
     let outcome = tokio::select! {
         // First: what is interrupted has not failed.
         biased;
         outcome = interrupted() => outcome,
         outcome = device.run(count) => outcome,
     };
-    device.link.close().await;
+    device.broker_client.close().await;
     outcome
 }
 
@@ -92,7 +103,7 @@ impl Device<'_> {
     async fn run(&mut self, count: Option<u64>) -> anyhow::Result<()> {
         let (mut times, mut failed) = (0, 0);
         while count.is_none_or(|count| times < count) {
-            let (topic, payload) = self.link.next().await?;
+            let (topic, payload) = self.broker_client.next().await?;
             if let Err(error) = self.take(&topic, &payload).await {
                 tracing::warn!(topic, error = format!("{error:#}"), "a message was not understood");
                 continue;
@@ -144,7 +155,7 @@ impl Device<'_> {
     ) -> anyhow::Result<()> {
         let reason = reason.map(|reason| reason.chars().take(MAX_REASON).collect());
         let status = Status { transfer: transfer.to_owned(), state, received_bytes, reason };
-        self.link.tell(self.topics.status(self.name), &status).await
+        self.broker_client.tell(self.topics.status(self.name), &status).await
     }
 
     /// Receives and installs the file. Tells whether that went well.
@@ -205,7 +216,7 @@ impl Device<'_> {
                     let received = *watched.borrow();
                     self.say(&announcement.transfer, State::Receiving, received, None).await?;
                 }
-                message = self.link.next() => {
+                message = self.broker_client.next() => {
                     let (topic, payload) = message?;
                     if let Err(error) = self.take(&topic, &payload).await {
                         tracing::warn!(topic, error = format!("{error:#}"), "not understood");

@@ -28,7 +28,7 @@ use super::show::Show;
 use super::stream::{Fountain, TlsArgs};
 use super::{SHOW, encryption, interrupted, socket};
 use stages::Share;
-use topics::{Admission, Announcement, Carrier, Link, Phase, State, Status, Topics, hex};
+use topics::{Admission, Announcement, BrokerClient, Carrier, Phase, State, Status, Topics, hex};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -107,7 +107,7 @@ struct Device {
 struct Run<'a> {
     args: &'a Args,
     topics: Topics,
-    link: Link,
+    broker_client: BrokerClient,
     announcement: Announcement,
     file: Outgoing,
     /// Where devices fetch, over QUIC.
@@ -125,7 +125,8 @@ pub(super) async fn run(args: &Args) -> anyhow::Result<()> {
     let topics = Topics::of(&args.group)?;
     let file = Outgoing::open(&args.file)?;
     let filters = [topics.status("+")];
-    let link = Link::open(&args.broker, &args.access, args.tls.files(), "", &filters).await?;
+    let broker_client =
+        BrokerClient::open(&args.broker, &args.access, args.tls.files(), "", &filters).await?;
     let announcement = Announcement {
         transfer: hex(&encryption::random::<8>()?),
         name: file.manifest.name.clone(),
@@ -145,7 +146,7 @@ pub(super) async fn run(args: &Args) -> anyhow::Result<()> {
     let mut run = Run {
         args,
         topics,
-        link,
+        broker_client,
         announcement,
         file,
         fountain,
@@ -166,7 +167,7 @@ pub(super) async fn run(args: &Args) -> anyhow::Result<()> {
 
 impl Run<'_> {
     async fn all(&mut self) -> anyhow::Result<()> {
-        self.link.tell(self.topics.announce(), &self.announcement).await?;
+        self.broker_client.tell(self.topics.announce(), &self.announcement).await?;
         self.gather().await?;
         for stage in 0..self.args.stages.len() {
             self.stage = stage;
@@ -188,7 +189,7 @@ impl Run<'_> {
     async fn gather(&mut self) -> anyhow::Result<()> {
         let deadline = tokio::time::Instant::now() + self.patience();
         while (self.devices.len() as u64) < self.args.expect {
-            let message = tokio::time::timeout_at(deadline, self.link.next()).await;
+            let message = tokio::time::timeout_at(deadline, self.broker_client.next()).await;
             let (devices, expect) = (self.devices.len(), self.args.expect);
             let message =
                 message.with_context(|| format!("{devices} of {expect} devices appeared"))?;
@@ -218,7 +219,7 @@ impl Run<'_> {
             let keys = secret.receiver(index as u32 + 2);
             let admission = Admission::new(&self.announcement.transfer, &keys);
             tokens.insert(admission.token());
-            self.link.tell(self.topics.keys(name), &admission).await?;
+            self.broker_client.tell(self.topics.keys(name), &admission).await?;
             if let Some(device) = self.devices.get_mut(name) {
                 device.admitted = true;
             }
@@ -233,7 +234,7 @@ impl Run<'_> {
         let (mut sent, mut show) = (false, tokio::time::interval(SHOW));
         while chosen.iter().any(|name| !self.is_settled(name)) {
             tokio::select! {
-                message = self.link.next() => { let message = message?; self.take(message); }
+                message = self.broker_client.next() => { let message = message?; self.take(message); }
                 outcome = &mut sending, if !sent => {
                     sent = true;
                     if let Err(error) = outcome {
@@ -253,7 +254,7 @@ impl Run<'_> {
         drop(sending);
         self.fountain = fountain;
         for name in &chosen {
-            self.link.clear(self.topics.keys(name)).await?;
+            self.broker_client.clear(self.topics.keys(name)).await?;
         }
         self.tell("staged", json!({}));
         Ok(())
@@ -369,15 +370,15 @@ impl Run<'_> {
     /// Says how it ended, to devices and people.
     async fn close(mut self, phase: Phase) -> anyhow::Result<()> {
         self.announcement.state = phase;
-        self.link.tell(self.topics.announce(), &self.announcement).await?;
+        self.broker_client.tell(self.topics.announce(), &self.announcement).await?;
         for (name, _) in self.devices.iter().filter(|(_, device)| device.admitted) {
-            self.link.clear(self.topics.keys(name)).await?;
+            self.broker_client.clear(self.topics.keys(name)).await?;
         }
         let (done, failed, all) =
             (self.count(State::Done), self.count(State::Failed), self.devices.len());
         self.tell("end", json!({ "state": phase }));
         self.show.say(&format!("{done} of {all} devices have the file, {failed} failed"));
-        self.link.close().await;
+        self.broker_client.close().await;
         Ok(())
     }
 }

@@ -164,12 +164,12 @@ pub(super) fn check_level(name: &str) -> anyhow::Result<()> {
 }
 
 /// A connection to the broker.
-pub(super) struct Link {
+pub(super) struct BrokerClient {
     client: Client,
     events: Events,
 }
 
-impl Link {
+impl BrokerClient {
     /// Connects and subscribes.
     pub(super) async fn open(
         url: &str,
@@ -177,7 +177,7 @@ impl Link {
         (cafile, certificate): (Option<PathBuf>, Option<(PathBuf, PathBuf)>),
         id: &str,
         filters: &[String],
-    ) -> anyhow::Result<Link> {
+    ) -> anyhow::Result<BrokerClient> {
         let mut options = Options::new(url).map_err(|error| Usage(error.to_string()))?;
         id.clone_into(&mut options.client_id);
         options.username.clone_from(&args.username);
@@ -197,7 +197,7 @@ impl Link {
         if codes.iter().any(|code| code.is_error()) {
             bail!("{url} refused the subscription: {codes:?}");
         }
-        Ok(Link { client, events })
+        Ok(BrokerClient { client, events })
     }
 
     /// The next message that is one of a roll-out's: topic and content. An empty one takes something back.

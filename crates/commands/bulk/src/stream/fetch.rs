@@ -17,7 +17,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use super::link::{self, Arrival, Listener, TlsArgs, Via};
+use super::connection::{self, Arrival, Listener, TlsArgs, Via};
 use super::receive::{Event, one};
 use super::send::pour;
 use super::{Have, Offer, Verdict, hear, say};
@@ -131,7 +131,7 @@ impl Fetching<'_> {
 
     async fn attempt(&self) -> anyhow::Result<()> {
         let (name, address) = (socket::host(self.to), socket::address(self.to)?);
-        let dial = link::dial(Via::Quic, name, address, self.tls, link::Control::Usual);
+        let dial = connection::dial(Via::Quic, name, address, self.tls, connection::Control::Usual);
         let mut channel = timeout(PATIENCE, dial).await.context("no answer")??;
         say(&mut channel, &Ask { token: self.token.clone() }).await?;
         let offer: Offer = hear(&mut channel, PATIENCE).await?.context("it sent no offer")?;

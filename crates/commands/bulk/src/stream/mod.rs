@@ -9,14 +9,14 @@
 //!
 //! QUIC is authenticated with certificates; TCP is not, and is there only for comparison.
 
+mod connection;
 mod fetch;
 mod incoming;
-mod link;
 mod receive;
 mod send;
 
+pub(super) use connection::{Control, TlsArgs, Via};
 pub(super) use fetch::{Fetching, Fountain};
-pub(super) use link::{Control, TlsArgs, Via};
 pub(super) use receive::{Receiving, receive};
 pub(super) use send::{Sending, send};
 
@@ -28,7 +28,7 @@ use serde::de::DeserializeOwned;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
-use link::Channel;
+use connection::Channel;
 
 /// Longest line of the protocol: a name, a length and a hash.
 const MAX_LINE_BYTES: usize = 2048;

@@ -11,8 +11,8 @@ use tokio::io::AsyncReadExt;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::timeout;
 
+use super::connection::{Arrival, Channel, Listener, TlsArgs, Via};
 use super::incoming::Incoming;
-use super::link::{Arrival, Channel, Listener, TlsArgs, Via};
 use super::{Have, Offer, PIECE, Verdict, hear, say};
 use crate::interrupted;
 use crate::manifest::Hash;

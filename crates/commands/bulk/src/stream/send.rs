@@ -9,7 +9,7 @@ use serde_json::json;
 use tokio::io::AsyncWriteExt;
 use tokio::time::{sleep, timeout};
 
-use super::link::{self, Channel, Control, TlsArgs, Untrusted, Via};
+use super::connection::{self, Channel, Control, TlsArgs, Untrusted, Via};
 use super::{Have, Offer, PIECE, Verdict, hear, say};
 use crate::outgoing::Outgoing;
 use crate::show::Show;
@@ -130,7 +130,7 @@ impl Run<'_> {
     async fn attempt(&mut self) -> anyhow::Result<()> {
         let Sending { via, to, tls, control, patience, .. } = self.sending;
         let (name, address) = (socket::host(to), socket::address(to)?);
-        let dial = link::dial(via, name, address, tls, control);
+        let dial = connection::dial(via, name, address, tls, control);
         let mut channel = timeout(patience, dial).await.context("no answer")??;
         self.connections += 1;
         while self.done < self.sending.files.len() {

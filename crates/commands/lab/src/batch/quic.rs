@@ -37,11 +37,11 @@ fn runtime() -> anyhow::Result<Runtime> {
 pub(super) struct Client {
     runtime: Runtime,
     config: quinn::ClientConfig,
-    kept: Option<Link>,
+    kept: Option<OpenConnection>,
 }
 
 /// A socket, and the connection once there is one.
-struct Link {
+struct OpenConnection {
     endpoint: Endpoint,
     connection: Option<Connection>,
 }
@@ -71,26 +71,26 @@ impl Client {
 
     pub(super) fn transfer(&mut self, job: &Job) -> anyhow::Result<()> {
         let kept = self.kept.take();
-        let (done, link) = self.runtime.block_on(async {
-            let mut link = kept.map_or_else(|| Link::new(job), Ok)?;
-            let done = timeout(job.patience, link.transfer(&self.config, job)).await;
+        let (done, conn) = self.runtime.block_on(async {
+            let mut conn = kept.map_or_else(|| OpenConnection::new(job), Ok)?;
+            let done = timeout(job.patience, conn.transfer(&self.config, job)).await;
             if !job.keep {
-                link.end().await;
+                conn.end().await;
                 return anyhow::Ok((done, None));
             }
-            Ok((done, Some(link)))
+            Ok((done, Some(conn)))
         })?;
-        self.kept = link;
+        self.kept = conn;
         done.context("timeout")?
     }
 }
 
-impl Link {
-    fn new(job: &Job) -> anyhow::Result<Link> {
+impl OpenConnection {
+    fn new(job: &Job) -> anyhow::Result<OpenConnection> {
         let socket = super::socket(job)?;
         let runtime = Arc::new(TokioRuntime);
         let endpoint = Endpoint::new(EndpointConfig::default(), None, socket, runtime)?;
-        Ok(Link { endpoint, connection: None })
+        Ok(OpenConnection { endpoint, connection: None })
     }
 
     async fn transfer(&mut self, config: &quinn::ClientConfig, job: &Job) -> anyhow::Result<()> {

@@ -163,9 +163,9 @@ enum Client {
 }
 
 /// An open connection.
-enum Link {
-    Tcp(tcp::Link),
-    Quic(Box<quic::Link>),
+enum OpenConnection {
+    Tcp(tcp::OpenConnection),
+    Quic(Box<quic::OpenConnection>),
 }
 
 impl Client {
@@ -182,10 +182,10 @@ impl Client {
     }
 
     /// Connects. `early`: what is asked first may be repeated by somebody else, so 0-RTT will do.
-    async fn connect(&self, early: bool) -> anyhow::Result<Link> {
+    async fn connect(&self, early: bool) -> anyhow::Result<OpenConnection> {
         Ok(match self {
-            Client::Tcp(client) => Link::Tcp(client.connect().await?),
-            Client::Quic(client) => Link::Quic(Box::new(client.connect(early).await?)),
+            Client::Tcp(client) => OpenConnection::Tcp(client.connect().await?),
+            Client::Quic(client) => OpenConnection::Quic(Box::new(client.connect(early).await?)),
         })
     }
 
@@ -219,34 +219,34 @@ impl Mobility {
     }
 }
 
-impl Link {
+impl OpenConnection {
     async fn ask(&mut self, ask: &Ask) -> anyhow::Result<Answer> {
         match self {
-            Link::Tcp(link) => link.ask(ask).await,
-            Link::Quic(link) => link.ask(ask).await,
+            OpenConnection::Tcp(conn) => conn.ask(ask).await,
+            OpenConnection::Quic(conn) => conn.ask(ask).await,
         }
     }
 
     /// What to do when this machine's address changes.
     fn mobility(&self) -> Mobility {
         match self {
-            Link::Tcp(link) => Mobility::Bound(link.route),
-            Link::Quic(link) => Mobility::Follows(link.follower()),
+            OpenConnection::Tcp(conn) => Mobility::Bound(conn.route),
+            OpenConnection::Quic(conn) => Mobility::Follows(conn.follower()),
         }
     }
 
     async fn close(self) {
         match self {
-            Link::Tcp(link) => link.close().await,
-            Link::Quic(link) => link.close().await,
+            OpenConnection::Tcp(conn) => conn.close().await,
+            OpenConnection::Quic(conn) => conn.close().await,
         }
     }
 
     /// What can be told of it.
     fn figures(&self) -> Value {
         match self {
-            Link::Tcp(link) => link.figures(),
-            Link::Quic(link) => link.figures(),
+            OpenConnection::Tcp(conn) => conn.figures(),
+            OpenConnection::Quic(conn) => conn.figures(),
         }
     }
 }
@@ -263,13 +263,13 @@ async fn transfers(args: &Args) -> anyhow::Result<()> {
     let mut kept = None;
     if args.connection != Connection::New {
         let first = Ask { url: target.with_path(&args.first)?, post: None, ..ask.clone() };
-        let mut link = connect(&client, &first, false).await.context("the first connection")?;
-        succeed(link.ask(&first).await.context("the first request")?)?;
-        tell("first", link.figures())?;
+        let mut conn = connect(&client, &first, false).await.context("the first connection")?;
+        succeed(conn.ask(&first).await.context("the first request")?)?;
+        tell("first", conn.figures())?;
         if args.connection == Connection::Kept {
-            kept = Some(link);
+            kept = Some(conn);
         } else {
-            leave(&client, &ask, link).await?;
+            leave(&client, &ask, conn).await?;
         }
         sleep(rest).await;
     }
@@ -280,27 +280,27 @@ async fn transfers(args: &Args) -> anyhow::Result<()> {
                 client = Client::new(args, &target)?;
             }
         }
-        let link = transfer(args, &client, &ask, kept.take()).await?;
+        let conn = transfer(args, &client, &ask, kept.take()).await?;
         match args.connection {
-            Connection::Kept => kept = Some(link),
-            Connection::Returning => leave(&client, &ask, link).await?,
-            Connection::New => link.close().await,
+            Connection::Kept => kept = Some(conn),
+            Connection::Returning => leave(&client, &ask, conn).await?,
+            Connection::New => conn.close().await,
         }
     }
-    if let Some(link) = kept {
-        link.close().await;
+    if let Some(conn) = kept {
+        conn.close().await;
     }
     tell("end", json!({}))
 }
 
 /// Ends a connection that is to be returned to. Without its ticket, the client would be a new one.
-async fn leave(client: &Client, ask: &Ask, link: Link) -> anyhow::Result<()> {
+async fn leave(client: &Client, ask: &Ask, conn: OpenConnection) -> anyhow::Result<()> {
     timeout(ask.patience, client.remembered()).await.context("no ticket arrived")?;
-    link.close().await;
+    conn.close().await;
     Ok(())
 }
 
-async fn connect(client: &Client, ask: &Ask, early: bool) -> anyhow::Result<Link> {
+async fn connect(client: &Client, ask: &Ask, early: bool) -> anyhow::Result<OpenConnection> {
     timeout(ask.patience, client.connect(early)).await.context("no connection in time")?
 }
 
@@ -309,15 +309,15 @@ async fn transfer(
     args: &Args,
     client: &Client,
     ask: &Ask,
-    mut kept: Option<Link>,
-) -> anyhow::Result<Link> {
+    mut kept: Option<OpenConnection>,
+) -> anyhow::Result<OpenConnection> {
     tell("begin", json!({}))?;
     let begun = Instant::now();
     let mut attempts = 0;
     loop {
         attempts += 1;
         match attempt(args, client, ask, kept.take()).await {
-            Ok((link, connected, answer)) => {
+            Ok((conn, connected, answer)) => {
                 let mut figures = json!({
                     "ms": ms(answer.ended - begun),
                     "connect_ms": connected.map(|at| ms(at - begun)),
@@ -326,9 +326,9 @@ async fn transfer(
                     "sent": ask.post.unwrap_or(0),
                     "attempts": attempts,
                 });
-                merge(&mut figures, link.figures());
+                merge(&mut figures, conn.figures());
                 tell("transfer", figures)?;
-                return Ok(link);
+                return Ok(conn);
             }
             Err(error) if attempts == args.attempts => return Err(error),
             Err(error) => tell("again", json!({ "reason": format!("{error:#}") }))?,
@@ -336,18 +336,18 @@ async fn transfer(
     }
 }
 
-/// One attempt: over `link`, or a new connection and when that was there.
+/// One attempt: over `conn`, or a new connection and when that was there.
 async fn attempt(
     args: &Args,
     client: &Client,
     ask: &Ask,
-    link: Option<Link>,
-) -> anyhow::Result<(Link, Option<Instant>, Answer)> {
-    let (mut link, connected) = match link {
-        Some(link) => (link, None),
+    conn: Option<OpenConnection>,
+) -> anyhow::Result<(OpenConnection, Option<Instant>, Answer)> {
+    let (mut conn, connected) = match conn {
+        Some(conn) => (conn, None),
         None => (connect(client, ask, ask.post.is_none()).await?, Some(Instant::now())),
     };
-    let mobility = args.notice.then(|| link.mobility());
+    let mobility = args.notice.then(|| conn.mobility());
     let moved = async {
         match mobility {
             Some(mobility) => mobility.end().await,
@@ -355,10 +355,10 @@ async fn attempt(
         }
     };
     let answer = tokio::select! {
-        answer = link.ask(ask) => succeed(answer?)?,
+        answer = conn.ask(ask) => succeed(answer?)?,
         error = moved => return Err(error),
     };
-    Ok((link, connected, answer))
+    Ok((conn, connected, answer))
 }
 
 fn merge(into: &mut Value, more: Value) {

@@ -51,7 +51,7 @@ pub(super) struct Client {
 }
 
 /// A connection over QUIC.
-pub(super) struct Link {
+pub(super) struct OpenConnection {
     endpoint: Endpoint,
     route: Route,
     connection: quinn::Connection,
@@ -86,7 +86,7 @@ impl Client {
     }
 
     /// Connects; with a ticket, and if `early` allows it, before anything has come from the server.
-    pub(super) async fn connect(&self, early: bool) -> anyhow::Result<Link> {
+    pub(super) async fn connect(&self, early: bool) -> anyhow::Result<OpenConnection> {
         let any: IpAddr = if self.address.is_ipv4() { [0; 4].into() } else { [0_u16; 8].into() };
         let (socket, route) = (UdpSocket::bind((any, 0))?, Route::to(self.address)?);
         let mut config = EndpointConfig::default();
@@ -108,7 +108,15 @@ impl Client {
             // What goes wrong shows at the request.
             drop(std::future::poll_fn(|cx| driver.poll_close(cx)).await);
         });
-        Ok(Link { endpoint, route, connection, sender, driver, accepting, early_data: false })
+        Ok(OpenConnection {
+            endpoint,
+            route,
+            connection,
+            sender,
+            driver,
+            accepting,
+            early_data: false,
+        })
     }
 }
 
@@ -174,7 +182,7 @@ impl Follower {
     }
 }
 
-impl Link {
+impl OpenConnection {
     pub(super) fn follower(&self) -> Follower {
         let (endpoint, connection) = (self.endpoint.clone(), self.connection.clone());
         Follower { endpoint, connection, route: self.route }

@@ -33,7 +33,7 @@ pub(super) struct Client {
 }
 
 /// A connection over TCP.
-pub(super) struct Link {
+pub(super) struct OpenConnection {
     sender: Sender,
     driver: JoinHandle<()>,
     pub(super) route: Route,
@@ -76,7 +76,7 @@ impl Client {
         Ok(Client { target: target.clone(), tls, tickets, two, congestion, window })
     }
 
-    pub(super) async fn connect(&self) -> anyhow::Result<Link> {
+    pub(super) async fn connect(&self) -> anyhow::Result<OpenConnection> {
         let remote = self.target.address;
         let socket = if remote.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
         if let Some(window) = self.window {
@@ -95,7 +95,13 @@ impl Client {
         let route = Route { local: tcp.local_addr()?.ip(), remote };
         let Some((connector, name)) = &self.tls else {
             let (sender, driver) = one(TokioIo::new(tcp)).await?;
-            return Ok(Link { sender, driver, route, protocol: "http/1.1", resumed: false });
+            return Ok(OpenConnection {
+                sender,
+                driver,
+                route,
+                protocol: "http/1.1",
+                resumed: false,
+            });
         };
         let stream = connector.connect(name.clone(), tcp).await.context("TLS")?;
         let state = stream.get_ref().1;
@@ -107,7 +113,7 @@ impl Client {
         let io = TokioIo::new(stream);
         let (sender, driver) = if self.two { two(io, self.window).await? } else { one(io).await? };
         let protocol = if self.two { "h2" } else { "http/1.1" };
-        Ok(Link { sender, driver, route, protocol, resumed })
+        Ok(OpenConnection { sender, driver, route, protocol, resumed })
     }
 }
 
@@ -132,7 +138,7 @@ where
     Ok((Sender::Two(sender), tokio::spawn(async move { drop(connection.await) })))
 }
 
-impl Link {
+impl OpenConnection {
     pub(super) async fn ask(&mut self, ask: &Ask) -> anyhow::Result<Answer> {
         let body = Bytes::from(vec![b'x'; usize::try_from(ask.post.unwrap_or(0))?]);
         let mut request = Request::new(Full::new(body));

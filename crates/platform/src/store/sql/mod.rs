@@ -22,7 +22,7 @@ pub(crate) use value::{FromSql, Mismatch, Params, ToSql, Value, params, params_f
 #[derive(Debug)]
 pub(crate) enum Db {
     Sqlite(rusqlite::Connection),
-    Postgres(Box<postgres::Session>),
+    Postgres(Box<postgres::ReconnectingConnection>),
 }
 
 /// A transaction's kind.
@@ -42,7 +42,7 @@ impl Db {
     pub(crate) fn prepare_cached(&self, sql: &str) -> Result<Statement<'_>> {
         match self {
             Db::Sqlite(connection) => Ok(Statement::Sqlite(connection.prepare_cached(sql)?)),
-            Db::Postgres(session) => Ok(Statement::Postgres(session.prepare(sql)?)),
+            Db::Postgres(connection) => Ok(Statement::Postgres(connection.prepare(sql)?)),
         }
     }
 
@@ -66,7 +66,7 @@ impl Db {
         match (self, kind) {
             (Db::Sqlite(connection), Begin::Read) => batch(connection, "BEGIN"),
             (Db::Sqlite(connection), Begin::Write) => batch(connection, "BEGIN IMMEDIATE"),
-            (Db::Postgres(session), kind) => session.begin(kind),
+            (Db::Postgres(connection), kind) => connection.begin(kind),
         }
     }
 
@@ -89,7 +89,7 @@ impl Db {
     pub(super) fn commit(&self) -> Result<()> {
         match self {
             Db::Sqlite(connection) => batch(connection, "COMMIT"),
-            Db::Postgres(session) => session.commit(),
+            Db::Postgres(connection) => connection.commit(),
         }
     }
 
@@ -98,7 +98,7 @@ impl Db {
         match self {
             Db::Sqlite(connection) if connection.is_autocommit() => Ok(()),
             Db::Sqlite(connection) => batch(connection, "ROLLBACK"),
-            Db::Postgres(session) => session.roll_back(),
+            Db::Postgres(connection) => connection.roll_back(),
         }
     }
 
@@ -106,7 +106,7 @@ impl Db {
     pub(super) fn is_spoilt(&self) -> bool {
         match self {
             Db::Sqlite(_) => false,
-            Db::Postgres(session) => session.is_spoilt(),
+            Db::Postgres(connection) => connection.is_spoilt(),
         }
     }
 
@@ -114,14 +114,14 @@ impl Db {
     pub(super) fn foreign_changes(&self) -> Result<(u64, i64)> {
         match self {
             Db::Sqlite(connection) => Ok((1, sqlite::foreign_changes(connection)?)),
-            Db::Postgres(session) => session.foreign_changes(),
+            Db::Postgres(connection) => connection.foreign_changes(),
         }
     }
 
     fn batch(&self, sql: &str) -> Result<()> {
         match self {
             Db::Sqlite(connection) => batch(connection, sql),
-            Db::Postgres(session) => session.batch(sql),
+            Db::Postgres(connection) => connection.batch(sql),
         }
     }
 }

@@ -56,7 +56,7 @@ pub(crate) enum Purpose {
 
 /// A connection.
 #[derive(Debug)]
-pub(crate) struct Session(Infallible);
+pub(crate) struct ReconnectingConnection(Infallible);
 
 /// A prepared statement.
 pub(crate) struct Prepared<'a>(Infallible, std::marker::PhantomData<&'a ()>);
@@ -64,8 +64,8 @@ pub(crate) struct Prepared<'a>(Infallible, std::marker::PhantomData<&'a ()>);
 /// A row that was found.
 pub(crate) struct Row(Infallible);
 
-impl Session {
-    pub(super) fn open(address: &Arc<Address>, _: Purpose) -> Result<Session> {
+impl ReconnectingConnection {
+    pub(super) fn open(address: &Arc<Address>, _: Purpose) -> Result<ReconnectingConnection> {
         match address.0 {}
     }
 

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::postgres::{Address, Purpose, Session};
+use super::postgres::{Address, Purpose, ReconnectingConnection};
 use super::{DatabaseError, Db, Result, sqlite};
 
 /// Where the database is.
@@ -38,7 +38,8 @@ fn connect(address: &Arc<Address>, purpose: Purpose) -> Result<Db> {
     let connected = std::thread::scope(|scope| {
         scope
             .spawn(|| {
-                Session::open(address, purpose).map(|session| Db::Postgres(Box::new(session)))
+                ReconnectingConnection::open(address, purpose)
+                    .map(|connection| Db::Postgres(Box::new(connection)))
             })
             .join()
     });

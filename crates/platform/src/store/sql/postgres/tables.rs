@@ -1,33 +1,36 @@
 //! The tables: made of what makes SQLite's, in a schema of their own.
 
 use super::super::{DatabaseError, Result};
-use super::link::Link;
+use super::connection::Connection;
 use crate::store::schema::MIGRATIONS;
 
 /// The tables' schema in the database.
 pub(super) const SCHEMA: &str = "fulmar";
 
 /// Brings the tables to this version. Belongs into a transaction in which nobody else writes.
-pub(super) fn migrate(link: &Link) -> Result<()> {
+pub(super) fn migrate(connection: &Connection) -> Result<()> {
     // Whoever may not make schemas can be given one.
-    if link.number(&format!("SELECT count(*) FROM pg_namespace WHERE nspname = '{SCHEMA}'"))? == 0 {
-        link.batch(&format!("CREATE SCHEMA {SCHEMA}"))?;
+    if connection
+        .number(&format!("SELECT count(*) FROM pg_namespace WHERE nspname = '{SCHEMA}'"))?
+        == 0
+    {
+        connection.batch(&format!("CREATE SCHEMA {SCHEMA}"))?;
     }
-    link.batch(
+    connection.batch(
         "CREATE TABLE IF NOT EXISTS installation (version bigint NOT NULL, changes bigint NOT NULL);
          INSERT INTO installation SELECT 0, 0 WHERE NOT EXISTS (SELECT 1 FROM installation)",
     )?;
-    let done =
-        usize::try_from(link.number("SELECT version FROM installation")?).unwrap_or(usize::MAX);
+    let done = usize::try_from(connection.number("SELECT version FROM installation")?)
+        .unwrap_or(usize::MAX);
     if done > MIGRATIONS.len() {
         let text =
             "a newer version of Fulmar created its tables: use that version, or another database";
         return Err(DatabaseError::Setting(text.to_owned()));
     }
     for migration in MIGRATIONS.iter().skip(done) {
-        link.batch(&translated(migration))?;
+        connection.batch(&translated(migration))?;
     }
-    link.batch(&format!("UPDATE installation SET version = {}", MIGRATIONS.len()))
+    connection.batch(&format!("UPDATE installation SET version = {}", MIGRATIONS.len()))
 }
 
 /// SQLite's tables in PostgreSQL's words. Text is ordered by its bytes, as SQLite does.

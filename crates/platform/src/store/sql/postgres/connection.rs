@@ -29,7 +29,7 @@ const SETTINGS: &str = "SET statement_timeout = '20s'; SET lock_timeout = '10s';
     SELECT set_config('synchronous_commit', 'on', false)
         WHERE current_setting('synchronous_commit') NOT IN ('on', 'remote_apply')";
 
-pub(super) struct Link {
+pub(super) struct Connection {
     /// Taken when it is dropped.
     runtime: Option<Runtime>,
     client: Client,
@@ -40,21 +40,21 @@ pub(super) struct Link {
     server: String,
 }
 
-impl std::fmt::Debug for Link {
+impl std::fmt::Debug for Connection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Link({})", self.server)
+        write!(f, "Connection({})", self.server)
     }
 }
 
 /// A statement, as the server knows it.
 pub(crate) struct Prepared<'a> {
-    link: std::cell::Ref<'a, Link>,
+    connection: std::cell::Ref<'a, Connection>,
     statement: Statement,
 }
 
-impl Link {
+impl Connection {
     /// Connects.
-    pub(super) fn connect(address: &Address) -> Result<Link> {
+    pub(super) fn connect(address: &Address) -> Result<Connection> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let connecting = async {
             if address.tls {
@@ -78,7 +78,7 @@ impl Link {
                 return Err(away("no answer"));
             }
         };
-        let link = Link {
+        let connection = Connection {
             runtime: Some(runtime),
             client,
             prepared: RefCell::default(),
@@ -86,8 +86,8 @@ impl Link {
             spoilt: Cell::new(false),
             server: address.to_string(),
         };
-        link.batch(&format!("{SETTINGS}; SET search_path = {}", tables::SCHEMA))?;
-        Ok(link)
+        connection.batch(&format!("{SETTINGS}; SET search_path = {}", tables::SCHEMA))?;
+        Ok(connection)
     }
 
     /// Whether it can be used no more.
@@ -95,7 +95,7 @@ impl Link {
         self.lost.get() || self.client.is_closed()
     }
 
-    /// Whether a statement failed since [`Link::unspoil`].
+    /// Whether a statement failed since [`Connection::unspoil`].
     pub(super) fn is_spoilt(&self) -> bool {
         self.spoilt.get()
     }
@@ -121,19 +121,22 @@ impl Link {
     }
 
     /// The statement, prepared before if it was needed before.
-    pub(super) fn prepare<'a>(link: std::cell::Ref<'a, Link>, sql: &str) -> Result<Prepared<'a>> {
-        let known = link.prepared.borrow().get(sql).cloned();
+    pub(super) fn prepare<'a>(
+        connection: std::cell::Ref<'a, Connection>,
+        sql: &str,
+    ) -> Result<Prepared<'a>> {
+        let known = connection.prepared.borrow().get(sql).cloned();
         if let Some(statement) = known {
-            return Ok(Prepared { link, statement });
+            return Ok(Prepared { connection, statement });
         }
-        let statement = link.wait(link.client.prepare(&numbered(sql)))?;
-        let mut prepared = link.prepared.borrow_mut();
+        let statement = connection.wait(connection.client.prepare(&numbered(sql)))?;
+        let mut prepared = connection.prepared.borrow_mut();
         if prepared.len() >= MAX_PREPARED {
             prepared.clear();
         }
         prepared.insert(sql.to_owned(), statement.clone());
         drop(prepared);
-        Ok(Prepared { link, statement })
+        Ok(Prepared { connection, statement })
     }
 
     /// Waits for an answer, though not for ever.
@@ -161,7 +164,7 @@ impl Link {
     }
 }
 
-impl Drop for Link {
+impl Drop for Connection {
     fn drop(&mut self) {
         // Waiting for the runtime's threads, as dropping it does, is forbidden where tasks run.
         if let Some(runtime) = self.runtime.take() {
@@ -195,7 +198,8 @@ fn failure(error: &tokio_postgres::Error) -> DatabaseError {
 impl Prepared<'_> {
     pub(in super::super) fn execute(&self, values: &[Value<'_>]) -> Result<usize> {
         let given = given(values);
-        let changed = self.link.wait(self.link.client.execute(&self.statement, &given))?;
+        let changed =
+            self.connection.wait(self.connection.client.execute(&self.statement, &given))?;
         Ok(usize::try_from(changed).unwrap_or(usize::MAX))
     }
 
@@ -206,7 +210,7 @@ impl Prepared<'_> {
     ) -> Result<()> {
         let given = given(values);
         let rows: Vec<ServerRow> =
-            self.link.wait(self.link.client.query(&self.statement, &given))?;
+            self.connection.wait(self.connection.client.query(&self.statement, &given))?;
         for row in &rows {
             if !see(&Row::Postgres(row))? {
                 break;

@@ -1,8 +1,8 @@
-//! A connection that comes back: made anew when it is lost, for the next transaction.
+//! A connection that reconnects: one that is lost is replaced for the next transaction.
 //!
-//! Only a transaction's beginning is tried again: nothing has been done then. What is lost later fails as a
-//! whole, and whoever sent it is told to send it again; identifiers see to it that it is stored once, should
-//! it have been stored after all.
+//! Only the beginning of a transaction is tried again, because nothing has been done then. A transaction that is lost
+//! later fails as a whole, and its client is asked to send it again; identifiers ensure that it is stored once, even
+//! if it had been stored after all.
 
 use std::cell::{Cell, Ref, RefCell};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use super::super::{Begin, DatabaseError, Result};
 use super::address::Address;
-use super::link::{Link, Prepared};
+use super::connection::{Connection, Prepared};
 use super::tables;
 
 /// For so long a server that was there is waited for: it may be starting again.
@@ -43,10 +43,10 @@ pub(crate) enum Purpose {
 }
 
 #[derive(Debug)]
-pub(crate) struct Session {
+pub(crate) struct ReconnectingConnection {
     address: Arc<Address>,
     purpose: Purpose,
-    link: RefCell<Option<Link>>,
+    connection: RefCell<Option<Connection>>,
     /// When connecting failed last, if it has not succeeded since.
     failed: Cell<Option<Instant>>,
     /// How many connections there were, and what other processes had changed.
@@ -54,18 +54,21 @@ pub(crate) struct Session {
     looked: Cell<Instant>,
 }
 
-impl Session {
+impl ReconnectingConnection {
     /// Connects, and makes the tables what this version wants. Not for tasks.
-    pub(in super::super) fn open(address: &Arc<Address>, purpose: Purpose) -> Result<Session> {
-        let link = Link::connect(address)?;
+    pub(in super::super) fn open(
+        address: &Arc<Address>,
+        purpose: Purpose,
+    ) -> Result<ReconnectingConnection> {
+        let connection = Connection::connect(address)?;
         if purpose != Purpose::Look {
-            prepare(&link, address)?;
-            lock(&link, purpose, LET_GO)?;
+            prepare(&connection, address)?;
+            lock(&connection, purpose, LET_GO)?;
         }
-        Ok(Session {
+        Ok(ReconnectingConnection {
             address: Arc::clone(address),
             purpose,
-            link: RefCell::new(Some(link)),
+            connection: RefCell::new(Some(connection)),
             failed: Cell::new(None),
             seen: Cell::new((1, 0)),
             looked: Cell::new(Instant::now()),
@@ -74,12 +77,13 @@ impl Session {
 
     /// The statement, prepared before if it was needed before.
     pub(in super::super) fn prepare(&self, sql: &str) -> Result<Prepared<'_>> {
-        Link::prepare(self.link()?, sql)
+        Connection::prepare(self.connection()?, sql)
     }
 
-    fn link(&self) -> Result<Ref<'_, Link>> {
-        let link = self.link.try_borrow().map_err(|_| self.away("in use"))?;
-        Ref::filter_map(link, Option::as_ref).map_err(|_| self.away("the connection was lost"))
+    fn connection(&self) -> Result<Ref<'_, Connection>> {
+        let connection = self.connection.try_borrow().map_err(|_| self.away("in use"))?;
+        Ref::filter_map(connection, Option::as_ref)
+            .map_err(|_| self.away("the connection was lost"))
     }
 
     fn away(&self, why: &str) -> DatabaseError {
@@ -88,10 +92,10 @@ impl Session {
 
     /// Begins a transaction, on a new connection if need be.
     pub(in super::super) fn begin(&self, kind: Begin) -> Result<()> {
-        let lost = self.link.borrow().as_ref().is_none_or(Link::is_lost);
+        let lost = self.connection.borrow().as_ref().is_none_or(Connection::is_lost);
         if !lost {
             match self.try_begin(kind) {
-                Err(error) if self.link()?.is_lost() => {
+                Err(error) if self.connection()?.is_lost() => {
                     tracing::debug!("platform storage: {error}");
                 }
                 outcome => return outcome,
@@ -102,12 +106,12 @@ impl Session {
     }
 
     fn try_begin(&self, kind: Begin) -> Result<()> {
-        let link = self.link()?;
-        link.unspoil();
+        let connection = self.connection()?;
+        connection.unspoil();
         if kind == Begin::Read {
-            return link.batch("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY");
+            return connection.batch("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY");
         }
-        let changes = link.number(&format!(
+        let changes = connection.number(&format!(
             "BEGIN; SELECT pg_advisory_xact_lock({LOCKS}, {WRITER}); SELECT changes FROM installation"
         ))?;
         self.note_changes(changes);
@@ -115,7 +119,7 @@ impl Session {
     }
 
     fn reconnect(&self) -> Result<()> {
-        drop(self.link.take());
+        drop(self.connection.take());
         let waited_in_vain = self.failed.get();
         if waited_in_vain.is_some_and(|failed| failed.elapsed() < LOOK_EVERY) {
             return Err(self.away("it was unreachable a moment ago"));
@@ -123,10 +127,10 @@ impl Session {
         let patience = if waited_in_vain.is_some() { Duration::ZERO } else { PATIENCE };
         let until = Instant::now() + patience;
         let connected = loop {
-            let connected = Link::connect(&self.address);
-            let connected = connected.and_then(|link| {
+            let connected = Connection::connect(&self.address);
+            let connected = connected.and_then(|connection| {
                 // What was written meanwhile by a server that took this one's place is not overwritten.
-                lock(&link, self.purpose, Duration::ZERO).map(|()| link)
+                lock(&connection, self.purpose, Duration::ZERO).map(|()| connection)
             });
             if connected.is_ok() || Instant::now() >= until {
                 break connected;
@@ -135,8 +139,8 @@ impl Session {
         };
         let told = self.purpose != Purpose::Look;
         match connected {
-            Ok(link) => {
-                self.link.replace(Some(link));
+            Ok(connection) => {
+                self.connection.replace(Some(connection));
                 self.failed.set(None);
                 let (connections, changes) = self.seen.get();
                 self.seen.set((connections + 1, changes));
@@ -159,40 +163,40 @@ impl Session {
 
     /// Runs what belongs to a transaction.
     pub(in super::super) fn batch(&self, sql: &str) -> Result<()> {
-        let link = self.link()?;
-        link.unspoil();
-        link.batch(sql)
+        let connection = self.connection()?;
+        connection.unspoil();
+        connection.batch(sql)
     }
 
     /// Ends the transaction.
     pub(in super::super) fn commit(&self) -> Result<()> {
-        let link = self.link()?;
+        let connection = self.connection()?;
         if self.purpose == Purpose::Command {
-            return link.batch("UPDATE installation SET changes = changes + 1; COMMIT");
+            return connection.batch("UPDATE installation SET changes = changes + 1; COMMIT");
         }
-        link.batch("COMMIT")
+        connection.batch("COMMIT")
     }
 
     /// Ends the transaction, if there is one, and takes all of it back.
     pub(in super::super) fn roll_back(&self) -> Result<()> {
-        let Ok(link) = self.link() else { return Ok(()) };
-        if link.is_lost() {
-            drop(link);
-            drop(self.link.take());
+        let Ok(connection) = self.connection() else { return Ok(()) };
+        if connection.is_lost() {
+            drop(connection);
+            drop(self.connection.take());
             return Ok(());
         }
-        link.batch("ROLLBACK")
+        connection.batch("ROLLBACK")
     }
 
     /// Whether a statement failed since the transaction or its mark was set.
     pub(in super::super) fn is_spoilt(&self) -> bool {
-        self.link.borrow().as_ref().is_none_or(Link::is_spoilt)
+        self.connection.borrow().as_ref().is_none_or(Connection::is_spoilt)
     }
 
     /// What changes when another process has committed, and with every connection.
     pub(in super::super) fn foreign_changes(&self) -> Result<(u64, i64)> {
         if self.looked.get().elapsed() >= LOOK_FOR_CHANGES {
-            self.note_changes(self.link()?.number("SELECT changes FROM installation")?);
+            self.note_changes(self.connection()?.number("SELECT changes FROM installation")?);
         }
         Ok(self.seen.get())
     }
@@ -204,8 +208,10 @@ impl Session {
 }
 
 /// Makes the tables what this version wants, and looks whether the server keeps what it promises.
-fn prepare(link: &Link, address: &Address) -> Result<()> {
-    let is = |sql: &str| Ok::<_, DatabaseError>(link.number(&format!("SELECT ({sql})::int"))? == 1);
+fn prepare(connection: &Connection, address: &Address) -> Result<()> {
+    let is = |sql: &str| {
+        Ok::<_, DatabaseError>(connection.number(&format!("SELECT ({sql})::int"))? == 1)
+    };
     if !is("current_setting('server_encoding') = 'UTF8'")? {
         let text = "its encoding is not UTF8: make one with CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0";
         return Err(DatabaseError::Setting(text.to_owned()));
@@ -216,18 +222,18 @@ fn prepare(link: &Link, address: &Address) -> Result<()> {
              a power failure may lose what it acknowledged"
         );
     }
-    link.batch(&format!("BEGIN; SELECT pg_advisory_xact_lock({LOCKS}, {WRITER})"))?;
-    tables::migrate(link)?;
-    link.batch("COMMIT")
+    connection.batch(&format!("BEGIN; SELECT pg_advisory_xact_lock({LOCKS}, {WRITER})"))?;
+    tables::migrate(connection)?;
+    connection.batch("COMMIT")
 }
 
 /// Sees to it that one server alone uses the database.
-fn lock(link: &Link, purpose: Purpose, patience: Duration) -> Result<()> {
+fn lock(connection: &Connection, purpose: Purpose, patience: Duration) -> Result<()> {
     if purpose != Purpose::Server {
         return Ok(());
     }
     let until = Instant::now() + patience;
-    while link.number(&format!("SELECT pg_try_advisory_lock({LOCKS}, {SERVER})::int"))? == 0 {
+    while connection.number(&format!("SELECT pg_try_advisory_lock({LOCKS}, {SERVER})::int"))? == 0 {
         if Instant::now() >= until {
             return Err(DatabaseError::Taken);
         }
