@@ -73,7 +73,7 @@ pub enum Credentials {
 pub struct Error(#[from] dimpl::Error);
 
 /// One end of a session.
-pub struct Session {
+pub struct DtlsSession {
     dtls: Dtls,
     identity: Arc<Mutex<Option<Vec<u8>>>>,
     certificate: Option<Vec<u8>>,
@@ -97,9 +97,9 @@ pub struct Session {
     due: Option<Instant>,
 }
 
-impl fmt::Debug for Session {
+impl fmt::Debug for DtlsSession {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Session").field("open", &self.open).finish_non_exhaustive()
+        f.debug_struct("DtlsSession").field("open", &self.open).finish_non_exhaustive()
     }
 }
 
@@ -119,7 +119,7 @@ impl PskResolver for Resolver {
     }
 }
 
-impl Session {
+impl DtlsSession {
     /// The server's end, for one peer, who begins with the datagram `hello`; that is still to be received. It
     /// is `proven` if [`CookieExchange`] found it so: the peer is not asked for a cookie again then.
     /// Clients choose between a key, if there are any, and `certificate`; with `demand` those who choose the
@@ -134,7 +134,7 @@ impl Session {
         hello: &[u8],
         proven: bool,
         now: Instant,
-    ) -> Result<Session, Error> {
+    ) -> Result<DtlsSession, Error> {
         static PROVEN: Changed = Changed(cookie::on_the_wire);
         let identity = Arc::new(Mutex::new(None));
         let grants = connection_id::is_wanted(hello);
@@ -156,7 +156,7 @@ impl Session {
             private_key: certificate.key.clone(),
         };
         let dtls = Dtls::new_auto(Arc::new(config.build()?), own, now);
-        let mut session = Session::start(dtls, identity, false, grants, now)?;
+        let mut session = DtlsSession::start(dtls, identity, false, grants, now)?;
         (session.proven, session.was_proven) = (proven, proven);
         session.begun = hello::random_of(hello);
         Ok(session)
@@ -166,7 +166,7 @@ impl Session {
     ///
     /// # Errors
     /// dimpl cannot use these credentials.
-    pub fn client(credentials: &Credentials, now: Instant) -> Result<Session, Error> {
+    pub fn client(credentials: &Credentials, now: Instant) -> Result<DtlsSession, Error> {
         let identity = Arc::new(Mutex::new(None));
         let config = Config::builder()
             .mtu(MTU)
@@ -188,7 +188,7 @@ impl Session {
                 Dtls::new_12(Arc::new(config.build()?), own, now)
             }
         };
-        Session::start(dtls, identity, true, false, now)
+        DtlsSession::start(dtls, identity, true, false, now)
     }
 
     fn start(
@@ -197,9 +197,9 @@ impl Session {
         client: bool,
         grants: bool,
         now: Instant,
-    ) -> Result<Session, Error> {
+    ) -> Result<DtlsSession, Error> {
         dtls.set_active(client);
-        let mut session = Session {
+        let mut session = DtlsSession {
             dtls,
             identity,
             certificate: None,
@@ -317,7 +317,7 @@ impl Session {
         self.received.pop_front()
     }
 
-    /// When [`Session::on_deadline`] is due.
+    /// When [`DtlsSession::on_deadline`] is due.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
         self.due
@@ -413,7 +413,7 @@ mod tests {
     }
 
     /// Carries datagrams until neither end has any; whether both are open.
-    fn meet(client: &mut Session, server: &mut Session) -> bool {
+    fn meet(client: &mut DtlsSession, server: &mut DtlsSession) -> bool {
         let now = Instant::now();
         loop {
             let mut quiet = true;
@@ -440,9 +440,9 @@ mod tests {
         let now = Instant::now();
         let psk = |identity: &[u8], key: &[u8]| {
             let credentials = Credentials::Psk { identity: identity.into(), key: key.into() };
-            let mut client = Session::client(&credentials, now).unwrap();
+            let mut client = DtlsSession::client(&credentials, now).unwrap();
             let mut server =
-                Session::server(&certificate(), Some(&keys()), false, &[], false, now).unwrap();
+                DtlsSession::server(&certificate(), Some(&keys()), false, &[], false, now).unwrap();
             let open = meet(&mut client, &mut server);
             (open, client, server)
         };
@@ -464,7 +464,7 @@ mod tests {
     fn a_client_says_that_it_knows_of_secure_renegotiation() {
         let key = b"0123456789abcdef".to_vec();
         let credentials = Credentials::Psk { identity: b"meter-7".to_vec(), key };
-        let mut client = Session::client(&credentials, Instant::now()).unwrap();
+        let mut client = DtlsSession::client(&credentials, Instant::now()).unwrap();
         let hello = client.poll_transmit().unwrap();
         // Two suites: that of the key, and the one that says it.
         let suites = [0, 4, 0xc0, 0xa8, 0x00, 0xff];
@@ -472,7 +472,11 @@ mod tests {
     }
 
     /// Both ends with a cookie exchange between them.
-    fn meet_at_the_door(client: &mut Session, demand: bool, shift: bool) -> Option<Session> {
+    fn meet_with_cookies(
+        client: &mut DtlsSession,
+        demand: bool,
+        shift: bool,
+    ) -> Option<DtlsSession> {
         let now = Instant::now();
         let mut cookies = CookieExchange::new(now).unwrap();
         let mut hello = client.poll_transmit().unwrap();
@@ -488,7 +492,7 @@ mod tests {
         }
         assert_eq!(cookies.check(now, b"here", &hello), Verdict::Proven);
         let (own, keys) = (certificate(), keys());
-        let server = Session::server(&own, Some(&keys), demand, &hello, true, now);
+        let server = DtlsSession::server(&own, Some(&keys), demand, &hello, true, now);
         let mut server = server.unwrap();
         server.receive(now, &hello).unwrap();
         if shift {
@@ -504,8 +508,8 @@ mod tests {
         let key = b"0123456789abcdef".to_vec();
         let psk = Credentials::Psk { identity: b"meter-7".to_vec(), key };
         for shift in [false, true] {
-            let mut client = Session::client(&psk, now).unwrap();
-            let mut server = meet_at_the_door(&mut client, false, shift).expect("no session");
+            let mut client = DtlsSession::client(&psk, now).unwrap();
+            let mut server = meet_with_cookies(&mut client, false, shift).expect("no session");
             assert_eq!(server.identity().unwrap(), b"meter-7");
             client.send(b"hello").unwrap();
             meet(&mut client, &mut server);
@@ -513,8 +517,9 @@ mod tests {
         }
         for demand in [false, true] {
             let own = certificate();
-            let mut client = Session::client(&Credentials::Certificate(own.clone()), now).unwrap();
-            let server = meet_at_the_door(&mut client, demand, false).expect("no session");
+            let mut client =
+                DtlsSession::client(&Credentials::Certificate(own.clone()), now).unwrap();
+            let server = meet_with_cookies(&mut client, demand, false).expect("no session");
             assert_eq!(server.certificate(), demand.then_some(&*own.certificate));
         }
     }
@@ -525,9 +530,9 @@ mod tests {
         let (ours, theirs) = (certificate(), certificate());
         for demand in [false, true] {
             let credentials = Credentials::Certificate(theirs.clone());
-            let mut client = Session::client(&credentials, now).unwrap();
+            let mut client = DtlsSession::client(&credentials, now).unwrap();
             let mut server =
-                Session::server(&ours, Some(&keys()), demand, &[], false, now).unwrap();
+                DtlsSession::server(&ours, Some(&keys()), demand, &[], false, now).unwrap();
             assert!(meet(&mut client, &mut server));
             assert_eq!(client.certificate(), Some(&*ours.certificate));
             assert_eq!(server.certificate(), demand.then_some(&*theirs.certificate));

@@ -5,7 +5,7 @@ use std::fmt;
 use ring::aead::{AES_128_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use ring::hkdf::{HKDF_SHA256, KeyType, Salt};
 
-use super::{Hint, Rejected, Session};
+use super::{Hint, Rejected, SessionId};
 use crate::NodeId;
 
 /// Length of a secret, and of each key that is handed out.
@@ -91,11 +91,11 @@ pub(super) struct Key {
 }
 
 impl Key {
-    pub(super) fn down(down: &[u8], sender: Session) -> Option<Key> {
+    pub(super) fn down(down: &[u8], sender: SessionId) -> Option<Key> {
         Key::new(derive(down, &sender, &[b"session"]))
     }
 
-    pub(super) fn up(up: &[u8], sender: Session, receiver: Session) -> Option<Key> {
+    pub(super) fn up(up: &[u8], sender: SessionId, receiver: SessionId) -> Option<Key> {
         Key::new(derive(up, &[sender, receiver].concat(), &[b"session"]))
     }
 

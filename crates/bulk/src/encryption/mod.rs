@@ -45,7 +45,7 @@ const DOWN_HEADER_BYTES: usize = 1 + HINT_BYTES + SESSION_BYTES + COUNT_BYTES;
 const UP_HEADER_BYTES: usize = DOWN_HEADER_BYTES + NODE_BYTES;
 
 type Hint = [u8; HINT_BYTES];
-type Session = [u8; SESSION_BYTES];
+type SessionId = [u8; SESSION_BYTES];
 
 /// Whether a datagram looks like an encrypted one.
 #[must_use]
@@ -111,7 +111,7 @@ impl Counts {
 struct Header {
     hint: Hint,
     node: NodeId,
-    session: Session,
+    session: SessionId,
     count: u32,
     header_bytes: usize,
 }

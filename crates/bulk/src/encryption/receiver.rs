@@ -2,7 +2,7 @@
 
 use super::keys::{Key, ReceiverKeys, hint};
 use super::window::Window;
-use super::{Counts, DOWN, EncryptError, Header, Hint, Rejected, Session, UP};
+use super::{Counts, DOWN, EncryptError, Header, Hint, Rejected, SessionId, UP};
 use crate::NodeId;
 use crate::wire::Message;
 
@@ -12,7 +12,7 @@ const MAX_SESSIONS: usize = 32;
 
 /// A sender from which an authentic datagram was received.
 struct KnownSender {
-    session: Session,
+    session: SessionId,
     key: Key,
     window: Window,
     /// The sender and which run of it: a session is of one.
@@ -24,7 +24,7 @@ struct KnownSender {
 pub struct ReceiverEncryption {
     keys: ReceiverKeys,
     hint: Hint,
-    session: Session,
+    session: SessionId,
     /// The latest last.
     heard: Vec<KnownSender>,
     /// Of answers, whoever they go to: a sender that was forgotten and comes again has the same key.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::keys::{Key, hint};
 use super::window::Window;
-use super::{Counts, DOWN, EncryptError, Header, Hint, Rejected, Secret, Session, UP};
+use super::{Counts, DOWN, EncryptError, Header, Hint, Rejected, Secret, SessionId, UP};
 use crate::NodeId;
 use crate::wire::Message;
 
@@ -15,17 +15,17 @@ const MAX_RESTARTS: usize = 32;
 
 struct Peer {
     up: [u8; super::KEY_BYTES],
-    session: Session,
+    session: SessionId,
     key: Key,
     window: Window,
-    retired: Vec<Session>,
+    retired: Vec<SessionId>,
 }
 
 /// Encrypts what a sender sends and decrypts what it receives.
 pub struct SenderEncryption {
     secret: Secret,
     hint: Hint,
-    session: Session,
+    session: SessionId,
     key: Option<Key>,
     next: Option<u32>,
     peers: HashMap<NodeId, Peer>,

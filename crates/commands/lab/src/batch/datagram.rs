@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 
 use super::Job;
-use super::dtls::{Identity, Session};
+use super::dtls::{DtlsSession, Identity};
 
 /// Bytes of a part: with headers and DTLS's it stays below Ethernet's 1500.
 const PART: usize = 1300;
@@ -70,7 +70,7 @@ pub(super) fn transfer(job: &Job, identity: Option<&Identity>) -> anyhow::Result
     let socket = super::socket(job)?;
     socket.connect(job.server).with_context(|| job.server.to_string())?;
     let end = Instant::now() + job.patience;
-    let session = identity.map(|identity| Session::new(identity, true)).transpose()?;
+    let session = identity.map(|identity| DtlsSession::new(identity, true)).transpose()?;
     let mut channel = Channel { socket, session };
     channel.connect(end)?;
     let transfer = fastrand_number();
@@ -142,7 +142,7 @@ fn put(channel: &mut Channel, transfer: u32, parts: u32, end: Instant) -> anyhow
 /// A client's socket, with DTLS or without.
 struct Channel {
     socket: UdpSocket,
-    session: Option<Session>,
+    session: Option<DtlsSession>,
 }
 
 impl Channel {
@@ -172,7 +172,7 @@ impl Channel {
         let mut buffer = [0; LARGEST];
         loop {
             self.flush();
-            if let Some(datagram) = self.session.as_mut().and_then(Session::next) {
+            if let Some(datagram) = self.session.as_mut().and_then(DtlsSession::next) {
                 return Ok(Some(datagram));
             }
             let left = until.saturating_duration_since(Instant::now());
@@ -195,7 +195,7 @@ impl Channel {
     }
 
     fn flush(&mut self) {
-        while let Some(datagram) = self.session.as_mut().and_then(Session::outgoing) {
+        while let Some(datagram) = self.session.as_mut().and_then(DtlsSession::outgoing) {
             drop(self.socket.send(&datagram));
         }
     }
@@ -210,7 +210,7 @@ impl Channel {
 
 /// What the server remembers of a client.
 struct Client {
-    session: Option<Session>,
+    session: Option<DtlsSession>,
     heard: Instant,
     /// What is being received: transfer, which parts are there.
     coming: Option<(u32, Vec<bool>)>,
@@ -227,7 +227,8 @@ pub(super) fn serve(at: SocketAddr, identity: Option<&Identity>) -> anyhow::Resu
         if let Ok((len, peer)) = socket.recv_from(&mut buffer) {
             if !clients.contains_key(&peer) {
                 forget_one(&mut clients);
-                let session = identity.map(|identity| Session::new(identity, false)).transpose()?;
+                let session =
+                    identity.map(|identity| DtlsSession::new(identity, false)).transpose()?;
                 clients.insert(peer, Client { session, heard: Instant::now(), coming: None });
             }
             let Some(client) = clients.get_mut(&peer) else { continue };
@@ -260,7 +261,7 @@ impl Client {
         };
         session.take(bytes)?;
         self.flush(socket, peer);
-        while let Some(message) = self.session.as_mut().and_then(Session::next) {
+        while let Some(message) = self.session.as_mut().and_then(DtlsSession::next) {
             self.message(socket, peer, &message)?;
         }
         Ok(())
@@ -333,7 +334,7 @@ impl Client {
     }
 
     fn flush(&mut self, socket: &UdpSocket, peer: SocketAddr) {
-        while let Some(datagram) = self.session.as_mut().and_then(Session::outgoing) {
+        while let Some(datagram) = self.session.as_mut().and_then(DtlsSession::outgoing) {
             drop(socket.send_to(&datagram, peer));
         }
     }

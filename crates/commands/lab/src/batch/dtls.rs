@@ -34,7 +34,7 @@ pub(super) fn identity(files: &Files) -> anyhow::Result<Identity> {
 }
 
 /// One end of a session.
-pub(super) struct Session {
+pub(super) struct DtlsSession {
     dtls: Dtls,
     connected: bool,
     outgoing: VecDeque<Vec<u8>>,
@@ -43,13 +43,13 @@ pub(super) struct Session {
     due: Option<Instant>,
 }
 
-impl Session {
-    pub(super) fn new(identity: &Identity, client: bool) -> anyhow::Result<Session> {
+impl DtlsSession {
+    pub(super) fn new(identity: &Identity, client: bool) -> anyhow::Result<DtlsSession> {
         let (certificate, config) = (identity.certificate.clone(), Arc::clone(&identity.config));
         let mut dtls = Dtls::new_12(config, certificate, Instant::now());
         dtls.set_active(client);
         let (outgoing, received) = (VecDeque::new(), VecDeque::new());
-        let mut session = Session { dtls, connected: false, outgoing, received, due: None };
+        let mut session = DtlsSession { dtls, connected: false, outgoing, received, due: None };
         session.dtls.handle_timeout(Instant::now()).context("DTLS")?;
         session.drain();
         Ok(session)

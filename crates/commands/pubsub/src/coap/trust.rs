@@ -7,7 +7,7 @@ use std::sync::Arc;
 use anyhow::{Context as _, bail};
 use fulmar_certs::files;
 use fulmar_client::Trust;
-use fulmar_coap::dtls::{Certificate, Credentials, Session};
+use fulmar_coap::dtls::{Certificate, Credentials, DtlsSession};
 use rustls::RootCertStore;
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::ServerCertVerifier as _;
@@ -56,7 +56,7 @@ impl Given {
     /// It is not believed.
     pub(super) fn check(
         &self,
-        session: &Session,
+        session: &DtlsSession,
         host: &str,
         server: SocketAddr,
     ) -> anyhow::Result<()> {

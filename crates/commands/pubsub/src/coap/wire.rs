@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Instant;
 
 use anyhow::Context as _;
-use fulmar_coap::dtls::Session;
+use fulmar_coap::dtls::DtlsSession;
 use fulmar_coap::{Call, CallId, Client, ClientEvent, ClientLimits, Response};
 use tokio::net::UdpSocket;
 
@@ -17,7 +17,7 @@ const MAX_DATAGRAM: usize = 65_535;
 pub(super) struct Wire {
     client: Client,
     socket: UdpSocket,
-    session: Option<Session>,
+    session: Option<DtlsSession>,
     room: Vec<u8>,
 }
 
@@ -35,7 +35,7 @@ impl Wire {
         let client = Client::new(ClientLimits::default(), seed()?);
         let mut wire = Wire { client, socket, session: None, room: vec![0; MAX_DATAGRAM] };
         if url.secure {
-            wire.session = Some(Session::client(&given.credentials()?, Instant::now())?);
+            wire.session = Some(DtlsSession::client(&given.credentials()?, Instant::now())?);
             while wire.session.as_ref().is_some_and(|session| !session.is_open()) {
                 wire.flush().await?;
                 wire.wait().await.context("no DTLS session")?;
@@ -72,7 +72,7 @@ impl Wire {
 
     /// Waits for a datagram or a deadline, and handles it.
     async fn wait(&mut self) -> anyhow::Result<()> {
-        let session = self.session.as_ref().and_then(Session::deadline);
+        let session = self.session.as_ref().and_then(DtlsSession::deadline);
         let deadline = session.into_iter().chain(self.client.deadline()).min();
         let due = async {
             match deadline {
@@ -130,7 +130,7 @@ impl Wire {
                 None => self.put(&message).await?,
             }
         }
-        while let Some(datagram) = self.session.as_mut().and_then(Session::poll_transmit) {
+        while let Some(datagram) = self.session.as_mut().and_then(DtlsSession::poll_transmit) {
             self.put(&datagram).await?;
         }
         Ok(())

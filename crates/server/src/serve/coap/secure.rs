@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use fulmar_coap::Peer as _;
 use fulmar_coap::dtls::{
-    Certificate, ConnectionId, CookieExchange, Keys, Session, Verdict, connection_id,
+    Certificate, ConnectionId, CookieExchange, DtlsSession, Keys, Verdict, connection_id,
 };
 use fulmar_transport::tls;
 use rustls::server::danger::ClientCertVerifier;
@@ -56,18 +56,18 @@ pub(super) enum Outcome {
 }
 
 struct Entry {
-    session: Session,
+    session: DtlsSession,
     /// Where the client is.
     at: Address,
     /// A handshake by which the client begins again.
-    next: Option<Session>,
+    next: Option<DtlsSession>,
     heard: Instant,
     due: Instant,
 }
 
 impl Entry {
     fn ids(&self) -> impl Iterator<Item = ConnectionId> {
-        let next = self.next.as_ref().and_then(Session::connection_id);
+        let next = self.next.as_ref().and_then(DtlsSession::connection_id);
         self.session.connection_id().into_iter().chain(next)
     }
 }
@@ -136,7 +136,8 @@ impl Secure {
                 entry.next = accept(datagram, proven);
             }
             let handshake = datagram.first().is_some_and(|kind| is_handshake(*kind));
-            let is_for = |next: &Session| handshake || id.is_some() && next.connection_id() == id;
+            let is_for =
+                |next: &DtlsSession| handshake || id.is_some() && next.connection_id() == id;
             match entry.next.as_mut().filter(|next| is_for(next)) {
                 Some(next) => {
                     if next.receive(now, datagram).is_err() {
@@ -241,7 +242,7 @@ impl Secure {
         now: Instant,
         address: Address,
         outcomes: &mut Vec<Outcome>,
-        work: impl FnOnce(&mut Entry, &dyn Fn(&[u8], bool) -> Option<Session>) -> bool,
+        work: impl FnOnce(&mut Entry, &dyn Fn(&[u8], bool) -> Option<DtlsSession>) -> bool,
     ) {
         let Some(mut entry) = self.take(address) else { return };
         let was_open = entry.session.is_open();
@@ -276,7 +277,7 @@ impl Secure {
             outcomes.extend((was_open || opened).then_some(Outcome::Closed(address)));
             return;
         }
-        let next = entry.next.as_ref().and_then(Session::deadline);
+        let next = entry.next.as_ref().and_then(DtlsSession::deadline);
         let due = entry.session.deadline().into_iter().chain(next).min();
         // Never at once again: a deadline that has passed would keep the task busy.
         let soon = now + Duration::from_millis(10);
@@ -302,11 +303,11 @@ impl Secure {
         address: Address,
         hello: &[u8],
         proven: bool,
-    ) -> Option<Session> {
+    ) -> Option<DtlsSession> {
         let settings = &self.settings;
         let demand = settings.verifier.is_some();
         let keys = settings.keys.as_ref();
-        match Session::server(&settings.certificate, keys, demand, hello, proven, now) {
+        match DtlsSession::server(&settings.certificate, keys, demand, hello, proven, now) {
             Ok(session) => Some(session),
             Err(error) => {
                 tracing::warn!(peer = %address, "coaps: {error}");
@@ -316,7 +317,7 @@ impl Secure {
     }
 
     /// Whose session it is.
-    fn identify(&self, session: &Session) -> Result<Option<Box<str>>, String> {
+    fn identify(&self, session: &DtlsSession) -> Result<Option<Box<str>>, String> {
         if let Some(identity) = session.identity() {
             let name = String::from_utf8(identity).map_err(|_| "a name that is not UTF-8")?;
             return Ok(Some(name.into()));
@@ -348,7 +349,7 @@ impl Secure {
     }
 }
 
-fn drain(session: &mut Session, address: Address, out: &mut Vec<(Address, Vec<u8>)>) {
+fn drain(session: &mut DtlsSession, address: Address, out: &mut Vec<(Address, Vec<u8>)>) {
     while let Some(datagram) = session.poll_transmit() {
         out.push((address, datagram));
     }
@@ -392,13 +393,18 @@ mod tests {
         Address { listener: 0, peer: ([192, 0, 2, 1], port).into() }
     }
 
-    fn client(now: Instant) -> Session {
+    fn client(now: Instant) -> DtlsSession {
         let (identity, key) = (b"meter-7".to_vec(), b"0123456789abcdef".to_vec());
-        Session::client(&Credentials::Psk { identity, key }, now).unwrap()
+        DtlsSession::client(&Credentials::Psk { identity, key }, now).unwrap()
     }
 
     /// Carries datagrams between a client and the server until neither has any.
-    fn meet(secure: &mut Secure, client: &mut Session, at: Address, now: Instant) -> Vec<Outcome> {
+    fn meet(
+        secure: &mut Secure,
+        client: &mut DtlsSession,
+        at: Address,
+        now: Instant,
+    ) -> Vec<Outcome> {
         let mut outcomes = Vec::new();
         loop {
             let sent: Vec<_> = std::iter::from_fn(|| client.poll_transmit()).collect();
