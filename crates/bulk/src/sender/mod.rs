@@ -34,7 +34,7 @@ use crate::wire::{
 };
 use base::MARGIN_AT_END;
 use config::MAX_OBJECTS;
-use object::Outgoing;
+use object::SentObject;
 use peers::Peers;
 use repair::Recent;
 
@@ -96,7 +96,7 @@ enum End {
 /// A sender of objects.
 pub struct Sender<S> {
     base: Base,
-    objects: VecDeque<Outgoing<S>>,
+    objects: VecDeque<SentObject<S>>,
     /// The next new symbol: object, block, symbol.
     cursor: (usize, u32, u16),
     /// Parity to send with the block at the cursor.
@@ -163,7 +163,7 @@ impl<S: Source> Sender<S> {
             flags |= flags::INFO;
         }
         let id = self.objects.len() as u16;
-        self.objects.push_back(Outgoing::new(partition, info, flags, source));
+        self.objects.push_back(SentObject::new(partition, info, flags, source));
         self.base.progress.total_bytes += bytes;
         if self.base.config.ask_first {
             self.base.progress.sent_once_bytes += bytes;

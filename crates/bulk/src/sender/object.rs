@@ -110,8 +110,8 @@ impl Block {
     }
 }
 
-/// An object.
-pub(super) struct Outgoing<S> {
+/// An object that is being sent.
+pub(super) struct SentObject<S> {
     pub(super) info: Vec<u8>,
     pub(super) flags: u8,
     pub(super) partition: Partition,
@@ -123,11 +123,11 @@ pub(super) struct Outgoing<S> {
     cache: VecDeque<(u32, Vec<u8>)>,
 }
 
-impl<S: Source> Outgoing<S> {
-    pub(super) fn new(partition: Partition, info: Vec<u8>, flags: u8, source: S) -> Outgoing<S> {
+impl<S: Source> SentObject<S> {
+    pub(super) fn new(partition: Partition, info: Vec<u8>, flags: u8, source: S) -> SentObject<S> {
         let blocks = vec![Block::default(); partition.blocks() as usize];
         let (info_due, cache) = (true, VecDeque::new());
-        Outgoing { info, flags, partition, blocks, info_due, withdrawn: false, source, cache }
+        SentObject { info, flags, partition, blocks, info_due, withdrawn: false, source, cache }
     }
 
     /// The object's last symbol.
@@ -196,7 +196,7 @@ mod tests {
     fn the_last_symbol_is_short_and_counts_as_padded_for_parity() {
         let parts = Partition::new(5, 4, 2).unwrap();
         let code = Code::new(2, 1).unwrap();
-        let mut object = Outgoing::new(parts, vec![], 0, b"abcde".to_vec());
+        let mut object = SentObject::new(parts, vec![], 0, b"abcde".to_vec());
         let mut out = Vec::new();
         object.symbol(&code, 0, 1, &mut out).unwrap();
         assert_eq!(out, b"e");

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::object::Outgoing;
+use super::object::SentObject;
 use super::{EOT_TIMES, End, Event, MIN_GRTT, Sender, Source};
 use crate::NodeId;
 use crate::wire::{CommandKind, SymbolId};
@@ -37,7 +37,7 @@ impl<S: Source> Sender<S> {
 
     pub(super) fn flush_target(&self) -> (u16, SymbolId) {
         let object = self.objects.len().saturating_sub(1);
-        let (block, symbol) = self.objects.get(object).map_or((0, 0), Outgoing::end);
+        let (block, symbol) = self.objects.get(object).map_or((0, 0), SentObject::end);
         (object as u16, SymbolId { block, symbol, block_len: symbol + 1 })
     }
 

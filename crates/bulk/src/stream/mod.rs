@@ -10,9 +10,9 @@
 //! one sender, NORM_INFO for streams.
 
 mod incoming;
-mod outgoing;
 mod receiver;
 mod requests;
+mod send_buffer;
 mod sender;
 
 pub use incoming::Piece;

@@ -27,13 +27,13 @@ impl StreamSender {
         let seen = self.base.seen(now, echo);
         let flying = self.base.recent.since(seen);
         let wanted = self.wanted(requests);
-        let (loss, live) = (self.base.peers.loss_of(node), self.cursor == self.outgoing.end());
+        let (loss, live) = (self.base.peers.loss_of(node), self.cursor == self.send_buffer.end());
         let margin = self.base.margin(live);
         let symbols = u16::from(self.base.config.block_symbols);
         let parity = u16::from(self.base.config.parity_symbols);
-        let (open, sent) = self.outgoing.block_of(self.cursor);
+        let (open, sent) = self.send_buffer.block_of(self.cursor);
         for (number, named) in wanted {
-            let Some(block) = self.outgoing.block(number) else { continue };
+            let Some(block) = self.send_buffer.block(number) else { continue };
             if number == open {
                 // There is no parity yet. Whoever names some lacks something, it is not said what.
                 let all = named.iter().any(|&symbol| u16::from(symbol) >= sent);
@@ -63,7 +63,7 @@ impl StreamSender {
     /// What is asked for, of blocks that are there and have been sent.
     fn wanted(&mut self, requests: Requests<'_>) -> Wanted {
         let (mut wanted, mut named) = (Wanted::new(), 0);
-        let (open, sent) = self.outgoing.block_of(self.cursor);
+        let (open, sent) = self.send_buffer.block_of(self.cursor);
         let config = &self.base.config;
         let end = u16::from(config.block_symbols) + u16::from(config.parity_symbols);
         for span in requests.spans() {
@@ -75,15 +75,15 @@ impl StreamSender {
             let Span { form, level, first, last } = span;
             let near = |block| unwrap_block(block, open, Fec::default());
             let (from, to) = match level.object {
-                true => (self.outgoing.first(), open),
+                true => (self.send_buffer.first(), open),
                 false => (near(first.1.block), near(last.1.block)),
             };
-            self.squelch |= from < self.outgoing.first() && (level.segment || level.block);
+            self.squelch |= from < self.send_buffer.first() && (level.segment || level.block);
             let whole = level.object || level.block;
             if !whole && (!level.segment || from != to) {
                 continue;
             }
-            for block in from.max(self.outgoing.first())..=to.min(open) {
+            for block in from.max(self.send_buffer.first())..=to.min(open) {
                 let here = if block == open { sent } else { self.base.config.block_symbols.into() };
                 let (low, high) = match form {
                     _ if whole => (0, here),

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use super::outgoing::Outgoing;
+use super::send_buffer::SendBuffer;
 use super::{symbol_id, unwrap_block};
 use crate::NodeId;
 use crate::sender::{
@@ -71,7 +71,7 @@ struct Copy {
 pub struct StreamSender {
     pub(super) base: Base,
     push: bool,
-    pub(super) outgoing: Outgoing,
+    pub(super) send_buffer: SendBuffer,
     /// All before this place has been sent.
     pub(super) cursor: u64,
     /// Blocks that owe repairs.
@@ -108,7 +108,7 @@ impl StreamSender {
         Ok(StreamSender {
             base,
             push,
-            outgoing: Outgoing::new(symbols, bytes, capacity.max(4)),
+            send_buffer: SendBuffer::new(symbols, bytes, capacity.max(4)),
             cursor: 0,
             repairs: VecDeque::new(),
             copies: VecDeque::new(),
@@ -130,16 +130,16 @@ impl StreamSender {
     /// Whether bytes would be taken now.
     #[must_use]
     pub fn has_room(&self) -> bool {
-        if self.outgoing.is_closed() || self.end != End::Open {
+        if self.send_buffer.is_closed() || self.end != End::Open {
             return false;
         }
-        let waiting = self.outgoing.end().saturating_sub(self.cursor);
+        let waiting = self.send_buffer.end().saturating_sub(self.cursor);
         let block = u64::from(self.base.config.block_symbols);
         let symbol = u64::from(self.base.config.symbol_bytes);
         let ahead = self.rate() * AHEAD.as_millis() as u64 / 1000 / symbol;
-        let most = ahead.max(2 * block).min(block * self.outgoing.capacity() as u64 / 2);
+        let most = ahead.max(2 * block).min(block * self.send_buffer.capacity() as u64 / 2);
         // Who pushes is not held up by what was not sent yet either.
-        self.push || waiting < most && self.outgoing.has_room()
+        self.push || waiting < most && self.send_buffer.has_room()
     }
 
     /// Takes bytes, as many as there is room for, and tells how many. What does not fill a symbol waits for more, or for
@@ -151,7 +151,7 @@ impl StreamSender {
             let block = usize::from(self.base.config.block_symbols)
                 * usize::from(self.base.config.symbol_bytes);
             let piece = &bytes[taken..bytes.len().min(taken + block)];
-            let now = self.outgoing.write(piece);
+            let now = self.send_buffer.write(piece);
             taken += now;
             self.base.progress.total_bytes += now as u64;
             if now < piece.len() {
@@ -169,26 +169,26 @@ impl StreamSender {
 
     /// The next byte begins a message. Receivers that come late or lose something go on at such a place.
     pub fn end_message(&mut self) {
-        self.outgoing.end_message();
+        self.send_buffer.end_message();
     }
 
     /// What was written goes out now, though a datagram would hold more.
     pub fn flush(&mut self) {
-        self.outgoing.flush();
+        self.send_buffer.flush();
     }
 
     /// Ends the stream; what was written is still brought to all. Tells whether there was room to say so; if not, it
     /// is to be called again.
     pub fn close(&mut self) -> bool {
-        if !self.outgoing.close() && self.push {
+        if !self.send_buffer.close() && self.push {
             self.drop_oldest();
         }
-        self.outgoing.close()
+        self.send_buffer.close()
     }
 
     fn drop_oldest(&mut self) {
-        let first = self.outgoing.first() + 1;
-        self.outgoing.release(first);
+        let first = self.send_buffer.first() + 1;
+        self.send_buffer.release(first);
         self.cursor = self.cursor.max(self.place(first, 0));
     }
 
@@ -201,7 +201,7 @@ impl StreamSender {
     #[must_use]
     pub fn progress(&self) -> Progress {
         let peers = self.base.peers.iter().cloned().collect();
-        let flushing = self.cursor == self.outgoing.end();
+        let flushing = self.cursor == self.send_buffer.end();
         Progress { grtt: self.base.grtt(), flushing, peers, ..self.base.progress.clone() }
     }
 
@@ -221,7 +221,7 @@ impl StreamSender {
         if self.end == End::Ended {
             return None;
         }
-        if !self.repairs.is_empty() || self.cursor < self.outgoing.end() || self.squelch {
+        if !self.repairs.is_empty() || self.cursor < self.send_buffer.end() || self.squelch {
             return Some(self.base.next_at);
         }
         let copy = self.copies.front().map(|copy| copy.at);
@@ -250,7 +250,7 @@ impl StreamSender {
             return true;
         }
         if std::mem::take(&mut self.squelch) {
-            let (object, at) = (0, symbol_id(self.outgoing.first(), 0, 0, Fec::default()));
+            let (object, at) = (0, symbol_id(self.send_buffer.first(), 0, 0, Fec::default()));
             let invalid = ObjectList::default();
             self.base.put_command(CommandKind::Squelch { object, at, invalid }, out);
             return true;
@@ -273,11 +273,11 @@ impl StreamSender {
         again: u8,
         out: &mut Vec<u8>,
     ) -> bool {
-        if !self.outgoing.symbol(&self.base.code, block, symbol, &mut self.payload) {
+        if !self.send_buffer.symbol(&self.base.code, block, symbol, &mut self.payload) {
             return false;
         }
         let config = &self.base.config;
-        let blocks = self.outgoing.capacity() as u64;
+        let blocks = self.send_buffer.capacity() as u64;
         let block_len = u16::from(config.block_symbols);
         let fti = Fti {
             // Of a stream it is how much its sender keeps.
@@ -301,7 +301,7 @@ impl StreamSender {
         if again != 0 || u16::from(symbol) >= block_len {
             self.base.progress.repair_bytes += self.base.config.datagram_bytes(out);
         }
-        if let Some(kept) = self.outgoing.block(block)
+        if let Some(kept) = self.send_buffer.block(block)
             && let Some(sent) = kept.sent.get_mut(usize::from(symbol))
         {
             *sent = now;
@@ -313,7 +313,7 @@ impl StreamSender {
     fn put_repair(&mut self, now: Duration, out: &mut Vec<u8>) -> bool {
         let symbols = u16::from(self.base.config.block_symbols);
         while let Some(&number) = self.repairs.front() {
-            let block = self.outgoing.block(number);
+            let block = self.send_buffer.block(number);
             let next = block.and_then(|kept| {
                 let next = kept.repair.next(symbols);
                 kept.repair.queued = next.is_some();
@@ -335,11 +335,11 @@ impl StreamSender {
     }
 
     fn put_new(&mut self, now: Duration, out: &mut Vec<u8>) -> bool {
-        if self.cursor >= self.outgoing.end() {
+        if self.cursor >= self.send_buffer.end() {
             return false;
         }
         let place = self.cursor;
-        let (block, symbol) = self.outgoing.block_of(place);
+        let (block, symbol) = self.send_buffer.block_of(place);
         self.cursor += 1;
         (self.flushes, self.flush_at) = (0, now + self.flush_interval());
         if symbol + 1 == u16::from(self.base.config.block_symbols) {
@@ -352,15 +352,15 @@ impl StreamSender {
 
     /// A block is full and sent: if more waits, parity goes with it before anybody asks.
     fn block_sent(&mut self, now: Duration, number: u64) {
-        if self.sent_blocks.len() < self.outgoing.capacity() {
+        if self.sent_blocks.len() < self.send_buffer.capacity() {
             self.sent_blocks.push_back((now, number));
         }
         let config = &self.base.config;
         let symbols = u16::from(config.block_symbols);
-        let live = self.cursor >= self.outgoing.end();
+        let live = self.cursor >= self.send_buffer.end();
         let wanted = symbols_for(symbols, self.base.peers.loss(), MARGIN_BEFORE);
         let parity = wanted.saturating_sub(symbols).min(config.parity_symbols.into());
-        if let Some(kept) = self.outgoing.block(number)
+        if let Some(kept) = self.send_buffer.block(number)
             && !live
             && parity > 0
         {
@@ -376,7 +376,7 @@ impl StreamSender {
     /// A symbol that nothing follows is sent again after a moment, if it may have been lost.
     fn copy_later(&mut self, now: Duration, place: u64) {
         let loss = self.base.peers.loss();
-        let live = self.cursor >= self.outgoing.end();
+        let live = self.cursor >= self.send_buffer.end();
         if !live || loss <= LATE || self.copies.len() >= MAX_COPIES {
             return;
         }
@@ -397,7 +397,7 @@ impl StreamSender {
             if left > 1 {
                 self.copies.push_back(Copy { at: now + COPY_AFTER, place, left: left - 1 });
             }
-            let (block, symbol) = self.outgoing.block_of(place);
+            let (block, symbol) = self.send_buffer.block_of(place);
             if self.put_symbol(now, (block, symbol as u8), flags::REPAIR | flags::EXPLICIT, out) {
                 return true;
             }
@@ -446,8 +446,8 @@ impl StreamSender {
             } else {
                 self.peers_at()
             };
-            let to = self.outgoing.block_of(everybody.min(self.cursor)).0;
-            self.outgoing.release(to);
+            let to = self.send_buffer.block_of(everybody.min(self.cursor)).0;
+            self.send_buffer.release(to);
         }
         self.look_for_the_end(now);
     }
@@ -458,13 +458,13 @@ impl StreamSender {
         while let Some((_, block)) = self.sent_blocks.pop_front_if(|(at, _)| *at <= old) {
             self.mark = self.place(block + 1, 0);
         }
-        let held = self.outgoing.held() > self.outgoing.capacity() / 4;
+        let held = self.send_buffer.held() > self.send_buffer.capacity() / 4;
         !self.push && held && now >= self.ask_at && self.peers_at() < self.mark
     }
 
     fn put_flush(&self, place: u64, out: &mut Vec<u8>) {
         let lacking = self.present().filter(|peer| self.acked(peer.node) < place);
-        let (block, symbol) = self.outgoing.block_of(place.saturating_sub(1));
+        let (block, symbol) = self.send_buffer.block_of(place.saturating_sub(1));
         let at = symbol_id(block, symbol, self.base.config.block_symbols.into(), Fec::default());
         self.base.put_flush((0, at), lacking, out);
     }
@@ -485,7 +485,7 @@ impl StreamSender {
             return true;
         }
         let known = self.present().count() > 0 && self.peers_at() >= self.cursor;
-        if self.cursor == 0 || known && !self.outgoing.is_closed() {
+        if self.cursor == 0 || known && !self.send_buffer.is_closed() {
             self.flush_at = now + RARELY;
             return false;
         }
@@ -497,13 +497,13 @@ impl StreamSender {
     fn look_for_the_end(&mut self, now: Duration) {
         let config = &self.base.config;
         let enough = self.present().count() >= config.receivers;
-        if enough || self.outgoing.end() == 0 || self.push && !self.outgoing.is_closed() {
+        if enough || self.send_buffer.end() == 0 || self.push && !self.send_buffer.is_closed() {
             self.alone_since = now;
         }
         if self.end != End::Open {
             return;
         }
-        let all_sent = self.outgoing.is_closed() && self.cursor == self.outgoing.end();
+        let all_sent = self.send_buffer.is_closed() && self.cursor == self.send_buffer.end();
         let told = config.receivers > 0 || self.flushes >= config.robust;
         let confirmed = self.present().count() == 0 || self.peers_at() >= self.cursor;
         if all_sent && enough && told && confirmed {
@@ -517,7 +517,7 @@ impl StreamSender {
         self.copies.clear();
         if self.end == End::Telling(EOT_TIMES, false) {
             self.repairs.clear();
-            self.cursor = self.outgoing.end();
+            self.cursor = self.send_buffer.end();
         }
     }
 
@@ -536,7 +536,7 @@ impl StreamSender {
             return;
         }
         self.left.retain(|&left| left != node);
-        let busy = self.cursor < self.outgoing.end() || !self.repairs.is_empty();
+        let busy = self.cursor < self.send_buffer.end() || !self.repairs.is_empty();
         self.base.report(now, &heard, feedback, busy);
         match feedback.kind {
             FeedbackKind::Nack(requests) => {
@@ -544,7 +544,7 @@ impl StreamSender {
                 self.nack(now, node, heard.echo, requests);
             }
             FeedbackKind::Ack(AckKind::Flush { object: 0, at, .. }, _) => {
-                let near = self.outgoing.block_of(self.cursor).0;
+                let near = self.send_buffer.block_of(self.cursor).0;
                 let block = unwrap_block(at.block, near, Fec::default());
                 let place = self.place(block, at.symbol) + 1;
                 // Whoever acknowledges what has not been sent is mistaken.
@@ -560,7 +560,7 @@ impl StreamSender {
     fn confirm(&mut self, node: NodeId, place: u64) {
         let acked = self.acked.entry(node).or_insert(0);
         *acked = (*acked).max(place);
-        let all = self.outgoing.is_closed() && *acked == self.outgoing.end();
+        let all = self.send_buffer.is_closed() && *acked == self.send_buffer.end();
         if let Some(peer) = self.base.peers.get_mut(node)
             && all
             && !std::mem::replace(&mut peer.confirmed, true)

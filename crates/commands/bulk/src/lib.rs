@@ -8,11 +8,11 @@
 mod channel;
 mod encryption;
 mod figures;
+mod file_to_send;
 mod files;
 mod live;
 mod manifest;
 mod memory;
-mod outgoing;
 mod own;
 mod receive;
 mod rollout;

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::channel::Channel;
 use super::encryption::{KeyArgs, SenderChannelEncryption, warn_if_plain};
-use super::outgoing::{self, FileSource, Outgoing};
+use super::file_to_send::{self, FileSource, FileToSend};
 use super::show::Show;
 use super::stream::{self, Control, Sending, TlsArgs, Via};
 use super::{SHOW, figures, identity, interrupted, live, sleep_until, socket};
@@ -177,7 +177,7 @@ pub(super) async fn run(args: &Args) -> anyhow::Result<()> {
     stream::send(Sending {
         via: args.via,
         to: &args.to,
-        files: outgoing::open_all(&args.files)?,
+        files: file_to_send::open_all(&args.files)?,
         tls: &args.tls,
         control: if args.adaptive { Control::Adaptive } else { Control::Usual },
         patience: Duration::from_secs(args.patience),
@@ -190,7 +190,7 @@ pub(super) async fn run(args: &Args) -> anyhow::Result<()> {
 /// Sends them by NORM, encrypted if there is a secret.
 pub(super) async fn run_with(args: &Args, secret: Option<Secret>) -> anyhow::Result<()> {
     let to = socket::address(&args.to)?;
-    let files = outgoing::open_all(&args.files)?;
+    let files = file_to_send::open_all(&args.files)?;
     let node = node_of(&args.to, &files);
     let (encryption, config) = prepare(args, to, secret.as_ref(), node)?;
     let mut sender = Sender::new(config, Duration::ZERO)?;
@@ -286,7 +286,7 @@ fn prepare(
 
 /// The sender's identity: the same each time this machine sends these files there, so that receivers know
 /// who goes on.
-fn node_of(to: &str, files: &[Outgoing]) -> u32 {
+fn node_of(to: &str, files: &[FileToSend]) -> u32 {
     let machine = std::fs::read("/etc/machine-id").unwrap_or_default();
     let mut context = digest::Context::new(&digest::SHA256);
     context.update(&machine);
@@ -300,11 +300,14 @@ fn node_of(to: &str, files: &[Outgoing]) -> u32 {
 }
 
 /// Puts the files into the sender; what is told about them at the end.
-fn add_files(files: Vec<Outgoing>, sender: &mut Sender<FileSource>) -> anyhow::Result<Vec<Value>> {
+fn add_files(
+    files: Vec<FileToSend>,
+    sender: &mut Sender<FileSource>,
+) -> anyhow::Result<Vec<Value>> {
     let mut told = Vec::new();
     for file in files {
         told.push(file.told());
-        let Outgoing { source, bytes, manifest, .. } = file;
+        let FileToSend { source, bytes, manifest, .. } = file;
         let info = manifest.encode();
         sender.add(source, bytes, info, Kind::File).with_context(|| manifest.name)?;
     }

@@ -17,8 +17,8 @@ use super::topics::{
     check_level,
 };
 use crate::exit::Usage;
+use crate::file_to_send;
 use crate::manifest::{Hash, Manifest, check_name};
-use crate::outgoing;
 use crate::receive::{self, Job};
 use crate::stream::{Fetching, TlsArgs};
 use crate::{encryption, interrupted};
@@ -250,6 +250,6 @@ fn expected(announcement: &Announcement) -> anyhow::Result<Manifest> {
 
 /// Whether the file is there already, from an earlier attempt.
 fn is_there(path: &Path, expected: &Manifest) -> bool {
-    let hash = File::open(path).and_then(|file| outgoing::hash(&file));
+    let hash = File::open(path).and_then(|file| file_to_send::hash(&file));
     hash.is_ok_and(|(_, hash)| Some(hash) == expected.hash)
 }

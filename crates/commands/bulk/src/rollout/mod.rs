@@ -22,7 +22,7 @@ use fulmar_bulk::encryption::Secret;
 use fulmar_text::units;
 use serde_json::json;
 
-use super::outgoing::Outgoing;
+use super::file_to_send::FileToSend;
 use super::send;
 use super::show::Show;
 use super::stream::{Fountain, TlsArgs};
@@ -109,7 +109,7 @@ struct Run<'a> {
     topics: Topics,
     broker_client: BrokerClient,
     announcement: Announcement,
-    file: Outgoing,
+    file: FileToSend,
     /// Where devices fetch, over QUIC.
     fountain: Option<Fountain>,
     devices: BTreeMap<String, Device>,
@@ -123,7 +123,7 @@ struct Run<'a> {
 /// Rolls the file out.
 pub(super) async fn run(args: &Args) -> anyhow::Result<()> {
     let topics = Topics::of(&args.group)?;
-    let file = Outgoing::open(&args.file)?;
+    let file = FileToSend::open(&args.file)?;
     let filters = [topics.status("+")];
     let broker_client =
         BrokerClient::open(&args.broker, &args.access, args.tls.files(), "", &filters).await?;
@@ -225,10 +225,10 @@ impl Run<'_> {
             }
         }
         self.heard = Instant::now();
-        let (outgoing, file) = (self.outgoing(chosen.len()), &self.file.again()?);
+        let (send_args, file) = (self.send_args(chosen.len()), &self.file.again()?);
         let fountain = self.fountain.take();
         let mut sending: Pin<Box<dyn Future<Output = anyhow::Result<()>> + '_>> = match &fountain {
-            None => Box::pin(send::run_with(&outgoing, Some(secret))),
+            None => Box::pin(send::run_with(&send_args, Some(secret))),
             Some(fountain) => Box::pin(async move { match fountain.serve(file, tokens).await? {} }),
         };
         let (mut sent, mut show) = (false, tokio::time::interval(SHOW));
@@ -261,7 +261,7 @@ impl Run<'_> {
     }
 
     /// What sends the file to so many devices.
-    fn outgoing(&self, devices: usize) -> send::Args {
+    fn send_args(&self, devices: usize) -> send::Args {
         send::Args::of_rollout(
             (&self.args.file, &self.args.to),
             (self.args.rate, self.args.adaptive),

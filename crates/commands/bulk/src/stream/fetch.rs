@@ -21,8 +21,8 @@ use super::connection::{self, Arrival, Listener, TlsArgs, Via};
 use super::receive::{Event, one};
 use super::send::pour;
 use super::{Have, Offer, Verdict, hear, say};
+use crate::file_to_send::FileToSend;
 use crate::manifest::Manifest;
-use crate::outgoing::Outgoing;
 use crate::socket;
 
 /// Devices served at once; more wait.
@@ -61,7 +61,7 @@ impl Fountain {
     /// Gives the file to whoever has one of the tokens, until it is dropped or the socket fails.
     pub(crate) async fn serve(
         &self,
-        file: &Outgoing,
+        file: &FileToSend,
         tokens: HashSet<String>,
     ) -> anyhow::Result<Infallible> {
         let (name, sha256) = (file.manifest.name.clone(), file.hash.to_string());

@@ -11,7 +11,7 @@ use tokio::time::{sleep, timeout};
 
 use super::connection::{self, Channel, Control, TlsArgs, Untrusted, Via};
 use super::{Have, Offer, PIECE, Verdict, hear, say};
-use crate::outgoing::Outgoing;
+use crate::file_to_send::FileToSend;
 use crate::show::Show;
 use crate::{SHOW, interrupted, socket};
 
@@ -22,7 +22,7 @@ const RETRY: Duration = Duration::from_millis(500);
 pub(crate) struct Sending<'a> {
     pub(crate) via: Via,
     pub(crate) to: &'a str,
-    pub(crate) files: Vec<Outgoing>,
+    pub(crate) files: Vec<FileToSend>,
     pub(crate) tls: &'a TlsArgs,
     pub(crate) control: Control,
     pub(crate) patience: Duration,
@@ -196,7 +196,7 @@ impl Run<'_> {
         let files = &self.sending.files;
         if self.sending.json {
             let mut value = self.figures();
-            let files = files.iter().map(Outgoing::told).collect::<Vec<_>>();
+            let files = files.iter().map(FileToSend::told).collect::<Vec<_>>();
             (value["event"], value["complete"]) = ("end".into(), true.into());
             value["files"] = files.into();
             println!("{value}");

@@ -1,4 +1,4 @@
-//! What a stream's sender keeps: bytes as source symbols of blocks, the oldest block first.
+//! The send buffer of a stream: bytes as source symbols of blocks, the oldest block first.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -16,8 +16,8 @@ pub(super) struct Kept {
     pub(super) sent: Vec<Duration>,
 }
 
-/// The sender's buffer.
-pub(super) struct Outgoing {
+/// The send buffer; see the module.
+pub(super) struct SendBuffer {
     blocks: VecDeque<Kept>,
     /// Number of the first block that is kept.
     first: u64,
@@ -35,10 +35,10 @@ pub(super) struct Outgoing {
     closed: bool,
 }
 
-impl Outgoing {
+impl SendBuffer {
     /// `symbol_bytes` are of data; heads come besides.
-    pub(super) fn new(block_symbols: u16, symbol_bytes: usize, capacity: usize) -> Outgoing {
-        Outgoing {
+    pub(super) fn new(block_symbols: u16, symbol_bytes: usize, capacity: usize) -> SendBuffer {
+        SendBuffer {
             blocks: VecDeque::new(),
             first: 0,
             block_symbols,
@@ -192,36 +192,39 @@ impl Outgoing {
 mod tests {
     use super::*;
 
-    fn segment(outgoing: &Outgoing, block: u64, symbol: u8) -> (Option<u16>, u32, Vec<u8>) {
+    fn segment(send_buffer: &SendBuffer, block: u64, symbol: u8) -> (Option<u16>, u32, Vec<u8>) {
         let mut out = Vec::new();
-        assert!(outgoing.symbol(&Code::new(2, 1).unwrap(), block, symbol, &mut out));
+        assert!(send_buffer.symbol(&Code::new(2, 1).unwrap(), block, symbol, &mut out));
         let Segment { message_start, offset, data } = Segment::decode(&out).unwrap();
         (message_start, offset, data.to_vec())
     }
 
     #[test]
     fn bytes_become_symbols_that_know_where_messages_begin() {
-        let mut outgoing = Outgoing::new(2, 4, 2);
-        assert_eq!(outgoing.write(b"abcdef"), 6);
-        assert_eq!(outgoing.end(), 1, "what is not full waits");
-        outgoing.end_message();
-        assert_eq!(outgoing.write(b"g"), 1);
-        outgoing.flush();
-        assert_eq!(segment(&outgoing, 0, 0), (Some(0), 0, b"abcd".to_vec()));
-        assert_eq!(segment(&outgoing, 0, 1), (Some(2), 4, b"efg".to_vec()));
-        assert!(outgoing.close());
-        assert_eq!(segment(&outgoing, 1, 0), (None, 7, Vec::new()));
-        assert_eq!(outgoing.write(b"h"), 0, "after the end");
+        let mut send_buffer = SendBuffer::new(2, 4, 2);
+        assert_eq!(send_buffer.write(b"abcdef"), 6);
+        assert_eq!(send_buffer.end(), 1, "what is not full waits");
+        send_buffer.end_message();
+        assert_eq!(send_buffer.write(b"g"), 1);
+        send_buffer.flush();
+        assert_eq!(segment(&send_buffer, 0, 0), (Some(0), 0, b"abcd".to_vec()));
+        assert_eq!(segment(&send_buffer, 0, 1), (Some(2), 4, b"efg".to_vec()));
+        assert!(send_buffer.close());
+        assert_eq!(segment(&send_buffer, 1, 0), (None, 7, Vec::new()));
+        assert_eq!(send_buffer.write(b"h"), 0, "after the end");
     }
 
     #[test]
     fn it_takes_no_more_than_it_has_room_for() {
-        let mut outgoing = Outgoing::new(2, 4, 2);
-        assert_eq!(outgoing.write(&[1; 100]), 16);
-        assert!(!outgoing.close());
-        outgoing.release(1);
-        assert_eq!(outgoing.write(&[1; 100]), 8);
-        assert_eq!((outgoing.first(), outgoing.held()), (1, 2));
-        assert!(!outgoing.symbol(&Code::new(2, 1).unwrap(), 0, 0, &mut Vec::new()), "it is gone");
+        let mut send_buffer = SendBuffer::new(2, 4, 2);
+        assert_eq!(send_buffer.write(&[1; 100]), 16);
+        assert!(!send_buffer.close());
+        send_buffer.release(1);
+        assert_eq!(send_buffer.write(&[1; 100]), 8);
+        assert_eq!((send_buffer.first(), send_buffer.held()), (1, 2));
+        assert!(
+            !send_buffer.symbol(&Code::new(2, 1).unwrap(), 0, 0, &mut Vec::new()),
+            "it is gone"
+        );
     }
 }

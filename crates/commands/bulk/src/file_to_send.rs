@@ -1,4 +1,4 @@
-//! Files to send: opened, hashed, with what is told about them.
+//! Files to send: opened and hashed, with the manifest that is sent beside them.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -27,28 +27,28 @@ impl Source for FileSource {
 }
 
 /// A file to send.
-pub(super) struct Outgoing {
+pub(super) struct FileToSend {
     pub(super) source: FileSource,
     pub(super) bytes: u64,
     pub(super) manifest: Manifest,
     pub(super) hash: Hash,
 }
 
-impl Outgoing {
+impl FileToSend {
     /// Opens and hashes a file.
-    pub(super) fn open(path: &Path) -> anyhow::Result<Outgoing> {
+    pub(super) fn open(path: &Path) -> anyhow::Result<FileToSend> {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         check_name(name).map_err(|reason| Usage(format!("{}: {reason}", path.display())))?;
         let opened = File::open(path).and_then(|file| Ok((hash(&file)?, file)));
         let ((bytes, hash), file) = opened.with_context(|| path.display().to_string())?;
         let manifest = Manifest { name: name.to_owned(), hash: Some(hash) };
-        Ok(Outgoing { source: FileSource(file), bytes, manifest, hash })
+        Ok(FileToSend { source: FileSource(file), bytes, manifest, hash })
     }
 
-    /// The same file, for another who reads it.
-    pub(super) fn again(&self) -> io::Result<Outgoing> {
+    /// The same file, for another reader.
+    pub(super) fn again(&self) -> io::Result<FileToSend> {
         let (source, manifest) = (FileSource(self.source.0.try_clone()?), self.manifest.clone());
-        Ok(Outgoing { source, manifest, ..*self })
+        Ok(FileToSend { source, manifest, ..*self })
     }
 
     /// What is told of it at the end.
@@ -59,10 +59,10 @@ impl Outgoing {
 }
 
 /// Opens files, no two of one name; of a folder, those in it.
-pub(super) fn open_all(paths: &[PathBuf]) -> anyhow::Result<Vec<Outgoing>> {
+pub(super) fn open_all(paths: &[PathBuf]) -> anyhow::Result<Vec<FileToSend>> {
     let (mut names, mut files) = (HashSet::new(), Vec::new());
     for path in &expand(paths)? {
-        let file = Outgoing::open(path)?;
+        let file = FileToSend::open(path)?;
         if !names.insert(file.manifest.name.clone()) {
             return Err(Usage(format!("two files have the name {}", file.manifest.name)).into());
         }
