@@ -1,16 +1,15 @@
 //! `fulmar send` and `fulmar receive`: files over bad links, by the machines of `fulmar-bulk`.
 //!
-//! Here are sockets, files and what people see. `socket` finds out what an address means, `files` puts what
-//! arrives into a folder, `manifest` describes a file, `encryption` keeps strangers out, `channel`
-//! is a socket with encryption, `figures` are what senders report. `stream` does the same over TCP and QUIC, to compare; `live`
-//! carries what has no end; `rollout` brings a file to many devices in stages.
+//! Here are sockets, files and output. `socket` interprets addresses, `files` stores received files in a folder,
+//! `manifest` describes a file, `encryption` keeps strangers out, `channel` is a socket with encryption, `figures`
+//! has the statistics that senders report. `via` transfers files over TCP and QUIC, to compare; `stream`
+//! carries standard input without an end (`fulmar send -`); `rollout` brings a file to many devices in stages.
 
 mod channel;
 mod encryption;
 mod figures;
 mod file_to_send;
 mod files;
-mod live;
 mod manifest;
 mod memory;
 mod own;
@@ -21,6 +20,7 @@ mod show;
 mod socket;
 mod state;
 mod stream;
+mod via;
 
 pub use receive::Args as ReceiveArgs;
 pub use rollout::Args as RolloutArgs;

@@ -13,11 +13,11 @@ use tokio::sync::watch;
 use super::channel::Channel;
 use super::encryption::{KeyArgs, ReceiverChannelEncryption, warn_if_plain};
 use super::files::Files;
-use super::live;
 use super::manifest::Manifest;
 use super::rollout::{self, Announced};
 use super::show::Show;
-use super::stream::{self, Receiving, TlsArgs, Via};
+use super::stream;
+use super::via::{self, Receiving, TlsArgs, Via};
 use super::{SHOW, identity, interrupted, memory, sleep_until, socket, state};
 use crate::exit::Usage;
 
@@ -120,7 +120,7 @@ pub(super) struct Job {
 /// Receives until there are enough, or somebody wants it to end.
 pub(super) async fn run(args: &Args) -> anyhow::Result<()> {
     if args.stdout {
-        return live(args).await;
+        return receive_stream(args).await;
     }
     std::fs::create_dir_all(args.dir()).with_context(|| args.dir().display().to_string())?;
     if args.announced.url.is_some() {
@@ -133,7 +133,7 @@ pub(super) async fn run(args: &Args) -> anyhow::Result<()> {
         let text = "--key is NORM's; --via quic has certificates, --via tcp is not protected";
         return Err(Usage(text.into()).into());
     }
-    stream::receive(Receiving {
+    via::receive(Receiving {
         via: args.via,
         from: socket::address(args.from.as_deref().unwrap_or_default())?,
         dir: args.dir(),
@@ -146,7 +146,7 @@ pub(super) async fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 /// Receives a stream by NORM.
-async fn live(args: &Args) -> anyhow::Result<()> {
+async fn receive_stream(args: &Args) -> anyhow::Result<()> {
     if args.via != Via::Norm {
         return Err(Usage("a stream requires NORM".into()).into());
     }
@@ -162,7 +162,7 @@ async fn live(args: &Args) -> anyhow::Result<()> {
     let config = StreamReceiverConfig { node, seed, encrypted, buffer_bytes, ..defaults };
     let (json, show) = (args.json, Show::new(args.quiet || args.json));
     let channel = Channel { socket, whom, encryption };
-    live::receive(live::Receiving { channel, config, json, show }).await
+    stream::receive(stream::Receiving { channel, config, json, show }).await
 }
 
 /// Receives by NORM; a job is one file.

@@ -15,8 +15,8 @@ use super::channel::Channel;
 use super::encryption::{KeyArgs, SenderChannelEncryption, warn_if_plain};
 use super::file_to_send::{self, FileSource, FileToSend};
 use super::show::Show;
-use super::stream::{self, Control, Sending, TlsArgs, Via};
-use super::{SHOW, figures, identity, interrupted, live, sleep_until, socket};
+use super::via::{self, Control, Sending, TlsArgs, Via};
+use super::{SHOW, figures, identity, interrupted, sleep_until, socket, stream};
 use crate::exit::Usage;
 
 const EXAMPLES: &str = "\
@@ -74,7 +74,7 @@ pub struct Args {
     #[arg(long)]
     resume: bool,
     #[command(flatten)]
-    live: LiveArgs,
+    stream: StreamArgs,
     /// Receivers that must have everything before the sender exits; it also waits for any others that answer
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     receivers: usize,
@@ -117,7 +117,7 @@ impl Args {
             key: KeyArgs::default(),
             adaptive,
             resume: false,
-            live: LiveArgs { lines: false, push: false, buffer: BUFFER_MIB },
+            stream: StreamArgs { lines: false, push: false, buffer: BUFFER_MIB },
             receivers,
             patience,
             interface,
@@ -131,7 +131,7 @@ impl Args {
 
 /// What only a stream has.
 #[derive(clap::Args, Clone, Debug)]
-struct LiveArgs {
+struct StreamArgs {
     /// Treat each line of a stream as a message, instead of each read. Receivers that come late or lose data
     /// continue at the beginning of a message
     #[arg(long)]
@@ -162,9 +162,9 @@ struct Run<'a> {
 pub(super) async fn run(args: &Args) -> anyhow::Result<()> {
     let secret = args.key.secret()?;
     if args.files.iter().any(|file| file.as_os_str() == STANDARD_INPUT) {
-        return live(args, secret).await;
+        return send_stream(args, secret).await;
     }
-    if args.live.lines || args.live.push {
+    if args.stream.lines || args.stream.push {
         return Err(Usage("--lines and --push are for a stream: fulmar send -".into()).into());
     }
     if args.via == Via::Norm {
@@ -174,7 +174,7 @@ pub(super) async fn run(args: &Args) -> anyhow::Result<()> {
         let text = "--key is NORM's; --via quic has certificates, --via tcp is not protected";
         return Err(Usage(text.into()).into());
     }
-    stream::send(Sending {
+    via::send(Sending {
         via: args.via,
         to: &args.to,
         files: file_to_send::open_all(&args.files)?,
@@ -217,7 +217,7 @@ pub(super) async fn run_with(args: &Args, secret: Option<Secret>) -> anyhow::Res
 }
 
 /// Sends standard input by NORM.
-async fn live(args: &Args, secret: Option<Secret>) -> anyhow::Result<()> {
+async fn send_stream(args: &Args, secret: Option<Secret>) -> anyhow::Result<()> {
     let wrong = match args.via {
         _ if args.files.len() > 1 => Some("- is a stream and cannot be combined with files"),
         Via::Norm if args.resume => Some("--resume is for files; a stream is not kept"),
@@ -231,13 +231,13 @@ async fn live(args: &Args, secret: Option<Secret>) -> anyhow::Result<()> {
     let (node, _) = identity()?;
     let (encryption, config) = prepare(args, to, secret.as_ref(), node)?;
     let socket = socket::to(to, args.interface, args.hops)?;
-    live::send(live::Sending {
+    stream::send(stream::Sending {
         to,
         channel: Channel { socket, whom: None, encryption },
         config,
-        buffer_bytes: usize::from(args.live.buffer) << 20,
-        push: args.live.push,
-        lines: args.live.lines,
+        buffer_bytes: usize::from(args.stream.buffer) << 20,
+        push: args.stream.push,
+        lines: args.stream.lines,
         json: args.json,
         show: Show::new(args.quiet || args.json),
     })

@@ -20,7 +20,7 @@ use crate::exit::Usage;
 use crate::file_to_send;
 use crate::manifest::{Hash, Manifest, check_name};
 use crate::receive::{self, Job};
-use crate::stream::{Fetching, TlsArgs};
+use crate::via::{Fetching, TlsArgs};
 use crate::{encryption, interrupted};
 
 /// How often progress is told.

@@ -25,7 +25,7 @@ use serde_json::json;
 use super::file_to_send::FileToSend;
 use super::send;
 use super::show::Show;
-use super::stream::{Fountain, TlsArgs};
+use super::via::{Fountain, TlsArgs};
 use super::{SHOW, encryption, interrupted, socket};
 use stages::Share;
 use topics::{Admission, Announcement, BrokerClient, Carrier, Phase, State, Status, Topics, hex};

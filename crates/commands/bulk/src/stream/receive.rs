@@ -1,229 +1,230 @@
-//! `fulmar receive --via quic|tcp`.
+//! A stream as standard output.
 
+use std::io::{self, Write};
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context, bail};
+use fulmar_bulk::stream::{Piece, StreamReceiver, StreamReceiverConfig};
 use serde_json::json;
-use tokio::io::AsyncReadExt;
-use tokio::sync::{Semaphore, mpsc};
-use tokio::time::timeout;
+use tokio::sync::mpsc;
 
-use super::connection::{Arrival, Channel, Listener, TlsArgs, Via};
-use super::incoming::Incoming;
-use super::{Have, Offer, PIECE, Verdict, hear, say};
-use crate::interrupted;
-use crate::manifest::Hash;
-use crate::show::Show;
+use super::super::channel::Channel;
+use super::super::encryption::ReceiverChannelEncryption;
+use super::super::show::Show;
+use super::super::{SHOW, interrupted, sleep_until};
+use super::QUEUED_OUT;
 
-/// Connections at once; more wait.
-const MAX_CONNECTIONS: usize = 64;
-/// A sender that says nothing for so long is left.
-const PATIENCE: Duration = Duration::from_secs(30);
-/// The end of a sender's connection is waited for no longer once all files are there.
-const LINGER: Duration = Duration::from_secs(3);
-/// Longest file taken, as with NORM.
-const MAX_BYTES: u64 = 64 << 30;
-
-/// What is received, and how.
-pub(crate) struct Receiving<'a> {
-    pub(crate) via: Via,
-    pub(crate) from: SocketAddr,
-    pub(crate) dir: &'a Path,
-    pub(crate) tls: &'a TlsArgs,
-    pub(crate) count: Option<u64>,
-    pub(crate) json: bool,
-    pub(crate) show: Show,
+/// What to receive, after the command line.
+pub(in super::super) struct Receiving {
+    pub(in super::super) channel: Channel<ReceiverChannelEncryption>,
+    pub(in super::super) config: StreamReceiverConfig,
+    pub(in super::super) json: bool,
+    pub(in super::super) show: Show,
 }
 
-pub(super) enum Event {
-    Progress {
-        at: u64,
-        bytes: u64,
-    },
-    File {
-        name: String,
-        bytes: u64,
-        hash: Hash,
-        resumed: u64,
-    },
-    Failed(String),
-    /// A connection is over.
-    Over,
+struct Run {
+    receiving: Receiving,
+    receiver: StreamReceiver,
+    start: Instant,
+    output: mpsc::Sender<Vec<u8>>,
+    /// What standard output has no room for yet.
+    waiting: Option<Vec<u8>>,
+    /// The end came.
+    ended: bool,
+    /// Who is heard, and whether that was told.
+    from: Option<SocketAddr>,
+    late_told: bool,
+    out: Vec<u8>,
 }
 
-/// Receives until there are enough, or somebody wants it to end.
-pub(crate) async fn receive(receiving: Receiving<'_>) -> anyhow::Result<()> {
-    let listener = Listener::bind(receiving.via, receiving.from, receiving.tls).await?;
-    let bound = listener.address()?;
+/// Writes a stream to standard output until it ends.
+pub(in super::super) async fn receive(receiving: Receiving) -> anyhow::Result<()> {
+    let bound = receiving.channel.socket.local_addr().context("the socket's address")?;
     if receiving.json {
-        println!("{}", json!({ "event": "ready", "address": bound.to_string() }));
+        eprintln!("{}", json!({ "event": "ready", "address": bound.to_string() }));
     } else {
         eprintln!("listening on {bound}");
     }
-    let (told, mut events) = mpsc::channel(256);
-    let room = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-    let mut stop = std::pin::pin!(interrupted());
-    let mut run =
-        Run { receiving, start: Instant::now(), complete: 0, failed: 0, open: 0, shown: 0 };
-    loop {
-        let enough = run.receiving.count.is_some_and(|count| run.complete + run.failed >= count);
-        if enough && run.open == 0 {
-            break;
+    let (output, pieces) = mpsc::channel(QUEUED_OUT);
+    let write = move || write_out(pieces);
+    let writer = std::thread::Builder::new().name("output".into()).spawn(write);
+    let writer = writer.context("a thread")?;
+    let mut run = Run {
+        receiver: StreamReceiver::new(receiving.config.clone()),
+        receiving,
+        start: Instant::now(),
+        output,
+        waiting: None,
+        ended: false,
+        from: None,
+        late_told: false,
+        out: Vec::new(),
+    };
+    let outcome = run.until_the_end().await;
+    run.tell("end");
+    let progress = run.receiver.progress();
+    drop(run);
+    // What was read of the stream goes out before we go.
+    let written = writer.join().unwrap_or_else(|_| Err(io::Error::other("the output's thread")));
+    written.context("standard output")?;
+    outcome?;
+    if progress.gaps > 0 {
+        let (gaps, bytes) = (progress.gaps, progress.lost_bytes);
+        bail!("data was lost {gaps} times, {bytes} bytes as far as known");
+    }
+    Ok(())
+}
+
+fn write_out(mut pieces: mpsc::Receiver<Vec<u8>>) -> io::Result<()> {
+    let mut stdout = io::stdout().lock();
+    while let Some(piece) = pieces.blocking_recv() {
+        stdout.write_all(&piece)?;
+        if pieces.is_empty() {
+            stdout.flush()?;
         }
-        tokio::select! {
-            event = events.recv() => run.take(event.context("events")?),
-            arrived = listener.accept(), if !enough => {
-                let (arrival, from) = arrived?;
-                let Ok(place) = Arc::clone(&room).acquire_owned().await else { break };
-                let (dir, told) = (run.receiving.dir.to_owned(), told.clone());
-                run.open += 1;
-                tokio::spawn(async move {
-                    if let Err(error) = serve(arrival, dir, &told).await {
-                        tracing::warn!(%from, error = format!("{error:#}"), "a connection failed");
+    }
+    stdout.flush()
+}
+
+impl Run {
+    async fn until_the_end(&mut self) -> anyhow::Result<()> {
+        let mut stop = std::pin::pin!(interrupted());
+        let mut show = tokio::time::interval(SHOW);
+        let mut buffer = vec![0; fulmar_bulk::wire::MAX_DATAGRAM_BYTES];
+        let mut shown = 0u32;
+        let output = self.output.clone();
+        loop {
+            self.read();
+            self.send_due().await;
+            if self.is_over()? {
+                return Ok(());
+            }
+            let deadline = self.receiver.deadline();
+            tokio::select! {
+                _ = self.receiving.channel.socket.readable() => self.receive(&mut buffer),
+                () = sleep_until(self.start, deadline) => {}
+                permit = output.reserve(), if self.waiting.is_some() => {
+                    // Standard output is closed: its thread says why.
+                    let Ok(permit) = permit else { return Ok(()) };
+                    if let Some(bytes) = self.waiting.take() {
+                        permit.send(bytes);
                     }
-                    drop(place);
-                    // Nobody listens any more at the end.
-                    let _ = told.send(Event::Over).await;
-                });
-            }
-            () = tokio::time::sleep(LINGER), if enough => break,
-            outcome = &mut stop => {
-                outcome?;
-                break;
-            }
-        }
-    }
-    run.tell_end();
-    if run.failed > 0 {
-        bail!("{} of {} files failed", run.failed, run.complete + run.failed);
-    }
-    Ok(())
-}
-
-async fn serve(arrival: Arrival, dir: PathBuf, told: &mpsc::Sender<Event>) -> anyhow::Result<()> {
-    let mut channel = timeout(PATIENCE, arrival.open()).await.context("no handshake")??;
-    let mut served = false;
-    loop {
-        let offer = match hear::<Offer>(&mut channel, PATIENCE).await {
-            Ok(Some(offer)) => offer,
-            Ok(None) => break,
-            // Who has all it wanted may end the connection as it likes.
-            Err(_) if served => break,
-            Err(error) => return Err(error),
-        };
-        served = true;
-        let outcome = one(&mut channel, &dir, &offer, told).await;
-        match outcome {
-            Ok(()) => say(&mut channel, &Verdict { done: true, error: None }).await?,
-            Err(error) if error.is::<std::io::Error>() => return Err(error),
-            Err(error) => {
-                let reason = format!("{error:#}");
-                told.send(Event::Failed(format!("{}: {reason}", offer.name))).await?;
-                say(&mut channel, &Verdict { done: false, error: Some(reason) }).await?;
-                break;
-            }
-        }
-    }
-    // Whoever does not end its connection is not waited for.
-    let _ = timeout(LINGER, channel.closed()).await;
-    Ok(())
-}
-
-pub(super) async fn one(
-    channel: &mut Channel,
-    dir: &Path,
-    offer: &Offer,
-    told: &mpsc::Sender<Event>,
-) -> anyhow::Result<()> {
-    if offer.bytes > MAX_BYTES {
-        bail!("{} bytes are too many", offer.bytes);
-    }
-    let mut incoming = Incoming::open(dir, offer)?;
-    let resumed = incoming.have;
-    say(channel, &Have { have: resumed }).await?;
-    let mut piece = vec![0; PIECE];
-    while incoming.have < incoming.bytes {
-        let most = usize::try_from(incoming.bytes - incoming.have).unwrap_or(PIECE).min(PIECE);
-        let read = timeout(PATIENCE, channel.read.read(&mut piece[..most]));
-        let length =
-            read.await.map_err(|_| std::io::Error::from(std::io::ErrorKind::TimedOut))??;
-        if length == 0 {
-            return Err(std::io::Error::from(std::io::ErrorKind::UnexpectedEof).into());
-        }
-        incoming.write(&piece[..length])?;
-        // A picture of progress may be missed.
-        let _ = told.try_send(Event::Progress { at: incoming.have, bytes: incoming.bytes });
-    }
-    let bytes = incoming.bytes;
-    let (path, hash) = incoming.finish(dir)?;
-    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    told.send(Event::File { name, bytes, hash, resumed }).await?;
-    Ok(())
-}
-
-struct Run<'a> {
-    receiving: Receiving<'a>,
-    start: Instant,
-    complete: u64,
-    failed: u64,
-    open: usize,
-    /// When progress was told last, in whole seconds from the start.
-    shown: u64,
-}
-
-impl Run<'_> {
-    fn take(&mut self, event: Event) {
-        let seconds = self.start.elapsed().as_secs_f64();
-        match event {
-            Event::Over => self.open -= 1,
-            Event::Progress { at, bytes } if self.receiving.json => {
-                let second = seconds as u64;
-                if std::mem::replace(&mut self.shown, second) < second {
-                    let (total, received) = (bytes, at);
-                    println!(
-                        "{}",
-                        json!({ "event": "progress", "seconds": seconds, "total_bytes": total,
-                            "received_bytes": received })
-                    );
                 }
-            }
-            Event::Progress { at, bytes } => {
-                self.receiving.show.set(at, bytes, format!("{} files", self.complete));
-            }
-            Event::File { name, bytes, hash, resumed } => {
-                self.complete += 1;
-                if self.receiving.json {
-                    println!(
-                        "{}",
-                        json!({ "event": "file", "name": name, "bytes": bytes,
-                            "sha256": hash.to_string(), "verified": true,
-                            "resumed_bytes": resumed, "seconds": seconds })
-                    );
-                } else {
-                    self.receiving.show.aside(|| println!("{hash}  {name}"));
+                () = output.closed() => return Ok(()),
+                _ = show.tick() => {
+                    shown += 1;
+                    self.show_progress(shown.is_multiple_of(5));
                 }
-            }
-            Event::Failed(reason) => {
-                self.failed += 1;
-                self.receiving.show.say(&format!("fulmar: {reason}"));
-                if self.receiving.json {
-                    println!("{}", json!({ "event": "failed", "reason": reason }));
-                }
+                outcome = &mut stop => return outcome,
             }
         }
     }
 
-    fn tell_end(&self) {
+    fn is_over(&mut self) -> anyhow::Result<bool> {
+        if self.ended {
+            // A sender that goes on asking has not heard that all is here.
+            return Ok(self.waiting.is_none() && self.receiver.is_over(self.start.elapsed()));
+        }
+        if let Some(error) = self.receiver.take_error() {
+            bail!("cannot receive the stream: {error}");
+        }
+        if self.receiver.has_gone() && self.waiting.is_none() {
+            bail!("the sender ended before the end of the stream");
+        }
+        Ok(false)
+    }
+
+    /// Gives standard output what it has room for. What is not taken from the receiver is not acknowledged.
+    fn read(&mut self) {
+        while self.waiting.is_none()
+            && let Some(piece) = self.receiver.read()
+        {
+            if !std::mem::replace(&mut self.late_told, true) && self.receiver.progress().late {
+                self.say("the stream had already begun; its beginning is not available");
+            }
+            match piece {
+                Piece::Data(bytes) => {
+                    if let Err(mpsc::error::TrySendError::Full(bytes)) = self.output.try_send(bytes)
+                    {
+                        self.waiting = Some(bytes);
+                    }
+                }
+                Piece::Lost(bytes) => self.tell_lost(bytes),
+                Piece::End => self.ended = true,
+            }
+        }
+    }
+
+    fn say(&self, text: &str) {
         if self.receiving.json {
-            let seconds = self.start.elapsed().as_secs_f64();
-            let (complete, failed) = (self.complete, self.failed);
-            println!(
-                "{}",
-                json!({ "event": "end", "seconds": seconds, "complete": complete, "failed": failed })
-            );
+            eprintln!("{}", json!({ "event": "late", "reason": text }));
+        } else {
+            self.receiving.show.say(&format!("fulmar: {text}"));
         }
+    }
+
+    fn tell_lost(&self, bytes: Option<u32>) {
+        let after = self.receiver.progress().received_bytes;
+        if self.receiving.json {
+            eprintln!("{}", json!({ "event": "lost", "bytes": bytes, "after_bytes": after }));
+            return;
+        }
+        let many =
+            bytes.map_or("an unknown number of bytes".into(), |bytes| format!("{bytes} bytes"));
+        self.receiving.show.say(&format!("fulmar: after {after} bytes {many} were lost"));
+    }
+
+    async fn send_due(&mut self) {
+        while let Some(to) = self.receiver.poll_transmit(self.start.elapsed(), &mut self.out) {
+            self.receiving.channel.send(&self.out, to).await;
+        }
+    }
+
+    fn receive(&mut self, buffer: &mut [u8]) {
+        self.receiving.channel.receive(buffer, |from, message| {
+            self.receiver.receive(self.start.elapsed(), from, message);
+            let known = self.receiver.sender();
+            if let Some((node, from)) = known.filter(|(_, from)| Some(*from) != self.from) {
+                self.from = Some(from);
+                tracing::info!(sender = node, %from, "receiving from a new sender");
+            }
+        });
+    }
+
+    fn show_progress(&self, a_second: bool) {
+        let progress = self.receiver.progress();
+        if self.receiving.json {
+            if a_second && progress.datagrams > 0 {
+                self.tell("progress");
+            }
+            return;
+        }
+        let message =
+            format!("loss {:.0} %, {} symbols repaired", 100.0 * progress.loss, progress.recovered);
+        self.receiving.show.set(progress.received_bytes, progress.received_bytes, message);
+    }
+
+    fn tell(&self, event: &str) {
+        if !self.receiving.json {
+            return;
+        }
+        let progress = self.receiver.progress();
+        let mut value = json!({
+            "event": event,
+            "seconds": self.start.elapsed().as_secs_f64(),
+            "received_bytes": progress.received_bytes,
+            "gaps": progress.gaps,
+            "lost_bytes": progress.lost_bytes,
+            "late": progress.late,
+            "datagrams": progress.datagrams,
+            "recovered": progress.recovered,
+            "loss": progress.loss,
+            "strange": progress.strange,
+            "nacks": progress.nacks,
+            "complete": self.ended,
+        });
+        self.receiving.channel.encryption.add_refused(&mut value);
+        eprintln!("{value}");
     }
 }

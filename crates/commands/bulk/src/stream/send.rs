@@ -1,214 +1,263 @@
-//! `fulmar send --via quic|tcp`.
+//! Standard input as a stream.
 
-use std::fs::File;
-use std::os::unix::fs::FileExt;
+use std::io::{self, Read};
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use serde_json::json;
-use tokio::io::AsyncWriteExt;
-use tokio::time::{sleep, timeout};
+use fulmar_bulk::SenderConfig;
+use fulmar_bulk::stream::{STREAM_BLOCK_SYMBOLS, StreamConfig, StreamEvent, StreamSender};
+use fulmar_bulk::wire::SEGMENT_HEAD_BYTES;
+use serde_json::{Value, json};
+use tokio::sync::mpsc::{self, error::TryRecvError};
 
-use super::connection::{self, Channel, Control, TlsArgs, Untrusted, Via};
-use super::{Have, Offer, PIECE, Verdict, hear, say};
-use crate::file_to_send::FileToSend;
-use crate::show::Show;
-use crate::{SHOW, interrupted, socket};
+use super::super::channel::Channel;
+use super::super::encryption::SenderChannelEncryption;
+use super::super::show::Show;
+use super::super::{SHOW, figures, interrupted, sleep_until};
+use super::{PIECE, QUEUED};
 
-/// Between an attempt that failed and the next.
-const RETRY: Duration = Duration::from_millis(500);
+/// Parity of a block: what RFC 5510's code has at most.
+const PARITY_SYMBOLS: u8 = 255 - STREAM_BLOCK_SYMBOLS;
 
-/// What is to be sent, and how.
-pub(crate) struct Sending<'a> {
-    pub(crate) via: Via,
-    pub(crate) to: &'a str,
-    pub(crate) files: Vec<FileToSend>,
-    pub(crate) tls: &'a TlsArgs,
-    pub(crate) control: Control,
-    pub(crate) patience: Duration,
-    pub(crate) json: bool,
-    pub(crate) show: Show,
+/// What to send and how, after the command line.
+pub(in super::super) struct Sending {
+    pub(in super::super) to: SocketAddr,
+    pub(in super::super) channel: Channel<SenderChannelEncryption>,
+    /// As for files; what streams have otherwise is changed here.
+    pub(in super::super) config: SenderConfig,
+    pub(in super::super) buffer_bytes: usize,
+    pub(in super::super) push: bool,
+    /// A message is a line; otherwise what was read at once.
+    pub(in super::super) lines: bool,
+    pub(in super::super) json: bool,
+    pub(in super::super) show: Show,
 }
 
-/// Sends files until they are verified on the other side, over as many connections as that takes.
-pub(crate) async fn send(sending: Sending<'_>) -> anyhow::Result<()> {
-    let now = Instant::now();
-    let total = sending.files.iter().map(|file| file.bytes).sum();
+struct Run {
+    sending: Sending,
+    sender: StreamSender,
+    start: Instant,
+    input: mpsc::Receiver<io::Result<Vec<u8>>>,
+    /// What was read and is not written yet, from there on.
+    piece: Vec<u8>,
+    written: usize,
+    ended: bool,
+    out: Vec<u8>,
+    unreadable: Option<io::Error>,
+}
+
+/// Sends what comes on standard input until it ends and all receivers have it.
+pub(in super::super) async fn send(sending: Sending) -> anyhow::Result<()> {
+    let config = StreamConfig {
+        sender: SenderConfig {
+            symbol_bytes: sending.config.symbol_bytes - SEGMENT_HEAD_BYTES as u16,
+            block_symbols: STREAM_BLOCK_SYMBOLS,
+            parity_symbols: PARITY_SYMBOLS,
+            ..sending.config.clone()
+        },
+        buffer_bytes: sending.buffer_bytes,
+        push: sending.push,
+    };
+    let sender = StreamSender::new(config, Duration::ZERO)?;
     let mut run = Run {
         sending,
-        start: now,
-        progress: now,
-        shown: now,
-        total,
-        before: 0,
-        sent: 0,
-        skipped: 0,
-        done: 0,
-        connections: 0,
+        sender,
+        start: Instant::now(),
+        input: standard_input()?,
+        piece: Vec::new(),
+        written: 0,
+        ended: false,
+        out: Vec::new(),
+        unreadable: None,
     };
-    tokio::select! {
-        outcome = run.until_the_end() => outcome?,
-        outcome = interrupted() => {
-            outcome?;
-            bail!("interrupted");
-        }
+    let complete = run.until_the_end().await?;
+    run.tell_end(complete);
+    if let Some(error) = run.unreadable {
+        return Err(error).context("standard input");
     }
-    run.tell_end();
-    Ok(())
+    figures::check(complete)
 }
 
-/// Sends a file's bytes from a place to its end; tells of each piece how long it was.
-pub(super) async fn pour(
-    channel: &mut Channel,
-    file: &File,
-    (mut at, bytes): (u64, u64),
-    patience: Duration,
-    mut tell: impl FnMut(u64),
-) -> anyhow::Result<()> {
-    let mut piece = vec![0; PIECE];
-    while at < bytes {
-        let length = usize::try_from(bytes - at).unwrap_or(PIECE).min(PIECE);
-        file.read_exact_at(&mut piece[..length], at)?;
-        let write = channel.write.write_all(&piece[..length]);
-        timeout(patience, write).await.context("no data gets through")??;
-        at += length as u64;
-        tell(length as u64);
-    }
-    Ok(channel.write.flush().await?)
-}
-
-/// The other side does not want it; to try again is of no use.
-#[derive(Debug)]
-struct Refused {
-    name: String,
-    reason: String,
-}
-
-impl std::fmt::Display for Refused {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}: {}", self.name, self.reason)
-    }
-}
-
-impl std::error::Error for Refused {}
-
-struct Run<'a> {
-    sending: Sending<'a>,
-    start: Instant,
-    /// When something went last.
-    progress: Instant,
-    shown: Instant,
-    total: u64,
-    /// Bytes of the files before the current one.
-    before: u64,
-    sent: u64,
-    /// Bytes that were there already.
-    skipped: u64,
-    done: usize,
-    connections: u32,
-}
-
-impl Run<'_> {
-    async fn until_the_end(&mut self) -> anyhow::Result<()> {
+/// Reads standard input in a thread, which ends with the program.
+fn standard_input() -> anyhow::Result<mpsc::Receiver<io::Result<Vec<u8>>>> {
+    let (tell, input) = mpsc::channel(QUEUED);
+    let read = move || {
+        let mut stdin = io::stdin().lock();
         loop {
-            match self.attempt().await {
-                Ok(()) => return Ok(()),
-                Err(error) if error.is::<Refused>() || error.is::<Untrusted>() => {
-                    return Err(error);
+            let mut piece = vec![0; PIECE];
+            let read = match stdin.read(&mut piece) {
+                Ok(0) => break,
+                Ok(length) => {
+                    piece.truncate(length);
+                    Ok(piece)
                 }
-                Err(error) if self.progress.elapsed() > self.sending.patience => {
-                    return Err(error.context("no connection, or only short ones; see --patience"));
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => Err(error),
+            };
+            let failed = read.is_err();
+            if tell.blocking_send(read).is_err() || failed {
+                break;
+            }
+        }
+    };
+    std::thread::Builder::new().name("input".into()).spawn(read).context("a thread")?;
+    Ok(input)
+}
+
+impl Run {
+    async fn until_the_end(&mut self) -> anyhow::Result<bool> {
+        let mut stop = Box::pin(interrupted());
+        let mut stopped = false;
+        let mut show = tokio::time::interval(SHOW);
+        let mut buffer = vec![0; fulmar_bulk::wire::MAX_DATAGRAM_BYTES];
+        let mut shown = 0u32;
+        loop {
+            self.feed();
+            self.send_due().await?;
+            if let Some(complete) = self.events() {
+                return Ok(complete);
+            }
+            let deadline = self.sender.deadline();
+            let wants = self.written == self.piece.len() && !self.ended;
+            tokio::select! {
+                _ = self.sending.channel.socket.readable() => self.receive(&mut buffer),
+                () = sleep_until(self.start, deadline) => {}
+                piece = self.input.recv(), if wants => self.take(piece),
+                _ = show.tick() => {
+                    shown += 1;
+                    self.show_progress(shown.is_multiple_of(5));
                 }
-                Err(error) => {
-                    tracing::info!(%error, "the connection failed or was lost");
-                    sleep(RETRY).await;
+                // What was taken is brought to its end; who asks again does not want to wait for that.
+                outcome = &mut stop => {
+                    outcome?;
+                    if std::mem::replace(&mut stopped, true) {
+                        bail!("interrupted");
+                    }
+                    stop = Box::pin(interrupted());
+                    self.ended = true;
+                    self.input.close();
                 }
             }
         }
     }
 
-    async fn attempt(&mut self) -> anyhow::Result<()> {
-        let Sending { via, to, tls, control, patience, .. } = self.sending;
-        let (name, address) = (socket::host(to), socket::address(to)?);
-        let dial = connection::dial(via, name, address, tls, control);
-        let mut channel = timeout(patience, dial).await.context("no answer")??;
-        self.connections += 1;
-        while self.done < self.sending.files.len() {
-            self.one(&mut channel).await?;
+    fn take(&mut self, piece: Option<io::Result<Vec<u8>>>) {
+        match piece {
+            Some(Ok(piece)) => {
+                (self.piece, self.written) = (piece, 0);
+                if !self.sending.lines {
+                    self.sender.end_message();
+                }
+            }
+            Some(Err(error)) => (self.unreadable, self.ended) = (Some(error), true),
+            None => self.ended = true,
         }
-        channel.write.shutdown().await?;
-        channel.close().await;
+    }
+
+    /// Writes what was read, as far as there is room, and sends a datagram that is not full when nothing follows.
+    fn feed(&mut self) {
+        loop {
+            while self.written < self.piece.len() {
+                let rest = &self.piece[self.written..];
+                let line = rest.iter().position(|&byte| byte == b'\n').map(|at| at + 1);
+                let length = line.filter(|_| self.sending.lines).unwrap_or(rest.len());
+                let taken = self.sender.write(&rest[..length]);
+                self.written += taken;
+                if taken < length {
+                    return;
+                }
+                if self.sending.lines && line.is_some() {
+                    self.sender.end_message();
+                }
+            }
+            if self.ended {
+                self.sender.close();
+                return;
+            }
+            match self.input.try_recv() {
+                Ok(piece) => self.take(Some(piece)),
+                Err(TryRecvError::Empty) => return self.sender.flush(),
+                Err(TryRecvError::Disconnected) => self.ended = true,
+            }
+        }
+    }
+
+    async fn send_due(&mut self) -> anyhow::Result<()> {
+        let now = self.start.elapsed();
+        while self.sender.poll_transmit(now, &mut self.out) {
+            self.sending.channel.send(&self.out, self.sending.to).await?;
+        }
         Ok(())
     }
 
-    async fn one(&mut self, channel: &mut Channel) -> anyhow::Result<()> {
-        let patience = self.sending.patience;
-        let file = &self.sending.files[self.done];
-        let (name, bytes) = (file.manifest.name.clone(), file.bytes);
-        say(channel, &Offer { name: name.clone(), bytes, sha256: file.hash.to_string() }).await?;
-        let have: Have = hear(channel, patience).await?.context("no answer")?;
-        let mut at = have.have.min(bytes);
-        self.skipped += at;
-        let source = self.sending.files[self.done].source.0.try_clone()?;
-        pour(channel, &source, (at, bytes), patience, |length| {
-            at += length;
-            self.sent += length;
-            self.progress = Instant::now();
-            self.tell(at);
-        })
-        .await?;
-        let verdict: Verdict = hear(channel, patience).await?.context("no verdict")?;
-        if let Some(reason) = verdict.error {
-            return Err(Refused { name, reason }.into());
-        }
-        self.before += bytes;
-        self.done += 1;
-        Ok(())
+    fn receive(&mut self, buffer: &mut [u8]) {
+        let take = |_, message: &[u8]| self.sender.receive(self.start.elapsed(), message);
+        self.sending.channel.receive(buffer, take);
     }
 
-    fn tell(&mut self, at: u64) {
-        if self.shown.elapsed() < if self.sending.json { 5 * SHOW } else { SHOW } {
+    fn events(&mut self) -> Option<bool> {
+        while let Some(event) = self.sender.poll_event() {
+            match event {
+                StreamEvent::Confirmed(peer) => {
+                    tracing::info!(receiver = peer.node, "has everything");
+                    if self.sending.json {
+                        println!("{}", json!({ "event": "confirmed", "receiver": peer.node }));
+                    }
+                }
+                StreamEvent::Left(node) => {
+                    self.sending.show.say(&format!(
+                        "fulmar: receiver {node} is silent; no longer waiting for it"
+                    ));
+                    if self.sending.json {
+                        println!("{}", json!({ "event": "left", "receiver": node }));
+                    }
+                }
+                StreamEvent::Ended { complete } => return Some(complete),
+            }
+        }
+        None
+    }
+
+    fn figures(&self) -> Value {
+        let progress = self.sender.progress();
+        let mut value = figures::of_sender(self.start.elapsed(), &progress, self.sender.rate());
+        self.sending.channel.encryption.add_refused(&mut value);
+        value
+    }
+
+    fn show_progress(&self, a_second: bool) {
+        if self.sending.json {
+            if a_second {
+                let mut value = self.figures();
+                value["event"] = "progress".into();
+                println!("{value}");
+            }
             return;
         }
-        self.shown = Instant::now();
-        let at = self.before + at;
-        if self.sending.json {
-            let mut figures = self.figures();
-            (figures["event"], figures["at"]) = ("progress".into(), at.into());
-            println!("{figures}");
-        } else {
-            let message = format!("{} connections", self.connections);
-            self.sending.show.set(at, self.total, message);
-        }
+        let progress = self.sender.progress();
+        let loss = figures::loss(&progress);
+        let (rate, many) = (self.sender.rate() as f64 * 8e-6, progress.peers.len());
+        let message =
+            format!("at most {rate:.1} Mbit/s, loss {:.0} %, {many} receivers", 100.0 * loss);
+        self.sending.show.set(progress.total_bytes, progress.total_bytes, message);
     }
 
-    fn figures(&self) -> serde_json::Value {
-        json!({
-            "seconds": self.start.elapsed().as_secs_f64(),
-            "total_bytes": self.total,
-            "sent_bytes": self.sent,
-            "resumed_bytes": self.skipped,
-            "connections": self.connections,
-        })
-    }
-
-    fn tell_end(&self) {
-        let files = &self.sending.files;
+    fn tell_end(&self, complete: bool) {
+        let mut value = self.figures();
         if self.sending.json {
-            let mut value = self.figures();
-            let files = files.iter().map(FileToSend::told).collect::<Vec<_>>();
-            (value["event"], value["complete"]) = ("end".into(), true.into());
-            value["files"] = files.into();
+            value["event"] = "end".into();
+            value["complete"] = complete.into();
             println!("{value}");
             return;
         }
-        self.sending.show.aside(|| {
-            files.iter().for_each(|file| println!("{}  {}", file.hash, file.manifest.name));
-        });
-        let seconds = self.start.elapsed().as_secs_f64();
+        let number = |key: &str| value[key].as_f64().unwrap_or_default();
         self.sending.show.say(&format!(
-            "complete after {seconds:.2} s, {:.1} Mbit/s",
-            self.sent as f64 * 8e-6 / seconds.max(1e-9)
+            "{} of {} receivers have all {} bytes after {:.2} s",
+            value["confirmed"],
+            value["receivers"],
+            value["total_bytes"],
+            number("seconds"),
         ));
     }
 }

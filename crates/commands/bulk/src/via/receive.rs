@@ -1,0 +1,229 @@
+//! `fulmar receive --via quic|tcp`.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use serde_json::json;
+use tokio::io::AsyncReadExt;
+use tokio::sync::{Semaphore, mpsc};
+use tokio::time::timeout;
+
+use super::connection::{Arrival, Channel, Listener, TlsArgs, Via};
+use super::incoming::Incoming;
+use super::{Have, Offer, PIECE, Verdict, hear, say};
+use crate::interrupted;
+use crate::manifest::Hash;
+use crate::show::Show;
+
+/// Connections at once; more wait.
+const MAX_CONNECTIONS: usize = 64;
+/// A sender that says nothing for so long is left.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// The end of a sender's connection is waited for no longer once all files are there.
+const LINGER: Duration = Duration::from_secs(3);
+/// Longest file taken, as with NORM.
+const MAX_BYTES: u64 = 64 << 30;
+
+/// What is received, and how.
+pub(crate) struct Receiving<'a> {
+    pub(crate) via: Via,
+    pub(crate) from: SocketAddr,
+    pub(crate) dir: &'a Path,
+    pub(crate) tls: &'a TlsArgs,
+    pub(crate) count: Option<u64>,
+    pub(crate) json: bool,
+    pub(crate) show: Show,
+}
+
+pub(super) enum Event {
+    Progress {
+        at: u64,
+        bytes: u64,
+    },
+    File {
+        name: String,
+        bytes: u64,
+        hash: Hash,
+        resumed: u64,
+    },
+    Failed(String),
+    /// A connection is over.
+    Over,
+}
+
+/// Receives until there are enough, or somebody wants it to end.
+pub(crate) async fn receive(receiving: Receiving<'_>) -> anyhow::Result<()> {
+    let listener = Listener::bind(receiving.via, receiving.from, receiving.tls).await?;
+    let bound = listener.address()?;
+    if receiving.json {
+        println!("{}", json!({ "event": "ready", "address": bound.to_string() }));
+    } else {
+        eprintln!("listening on {bound}");
+    }
+    let (told, mut events) = mpsc::channel(256);
+    let room = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let mut stop = std::pin::pin!(interrupted());
+    let mut run =
+        Run { receiving, start: Instant::now(), complete: 0, failed: 0, open: 0, shown: 0 };
+    loop {
+        let enough = run.receiving.count.is_some_and(|count| run.complete + run.failed >= count);
+        if enough && run.open == 0 {
+            break;
+        }
+        tokio::select! {
+            event = events.recv() => run.take(event.context("events")?),
+            arrived = listener.accept(), if !enough => {
+                let (arrival, from) = arrived?;
+                let Ok(place) = Arc::clone(&room).acquire_owned().await else { break };
+                let (dir, told) = (run.receiving.dir.to_owned(), told.clone());
+                run.open += 1;
+                tokio::spawn(async move {
+                    if let Err(error) = serve(arrival, dir, &told).await {
+                        tracing::warn!(%from, error = format!("{error:#}"), "a connection failed");
+                    }
+                    drop(place);
+                    // Nobody listens any more at the end.
+                    let _ = told.send(Event::Over).await;
+                });
+            }
+            () = tokio::time::sleep(LINGER), if enough => break,
+            outcome = &mut stop => {
+                outcome?;
+                break;
+            }
+        }
+    }
+    run.tell_end();
+    if run.failed > 0 {
+        bail!("{} of {} files failed", run.failed, run.complete + run.failed);
+    }
+    Ok(())
+}
+
+async fn serve(arrival: Arrival, dir: PathBuf, told: &mpsc::Sender<Event>) -> anyhow::Result<()> {
+    let mut channel = timeout(PATIENCE, arrival.open()).await.context("no handshake")??;
+    let mut served = false;
+    loop {
+        let offer = match hear::<Offer>(&mut channel, PATIENCE).await {
+            Ok(Some(offer)) => offer,
+            Ok(None) => break,
+            // Who has all it wanted may end the connection as it likes.
+            Err(_) if served => break,
+            Err(error) => return Err(error),
+        };
+        served = true;
+        let outcome = one(&mut channel, &dir, &offer, told).await;
+        match outcome {
+            Ok(()) => say(&mut channel, &Verdict { done: true, error: None }).await?,
+            Err(error) if error.is::<std::io::Error>() => return Err(error),
+            Err(error) => {
+                let reason = format!("{error:#}");
+                told.send(Event::Failed(format!("{}: {reason}", offer.name))).await?;
+                say(&mut channel, &Verdict { done: false, error: Some(reason) }).await?;
+                break;
+            }
+        }
+    }
+    // Whoever does not end its connection is not waited for.
+    let _ = timeout(LINGER, channel.closed()).await;
+    Ok(())
+}
+
+pub(super) async fn one(
+    channel: &mut Channel,
+    dir: &Path,
+    offer: &Offer,
+    told: &mpsc::Sender<Event>,
+) -> anyhow::Result<()> {
+    if offer.bytes > MAX_BYTES {
+        bail!("{} bytes are too many", offer.bytes);
+    }
+    let mut incoming = Incoming::open(dir, offer)?;
+    let resumed = incoming.have;
+    say(channel, &Have { have: resumed }).await?;
+    let mut piece = vec![0; PIECE];
+    while incoming.have < incoming.bytes {
+        let most = usize::try_from(incoming.bytes - incoming.have).unwrap_or(PIECE).min(PIECE);
+        let read = timeout(PATIENCE, channel.read.read(&mut piece[..most]));
+        let length =
+            read.await.map_err(|_| std::io::Error::from(std::io::ErrorKind::TimedOut))??;
+        if length == 0 {
+            return Err(std::io::Error::from(std::io::ErrorKind::UnexpectedEof).into());
+        }
+        incoming.write(&piece[..length])?;
+        // A picture of progress may be missed.
+        let _ = told.try_send(Event::Progress { at: incoming.have, bytes: incoming.bytes });
+    }
+    let bytes = incoming.bytes;
+    let (path, hash) = incoming.finish(dir)?;
+    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    told.send(Event::File { name, bytes, hash, resumed }).await?;
+    Ok(())
+}
+
+struct Run<'a> {
+    receiving: Receiving<'a>,
+    start: Instant,
+    complete: u64,
+    failed: u64,
+    open: usize,
+    /// When progress was told last, in whole seconds from the start.
+    shown: u64,
+}
+
+impl Run<'_> {
+    fn take(&mut self, event: Event) {
+        let seconds = self.start.elapsed().as_secs_f64();
+        match event {
+            Event::Over => self.open -= 1,
+            Event::Progress { at, bytes } if self.receiving.json => {
+                let second = seconds as u64;
+                if std::mem::replace(&mut self.shown, second) < second {
+                    let (total, received) = (bytes, at);
+                    println!(
+                        "{}",
+                        json!({ "event": "progress", "seconds": seconds, "total_bytes": total,
+                            "received_bytes": received })
+                    );
+                }
+            }
+            Event::Progress { at, bytes } => {
+                self.receiving.show.set(at, bytes, format!("{} files", self.complete));
+            }
+            Event::File { name, bytes, hash, resumed } => {
+                self.complete += 1;
+                if self.receiving.json {
+                    println!(
+                        "{}",
+                        json!({ "event": "file", "name": name, "bytes": bytes,
+                            "sha256": hash.to_string(), "verified": true,
+                            "resumed_bytes": resumed, "seconds": seconds })
+                    );
+                } else {
+                    self.receiving.show.aside(|| println!("{hash}  {name}"));
+                }
+            }
+            Event::Failed(reason) => {
+                self.failed += 1;
+                self.receiving.show.say(&format!("fulmar: {reason}"));
+                if self.receiving.json {
+                    println!("{}", json!({ "event": "failed", "reason": reason }));
+                }
+            }
+        }
+    }
+
+    fn tell_end(&self) {
+        if self.receiving.json {
+            let seconds = self.start.elapsed().as_secs_f64();
+            let (complete, failed) = (self.complete, self.failed);
+            println!(
+                "{}",
+                json!({ "event": "end", "seconds": seconds, "complete": complete, "failed": failed })
+            );
+        }
+    }
+}
