@@ -41,7 +41,7 @@ absent!(bulk, "bulk": SendArgs, send, "send"; ReceiveArgs, receive, "receive"; R
 absent!(demo, "demo": Args, run, "demo");
 absent!(lab, "lab": Args, run, "lab");
 absent!(meter, "meter": Args, run, "meter");
-absent!(platform, "platform": UserArgs, user, "user"; TwinArgs, twin, "twin");
+absent!(accounts, "platform": UserArgs, user, "user"; TwinArgs, twin, "twin");
 absent!(sensor, "sensor": Args, run, "sensor");
 
 #[cfg(test)]

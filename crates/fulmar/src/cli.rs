@@ -5,7 +5,7 @@
 use clap::{Parser, Subcommand};
 use fulmar_command::logging::LogArgs;
 
-use crate::{bench, bulk, cert, demo, lab, meter, passwd, platform, pubsub, sensor, serve};
+use crate::{accounts, bench, bulk, cert, demo, lab, meter, passwd, pubsub, sensor, serve};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -58,10 +58,10 @@ pub(crate) enum Command {
     Sensor(sensor::Args),
     /// Manage users of the platform and their roles
     #[cfg_attr(not(feature = "platform"), command(hide = true))]
-    User(platform::UserArgs),
+    User(accounts::UserArgs),
     /// Manage twins (tenants) of the platform
     #[cfg_attr(not(feature = "platform"), command(hide = true))]
-    Twin(platform::TwinArgs),
+    Twin(accounts::TwinArgs),
     /// Run a demonstration
     #[cfg_attr(not(feature = "demo"), command(hide = true))]
     Demo(demo::Args),

@@ -47,9 +47,11 @@ use fulmar_command_pubsub as pubsub;
 #[cfg(feature = "sensor")]
 use fulmar_command_sensor as sensor;
 #[cfg(feature = "platform")]
-use fulmar_server::platform;
+use fulmar_server::accounts;
 use fulmar_server::{self as serve, passwd};
 
+#[cfg(not(feature = "platform"))]
+use crate::absent::accounts;
 #[cfg(not(feature = "bench"))]
 use crate::absent::bench;
 #[cfg(not(feature = "bulk"))]
@@ -60,8 +62,6 @@ use crate::absent::demo;
 use crate::absent::lab;
 #[cfg(not(feature = "meter"))]
 use crate::absent::meter;
-#[cfg(not(feature = "platform"))]
-use crate::absent::platform;
 #[cfg(not(feature = "sensor"))]
 use crate::absent::sensor;
 use crate::cli::{Cli, Command};
@@ -84,8 +84,8 @@ fn main() -> ExitCode {
         Command::Sensor(args) => with_log(&log, || sensor::run(args)),
         Command::Demo(args) => with_log(&log, || demo::run(&args)),
         Command::Passwd(args) => with_log(&log, || passwd::run(&args)),
-        Command::User(args) => with_log(&log, || platform::user(&args)),
-        Command::Twin(args) => with_log(&log, || platform::twin(&args)),
+        Command::User(args) => with_log(&log, || accounts::user(&args)),
+        Command::Twin(args) => with_log(&log, || accounts::twin(&args)),
         Command::Cert(args) => with_log(&log, || cert::run(args)),
     };
     exit::code(outcome)

@@ -16,12 +16,12 @@ use crate::accounts::rate::Rate;
 use crate::accounts::sessions;
 use crate::accounts::token::Signer;
 use crate::alerts::reach::WebhookReach;
+use crate::announcements::{Announcement, Announcements};
 use crate::counts::{Counts, PlatformCounts};
 use crate::error::Error;
 use crate::extract::Each;
 use crate::frames::intake::Decoders;
 use crate::frames::types::NewFrame;
-use crate::live::{Announcement, Live};
 use crate::measurements::message::SensorMessage;
 use crate::problem::Problem;
 use crate::readings::intake::Sender;
@@ -111,7 +111,7 @@ pub(crate) struct Inner {
     pub(crate) store: Store,
     pub(crate) account_cache: Arc<AccountCache>,
     pub(crate) signer: Signer,
-    pub(crate) live: Live,
+    pub(crate) announcements: Announcements,
     pub(crate) counts: Counts,
     pub(crate) decoders: Arc<Decoders>,
     pub(crate) logins: Rate<(String, IpAddr)>,
@@ -231,14 +231,14 @@ impl Platform {
                 tracing::error!("platform: cannot read accounts: {error}");
             }
         });
-        let (live, announcements) = Live::new();
+        let (announcements, receiver) = Announcements::new();
         let per_s = f64::from(settings.max_requests_per_s);
         let app = App(Arc::new(Inner {
             settings,
             store,
             account_cache,
             signer,
-            live,
+            announcements,
             counts: Counts::default(),
             decoders: Arc::default(),
             logins: Rate::new(LOGINS_PER_S, LOGINS_AT_ONCE),
@@ -247,7 +247,7 @@ impl Platform {
             known_logins: Known::new(MAX_KNOWN_LOGINS),
             hashing: Hashing::default(),
         }));
-        Ok((Platform { app }, announcements))
+        Ok((Platform { app }, receiver))
     }
 
     /// What handlers share.

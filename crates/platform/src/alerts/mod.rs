@@ -23,9 +23,9 @@ pub(crate) fn tell(app: &App, twin: &Name, notices: &[Notice]) {
     for Notice { alert, .. } in notices {
         let topic = format!("fulmar/{twin}/alert/{}", alert.id);
         let over = alert.cleared_at.is_some();
-        app.live.tell(topic.clone(), alert, !over);
+        app.announcements.publish(topic.clone(), alert, !over);
         if over {
-            app.live.forget(topic);
+            app.announcements.clear_retained(topic);
         }
     }
     if !notices.is_empty() {

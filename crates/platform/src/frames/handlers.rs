@@ -76,7 +76,7 @@ pub(crate) async fn take(
     });
     let (Taken { results, heard, lists, .. }, stored) = taken.await?;
     for heard in &heard {
-        app.live.tell(format!("fulmar/{twin}/heard/{}", heard.meter), heard, false);
+        app.announcements.publish(format!("fulmar/{twin}/heard/{}", heard.meter), heard, false);
     }
     tell(app, &twin, &stored);
     tell_lists(app, &twin, lists).await?;

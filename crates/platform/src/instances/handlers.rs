@@ -144,7 +144,7 @@ pub(crate) async fn give_command(
             Ok(devices::add_command(db, &member.twin, &device, &stored)?)
         })
         .await?;
-    app.live.tell(format!("fulmar/{twin}/instance/{to}/command"), &command, false);
+    app.announcements.publish(format!("fulmar/{twin}/instance/{to}/command"), &command, false);
     json(StatusCode::ACCEPTED, &command)
 }
 
@@ -269,7 +269,7 @@ pub(crate) async fn add_telemetry(
     });
     let results = results.await?;
     if let Some(position) = position {
-        app.live.tell(topic, &position, true);
+        app.announcements.publish(topic, &position, true);
     }
     json(StatusCode::OK, &TelemetryResults { results })
 }

@@ -68,7 +68,7 @@ async fn take(
     app.counts.took(&results);
     for value in &values {
         let topic = format!("fulmar/{twin}/value/{}/{}", value.device, value.quantity);
-        app.live.tell(topic, value, true);
+        app.announcements.publish(topic, value, true);
     }
     alerts::tell(app, &twin, &notices);
     Ok(results)

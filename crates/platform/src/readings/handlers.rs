@@ -158,7 +158,11 @@ pub(crate) fn stored_readings(
 /// Tells who listens of new readings.
 pub(crate) fn tell(app: &App, twin: &Name, stored: &[Reading]) {
     for reading in stored {
-        app.live.tell(format!("fulmar/{twin}/reading/{}", reading.meter), reading, false);
+        app.announcements.publish(
+            format!("fulmar/{twin}/reading/{}", reading.meter),
+            reading,
+            false,
+        );
     }
 }
 

@@ -276,5 +276,5 @@ struct Progress<'a> {
 pub(crate) fn tell(app: &App, twin: &Name, list: &WorkList) {
     let WorkList { id, total, done, etag, .. } = list;
     let progress = Progress { id: *id, total: *total, done: *done, etag };
-    app.live.tell(format!("fulmar/{twin}/work_list/{id}"), &progress, false);
+    app.announcements.publish(format!("fulmar/{twin}/work_list/{id}"), &progress, false);
 }

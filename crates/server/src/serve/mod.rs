@@ -14,14 +14,14 @@ mod greeting;
 mod http;
 mod internal_sessions;
 mod listeners;
-#[cfg(feature = "platform")]
-mod live;
 mod memory;
 mod mqttsn;
 mod notify;
 mod pages;
 #[cfg_attr(not(feature = "platform"), path = "no_platform.rs")]
 mod platform;
+#[cfg(feature = "platform")]
+mod platform_client;
 mod psk;
 mod publish;
 mod reach;

@@ -15,7 +15,7 @@ use http::header;
 use tokio::sync::mpsc;
 
 use super::internal_sessions::InternalSessions;
-use super::live;
+use super::platform_client;
 use super::users::Users;
 use crate::config::Config;
 
@@ -74,7 +74,7 @@ impl Running {
     /// Makes the session of its MQTT client, before there can be another client.
     pub(super) fn add_internal_sessions(&self, sessions: &mut InternalSessions<'_>) {
         if let Some(platform) = &self.platform {
-            live::add_internal_sessions(platform, sessions);
+            platform_client::add_internal_sessions(platform, sessions);
         }
     }
 
@@ -85,7 +85,7 @@ impl Running {
     pub(super) fn go_live(&mut self, handoff: Handoff) -> anyhow::Result<()> {
         match (&self.platform, self.announcements.take()) {
             (Some(platform), Some(announcements)) => {
-                live::start(platform.clone(), announcements, handoff)
+                platform_client::start(platform.clone(), announcements, handoff)
             }
             _ => Ok(()),
         }

@@ -1,7 +1,7 @@
-//! What changed, for those who listen: topics and JSON, on their way to whatever publishes them.
+//! Announcements of changes, for subscribers: topics and JSON on their way to the MQTT client that publishes them.
 //!
-//! Telling is not a promise: what cannot be taken at once is dropped and counted, since everything can
-//! be asked for again. MQTT itself is not spoken here.
+//! An announcement is not a promise: one for which there is no room is dropped and counted, because clients can
+//! request everything again. This module does not speak MQTT.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -16,34 +16,34 @@ const MAX_WAITING: usize = 4096;
 pub struct Announcement {
     /// The topic, such as `fulmar/hamburg/work_list/1`.
     pub topic: String,
-    /// JSON; empty to end what was retained.
+    /// JSON; empty to remove the retained message.
     pub payload: Vec<u8>,
-    /// Whether who comes later is told too.
+    /// Whether the message is retained for later subscribers.
     pub retain: bool,
 }
 
-/// Where announcements go.
+/// Queues announcements for their publisher.
 #[derive(Debug)]
-pub(crate) struct Live {
+pub(crate) struct Announcements {
     to: mpsc::Sender<Announcement>,
     dropped: AtomicU64,
 }
 
-impl Live {
-    pub(crate) fn new() -> (Live, mpsc::Receiver<Announcement>) {
+impl Announcements {
+    pub(crate) fn new() -> (Announcements, mpsc::Receiver<Announcement>) {
         let (to, from) = mpsc::channel(MAX_WAITING);
-        (Live { to, dropped: AtomicU64::new(0) }, from)
+        (Announcements { to, dropped: AtomicU64::new(0) }, from)
     }
 
-    /// Tells it, if there is room.
-    pub(crate) fn tell<T: Serialize>(&self, topic: String, what: &T, retain: bool) {
+    /// Queues an announcement, if there is room.
+    pub(crate) fn publish<T: Serialize>(&self, topic: String, what: &T, retain: bool) {
         if let Ok(payload) = serde_json::to_vec(what) {
             self.send(Announcement { topic, payload, retain });
         }
     }
 
-    /// Lets who comes later no longer be told what was retained under this topic.
-    pub(crate) fn forget(&self, topic: String) {
+    /// Removes the retained message of this topic.
+    pub(crate) fn clear_retained(&self, topic: String) {
         self.send(Announcement { topic, payload: Vec::new(), retain: true });
     }
 
