@@ -88,7 +88,7 @@ fn operation(method: &str, path: &str, operation: &Value) -> [String; 4] {
 /// The paths that routers of these crates are given.
 fn routes() -> BTreeSet<String> {
     let mut found = BTreeSet::new();
-    for text in ["crates/server/src", "crates/web/src"].iter().flat_map(|folder| sources(folder)) {
+    for text in ["crates/server/src", "crates/http/src"].iter().flat_map(|folder| sources(folder)) {
         for part in text.split(".route(\"").skip(1) {
             found.insert(part.split('"').next().unwrap().to_owned());
         }

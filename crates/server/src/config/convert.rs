@@ -69,8 +69,8 @@ impl LimitsConfig {
 
 impl Http {
     /// Bounds of the HTTP endpoint; `limits` has those that all listeners share.
-    pub(crate) fn limits(&self, limits: &LimitsConfig) -> fulmar_web::Limits {
-        fulmar_web::Limits {
+    pub(crate) fn limits(&self, limits: &LimitsConfig) -> fulmar_http::Limits {
+        fulmar_http::Limits {
             max_connections: limits.max_connections,
             handshake_timeout: seconds(limits.handshake_timeout_s),
             header_timeout: seconds(limits.handshake_timeout_s),
@@ -79,7 +79,7 @@ impl Http {
             request_timeout: seconds(self.request_timeout_s),
             idle_timeout: seconds(self.idle_timeout_s),
             max_concurrent_requests: self.max_concurrent_requests,
-            ..fulmar_web::Limits::default()
+            ..fulmar_http::Limits::default()
         }
     }
 }

@@ -243,7 +243,7 @@ fn seconds(duration: std::time::Duration) -> u32 {
     u32::try_from(duration.as_secs()).unwrap_or(u32::MAX)
 }
 
-/// The HTTP endpoint; see [`fulmar_web::Limits`].
+/// The HTTP endpoint; see [`fulmar_http::Limits`].
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Http {
@@ -260,7 +260,7 @@ pub(crate) struct Http {
 
 impl Default for Http {
     fn default() -> Self {
-        let limits = fulmar_web::Limits::default();
+        let limits = fulmar_http::Limits::default();
         Http {
             allowed_origins: Vec::new(),
             max_body_bytes: limits.max_body_bytes,

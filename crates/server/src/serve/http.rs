@@ -3,7 +3,7 @@
 //!
 //! Not for users: it has no authentication, which is why it listens on loopback unless told
 //! otherwise. Whoever can reach it may ask, so connections are few and short-lived
-//! (`fulmar_web::Plain`).
+//! (`fulmar_http::Plain`).
 
 use std::sync::Arc;
 
@@ -13,9 +13,9 @@ use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::get;
 use fulmar_broker::Broker;
+use fulmar_http::{BodyBudget, Plain};
 use fulmar_store::SqliteStorage;
 use fulmar_transport::tickets::Tickets;
-use fulmar_web::{BodyBudget, Plain};
 use parking_lot::Mutex;
 
 use super::listeners::where_to_change;
@@ -38,7 +38,7 @@ pub(super) struct Operated {
     /// `None` when storage is off.
     pub(super) store: Option<Arc<SqliteStorage>>,
     pub(super) tickets: Arc<Tickets>,
-    pub(super) web: Arc<fulmar_web::Metrics>,
+    pub(super) web: Arc<fulmar_http::Metrics>,
     /// `None` where there is no `[upstream]`.
     pub(super) gateway: Option<Arc<Figures>>,
     /// `None` where there is no `mqtt_sn` listener.
@@ -67,7 +67,7 @@ pub(super) fn start(
         .route("/health/upstream", get(upstream))
         .with_state(state)
         .merge(publisher);
-    let limits = fulmar_web::Limits {
+    let limits = fulmar_http::Limits {
         max_connections: CONNECTIONS,
         max_body_bytes: config.limits.max_packet_bytes,
         ..config.http.limits(&config.limits)

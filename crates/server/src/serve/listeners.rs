@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fulmar_broker::Broker;
+use fulmar_http::{Address, BodyBudget, Bound, Endpoint, EndpointConfig};
 use fulmar_transport::Origins;
 use fulmar_transport::{
     Carrier, Clock, ListenerConfig, QuicKeys, QuicListener, QuicSettings, Server, ServerConfig,
     StartError,
 };
-use fulmar_web::{Address, BodyBudget, Bound, Endpoint, WebConfig};
 use serde_json::Value;
 
 use super::certificates::Certificates;
@@ -112,7 +112,7 @@ pub(super) fn start_web(
         let address = |&address| Address { address, policy: config.policy(name, address) };
         addresses.iter().map(address).collect()
     };
-    let web = WebConfig {
+    let web = EndpointConfig {
         addresses: addresses("https", &config.listeners.https),
         tls: certificates.tls.clone(),
         challenges,
@@ -134,14 +134,14 @@ pub(super) fn start_web(
         let router = status::router().merge(platform.router()).merge(publisher.router());
         let router = router.merge(Reach::new(bound, hashes, Value::Null).router());
         let router =
-            if config.lab.objects { router.merge(fulmar_web::objects::router()) } else { router };
+            if config.lab.objects { router.merge(fulmar_http::objects::router()) } else { router };
         let greeting = Greeting::new(platform.get().cloned(), Arc::clone(listeners));
         router.fallback(move |request| pages::answer(greeting.clone(), request))
     };
     Endpoint::start(web, router, server.handoff()).map_err(|error| {
         let of = |address: &SocketAddr| config.listeners.webtransport().contains(address);
         let key = match &error {
-            fulmar_web::StartError::Bind { address, .. } if of(address) => "webtransport",
+            fulmar_http::StartError::Bind { address, .. } if of(address) => "webtransport",
             _ => "https",
         };
         anyhow::Error::from(error).context(where_to_change(key))

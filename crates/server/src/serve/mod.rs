@@ -148,7 +148,7 @@ pub fn run(args: &Args, log: &LogArgs) -> anyhow::Result<()> {
     let orders = certificates.orders();
     let challenges = orders.as_ref().map(acme::Orders::tls).transpose()?;
     let server = &running.server;
-    let bodies = fulmar_web::BodyBudget::new(config.http.max_buffered_body_bytes);
+    let bodies = fulmar_http::BodyBudget::new(config.http.max_buffered_body_bytes);
     let tls = (&certificates, challenges, keys);
     let shared = (server, Arc::clone(&running.origins));
     let bound = greeting::Listeners::default();

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use fulmar_broker::Broker;
 use fulmar_broker::auth::Guests;
+use fulmar_http::Knows;
 use fulmar_transport::Handoff;
-use fulmar_web::Knows;
 
 use super::internal_sessions::InternalSessions;
 use crate::config::Config;

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use fulmar_broker::Broker;
 use fulmar_broker::auth::Guests;
+use fulmar_http::Knows;
 use fulmar_platform::Announcement;
 pub(super) use fulmar_platform::{Platform, PlatformCounts};
 use fulmar_transport::Handoff;
-use fulmar_web::Knows;
 use http::header;
 use tokio::sync::mpsc;
 

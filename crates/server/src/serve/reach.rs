@@ -18,7 +18,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use fulmar_web::Bound;
+use fulmar_http::Bound;
 use serde_json::{Value, json};
 
 use super::rolling::Hashes;

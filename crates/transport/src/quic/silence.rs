@@ -4,7 +4,7 @@
 //! heard of. So the server agrees to any (`super::config`) and keeps time itself: the listener's
 //! idle timeout before CONNECT and for clients without Keep Alive; with one, the client may be silent as
 //! long as that says, and the core closes the connection. HTTP/3, whose connections may carry sessions of
-//! WebTransport, keeps time by the same rules (`fulmar-web`).
+//! WebTransport, keeps time by the same rules (`fulmar-http`).
 //!
 //! A client may have an idle timeout shorter than the silence its Keep Alive allows, since libraries
 //! have defaults for both. It would let go of the connection although it did what it promised. It is

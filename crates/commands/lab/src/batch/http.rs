@@ -11,6 +11,6 @@ pub(super) fn serve(at: SocketAddr) -> anyhow::Result<()> {
         let listener = tokio::net::TcpListener::bind(at).await;
         let listener = listener.with_context(|| at.to_string())?;
         println!("ready http={}", listener.local_addr()?);
-        Ok(axum::serve(listener, fulmar_web::objects::router()).await?)
+        Ok(axum::serve(listener, fulmar_http::objects::router()).await?)
     })
 }

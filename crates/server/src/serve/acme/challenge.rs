@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use fulmar_certs::issued;
-use fulmar_web::ACME_ALPN;
+use fulmar_http::ACME_ALPN;
 use parking_lot::Mutex;
 use rustls::crypto::ring::default_provider;
 use rustls::server::{ClientHello, ResolvesServerCert, ServerConfig};

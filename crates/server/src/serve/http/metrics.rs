@@ -8,9 +8,9 @@ use std::time::SystemTime;
 
 use fulmar_broker::TransportKind;
 use fulmar_broker::metrics::HistogramTotals;
+use fulmar_http::Counts;
 use fulmar_store::{COMMIT_BUCKETS_US, Stats};
 use fulmar_transport::tickets::TicketCounts;
-use fulmar_web::Counts;
 
 use super::Operated;
 use crate::serve::mqttsn;

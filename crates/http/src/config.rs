@@ -29,7 +29,7 @@ pub struct Address {
 
 /// What to serve and within which bounds.
 #[derive(Clone, Debug)]
-pub struct WebConfig {
+pub struct EndpointConfig {
     /// Where to listen.
     pub addresses: Vec<Address>,
     /// Certificate, client verification and tickets, shared with the other listeners.

@@ -19,7 +19,7 @@ use tokio::task::JoinSet;
 
 use crate::answer::Site;
 use crate::bind::{bind, bind_udp};
-use crate::config::{Address, WebConfig};
+use crate::config::{Address, EndpointConfig};
 use crate::front::Front;
 use crate::h3::silence::Attentive;
 use crate::h3::unproven::{Counting, Ids};
@@ -95,7 +95,7 @@ impl Endpoint {
     /// # Errors
     /// Names the address that cannot be bound, or says what else is missing. Nothing is left running.
     pub fn start(
-        config: WebConfig,
+        config: EndpointConfig,
         router: impl FnOnce(&Bound) -> axum::Router,
         handoff: Handoff,
     ) -> Result<Endpoint, StartError> {
@@ -135,7 +135,7 @@ impl Endpoint {
         }
         endpoint.bound = bound;
         let serving = serve(sites, Handshakes::new(&config), stopped, ended);
-        let thread = std::thread::Builder::new().name("fulmar-web".into());
+        let thread = std::thread::Builder::new().name("fulmar-http".into());
         endpoint.thread = Some(thread.spawn(move || runtime.block_on(serving))?);
         Ok(endpoint)
     }
@@ -185,7 +185,7 @@ impl Drop for Endpoint {
 }
 
 /// QUIC with this certificate.
-fn quic(config: &WebConfig, tls: &ServerTls) -> Result<quinn::ServerConfig, StartError> {
+fn quic(config: &EndpointConfig, tls: &ServerTls) -> Result<quinn::ServerConfig, StartError> {
     let mut tls = (*tls.quic).clone();
     tls.alpn_protocols = vec![b"h3".to_vec()];
     if !config.early_data {
@@ -209,7 +209,7 @@ fn endpoint_config(keys: &QuicKeys, ids: Ids) -> quinn::EndpointConfig {
 
 fn bind_all(
     runtime: &Runtime,
-    config: &WebConfig,
+    config: &EndpointConfig,
 ) -> Result<(Vec<BoundListener>, Bound), StartError> {
     let (mut bound_listeners, mut bound) = (Vec::new(), Bound::default());
     for (wanted, tls, has_pages) in

@@ -12,7 +12,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::LazyConfigAcceptor;
 use tokio_rustls::server::TlsStream;
 
-use crate::config::{ACME_ALPN, WebConfig};
+use crate::config::{ACME_ALPN, EndpointConfig};
 
 /// Protocols offered over TCP, the preferred one first.
 const TCP_ALPN: [&[u8]; 2] = [b"h2", b"http/1.1"];
@@ -25,7 +25,7 @@ pub(crate) struct Handshakes {
 }
 
 impl Handshakes {
-    pub(crate) fn new(config: &WebConfig) -> Handshakes {
+    pub(crate) fn new(config: &EndpointConfig) -> Handshakes {
         let mut http = (*config.tls.tcp).clone();
         http.alpn_protocols = TCP_ALPN.map(<[u8]>::to_vec).to_vec();
         Handshakes { http: Arc::new(http), challenges: config.challenges.clone() }

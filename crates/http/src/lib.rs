@@ -37,7 +37,7 @@ mod websocket;
 use network::network;
 
 pub use bodies::BodyBudget;
-pub use config::{ACME_ALPN, Address, Knows, Limits, WebConfig};
+pub use config::{ACME_ALPN, Address, EndpointConfig, Knows, Limits};
 pub use endpoint::{Bound, Endpoint, StartError};
 pub use metrics::{Counts, Metrics};
 pub use plain::Plain;

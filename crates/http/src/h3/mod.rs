@@ -27,7 +27,7 @@ use tokio::task::JoinSet;
 use tracing::{debug, info};
 
 use crate::answer::{Client, Site};
-use crate::config::WebConfig;
+use crate::config::EndpointConfig;
 use crate::connection_slots::{Activity, ConnectionSlots};
 use crate::endpoint::stopped;
 use crate::metrics::Open;
@@ -64,7 +64,7 @@ const INTERNAL_ERROR: VarInt = VarInt::from_u32(0x102);
 
 /// QUIC's settings. Without `mtu_discovery` datagrams stay at 1200 bytes, which pass everywhere: trying larger
 /// ones costs each connection four, 5.5 KB each way and 0.7 s of a link of 64 kbit/s, to save 0.7 %.
-pub(crate) fn transport(config: &WebConfig) -> quinn::TransportConfig {
+pub(crate) fn transport(config: &EndpointConfig) -> quinn::TransportConfig {
     let limits = &config.limits;
     let mut transport = quinn::TransportConfig::default();
     transport

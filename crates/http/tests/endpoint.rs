@@ -14,10 +14,10 @@ use fulmar_broker::auth::Gate;
 use fulmar_broker::storage::{NoStorage, Restored};
 use fulmar_broker::{Broker, BrokerConfig, ClientFigures, Limits as BrokerLimits, ListenerPolicy};
 use fulmar_congestion::Congestion;
+use fulmar_http::{Address, BodyBudget, Endpoint, EndpointConfig, Limits, Plain};
 use fulmar_transport::Origins;
 use fulmar_transport::tls::{ClientAuth, Identity, RootCertStore, ServerTls};
 use fulmar_transport::{Clock, QuicKeys, Server, ServerConfig, TransportLimits};
-use fulmar_web::{Address, BodyBudget, Endpoint, Limits, Plain, WebConfig};
 use h3::ext::Protocol;
 use http::{Method, Request, StatusCode};
 use http_body_util::{BodyExt as _, Full};
@@ -91,7 +91,7 @@ fn start_with(address: SocketAddr, limits: Limits, bodies: BodyBudget) -> Site {
     let server = Server::start(&broker, config, clock).unwrap();
     let policy = Arc::new(ListenerPolicy { name: "web".into(), allow_anonymous: true });
     let any = "127.0.0.1:0".parse().unwrap();
-    let web = WebConfig {
+    let web = EndpointConfig {
         addresses: vec![Address { address, policy: Arc::clone(&policy) }],
         webtransport_tls: tls.showing(&short_lived),
         webtransport: vec![Address { address: any, policy }],
