@@ -45,18 +45,18 @@ const MAX_SEEN: usize = 32;
 /// no harm (RFC 7252 section 4.2 allows that).
 const MAX_KEPT_ANSWER: usize = 128;
 
-/// What was heard.
+/// The meaning of a received message for reliability.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Heard {
+pub(crate) enum Received {
     /// A message to be handled.
     New,
-    /// One that was handled before; perhaps with the answer it had.
+    /// A message that was handled before, with its answer if that was kept.
     Repeated(Option<Vec<u8>>),
-    /// The acknowledgement of what has this tag; an answer may be in it.
+    /// The acknowledgement of the message with this tag; it may carry an answer.
     Acknowledged(Tag),
-    /// What has this tag was refused.
+    /// The message with this tag was refused.
     Refused(Tag),
-    /// Nothing that concerns anybody.
+    /// A message to ignore.
     Nothing,
 }
 
@@ -122,34 +122,34 @@ impl Channel {
     }
 
     /// Takes note of a message.
-    pub(crate) fn hear(&mut self, now: Instant, packet: &Packet) -> Heard {
+    pub(crate) fn receive(&mut self, now: Instant, packet: &Packet) -> Received {
         let id = packet.header.message_id;
         match message::kind_of(packet) {
             Kind::Acknowledgement => match self.land(|flight| flight.id == id) {
-                Some(tag) => Heard::Acknowledged(tag),
-                None => Heard::Nothing,
+                Some(tag) => Received::Acknowledged(tag),
+                None => Received::Nothing,
             },
             Kind::Reset => match self.land(|flight| flight.id == id) {
-                Some(tag) => Heard::Refused(tag),
+                Some(tag) => Received::Refused(tag),
                 None => {
                     let found = self.loose.iter().position(|(loose, _)| *loose == id);
                     let loose = found.and_then(|at| self.loose.remove(at));
-                    loose.map_or(Heard::Nothing, |(_, tag)| Heard::Refused(tag))
+                    loose.map_or(Received::Nothing, |(_, tag)| Received::Refused(tag))
                 }
             },
-            Kind::Confirmable | Kind::NonConfirmable => self.hear_new(now, id),
+            Kind::Confirmable | Kind::NonConfirmable => self.receive_new(now, id),
         }
     }
 
-    fn hear_new(&mut self, now: Instant, id: u16) -> Heard {
+    fn receive_new(&mut self, now: Instant, id: u16) -> Received {
         while self.seen.front().is_some_and(|seen| seen.until <= now) {
             self.seen.pop_front();
         }
         if let Some(seen) = self.seen.iter().find(|seen| seen.id == id) {
             return match &seen.answer {
-                Answer::None => Heard::Repeated(None),
-                Answer::Kept(answer) => Heard::Repeated(Some(answer.clone())),
-                Answer::Again => Heard::New,
+                Answer::None => Received::Repeated(None),
+                Answer::Kept(answer) => Received::Repeated(Some(answer.clone())),
+                Answer::Again => Received::New,
             };
         }
         if self.seen.len() >= MAX_SEEN {
@@ -157,7 +157,7 @@ impl Channel {
         }
         let until = now + self.timing.exchange_lifetime;
         self.seen.push_back(Seen { id, until, answer: Answer::None });
-        Heard::New
+        Received::New
     }
 
     /// Remembers what message `id` of the peer was answered with.
@@ -298,8 +298,8 @@ mod tests {
         assert_eq!(out.len(), 1);
         let id = message::read(&out[0]).unwrap().header.message_id;
         let ack = message::new(Kind::Acknowledgement, 0, id, &[]);
-        assert_eq!(channel.hear(now, &ack), Heard::Acknowledged(1));
-        assert_eq!(channel.hear(now, &ack), Heard::Nothing, "it came twice");
+        assert_eq!(channel.receive(now, &ack), Received::Acknowledged(1));
+        assert_eq!(channel.receive(now, &ack), Received::Nothing, "it came twice");
         channel.launch(now, &mut out);
         assert_eq!(out.len(), 2);
     }
@@ -308,16 +308,16 @@ mod tests {
     fn what_comes_twice_is_handled_once_until_its_time_is_over() {
         let now = Instant::now();
         let mut channel = Channel::new(Timing::default(), 7);
-        assert_eq!(channel.hear(now, &request(9)), Heard::New);
-        assert_eq!(channel.hear(now, &request(9)), Heard::Repeated(None));
+        assert_eq!(channel.receive(now, &request(9)), Received::New);
+        assert_eq!(channel.receive(now, &request(9)), Received::Repeated(None));
         channel.answered(9, b"answer");
-        assert_eq!(channel.hear(now, &request(9)), Heard::Repeated(Some(b"answer".to_vec())));
+        assert_eq!(channel.receive(now, &request(9)), Received::Repeated(Some(b"answer".to_vec())));
         channel.answered(9, &[0; 500]);
-        assert_eq!(channel.hear(now, &request(9)), Heard::New, "too long to be kept");
+        assert_eq!(channel.receive(now, &request(9)), Received::New, "too long to be kept");
         let later = now + Timing::default().exchange_lifetime;
-        assert_eq!(channel.hear(later, &request(9)), Heard::New);
+        assert_eq!(channel.receive(later, &request(9)), Received::New);
         for id in 100..200 {
-            channel.hear(now, &request(id));
+            channel.receive(now, &request(id));
         }
         assert!(channel.seen.len() <= MAX_SEEN);
     }

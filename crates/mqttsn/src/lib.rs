@@ -12,4 +12,4 @@ mod topics;
 
 pub use message::{DecodeError, Message, Publish, ReturnCode, TopicName, TopicRef, WillTopic};
 pub use request::{Answer, BrokerEvent, Delivery, Open, Publication, Request, Will};
-pub use server::{End, Event, Figures, Handle, Server, Settings, Trust};
+pub use server::{End, Event, Handle, Server, Settings, Statistics, Trust};

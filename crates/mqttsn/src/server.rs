@@ -134,7 +134,7 @@ pub enum Event<A> {
 
 /// What has been counted since the server began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Figures {
+pub struct Statistics {
     /// Messages devices published.
     pub received: u64,
     /// Messages sent to devices, repetitions not counted.
@@ -196,7 +196,7 @@ pub struct Server<A> {
     timers: BTreeSet<(Instant, Handle)>,
     transmits: VecDeque<(A, Vec<u8>)>,
     events: VecDeque<Event<A>>,
-    figures: Figures,
+    statistics: Statistics,
     rng: fastrand::Rng,
     /// New clients there may be now, and since when that holds.
     allowance: (f64, Instant),
@@ -217,7 +217,7 @@ impl<A: Clone + Ord> Server<A> {
             timers: BTreeSet::new(),
             transmits: VecDeque::new(),
             events: VecDeque::new(),
-            figures: Figures::default(),
+            statistics: Statistics::default(),
             rng: fastrand::Rng::with_seed(seed),
             last_handle: 0,
         }
@@ -236,7 +236,7 @@ impl<A: Clone + Ord> Server<A> {
     ) -> Result<(), DecodeError> {
         let result = self.take(now, from, trust, datagram);
         if result.is_err() {
-            self.figures.malformed += 1;
+            self.statistics.malformed += 1;
         }
         result
     }
@@ -270,7 +270,7 @@ impl<A: Clone + Ord> Server<A> {
                 self.answer(&peer, &Message::GwInfo { gateway_id, address: &[] });
             }
             // Of other gateways, to devices.
-            (Message::Advertise { .. } | Message::GwInfo { .. }, _) => self.figures.ignored += 1,
+            (Message::Advertise { .. } | Message::GwInfo { .. }, _) => self.statistics.ignored += 1,
             (Message::Connect { will, clean, keep_alive_s, client_id }, _) => {
                 let keep_alive = Duration::from_secs(keep_alive_s.into());
                 let hello = Hello { client_id: client_id.into(), clean, will, keep_alive };
@@ -331,8 +331,8 @@ impl<A: Clone + Ord> Server<A> {
 
     /// What has been counted.
     #[must_use]
-    pub fn figures(&self) -> Figures {
-        self.figures
+    pub fn statistics(&self) -> Statistics {
+        self.statistics
     }
 
     /// What somebody says who has no session.
@@ -351,7 +351,7 @@ impl<A: Clone + Ord> Server<A> {
             | Message::Disconnect { .. } => {
                 self.answer(&peer, &Message::Disconnect { duration_s: None });
             }
-            _ => self.figures.ignored += 1,
+            _ => self.statistics.ignored += 1,
         }
     }
 
@@ -363,10 +363,10 @@ impl<A: Clone + Ord> Server<A> {
         };
         let fits = publish.payload.len() <= self.settings.max_message_bytes;
         let Some(topic) = topic.filter(|_| fits) else {
-            self.figures.ignored += 1;
+            self.statistics.ignored += 1;
             return;
         };
-        self.figures.received += 1;
+        self.statistics.received += 1;
         let message = Publication {
             topic,
             payload: Bytes::copy_from_slice(publish.payload),
@@ -429,7 +429,7 @@ impl<A: Clone + Ord> Server<A> {
             now,
             settings: &self.settings,
             rng: &mut self.rng,
-            figures: &mut self.figures,
+            statistics: &mut self.statistics,
             room: 0,
             datagrams: Vec::new(),
             requests: Vec::new(),
@@ -446,7 +446,7 @@ impl<A: Clone + Ord> Server<A> {
     }
 
     fn refuse(&mut self, peer: Peer<A>, code: ReturnCode, why: &'static str) {
-        self.figures.refused += 1;
+        self.statistics.refused += 1;
         self.answer(&peer, &Message::Connack(code));
         self.events.push_back(Event::Refused { from: peer.address, why });
     }
@@ -488,7 +488,7 @@ impl<A: Clone + Ord> Server<A> {
             now,
             settings: &self.settings,
             rng: &mut self.rng,
-            figures: &mut self.figures,
+            statistics: &mut self.statistics,
             room,
             datagrams: Vec::new(),
             requests: Vec::new(),

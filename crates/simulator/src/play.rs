@@ -177,7 +177,7 @@ impl<'a> Scene<'a> {
                     self.clients[*at].line.is_some_and(|line| !self.world.audible(line).is_empty())
                 };
                 if let Some(client) = self.pick(client, can) {
-                    self.hear(client, stream)?;
+                    self.receive(client, stream)?;
                 }
             }
             Step::Acknowledge { client, pick } => {
@@ -274,14 +274,14 @@ impl<'a> Scene<'a> {
         }
     }
 
-    fn hear(&mut self, client: usize, stream: usize) -> Result<bool, String> {
+    fn receive(&mut self, client: usize, stream: usize) -> Result<bool, String> {
         let Some(line) = self.clients[client].line else { return Ok(false) };
         let keys = self.world.audible(line);
         if keys.is_empty() {
             return Ok(false);
         }
         let key = keys[stream % keys.len()];
-        let Some(packet) = self.world.hear(line, key) else { return Ok(false) };
+        let Some(packet) = self.world.receive(line, key) else { return Ok(false) };
         if packet.first() == Some(&DISCONNECT) && self.may_overflow() {
             return Ok(true);
         }
@@ -291,7 +291,7 @@ impl<'a> Scene<'a> {
         if let Some(story) = self.story {
             story.push(format!("    client {client} reads {} ({key:?})", who.words(&packet)));
         }
-        let said = who.hear(key, &packet, &mut self.ledger)?;
+        let said = who.receive(key, &packet, &mut self.ledger)?;
         if who.greeted {
             self.wills.greeted(client);
         }
@@ -466,7 +466,7 @@ impl<'a> Scene<'a> {
             }
             moved |= self.world.commit(usize::MAX) > 0;
             for client in 0..self.clients.len() {
-                while self.hear(client, 0)? {
+                while self.receive(client, 0)? {
                     moved = true;
                 }
                 while let Some(line) = self.greeted(client)

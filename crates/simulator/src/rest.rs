@@ -87,7 +87,7 @@ impl Scene<'_> {
         }
         self.settle()?;
         let mut retained = vec![None; self.clients.len()];
-        while let Some(packet) = self.world.hear(line, StreamKey::CONTROL) {
+        while let Some(packet) = self.world.receive(line, StreamKey::CONTROL) {
             let frame = peek_frame(&packet, usize::MAX).ok().flatten().ok_or("half a packet")?;
             let Ok(Packet::Publish(publish)) = decode(&frame, version) else { continue };
             let client = publish.topic.strip_prefix("r/").and_then(|index| index.parse().ok());

@@ -212,7 +212,7 @@ impl World {
     }
 
     /// Takes the next packet for the client on a stream.
-    pub(crate) fn hear(&mut self, line: usize, key: StreamKey) -> Option<Vec<u8>> {
+    pub(crate) fn receive(&mut self, line: usize, key: StreamKey) -> Option<Vec<u8>> {
         let line = &mut self.lines[line];
         let wire = line.wires.iter_mut().find(|wire| wire.key == key)?;
         let packet = wire.to_client.pop_front()?;

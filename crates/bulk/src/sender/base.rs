@@ -45,8 +45,8 @@ pub(crate) struct Base {
     probe_sequence: u16,
 }
 
-/// What feedback says of the way.
-pub(crate) struct Heard {
+/// What feedback says about timing.
+pub(crate) struct FeedbackTiming {
     /// The sender's time when the receiver wrote, if it can be believed.
     pub(crate) echo: Option<Duration>,
     rtt: Option<Duration>,
@@ -177,22 +177,26 @@ impl Base {
         }
     }
 
-    /// Takes note of who speaks, and of how long the way is.
-    pub(crate) fn hear(&mut self, now: Duration, feedback: &Feedback<'_>) -> Heard {
+    /// Updates the peer that sent feedback, and measures the round trip.
+    pub(crate) fn receive_feedback(
+        &mut self,
+        now: Duration,
+        feedback: &Feedback<'_>,
+    ) -> FeedbackTiming {
         // An echo from the future is none of ours.
         let echo = feedback.echo.and_then(|echo| echo.checked_sub(EPOCH));
         let echo = echo.filter(|&echo| echo <= now);
         let rtt = echo.map(|echo| (now - echo).max(Duration::from_micros(1)));
         let rtt = rtt.filter(|&rtt| rtt < MAX_RTT);
         let peer = self.peers.heard(now, feedback.source, rtt, feedback.report);
-        Heard { echo, rtt, is_known: peer.is_some() }
+        FeedbackTiming { echo, rtt, is_known: peer.is_some() }
     }
 
     /// Tells the rate's control what feedback reports. `busy` is whether there is more to send.
     pub(crate) fn report(
         &mut self,
         now: Duration,
-        heard: &Heard,
+        heard: &FeedbackTiming,
         feedback: &Feedback<'_>,
         busy: bool,
     ) {

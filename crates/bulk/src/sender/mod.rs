@@ -410,7 +410,7 @@ impl<S: Source> Sender<S> {
     }
 
     fn feedback(&mut self, now: Duration, feedback: &Feedback<'_>) {
-        let heard = self.base.hear(now, feedback);
+        let heard = self.base.receive_feedback(now, feedback);
         let busy = self.has_new() || !self.repairs.is_empty();
         self.base.report(now, &heard, feedback, busy);
         match feedback.kind {

@@ -530,7 +530,7 @@ impl StreamSender {
 
     fn feedback(&mut self, now: Duration, feedback: &Feedback<'_>) {
         let node = feedback.source;
-        let heard = self.base.hear(now, feedback);
+        let heard = self.base.receive_feedback(now, feedback);
         if !heard.is_known {
             self.base.progress.strange += 1;
             return;

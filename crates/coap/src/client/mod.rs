@@ -10,7 +10,7 @@ use bytes::Bytes;
 use coap_lite::{CoapOption, Packet};
 
 use crate::block::MAX_SZX;
-use crate::channel::{Channel, Heard, Timing};
+use crate::channel::{Channel, Received, Timing};
 use crate::message::{self, Kind, Method, code};
 use crate::response::Response;
 use work::{Next, Role, Work};
@@ -170,11 +170,11 @@ impl Client {
     pub fn receive(&mut self, now: Instant, datagram: &[u8]) {
         let Some(packet) = message::read(datagram) else { return };
         let (kind, id) = (message::kind_of(&packet), packet.header.message_id);
-        match self.channel.hear(now, &packet) {
-            Heard::Repeated(answer) if kind == Kind::Confirmable => self.out.extend(answer),
-            Heard::Repeated(_) | Heard::Nothing => {}
-            Heard::Refused(tag) => self.fail(tag, Failure::Reset),
-            Heard::Acknowledged(tag) => {
+        match self.channel.receive(now, &packet) {
+            Received::Repeated(answer) if kind == Kind::Confirmable => self.out.extend(answer),
+            Received::Repeated(_) | Received::Nothing => {}
+            Received::Refused(tag) => self.fail(tag, Failure::Reset),
+            Received::Acknowledged(tag) => {
                 let timeout = self.limits.response_timeout;
                 match self.works.get_mut(&tag) {
                     Some(work) if message::code_of(&packet) == code::EMPTY => {
@@ -185,7 +185,7 @@ impl Client {
                     }
                 }
             }
-            Heard::New => {
+            Received::New => {
                 let known = message::code_of(&packet) >> 5 >= 2 && self.answer(now, &packet);
                 if kind == Kind::Confirmable {
                     let kind = if known { Kind::Acknowledgement } else { Kind::Reset };

@@ -10,7 +10,7 @@ use coap_lite::{CoapOption, Packet};
 use super::bodies::{Downloads, Progress, Uploads};
 use super::{Context, Exchange, OBSERVER_SILENCE, Observe, Request, Trust};
 use crate::block::{self, Block};
-use crate::channel::{Channel, Heard, Timing};
+use crate::channel::{Channel, Received, Timing};
 use crate::message::{self, Kind, Method, code};
 use crate::response::Response;
 
@@ -116,19 +116,19 @@ impl PeerState {
     pub(super) fn receive(&mut self, context: &mut Context<'_>, packet: &Packet, bytes: usize) {
         self.last_heard = context.now;
         let (kind, id) = (message::kind_of(packet), packet.header.message_id);
-        match self.channel.hear(context.now, packet) {
-            Heard::Repeated(answer) if kind == Kind::Confirmable => {
+        match self.channel.receive(context.now, packet) {
+            Received::Repeated(answer) if kind == Kind::Confirmable => {
                 let answer = answer.filter(|answer| self.may_be_sent(answer.len(), bytes));
                 context.out.extend(answer);
             }
-            Heard::Repeated(_) | Heard::Nothing => {}
+            Received::Repeated(_) | Received::Nothing => {}
             // No proof of an address: somebody else can try all 65,536 message ids.
-            Heard::Acknowledged(_) => self.channel.launch(context.now, &mut context.out),
-            Heard::Refused(tag) => {
+            Received::Acknowledged(_) => self.channel.launch(context.now, &mut context.out),
+            Received::Refused(tag) => {
                 self.end(context, tag);
                 self.channel.launch(context.now, &mut context.out);
             }
-            Heard::New => match message::code_of(packet) >> 5 {
+            Received::New => match message::code_of(packet) >> 5 {
                 0 if message::code_of(packet) != code::EMPTY => self.ask(context, packet, bytes),
                 // A ping (section 4.3), a response nobody waits for, or a code that has no meaning yet.
                 _ if kind == Kind::Confirmable => {

@@ -196,10 +196,11 @@ impl<G: Decrypt> ChannelEncryption<G> {
     }
 
     /// Adds the numbers of refused datagrams to the report.
-    pub(super) fn add_refused(&self, figures: &mut Value) {
+    pub(super) fn add_refused(&self, statistics: &mut Value) {
         let Some(inner) = &self.inner else { return };
         let Counts { foreign, forged, replayed } = inner.counts();
-        figures["refused"] = json!({ "foreign": foreign, "forged": forged, "replayed": replayed });
+        statistics["refused"] =
+            json!({ "foreign": foreign, "forged": forged, "replayed": replayed });
     }
 }
 

@@ -1,13 +1,12 @@
 //! `fulmar send` and `fulmar receive`: files over bad links, by the machines of `fulmar-bulk`.
 //!
 //! Here are sockets, files and output. `socket` interprets addresses, `files` stores received files in a folder,
-//! `manifest` describes a file, `encryption` keeps strangers out, `channel` is a socket with encryption, `figures`
+//! `manifest` describes a file, `encryption` keeps strangers out, `channel` is a socket with encryption, `statistics`
 //! has the statistics that senders report. `via` transfers files over TCP and QUIC, to compare; `stream`
 //! carries standard input without an end (`fulmar send -`); `rollout` brings a file to many devices in stages.
 
 mod channel;
 mod encryption;
-mod figures;
 mod file_to_send;
 mod files;
 mod manifest;
@@ -19,6 +18,7 @@ mod send;
 mod show;
 mod socket;
 mod state;
+mod statistics;
 mod stream;
 mod via;
 

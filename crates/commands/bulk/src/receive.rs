@@ -322,7 +322,7 @@ impl Run<'_> {
         }
         if self.args.json {
             if a_second && progress.total_bytes > 0 {
-                let mut value = self.figures();
+                let mut value = self.statistics();
                 value["event"] = "progress".into();
                 println!("{value}");
             }
@@ -337,9 +337,9 @@ impl Run<'_> {
         self.show.set(progress.received_bytes, progress.total_bytes, message);
     }
 
-    fn figures(&self) -> serde_json::Value {
+    fn statistics(&self) -> serde_json::Value {
         let progress = self.receiver.progress();
-        let mut figures = json!({
+        let mut statistics = json!({
             "seconds": self.start.elapsed().as_secs_f64(),
             "total_bytes": progress.total_bytes,
             "received_bytes": progress.received_bytes,
@@ -355,13 +355,13 @@ impl Run<'_> {
             "complete": self.complete,
             "failed": self.failed,
         });
-        self.channel.encryption.add_refused(&mut figures);
-        figures
+        self.channel.encryption.add_refused(&mut statistics);
+        statistics
     }
 
     fn tell_end(&self) {
         if self.args.json {
-            let mut value = self.figures();
+            let mut value = self.statistics();
             value["event"] = "end".into();
             println!("{value}");
         }

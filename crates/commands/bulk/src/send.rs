@@ -16,7 +16,7 @@ use super::encryption::{KeyArgs, SenderChannelEncryption, warn_if_plain};
 use super::file_to_send::{self, FileSource, FileToSend};
 use super::show::Show;
 use super::via::{self, Control, Sending, TlsArgs, Via};
-use super::{SHOW, figures, identity, interrupted, sleep_until, socket, stream};
+use super::{SHOW, identity, interrupted, sleep_until, socket, statistics, stream};
 use crate::exit::Usage;
 
 const EXAMPLES: &str = "\
@@ -213,7 +213,7 @@ pub(super) async fn run_with(args: &Args, secret: Option<Secret>) -> anyhow::Res
              long to wait"
         );
     }
-    figures::check(complete)
+    statistics::check(complete)
 }
 
 /// Sends standard input by NORM.
@@ -381,9 +381,9 @@ impl Run<'_> {
         None
     }
 
-    fn figures(&self) -> Value {
+    fn statistics(&self) -> Value {
         let progress = self.sender.progress();
-        let mut value = figures::of_sender(self.start.elapsed(), &progress, self.sender.rate());
+        let mut value = statistics::of_sender(self.start.elapsed(), &progress, self.sender.rate());
         value["sent_once_bytes"] = progress.sent_once_bytes.into();
         self.channel.encryption.add_refused(&mut value);
         value
@@ -411,7 +411,7 @@ impl Run<'_> {
         }
         if self.args.json {
             if a_second {
-                let mut value = self.figures();
+                let mut value = self.statistics();
                 value["event"] = "progress".into();
                 value["peers"] = self.peers();
                 println!("{value}");
@@ -422,9 +422,9 @@ impl Run<'_> {
         let message = format!(
             "sending {:.1} Mbit/s, loss {:.0} %, repair {:.0} %, {} of {} have all",
             self.sender.rate() as f64 * 8e-6,
-            100.0 * figures::loss(&progress),
-            100.0 * figures::repair_share(&progress),
-            figures::confirmed(&progress),
+            100.0 * statistics::loss(&progress),
+            100.0 * statistics::repair_share(&progress),
+            statistics::confirmed(&progress),
             progress.peers.len().max(self.args.receivers),
         );
         self.show.set(progress.sent_once_bytes, progress.total_bytes, message);
@@ -434,7 +434,7 @@ impl Run<'_> {
         if self.args.silent {
             return;
         }
-        let mut value = self.figures();
+        let mut value = self.statistics();
         if self.args.json {
             value["event"] = "end".into();
             value["complete"] = complete.into();

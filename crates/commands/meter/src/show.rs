@@ -23,7 +23,7 @@ pub(super) fn write(
 
 /// Who was heard, and how.
 #[derive(Serialize)]
-struct Heard<'a> {
+struct Reception<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     time: Option<&'a str>,
     meter: String,
@@ -39,7 +39,7 @@ struct Heard<'a> {
     rssi_raw: Option<u16>,
 }
 
-impl<'a> Heard<'a> {
+impl<'a> Reception<'a> {
     fn new(
         meter: Address,
         (time, mode): (&'a Option<String>, &'a Option<String>),
@@ -59,7 +59,7 @@ impl<'a> Heard<'a> {
     }
 }
 
-impl fmt::Display for Heard<'_> {
+impl fmt::Display for Reception<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(time) = self.time {
             write!(f, "{time} ")?;
@@ -76,7 +76,7 @@ impl fmt::Display for Heard<'_> {
 #[derive(Serialize)]
 pub(super) struct Line<'a> {
     #[serde(flatten)]
-    heard: Heard<'a>,
+    heard: Reception<'a>,
     security: Security,
     authenticated: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -98,7 +98,7 @@ impl<'a> Line<'a> {
         let raw = records.manufacturer.iter().map(|byte| format!("{byte:02X}")).collect::<String>();
         let Received { time, mode, rssi_dbm, rssi_raw, .. } = received;
         Self {
-            heard: Heard::new(telegram.meter, (time, mode), (*rssi_dbm, *rssi_raw)),
+            heard: Reception::new(telegram.meter, (time, mode), (*rssi_dbm, *rssi_raw)),
             security: telegram.security,
             authenticated: telegram.authenticated,
             access: telegram.access,
@@ -165,7 +165,7 @@ fn one(f: &mut fmt::Formatter<'_>, reading: &Reading) -> fmt::Result {
 #[derive(Serialize)]
 pub(super) struct Failure<'a> {
     #[serde(flatten)]
-    heard: Option<Heard<'a>>,
+    heard: Option<Reception<'a>>,
     error: &'static str,
     message: String,
 }
@@ -178,7 +178,7 @@ impl<'a> Failure<'a> {
     ) -> Self {
         let heard = sighting.map(|sighting| {
             let Sighting { meter, time, mode, rssi_dbm, rssi_raw, .. } = sighting;
-            Heard::new(*meter, (time, mode), (*rssi_dbm, *rssi_raw))
+            Reception::new(*meter, (time, mode), (*rssi_dbm, *rssi_raw))
         });
         Self { heard, error: code, message: error.to_string() }
     }

@@ -160,7 +160,7 @@ impl Session {
 
     pub(super) fn will_topic(&mut self, cx: &mut Context<'_>, topic: Option<WillTopic<'_>>) {
         let Stage::Asking(asked) = &mut self.stage else {
-            cx.figures.ignored += 1;
+            cx.statistics.ignored += 1;
             return;
         };
         match topic {
@@ -180,7 +180,7 @@ impl Session {
 
     pub(super) fn will_message(&mut self, cx: &mut Context<'_>, payload: &[u8]) {
         let Stage::Asking(asked) = &mut self.stage else {
-            cx.figures.ignored += 1;
+            cx.statistics.ignored += 1;
             return;
         };
         let Some(topic) = asked.topic.take() else { return };

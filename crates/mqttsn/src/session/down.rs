@@ -80,7 +80,7 @@ impl Down {
             self.queue.len() < limits.max_queued && self.bytes + bytes <= limits.max_queued_bytes;
         // The broker has no more others on their way than its window.
         if !room && matches!(&item, Item::Message(message) if message.packet_id.is_none()) {
-            cx.figures.dropped += 1;
+            cx.statistics.dropped += 1;
             return;
         }
         self.bytes += bytes;
@@ -144,7 +144,7 @@ impl Down {
         if !cx.send(&Message::Publish(publish(message, topic, message.dup))) {
             return self.give_up(cx);
         }
-        cx.figures.sent += 1;
+        cx.statistics.sent += 1;
         if message.qos == QoS::AtMostOnce {
             self.pop();
         } else {
@@ -211,7 +211,7 @@ impl Down {
             (Step::Release(id), _) => drop(cx.send(&Message::Pubrel(id.get()))),
             _ => return,
         }
-        cx.figures.repeated += 1;
+        cx.statistics.repeated += 1;
     }
 
     /// The device sleeps: what it has not answered is sent anew when it is awake.
@@ -334,7 +334,7 @@ impl Down {
     /// The first message cannot be brought to the device; the broker has to hear something.
     fn give_up(&mut self, cx: &mut Context<'_>) {
         self.flight = None;
-        cx.figures.dropped += 1;
+        cx.statistics.dropped += 1;
         if let Some(Item::Message(message)) = self.pop()
             && let Some(id) = message.packet_id
         {

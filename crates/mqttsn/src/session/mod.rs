@@ -18,7 +18,7 @@ use self::down::Down;
 use self::up::Up;
 use crate::message::{Message, ReturnCode};
 use crate::request::{BrokerEvent, Request, Will};
-use crate::server::{Figures, Settings};
+use crate::server::{Settings, Statistics};
 use crate::topics::Topics;
 
 /// What a session is given to work with, and where it puts what comes of it.
@@ -26,7 +26,7 @@ pub(crate) struct Context<'a> {
     pub(crate) now: Instant,
     pub(crate) settings: &'a Settings,
     pub(crate) rng: &'a mut fastrand::Rng,
-    pub(crate) figures: &'a mut Figures,
+    pub(crate) statistics: &'a mut Statistics,
     /// Bytes of one datagram that the device may be sent now, about.
     pub(crate) room: usize,
     /// Datagrams for the device.
@@ -237,7 +237,7 @@ impl Session {
         }
         if matches!(self.stage, Stage::Asking(_) | Stage::Opening(_)) {
             // It repeats what matters, once it knows that it is connected.
-            cx.figures.ignored += 1;
+            cx.statistics.ignored += 1;
             return;
         }
         let topics = &mut self.topics;
@@ -260,7 +260,7 @@ impl Session {
             Message::Pingreq(who) => self.ping(cx, who.is_some()),
             Message::WillTopicUpd(topic) => self.update_will_topic(cx, topic),
             Message::WillMsgUpd(payload) => self.update_will_message(cx, payload),
-            _ => cx.figures.ignored += 1,
+            _ => cx.statistics.ignored += 1,
         }
         self.go_on(cx);
     }
@@ -396,7 +396,7 @@ pub(crate) fn return_code(reason: ReasonCode) -> ReturnCode {
 fn packet_id(cx: &mut Context<'_>, msg_id: u16) -> Option<PacketId> {
     let id = PacketId::new(msg_id);
     if id.is_none() {
-        cx.figures.ignored += 1;
+        cx.statistics.ignored += 1;
     }
     id
 }

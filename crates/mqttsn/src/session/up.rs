@@ -123,7 +123,7 @@ impl Up {
                 return;
             }
         }
-        cx.figures.received += 1;
+        cx.statistics.received += 1;
         cx.ask(Request::Publish(Publication {
             topic: topic.into(),
             payload: Bytes::copy_from_slice(publish.payload),

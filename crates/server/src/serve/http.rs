@@ -22,7 +22,7 @@ use super::listeners::where_to_change;
 use super::mqttsn;
 use super::platform::Platform;
 use super::publish::HttpPublisher;
-use super::upstream::Figures;
+use super::upstream::GatewayMetrics;
 use crate::config::Config;
 
 mod connections;
@@ -40,9 +40,9 @@ pub(super) struct Operated {
     pub(super) tickets: Arc<Tickets>,
     pub(super) web: Arc<fulmar_http::Metrics>,
     /// `None` where there is no `[upstream]`.
-    pub(super) gateway: Option<Arc<Figures>>,
+    pub(super) gateway: Option<Arc<GatewayMetrics>>,
     /// `None` where there is no `mqtt_sn` listener.
-    pub(super) mqtt_sn: Option<Arc<Mutex<mqttsn::Figures>>>,
+    pub(super) mqtt_sn: Option<Arc<Mutex<mqttsn::Statistics>>>,
     pub(super) publisher: HttpPublisher,
     /// `None` when it is off.
     pub(super) platform: Option<Platform>,

@@ -167,8 +167,8 @@ pub fn run(args: &Args, log: &LogArgs) -> anyhow::Result<()> {
         store: stored.store.clone(),
         tickets: Arc::clone(&certificates.tickets),
         web: Arc::clone(web.metrics()),
-        gateway: gateway.as_ref().map(upstream::Gateway::figures),
-        mqtt_sn: mqtt_sn.figures(),
+        gateway: gateway.as_ref().map(upstream::Gateway::metrics),
+        mqtt_sn: mqtt_sn.statistics(),
         publisher: publish::HttpPublisher::new(
             server.handoff(),
             &config,

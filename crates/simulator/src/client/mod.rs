@@ -1,7 +1,7 @@
 //! An honest client: it follows the protocol to the letter, remembers what it must, and complains when
 //! the broker does not.
 
-mod hear;
+mod receive;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 

@@ -14,7 +14,7 @@ use tokio::sync::mpsc::{self, error::TryRecvError};
 use super::super::channel::Channel;
 use super::super::encryption::SenderChannelEncryption;
 use super::super::show::Show;
-use super::super::{SHOW, figures, interrupted, sleep_until};
+use super::super::{SHOW, interrupted, sleep_until, statistics};
 use super::{PIECE, QUEUED};
 
 /// Parity of a block: what RFC 5510's code has at most.
@@ -76,7 +76,7 @@ pub(in super::super) async fn send(sending: Sending) -> anyhow::Result<()> {
     if let Some(error) = run.unreadable {
         return Err(error).context("standard input");
     }
-    figures::check(complete)
+    statistics::check(complete)
 }
 
 /// Reads standard input in a thread, which ends with the program.
@@ -219,9 +219,9 @@ impl Run {
         None
     }
 
-    fn figures(&self) -> Value {
+    fn statistics(&self) -> Value {
         let progress = self.sender.progress();
-        let mut value = figures::of_sender(self.start.elapsed(), &progress, self.sender.rate());
+        let mut value = statistics::of_sender(self.start.elapsed(), &progress, self.sender.rate());
         self.sending.channel.encryption.add_refused(&mut value);
         value
     }
@@ -229,14 +229,14 @@ impl Run {
     fn show_progress(&self, a_second: bool) {
         if self.sending.json {
             if a_second {
-                let mut value = self.figures();
+                let mut value = self.statistics();
                 value["event"] = "progress".into();
                 println!("{value}");
             }
             return;
         }
         let progress = self.sender.progress();
-        let loss = figures::loss(&progress);
+        let loss = statistics::loss(&progress);
         let (rate, many) = (self.sender.rate() as f64 * 8e-6, progress.peers.len());
         let message =
             format!("at most {rate:.1} Mbit/s, loss {:.0} %, {many} receivers", 100.0 * loss);
@@ -244,7 +244,7 @@ impl Run {
     }
 
     fn tell_end(&self, complete: bool) {
-        let mut value = self.figures();
+        let mut value = self.statistics();
         if self.sending.json {
             value["event"] = "end".into();
             value["complete"] = complete.into();

@@ -173,16 +173,16 @@ impl Run<'_> {
         self.shown = Instant::now();
         let at = self.before + at;
         if self.sending.json {
-            let mut figures = self.figures();
-            (figures["event"], figures["at"]) = ("progress".into(), at.into());
-            println!("{figures}");
+            let mut statistics = self.statistics();
+            (statistics["event"], statistics["at"]) = ("progress".into(), at.into());
+            println!("{statistics}");
         } else {
             let message = format!("{} connections", self.connections);
             self.sending.show.set(at, self.total, message);
         }
     }
 
-    fn figures(&self) -> serde_json::Value {
+    fn statistics(&self) -> serde_json::Value {
         json!({
             "seconds": self.start.elapsed().as_secs_f64(),
             "total_bytes": self.total,
@@ -195,7 +195,7 @@ impl Run<'_> {
     fn tell_end(&self) {
         let files = &self.sending.files;
         if self.sending.json {
-            let mut value = self.figures();
+            let mut value = self.statistics();
             let files = files.iter().map(FileToSend::told).collect::<Vec<_>>();
             (value["event"], value["complete"]) = ("end".into(), true.into());
             value["files"] = files.into();

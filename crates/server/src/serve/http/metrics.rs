@@ -15,7 +15,7 @@ use fulmar_transport::tickets::TicketCounts;
 use super::Operated;
 use crate::serve::mqttsn;
 use crate::serve::platform::PlatformCounts;
-use crate::serve::upstream::Figures;
+use crate::serve::upstream::GatewayMetrics;
 
 pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
@@ -51,8 +51,8 @@ pub(super) fn render(state: &Operated) -> String {
     if let Some(gateway) = &state.gateway {
         page.gateway(gateway);
     }
-    if let Some(figures) = &state.mqtt_sn {
-        page.mqtt_sn(&figures.lock());
+    if let Some(statistics) = &state.mqtt_sn {
+        page.mqtt_sn(&statistics.lock());
     }
     if let Some(platform) = &state.platform {
         page.platform(&platform.counts());
@@ -196,20 +196,20 @@ impl Page {
         }
     }
 
-    fn gateway(&mut self, figures: &Figures) {
+    fn gateway(&mut self, gateway: &GatewayMetrics) {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        for figure in figures.all(u64::try_from(now.as_millis()).unwrap_or(u64::MAX)) {
-            let name = format!("gateway_{}", figure.name);
-            self.head(&name, figure.kind, figure.help);
-            for (labels, value) in figure.values {
+        for metric in gateway.all(u64::try_from(now.as_millis()).unwrap_or(u64::MAX)) {
+            let name = format!("gateway_{}", metric.name);
+            self.head(&name, metric.kind, metric.help);
+            for (labels, value) in metric.values {
                 self.sample(&name, &labels, value);
             }
         }
     }
 
-    fn mqtt_sn(&mut self, figures: &mqttsn::Figures) {
-        self.one("mqtt_sn_clients", "gauge", "MQTT-SN clients with a session", figures.clients);
-        let server = &figures.server;
+    fn mqtt_sn(&mut self, statistics: &mqttsn::Statistics) {
+        self.one("mqtt_sn_clients", "gauge", "MQTT-SN clients with a session", statistics.clients);
+        let server = &statistics.server;
         for (name, help, value) in [
             ("mqtt_sn_received_total", "Messages MQTT-SN clients published", server.received),
             ("mqtt_sn_sent_total", "Messages sent to MQTT-SN clients", server.sent),
@@ -222,7 +222,7 @@ impl Page {
             (
                 "mqtt_sn_overrun_total",
                 "QoS 0 messages for which the broker had no room",
-                figures.overrun,
+                statistics.overrun,
             ),
             ("mqtt_sn_refused_total", "MQTT-SN clients refused a session", server.refused),
             ("mqtt_sn_malformed_total", "Datagrams that were not MQTT-SN", server.malformed),

@@ -34,8 +34,8 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What is counted, for `/metrics`.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Figures {
-    pub(super) server: fulmar_mqttsn::Figures,
+pub(super) struct Statistics {
+    pub(super) server: fulmar_mqttsn::Statistics,
     pub(super) clients: usize,
     /// Messages without acknowledgement that the broker did not read in time.
     pub(super) overrun: u64,
@@ -44,7 +44,7 @@ pub(super) struct Figures {
 /// The running listeners.
 pub(super) struct MqttSn {
     bound: Vec<SocketAddr>,
-    figures: Arc<Mutex<Figures>>,
+    statistics: Arc<Mutex<Statistics>>,
     stop: watch::Sender<bool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -56,12 +56,12 @@ impl MqttSn {
     /// Names the key of the address that cannot be bound.
     pub(super) fn start(config: &Config, handoff: Handoff) -> anyhow::Result<MqttSn> {
         let (stop, stopped) = watch::channel(false);
-        let figures = Arc::new(Mutex::new(Figures::default()));
+        let statistics = Arc::new(Mutex::new(Statistics::default()));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (sockets, listeners) = runtime.block_on(async { bind(config) })?;
         let bound: Vec<SocketAddr> = listeners.iter().map(|listener| listener.bound).collect();
         if sockets.is_empty() {
-            return Ok(MqttSn { bound, figures, stop, thread: None });
+            return Ok(MqttSn { bound, statistics, stop, thread: None });
         }
         let mut seed = [0; 8];
         SystemRandom::new()
@@ -74,12 +74,17 @@ impl MqttSn {
         let (sender, events) = mpsc::channel(MAX_WAITING_EVENTS);
         let connections = Connections::new(handoff, sender, listeners, most);
         let advertising = Advertising::new(config);
-        let service =
-            Service { server, connections, sockets, advertising, figures: Arc::clone(&figures) };
+        let service = Service {
+            server,
+            connections,
+            sockets,
+            advertising,
+            statistics: Arc::clone(&statistics),
+        };
         let thread = std::thread::Builder::new()
             .name("fulmar-mqtt-sn".into())
             .spawn(move || runtime.block_on(service.run(events, stopped)))?;
-        Ok(MqttSn { bound, figures, stop, thread: Some(thread) })
+        Ok(MqttSn { bound, statistics, stop, thread: Some(thread) })
     }
 
     /// Where the listeners are.
@@ -88,8 +93,8 @@ impl MqttSn {
     }
 
     /// What is counted; `None` where there is no listener.
-    pub(super) fn figures(&self) -> Option<Arc<Mutex<Figures>>> {
-        self.thread.as_ref().map(|_| Arc::clone(&self.figures))
+    pub(super) fn statistics(&self) -> Option<Arc<Mutex<Statistics>>> {
+        self.thread.as_ref().map(|_| Arc::clone(&self.statistics))
     }
 
     /// Ends the listeners: devices are told, and their sessions stay with the broker.
@@ -156,7 +161,7 @@ struct Service {
     connections: Connections,
     sockets: Vec<Arc<UdpSocket>>,
     advertising: Option<Advertising>,
-    figures: Arc<Mutex<Figures>>,
+    statistics: Arc<Mutex<Statistics>>,
 }
 
 impl Service {
@@ -251,8 +256,8 @@ impl Service {
             }
         }
         self.send();
-        let (server, clients) = (self.server.figures(), self.server.clients());
-        *self.figures.lock() = Figures { server, clients, overrun: self.connections.dropped };
+        let (server, clients) = (self.server.statistics(), self.server.clients());
+        *self.statistics.lock() = Statistics { server, clients, overrun: self.connections.dropped };
     }
 
     fn send(&mut self) {

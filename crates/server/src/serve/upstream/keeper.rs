@@ -17,7 +17,7 @@ use fulmar_gateway::outbox::{Item, Outbox, Page, Put};
 use tokio::sync::oneshot;
 
 use super::dead_letters::{DeadLetters, Letter, Way};
-use super::figures::{Figures, count};
+use super::metrics::{GatewayMetrics, count};
 use super::now_ms;
 
 /// Messages read at a time, and bytes of them but for the first.
@@ -54,11 +54,11 @@ impl Keeper {
     pub(super) fn start(
         outbox: Outbox,
         graves: Option<DeadLetters>,
-        figures: Arc<Figures>,
+        metrics: Arc<GatewayMetrics>,
     ) -> anyhow::Result<Keeper> {
         let (ask, asked) = mpsc::channel();
-        *figures.totals.lock() = outbox.totals();
-        let work = Work { outbox, graves, figures, removals: BTreeSet::new(), dropped: 0 };
+        *metrics.totals.lock() = outbox.totals();
+        let work = Work { outbox, graves, metrics, removals: BTreeSet::new(), dropped: 0 };
         let thread = std::thread::Builder::new().name("fulmar-outbox".into());
         let thread = thread.spawn(move || work.run(&asked)).context("outbox")?;
         Ok(Keeper { asking: Asking(ask), thread })
@@ -133,7 +133,7 @@ impl Asking {
 struct Work {
     outbox: Outbox,
     graves: Option<DeadLetters>,
-    figures: Arc<Figures>,
+    metrics: Arc<GatewayMetrics>,
     removals: BTreeSet<u64>,
     /// Messages dropped, as the log was told of it.
     dropped: u64,
@@ -174,7 +174,7 @@ impl Work {
                 let outcome = outcome.map_err(|error| self.failed(&error));
                 if let Ok(put) = outcome {
                     self.recovered();
-                    count(&self.figures.repeated, put.known);
+                    count(&self.metrics.repeated, put.known);
                 }
                 self.tell();
                 let _ = answer.send((items, outcome));
@@ -212,17 +212,17 @@ impl Work {
                 );
                 return;
             }
-            count(&self.figures.dead_letters, letters.len());
+            count(&self.metrics.dead_letters, letters.len());
         }
         for Letter { message, way, .. } in letters {
             match way {
                 Way::Up => {
-                    count(&self.figures.refused, 1);
+                    count(&self.metrics.refused, 1);
                     self.removals.insert(message.seq);
                 }
-                Way::Entry => count(&self.figures.refused, 1),
+                Way::Entry => count(&self.metrics.refused, 1),
                 Way::Down(taken) => {
-                    count(&self.figures.refused_here, 1);
+                    count(&self.metrics.refused_here, 1);
                     taken.send(()).ok();
                 }
             }
@@ -263,12 +263,12 @@ impl Work {
     }
 
     fn tell(&self) {
-        *self.figures.totals.lock() = self.outbox.totals();
+        *self.metrics.totals.lock() = self.outbox.totals();
     }
 
     fn failed(&self, error: &Error) {
         let text = error.to_string();
-        let mut failure = self.figures.failure.lock();
+        let mut failure = self.metrics.failure.lock();
         if failure.as_ref() != Some(&text) {
             tracing::error!("outbox: {text}");
             *failure = Some(text);
@@ -276,7 +276,7 @@ impl Work {
     }
 
     fn recovered(&self) {
-        if self.figures.failure.lock().take().is_some() {
+        if self.metrics.failure.lock().take().is_some() {
             tracing::info!("outbox: writing resumed");
         }
     }

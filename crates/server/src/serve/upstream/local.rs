@@ -27,8 +27,8 @@ use tokio::time::Instant;
 
 use super::dead_letters::{Letter, Way};
 use super::descent::{Answer, Descent, Down, Refusal};
-use super::figures::count;
 use super::keeper::Asking;
+use super::metrics::count;
 use super::{Shared, now_ms, trouble};
 
 const VERSION: Version = Version::V5;
@@ -239,7 +239,7 @@ impl<'a> Session<'a> {
         };
         let identity = MessageIdentity::read(publish.properties);
         let Some(via) = identity.via_with(&shared.name) else {
-            count(&shared.figures.circles, 1);
+            count(&shared.metrics.circles, 1);
             tracing::warn!(topic = publish.topic, "dropped: loop detected");
             return None;
         };
@@ -278,7 +278,7 @@ impl<'a> Session<'a> {
             let tried = part.len();
             match self.keeper.put(part).await {
                 (_, Ok(put)) => {
-                    self.shared.figures.wake(put.taken);
+                    self.shared.metrics.wake(put.taken);
                     most = tried.saturating_mul(2);
                 }
                 // For all of them there may never be room at once.
@@ -364,7 +364,7 @@ impl<'a> Session<'a> {
             reason: refusal.reason,
             since_ms: refusal.since_ms,
         };
-        self.shared.figures.trouble.lock().down = self.descent.refusals().map(refused).collect();
+        self.shared.metrics.trouble.lock().down = self.descent.refusals().map(refused).collect();
     }
 }
 

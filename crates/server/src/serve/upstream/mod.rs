@@ -11,9 +11,9 @@
 mod dead_letters;
 mod descent;
 mod entry;
-mod figures;
 mod keeper;
 mod local;
+mod metrics;
 mod remote;
 mod trouble;
 
@@ -33,8 +33,8 @@ use tokio::sync::{mpsc, watch};
 
 use self::dead_letters::DeadLetters;
 pub(super) use self::entry::Marks;
-pub(super) use self::figures::Figures;
 use self::keeper::Keeper;
+pub(super) use self::metrics::GatewayMetrics;
 use super::internal_sessions::InternalSessions;
 use crate::config::{Config, Upstream};
 
@@ -52,7 +52,7 @@ pub(super) struct Shared {
     up: Mapping,
     down: Mapping,
     stamper: Arc<Stamper>,
-    figures: Arc<Figures>,
+    metrics: Arc<GatewayMetrics>,
 }
 
 impl Shared {
@@ -96,14 +96,14 @@ impl Gateway {
         let client_id = outbox.meta("client", || format!("gateway-{:016x}", random[1]))?;
         // A file that cannot be read is a mistake to be told of now.
         config.options(&name)?;
-        let figures = Arc::new(Figures::default());
+        let metrics = Arc::new(GatewayMetrics::default());
         let shared = Shared {
             up: config.mapping("up")?,
             down: config.mapping("down")?,
             stamper: Arc::new(Stamper::new(&name, random[2])),
             config: config.clone(),
             congestion,
-            figures: Arc::clone(&figures),
+            metrics: Arc::clone(&metrics),
             name,
             client_id,
         };
@@ -111,7 +111,7 @@ impl Gateway {
             let opened = DeadLetters::open(path, max_bytes);
             opened.with_context(|| format!("[upstream.outbox] dead_letter_file {}", path.display()))
         });
-        let keeper = Keeper::start(outbox, graves.transpose()?, figures)?;
+        let keeper = Keeper::start(outbox, graves.transpose()?, metrics)?;
         Ok(Some(Gateway { shared: Arc::new(shared), keeper, running: None }))
     }
 
@@ -146,8 +146,8 @@ impl Gateway {
     }
 
     /// What metrics tell.
-    pub(super) fn figures(&self) -> Arc<Figures> {
-        Arc::clone(&self.shared.figures)
+    pub(super) fn metrics(&self) -> Arc<GatewayMetrics> {
+        Arc::clone(&self.shared.metrics)
     }
 
     /// Ends both connections and writes what is to be written.

@@ -27,8 +27,8 @@ use tokio::time::Instant;
 
 use super::dead_letters::{Letter, Way};
 use super::descent::Down;
-use super::figures::count;
 use super::keeper::Asking;
+use super::metrics::count;
 use super::{Shared, now_ms, trouble};
 
 /// Before a client that has given up is replaced.
@@ -45,7 +45,7 @@ const CHECK_SECRET: Duration = Duration::from_secs(10);
 const NAMED: usize = 10;
 /// Before what the broker upstream could not take is sent again.
 const LATER: Duration = Duration::from_secs(5);
-/// Between two looks at the connection's figures.
+/// Between two looks at the connection's metrics.
 const LOOK: Duration = Duration::from_secs(2);
 
 /// A publication and its fate.
@@ -88,7 +88,7 @@ pub(super) async fn run(
             }
             Err(error) => tracing::error!("upstream: {error:#}"),
         }
-        shared.figures.disconnected();
+        shared.metrics.disconnected();
         tracing::info!("upstream: trying again in {} s; its files are read again", again.as_secs());
         let pause = again;
         again = (again * 2).min(AGAIN_AT_LAST);
@@ -203,7 +203,7 @@ impl<'a> Uplink<'a> {
                     let again = subscribed(self.shared, outcome);
                     self.subscribe_at = again.then(|| Instant::now() + SUBSCRIBE_AGAIN);
                 }
-                Wake::Arrived => self.shared.figures.arrived(self.scheduler),
+                Wake::Arrived => self.shared.metrics.arrived(self.scheduler),
                 Wake::Time => self.on_time(),
             }
         }
@@ -232,7 +232,7 @@ impl<'a> Uplink<'a> {
             self.asked = subscription(self.shared, self.client.clone());
         }
         if self.connected_at.is_some_and(|at| at + SETTLED <= now) {
-            self.shared.figures.trouble.lock().connection = None;
+            self.shared.metrics.trouble.lock().connection = None;
         }
     }
 
@@ -242,7 +242,7 @@ impl<'a> Uplink<'a> {
             Refused::Topic(topic) => topic.clone(),
             Refused::Batches => self.shared.config.batch.topic.clone(),
         };
-        let mut trouble = self.shared.figures.trouble.lock();
+        let mut trouble = self.shared.metrics.trouble.lock();
         let all = self.scheduler.refusals().all();
         trouble.topics = all
             .map(|(what, refusal)| trouble::Refused {
@@ -256,7 +256,7 @@ impl<'a> Uplink<'a> {
     async fn wait(&mut self, stopped: &mut watch::Receiver<bool>) -> Wake {
         if self.look_at <= Instant::now() {
             self.look_at = Instant::now() + LOOK;
-            *self.shared.figures.path.lock() = self.client.path_stats().await;
+            *self.shared.metrics.path.lock() = self.client.path_stats().await;
         }
         let batch = self
             .scheduler
@@ -277,7 +277,7 @@ impl<'a> Uplink<'a> {
             Some(receipt) = self.landing.next() => Wake::Landed(receipt),
             (priority, read) = or_never(&mut self.reading) => Wake::Read(priority, read),
             outcome = or_never(&mut self.asked) => Wake::Subscribed(outcome),
-            () = self.shared.figures.news.notified() => Wake::Arrived,
+            () = self.shared.metrics.news.notified() => Wake::Arrived,
             () = tokio::time::sleep_until(wake_at) => Wake::Time,
         }
     }
@@ -307,12 +307,12 @@ impl<'a> Uplink<'a> {
         }
         while let Some(publication) = self.scheduler.next(now_ms()) {
             let message = self.message(&publication);
-            let figures = &self.shared.figures;
-            count(&figures.publications, 1);
-            count(&figures.publication_bytes, message.topic.len() + message.payload.len());
+            let metrics = &self.shared.metrics;
+            count(&metrics.publications, 1);
+            count(&metrics.publication_bytes, message.topic.len() + message.payload.len());
             let bytes =
                 publication.messages().iter().map(|one| one.topic.len() + one.payload.len());
-            count(&figures.message_bytes, bytes.sum());
+            count(&metrics.message_bytes, bytes.sum());
             match self.client.publish(message).await {
                 Ok(delivery) => self.flights.push(flight(publication, delivery)),
                 Err(error) => self.flights.push(Box::pin(async move { (publication, Err(error)) })),
@@ -354,11 +354,11 @@ impl<'a> Uplink<'a> {
     }
 
     fn over(&mut self, publication: &Publication, outcome: Result<ReasonCode, Error>) {
-        let figures = &self.shared.figures;
+        let metrics = &self.shared.metrics;
         let messages = publication.messages();
         match outcome {
             Ok(_) => {
-                count(&figures.sent, messages.len());
+                count(&metrics.sent, messages.len());
                 self.keeper.remove(messages.iter().map(|message| message.seq).collect());
                 if let Some((what, _)) = self.scheduler.taken(publication) {
                     tracing::info!(?what, "the upstream broker accepts the topic again");
@@ -438,7 +438,7 @@ impl<'a> Uplink<'a> {
     }
 
     async fn happened(&mut self, event: Event) {
-        let figures = &self.shared.figures;
+        let metrics = &self.shared.metrics;
         match event {
             Event::Connected { session_present, transport, early_data } => {
                 self.connected_at = Some(Instant::now());
@@ -448,9 +448,9 @@ impl<'a> Uplink<'a> {
                     self.landing.clear();
                 }
                 self.scheduler.look_again(now_ms());
-                count(&figures.connections, 1);
-                count(&figures.early, usize::from(early_data));
-                *figures.transport.lock() = Some(transport);
+                count(&metrics.connections, 1);
+                count(&metrics.early, usize::from(early_data));
+                *metrics.transport.lock() = Some(transport);
                 tracing::info!(
                     url = self.shared.config.url,
                     transport = transport.scheme(),
@@ -460,14 +460,14 @@ impl<'a> Uplink<'a> {
                 );
             }
             Event::Disconnected { reason, retry_in } => {
-                figures.disconnected();
+                metrics.disconnected();
                 self.connected_at = None;
                 self.refused_connection(&reason);
                 let retry = retry_in.unwrap_or(AGAIN).as_secs_f32();
                 tracing::warn!("upstream: {reason}; trying again in {retry:.1} s");
             }
             Event::Migrated { local } => {
-                count(&figures.migrations, 1);
+                count(&metrics.migrations, 1);
                 tracing::info!(%local, "upstream: the connection continues from another address");
             }
             Event::Message(message) => self.came_down(message).await,
@@ -482,7 +482,7 @@ impl<'a> Uplink<'a> {
         if matches!(reason, ReasonCode::ServerShuttingDown) || !reason.is_error() {
             return;
         }
-        let mut trouble = self.shared.figures.trouble.lock();
+        let mut trouble = self.shared.metrics.trouble.lock();
         let since_ms = trouble.connection.as_ref().map_or_else(now_ms, |before| before.since_ms);
         let what = format!("the connection is refused to user {:?}", self.shared.config.user);
         trouble.connection = Some(trouble::Refused { what, reason: *reason, since_ms });
@@ -515,12 +515,12 @@ impl<'a> Uplink<'a> {
     /// A message as it is published here; `None` for one that is not.
     fn as_it_is_here(&self, message: Message, taken: oneshot::Sender<()>) -> Option<Down> {
         let shared = self.shared;
-        let figures = &shared.figures;
+        let metrics = &shared.metrics;
         let (rule, topic) = shared.down.map(&message.topic)?;
         let properties = message.properties.as_properties();
         let identity = MessageIdentity::read(properties);
         let Some(via) = identity.via_with(&shared.name) else {
-            count(&figures.circles, 1);
+            count(&metrics.circles, 1);
             tracing::warn!(topic = message.topic, "dropped: loop detected");
             return None;
         };
@@ -529,7 +529,7 @@ impl<'a> Uplink<'a> {
         if let Some(seconds) = expiry {
             properties.push(Property::MessageExpiryInterval(seconds));
         }
-        count(&figures.received, 1);
+        count(&metrics.received, 1);
         let qos = rule.qos.min(message.qos);
         let (payload, retain) = (message.payload, message.retain);
         Some(Down { topic, payload, qos, retain, properties, taken })
@@ -581,7 +581,7 @@ fn subscribed(shared: &Shared, outcome: Result<Vec<ReasonCode>, Error>) -> bool 
             return true;
         }
     };
-    let mut trouble = shared.figures.trouble.lock();
+    let mut trouble = shared.metrics.trouble.lock();
     let before = std::mem::take(&mut trouble.filters);
     for (rule, reason) in shared.down.rules().iter().zip(codes).filter(|(_, code)| code.is_error())
     {

@@ -13,7 +13,7 @@ use crate::schedule::TOPICS;
 
 impl Client {
     /// Reads a packet. What it says to that.
-    pub(crate) fn hear(
+    pub(crate) fn receive(
         &mut self,
         key: StreamKey,
         bytes: &[u8],

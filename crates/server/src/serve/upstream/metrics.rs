@@ -1,4 +1,4 @@
-//! What the gateway tells of itself: counters and gauges for `/metrics`.
+//! The gateway's metrics: counters and gauges for `/metrics`.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -11,14 +11,14 @@ use tokio::sync::Notify;
 
 use super::trouble::Trouble;
 
-/// Figures of a gateway.
+/// GatewayMetrics of a gateway.
 #[derive(Debug, Default)]
-pub(crate) struct Figures {
+pub(crate) struct GatewayMetrics {
     /// How full the outbox is.
     pub(super) totals: Mutex<Totals>,
     /// Why the outbox cannot be written, if so.
     pub(super) failure: Mutex<Option<String>>,
-    /// Messages the broker upstream has acknowledged.
+    /// Messages the upstream broker has acknowledged.
     pub(super) sent: AtomicU64,
     /// Publications that took them there.
     pub(super) publications: AtomicU64,
@@ -51,12 +51,12 @@ pub(crate) struct Figures {
     pub(super) news: Notify,
     /// Which lanes they arrived in.
     arrived: [AtomicBool; 2],
-    /// QUIC's own figures of the connection now.
+    /// QUIC's own metrics of the connection now.
     pub(super) path: Mutex<Option<PathStats>>,
 }
 
-/// A figure: name without `fulmar_gateway_`, kind, help, and values by labels.
-pub(crate) struct Figure {
+/// One metric: name without `fulmar_gateway_`, kind, help, and values by labels.
+pub(crate) struct Metric {
     pub(crate) name: &'static str,
     pub(crate) kind: &'static str,
     pub(crate) help: &'static str,
@@ -67,7 +67,7 @@ pub(super) fn count(counter: &AtomicU64, more: usize) {
     counter.fetch_add(more as u64, Ordering::Relaxed);
 }
 
-impl Figures {
+impl GatewayMetrics {
     /// So many messages have arrived in each lane.
     pub(super) fn wake(&self, taken: [usize; 2]) {
         for (arrived, count) in self.arrived.iter().zip(taken) {
@@ -98,8 +98,8 @@ impl Figures {
         *self.path.lock() = None;
     }
 
-    /// All figures at this time, in milliseconds since the Unix epoch.
-    pub(crate) fn all(&self, now_ms: u64) -> Vec<Figure> {
+    /// All metrics at a time in milliseconds since the Unix epoch.
+    pub(crate) fn all(&self, now_ms: u64) -> Vec<Metric> {
         let totals = *self.totals.lock();
         let trouble = self.trouble.lock().clone();
         let dropped = totals.dropped;
@@ -107,7 +107,7 @@ impl Figures {
         let age = totals.oldest_ms.map_or(0, |oldest| now_ms.saturating_sub(oldest));
         let one = |value: f64| vec![(String::new(), value)];
         let counter = |counter: &AtomicU64| one(counter.load(Ordering::Relaxed) as f64);
-        let figure = |name, kind, help, values| Figure { name, kind, help, values };
+        let metric = |name, kind, help, values| Metric { name, kind, help, values };
         let failing = f64::from(u8::from(self.failure.lock().is_some()));
         let why = |why: &str, count: u64| (format!("{{reason=\"{why}\"}}"), count as f64);
         let transport = *self.transport.lock();
@@ -116,41 +116,41 @@ impl Figures {
             (labels, f64::from(u8::from(transport == Some(kind))))
         });
         let mut all = vec![
-            figure("queued", "gauge", "Messages in the outbox", one(totals.messages as f64)),
-            figure("queued_bytes", "gauge", "Bytes they count for", one(totals.bytes as f64)),
-            figure(
+            metric("queued", "gauge", "Messages in the outbox", one(totals.messages as f64)),
+            metric("queued_bytes", "gauge", "Bytes they count for", one(totals.bytes as f64)),
+            metric(
                 "oldest_seconds",
                 "gauge",
                 "Age of the oldest message in the outbox",
                 one(age as f64 / 1000.0),
             ),
-            figure("outbox_failing", "gauge", "1 while the outbox cannot be written", one(failing)),
-            figure("sent_total", "counter", "Messages acknowledged upstream", counter(&self.sent)),
-            figure(
+            metric("outbox_failing", "gauge", "1 while the outbox cannot be written", one(failing)),
+            metric("sent_total", "counter", "Messages acknowledged upstream", counter(&self.sent)),
+            metric(
                 "publications_total",
                 "counter",
                 "Publications that carried the acknowledged messages",
                 counter(&self.publications),
             ),
-            figure(
+            metric(
                 "message_bytes_total",
                 "counter",
                 "Bytes of topics and payloads of the acknowledged messages",
                 counter(&self.message_bytes),
             ),
-            figure(
+            metric(
                 "publication_bytes_total",
                 "counter",
                 "Bytes of topics and payloads of the publications",
                 counter(&self.publication_bytes),
             ),
-            figure(
+            metric(
                 "received_total",
                 "counter",
                 "Messages received from upstream",
                 counter(&self.received),
             ),
-            figure(
+            metric(
                 "dropped_total",
                 "counter",
                 "Messages dropped: outbox full, too old, past their expiry, refused upstream, refused \
@@ -164,47 +164,47 @@ impl Figures {
                     why("circle", self.circles.load(Ordering::Relaxed)),
                 ],
             ),
-            figure(
+            metric(
                 "dead_letters_total",
                 "counter",
                 "Refused messages kept in the dead-letter file",
                 counter(&self.dead_letters),
             ),
-            figure(
+            metric(
                 "refused",
                 "gauge",
                 "What is refused for now, kept and tried again: topics, filters or the connection \
                  upstream, messages from upstream here",
                 trouble.counts(),
             ),
-            figure(
+            metric(
                 "refused_since_seconds",
                 "gauge",
                 "Unix time since which the oldest of these refusals has lasted; 0: none",
                 one(trouble.since_ms().unwrap_or(0) as f64 / 1000.0),
             ),
-            figure("repeated_total", "counter", "Messages known already", counter(&self.repeated)),
-            figure("connections_total", "counter", "Connections made", counter(&self.connections)),
-            figure(
+            metric("repeated_total", "counter", "Messages known already", counter(&self.repeated)),
+            metric("connections_total", "counter", "Connections made", counter(&self.connections)),
+            metric(
                 "early_data_total",
                 "counter",
                 "Connections made with 0-RTT",
                 counter(&self.early),
             ),
-            figure("migrations_total", "counter", "Changes of address", counter(&self.migrations)),
-            figure("connected", "gauge", "1 for the transport of the connection", carried.to_vec()),
+            metric("migrations_total", "counter", "Changes of address", counter(&self.migrations)),
+            metric("connected", "gauge", "1 for the transport of the connection", carried.to_vec()),
         ];
         if let Some(path) = *self.path.lock() {
             let wire = [("sent", path.sent_bytes), ("received", path.received_bytes)];
             let wire = wire.map(|(way, bytes)| (format!("{{direction=\"{way}\"}}"), bytes as f64));
-            all.push(figure(
+            all.push(metric(
                 "quic_bytes",
                 "gauge",
                 "Bytes of UDP payload of the QUIC connection now",
                 wire.to_vec(),
             ));
             let rtt = path.rtt.unwrap_or_default().as_secs_f64();
-            all.push(figure(
+            all.push(metric(
                 "quic_rtt_seconds",
                 "gauge",
                 "Smoothed round-trip time of the QUIC connection",

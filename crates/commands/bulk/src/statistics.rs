@@ -1,4 +1,4 @@
-//! What senders of files and of streams tell of themselves alike.
+//! Statistics that senders of files and of streams report.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use anyhow::bail;
 use fulmar_bulk::SenderProgress;
 use serde_json::{Value, json};
 
-/// Figures after a time, at a rate in bytes a second.
+/// Statistics after a time, at a rate in bytes per second.
 pub(super) fn of_sender(after: Duration, progress: &SenderProgress, rate: u64) -> Value {
     json!({
         "seconds": after.as_secs_f64(),
