@@ -188,7 +188,7 @@ impl Broker {
     /// Wakes the workers that wait for storage; storage calls this after a commit.
     pub fn storage_committed(&self) {
         for mailbox in &self.mailboxes {
-            mailbox.rouse();
+            mailbox.wake();
         }
     }
 
@@ -279,7 +279,7 @@ impl Broker {
     /// Sets when housekeeping is due next and tells the first worker if that is sooner.
     pub(crate) fn chore_due(&self, at: Timestamp) {
         if self.next_chore.fetch_min(at.0, Ordering::AcqRel) > at.0 {
-            self.mailboxes[0].rouse();
+            self.mailboxes[0].wake();
         }
     }
 

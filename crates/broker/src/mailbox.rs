@@ -69,17 +69,17 @@ impl Mailbox {
             return;
         }
         self.queue.lock().append(batch);
-        self.rouse();
+        self.wake();
     }
 
     /// Hands over one thing and wakes the worker if it sleeps.
     pub(crate) fn post_one(&self, mail: Mail) {
         self.queue.lock().push(mail);
-        self.rouse();
+        self.wake();
     }
 
     /// Wakes the worker if it sleeps.
-    pub(crate) fn rouse(&self) {
+    pub(crate) fn wake(&self) {
         if self.asleep.swap(false, Ordering::SeqCst)
             && let Some(wake) = self.wake.get()
         {

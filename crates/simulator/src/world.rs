@@ -157,7 +157,7 @@ impl World {
             listener: Arc::new(ListenerPolicy { name: "sim".into(), allow_anonymous: true }),
         };
         let worker = worker % self.workers.len();
-        self.rouse(worker);
+        self.wake(worker);
         let shard = self.workers[worker].shard.as_mut()?;
         let connection = Some(Connection::new(shard, Token(at as u64), peer).ok()?);
         let (wires, open) = (vec![Wire::new(StreamKey::CONTROL)], true);
@@ -220,7 +220,7 @@ impl World {
         if line.open && std::mem::replace(&mut wire.full, false) {
             line.flush = true;
             let worker = line.worker;
-            self.rouse(worker);
+            self.wake(worker);
         }
         Some(packet)
     }
@@ -259,7 +259,7 @@ impl World {
         if readable.is_empty() && !cut {
             return false;
         }
-        self.rouse(worker);
+        self.wake(worker);
         if readable.is_empty() {
             self.lose(at, LostCause::PeerClosed);
             return true;
@@ -382,7 +382,7 @@ impl World {
     }
 
     /// A worker that sleeps is woken by a packet or a timer.
-    fn rouse(&mut self, at: usize) {
+    fn wake(&mut self, at: usize) {
         let worker = &mut self.workers[at];
         let Some(shard) = &mut worker.shard else { return };
         if std::mem::replace(&mut worker.asleep, false) {
@@ -398,7 +398,7 @@ impl World {
         }
         let woken = self.workers[at].woken.swap(false, Ordering::Relaxed);
         if woken || !self.workers[at].asleep {
-            self.rouse(at);
+            self.wake(at);
             return true;
         }
         false
@@ -487,7 +487,7 @@ impl World {
         let now = self.now;
         let due = |shard: &Shard| shard.next_deadline().is_some_and(|due| due <= now);
         if self.workers[at].shard.as_ref().is_some_and(due) {
-            self.rouse(at);
+            self.wake(at);
             self.workers[at].shard.iter_mut().for_each(Shard::on_deadline);
         }
         for line in 0..self.lines.len() {
@@ -496,7 +496,7 @@ impl World {
                 |(connection, shard): (&Connection, &Shard)| connection.deadline(shard) <= now;
             let both = self.lines[line].connection.as_ref().zip(self.workers[at].shard.as_ref());
             if is_own && both.is_some_and(due) {
-                self.rouse(at);
+                self.wake(at);
                 let both =
                     self.lines[line].connection.as_mut().zip(self.workers[at].shard.as_mut());
                 both.into_iter().for_each(|(connection, shard)| connection.on_deadline(shard));
