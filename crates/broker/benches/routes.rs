@@ -81,15 +81,15 @@ impl Bench {
 
     /// One turn of the worker: everybody is sent what there is.
     fn turn(&mut self) {
-        let mut notices = Vec::new();
+        let mut events = Vec::new();
         loop {
-            self.shard.take_notices(&mut notices);
-            if notices.is_empty() {
+            self.shard.take_events(&mut events);
+            if events.is_empty() {
                 break;
             }
-            for (token, notice) in notices.drain(..) {
+            for (token, event) in events.drain(..) {
                 let conn = &mut self.conns[token.0 as usize];
-                conn.notice(&mut self.shard, notice);
+                conn.on_event(&mut self.shard, event);
                 let output = conn.output(&mut self.shard, StreamKey::CONTROL);
                 self.shard.recycle(output.bytes);
             }

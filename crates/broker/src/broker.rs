@@ -12,7 +12,7 @@ use crate::doorman::Doorman;
 use crate::entry::Entry;
 use crate::late::HandedOver;
 use crate::limits::Limits;
-use crate::mailbox::{CloseOrder, Mail, Mailbox};
+use crate::mailbox::{CloseOrder, Mailbox, WorkerEvent};
 use crate::message::MessageId;
 use crate::metrics::Metrics;
 use crate::quota::Quota;
@@ -129,7 +129,7 @@ impl Broker {
         // Routes were found by the old rules, and so was what connections remember of them.
         self.change_tree(|_| ());
         for at in self.registry.attachments() {
-            self.mailboxes[usize::from(at.shard)].post_one(Mail::Recheck(at.token));
+            self.mailboxes[usize::from(at.shard)].post_one(WorkerEvent::Recheck(at.token));
         }
         // What it waits for as it goes, workers must not.
         drop(before);
@@ -195,8 +195,8 @@ impl Broker {
     /// Disconnects every client with this reason, as each worker gets to it.
     pub fn close_all(&self, order: CloseOrder) {
         for at in self.registry.attachments() {
-            let mail = Mail::Close(at.token, order);
-            self.mailboxes[usize::from(at.shard)].post_one(mail);
+            let event = WorkerEvent::Close(at.token, order);
+            self.mailboxes[usize::from(at.shard)].post_one(event);
         }
     }
 
@@ -204,7 +204,7 @@ impl Broker {
     /// each worker gets to it. [`Guests`](crate::auth::Guests) already answer as things are.
     pub fn recheck_guests(&self) {
         for at in self.registry.guests() {
-            self.mailboxes[usize::from(at.shard)].post_one(Mail::Recheck(at.token));
+            self.mailboxes[usize::from(at.shard)].post_one(WorkerEvent::Recheck(at.token));
         }
     }
 
@@ -287,7 +287,7 @@ impl Broker {
         self.next_chore.store(at.0, Ordering::Release);
     }
 
-    pub(crate) fn mail(&self, at: Attachment, mail: Mail) {
-        self.mailboxes[usize::from(at.shard)].post_one(mail);
+    pub(crate) fn post(&self, at: Attachment, event: WorkerEvent) {
+        self.mailboxes[usize::from(at.shard)].post_one(event);
     }
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use crate::broker::Broker;
 use crate::flows;
-use crate::mailbox::Mail;
+use crate::mailbox::WorkerEvent;
 use crate::message::MessageParts;
 use crate::patience::WILLS;
 use crate::session::{Session, SessionState};
@@ -163,7 +163,7 @@ fn look_at(shard: &mut Shard, session: &Arc<Session>) -> Look {
     if let Some(at) = state.attachment {
         // What its own worker stores for it meanwhile could come before what is stored here.
         state.chore_at = None;
-        turn.tell(at, Mail::Expired(at.token));
+        turn.notify(at, WorkerEvent::Expired(at.token));
         return Look::Done;
     }
     if state.durable && !turn.has_handed_over(state.touched) {

@@ -16,7 +16,7 @@ use smallvec::SmallVec;
 
 use crate::access::Subject;
 use crate::limits::DropPolicy;
-use crate::mailbox::Mail;
+use crate::mailbox::WorkerEvent;
 use crate::publish::{Publication, Terms, encode_publish};
 use crate::session::{Attachment, Block, Clearance, Flow, Held, Session, SessionState};
 use crate::shard::{Turn, Waiter};
@@ -165,7 +165,7 @@ impl SessionState {
             if policy == DropPolicy::Disconnect
                 && let Some(at) = self.attachment
             {
-                turn.tell(at, Mail::Overflowed(at.token));
+                turn.notify(at, WorkerEvent::Overflowed(at.token));
             }
             if policy != DropPolicy::Oldest || !self.drop_oldest(session, turn, index) {
                 return false;

@@ -16,6 +16,7 @@ mod connection;
 mod deliver;
 mod doorman;
 mod entry;
+mod event;
 mod flows;
 mod interlude;
 mod late;
@@ -23,7 +24,6 @@ mod limits;
 mod mailbox;
 pub mod message;
 pub mod metrics;
-mod notice;
 mod order;
 mod owner;
 mod patience;
@@ -52,9 +52,9 @@ pub use connection::{
     Closing, Connection, LostCause, Output, ReadState, Received, Refused, StreamAction, StreamEnd,
 };
 pub use entry::{Arrival, Entry};
+pub use event::BrokerEvent;
 pub use limits::{DropPolicy, Limits, RatePolicy};
 pub use mailbox::CloseOrder;
-pub use notice::Notice;
 pub use owner::SessionOwner;
 pub use peer::{ListenerPolicy, Peer, StreamKey, Token, TransportKind, TransportStats};
 pub use read::{Denied, Reader};

@@ -1,4 +1,4 @@
-//! How workers tell each other things: one mailbox a worker, one wake-up a batch.
+//! How workers send each other events: one mailbox per worker, one wake-up per batch.
 //!
 //! A worker that is awake will look into its mailbox before it sleeps, so only a sleeping one is
 //! woken. The order of `asleep` and the queue's lock makes a lost wake-up impossible: the sleeper
@@ -13,9 +13,9 @@ use parking_lot::Mutex;
 use crate::auth::AuthReply;
 use crate::peer::Token;
 
-/// What one worker tells another about a connection of that other.
+/// An event from one worker about a connection of another.
 #[derive(Debug)]
-pub(crate) enum Mail {
+pub(crate) enum WorkerEvent {
     /// Its session has output.
     Ready(Token),
     /// Its client connected again elsewhere.
@@ -46,7 +46,7 @@ type Wake = Box<dyn Fn() + Send + Sync>;
 /// One worker's mailbox.
 #[derive(Default)]
 pub(crate) struct Mailbox {
-    queue: Mutex<Vec<Mail>>,
+    queue: Mutex<Vec<WorkerEvent>>,
     asleep: AtomicBool,
     wake: OnceLock<Wake>,
 }
@@ -58,13 +58,13 @@ impl fmt::Debug for Mailbox {
 }
 
 impl Mailbox {
-    /// Says how its worker is woken; the first call counts.
+    /// Sets how its worker is woken; the first call counts.
     pub(crate) fn set_wake(&self, wake: Wake) {
         let _ = self.wake.set(wake);
     }
 
     /// Hands over a batch and wakes the worker if it sleeps.
-    pub(crate) fn post(&self, batch: &mut Vec<Mail>) {
+    pub(crate) fn post(&self, batch: &mut Vec<WorkerEvent>) {
         if batch.is_empty() {
             return;
         }
@@ -72,9 +72,9 @@ impl Mailbox {
         self.wake();
     }
 
-    /// Hands over one thing and wakes the worker if it sleeps.
-    pub(crate) fn post_one(&self, mail: Mail) {
-        self.queue.lock().push(mail);
+    /// Hands over one event and wakes the worker if it sleeps.
+    pub(crate) fn post_one(&self, event: WorkerEvent) {
+        self.queue.lock().push(event);
         self.wake();
     }
 
@@ -88,11 +88,11 @@ impl Mailbox {
     }
 
     /// Takes everything, swapping in `into`, which should be empty.
-    pub(crate) fn take(&self, into: &mut Vec<Mail>) {
+    pub(crate) fn take(&self, into: &mut Vec<WorkerEvent>) {
         std::mem::swap(&mut *self.queue.lock(), into);
     }
 
-    pub(crate) fn has_mail(&self) -> bool {
+    pub(crate) fn has_events(&self) -> bool {
         !self.queue.lock().is_empty()
     }
 

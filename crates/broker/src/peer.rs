@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// Names a connection within its worker. The transport chooses it and never uses one twice for
-/// different connections within a time in which a notice could still be on its way.
+/// different connections within a time in which an event could still be on its way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Token(pub u64);
 

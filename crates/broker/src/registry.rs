@@ -14,7 +14,7 @@ use crate::access::Subject;
 use crate::auth::GUEST_PREFIX;
 use crate::broker::Broker;
 use crate::flows;
-use crate::mailbox::Mail;
+use crate::mailbox::WorkerEvent;
 use crate::owner::{self, Claim, SessionOwner};
 use crate::peer::StreamKey;
 use crate::session::{Attachment, Session, SessionState};
@@ -151,7 +151,7 @@ impl Registry {
                 turn.metrics().takeovers.add(u64::from(!request.again));
                 if waits {
                     // It goes of its own accord, so that the wait is short.
-                    turn.tell(old, Mail::TakenOver(old.token));
+                    turn.notify(old, WorkerEvent::TakenOver(old.token));
                 }
             }
             if waits {
@@ -160,7 +160,7 @@ impl Registry {
             }
             if let Some(old) = state.attachment.take() {
                 taken_over = true;
-                turn.tell(old, Mail::TakenOver(old.token));
+                turn.notify(old, WorkerEvent::TakenOver(old.token));
                 flows::detach_all(&mut state, &session, turn);
             }
             let resumes = !request.clean_start

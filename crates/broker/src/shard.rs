@@ -1,7 +1,7 @@
 //! A worker's view of the broker: what one thread owns, and what one turn of its loop gathers.
 //!
 //! A turn: the shell takes in bytes, which may append to sessions of any worker, to the storage
-//! batch and to the ready lists; [`Shard::take_notices`] then says which of this worker's
+//! batch and to the ready lists; [`Shard::take_events`] then says which of this worker's
 //! connections have something to send; [`Shard::end_turn`] hands the storage batch over and tells
 //! the other workers. What waits for storage is released in the turn after its commit.
 
@@ -13,12 +13,12 @@ use fulmar_mqtt::PacketId;
 use rustc_hash::FxHashSet;
 
 use crate::broker::Broker;
+use crate::event::BrokerEvent;
 use crate::interlude::Interlude;
 use crate::late::{Late, Stamp};
 use crate::limits::Limits;
-use crate::mailbox::Mail;
+use crate::mailbox::WorkerEvent;
 use crate::metrics::ShardMetrics;
-use crate::notice::Notice;
 use crate::patience::{FEW_VISITS, Patience, WILLS};
 use crate::peer::Token;
 use crate::publish::Parcel;
@@ -64,7 +64,7 @@ pub struct Shard {
     pub(crate) foreign: Recurring,
     /// Sessions with a will that is due and gives way.
     pub(crate) wills: VecDeque<Arc<Session>>,
-    spare_mail: Vec<Mail>,
+    spare_events: Vec<WorkerEvent>,
     pub(crate) interlude: Interlude,
 }
 
@@ -77,8 +77,8 @@ pub(crate) struct Turn {
     number: TurnNumber,
     /// Something refers to this turn by its number, although it may store nothing.
     touched: bool,
-    ready: Vec<(Token, Notice)>,
-    outgoing: Vec<Vec<Mail>>,
+    ready: Vec<(Token, BrokerEvent)>,
+    outgoing: Vec<Vec<WorkerEvent>>,
     batch: Vec<Op>,
     /// Operations on what other workers have stored in turns that go on.
     late: Late,
@@ -141,7 +141,7 @@ impl Shard {
             busy: Recurring::default(),
             foreign: Recurring::default(),
             wills: VecDeque::new(),
-            spare_mail: Vec::new(),
+            spare_events: Vec::new(),
             interlude: Interlude::default(),
         }
     }
@@ -179,26 +179,28 @@ impl Shard {
     }
 
     /// Appends what this worker's connections should be told: hand each to
-    /// [`crate::Connection::notice`], then flush that connection. Call until it gives nothing.
-    pub fn take_notices(&mut self, out: &mut Vec<(Token, Notice)>) {
+    /// [`crate::Connection::on_event`], then flush that connection. Call until it gives nothing.
+    pub fn take_events(&mut self, out: &mut Vec<(Token, BrokerEvent)>) {
         self.turn.release_durable();
         self.turn.release_held();
         match self.turn.patience.call() {
             Some(WILLS) => crate::chores::go_on(self),
-            Some(token) => self.turn.ready.push(Notice::from_mail(Mail::Ready(token))),
+            Some(token) => {
+                self.turn.ready.push(BrokerEvent::from_worker_event(WorkerEvent::Ready(token)))
+            }
             None => {}
         }
-        let mut mail = std::mem::take(&mut self.spare_mail);
-        self.turn.broker.mailboxes()[self.turn.index].take(&mut mail);
-        out.extend(mail.drain(..).map(Notice::from_mail));
-        self.spare_mail = mail;
+        let mut events = std::mem::take(&mut self.spare_events);
+        self.turn.broker.mailboxes()[self.turn.index].take(&mut events);
+        out.extend(events.drain(..).map(BrokerEvent::from_worker_event));
+        self.spare_events = events;
         out.append(&mut self.turn.ready);
     }
 
-    /// Whether mail from other workers waits to be taken.
+    /// Whether events from other workers wait to be taken.
     #[must_use]
-    pub fn has_mail(&self) -> bool {
-        self.turn.broker.mailboxes()[self.turn.index].has_mail()
+    pub fn has_events(&self) -> bool {
+        self.turn.broker.mailboxes()[self.turn.index].has_events()
     }
 
     /// Ends a turn: hands the storage batch over and tells the other workers what is theirs.
@@ -206,7 +208,7 @@ impl Shard {
         self.turn.end();
     }
 
-    /// Says that this worker is about to sleep; false when it must not, because mail has come.
+    /// Says that this worker is about to sleep; false when it must not, because an event has come.
     #[must_use]
     pub fn before_sleep(&mut self) -> bool {
         let line = self.turn.patience.has_line();
@@ -294,16 +296,16 @@ impl Turn {
 
     /// Tells the connection at `at` that its session has output.
     pub(crate) fn ready(&mut self, at: Attachment) {
-        self.tell(at, Mail::Ready(at.token));
+        self.notify(at, WorkerEvent::Ready(at.token));
     }
 
-    /// Puts mail for a connection on its way; it leaves at the end of the turn.
-    pub(crate) fn tell(&mut self, at: Attachment, mail: Mail) {
+    /// Sends an event for a connection, to another worker at the end of the turn.
+    pub(crate) fn notify(&mut self, at: Attachment, event: WorkerEvent) {
         let shard = usize::from(at.shard);
         if shard == self.index {
-            self.ready.push(Notice::from_mail(mail));
+            self.ready.push(BrokerEvent::from_worker_event(event));
         } else {
-            self.outgoing[shard].push(mail);
+            self.outgoing[shard].push(event);
         }
     }
 
@@ -452,8 +454,8 @@ impl Turn {
         }
         self.touched = false;
         self.patience.end_turn();
-        for (mailbox, mail) in self.broker.mailboxes().iter().zip(&mut self.outgoing) {
-            mailbox.post(mail);
+        for (mailbox, events) in self.broker.mailboxes().iter().zip(&mut self.outgoing) {
+            mailbox.post(events);
         }
     }
 
@@ -480,7 +482,11 @@ impl Turn {
     /// moved on by commits. Those that are still held note themselves anew.
     fn release_held(&mut self) {
         if self.may_release() {
-            self.ready.extend(self.held.drain().map(|token| Notice::from_mail(Mail::Ready(token))));
+            self.ready.extend(
+                self.held
+                    .drain()
+                    .map(|token| BrokerEvent::from_worker_event(WorkerEvent::Ready(token))),
+            );
         }
     }
 
@@ -502,7 +508,7 @@ impl Turn {
             let turn = *turn;
             match self.waiters.pop_front() {
                 Some((_, Waiter::Acknowledge(token))) => {
-                    self.ready.push((token, Notice::durable()));
+                    self.ready.push((token, BrokerEvent::durable()));
                 }
                 Some((_, Waiter::Send(session, flow, packet_id, position))) => {
                     session.lock().release(&session, self, flow, packet_id, position);

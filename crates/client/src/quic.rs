@@ -20,7 +20,7 @@ use crate::dial::ServerConnection;
 use crate::error::Error;
 use crate::network;
 use crate::options::Options;
-use crate::socket::{NEWS, News, Socket};
+use crate::socket::{MAX_WAITING_EVENTS, Socket, SocketEvent};
 use crate::tickets::RoundTrip;
 
 /// Bytes that may be sent and not acknowledged. More does not help on the links this is for and
@@ -53,8 +53,8 @@ pub(crate) struct QuicConnection {
     remote: SocketAddr,
     /// The address datagrams leave from.
     local: IpAddr,
-    news: mpsc::Receiver<News>,
-    tell: mpsc::Sender<News>,
+    events: mpsc::Receiver<SocketEvent>,
+    tell: mpsc::Sender<SocketEvent>,
     /// Tells whether the server took the early data, if the connection began with early data.
     pub(crate) early: Option<quinn::ZeroRttAccepted>,
     /// The server has not been heard of at all.
@@ -141,7 +141,7 @@ impl QuicDialer {
         early: bool,
     ) -> Result<ServerConnection, String> {
         let text = |error: &dyn std::error::Error| error.to_string();
-        let (tell, mut news) = mpsc::channel(NEWS);
+        let (tell, mut events) = mpsc::channel(MAX_WAITING_EVENTS);
         let socket = Socket::new(remote, false, tell.clone()).map_err(|error| text(&error))?;
         let mut config = EndpointConfig::default();
         // Its socket is this connection's alone, so that packets to it need no name: eight bytes less
@@ -157,14 +157,14 @@ impl QuicDialer {
         let (connection, early) = match if early { connecting.into_0rtt() } else { Err(connecting) }
         {
             Ok((connection, accepted)) => (connection, Some(accepted)),
-            Err(connecting) => (answered(connecting, &mut news).await?, None),
+            Err(connecting) => (answered(connecting, &mut events).await?, None),
         };
         let conn = QuicConnection {
             connection,
             endpoint,
             remote,
             local,
-            news,
+            events,
             tell,
             unanswered: early.is_some(),
             early,
@@ -196,14 +196,14 @@ impl ConnectionIdGenerator for NoName {
 /// The handshake, ended at once where nobody listens.
 async fn answered(
     connecting: Connecting,
-    news: &mut mpsc::Receiver<News>,
+    events: &mut mpsc::Receiver<SocketEvent>,
 ) -> Result<Connection, String> {
     tokio::pin!(connecting);
     loop {
         tokio::select! {
             connected = &mut connecting => return connected.map_err(|error| error.to_string()),
-            Some(told) = news.recv() => {
-                if matches!(told, News::Refused(_)) {
+            Some(told) = events.recv() => {
+                if matches!(told, SocketEvent::Refused(_)) {
                     return Err("connection refused: the UDP port is closed".to_owned());
                 }
             }
@@ -227,16 +227,16 @@ impl QuicConnection {
     /// The next change its socket notices. Cancelling it loses nothing.
     pub(crate) async fn changed(&mut self) -> Change {
         loop {
-            match self.news.recv().await {
-                Some(News::Moved(address)) => {
+            match self.events.recv().await {
+                Some(SocketEvent::Moved(address)) => {
                     self.migrations += 1;
                     return Change::Migrated(address);
                 }
-                Some(News::Refused(times)) if times >= REFUSALS || self.unanswered => {
+                Some(SocketEvent::Refused(times)) if times >= REFUSALS || self.unanswered => {
                     return Change::Gone;
                 }
-                Some(News::Refused(_)) => {}
-                Some(News::Unreachable) => return Change::Doubt,
+                Some(SocketEvent::Refused(_)) => {}
+                Some(SocketEvent::Unreachable) => return Change::Doubt,
                 // This connection holds a sender itself.
                 None => std::future::pending().await,
             }

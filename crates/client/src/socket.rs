@@ -18,15 +18,16 @@ use quinn::{AsyncUdpSocket, UdpPoller};
 use tokio::io::Interest;
 use tokio::sync::mpsc;
 
-/// News that may wait for their reader; further ones say nothing new and are dropped.
-pub(crate) const NEWS: usize = 8;
+/// Events that may wait for their reader; further ones add nothing and are dropped.
+pub(crate) const MAX_WAITING_EVENTS: usize = 8;
 
-/// What a socket noticed.
+/// What happened at a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum News {
-    /// Nobody listens at the server's port, so many times since it was last heard of.
+pub(crate) enum SocketEvent {
+    /// A datagram was refused because nobody listens at the port of the server: the number of times since it last
+    /// answered.
     Refused(u32),
-    /// The network does not take datagrams from here.
+    /// The network refuses datagrams from here.
     Unreachable,
     /// The server has answered on a socket that was moved to.
     Moved(SocketAddr),
@@ -36,7 +37,7 @@ pub(crate) enum News {
 pub(crate) struct Socket {
     io: tokio::net::UdpSocket,
     state: UdpSocketState,
-    news: mpsc::Sender<News>,
+    events: mpsc::Sender<SocketEvent>,
     refused: AtomicU32,
     /// Moved to and not heard of yet.
     unconfirmed: AtomicBool,
@@ -58,31 +59,31 @@ impl Socket {
     pub(crate) fn new(
         remote: SocketAddr,
         moved: bool,
-        news: mpsc::Sender<News>,
+        events: mpsc::Sender<SocketEvent>,
     ) -> io::Result<Arc<Socket>> {
         let socket = connected(remote)?;
         socket.set_nonblocking(true)?;
         let state = UdpSocketState::new((&socket).into())?;
         let io = tokio::net::UdpSocket::from_std(socket)?;
         let (refused, unconfirmed) = (AtomicU32::new(0), AtomicBool::new(moved));
-        Ok(Arc::new(Socket { io, state, news, refused, unconfirmed }))
+        Ok(Arc::new(Socket { io, state, events, refused, unconfirmed }))
     }
 
-    fn tell(&self, news: News) {
-        // Full: the owner has enough to think about. Closed: it does not care any more.
-        let _ = self.news.try_send(news);
+    fn report(&self, event: SocketEvent) {
+        // Full: the owner has enough to do. Closed: the owner is gone.
+        let _ = self.events.try_send(event);
     }
 
     fn note(&self, error: &io::Error) {
         match error.kind() {
             ErrorKind::ConnectionRefused => {
-                self.tell(News::Refused(self.refused.fetch_add(1, Ordering::Relaxed) + 1));
+                self.report(SocketEvent::Refused(self.refused.fetch_add(1, Ordering::Relaxed) + 1));
             }
             // A datagram larger than the path takes is how quinn finds out what it takes.
             _ if error.raw_os_error() == Some(libc::EMSGSIZE) => {}
             _ => {
                 tracing::debug!(%error, "UDP");
-                self.tell(News::Unreachable);
+                self.report(SocketEvent::Unreachable);
             }
         }
     }
@@ -92,7 +93,7 @@ impl Socket {
         if self.unconfirmed.swap(false, Ordering::Relaxed)
             && let Ok(address) = self.io.local_addr()
         {
-            self.tell(News::Moved(address));
+            self.report(SocketEvent::Moved(address));
         }
     }
 }
@@ -198,21 +199,21 @@ mod tests {
         let peer = UdpSocket::bind("127.0.0.1:0").unwrap();
         let remote = peer.local_addr().unwrap();
         drop(peer);
-        let (news, mut told) = mpsc::channel(NEWS);
-        let socket = Socket::new(remote, true, news).unwrap();
+        let (events, mut told) = mpsc::channel(MAX_WAITING_EVENTS);
+        let socket = Socket::new(remote, true, events).unwrap();
         socket.io.writable().await.unwrap();
         // The refusal of one datagram is told when the next is sent; loopback may take its time.
         let deadline = Instant::now() + Duration::from_secs(20);
         for times in 1..=2 {
-            let news = loop {
+            let event = loop {
                 socket.try_send(&transmit(remote)).unwrap();
                 match told.try_recv() {
-                    Ok(news) => break news,
+                    Ok(event) => break event,
                     Err(_) => assert!(Instant::now() < deadline, "no refusal was told"),
                 }
                 tokio::task::yield_now().await;
             };
-            assert_eq!(news, News::Refused(times));
+            assert_eq!(event, SocketEvent::Refused(times));
         }
         let (mut buffer, mut meta) = ([0; 64], [RecvMeta::default()]);
         let peer = UdpSocket::bind(remote).unwrap();
@@ -221,7 +222,7 @@ mod tests {
             socket.poll_recv(context, &mut [IoSliceMut::new(&mut buffer)], &mut meta)
         });
         assert_eq!(receive.await.unwrap(), 1);
-        let moved = News::Moved(socket.local_addr().unwrap());
+        let moved = SocketEvent::Moved(socket.local_addr().unwrap());
         // The last datagram was refused as well.
         while told.try_recv().unwrap() != moved {}
         assert_eq!(socket.refused.load(Ordering::Relaxed), 0);

@@ -70,7 +70,7 @@ pub enum Aside {
         /// Among its streams.
         stream: usize,
     },
-    /// It takes its notices and sends.
+    /// It takes its events and sends.
     Exchange {
         /// Which worker.
         worker: usize,
@@ -207,7 +207,7 @@ pub enum Step {
         /// What others do within it, if it is a publication.
         amid: Option<Amid>,
     },
-    /// A worker takes its notices and sends.
+    /// A worker takes its events and sends.
     Exchange {
         /// Which worker.
         worker: usize,
@@ -252,7 +252,7 @@ impl fmt::Display for Aside {
             Aside::Read { line, stream } => {
                 write!(f, "another worker reads a packet (connection {line}, stream {stream})")
             }
-            Aside::Exchange { worker } => write!(f, "worker {worker} takes its notices and sends"),
+            Aside::Exchange { worker } => write!(f, "worker {worker} takes its events and sends"),
             Aside::EndTurn { worker } => write!(f, "worker {worker} ends its turn"),
             Aside::Commit => write!(f, "storage commits"),
         }
@@ -316,7 +316,7 @@ impl fmt::Display for Step {
                 write!(f, "; if it publishes, before receiver {}:", amid.before)?;
                 amid.asides.iter().flatten().try_for_each(|aside| write!(f, " {aside};"))
             }
-            Step::Exchange { worker } => write!(f, "worker {worker} takes its notices and sends"),
+            Step::Exchange { worker } => write!(f, "worker {worker} takes its events and sends"),
             Step::EndTurn { worker } => write!(f, "worker {worker} ends its turn"),
             Step::Commit { most } => write!(f, "storage commits up to {most} batches"),
             Step::Disk { failing: true } => write!(f, "the disk is full"),

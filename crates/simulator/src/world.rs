@@ -40,7 +40,7 @@ pub(crate) struct Wire {
     pub(crate) key: StreamKey,
     to_broker: VecDeque<Input>,
     to_client: VecDeque<Vec<u8>>,
-    /// The broker wants nothing more of it until a notice.
+    /// The broker wants nothing more of it until an event.
     blocked: bool,
     opened: bool,
     /// The network takes no more for the client until the client has read something.
@@ -404,19 +404,19 @@ impl World {
         false
     }
 
-    /// A worker takes its notices and sends what it then has. Says how many.
+    /// A worker takes its events and sends what it then has. Says how many.
     pub(crate) fn exchange(&mut self, at: usize) -> usize {
         if !self.is_awake(at) {
             return 0;
         }
         let Some(shard) = &mut self.workers[at].shard else { return 0 };
-        let mut notices = Vec::new();
-        shard.take_notices(&mut notices);
-        let count = notices.len();
-        for (token, notice) in notices {
+        let mut events = Vec::new();
+        shard.take_events(&mut events);
+        let count = events.len();
+        for (token, event) in events {
             let line = &mut self.lines[token.0 as usize];
             if let (true, Some(connection)) = (line.open, &mut line.connection) {
-                connection.notice(shard, notice);
+                connection.on_event(shard, event);
                 line.flush = true;
                 for wire in &mut line.wires {
                     wire.blocked = false;

@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use fulmar_broker::{
-    Connection, LostCause, Notice, Peer, ReadState, Shard, StreamKey, Timestamp, Token,
+    BrokerEvent, Connection, LostCause, Peer, ReadState, Shard, StreamKey, Timestamp, Token,
 };
 use tracing::debug;
 
@@ -87,7 +87,7 @@ pub(crate) struct StreamConn {
     read_closed: bool,
     /// The socket takes no more until its next writable edge.
     write_blocked: bool,
-    /// The core takes no bytes until a notice says so.
+    /// The core takes no bytes until an event says so.
     core_blocked: bool,
     /// The core has more to say, and has given way to others.
     unflushed: bool,
@@ -343,15 +343,15 @@ impl StreamConn {
         self.incomplete.feed(bytes, |data| offer(mqtt, &mut io.shard, data, blocked));
     }
 
-    /// Passes a notice on, and what was held back while the core was busy.
-    pub(crate) fn notice(
+    /// Passes an event on, and what was held back while the core was busy.
+    pub(crate) fn on_broker_event(
         &mut self,
         io: &mut Io,
-        notice: Notice,
+        event: BrokerEvent,
         listener: &ListenerConfig,
     ) -> After {
         let Some(mqtt) = &mut self.mqtt else { return After::Wait };
-        mqtt.notice(&mut io.shard, notice);
+        mqtt.on_event(&mut io.shard, event);
         if !self.core_blocked {
             self.see_changes();
             return After::Wait;

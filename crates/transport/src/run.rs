@@ -193,7 +193,7 @@ impl<'a> Host<'a> {
                 guest.worker.turn(std::iter::empty());
             }
         }
-        if self.worker.has_mail() {
+        if self.worker.has_events() {
             drained |= self.worker.turn(std::iter::empty());
         }
         Ok(drained)

@@ -1,7 +1,7 @@
 //! One worker: an event loop with everything it touches owned by it. Which thread runs it is not its
 //! affair (see `run`).
 //!
-//! A turn: wait for sockets, read from them, run timers; deliver the core's notices; write each
+//! A turn: wait for sockets, read from them, run timers; deliver the core's events; write each
 //! connection that has something to say once; hand the turn's work over; sleep. Sockets are
 //! registered once, edge-triggered, for both directions, and never again.
 
@@ -11,7 +11,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use fulmar_broker::{CloseOrder, ListenerPolicy, LostCause, Notice, Recurring, Timestamp, Token};
+use fulmar_broker::{
+    BrokerEvent, CloseOrder, ListenerPolicy, LostCause, Recurring, Timestamp, Token,
+};
 use mio::event::Event;
 use mio::net::TcpListener;
 use mio::{Events, Interest, Poll};
@@ -35,7 +37,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 /// Longest sleep while draining.
 const DRAIN_TURN: Duration = Duration::from_millis(20);
 
-/// Rounds of notices and writes a turn; what is left then waits for one look at the sockets.
+/// Rounds of events and writes a turn; what is left then waits for one look at the sockets.
 const NOTICE_ROUNDS: usize = 4;
 
 /// The poller's name for the waker. Names of listeners have the top bit, those of connections have
@@ -54,7 +56,7 @@ pub(crate) struct Control {
     drain_by: AtomicU64,
     /// Workers that still accept connections.
     accepting: AtomicUsize,
-    /// The mail that tells every client is in the workers' boxes.
+    /// The events that close every connection are in the workers' mailboxes.
     told: AtomicBool,
 }
 
@@ -111,7 +113,7 @@ pub(crate) struct Worker {
     timers: Timers,
     again: Vec<u64>,
     to_flush: Vec<u64>,
-    notices: Vec<(Token, Notice)>,
+    broker_events: Vec<(Token, BrokerEvent)>,
     draining: bool,
     /// [`Control::told`] as it was a turn ago.
     told: bool,
@@ -144,7 +146,7 @@ impl Worker {
             timers: Timers::default(),
             again: Vec::new(),
             to_flush: Vec::new(),
-            notices: Vec::new(),
+            broker_events: Vec::new(),
             draining: false,
             told: false,
         };
@@ -211,8 +213,8 @@ impl Worker {
     }
 
     /// Whether another worker has sent something that was not looked at yet.
-    pub(crate) fn has_mail(&self) -> bool {
-        self.io.shard.has_mail()
+    pub(crate) fn has_events(&self) -> bool {
+        self.io.shard.has_events()
     }
 
     /// Whether the server is asked to end.
@@ -425,21 +427,21 @@ impl Worker {
         }
     }
 
-    /// Delivers notices and writes, until there is nothing more of either or others must have their
+    /// Delivers events and writes, until there is nothing more of either or others must have their
     /// turn: the shard refuses to sleep over what is left.
     fn exchange(&mut self) {
         for _ in 0..NOTICE_ROUNDS {
-            let mut notices = std::mem::take(&mut self.notices);
-            self.io.shard.take_notices(&mut notices);
+            let mut events = std::mem::take(&mut self.broker_events);
+            self.io.shard.take_events(&mut events);
             let quiet = self.quic.iter().all(|quic| !quic.has_work());
-            if notices.is_empty() && self.to_flush.is_empty() && quiet {
-                self.notices = notices;
+            if events.is_empty() && self.to_flush.is_empty() && quiet {
+                self.broker_events = events;
                 return;
             }
-            for (token, notice) in notices.drain(..) {
-                self.notice(token, notice);
+            for (token, event) in events.drain(..) {
+                self.on_broker_event(token, event);
             }
-            self.notices = notices;
+            self.broker_events = events;
             for quic in &mut self.quic {
                 quic.flush(&mut self.io, Instant::now());
             }
@@ -456,14 +458,14 @@ impl Worker {
         }
     }
 
-    fn notice(&mut self, token: Token, notice: Notice) {
+    fn on_broker_event(&mut self, token: Token, event: BrokerEvent) {
         if let Some(endpoint) = quic::endpoint_of(token) {
             if let Some(quic) = self.quic.get_mut(endpoint) {
-                quic.notice(&mut self.io, token, notice);
+                quic.on_broker_event(&mut self.io, token, event);
             }
             return;
         }
-        self.with(token.0, |conn, io, listener| conn.notice(io, notice, listener));
+        self.with(token.0, |conn, io, listener| conn.on_broker_event(io, event, listener));
         let index = token.0 as u32 as usize;
         if let Some(conn) = self.conns.get_mut(index)
             && conn.token() == token

@@ -253,14 +253,14 @@ impl Rig {
 
     fn turn(&mut self, index: usize) -> bool {
         let shard = &mut self.shards[index];
-        let mut notices = Vec::new();
-        shard.take_notices(&mut notices);
-        let moved = !notices.is_empty();
-        for (token, notice) in notices {
+        let mut events = Vec::new();
+        shard.take_events(&mut events);
+        let moved = !events.is_empty();
+        for (token, event) in events {
             let line = &mut self.lines[token.0 as usize];
-            assert_eq!(line.shard, index, "mail for another worker's connection");
+            assert_eq!(line.shard, index, "an event for another worker's connection");
             if line.open {
-                line.connection.notice(shard, notice);
+                line.connection.on_event(shard, event);
                 line.noticed = true;
             }
         }
@@ -275,7 +275,7 @@ impl Rig {
             return false;
         }
         let mut moved = false;
-        // What was not used is offered again after a notice, as the transport does it.
+        // What was not used is offered again after an event, as the transport does it.
         if std::mem::take(&mut self.lines[at].noticed) {
             for stream in 0..self.lines[at].streams.len() {
                 moved |= self.feed(at, stream);

@@ -2,7 +2,7 @@
 //!
 //! In order: a verified client certificate, a JWT or a password, and for those with neither what
 //! the listener says of anonymous clients. Checking a password costs tens of milliseconds on
-//! purpose, so it happens on the gate's own thread and the answer comes as mail.
+//! purpose, so it happens on the gate's own thread and the answer comes as an event.
 
 mod guests;
 mod jws;
@@ -25,7 +25,7 @@ pub use password::{PasswordError, PasswordFile, hash_password};
 
 use crate::access::{AccessRules, Action, Subject};
 use crate::broker::Broker;
-use crate::mailbox::Mail;
+use crate::mailbox::WorkerEvent;
 use crate::owner::SessionOwner;
 use crate::session::Attachment;
 use crate::time::Timestamp;
@@ -55,7 +55,7 @@ pub type AuthReply = Result<Admitted, ReasonCode>;
 pub(crate) enum Decision {
     /// Whether it is let in.
     Now(AuthReply),
-    /// That comes as mail; for a login of the password file, if this is kept until then.
+    /// That comes as an event; for a login of the password file, if this is kept until then.
     Later(Option<WaitingLogin>),
 }
 
@@ -94,7 +94,7 @@ impl fmt::Debug for Credentials<'_> {
 
 /// What became of the question whether it is a guest.
 enum Asked<F> {
-    /// It says it is; the decision, or `None` when that will come as mail.
+    /// It says it is; the decision, or `None` when that will come as an event.
     Guest(Option<AuthReply>),
     /// It does not.
     Nobody(F),
@@ -115,12 +115,12 @@ impl fmt::Debug for ReplyTo {
 impl ReplyTo {
     /// Sends it.
     pub fn send(self, reply: AuthReply) {
-        self.broker.mail(self.at, Mail::Authenticated(self.at.token, reply));
+        self.broker.post(self.at, WorkerEvent::Authenticated(self.at.token, reply));
     }
 }
 
 impl Gate {
-    /// Decides at once, or says that the reply will come as mail. `applicant` is asked for only then.
+    /// Decides at once, or says that the reply will come as an event. `applicant` is asked for only then.
     pub(crate) fn check(
         &self,
         credentials: &Credentials<'_>,

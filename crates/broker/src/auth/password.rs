@@ -108,7 +108,7 @@ struct Memory {
 struct Desk {
     checker: Checker,
     waiting: Mutex<Waiting>,
-    news: Condvar,
+    changed: Condvar,
 }
 
 #[derive(Default)]
@@ -181,7 +181,7 @@ impl PasswordFile {
             decoy: hash_password(b"nobody has this password")?,
             memory: Mutex::default(),
         };
-        let desk = Desk { checker, waiting: Mutex::default(), news: Condvar::new() };
+        let desk = Desk { checker, waiting: Mutex::default(), changed: Condvar::new() };
         let mut file = PasswordFile { desk: Arc::new(desk), threads: Vec::new() };
         for number in 0..THREADS {
             let desk = Arc::clone(&file.desk);
@@ -228,7 +228,7 @@ impl PasswordFile {
             return Decision::Now(Err(ReasonCode::ServerBusy));
         };
         // Both, as not every thread takes every login.
-        self.desk.news.notify_all();
+        self.desk.changed.notify_all();
         if let Some(removed) = removed {
             removed.reply_to.send(Err(ReasonCode::ServerBusy));
         }
@@ -243,7 +243,7 @@ impl Drop for PasswordFile {
         waiting.closed = true;
         let left = std::mem::take(&mut waiting.queue);
         drop(waiting);
-        self.desk.news.notify_all();
+        self.desk.changed.notify_all();
         left.into_iter().for_each(|login| login.reply_to.send(Err(ReasonCode::ServerBusy)));
         for thread in self.threads.drain(..) {
             // The last login can be what kept the broker, and with it this file.
@@ -270,7 +270,7 @@ impl Desk {
                 }
                 match waiting.queue.pop(any) {
                     Some(login) => break login,
-                    None => self.news.wait(&mut waiting),
+                    None => self.changed.wait(&mut waiting),
                 }
             };
             drop(waiting);

@@ -15,7 +15,7 @@ use crate::auth::{
 };
 use crate::doorman;
 use crate::limits::Limits;
-use crate::mailbox::Mail;
+use crate::mailbox::WorkerEvent;
 use crate::peer::TransportKind;
 use crate::registry::{NotOpened, OpenRequest};
 use crate::shard::Shard;
@@ -305,7 +305,7 @@ impl Connection {
                 pending.waited = true;
                 pending.took_over |= took_over;
                 self.state = State::Authenticating(Box::new(pending));
-                shard.turn.tell(self.at, Mail::Authenticated(self.at.token, Ok(admitted)));
+                shard.turn.notify(self.at, WorkerEvent::Authenticated(self.at.token, Ok(admitted)));
                 return;
             }
         };

@@ -27,9 +27,9 @@ use fulmar_mqtt::{PacketId, ReasonCode, Version};
 use smallvec::SmallVec;
 
 use crate::doorman::Knock;
+use crate::event::{BrokerEvent, EventKind};
 use crate::limits::MAX_CONNECT_BYTES;
 use crate::mailbox::CloseOrder;
-use crate::notice::{News, Notice};
 use crate::peer::{Peer, StreamKey, Token};
 use crate::session::{Attachment, Session};
 use crate::shard::{Shard, TurnNumber, Waiter};
@@ -54,7 +54,7 @@ pub struct Received {
 pub enum ReadState {
     /// More bytes, together with those not consumed.
     More,
-    /// Nothing until a notice; then call [`Connection::receive`] again with what was not consumed.
+    /// Nothing until an event; then call [`Connection::receive`] again with what was not consumed.
     Blocked,
     /// Nothing any more.
     Closed,
@@ -347,8 +347,8 @@ impl Connection {
             }
         };
         shard.metrics().bytes_received.add(consumed as u64);
-        // A blocked stream is offered again at every notice. Were output that still waits for a slow
-        // reader announced by that, each notice would bring the next.
+        // A blocked stream is offered again at every event. Were output that still waits for a slow
+        // reader announced by that, each event would bring the next.
         if consumed > 0 || self.closing.is_some() || self.actions.len() > actions {
             self.announce_output(shard);
         }
@@ -406,29 +406,29 @@ impl Connection {
         held
     }
 
-    /// News from the core. The transport asks for output after it, so none is announced.
-    pub fn notice(&mut self, shard: &mut Shard, notice: Notice) {
-        match notice.0 {
-            News::Ready => {
+    /// Handles an event from the core. The transport asks for output after it, so none is announced.
+    pub fn on_event(&mut self, shard: &mut Shard, event: BrokerEvent) {
+        match event.0 {
+            EventKind::Ready => {
                 self.announced = false;
                 self.go_on(shard);
             }
-            News::Durable => self.release_waiting(shard),
-            News::TakenOver => {
+            EventKind::Durable => self.release_waiting(shard),
+            EventKind::TakenOver => {
                 self.disconnect(shard, ReasonCode::SessionTakenOver, "session taken over");
             }
-            News::Expired => self.expire_flows(shard),
-            News::Overflowed => {
+            EventKind::Expired => self.expire_flows(shard),
+            EventKind::Overflowed => {
                 self.disconnect(shard, ReasonCode::QuotaExceeded, "session queue overflowed");
             }
-            News::Close(CloseOrder::ShuttingDown) => {
+            EventKind::Close(CloseOrder::ShuttingDown) => {
                 self.disconnect(shard, ReasonCode::ServerShuttingDown, "server shutting down");
             }
-            News::Close(CloseOrder::Administrative) => {
+            EventKind::Close(CloseOrder::Administrative) => {
                 self.disconnect(shard, ReasonCode::AdministrativeAction, "closed by operator");
             }
-            News::Recheck => self.recheck(shard),
-            News::Authenticated(reply) => self.authenticated(shard, reply),
+            EventKind::Recheck => self.recheck(shard),
+            EventKind::Authenticated(reply) => self.authenticated(shard, reply),
         }
     }
 
@@ -474,7 +474,7 @@ impl Connection {
         }
     }
 
-    /// Whether a stream waits for a notice.
+    /// Whether a stream waits for an event.
     #[must_use]
     pub fn is_blocked(&self, stream: StreamKey) -> bool {
         self.streams.iter().any(|open| open.key == stream && open.blocked)

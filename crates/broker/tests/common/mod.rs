@@ -340,11 +340,11 @@ impl World {
 
     /// One worker sends what it has and ends its turn, while the others' go on.
     pub fn end_turn(&mut self, shard: usize) {
-        let mut notices = Vec::new();
-        self.shards[shard].take_notices(&mut notices);
-        for (token, notice) in notices {
+        let mut events = Vec::new();
+        self.shards[shard].take_events(&mut events);
+        for (token, event) in events {
             let line = self.lines.get_mut(&token.0).unwrap();
-            line.connection.notice(&mut self.shards[shard], notice);
+            line.connection.on_event(&mut self.shards[shard], event);
             self.drain(token.0);
         }
         self.shards[shard].end_turn();
@@ -534,13 +534,13 @@ impl World {
         for _ in 0..MAX_TURNS {
             let mut moved = false;
             for at in 0..self.shards.len() {
-                let mut notices = Vec::new();
-                self.shards[at].take_notices(&mut notices);
-                for (token, notice) in notices {
+                let mut events = Vec::new();
+                self.shards[at].take_events(&mut events);
+                for (token, event) in events {
                     moved = true;
                     let Some(line) = self.lines.get_mut(&token.0) else { continue };
                     if line.open {
-                        line.connection.notice(&mut self.shards[at], notice);
+                        line.connection.on_event(&mut self.shards[at], event);
                     }
                 }
                 self.shards[at].end_turn();

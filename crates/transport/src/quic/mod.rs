@@ -18,7 +18,7 @@ use std::net::UdpSocket;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fulmar_broker::{ListenerPolicy, Notice, Token};
+use fulmar_broker::{BrokerEvent, ListenerPolicy, Token};
 use quinn_proto::{
     Connection, ConnectionHandle, DatagramEvent, Endpoint, Incoming, ServerConfig, Transmit,
 };
@@ -375,13 +375,13 @@ impl QuicShard {
         }
     }
 
-    pub(crate) fn notice(&mut self, io: &mut Io, token: Token, notice: Notice) {
+    pub(crate) fn on_broker_event(&mut self, io: &mut Io, token: Token, event: BrokerEvent) {
         let at = index_of(token);
         let Some(conn) = self.conns.get_mut(at).and_then(Option::as_mut) else { return };
         if conn.token() != token {
             return;
         }
-        conn.notice(io, notice);
+        conn.on_broker_event(io, event);
         if !conn.dirty {
             conn.dirty = true;
             self.dirty.push(at);

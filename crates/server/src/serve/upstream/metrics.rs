@@ -48,7 +48,7 @@ pub(crate) struct GatewayMetrics {
     /// What carries the connection now.
     pub(super) transport: Mutex<Option<Transport>>,
     /// Wakes the connection up when messages have arrived in the outbox.
-    pub(super) news: Notify,
+    pub(super) arrivals: Notify,
     /// Which lanes they arrived in.
     arrived: [AtomicBool; 2],
     /// QUIC's own metrics of the connection now.
@@ -73,7 +73,7 @@ impl GatewayMetrics {
         for (arrived, count) in self.arrived.iter().zip(taken) {
             if count > 0 {
                 arrived.store(true, Ordering::Relaxed);
-                self.news.notify_one();
+                self.arrivals.notify_one();
             }
         }
     }

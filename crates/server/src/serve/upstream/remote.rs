@@ -277,7 +277,7 @@ impl<'a> Uplink<'a> {
             Some(receipt) = self.landing.next() => Wake::Landed(receipt),
             (priority, read) = or_never(&mut self.reading) => Wake::Read(priority, read),
             outcome = or_never(&mut self.asked) => Wake::Subscribed(outcome),
-            () = self.shared.metrics.news.notified() => Wake::Arrived,
+            () = self.shared.metrics.arrivals.notified() => Wake::Arrived,
             () = tokio::time::sleep_until(wake_at) => Wake::Time,
         }
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
-use fulmar_broker::{Connection as Core, Notice, Peer, StreamEnd, StreamKey, TransportKind};
+use fulmar_broker::{BrokerEvent, Connection as Core, Peer, StreamEnd, StreamKey, TransportKind};
 use quinn_proto::{Dir, ReadError, StreamId, VarInt};
 use smallvec::SmallVec;
 
@@ -146,9 +146,9 @@ impl QuicConn {
         }
     }
 
-    pub(crate) fn notice(&mut self, io: &mut Io, notice: Notice) {
+    pub(crate) fn on_broker_event(&mut self, io: &mut Io, event: BrokerEvent) {
         let Some(core) = &mut self.core else { return };
-        core.notice(&mut io.shard, notice);
+        core.on_event(&mut io.shard, event);
         let blocked = self.streams.iter().filter(|stream| stream.blocked);
         for id in blocked.map(|stream| stream.id).collect::<SmallVec<[StreamId; 4]>>() {
             if let (Some(core), Some(stream)) =
