@@ -7,9 +7,9 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::access::Subject;
 use crate::auth::{GUEST_TOPICS, Gate};
-use crate::chores::Chores;
 use crate::doorman::Doorman;
 use crate::entry::Entry;
+use crate::housekeeping::Housekeeping;
 use crate::late::HandedOver;
 use crate::limits::Limits;
 use crate::mailbox::{CloseOrder, Mailbox, WorkerEvent};
@@ -57,9 +57,9 @@ pub struct Broker {
     metrics: Metrics,
     storage: Arc<dyn Storage>,
     next_message: AtomicU64,
-    chores: Mutex<Chores>,
+    housekeeping: Mutex<Housekeeping>,
     transports: Transports,
-    next_chore: AtomicU64,
+    next_housekeeping: AtomicU64,
     started: Timestamp,
     entry: OnceLock<Arc<dyn Entry>>,
 }
@@ -96,9 +96,9 @@ impl Broker {
             metrics: Metrics::new(workers),
             storage,
             next_message: AtomicU64::new(restored.last_message_id + 1),
-            chores: Mutex::default(),
+            housekeeping: Mutex::default(),
             transports: Transports::default(),
-            next_chore: AtomicU64::new(now.0),
+            next_housekeeping: AtomicU64::new(now.0),
             started: now,
             limits: config.limits,
             entry: OnceLock::new(),
@@ -260,8 +260,8 @@ impl Broker {
         &self.transports
     }
 
-    pub(crate) fn chores(&self) -> &Mutex<Chores> {
-        &self.chores
+    pub(crate) fn housekeeping(&self) -> &Mutex<Housekeeping> {
+        &self.housekeeping
     }
 
     pub(crate) fn client_figures(&self) -> ClientFigures {
@@ -272,19 +272,19 @@ impl Broker {
         self.sys_interval_s
     }
 
-    pub(crate) fn next_chore(&self) -> Timestamp {
-        Timestamp(self.next_chore.load(Ordering::Acquire))
+    pub(crate) fn next_housekeeping(&self) -> Timestamp {
+        Timestamp(self.next_housekeeping.load(Ordering::Acquire))
     }
 
     /// Sets when housekeeping is due next and tells the first worker if that is sooner.
-    pub(crate) fn chore_due(&self, at: Timestamp) {
-        if self.next_chore.fetch_min(at.0, Ordering::AcqRel) > at.0 {
+    pub(crate) fn housekeeping_due(&self, at: Timestamp) {
+        if self.next_housekeeping.fetch_min(at.0, Ordering::AcqRel) > at.0 {
             self.mailboxes[0].wake();
         }
     }
 
-    pub(crate) fn set_next_chore(&self, at: Timestamp) {
-        self.next_chore.store(at.0, Ordering::Release);
+    pub(crate) fn set_next_housekeeping(&self, at: Timestamp) {
+        self.next_housekeeping.store(at.0, Ordering::Release);
     }
 
     pub(crate) fn post(&self, at: Attachment, event: WorkerEvent) {

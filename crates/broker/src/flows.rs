@@ -132,7 +132,7 @@ pub(crate) fn lose_stream(
     };
     state.touched = turn.touch();
     lose(state, session, turn, index);
-    crate::chores::look_after(&turn.broker, session, state);
+    crate::housekeeping::schedule(&turn.broker, session, state);
 }
 
 /// All streams are gone with their connection.

@@ -240,7 +240,7 @@ fn attach(
             control.announce(turn, request.attachment);
         }
     }
-    crate::chores::look_after(&turn.broker, session, state);
+    crate::housekeeping::schedule(&turn.broker, session, state);
     if state.expiry_interval_s > 0 || state.durable {
         state.durable = true;
         turn.op(Op::SessionPut(record(state, session)));
@@ -321,7 +321,7 @@ pub(crate) fn leave(
         // In the batch of the will's publication, so that it is published once.
         turn.op(Op::SessionPut(record(&state, session)));
     }
-    crate::chores::look_after(&turn.broker, session, &mut state);
+    crate::housekeeping::schedule(&turn.broker, session, &mut state);
     will
 }
 

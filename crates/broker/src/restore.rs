@@ -110,7 +110,7 @@ pub(crate) fn restore(broker: &Arc<Broker>, restored: Restored, now: Timestamp) 
     restore_retained(broker, restored.retained, now, &mut repairs);
     broker.storage().submit(&mut repairs.into_ops());
     for session in sessions.values() {
-        crate::chores::look_after(broker, session, &mut session.lock());
+        crate::housekeeping::schedule(broker, session, &mut session.lock());
     }
 }
 

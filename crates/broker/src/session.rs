@@ -103,8 +103,8 @@ pub(crate) struct SessionState {
     /// How many of them count for the owner's quota.
     pub(crate) share: Share,
     pub(crate) will: Option<Arc<Will>>,
-    /// When the broker looks after this session next; see [`crate::chores`].
-    pub(crate) chore_at: Option<Timestamp>,
+    /// When the session is examined next; see [`crate::housekeeping`].
+    pub(crate) housekeeping_at: Option<Timestamp>,
     /// When the will of a lost connection is due.
     pub(crate) will_at: Option<Timestamp>,
 }
@@ -131,7 +131,7 @@ impl SessionState {
             subscriptions: FxHashMap::default(),
             share: Share::default(),
             will: None,
-            chore_at: None,
+            housekeeping_at: None,
             will_at: None,
         }
     }

@@ -184,7 +184,7 @@ impl Shard {
         self.turn.release_durable();
         self.turn.release_held();
         match self.turn.patience.call() {
-            Some(WILLS) => crate::chores::go_on(self),
+            Some(WILLS) => crate::housekeeping::go_on(self),
             Some(token) => {
                 self.turn.ready.push(BrokerEvent::from_worker_event(WorkerEvent::Ready(token)))
             }
@@ -239,13 +239,13 @@ impl Shard {
     /// When [`Shard::on_deadline`] wants to be called; only the first worker keeps house.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Timestamp> {
-        (self.turn.index == 0).then(|| self.turn.broker.next_chore())
+        (self.turn.index == 0).then(|| self.turn.broker.next_housekeeping())
     }
 
     /// Does the housekeeping that is due: session expiry, delayed wills, `$SYS`.
     pub fn on_deadline(&mut self) {
         if self.turn.index == 0 {
-            crate::chores::run(self);
+            crate::housekeeping::run(self);
         }
     }
 

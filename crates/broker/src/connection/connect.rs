@@ -327,7 +327,7 @@ impl Connection {
         self.greeted = !stored;
         self.answer(shard, 0, stored, super::Waiting::Packet(packet.into()));
         if let Some(will) = opened.due_will {
-            crate::chores::publish_will(shard, opened.session.key().0, &will);
+            crate::housekeeping::publish_will(shard, opened.session.key().0, &will);
         }
         // It may have been taken back before this connection was known to be there.
         self.recheck(shard);

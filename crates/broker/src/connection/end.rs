@@ -42,7 +42,7 @@ impl Connection {
         let gives_way = will.is_some_and(|will| shard.will_waits(&will));
         let left = registry::leave(&mut shard.turn, &session, self.at, departure, gives_way);
         if let Some(will) = left {
-            crate::chores::publish_will(shard, session.key().0, &will);
+            crate::housekeeping::publish_will(shard, session.key().0, &will);
         }
     }
 

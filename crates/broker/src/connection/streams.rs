@@ -65,7 +65,7 @@ impl Connection {
             if state.is_attached(self.at) {
                 state.touched = shard.turn.touch();
                 flows::expire(&mut state, session, &mut shard.turn);
-                crate::chores::look_after(shard.broker(), session, &mut state);
+                crate::housekeeping::schedule(shard.broker(), session, &mut state);
             }
         }
     }

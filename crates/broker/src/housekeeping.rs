@@ -1,7 +1,7 @@
 //! Housekeeping: sessions and flows that expire, wills that are due, `$SYS`.
 //!
-//! The first worker does it. Each session has at most one entry in the heap, for the soonest thing
-//! it waits for; when that comes the session is looked at as a whole. A client that comes and goes
+//! The first worker does it. Each session has at most one entry in the heap, for the first thing that
+//! is due; then the session is examined as a whole. A client that connects and disconnects
 //! a thousand times therefore costs one entry, not a thousand.
 
 use std::cmp::Reverse;
@@ -23,12 +23,12 @@ use crate::will::Will;
 /// Expired retained messages removed in one go.
 const SWEEP: usize = 1000;
 
-/// Time between two looks for expired retained messages.
+/// Time between two searches for expired retained messages.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(30);
 
-/// What is due when.
+/// When what is due.
 #[derive(Debug, Default)]
-pub(crate) struct Chores {
+pub(crate) struct Housekeeping {
     sessions: BinaryHeap<Reverse<Due>>,
     next_sys: Timestamp,
     next_sweep: Timestamp,
@@ -60,73 +60,73 @@ impl Ord for Due {
     }
 }
 
-/// Sees to it that the session is looked at when the soonest thing it waits for is due.
-pub(crate) fn look_after(broker: &Broker, session: &Arc<Session>, state: &mut SessionState) {
+/// Schedules the session to be examined when the first thing that it waits for is due.
+pub(crate) fn schedule(broker: &Broker, session: &Arc<Session>, state: &mut SessionState) {
     let mut at = flows::next_expiry(state);
     if state.attachment.is_none() {
         at = at.min(state.expires_at).min(state.will_at.unwrap_or(Timestamp::NEVER));
     }
-    if at == Timestamp::NEVER || state.ended || state.chore_at.is_some_and(|set| set <= at) {
+    if at == Timestamp::NEVER || state.ended || state.housekeeping_at.is_some_and(|set| set <= at) {
         return;
     }
-    state.chore_at = Some(at);
-    broker.chores().lock().sessions.push(Reverse(Due { at, session: Arc::clone(session) }));
-    broker.chore_due(at);
+    state.housekeeping_at = Some(at);
+    broker.housekeeping().lock().sessions.push(Reverse(Due { at, session: Arc::clone(session) }));
+    broker.housekeeping_due(at);
 }
 
 /// Does what is due.
 pub(crate) fn run(shard: &mut Shard) {
     let now = shard.turn.now;
     let broker = Arc::clone(&shard.turn.broker);
-    if broker.next_chore() > now {
+    if broker.next_housekeeping() > now {
         return;
     }
-    // From here on a new chore that is sooner than what is found below moves it forward again.
-    broker.set_next_chore(Timestamp::NEVER);
+    // From here on a session that is due before all those found below moves it forward again.
+    broker.set_next_housekeeping(Timestamp::NEVER);
     let mut not_yet = Vec::new();
     while let Some(session) = next_due(&broker, now) {
-        match look_at(shard, &session) {
-            Look::Done => {}
-            Look::NotYet => not_yet.push(Reverse(Due { at: now, session })),
-            Look::GivesWay => {
+        match examine(shard, &session) {
+            Examined::Done => {}
+            Examined::NotYet => not_yet.push(Reverse(Due { at: now, session })),
+            Examined::GivesWay => {
                 shard.wills.push_back(session);
                 shard.turn.patience.wait(WILLS);
             }
         }
     }
-    broker.chores().lock().sessions.extend(not_yet);
+    broker.housekeeping().lock().sessions.extend(not_yet);
     sweep_retained(shard, &broker);
     publish_sys(shard, &broker);
-    let chores = broker.chores().lock();
-    let mut next = chores.next_sweep;
+    let housekeeping = broker.housekeeping().lock();
+    let mut next = housekeeping.next_sweep;
     if broker.sys_interval_s() > 0 {
-        next = next.min(chores.next_sys);
+        next = next.min(housekeeping.next_sys);
     }
-    if let Some(Reverse(due)) = chores.sessions.peek() {
+    if let Some(Reverse(due)) = housekeeping.sessions.peek() {
         next = next.min(due.at);
     }
-    drop(chores);
-    broker.chore_due(next);
+    drop(housekeeping);
+    broker.housekeeping_due(next);
 }
 
 fn next_due(broker: &Broker, now: Timestamp) -> Option<Arc<Session>> {
-    let mut chores = broker.chores().lock();
-    chores.sessions.peek().filter(|due| due.0.at <= now)?;
-    chores.sessions.pop().map(|Reverse(due)| due.session)
+    let mut housekeeping = broker.housekeeping().lock();
+    housekeeping.sessions.peek().filter(|due| due.0.at <= now)?;
+    housekeeping.sessions.pop().map(|Reverse(due)| due.session)
 }
 
-/// Wills that gave way go on: their turn in the line has come.
+/// Continues with wills that gave way, when their turn in the line has come.
 pub(crate) fn go_on(shard: &mut Shard) {
     while let Some(session) = shard.wills.pop_front() {
-        match look_at(shard, &session) {
-            Look::Done => {}
-            Look::NotYet => {
+        match examine(shard, &session) {
+            Examined::Done => {}
+            Examined::NotYet => {
                 let at = shard.turn.now;
                 let broker = &shard.turn.broker;
-                broker.chores().lock().sessions.push(Reverse(Due { at, session }));
-                broker.chore_due(at);
+                broker.housekeeping().lock().sessions.push(Reverse(Due { at, session }));
+                broker.housekeeping_due(at);
             }
-            Look::GivesWay => {
+            Examined::GivesWay => {
                 shard.wills.push_front(session);
                 return shard.turn.patience.wait(WILLS);
             }
@@ -136,12 +136,12 @@ pub(crate) fn go_on(shard: &mut Shard) {
     shard.wills = VecDeque::new();
 }
 
-/// What became of a look at a session.
-enum Look {
+/// The outcome of examining a session.
+enum Examined {
     Done,
-    /// What another worker has stored for the session goes first.
+    /// Another worker's operations for the session have to reach storage first.
     NotYet,
-    /// Its will reaches many. Until it is published it stays with its session, in storage too.
+    /// Its will reaches many receivers. Until it is published it stays with its session, in storage too.
     GivesWay,
 }
 
@@ -151,27 +151,27 @@ fn due_will(state: &SessionState, now: Timestamp) -> Option<&Arc<Will>> {
     state.will.as_ref().filter(|_| due && state.attachment.is_none())
 }
 
-fn look_at(shard: &mut Shard, session: &Arc<Session>) -> Look {
+fn examine(shard: &mut Shard, session: &Arc<Session>) -> Examined {
     // Not under the session's lock: who may have it is found under those of its receivers.
     let due = due_will(&session.lock(), shard.turn.now).cloned();
     if due.is_some_and(|will| shard.will_waits(&will)) {
-        session.lock().chore_at = Some(shard.turn.now);
-        return Look::GivesWay;
+        session.lock().housekeeping_at = Some(shard.turn.now);
+        return Examined::GivesWay;
     }
     let turn = &mut shard.turn;
     let mut state = session.lock();
     if let Some(at) = state.attachment {
         // What its own worker stores for it meanwhile could come before what is stored here.
-        state.chore_at = None;
+        state.housekeeping_at = None;
         turn.notify(at, WorkerEvent::Expired(at.token));
-        return Look::Done;
+        return Examined::Done;
     }
     if state.durable && !turn.has_handed_over(state.touched) {
-        state.chore_at = Some(turn.now);
-        return Look::NotYet;
+        state.housekeeping_at = Some(turn.now);
+        return Examined::NotYet;
     }
     state.touched = turn.touch();
-    state.chore_at = None;
+    state.housekeeping_at = None;
     let mut will = None;
     let over = state.expires_at <= turn.now;
     if over || state.will_at.is_some_and(|at| at <= turn.now) {
@@ -186,7 +186,7 @@ fn look_at(shard: &mut Shard, session: &Arc<Session>) -> Look {
             turn.op(Op::SessionPut(crate::registry::record(&state, session)));
         }
         flows::expire(&mut state, session, turn);
-        look_after(&turn.broker, session, &mut state);
+        schedule(&turn.broker, session, &mut state);
     }
     drop(state);
     if over {
@@ -195,7 +195,7 @@ fn look_at(shard: &mut Shard, session: &Arc<Session>) -> Look {
     if let Some(will) = will {
         publish_will(shard, session.key().0, &will);
     }
-    Look::Done
+    Examined::Done
 }
 
 /// Publishes a will as its session (section 3.1.2.5).
@@ -216,11 +216,11 @@ pub(crate) fn publish_will(shard: &mut Shard, publisher: u64, will: &Will) {
 fn sweep_retained(shard: &mut Shard, broker: &Arc<Broker>) {
     let now = shard.turn.now;
     {
-        let mut chores = broker.chores().lock();
-        if chores.next_sweep > now {
+        let mut housekeeping = broker.housekeeping().lock();
+        if housekeeping.next_sweep > now {
             return;
         }
-        chores.next_sweep = now + SWEEP_INTERVAL;
+        housekeeping.next_sweep = now + SWEEP_INTERVAL;
     }
     let expired = broker.retained().read().expired(now, SWEEP);
     for topic in expired {
@@ -237,11 +237,11 @@ fn sweep_retained(shard: &mut Shard, broker: &Arc<Broker>) {
 fn publish_sys(shard: &mut Shard, broker: &Arc<Broker>) {
     let now = shard.turn.now;
     {
-        let mut chores = broker.chores().lock();
-        if broker.sys_interval_s() == 0 || chores.next_sys > now {
+        let mut housekeeping = broker.housekeeping().lock();
+        if broker.sys_interval_s() == 0 || housekeeping.next_sys > now {
             return;
         }
-        chores.next_sys = now.plus_secs(broker.sys_interval_s());
+        housekeeping.next_sys = now.plus_secs(broker.sys_interval_s());
     }
     for (topic, payload) in crate::sys::values(broker, now) {
         shard.publish(MessageParts {
