@@ -395,7 +395,7 @@ impl SessionState {
     fn send_retained(&mut self, session: &Arc<Session>, turn: &mut Turn, index: usize) {
         let broker = Arc::clone(&turn.broker);
         let gate = broker.gate();
-        let mut budget = turn.patience.retained_visits();
+        let mut budget = turn.fan_out.retained_visits();
         let mut parcel = crate::publish::Parcel::default();
         let most = self.outbox_bytes(turn.limits()).min(REFILL_BYTES);
         while self.flows[index].outbox.len() < most && budget > 0 {
@@ -409,7 +409,7 @@ impl SessionState {
             }
             let before = budget;
             let next = cursor.next(&broker.retained().read(), turn.now, &mut budget);
-            turn.patience.look(before - budget);
+            turn.fan_out.look(before - budget);
             let (most, identifiers) = (cursor.qos, cursor.identifiers.clone());
             if next.is_none() && cursor.is_done() {
                 cursors.pop_front();

@@ -10,10 +10,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::broker::Broker;
+use crate::fan_out::WILLS;
 use crate::flows;
 use crate::mailbox::WorkerEvent;
 use crate::message::MessageParts;
-use crate::patience::WILLS;
 use crate::session::{Session, SessionState};
 use crate::shard::Shard;
 use crate::storage::Op;
@@ -90,7 +90,7 @@ pub(crate) fn run(shard: &mut Shard) {
             Examined::NotYet => not_yet.push(Reverse(Due { at: now, session })),
             Examined::GivesWay => {
                 shard.wills.push_back(session);
-                shard.turn.patience.wait(WILLS);
+                shard.turn.fan_out.wait(WILLS);
             }
         }
     }
@@ -128,7 +128,7 @@ pub(crate) fn go_on(shard: &mut Shard) {
             }
             Examined::GivesWay => {
                 shard.wills.push_front(session);
-                return shard.turn.patience.wait(WILLS);
+                return shard.turn.fan_out.wait(WILLS);
             }
         }
     }

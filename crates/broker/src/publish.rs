@@ -168,7 +168,7 @@ impl Shard {
         whole: bool,
     ) -> Result<usize, RetainedFull> {
         let broker = Arc::clone(&self.turn.broker);
-        let route = self.routes.find(&broker, parts.topic, &mut self.turn.patience);
+        let route = self.routes.find(&broker, parts.topic, &mut self.turn.fan_out);
         let mut publication = Publication::new(parts, &mut self.parcel);
         publication.found_in = route.generation;
         if parts.retain
@@ -196,7 +196,7 @@ impl Shard {
             taken += usize::from(took);
             visits += tried;
         }
-        self.turn.patience.spend(visits);
+        self.turn.fan_out.spend(visits);
         // What the broker says of itself need not interest anybody.
         if taken == 0 && !parts.topic.starts_with("$SYS/") {
             self.turn.metrics().messages_unroutable.add(1);

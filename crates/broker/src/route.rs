@@ -15,7 +15,7 @@ use fulmar_mqtt::QoS;
 use rustc_hash::FxHashMap;
 
 use crate::broker::Broker;
-use crate::patience::Patience;
+use crate::fan_out::FanOutBudget;
 use crate::session::{Identifiers, Session};
 use crate::storage::FlowId;
 use crate::tree::{Matches, SharedGroup, Subscriber};
@@ -108,12 +108,12 @@ pub(crate) struct RouteCache {
 }
 
 impl RouteCache {
-    /// The topic's route as of now. A search is on `patience`'s account.
+    /// The topic's route as of now. A search counts towards `fan_out`.
     pub(crate) fn find(
         &mut self,
         broker: &Broker,
         topic: &str,
-        patience: &mut Patience,
+        fan_out: &mut FanOutBudget,
     ) -> Arc<Route> {
         let generation = broker.tree_generation().load(Ordering::Acquire);
         if let Some(route) = self.routes.get(topic)
@@ -133,7 +133,7 @@ impl RouteCache {
             matches.plain.retain(|to| broker.may_receive(&to.session, topic));
         }
         let found = matches.plain.len() + matches.shared.len();
-        patience.spend(found + matches.nodes);
+        fan_out.spend(found + matches.nodes);
         let route = Arc::new(Route::new(generation, guarded, matches));
         if let Some(old) = self.routes.remove(topic) {
             self.subscriptions -= old.subscriptions;
@@ -192,7 +192,7 @@ mod tests {
         let (mut subscriptions, mut routes) = (0, 0);
         for number in 0..topics {
             let topic = format!("topic/{number}");
-            cache.find(broker, &topic, &mut Patience::default());
+            cache.find(broker, &topic, &mut FanOutBudget::default());
             let remembered = cache.routes.values().map(|route| route.targets.len()).sum();
             assert_eq!(cache.subscriptions, remembered, "what is counted is what there is");
             subscriptions = subscriptions.max(remembered);

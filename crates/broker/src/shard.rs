@@ -14,12 +14,12 @@ use rustc_hash::FxHashSet;
 
 use crate::broker::Broker;
 use crate::event::BrokerEvent;
+use crate::fan_out::{FEW_VISITS, FanOutBudget, WILLS};
 use crate::interlude::Interlude;
 use crate::late::{Late, Stamp};
 use crate::limits::Limits;
 use crate::mailbox::WorkerEvent;
 use crate::metrics::ShardMetrics;
-use crate::patience::{FEW_VISITS, Patience, WILLS};
 use crate::peer::Token;
 use crate::publish::Parcel;
 use crate::recurring::Recurring;
@@ -93,7 +93,7 @@ pub(crate) struct Turn {
     /// How far storage was when the first of them was.
     held_since: Seq,
     /// What publications may cost it, and who waits for the next.
-    pub(crate) patience: Patience,
+    pub(crate) fan_out: FanOutBudget,
     /// Subscriptions over an owner's quota, as the log was told of them.
     pub(crate) quota_full: Recurring,
 }
@@ -133,7 +133,7 @@ impl Shard {
                 pool: Vec::new(),
                 held: FxHashSet::default(),
                 held_since: Seq(0),
-                patience: Patience::default(),
+                fan_out: FanOutBudget::default(),
                 quota_full: Recurring::default(),
             },
             full: Recurring::default(),
@@ -183,7 +183,7 @@ impl Shard {
     pub fn take_events(&mut self, out: &mut Vec<(Token, BrokerEvent)>) {
         self.turn.release_durable();
         self.turn.release_held();
-        match self.turn.patience.call() {
+        match self.turn.fan_out.call() {
             Some(WILLS) => crate::housekeeping::go_on(self),
             Some(token) => {
                 self.turn.ready.push(BrokerEvent::from_worker_event(WorkerEvent::Ready(token)))
@@ -211,7 +211,7 @@ impl Shard {
     /// Says that this worker is about to sleep; false when it must not, because an event has come.
     #[must_use]
     pub fn before_sleep(&mut self) -> bool {
-        let line = self.turn.patience.has_line();
+        let line = self.turn.fan_out.has_line();
         if !self.turn.ready.is_empty() || self.turn.waits_for_workers() || line {
             return false;
         }
@@ -252,20 +252,20 @@ impl Shard {
     /// Whether this turn has done as much as it should: what can wait is for the next.
     #[must_use]
     pub fn is_turn_over(&self) -> bool {
-        self.turn.patience.is_over()
+        self.turn.fan_out.is_over()
     }
 
     /// Whether a publication to `topic` now would reach many.
     pub(crate) fn reaches_many(&mut self, topic: &str) -> bool {
         let broker = Arc::clone(&self.turn.broker);
-        let route = self.routes.find(&broker, topic, &mut self.turn.patience);
+        let route = self.routes.find(&broker, topic, &mut self.turn.fan_out);
         let members = route.shared.iter().map(|group| group.len());
         route.targets.len() + members.sum::<usize>() > FEW_VISITS
     }
 
     /// Whether a will that is due has to wait for a later turn.
     pub(crate) fn will_waits(&mut self, will: &Will) -> bool {
-        self.turn.patience.must_wait(WILLS) && self.reaches_many(&will.topic)
+        self.turn.fan_out.must_wait(WILLS) && self.reaches_many(&will.topic)
     }
 
     /// An empty buffer, perhaps with capacity.
@@ -453,7 +453,7 @@ impl Turn {
             self.turn_handed_over();
         }
         self.touched = false;
-        self.patience.end_turn();
+        self.fan_out.end_turn();
         for (mailbox, events) in self.broker.mailboxes().iter().zip(&mut self.outgoing) {
             mailbox.post(events);
         }

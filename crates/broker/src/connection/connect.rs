@@ -222,7 +222,7 @@ impl Connection {
     /// the will of, while others wait for their turn. Whose session it is, and whether the will is due, is
     /// found out when it has its turn.
     fn must_give_way(&self, shard: &mut Shard, client_id: &str) -> bool {
-        shard.turn.patience.must_wait(self.at.token)
+        shard.turn.fan_out.must_wait(self.at.token)
             && shard
                 .broker()
                 .registry()
@@ -233,7 +233,7 @@ impl Connection {
     /// The turn of a client that gives way may have come.
     pub(super) fn go_on(&mut self, shard: &mut Shard) {
         let State::Authenticating(pending) = &mut self.state else { return };
-        if shard.turn.patience.is_waiting(self.at.token) {
+        if shard.turn.fan_out.is_waiting(self.at.token) {
             return;
         }
         if let Some(admitted) = pending.gives_way.take() {
@@ -243,7 +243,7 @@ impl Connection {
 
     fn admit(&mut self, shard: &mut Shard, mut pending: PendingConnect, admitted: Admitted) {
         if self.must_give_way(shard, &pending.client_id) {
-            shard.turn.patience.wait(self.at.token);
+            shard.turn.fan_out.wait(self.at.token);
             pending.gives_way = Some(admitted);
             self.state = State::Authenticating(Box::new(pending));
             return;

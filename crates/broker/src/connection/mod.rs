@@ -492,7 +492,7 @@ impl Connection {
             }
             State::Connected(_) => {
                 // A client that is not read from cannot be heard.
-                let unheard = shard.turn.patience.is_waiting(self.at.token);
+                let unheard = shard.turn.fan_out.is_waiting(self.at.token);
                 let silent_at = if unheard { Timestamp::NEVER } else { self.silent_at() };
                 let own = self.throttled_until().unwrap_or(silent_at);
                 own.min(self.admitted_until())

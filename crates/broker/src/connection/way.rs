@@ -1,5 +1,5 @@
 //! Publications that give way: one that reaches many waits while the worker has others to serve
-//! ([`crate::patience`]). It is left unread, so that order, acknowledgements and what storage is told are
+//! ([`crate::fan_out`]). It is left unread, so that order, acknowledgements and what storage is told are
 //! as if it had come later.
 
 use fulmar_mqtt::codec::{Frame, decode};
@@ -16,10 +16,10 @@ impl Connection {
     pub(super) fn gives_way(&self, shard: &mut Shard, index: usize, frame: &Frame<'_>) -> bool {
         let waits = frame.packet_type() == PUBLISH
             && matches!(self.state, State::Connected(_))
-            && shard.turn.patience.must_wait(self.at.token)
+            && shard.turn.fan_out.must_wait(self.at.token)
             && self.reaches_many(shard, index, frame);
         if waits {
-            shard.turn.patience.wait(self.at.token);
+            shard.turn.fan_out.wait(self.at.token);
         }
         waits
     }

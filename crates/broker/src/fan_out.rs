@@ -1,0 +1,148 @@
+//! The fan-out budget: how much one turn of a worker may spend on publications with many receivers, and which of
+//! them wait for a later turn.
+//!
+//! A publication is delivered to all its receivers at once: they are stored in one batch, or a crash would
+//! leave only half of them with it. So a worker gives way between publications. Those with few receivers are not
+//! counted. When the others have used up the turn's budget, every further one waits for a turn in which
+//! its connection is first in line; one connection goes on per turn, in order of arrival. So a publisher with few
+//! receivers, and a client that publishes nothing, waits for at most one such publication, however many
+//! there are.
+
+use std::collections::VecDeque;
+
+use rustc_hash::FxHashSet;
+
+use crate::peer::Token;
+
+/// Visits per turn: receivers of publications, and subscriptions that were searched for them; `benches/routes.rs`
+/// measures what a visit costs.
+const VISITS_PER_TURN: usize = 8_192;
+
+/// Visits up to which a publication never waits and is not counted.
+pub(crate) const FEW_VISITS: usize = 64;
+
+/// Topics searched for retained messages at once, and in a turn whose budget is used up.
+const RETAINED_VISITS: (usize, usize) = (4_096, 256);
+
+/// Stands in line for wills that are due: no connection has this token.
+pub(crate) const WILLS: Token = Token(u64::MAX);
+
+/// A worker's budget for its turn.
+#[derive(Debug, Default)]
+pub(crate) struct FanOutBudget {
+    spent: usize,
+    /// Connections with a publication that waits, in the order in which they may go on.
+    line: VecDeque<Token>,
+    in_line: FxHashSet<Token>,
+    /// The connection whose turn it is, and how much may have been spent when that turn is over.
+    next: Option<(Token, usize)>,
+    called: bool,
+}
+
+impl FanOutBudget {
+    /// Counts the visits of a publication.
+    pub(crate) fn spend(&mut self, visits: usize) {
+        if visits > FEW_VISITS {
+            self.spent += visits;
+        }
+    }
+
+    /// Counts topics searched for retained messages.
+    pub(crate) fn look(&mut self, topics: usize) {
+        self.spent += topics;
+    }
+
+    /// Whether this turn's budget is used up.
+    pub(crate) fn is_over(&self) -> bool {
+        self.spent >= VISITS_PER_TURN
+    }
+
+    /// Whether a publication of this connection with many receivers has to wait.
+    pub(crate) fn must_wait(&self, token: Token) -> bool {
+        match self.next {
+            Some((next, until)) if next == token => self.spent >= until,
+            _ => self.is_over() || !self.line.is_empty(),
+        }
+    }
+
+    /// Puts a connection with such a publication in line.
+    pub(crate) fn wait(&mut self, token: Token) {
+        if self.in_line.insert(token) {
+            self.line.push_back(token);
+        }
+    }
+
+    /// Whether the connection is in line.
+    pub(crate) fn is_waiting(&self, token: Token) -> bool {
+        self.in_line.contains(&token)
+    }
+
+    /// Whether any connection is in line.
+    pub(crate) fn has_line(&self) -> bool {
+        !self.line.is_empty()
+    }
+
+    /// Takes the connection that is first in line; at most one per turn.
+    pub(crate) fn call(&mut self) -> Option<Token> {
+        if std::mem::replace(&mut self.called, true) {
+            return None;
+        }
+        let token = self.line.pop_front()?;
+        self.in_line.remove(&token);
+        self.next = Some((token, self.spent + VISITS_PER_TURN));
+        Some(token)
+    }
+
+    /// Topics that may be searched now for a subscription's retained messages.
+    pub(crate) fn retained_visits(&self) -> usize {
+        if self.is_over() { RETAINED_VISITS.1 } else { RETAINED_VISITS.0 }
+    }
+
+    /// The turn is over.
+    pub(crate) fn end_turn(&mut self) {
+        self.spent = 0;
+        self.called = false;
+        // A connection that was called and has not published yet may do so until the next is called.
+        if let Some((_, until)) = &mut self.next {
+            *until = VISITS_PER_TURN;
+        }
+        if self.line.is_empty() && self.line.capacity() > 64 {
+            // A crowd that has gone leaves no memory behind.
+            (self.line, self.in_line) = Default::default();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn publishers_with_many_receivers_wait_in_line_and_one_goes_on_per_turn() {
+        let mut fan_out = FanOutBudget::default();
+        let (a, b, c) = (Token(1), Token(2), Token(3));
+        for _ in 0..100_000 {
+            fan_out.spend(FEW_VISITS);
+        }
+        assert!(!fan_out.must_wait(a), "what reaches few does not count");
+        fan_out.spend(100_000);
+        for token in [b, a, b] {
+            assert!(fan_out.must_wait(token));
+            fan_out.wait(token);
+        }
+        fan_out.end_turn();
+        assert!(fan_out.must_wait(c), "nobody overtakes those in line");
+        fan_out.wait(c);
+        for token in [b, a, c] {
+            assert_eq!(fan_out.call(), Some(token));
+            assert_eq!(fan_out.call(), None, "one a turn");
+            assert!(!fan_out.must_wait(token) && !fan_out.is_waiting(token));
+            fan_out.spend(VISITS_PER_TURN - 1);
+            assert!(!fan_out.must_wait(token), "it has a budget of its own");
+            fan_out.spend(VISITS_PER_TURN);
+            assert!(fan_out.must_wait(token));
+            fan_out.end_turn();
+        }
+        assert!(!fan_out.has_line() && !fan_out.must_wait(a));
+    }
+}
