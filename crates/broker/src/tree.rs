@@ -14,9 +14,9 @@ use fulmar_mqtt::QoS;
 use parking_lot::RwLock;
 use rustc_hash::FxHashMap;
 
-use crate::roster::Roster;
 use crate::session::Session;
 use crate::storage::FlowId;
+use crate::subscribers::Subscribers;
 
 /// One subscription as the router sees it.
 #[derive(Clone, Debug)]
@@ -35,7 +35,7 @@ pub(crate) struct Subscriber {
 /// members. The lock is the innermost of all and nobody holds it while locking a session.
 #[derive(Debug, Default)]
 pub(crate) struct SharedGroup {
-    members: RwLock<Roster>,
+    members: RwLock<Subscribers>,
     next: AtomicUsize,
 }
 
@@ -75,7 +75,7 @@ struct Node {
 
 #[derive(Debug, Default)]
 struct Leaf {
-    plain: Roster,
+    plain: Subscribers,
     shared: Vec<(Box<str>, Arc<SharedGroup>)>,
 }
 

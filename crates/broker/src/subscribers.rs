@@ -1,5 +1,5 @@
-//! The subscribers of one filter: found by session in constant time however many they are, and
-//! listed without gaps for those who walk over them all.
+//! The subscribers of one filter: found by session in constant time however many there are, and
+//! listed without gaps for callers that visit all of them.
 //!
 //! Nearly every filter has a few subscribers, so the list alone serves them; an index is made when
 //! it has grown and dropped when it has shrunk.
@@ -17,15 +17,15 @@ const INDEX_FROM: usize = 32;
 /// and again.
 const INDEX_UNTIL: usize = 16;
 
-/// Subscribers, one a session, in no order.
+/// Subscribers, one per session, in no order.
 #[derive(Debug, Default)]
-pub(crate) struct Roster {
+pub(crate) struct Subscribers {
     list: Vec<Subscriber>,
     /// Places in the list, by session.
     index: Option<Box<FxHashMap<SessionKey, usize>>>,
 }
 
-impl Roster {
+impl Subscribers {
     pub(crate) fn as_slice(&self) -> &[Subscriber] {
         &self.list
     }
@@ -118,22 +118,22 @@ mod tests {
             steps in proptest::collection::vec((0usize..60, prop::bool::weighted(0.6)), 0..400),
         ) {
             let sessions: Vec<_> = (0..60).map(session).collect();
-            let mut roster = Roster::default();
+            let mut subscribers = Subscribers::default();
             let mut map = BTreeMap::new();
             for (number, (who, add)) in steps.into_iter().enumerate() {
                 let number = number as u32;
                 if add {
-                    let replaced = roster.put(subscriber(&sessions[who], number));
+                    let replaced = subscribers.put(subscriber(&sessions[who], number));
                     prop_assert_eq!(replaced, map.insert(who as u64, number).is_some());
                 } else {
-                    let removed = roster.take(&sessions[who]);
+                    let removed = subscribers.take(&sessions[who]);
                     prop_assert_eq!(removed, map.remove(&(who as u64)).is_some());
                 }
-                let held = roster.as_slice().iter();
+                let held = subscribers.as_slice().iter();
                 let held: BTreeMap<u64, u32> =
                     held.map(|one| (one.session.key().0, one.identifier.unwrap())).collect();
                 prop_assert_eq!(&held, &map);
-                prop_assert_eq!(roster.as_slice().len(), map.len());
+                prop_assert_eq!(subscribers.as_slice().len(), map.len());
             }
         }
     }
@@ -142,16 +142,16 @@ mod tests {
     #[test]
     fn a_crowd_on_one_filter_is_indexed_and_leaves_nothing_behind() {
         let sessions: Vec<_> = (0..2_000).map(session).collect();
-        let mut roster = Roster::default();
+        let mut subscribers = Subscribers::default();
         for session in &sessions {
-            assert!(!roster.put(subscriber(session, 1)));
-            assert_eq!(roster.index.is_some(), roster.list.len() >= INDEX_FROM);
+            assert!(!subscribers.put(subscriber(session, 1)));
+            assert_eq!(subscribers.index.is_some(), subscribers.list.len() >= INDEX_FROM);
         }
         for session in &sessions {
-            assert!(roster.take(session));
-            assert_eq!(roster.index.is_some(), roster.list.len() >= INDEX_UNTIL);
+            assert!(subscribers.take(session));
+            assert_eq!(subscribers.index.is_some(), subscribers.list.len() >= INDEX_UNTIL);
         }
-        assert!(roster.is_empty());
-        assert!(roster.list.capacity() < 64, "{}", roster.list.capacity());
+        assert!(subscribers.is_empty());
+        assert!(subscribers.list.capacity() < 64, "{}", subscribers.list.capacity());
     }
 }
