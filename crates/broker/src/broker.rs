@@ -7,7 +7,6 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::access::Subject;
 use crate::auth::{GUEST_TOPICS, Gate};
-use crate::doorman::Doorman;
 use crate::entry::Entry;
 use crate::housekeeping::Housekeeping;
 use crate::late::HandedOver;
@@ -16,6 +15,7 @@ use crate::mailbox::{CloseOrder, Mailbox, WorkerEvent};
 use crate::message::MessageId;
 use crate::metrics::Metrics;
 use crate::quota::Quota;
+use crate::rate_limiter::RateLimiter;
 use crate::registry::Registry;
 use crate::retained::RetainedStore;
 use crate::session::{Attachment, Session};
@@ -49,7 +49,7 @@ pub struct Broker {
     tree_generation: AtomicU64,
     retained: RwLock<RetainedStore>,
     registry: Registry,
-    doorman: Doorman,
+    rate_limiter: RateLimiter,
     quota: Quota,
     mailboxes: Box<[Mailbox]>,
     /// How far each worker is with storage.
@@ -88,7 +88,7 @@ impl Broker {
             tree: RwLock::new(TopicTree::with_apart(apart)),
             tree_generation: AtomicU64::new(1),
             retained: RwLock::new(RetainedStore::with_apart(apart)),
-            doorman: Doorman::default(),
+            rate_limiter: RateLimiter::default(),
             quota: Quota::default(),
             registry: Registry::new(restored.last_session_key),
             mailboxes: (0..workers).map(|_| Mailbox::default()).collect(),
@@ -236,8 +236,8 @@ impl Broker {
         &self.registry
     }
 
-    pub(crate) fn doorman(&self) -> &Doorman {
-        &self.doorman
+    pub(crate) fn rate_limiter(&self) -> &RateLimiter {
+        &self.rate_limiter
     }
 
     pub(crate) fn quota(&self) -> &Quota {

@@ -21,7 +21,7 @@ pub(crate) const FREE_PER_SESSION: u32 = 16;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Payer {
     User(Box<str>),
-    /// Clients without a user, by [`crate::doorman::site`].
+    /// Clients without a user, by [`crate::rate_limiter::site`].
     Site(IpAddr),
 }
 

@@ -37,7 +37,7 @@ pub(crate) struct OpenRequest<'a> {
     pub(crate) clean_start: bool,
     pub(crate) version: Version,
     pub(crate) username: Option<Box<str>>,
-    /// See [`crate::doorman::site`].
+    /// See [`crate::rate_limiter::site`].
     pub(crate) site: IpAddr,
     /// It came over MQTT-SN.
     pub(crate) mqtt_sn: bool,

@@ -53,7 +53,7 @@ pub(crate) struct Request<'a> {
     pub(crate) options: SubscribeOptions,
     pub(crate) identifier: Option<u32>,
     pub(crate) flow: FlowId,
-    /// Where the client is, as [`crate::doorman::site`] has it.
+    /// Where the client is, as [`crate::rate_limiter::site`] has it.
     pub(crate) site: IpAddr,
 }
 

@@ -23,7 +23,7 @@ use rustc_hash::FxHashSet;
 
 use super::queue::{FairQueue, Ticket};
 use super::{Admitted, AuthReply, Decision, ReplyTo};
-use crate::doorman::Standing;
+use crate::rate_limiter::Reputation;
 
 /// Threads that hash, of 19 MiB each. One leaves out users that fail, so that these never take more
 /// than the other.
@@ -79,9 +79,9 @@ struct Login {
 
 /// Where a login that has to wait comes from.
 pub(crate) struct Applicant {
-    /// Its address, as [`crate::doorman::site`] has it.
+    /// Its address, as [`crate::rate_limiter::site`] has it.
     pub(crate) site: IpAddr,
-    pub(crate) standing: Standing,
+    pub(crate) reputation: Reputation,
     pub(crate) reply_to: ReplyTo,
 }
 
@@ -219,10 +219,10 @@ impl PasswordFile {
         if let Some(reply) = self.desk.checker.known(user, password) {
             return Decision::Now(reply);
         }
-        let Applicant { site, standing, reply_to } = applicant();
+        let Applicant { site, reputation, reply_to } = applicant();
         let login = Login { user: user.into(), password: password.into(), reply_to };
         let mut waiting = self.desk.waiting.lock();
-        let pushed = waiting.queue.push(site, standing, login);
+        let pushed = waiting.queue.push(site, reputation, login);
         drop(waiting);
         let Ok((ticket, removed)) = pushed else {
             return Decision::Now(Err(ReasonCode::ServerBusy));

@@ -9,7 +9,7 @@ use std::net::IpAddr;
 
 use rustc_hash::FxHashMap;
 
-use crate::doorman::Standing;
+use crate::rate_limiter::Reputation;
 
 /// Logins that wait over all addresses. Two threads check some hundred a second, so that the last one's turn
 /// comes within the default time for connecting.
@@ -18,21 +18,21 @@ const MAX_WAITING: usize = 512;
 /// Every check whose number this divides begins with logins of addresses that have failed, so that none starves.
 const TURN_OF_THE_LAST: u32 = 4;
 
-/// Names a login in the queue.
+/// Identifies a login in the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Ticket(u64);
 
-/// See the module's words.
+/// The queue; see the module.
 #[derive(Debug)]
 pub(super) struct FairQueue<T> {
-    /// By standing, best first.
+    /// By reputation, best first.
     lanes: [Lane<T>; 3],
-    places: FxHashMap<Ticket, (Standing, IpAddr)>,
+    places: FxHashMap<Ticket, (Reputation, IpAddr)>,
     last_ticket: u64,
     taken: u32,
 }
 
-/// Addresses of one standing.
+/// Addresses of one reputation.
 #[derive(Debug)]
 struct Lane<T> {
     sites: FxHashMap<IpAddr, VecDeque<(Ticket, T)>>,
@@ -42,11 +42,11 @@ struct Lane<T> {
 
 /// Most logins of one address that wait: a fleet behind one NAT, an address where some have failed, and of a user
 /// whose own logins fail from there.
-fn most_per_site(standing: Standing) -> usize {
-    match standing {
-        Standing::Clean => 128,
-        Standing::Neighbour => 32,
-        Standing::Failing => 8,
+fn most_per_site(reputation: Reputation) -> usize {
+    match reputation {
+        Reputation::Clean => 128,
+        Reputation::Neighbour => 32,
+        Reputation::Failing => 8,
     }
 }
 
@@ -66,41 +66,41 @@ impl<T> FairQueue<T> {
     pub(super) fn push(
         &mut self,
         site: IpAddr,
-        standing: Standing,
+        reputation: Reputation,
         login: T,
     ) -> Result<(Ticket, Option<T>), T> {
-        let waiting = self.lanes[standing as usize].waiting(site);
-        if waiting >= most_per_site(standing) {
+        let waiting = self.lanes[reputation as usize].waiting(site);
+        if waiting >= most_per_site(reputation) {
             return Err(login);
         }
         let mut removed = None;
         if self.places.len() >= MAX_WAITING {
-            removed = self.make_room(standing, waiting);
+            removed = self.make_room(reputation, waiting);
             if removed.is_none() {
                 return Err(login);
             }
         }
         self.last_ticket += 1;
         let ticket = Ticket(self.last_ticket);
-        let lane = &mut self.lanes[standing as usize];
+        let lane = &mut self.lanes[reputation as usize];
         let queue = lane.sites.entry(site).or_default();
         if queue.is_empty() {
             lane.turns.push_back(site);
         }
         queue.push_back((ticket, login));
-        self.places.insert(ticket, (standing, site));
+        self.places.insert(ticket, (reputation, site));
         Ok((ticket, removed))
     }
 
-    /// Makes room for a newcomer of this standing whose address already has `waiting` logins in the queue: removes
+    /// Makes room for a newcomer of this reputation whose address already has `waiting` logins in the queue: removes
     /// the newest login of the address that has the most waiting, if that address ranks below the newcomer's.
-    fn make_room(&mut self, standing: Standing, waiting: usize) -> Option<T> {
-        let lanes = [Standing::Failing, Standing::Neighbour, Standing::Clean];
+    fn make_room(&mut self, reputation: Reputation, waiting: usize) -> Option<T> {
+        let lanes = [Reputation::Failing, Reputation::Neighbour, Reputation::Clean];
         let worst = lanes.into_iter().find(|&lane| !self.lanes[lane as usize].turns.is_empty())?;
         let lane = &mut self.lanes[worst as usize];
         let (&site, most) = lane.sites.iter().max_by_key(|(_, queue)| queue.len())?;
         let most = most.len();
-        if worst < standing || (worst == standing && most <= waiting + 1) {
+        if worst < reputation || (worst == reputation && most <= waiting + 1) {
             return None;
         }
         let (ticket, login) = lane.sites.get_mut(&site)?.pop_back()?;
@@ -131,8 +131,8 @@ impl<T> FairQueue<T> {
 
     /// Takes out a login that nobody waits for any more.
     pub(super) fn remove(&mut self, ticket: Ticket) -> Option<T> {
-        let (standing, site) = self.places.remove(&ticket)?;
-        let lane = &mut self.lanes[standing as usize];
+        let (reputation, site) = self.places.remove(&ticket)?;
+        let lane = &mut self.lanes[reputation as usize];
         let queue = lane.sites.get_mut(&site)?;
         let at = queue.iter().position(|(other, _)| *other == ticket)?;
         let (_, login) = queue.remove(at)?;
@@ -184,9 +184,9 @@ mod tests {
     fn addresses_take_turns() {
         let mut queue = FairQueue::default();
         for number in 0..100 {
-            queue.push(site(1), Standing::Clean, (1, number)).unwrap();
+            queue.push(site(1), Reputation::Clean, (1, number)).unwrap();
         }
-        queue.push(site(2), Standing::Clean, (2, 0)).unwrap();
+        queue.push(site(2), Reputation::Clean, (2, 0)).unwrap();
         let order = drain(&mut queue);
         assert!(order.iter().position(|login| login.0 == 2).unwrap() <= 1);
         let first: Vec<usize> = order.iter().filter(|l| l.0 == 1).map(|l| l.1).collect();
@@ -198,48 +198,48 @@ mod tests {
     fn who_fails_waits_for_the_others_but_does_not_starve() {
         let mut queue = FairQueue::default();
         for number in 0..8 {
-            queue.push(site(1), Standing::Failing, (1, number)).unwrap();
+            queue.push(site(1), Reputation::Failing, (1, number)).unwrap();
         }
         for number in 0..40 {
-            queue.push(site(2), Standing::Clean, (2, number)).unwrap();
+            queue.push(site(2), Reputation::Clean, (2, number)).unwrap();
         }
         let order = drain(&mut queue);
         assert_eq!(order[..2], [(2, 0), (2, 1)]);
         let failing = order[..16].iter().filter(|login| login.0 == 1).count();
         assert_eq!(failing, 4, "one in four");
-        queue.push(site(1), Standing::Failing, (1, 0)).unwrap();
+        queue.push(site(1), Reputation::Failing, (1, 0)).unwrap();
         assert_eq!(queue.pop(false), None, "one thread is for the others alone");
     }
 
     #[test]
     fn an_address_has_its_bound_and_the_whole_too() {
         let mut queue = FairQueue::default();
-        for (standing, most) in
-            [(Standing::Clean, 128), (Standing::Neighbour, 32), (Standing::Failing, 8)]
+        for (reputation, most) in
+            [(Reputation::Clean, 128), (Reputation::Neighbour, 32), (Reputation::Failing, 8)]
         {
-            let took = (0..1000).take_while(|&n| queue.push(site(1), standing, (1, n)).is_ok());
+            let took = (0..1000).take_while(|&n| queue.push(site(1), reputation, (1, n)).is_ok());
             assert_eq!(took.count(), most);
         }
         for number in 2.. {
             if queue.places.len() == MAX_WAITING {
                 break;
             }
-            queue.push(site(number), Standing::Clean, (number, 0)).unwrap();
+            queue.push(site(number), Reputation::Clean, (number, 0)).unwrap();
         }
         // Those that fail make room first, then whoever has most; nobody for whoever has as much.
-        let (_, removed) = queue.push(site(5000), Standing::Clean, (5000, 0)).unwrap();
+        let (_, removed) = queue.push(site(5000), Reputation::Clean, (5000, 0)).unwrap();
         assert_eq!(removed, Some((1, 7)), "the newest of those who fail");
         for number in 5001..5000 + 8 + 32 {
-            let (_, removed) = queue.push(site(number), Standing::Clean, (number, 0)).unwrap();
+            let (_, removed) = queue.push(site(number), Reputation::Clean, (number, 0)).unwrap();
             assert_eq!(removed.unwrap().0, 1);
         }
-        let (_, removed) = queue.push(site(6000), Standing::Clean, (6000, 0)).unwrap();
+        let (_, removed) = queue.push(site(6000), Reputation::Clean, (6000, 0)).unwrap();
         assert_eq!(removed, Some((1, 127)));
         for number in 6001..6000 + 127 {
-            queue.push(site(number), Standing::Clean, (number, 0)).unwrap();
+            queue.push(site(number), Reputation::Clean, (number, 0)).unwrap();
         }
-        assert!(queue.push(site(7000), Standing::Clean, (7000, 0)).is_err());
-        assert!(queue.push(site(7000), Standing::Failing, (7000, 0)).is_err());
+        assert!(queue.push(site(7000), Reputation::Clean, (7000, 0)).is_err());
+        assert!(queue.push(site(7000), Reputation::Failing, (7000, 0)).is_err());
         assert_eq!(queue.places.len(), MAX_WAITING);
     }
 
@@ -247,7 +247,7 @@ mod tests {
     fn who_goes_away_leaves_the_queue() {
         let mut queue = FairQueue::default();
         let tickets: Vec<Ticket> =
-            (0..5).map(|n| queue.push(site(1), Standing::Clean, (1, n)).unwrap().0).collect();
+            (0..5).map(|n| queue.push(site(1), Reputation::Clean, (1, n)).unwrap().0).collect();
         assert_eq!(queue.remove(tickets[1]), Some((1, 1)));
         assert_eq!(queue.remove(tickets[1]), None);
         assert_eq!(queue.pop(true), Some((1, 0)));

@@ -13,10 +13,10 @@ use crate::access::Subject;
 use crate::auth::{
     Admitted, Applicant, AuthReply, Credentials, Decision, GUEST_PREFIX, ReplyTo, WaitingLogin,
 };
-use crate::doorman;
 use crate::limits::Limits;
 use crate::mailbox::WorkerEvent;
 use crate::peer::TransportKind;
+use crate::rate_limiter;
 use crate::registry::{NotOpened, OpenRequest};
 use crate::shard::Shard;
 use crate::time::Timestamp;
@@ -148,8 +148,12 @@ impl Connection {
         };
         let (at, address, now) = (self.at, self.peer.address.ip(), shard.now());
         let applicant = || Applicant {
-            site: doorman::site(address),
-            standing: broker.doorman().standing(address, connect.username.unwrap_or_default(), now),
+            site: rate_limiter::site(address),
+            reputation: broker.rate_limiter().reputation(
+                address,
+                connect.username.unwrap_or_default(),
+                now,
+            ),
             reply_to: ReplyTo { broker: Arc::clone(&broker), at },
         };
         let decision = broker.gate().check(&credentials, now, applicant);
@@ -180,7 +184,7 @@ impl Connection {
         };
         if admitted.username.is_some() && !pending.waited {
             let user = pending.username().unwrap_or_default();
-            shard.broker().doorman().login_succeeded(self.peer.address.ip(), user);
+            shard.broker().rate_limiter().login_succeeded(self.peer.address.ip(), user);
         }
         self.admit(shard, *pending, admitted);
     }
@@ -204,7 +208,7 @@ impl Connection {
     ) {
         shard.metrics().authentication_failed.add(1);
         let now = shard.now();
-        let delay = shard.broker().doorman().login_failed(
+        let delay = shard.broker().rate_limiter().login_failed(
             self.peer.address.ip(),
             pending.username().unwrap_or_default(),
             now,
@@ -276,7 +280,7 @@ impl Connection {
             clean_start: pending.clean_start,
             version: self.version,
             username,
-            site: doorman::site(self.peer.address.ip()),
+            site: rate_limiter::site(self.peer.address.ip()),
             mqtt_sn: self.peer.transport == TransportKind::MqttSn,
             expiry_interval_s: pending.expiry_interval_s.min(limits.max_session_expiry_s),
             max_packet_bytes: pending.max_packet_bytes,

@@ -26,11 +26,11 @@ use fulmar_mqtt::session::TopicAliases;
 use fulmar_mqtt::{PacketId, ReasonCode, Version};
 use smallvec::SmallVec;
 
-use crate::doorman::Knock;
 use crate::event::{BrokerEvent, EventKind};
 use crate::limits::MAX_CONNECT_BYTES;
 use crate::mailbox::CloseOrder;
 use crate::peer::{Peer, StreamKey, Token};
+use crate::rate_limiter::Attempt;
 use crate::session::{Attachment, Session};
 use crate::shard::{Shard, TurnNumber, Waiter};
 use crate::storage::FlowId;
@@ -245,8 +245,8 @@ impl Connection {
             return Err(Refused);
         }
         let per_s = broker.limits().max_connects_per_s_per_address;
-        if let Knock::TooMany { first } =
-            broker.doorman().knock(peer.address.ip(), per_s, shard.now())
+        if let Attempt::TooMany { first } =
+            broker.rate_limiter().attempt(peer.address.ip(), per_s, shard.now())
         {
             shard.metrics().connections_too_fast.add(1);
             if first {

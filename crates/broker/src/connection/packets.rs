@@ -16,9 +16,9 @@ use super::connect::is_connect;
 use super::{Connection, State, Waiting};
 use crate::access::{Action, Subject};
 use crate::auth::GUEST_PREFIX;
-use crate::doorman;
 use crate::entry::Arrival;
 use crate::message::MessageParts;
+use crate::rate_limiter;
 use crate::registry::Departure;
 use crate::retained::RetainedFull;
 use crate::session::Session;
@@ -348,7 +348,7 @@ impl Connection {
             return;
         }
         let gate = shard.broker().gate();
-        let (flow, site) = (self.flow_of(index), doorman::site(self.peer.address.ip()));
+        let (flow, site) = (self.flow_of(index), rate_limiter::site(self.peer.address.ip()));
         let before = shard.turn.batch_len();
         let mut codes = Vec::new();
         let mut state = session.lock();
