@@ -200,7 +200,7 @@ impl Broker {
         }
     }
 
-    /// Disconnects guests whose ticket was taken back or who have subscriptions they might not make now, as
+    /// Disconnects guests whose credential was revoked or who have subscriptions they might not make now, as
     /// each worker gets to it. [`Guests`](crate::auth::Guests) already answer as things are.
     pub fn recheck_guests(&self) {
         for at in self.registry.guests() {

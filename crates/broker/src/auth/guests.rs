@@ -52,9 +52,9 @@ pub trait Guests: Send + Sync + fmt::Debug {
         Some(Err(ReasonCode::BadUserNameOrPassword))
     }
 
-    /// Whether a ticket that [`Guests::admit`] gave is still good: asked again for each connection when
+    /// Whether a credential from [`Guests::admit`] is still valid: asked again for each connection when
     /// [`crate::Broker::recheck_guests`] is called.
-    fn is_good(&self, ticket: &str) -> bool;
+    fn is_good(&self, credential: &str) -> bool;
 
     /// Whether the guest, named without the prefix, may publish to the topic or subscribe to the filter.
     fn allows(&self, guest: &str, action: Action, topic: &str) -> bool;

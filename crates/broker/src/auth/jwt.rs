@@ -129,7 +129,7 @@ impl JwtVerifier {
         }
         // A float above the range becomes the largest integer: never.
         let until = Timestamp((expires * 1000.0) as u64);
-        Ok(Admitted { username: Some(claims.sub.into()), until, ticket: None })
+        Ok(Admitted { username: Some(claims.sub.into()), until, credential: None })
     }
 }
 
@@ -160,7 +160,7 @@ mod tests {
         let verifier = JwtVerifier::new("HS256", b"secret").unwrap();
         let check = |claims, name| verifier.verify(&token(None, b"secret", &claims), name, NOW);
         let until = Timestamp(1_160_000);
-        let ann = Ok(Admitted { username: Some("ann".into()), until, ticket: None });
+        let ann = Ok(Admitted { username: Some("ann".into()), until, credential: None });
         assert_eq!(check(json!({"sub": "ann", "exp": 1100}), None), ann);
         assert_eq!(check(json!({"sub": "ann", "exp": 1100.0, "nbf": 1050}), Some("ann")), ann);
         for (claims, name) in [

@@ -37,13 +37,13 @@ pub struct Admitted {
     pub username: Option<Box<str>>,
     /// When what it showed expires; [`Timestamp::NEVER`] if it does not.
     pub until: Timestamp,
-    /// What can be taken back before, by the name its giver has for it ([`Guests::is_good`]).
-    pub ticket: Option<Box<str>>,
+    /// The credential that can be revoked before, as [`Guests::is_good`] knows it.
+    pub credential: Option<Box<str>>,
 }
 
 impl Admitted {
     fn for_good(username: Option<&str>) -> Admitted {
-        Admitted { username: username.map(Into::into), until: Timestamp::NEVER, ticket: None }
+        Admitted { username: username.map(Into::into), until: Timestamp::NEVER, credential: None }
     }
 }
 
@@ -216,9 +216,9 @@ impl Gate {
         }
     }
 
-    /// Whether what a guest showed has not been taken back.
-    pub(crate) fn is_good(&self, ticket: &str) -> bool {
-        self.guests.as_ref().is_some_and(|guests| guests.is_good(ticket))
+    /// Whether the credential has not been revoked.
+    pub(crate) fn is_good(&self, credential: &str) -> bool {
+        self.guests.as_ref().is_some_and(|guests| guests.is_good(credential))
     }
 
     /// Whether the client is a guest that has a subscription it might not make now.

@@ -21,7 +21,7 @@ use fulmar_mqtt::ReasonCode;
 use parking_lot::{Condvar, Mutex};
 use rustc_hash::FxHashSet;
 
-use super::queue::{FairQueue, Ticket};
+use super::queue::{FairQueue, QueueId};
 use super::{Admitted, AuthReply, Decision, ReplyTo};
 use crate::rate_limiter::Reputation;
 
@@ -120,18 +120,18 @@ struct Waiting {
 /// A login that waits to be checked; dropping it takes it out of the queue.
 pub(crate) struct WaitingLogin {
     desk: Arc<Desk>,
-    ticket: Ticket,
+    id: QueueId,
 }
 
 impl fmt::Debug for WaitingLogin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("WaitingLogin").field(&self.ticket).finish()
+        f.debug_tuple("WaitingLogin").field(&self.id).finish()
     }
 }
 
 impl Drop for WaitingLogin {
     fn drop(&mut self) {
-        let login = self.desk.waiting.lock().queue.remove(self.ticket);
+        let login = self.desk.waiting.lock().queue.remove(self.id);
         // Not under the lock: with the last login the broker may go, and with it the queue.
         drop(login);
     }
@@ -224,7 +224,7 @@ impl PasswordFile {
         let mut waiting = self.desk.waiting.lock();
         let pushed = waiting.queue.push(site, reputation, login);
         drop(waiting);
-        let Ok((ticket, removed)) = pushed else {
+        let Ok((id, removed)) = pushed else {
             return Decision::Now(Err(ReasonCode::ServerBusy));
         };
         // Both, as not every thread takes every login.
@@ -232,7 +232,7 @@ impl PasswordFile {
         if let Some(removed) = removed {
             removed.reply_to.send(Err(ReasonCode::ServerBusy));
         }
-        Decision::Later(Some(WaitingLogin { desk: Arc::clone(&self.desk), ticket }))
+        Decision::Later(Some(WaitingLogin { desk: Arc::clone(&self.desk), id }))
     }
 }
 

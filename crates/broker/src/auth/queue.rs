@@ -20,22 +20,22 @@ const TURN_OF_THE_LAST: u32 = 4;
 
 /// Identifies a login in the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Ticket(u64);
+pub(super) struct QueueId(u64);
 
 /// The queue; see the module.
 #[derive(Debug)]
 pub(super) struct FairQueue<T> {
     /// By reputation, best first.
     lanes: [Lane<T>; 3],
-    places: FxHashMap<Ticket, (Reputation, IpAddr)>,
-    last_ticket: u64,
+    places: FxHashMap<QueueId, (Reputation, IpAddr)>,
+    last_id: u64,
     taken: u32,
 }
 
 /// Addresses of one reputation.
 #[derive(Debug)]
 struct Lane<T> {
-    sites: FxHashMap<IpAddr, VecDeque<(Ticket, T)>>,
+    sites: FxHashMap<IpAddr, VecDeque<(QueueId, T)>>,
     /// Whose turn it is: each address that has something waiting, once.
     turns: VecDeque<IpAddr>,
 }
@@ -54,7 +54,7 @@ impl<T> Default for FairQueue<T> {
     fn default() -> Self {
         let lane = || Lane { sites: FxHashMap::default(), turns: VecDeque::new() };
         let lanes = [lane(), lane(), lane()];
-        FairQueue { lanes, places: FxHashMap::default(), last_ticket: 0, taken: 0 }
+        FairQueue { lanes, places: FxHashMap::default(), last_id: 0, taken: 0 }
     }
 }
 
@@ -68,7 +68,7 @@ impl<T> FairQueue<T> {
         site: IpAddr,
         reputation: Reputation,
         login: T,
-    ) -> Result<(Ticket, Option<T>), T> {
+    ) -> Result<(QueueId, Option<T>), T> {
         let waiting = self.lanes[reputation as usize].waiting(site);
         if waiting >= most_per_site(reputation) {
             return Err(login);
@@ -80,16 +80,16 @@ impl<T> FairQueue<T> {
                 return Err(login);
             }
         }
-        self.last_ticket += 1;
-        let ticket = Ticket(self.last_ticket);
+        self.last_id += 1;
+        let id = QueueId(self.last_id);
         let lane = &mut self.lanes[reputation as usize];
         let queue = lane.sites.entry(site).or_default();
         if queue.is_empty() {
             lane.turns.push_back(site);
         }
-        queue.push_back((ticket, login));
-        self.places.insert(ticket, (reputation, site));
-        Ok((ticket, removed))
+        queue.push_back((id, login));
+        self.places.insert(id, (reputation, site));
+        Ok((id, removed))
     }
 
     /// Makes room for a newcomer of this reputation whose address already has `waiting` logins in the queue: removes
@@ -103,9 +103,9 @@ impl<T> FairQueue<T> {
         if worst < reputation || (worst == reputation && most <= waiting + 1) {
             return None;
         }
-        let (ticket, login) = lane.sites.get_mut(&site)?.pop_back()?;
+        let (id, login) = lane.sites.get_mut(&site)?.pop_back()?;
         lane.tidy(site);
-        self.places.remove(&ticket);
+        self.places.remove(&id);
         Some(login)
     }
 
@@ -118,8 +118,8 @@ impl<T> FairQueue<T> {
             (false, false) => &[0, 1],
             (false, true) => &[1, 0],
         };
-        let (ticket, login) = lanes.iter().find_map(|&lane| self.lanes[lane].pop())?;
-        self.places.remove(&ticket);
+        let (id, login) = lanes.iter().find_map(|&lane| self.lanes[lane].pop())?;
+        self.places.remove(&id);
         Some(login)
     }
 
@@ -130,11 +130,11 @@ impl<T> FairQueue<T> {
     }
 
     /// Takes out a login that nobody waits for any more.
-    pub(super) fn remove(&mut self, ticket: Ticket) -> Option<T> {
-        let (reputation, site) = self.places.remove(&ticket)?;
+    pub(super) fn remove(&mut self, id: QueueId) -> Option<T> {
+        let (reputation, site) = self.places.remove(&id)?;
         let lane = &mut self.lanes[reputation as usize];
         let queue = lane.sites.get_mut(&site)?;
-        let at = queue.iter().position(|(other, _)| *other == ticket)?;
+        let at = queue.iter().position(|(other, _)| *other == id)?;
         let (_, login) = queue.remove(at)?;
         lane.tidy(site);
         Some(login)
@@ -146,7 +146,7 @@ impl<T> Lane<T> {
         self.sites.get(&site).map_or(0, VecDeque::len)
     }
 
-    fn pop(&mut self) -> Option<(Ticket, T)> {
+    fn pop(&mut self) -> Option<(QueueId, T)> {
         let site = self.turns.pop_front()?;
         let queue = self.sites.get_mut(&site)?;
         let first = queue.pop_front();
@@ -246,14 +246,14 @@ mod tests {
     #[test]
     fn who_goes_away_leaves_the_queue() {
         let mut queue = FairQueue::default();
-        let tickets: Vec<Ticket> =
+        let ids: Vec<QueueId> =
             (0..5).map(|n| queue.push(site(1), Reputation::Clean, (1, n)).unwrap().0).collect();
-        assert_eq!(queue.remove(tickets[1]), Some((1, 1)));
-        assert_eq!(queue.remove(tickets[1]), None);
+        assert_eq!(queue.remove(ids[1]), Some((1, 1)));
+        assert_eq!(queue.remove(ids[1]), None);
         assert_eq!(queue.pop(true), Some((1, 0)));
-        assert_eq!(queue.remove(tickets[0]), None, "it is being checked");
-        for ticket in &tickets[2..] {
-            queue.remove(*ticket).unwrap();
+        assert_eq!(queue.remove(ids[0]), None, "it is being checked");
+        for id in &ids[2..] {
+            queue.remove(*id).unwrap();
         }
         assert_eq!(queue.pop(true), None);
         assert!(queue.places.is_empty() && queue.lanes[0].turns.is_empty());

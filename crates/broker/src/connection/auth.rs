@@ -116,7 +116,7 @@ impl Connection {
             // A client stays who it is: `check` compares the names, and there is one.
             Ok(admitted) if username.is_some() => {
                 let rare = self.rare();
-                (rare.admitted_until, rare.ticket) = (admitted.until, admitted.ticket);
+                (rare.admitted_until, rare.credential) = (admitted.until, admitted.credential);
                 self.send_auth(ReasonCode::Success);
             }
             _ => {
@@ -128,13 +128,13 @@ impl Connection {
         }
     }
 
-    /// Forgets what the rules allowed, and disconnects a guest whose ticket was taken back, or who may no longer see what it subscribed to.
+    /// Forgets what the rules allowed, and disconnects a guest whose credential was revoked, or who may no longer see what it subscribed to.
     pub(super) fn recheck(&mut self, shard: &mut Shard) {
         self.allowed_topic = Box::default();
         let State::Connected(session) = &self.state else { return };
         let gate = shard.broker().gate();
-        let ticket = self.rare.as_ref().and_then(|rare| rare.ticket.as_deref());
-        let why = if ticket.is_some_and(|ticket| !gate.is_good(ticket)) {
+        let credential = self.rare.as_ref().and_then(|rare| rare.credential.as_deref());
+        let why = if credential.is_some_and(|credential| !gate.is_good(credential)) {
             "token revoked"
         } else {
             let state = session.lock();

@@ -265,7 +265,7 @@ impl Connection {
         }
         if username.as_deref().is_some_and(|name| name.starts_with(GUEST_PREFIX)) {
             let rare = self.rare();
-            (rare.guest, rare.ticket) = (true, admitted.ticket.clone());
+            (rare.guest, rare.credential) = (true, admitted.credential.clone());
         }
         let limits = shard.broker().limits().clone();
         let (terms, keep_alive_s) = connack_terms(&pending, self.version, &limits);

@@ -215,7 +215,7 @@ struct Rare {
     /// It is another part of the program that says what the client may do.
     guest: bool,
     /// What it showed, for that part to take back.
-    ticket: Option<Box<str>>,
+    credential: Option<Box<str>>,
     throttle: Option<Throttle>,
 }
 
@@ -227,7 +227,7 @@ impl Default for Rare {
             challenged: false,
             admitted_until,
             guest: false,
-            ticket: None,
+            credential: None,
             throttle: None,
         }
     }

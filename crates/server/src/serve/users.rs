@@ -89,8 +89,8 @@ impl Guests for Users {
         }
     }
 
-    fn is_good(&self, ticket: &str) -> bool {
-        self.platform.is_session(ticket)
+    fn is_good(&self, credential: &str) -> bool {
+        self.platform.is_session(credential)
     }
 
     fn allows(&self, guest: &str, action: Action, topic: &str) -> bool {
@@ -101,7 +101,7 @@ impl Guests for Users {
 
 fn admitted(guest: Guest) -> Admitted {
     let username = Some(format!("{GUEST_PREFIX}{}", guest.user).into());
-    Admitted { username, until: Timestamp(guest.until_ms), ticket: Some(guest.session.into()) }
+    Admitted { username, until: Timestamp(guest.until_ms), credential: Some(guest.session.into()) }
 }
 
 /// The thread: one login at a time, until nobody can ask any more.
