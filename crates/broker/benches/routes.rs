@@ -9,7 +9,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use fulmar_broker::auth::Gate;
+use fulmar_broker::auth::AccessControl;
 use fulmar_broker::storage::{NoStorage, Restored};
 use fulmar_broker::{
     Broker, BrokerConfig, ClientFigures, Connection, Limits, ListenerPolicy, Peer, Shard,
@@ -37,9 +37,10 @@ impl Bench {
             max_wildcard_subscriptions_per_user: usize::MAX,
             ..Limits::default()
         };
-        let gate = Gate::default();
+        let access_control = AccessControl::default();
         let client_figures = ClientFigures::Nobody;
-        let config = BrokerConfig { workers: 1, limits, gate, sys_interval_s: 0, client_figures };
+        let config =
+            BrokerConfig { workers: 1, limits, access_control, sys_interval_s: 0, client_figures };
         let now = Timestamp(1_000);
         let broker = Broker::new(config, Arc::new(NoStorage), Restored::default(), now);
         let shard = Shard::new(broker, 0, now, Arc::new(|| {}));

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::{Mutex, RwLock};
 
 use crate::access::Subject;
-use crate::auth::{GUEST_TOPICS, Gate};
+use crate::auth::{AccessControl, GUEST_TOPICS};
 use crate::entry::Entry;
 use crate::housekeeping::Housekeeping;
 use crate::late::HandedOver;
@@ -32,7 +32,7 @@ pub struct BrokerConfig {
     /// Bounds.
     pub limits: Limits,
     /// Who may come in and what they may do.
-    pub gate: Gate,
+    pub access_control: AccessControl,
     /// Seconds between two publications of `$SYS`; 0 for never.
     pub sys_interval_s: u32,
     /// Who reads there of single clients.
@@ -44,7 +44,7 @@ pub struct Broker {
     limits: Limits,
     sys_interval_s: u32,
     client_figures: ClientFigures,
-    gate: RwLock<Arc<Gate>>,
+    access_control: RwLock<Arc<AccessControl>>,
     tree: RwLock<TopicTree>,
     tree_generation: AtomicU64,
     retained: RwLock<RetainedStore>,
@@ -80,11 +80,11 @@ impl Broker {
         now: Timestamp,
     ) -> Arc<Broker> {
         let workers = config.workers.clamp(1, 1024);
-        let apart = config.gate.guests.is_some().then_some(GUEST_TOPICS);
+        let apart = config.access_control.guests.is_some().then_some(GUEST_TOPICS);
         let broker = Arc::new(Broker {
             sys_interval_s: config.sys_interval_s,
             client_figures: config.client_figures,
-            gate: RwLock::new(Arc::new(config.gate)),
+            access_control: RwLock::new(Arc::new(config.access_control)),
             tree: RwLock::new(TopicTree::with_apart(apart)),
             tree_generation: AtomicU64::new(1),
             retained: RwLock::new(RetainedStore::with_apart(apart)),
@@ -121,10 +121,10 @@ impl Broker {
 
     /// Replaces authentication and access rules; connected clients stay, new decisions follow the
     /// new rules, and so does what subscriptions bring from now on.
-    pub fn set_gate(&self, mut gate: Gate) {
-        let mut current = self.gate.write();
-        gate.inherit(&current);
-        let before = std::mem::replace(&mut *current, Arc::new(gate));
+    pub fn set_access_control(&self, mut access_control: AccessControl) {
+        let mut current = self.access_control.write();
+        access_control.inherit(&current);
+        let before = std::mem::replace(&mut *current, Arc::new(access_control));
         drop(current);
         // Routes were found by the old rules, and so was what connections remember of them.
         self.change_tree(|_| ());
@@ -138,10 +138,10 @@ impl Broker {
     /// Whether the rules let this session's client have what it has subscribed to and is published to
     /// `topic`. Takes the session's lock.
     pub(crate) fn may_receive(&self, session: &Session, topic: &str) -> bool {
-        let gate = self.gate();
+        let access_control = self.access_control();
         let state = session.lock();
         let (username, client_id) = (state.username.as_deref(), session.client_id());
-        gate.may_receive(Subject { username, client_id }, topic)
+        access_control.may_receive(Subject { username, client_id }, topic)
     }
 
     /// Lets `entry` look at every client's publications from now on. Only the first call counts:
@@ -208,8 +208,8 @@ impl Broker {
         }
     }
 
-    pub(crate) fn gate(&self) -> Arc<Gate> {
-        Arc::clone(&self.gate.read())
+    pub(crate) fn access_control(&self) -> Arc<AccessControl> {
+        Arc::clone(&self.access_control.read())
     }
 
     pub(crate) fn tree(&self) -> &RwLock<TopicTree> {

@@ -394,7 +394,7 @@ impl SessionState {
 
     fn send_retained(&mut self, session: &Arc<Session>, turn: &mut Turn, index: usize) {
         let broker = Arc::clone(&turn.broker);
-        let gate = broker.gate();
+        let access_control = broker.access_control();
         let mut budget = turn.fan_out.retained_visits();
         let mut parcel = crate::publish::Parcel::default();
         let most = self.outbox_bytes(turn.limits()).min(REFILL_BYTES);
@@ -417,7 +417,9 @@ impl SessionState {
             if let Some(message) = next {
                 let (username, client_id) = (self.username.as_deref(), session.client_id());
                 let topic = message.topic();
-                if gate.guards(topic) && !gate.may_receive(Subject { username, client_id }, topic) {
+                if access_control.guards(topic)
+                    && !access_control.may_receive(Subject { username, client_id }, topic)
+                {
                     continue;
                 }
                 let qos = most.min(message.qos());

@@ -259,7 +259,7 @@ mod tests {
     use fulmar_mqtt::packet::SubscribeOptions;
 
     use super::*;
-    use crate::auth::Gate;
+    use crate::auth::AccessControl;
     use crate::message::MessageParts;
     use crate::publish::{Parcel, Publication, Terms};
     use crate::session::Attachment;
@@ -275,7 +275,7 @@ mod tests {
         let config = BrokerConfig {
             workers: 1,
             limits: Limits::default(),
-            gate: Gate::default(),
+            access_control: AccessControl::default(),
             sys_interval_s: 0,
             client_figures: ClientFigures::Rules,
         };

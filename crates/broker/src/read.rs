@@ -55,6 +55,6 @@ impl Broker {
 
     fn lets_read(&self, reader: Reader<'_>, topic: &str) -> bool {
         let subject = Subject { username: reader.user, client_id: reader.client_id };
-        self.gate().allows(subject, Action::Subscribe, topic) && !self.keeps_back(topic)
+        self.access_control().allows(subject, Action::Subscribe, topic) && !self.keeps_back(topic)
     }
 }

@@ -205,7 +205,7 @@ impl Registry {
 fn outgrown(state: &SessionState, session: &Session, turn: &Turn) -> bool {
     let subject = Subject { username: state.username.as_deref(), client_id: session.client_id() };
     let filters = state.subscriptions.keys().map(|filter| &**filter);
-    turn.broker.gate().has_outgrown(subject, filters)
+    turn.broker.access_control().has_outgrown(subject, filters)
 }
 
 fn attach(

@@ -128,7 +128,7 @@ impl RouteCache {
         };
         // A user's rights change with the rules alone, and those with a new generation: a session is
         // one user's as long as it lasts.
-        let guarded = broker.gate().guards(topic);
+        let guarded = broker.access_control().guards(topic);
         if guarded {
             matches.plain.retain(|to| broker.may_receive(&to.session, topic));
         }
@@ -160,7 +160,7 @@ impl RouteCache {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::auth::Gate;
+    use crate::auth::AccessControl;
     use crate::limits::Limits;
     use crate::storage::{NoStorage, Restored, SessionKey};
     use crate::time::Timestamp;
@@ -169,8 +169,9 @@ mod tests {
     /// A broker in which every topic reaches this number of sessions.
     fn broker(receivers: u64, max_cached_routes: usize) -> Arc<Broker> {
         let limits = Limits { max_cached_routes, ..Limits::default() };
-        let (gate, client_figures) = (Gate::default(), ClientFigures::Nobody);
-        let config = BrokerConfig { workers: 1, limits, gate, sys_interval_s: 0, client_figures };
+        let (access_control, client_figures) = (AccessControl::default(), ClientFigures::Nobody);
+        let config =
+            BrokerConfig { workers: 1, limits, access_control, sys_interval_s: 0, client_figures };
         let broker = Broker::new(config, Arc::new(NoStorage), Restored::default(), Timestamp(1));
         for key in 1..=receivers {
             let session = Session::new(SessionKey(key), "", broker.limits());

@@ -179,7 +179,7 @@ impl Broker {
     /// Whether the topics of clients' connections exist.
     fn tells_of_clients(&self) -> bool {
         match self.client_figures() {
-            ClientFigures::Rules => !self.gate().rules.is_open(),
+            ClientFigures::Rules => !self.access_control().rules.is_open(),
             ClientFigures::Everyone => true,
             ClientFigures::Nobody => false,
         }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use common::{Conn, Seen, Setup, World};
-use fulmar_broker::auth::{Gate, JwtVerifier};
+use fulmar_broker::auth::{AccessControl, JwtVerifier};
 use fulmar_mqtt::packet::{Auth, Connect};
 use fulmar_mqtt::{Packet, Property, PropertyBuf, QoS, ReasonCode, Version};
 use ring::hmac;
@@ -25,7 +25,10 @@ fn token(user: &str, exp: u64) -> Vec<u8> {
 
 fn world() -> World {
     let jwt = Some(JwtVerifier::new("HS256", SECRET).unwrap());
-    World::with(Setup { gate: Gate { jwt, ..Gate::default() }, ..Setup::default() })
+    World::with(Setup {
+        access_control: AccessControl { jwt, ..AccessControl::default() },
+        ..Setup::default()
+    })
 }
 
 fn exchange(method: Option<&'static str>, data: Option<&[u8]>) -> PropertyBuf {

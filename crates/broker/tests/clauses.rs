@@ -11,7 +11,7 @@ use common::storage::SimStorage;
 use common::{Conn, Hello, Seen, Setup, World, hello, lasting};
 use fulmar_broker::Limits;
 use fulmar_broker::access::{AccessRules, Action, Rule, Who};
-use fulmar_broker::auth::{Gate, PasswordFile};
+use fulmar_broker::auth::{AccessControl, PasswordFile};
 use fulmar_mqtt::ack::AckKind::{self, Puback, Pubcomp, Pubrec};
 use fulmar_mqtt::packet::{Ack, FilterList, Subscribe, SubscribeOptions, Unsubscribe};
 use fulmar_mqtt::{Packet, PacketId, Properties, QoS, ReasonCode, Version};
@@ -392,8 +392,8 @@ fn mqtt_3_4_2_1_a_retained_message_over_the_bound_is_refused_with_0x97() {
 fn mqtt_3_2_2_2_anonymous_is_not_authorised_and_not_a_wrong_password() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let passwords = Some(PasswordFile::load(file.path()).unwrap());
-    let gate = Gate { passwords, ..Gate::default() };
-    let mut world = World::with(Setup { gate, ..Setup::default() });
+    let access_control = AccessControl { passwords, ..AccessControl::default() };
+    let mut world = World::with(Setup { access_control, ..Setup::default() });
     for (version, answer) in [(V5, &[0x20, 3, 0, 0x87, 0][..]), (V311, &[0x20, 2, 0, 5])] {
         let conn = world.open_as(0, false);
         world.say_hello(conn, &Hello { version, ..hello("s") });
@@ -424,14 +424,18 @@ fn rule(allow: bool, who: Who, filter: &str) -> Rule {
     Rule { allow, who, action: Some(Action::Subscribe), filter: filter.into() }
 }
 
-fn gate(rules: Vec<Rule>, default_allow: bool) -> Gate {
-    Gate { rules: AccessRules::new(rules, default_allow).unwrap(), ..Gate::default() }
+fn access_control(rules: Vec<Rule>, default_allow: bool) -> AccessControl {
+    AccessControl {
+        rules: AccessRules::new(rules, default_allow).unwrap(),
+        ..AccessControl::default()
+    }
 }
 
 #[test]
 fn a_denied_part_of_a_subscription_is_kept_back_and_the_rest_comes() {
     let denied = || vec![rule(false, Who::Client("s".into()), "secret/#")];
-    let mut world = World::with(Setup { gate: gate(denied(), true), ..Setup::default() });
+    let mut world =
+        World::with(Setup { access_control: access_control(denied(), true), ..Setup::default() });
     let publisher = world.connect(0, &hello("p")).0;
     for topic in ["secret/kept", "open/kept"] {
         world.publish_with(publisher, topic, "old", Q1, 1, true, Properties::NONE);
@@ -455,7 +459,8 @@ fn a_denied_part_of_a_subscription_is_kept_back_and_the_rest_comes() {
 #[test]
 fn a_member_of_a_group_that_may_not_have_a_message_is_passed_over() {
     let denied = vec![rule(false, Who::Client("s".into()), "secret/#")];
-    let mut world = World::with(Setup { gate: gate(denied, true), ..Setup::default() });
+    let mut world =
+        World::with(Setup { access_control: access_control(denied, true), ..Setup::default() });
     let publisher = world.connect(0, &hello("p")).0;
     let members = ["s", "o"].map(|id| {
         let conn = world.connect(1, &hello(id)).0;
@@ -490,24 +495,26 @@ fn new_rules_hold_for_subscriptions_that_exist() {
         got.iter().map(|got| got.topic.clone()).collect::<Vec<_>>()
     };
     assert_eq!(both(&mut world), ["a", "b"]);
-    world.broker.set_gate(gate(vec![rule(false, Who::Anyone, "b")], true));
+    world.broker.set_access_control(access_control(vec![rule(false, Who::Anyone, "b")], true));
     assert_eq!(both(&mut world), ["a"]);
     let publish = Rule { action: Some(Action::Publish), ..rule(true, Who::Anyone, "#") };
-    world.broker.set_gate(gate(vec![publish, rule(true, Who::Anyone, "b")], false));
+    world
+        .broker
+        .set_access_control(access_control(vec![publish, rule(true, Who::Anyone, "b")], false));
     assert_eq!(both(&mut world), ["b"]);
-    world.broker.set_gate(Gate::default());
+    world.broker.set_access_control(AccessControl::default());
     assert_eq!(both(&mut world), ["a", "b"]);
 }
 
 #[test]
 fn new_rules_hold_for_the_topic_a_client_has_just_published_to() {
-    let allowing = gate(vec![rule(false, Who::Anyone, "elsewhere")], true);
-    let mut world = World::with(Setup { gate: allowing, ..Setup::default() });
+    let allowing = access_control(vec![rule(false, Who::Anyone, "elsewhere")], true);
+    let mut world = World::with(Setup { access_control: allowing, ..Setup::default() });
     let publisher = world.connect(0, &hello("p")).0;
     world.publish(publisher, "a", "x", Q1, 1);
     let nobody = ReasonCode::NoMatchingSubscribers;
     assert_eq!(world.seen(publisher), [Seen::Ack(Puback, 1, nobody)]);
-    world.broker.set_gate(gate(Vec::new(), false));
+    world.broker.set_access_control(access_control(Vec::new(), false));
     world.settle();
     world.publish(publisher, "a", "x", Q1, 2);
     assert_eq!(world.seen(publisher), [Seen::Ack(Puback, 2, ReasonCode::NotAuthorized)]);

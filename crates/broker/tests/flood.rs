@@ -7,7 +7,7 @@ mod common;
 use std::time::Duration;
 
 use common::{Seen, Setup, World, hello};
-use fulmar_broker::auth::{Gate, JwtVerifier};
+use fulmar_broker::auth::{AccessControl, JwtVerifier};
 use fulmar_broker::{Limits, RatePolicy, StreamKey};
 use fulmar_mqtt::packet::{Connect, FilterList, Subscribe, SubscribeOptions};
 use fulmar_mqtt::{Packet, PacketId, Properties, QoS, ReasonCode, Version};
@@ -109,8 +109,8 @@ fn an_operator_may_have_it_disconnected_with_96() {
 #[test]
 fn failed_logins_are_answered_later_and_later_and_good_ones_at_once() {
     let jwt = Some(JwtVerifier::new("HS256", b"secret").unwrap());
-    let gate = Gate { jwt, ..Gate::default() };
-    let mut world = World::with(Setup { gate, ..Setup::default() });
+    let access_control = AccessControl { jwt, ..AccessControl::default() };
+    let mut world = World::with(Setup { access_control, ..Setup::default() });
     let log_in = |world: &mut World, password: Option<&[u8]>| {
         let conn = world.open(0);
         world.send(

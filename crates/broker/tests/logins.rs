@@ -8,23 +8,26 @@ mod common;
 use std::time::{Duration, Instant};
 
 use common::{Conn, Seen, Setup, World};
-use fulmar_broker::auth::{Gate, PasswordFile, hash_password};
+use fulmar_broker::auth::{AccessControl, PasswordFile, hash_password};
 use fulmar_mqtt::packet::Connect;
 use fulmar_mqtt::{Packet, Properties, ReasonCode, Version};
 
 const ATTACKER: [u8; 4] = [192, 0, 2, 1];
 const ELSEWHERE: [u8; 4] = [192, 0, 2, 2];
 
-fn gate() -> Gate {
+fn access_control() -> AccessControl {
     let line = hash_password(b"right").unwrap();
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("passwords");
     std::fs::write(&path, format!("ann:{line}\nbob:{line}\n")).unwrap();
-    Gate { passwords: Some(PasswordFile::load(&path).unwrap()), ..Gate::default() }
+    AccessControl {
+        passwords: Some(PasswordFile::load(&path).unwrap()),
+        ..AccessControl::default()
+    }
 }
 
 fn world() -> World {
-    World::with(Setup { gate: gate(), ..Setup::default() })
+    World::with(Setup { access_control: access_control(), ..Setup::default() })
 }
 
 fn log_in(world: &mut World, from: [u8; 4], user: &str, password: &[u8]) -> Conn {
@@ -93,14 +96,17 @@ fn a_login_that_was_right_is_not_checked_again_also_by_the_next_file() {
     flood(&mut world, ATTACKER, 50);
     let again = log_in(&mut world, ATTACKER, "ann", b"right");
     assert_eq!(decision(&mut world, again), Some(ReasonCode::Success), "at once");
-    let gate_of_the_same_lines = {
+    let same_lines_again = {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("passwords");
         let (line, other) = (hash_password(b"right").unwrap(), hash_password(b"new").unwrap());
         std::fs::write(&path, format!("ann:{line}\nbob:{other}\n")).unwrap();
-        Gate { passwords: Some(PasswordFile::load(&path).unwrap()), ..Gate::default() }
+        AccessControl {
+            passwords: Some(PasswordFile::load(&path).unwrap()),
+            ..AccessControl::default()
+        }
     };
-    world.broker.set_gate(gate_of_the_same_lines);
+    world.broker.set_access_control(same_lines_again);
     let changed = log_in(&mut world, ATTACKER, "ann", b"right");
     assert_eq!(decision(&mut world, changed), None, "her line has changed");
 }
@@ -124,7 +130,7 @@ fn who_goes_away_leaves_the_queue() {
 fn who_waits_when_the_file_changes_is_told_to_come_again() {
     let mut world = world();
     let waiting = flood(&mut world, ATTACKER, 50);
-    world.broker.set_gate(gate());
+    world.broker.set_access_control(access_control());
     let busy = waiting
         .iter()
         .filter(|&&conn| matches!(decision(&mut world, conn), Some(ReasonCode::ServerBusy)));

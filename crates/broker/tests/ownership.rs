@@ -6,7 +6,7 @@ mod common;
 
 use common::storage::SimStorage;
 use common::{Conn, Hello, Seen, Setup, World, hello};
-use fulmar_broker::auth::Gate;
+use fulmar_broker::auth::AccessControl;
 use fulmar_broker::{SessionOwner, TransportKind};
 use fulmar_mqtt::{QoS, ReasonCode, Version};
 
@@ -162,8 +162,9 @@ fn an_identifier_is_free_when_its_session_is_over() {
 
 #[test]
 fn an_operator_may_let_users_take_identifiers_from_each_other_but_not_what_waits() {
-    let gate = Gate { session_owner: SessionOwner::None, ..Gate::default() };
-    let mut world = World::with(Setup { gate, ..Setup::default() });
+    let access_control =
+        AccessControl { session_owner: SessionOwner::None, ..AccessControl::default() };
+    let mut world = World::with(Setup { access_control, ..Setup::default() });
     let (conn, _) = connect(&mut world, TCP, Some("ann"), &device());
     world.subscribe(conn, "t", Q1);
     let (_, seen) = connect(&mut world, TCP, Some("bob"), &device());

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use axum::Router;
 use axum::routing::{get, post};
 use bytes::{Buf as _, Bytes};
-use fulmar_broker::auth::Gate;
+use fulmar_broker::auth::AccessControl;
 use fulmar_broker::storage::{NoStorage, Restored};
 use fulmar_broker::{Broker, BrokerConfig, ClientFigures, Limits as BrokerLimits, ListenerPolicy};
 use fulmar_congestion::Congestion;
@@ -75,7 +75,7 @@ fn start_with(address: SocketAddr, limits: Limits, bodies: BodyBudget) -> Site {
     let config = BrokerConfig {
         workers: 1,
         limits: BrokerLimits::default(),
-        gate: Gate::default(),
+        access_control: AccessControl::default(),
         sys_interval_s: 0,
         client_figures: ClientFigures::Rules,
     };

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use fulmar_broker::auth::Gate;
+use fulmar_broker::auth::AccessControl;
 use fulmar_broker::storage::{Restored, SessionRecord};
 use fulmar_broker::{
     Broker, BrokerConfig, ClientFigures, Connection, Limits, ListenerPolicy, LostCause, Peer,
@@ -107,7 +107,7 @@ impl World {
         let config = BrokerConfig {
             workers,
             limits: limits.clone(),
-            gate: Gate::default(),
+            access_control: AccessControl::default(),
             sys_interval_s: 0,
             client_figures: ClientFigures::Rules,
         };

@@ -5,7 +5,7 @@
 mod quic_site;
 
 use fulmar_broker::access::{AccessRules, Rule, Who};
-use fulmar_broker::auth::Gate;
+use fulmar_broker::auth::AccessControl;
 use fulmar_mqtt::QoS;
 use fulmar_transport::tls::ClientAuth;
 use quic_site::*;
@@ -20,7 +20,7 @@ fn site(dir: &TempDir, auth: ClientAuth) -> Site {
     let who = Who::User("meter-7".into());
     let rule = Rule { allow: true, who, action: None, filter: "early".into() };
     let rules = AccessRules::new(vec![rule], false).unwrap();
-    setup.broker.gate = Gate { rules, ..Gate::default() };
+    setup.broker.access_control = AccessControl { rules, ..AccessControl::default() };
     setup.client_auth = auth;
     setup.start_in(dir)
 }

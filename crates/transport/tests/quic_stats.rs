@@ -76,7 +76,7 @@ async fn access_rules_say_who_may_see_it() {
         filter: "$SYS/broker/connections/#".into(),
     };
     let mut setup = Setup::new(1);
-    setup.broker.gate.rules = AccessRules::new(vec![deny], true).unwrap();
+    setup.broker.access_control.rules = AccessRules::new(vec![deny], true).unwrap();
     setup.broker.sys_interval_s = 1;
     let site = setup.start();
     let denied = Seen::Denied(ReasonCode::NotAuthorized.as_u8());

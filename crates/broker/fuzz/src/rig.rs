@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fulmar_broker::access::{AccessRules, Action, Rule, Who};
-use fulmar_broker::auth::Gate;
+use fulmar_broker::auth::AccessControl;
 use fulmar_broker::storage::Restored;
 use fulmar_broker::{
     Broker, BrokerConfig, ClientFigures, Connection, DropPolicy, Limits, ListenerPolicy, LostCause,
@@ -72,12 +72,12 @@ pub(crate) fn limits(drop_policy: DropPolicy) -> Limits {
 }
 
 /// Nobody but the witness may publish where the witness listens.
-fn gate() -> Gate {
+fn access_control() -> AccessControl {
     let rule =
         |allow, who| Rule { allow, who, action: Some(Action::Publish), filter: "witness/#".into() };
     let own = rule(true, Who::Client("witness-publisher".into()));
     match AccessRules::new(vec![own, rule(false, Who::Anyone)], true) {
-        Ok(rules) => Gate { rules, ..Gate::default() },
+        Ok(rules) => AccessControl { rules, ..AccessControl::default() },
         Err((filter, error)) => panic!("{filter}: {error}"),
     }
 }
@@ -92,7 +92,7 @@ impl Rig {
         let config = BrokerConfig {
             workers: WORKERS,
             limits: limits.clone(),
-            gate: gate(),
+            access_control: access_control(),
             sys_interval_s: 60,
             client_figures: ClientFigures::Rules,
         };

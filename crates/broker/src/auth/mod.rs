@@ -1,8 +1,8 @@
-//! Who may come in: the gate every CONNECT passes.
+//! Access control: the authentication of every CONNECT, and the access rules.
 //!
 //! In order: a verified client certificate, a JWT or a password, and for those with neither what
 //! the listener says of anonymous clients. Checking a password costs tens of milliseconds on
-//! purpose, so it happens on the gate's own thread and the answer comes as an event.
+//! purpose, so it happens on threads of its own and the answer comes as an event.
 
 mod guests;
 mod jws;
@@ -47,13 +47,13 @@ impl Admitted {
     }
 }
 
-/// The decision: who it is, or why not.
+/// The decision: which user the client is, or why it is refused.
 pub type AuthReply = Result<Admitted, ReasonCode>;
 
-/// What the gate says of a login.
+/// The decision about a login, or that it comes later.
 #[derive(Debug)]
 pub(crate) enum Decision {
-    /// Whether it is let in.
+    /// Whether it is accepted.
     Now(AuthReply),
     /// That comes as an event; for a login of the password file, if this is kept until then.
     Later(Option<WaitingLogin>),
@@ -61,16 +61,16 @@ pub(crate) enum Decision {
 
 /// Authentication and access rules of a broker.
 #[derive(Debug, Default)]
-pub struct Gate {
+pub struct AccessControl {
     /// Passwords, if there is a password file.
     pub passwords: Option<PasswordFile>,
     /// Tokens, if configured. A password that looks like a token is taken as one.
     pub jwt: Option<JwtVerifier>,
-    /// What the admitted may do.
+    /// What authenticated clients may do.
     pub rules: AccessRules,
     /// Whether sessions belong to users.
     pub session_owner: SessionOwner,
-    /// A part of the program that lets in users of its own.
+    /// A part of the program that has users of its own.
     pub guests: Option<Arc<dyn Guests>>,
 }
 
@@ -119,7 +119,7 @@ impl ReplyTo {
     }
 }
 
-impl Gate {
+impl AccessControl {
     /// Decides at once, or says that the reply will come as an event. `applicant` is asked for only then.
     pub(crate) fn check(
         &self,
@@ -209,7 +209,7 @@ impl Gate {
     }
 
     /// Takes over what `before`, which this one replaces, has learned and nobody configures.
-    pub(crate) fn inherit(&mut self, before: &Gate) {
+    pub(crate) fn inherit(&mut self, before: &AccessControl) {
         self.guests = self.guests.take().or_else(|| before.guests.clone());
         if let (Some(new), Some(old)) = (&self.passwords, &before.passwords) {
             new.remember(old);
@@ -249,7 +249,7 @@ impl Gate {
     }
 
     /// Whether some receiver of `topic` might not be allowed to have it, so that each one's rights must
-    /// be looked at ([`Gate::may_receive`]).
+    /// be looked at ([`AccessControl::may_receive`]).
     pub(crate) fn guards(&self, topic: &str) -> bool {
         self.rules.guards(topic)
     }

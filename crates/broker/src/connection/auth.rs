@@ -51,7 +51,7 @@ impl Connection {
         connect: &Connect<'_>,
         exchange: Exchange<'_>,
     ) {
-        if exchange.method != Some(METHOD) || shard.broker().gate().jwt.is_none() {
+        if exchange.method != Some(METHOD) || shard.broker().access_control().jwt.is_none() {
             return self.refuse(shard, ReasonCode::BadAuthenticationMethod);
         }
         let Some(data) = exchange.data else {
@@ -132,15 +132,17 @@ impl Connection {
     pub(super) fn recheck(&mut self, shard: &mut Shard) {
         self.allowed_topic = Box::default();
         let State::Connected(session) = &self.state else { return };
-        let gate = shard.broker().gate();
+        let access_control = shard.broker().access_control();
         let credential = self.rare.as_ref().and_then(|rare| rare.credential.as_deref());
-        let why = if credential.is_some_and(|credential| !gate.is_good(credential)) {
+        let why = if credential.is_some_and(|credential| !access_control.is_good(credential)) {
             "token revoked"
         } else {
             let state = session.lock();
             let client_id = session.client_id();
             let subject = Subject { username: state.username.as_deref(), client_id };
-            if !gate.has_outgrown(subject, state.subscriptions.keys().map(|filter| &**filter)) {
+            if !access_control
+                .has_outgrown(subject, state.subscriptions.keys().map(|filter| &**filter))
+            {
                 return;
             }
             "no longer allowed to read its subscriptions"
@@ -158,5 +160,5 @@ impl Connection {
 }
 
 fn check(shard: &Shard, token: &[u8], username: Option<&str>) -> AuthReply {
-    shard.broker().gate().check_token(token, username, shard.now())
+    shard.broker().access_control().check_token(token, username, shard.now())
 }

@@ -60,7 +60,7 @@ pub(super) struct PendingConnect {
     waited: bool,
     /// A connection that had it then was told to go.
     took_over: bool,
-    /// It gives way: what the gate has said of it.
+    /// It gives way: the decision of access control.
     pub(super) gives_way: Option<Admitted>,
     /// It waits to be checked; a client that goes away does not wait any longer.
     login: Option<WaitingLogin>,
@@ -156,7 +156,7 @@ impl Connection {
             ),
             reply_to: ReplyTo { broker: Arc::clone(&broker), at },
         };
-        let decision = broker.gate().check(&credentials, now, applicant);
+        let decision = broker.access_control().check(&credentials, now, applicant);
         let reply = match decision {
             Decision::Now(reply) => Some(reply),
             Decision::Later(login) => {
@@ -170,7 +170,7 @@ impl Connection {
         }
     }
 
-    /// The gate has decided.
+    /// Access control has decided.
     pub(super) fn authenticated(&mut self, shard: &mut Shard, reply: AuthReply) {
         let state = std::mem::replace(&mut self.state, State::New);
         let State::Authenticating(pending) = state else {
@@ -253,10 +253,10 @@ impl Connection {
             return;
         }
         let username = admitted.username.clone();
-        let gate = shard.broker().gate();
+        let access_control = shard.broker().access_control();
         if let Some(will) = &pending.will {
             let subject = Subject { username: username.as_deref(), client_id: &pending.client_id };
-            if !gate.may_publish(subject, &will.topic) {
+            if !access_control.may_publish(subject, &will.topic) {
                 shard.metrics().access_denied.add(1);
                 tracing::info!(peer = %self.peer.address, client = &*pending.client_id,
                     user = username.as_deref(), topic = &*will.topic, "will denied, connection refused");
@@ -293,26 +293,29 @@ impl Connection {
         let broker = Arc::clone(shard.broker());
         let before = shard.turn.batch_len();
         let user = request.username.clone();
-        let opened = match broker.registry().open(&mut shard.turn, request, gate.session_owner) {
-            Ok(opened) => opened,
-            Err(NotOpened::Full) => return self.refuse(shard, ReasonCode::QuotaExceeded),
-            Err(NotOpened::Foreign(owner)) => {
-                return self.refuse_foreign(shard, &pending.client_id, user, owner);
-            }
-            Err(NotOpened::Superseded) => {
-                self.state = State::New;
-                let code = u64::from(ReasonCode::SessionTakenOver.as_u8());
-                return self.end(shard, "session taken over", code);
-            }
-            Err(NotOpened::NotYet(took_over)) => {
-                // The turn of the other worker is soon over: this one looks again in its next.
-                pending.waited = true;
-                pending.took_over |= took_over;
-                self.state = State::Authenticating(Box::new(pending));
-                shard.turn.notify(self.at, WorkerEvent::Authenticated(self.at.token, Ok(admitted)));
-                return;
-            }
-        };
+        let opened =
+            match broker.registry().open(&mut shard.turn, request, access_control.session_owner) {
+                Ok(opened) => opened,
+                Err(NotOpened::Full) => return self.refuse(shard, ReasonCode::QuotaExceeded),
+                Err(NotOpened::Foreign(owner)) => {
+                    return self.refuse_foreign(shard, &pending.client_id, user, owner);
+                }
+                Err(NotOpened::Superseded) => {
+                    self.state = State::New;
+                    let code = u64::from(ReasonCode::SessionTakenOver.as_u8());
+                    return self.end(shard, "session taken over", code);
+                }
+                Err(NotOpened::NotYet(took_over)) => {
+                    // The turn of the other worker is soon over: this one looks again in its next.
+                    pending.waited = true;
+                    pending.took_over |= took_over;
+                    self.state = State::Authenticating(Box::new(pending));
+                    shard
+                        .turn
+                        .notify(self.at, WorkerEvent::Authenticated(self.at.token, Ok(admitted)));
+                    return;
+                }
+            };
         let user = opened.session.lock().username.clone();
         tracing::info!(peer = %self.peer.address, client = opened.session.client_id(),
             user = user.as_deref(), transport = %self.peer.transport, present = opened.present,

@@ -347,7 +347,7 @@ impl Connection {
         if !self.takes_filters(shard, session, packet.filters) {
             return;
         }
-        let gate = shard.broker().gate();
+        let access_control = shard.broker().access_control();
         let (flow, site) = (self.flow_of(index), rate_limiter::site(self.peer.address.ip()));
         let before = shard.turn.batch_len();
         let mut codes = Vec::new();
@@ -361,7 +361,7 @@ impl Connection {
         for (text, options) in packet.filters.iter() {
             let options = if self.bridge { bridged(text, options) } else { options };
             let denied = Subscription::parse(text).is_ok_and(|Subscription { filter, .. }| {
-                !gate.allows(subject, Action::Subscribe, filter)
+                !access_control.allows(subject, Action::Subscribe, filter)
                     || shard.broker().keeps_back(filter)
             });
             let turn = &mut shard.turn;
@@ -510,15 +510,15 @@ impl Connection {
     }
 
     fn may_publish(&mut self, shard: &Shard, session: &Session, topic: &str) -> ReasonCode {
-        let gate = shard.broker().gate();
+        let access_control = shard.broker().access_control();
         let guest = self.rare.as_ref().is_some_and(|rare| rare.guest);
         let known = !guest && !topic.starts_with('$') && *self.allowed_topic == *topic;
-        if known || !guest && gate.is_open_to(topic) {
+        if known || !guest && access_control.is_open_to(topic) {
             return ReasonCode::Success;
         }
         let username = session.lock().username.clone();
         let subject = Subject { username: username.as_deref(), client_id: session.client_id() };
-        if gate.may_publish(subject, topic) {
+        if access_control.may_publish(subject, topic) {
             self.allowed_topic = topic.into();
             return ReasonCode::Success;
         }

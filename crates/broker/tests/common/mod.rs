@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fulmar_broker::auth::Gate;
+use fulmar_broker::auth::AccessControl;
 use fulmar_broker::storage::{NoStorage, Restored, Storage};
 use fulmar_broker::{
     Broker, BrokerConfig, ClientFigures, Connection, Limits, ListenerPolicy, LostCause, Output,
@@ -84,7 +84,7 @@ impl Got {
 pub struct Setup {
     pub workers: usize,
     pub limits: Limits,
-    pub gate: Gate,
+    pub access_control: AccessControl,
     pub storage: Arc<dyn Storage>,
     pub restored: Restored,
     pub now: Timestamp,
@@ -97,7 +97,7 @@ impl Default for Setup {
         Setup {
             workers: 2,
             limits: Limits::default(),
-            gate: Gate::default(),
+            access_control: AccessControl::default(),
             storage: Arc::new(NoStorage),
             restored: Restored::default(),
             now: Timestamp(1_000_000),
@@ -153,7 +153,7 @@ impl World {
         let config = BrokerConfig {
             workers: setup.workers,
             limits: setup.limits,
-            gate: setup.gate,
+            access_control: setup.access_control,
             sys_interval_s: setup.sys_interval_s,
             client_figures: ClientFigures::Rules,
         };

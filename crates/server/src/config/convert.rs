@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use fulmar_broker::access::{AccessRules, Action, Rule, Who};
-use fulmar_broker::auth::{Gate, JwtVerifier, PasswordFile};
+use fulmar_broker::auth::{AccessControl, JwtVerifier, PasswordFile};
 use fulmar_broker::{Limits, ListenerPolicy};
 use fulmar_transport::{QuicKeys, QuicSettings, RetryPolicy, TransportLimits, tls};
 
@@ -237,7 +237,7 @@ impl Config {
     ///
     /// # Errors
     /// A file cannot be read, or does not hold what it should.
-    pub(crate) fn gate(&self) -> anyhow::Result<Gate> {
+    pub(crate) fn access_control(&self) -> anyhow::Result<AccessControl> {
         let auth = &self.auth;
         let passwords = set(&auth.password_file).map(PasswordFile::load).transpose();
         let passwords = passwords.map_err(|error| Usage(format!("[auth] {error}")))?;
@@ -252,7 +252,7 @@ impl Config {
         let rules = AccessRules::new(rules, self.acl.default_allow)
             .map_err(|(filter, error)| Usage(format!("[[acl.rules]] topic {filter:?}: {error}")))?;
         let session_owner = self.auth.session_owner;
-        Ok(Gate { passwords, jwt, rules, session_owner, guests: None })
+        Ok(AccessControl { passwords, jwt, rules, session_owner, guests: None })
     }
 
     /// Checks that the files which the configuration names can be read.

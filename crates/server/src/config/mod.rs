@@ -200,7 +200,7 @@ mod tests {
         let text: Vec<&str> = rules.lines().map(|line| line.trim_start_matches("# ")).collect();
         let config = load(&text.join("\n"), &[]).unwrap();
         assert!(!config.acl.rules.is_empty());
-        config.gate().unwrap();
+        config.access_control().unwrap();
     }
 
     #[test]

@@ -42,7 +42,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use fulmar_broker::auth::Gate;
+use fulmar_broker::auth::AccessControl;
 use fulmar_broker::storage::{NoStorage, Restored, Storage};
 use fulmar_broker::{Broker, BrokerConfig, Limits};
 use fulmar_certs::files;
@@ -101,7 +101,7 @@ pub fn run(args: &Args, log: &LogArgs) -> anyhow::Result<()> {
     }
     let signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).context("cannot handle signals")?;
     config.check_files()?;
-    let gate = config.gate()?;
+    let access_control = config.access_control()?;
     let data = data_dir(args, &config)?;
     let certificates = Certificates::open(&config, &data)?;
     let keys = secrets::quic_keys(&data)?;
@@ -127,7 +127,7 @@ pub fn run(args: &Args, log: &LogArgs) -> anyhow::Result<()> {
     let broker_config = BrokerConfig {
         workers,
         limits: config.limits.broker(),
-        gate: Gate { guests: platform.guests()?, ..gate },
+        access_control: AccessControl { guests: platform.guests()?, ..access_control },
         sys_interval_s: config.sys.interval_s,
         client_figures: config.sys.clients,
     };

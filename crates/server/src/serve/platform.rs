@@ -47,7 +47,7 @@ impl Running {
         Ok(Running { platform: Some(platform), announcements: Some(announcements) })
     }
 
-    /// Its users, for the broker's gate.
+    /// The platform's users, for the broker's access control.
     ///
     /// # Errors
     /// There is no thread for their passwords.

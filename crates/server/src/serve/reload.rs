@@ -48,9 +48,9 @@ impl Reloader<'_> {
 
     fn reload(&self) -> anyhow::Result<Config> {
         let config = Config::load(self.file)?;
-        let gate = config.gate()?;
+        let access_control = config.access_control()?;
         self.certificates.reload(&config)?;
-        self.broker.set_gate(gate);
+        self.broker.set_access_control(access_control);
         Ok(config)
     }
 }

@@ -7,7 +7,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fulmar_broker::auth::Gate;
+use fulmar_broker::auth::AccessControl;
 use fulmar_broker::storage::{NoStorage, Restored};
 use fulmar_broker::{Broker, BrokerConfig, ClientFigures, Limits, ListenerPolicy};
 use fulmar_transport::{Carrier, Clock, ListenerConfig, Server, ServerConfig, TransportLimits};
@@ -35,7 +35,7 @@ impl TestServer {
         let config = BrokerConfig {
             workers,
             limits: Limits::default(),
-            gate: Gate::default(),
+            access_control: AccessControl::default(),
             sys_interval_s: 0,
             client_figures: ClientFigures::Rules,
         };

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
-use fulmar_broker::auth::Gate;
+use fulmar_broker::auth::AccessControl;
 use fulmar_broker::storage::{NoStorage, Restored};
 use fulmar_broker::{Broker, BrokerConfig, ClientFigures, Limits, ListenerPolicy};
 use fulmar_certs::authority::{Authority, Purpose};
@@ -65,7 +65,7 @@ impl Setup {
             broker: BrokerConfig {
                 workers,
                 limits: Limits::default(),
-                gate: Gate::default(),
+                access_control: AccessControl::default(),
                 sys_interval_s: 0,
                 client_figures: ClientFigures::Rules,
             },
