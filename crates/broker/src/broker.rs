@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::{Mutex, RwLock};
 
 use crate::access::Subject;
-use crate::auth::{AccessControl, GUEST_TOPICS};
+use crate::auth::{AccessControl, EXTERNAL_TOPICS};
 use crate::entry::Entry;
 use crate::housekeeping::Housekeeping;
 use crate::late::HandedOver;
@@ -80,7 +80,7 @@ impl Broker {
         now: Timestamp,
     ) -> Arc<Broker> {
         let workers = config.workers.clamp(1, 1024);
-        let apart = config.access_control.guests.is_some().then_some(GUEST_TOPICS);
+        let apart = config.access_control.external_users.is_some().then_some(EXTERNAL_TOPICS);
         let broker = Arc::new(Broker {
             sys_interval_s: config.sys_interval_s,
             client_figures: config.client_figures,
@@ -200,10 +200,10 @@ impl Broker {
         }
     }
 
-    /// Disconnects guests whose credential was revoked or who have subscriptions they might not make now, as
-    /// each worker gets to it. [`Guests`](crate::auth::Guests) already answer as things are.
-    pub fn recheck_guests(&self) {
-        for at in self.registry.guests() {
+    /// Disconnects external users whose credential was revoked or who have subscriptions they might not make now, as
+    /// each worker gets to it. [`ExternalUsers`](crate::auth::ExternalUsers) already answer as things are.
+    pub fn recheck_external_users(&self) {
+        for at in self.registry.external_users() {
             self.mailboxes[usize::from(at.shard)].post_one(WorkerEvent::Recheck(at.token));
         }
     }

@@ -19,8 +19,8 @@ pub struct Arrival<'a> {
     pub properties: &'a [u8],
     /// The publisher's client identifier.
     pub client_id: &'a str,
-    /// The publisher's name as a guest ([`crate::auth::Guests`]), if it is one.
-    pub guest: Option<&'a str>,
+    /// The publisher's name as an external user ([`crate::auth::ExternalUsers`]), if it is one.
+    pub external_user: Option<&'a str>,
     /// Its packet identifier; `None` at QoS 0.
     pub packet_id: Option<PacketId>,
     /// Whether the publisher says that it may have sent it before.

@@ -26,7 +26,7 @@ pub(crate) enum WorkerEvent {
     Overflowed(Token),
     /// An operator or the broker wants it closed with this reason.
     Close(Token, CloseOrder),
-    /// What guests showed, or may do, has changed.
+    /// Credentials or rights of external users have changed.
     Recheck(Token),
     /// A slow authentication has been decided.
     Authenticated(Token, AuthReply),

@@ -11,7 +11,7 @@ use fulmar_mqtt::topic::Subscription;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
-use crate::auth::GUEST_PREFIX;
+use crate::auth::EXTERNAL_USER_PREFIX;
 
 /// Wildcard and shared subscriptions of each session that are not counted. Devices have one to three:
 /// their commands, what is said to all, perhaps a group.
@@ -29,7 +29,7 @@ impl Payer {
     /// `None` where nobody is to be counted: the program's own sessions.
     fn of(user: Option<&str>, site: IpAddr) -> Option<Payer> {
         match user {
-            Some(GUEST_PREFIX) => None,
+            Some(EXTERNAL_USER_PREFIX) => None,
             Some(user) => Some(Payer::User(user.into())),
             None => Some(Payer::Site(site)),
         }
@@ -183,6 +183,6 @@ mod tests {
         assert_eq!(fill(&quota, &mut b, None, HERE), 10);
         assert_eq!(fill(&quota, &mut c, None, THERE), FREE_PER_SESSION);
         // The program's own sessions are nobody's.
-        assert_eq!(fill(&quota, &mut Share::default(), Some(GUEST_PREFIX), HERE), 100);
+        assert_eq!(fill(&quota, &mut Share::default(), Some(EXTERNAL_USER_PREFIX), HERE), 100);
     }
 }

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
 use crate::access::Subject;
-use crate::auth::GUEST_PREFIX;
+use crate::auth::EXTERNAL_USER_PREFIX;
 use crate::broker::Broker;
 use crate::flows;
 use crate::mailbox::WorkerEvent;
@@ -101,13 +101,13 @@ impl Registry {
         sessions.iter().filter_map(|session| session.lock().attachment).collect()
     }
 
-    /// Where connected sessions of guests are.
-    pub(crate) fn guests(&self) -> Vec<Attachment> {
+    /// Where connected sessions of external users are.
+    pub(crate) fn external_users(&self) -> Vec<Attachment> {
         let sessions: Vec<_> = self.sessions.lock().values().map(Arc::clone).collect();
         let attached = sessions.iter().filter_map(|session| {
             let state = session.lock();
             let name = state.username.as_deref()?;
-            state.attachment.filter(|_| name.starts_with(GUEST_PREFIX))
+            state.attachment.filter(|_| name.starts_with(EXTERNAL_USER_PREFIX))
         });
         attached.collect()
     }
@@ -201,7 +201,7 @@ impl Registry {
     }
 }
 
-/// Whether what waits in a guest's session might be what it may no longer see.
+/// Whether what waits in an external user's session might be what it may no longer see.
 fn outgrown(state: &SessionState, session: &Session, turn: &Turn) -> bool {
     let subject = Subject { username: state.username.as_deref(), client_id: session.client_id() };
     let filters = state.subscriptions.keys().map(|filter| &**filter);

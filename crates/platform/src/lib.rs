@@ -53,6 +53,6 @@ pub use announcements::Announcement;
 pub use counts::PlatformCounts;
 pub use error::Error;
 pub use measurements::message::SensorMessage;
-pub use platform::{Guest, LoginRefused, Monitoring, Platform, Settings};
+pub use platform::{AdmittedUser, LoginRefused, Monitoring, Platform, Settings};
 pub use role::Role;
 pub use store::sql::{Address, Database, DatabaseError};

@@ -176,7 +176,7 @@ impl App {
 
 /// Someone whose token or password is good.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Guest {
+pub struct AdmittedUser {
     /// The account's name.
     pub user: String,
     /// Until when it is good, in milliseconds since 1970; [`u64::MAX`] for what does not expire.
@@ -196,7 +196,7 @@ pub enum LoginRefused {
     Unavailable,
 }
 
-/// Before the name and the password's tag in [`Guest::session`] of a login by password. No identifier of a
+/// Before the name and the password's tag in [`AdmittedUser::session`] of a login by password. No identifier of a
 /// token has a colon.
 const BY_PASSWORD: &str = "password:";
 
@@ -263,7 +263,7 @@ impl Platform {
     /// Whose token this is; `None` if it is none or no longer good, or if a user name is given and is
     /// another's. Answers from memory.
     #[must_use]
-    pub fn admit(&self, token: &str, user: Option<&str>) -> Option<Guest> {
+    pub fn admit(&self, token: &str, user: Option<&str>) -> Option<AdmittedUser> {
         let caller = self.app.caller(token, Time::now())?;
         let name = &caller.account.name;
         let same = user.is_none_or(|user| user.is_empty() || user == &**name);
@@ -271,7 +271,7 @@ impl Platform {
             Time::NEVER => u64::MAX,
             Time(at) => u64::try_from(at).ok()?,
         };
-        same.then(|| Guest { user: name.to_string(), until_ms, session: caller.session })
+        same.then(|| AdmittedUser { user: name.to_string(), until_ms, session: caller.session })
     }
 
     /// Whether there is a user of this name. Answers from memory.
@@ -291,13 +291,13 @@ impl Platform {
         user: &str,
         password: &str,
         from: IpAddr,
-    ) -> Result<Guest, LoginRefused> {
+    ) -> Result<AdmittedUser, LoginRefused> {
         let account = sessions::by_password(&self.app, user, password, from).await?;
         let session = format!("{BY_PASSWORD}{}:{}", account.password_tag, account.name);
-        Ok(Guest { user: account.name.to_string(), until_ms: u64::MAX, session })
+        Ok(AdmittedUser { user: account.name.to_string(), until_ms: u64::MAX, session })
     }
 
-    /// Whether what a guest showed is still good: its token, or the password it logged in with. Answers
+    /// Whether what an admitted user showed is still valid: the token, or the password of the login. Answers
     /// from memory.
     #[must_use]
     pub fn is_session(&self, id: &str) -> bool {

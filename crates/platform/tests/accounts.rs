@@ -122,12 +122,12 @@ async fn only_the_servers_admin_makes_twins() {
 async fn who_loses_something_is_told_of() {
     let world = World::new();
     let (reader, admin) = (world.log_in("north-reader").await, world.log_in("north-admin").await);
-    let guest = world.platform.admit(&reader, Some("north-reader")).unwrap();
-    assert!(world.platform.is_session(&guest.session));
+    let admitted_user = world.platform.admit(&reader, Some("north-reader")).unwrap();
+    assert!(world.platform.is_session(&admitted_user.session));
     let (told, mut heard) = tokio::sync::mpsc::unbounded_channel();
     let platform = world.platform.clone();
     world.platform.on_loss(move || {
-        let goes_on = platform.is_session(&guest.session);
+        let goes_on = platform.is_session(&admitted_user.session);
         told.send((goes_on, platform.may("north-viewer", false, "fulmar/north/reading/m1")))
             .unwrap();
     });

@@ -8,7 +8,7 @@ use fulmar_mqtt::ReasonCode;
 use serde::Deserialize;
 
 use super::jws::{Jwk, Key, KeyError, Token};
-use super::{Admitted, AuthReply, GUEST_PREFIX};
+use super::{Admitted, AuthReply, EXTERNAL_USER_PREFIX};
 use crate::time::Timestamp;
 
 /// Longest token looked at, in bytes.
@@ -122,7 +122,7 @@ impl JwtVerifier {
         let good = seconds < expires
             && claims.nbf.is_none_or(|from| from <= seconds + LEEWAY_S)
             && !claims.sub.is_empty()
-            && !claims.sub.starts_with(GUEST_PREFIX)
+            && !claims.sub.starts_with(EXTERNAL_USER_PREFIX)
             && username.is_none_or(|name| name.is_empty() || name == claims.sub);
         if !good {
             return Err(refused);

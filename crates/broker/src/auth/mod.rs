@@ -4,7 +4,7 @@
 //! the listener says of anonymous clients. Checking a password costs tens of milliseconds on
 //! purpose, so it happens on threads of its own and the answer comes as an event.
 
-mod guests;
+mod external_users;
 mod jws;
 mod jwt;
 mod password;
@@ -17,7 +17,7 @@ use std::sync::Arc;
 use fulmar_mqtt::ReasonCode;
 use fulmar_mqtt::topic::Subscription;
 
-pub use guests::{GUEST_PREFIX, GUEST_TOPICS, Guests, Login};
+pub use external_users::{EXTERNAL_TOPICS, EXTERNAL_USER_PREFIX, ExternalUsers, Login};
 pub use jws::KeyError;
 pub use jwt::{JwtError, JwtVerifier};
 pub(crate) use password::{Applicant, WaitingLogin};
@@ -37,7 +37,7 @@ pub struct Admitted {
     pub username: Option<Box<str>>,
     /// When what it showed expires; [`Timestamp::NEVER`] if it does not.
     pub until: Timestamp,
-    /// The credential that can be revoked before, as [`Guests::is_good`] knows it.
+    /// The credential that can be revoked before, as [`ExternalUsers::is_good`] knows it.
     pub credential: Option<Box<str>>,
 }
 
@@ -71,7 +71,7 @@ pub struct AccessControl {
     /// Whether sessions belong to users.
     pub session_owner: SessionOwner,
     /// A part of the program that has users of its own.
-    pub guests: Option<Arc<dyn Guests>>,
+    pub external_users: Option<Arc<dyn ExternalUsers>>,
 }
 
 /// What a client presents.
@@ -92,11 +92,11 @@ impl fmt::Debug for Credentials<'_> {
     }
 }
 
-/// What became of the question whether it is a guest.
+/// Whether the client is an external user.
 enum Asked<F> {
-    /// It says it is; the decision, or `None` when that will come as an event.
-    Guest(Option<AuthReply>),
-    /// It does not.
+    /// It claims to be one; the decision, or `None` when that will come as an event.
+    External(Option<AuthReply>),
+    /// It does not claim to be one.
     Nobody(F),
 }
 
@@ -130,14 +130,14 @@ impl AccessControl {
         if let Some(name) = credentials.certificate {
             return Decision::Now(Ok(Admitted::for_good(Some(name))));
         }
-        if (self.jwt.is_some() || self.guests.is_some())
+        if (self.jwt.is_some() || self.external_users.is_some())
             && let Some(token) = credentials.password.and_then(jwt::looks_like_token)
         {
             return Decision::Now(self.verify(token, credentials.username, now));
         }
         let applicant = match self.check_guest(credentials, now, applicant) {
-            Asked::Guest(Some(reply)) => return Decision::Now(reply),
-            Asked::Guest(None) => return Decision::Later(None),
+            Asked::External(Some(reply)) => return Decision::Now(reply),
+            Asked::External(None) => return Decision::Later(None),
             Asked::Nobody(applicant) => applicant,
         };
         match (&self.passwords, credentials.username, credentials.password) {
@@ -154,7 +154,7 @@ impl AccessControl {
         }
     }
 
-    /// Asks the part of the program that has guests, if the client may be one of them.
+    /// Asks the part of the program that has external users, if the client may be one of them.
     fn check_guest<F: FnOnce() -> Applicant>(
         &self,
         credentials: &Credentials<'_>,
@@ -162,24 +162,24 @@ impl AccessControl {
         applicant: F,
     ) -> Asked<F> {
         let text = credentials.password.and_then(|password| std::str::from_utf8(password).ok());
-        let (Some(guests), Some(password)) = (&self.guests, text) else {
+        let (Some(external_users), Some(password)) = (&self.external_users, text) else {
             return Asked::Nobody(applicant);
         };
-        if guests.is_token(password)
-            && let Some(admitted) = guests.admit(password, credentials.username, now)
+        if external_users.is_token(password)
+            && let Some(admitted) = external_users.admit(password, credentials.username, now)
         {
-            return Asked::Guest(Some(Ok(admitted)));
+            return Asked::External(Some(Ok(admitted)));
         }
         let Some(username) = credentials.username else { return Asked::Nobody(applicant) };
         // The operator's own file goes first. Where it cannot be asked, nor a name be a mere label, nobody
-        // is to see from the time it takes whether there is such a guest.
+        // is to see from the time it takes whether there is such an external user.
         let in_file = self.passwords.as_ref().is_some_and(|file| file.knows(username));
         let unknown = self.passwords.is_none() && !credentials.allow_anonymous;
-        if in_file || !(guests.knows(username) || unknown) {
+        if in_file || !(external_users.knows(username) || unknown) {
             return Asked::Nobody(applicant);
         }
         let address = credentials.address;
-        Asked::Guest(guests.log_in(Login {
+        Asked::External(external_users.log_in(Login {
             username,
             password,
             address,
@@ -200,9 +200,12 @@ impl AccessControl {
     }
 
     fn verify(&self, token: &str, username: Option<&str>, now: Timestamp) -> AuthReply {
-        let guest = self.guests.as_ref().and_then(|guests| guests.admit(token, username, now));
-        match (guest, &self.jwt) {
-            (Some(guest), _) => Ok(guest),
+        let external_user = self
+            .external_users
+            .as_ref()
+            .and_then(|external_users| external_users.admit(token, username, now));
+        match (external_user, &self.jwt) {
+            (Some(external_user), _) => Ok(external_user),
             (None, Some(jwt)) => jwt.verify(token, username, now),
             (None, None) => Err(ReasonCode::BadUserNameOrPassword),
         }
@@ -210,7 +213,7 @@ impl AccessControl {
 
     /// Takes over what `before`, which this one replaces, has learned and nobody configures.
     pub(crate) fn inherit(&mut self, before: &AccessControl) {
-        self.guests = self.guests.take().or_else(|| before.guests.clone());
+        self.external_users = self.external_users.take().or_else(|| before.external_users.clone());
         if let (Some(new), Some(old)) = (&self.passwords, &before.passwords) {
             new.remember(old);
         }
@@ -218,16 +221,18 @@ impl AccessControl {
 
     /// Whether the credential has not been revoked.
     pub(crate) fn is_good(&self, credential: &str) -> bool {
-        self.guests.as_ref().is_some_and(|guests| guests.is_good(credential))
+        self.external_users
+            .as_ref()
+            .is_some_and(|external_users| external_users.is_good(credential))
     }
 
-    /// Whether the client is a guest that has a subscription it might not make now.
+    /// Whether the client is an external user that has a subscription it might not make now.
     pub(crate) fn has_outgrown<'f>(
         &self,
         subject: Subject<'_>,
         mut filters: impl Iterator<Item = &'f str>,
     ) -> bool {
-        guests::name(subject).is_some()
+        external_users::name(subject).is_some()
             && filters.any(|text| {
                 let parsed = Subscription::parse(text);
                 !parsed.is_ok_and(|own| self.allows(subject, Action::Subscribe, own.filter))
@@ -236,14 +241,15 @@ impl AccessControl {
 
     /// Whether everybody may publish to this topic, so that nothing need be looked up.
     pub(crate) fn is_open_to(&self, topic: &str) -> bool {
-        let guarded = self.guests.is_some() && topic.starts_with(GUEST_TOPICS);
+        let guarded = self.external_users.is_some() && topic.starts_with(EXTERNAL_TOPICS);
         self.rules.is_open() && !guarded && !topic.starts_with('$')
     }
 
     /// Whether the client may publish to `topic`; see [`AccessRules`].
     pub(crate) fn may_publish(&self, subject: Subject<'_>, topic: &str) -> bool {
         if topic.starts_with('$') {
-            return guests::name(subject).is_none() && self.rules.may_publish(subject, topic);
+            return external_users::name(subject).is_none()
+                && self.rules.may_publish(subject, topic);
         }
         self.allows(subject, Action::Publish, topic)
     }
@@ -257,21 +263,23 @@ impl AccessControl {
     /// Whether a client that has a subscription which brings `topic` may have it. The rules may have
     /// changed since it subscribed, or deny only a part of what it subscribed to.
     pub(crate) fn may_receive(&self, subject: Subject<'_>, topic: &str) -> bool {
-        // Guests are not for the rules, and lose their connection with their rights.
-        guests::name(subject).is_some() || self.allows(subject, Action::Subscribe, topic)
+        // External users are not subject to the rules, and lose their connection with their rights.
+        external_users::name(subject).is_some() || self.allows(subject, Action::Subscribe, topic)
     }
 
     /// Whether the client may publish to `topic`, or subscribe to it as a filter.
     pub(crate) fn allows(&self, subject: Subject<'_>, action: Action, topic: &str) -> bool {
-        // The guest without a name is the program itself, be there other guests or not.
-        if guests::name(subject).is_some_and(str::is_empty) {
+        // The external user without a name is the program itself, be there other external users or not.
+        if external_users::name(subject).is_some_and(str::is_empty) {
             return true;
         }
-        let Some(guests) = &self.guests else { return self.rules.allows(subject, action, topic) };
-        if let Some(guest) = guests::name(subject) {
-            return guests.allows(guest, action, topic);
+        let Some(external_users) = &self.external_users else {
+            return self.rules.allows(subject, action, topic);
+        };
+        if let Some(external_user) = external_users::name(subject) {
+            return external_users.allows(external_user, action, topic);
         }
-        if topic.starts_with(GUEST_TOPICS) {
+        if topic.starts_with(EXTERNAL_TOPICS) {
             // Nobody else's, unless the operator says so.
             return self.rules.decides(subject, action, topic).unwrap_or(false);
         }

@@ -128,7 +128,8 @@ impl Connection {
         }
     }
 
-    /// Forgets what the rules allowed, and disconnects a guest whose credential was revoked, or who may no longer see what it subscribed to.
+    /// Forgets what the rules allowed, and disconnects an external user whose credential was revoked, or that may
+    /// no longer see what it subscribed to.
     pub(super) fn recheck(&mut self, shard: &mut Shard) {
         self.allowed_topic = Box::default();
         let State::Connected(session) = &self.state else { return };

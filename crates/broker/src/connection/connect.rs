@@ -11,7 +11,8 @@ use super::auth::{Exchange, METHOD};
 use super::{Connection, State};
 use crate::access::Subject;
 use crate::auth::{
-    Admitted, Applicant, AuthReply, Credentials, Decision, GUEST_PREFIX, ReplyTo, WaitingLogin,
+    Admitted, Applicant, AuthReply, Credentials, Decision, EXTERNAL_USER_PREFIX, ReplyTo,
+    WaitingLogin,
 };
 use crate::limits::Limits;
 use crate::mailbox::WorkerEvent;
@@ -263,9 +264,9 @@ impl Connection {
                 return self.refuse(shard, ReasonCode::NotAuthorized);
             }
         }
-        if username.as_deref().is_some_and(|name| name.starts_with(GUEST_PREFIX)) {
+        if username.as_deref().is_some_and(|name| name.starts_with(EXTERNAL_USER_PREFIX)) {
             let rare = self.rare();
-            (rare.guest, rare.credential) = (true, admitted.credential.clone());
+            (rare.external_user, rare.credential) = (true, admitted.credential.clone());
         }
         let limits = shard.broker().limits().clone();
         let (terms, keep_alive_s) = connack_terms(&pending, self.version, &limits);

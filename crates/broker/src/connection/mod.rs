@@ -213,7 +213,7 @@ struct Rare {
     /// When what it showed expires.
     admitted_until: Timestamp,
     /// It is another part of the program that says what the client may do.
-    guest: bool,
+    external_user: bool,
     /// What it showed, for that part to take back.
     credential: Option<Box<str>>,
     throttle: Option<Throttle>,
@@ -226,7 +226,7 @@ impl Default for Rare {
             by_method: false,
             challenged: false,
             admitted_until,
-            guest: false,
+            external_user: false,
             credential: None,
             throttle: None,
         }

@@ -15,7 +15,7 @@ use fulmar_mqtt::{Packet, PacketId, Properties, Property, QoS, ReasonCode, Versi
 use super::connect::is_connect;
 use super::{Connection, State, Waiting};
 use crate::access::{Action, Subject};
-use crate::auth::GUEST_PREFIX;
+use crate::auth::EXTERNAL_USER_PREFIX;
 use crate::entry::Arrival;
 use crate::message::MessageParts;
 use crate::rate_limiter;
@@ -201,10 +201,12 @@ impl Connection {
         let (client_id, packet_id, dup) = (session.client_id(), publish.packet_id, publish.dup);
         let payload = publish.payload;
         let entry = shard.broker().entry()?;
-        let is_guest = self.rare.as_ref().is_some_and(|rare| rare.guest);
-        let username = is_guest.then(|| session.lock().username.clone()).flatten();
-        let guest = username.as_deref().and_then(|name| name.strip_prefix(GUEST_PREFIX));
-        let arrival = Arrival { topic, payload, properties, client_id, guest, packet_id, dup };
+        let is_external = self.rare.as_ref().is_some_and(|rare| rare.external_user);
+        let username = is_external.then(|| session.lock().username.clone()).flatten();
+        let external_user =
+            username.as_deref().and_then(|name| name.strip_prefix(EXTERNAL_USER_PREFIX));
+        let arrival =
+            Arrival { topic, payload, properties, client_id, external_user, packet_id, dup };
         let added = entry.mark(&arrival)?;
         Some([properties, &added].concat())
     }
@@ -511,9 +513,9 @@ impl Connection {
 
     fn may_publish(&mut self, shard: &Shard, session: &Session, topic: &str) -> ReasonCode {
         let access_control = shard.broker().access_control();
-        let guest = self.rare.as_ref().is_some_and(|rare| rare.guest);
-        let known = !guest && !topic.starts_with('$') && *self.allowed_topic == *topic;
-        if known || !guest && access_control.is_open_to(topic) {
+        let external_user = self.rare.as_ref().is_some_and(|rare| rare.external_user);
+        let known = !external_user && !topic.starts_with('$') && *self.allowed_topic == *topic;
+        if known || !external_user && access_control.is_open_to(topic) {
             return ReasonCode::Success;
         }
         let username = session.lock().username.clone();

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use super::Connection;
-use crate::auth::GUEST_PREFIX;
+use crate::auth::EXTERNAL_USER_PREFIX;
 use crate::peer::TransportStats;
 use crate::session::Session;
 use crate::shard::Shard;
@@ -31,7 +31,7 @@ impl Connection {
     /// The client has been let in.
     pub(super) fn list(&mut self, shard: &Shard, session: &Arc<Session>) {
         // The program's own sessions are nobody's clients.
-        if session.lock().username.as_deref() == Some(GUEST_PREFIX) {
+        if session.lock().username.as_deref() == Some(EXTERNAL_USER_PREFIX) {
             return;
         }
         let here = Arc::clone(self.here());

@@ -252,7 +252,7 @@ impl Config {
         let rules = AccessRules::new(rules, self.acl.default_allow)
             .map_err(|(filter, error)| Usage(format!("[[acl.rules]] topic {filter:?}: {error}")))?;
         let session_owner = self.auth.session_owner;
-        Ok(AccessControl { passwords, jwt, rules, session_owner, guests: None })
+        Ok(AccessControl { passwords, jwt, rules, session_owner, external_users: None })
     }
 
     /// Checks that the files which the configuration names can be read.

@@ -5,7 +5,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use fulmar_broker::auth::GUEST_PREFIX;
+use fulmar_broker::auth::EXTERNAL_USER_PREFIX;
 use fulmar_mqtt::topic::check_name;
 use fulmar_mqttsn::Settings;
 use serde::{Deserialize, Serialize};
@@ -111,9 +111,9 @@ pub(super) fn check(config: &Config) -> Result<(), Usage> {
             ));
         }
     }
-    if settings.user.starts_with(GUEST_PREFIX) {
+    if settings.user.starts_with(EXTERNAL_USER_PREFIX) {
         return wrong(format!(
-            "[mqtt_sn] user = {:?}: names that begin with {GUEST_PREFIX} are reserved for the \
+            "[mqtt_sn] user = {:?}: names that begin with {EXTERNAL_USER_PREFIX} are reserved for the \
              platform",
             settings.user
         ));

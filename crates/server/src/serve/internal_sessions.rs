@@ -5,7 +5,7 @@
 //! messages that devices publish before would be acknowledged and reach nobody.
 
 use fulmar_broker::Limits;
-use fulmar_broker::auth::GUEST_PREFIX;
+use fulmar_broker::auth::EXTERNAL_USER_PREFIX;
 use fulmar_broker::storage::{
     FlowId, Op, Restored, SessionKey, SessionRecord, Storage, SubscriptionRecord,
 };
@@ -50,8 +50,8 @@ fn ensure(
         let record = SessionRecord {
             key: SessionKey(restored.last_session_key),
             client_id: client_id.into(),
-            // The guest without a name is the program itself.
-            username: Some(GUEST_PREFIX.into()),
+            // The external user without a name is the program itself.
+            username: Some(EXTERNAL_USER_PREFIX.into()),
             mqtt_sn: Some(false),
             expiry_interval_s: u32::MAX,
             expires_at: None,

@@ -127,7 +127,10 @@ pub fn run(args: &Args, log: &LogArgs) -> anyhow::Result<()> {
     let broker_config = BrokerConfig {
         workers,
         limits: config.limits.broker(),
-        access_control: AccessControl { guests: platform.guests()?, ..access_control },
+        access_control: AccessControl {
+            external_users: platform.external_users()?,
+            ..access_control
+        },
         sys_interval_s: config.sys.interval_s,
         client_figures: config.sys.clients,
     };

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use fulmar_broker::Broker;
-use fulmar_broker::auth::Guests;
+use fulmar_broker::auth::ExternalUsers;
 use fulmar_http::Knows;
 use fulmar_transport::Handoff;
 
@@ -46,7 +46,7 @@ impl Running {
         Ok(Running)
     }
 
-    pub(super) fn guests(&self) -> anyhow::Result<Option<Arc<dyn Guests>>> {
+    pub(super) fn external_users(&self) -> anyhow::Result<Option<Arc<dyn ExternalUsers>>> {
         Ok(None)
     }
 

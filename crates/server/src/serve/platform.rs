@@ -1,12 +1,12 @@
 //! The platform inside the broker's process: opened with the data folder if there is an HTTPS listener,
-//! closed when all requests have been answered. Its users are guests of the broker.
+//! closed when all requests have been answered. Its users are the broker's external users.
 
 use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context as _;
 use fulmar_broker::Broker;
-use fulmar_broker::auth::Guests;
+use fulmar_broker::auth::ExternalUsers;
 use fulmar_http::Knows;
 use fulmar_platform::Announcement;
 pub(super) use fulmar_platform::{Platform, PlatformCounts};
@@ -51,7 +51,7 @@ impl Running {
     ///
     /// # Errors
     /// There is no thread for their passwords.
-    pub(super) fn guests(&self) -> anyhow::Result<Option<Arc<dyn Guests>>> {
+    pub(super) fn external_users(&self) -> anyhow::Result<Option<Arc<dyn ExternalUsers>>> {
         let Some(platform) = self.platform.clone() else { return Ok(None) };
         Ok(Some(Arc::new(Users::new(platform)?)))
     }
@@ -98,7 +98,7 @@ impl Running {
         let broker = Arc::downgrade(broker);
         platform.on_loss(move || {
             if let Some(broker) = broker.upgrade() {
-                broker.recheck_guests();
+                broker.recheck_external_users();
             }
         });
     }

@@ -1,4 +1,4 @@
-//! The platform's users as the broker's guests: by token, or by name and password.
+//! The platform's users as the broker's external users: by token, or by name and password.
 //!
 //! Tokens are checked on the worker, from memory. A password costs tens of milliseconds on purpose: one
 //! thread checks them in turn, through the platform's own bounds on logins and hashing. What was right once
@@ -13,9 +13,11 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use anyhow::Context as _;
 use fulmar_broker::Timestamp;
 use fulmar_broker::access::Action;
-use fulmar_broker::auth::{Admitted, AuthReply, GUEST_PREFIX, Guests, Login, ReplyTo};
+use fulmar_broker::auth::{
+    Admitted, AuthReply, EXTERNAL_USER_PREFIX, ExternalUsers, Login, ReplyTo,
+};
 use fulmar_mqtt::ReasonCode;
-use fulmar_platform::{Guest, LoginRefused, Platform, TOKEN_PREFIX};
+use fulmar_platform::{AdmittedUser, LoginRefused, Platform, TOKEN_PREFIX};
 use parking_lot::Mutex;
 
 /// Logins that wait for the thread; more are told that the server is busy.
@@ -42,7 +44,7 @@ struct Waiting {
 /// Logins that were right.
 #[derive(Debug, Default)]
 struct Known {
-    right: Mutex<HashMap<String, ([u64; 2], Guest)>>,
+    right: Mutex<HashMap<String, ([u64; 2], AdmittedUser)>>,
     keys: [RandomState; 2],
 }
 
@@ -63,7 +65,7 @@ impl Users {
     }
 }
 
-impl Guests for Users {
+impl ExternalUsers for Users {
     fn admit(&self, token: &str, username: Option<&str>, _: Timestamp) -> Option<Admitted> {
         self.platform.admit(token, username).map(admitted)
     }
@@ -78,8 +80,8 @@ impl Guests for Users {
 
     fn log_in(&self, login: Login<'_>) -> Option<AuthReply> {
         let Login { username, password, address, reply_to } = login;
-        if let Some(guest) = self.known.get(&self.platform, username, password) {
-            return Some(Ok(admitted(guest)));
+        if let Some(admitted_user) = self.known.get(&self.platform, username, password) {
+            return Some(Ok(admitted(admitted_user)));
         }
         let (user, password) = (username.to_owned(), password.to_owned());
         match self.logins.try_send(Waiting { user, password, address, reply_to }) {
@@ -93,15 +95,20 @@ impl Guests for Users {
         self.platform.is_session(credential)
     }
 
-    fn allows(&self, guest: &str, action: Action, topic: &str) -> bool {
-        // The guest without a name is the platform's own client: nobody else gets that name.
-        guest.is_empty() || self.platform.may(guest, action == Action::Publish, topic)
+    fn allows(&self, external_user: &str, action: Action, topic: &str) -> bool {
+        // The external user without a name is the platform's own client: nobody else gets that name.
+        external_user.is_empty()
+            || self.platform.may(external_user, action == Action::Publish, topic)
     }
 }
 
-fn admitted(guest: Guest) -> Admitted {
-    let username = Some(format!("{GUEST_PREFIX}{}", guest.user).into());
-    Admitted { username, until: Timestamp(guest.until_ms), credential: Some(guest.session.into()) }
+fn admitted(admitted_user: AdmittedUser) -> Admitted {
+    let username = Some(format!("{EXTERNAL_USER_PREFIX}{}", admitted_user.user).into());
+    Admitted {
+        username,
+        until: Timestamp(admitted_user.until_ms),
+        credential: Some(admitted_user.session.into()),
+    }
 }
 
 /// The thread: one login at a time, until nobody can ask any more.
@@ -109,9 +116,9 @@ async fn check_all(platform: &Platform, known: &Known, waiting: &Receiver<Waitin
     // Nothing else runs here, so it may block.
     while let Ok(Waiting { user, password, address, reply_to }) = waiting.recv() {
         let reply = match platform.log_in(&user, &password, address).await {
-            Ok(guest) => {
-                known.put(&user, &password, guest.clone());
-                Ok(admitted(guest))
+            Ok(admitted_user) => {
+                known.put(&user, &password, admitted_user.clone());
+                Ok(admitted(admitted_user))
             }
             Err(LoginRefused::Wrong) => Err(ReasonCode::BadUserNameOrPassword),
             Err(LoginRefused::TooOften) => Err(ReasonCode::ServerBusy),
@@ -128,19 +135,19 @@ impl Known {
     }
 
     /// Who that is, if the same login was right before and the password has not been changed since.
-    fn get(&self, platform: &Platform, user: &str, password: &str) -> Option<Guest> {
+    fn get(&self, platform: &Platform, user: &str, password: &str) -> Option<AdmittedUser> {
         let digest = self.digest(user, password);
         let right = self.right.lock();
-        let (_, guest) = right.get(user).filter(|(known, _)| *known == digest)?;
-        platform.is_session(&guest.session).then(|| guest.clone())
+        let (_, admitted_user) = right.get(user).filter(|(known, _)| *known == digest)?;
+        platform.is_session(&admitted_user.session).then(|| admitted_user.clone())
     }
 
-    fn put(&self, user: &str, password: &str, guest: Guest) {
+    fn put(&self, user: &str, password: &str, admitted_user: AdmittedUser) {
         let digest = self.digest(user, password);
         let mut right = self.right.lock();
         if right.len() >= REMEMBERED {
             right.clear();
         }
-        right.insert(user.to_owned(), (digest, guest));
+        right.insert(user.to_owned(), (digest, admitted_user));
     }
 }

@@ -9,7 +9,7 @@ mod clients;
 
 use std::sync::Arc;
 
-use fulmar_broker::auth::GUEST_PREFIX;
+use fulmar_broker::auth::EXTERNAL_USER_PREFIX;
 use parking_lot::RwLock;
 pub use rustls::RootCertStore;
 use rustls::ServerConfig;
@@ -183,12 +183,12 @@ impl ServerTls {
 }
 
 /// The user a verified client certificate names, at most 256 bytes; `None` for a longer name and for
-/// those of the platform's guests.
+/// those of the platform's external users.
 #[must_use]
 pub fn client_name(leaf: &CertificateDer<'_>) -> Option<Box<str>> {
     // Names that the program itself gives are not an authority's to give.
     fulmar_certs::user_name(leaf)
-        .filter(|name| name.len() <= 256 && !name.starts_with(GUEST_PREFIX))
+        .filter(|name| name.len() <= 256 && !name.starts_with(EXTERNAL_USER_PREFIX))
 }
 
 #[cfg(test)]

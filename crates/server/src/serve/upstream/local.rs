@@ -9,7 +9,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use fulmar_broker::auth::GUEST_PREFIX;
+use fulmar_broker::auth::EXTERNAL_USER_PREFIX;
 use fulmar_broker::{ListenerPolicy, Peer, TransportKind};
 use fulmar_gateway::identity::{self, MessageIdentity, Sent};
 use fulmar_gateway::outbox::{Item, Stored};
@@ -78,8 +78,8 @@ fn peer() -> Peer {
     Peer {
         address: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
         transport: TransportKind::Tcp,
-        // The guest without a name is the program itself.
-        identity: Some(GUEST_PREFIX.into()),
+        // The external user without a name is the program itself.
+        identity: Some(EXTERNAL_USER_PREFIX.into()),
         listener: Arc::new(listener),
     }
 }

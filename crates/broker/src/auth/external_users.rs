@@ -1,0 +1,66 @@
+//! External users: users that another part of the program knows and the broker's own files do not. A client with
+//! one of that part's tokens is an external user, and the part decides what its users may do.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use fulmar_mqtt::ReasonCode;
+
+use super::{Admitted, AuthReply, ReplyTo};
+use crate::access::{Action, Subject};
+use crate::time::Timestamp;
+
+/// Prefix of external users' names: no name in a password file has a colon.
+pub const EXTERNAL_USER_PREFIX: &str = "platform:";
+
+/// Prefix of topics that are for external users, and for clients that an access rule names. Like topics with `$`,
+/// filters that begin with a wildcard do not match them.
+pub const EXTERNAL_TOPICS: &str = "fulmar/";
+
+/// A login of an external user by password.
+#[derive(Debug)]
+pub struct Login<'a> {
+    /// The name, without the prefix.
+    pub username: &'a str,
+    /// The password.
+    pub password: &'a str,
+    /// Address of the client.
+    pub address: IpAddr,
+    /// Where the answer is sent.
+    pub reply_to: ReplyTo,
+}
+
+/// Authenticates external users and decides what they may do. Called on the workers, so answers come from memory.
+pub trait ExternalUsers: Send + Sync + fmt::Debug {
+    /// The user of a token, whose name begins with [`EXTERNAL_USER_PREFIX`], and its expiry; `None` if the
+    /// token is not an external user's or no longer valid, or `username` is another user's.
+    fn admit(&self, token: &str, username: Option<&str>, now: Timestamp) -> Option<Admitted>;
+
+    /// Whether a password has the form of a token.
+    fn is_token(&self, _password: &str) -> bool {
+        false
+    }
+
+    /// Whether an external user of this name may log in with a password.
+    fn knows(&self, _username: &str) -> bool {
+        false
+    }
+
+    /// Checks an external user's password on another thread and answers then, in bounded number: `None` if the
+    /// answer comes later. Also called for names that nobody has, so that timing does not distinguish them.
+    fn log_in(&self, _login: Login<'_>) -> Option<AuthReply> {
+        Some(Err(ReasonCode::BadUserNameOrPassword))
+    }
+
+    /// Whether a credential from [`ExternalUsers::admit`] is still valid: asked again for each connection when
+    /// [`crate::Broker::recheck_external_users`] is called.
+    fn is_good(&self, credential: &str) -> bool;
+
+    /// Whether the external user, named without the prefix, may publish to the topic or subscribe to the filter.
+    fn allows(&self, external_user: &str, action: Action, topic: &str) -> bool;
+}
+
+/// The external user's name without the prefix, if the client is one.
+pub(super) fn name<'a>(subject: Subject<'a>) -> Option<&'a str> {
+    subject.username?.strip_prefix(EXTERNAL_USER_PREFIX)
+}
