@@ -7,13 +7,13 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::access::Subject;
 use crate::auth::{AccessControl, EXTERNAL_TOPICS};
-use crate::entry::Entry;
 use crate::housekeeping::Housekeeping;
 use crate::late::HandedOver;
 use crate::limits::Limits;
 use crate::mailbox::{CloseOrder, Mailbox, WorkerEvent};
 use crate::message::MessageId;
 use crate::metrics::Metrics;
+use crate::publish_hook::PublishHook;
 use crate::quota::Quota;
 use crate::rate_limiter::RateLimiter;
 use crate::registry::Registry;
@@ -61,7 +61,7 @@ pub struct Broker {
     transports: Transports,
     next_housekeeping: AtomicU64,
     started: Timestamp,
-    entry: OnceLock<Arc<dyn Entry>>,
+    publish_hook: OnceLock<Arc<dyn PublishHook>>,
 }
 
 impl std::fmt::Debug for Broker {
@@ -101,7 +101,7 @@ impl Broker {
             next_housekeeping: AtomicU64::new(now.0),
             started: now,
             limits: config.limits,
-            entry: OnceLock::new(),
+            publish_hook: OnceLock::new(),
         });
         crate::restore::restore(&broker, restored, now);
         broker
@@ -144,14 +144,14 @@ impl Broker {
         access_control.may_receive(Subject { username, client_id }, topic)
     }
 
-    /// Lets `entry` look at every client's publications from now on. Only the first call counts:
+    /// Lets `publish_hook` see every client's publications from now on. Only the first call counts:
     /// there is one such part in a program, set before clients come.
-    pub fn set_entry(&self, entry: Arc<dyn Entry>) {
-        drop(self.entry.set(entry));
+    pub fn set_publish_hook(&self, publish_hook: Arc<dyn PublishHook>) {
+        drop(self.publish_hook.set(publish_hook));
     }
 
-    pub(crate) fn entry(&self) -> Option<&dyn Entry> {
-        self.entry.get().map(|entry| &**entry)
+    pub(crate) fn publish_hook(&self) -> Option<&dyn PublishHook> {
+        self.publish_hook.get().map(|hook| &**hook)
     }
 
     /// Sessions, connected or not.

@@ -88,7 +88,7 @@ pub(crate) struct Turn {
     waiters: VecDeque<(TurnNumber, Waiter)>,
     durable: TurnNumber,
     pool: Vec<Vec<u8>>,
-    /// Connections that are held back at their entry.
+    /// Connections that the publish hook delays.
     held: FxHashSet<Token>,
     /// How far storage was when the first of them was.
     held_since: Seq,
@@ -466,7 +466,7 @@ impl Turn {
         self.number.0 += 1;
     }
 
-    /// Notes that a connection is held back at its entry.
+    /// Notes that the publish hook delays a connection.
     pub(crate) fn hold(&mut self, token: Token) {
         if self.held.is_empty() {
             self.held_since = self.broker.storage().committed();

@@ -395,11 +395,11 @@ impl Connection {
         }
     }
 
-    /// Whether the program's hook holds the client back; it is told when that may be over.
+    /// Whether the program's hook delays the client; an event comes when that may be over.
     fn is_held(&self, shard: &mut Shard) -> bool {
         let State::Connected(session) = &self.state else { return false };
-        let entry = shard.broker().entry();
-        let held = entry.is_some_and(|entry| entry.holds(session.client_id()));
+        let hook = shard.broker().publish_hook();
+        let held = hook.is_some_and(|hook| hook.delays(session.client_id()));
         if held {
             shard.turn.hold(self.at.token);
         }

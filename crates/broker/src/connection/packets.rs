@@ -16,8 +16,8 @@ use super::connect::is_connect;
 use super::{Connection, State, Waiting};
 use crate::access::{Action, Subject};
 use crate::auth::EXTERNAL_USER_PREFIX;
-use crate::entry::Arrival;
 use crate::message::MessageParts;
+use crate::publish_hook::Arrival;
 use crate::rate_limiter;
 use crate::registry::Departure;
 use crate::retained::RetainedFull;
@@ -163,14 +163,14 @@ impl Connection {
         } else {
             publish.properties.raw()
         };
-        let marked = if reason.is_error() {
+        let stamped = if reason.is_error() {
             None
         } else {
-            self.mark(shard, session, topic, properties, publish)
+            self.stamp(shard, session, topic, properties, publish)
         };
         let parts = MessageParts {
             topic,
-            properties: marked.as_deref().unwrap_or(properties),
+            properties: stamped.as_deref().unwrap_or(properties),
             payload: publish.payload,
             qos: publish.qos,
             retain: publish.retain,
@@ -190,7 +190,7 @@ impl Connection {
     }
 
     /// The publication's properties with what the program's hook adds to them, if it adds something.
-    fn mark(
+    fn stamp(
         &self,
         shard: &Shard,
         session: &Session,
@@ -200,14 +200,14 @@ impl Connection {
     ) -> Option<Vec<u8>> {
         let (client_id, packet_id, dup) = (session.client_id(), publish.packet_id, publish.dup);
         let payload = publish.payload;
-        let entry = shard.broker().entry()?;
+        let hook = shard.broker().publish_hook()?;
         let is_external = self.rare.as_ref().is_some_and(|rare| rare.external_user);
         let username = is_external.then(|| session.lock().username.clone()).flatten();
         let external_user =
             username.as_deref().and_then(|name| name.strip_prefix(EXTERNAL_USER_PREFIX));
         let arrival =
             Arrival { topic, payload, properties, client_id, external_user, packet_id, dup };
-        let added = entry.mark(&arrival)?;
+        let added = hook.stamp(&arrival)?;
         Some([properties, &added].concat())
     }
 

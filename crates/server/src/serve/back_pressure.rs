@@ -11,36 +11,36 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use fulmar_broker::storage::{FlowId, Op, Position, Restored, Seq, SessionKey, Storage};
-use fulmar_broker::{Arrival, Entry, Limits};
+use fulmar_broker::{Arrival, Limits, PublishHook};
 use fulmar_mqtt::topic::matches;
 use fulmar_mqtt::{Property, PropertyBuf};
 use parking_lot::Mutex;
 
 use super::platform::Platform;
-use super::upstream::Marks;
+use super::upstream::Stamps;
 
 /// Name of the user property with who published a frame, as the platform vouches for it.
 pub(super) const PUBLISHER: &str = "fulmar-publisher";
 
 /// The program's hook where clients' publications enter the broker.
 pub(super) struct IncomingHook {
-    pub(super) marks: Option<Marks>,
+    pub(super) stamps: Option<Stamps>,
     pub(super) back_pressure: Arc<BackPressure>,
     pub(super) platform: Option<Platform>,
 }
 
-impl Entry for IncomingHook {
-    fn mark(&self, arrival: &Arrival<'_>) -> Option<Vec<u8>> {
+impl PublishHook for IncomingHook {
+    fn stamp(&self, arrival: &Arrival<'_>) -> Option<Vec<u8>> {
         self.back_pressure.note(arrival.client_id, arrival.topic);
-        let marks = self.marks.as_ref().and_then(|marks| marks.mark(arrival));
+        let stamp = self.stamps.as_ref().and_then(|stamps| stamps.stamp(arrival));
         // Last, so that what a client says of itself is not what is found.
-        match (marks, self.vouch(arrival)) {
-            (Some(marks), Some(voucher)) => Some([marks, voucher].concat()),
-            (marks, voucher) => marks.or(voucher),
+        match (stamp, self.vouch(arrival)) {
+            (Some(stamp), Some(voucher)) => Some([stamp, voucher].concat()),
+            (stamp, voucher) => stamp.or(voucher),
         }
     }
 
-    fn holds(&self, client_id: &str) -> bool {
+    fn delays(&self, client_id: &str) -> bool {
         self.back_pressure.delays(client_id)
     }
 }

@@ -136,9 +136,9 @@ pub fn run(args: &Args, log: &LogArgs) -> anyhow::Result<()> {
     };
     let broker = Broker::new(broker_config, stored.storage, stored.restored, clock.now());
     stored.wake.set(Arc::downgrade(&broker)).ok().context("storage was given two brokers")?;
-    let marks = gateway.as_ref().map(upstream::Gateway::marks);
-    broker.set_entry(Arc::new(IncomingHook {
-        marks,
+    let stamps = gateway.as_ref().map(upstream::Gateway::stamps);
+    broker.set_publish_hook(Arc::new(IncomingHook {
+        stamps,
         back_pressure,
         platform: platform.get().cloned(),
     }));

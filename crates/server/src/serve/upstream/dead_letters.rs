@@ -60,7 +60,7 @@ pub(super) enum Way {
     /// From the outbox to the broker upstream.
     Up,
     /// From the broker here to the outbox, which it cannot enter.
-    Entry,
+    Refused,
     /// From upstream to the broker here; told when it may be forgotten upstream.
     Down(oneshot::Sender<()>),
 }
@@ -68,7 +68,7 @@ pub(super) enum Way {
 impl Way {
     fn name(&self) -> &'static str {
         match self {
-            Way::Up | Way::Entry => "up",
+            Way::Up | Way::Refused => "up",
             Way::Down(_) => "down",
         }
     }

@@ -220,7 +220,7 @@ impl Work {
                     count(&self.metrics.refused, 1);
                     self.removals.insert(message.seq);
                 }
-                Way::Entry => count(&self.metrics.refused, 1),
+                Way::Refused => count(&self.metrics.refused, 1),
                 Way::Down(taken) => {
                     count(&self.metrics.refused_here, 1);
                     taken.send(()).ok();

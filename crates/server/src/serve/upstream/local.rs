@@ -233,7 +233,7 @@ impl<'a> Session<'a> {
             // What an earlier configuration wanted is none of our business.
             if shared.up.takes(publish.topic) {
                 let Publish { topic, payload, properties, .. } = *publish;
-                self.keeper.bury(vec![Letter::nameless(topic, payload, properties, Way::Entry)]);
+                self.keeper.bury(vec![Letter::nameless(topic, payload, properties, Way::Refused)]);
             }
             return None;
         };
@@ -245,7 +245,7 @@ impl<'a> Session<'a> {
         };
         let now = now_ms();
         let mut properties = identity::onward(publish.properties, &via);
-        // What did not come from a client, such as a will, was not stamped at the entry.
+        // What did not come from a client, such as a will, was not stamped by the hook.
         let sent = Sent { client_id: "", packet_id: None, dup: false, topic: &topic, payload: &[] };
         let stamped = shared.stamper.stamp(&identity, &sent, now);
         for property in stamped.as_properties().iter() {

@@ -1,6 +1,6 @@
 //! The gateway: what makes the broker in this process a branch of one upstream.
 //!
-//! A message's way up: its publication is marked where it enters the broker (`entry`); a durable
+//! A message's way up: its publication is stamped where it enters the broker (`stamps`); a durable
 //! session inside the process (`local`) is delivered it, and acknowledges it when the outbox has it on
 //! disk (`keeper`); from there it goes up (`remote`) and is removed when the broker there has
 //! acknowledged it. Commands come down the other way and are published in the local session (`descent`). Two
@@ -10,11 +10,11 @@
 
 mod dead_letters;
 mod descent;
-mod entry;
 mod keeper;
 mod local;
 mod metrics;
 mod remote;
+mod stamps;
 mod trouble;
 
 use std::path::Path;
@@ -32,9 +32,9 @@ use ring::rand::{SecureRandom as _, SystemRandom};
 use tokio::sync::{mpsc, watch};
 
 use self::dead_letters::DeadLetters;
-pub(super) use self::entry::Marks;
 use self::keeper::Keeper;
 pub(super) use self::metrics::GatewayMetrics;
+pub(super) use self::stamps::Stamps;
 use super::internal_sessions::InternalSessions;
 use crate::config::{Config, Upstream};
 
@@ -120,9 +120,9 @@ impl Gateway {
         sessions.add(&self.shared.client_id, &self.shared.filters(), local::OPTIONS);
     }
 
-    /// What marks publications where they enter.
-    pub(super) fn marks(&self) -> Marks {
-        Marks(Arc::clone(&self.shared))
+    /// Stamps publications where they enter the broker.
+    pub(super) fn stamps(&self) -> Stamps {
+        Stamps(Arc::clone(&self.shared))
     }
 
     /// Connects to both brokers.

@@ -1,4 +1,4 @@
-//! The gateway's hand in the broker: marks publications that will go up.
+//! The gateway's part of the publish hook: stamps publications that will be forwarded.
 
 use std::sync::Arc;
 
@@ -8,13 +8,13 @@ use fulmar_mqtt::Properties;
 
 use super::{Shared, now_ms};
 
-/// Marks publications that will go up.
-pub(in crate::serve) struct Marks(pub(super) Arc<Shared>);
+/// Stamps publications that will go up.
+pub(in crate::serve) struct Stamps(pub(super) Arc<Shared>);
 
-impl Marks {
-    /// What to add to a publication's properties; `None` for one that stays here.
-    pub(in crate::serve) fn mark(&self, arrival: &Arrival<'_>) -> Option<Vec<u8>> {
-        let Marks(shared) = self;
+impl Stamps {
+    /// The properties to add to a publication; `None` for one that is not forwarded.
+    pub(in crate::serve) fn stamp(&self, arrival: &Arrival<'_>) -> Option<Vec<u8>> {
+        let Stamps(shared) = self;
         if !shared.up.takes(arrival.topic) || arrival.client_id == shared.client_id {
             return None;
         }

@@ -1,0 +1,37 @@
+//! The publish hook: another part of the program sees clients' publications where they enter the broker, and may
+//! stamp them and delay publishers.
+//!
+//! The gateway stamps what it will forward before anything stores it, so that a copy that comes out
+//! of storage after a crash is recognised as a copy. Publishers are delayed while a part of the program is behind with
+//! what is queued for it, so that no queue overflows and drops what was acknowledged.
+//! Nothing is decided here; access rules were applied before.
+
+use fulmar_mqtt::PacketId;
+
+/// A publication as it came from its client, allowed and with a valid topic.
+#[derive(Clone, Copy, Debug)]
+pub struct Arrival<'a> {
+    /// Topic name.
+    pub topic: &'a str,
+    /// Application payload.
+    pub payload: &'a [u8],
+    /// Forwardable properties in MQTT 5.0 encoding, without their length prefix.
+    pub properties: &'a [u8],
+    /// The publisher's client identifier.
+    pub client_id: &'a str,
+    /// The publisher's name as an external user ([`crate::auth::ExternalUsers`]), if it is one.
+    pub external_user: Option<&'a str>,
+    /// The packet identifier; `None` at QoS 0.
+    pub packet_id: Option<PacketId>,
+    /// The DUP flag: whether the publisher may have sent it before.
+    pub dup: bool,
+}
+
+/// Sees publications where they enter. Called on the workers, so it must neither block nor be slow.
+pub trait PublishHook: Send + Sync {
+    /// Properties to append to the publication's, in MQTT 5.0 encoding; `None` leaves it as it is.
+    fn stamp(&self, arrival: &Arrival<'_>) -> Option<Vec<u8>>;
+
+    /// Whether this client's packets have to wait. Workers ask again after every commit of storage.
+    fn delays(&self, client_id: &str) -> bool;
+}
