@@ -238,7 +238,7 @@ impl Shard {
 
     /// When [`Shard::on_deadline`] wants to be called; only the first worker keeps house.
     #[must_use]
-    pub fn next_deadline(&self) -> Option<Timestamp> {
+    pub fn deadline(&self) -> Option<Timestamp> {
         (self.turn.index == 0).then(|| self.turn.broker.next_housekeeping())
     }
 

@@ -485,7 +485,7 @@ impl World {
     /// What is due on a worker happens.
     pub(crate) fn fire_timers(&mut self, at: usize) {
         let now = self.now;
-        let due = |shard: &Shard| shard.next_deadline().is_some_and(|due| due <= now);
+        let due = |shard: &Shard| shard.deadline().is_some_and(|due| due <= now);
         if self.workers[at].shard.as_ref().is_some_and(due) {
             self.wake(at);
             self.workers[at].shard.iter_mut().for_each(Shard::on_deadline);

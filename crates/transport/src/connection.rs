@@ -293,7 +293,7 @@ impl StreamConn {
             "closing: incomplete packets of all connections exceed the bound"
         );
         let Some(mqtt) = &mut self.mqtt else { return self.lost(io, LostCause::Closed) };
-        mqtt.refuse_partial(&mut io.shard);
+        mqtt.refuse_incomplete(&mut io.shard);
         let before = self.incomplete_bytes();
         self.incomplete.clear();
         io.incomplete_bytes.change(before, self.incomplete_bytes());

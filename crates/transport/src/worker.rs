@@ -231,7 +231,7 @@ impl Worker {
         if busy || !self.io.shard.before_sleep() {
             return Some(Duration::ZERO);
         }
-        let deadlines = [self.timers.next(), self.io.shard.next_deadline(), self.drain_deadline()];
+        let deadlines = [self.timers.next(), self.io.shard.deadline(), self.drain_deadline()];
         let next = deadlines.into_iter().flatten().min();
         let quic = self.quic.iter().filter_map(QuicShard::deadline).min();
         let quic = quic.map(|at| at.saturating_duration_since(Instant::now()));
@@ -422,7 +422,7 @@ impl Worker {
         for quic in &mut self.quic {
             quic.on_timeout(&mut self.io, Instant::now());
         }
-        if self.io.shard.next_deadline().is_some_and(|deadline| deadline <= now) {
+        if self.io.shard.deadline().is_some_and(|deadline| deadline <= now) {
             self.io.shard.on_deadline();
         }
     }

@@ -373,7 +373,7 @@ impl Connection {
     }
 
     /// Closes because the transport holds more of the client's incomplete packets than it may.
-    pub fn refuse_partial(&mut self, shard: &mut Shard) {
+    pub fn refuse_incomplete(&mut self, shard: &mut Shard) {
         shard.metrics().partial_refused.add(1);
         self.disconnect(shard, ReasonCode::QuotaExceeded, "incomplete packets exceed the bound");
         self.announce_output(shard);

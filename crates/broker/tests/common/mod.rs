@@ -180,7 +180,7 @@ impl World {
         self.now = self.now + time;
         for shard in &mut self.shards {
             shard.set_now(self.now);
-            if shard.next_deadline().is_some_and(|at| at <= self.now) {
+            if shard.deadline().is_some_and(|at| at <= self.now) {
                 shard.on_deadline();
             }
         }

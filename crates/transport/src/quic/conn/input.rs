@@ -184,7 +184,7 @@ impl QuicConn {
             if own { "the connection" } else { "all connections" }
         );
         if let Some(core) = &mut self.core {
-            core.refuse_partial(&mut io.shard);
+            core.refuse_incomplete(&mut io.shard);
         }
         self.streams.iter_mut().for_each(Stream::forget_input);
         self.account(io);
