@@ -59,9 +59,19 @@ run: needs ## Start a broker on this machine with a demonstration publisher (DEM
 	cargo build --profile quick --locked --package fulmar
 	@DEMO=$(DEMO) exec scripts/run $(TARGET)/quick/fulmar
 
+# A gateway is small rather than fast: these are optimised for speed in a broker's release.
+SMALL := fulmar-broker fulmar-client fulmar-coap fulmar-gateway fulmar-mqttsn fulmar-store fulmar-transport fulmar-wmbus \
+	crypto-bigint curve25519-dalek ecdsa elliptic-curve h2 hashbrown hyper libsqlite3-sys p256 primeorder quinn \
+	quinn-proto rusqlite rustls tokio tungstenite zlib-rs
+# Relocations in a sixteenth of the space (0.4 MB less). Programs with it need a C library that knows it: glibc 2.36.
+PACKED := $(shell getconf GNU_LIBC_VERSION 2>/dev/null | \
+	awk '{ split($$2, v, "."); if (v[1] > 2 || v[2] >= 36) print "-C link-arg=-Wl,-z,pack-relative-relocs" }')
+
 # The folder is its own: the two programs have one name.
 gateway: needs ## Build a small program with the broker and gateway only: target/gateway/release/fulmar
-	cargo build --release --locked --package fulmar --no-default-features --features gateway --target-dir $(TARGET)/gateway
+	cargo rustc --release --locked --package fulmar --bin fulmar --no-default-features --features gateway \
+		--target-dir $(TARGET)/gateway $(foreach crate,$(SMALL),--config profile.release.package.$(crate).opt-level=\"s\") \
+		-- $(PACKED)
 
 web: web/dist/index.html ## Build the web app, for the next build of the program (needs Node.js and npm)
 
@@ -181,9 +191,8 @@ gateway-kill-test: needs $(VENV)/ready ## Kill a gateway twenty times during 50,
 		$(abspath $(VENV))/bin/python run.py test_gateway.Gateway.test_power_cuts \
 		test_gateway.Storage.test_power_cuts
 
-gateway-memory-test: needs $(VENV)/ready ## Check that a gateway with 10,000 queued readings has less than 30 MiB resident
-	cargo build --release --locked --package fulmar
-	cd tests/interop && FULMAR_BIN=$(abspath $(TARGET))/release/fulmar FULMAR_GATEWAY_RESIDENT_MIB=30 \
+gateway-memory-test: gateway $(VENV)/ready ## Check that a gateway with 10,000 queued readings has less than 20 MiB resident
+	cd tests/interop && FULMAR_BIN=$(abspath $(TARGET))/gateway/release/fulmar FULMAR_GATEWAY_RESIDENT_MIB=20 \
 		$(abspath $(VENV))/bin/python run.py \
 		test_gateway.Gateway.test_ten_thousand_queued_readings_take_little_memory
 

@@ -280,6 +280,16 @@ mod tests {
     }
 
     #[test]
+    fn the_environment_sets_a_key_of_a_section_that_ends_with_tables() {
+        let file = "[[upstream.up]]\nfilter = \"a/#\"\n[[upstream.down]]\nfilter = \"b/#\"\n";
+        let environment =
+            [("FULMAR_UPSTREAM__URL", "quic://broker.example"), ("FULMAR_UPSTREAM__NAME", "north")];
+        let config = load(file, &environment).unwrap();
+        assert_eq!(config.upstream.name, "north");
+        assert_eq!((config.upstream.up.len(), config.upstream.down.len()), (1, 1));
+    }
+
+    #[test]
     fn errors_of_the_environment_name_the_variable() {
         for (variable, value, part) in [
             ("FULMAR_QUIC__RETRY", "sometimes", "known here: auto, always, never"),

@@ -43,13 +43,14 @@ pub(super) fn read(
             lay_over(&mut table, layer);
         }
     }
-    let config = Config::deserialize_table(table);
+    let config = Config::deserialize_table(&table);
     Ok(config.map_err(|error| Usage(explain(&error)))?)
 }
 
 impl Config {
-    fn deserialize_table(table: Table) -> Result<Config, toml::de::Error> {
-        Value::Table(table).try_into()
+    // Through text: a second deserializer for every section would be code for nothing else.
+    fn deserialize_table(table: &Table) -> Result<Config, toml::de::Error> {
+        toml::from_str(&table.to_string())
     }
 }
 
@@ -87,7 +88,7 @@ fn read_variable(name: &str, keys: &[String], text: &str) -> anyhow::Result<Tabl
     let mut first_error = None;
     for value in candidates {
         let layer = nest(value);
-        match Config::deserialize_table(layer.clone()) {
+        match Config::deserialize_table(&layer) {
             Ok(_) => return Ok(layer),
             Err(error) => first_error = first_error.or(Some(explain(&error))),
         }
