@@ -117,6 +117,11 @@ fn experiments_are_listed_and_begun_as_the_page_shows_it() {
         host.good(&line);
     }
     assert!(host.folder().join("mine.toml").exists());
+    let list = host.good("fulmar lab list");
+    for line in lines("lab.md", "fulmar lab run").iter().filter(|line| !line.contains(".toml")) {
+        let name = line.split(' ').nth(3).unwrap();
+        assert!(list.lines().any(|line| line.split(' ').next() == Some(name)), "{line}");
+    }
 }
 
 #[test]
@@ -170,6 +175,8 @@ fn clients_publish_and_subscribe_as_pages_show_it() {
             subscriber.log.text().contains("21.5")
         });
     }
+    let session = lines("guide.md", "fulmar sub mqtt://localhost -t 'a/#' -E");
+    host.good(&session[0]);
     let state = lines("guide.md", "fulmar sub mqtt://localhost -t '$SYS");
     let subscriber = host.leaves(&state[0]);
     assert!(
