@@ -93,6 +93,8 @@ pub struct Setup {
     pub natures: Vec<Nature>,
     /// Each client keeps to one filter.
     pub one_filter: bool,
+    /// Few connections end, and little is sent that nobody is subscribed to: more comes together within one turn.
+    pub calm: bool,
     /// A worker whose turns are long.
     pub slow_worker: Option<usize>,
     /// One in so many publications is read while other workers do something amid it; 0 for none.
@@ -348,6 +350,12 @@ pub struct Schedule {
 /// often.
 const WEIGHTS: [u32; 19] = [6, 1, 1, 12, 4, 1, 3, 2, 24, 8, 28, 16, 16, 10, 1, 2, 1, 1, 1];
 
+/// The same where few connections end.
+const CALM: [u32; 19] = [6, 1, 1, 36, 6, 1, 6, 5, 72, 24, 84, 48, 48, 30, 1, 2, 1, 1, 4];
+
+/// Filters to which clients keep in a calm world, all of which reach the first topic.
+const CALM_FILTERS: [usize; 3] = [0, 2, 3];
+
 /// Kinds without which little happens.
 const NEEDED: [usize; 8] = [0, 3, 4, 8, 9, 10, 11, 12];
 
@@ -358,7 +366,7 @@ impl Schedule {
         // Neighbouring seeds are to have nothing in common.
         let mut rng = Rng::with_seed(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0x5EED);
         let setup = Setup::draw(&mut rng);
-        let mut weights = WEIGHTS;
+        let mut weights = if setup.calm { CALM } else { WEIGHTS };
         for (kind, weight) in weights.iter_mut().enumerate() {
             if !NEEDED.contains(&kind) && rng.u8(..4) == 0 {
                 *weight = 0;
@@ -371,7 +379,13 @@ impl Schedule {
         let mut steps_drawn = Vec::with_capacity(steps + setup.natures.len() * 8);
         setup.open(&mut rng, quic, &mut steps_drawn);
         for _ in 0..steps {
-            steps_drawn.push(setup.step(&mut rng, &weights, quic, qos));
+            let step = setup.step(&mut rng, &weights, quic, qos);
+            if matches!(step, Step::Crash { .. }) && rng.bool() {
+                // Just when a worker's turn is durable, and others' are not.
+                steps_drawn.push(Step::EndTurn { worker: rng.usize(..3) });
+                steps_drawn.push(Step::Commit { most: 100 });
+            }
+            steps_drawn.push(step);
         }
         Schedule { seed, setup, steps: steps_drawn, aloud: false }
     }
@@ -379,6 +393,29 @@ impl Schedule {
 
 impl Setup {
     fn draw(rng: &mut Rng) -> Setup {
+        let mut setup = Setup::draw_any(rng);
+        if rng.bool() {
+            setup.calm_down(rng);
+        }
+        setup
+    }
+
+    /// Makes the world a calm one, in which clients take little at once.
+    fn calm_down(&mut self, rng: &mut Rng) {
+        (self.calm, self.one_filter) = (true, true);
+        self.workers = self.workers.max(2);
+        self.slow_worker = (rng.u8(..4) > 0).then(|| rng.usize(..self.workers));
+        self.amid = [0, 4, 2][rng.usize(..3)];
+        self.max_in_flight = [1, 2, 8][rng.usize(..3)];
+        let publishers = rng.usize(1..=2);
+        for (client, nature) in self.natures.iter_mut().enumerate() {
+            nature.publishes = client < publishers;
+            nature.receive_maximum = [1, 1, 2, 3][rng.usize(..4)];
+            nature.will = nature.will.filter(|_| rng.u8(..4) == 0);
+        }
+    }
+
+    fn draw_any(rng: &mut Rng) -> Setup {
         let clients = rng.usize(2..=MAX_CLIENTS);
         let mut nature = || Nature {
             v5: rng.u8(..4) > 0,
@@ -402,6 +439,7 @@ impl Setup {
             workers,
             natures,
             one_filter: rng.bool(),
+            calm: false,
             slow_worker: rng.bool().then(|| rng.usize(..workers)),
             amid: [0, 0, 16, 4][rng.usize(..4)],
             max_in_flight: [2, 8, 100][rng.usize(..3)],
@@ -421,7 +459,7 @@ impl Setup {
             let (worker, quic) = (rng.usize(..3), rng.u8(..100) < quic);
             steps.push(Step::Connect { client, worker, quic, clean: false, takeover: true });
             steps.push(Step::Read { line: 0, stream: 0, amid: None });
-            let filter = if self.one_filter { client % 3 } else { rng.usize(..FILTERS.len()) };
+            let filter = self.filter(client, rng);
             let qos = [QoS::AtLeastOnce, QoS::ExactlyOnce, QoS::ExactlyOnce][rng.usize(..3)];
             for worker in 0..3 {
                 steps.push(Step::EndTurn { worker });
@@ -462,19 +500,21 @@ impl Setup {
             (_, 0) => QoS::AtMostOnce,
             _ => QoS::ExactlyOnce,
         };
-        let filter = if self.one_filter { client % 3 } else { rng.usize(..FILTERS.len()) };
+        let filter = self.filter(client, rng);
         match kind.unwrap_or(0) {
             0 => Step::Connect {
                 client,
                 worker,
                 quic: rng.u8(..100) < quic,
                 clean: rng.u8(..12) == 0,
-                takeover: rng.u8(..4) == 0,
+                takeover: rng.u8(..if self.calm { 16 } else { 4 }) == 0,
             },
             1 => Step::Cut { client, lossy: rng.bool() },
             2 => Step::Leave { client },
             3 => {
-                let (topic, retain) = (rng.usize(..TOPICS.len()), rng.u8(..10) == 0);
+                let topic =
+                    if self.calm && rng.u8(..4) > 0 { 0 } else { rng.usize(..TOPICS.len()) };
+                let retain = rng.u8(..10) == 0;
                 let expiry_s = (rng.u8(..8) == 0).then(|| [2, 5, 60][rng.usize(..3)]);
                 Step::Publish { client, topic, qos, stream, retain, expiry_s }
             }
@@ -503,15 +543,23 @@ impl Setup {
         }
     }
 
+    fn filter(&self, client: usize, rng: &mut Rng) -> usize {
+        match (self.calm, self.one_filter) {
+            (true, _) => CALM_FILTERS[client % CALM_FILTERS.len()],
+            (false, true) => client % 3,
+            (false, false) => rng.usize(..FILTERS.len()),
+        }
+    }
+
     fn amid(&self, rng: &mut Rng) -> Option<Amid> {
         if self.amid == 0 || rng.u8(..self.amid) > 0 {
             return None;
         }
-        let mut aside = || match rng.u8(..8) {
+        let mut aside = || match rng.u8(..9) {
             0 => None,
-            1..=4 => Some(Aside::Read { line: rng.usize(..8), stream: rng.usize(..4) }),
-            5 => Some(Aside::Exchange { worker: rng.usize(..3) }),
-            6 => Some(Aside::EndTurn { worker: rng.usize(..3) }),
+            1..=5 => Some(Aside::Read { line: rng.usize(..8), stream: rng.usize(..4) }),
+            6 => Some(Aside::Exchange { worker: rng.usize(..3) }),
+            7 => Some(Aside::EndTurn { worker: rng.usize(..3) }),
             _ => Some(Aside::Commit),
         };
         let asides = [aside(), aside(), aside()];

@@ -40,6 +40,8 @@ pub(crate) struct Stream {
     pub(crate) key: StreamKey,
     pub(crate) lane: Lane,
     keep: bool,
+    /// It is another stream's flow, and nothing has come on this one: the broker may know of neither.
+    is_between: bool,
     /// `None` for one that takes the flow as it is.
     refusal: Option<Refusal>,
 }
@@ -173,10 +175,13 @@ impl Client {
         self.streams.iter().find(|stream| stream.key == key).map(|stream| stream.lane)
     }
 
-    /// The lane of a stream that outlives it.
-    fn lane_that_waits(&self, key: StreamKey) -> Option<Lane> {
-        let stream = self.streams.iter().find(|stream| stream.key == key && stream.keep);
-        stream.map(|stream| stream.lane)
+    /// Something has come on a stream: the broker knows it.
+    fn is_answered(&mut self, key: StreamKey) {
+        let Some(stream) = self.streams.iter_mut().find(|stream| stream.key == key) else { return };
+        stream.is_between = false;
+        if let (Lane::Named(name), true) = (stream.lane, stream.keep) {
+            self.answered.insert(name);
+        }
     }
 
     /// Its connection is gone, as far as it is concerned.
@@ -284,6 +289,10 @@ impl Client {
             ledger.void(self.index);
         }
         self.answered.clear();
+        // Between two streams a flow may be over too.
+        let known = |refusal: &&mut Refusal| **refusal == Refusal::MustNot;
+        let refusals = self.streams.iter_mut().filter_map(|stream| stream.refusal.as_mut());
+        refusals.filter(known).for_each(|refusal| *refusal = Refusal::May);
         self.end_waiting_lanes(ledger);
     }
 
@@ -462,7 +471,8 @@ impl Client {
         }
         let (key, lane) = self.lane(nth);
         let before = ledger.lane_of(self.index, filter);
-        let open = before.is_none_or(|lane| self.has_stream_of(lane));
+        let is_between = |lane| self.streams.iter().any(|own| own.lane == lane && own.is_between);
+        let open = before.is_none_or(|lane| self.has_stream_of(lane) && !is_between(lane));
         let unanswered = self.asking.values().any(|(other, ..)| *other == filter);
         let durable = self.nature.durable;
         ledger.subscribing(self.index, filter, qos, lane, (open, unanswered, durable));
@@ -510,7 +520,7 @@ impl Client {
         let key = StreamKey(self.next_stream);
         let Some(id) = name else {
             let lane = Lane::Unnamed(key.0);
-            self.streams.push(Stream { key, lane, keep: false, refusal: None });
+            self.streams.push(Stream { key, lane, keep: false, is_between: false, refusal: None });
             return None;
         };
         let lane = Lane::Named(id);
@@ -525,8 +535,8 @@ impl Client {
                 (true, false) => Refusal::May,
                 (true, true) => Refusal::MustNot,
             });
-        self.streams.push(Stream { key, lane, keep, refusal });
-        self.asked_for.insert(id);
+        let is_between = !self.asked_for.insert(id);
+        self.streams.push(Stream { key, lane, keep, is_between, refusal });
         if keep {
             self.kept.insert(id);
         } else {

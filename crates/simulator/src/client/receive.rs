@@ -21,9 +21,7 @@ impl Client {
     ) -> Result<Vec<Said>, String> {
         self.heard += 1;
         let Some(lane) = self.lane_of(key) else { return Ok(Vec::new()) };
-        if let Some(Lane::Named(name)) = self.lane_that_waits(key) {
-            self.answered.insert(name);
-        }
+        self.is_answered(key);
         let who = self.index;
         let frame = peek_frame(bytes, usize::MAX).ok().flatten().ok_or("half a packet")?;
         let packet = decode(&frame, self.version())
