@@ -177,7 +177,10 @@ kill-test: needs $(VENV)/ready ## Kill the broker ten times during 100,000 QoS 1
 		$(abspath $(VENV))/bin/python run.py test_kill
 
 # Another program than this one's: FULMAR_BIN.
-.PHONY: soak
+.PHONY: soak soak-short
+soak-short: built ## The same 20 times with the program of the tests
+	$(MAKE) soak KILLS=20 FULMAR_BIN=$(FULMAR)
+
 soak: interop-needs $(VENV)/ready $(SOAK_GO) ## Cut the power of a broker under load 1,000 times, losing what is not synced (KILLS=)
 	$(if $(FULMAR_BIN),,cargo build --release --locked --package fulmar)
 	cd tests/interop && FULMAR_BIN=$(or $(FULMAR_BIN),$(abspath $(TARGET))/release/fulmar) \

@@ -9,25 +9,11 @@ import random
 import threading
 import unittest
 
-import paho.mqtt.client as paho
-from paho.mqtt.packettypes import PacketTypes
-from paho.mqtt.properties import Properties
-
 from broker import Broker, eventually
+from paho_client import lasting_client
 
 MESSAGES = int(os.environ.get("FULMAR_KILL_MESSAGES", "3000"))
 TIMES = int(os.environ.get("FULMAR_KILL_TIMES", "3"))
-
-
-def lasting_client(name, port):
-    client = paho.Client(paho.CallbackAPIVersion.VERSION2, client_id=name, protocol=paho.MQTTv5)
-    client.reconnect_delay_set(1, 1)
-    client.max_queued_messages_set(0)
-    client.max_inflight_messages_set(100)
-    properties = Properties(PacketTypes.CONNECT)
-    properties.SessionExpiryInterval = 3600
-    client.connect("127.0.0.1", port, clean_start=False, properties=properties)
-    return client
 
 
 class Kill(unittest.TestCase):
