@@ -19,7 +19,7 @@ const IN_A_ROW: u32 = 8;
 /// How much may be in flight.
 #[derive(Clone, Copy, Debug)]
 pub struct Window {
-    /// Messages, of both lanes together; at least 1.
+    /// Messages of both lanes together, at least 1; urgent messages may bring them up to twice this.
     pub messages: usize,
     /// Bytes of normal messages, and as many again of urgent ones; the last message may exceed the bound.
     pub bytes: usize,
@@ -144,7 +144,8 @@ impl Scheduler {
     pub fn wants(&self) -> Option<(Priority, u64)> {
         let wanted = |priority: &Priority| {
             let lane = &self.lanes[*priority as usize];
-            lane.more && lane.ready.is_empty() && self.has_room(*priority)
+            let batch_waits = *priority == Priority::Normal && self.due_at().is_some();
+            lane.more && (lane.ready.is_empty() || batch_waits) && self.has_room(*priority)
         };
         let priority = [Priority::Urgent, Priority::Normal].into_iter().find(wanted)?;
         Some((priority, self.lanes[priority as usize].read_to))
@@ -176,7 +177,7 @@ impl Scheduler {
 
     fn has_room(&self, priority: Priority) -> bool {
         let lane = &self.lanes[priority as usize];
-        // Nor does the number of normal messages delay urgent ones.
+        // Twice, so that a window full of normal messages does not delay urgent ones.
         let messages = match priority {
             Priority::Urgent => self.window.messages * 2,
             Priority::Normal => self.window.messages,
@@ -213,9 +214,9 @@ impl Scheduler {
         if !first.batchable() || first.seq <= self.singly_to {
             return None;
         }
-        let whole = lane.more || self.batch_len() < lane.ready.len();
-        let full = self.batch_len() >= batching.messages;
-        (!whole && !full).then(|| first.entered_ms.saturating_add(batching.delay_ms))
+        let (len, ready) = (self.batch_len(), lane.ready.len());
+        (len == ready && len < batching.messages)
+            .then(|| first.entered_ms.saturating_add(batching.delay_ms))
     }
 
     /// How many messages at the front of the normal lane go together.
@@ -380,6 +381,24 @@ mod tests {
             [5, 6, 7],
             "one that cannot travel in a batch keeps its place"
         );
+    }
+
+    #[test]
+    fn a_batch_that_waits_grows_by_what_arrives() {
+        let batching = Batching { messages: 3, bytes: 10_000, delay_ms: 500 };
+        let mut scheduler =
+            Scheduler::new(Window { messages: 100, bytes: usize::MAX }, Some(batching));
+        scheduler.loaded(Priority::Urgent, read([], false));
+        scheduler.loaded(Priority::Normal, read([message(1)], false));
+        assert_eq!((scheduler.next(1100), scheduler.wants()), (None, None));
+        for seq in [2, 3] {
+            scheduler.arrived(Priority::Normal);
+            assert_eq!(scheduler.next(1100), None, "it does not go alone because another came");
+            assert_eq!(scheduler.wants(), Some((Priority::Normal, seq - 1)));
+            scheduler.loaded(Priority::Normal, read([message(seq)], false));
+        }
+        let Some(Publication::Batch(batch)) = scheduler.next(1100) else { panic!("it is full") };
+        assert_eq!(batch.len(), 3);
     }
 
     fn of(seq: u64, topic: &str) -> Stored {

@@ -1,4 +1,4 @@
-//! Meters' keys: held by the server, never shown.
+//! AES keys of meters and their lookup by meter address. Keys never appear in logs or errors.
 //!
 //! A [`KeyStore`] says which key a meter has; [`Keys`] is one in memory. Where keys are kept outside
 //! the process is the caller's business.
@@ -68,13 +68,13 @@ pub struct Keys {
 }
 
 impl Keys {
-    /// Without any.
+    /// An empty store.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds a meter's key, or exchanges it. The meter is `78152801`, or `KAM-78152801` to name its
+    /// Adds or replaces a meter's key. The meter is `78152801`, or `KAM-78152801` to name its
     /// maker too.
     ///
     /// # Errors
@@ -87,7 +87,7 @@ impl Keys {
         Ok(())
     }
 
-    /// How many there are.
+    /// The number of keys.
     #[must_use]
     pub fn len(&self) -> usize {
         self.exact.len() + self.any.len()

@@ -1,5 +1,5 @@
 //! What a connected client sends: publications, acknowledgements, subscriptions, goodbye
-//! (sections 3.3 to 3.15).
+//! (MQTT 5.0, sections 3.3 to 3.15).
 
 use std::sync::Arc;
 

@@ -3,7 +3,7 @@
 //! [`Outbox::put`] takes several at once and returns when all of them would survive a power cut: one
 //! transaction, one fsync. A message that is there already, or was, by its identifier or as something
 //! a device repeats, is not taken twice. Bounds are the operator's: beyond them messages are dropped
-//! by policy and counted, or refused. Whose thread this is, is not decided here.
+//! by policy and counted, or refused. The caller chooses the thread; [`crate::scheduler`] decides what leaves next.
 
 mod schema;
 #[cfg(test)]

@@ -112,7 +112,7 @@ pub struct Impairments {
     pub queue_limit: Option<QueueLimit>,
     /// Random loss of packets, 0 to 1.
     pub loss: f64,
-    /// Every so-manieth packet of each flow is lost; 0: none.
+    /// Every nth packet of each flow is lost; 0: none.
     pub drop_every: u64,
     /// Loss in bursts.
     pub bursts: Option<Bursts>,

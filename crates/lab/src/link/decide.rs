@@ -1,5 +1,5 @@
-//! Random decisions without a random stream: each is a hash of (seed, flow, direction, index,
-//! purpose), so that neither timing nor other flows nor other impairments change it.
+//! What happens to each packet: loss, corruption, duplication, reordering, jitter. Each decision is a hash of
+//! (seed, flow, direction, index, purpose), so that neither timing nor other flows nor other impairments change it.
 //!
 //! The mixing function is SplitMix64's finalizer (Steele, Lea, Flood 2014), applied in a chain.
 

@@ -1,4 +1,4 @@
-//! Flows: whose packet this is, and the how-manieth.
+//! Flows: which flow a packet belongs to, and its number in the flow.
 //!
 //! A flow's name must be the same in every run, so that decisions are: protocol, the port that its
 //! first packet was sent to (the service) and an ordinal among the flows of that service. The

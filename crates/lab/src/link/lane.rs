@@ -24,7 +24,7 @@ const MAX_UNDER_WAY: u64 = 512 << 20;
 pub enum DropReason {
     /// Random loss
     Random,
-    /// Every so-manieth packet of its flow
+    /// Every nth packet of its flow
     EveryNth,
     /// Loss in bursts
     Burst,
@@ -248,7 +248,7 @@ impl Lane {
         self.end(self.now, packet, tag, Some(reason));
     }
 
-    /// Sends a packet, to be decided about already, on its way. [`Lane::arrive`] comes first.
+    /// Sends a packet whose decision has been made. Call [`Lane::arrive`] first. [`Lane::arrive`] comes first.
     pub(crate) fn send(&mut self, mut parcel: Parcel) {
         if self.under_way > MAX_UNDER_WAY {
             // Its bytes go now: keeping them until they are told of would defeat the bound.
@@ -269,7 +269,7 @@ impl Lane {
         self.serve();
     }
 
-    /// Lets the server begin with all that it can begin with by now.
+    /// Serves every packet whose transmission can start by `now`.
     fn serve(&mut self) {
         while let Some(start) = self.next_start()
             && start <= self.now

@@ -4,16 +4,17 @@
 //! time at which they are due come out. There is no socket, clock or thread inside, so that every
 //! impairment is tested in simulated time; a thin router around it moves the bytes.
 //!
-//! Data flow is file order. A packet offered to one direction of a [`Link`] meets
+//! A packet offered to one direction of a [`Link`] meets
 //!
-//! 1. the NAT, if the link has one (`nat`): addresses rewritten, or no mapping: dropped;
+//! 1. the NAT, if the link has one (`nat`): addresses rewritten, or no mapping: dropped (upward,
+//!    after step 4);
 //! 2. the MTU: too big is answered by ICMP and dropped;
 //! 3. outages (`schedule`): down is dropped;
-//! 4. `flow`: which flow it belongs to and the how-manieth of it this is, and from that alone all
+//! 4. `flow`: which flow it belongs to and its number in that flow, and from that alone all
 //!    random decisions (`decide`), which are logged ([`DecisionLog`]);
 //! 5. the bottleneck: a bounded queue (`queue`: drop-tail, CoDel, FQ-CoDel) before a server of
 //!    constant or recorded rate (`server`);
-//! 6. loss, after the bottleneck, because a packet lost on the air has used its air time;
+//! 6. loss (`lane`), after the bottleneck, because a packet lost on the air has used its air time;
 //! 7. delay, jitter, reordering, corruption, duplication (`lane`).
 //!
 //! # Determinism

@@ -49,7 +49,7 @@ impl Inbound {
         front.contains(&id.get()) || back.contains(&id.get())
     }
 
-    /// PUBREL has come; whether the identifier was open.
+    /// Handles a PUBREL. Returns whether the identifier was open.
     pub fn release(&mut self, id: PacketId) -> bool {
         let Some(at) = self.open.iter().position(|open| *open == id.get()) else { return false };
         self.open.remove(at);

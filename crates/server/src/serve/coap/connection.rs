@@ -25,6 +25,8 @@ const VERSION: Version = Version::V5;
 const RECEIVE_MAXIMUM: u16 = 256;
 /// Publications that may wait for their acknowledgement; above this, peers are asked to try again later.
 const MAX_IN_FLIGHT: usize = 1024;
+/// Requests that may wait in all, with those that end a subscription. Identifiers have 16 bits.
+const MAX_WAITING: usize = 1 << 15;
 /// Bytes of such publications.
 const MAX_IN_FLIGHT_BYTES: usize = 16 << 20;
 
@@ -136,9 +138,10 @@ impl BrokerConnection {
         Ok(())
     }
 
-    /// Ends a subscription; nobody waits for the answer.
+    /// Ends a subscription; nobody waits for the answer. Also while publications fill the connection: the broker
+    /// would go on sending what nobody observes.
     pub(super) fn unsubscribe(&mut self, topic: &str) {
-        let Ok(packet_id) = self.take_id(0, 0) else { return };
+        let Ok(packet_id) = self.take_id_of(MAX_WAITING, 0, 0) else { return };
         let mut filter = Vec::new();
         FilterList::encode_one(&mut filter, topic, None);
         if let Ok(filters) = FilterList::from_encoded(&filter, false, VERSION) {
@@ -172,7 +175,20 @@ impl BrokerConnection {
 
     fn take_id(&mut self, request_id: RequestId, bytes: usize) -> Result<PacketId, Busy> {
         let full = self.waiting_bytes > 0 && self.waiting_bytes + bytes > MAX_IN_FLIGHT_BYTES;
-        if full || self.waiting.len() >= self.most_in_flight {
+        if full {
+            return Err(Busy);
+        }
+        self.take_id_of(self.most_in_flight, request_id, bytes)
+    }
+
+    /// A free identifier while fewer than `most` requests wait.
+    fn take_id_of(
+        &mut self,
+        most: usize,
+        request_id: RequestId,
+        bytes: usize,
+    ) -> Result<PacketId, Busy> {
+        if self.waiting.len() >= most {
             return Err(Busy);
         }
         loop {
@@ -320,6 +336,25 @@ mod tests {
     use fulmar_mqtt::packet::Connack;
 
     use super::*;
+
+    #[test]
+    fn a_subscription_ends_while_publications_fill_the_connection() {
+        let (writer, mut sent) = mpsc::unbounded_channel();
+        let mut connection = BrokerConnection {
+            writer,
+            waiting: BTreeMap::new(),
+            waiting_bytes: 0,
+            last_id: 0,
+            most_in_flight: 1,
+        };
+        let publication =
+            Publication { topic: "a", payload: b"1", content_type: None, retain: false };
+        assert!(connection.publish(1, &publication).is_ok());
+        assert!(connection.publish(2, &publication).is_err());
+        connection.unsubscribe("b");
+        assert_eq!(sent.try_recv().unwrap()[0] >> 4, 3, "PUBLISH");
+        assert_eq!(sent.try_recv().unwrap()[0] >> 4, 10, "UNSUBSCRIBE");
+    }
 
     #[test]
     fn a_peer_without_a_name_is_unauthorised_and_not_forbidden() {

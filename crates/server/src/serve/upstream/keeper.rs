@@ -26,13 +26,15 @@ const READ_BYTES: usize = 128 * 1024;
 /// Removals that wait for each other, and how long.
 const REMOVE_AT: usize = 512;
 const REMOVE_AFTER: Duration = Duration::from_millis(100);
+/// Before reading again what could not be read.
+const READ_AGAIN: Duration = Duration::from_secs(1);
 /// Between two looks for what is too old.
 const TIDY: Duration = Duration::from_secs(1);
 
 /// What is asked of the thread. Answers that nobody waits for any more are dropped.
 enum Ask {
     Put(Vec<Item>, oneshot::Sender<(Vec<Item>, Result<Put, ()>)>),
-    Read { priority: Priority, after: u64, answer: oneshot::Sender<Page> },
+    Read { priority: Priority, after: u64, answer: oneshot::Sender<Option<Page>> },
     Remove(Vec<u64>),
     Bury(Vec<Letter>),
     SetMeta { name: &'static str, value: String },
@@ -95,14 +97,18 @@ impl Asking {
         }
     }
 
-    /// Messages of a lane behind this one, without those that are about to be removed.
+    /// Messages of a lane behind this one, without those that are about to be removed. Waits as long as they
+    /// cannot be read: an answer without messages would mean that there are none.
     pub(super) async fn read(&self, priority: Priority, after: u64) -> Page {
-        let (answer, answered) = oneshot::channel();
-        self.ask(Ask::Read { priority, after, answer });
-        match answered.await {
-            Ok(read) => read,
-            // The end is near; whoever reads is stopped by other means.
-            Err(_) => std::future::pending().await,
+        loop {
+            let (answer, answered) = oneshot::channel();
+            self.ask(Ask::Read { priority, after, answer });
+            match answered.await {
+                Ok(Some(page)) => return page,
+                Ok(None) => tokio::time::sleep(READ_AGAIN).await,
+                // The thread has ended; its users are stopped by other means.
+                Err(_) => std::future::pending().await,
+            }
         }
     }
 
@@ -181,10 +187,11 @@ impl Work {
             }
             Ask::Read { priority, after, answer } => {
                 let read = self.outbox.read(priority, after, READ_MESSAGES, READ_BYTES);
-                // Unread is unsent: asked for again when something else arrives.
-                let mut read = read.map_err(|error| self.failed(&error)).unwrap_or_default();
-                read.messages.retain(|message| !self.removals.contains(&message.seq));
-                let _ = answer.send(read);
+                let page = read.map_err(|error| self.failed(&error)).ok().map(|mut page| {
+                    page.messages.retain(|message| !self.removals.contains(&message.seq));
+                    page
+                });
+                let _ = answer.send(page);
             }
             Ask::Remove(seqs) => self.removals.extend(seqs),
             Ask::Bury(letters) => self.bury(letters),
@@ -279,5 +286,30 @@ impl Work {
         if self.metrics.failure.lock().take().is_some() {
             tracing::info!("outbox: writing resumed");
         }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_read_is_read_again_and_not_taken_for_nothing() {
+        let (ask, asked) = mpsc::channel();
+        let page = Page { messages: Vec::new(), to: 7, more: true };
+        let answers = [None, Some(page.clone())];
+        let thread = std::thread::spawn(move || {
+            for page in answers {
+                let Ok(Ask::Read { answer, .. }) = asked.recv() else { return };
+                answer.send(page).unwrap();
+            }
+        });
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let asking = Asking(ask);
+        let read =
+            async { tokio::time::timeout(10 * READ_AGAIN, asking.read(Priority::Normal, 3)).await };
+        assert_eq!(runtime.block_on(read).unwrap(), page);
+        thread.join().unwrap();
     }
 }
