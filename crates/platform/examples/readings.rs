@@ -15,7 +15,7 @@ use tower_service::Service as _;
 const TWIN: &str = "town";
 const ROUNDS: usize = 20;
 
-/// A year of daily readings of 2740 meters; one in a thousand by photo, one in ten thousand contested.
+/// A year of daily readings of 2740 meters; 20,000 of a list, half of them by photo; one in ten thousand contested.
 const FILL: &str = "
     INSERT INTO meter (twin, id, medium, unit, register_digits, changed_at, revision)
         WITH RECURSIVE n (i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 2739)
@@ -27,12 +27,12 @@ const FILL: &str = "
         WITH RECURSIVE n (i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 999999)
         SELECT 'town', '00000000-0000-4000-8000-' || substr('000000000000' || i, length('' || i) + 1, 12),
                'm' || (i % 2740), 1763856000000 + i * 31536, i / 100, 'm3',
-               CASE WHEN i % 1000 = 7 THEN 'photo' ELSE 'radio' END, 0,
-               CASE WHEN i % 500 = 3 THEN '00000000-0000-0000-0000-00000000000a' END, 'ann', 0,
+               CASE WHEN i % 100 = 3 OR i % 1000 = 7 THEN 'photo' ELSE 'radio' END, 0,
+               CASE WHEN i % 50 = 3 THEN '00000000-0000-0000-0000-00000000000a' END, 'ann', 0,
                CASE WHEN i % 10000 = 5 THEN 'conflict' ELSE '' END, CASE WHEN i % 10000 = 5 THEN 1 ELSE 0 END
         FROM n;";
 
-const QUESTIONS: [&str; 10] = [
+const QUESTIONS: [&str; 14] = [
     "reading?limit=1000",
     "reading?order=desc&limit=1000",
     "reading?order=desc&conflict=true&limit=1000",
@@ -43,6 +43,10 @@ const QUESTIONS: [&str; 10] = [
     "reading?order=desc&meter=m7&limit=1000",
     "reading?order=desc&since=2026-05-01T00:00:00Z&until=2026-05-02T00:00:00Z&limit=1000",
     "reading?order=asc&conflict=true&method=photo&limit=1000",
+    "reading?order=desc&work_list=00000000-0000-0000-0000-00000000000a&method=photo&limit=1000",
+    "reading?order=desc&work_list=00000000-0000-0000-0000-00000000000a&method=manual&limit=1000",
+    "reading?order=asc&work_list=00000000-0000-0000-0000-00000000000a&method=radio&conflict=false&limit=1000",
+    "reading?order=desc&meter=m7&method=radio&limit=1000",
 ];
 
 fn main() {

@@ -97,20 +97,29 @@ pub(crate) fn get(db: &Db, twin: &str, id: Uuid) -> Result<Option<Reading>> {
     db.prepare_cached(&sql)?.query_row(params![twin, id.to_string()], reading).optional()
 }
 
-/// Up to `limit` readings by the time they were taken, each with its number.
-pub(crate) fn list(
-    db: &Db,
-    twin: &str,
-    query: &Query,
-    limit: usize,
-) -> Result<Vec<(Reading, i64)>> {
+/// What is said to the database, and the values in it but the last, which is how many are wanted.
+fn question<'a>(twin: &'a str, query: &'a Query) -> (String, Filter<'a>) {
+    // Open conflicts are few: no index but theirs fits.
+    let (list, method) = match query.conflict {
+        Some(true) => ("(r.work_list || '') = ?", "(r.method || '') = ?"),
+        _ => ("r.work_list = ?", "r.method = ?"),
+    };
+    // A later page begins in the index where the one before ended, and not where the first did.
+    let at = query.after.map(|(at, _)| at);
+    let (since, until) = match query.order {
+        Order::Asc => (query.since.max(at), query.until),
+        Order::Desc => {
+            let end = at.map(|at| Time(at.0.saturating_add(1)));
+            (query.since, query.until.into_iter().chain(end).min())
+        }
+    };
     let mut filter = Filter::default();
     filter.and("r.twin = ?", [Box::new(twin)]);
     filter.and_if("r.meter = ?", query.meter.as_deref());
-    filter.and_if("r.work_list = ?", query.work_list.map(|list| list.to_string()));
-    filter.and_if("r.at >= ?", query.since);
-    filter.and_if("r.at < ?", query.until);
-    filter.and_if("r.method = ?", query.method);
+    filter.and_if(list, query.work_list.map(|list| list.to_string()));
+    filter.and_if("r.at >= ?", since);
+    filter.and_if("r.at < ?", until);
+    filter.and_if(method, query.method);
     match query.conflict {
         // Written out, or the index of these readings could not be used.
         Some(true) => filter.and("r.contested = 1", []),
@@ -125,6 +134,17 @@ pub(crate) fn list(
         filter.and(behind, [Box::new(at), Box::new(seq)]);
     }
     let sql = format!("SELECT {COLUMNS} {FROM}{} {order} LIMIT ?", filter.sql());
+    (sql, filter)
+}
+
+/// Up to `limit` readings by the time they were taken, each with its number.
+pub(crate) fn list(
+    db: &Db,
+    twin: &str,
+    query: &Query,
+    limit: usize,
+) -> Result<Vec<(Reading, i64)>> {
+    let (sql, filter) = question(twin, query);
     let mut rows = db.prepare_cached(&sql)?;
     let limit_value: &dyn super::sql::ToSql = &limit;
     let values = filter.values().chain([limit_value]);
@@ -270,3 +290,7 @@ pub(crate) fn update_meter(db: &Db, twin: &str, meter: &str, now: Time) -> Resul
 
 /// Use is averaged over this long.
 const RATE_OVER_MS: i64 = 400 * crate::time::DAY_MS;
+
+#[cfg(test)]
+#[path = "readings_tests.rs"]
+mod tests;

@@ -9,4 +9,5 @@ pub(super) const MIGRATIONS: &[&str] = &[
     include_str!("monitoring.sql"),
     include_str!("corrections.sql"),
     include_str!("credentials.sql"),
+    include_str!("lists.sql"),
 ];

@@ -20,6 +20,24 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// The log's file is cut back to this size when it starts anew.
 const WAL_KEEP_BYTES: i64 = 16 << 20;
 
+/// How many rows an index has, and how many of them are alike in its first columns, as in a utility with a million
+/// readings. Without it SQLite takes all conditions to be alike, and may look through all that came by radio for one
+/// meter. PostgreSQL counts by itself.
+const STATISTICS: &str = "
+    ANALYZE sqlite_schema;
+    DELETE FROM sqlite_stat1;
+    INSERT INTO sqlite_stat1 (tbl, idx, stat) VALUES
+        ('reading', 'sqlite_autoindex_reading_1', '1000000 1000000 1'),
+        ('reading', 'reading_at', '1000000 1000000 2 1'),
+        ('reading', 'reading_meter', '1000000 1000000 400 1'),
+        ('reading', 'reading_method', '1000000 1000000 300000 2 1'),
+        ('reading', 'reading_list', '200000 200000 10000 2'),
+        ('reading', 'reading_list_at', '200000 200000 10000 2 1'),
+        ('reading', 'reading_list_method', '200000 200000 10000 3000 2 1'),
+        ('reading', 'reading_contested', '100 100 2 1'),
+        ('reading', 'reading_sent', '100 100 2 1');
+    ANALYZE sqlite_schema;";
+
 pub(super) fn open(path: &Path) -> Result<Connection> {
     // Meters' keys are in it. SQLite gives its log and shared memory the database's mode.
     OpenOptions::new().create(true).append(true).mode(0o600).open(path)?;
@@ -32,12 +50,17 @@ pub(super) fn open(path: &Path) -> Result<Connection> {
     connection.set_prepared_statement_cache_capacity(128);
     let transaction = connection.transaction()?;
     let done: usize = transaction.pragma_query_value(None, "user_version", |row| row.get(0))?;
+    if done > MIGRATIONS.len() {
+        let text = "a newer version of Fulmar has changed its tables: use that version, or a copy from before";
+        return Err(DatabaseError::Setting(format!("{}: {text}", path.display())));
+    }
     for migration in MIGRATIONS.iter().skip(done) {
         transaction.execute_batch(migration)?;
     }
     if done < MIGRATIONS.len() {
         transaction.pragma_update(None, "user_version", MIGRATIONS.len())?;
         transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
+        transaction.execute_batch(STATISTICS)?;
     }
     transaction.commit()?;
     Ok(connection)
@@ -95,5 +118,26 @@ impl ToSql for Value<'_> {
             Value::Text(text) => ValueRef::Text(text.as_bytes()),
             Value::Blob(bytes) => ValueRef::Blob(bytes),
         }))
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_of_a_newer_version_is_left_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("platform.db");
+        let newer = MIGRATIONS.len() + 1;
+        open(&path).unwrap().pragma_update(None, "user_version", newer).unwrap();
+        let error = open(&path).unwrap_err().to_string();
+        assert!(error.contains("platform.db: a newer version of Fulmar"), "{error}");
+        let found: usize = Connection::open(&path)
+            .unwrap()
+            .pragma_query_value(None, "user_version", |row| row.get(0))
+            .unwrap();
+        assert_eq!(found, newer);
     }
 }
