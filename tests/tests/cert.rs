@@ -90,6 +90,17 @@ fn nothing_is_overwritten() {
     assert_eq!(std::fs::read_dir(folder).unwrap().count(), 3, "nothing left beside them");
 }
 
+/// Who mistypes the CA's folder gets a certificate of a CA that nobody trusts.
+#[test]
+fn a_ca_that_a_certificate_creates_is_said() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, said) in [("a", "created a new development CA in ca"), ("b", "")] {
+        let output = cert(folder.path(), &["issue", name]);
+        assert!(output.status.success(), "{output:?}");
+        assert_eq!(String::from_utf8(output.stderr).unwrap().trim_end(), said, "{name}");
+    }
+}
+
 #[test]
 fn what_cannot_be_certified_is_said() {
     let folder = tempfile::tempdir().unwrap();

@@ -252,6 +252,61 @@ fn a_file_that_is_missing_is_wrong_configuration() {
     }
 }
 
+/// Of all actions on a platform only those that need nothing there may create one.
+#[test]
+fn a_mistyped_data_folder_is_named_and_not_made() {
+    let home = tempfile::tempdir().unwrap();
+    let (missing, empty) = (home.path().join("typo"), home.path().join("empty"));
+    std::fs::create_dir(&empty).unwrap();
+    let token = home.path().join("token");
+    let token = token.to_str().unwrap();
+    let actions: [&[&str]; 12] = [
+        &["user", "list"],
+        &["user", "passwd", "ann"],
+        &["user", "remove", "ann"],
+        &["user", "role", "ann", "--twin", "t", "--role", "office"],
+        &["user", "add", "ann", "--twin", "t", "--role", "office"],
+        &["user", "add", "ann", "--admin", "--twin", "t", "--role", "office"],
+        &["user", "add", "ann"],
+        &["user", "token", "gw", "--list"],
+        &["user", "token", "gw", "--revoke", "all"],
+        &["user", "token", "gw", "--file", token],
+        &["user", "token", "gw", "--twin", "t", "--role", "device", "--file", token],
+        &["twin", "list"],
+    ];
+    for (folder, why) in [(&missing, "does not exist"), (&empty, "has no platform database")] {
+        for action in actions {
+            let mut command = fulmar();
+            command.args(action).arg("--data").arg(folder).stdin(Stdio::null());
+            let output = run(&mut command);
+            let said = stderr(&output);
+            assert_eq!(output.status.code(), Some(2), "{action:?}: {said}");
+            if action != ["user", "add", "ann"] {
+                let named = format!("data folder {} {why}", folder.display());
+                assert!(said.contains(&named) && said.contains("--data"), "{action:?}: {said}");
+                assert!(said.contains("fulmar twin add"), "{action:?}: {said}");
+            }
+        }
+    }
+    assert!(!missing.exists() && !home.path().join("token").exists());
+    assert_eq!(std::fs::read_dir(&empty).unwrap().count(), 0, "nothing is left in it");
+
+    let create: [(&str, &[&str]); 2] =
+        [("a", &["user", "add", "ann", "--admin"]), ("b", &["twin", "add", "hamburg"])];
+    for (name, action) in create {
+        let folder = home.path().join(name);
+        let password = home.path().join("password");
+        std::fs::write(&password, "correct horse").unwrap();
+        let mut command = fulmar();
+        command.args(action).arg("--data").arg(&folder);
+        let output = run(command.stdin(std::fs::File::open(password).unwrap()));
+        assert!(output.status.success(), "{action:?}: {}", stderr(&output));
+        let mut list = fulmar();
+        let output = run(list.args([action[0], "list", "--data"]).arg(&folder));
+        assert!(String::from_utf8(output.stdout).unwrap().starts_with(action[2]), "{action:?}");
+    }
+}
+
 #[test]
 fn a_reader_that_has_seen_enough_is_no_failure() {
     for words in [&["lab", "list"][..], &["lab", "link", "--list"]] {

@@ -79,7 +79,7 @@ enum Action {
 
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let printed = match args.action {
-        Action::Ca { dir } => authority(&open(dir)?, args.json)?,
+        Action::Ca { dir } => authority(&Authority::open(&folder(dir))?, args.json)?,
         Action::Issue { name, san, client, ed25519, key, days, dir, out } => {
             let (purpose, names) = if client {
                 (Purpose::Client, Vec::new())
@@ -87,7 +87,14 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
                 (Purpose::Server, [vec![name.clone()], san].concat())
             };
             let request = Request { name, names, purpose, days, ed25519, key };
-            issue(&open(dir)?, &request, &out, args.json)?
+            let folder = folder(dir);
+            let is_new = !folder.join("ca.pem").exists();
+            let authority = Authority::open(&folder)?;
+            if is_new {
+                // A mistyped folder gives a certificate that nobody trusts.
+                eprintln!("created a new development CA in {}", folder.display());
+            }
+            issue(&authority, &request, &out, args.json)?
         }
         Action::Show { file } => show(&file, args.json)?,
     };
@@ -104,10 +111,11 @@ struct Request {
     key: Option<PathBuf>,
 }
 
-fn open(dir: Option<PathBuf>) -> anyhow::Result<Authority> {
+/// Where the CA is, or will be.
+fn folder(dir: Option<PathBuf>) -> PathBuf {
     let data = || std::env::var_os("FULMAR_DATA").filter(|data| !data.is_empty());
     let data = || data().map_or_else(fulmar_certs::default_data_dir, PathBuf::from);
-    Ok(Authority::open(&dir.unwrap_or_else(|| data().join(AUTHORITY_FOLDER)))?)
+    dir.unwrap_or_else(|| data().join(AUTHORITY_FOLDER))
 }
 
 fn authority(authority: &Authority, json: bool) -> anyhow::Result<String> {
@@ -244,7 +252,7 @@ mod tests {
     #[test]
     fn what_is_issued_can_be_shown_and_is_not_overwritten() {
         let dir = tempfile::tempdir().unwrap();
-        let ca = open(Some(dir.path().join("ca"))).unwrap();
+        let ca = Authority::open(&dir.path().join("ca")).unwrap();
         let server = request("broker", Purpose::Server);
         let printed = issue(&ca, &server, dir.path(), true).unwrap();
         let printed: serde_json::Value = serde_json::from_str(&printed).unwrap();
@@ -268,7 +276,7 @@ mod tests {
     #[test]
     fn a_renewal_keeps_the_key_that_clients_pin() {
         let dir = tempfile::tempdir().unwrap();
-        let ca = open(Some(dir.path().join("ca"))).unwrap();
+        let ca = Authority::open(&dir.path().join("ca")).unwrap();
         let issued = |request: &Request, out: &str| -> serde_json::Value {
             let printed = issue(&ca, request, &dir.path().join(out), true).unwrap();
             let printed: serde_json::Value = serde_json::from_str(&printed).unwrap();
@@ -289,7 +297,7 @@ mod tests {
     #[test]
     fn a_name_that_leaves_the_folder_is_wrong_usage() {
         let dir = tempfile::tempdir().unwrap();
-        let ca = open(Some(dir.path().join("ca"))).unwrap();
+        let ca = Authority::open(&dir.path().join("ca")).unwrap();
         for name in ["../x", ".x", "a/b"] {
             let error = issue(&ca, &request(name, Purpose::Client), dir.path(), false).unwrap_err();
             assert!(error.is::<crate::exit::Usage>(), "{name}: {error}");

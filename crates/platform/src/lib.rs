@@ -55,4 +55,5 @@ pub use error::Error;
 pub use measurements::message::SensorMessage;
 pub use platform::{AdmittedUser, LoginRefused, Monitoring, Platform, Settings};
 pub use role::Role;
+pub use store::DATABASE_FILE;
 pub use store::sql::{Address, Database, DatabaseError};

@@ -5,9 +5,10 @@
 
 use std::path::{Path, PathBuf};
 
+use anyhow::Context as _;
 use clap::Subcommand;
 use fulmar_certs::files;
-use fulmar_platform::{Admin, Role, UserSummary, UserToAdd};
+use fulmar_platform::{Admin, DATABASE_FILE, Database, Role, UserSummary, UserToAdd};
 
 use crate::config::{Config, set};
 use crate::exit::Usage;
@@ -47,14 +48,46 @@ struct Folder {
     data: Option<PathBuf>,
 }
 
+/// What an action does with a data folder in which no platform is yet.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Missing {
+    /// It makes both: it needs nothing that would be there.
+    Create,
+    /// It names the folder and changes nothing: a mistyped name would seem to be a platform without users.
+    Refuse,
+}
+
 impl Folder {
-    fn open(&self) -> anyhow::Result<Admin> {
+    fn open(&self, missing: Missing) -> anyhow::Result<Admin> {
         let config = Config::load(self.config.as_deref())?;
         let chosen = self.data.as_deref().or(set(&config.server.data_dir));
         let data = chosen.map_or_else(fulmar_certs::default_data_dir, Path::to_owned);
-        files::make_private_dir(&data)?;
-        Ok(Admin::open(&data, &config.platform.database()?)?)
+        let database = config.platform.database()?;
+        // With PostgreSQL nothing of the platform is in the folder.
+        if database == Database::File {
+            match missing {
+                Missing::Create => files::make_private_dir(&data)?,
+                Missing::Refuse => check_is_there(&data)?,
+            }
+        }
+        Ok(Admin::open(&data, &database)?)
     }
+}
+
+/// # Errors
+/// There is no platform's database in this folder.
+fn check_is_there(data: &Path) -> anyhow::Result<()> {
+    let file = data.join(DATABASE_FILE);
+    if file.try_exists().with_context(|| file.display().to_string())? {
+        return Ok(());
+    }
+    let what = if data.is_dir() { "has no platform database" } else { "does not exist" };
+    Err(Usage(format!(
+        "data folder {} {what}: name the folder of `fulmar serve` with --data or --config, or create a platform \
+         there with `fulmar twin add` or `fulmar user add NAME --admin`",
+        data.display()
+    ))
+    .into())
 }
 
 /// Manage users of the platform and their roles
@@ -177,15 +210,25 @@ impl TokenArgs {
     }
 }
 
+impl UserAction {
+    /// A user of a twin needs the twin, and all but `add` a user.
+    fn with_none(&self) -> anyhow::Result<Missing> {
+        match self {
+            UserAction::Add { admin: false, twin: None, .. } => {
+                let text = "give a role: --admin, or --twin TWIN --role ROLE";
+                Err(Usage(text.to_owned()).into())
+            }
+            UserAction::Add { twin: None, .. } => Ok(Missing::Create),
+            _ => Ok(Missing::Refuse),
+        }
+    }
+}
+
 /// Runs `fulmar user`.
 pub fn user(args: &UserArgs) -> anyhow::Result<()> {
-    let admin = args.folder.open()?;
+    let admin = args.folder.open(args.action.with_none()?)?;
     match &args.action {
         UserAction::Add { name, display_name, admin: server_admin, twin, role } => {
-            if !server_admin && twin.is_none() {
-                let text = "give a role: --admin, or --twin TWIN --role ROLE";
-                return Err(Usage(text.to_owned()).into());
-            }
             let role = twin.as_deref().zip(*role);
             let (display_name, server_admin) = (display_name.as_deref(), *server_admin);
             let user = UserToAdd { name, display_name, server_admin, role };
@@ -249,7 +292,11 @@ enum TwinKind {
 
 /// Runs `fulmar twin`.
 pub fn twin(args: &TwinArgs) -> anyhow::Result<()> {
-    let admin = args.folder.open()?;
+    let missing = match args.action {
+        TwinAction::Add { .. } => Missing::Create,
+        TwinAction::List => Missing::Refuse,
+    };
+    let admin = args.folder.open(missing)?;
     match &args.action {
         TwinAction::Add { id, name, kind } => {
             Ok(admin.add_twin(id, name.as_deref(), *kind == TwinKind::Homes)?)

@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, bail};
 use fulmar_certs::files;
-use fulmar_platform::{Admin, Database, Platform, Role, Settings, UserToAdd};
+use fulmar_platform::{Admin, DATABASE_FILE, Database, Platform, Role, Settings, UserToAdd};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -64,7 +64,7 @@ pub(super) fn parameters(data: &Path, meters: u32, seed: u64) -> anyhow::Result<
                 serde_json::from_slice(&text).with_context(|| path.display().to_string())?;
             Ok((known.meters, known.seed))
         }
-        Err(_) if data.join("platform.db").exists() => {
+        Err(_) if data.join(DATABASE_FILE).exists() => {
             bail!("{} contains no demonstration; choose another folder", data.display())
         }
         Err(_) => Ok((meters, seed)),

@@ -40,6 +40,9 @@ pub(crate) use sql::Db;
 use sql::{Address, Database, Purpose, Source};
 use writer::{Job, Writer};
 
+/// Name of SQLite's file in the data folder.
+pub const DATABASE_FILE: &str = "platform.db";
+
 /// The open database.
 #[derive(Debug)]
 pub(crate) struct Store {
@@ -52,7 +55,7 @@ impl Store {
     /// there.
     pub(crate) fn open(data: &Path, database: &Database, purpose: Purpose) -> sql::Result<Store> {
         let source = match database {
-            Database::File => Source::File(data.join("platform.db")),
+            Database::File => Source::File(data.join(DATABASE_FILE)),
             Database::Postgres(address) => {
                 Source::Server(Arc::new(Address::clone(address)), purpose)
             }

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, bail};
 use fulmar_certs::files;
-use fulmar_platform::{Admin, Database, Platform, Role, Settings, UserToAdd};
+use fulmar_platform::{Admin, DATABASE_FILE, Database, Platform, Role, Settings, UserToAdd};
 use fulmar_sensors::homes::{Measured, Plan, Village};
 use fulmar_sensors::instant;
 use serde::{Deserialize, Serialize};
@@ -58,7 +58,7 @@ pub(super) fn plan(data: &Path, homes: u32, seed: u64, every_s: u32) -> anyhow::
                 serde_json::from_slice(&text).with_context(|| path.display().to_string())?;
             Ok(Plan { homes: known.homes, seed: known.seed, every_s })
         }
-        Err(_) if data.join("platform.db").exists() => {
+        Err(_) if data.join(DATABASE_FILE).exists() => {
             bail!("{} contains no demonstration of homes; choose another folder", data.display())
         }
         Err(_) => Ok(Plan { homes, seed, every_s }),
