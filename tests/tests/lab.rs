@@ -442,6 +442,42 @@ fn a_comparison_of_ones_own_takes_three_commands() {
     }
 }
 
+/// Two cells, of which so many miss the goal of at most 1.
+fn results_that_miss(count: usize) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let end = EXPERIMENT.find("[measures.packets]").unwrap();
+    let goal = "[[goals]]\ntitle = \"Fast\"\nmeasure = \"latency\"\nat_most = 1\n";
+    fs::write(folder.path().join("experiment.toml"), format!("{}{goal}", &EXPERIMENT[..end]))
+        .unwrap();
+    let samples = ["tcp", "quic"].iter().enumerate().map(|(number, way)| {
+        let latency = if number < count { 2.0 } else { 0.5 };
+        let sample = serde_json::json!({
+            "experiment": "own", "cell": {"way": way}, "repetition": 0, "seed": 1, "began_s": 1.79e9,
+            "took_s": 2.0, "outcome": "ok", "reason": "", "alone": true, "values": {"latency": latency},
+            "points": {}, "environment": {"kernel": "Linux 6", "cpu": "Z80", "cores": 2,
+                "memory_mib": 64, "version": "0.1.0", "load": 0.5, "beside": 1},
+        });
+        format!("{sample}\n")
+    });
+    fs::write(folder.path().join("samples.jsonl"), samples.collect::<String>()).unwrap();
+    folder
+}
+
+#[test]
+fn what_a_report_says_of_goals_is_a_sentence_for_none_one_and_two() {
+    for (count, said) in [
+        (0, ""),
+        (1, "1 figure misses its goal; the report marks what was missed"),
+        (2, "2 figures miss their goal; the report marks what was missed"),
+    ] {
+        let folder = results_that_miss(count);
+        let output = lab(folder.path(), &["report", "."]);
+        assert!(output.status.success(), "{output:?}");
+        assert_eq!(String::from_utf8(output.stdout).unwrap().trim_end(), "./report.html");
+        assert_eq!(String::from_utf8(output.stderr).unwrap().trim_end(), said);
+    }
+}
+
 #[test]
 fn what_cannot_be_run_says_what_can() {
     let folder = tempfile::tempdir().unwrap();

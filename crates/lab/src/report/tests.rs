@@ -240,6 +240,57 @@ fn a_goal_that_a_lost_sample_misses_names_that_sample_and_no_figure_within_the_b
     assert!(!row.contains("2.2"), "what met the bound: {row}");
 }
 
+/// An experiment with one measure and a goal of nothing, and samples with these values; without one it timed out.
+fn of_nothing(values: &[Option<f64>], every: bool) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let start = EXPERIMENT.find("[measures").unwrap();
+    let end = EXPERIMENT.find("[[figures]]").unwrap();
+    let (head, measure) = (&EXPERIMENT[..start], &EXPERIMENT[start..end]);
+    let goal = format!(
+        "[[goals]]\ntitle = \"None\"\nmeasure = \"latency\"\nat_most = 0\nevery = {every}\n"
+    );
+    fs::write(folder.path().join("experiment.toml"), format!("{head}{measure}{goal}")).unwrap();
+    let samples = values.iter().enumerate().map(|(repetition, value)| {
+        let values = value.map_or(serde_json::json!({}), |value| serde_json::json!({"latency": value}));
+        let sample = serde_json::json!({
+            "experiment": "test", "cell": {"way": "quic", "drop": "10"}, "repetition": repetition,
+            "seed": 1, "began_s": 1.79e9, "took_s": 2.0, "reason": "", "alone": true,
+            "outcome": if value.is_some() { "ok" } else { "timeout" }, "values": values, "points": {},
+            "environment": {"kernel": "Linux 6", "cpu": "Z80", "cores": 2, "memory_mib": 64,
+                "version": "0.1.0", "load": 0.5, "beside": 1},
+        });
+        format!("{sample}\n")
+    });
+    fs::write(folder.path().join("samples.jsonl"), samples.collect::<String>()).unwrap();
+    folder
+}
+
+/// "≤ 0, 0, missed" named the figure of the cell nearest to the bound and the verdict of another sample.
+#[test]
+fn a_bound_of_nothing_is_met_by_nothing_and_what_misses_it_is_named() {
+    let told = |values: &[Option<f64>], every| {
+        let folder = of_nothing(values, every);
+        let written = write(folder.path()).unwrap();
+        let all = results::read_all(folder.path()).unwrap();
+        let verdicts = goal::judge(&all.parts[0]);
+        let row = verdicts[0].furthest().unwrap();
+        let page = fs::read_to_string(written.html).unwrap();
+        let start = page.find("class=\"goals\"").unwrap_or_else(|| panic!("{page}"));
+        let table = &page[start..start + page[start..].find("</table>").unwrap()];
+        assert_eq!(table.contains("missed"), row.met == Some(false), "{table}");
+        assert!(table.contains(&format!(">{}<", verdicts[0].told(row))), "{table}");
+        (verdicts[0].told(row), row.met, written.missed)
+    };
+    for every in [false, true] {
+        assert_eq!(told(&[Some(0.0), Some(0.0)], every), ("0".to_owned(), Some(true), 0));
+        assert_eq!(told(&[Some(-0.0), Some(0.0)], every), ("0".to_owned(), Some(true), 0));
+        assert_eq!(told(&[Some(2.0), Some(2.0)], every), ("2".to_owned(), Some(false), 1));
+    }
+    let lost = &[Some(0.0), None, Some(0.0), None];
+    assert_eq!(told(lost, true), ("2 timed out".to_owned(), Some(false), 1));
+    assert_eq!(told(lost, false), ("0".to_owned(), Some(true), 0));
+}
+
 /// The number of columns stands for the width, which depends on fonts.
 #[test]
 fn many_measures_are_several_tables_and_not_one_that_is_cut() {
