@@ -159,6 +159,41 @@ fn the_guides_first_hour_works_as_it_is_typed() {
     }
 }
 
+/// Whoever opens the address that the ready line names is told what is there.
+#[test]
+fn the_http_port_lists_its_pages() {
+    let broker = TestBroker::start();
+    let http = broker.address("http");
+    let (status, pages) = http_get(http, "/");
+    assert_eq!(status, 200);
+    let paths: Vec<&str> = pages.lines().map(|line| line.split(' ').next().unwrap()).collect();
+    assert!(paths.contains(&"/metrics") && paths.contains(&"/connections"), "{pages}");
+    for path in paths {
+        let expected = match path {
+            "/health/upstream" => 404,
+            "/publish/TOPIC" => 405,
+            _ => 200,
+        };
+        assert_eq!(http_get(http, path).0, expected, "{path}");
+    }
+    let (status, text) = http_get(http, "/health");
+    assert!(status == 404 && text.contains("/ lists them"), "{status} {text}");
+}
+
+/// What the guide says of a session that is made now and read from later.
+#[test]
+fn a_session_that_the_guide_makes_keeps_what_comes_meanwhile() {
+    let broker = TestBroker::start();
+    let folder = tempfile::tempdir().unwrap();
+    let mut host = Host::new(folder.path());
+    host.says("mqtt://localhost", &format!("mqtt://{}", broker.address("mqtt")));
+    let line = GUIDE.lines().find(|line| line.contains(" -E -c ")).unwrap();
+    let (command, _) = line.trim().split_once("    make a session").unwrap();
+    host.good(command);
+    host.good("fulmar pub mqtt://localhost -t a/b -m kept -q 1");
+    assert_eq!(host.good(&format!("{} -C 1 -W 20", command.replace(" -E ", " "))), "kept");
+}
+
 /// The address greets who cannot use the app, and no others.
 #[test]
 fn the_address_is_the_app_once_somebody_can_log_in() {

@@ -14,7 +14,8 @@ use serde_json::Value;
 use crate::{check, sources, table};
 
 /// What is not in the document: listener, method, path, meaning.
-const BESIDE: [[&str; 4]; 12] = [
+const BESIDE: [[&str; 4]; 13] = [
+    ["http", "GET", "/", "The pages of this listener"],
     ["http", "GET", "/metrics", "[Metrics](metrics.md) for Prometheus"],
     ["http", "GET", "/health/live", "200 while the process runs"],
     ["http", "GET", "/health/ready", "200 while storage works; else 503 with the reason"],

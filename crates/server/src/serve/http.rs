@@ -1,5 +1,5 @@
 //! The operator's HTTP port: `/metrics` for Prometheus, `/health/live` and `/health/ready`, and
-//! `/connections` with the state of QUIC clients' paths.
+//! `/connections` with every client; `/` lists them for who opens the address that the ready line names.
 //!
 //! Not for users: it has no authentication, which is why it listens on loopback unless told
 //! otherwise. Whoever can reach it may ask, so connections are few and short-lived
@@ -27,6 +27,16 @@ use crate::config::Config;
 
 mod connections;
 mod metrics;
+
+/// What is at `/`.
+const PAGES: &str = "\
+/metrics             statistics for Prometheus
+/connections         all clients as JSON; /connections/CLIENT for one
+/health/live         whether the process runs
+/health/ready        whether the broker can store messages
+/health/upstream     what the upstream broker refuses, if there is one
+/publish/TOPIC       POST publishes the body
+";
 
 /// Connections at once to one address.
 const CONNECTIONS: usize = 256;
@@ -59,6 +69,7 @@ pub(super) fn start(
 ) -> anyhow::Result<Plain> {
     let publisher = state.publisher.clone().router();
     let router = axum::Router::new()
+        .route("/", get(|| async { PAGES }))
         .route("/metrics", get(metrics))
         .route("/connections", get(connections::list))
         .route("/connections/{client}", get(connections::one))
@@ -66,7 +77,8 @@ pub(super) fn start(
         .route("/health/ready", get(ready))
         .route("/health/upstream", get(upstream))
         .with_state(state)
-        .merge(publisher);
+        .merge(publisher)
+        .fallback(|| async { (StatusCode::NOT_FOUND, "no such page; / lists them\n") });
     let limits = fulmar_http::Limits {
         max_connections: CONNECTIONS,
         max_body_bytes: config.limits.max_packet_bytes,
