@@ -180,3 +180,34 @@ fn the_pages_set_up_works_as_it_is_typed() {
     within_two_minutes("it to go up with new credentials", || figure(&gateway, "queued") == 0.0);
     within_two_minutes("the refusal to be over", || site.gateway.types(health).stdout == b"ok");
 }
+
+/// The walk listens on loopback. The page listens on every address, where there has to be a way to log in: the
+/// platform's users are one, once there are any.
+#[test]
+fn the_pages_server_starts_on_every_address_once_somebody_may_log_in() {
+    let folder = tempfile::tempdir().unwrap();
+    let host = Host::new(folder.path());
+    std::fs::write(host.folder().join("ann.password"), PASSWORD).unwrap();
+    let Section { files, lines } = section("### At the server");
+    let elsewhere = "mqtt = []\nws = []\ncoap = []\ncoaps = []\nhttp = []\nwebtransport = []\n";
+    let mut config = files[0].replace("[listeners]\n", &format!("[listeners]\n{elsewhere}"));
+    for port in ["14567", "8883", "8443"] {
+        let all = format!("\"0.0.0.0:{port}\"]");
+        assert!(config.contains(&all), "a server that most gateways reach: {config}");
+        config = config.replace(&all, "\"0.0.0.0:0\"]");
+    }
+    host.write(&config);
+    let at = lines.iter().position(|line| line.starts_with("fulmar serve")).unwrap();
+    let (users, serve) = (&lines[..at], &lines[at]);
+    let refused = host.types(serve);
+    let said = String::from_utf8(refused.stderr).unwrap();
+    assert_eq!(refused.status.code(), Some(2), "{said}");
+    assert!(
+        said.contains("no client could connect there") && said.contains("fulmar user"),
+        "{said}"
+    );
+    users.iter().for_each(|line| drop(host.good(line)));
+    let server = host.leaves(serve);
+    let ready = server.log.find(fulmar_tests::PATIENCE, |line| line.starts_with("ready "));
+    assert!(ready.is_some(), "{}", server.log.text());
+}

@@ -31,10 +31,9 @@ pub(super) fn check(config: &Config) -> anyhow::Result<()> {
     database(config)?;
     #[cfg(feature = "platform")]
     config.platform.webhook_reach()?;
-    for (name, addresses) in config.listeners.mqtt_listeners() {
-        for address in addresses {
-            usable(config, name, address)?;
-        }
+    // Users of a platform can log in, too: whether there are any is known when it is open.
+    if !cfg!(feature = "platform") || !config.has_platform() {
+        ways_in(config)?;
     }
     for address in &config.listeners.coaps {
         let keys = is_set(&config.coap.psk_file);
@@ -245,6 +244,16 @@ pub(super) fn within<T: PartialOrd + Display>(
     Err(Usage(format!("[{section}] {key} = {value}: must be from {least} to {most}")))
 }
 
+/// Whether somebody could log in at each listener, apart from users of the platform.
+pub(super) fn ways_in(config: &Config) -> Result<(), Usage> {
+    for (name, addresses) in config.listeners.mqtt_listeners() {
+        for address in addresses {
+            usable(config, name, address)?;
+        }
+    }
+    Ok(())
+}
+
 /// A listener on which every client would be refused is a mistake; so is one that is open to a
 /// network because nobody thought of it, which the defaults make the same thing.
 fn usable(config: &Config, name: &str, address: &SocketAddr) -> Result<(), Usage> {
@@ -254,9 +263,13 @@ fn usable(config: &Config, name: &str, address: &SocketAddr) -> Result<(), Usage
     if credentials || certificates || auth.allow_anonymous.at(*address) {
         return Ok(());
     }
+    let platform = match cfg!(feature = "platform") && config.has_platform() {
+        true => " create a user of the platform with `fulmar user add` or `fulmar user token`;",
+        false => "",
+    };
     Err(Usage(format!(
         "[listeners] {name} = {address}: no client could connect there: anonymous clients are not \
-         allowed and no authentication is configured. Next: set [auth] password_file (`fulmar \
+         allowed and no authentication is configured. Next:{platform} set [auth] password_file (`fulmar \
          passwd` creates one), jwt_algorithm or [tls] client_ca; or, on a network you trust, \
          [auth] allow_anonymous = \"always\""
     )))
@@ -265,7 +278,7 @@ fn usable(config: &Config, name: &str, address: &SocketAddr) -> Result<(), Usage
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use super::super::sections::Anonymous;
+    use super::super::sections::{Anonymous, Enabled};
     use super::*;
 
     fn with(change: impl FnOnce(&mut Config)) -> Result<(), String> {
@@ -345,6 +358,12 @@ mod tests {
 
     #[test]
     fn off_loopback_there_must_be_a_way_in() {
+        fn with(change: impl FnOnce(&mut Config)) -> Result<(), String> {
+            super::tests::with(|c| {
+                c.platform.enabled = Enabled::Told(false);
+                change(c);
+            })
+        }
         let open: SocketAddr = "192.0.2.1:1883".parse().unwrap();
         assert!(with(|c| c.listeners.mqtt = vec![open]).unwrap_err().contains("192.0.2.1:1883"));
         with(|c| {
@@ -371,5 +390,12 @@ mod tests {
             certificates(c);
         });
         assert!(plain.is_err(), "certificates do not help on a listener without TLS");
+        // Users of the platform may be there, or not yet.
+        if cfg!(feature = "platform") {
+            let mut config = Config::default();
+            config.listeners.mqtt = vec![open];
+            check(&config).unwrap();
+            assert!(ways_in(&config).unwrap_err().to_string().contains("fulmar user add"));
+        }
     }
 }

@@ -233,6 +233,15 @@ impl Config {
         wanted && !self.listeners.https.is_empty()
     }
 
+    /// Whether somebody could log in at each listener where the platform has no users.
+    ///
+    /// # Errors
+    /// Names the listener.
+    #[cfg(feature = "platform")]
+    pub(crate) fn check_ways_in(&self) -> Result<(), Usage> {
+        super::check::ways_in(self)
+    }
+
     /// Authentication and access rules, with the files they name.
     ///
     /// # Errors

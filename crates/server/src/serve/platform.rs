@@ -30,7 +30,7 @@ impl Running {
     /// Opens it.
     ///
     /// # Errors
-    /// Its database or secret cannot be opened.
+    /// Its database or secret cannot be opened, or nobody could log in at a listener.
     pub(super) fn open(config: &Config, data: &Path) -> anyhow::Result<Running> {
         if !config.has_platform() {
             return Ok(Running { platform: None, announcements: None });
@@ -38,6 +38,7 @@ impl Running {
         let opened = Platform::open(data, config.platform.settings()?);
         let (platform, announcements) = opened.context("platform")?;
         if platform.has_no_users() {
+            config.check_ways_in()?;
             tracing::info!(
                 "the platform has no users yet; create one with `fulmar user add NAME --admin \
                  --data {}`",
