@@ -356,6 +356,30 @@ fn a_reader_that_has_seen_enough_is_no_failure() {
     }
 }
 
+/// The command that `--help` names lists what the option takes.
+#[test]
+fn the_demos_help_names_the_list_of_links() {
+    for demo in ["meters", "homes"] {
+        let help = run(fulmar().args(["demo", demo, "--help"]));
+        let help = String::from_utf8(help.stdout).unwrap();
+        let (_, option) = help.split_once("--link <PROFILE>").unwrap();
+        let words: Vec<&str> = option.split_whitespace().collect();
+        let text = words.join(" ");
+        let (_, after) = text.split_once("one of `fulmar ").unwrap();
+        let (command, after) = after.split_once('`').unwrap();
+        let (_, default) = after.split_once("[default: ").unwrap();
+        let (default, _) = default.split_once(']').unwrap();
+        let list = run(fulmar().args(command.split(' ')));
+        let list = String::from_utf8(list.stdout).unwrap();
+        for link in [default, "2g-64k"] {
+            assert!(
+                list.lines().any(|line| line.starts_with(&format!("{link}: "))),
+                "{demo}: {link}"
+            );
+        }
+    }
+}
+
 #[test]
 fn experiments_are_there_in_any_folder_and_a_file_overrides() {
     let folder = tempfile::tempdir().unwrap();

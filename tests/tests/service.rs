@@ -39,8 +39,15 @@ fn it_starts_the_example_configuration_and_is_told() {
     let socket = UnixDatagram::bind(&path).unwrap();
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut command = command(folder.path());
-    for listener in ["MQTT", "MQTTS", "WS", "WSS", "QUIC", "HTTP", "HTTPS", "COAP", "COAPS"] {
-        command.env(format!("FULMAR_LISTENERS__{listener}"), r#"["127.0.0.1:0"]"#);
+    // All that the example has: no test may need a default port, which `make run` beside it uses.
+    let listeners = EXAMPLE.lines().skip_while(|line| *line != "[listeners]").skip(1);
+    let listeners = listeners.take_while(|line| !line.starts_with('['));
+    let listeners = listeners.filter_map(|line| line.split_once(" = ["));
+    let names: Vec<&str> =
+        listeners.map(|(name, _)| name).filter(|name| !name.starts_with('#')).collect();
+    assert!(names.len() > 8 && names.contains(&"coaps"), "{names:?}");
+    for name in names {
+        command.env(format!("FULMAR_LISTENERS__{}", name.to_uppercase()), r#"["127.0.0.1:0"]"#);
     }
     command.env("NOTIFY_SOCKET", &path).stdout(Stdio::null()).stderr(Stdio::null());
     let mut child = command.spawn().unwrap();
