@@ -128,6 +128,10 @@ fn the_pages_set_up_works_as_it_is_typed() {
 
     // The server goes away, devices go on, the gateway's power is cut.
     server.kill();
+    within_two_minutes("the outage to be reported, which is no failure", || {
+        let (status, text) = http_get(gateway.address("http"), "/health/upstream");
+        status == 200 && text.starts_with("not connected")
+    });
     let readings: String = (0..READINGS).map(|value| format!("{value}\n")).collect();
     std::fs::write(site.gateway.folder().join("readings"), readings).unwrap();
     site.gateway.good("fulmar pub mqtt://localhost -t sensor/attic/radon -l -q 1 < readings");

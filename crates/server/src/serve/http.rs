@@ -38,6 +38,10 @@ const PAGES: &str = "\
 /publish/TOPIC       POST publishes the body
 ";
 
+/// What `/health/upstream` says of a link that is down. A gateway is made for that: it is well all the same.
+const DOWN: &str =
+    "not connected: messages wait in the outbox; the log says why each attempt failed\n";
+
 /// Connections at once to one address.
 const CONNECTIONS: usize = 256;
 
@@ -103,7 +107,8 @@ async fn upstream(State(state): State<Operated>) -> (StatusCode, String) {
         return (StatusCode::NOT_FOUND, "there is no [upstream]\n".to_owned());
     };
     match gateway.trouble() {
-        text if text.is_empty() => (StatusCode::OK, "ok\n".to_owned()),
+        text if text.is_empty() && gateway.is_connected() => (StatusCode::OK, "ok\n".to_owned()),
+        text if text.is_empty() => (StatusCode::OK, DOWN.to_owned()),
         text => (StatusCode::SERVICE_UNAVAILABLE, text),
     }
 }

@@ -92,6 +92,11 @@ impl GatewayMetrics {
         self.trouble.lock().text()
     }
 
+    /// Whether there is a connection.
+    pub(crate) fn is_connected(&self) -> bool {
+        self.transport.lock().is_some()
+    }
+
     /// The connection is gone.
     pub(super) fn disconnected(&self) {
         *self.transport.lock() = None;
