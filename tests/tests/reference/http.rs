@@ -23,7 +23,7 @@ const BESIDE: [[&str; 4]; 13] = [
         "http",
         "GET",
         "/health/upstream",
-        "200 while the upstream broker accepts everything; else 503 with the refusals; 404 without `[upstream]`",
+        "200 with `ok`, or `not connected` while the link is down; 503 with what the upstream broker refuses; 404 without `[upstream]`",
     ],
     ["http", "GET", "/connections", "Connected clients, 1,000 per page"],
     ["http", "GET", "/connections/{client}", "One client; 404 if it is not connected"],
