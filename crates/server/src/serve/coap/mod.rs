@@ -7,6 +7,7 @@
 mod bridge;
 mod connection;
 mod secure;
+mod share;
 
 use std::collections::BTreeMap;
 use std::io;

@@ -26,11 +26,12 @@ use rustls::server::danger::ClientCertVerifier;
 use rustls_pki_types::{CertificateDer, UnixTime};
 
 use super::Address;
+use super::share::Share;
 
 /// Handshakes under way; a further one takes the place of the oldest.
 const MAX_HANDSHAKES: usize = 256;
 /// The part of the time in which handshakes may begin, one of so many, and what is saved up of it, at most.
-const SHARE: u32 = 2;
+const PART: u32 = 2;
 const MAX_SAVED: Duration = Duration::from_millis(500);
 /// How long a session may carry nothing.
 const IDLE: Duration = Duration::from_secs(24 * 3600);
@@ -81,9 +82,8 @@ pub(super) struct Secure {
     due: BTreeSet<(Instant, Address)>,
     out: Vec<(Address, Vec<u8>)>,
     cookies: CookieExchange,
-    /// Time that the beginnings of handshakes may take, and when it was reckoned.
-    saved: Duration,
-    reckoned: Instant,
+    /// Time that the beginnings of handshakes may take.
+    share: Share,
 }
 
 impl Secure {
@@ -91,8 +91,8 @@ impl Secure {
     pub(super) fn new(settings: Settings, now: Instant) -> Option<Secure> {
         let (sessions, ids) = (BTreeMap::new(), BTreeMap::new());
         let (due, out, cookies) = (BTreeSet::new(), Vec::new(), CookieExchange::new(now)?);
-        let (saved, reckoned) = (MAX_SAVED, now);
-        Some(Secure { settings, sessions, ids, due, out, cookies, saved, reckoned })
+        let share = Share::new(PART, MAX_SAVED, now);
+        Some(Secure { settings, sessions, ids, due, out, cookies, share })
     }
 
     /// Takes a datagram off the socket.
@@ -111,7 +111,7 @@ impl Secure {
                 Verdict::Proven => proven = true,
                 Verdict::Unproven => {}
             }
-            if !self.is_begun(address, datagram) && !self.has_time(now) {
+            if !self.is_begun(address, datagram) && !self.share.has_time(now) {
                 // It repeats itself.
                 return outcomes;
             }
@@ -161,7 +161,7 @@ impl Secure {
             }
         });
         if begins_handshake(datagram) {
-            self.saved = self.saved.saturating_sub(begun.elapsed());
+            self.share.spend(begun.elapsed());
         }
         outcomes
     }
@@ -193,13 +193,6 @@ impl Secure {
             self.ids.extend(entry.ids().map(|id| (id, address)));
             self.sessions.insert(address, entry);
         }
-    }
-
-    /// Whether there is time to begin a handshake.
-    fn has_time(&mut self, now: Instant) -> bool {
-        let more = now.saturating_duration_since(self.reckoned) / SHARE;
-        (self.saved, self.reckoned) = ((self.saved + more).min(MAX_SAVED), now);
-        !self.saved.is_zero()
     }
 
     /// Sends a message to a peer; without a session it is lost.
@@ -438,6 +431,21 @@ mod tests {
         let outcomes = meet(&mut secure, &mut client, address(1), now);
         assert!(client.is_open());
         assert!(matches!(&outcomes[..], [Outcome::Opened(_, Some(who))] if &**who == "meter-7"));
+    }
+
+    #[test]
+    fn who_has_proven_its_address_waits_while_handshakes_have_had_their_share() {
+        let now = Instant::now();
+        let mut secure = secure(now);
+        secure.share.spend(MAX_SAVED + Duration::from_millis(7));
+        let mut early = client(now);
+        // It has its cookie, and repeats its ClientHello as if that had been lost.
+        meet(&mut secure, &mut early, address(1), now);
+        assert!(!early.is_open() && secure.sessions.is_empty());
+        let later = now + PART * Duration::from_millis(8);
+        let mut client = client(later);
+        meet(&mut secure, &mut client, address(1), later);
+        assert!(client.is_open());
     }
 
     #[test]
