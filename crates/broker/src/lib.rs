@@ -57,7 +57,7 @@ pub use mailbox::CloseOrder;
 pub use owner::SessionOwner;
 pub use peer::{ListenerPolicy, Peer, StreamKey, Token, TransportKind, TransportStats};
 pub use publish_hook::{Arrival, PublishHook};
-pub use read::{Denied, Reader};
+pub use read::{Denied, Readable, Reader};
 pub use recurring::Recurring;
 pub use shard::Shard;
 pub use time::Timestamp;

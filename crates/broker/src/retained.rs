@@ -70,9 +70,17 @@ impl RetainedStore {
         self.by_topic.get(topic)
     }
 
-    /// Topics that have a message, in order.
-    pub(crate) fn topics(&self) -> impl Iterator<Item = &str> {
-        self.by_topic.keys().map(|topic| &**topic)
+    /// Topics that have a message, in order from behind `after`; the broker's own (`$`) are passed over at once.
+    pub(crate) fn topics_after(&self, after: &str) -> impl Iterator<Item = &str> {
+        const OWN: &str = "$";
+        /// The first that is behind all of them.
+        const BEHIND_OWN: &str = "%";
+        let before = (Bound::Excluded(after), Bound::Excluded(OWN));
+        let before = (after < OWN).then(|| self.by_topic.range::<str, _>(before));
+        let start =
+            if after < BEHIND_OWN { Bound::Included(BEHIND_OWN) } else { Bound::Excluded(after) };
+        let behind = self.by_topic.range::<str, _>((start, Bound::Unbounded));
+        before.into_iter().flatten().chain(behind).map(|(topic, _)| &**topic)
     }
 
     /// Number of retained messages.

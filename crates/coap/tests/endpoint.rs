@@ -182,6 +182,17 @@ fn strangers_get_little_until_they_have_answered() {
     assert_eq!(site.server.observations(), 1, "it has answered");
 }
 
+#[test]
+fn a_stranger_that_is_asked_for_proof_gives_it_and_asks_again() {
+    let mut site = Site::new(Link::GOOD);
+    site.trust = Trust::Claimed;
+    site.wants_proof = true;
+    site.change("small", "21.5");
+    site.get("small", false);
+    assert_eq!(site.response().payload, "21.5");
+    assert_eq!(site.datagrams, 4, "request, question, request with the answer, response");
+}
+
 /// Octets of IPv4's and UDP's headers.
 const HEADERS: usize = 28;
 

@@ -117,6 +117,8 @@ pub struct Request<P> {
     pub payload: Bytes,
     /// Observe, of a GET.
     pub observe: Option<Observe>,
+    /// Its peer has shown that it is where it says; before that anybody may ask in its name.
+    pub proven: bool,
 }
 
 /// What happened.
@@ -209,6 +211,12 @@ impl<P: Peer> Server<P> {
         self.with(now, exchange.peer, |state, context| {
             state.respond(context, exchange.id, response);
         });
+    }
+
+    /// Answers a request by asking its peer to show that it is where it says (RFC 9175 section 2.3), which is cheaper
+    /// than what it asked for. The peer repeats the request then.
+    pub fn ask_for_proof(&mut self, now: Instant, exchange: Exchange<P>) {
+        self.with(now, exchange.peer, |state, context| state.ask_for_proof(context, exchange.id));
     }
 
     /// Answers a request to register, and notifies its peer from now on. `None` if the response is an error,

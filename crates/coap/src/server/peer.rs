@@ -33,6 +33,7 @@ pub(super) struct Asked {
     accept: Option<u16>,
     payload: Bytes,
     observe: Option<Observe>,
+    proven: bool,
 }
 
 impl Asked {
@@ -46,6 +47,7 @@ impl Asked {
             accept: self.accept,
             payload: self.payload,
             observe: self.observe,
+            proven: self.proven,
         }
     }
 }
@@ -226,8 +228,18 @@ impl PeerState {
         };
         let (content_format, accept) =
             (short(CoapOption::ContentFormat), short(CoapOption::Accept));
-        let id = pending.id;
-        Ok(Some(Asked { id, method, path, queries, content_format, accept, payload, observe }))
+        let (id, proven) = (pending.id, self.proven);
+        Ok(Some(Asked {
+            id,
+            method,
+            path,
+            queries,
+            content_format,
+            accept,
+            payload,
+            observe,
+            proven,
+        }))
     }
 
     /// The request's whole body; `None` if more of it is to come.
@@ -277,6 +289,12 @@ impl PeerState {
     pub(super) fn respond(&mut self, context: &mut Context<'_>, id: u64, response: Response) {
         if let Some(pending) = self.pending.remove(&id) {
             self.reply(context, pending, response, None);
+        }
+    }
+
+    pub(super) fn ask_for_proof(&mut self, context: &mut Context<'_>, id: u64) {
+        if let Some(pending) = self.pending.remove(&id) {
+            self.challenge(context, pending);
         }
     }
 

@@ -64,6 +64,8 @@ pub(crate) struct Site {
     pub(crate) puts: Vec<Bytes>,
     /// Answers are given so much later than requests.
     pub(crate) slow: Duration,
+    /// Nothing is answered to who has not shown where it is.
+    pub(crate) wants_proof: bool,
     answers: Vec<(Instant, fulmar_coap::Request<SocketAddr>)>,
     /// The largest datagram the server sent.
     pub(crate) largest: usize,
@@ -94,6 +96,7 @@ impl Site {
             observers: Vec::new(),
             puts: Vec::new(),
             slow: Duration::ZERO,
+            wants_proof: false,
             answers: Vec::new(),
             largest: 0,
             datagrams: 0,
@@ -156,6 +159,9 @@ impl Site {
     }
 
     fn answer(&mut self, request: fulmar_coap::Request<SocketAddr>) {
+        if self.wants_proof && !request.proven {
+            return self.server.ask_for_proof(self.now, request.exchange);
+        }
         let found = self.resources.get(&request.path).cloned();
         let content = found.map_or(Response::new(code::NOT_FOUND), |payload| Response {
             payload,

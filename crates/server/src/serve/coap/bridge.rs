@@ -21,11 +21,10 @@ use tokio::sync::mpsc;
 
 use super::Address;
 use super::connection::{BrokerConnection, BrokerEvent, Busy, Publication, RequestId};
+use super::listing::{Listed, Listing};
 
 /// Requests that wait until a user's connection is accepted.
 const MAX_WAITING: usize = 256;
-/// Topics that GET of the root lists.
-const MAX_LISTED: usize = 256;
 
 /// The user of a connection: a named user at a listener, or all peers without a name there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -76,6 +75,7 @@ pub(super) struct Bridge {
     users: BTreeMap<UserId, User>,
     asked: BTreeMap<RequestId, Asked>,
     observed: BTreeMap<ObservationId, (UserId, Box<str>)>,
+    listing: Listing,
     last_request_id: RequestId,
     last_user: u64,
 }
@@ -97,6 +97,7 @@ impl Bridge {
             users: BTreeMap::new(),
             asked: BTreeMap::new(),
             observed: BTreeMap::new(),
+            listing: Listing::new(Instant::now()),
             last_request_id: 0,
             last_user: 0,
         }
@@ -348,16 +349,17 @@ impl Bridge {
     fn list(&mut self, id: UserId, request: &Request<Address>) {
         let reader = self.users.get(&id).and_then(User::reader);
         let Some(reader) = reader else { return };
-        let all: Vec<links::Link> = self
-            .broker
-            .readable_topics(reader, MAX_LISTED)
-            .iter()
-            .map(|topic| links::Link {
-                path: format!("/{}/{}", topics::ROOT, encoded(topic)),
-                attributes: vec![("rt", "core.ps.data".to_owned()), ("obs", String::new())],
-            })
-            .collect();
-        self.respond_links(request, &all);
+        let now = Instant::now();
+        match self.listing.topics(&self.broker, reader, request.proven, now) {
+            Listed::Topics(topics) => {
+                let all: Vec<links::Link> = topics.iter().map(|topic| link_to(topic)).collect();
+                self.respond_links(request, &all);
+            }
+            Listed::Unproven => self.server.ask_for_proof(now, request.exchange),
+            Listed::Busy => {
+                self.unavailable(request.exchange, "topics are being listed too often");
+            }
+        }
     }
 
     /// Handles an event of a user's connection.
@@ -499,6 +501,13 @@ fn content(message: &Message) -> Response {
     });
     let payload = Bytes::copy_from_slice(message.payload());
     Response { payload, content_format, ..Response::new(code::CONTENT) }
+}
+
+fn link_to(topic: &str) -> links::Link {
+    links::Link {
+        path: format!("/{}/{}", topics::ROOT, encoded(topic)),
+        attributes: vec![("rt", "core.ps.data".to_owned()), ("obs", String::new())],
+    }
 }
 
 /// A topic as a path: what may not be in one is percent-encoded (RFC 3986 section 3.3).

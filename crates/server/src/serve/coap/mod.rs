@@ -6,6 +6,7 @@
 
 mod bridge;
 mod connection;
+mod listing;
 mod secure;
 mod share;
 
