@@ -382,6 +382,30 @@ async fn ambiguous_requests_are_refused() {
     assert!(no_host.await.starts_with("HTTP/1.1 400 "));
 }
 
+#[tokio::test]
+async fn a_request_is_answered_before_its_body_has_come() {
+    let patient = Limits { request_timeout: PATIENCE, ..limits() };
+    let any = "127.0.0.1:0".parse().unwrap();
+    let site = start_with(any, patient.clone(), BodyBudget::new(BUDGET_BYTES));
+    let plain = Plain::start(&[any], &patient, &BodyBudget::new(BUDGET_BYTES), router()).unwrap();
+    // There is nothing of this name, as there is nothing for who is not known: nobody asks for the body.
+    let head = "POST /nothing HTTP/1.1\r\nhost: a\r\ncontent-length: 9\r\n\r\n";
+    async fn begun<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S, head: &str) -> String {
+        stream.write_all(head.as_bytes()).await.unwrap();
+        stream.flush().await.unwrap();
+        let mut answer = vec![0; "HTTP/1.1 404 ".len()];
+        stream.read_exact(&mut answer).await.unwrap();
+        String::from_utf8(answer).unwrap()
+    }
+    assert_eq!(begun(site.dial_tcp(b"http/1.1").await, head).await, "HTTP/1.1 404 ");
+    let socket = TcpStream::connect(plain.bound()[0]).await.unwrap();
+    assert_eq!(begun(socket, head).await, "HTTP/1.1 404 ");
+    let (_connection, mut sender) = site.dial().await;
+    let request = Request::post("https://localhost/nothing").body(()).unwrap();
+    let mut stream = sender.send_request(request).await.unwrap();
+    assert_eq!(stream.recv_response().await.unwrap().status(), StatusCode::NOT_FOUND);
+}
+
 /// Connections that a site of the tests below may have.
 const FEW: usize = 8;
 
