@@ -42,7 +42,8 @@ class Strangers(test_platform.Platform):
             sock.shutdown(socket.SHUT_RDWR)
             time.sleep(0.01)
             most = max(most, self.threads())
-        self.assertLess(most, before + 16, "threads at a time")
+        # Two that hash and a few others. The runtime itself would start 16.
+        self.assertLess(most, before + 8, "threads at a time")
         self.log_in("north-office")
 
     def test_half_requests_leave_room_for_health(self):
