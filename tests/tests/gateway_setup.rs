@@ -104,7 +104,7 @@ fn stored(site: &Site, server: &Program) -> usize {
 #[test]
 fn the_pages_set_up_works_as_it_is_typed() {
     let mut site = Site::new();
-    let at_server = section("### At the server");
+    let at_server = section("### On the server");
     let [serve_files, types] = [&at_server.files, &at_server.lines];
     serve_files.iter().for_each(|text| site.server.write(text));
     let (mut server, mut serve) = (None, "");
@@ -118,7 +118,7 @@ fn the_pages_set_up_works_as_it_is_typed() {
     }
     let mut server = server.unwrap();
 
-    let at_gateway = section("### At the gateway");
+    let at_gateway = section("### On the gateway");
     at_gateway.files.iter().for_each(|text| site.gateway.write(text));
     let [start, publish, health] = &at_gateway.lines[..] else { panic!("three lines") };
     let mut gateway = site.start_gateway(start);
@@ -145,7 +145,7 @@ fn the_pages_set_up_works_as_it_is_typed() {
     assert_eq!(stored(&site, &server), READINGS + 1, "each once");
     assert_eq!(site.gateway.good(health), "ok");
 
-    let [look, command, device] = &section("### What arrives, and commands").lines[..] else {
+    let [look, command, device] = &section("### Readings and commands").lines[..] else {
         panic!("three lines")
     };
     assert!(site.server.good(look).starts_with("fulmar/rural/value/attic/radon "));
@@ -192,7 +192,7 @@ fn the_pages_server_starts_on_every_address_once_somebody_may_log_in() {
     let folder = tempfile::tempdir().unwrap();
     let host = Host::new(folder.path());
     std::fs::write(host.folder().join("ann.password"), PASSWORD).unwrap();
-    let Section { files, lines } = section("### At the server");
+    let Section { files, lines } = section("### On the server");
     let elsewhere = "mqtt = []\nws = []\ncoap = []\ncoaps = []\nhttp = []\nwebtransport = []\n";
     let mut config = files[0].replace("[listeners]\n", &format!("[listeners]\n{elsewhere}"));
     for port in ["14567", "8883", "8443"] {

@@ -119,7 +119,7 @@ fn the_guides_first_hour_works_as_it_is_typed() {
     host.says("127.0.0.1:14568", &server.address("http").to_string());
     host.says("localhost:8443", &format!("localhost:{}", server.address("https").port()));
 
-    let lines: Vec<String> = blocks(GUIDE, "### See who is there")
+    let lines: Vec<String> = blocks(GUIDE, "### Check that it works")
         .iter()
         .flat_map(|(_, text)| text.lines().map(str::to_owned).collect::<Vec<_>>())
         .collect();
@@ -144,7 +144,7 @@ fn the_guides_first_hour_works_as_it_is_typed() {
     }
     assert!(!page.contains("Meter reading"), "{page}");
 
-    for (language, text) in blocks(GUIDE, "### See what is refused") {
+    for (language, text) in blocks(GUIDE, "### Check what it refuses") {
         if language == "text" {
             expect_logged(&server, &text);
             continue;
