@@ -62,7 +62,11 @@ impl SessionState {
         let most = self.outbox_bytes(turn.limits());
         let behind = self.is_behind(index, held.position);
         let flow = &self.flows[index];
+        // Sent on a flow of which storage may learn later than of this, it would come a second time after a crash, on
+        // the control flow. The flow's own worker sends it.
+        let unknown = held.clearance != Clearance::Clear && !turn.has_handed_over(flow.opened());
         let may_send = flow.stream.is_some()
+            && !unknown
             && !behind
             && !flow.has_waiting()
             && !flow.outbound.is_full()
@@ -73,6 +77,8 @@ impl SessionState {
             // The only one, perhaps because others had to make room.
             if behind && kept && flow.queue.len() == 1 {
                 flow.set_blocked(Some(Block::Order));
+            } else if let (true, Some(attachment)) = (unknown && kept, self.attachment) {
+                flow.announce(turn, attachment);
             }
             return kept;
         }

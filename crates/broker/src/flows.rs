@@ -88,6 +88,9 @@ pub(crate) fn open_named(
         let waiter = Waiter::Resend(Arc::clone(session), id);
         flow.rare().resend_after = Some(turn.when_durable(waiter));
     }
+    if storing && !flow.is_stored() {
+        flow.rare().opened = turn.stamp();
+    }
     let stored = storing || flow.is_stored();
     flow.rare().persistence =
         Some(FlowPersistence { expiry_s, expires_at: Timestamp::NEVER, stored });

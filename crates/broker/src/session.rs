@@ -226,6 +226,8 @@ pub(crate) struct FlowExtras {
     pub(crate) moved: SmallVec<[(FlowId, u64); 1]>,
     /// What is next in the queue has to wait, although the window has room.
     pub(crate) blocked: Option<Block>,
+    /// In which turn its client opened it as one that storage keeps under its name.
+    pub(crate) opened: Stamp,
     /// Set for the draft's persistent flows.
     pub(crate) persistence: Option<FlowPersistence>,
 }
@@ -276,6 +278,11 @@ impl Flow {
     /// What storage is told of a message that goes out under `packet_id`.
     pub(crate) fn sent(&self, packet_id: PacketId) -> Progress {
         if self.is_stored() { Progress::Sent(packet_id) } else { Progress::Offered }
+    }
+
+    /// In which turn storage is told of the flow itself.
+    pub(crate) fn opened(&self) -> Stamp {
+        self.rare.as_ref().map_or_else(Stamp::default, |rare| rare.opened)
     }
 
     /// Notes what the front of the queue waits for.

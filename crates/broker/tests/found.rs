@@ -436,6 +436,38 @@ fn what_an_ended_flow_held_comes_in_its_order_after_a_crash() {
     assert_eq!(world.texts(reader), ["t 1", "t 2"]);
 }
 
+/// Seed 776531 as it was drawn then. The publisher's worker stores a message for a flow, and sends it, before the
+/// client's own worker has stored the flow: after a crash the message would come again on the control flow.
+#[test]
+fn nothing_is_sent_on_a_flow_that_storage_does_not_know() {
+    let (storage, mut world) = world();
+    let publisher = connected(&storage, &mut world, 0, &lasting("publisher"));
+    let reader = world.open_over(1, TransportKind::Quic);
+    world.say_hello(reader, &lasting("reader"));
+    storage.commit();
+    world.settle();
+    let options = SubscribeOptions { qos: QoS::ExactlyOnce, ..SubscribeOptions::default() };
+    let mut list = Vec::new();
+    FilterList::encode_one(&mut list, "t", Some(options));
+    let filters = FilterList::from_encoded(&list, true, Version::V5).unwrap();
+    let (packet_id, properties) = (PacketId::FIRST, Properties::NONE);
+    let mut bytes = header(1000);
+    Packet::Subscribe(Subscribe { packet_id, properties, filters }).encode(Version::V5, &mut bytes);
+    world.say_on_within_turn(reader, STREAM, &bytes);
+    world.send_within_turn(publisher, &publish(QoS::ExactlyOnce, false, b"once"));
+    for _ in 0..3 {
+        world.end_turn(0);
+        storage.commit();
+    }
+    assert_eq!(world.read_stream(reader, STREAM), 0, "neither SUBACK nor the message");
+    for _ in 0..3 {
+        world.settle();
+        storage.commit();
+    }
+    let seen = world.seen_on(reader, STREAM);
+    assert!(matches!(seen[..], [Seen::Suback(_), Seen::Publish(_)]), "{seen:?}");
+}
+
 /// Found when the simulator's model learned of retained messages that expire. No worker looks for one that is not
 /// restored.
 #[test]

@@ -1,8 +1,8 @@
-//! What another worker does within one publication.
+//! What another worker does within one publication, and within turns that go on.
 
 use std::sync::Arc;
 
-use fulmar_broker::{Connection, Shard};
+use fulmar_broker::{Connection, Shard, StreamKey};
 use fulmar_mqtt::Packet;
 use parking_lot::Mutex;
 
@@ -35,5 +35,14 @@ impl World {
         let (shard, line) = Arc::into_inner(both).unwrap().into_inner();
         self.shards.push(shard);
         self.lines.insert(other.0, line);
+    }
+
+    /// A client says something on a further stream, and its worker's turn goes on.
+    pub fn say_on_within_turn(&mut self, conn: Conn, stream: StreamKey, bytes: &[u8]) {
+        let line = self.lines.get_mut(&conn.0).unwrap();
+        let shard = &mut self.shards[line.shard];
+        line.connection.stream_opened(shard, stream);
+        let received = line.connection.receive(shard, stream, bytes);
+        assert_eq!(received.consumed, bytes.len());
     }
 }
