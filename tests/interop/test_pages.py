@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import re
+import shlex
 import subprocess
 import sys
 import unittest
@@ -21,10 +22,22 @@ def page(name):
 
 def lines(name, begins):
     """Lines of indented blocks that begin like this, with those that go on in the next."""
-    text = page(name).replace("\\\n", "")
-    found = [line[4:].removeprefix("$ ") for line in text.split("\n") if re.match(r"    (\$ )?" + re.escape(begins), line)]
-    assert found, f"{name} has no line that begins with {begins!r}"
-    return found
+    text = page(name).replace("\\\n", "").split("\n")
+    at = [number for number, line in enumerate(text) if re.match(r"    (\$ )?" + re.escape(begins), line)]
+    assert at, f"{name} has no line that begins with {begins!r}"
+    return [whole(text[number:]) for number in at]
+
+
+def whole(text):
+    """A command with the lines in which its quotes go on."""
+    for end in range(1, 5):
+        command = "\n".join(line[4:] for line in text[:end]).removeprefix("$ ")
+        try:
+            shlex.split(command, comments=True)
+            return command
+        except ValueError:
+            pass
+    raise AssertionError(f"a quote has no end: {text[0]}")
 
 
 class Pages(unittest.TestCase):
@@ -102,16 +115,14 @@ class Pages(unittest.TestCase):
         # The server knows a new user half a second later.
         eventually("the user", lambda: len(self.type(f"{begin} echo $TOKEN").strip()) > 20)
         begin = f"{api}\nTOKEN={self.type(f'{begin} echo $TOKEN').strip()}\n"
-        reading = "0197a3c2-5d0e-7c7a-9f4e-2b1d8a6c3f11"
-        item = {"id": reading, "meter": "m1", "at": "2026-11-21T12:00:00Z", "value": 118.0, "method": "manual"}
-        work_list = None
+        work_list = reading = None
         for line in typed:
             if line.startswith(("api()", "TOKEN")):
                 continue
-            if "/reading" in line and "export" not in line and item:
-                answer = self.type(f"{begin} api /hamburg/reading -d '{json.dumps({'items': [item]})}'")
-                self.assertIn("stored", answer)
-                item = None
+            if '"items"' in line:
+                reading = re.search(r'"id":"([0-9a-f-]{36})"', line).group(1)
+                self.assertIn("stored", self.type(begin + line))
+                continue
             line = line.replace("/reading/ID", f"/reading/{reading}")
             line = re.sub(r"work_list=[0-9a-f-]{36}", f"work_list={work_list}", line)
             printed = self.type(begin + line)

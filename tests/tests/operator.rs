@@ -188,7 +188,7 @@ fn a_session_that_the_guide_makes_keeps_what_comes_meanwhile() {
     let mut host = Host::new(folder.path());
     host.says("mqtt://localhost", &format!("mqtt://{}", broker.address("mqtt")));
     let line = GUIDE.lines().find(|line| line.contains(" -E -c ")).unwrap();
-    let (command, _) = line.trim().split_once("    make a session").unwrap();
+    let (command, _) = line.trim().split_once("    create a session").unwrap();
     host.good(command);
     host.good("fulmar pub mqtt://localhost -t a/b -m kept -q 1");
     assert_eq!(host.good(&format!("{} -C 1 -W 20", command.replace(" -E ", " "))), "kept");
