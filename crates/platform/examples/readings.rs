@@ -26,7 +26,7 @@ const FILL: &str = "
                          received_at, flags, contested)
         WITH RECURSIVE n (i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 999999)
         SELECT 'town', '00000000-0000-4000-8000-' || substr('000000000000' || i, length('' || i) + 1, 12),
-               'm' || (i % 2740), 1763856000000 + i * 31536, i / 100, 'm3',
+               'm' || (i % 2740), 1763856000000 + CAST(i AS BIGINT) * 31536, i / 100, 'm3',
                CASE WHEN i % 100 = 3 OR i % 1000 = 7 THEN 'photo' ELSE 'radio' END, 0,
                CASE WHEN i % 50 = 3 THEN '00000000-0000-0000-0000-00000000000a' END, 'ann', 0,
                CASE WHEN i % 10000 = 5 THEN 'conflict' ELSE '' END, CASE WHEN i % 10000 = 5 THEN 1 ELSE 0 END
