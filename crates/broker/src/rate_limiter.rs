@@ -18,7 +18,7 @@ use crate::bucket::Bucket;
 use crate::time::Timestamp;
 
 /// Addresses remembered; above it, those that would be treated no differently are forgotten, and
-/// if there are none, new addresses are not limited: counting does not stop an attacker with so many.
+/// if there are none, new addresses are not limited: counting does not stop an attacker with that many addresses.
 const MAX_ADDRESSES: usize = 50_000;
 
 /// Failed logins answered at once; people mistype.

@@ -209,7 +209,7 @@ impl Ledger {
         self.sent[message].may_come(not_before);
     }
 
-    /// Whether one of a client's retained messages from `oldest` to `newest` may have lapsed.
+    /// Whether one of a client's retained messages from `oldest` to `newest` may have expired.
     pub(crate) fn may_have_lapsed(&self, client: usize, oldest: usize, newest: usize) -> bool {
         let between = &self.sent[oldest..=newest];
         let mut own =

@@ -57,7 +57,7 @@ pub(crate) async fn send(sending: Sending<'_>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Sends a file's bytes from a place to its end; tells of each piece how long it was.
+/// Sends a file's bytes from an offset to its end, and reports the length of each piece.
 pub(super) async fn pour(
     channel: &mut Channel,
     file: &File,

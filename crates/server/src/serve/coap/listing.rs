@@ -15,7 +15,7 @@ const MAX_LISTED: usize = 256;
 /// Topics looked at for one list, and for one that may be for somebody else than who asks.
 const VISITS: usize = 16_384;
 const UNPROVEN_VISITS: usize = 256;
-/// The part of the time that lists may take, one of so many, and what is saved up of it, at most.
+/// Lists may take one part in `PART` of the time; at most `MAX_SAVED` of it is saved up.
 const PART: u32 = 4;
 const MAX_SAVED: Duration = Duration::from_millis(100);
 

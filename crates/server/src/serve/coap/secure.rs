@@ -30,7 +30,7 @@ use super::share::Share;
 
 /// Handshakes under way; a further one takes the place of the oldest.
 const MAX_HANDSHAKES: usize = 256;
-/// The part of the time in which handshakes may begin, one of so many, and what is saved up of it, at most.
+/// Handshakes may begin in one part in this many of the time, and the most of it that is saved up.
 const PART: u32 = 2;
 const MAX_SAVED: Duration = Duration::from_millis(500);
 /// How long a session may carry nothing.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 /// See the module's words.
 #[derive(Debug)]
 pub(super) struct Share {
-    /// One part of so many.
+    /// The divisor: one part in this many of the time.
     part: u32,
     /// What is saved up while there is no such work, at most; and what one piece of work can owe.
     most: Duration,
