@@ -12,9 +12,9 @@ const DOCUMENT = new URL("../../docs/certificates.md", import.meta.url);
 /** How each line of the table begins, and the browser that is meant. */
 const LINES = {
   "nothing was done": trust.nothing,
-  "the authority is installed (NSS)": trust.installed,
+  "the CA is installed (NSS)": trust.installed,
   "`--ignore-certificate-errors-spki-list=` the server's key": trust.keyNamed,
-  "`--ignore-certificate-errors-spki-list=` the authority's key": trust.authorityNamed,
+  "`--ignore-certificate-errors-spki-list=` the CA's key": trust.authorityNamed,
   "`--ignore-certificate-errors`": trust.errorsIgnored,
 };
 
