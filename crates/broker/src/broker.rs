@@ -7,8 +7,8 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::access::Subject;
 use crate::auth::{AccessControl, EXTERNAL_TOPICS};
+use crate::deferred_ops::HandedOver;
 use crate::housekeeping::Housekeeping;
-use crate::late::HandedOver;
 use crate::limits::Limits;
 use crate::mailbox::{CloseOrder, Mailbox, WorkerEvent};
 use crate::message::MessageId;

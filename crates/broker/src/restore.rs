@@ -8,7 +8,7 @@ use fulmar_mqtt::topic::Subscription;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::broker::Broker;
-use crate::late::Stamp;
+use crate::deferred_ops::TurnStamp;
 use crate::limits::Limits;
 use crate::message::Message;
 use crate::quota::{self, Quota};
@@ -219,7 +219,7 @@ fn restore_queued(
         retain: queued.delivery.retain,
         maybe_sent,
         clearance: Clearance::of_new(unsent, queued.delivery.qos),
-        stamp: Stamp::default(),
+        stamp: TurnStamp::default(),
     };
     state.restore(index, held, queued.progress);
 }

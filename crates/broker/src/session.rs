@@ -17,7 +17,7 @@ use parking_lot::{Mutex, MutexGuard};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
-use crate::late::Stamp;
+use crate::deferred_ops::TurnStamp;
 use crate::limits::Limits;
 use crate::message::Message;
 use crate::peer::{StreamKey, Token};
@@ -91,7 +91,7 @@ pub(crate) struct SessionState {
     /// In-flight window of each flow: the client's receive maximum within our own limit.
     pub(crate) window: u16,
     /// In which turn its own connection, or housekeeping, has stored something for it last.
-    pub(crate) touched: Stamp,
+    pub(crate) touched: TurnStamp,
     /// The connection that waits for that turn to end, to have the session then.
     pub(crate) awaited_by: Option<Attachment>,
     next_position: u64,
@@ -122,7 +122,7 @@ impl SessionState {
             expires_at: Timestamp::NEVER,
             max_packet_bytes: u32::MAX,
             window: limits.max_in_flight,
-            touched: Stamp::default(),
+            touched: TurnStamp::default(),
             awaited_by: None,
             next_position: 0,
             queued_messages: 0,
@@ -227,7 +227,7 @@ pub(crate) struct FlowExtras {
     /// What is next in the queue has to wait, although the window has room.
     pub(crate) blocked: Option<Block>,
     /// In which turn its client opened it as one that storage keeps under its name.
-    pub(crate) opened: Stamp,
+    pub(crate) opened: TurnStamp,
     /// Set for the draft's persistent flows.
     pub(crate) persistence: Option<FlowPersistence>,
 }
@@ -281,8 +281,8 @@ impl Flow {
     }
 
     /// In which turn storage is told of the flow itself.
-    pub(crate) fn opened(&self) -> Stamp {
-        self.rare.as_ref().map_or_else(Stamp::default, |rare| rare.opened)
+    pub(crate) fn opened(&self) -> TurnStamp {
+        self.rare.as_ref().map_or_else(TurnStamp::default, |rare| rare.opened)
     }
 
     /// Notes what the front of the queue waits for.
@@ -386,7 +386,7 @@ pub(crate) struct Held {
     pub(crate) maybe_sent: bool,
     pub(crate) clearance: Clearance,
     /// In which turn it was queued.
-    pub(crate) stamp: Stamp,
+    pub(crate) stamp: TurnStamp,
 }
 
 /// Whether a message may go out.

@@ -13,10 +13,10 @@ use fulmar_mqtt::PacketId;
 use rustc_hash::FxHashSet;
 
 use crate::broker::Broker;
+use crate::deferred_ops::{DeferredOps, TurnStamp};
 use crate::event::BrokerEvent;
 use crate::fan_out::{FEW_VISITS, FanOutBudget, WILLS};
 use crate::interlude::Interlude;
-use crate::late::{Late, Stamp};
 use crate::limits::Limits;
 use crate::mailbox::WorkerEvent;
 use crate::metrics::ShardMetrics;
@@ -80,8 +80,8 @@ pub(crate) struct Turn {
     ready: Vec<(Token, BrokerEvent)>,
     outgoing: Vec<Vec<WorkerEvent>>,
     batch: Vec<Op>,
-    /// Operations on what other workers have stored in turns that go on.
-    late: Late,
+    /// Operations that wait for other workers' turns to end.
+    deferred: DeferredOps,
     /// Topics whose retained message has changed in this turn.
     retained: Vec<Box<str>>,
     submitted: VecDeque<(TurnNumber, Seq)>,
@@ -125,7 +125,7 @@ impl Shard {
                 ready: Vec::new(),
                 outgoing: (0..workers).map(|_| Vec::new()).collect(),
                 batch: Vec::new(),
-                late: Late::new(workers),
+                deferred: DeferredOps::new(workers),
                 retained: Vec::new(),
                 submitted: VecDeque::new(),
                 waiters: VecDeque::new(),
@@ -316,42 +316,42 @@ impl Turn {
 
     /// Appends to the storage batch what changes or removes something that was stored in the turn
     /// `stamp`: not before storage has that, or it would come behind its own removal and stay.
-    pub(crate) fn op_after(&mut self, stamp: Stamp, op: Op) {
+    pub(crate) fn op_after(&mut self, stamp: TurnStamp, op: Op) {
         self.append_after(stamp, None, op);
     }
 
     /// Appends what stores anew a message that was stored in the turn `stamp`. What is stored of it
     /// later comes after the returned stamp.
-    pub(crate) fn move_after(&mut self, stamp: Stamp, op: Op) -> Stamp {
+    pub(crate) fn move_after(&mut self, stamp: TurnStamp, op: Op) -> TurnStamp {
         let moved = self.append_after(stamp, Some(self.number.0), op);
-        Stamp { moved, ..self.stamp() }
+        TurnStamp { moved, ..self.stamp() }
     }
 
-    /// Whether it had to be kept back.
-    fn append_after(&mut self, stamp: Stamp, moves_since: Option<u64>, op: Op) -> bool {
-        self.take_late();
-        let late = self.late.holds(stamp) || !self.has_handed_over(stamp);
-        if late {
-            self.late.push(stamp, moves_since, op);
+    /// Returns whether the operation was deferred.
+    fn append_after(&mut self, stamp: TurnStamp, moves_since: Option<u64>, op: Op) -> bool {
+        self.take_deferred();
+        let defer = self.deferred.holds(stamp) || !self.has_handed_over(stamp);
+        if defer {
+            self.deferred.push(stamp, moves_since, op);
         } else {
             self.batch.push(op);
         }
-        late
+        defer
     }
 
     /// Whether it waits for other workers' turns to end. It must not sleep meanwhile: they tell
     /// nobody, and are short.
     fn waits_for_workers(&self) -> bool {
-        !self.late.is_empty()
+        !self.deferred.is_empty()
     }
 
-    fn take_late(&mut self) {
-        if self.late.is_empty() {
+    fn take_deferred(&mut self) {
+        if self.deferred.is_empty() {
             return;
         }
         let own = self.stamp().shard;
-        let (handed_over, late) = (self.broker.handed_over(), &mut self.late);
-        late.take(
+        let (handed_over, deferred) = (self.broker.handed_over(), &mut self.deferred);
+        deferred.take(
             own,
             |stamp| handed_over[usize::from(stamp.shard)].covers(stamp),
             &mut self.batch,
@@ -384,9 +384,9 @@ impl Turn {
     }
 
     /// When something is appended to the batch now.
-    pub(crate) fn stamp(&self) -> Stamp {
+    pub(crate) fn stamp(&self) -> TurnStamp {
         // Workers are counted in cores; the broker refuses to be made for more than u16::MAX.
-        Stamp {
+        TurnStamp {
             shard: u16::try_from(self.index).unwrap_or(u16::MAX),
             turn: self.number.0,
             moved: false,
@@ -394,16 +394,16 @@ impl Turn {
     }
 
     /// As [`Turn::stamp`], for those who wait for the turn's end whether it stores something or not.
-    pub(crate) fn touch(&mut self) -> Stamp {
+    pub(crate) fn touch(&mut self) -> TurnStamp {
         self.touched = true;
         self.stamp()
     }
 
     /// Whether storage has what was appended then, or gets it before what is appended now.
-    pub(crate) fn has_handed_over(&self, stamp: Stamp) -> bool {
+    pub(crate) fn has_handed_over(&self, stamp: TurnStamp) -> bool {
         let shard = usize::from(stamp.shard);
         if shard == self.index {
-            return !stamp.moved || self.late.settled(stamp.turn) == stamp.turn;
+            return !stamp.moved || self.deferred.settled(stamp.turn) == stamp.turn;
         }
         self.broker.handed_over()[shard].covers(stamp)
     }
@@ -444,7 +444,7 @@ impl Turn {
     }
 
     fn end(&mut self) {
-        self.take_late();
+        self.take_deferred();
         if self.batch_len() > 0 || self.waiters.back().is_some_and(|w| w.0 == self.number) {
             let seq = self.submit();
             self.submitted.push_back((self.number, seq));
@@ -461,7 +461,7 @@ impl Turn {
 
     /// Storage has this turn's batch: says so to the other workers and begins the next.
     fn turn_handed_over(&mut self) {
-        let settled = self.late.settled(self.number.0);
+        let settled = self.deferred.settled(self.number.0);
         self.broker.handed_over()[self.index].advance(self.number.0, settled);
         self.number.0 += 1;
     }
