@@ -9,12 +9,12 @@
 mod auth;
 mod connect;
 mod end;
+mod fan_out;
 mod output;
 mod packets;
 mod streams;
 mod throttle;
 mod transport;
-mod way;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -335,7 +335,7 @@ impl Connection {
                         self.streams[index].blocked = true;
                         break ReadState::Blocked;
                     }
-                    if self.gives_way(shard, index, &frame) {
+                    if self.waits_for_fan_out(shard, index, &frame) {
                         self.streams[index].blocked = true;
                         break ReadState::Blocked;
                     }

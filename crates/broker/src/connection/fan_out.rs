@@ -1,6 +1,5 @@
-//! Publications that give way: one that reaches many waits while the worker has others to serve
-//! ([`crate::fan_out`]). It is left unread, so that order, acknowledgements and what storage is told are
-//! as if it had come later.
+//! Delays publications with many receivers while the worker has others to serve ([`crate::fan_out`]). The packet is
+//! left unread, so that order, acknowledgements and storage are as if it had arrived later.
 
 use fulmar_mqtt::codec::{Frame, decode};
 use fulmar_mqtt::{Packet, Property};
@@ -12,8 +11,13 @@ use crate::shard::Shard;
 const PUBLISH: u8 = 3;
 
 impl Connection {
-    /// Whether this packet has to wait for a later turn. Its connection is then told when to go on.
-    pub(super) fn gives_way(&self, shard: &mut Shard, index: usize, frame: &Frame<'_>) -> bool {
+    /// Whether this packet has to wait for a later turn. Its connection then gets an event when it may continue.
+    pub(super) fn waits_for_fan_out(
+        &self,
+        shard: &mut Shard,
+        index: usize,
+        frame: &Frame<'_>,
+    ) -> bool {
         let waits = frame.packet_type() == PUBLISH
             && matches!(self.state, State::Connected(_))
             && shard.turn.fan_out.must_wait(self.at.token)
