@@ -187,11 +187,11 @@ impl Shard {
         }
         let (mut taken, mut visits) = (0, route.targets.len());
         for target in &route.targets {
-            self.interlude.pass();
+            self.test_hook.run();
             taken += usize::from(self.turn.hand_over(&mut publication, target));
         }
         for group in &route.shared {
-            self.interlude.pass();
+            self.test_hook.run();
             let (took, tried) = self.turn.hand_to_one(&mut publication, group, route.guarded);
             taken += usize::from(took);
             visits += tried;

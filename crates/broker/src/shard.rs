@@ -16,7 +16,6 @@ use crate::broker::Broker;
 use crate::deferred_ops::{DeferredOps, TurnStamp};
 use crate::event::BrokerEvent;
 use crate::fan_out::{FEW_VISITS, FanOutBudget, WILLS};
-use crate::interlude::Interlude;
 use crate::limits::Limits;
 use crate::mailbox::WorkerEvent;
 use crate::metrics::ShardMetrics;
@@ -26,6 +25,7 @@ use crate::recurring::Recurring;
 use crate::route::RouteCache;
 use crate::session::{Attachment, Session};
 use crate::storage::{FlowId, Op, Position, Seq};
+use crate::test_hook::TestHook;
 use crate::time::Timestamp;
 use crate::will::Will;
 
@@ -65,7 +65,7 @@ pub struct Shard {
     /// Sessions with a will that is due and gives way.
     pub(crate) wills: VecDeque<Arc<Session>>,
     spare_events: Vec<WorkerEvent>,
-    pub(crate) interlude: Interlude,
+    pub(crate) test_hook: TestHook,
 }
 
 /// What a turn gathers; apart from [`Shard`] so that a cached route can be read meanwhile.
@@ -142,7 +142,7 @@ impl Shard {
             foreign: Recurring::default(),
             wills: VecDeque::new(),
             spare_events: Vec::new(),
-            interlude: Interlude::default(),
+            test_hook: TestHook::default(),
         }
     }
 

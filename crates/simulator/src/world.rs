@@ -346,9 +346,9 @@ impl World {
             }
             before += 1;
         };
-        shard.set_interlude(Some(Box::new(meanwhile)));
+        shard.set_test_hook(Some(Box::new(meanwhile)));
         let result = act(shard);
-        shard.set_interlude(None);
+        shard.set_test_hook(None);
         if let Some(rest) = Arc::into_inner(rest) {
             *self = rest.into_inner();
         }

@@ -29,9 +29,9 @@ impl World {
             }
         };
         let at = self.lines[&conn.0].shard;
-        self.shards[at].set_interlude(Some(Box::new(meanwhile)));
+        self.shards[at].set_test_hook(Some(Box::new(meanwhile)));
         self.send_within_turn(conn, packet);
-        self.shards[at].set_interlude(None);
+        self.shards[at].set_test_hook(None);
         let (shard, line) = Arc::into_inner(both).unwrap().into_inner();
         self.shards.push(shard);
         self.lines.insert(other.0, line);
