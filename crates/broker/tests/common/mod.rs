@@ -1,7 +1,7 @@
 //! A broker in simulated time, with workers that are turned by hand and clients that are bytes.
 #![allow(dead_code, clippy::unwrap_used, clippy::missing_panics_doc, missing_docs, unreachable_pub)]
 
-mod amid;
+mod interleaving;
 pub mod storage;
 
 use std::collections::HashMap;

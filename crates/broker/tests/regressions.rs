@@ -1,5 +1,6 @@
-//! Faults that schedules of `make simulate` have found, each in the few steps that matter. A worker's turn
-//! goes on until the test ends it, and storage commits when it is told to.
+//! Regression tests: faults that `make simulate` or a code review found, each in the few steps that matter. A worker's
+//! turn continues until the test ends it, and storage commits when the test calls `commit`. The seed "at the time" no
+//! longer gives the fault's schedule, because the generator has changed.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -264,7 +265,7 @@ fn a_message_moved_when_its_flow_ends_leaves_nothing_behind() {
     assert_eq!(deliveries_after_crash(&mut storage, &world), 0, "it was for the session before");
 }
 
-/// Seed 128 as it was drawn then. A message whose identifier storage took long to store expires
+/// Seed 128 at the time. A message whose identifier storage took long to store expires
 /// meanwhile: nothing of it is out yet, and nothing may go out, also where its connection is taken over
 /// in between ([MQTT-3.3.2-5]).
 #[test]
@@ -294,7 +295,7 @@ fn a_message_that_expires_while_it_waits_for_storage_is_not_sent() {
     }
 }
 
-/// Seed 388217 as it was drawn then. A flow that gets another stream is not sent the PUBREL that waits
+/// Seed 388217 at the time. A flow that gets another stream is not sent the PUBREL that waits
 /// for storage: the client would forget the message, and get it anew after a crash.
 #[test]
 fn a_new_stream_does_not_bring_pubrel_before_pubrec_is_stored() {
@@ -327,7 +328,7 @@ fn a_new_stream_does_not_bring_pubrel_before_pubrec_is_stored() {
     assert_eq!(world.seen_on(reader, next), [pubrel]);
 }
 
-/// Seed 288580 as it was drawn then. A message that takes the place of the only one that waited for
+/// Seed 288580 at the time. A message that takes the place of the only one that waited for
 /// another flow waits for that flow too.
 #[test]
 fn a_message_that_displaces_the_only_one_that_waits_goes_out_when_that_would_have() {
@@ -359,7 +360,7 @@ fn a_message_that_displaces_the_only_one_that_waits_goes_out_when_that_would_hav
     assert_eq!(publishes(world.seen_on(reader, STREAM)), ["t 3"], "2 made room");
 }
 
-/// A reading found it (5baf506). The stream to whose flow the route led ends
+/// Found by a code review (5baf506). The stream to whose flow the route led ends
 /// before the message gets there, on another worker.
 #[test]
 fn a_message_whose_flow_ends_while_it_is_delivered_is_the_control_flows() {
@@ -369,7 +370,7 @@ fn a_message_whose_flow_ends_while_it_is_delivered_is_the_control_flows() {
     subscribe_at_2(&mut world, reader);
     let (publisher, _) = world.connect(0, &hello("publisher"));
     let packet = publish(QoS::AtLeastOnce, false, b"1");
-    world.send_amid(publisher, &packet, reader, |shard, connection| {
+    world.publish_interleaved(publisher, &packet, reader, |shard, connection| {
         connection.stream_ended(shard, STREAM, StreamEnd::Reset(0));
     });
     world.settle();
@@ -378,7 +379,7 @@ fn a_message_whose_flow_ends_while_it_is_delivered_is_the_control_flows() {
     assert_eq!(world.texts(reader), ["t 1"]);
 }
 
-/// A reading found it (5baf506). What takes the place of the message that another flow waits for tells it when it is
+/// Found by a code review (5baf506). What takes the place of the message that another flow waits for tells it when it is
 /// acknowledged itself, so that no promise is broken without this; the other flow waits for no reason meanwhile.
 #[test]
 fn a_flow_that_waits_for_a_message_that_is_dropped_is_told() {
@@ -406,7 +407,7 @@ fn a_flow_that_waits_for_a_message_that_is_dropped_is_told() {
     assert!(world.ready_streams(reader).contains(&STREAM), "4 displaced 2");
 }
 
-/// A reading found it (5baf506). One worker has ended a flow, and the other
+/// Found by a code review (5baf506). One worker has ended a flow, and the other
 /// stores what it had delivered to it before, with what came to the control flow later.
 #[test]
 fn what_an_ended_flow_held_comes_in_its_order_after_a_crash() {
@@ -436,7 +437,7 @@ fn what_an_ended_flow_held_comes_in_its_order_after_a_crash() {
     assert_eq!(world.texts(reader), ["t 1", "t 2"]);
 }
 
-/// Seed 776531 as it was drawn then. The publisher's worker stores a message for a flow, and sends it, before the
+/// Seed 776531 at the time. The publisher's worker stores a message for a flow, and sends it, before the
 /// client's own worker has stored the flow: after a crash the message would come again on the control flow.
 #[test]
 fn nothing_is_sent_on_a_flow_that_storage_does_not_know() {
@@ -453,7 +454,7 @@ fn nothing_is_sent_on_a_flow_that_storage_does_not_know() {
     let (packet_id, properties) = (PacketId::FIRST, Properties::NONE);
     let mut bytes = header(1000);
     Packet::Subscribe(Subscribe { packet_id, properties, filters }).encode(Version::V5, &mut bytes);
-    world.say_on_within_turn(reader, STREAM, &bytes);
+    world.send_bytes_on_within_turn(reader, STREAM, &bytes);
     world.send_within_turn(publisher, &publish(QoS::ExactlyOnce, false, b"once"));
     for _ in 0..3 {
         world.end_turn(0);

@@ -1,4 +1,4 @@
-//! What another worker does within one publication, and within turns that go on.
+//! Lets another worker act within one publication, and clients send within turns that the test ends later.
 
 use std::sync::Arc;
 
@@ -9,9 +9,9 @@ use parking_lot::Mutex;
 use super::{Conn, World};
 
 impl World {
-    /// As [`World::send_within_turn`] for a publication: when its receivers are found and none has it, the last
-    /// worker does something for `other`, one of its connections.
-    pub fn send_amid(
+    /// Like [`World::send_within_turn`] for a publication: after its receivers are found, and before the first of them
+    /// gets it, the last worker calls `act` for `other`, one of its connections.
+    pub fn publish_interleaved(
         &mut self,
         conn: Conn,
         packet: &Packet<'_>,
@@ -37,8 +37,8 @@ impl World {
         self.lines.insert(other.0, line);
     }
 
-    /// A client says something on a further stream, and its worker's turn goes on.
-    pub fn say_on_within_turn(&mut self, conn: Conn, stream: StreamKey, bytes: &[u8]) {
+    /// A client opens a further stream and sends `bytes` on it; its worker's turn continues.
+    pub fn send_bytes_on_within_turn(&mut self, conn: Conn, stream: StreamKey, bytes: &[u8]) {
         let line = self.lines.get_mut(&conn.0).unwrap();
         let shard = &mut self.shards[line.shard];
         line.connection.stream_opened(shard, stream);
