@@ -58,9 +58,9 @@ impl SessionState {
             clearance: Clearance::of_new(self.durable, terms.qos),
             stamp: turn.stamp(),
         };
-        self.follow_late(index, held.position, publication.found_in);
+        self.order_after_stale_route(index, held.position, publication.found_in);
         let most = self.outbox_bytes(turn.limits());
-        let behind = self.is_behind(index, held.position);
+        let behind = self.waits_for_other_flow(index, held.position);
         let flow = &self.flows[index];
         // Sent on a flow of which storage may learn later than of this, it would come a second time after a crash, on
         // the control flow. The flow's own worker sends it.
@@ -302,7 +302,7 @@ impl SessionState {
             }
         }
         if !self.flows[index].has_waiting() {
-            let behind = self.is_behind(index, Position(u64::MAX));
+            let behind = self.waits_for_other_flow(index, Position(u64::MAX));
             self.flows[index].set_blocked(behind.then_some(Block::Order));
             if !behind {
                 self.send_retained(session, turn, index);
@@ -388,7 +388,9 @@ impl SessionState {
         let next = self.flows[index].queue.front();
         let next = next.map(|held| (held.position, held.stamp, held.clearance));
         let blocked = match next {
-            Some((position, ..)) if self.is_behind(index, position) => Some(Block::Order),
+            Some((position, ..)) if self.waits_for_other_flow(index, position) => {
+                Some(Block::Order)
+            }
             Some((_, stamp, Clearance::Unstored)) if !turn.has_handed_over(stamp) => {
                 Some(Block::Worker)
             }

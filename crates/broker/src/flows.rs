@@ -80,7 +80,7 @@ pub(crate) fn open_named(
             state.flows.len() - 1
         }
     };
-    state.put_in_order(session, turn, index);
+    state.restore_order(session, turn, index);
     let durable = state.durable;
     let flow = &mut state.flows[index];
     flow.attach(stream, window);

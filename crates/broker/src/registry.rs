@@ -232,7 +232,7 @@ fn attach(
     }
     let window = state.window;
     if !state.flows.is_empty() {
-        state.put_in_order(session, turn, 0);
+        state.restore_order(session, turn, 0);
     }
     if let Some(control) = state.flows.first_mut() {
         control.attach(StreamKey::CONTROL, window);

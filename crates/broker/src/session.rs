@@ -202,8 +202,8 @@ pub(crate) enum Block {
     Worker,
 }
 
-/// Flows and the last message each was owed at some time.
-pub(crate) type Owed = SmallVec<[(FlowId, Position); 1]>;
+/// Flows, each with the position of the last message that it had not delivered at some time.
+pub(crate) type FlowPositions = SmallVec<[(FlowId, Position); 1]>;
 
 /// The seldom used part of a flow.
 #[derive(Debug, Default)]
@@ -218,11 +218,11 @@ pub(crate) struct FlowExtras {
     pub(crate) unclear: VecDeque<(PacketId, Position)>,
     /// Retained messages still to be sent for new subscriptions.
     pub(crate) retained: VecDeque<RetainedCursor>,
-    /// Flows from which subscriptions have moved here, each with the last message it was owed then;
-    /// see [`crate::order`].
-    pub(crate) behind: Owed,
+    /// Flows from which subscriptions have moved here, each with the last message that it had not delivered then;
+    /// see [`crate::message_order`].
+    pub(crate) behind: FlowPositions,
     /// Flows to which subscriptions have moved from here, each with the tree's generation since; see
-    /// [`SessionState::follow_late`].
+    /// [`SessionState::order_after_stale_route`].
     pub(crate) moved: SmallVec<[(FlowId, u64); 1]>,
     /// What is next in the queue has to wait, although the window has room.
     pub(crate) blocked: Option<Block>,

@@ -83,7 +83,11 @@ pub(crate) fn add(
     let subscriber = subscriber(session, &own);
     turn.broker.change_tree(|tree| tree.insert(parsed.filter, parsed.share, subscriber));
     if let Some(before) = before {
-        state.has_moved(before, flow, turn.broker.tree_generation().load(Ordering::Acquire));
+        state.subscription_moved(
+            before,
+            flow,
+            turn.broker.tree_generation().load(Ordering::Acquire),
+        );
     }
     if state.durable {
         let home = state.flow_mut(flow).map_or(FlowId::CONTROL, |flow| flow.home());

@@ -1,12 +1,12 @@
-//! The order of a topic's messages while its subscription moves from one flow to another, as when a
-//! client that is back subscribes again on a stream (MQTT 5.0 section 4.6).
+//! Keeps a topic's messages in order (MQTT 5.0 section 4.6) while its subscription moves from one flow to another, for
+//! example because a client has reconnected and subscribes again on a stream.
 //!
-//! Streams do not wait for each other. So the new flow keeps what comes after the move until what the
-//! old one was owed before is acknowledged. Messages wait only behind earlier ones, so that flows
-//! cannot wait for each other for ever.
+//! QUIC streams are not ordered among each other. The new flow therefore holds the messages that arrive after the move
+//! until those that the old flow had not yet delivered are acknowledged. Messages wait only for earlier ones, so flows
+//! cannot deadlock.
 //!
-//! And the order on a client's return, when storage has told of a later message that it was sent and
-//! not of an earlier one, because workers store at times of their own.
+//! It also restores the order when a client reconnects after a crash: storage may know that a later message was sent,
+//! and not yet know it of an earlier one, because each worker stores at its own times.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,25 +15,26 @@ use fulmar_mqtt::QoS;
 use fulmar_mqtt::session::Replay;
 use smallvec::SmallVec;
 
-use crate::session::{Clearance, Flow, Held, Owed, Session, SessionState};
+use crate::session::{Clearance, Flow, FlowPositions, Held, Session, SessionState};
 use crate::shard::{Turn, Waiter};
 use crate::storage::{FlowId, Op, Position};
 
 impl SessionState {
-    /// A subscription moves: what comes from now on stays behind what `from` is owed, and behind what
-    /// that waits for.
+    /// A subscription moves: later messages on `to` wait for the undelivered ones of `from`, and for those that
+    /// `from` waits for.
     pub(crate) fn keep_order(&mut self, from: FlowId, to: FlowId) {
         let Some(flow) = self.flow_mut(from).filter(|_| from != to) else { return };
-        let mut owed: Owed = flow.rare.as_ref().map_or_else(Owed::new, |rare| rare.behind.clone());
-        owed.extend(flow.last_owed().map(|last| (from, last)));
+        let mut undelivered: FlowPositions =
+            flow.rare.as_ref().map_or_else(FlowPositions::new, |rare| rare.behind.clone());
+        undelivered.extend(flow.last_undelivered().map(|last| (from, last)));
         let Some(flow) = self.flow_mut(to) else { return };
-        for (id, last) in owed.into_iter().filter(|(id, _)| *id != to) {
-            flow.stay_behind(id, last);
+        for (id, last) in undelivered.into_iter().filter(|(id, _)| *id != to) {
+            flow.wait_behind(id, last);
         }
     }
 
-    /// A subscription has moved; routes found before this generation of the tree do not know.
-    pub(crate) fn has_moved(&mut self, from: FlowId, to: FlowId, generation: u64) {
+    /// A subscription has moved. Routes found before this generation of the tree are stale: they lead to `from`.
+    pub(crate) fn subscription_moved(&mut self, from: FlowId, to: FlowId, generation: u64) {
         let known: SmallVec<[FlowId; 4]> = self.flows.iter().map(|flow| flow.id).collect();
         let Some(flow) = self.flow_mut(from).filter(|_| from != to) else { return };
         let moved = &mut flow.rare().moved;
@@ -41,66 +42,73 @@ impl SessionState {
         moved.push((to, generation));
     }
 
-    /// A message has come to a flow by a route found as of `found_in`. Flows to which a subscription has
-    /// moved since keep what comes later behind it, as if it had come before the move.
-    pub(crate) fn follow_late(&mut self, index: usize, position: Position, found_in: u64) {
+    /// A flow gets a message by a route found in generation `found_in`. If subscriptions have moved to other flows
+    /// since, those hold later messages behind this one, as if it had arrived before the move.
+    pub(crate) fn order_after_stale_route(
+        &mut self,
+        index: usize,
+        position: Position,
+        found_in: u64,
+    ) {
         let flow = &self.flows[index];
         let moved = flow.rare.as_ref().map_or(&[][..], |rare| &rare.moved[..]);
         if moved.iter().all(|(_, generation)| *generation <= found_in) {
             return;
         }
         let from = flow.id;
-        let late = moved.iter().filter(|(_, generation)| *generation > found_in);
-        let late: SmallVec<[FlowId; 1]> = late.map(|(to, _)| *to).collect();
-        for to in late {
+        let since = moved.iter().filter(|(_, generation)| *generation > found_in);
+        let since: SmallVec<[FlowId; 1]> = since.map(|(to, _)| *to).collect();
+        for to in since {
             if let Some(flow) = self.flow_mut(to) {
-                flow.stay_behind(from, position);
+                flow.wait_behind(from, position);
             }
         }
     }
 
-    /// Whether the message at `position` of this flow has to wait for another flow.
-    pub(crate) fn is_behind(&mut self, index: usize, position: Position) -> bool {
+    /// Whether the message at `position` of this flow has to wait for another flow's messages.
+    pub(crate) fn waits_for_other_flow(&mut self, index: usize, position: Position) -> bool {
         let behind = match &mut self.flows[index].rare {
             Some(rare) if !rare.behind.is_empty() => std::mem::take(&mut rare.behind),
             _ => return false,
         };
         let mut known: Option<(FlowId, Option<Position>)> = None;
-        let mut first_owed = |id: FlowId| match known {
+        let mut first_undelivered = |id: FlowId| match known {
             Some((same, first)) if same == id => first,
             _ => {
                 let flow = self.flow_index(id).map(|index| &self.flows[index]);
-                let first = flow.filter(|flow| flow.stream.is_some()).and_then(Flow::first_owed);
+                let first =
+                    flow.filter(|flow| flow.stream.is_some()).and_then(Flow::first_undelivered);
                 known = Some((id, first));
                 first
             }
         };
-        let owed =
-            |(id, last): &(FlowId, Position)| first_owed(*id).is_some_and(|first| first <= *last);
-        let behind: Owed = behind.into_iter().filter(owed).collect();
+        let undelivered = |(id, last): &(FlowId, Position)| {
+            first_undelivered(*id).is_some_and(|first| first <= *last)
+        };
+        let behind: FlowPositions = behind.into_iter().filter(undelivered).collect();
         let waits = behind.iter().any(|(_, last)| *last < position);
         self.flows[index].rare().behind = behind;
         waits
     }
 
-    /// A flow is about to be put on a stream. What is in flight may have been seen by the client. What
-    /// waits although it is older was in flight with it when the broker crashed: it goes out first, and
-    /// the others under the identifiers they have ([MQTT-4.4.0-1], [MQTT-4.6.0-1]).
-    pub(crate) fn put_in_order(&mut self, session: &Arc<Session>, turn: &mut Turn, index: usize) {
+    /// Called before a flow is put on a stream. The client may have seen the messages in flight. Older messages in the
+    /// queue were in flight with them when the broker crashed: they are sent first, and the others under the
+    /// identifiers that they have ([MQTT-4.4.0-1], [MQTT-4.6.0-1]).
+    pub(crate) fn restore_order(&mut self, session: &Arc<Session>, turn: &mut Turn, index: usize) {
         for (_, held) in self.flows[index].outbound.messages_mut() {
             held.maybe_sent |= held.clearance == Clearance::Clear;
         }
         for qos in [QoS::AtLeastOnce, QoS::ExactlyOnce] {
             let flow = &self.flows[index];
-            let Some(last) = flow.last_under_way(qos) else { continue };
+            let Some(last) = flow.last_in_flight(qos) else { continue };
             if flow.queue.front().is_some_and(|held| held.position < last) {
-                self.overtake(session, turn, index, qos, last);
+                self.send_older_first(session, turn, index, qos, last);
             }
         }
     }
 
-    /// Puts messages that wait and are older than `last` in flight ahead of those that are not.
-    fn overtake(
+    /// Puts queued messages that are older than `last` in flight, ahead of newer ones.
+    fn send_older_first(
         &mut self,
         session: &Arc<Session>,
         turn: &mut Turn,
@@ -150,7 +158,7 @@ impl SessionState {
         self.flows[index].hold_back_unclear();
     }
 
-    /// Something was acknowledged or has ended: flows that waited for it look again.
+    /// A message was acknowledged, or a flow has ended: flows that waited for it are checked again.
     pub(crate) fn unblock(&mut self, turn: &mut Turn) {
         // Also the only flow: what it waited for may have ended.
         let Some(attachment) = self.attachment else { return };
@@ -162,8 +170,8 @@ impl SessionState {
         }
     }
 
-    /// What `ended` was owed is the control flow's now, with what it waited for itself; who waited for
-    /// it waits for that.
+    /// The control flow takes over the undelivered messages of `ended`, and waits for the flows that `ended` waited
+    /// for. Flows that waited for `ended` wait for the control flow.
     pub(crate) fn wait_for_control(&mut self, ended: &mut Flow) {
         let behind = ended.rare.as_mut().map(|rare| std::mem::take(&mut rare.behind));
         // What moves comes between what the control flow is owed.
@@ -186,30 +194,30 @@ impl SessionState {
 }
 
 impl Flow {
-    /// What comes from now on stays behind `last` of another flow.
-    fn stay_behind(&mut self, id: FlowId, last: Position) {
-        let newest = self.last_owed();
+    /// Messages from now on wait for the other flow's messages up to `last`.
+    fn wait_behind(&mut self, id: FlowId, last: Position) {
+        let newest = self.last_undelivered();
         let behind = &mut self.rare().behind;
         match behind.iter_mut().rfind(|(other, _)| *other == id) {
             Some((_, known)) if *known >= last => {}
-            // Of this flow nothing waits for the earlier one alone.
+            // No message of this flow waits for the earlier position only.
             Some((_, known)) if newest.is_none_or(|newest| newest <= *known) => *known = last,
             _ => behind.push((id, last)),
         }
     }
 
-    /// Place of the last message that has not arrived for certain.
-    fn last_owed(&self) -> Option<Position> {
+    /// Position of the last message that is queued or not acknowledged.
+    fn last_undelivered(&self) -> Option<Position> {
         // The queue is in order.
-        self.under_way().chain(self.queue.back().map(|held| held.position)).max()
+        self.in_flight_positions().chain(self.queue.back().map(|held| held.position)).max()
     }
 
-    /// Place of the first.
-    fn first_owed(&self) -> Option<Position> {
-        self.under_way().chain(self.queue.front().map(|held| held.position)).min()
+    /// Position of the first message that is queued or not acknowledged.
+    fn first_undelivered(&self) -> Option<Position> {
+        self.in_flight_positions().chain(self.queue.front().map(|held| held.position)).min()
     }
 
-    fn last_under_way(&self, qos: QoS) -> Option<Position> {
+    fn last_in_flight(&self, qos: QoS) -> Option<Position> {
         let positions = self.outbound.replay().filter_map(|replay| match replay {
             Replay::Publish { qos: own, message, .. } if own == qos => Some(message.position),
             Replay::Publish { .. } | Replay::Pubrel { .. } => None,
@@ -217,9 +225,9 @@ impl Flow {
         positions.max()
     }
 
-    /// Of what is in flight, one that is not clear holds back what comes behind it.
+    /// Of the messages in flight, one that is not clear holds back those behind it.
     fn hold_back_unclear(&mut self) {
-        let under_way: Vec<_> = self
+        let packet_ids: Vec<_> = self
             .outbound
             .replay()
             .filter_map(|replay| match replay {
@@ -228,7 +236,7 @@ impl Flow {
             })
             .collect();
         let mut unclear = VecDeque::new();
-        for packet_id in under_way {
+        for packet_id in packet_ids {
             let Some(held) = self.outbound.get_mut(packet_id) else { continue };
             if held.clearance == Clearance::Clear && unclear.is_empty() {
                 continue;
@@ -243,7 +251,7 @@ impl Flow {
         }
     }
 
-    fn under_way(&self) -> impl Iterator<Item = Position> {
+    fn in_flight_positions(&self) -> impl Iterator<Item = Position> {
         self.outbound.replay().filter_map(|replay| match replay {
             Replay::Publish { message, .. } => Some(message.position),
             Replay::Pubrel { .. } => None,
@@ -269,9 +277,9 @@ mod tests {
         subscribe,
     };
 
-    /// Between finding the receivers and delivering, which other workers can come between.
+    /// The subscription moves after the publication's receivers are found and before it is delivered.
     #[test]
-    fn a_message_found_its_way_before_the_subscription_moved_and_is_not_overtaken() {
+    fn a_message_routed_before_its_subscription_moved_is_not_overtaken() {
         let config = BrokerConfig {
             workers: 1,
             limits: Limits::default(),
