@@ -174,7 +174,7 @@ impl Shard {
         if parts.retain
             && let Err(full) = self.turn.retain(&mut publication)
         {
-            if let Some(times) = self.retained_full.again(self.turn.now) {
+            if let Some(times) = self.retained_full.occurred(self.turn.now) {
                 tracing::warn!(
                     topic = parts.topic,
                     times,

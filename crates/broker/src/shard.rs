@@ -17,11 +17,11 @@ use crate::deferred_ops::{DeferredOps, TurnStamp};
 use crate::event::BrokerEvent;
 use crate::fan_out::{FEW_VISITS, FanOutBudget, WILLS};
 use crate::limits::Limits;
+use crate::log_limiter::LogLimiter;
 use crate::mailbox::WorkerEvent;
 use crate::metrics::ShardMetrics;
 use crate::peer::Token;
 use crate::publish::Parcel;
-use crate::recurring::Recurring;
 use crate::route::RouteCache;
 use crate::session::{Attachment, Session};
 use crate::storage::{FlowId, Op, Position, Seq};
@@ -54,14 +54,14 @@ pub struct Shard {
     pub(crate) routes: RouteCache,
     pub(crate) parcel: Parcel,
     pub(crate) turn: Turn,
-    /// The connection limit, as the log was told of it.
-    full: Recurring,
-    /// The bounds of retained messages, likewise.
-    pub(crate) retained_full: Recurring,
-    /// Logins that could not wait, as the log was told of them.
-    pub(crate) busy: Recurring,
-    /// Client identifiers of other users, as the log was told of them.
-    pub(crate) foreign: Recurring,
+    /// For connections beyond the limit.
+    connections_full: LogLimiter,
+    /// For retained messages beyond their bounds.
+    pub(crate) retained_full: LogLimiter,
+    /// For logins that the queue had no room for.
+    pub(crate) logins_full: LogLimiter,
+    /// For client identifiers that belong to other users.
+    pub(crate) foreign_client_id: LogLimiter,
     /// Sessions with a will that is due and gives way.
     pub(crate) wills: VecDeque<Arc<Session>>,
     spare_events: Vec<WorkerEvent>,
@@ -94,8 +94,8 @@ pub(crate) struct Turn {
     held_since: Seq,
     /// What publications may cost it, and who waits for the next.
     pub(crate) fan_out: FanOutBudget,
-    /// Subscriptions over an owner's quota, as the log was told of them.
-    pub(crate) quota_full: Recurring,
+    /// For subscriptions over an owner's quota.
+    pub(crate) quota_full: LogLimiter,
 }
 
 impl Shard {
@@ -134,23 +134,23 @@ impl Shard {
                 held: FxHashSet::default(),
                 held_since: Seq(0),
                 fan_out: FanOutBudget::default(),
-                quota_full: Recurring::default(),
+                quota_full: LogLimiter::default(),
             },
-            full: Recurring::default(),
-            retained_full: Recurring::default(),
-            busy: Recurring::default(),
-            foreign: Recurring::default(),
+            connections_full: LogLimiter::default(),
+            retained_full: LogLimiter::default(),
+            logins_full: LogLimiter::default(),
+            foreign_client_id: LogLimiter::default(),
             wills: VecDeque::new(),
             spare_events: Vec::new(),
             test_hook: TestHook::default(),
         }
     }
 
-    /// Counts a connection that is one too many, and tells of it once a while. The transport calls
-    /// this for those it turns away itself.
+    /// Counts a connection beyond the limit, and logs it at intervals. The transport calls this for those that it
+    /// refuses itself.
     pub fn refuse_connection(&mut self, address: SocketAddr) {
         self.turn.metrics().connections_refused.add(1);
-        if let Some(times) = self.full.again(self.turn.now) {
+        if let Some(times) = self.connections_full.occurred(self.turn.now) {
             tracing::warn!(peer = %address, times, "max_connections reached, connection refused");
         }
     }

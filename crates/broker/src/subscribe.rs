@@ -132,7 +132,7 @@ fn may_have_more(
     let most = turn.limits().max_wildcard_subscriptions_per_user;
     let user = state.username.as_deref();
     let taken = turn.broker.quota().take(&mut state.share, user, request.site, most);
-    if !taken && let Some(times) = turn.quota_full.again(turn.now) {
+    if !taken && let Some(times) = turn.quota_full.occurred(turn.now) {
         tracing::warn!(address = %request.site, client = session.client_id(), user,
             filter = request.text, times,
             "subscription refused: max_wildcard_subscriptions_per_user reached");

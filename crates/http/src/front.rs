@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use axum::body::Body;
 use axum::extract::ConnectInfo;
 use axum::response::IntoResponse as _;
-use fulmar_broker::Recurring;
+use fulmar_broker::LogLimiter;
 use fulmar_transport::Clock;
 use http::uri::Authority;
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Version, header};
@@ -32,8 +32,8 @@ pub(crate) struct Front {
     pub(crate) knows: Option<Knows>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) clock: Clock,
-    /// Requests there was no room for, for the log.
-    pub(crate) crowded: Mutex<Recurring>,
+    /// Limits the log lines about requests refused for lack of room.
+    pub(crate) crowded: Mutex<LogLimiter>,
 }
 
 impl Front {
@@ -71,7 +71,7 @@ impl Front {
     fn no_room(&self, address: SocketAddr) -> Response<Body> {
         self.metrics.bodies_refused.fetch_add(1, Relaxed);
         let mut crowded = self.crowded.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(times) = crowded.again(self.clock.now()) {
+        if let Some(times) = crowded.occurred(self.clock.now()) {
             tracing::warn!(
                 peer = %address, times,
                 "HTTP: a request's body was refused: [http] max_buffered_body_bytes is used up"

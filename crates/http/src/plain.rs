@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use fulmar_broker::Recurring;
+use fulmar_broker::LogLimiter;
 use fulmar_transport::Clock;
 use http::Request;
 use hyper::body::Incoming;
@@ -109,7 +109,7 @@ async fn serve(front: Arc<Front>, listeners: Vec<TcpListener>, stopping: watch::
 /// Accepts until `stopping`, then waits for the connections there are.
 async fn accept(front: Arc<Front>, listener: TcpListener, stopping: watch::Receiver<bool>) {
     let slots = ConnectionSlots::new(front.limits.max_connections);
-    let (mut stop, mut trouble) = (stopping.clone(), Recurring::default());
+    let (mut stop, mut log_limiter) = (stopping.clone(), LogLimiter::default());
     let mut open = JoinSet::new();
     loop {
         let accepted = tokio::select! {
@@ -120,7 +120,7 @@ async fn accept(front: Arc<Front>, listener: TcpListener, stopping: watch::Recei
         let (socket, address) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
-                if let Some(times) = trouble.again(front.clock.now()) {
+                if let Some(times) = log_limiter.occurred(front.clock.now()) {
                     warn!(%error, times, "HTTP port: cannot accept");
                 }
                 let pause = if slots.shed() { ROOM_PAUSE } else { ACCEPT_PAUSE };

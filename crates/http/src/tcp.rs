@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use fulmar_broker::Recurring;
+use fulmar_broker::LogLimiter;
 use fulmar_transport::tls::client_name;
 use http::Request;
 use hyper::body::Incoming;
@@ -47,7 +47,7 @@ pub(crate) async fn serve(
 ) {
     let slots = ConnectionSlots::new(site.front.limits.max_connections);
     let mut stop = stopping.clone();
-    let mut trouble = Recurring::default();
+    let mut log_limiter = LogLimiter::default();
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -56,7 +56,7 @@ pub(crate) async fn serve(
         let (socket, address) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
-                if let Some(times) = trouble.again(site.front.clock.now()) {
+                if let Some(times) = log_limiter.occurred(site.front.clock.now()) {
                     warn!(%error, times, "HTTP: cannot accept connections; trying again shortly");
                 }
                 let pause = if slots.shed() { ROOM_PAUSE } else { ACCEPT_PAUSE };

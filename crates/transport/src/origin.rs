@@ -10,7 +10,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use fulmar_broker::Recurring;
+use fulmar_broker::LogLimiter;
 use parking_lot::Mutex;
 use tungstenite::http::uri::Authority;
 use tungstenite::http::{HeaderMap, Request, header};
@@ -31,8 +31,8 @@ pub struct Origins {
     own_ports: OnceLock<Vec<u16>>,
     clock: Clock,
     refused: AtomicU64,
-    /// Refused origins, for the log.
-    strangers: Mutex<Recurring>,
+    /// Limits the log lines about refused origins.
+    log_limiter: Mutex<LogLimiter>,
 }
 
 impl Default for Origins {
@@ -50,7 +50,7 @@ impl Origins {
             own_ports: OnceLock::new(),
             clock: Clock::start(),
             refused: AtomicU64::new(0),
-            strangers: Mutex::default(),
+            log_limiter: Mutex::default(),
         }
     }
 
@@ -70,7 +70,7 @@ impl Origins {
     pub fn admits<B>(&self, request: &Request<B>, peer: SocketAddr) -> bool {
         let Some(origin) = self.refused(request) else { return true };
         self.refused.fetch_add(1, Ordering::Relaxed);
-        if let Some(times) = self.strangers.lock().again(self.clock.now()) {
+        if let Some(times) = self.log_limiter.lock().occurred(self.clock.now()) {
             tracing::warn!(
                 %peer, origin, times,
                 "MQTT refused to a page of another origin; add it to [http] allowed_origins to \

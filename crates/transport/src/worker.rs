@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use fulmar_broker::{
-    BrokerEvent, CloseOrder, ListenerPolicy, LostCause, Recurring, Timestamp, Token,
+    BrokerEvent, CloseOrder, ListenerPolicy, LogLimiter, LostCause, Timestamp, Token,
 };
 use mio::event::Event;
 use mio::net::TcpListener;
@@ -92,8 +92,8 @@ pub(crate) struct Listener {
     armed: Armed,
     /// Until when it rests after an error.
     paused_until: Timestamp,
-    /// Such errors, as the log was told of them.
-    trouble: Recurring,
+    /// Limits the log lines about such errors.
+    log_limiter: LogLimiter,
 }
 
 /// See the module's words.
@@ -159,7 +159,7 @@ impl Worker {
                 ready: false,
                 armed: Armed::default(),
                 paused_until: Timestamp(0),
-                trouble: Recurring::default(),
+                log_limiter: LogLimiter::default(),
             });
         }
         for (index, quic) in worker.quic.iter_mut().enumerate() {
@@ -343,7 +343,7 @@ impl Worker {
                 _ => {
                     let now = self.io.shard.now();
                     self.io.shard.metrics().accept_failed.add(1);
-                    if let Some(times) = listener.trouble.again(now) {
+                    if let Some(times) = listener.log_limiter.occurred(now) {
                         warn!(
                             listener = %listener.config.policy.name, %error, times,
                             "cannot accept connections; trying again several times per second (if \

@@ -193,7 +193,7 @@ impl Connection {
     /// More logins wait to be checked than may: nothing is held against the client.
     fn refuse_for_now(&mut self, shard: &mut Shard) {
         shard.metrics().logins_busy.add(1);
-        if let Some(times) = shard.busy.again(shard.turn.now) {
+        if let Some(times) = shard.logins_full.occurred(shard.turn.now) {
             tracing::warn!(peer = %self.peer.address, times,
                 "connection refused for now: too many logins are waiting to be checked");
         }
@@ -350,7 +350,7 @@ impl Connection {
         owner: Option<Box<str>>,
     ) {
         shard.metrics().sessions_refused.add(1);
-        if let Some(times) = shard.foreign.again(shard.turn.now) {
+        if let Some(times) = shard.foreign_client_id.occurred(shard.turn.now) {
             let (user, owner) = (name_of(user.as_deref()), name_of(owner.as_deref()));
             tracing::warn!(peer = %self.peer.address, transport = %self.peer.transport,
                 client = client_id, user, owner, times,
