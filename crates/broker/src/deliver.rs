@@ -439,7 +439,7 @@ impl SessionState {
     }
 
     /// PUBACK from the client.
-    pub(crate) fn puback(
+    pub(crate) fn handle_puback(
         &mut self,
         session: &Session,
         turn: &mut Turn,
@@ -454,7 +454,7 @@ impl SessionState {
     }
 
     /// PUBREC with an error from the client: the exchange is over ([MQTT-4.3.3-4]).
-    pub(crate) fn pubrec_refused(
+    pub(crate) fn handle_pubrec_error(
         &mut self,
         session: &Session,
         turn: &mut Turn,
@@ -472,7 +472,7 @@ impl SessionState {
     }
 
     /// PUBREC from the client. True when PUBREL must wait for storage.
-    pub(crate) fn pubrec(
+    pub(crate) fn handle_pubrec(
         &mut self,
         session: &Session,
         turn: &mut Turn,
@@ -496,7 +496,7 @@ impl SessionState {
     }
 
     /// PUBCOMP from the client.
-    pub(crate) fn pubcomp(
+    pub(crate) fn handle_pubcomp(
         &mut self,
         session: &Session,
         turn: &mut Turn,

@@ -321,7 +321,7 @@ mod tests {
         };
         assert_eq!(holds(&mut state, old), (1, 0), "the first is on its way");
         assert_eq!(holds(&mut state, new), (0, 1), "the later one waits for it");
-        state.puback(&session, turn, old, fulmar_mqtt::PacketId::FIRST).unwrap();
+        state.handle_puback(&session, turn, old, fulmar_mqtt::PacketId::FIRST).unwrap();
         let index = state.flow_index(new).unwrap();
         state.refill(&session, turn, index);
         assert_eq!(holds(&mut state, new), (1, 0));

@@ -21,8 +21,8 @@ use crate::publish_hook::Arrival;
 use crate::rate_limiter;
 use crate::registry::Departure;
 use crate::retained::RetainedFull;
-use crate::session::Session;
-use crate::shard::Shard;
+use crate::session::{Session, SessionState};
+use crate::shard::{Shard, Turn};
 use crate::storage::{FlowId, Op};
 use crate::subscribe::Request;
 use crate::time::Timestamp;
@@ -290,28 +290,21 @@ impl Connection {
         state.touched = turn.touch();
         let unknown = ReasonCode::PacketIdentifierNotFound;
         let answer = match kind {
-            AckKind::Puback => state.puback(session, turn, flow, id).map(|()| None),
-            AckKind::Pubcomp => state.pubcomp(session, turn, flow, id).map(|()| None),
+            AckKind::Puback => state.handle_puback(session, turn, flow, id).map(|()| None),
+            AckKind::Pubcomp => state.handle_pubcomp(session, turn, flow, id).map(|()| None),
             AckKind::Pubrec if reason.is_error() => {
-                state.pubrec_refused(session, turn, flow, id).map(|()| None)
+                state.handle_pubrec_error(session, turn, flow, id).map(|()| None)
             }
-            AckKind::Pubrec => match state.pubrec(session, turn, flow, id) {
+            AckKind::Pubrec => match state.handle_pubrec(session, turn, flow, id) {
                 Ok(stored) => Ok(Some((AckKind::Pubrel, stored, ReasonCode::Success))),
                 Err(AckError::Unknown(_)) => Ok(Some((AckKind::Pubrel, false, unknown))),
                 Err(error) => Err(error),
             },
             AckKind::Pubrel => {
-                let durable = state.durable;
-                let (known, stored) = state
-                    .flow_mut(flow)
-                    .map_or((false, false), |flow| (flow.inbound.release(id), flow.is_stored()));
-                if known && durable && stored {
-                    let session = session.key();
-                    turn.op(Op::InboundReleased { session, flow, packet_id: id });
-                }
+                let known = handle_pubrel(&mut state, session, turn, flow, id);
                 let reason = if known { ReasonCode::Success } else { unknown };
                 // The identifier's first release may not be durable yet either.
-                Ok(Some((AckKind::Pubcomp, durable, reason)))
+                Ok(Some((AckKind::Pubcomp, state.durable, reason)))
             }
         };
         drop(state);
@@ -534,6 +527,25 @@ impl Connection {
         // A 3.1.1 client cannot be told and takes any answer for success; the message is dropped.
         ReasonCode::NotAuthorized
     }
+}
+
+/// PUBREL from the client: ends the exchange of a QoS 2 message that the client has published, and frees its packet
+/// identifier ([MQTT-4.3.3-12]). Returns false if the identifier is not in use.
+fn handle_pubrel(
+    state: &mut SessionState,
+    session: &Session,
+    turn: &mut Turn,
+    flow: FlowId,
+    packet_id: PacketId,
+) -> bool {
+    let durable = state.durable;
+    let Some(open) = state.flow_mut(flow) else { return false };
+    let (known, stored) = (open.inbound.release(packet_id), open.is_stored());
+    if known && durable && stored {
+        let session = session.key();
+        turn.op(Op::InboundReleased { session, flow, packet_id });
+    }
+    known
 }
 
 /// What a bridge that speaks 3.1.1 means and has no options to say: nothing that came from it goes
