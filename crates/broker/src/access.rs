@@ -1,4 +1,4 @@
-//! Access rules: who may publish and subscribe where.
+//! Access rules: to which topics a client may publish and subscribe.
 //!
 //! A list of rules, first match decides, with a default for what none matches. In a rule's topic
 //! `%u` stands for the user's name and `%c` for the client identifier. A name with a wildcard or a
@@ -87,8 +87,8 @@ impl AccessRules {
         Ok(AccessRules { rules, default_allow, denials })
     }
 
-    /// Whether somebody who has a subscription that brings `topic` might not be allowed to have it: a
-    /// denial reaches it, or only what is allowed may be had and that may have become less.
+    /// Whether a client with a subscription that matches `topic` might not be allowed to get its messages: a rule
+    /// denies it, or the default is to deny and the rules may have changed.
     pub(crate) fn guards(&self, topic: &str) -> bool {
         !self.default_allow || self.denials.iter().any(|filter| overlaps(filter, topic))
     }
@@ -99,7 +99,7 @@ impl AccessRules {
     }
 
     /// Whether the client may publish to `topic`. Topics that begin with `$` are the broker's own,
-    /// whatever the rules say, but for one: where bridges tell that they are connected.
+    /// whatever the rules say, except the one on which a bridge publishes that it is connected.
     pub(crate) fn may_publish(&self, subject: Subject<'_>, topic: &str) -> bool {
         let reserved = topic.starts_with('$') && !is_own_bridge_state(subject.client_id, topic);
         !reserved && self.allows(subject, Action::Publish, topic)

@@ -31,11 +31,11 @@ pub struct BrokerConfig {
     pub workers: usize,
     /// Bounds.
     pub limits: Limits,
-    /// Who may come in and what they may do.
+    /// Authentication, and what clients may do.
     pub access_control: AccessControl,
     /// Seconds between two publications of `$SYS`; 0 for never.
     pub sys_interval_s: u32,
-    /// Who reads there of single clients.
+    /// Which clients may read other clients' path statistics there.
     pub client_figures: ClientFigures,
 }
 
@@ -276,7 +276,7 @@ impl Broker {
         Timestamp(self.next_housekeeping.load(Ordering::Acquire))
     }
 
-    /// Sets when housekeeping is due next and tells the first worker if that is sooner.
+    /// Sets when housekeeping is due next, and wakes the first worker if that is sooner.
     pub(crate) fn housekeeping_due(&self, at: Timestamp) {
         if self.next_housekeeping.fetch_min(at.0, Ordering::AcqRel) > at.0 {
             self.mailboxes[0].wake();

@@ -1,8 +1,7 @@
-//! A token bucket: so much a second on average, a second's worth at once.
+//! A token bucket: a rate per second, and a burst of one second's worth.
 //!
-//! It may be overdrawn by one taking, however large; whoever overdraws it waits until the debt is
-//! paid. So the size of what is taken needs no limit of its own, and nothing is too large ever to
-//! pass.
+//! A single withdrawal of any size may overdraw it; the next one then waits until the debt is paid. The size of a
+//! withdrawal therefore needs no limit of its own, and none is too large ever to pass.
 
 use crate::time::Timestamp;
 

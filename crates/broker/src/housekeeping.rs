@@ -1,8 +1,8 @@
 //! Housekeeping: sessions and flows that expire, wills that are due, `$SYS`.
 //!
-//! The first worker does it. Each session has at most one entry in the heap, for the first thing that
-//! is due; then the session is examined as a whole. A client that connects and disconnects
-//! a thousand times therefore costs one entry, not a thousand.
+//! The first worker does it. Each session has at most one entry in the heap, for its earliest deadline; the session is
+//! then examined as a whole. A client that connects and disconnects a thousand times therefore costs one entry, not a
+//! thousand.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -60,7 +60,7 @@ impl Ord for Due {
     }
 }
 
-/// Schedules the session to be examined when the first thing that it waits for is due.
+/// Schedules the session to be examined at its earliest deadline.
 pub(crate) fn schedule(broker: &Broker, session: &Arc<Session>, state: &mut SessionState) {
     let mut at = flows::next_expiry(state);
     if state.attachment.is_none() {
@@ -152,7 +152,7 @@ fn due_will(state: &SessionState, now: Timestamp) -> Option<&Arc<Will>> {
 }
 
 fn examine(shard: &mut Shard, session: &Arc<Session>) -> Examined {
-    // Not under the session's lock: who may have it is found under those of its receivers.
+    // Not with the session locked: finding the will's receivers locks their sessions.
     let due = due_will(&session.lock(), shard.turn.now).cloned();
     if due.is_some_and(|will| shard.will_waits(&will)) {
         session.lock().housekeeping_at = Some(shard.turn.now);

@@ -51,10 +51,10 @@ pub struct Limits {
     pub max_in_flight: u16,
     /// Topic aliases a client may set on one stream.
     pub topic_alias_maximum: u16,
-    /// Longest keep alive in seconds; a client that asks for more or for none is told this one
+    /// Longest keep alive in seconds; a client that requests a longer one or none gets this one
     /// (Server Keep Alive). `None` leaves the client's choice.
     pub max_keep_alive_s: Option<u16>,
-    /// Longest session expiry interval in seconds; longer ones are cut and the client is told.
+    /// Longest session expiry interval in seconds; a longer one is reduced, and CONNACK contains the actual one.
     pub max_session_expiry_s: u32,
     /// Sessions at once, connected or not; further clients get 0x97 (Quota exceeded).
     pub max_sessions: usize,

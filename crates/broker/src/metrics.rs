@@ -141,7 +141,7 @@ impl Default for PathHistograms {
 }
 
 impl ShardMetrics {
-    /// Counts what has happened on a connection's path since it was told of last.
+    /// Counts what has happened on a connection's path since the last call.
     pub(crate) fn count_path(&self, old: &TransportStats, new: &TransportStats) {
         let sent = new.sent_packets.saturating_sub(old.sent_packets);
         let lost = new.lost_packets.saturating_sub(old.lost_packets);

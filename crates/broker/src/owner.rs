@@ -1,12 +1,12 @@
-//! Whose a session is, and who may open it.
+//! Which user owns a session, and which clients may open it.
 //!
 //! A session belongs to the user whose client created it, connected or not; all anonymous clients together are
 //! one owner. A client of another owner that names its client identifier is refused, so that knowing an
-//! identifier is not enough to end somebody's session with all that waits in it.
+//! identifier is not enough to end another user's session with everything in its queue.
 //!
-//! Clients of MQTT-SN show no credentials, and datagrams can be forged. So whatever user the operator gives
-//! them, they never touch the session of a client that came over a connection, while a client with
-//! credentials may take an identifier back that somebody claimed over MQTT-SN.
+//! MQTT-SN clients have no credentials, and datagrams can be forged. They therefore never get the session of a client
+//! that connected over MQTT, whatever user the operator gives them; a client with credentials may take over a session
+//! that was created over MQTT-SN.
 
 use crate::auth::EXTERNAL_USER_PREFIX;
 use crate::registry::OpenRequest;

@@ -1,11 +1,11 @@
-//! What a transport tells the core of a connection, and the names both use.
+//! What a transport reports about a connection, and the types that transport and broker share.
 
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// Names a connection within its worker. The transport chooses it and never uses one twice for
-/// different connections within a time in which an event could still be on its way.
+/// Identifies a connection within its worker. The transport chooses it, and does not reuse it while an event for the
+/// earlier connection could still arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Token(pub u64);
 

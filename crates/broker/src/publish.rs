@@ -157,8 +157,8 @@ impl Shard {
         self.publish_or_refuse(parts, false).unwrap_or(0)
     }
 
-    /// [`Shard::publish`] for a publisher that can be told that a message to be retained is not, if
-    /// `whole`: it is then not delivered either.
+    /// Like [`Shard::publish`]. If `whole` is set, the publisher can get an error; a message that cannot be retained is
+    /// then not delivered either.
     ///
     /// # Errors
     /// A bound of the retained messages was reached, and `whole` is set.

@@ -1,9 +1,9 @@
 //! How many wildcard and shared subscriptions one owner may have over all its sessions.
 //!
-//! A filter with a wildcard costs every publication that it matches, whoever publishes, and so does a
-//! share name: that is what an owner with many sessions could heap up. Filters without either cost only
-//! the one topic they name. Each session has a few for nothing, so that a fleet of one user is not
-//! counted; those beyond are counted for the user, or for the address where a client has none.
+//! A filter with a wildcard adds work to every publication that it matches, from any publisher, and so does a share
+//! name; an owner with many sessions could accumulate such filters. Filters without either affect only the topic that
+//! they name. Each session has a few that are not counted, for fleets of devices with one user. Further ones count for
+//! the user, or for the address if the client has no user.
 
 use std::net::IpAddr;
 

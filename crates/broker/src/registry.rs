@@ -59,8 +59,8 @@ pub(crate) enum NotOpened {
     Foreign(Option<Box<str>>),
     /// There are as many sessions as there may be.
     Full,
-    /// Another worker has stored something for the session in a turn that goes on. What is stored for
-    /// it here would come before that, and be undone by it. Whether a connection that has it now was told to go.
+    /// Another worker has stored something for the session in a turn that has not ended. An operation stored here would
+    /// reach storage before that, and be overwritten by it. True if the session's present connection gets closed.
     NotYet(bool),
     /// Another connection has asked for the session while this one waited.
     Superseded,
@@ -118,8 +118,8 @@ impl Registry {
         session.lock().will.clone()
     }
 
-    /// Opens the client's session: resumes it, or begins a new one. A connection that has it now is
-    /// told to go. A session of another owner is not touched.
+    /// Opens the client's session: resumes it, or begins a new one. The session's present connection gets closed. A
+    /// session of another owner is not touched.
     pub(crate) fn open(
         &self,
         turn: &mut Turn,

@@ -1,4 +1,4 @@
-//! Retained messages: the last value of each topic, for whoever subscribes later
+//! Retained messages: the last value of each topic, for later subscribers
 //! (MQTT 5.0 section 3.3.1.3).
 //!
 //! Kept in topic order, so that a filter only looks at the topics that share its literal prefix,

@@ -1,12 +1,11 @@
 //! A session: what the broker remembers of a client, connected or not (MQTT 5.0 section 4.1).
 //!
-//! A session belongs to no thread. Whoever has something for it takes its lock for the length of
-//! one delivery; the worker that owns its connection takes it once a flush. Inside a session lie
-//! its flows: the control flow, which is all a TCP client has, and one a QUIC data stream. Packet
-//! identifiers, in-flight messages and the outgoing queue are a flow's own; subscriptions belong to
-//! the session and name the flow on which they deliver.
+//! A session belongs to no thread. A worker locks it for one delivery; the worker that owns its connection locks it
+//! once per flush. A session contains flows: the control flow, the only one of a TCP client, and one per QUIC data
+//! stream. Each flow has packet identifiers, in-flight messages and an outgoing queue of its own; subscriptions belong
+//! to the session and name the flow on which they deliver.
 //!
-//! Lock order: registry, session, then tree or retained messages. Nobody holds two sessions.
+//! Lock order: registry, session, then tree or retained messages. No thread locks two sessions.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -90,7 +89,7 @@ pub(crate) struct SessionState {
     pub(crate) max_packet_bytes: u32,
     /// In-flight window of each flow: the client's receive maximum within our own limit.
     pub(crate) window: u16,
-    /// In which turn its own connection, or housekeeping, has stored something for it last.
+    /// In which turn its own connection, or housekeeping, last stored something for it.
     pub(crate) touched: TurnStamp,
     /// The connection that waits for that turn to end, to have the session then.
     pub(crate) awaited_by: Option<Attachment>,
@@ -178,7 +177,7 @@ pub(crate) struct Flow {
     pub(crate) id: FlowId,
     /// The stream it runs on now.
     pub(crate) stream: Option<StreamKey>,
-    /// Its connection has been told that there is output.
+    /// Its connection has an event that there is output.
     pub(crate) ready: bool,
     /// Sent and not yet acknowledged, in order.
     pub(crate) outbound: Outbound<Held>,
@@ -275,12 +274,12 @@ impl Flow {
         if self.is_stored() { self.id } else { FlowId::CONTROL }
     }
 
-    /// What storage is told of a message that goes out under `packet_id`.
+    /// What storage records of a message that is sent with `packet_id`.
     pub(crate) fn sent(&self, packet_id: PacketId) -> Progress {
         if self.is_stored() { Progress::Sent(packet_id) } else { Progress::Offered }
     }
 
-    /// In which turn storage is told of the flow itself.
+    /// In which turn the flow itself is stored.
     pub(crate) fn opened(&self) -> TurnStamp {
         self.rare.as_ref().map_or_else(TurnStamp::default, |rare| rare.opened)
     }
@@ -292,7 +291,7 @@ impl Flow {
         }
     }
 
-    /// Whether its connection is to look again although it was told of nothing new.
+    /// Whether its connection has to check it again without a new event.
     pub(crate) fn waits_for_worker(&self) -> bool {
         let by_worker = |rare: &FlowExtras| rare.blocked == Some(Block::Worker);
         !self.queue.is_empty() && self.rare.as_deref().is_some_and(by_worker)

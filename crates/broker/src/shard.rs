@@ -1,9 +1,9 @@
-//! A worker's view of the broker: what one thread owns, and what one turn of its loop gathers.
+//! A worker's part of the broker: what one thread owns, and what one turn of its event loop collects.
 //!
-//! A turn: the shell takes in bytes, which may append to sessions of any worker, to the storage
-//! batch and to the ready lists; [`Shard::take_events`] then says which of this worker's
-//! connections have something to send; [`Shard::end_turn`] hands the storage batch over and tells
-//! the other workers. What waits for storage is released in the turn after its commit.
+//! In a turn, the transport passes received bytes in, which may append to sessions of any worker, to the storage batch
+//! and to the lists of events; [`Shard::take_events`] then returns the events of this worker's connections, such as
+//! that they have something to send; [`Shard::end_turn`] submits the storage batch and sends events to other workers.
+//! What waits for storage is released in the turn after its commit.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -92,7 +92,7 @@ pub(crate) struct Turn {
     held: FxHashSet<Token>,
     /// How far storage was when the first of them was.
     held_since: Seq,
-    /// What publications may cost it, and who waits for the next.
+    /// What publications may cost the turn, and which connections wait for a later one.
     pub(crate) fan_out: FanOutBudget,
     /// For subscriptions over an owner's quota.
     pub(crate) quota_full: LogLimiter,
@@ -155,12 +155,12 @@ impl Shard {
         }
     }
 
-    /// Tells the time; once a turn.
+    /// Sets the time; called once per turn.
     pub fn set_now(&mut self, now: Timestamp) {
         self.turn.now = now;
     }
 
-    /// The time it was told last.
+    /// The time set last.
     #[must_use]
     pub fn now(&self) -> Timestamp {
         self.turn.now
@@ -178,8 +178,8 @@ impl Shard {
         self.turn.metrics()
     }
 
-    /// Appends what this worker's connections should be told: hand each to
-    /// [`crate::Connection::on_event`], then flush that connection. Call until it gives nothing.
+    /// Appends the events of this worker's connections: pass each to [`crate::Connection::on_event`], then flush that
+    /// connection. Call it until it appends nothing.
     pub fn take_events(&mut self, out: &mut Vec<(Token, BrokerEvent)>) {
         self.turn.release_durable();
         self.turn.release_held();
@@ -203,12 +203,12 @@ impl Shard {
         self.turn.broker.mailboxes()[self.turn.index].has_events()
     }
 
-    /// Ends a turn: hands the storage batch over and tells the other workers what is theirs.
+    /// Ends a turn: submits the storage batch, and sends the other workers their events.
     pub fn end_turn(&mut self) {
         self.turn.end();
     }
 
-    /// Says that this worker is about to sleep; false when it must not, because an event has come.
+    /// Called before the worker sleeps. False if it must not, because an event has arrived.
     #[must_use]
     pub fn before_sleep(&mut self) -> bool {
         let line = self.turn.fan_out.has_line();
@@ -231,12 +231,12 @@ impl Shard {
         true
     }
 
-    /// Says that this worker is up again.
+    /// Called when the worker is awake again.
     pub fn after_sleep(&mut self) {
         self.turn.broker.mailboxes()[self.turn.index].wake_up();
     }
 
-    /// When [`Shard::on_deadline`] wants to be called; only the first worker keeps house.
+    /// When [`Shard::on_deadline`] is to be called; only the first worker does housekeeping.
     #[must_use]
     pub fn deadline(&self) -> Option<Timestamp> {
         (self.turn.index == 0).then(|| self.turn.broker.next_housekeeping())
@@ -294,7 +294,7 @@ impl Turn {
         Attachment { shard: u16::try_from(self.index).unwrap_or(u16::MAX), token }
     }
 
-    /// Tells the connection at `at` that its session has output.
+    /// Sends the connection at `at` the event that its session has output.
     pub(crate) fn ready(&mut self, at: Attachment) {
         self.notify(at, WorkerEvent::Ready(at.token));
     }
@@ -339,8 +339,8 @@ impl Turn {
         defer
     }
 
-    /// Whether it waits for other workers' turns to end. It must not sleep meanwhile: they tell
-    /// nobody, and are short.
+    /// Whether it waits for other workers' turns to end. It must not sleep meanwhile: no event announces the end of a
+    /// turn, and turns are short.
     fn waits_for_workers(&self) -> bool {
         !self.deferred.is_empty()
     }

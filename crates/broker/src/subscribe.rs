@@ -106,8 +106,8 @@ pub(crate) fn add(
         let attachment = state.attachment;
         if let (Some(flow), Some(attachment)) = (state.flow_mut(flow), attachment) {
             let pending = &mut flow.rare().retained;
-            // Whoever subscribes again and again without reading is owed each topic once, so that
-            // there are never more than twice the subscriptions.
+            // A client that subscribes repeatedly without reading gets each topic once, so that there are never more
+            // than twice as many cursors as subscriptions.
             if pending.len() >= turn.limits().max_subscriptions_per_session {
                 pending.retain(|cursor| !cursor.is_for(parsed.filter));
             }

@@ -1,12 +1,12 @@
-//! Connections of clients that have been let in, for operators: who is here, from where, since when, and
-//! what waits for them. QUIC also reports path statistics, which show whether a link is slow, lossy or keeps
-//! moving.
+//! The list of connected clients, for operators: which clients are connected, from which address, since when, and how
+//! much waits for them. QUIC connections also have path statistics, which show whether a link is slow or lossy, or
+//! changes its address often.
 //!
-//! The transport renews a connection's figures every few seconds while it is in use. Those who
-//! subscribe get them under `$SYS/broker/connections/<client id>/transport`, not retained: what a
-//! client that has gone had as round-trip time is nobody's news. Nothing is published that nobody
-//! subscribes to, and no more than [`MAX_PUBLISHED`] connections an interval, in turn. Nor is anything
-//! where nobody has decided who may read it: these topics name clients, and where they are.
+//! The transport renews a connection's statistics every few seconds while it is in use. Subscribers get them under
+//! `$SYS/broker/connections/<client id>/transport`. They are not retained, because the round-trip time of a client that
+//! has disconnected is of no use. Only statistics with a subscriber are published, and at most [`MAX_PUBLISHED`]
+//! connections per interval, in rotation. Without a decision about who may read them nothing is published, because the
+//! topics name clients and their addresses.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -33,10 +33,10 @@ const ABOVE: &str = "$SYS/broker/connections";
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ClientFigures {
-    /// Where there are access rules, which say who may.
+    /// Only if there are access rules, which decide.
     #[default]
     Rules,
-    /// Without rules too: everybody.
+    /// Everybody, also without access rules.
     Everyone,
     /// Nobody.
     Nobody,
@@ -59,11 +59,11 @@ pub struct ClientConnection {
     pub since_ms: u64,
     /// Its subscriptions.
     pub subscriptions: usize,
-    /// Messages that wait for it, and those on their way that it has not acknowledged.
+    /// Messages in its queue, and those in flight.
     pub queued_messages: usize,
-    /// Bytes of those that wait.
+    /// Bytes of those in its queue.
     pub queued_bytes: usize,
-    /// The state of its path, where the transport tells.
+    /// Path statistics, if the transport has them.
     #[serde(flatten)]
     pub stats: Option<TransportStats>,
 }
@@ -141,7 +141,7 @@ impl Transports {
         range.map(|(_, entry)| (Arc::clone(&entry.session), Arc::clone(&entry.here))).collect()
     }
 
-    /// The same of those whose transport tells figures.
+    /// The same for connections whose transport has path statistics.
     fn figures_after(&self, place: u64, most: usize) -> Vec<(Arc<Session>, TransportStats)> {
         let listed = self.listed.lock();
         let range = listed.range((Bound::Excluded(place), Bound::Unbounded));
@@ -153,7 +153,7 @@ impl Transports {
     }
 }
 
-/// What operators are told. Takes the session's lock, so the list's must not be held.
+/// An entry of the list for operators. Locks the session, so the list must not be locked.
 fn tell(session: &Session, here: &Here) -> ClientConnection {
     let (address, stats) = {
         let now = here.state.lock();
@@ -185,7 +185,7 @@ impl Broker {
         }
     }
 
-    /// Whether a subscription could bring nothing, because it is to topics that are not told.
+    /// Whether a subscription is to topics that are not published.
     pub(crate) fn keeps_back(&self, filter: &str) -> bool {
         let below = filter.strip_prefix(ABOVE).is_some_and(|rest| rest.starts_with('/'));
         below && !self.tells_of_clients()

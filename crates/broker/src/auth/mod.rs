@@ -30,12 +30,12 @@ use crate::owner::SessionOwner;
 use crate::session::Attachment;
 use crate::time::Timestamp;
 
-/// Who was let in.
+/// An authenticated client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Admitted {
     /// The user's name; `None` for an anonymous client.
     pub username: Option<Box<str>>,
-    /// When what it showed expires; [`Timestamp::NEVER`] if it does not.
+    /// When its credential expires; [`Timestamp::NEVER`] if it does not.
     pub until: Timestamp,
     /// The credential that can be revoked before, as [`ExternalUsers::is_good`] knows it.
     pub credential: Option<Box<str>>,

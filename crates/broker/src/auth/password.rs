@@ -87,7 +87,7 @@ pub(crate) struct Applicant {
 
 struct Checker {
     users: HashMap<Box<str>, String>,
-    /// Hashed for unknown users too, so that the time taken does not tell who exists.
+    /// Hashed for unknown users too, so that the time taken does not reveal which users exist.
     decoy: String,
     memory: Mutex<Memory>,
 }
@@ -237,7 +237,7 @@ impl PasswordFile {
 }
 
 impl Drop for PasswordFile {
-    /// Those that wait are told to come again: hashing them first would hold up whoever replaces the file.
+    /// Logins in the queue are refused for now: hashing them first would delay the thread that replaces the file.
     fn drop(&mut self) {
         let mut waiting = self.desk.waiting.lock();
         waiting.closed = true;

@@ -226,7 +226,7 @@ mod tests {
             }
             queue.push(site(number), Reputation::Clean, (number, 0)).unwrap();
         }
-        // Those that fail make room first, then whoever has most; nobody for whoever has as much.
+        // Addresses with failed logins make room first, then the one with the most; none for one with as many.
         let (_, removed) = queue.push(site(5000), Reputation::Clean, (5000, 0)).unwrap();
         assert_eq!(removed, Some((1, 7)), "the newest of those who fail");
         for number in 5001..5000 + 8 + 32 {

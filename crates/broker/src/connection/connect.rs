@@ -1,4 +1,4 @@
-//! CONNECT: who is there, what session, on what terms (sections 3.1 and 3.2).
+//! CONNECT: authenticates the client, opens its session, and agrees on the terms (sections 3.1 and 3.2).
 
 use std::sync::Arc;
 
@@ -55,11 +55,11 @@ pub(super) struct PendingConnect {
     will: Option<Arc<Will>>,
     /// As the client gave it.
     username: Option<Box<str>>,
-    /// Enhanced authentication was asked for.
+    /// The client requested enhanced authentication.
     by_method: bool,
-    /// The session was still in another worker's hands when it was asked for.
+    /// Another worker's turn still used the session when it was requested.
     waited: bool,
-    /// A connection that had it then was told to go.
+    /// The session's earlier connection gets closed.
     took_over: bool,
     /// It gives way: the decision of access control.
     pub(super) gives_way: Option<Admitted>,
@@ -514,7 +514,7 @@ fn connack_terms(
     }
     let asked = pending.keep_alive_s;
     let keep_alive_s = match limits.max_keep_alive_s {
-        // A 3.1.1 client cannot be told of another than its own, and would be closed for keeping to it.
+        // A 3.1.1 client cannot be sent another value, and would be disconnected although it keeps to its own.
         Some(most) if version == Version::V5 && (asked == 0 || asked > most) => {
             terms.push(Property::ServerKeepAlive(most));
             most

@@ -58,8 +58,8 @@ impl Connection {
         self.disconnect(shard, reason, "protocol error");
     }
 
-    /// Closes with a DISCONNECT that gives the reason, to clients that know such a thing; before
-    /// CONNECT nothing may be said.
+    /// Closes the connection, with a DISCONNECT that contains the reason if the client's version has that. Before
+    /// CONNECT nothing may be sent.
     pub(super) fn disconnect(&mut self, shard: &mut Shard, reason: ReasonCode, why: &'static str) {
         if self.closing.is_some() {
             return;

@@ -40,10 +40,10 @@ use crate::transports::SharedHere;
 use connect::{PendingConnect, is_connect};
 use throttle::Throttle;
 
-/// What became of bytes given to [`Connection::receive`].
+/// The result of [`Connection::receive`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Received {
-    /// Bytes taken; what is left is the beginning of a packet, or waits because of `state`.
+    /// Bytes consumed. The rest is an incomplete packet, or waits because of `state`.
     pub consumed: usize,
     /// What the transport is to do next.
     pub state: ReadState,
@@ -76,9 +76,9 @@ pub enum LostCause {
     PeerClosed,
     /// It was reset or failed.
     Failed,
-    /// Nothing was heard for the transport's idle timeout.
+    /// Nothing was received for the transport's idle timeout.
     IdleTimeout,
-    /// The transport closed it on the core's wish.
+    /// The transport closed it because the broker requested that.
     Closed,
 }
 
@@ -120,7 +120,7 @@ pub enum StreamAction {
     Finish(StreamKey),
 }
 
-/// The connection limit is reached: close without a word.
+/// The connection limit is reached: close the connection without sending anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refused;
 
@@ -197,7 +197,7 @@ pub struct Connection {
     closing: Option<Closing>,
     /// Topic the access rules allowed last; publishers repeat themselves.
     allowed_topic: Box<str>,
-    /// What operators are told of it once the client is connected.
+    /// Its entry in the list for operators, once the client is connected.
     here: Option<SharedHere>,
     /// The session under which they are listed.
     listed: Option<u64>,
@@ -491,7 +491,7 @@ impl Connection {
                 refusal.min(self.opened + shard.broker().limits().connect_timeout)
             }
             State::Connected(_) => {
-                // A client that is not read from cannot be heard.
+                // Nothing is read from the client while its publication waits.
                 let unheard = shard.turn.fan_out.is_waiting(self.at.token);
                 let silent_at = if unheard { Timestamp::NEVER } else { self.silent_at() };
                 let own = self.throttled_until().unwrap_or(silent_at);
@@ -517,8 +517,8 @@ impl Connection {
         }
     }
 
-    /// How long the client may be silent by its Keep Alive; `None` while it has none, for want of one
-    /// or of a CONNECT. The connection closes itself then.
+    /// How long the client may be silent, by its Keep Alive; `None` before CONNECT or if it has none. The connection
+    /// closes itself after that.
     #[must_use]
     pub fn allowed_silence(&self) -> Option<Duration> {
         let seconds = u64::from(self.keep_alive_s);

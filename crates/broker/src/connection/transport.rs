@@ -12,8 +12,8 @@ use crate::shard::Shard;
 use crate::transports::{Here, SharedHere};
 
 impl Connection {
-    /// The path's state, as the transport knows it. To be told every few seconds while the
-    /// connection is in use, and before [`Connection::lost`].
+    /// Sets the path statistics. The transport calls this every few seconds while the connection is in use, and before
+    /// [`Connection::lost`].
     pub fn set_transport_stats(&mut self, shard: &Shard, stats: TransportStats) {
         let old = self.here().set_stats(stats);
         shard.metrics().count_path(&old, &stats);
@@ -28,7 +28,7 @@ impl Connection {
         self.here.get_or_insert_with(|| Here::new(&self.peer, self.opened))
     }
 
-    /// The client has been let in.
+    /// The client is authenticated: adds it to the list for operators.
     pub(super) fn list(&mut self, shard: &Shard, session: &Arc<Session>) {
         // The program's own sessions are nobody's clients.
         if session.lock().username.as_deref() == Some(EXTERNAL_USER_PREFIX) {
@@ -39,7 +39,7 @@ impl Connection {
         self.listed = Some(session.key().0);
     }
 
-    /// Nobody is to be told of it any more.
+    /// Removes it from the list for operators.
     pub(super) fn unlist(&mut self, shard: &Shard) {
         if let (Some(session), Some(here)) = (self.listed.take(), self.here.take()) {
             shard.broker().transport_list().forget(session, &here);
