@@ -5,7 +5,7 @@
 
 use crate::time::Timestamp;
 
-/// See the module's words.
+/// See the module's documentation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bucket {
     per_s: f64,
@@ -26,10 +26,10 @@ impl Bucket {
         self.at = now;
     }
 
-    /// When there is no debt any more; `None` if there is none at `now`.
+    /// When the debt is paid; `None` if there is none at `now`.
     pub(crate) fn free_at(&self, now: Timestamp) -> Option<Timestamp> {
         let level = self.level_at(now);
-        // A whole unit short of nothing is not a debt: a limit of one a second lets one through.
+        // Less than a unit below zero is no debt: with a limit of one per second, one passes.
         let wait_ms = (-level / self.per_s * 1000.0).ceil();
         (wait_ms > 0.0).then(|| Timestamp(now.0.saturating_add(wait_ms as u64)))
     }

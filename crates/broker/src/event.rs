@@ -1,4 +1,4 @@
-//! Events from the broker for a connection; the transport carries them without looking into them.
+//! Events from the broker for a connection; the transport passes them on and does not inspect them.
 
 use crate::auth::AuthReply;
 use crate::mailbox::{CloseOrder, WorkerEvent};

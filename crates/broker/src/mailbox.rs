@@ -1,8 +1,8 @@
-//! How workers send each other events: one mailbox per worker, one wake-up per batch.
+//! Events between workers: one mailbox per worker, one wake-up per batch.
 //!
-//! A worker that is awake will look into its mailbox before it sleeps, so only a sleeping one is
-//! woken. The order of `asleep` and the queue's lock makes a lost wake-up impossible: the sleeper
-//! sets the flag and then looks, the sender puts and then reads the flag.
+//! A worker that is awake checks its mailbox before it sleeps, so only a sleeping worker is woken. No wake-up can be
+//! lost: the sleeping worker sets the flag `asleep` and then checks the queue, and the sender adds to the queue and
+//! then reads the flag.
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -20,7 +20,7 @@ pub(crate) enum WorkerEvent {
     Ready(Token),
     /// Its client connected again elsewhere.
     TakenOver(Token),
-    /// Flows of its session have expired, maybe.
+    /// Flows of its session may have expired.
     Expired(Token),
     /// Its session's queue overflowed and the policy is to disconnect.
     Overflowed(Token),
@@ -96,7 +96,7 @@ impl Mailbox {
         !self.queue.lock().is_empty()
     }
 
-    /// The worker is about to sleep; false when something has come meanwhile.
+    /// The worker is about to sleep; false if an event has arrived meanwhile.
     pub(crate) fn fall_asleep(&self) -> bool {
         self.asleep.store(true, Ordering::SeqCst);
         if self.queue.lock().is_empty() {
@@ -106,7 +106,7 @@ impl Mailbox {
         false
     }
 
-    /// The worker is up.
+    /// The worker is awake.
     pub(crate) fn wake_up(&self) {
         self.asleep.store(false, Ordering::SeqCst);
     }

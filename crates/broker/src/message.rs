@@ -1,8 +1,8 @@
 //! An application message: immutable, shared by every queue that holds it.
 //!
-//! Topic, properties and payload lie in one allocation. The properties are kept in their MQTT 5.0
+//! Topic, properties and payload are in one allocation. The properties are kept in their MQTT 5.0
 //! encoding, without those that belong to one hop only (topic alias, subscription identifier) and
-//! without the message expiry interval, which is counted down and written anew at each delivery
+//! without the message expiry interval, which is computed again at each delivery
 //! (MQTT 5.0 section 3.3.2.3.3).
 
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use fulmar_mqtt::QoS;
 
 use crate::time::Timestamp;
 
-/// Names a stored message; unique for the life of the store.
+/// Identifies a stored message; unique for the life of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct MessageId(pub u64);
 

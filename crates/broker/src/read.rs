@@ -1,5 +1,5 @@
-//! Reading retained messages without a subscription: for protocols in which a client asks for a topic's last
-//! value. Access rules hold as for a subscription to the topic.
+//! Reads retained messages without a subscription, for protocols such as CoAP in which a client requests a topic's last
+//! value. The access rules for a subscription to the topic apply.
 
 use std::sync::Arc;
 
@@ -8,10 +8,10 @@ use crate::broker::Broker;
 use crate::message::Message;
 use crate::time::Timestamp;
 
-/// Who reads: a client that the broker has let in.
+/// A client that reads; the broker has authenticated it.
 #[derive(Clone, Copy, Debug)]
 pub struct Reader<'a> {
-    /// Its user; `None` for an anonymous one.
+    /// Its user; `None` for an anonymous client.
     pub user: Option<&'a str>,
     /// Its client identifier.
     pub client_id: &'a str,
@@ -22,11 +22,11 @@ pub struct Reader<'a> {
 pub struct Readable {
     /// In order.
     pub topics: Vec<Box<str>>,
-    /// There may be more: as many topics were looked at as may be.
+    /// There may be more: the limit of topics to examine was reached.
     pub cut_short: bool,
 }
 
-/// Topics copied at once: access rules are asked about them when others may use the store again.
+/// Topics copied while the store is locked. Access rules are checked for them when it is unlocked again.
 const SLICE: usize = 256;
 
 /// The access rules keep the topic from the reader.
@@ -51,8 +51,8 @@ impl Broker {
         Ok(message.filter(|message| !message.is_expired(now)))
     }
 
-    /// Topics with a retained message that the reader may read, at most `most`; those of the broker's own (`$`) are
-    /// left out. Looks at no more than `visits` topics.
+    /// At most `most` topics with a retained message that the reader may read, without the broker's own (`$`). Examines
+    /// at most `visits` topics.
     #[must_use]
     pub fn readable_topics(&self, reader: Reader<'_>, most: usize, visits: usize) -> Readable {
         let (mut readable, mut left) = (Readable::default(), visits);

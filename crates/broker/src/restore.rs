@@ -1,4 +1,4 @@
-//! A broker's state from what storage remembers. Runs once, before the first connection.
+//! Restores the broker's state from storage. Runs once, before the first connection.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -18,8 +18,8 @@ use crate::session::{
 use crate::storage::{FlowId, Op, Position, Progress, QueuedRecord, Restored, SessionKey};
 use crate::time::Timestamp;
 
-/// Puts everything in its place. A session that was connected when the broker went down counts its
-/// expiry, and the delay of its will, from now.
+/// Restores everything. For a session that was connected when the broker stopped, the session expiry interval and the
+/// will delay interval begin now.
 pub(crate) fn restore(broker: &Arc<Broker>, restored: Restored, now: Timestamp) {
     let limits = broker.limits();
     let mut repairs = Repairs::default();
@@ -31,7 +31,7 @@ pub(crate) fn restore(broker: &Arc<Broker>, restored: Restored, now: Timestamp) 
     }
     for record in &restored.sessions {
         if newest.get(&*record.client_id).is_some_and(|newest| *newest != record.key) {
-            // One worker had ended it when another began the next, which was stored first.
+            // One worker had ended the session when another began the next; the latter was stored first.
             repairs.gone.insert(record.key);
             continue;
         }
@@ -81,7 +81,7 @@ pub(crate) fn restore(broker: &Arc<Broker>, restored: Restored, now: Timestamp) 
     }
     for session in sessions.values() {
         let state = &mut *session.lock();
-        // Those without a user are their address's when they come back.
+        // Sessions without a user count for their client's address when it reconnects.
         if let Some(user) = state.username.as_deref() {
             broker.quota().belongs_to(&mut state.share, Some(user), Ipv4Addr::UNSPECIFIED.into());
         }
@@ -103,7 +103,7 @@ pub(crate) fn restore(broker: &Arc<Broker>, restored: Restored, now: Timestamp) 
         }
     }
     for session in repairs.ended.iter().filter_map(|(key, _)| sessions.get(key)) {
-        // What an ended flow held has come behind what the control flow held.
+        // The messages of an ended flow have been appended after the control flow's.
         let queue = &mut session.lock().flows[0].queue;
         queue.make_contiguous().sort_by_key(|held| held.position);
     }
@@ -123,7 +123,7 @@ fn restore_retained(
     let mut retained = broker.retained().write();
     for message in messages {
         if message.is_expired(now) {
-            // Nothing else would remove it from storage, unless its topic is published to again.
+            // Nothing else would remove it from storage, except another message to its topic.
             repairs.ops.push(Op::RetainedRemove(message.topic().into()));
         } else if retained.put(message, broker.limits()).is_err() {
             tracing::warn!("retained messages over the limit were not restored");
@@ -132,22 +132,22 @@ fn restore_retained(
     }
 }
 
-/// What storage has to learn of a restart: what was a flow's that is no more is the control flow's,
-/// a message that two workers left in two flows has one place, an identifier may be given up, and a retained
-/// message may have expired.
+/// Changes to storage because of the restart: messages and subscriptions of a flow that has ended are the control
+/// flow's, a message that two workers stored in two flows has one position, a packet identifier may be free again, and
+/// a retained message may have expired.
 #[derive(Default)]
 struct Repairs {
     ops: Vec<Op>,
-    /// Flows that are no more.
+    /// Flows that have ended.
     ended: FxHashSet<(SessionKey, FlowId)>,
-    /// Sessions that are no more, of which something was stored after their end.
+    /// Sessions that have ended, but of which something was stored afterwards.
     gone: FxHashSet<SessionKey>,
-    /// Each message has one place in its session's order.
+    /// Each message has one position in its session.
     seen: FxHashSet<(SessionKey, Position)>,
 }
 
 impl Repairs {
-    /// The session of a record; what has none is removed.
+    /// The session of a record; a record without a session is removed.
     fn owner<'s>(
         &mut self,
         sessions: &'s FxHashMap<SessionKey, Arc<Session>>,
@@ -162,14 +162,14 @@ impl Repairs {
 
     fn into_ops(self) -> Vec<Op> {
         let mut ops = self.ops;
-        // Last: with a flow its subscriptions go.
+        // Last: removing a flow removes its subscriptions.
         ops.extend(self.ended.into_iter().map(|(session, flow)| Op::FlowRemove { session, flow }));
         ops.extend(self.gone.into_iter().map(Op::SessionRemove));
         ops
     }
 }
 
-/// Puts a message back where it was: in flight, or in the queue.
+/// Puts a message back in flight or into the queue.
 fn restore_queued(
     state: &mut SessionState,
     mut queued: QueuedRecord,
@@ -186,9 +186,9 @@ fn restore_queued(
     if known.is_none() {
         repairs.ended.insert((session, flow));
         queued.progress = match queued.progress {
-            // It has arrived; only its last handshake is lost.
+            // The message has arrived; only its PUBREL and PUBCOMP are lost.
             Progress::Released(_) => return,
-            // Its identifier meant this message on the flow that is gone.
+            // The identifier belonged to the flow that has ended.
             Progress::Sent(_) | Progress::Offered => Progress::Offered,
             Progress::Queued => Progress::Queued,
         };
@@ -205,8 +205,8 @@ fn restore_queued(
     let index = known.unwrap_or(0);
     let flow = &state.flows[index];
     if queued.delivery.qos == QoS::AtLeastOnce {
-        // What went out just before the crash is not known to have been sent. No more than the
-        // window did, and nothing where the client was away.
+        // Storage may not know which messages were sent just before the crash: at most a window of them, and none if
+        // the client was not connected.
         let window = usize::from(limits.max_in_flight);
         maybe_sent |= was_connected && flow.outbound.in_flight() + flow.queue.len() < window;
     }

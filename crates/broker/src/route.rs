@@ -1,12 +1,11 @@
-//! Which sessions a topic reaches, remembered by each worker.
+//! Routes: which sessions get a topic's messages. Each worker has a cache of them.
 //!
-//! A publisher sends to the same few topics again and again; the walk through the tree and the
-//! merging of overlapping subscriptions happen once a topic and tree generation.
+//! A publisher sends to the same few topics repeatedly. The tree is searched, and overlapping subscriptions are merged,
+//! once per topic and generation of the tree.
 //!
-//! One change anywhere makes every route stale. That costs a quarter of a microsecond at a topic's
-//! next publication, and 45 ns more a receiver, about what the publication itself costs
-//! (`benches/routes.rs`, on two cores of a cloud machine, 10,000 and 100,000 other subscriptions
-//! alike): not enough to pay for finer generations on every publication.
+//! Any change of the tree makes every route stale. That costs 0.25 µs at a topic's next publication, and 45 ns per
+//! receiver, about as much as the publication itself (`benches/routes.rs`, on two cores of a cloud machine, with 10,000
+//! and with 100,000 other subscriptions). Finer generations would cost more, on every publication.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -54,16 +53,16 @@ impl Target {
     }
 }
 
-/// Everything a topic reaches.
+/// All receivers of a topic.
 #[derive(Debug)]
 pub(crate) struct Route {
-    /// The tree's, as of which it was found.
+    /// The tree's generation in which it was found.
     pub(crate) generation: u64,
     pub(crate) targets: Box<[Target]>,
     pub(crate) shared: Box<[Arc<SharedGroup>]>,
-    /// Members of the groups may not all be allowed to have it. The targets are.
+    /// Some members of the groups may not be allowed to get the message. All targets are.
     pub(crate) guarded: bool,
-    /// Subscriptions it is made of.
+    /// How many subscriptions were merged.
     subscriptions: usize,
 }
 
@@ -95,20 +94,20 @@ impl Route {
     }
 }
 
-/// Subscriptions that a worker's remembered routes may be made of. Topics that reach 30 receivers are
-/// bounded by their number first.
+/// Most subscriptions that a worker's cached routes are merged from. With up to 30 receivers per topic, the number of
+/// topics is the limit that is reached first.
 const MAX_CACHED_SUBSCRIPTIONS: usize = 500_000;
 
-/// A worker's memory of routes.
+/// A worker's cache of routes.
 #[derive(Debug, Default)]
 pub(crate) struct RouteCache {
     routes: FxHashMap<Box<str>, Arc<Route>>,
-    /// Subscriptions they are made of.
+    /// How many subscriptions they were merged from.
     subscriptions: usize,
 }
 
 impl RouteCache {
-    /// The topic's route as of now. A search counts towards `fan_out`.
+    /// The topic's current route. A search counts towards `fan_out`.
     pub(crate) fn find(
         &mut self,
         broker: &Broker,
@@ -126,8 +125,8 @@ impl RouteCache {
             // Read under the lock: a change made since would have given another number.
             (broker.tree_generation().load(Ordering::Acquire), tree.matches(topic))
         };
-        // A user's rights change with the rules alone, and those with a new generation: a session is
-        // one user's as long as it lasts.
+        // A session never changes its user, and a user's rights change only with the rules, which begin a new
+        // generation.
         let guarded = broker.access_control().guards(topic);
         if guarded {
             matches.plain.retain(|to| broker.may_receive(&to.session, topic));
@@ -149,7 +148,7 @@ impl RouteCache {
         route
     }
 
-    /// Forgets routes of an older tree, which keep ended sessions alive.
+    /// Removes routes of an older generation, which keep ended sessions in memory.
     pub(crate) fn forget_stale(&mut self, broker: &Broker) {
         let generation = broker.tree_generation().load(Ordering::Acquire);
         self.routes.retain(|_, route| route.generation == generation);

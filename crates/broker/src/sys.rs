@@ -1,4 +1,4 @@
-//! `$SYS`: the broker's state as topics, in the names mosquitto's users know where there are any.
+//! `$SYS`: the broker's state as topics, with mosquitto's names for those that mosquitto has.
 
 use crate::broker::Broker;
 use crate::peer::TransportKind;

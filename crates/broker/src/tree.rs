@@ -1,11 +1,11 @@
-//! The subscription tree: which subscribers a topic name reaches.
+//! The subscription tree: finds the subscribers of a topic name.
 //!
-//! One node a topic level; `+` and `#` have their own places in a node, so that matching walks the
+//! It has one node per topic level; `+` and `#` have their own places in a node, so that matching walks the
 //! name's levels and never scans siblings (MQTT 5.0 section 4.7). Filters that begin with a wildcard
 //! do not match names that begin with `$` ([MQTT-4.7.2-1]). Shared subscriptions
 //! (section 4.8.2) hang on the same nodes, grouped by share name.
 //!
-//! Every change gives the tree a new generation; a cached match is good while that stands still.
+//! Every change begins a new generation of the tree; a cached match is valid within its generation.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -31,8 +31,8 @@ pub(crate) struct Subscriber {
 
 /// The members of one share name on one filter; one of them gets each message.
 ///
-/// Members come and go in place, under a lock of their own: a route remembers the group, not its
-/// members. The lock is the innermost of all and nobody holds it while locking a session.
+/// Members are added and removed in place, under a lock of their own: a route contains the group, not its members. This
+/// lock is the innermost of all; no thread locks a session while it holds this one.
 #[derive(Debug, Default)]
 pub(crate) struct SharedGroup {
     members: RwLock<Subscribers>,
@@ -44,8 +44,8 @@ impl SharedGroup {
         self.members.read().as_slice().len()
     }
 
-    /// Members in the order in which they should be tried for the next message. Those who come and
-    /// go meanwhile may be missed or met twice.
+    /// Members in the order in which they should be tried for the next message. Members added or removed meanwhile may
+    /// be missed or returned twice.
     pub(crate) fn rotation(&self) -> impl Iterator<Item = Subscriber> {
         let count = self.members.read().as_slice().len();
         let start = self.next.fetch_add(1, Ordering::Relaxed) % count.max(1);
@@ -54,12 +54,12 @@ impl SharedGroup {
     }
 }
 
-/// What a topic name reaches: every plain subscription, and the groups of shared ones.
+/// The subscriptions that match a topic name: plain ones, and groups of shared ones.
 #[derive(Debug, Default)]
 pub(crate) struct Matches {
     pub(crate) plain: Vec<Subscriber>,
     pub(crate) shared: Vec<Arc<SharedGroup>>,
-    /// Nodes looked at.
+    /// Nodes visited.
     pub(crate) nodes: usize,
 }
 
@@ -124,12 +124,12 @@ impl TopicTree {
         self.subscriptions
     }
 
-    /// Whether some subscription may reach topics below `topic`, which begins with `$`.
+    /// Whether a subscription may match topics below `topic`, which begins with `$`.
     pub(crate) fn reaches_below(&self, topic: &str) -> bool {
         self.root.reaches_below(Some(topic), true)
     }
 
-    /// Everything `topic` reaches.
+    /// All subscriptions that match `topic`.
     pub(crate) fn matches(&self, topic: &str) -> Matches {
         let mut found = Matches::default();
         let apart =

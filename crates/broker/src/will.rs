@@ -1,9 +1,9 @@
-//! A will: the message the broker publishes when its client goes without a word
+//! A will: the message that the broker publishes when its client's connection ends without DISCONNECT
 //! (MQTT 5.0 section 3.1.2.5).
 //!
-//! The will of a durable session is stored with it. One whose client was connected when the broker
-//! crashed is published after the restart, its delay counted from there: to the client it is all the
-//! same whether the network or the broker let it down, and it may come back in time.
+//! The will of a durable session is stored with it. If the client was connected when the broker crashed, its will is
+//! published after the restart, and its delay begins then: for the client a failure of the broker is like one of the
+//! network, and it may reconnect in time.
 
 use fulmar_mqtt::QoS;
 

@@ -21,7 +21,7 @@ use crate::shard::Shard;
 /// The method this broker offers.
 pub(super) const METHOD: &str = "JWT";
 
-/// What CONNECT or AUTH say about authentication.
+/// The properties of CONNECT or AUTH about authentication.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Exchange<'a> {
     pub(super) method: Option<&'a str>,
@@ -113,7 +113,7 @@ impl Connection {
         };
         let username = session.lock().username.clone();
         match check(shard, data, username.as_deref()) {
-            // A client stays who it is: `check` compares the names, and there is one.
+            // The user cannot change: `check` compares the names, and there is one.
             Ok(admitted) if username.is_some() => {
                 let rare = self.rare();
                 (rare.admitted_until, rare.credential) = (admitted.until, admitted.credential);
@@ -128,8 +128,8 @@ impl Connection {
         }
     }
 
-    /// Forgets what the rules allowed, and disconnects an external user whose credential was revoked, or that may
-    /// no longer see what it subscribed to.
+    /// Forgets cached decisions of the rules. Disconnects an external user whose credential was revoked, or that may no
+    /// longer get the topics to which it has subscribed.
     pub(super) fn recheck(&mut self, shard: &mut Shard) {
         self.allowed_topic = Box::default();
         let State::Connected(session) = &self.state else { return };

@@ -1,7 +1,7 @@
-//! How fast one client may publish: messages and bytes a second, each in a token bucket.
+//! Limits how fast one client may publish: messages and bytes per second, each with a token bucket.
 //!
-//! A client that is too fast is not read from until its debt is paid, so that TCP's or QUIC's own
-//! flow control slows it down; or, if the operator wants it so, it is disconnected with 0x96.
+//! Nothing is read from a client that is too fast until its debt is paid, so that TCP's or QUIC's flow control slows it
+//! down; or it is disconnected with 0x96, if the operator has chosen that.
 
 use super::Connection;
 use crate::bucket::Bucket;
@@ -19,7 +19,7 @@ pub(super) struct Throttle {
 }
 
 impl Throttle {
-    /// The buckets the limits ask for; none costs no memory.
+    /// The buckets for these limits; `None` without limits, to save memory.
     pub(super) fn new(limits: &Limits, now: Timestamp) -> Option<Throttle> {
         let messages = Bucket::new(limits.max_publishes_per_s, now);
         let bytes = Bucket::new(limits.max_publish_bytes_per_s, now);
@@ -70,12 +70,12 @@ impl Connection {
         self.rare.as_ref()?.throttle.as_ref()?.until
     }
 
-    /// Lets a client whose time has come be read from again.
+    /// Reads from the client again when its debt is paid.
     pub(super) fn end_throttle(&mut self, shard: &mut Shard) {
         if let Some(throttle) = self.throttle() {
             throttle.until = None;
         }
-        // What it sent meanwhile, perhaps a PINGREQ, was not looked at.
+        // Packets that it sent meanwhile, perhaps a PINGREQ, were not read.
         self.last_input = shard.now();
         shard.turn.ready(self.at);
     }
