@@ -1,12 +1,12 @@
 //! The fan-out budget: how much one turn of a worker may spend on publications with many receivers, and which of
 //! them wait for a later turn.
 //!
-//! A publication is delivered to all its receivers at once: they are stored in one batch, or a crash would
-//! leave only half of them with it. So a worker gives way between publications. Those with few receivers are not
-//! counted. When the others have used up the turn's budget, every further one waits for a turn in which
-//! its connection is first in line; one connection goes on per turn, in order of arrival. So a publisher with few
-//! receivers, and a client that publishes nothing, waits for at most one such publication, however many
-//! there are.
+//! A publication is delivered to all its receivers at once. All copies are in one storage batch, because otherwise a
+//! crash could leave it with some of the receivers only. A worker can therefore interrupt its work only between
+//! publications. Publications with few receivers are not counted. When those with many have used up the turn's budget,
+//! each further one waits for a turn in which its connection is first in line; one connection continues per turn, in
+//! order of arrival. A publisher with few receivers, and a client that publishes nothing, therefore waits for at most
+//! one such publication.
 
 use std::collections::VecDeque;
 
@@ -24,17 +24,17 @@ pub(crate) const FEW_VISITS: usize = 64;
 /// Topics searched for retained messages at once, and in a turn whose budget is used up.
 const RETAINED_VISITS: (usize, usize) = (4_096, 256);
 
-/// Stands in line for wills that are due: no connection has this token.
+/// The place of due wills in the line; no connection has this token.
 pub(crate) const WILLS: Token = Token(u64::MAX);
 
 /// A worker's budget for its turn.
 #[derive(Debug, Default)]
 pub(crate) struct FanOutBudget {
     spent: usize,
-    /// Connections with a publication that waits, in the order in which they may go on.
+    /// Connections with a publication that waits, in the order in which they may continue.
     line: VecDeque<Token>,
     in_line: FxHashSet<Token>,
-    /// The connection whose turn it is, and how much may have been spent when that turn is over.
+    /// The connection that may continue, and the amount spent at which its share ends.
     next: Option<(Token, usize)>,
     called: bool,
 }
@@ -107,7 +107,7 @@ impl FanOutBudget {
             *until = VISITS_PER_TURN;
         }
         if self.line.is_empty() && self.line.capacity() > 64 {
-            // A crowd that has gone leaves no memory behind.
+            // Frees the memory after many connections have gone.
             (self.line, self.in_line) = Default::default();
         }
     }

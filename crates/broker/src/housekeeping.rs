@@ -20,13 +20,13 @@ use crate::storage::Op;
 use crate::time::Timestamp;
 use crate::will::Will;
 
-/// Expired retained messages removed in one go.
+/// Expired retained messages removed at once.
 const SWEEP: usize = 1000;
 
 /// Time between two searches for expired retained messages.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(30);
 
-/// When what is due.
+/// The deadlines.
 #[derive(Debug, Default)]
 pub(crate) struct Housekeeping {
     sessions: BinaryHeap<Reverse<Due>>,
@@ -81,7 +81,7 @@ pub(crate) fn run(shard: &mut Shard) {
     if broker.next_housekeeping() > now {
         return;
     }
-    // From here on a session that is due before all those found below moves it forward again.
+    // From here on, a session with an earlier deadline than those found below moves it forward again.
     broker.set_next_housekeeping(Timestamp::NEVER);
     let mut not_yet = Vec::new();
     while let Some(session) = next_due(&broker, now) {
@@ -115,7 +115,7 @@ fn next_due(broker: &Broker, now: Timestamp) -> Option<Arc<Session>> {
     housekeeping.sessions.pop().map(|Reverse(due)| due.session)
 }
 
-/// Continues with wills that gave way, when their turn in the line has come.
+/// Continues with the wills that had to wait, when their turn has come.
 pub(crate) fn go_on(shard: &mut Shard) {
     while let Some(session) = shard.wills.pop_front() {
         match examine(shard, &session) {
@@ -132,7 +132,7 @@ pub(crate) fn go_on(shard: &mut Shard) {
             }
         }
     }
-    // A crowd that has gone leaves no memory behind.
+    // Frees the memory after many sessions have gone.
     shard.wills = VecDeque::new();
 }
 
@@ -141,7 +141,7 @@ enum Examined {
     Done,
     /// Another worker's operations for the session have to reach storage first.
     NotYet,
-    /// Its will reaches many receivers. Until it is published it stays with its session, in storage too.
+    /// Its will has many receivers and waits. Until it is published, it stays with its session, also in storage.
     GivesWay,
 }
 
@@ -161,7 +161,7 @@ fn examine(shard: &mut Shard, session: &Arc<Session>) -> Examined {
     let turn = &mut shard.turn;
     let mut state = session.lock();
     if let Some(at) = state.attachment {
-        // What its own worker stores for it meanwhile could come before what is stored here.
+        // Operations that its own worker stores meanwhile could reach storage before those stored here.
         state.housekeeping_at = None;
         turn.notify(at, WorkerEvent::Expired(at.token));
         return Examined::Done;
@@ -182,7 +182,7 @@ fn examine(shard: &mut Shard, session: &Arc<Session>) -> Examined {
         crate::registry::end(&mut state, session, turn);
     } else {
         if will.is_some() && state.durable {
-            // In the batch of its publication, so that it is published once.
+            // In the same batch as its publication, so that it is published once.
             turn.op(Op::SessionPut(crate::registry::record(&state, session)));
         }
         flows::expire(&mut state, session, turn);
@@ -225,7 +225,7 @@ fn sweep_retained(shard: &mut Shard, broker: &Arc<Broker>) {
     let expired = broker.retained().read().expired(now, SWEEP);
     for topic in expired {
         let mut retained = broker.retained().write();
-        // It may have been set anew since the search.
+        // The topic may have a new retained message since the search.
         let expired = retained.get(&topic).is_some_and(|message| message.is_expired(now));
         if expired && retained.remove(&topic) {
             shard.turn.store_retained(&topic);

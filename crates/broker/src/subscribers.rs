@@ -72,7 +72,7 @@ impl Subscribers {
         if self.list.len() < INDEX_UNTIL {
             self.index = None;
         }
-        // A crowd that has gone leaves no memory behind.
+        // Frees the memory after many subscribers have gone.
         if self.list.len() < self.list.capacity() / 4 {
             self.list.shrink_to(self.list.len() * 2);
             if let Some(index) = &mut self.index {

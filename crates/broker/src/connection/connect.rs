@@ -23,15 +23,14 @@ use crate::shard::Shard;
 use crate::time::Timestamp;
 use crate::will::Will;
 
-/// A CONNACK without properties, in bytes: what a refusal takes. An AUTH takes less than a CONNACK that
-/// grants something, and acknowledgements no more than this, so that of all answers only those with
-/// many codes can be too large for a client that was let in.
+/// Bytes of a CONNACK without properties, the size of a refusal. An AUTH is smaller than a CONNACK of success, and an
+/// acknowledgement no larger than this. For a connected client, only answers with many codes can therefore be too
+/// large.
 const REFUSAL_BYTES: u32 = 5;
 
-/// Whether a packet may be acted on before the QUIC handshake is complete. A first flight can be
-/// recorded and sent again by somebody else; tickets that work once (the transport's part) make
-/// sure that it is never acted on twice, and of what is acted on at all only these are needed to
-/// save the round trip: CONNECT, PUBLISH and PUBREL.
+/// Whether a packet may be handled before the QUIC handshake is complete (0-RTT data, which an attacker can record and
+/// replay). The transport accepts each ticket only once, so that it is never handled twice. Saving the round trip
+/// requires only these packets: CONNECT, PUBLISH and PUBREL.
 pub(super) fn may_come_early(packet_type: u8) -> bool {
     matches!(packet_type, 1 | 3 | 6)
 }
@@ -45,7 +44,7 @@ pub(super) fn is_connect(first: u8) -> bool {
 #[derive(Debug)]
 pub(super) struct PendingConnect {
     client_id: Box<str>,
-    /// The client gave none and got this one.
+    /// The broker has assigned it, as the client sent none.
     assigned: bool,
     clean_start: bool,
     keep_alive_s: u16,
@@ -53,7 +52,7 @@ pub(super) struct PendingConnect {
     receive_maximum: u16,
     max_packet_bytes: u32,
     will: Option<Arc<Will>>,
-    /// As the client gave it.
+    /// As the client sent it.
     username: Option<Box<str>>,
     /// The client requested enhanced authentication.
     by_method: bool,
@@ -61,11 +60,11 @@ pub(super) struct PendingConnect {
     waited: bool,
     /// The session's earlier connection gets closed.
     took_over: bool,
-    /// It gives way: the decision of access control.
+    /// It waits because its will has many receivers; this is the result of its authentication.
     pub(super) gives_way: Option<Admitted>,
-    /// It waits to be checked; a client that goes away does not wait any longer.
+    /// It waits for its credentials to be checked; dropping this removes it from the queue.
     login: Option<WaitingLogin>,
-    /// The login has failed; when that is to be answered.
+    /// The login has failed; when to send the refusal.
     pub(super) late_refusal: Option<(Timestamp, ReasonCode)>,
 }
 
@@ -93,8 +92,7 @@ impl Connection {
                 shard.metrics().protocol_errors.add(1);
                 match Connect::claimed_version(frame.body) {
                     Ok(Version::V5) => self.refuse(shard, error.reason()),
-                    // 3.1.1 [MQTT-3.1.2-2] demands this answer, 5.0 allows it: a client of any
-                    // version understands it.
+                    // 3.1.1 [MQTT-3.1.2-2] requires this answer, 5.0 allows it, and clients of any version understand it.
                     Err(DecodeError::ProtocolVersion(_)) => {
                         self.version = Version::V311;
                         self.refuse(shard, ReasonCode::UnsupportedProtocolVersion);
@@ -105,8 +103,8 @@ impl Connection {
         }
     }
 
-    /// Closes without a word on a CONNECT that breaks the rules of 3.1.1 ([MQTT-3.1.4-1]) or is of
-    /// another protocol.
+    /// Closes the connection without an answer, after a CONNECT that violates the rules of 3.1.1 ([MQTT-3.1.4-1]) or is
+    /// of another protocol.
     fn turn_away(&mut self, shard: &mut Shard, reason: ReasonCode) {
         shard.metrics().connect_refused.add(1);
         self.state = State::New;
@@ -118,7 +116,7 @@ impl Connection {
         self.bridge = connect.bridge;
         let mut pending = match pending(connect, shard.broker().limits(), self.at.token.0) {
             Ok(pending) => pending,
-            // A code that 3.1.1 has for it, or none.
+            // With the code that 3.1.1 has for the error, if any.
             Err(ReasonCode::TopicNameInvalid) if self.version == Version::V311 => {
                 tracing::info!(peer = %self.peer.address, "bad CONNECT: will topic is not a topic name");
                 shard.metrics().protocol_errors.add(1);
@@ -171,7 +169,7 @@ impl Connection {
         }
     }
 
-    /// Access control has decided.
+    /// Handles the result of the authentication.
     pub(super) fn authenticated(&mut self, shard: &mut Shard, reply: AuthReply) {
         let state = std::mem::replace(&mut self.state, State::New);
         let State::Authenticating(pending) = state else {
@@ -190,7 +188,7 @@ impl Connection {
         self.admit(shard, *pending, admitted);
     }
 
-    /// More logins wait to be checked than may: nothing is held against the client.
+    /// Refuses a client because too many logins wait. It does not count as a failed login.
     fn refuse_for_now(&mut self, shard: &mut Shard) {
         shard.metrics().logins_busy.add(1);
         if let Some(times) = shard.logins_full.occurred(shard.turn.now) {
@@ -200,7 +198,7 @@ impl Connection {
         self.refuse(shard, ReasonCode::ServerBusy);
     }
 
-    /// Answers a failed login: at once, or late if many from this address have failed.
+    /// Refuses a failed login: at once, or later if many from this address have failed.
     fn login_failed(
         &mut self,
         shard: &mut Shard,
@@ -223,9 +221,8 @@ impl Connection {
         self.state = State::Authenticating(pending);
     }
 
-    /// Whether the client would have a will published that reaches many, by taking over the session it is
-    /// the will of, while others wait for their turn. Whose session it is, and whether the will is due, is
-    /// found out when it has its turn.
+    /// Whether the client has to wait because taking over the session could publish a will with many receivers, and
+    /// other connections wait. The session's owner, and whether the will is due, are checked when its turn comes.
     fn must_give_way(&self, shard: &mut Shard, client_id: &str) -> bool {
         shard.turn.fan_out.must_wait(self.at.token)
             && shard
@@ -235,7 +232,7 @@ impl Connection {
                 .is_some_and(|will| shard.reaches_many(&will.topic))
     }
 
-    /// The turn of a client that gives way may have come.
+    /// Continues a client that had to wait, if its turn has come.
     pub(super) fn go_on(&mut self, shard: &mut Shard) {
         let State::Authenticating(pending) = &mut self.state else { return };
         if shard.turn.fan_out.is_waiting(self.at.token) {
@@ -307,7 +304,7 @@ impl Connection {
                     return self.end(shard, "session taken over", code);
                 }
                 Err(NotOpened::NotYet(took_over)) => {
-                    // The turn of the other worker is soon over: this one looks again in its next.
+                    // The other worker's turn ends soon: this worker checks again in its next one.
                     pending.waited = true;
                     pending.took_over |= took_over;
                     self.state = State::Authenticating(Box::new(pending));
@@ -327,7 +324,7 @@ impl Connection {
             reason: ReasonCode::Success,
             properties: terms.as_properties(),
         };
-        // A session that is promised to outlive the connection is durable before it is promised.
+        // A session that outlives the connection must be durable before CONNACK promises that.
         let stored = shard.turn.batch_len() > before;
         let mut packet = Vec::new();
         connack.encode(self.version, &mut packet);
@@ -337,11 +334,11 @@ impl Connection {
         if let Some(will) = opened.due_will {
             crate::housekeeping::publish_will(shard, opened.session.key().0, &will);
         }
-        // It may have been taken back before this connection was known to be there.
+        // The credential may have been revoked before this connection was registered.
         self.recheck(shard);
     }
 
-    /// The client identifier is another user's: refused before anything of that session is touched.
+    /// Refuses a client identifier that belongs to another user, before that user's session is touched.
     fn refuse_foreign(
         &mut self,
         shard: &mut Shard,
@@ -359,8 +356,8 @@ impl Connection {
         self.refuse(shard, ReasonCode::ClientIdentifierNotValid);
     }
 
-    /// Answers CONNECT with an error and closes; without the answer if the client takes no packet of its
-    /// size ([MQTT-3.1.2-24]).
+    /// Answers CONNECT with an error and closes; without an answer if its size is above the client's Maximum Packet
+    /// Size ([MQTT-3.1.2-24]).
     fn refuse_within(&mut self, shard: &mut Shard, reason: ReasonCode, most_bytes: u32) {
         if most_bytes < REFUSAL_BYTES {
             return self.turn_away(shard, reason);
@@ -368,7 +365,7 @@ impl Connection {
         self.refuse(shard, reason);
     }
 
-    /// Answers CONNECT with an error and closes. The client takes packets of [`REFUSAL_BYTES`].
+    /// Answers CONNECT with an error and closes. The client accepts packets of [`REFUSAL_BYTES`].
     pub(super) fn refuse(&mut self, shard: &mut Shard, reason: ReasonCode) {
         shard.metrics().connect_refused.add(1);
         let properties = fulmar_mqtt::Properties::NONE;
@@ -383,7 +380,7 @@ fn name_of(user: Option<&str>) -> &str {
     user.unwrap_or("(anonymous)")
 }
 
-/// Checks a CONNECT and keeps what outlives its bytes.
+/// Checks a CONNECT, and copies what is needed later.
 fn pending(
     connect: &Connect<'_>,
     limits: &Limits,
@@ -461,8 +458,8 @@ fn will(will: &LastWill<'_>) -> Result<Will, ReasonCode> {
     })
 }
 
-/// A client identifier for one that gave none: unguessable, so that nobody can take the session
-/// over by counting.
+/// A client identifier for a client that sent none. It is random, so that nobody can guess it and take the session
+/// over.
 fn assigned_id(token: u64) -> Box<str> {
     use std::hash::{BuildHasher, RandomState};
     let (a, b) = (RandomState::new().hash_one(token), RandomState::new().hash_one(token));
@@ -478,7 +475,7 @@ fn largest(connect: &Connect<'_>) -> u32 {
     said.unwrap_or(u32::MAX)
 }
 
-/// Bytes of the CONNACK that lets the client in; 0 if it takes packets of any size.
+/// Bytes of the CONNACK of success; 0 if the client accepts packets of any size.
 fn connack_bytes(pending: &PendingConnect, version: Version, limits: &Limits) -> usize {
     if pending.max_packet_bytes == u32::MAX {
         return 0;
@@ -490,7 +487,7 @@ fn connack_bytes(pending: &PendingConnect, version: Version, limits: &Limits) ->
     packet.len()
 }
 
-/// CONNACK's properties, and the keep alive that holds.
+/// CONNACK's properties, and the resulting keep alive.
 fn connack_terms(
     pending: &PendingConnect,
     version: Version,

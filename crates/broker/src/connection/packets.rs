@@ -1,4 +1,4 @@
-//! What a connected client sends: publications, acknowledgements, subscriptions, goodbye
+//! Handles the packets of a connected client: PUBLISH, acknowledgements, SUBSCRIBE, UNSUBSCRIBE, DISCONNECT
 //! (MQTT 5.0, sections 3.3 to 3.15).
 
 use std::sync::Arc;
@@ -30,12 +30,12 @@ use crate::time::Timestamp;
 /// Most filters answered in one SUBSCRIBE or UNSUBSCRIBE; the packet's size bounds it too.
 const MAX_FILTERS: usize = 10_000;
 
-/// What a PUBLISH says in its properties about this hop.
+/// The properties of a PUBLISH that concern this hop only.
 #[derive(Default)]
 struct Hop {
     alias: Option<u16>,
     expires_at: Option<Timestamp>,
-    /// Some properties are not to be forwarded as they stand.
+    /// Some properties must not be forwarded unchanged.
     rewrite: bool,
     illegal: bool,
 }
@@ -79,7 +79,7 @@ impl Connection {
                 self.handle_ack(shard, index, &session, kind, ack.packet_id, ack.reason);
             }
             Ok(packet) => self.handle_other(shard, index, &session, packet),
-            // Whatever is in it.
+            // Also if it is malformed.
             Err(_) if is_connect(frame.first) => {
                 let why = "a second CONNECT";
                 self.refuse_packet(shard, ReasonCode::ProtocolError, &why);
@@ -189,7 +189,7 @@ impl Connection {
         }
     }
 
-    /// The publication's properties with what the program's hook adds to them, if it adds something.
+    /// The publication's properties with those that the publish hook adds, if it adds any.
     fn stamp(
         &self,
         shard: &Shard,
@@ -312,9 +312,9 @@ impl Connection {
             Ok(Some((kind, stored, reason))) => {
                 self.answer(shard, index, stored, Waiting::Ack(kind, id, reason));
             }
-            // An acknowledgement of nothing is no crime: the message may have expired or been dropped.
+            // An acknowledgement with an unknown identifier is no error: the message may have expired or been dropped.
             Ok(None) | Err(AckError::Unknown(_)) => {}
-            // One that the message's quality of service does not have, or out of order, is one.
+            // One that does not belong to the message's quality of service, or is out of order, is an error.
             Err(error) => self.refuse_packet(shard, ReasonCode::ProtocolError, &error),
         }
     }
@@ -410,8 +410,8 @@ impl Connection {
         self.answer(shard, index, stored, Waiting::Packet(bytes.into()));
     }
 
-    /// Whether the filters of a SUBSCRIBE or UNSUBSCRIBE can be dealt with and their answer be sent;
-    /// otherwise the connection is closed, before any of them counts.
+    /// Whether the filters of a SUBSCRIBE or UNSUBSCRIBE can be handled and answered. Otherwise the connection is
+    /// closed, and none of them takes effect.
     fn takes_filters(
         &mut self,
         shard: &mut Shard,
@@ -426,14 +426,14 @@ impl Connection {
             return false;
         }
         if self.version == Version::V311 {
-            // There is no answer that says so, and 3.1.1 [MQTT-4.8.0-1] has the connection closed.
+            // No answer of 3.1.1 can express this; [MQTT-4.8.0-1] requires closing the connection.
             if let Some(error) = filters.iter().find_map(|(text, _)| malformed(text)) {
                 self.refuse_packet(shard, ReasonCode::TopicFilterInvalid, &error);
                 return false;
             }
             return true;
         }
-        // [MQTT-3.1.2-24]: a code a filter, and nothing that could be left out.
+        // [MQTT-3.1.2-24]: it has one code per filter, and nothing that could be omitted.
         let answer = answer_bytes(count);
         let most = session.lock().max_packet_bytes;
         if answer > most as usize {
@@ -476,7 +476,7 @@ impl Connection {
         if reason.is_error() {
             return reason;
         }
-        // A 3.1.1 client would take any answer for success: its message is at least delivered.
+        // A 3.1.1 client understands every answer as success: its message is at least delivered.
         match shard.publish_or_refuse(parts, self.version == Version::V5) {
             Ok(0) => ReasonCode::NoMatchingSubscribers,
             Ok(_) => ReasonCode::Success,
@@ -524,7 +524,7 @@ impl Connection {
         shard.metrics().access_denied.add(1);
         tracing::info!(peer = %self.peer.address, client = session.client_id(),
             user = session.lock().username.as_deref(), topic, "publication denied");
-        // A 3.1.1 client cannot be told and takes any answer for success; the message is dropped.
+        // A 3.1.1 client understands every answer as success; the message is dropped.
         ReasonCode::NotAuthorized
     }
 }
@@ -548,8 +548,8 @@ fn handle_pubrel(
     known
 }
 
-/// What a bridge that speaks 3.1.1 means and has no options to say: nothing that came from it goes
-/// back to it, and what was published to be retained is so on its side too.
+/// The options of a bridge's subscription; 3.1.1 cannot express them. Messages from the bridge are not sent back to it,
+/// and the RETAIN flag is kept as published.
 fn bridged(filter: &str, options: SubscribeOptions) -> SubscribeOptions {
     let no_local = !filter.starts_with("$share/");
     SubscribeOptions { no_local, retain_as_published: true, ..options }
@@ -568,8 +568,7 @@ fn answer_bytes(codes: usize) -> usize {
     } + body
 }
 
-/// What is wrong with a filter by the rules of 3.1.1, which has neither shared subscriptions nor a
-/// bound on levels.
+/// The error of a filter by the rules of 3.1.1, which has neither shared subscriptions nor a limit of levels.
 fn malformed(filter: &str) -> Option<TopicError> {
     let error = Subscription::parse(filter).err()?;
     (!matches!(error, TopicError::TooDeep | TopicError::Share)).then_some(error)
