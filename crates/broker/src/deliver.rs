@@ -1,11 +1,10 @@
-//! The outgoing side of a session: send now, keep for later, or drop by the rules; then
-//! acknowledgements, and refilling what a connection takes (MQTT 5.0 sections 4.3, 4.4, 4.9).
+//! Outgoing messages of a session: sends, queues or drops them, handles the client's acknowledgements, and refills the
+//! connection's output (MQTT 5.0 sections 4.3, 4.4, 4.9).
 //!
-//! Everything here happens under the session's lock. A message of a durable session is recorded in
-//! the same storage batch that holds back its publisher's acknowledgement, and with the identifier
-//! under which it is sent, so that after a crash it is sent again under the same and with DUP. At
-//! QoS 2 it is also not sent before storage knows that identifier: sent earlier and lost in a crash,
-//! it would be sent again under another one and arrive twice.
+//! The session is locked during all of this. A message of a durable session is in the storage batch for which its
+//! publisher's acknowledgement waits, together with the packet identifier with which it is sent, so that after a crash
+//! it is sent again with the same identifier and with DUP. A QoS 2 message is not sent before storage has that
+//! identifier: after a crash it would be sent again with another one, and arrive twice.
 
 use std::sync::Arc;
 
@@ -23,11 +22,11 @@ use crate::shard::{Turn, Waiter};
 use crate::storage::{Delivery, FlowId, Op, Position, Progress};
 use crate::time::Timestamp;
 
-/// Encoded bytes at which refilling stops; the rest follows when these have been taken.
+/// Encoded bytes at which refilling stops; the rest follows when the connection has taken these.
 const REFILL_BYTES: usize = 64 * 1024;
 
 impl SessionState {
-    /// Delivers a publication to one flow. True when the session took it.
+    /// Delivers a publication to one flow. True if the session has accepted it.
     pub(crate) fn deliver(
         &mut self,
         session: &Arc<Session>,
@@ -39,7 +38,7 @@ impl SessionState {
         if self.ended {
             return false;
         }
-        // It may have ended since the route to it was found: what it was owed is the control flow's.
+        // The flow may have ended since the route was found: the control flow has its messages then.
         let index = self.flow_index(flow).unwrap_or(0);
         if terms.qos == QoS::AtMostOnce {
             return self.send_unacknowledged(turn, publication, index, terms);
@@ -62,8 +61,8 @@ impl SessionState {
         let most = self.outbox_bytes(turn.limits());
         let behind = self.waits_for_other_flow(index, held.position);
         let flow = &self.flows[index];
-        // Sent on a flow of which storage may learn later than of this, it would come a second time after a crash, on
-        // the control flow. The flow's own worker sends it.
+        // The message may reach storage before the flow does. If it were sent now, it would be sent again on the
+        // control flow after a crash. The flow's own worker sends it.
         let unknown = held.clearance != Clearance::Clear && !turn.has_handed_over(flow.opened());
         let may_send = flow.stream.is_some()
             && !unknown
@@ -74,7 +73,7 @@ impl SessionState {
         if !may_send {
             let kept = self.enqueue(session, turn, index, held);
             let flow = &mut self.flows[index];
-            // The only one, perhaps because others had to make room.
+            // It may be the only one because others were dropped to make room.
             if behind && kept && flow.queue.len() == 1 {
                 flow.set_blocked(Some(Block::Order));
             } else if let (true, Some(attachment)) = (unknown && kept, self.attachment) {
@@ -85,7 +84,7 @@ impl SessionState {
         self.send_first(session, turn, publication, index, held, terms)
     }
 
-    /// QoS 0: into the outbox of a connected receiver, or nowhere.
+    /// QoS 0: appended to the outbox of a connected receiver, otherwise dropped.
     fn send_unacknowledged(
         &mut self,
         turn: &mut Turn,
@@ -130,7 +129,7 @@ impl SessionState {
         let (position, clearance) = (held.position, held.clearance);
         let wanted = held.position.packet_id();
         let Some(packet_id) = flow.outbound.push_as(wanted, terms.qos, held) else {
-            // The window was seen to have room under this very lock.
+            // The session has been locked since the window had room.
             return false;
         };
         if let Some(held) = record {
@@ -153,7 +152,7 @@ impl SessionState {
         sent
     }
 
-    /// Keeps a message for later, within the session's bounds.
+    /// Queues a message, within the session's limits.
     fn enqueue(
         &mut self,
         session: &Arc<Session>,
@@ -213,7 +212,7 @@ impl SessionState {
         }
     }
 
-    /// Puts back a message that storage held for this session.
+    /// Restores a message from storage.
     pub(crate) fn restore(&mut self, index: usize, held: Held, progress: Progress) {
         self.seen_position(held.position);
         let flow = &mut self.flows[index];
@@ -230,9 +229,8 @@ impl SessionState {
         }
     }
 
-    /// A QoS 2 message's identifier is durable: send it and what waited for it, if there is still
-    /// somebody to send to. Workers hear of commits at times of their own; this keeps the order
-    /// ([MQTT-4.6.0-5]).
+    /// A QoS 2 message's identifier is durable: sends it and those that waited for it, if the client is still
+    /// connected. Workers learn of commits at different times; this keeps the order ([MQTT-4.6.0-5]).
     pub(crate) fn release(
         &mut self,
         session: &Session,
@@ -287,8 +285,8 @@ impl SessionState {
         }
     }
 
-    /// Refills a flow's outbox: what must be sent again, then the queue, then retained messages
-    /// owed to new subscriptions.
+    /// Refills a flow's outbox: with messages to send again, then with the queue, then with retained messages for new
+    /// subscriptions.
     pub(crate) fn refill(&mut self, session: &Arc<Session>, turn: &mut Turn, index: usize) {
         if self.flows[index].waits_for_acknowledgements() {
             return;
@@ -321,9 +319,9 @@ impl SessionState {
             return false;
         };
         match flow.outbound.replay_of(packet_id) {
-            // One whose identifier is not durable yet goes out when it is.
+            // A message whose identifier is not durable yet is sent when it is.
             Some(Replay::Publish { message: held, .. }) if held.clearance == Clearance::Clear => {
-                // The client may take less than it did when this was sent first.
+                // The client's Maximum Packet Size may be smaller than when this was first sent.
                 let sent = !held.has_lapsed(turn, now)
                     && append(&mut flow.outbox, turn, max, |out| {
                         held.encode(out, version, packet_id, held.maybe_sent, now);
@@ -383,7 +381,7 @@ impl SessionState {
         true
     }
 
-    /// Whether what is next in the queue may not be sent yet.
+    /// Whether the next message in the queue must wait.
     fn next_must_wait(&mut self, turn: &Turn, index: usize) -> bool {
         let next = self.flows[index].queue.front();
         let next = next.map(|held| (held.position, held.stamp, held.clearance));
@@ -463,7 +461,7 @@ impl SessionState {
     ) -> Result<(), AckError> {
         let Some(index) = self.flow_index(flow) else { return Ok(()) };
         let (released, held) = self.flows[index].outbound.pubrec_refused(packet_id)?;
-        // Otherwise an earlier PUBREC has already let go of it.
+        // Otherwise an earlier PUBREC has already removed it from storage.
         if !released || self.flows[index].is_stored() {
             self.forget(session, turn, index, &held);
         }
@@ -485,7 +483,7 @@ impl SessionState {
         let position = held.position;
         if self.durable {
             let (session, flow) = (session.key(), flow.home());
-            // It has arrived. What is left of the exchange means nothing without its stream.
+            // The message has arrived. The rest of the exchange has no meaning without its stream.
             turn.op(if self.flows[index].is_stored() {
                 Op::Advance { session, flow, position, progress: Progress::Released(packet_id) }
             } else {
@@ -505,7 +503,7 @@ impl SessionState {
     ) -> Result<(), AckError> {
         let Some(index) = self.flow_index(flow) else { return Ok(()) };
         let held = self.flows[index].outbound.pubcomp(packet_id)?;
-        // Otherwise PUBREC has already let go of it.
+        // Otherwise PUBREC has already removed it from storage.
         if self.flows[index].is_stored() {
             self.forget(session, turn, index, &held);
         }
@@ -513,7 +511,7 @@ impl SessionState {
         Ok(())
     }
 
-    /// The window has room again: whoever owns the connection refills.
+    /// The window has room again: the connection's worker refills the outbox.
     fn room_made(&mut self, turn: &mut Turn, index: usize) {
         let attachment = self.attachment;
         let flow = &mut self.flows[index];
@@ -527,7 +525,7 @@ impl SessionState {
 }
 
 impl Flow {
-    /// Tells the flow's connection once that there is output.
+    /// Sends the flow's connection one event that there is output.
     pub(crate) fn announce(&mut self, turn: &mut Turn, attachment: Attachment) {
         if !self.ready {
             self.ready = true;
@@ -535,7 +533,7 @@ impl Flow {
         }
     }
 
-    /// Gives up a message that was just put in flight and cannot be sent.
+    /// Drops a message that was just put in flight and cannot be sent.
     fn abandon(&mut self, session: &Session, turn: &mut Turn, packet_id: PacketId, durable: bool) {
         if let Some(held) = self.outbound.abandon(packet_id)
             && durable
@@ -547,8 +545,8 @@ impl Flow {
 }
 
 impl Held {
-    /// Whether it has expired while storage was told of its identifier, so that nothing of it is out yet
-    /// and nothing may go out ([MQTT-3.3.2-5]). Counts it.
+    /// Whether the message has expired while its identifier was being stored. It has not been sent, and must not be
+    /// ([MQTT-3.3.2-5]). Counts it.
     fn has_lapsed(&self, turn: &Turn, now: Timestamp) -> bool {
         let lapsed = !self.maybe_sent && self.message.is_expired(now);
         turn.metrics().messages_expired.add(u64::from(lapsed));
@@ -568,7 +566,7 @@ impl Held {
     }
 }
 
-/// Appends a PUBLISH to an outbox and counts it, unless it is larger than the client takes
+/// Appends a PUBLISH to an outbox and counts it, unless it is above the client's Maximum Packet Size
 /// ([MQTT-3.1.2-24]). Returns whether it fits.
 fn append(
     outbox: &mut Vec<u8>,
@@ -591,7 +589,7 @@ fn append(
     fits
 }
 
-/// The message in flight under this identifier, unless another has it by now.
+/// The message in flight with this identifier, unless another message has it now.
 fn in_flight(outbound: &mut Outbound<Held>, id: PacketId, position: Position) -> Option<&mut Held> {
     outbound.get_mut(id).filter(|held| held.position == position)
 }
