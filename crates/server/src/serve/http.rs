@@ -18,10 +18,10 @@ use fulmar_store::SqliteStorage;
 use fulmar_transport::tickets::Tickets;
 use parking_lot::Mutex;
 
+use super::http_publish::HttpPublisher;
 use super::listeners::where_to_change;
 use super::mqttsn;
 use super::platform::Platform;
-use super::publish::HttpPublisher;
 use super::upstream::GatewayMetrics;
 use crate::config::Config;
 

@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use super::certificates::Certificates;
 use super::greeting::{Greeting, Listeners};
-use super::publish::HttpPublisher;
+use super::http_publish::HttpPublisher;
 use super::reach::Reach;
 use super::{pages, platform, status};
 use crate::config::Config;

@@ -12,6 +12,7 @@ mod certificates;
 mod coap;
 mod greeting;
 mod http;
+mod http_publish;
 mod internal_sessions;
 mod listeners;
 mod memory;
@@ -23,7 +24,6 @@ mod platform;
 #[cfg(feature = "platform")]
 mod platform_client;
 mod psk;
-mod publish;
 mod reach;
 mod reload;
 mod rolling;
@@ -172,7 +172,7 @@ pub fn run(args: &Args, log: &LogArgs) -> anyhow::Result<()> {
         web: Arc::clone(web.metrics()),
         gateway: gateway.as_ref().map(upstream::Gateway::metrics),
         mqtt_sn: mqtt_sn.statistics(),
-        publisher: publish::HttpPublisher::new(
+        publisher: http_publish::HttpPublisher::new(
             server.handoff(),
             &config,
             "http",
