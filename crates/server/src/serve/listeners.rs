@@ -16,7 +16,7 @@ use serde_json::Value;
 use super::certificates::Certificates;
 use super::greeting::{Greeting, Listeners};
 use super::http_publish::HttpPublisher;
-use super::reach::Reach;
+use super::page_config::PageConfig;
 use super::{pages, platform, status};
 use crate::config::Config;
 
@@ -132,7 +132,7 @@ pub(super) fn start_web(
         let publisher =
             HttpPublisher::new(server.handoff(), config, "https", &config.listeners.https);
         let router = status::router().merge(platform.router()).merge(publisher.router());
-        let router = router.merge(Reach::new(bound, hashes, Value::Null).router());
+        let router = router.merge(PageConfig::new(bound, hashes, Value::Null).router());
         let router =
             if config.lab.objects { router.merge(fulmar_http::objects::router()) } else { router };
         let greeting = Greeting::new(platform.get().cloned(), Arc::clone(listeners));

@@ -18,13 +18,13 @@ mod listeners;
 mod memory;
 mod mqttsn;
 mod notify;
+mod page_config;
 mod pages;
 #[cfg_attr(not(feature = "platform"), path = "no_platform.rs")]
 mod platform;
 #[cfg(feature = "platform")]
 mod platform_client;
 mod psk;
-mod reach;
 mod reload;
 mod rolling;
 mod secrets;

@@ -1,11 +1,11 @@
-//! `GET /api/v1/config`: what a page has to know before anyone has logged in, above all how it reaches MQTT.
+//! `GET /api/v1/config`: what a web page has to know before its user has logged in, above all the MQTT endpoints.
 //!
-//! Over WebSocket it is where the page came from. Over WebTransport it is a `webtransport` listener, whose
-//! certificate the page believes by the hashes told here, if one can be reached from where the request came;
-//! otherwise the address of the page itself, which needs a certificate the browser knows by itself.
+//! The WebSocket endpoint is the server that the page came from. The WebTransport endpoint is a `webtransport` listener
+//! if the client can reach one; the page then trusts the listener's certificate by the hashes in the response.
+//! Otherwise it is the address of the page itself, whose certificate must be one that the browser trusts.
 //!
-//! Browsers try IPv6 first for `localhost` and give WebTransport one try, so pages at `localhost` are told
-//! an address instead.
+//! Browsers try IPv6 first for `localhost` and try WebTransport only once, so pages at `localhost` get an IP address
+//! instead.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
@@ -23,27 +23,31 @@ use serde_json::{Value, json};
 
 use super::rolling::Hashes;
 
-/// What is told.
+/// The contents of the response.
 #[derive(Clone)]
-pub(super) struct Reach {
-    /// Of the `webtransport` listeners.
+pub(super) struct PageConfig {
+    /// Addresses of the `webtransport` listeners.
     webtransport: Arc<[SocketAddr]>,
     hashes: Hashes,
-    /// About the demonstration that runs, if one does.
+    /// Describes the running demonstration; null if there is none.
     demo: Arc<Value>,
 }
 
-impl Reach {
-    pub(super) fn new(bound: &Bound, hashes: Hashes, demo: Value) -> Reach {
-        Reach { webtransport: bound.webtransport.as_slice().into(), hashes, demo: Arc::new(demo) }
+impl PageConfig {
+    pub(super) fn new(bound: &Bound, hashes: Hashes, demo: Value) -> PageConfig {
+        PageConfig {
+            webtransport: bound.webtransport.as_slice().into(),
+            hashes,
+            demo: Arc::new(demo),
+        }
     }
 
-    /// The answer.
+    /// Serves the response.
     pub(super) fn router(self) -> Router {
         Router::new().route("/api/v1/config", get(config)).with_state(self)
     }
 
-    /// Where a page asks for WebTransport that came to `authority` from `peer`, and with which hashes.
+    /// The WebTransport URL and certificate hashes for a page that a client at `peer` requested from `authority`.
     fn webtransport(&self, authority: &Authority, peer: IpAddr) -> (String, Vec<String>) {
         let near = |address: &&SocketAddr| peer.is_loopback() || !address.ip().is_loopback();
         let listener = self.webtransport.iter().find(near);
@@ -69,7 +73,7 @@ fn is_this_machine(host: &str) -> bool {
 }
 
 async fn config(
-    State(reach): State<Reach>,
+    State(page): State<PageConfig>,
     ConnectInfo(peer): ConnectInfo<SocketAddr>,
     uri: Uri,
     headers: HeaderMap,
@@ -78,18 +82,18 @@ async fn config(
     let Some(authority) = uri.authority().cloned().or_else(of_header) else {
         return (StatusCode::BAD_REQUEST, "the request names no host\n").into_response();
     };
-    let (url, certificate_hashes) = reach.webtransport(&authority, peer.ip().to_canonical());
-    let told = json!({
+    let (url, certificate_hashes) = page.webtransport(&authority, peer.ip().to_canonical());
+    let config = json!({
         "version": env!("CARGO_PKG_VERSION"),
         "title": "Fulmar",
         "mqtt": {
             "webtransport": { "url": url, "certificate_hashes": certificate_hashes },
             "websocket": { "url": format!("wss://{authority}/mqtt") },
         },
-        "demo": *reach.demo,
+        "demo": *page.demo,
     });
     let headers = [(header::CONTENT_TYPE, "application/json"), (header::CACHE_CONTROL, "no-store")];
-    (headers, told.to_string()).into_response()
+    (headers, config.to_string()).into_response()
 }
 
 #[cfg(test)]
@@ -97,16 +101,16 @@ async fn config(
 mod tests {
     use super::*;
 
-    fn told(listeners: &[&str], authority: &str, peer: &str) -> (String, usize) {
+    fn endpoint(listeners: &[&str], authority: &str, peer: &str) -> (String, usize) {
         let webtransport = listeners.iter().map(|address| address.parse().unwrap()).collect();
         let bound = Bound { https: Vec::new(), webtransport };
-        let reach = Reach::new(&bound, Hashes::of([[1; 32], [2; 32]]), Value::Null);
-        let (url, hashes) = reach.webtransport(&authority.parse().unwrap(), peer.parse().unwrap());
+        let page = PageConfig::new(&bound, Hashes::of([[1; 32], [2; 32]]), Value::Null);
+        let (url, hashes) = page.webtransport(&authority.parse().unwrap(), peer.parse().unwrap());
         (url, hashes.len())
     }
 
     #[test]
-    fn pages_are_told_what_they_can_reach() {
+    fn pages_get_an_endpoint_that_they_can_reach() {
         let local = ["127.0.0.1:8444"];
         for (listeners, authority, peer, url, hashes) in [
             (&local[..], "localhost:8443", "127.0.0.1", "https://127.0.0.1:8444/mqtt", 2),
@@ -119,7 +123,11 @@ mod tests {
             (&["192.0.2.1:1"], "m.example:8443", "192.0.2.9", "https://m.example:1/mqtt", 2),
             (&[], "m.example:8443", "192.0.2.9", "https://m.example:8443/mqtt", 0),
         ] {
-            assert_eq!(told(listeners, authority, peer), (url.to_owned(), hashes), "{authority}");
+            assert_eq!(
+                endpoint(listeners, authority, peer),
+                (url.to_owned(), hashes),
+                "{authority}"
+            );
         }
     }
 }
