@@ -14,8 +14,8 @@ use fulmar_transport::{
 use serde_json::Value;
 
 use super::certificates::Certificates;
-use super::greeting::{Greeting, Listeners};
 use super::http_publish::HttpPublisher;
+use super::landing_page::{LandingPage, Listeners};
 use super::page_config::PageConfig;
 use super::{pages, platform, status};
 use crate::config::Config;
@@ -135,8 +135,8 @@ pub(super) fn start_web(
         let router = router.merge(PageConfig::new(bound, hashes, Value::Null).router());
         let router =
             if config.lab.objects { router.merge(fulmar_http::objects::router()) } else { router };
-        let greeting = Greeting::new(platform.get().cloned(), Arc::clone(listeners));
-        router.fallback(move |request| pages::answer(greeting.clone(), request))
+        let landing = LandingPage::new(platform.get().cloned(), Arc::clone(listeners));
+        router.fallback(move |request| pages::answer(landing.clone(), request))
     };
     Endpoint::start(web, router, server.handoff()).map_err(|error| {
         let of = |address: &SocketAddr| config.listeners.webtransport().contains(address);

@@ -10,10 +10,10 @@ mod acme;
 mod back_pressure;
 mod certificates;
 mod coap;
-mod greeting;
 mod http;
 mod http_publish;
 mod internal_sessions;
+mod landing_page;
 mod listeners;
 mod memory;
 mod mqttsn;
@@ -154,7 +154,7 @@ pub fn run(args: &Args, log: &LogArgs) -> anyhow::Result<()> {
     let bodies = fulmar_http::BodyBudget::new(config.http.max_buffered_body_bytes);
     let tls = (&certificates, challenges, keys);
     let shared = (server, Arc::clone(&running.origins));
-    let bound = greeting::Listeners::default();
+    let bound = landing_page::Listeners::default();
     let web = listeners::start_web(&config, tls, shared, &platform, &bodies, &bound)?;
     let wiring = coap::Wiring {
         broker: &broker,

@@ -1,8 +1,8 @@
-//! The web app's files, which the program carries inside: what is asked for and is no part of the API.
+//! Serves the web app's files, which are built into the program, at all paths that do not belong to the API.
 //!
 //! Files are sent in the compressed form that the build made, with ETags; those with a hash in their
-//! name may be kept for ever. Other paths are screens of the app and get its one page, if a page is what
-//! is asked for. While nobody could use the app, `/` has another page (`greeting`).
+//! name may be cached for ever. Other paths are screens of the app and get its only page, if the client accepts
+//! HTML. While nobody can use the app, `/` is the landing page (`landing_page`).
 
 use std::io::Read as _;
 
@@ -14,7 +14,7 @@ use axum::http::{
 use axum::response::IntoResponse as _;
 use flate2::read::GzDecoder;
 
-use super::greeting::{self, Greeting};
+use super::landing_page::{self, LandingPage};
 
 /// One of the app's files.
 pub(super) struct File {
@@ -40,11 +40,11 @@ const FOR_EVER: HeaderValue = HeaderValue::from_static("public, max-age=31536000
 const ASK_AGAIN: HeaderValue = HeaderValue::from_static("no-cache");
 
 /// Answers what no route of the API has answered.
-pub(super) async fn answer(greeting: Greeting, request: Request<Body>) -> Response<Body> {
+pub(super) async fn answer(landing: LandingPage, request: Request<Body>) -> Response<Body> {
     let path = request.uri().path();
     let file = find(files::FILES, path, request.headers());
-    let reason = greeting.reason(!files::FILES.is_empty()).filter(|_| path == "/");
-    let style = path == greeting::STYLE_PATH;
+    let reason = landing.reason(!files::FILES.is_empty()).filter(|_| path == "/");
+    let style = path == landing_page::STYLE_PATH;
     if file.is_none() && reason.is_none() && !style {
         return not_found();
     }
@@ -53,14 +53,18 @@ pub(super) async fn answer(greeting: Greeting, request: Request<Body>) -> Respon
         return (StatusCode::METHOD_NOT_ALLOWED, allow).into_response();
     }
     match (reason, file) {
-        (Some(reason), _) => greet(&greeting, reason, &request),
+        (Some(reason), _) => send_landing_page(&landing, reason, &request),
         (None, Some(file)) if !style => send(file, &request),
-        _ => greeting::style(),
+        _ => landing_page::style(),
     }
 }
 
-fn greet(greeting: &Greeting, reason: greeting::Reason, request: &Request<Body>) -> Response<Body> {
-    let mut page = greeting.page(reason, request, host(request).as_deref());
+fn send_landing_page(
+    landing: &LandingPage,
+    reason: landing_page::Reason,
+    request: &Request<Body>,
+) -> Response<Body> {
+    let mut page = landing.page(reason, request, host(request).as_deref());
     protect(page.headers_mut(), request);
     page
 }

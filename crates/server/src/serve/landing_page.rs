@@ -1,9 +1,9 @@
-//! What `/` says to a browser while there is no app for it to open: which program answers there, where its
-//! clients connect, and where metrics, health and the documentation are.
+//! The page at `/` while there is no app to open. It shows which program answers, where clients connect, and where
+//! metrics, health and the documentation are.
 //!
-//! That is so without a platform (`[platform] enabled = false`, or a gateway), with a platform that has no users yet,
-//! since nobody could log in, and in a program that was built without the app. Strangers can see the page: it
-//! names listeners that they can reach and nothing that is on the machine alone.
+//! It is shown without a platform (`[platform] enabled = false`, or a gateway), with a platform that has no users yet,
+//! because nobody could log in, and by a program built without the app. Anybody can see the page, so it lists only
+//! listeners that the client can reach, and none of those on loopback addresses to clients on other machines.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -17,7 +17,7 @@ use axum::response::{Html, IntoResponse as _};
 use super::platform::Platform;
 use super::status;
 
-/// Where the page's style is: its policy allows none inside the page.
+/// Path of the style sheet: the page's content security policy allows no style inside the page.
 pub(super) const STYLE_PATH: &str = "/greeting.css";
 
 const STYLE: &str = "\
@@ -55,19 +55,19 @@ pub(super) enum Reason {
     NotBuilt,
 }
 
-/// What the page is made of.
+/// Creates the page.
 #[derive(Clone)]
-pub(super) struct Greeting {
+pub(super) struct LandingPage {
     platform: Option<Platform>,
     listeners: Listeners,
 }
 
-impl Greeting {
-    pub(super) fn new(platform: Option<Platform>, listeners: Listeners) -> Greeting {
-        Greeting { platform, listeners }
+impl LandingPage {
+    pub(super) fn new(platform: Option<Platform>, listeners: Listeners) -> LandingPage {
+        LandingPage { platform, listeners }
     }
 
-    /// Why `/` is no app now, if it is none. `built` says whether the program carries one.
+    /// Why `/` is not the app now; `None` if it is. `built` is true if the program contains the app.
     pub(super) fn reason(&self, built: bool) -> Option<Reason> {
         match &self.platform {
             None => Some(Reason::NoPlatform),
@@ -76,7 +76,7 @@ impl Greeting {
         }
     }
 
-    /// The page for who asks from where the request came, by the name `host` of this server.
+    /// The page for the client that sent `request`, with `host` as this server's name.
     pub(super) fn page(
         &self,
         reason: Reason,
@@ -180,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn strangers_are_told_of_no_listener_that_they_cannot_reach() {
+    fn the_page_lists_no_listener_that_its_reader_cannot_reach() {
         let bound = [
             ("mqtt", ([127, 0, 0, 1], 1883).into()),
             ("quic", ([0, 0, 0, 0], 14567).into()),
