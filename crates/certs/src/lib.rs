@@ -1,8 +1,8 @@
 //! Certificates: the development authority, files, and what is in them.
 //!
 //! [`authority`] makes and keeps a development CA and issues from it; [`files`] reads PEM with
-//! errors that say what to do and writes so that a crash leaves the old file or the new one; [`rolling`]
-//! has the short-lived ones that browsers believe by their hash; [`issued`] has those of a public authority;
+//! errors that say what to do and writes so that a crash leaves the old file or the new one; [`short_lived`]
+//! has the certificates that browsers trust by their hash; [`issued`] has those of a public authority;
 //! [`describe`], [`user_name`] and [`is_root`] read certificates. Verifying them is left to TLS.
 #![forbid(unsafe_code)]
 
@@ -11,7 +11,7 @@ pub mod files;
 mod inspect;
 pub mod issued;
 mod pkcs8;
-pub mod rolling;
+pub mod short_lived;
 mod throwaway;
 
 use std::ffi::OsString;

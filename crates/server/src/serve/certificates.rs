@@ -18,7 +18,7 @@ use rustls::server::WebPkiClientVerifier;
 
 use super::acme::{self, Orders};
 use super::coap;
-use super::rolling::ShortLived;
+use super::webtransport_certificate::WebTransportCertificate;
 
 use crate::config::{Acme, Config, set};
 
@@ -27,8 +27,8 @@ pub(super) struct Certificates {
     identity: Arc<Identity>,
     /// For every listener that has TLS.
     pub(super) tls: ServerTls,
-    /// What the `webtransport` listeners show.
-    pub(super) short_lived: ShortLived,
+    /// For the `webtransport` listeners.
+    pub(super) webtransport_certificate: WebTransportCertificate,
     /// Of QUIC clients; kept in the data folder unless storage is off.
     pub(super) tickets: Arc<Tickets>,
     /// As it was when the program started, and orders are placed.
@@ -46,9 +46,9 @@ impl Certificates {
         };
         let (auth, roots) = (config.tls.client_auth.policy(), client_roots(config)?);
         let tls = ServerTls::with_tickets(&identity, auth, roots, &tickets)?;
-        let short_lived = ShortLived::start(data)?;
+        let webtransport_certificate = WebTransportCertificate::start(data)?;
         let (acme, data) = (config.acme.clone(), data.to_owned());
-        Ok(Certificates { identity, tls, short_lived, tickets, acme, data })
+        Ok(Certificates { identity, tls, webtransport_certificate, tickets, acme, data })
     }
 
     /// What certificates are ordered with, where [acme] says so.

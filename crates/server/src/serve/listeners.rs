@@ -117,7 +117,7 @@ pub(super) fn start_web(
         tls: certificates.tls.clone(),
         challenges,
         webtransport: addresses("webtransport", config.listeners.webtransport()),
-        webtransport_tls: certificates.tls.showing(&certificates.short_lived.identity),
+        webtransport_tls: certificates.tls.showing(&certificates.webtransport_certificate.identity),
         keys,
         origins,
         early_data: config.quic.early_data,
@@ -128,7 +128,7 @@ pub(super) fn start_web(
         knows: platform.knows(),
     };
     let router = |bound: &Bound| {
-        let hashes = certificates.short_lived.hashes.clone();
+        let hashes = certificates.webtransport_certificate.hashes.clone();
         let publisher =
             HttpPublisher::new(server.handoff(), config, "https", &config.listeners.https);
         let router = status::router().merge(platform.router()).merge(publisher.router());

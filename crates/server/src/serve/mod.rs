@@ -26,7 +26,6 @@ mod platform;
 mod platform_client;
 mod psk;
 mod reload;
-mod rolling;
 mod secrets;
 mod status;
 mod udp;
@@ -35,6 +34,7 @@ mod upstream;
 mod users;
 #[cfg(feature = "platform")]
 mod webhooks;
+mod webtransport_certificate;
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};

@@ -21,7 +21,7 @@ use base64::engine::general_purpose::STANDARD;
 use fulmar_http::Bound;
 use serde_json::{Value, json};
 
-use super::rolling::Hashes;
+use super::webtransport_certificate::Hashes;
 
 /// The contents of the response.
 #[derive(Clone)]

@@ -1,12 +1,12 @@
-//! Certificates for WebTransport that browsers believe by their hash: short-lived, one after the other.
+//! Short-lived certificates for WebTransport, which browsers trust by their hash.
 //!
-//! A page may name SHA-256 hashes of certificates it takes from a server whose authority its browser does
-//! not know (`serverCertificateHashes`, W3C WebTransport, section 6.6). Browsers take only those of an ECDSA
-//! key on P-256 that are valid for at most 14 days altogether. So there are always two here: the one in use
-//! and its successor, whose hash is told from the first day, so that a page that has read both can be
-//! offline over a change. They are self-signed and name no host; nothing but their hash is believed.
+//! A page may specify SHA-256 hashes of certificates that it accepts from a server whose CA its browser does not trust
+//! (`serverCertificateHashes`, W3C WebTransport, section 6.6). Browsers accept only certificates with an ECDSA key on
+//! P-256 that are valid for at most 14 days. There are therefore always two: the certificate in use and its successor,
+//! whose hash is published at the same time, so that a page that has read both can be offline during the change. They
+//! are self-signed and name no host; only their hash is trusted.
 //!
-//! Files only: who shows the certificates, and waits for the time to change them, is elsewhere.
+//! This module keeps the files; the caller uses the certificates in TLS, and calls again when they are due to change.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -21,11 +21,11 @@ use crate::{CertError, files};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-/// How long each is shown.
+/// How long each is in use.
 const PERIOD: Duration = Duration::from_secs(10 * 24 * 3600);
 
-/// Validity before and after the time it is shown, for clients whose clocks are wrong, and for a server that
-/// was off when it should have changed. With [`PERIOD`] that makes 13 days, a day below what browsers take.
+/// Validity before and after the time of use, for clients whose clocks are wrong, and for a server that was off when
+/// the certificate should have changed. With [`PERIOD`] that makes 13 days, a day less than browsers accept.
 const BEFORE: Duration = DAY;
 const AFTER: Duration = Duration::from_secs(2 * 24 * 3600);
 
@@ -33,20 +33,20 @@ const AFTER: Duration = Duration::from_secs(2 * 24 * 3600);
 const CURRENT: &str = "current.pem";
 const NEXT: &str = "next.pem";
 
-/// The certificate that is shown and its successor, kept in a folder.
+/// The certificate in use and its successor, kept in a folder.
 #[derive(Debug)]
-pub struct Rolling {
+pub struct ShortLivedCertificates {
     folder: PathBuf,
     current: Pair,
     next: Pair,
 }
 
-impl Rolling {
-    /// Opens those in `folder`, or makes what is missing, has ended or does not fit.
+impl ShortLivedCertificates {
+    /// Opens the certificates in `folder`. Creates those that are missing, have expired or do not match.
     ///
     /// # Errors
     /// The files cannot be written.
-    pub fn open(folder: &Path, now: SystemTime) -> Result<Rolling, CertError> {
+    pub fn open(folder: &Path, now: SystemTime) -> Result<ShortLivedCertificates, CertError> {
         files::make_private_dir(folder)?;
         let current = match Pair::read(&folder.join(CURRENT)) {
             // One from the future means that the clock was wrong then or is now.
@@ -57,14 +57,14 @@ impl Rolling {
             Some(pair) if pair.begin == current.begin + PERIOD => pair,
             _ => Pair::make(current.begin + PERIOD)?,
         };
-        let mut rolling = Rolling { folder: folder.to_owned(), current, next };
-        if !rolling.advance(now)? {
-            rolling.write()?;
+        let mut certificates = ShortLivedCertificates { folder: folder.to_owned(), current, next };
+        if !certificates.advance(now)? {
+            certificates.write()?;
         }
-        Ok(rolling)
+        Ok(certificates)
     }
 
-    /// Makes the successor the one in use when its time has come; whether it has.
+    /// Puts the successor into use when it is due, and returns whether it was.
     ///
     /// # Errors
     /// The files cannot be written; the old certificate stays in use.
@@ -76,13 +76,13 @@ impl Rolling {
         let current =
             if now < self.next.begin + PERIOD { self.next.clone() } else { Pair::make(now)? };
         let next = Pair::make(current.begin + PERIOD)?;
-        let changed = Rolling { folder: self.folder.clone(), current, next };
+        let changed = ShortLivedCertificates { folder: self.folder.clone(), current, next };
         changed.write()?;
         *self = changed;
         Ok(true)
     }
 
-    /// A crash between the two files is mended by [`Rolling::open`]: the successor is not the current one's.
+    /// [`ShortLivedCertificates::open`] repairs a crash between the two files: the successor does not match then.
     fn write(&self) -> Result<(), CertError> {
         for (name, pair) in [(CURRENT, &self.current), (NEXT, &self.next)] {
             files::write(&self.folder.join(name), pair.pem.as_bytes(), true)?;
@@ -105,7 +105,7 @@ impl Rolling {
         key.map_err(|source| CertError::Malformed { path: self.folder.join(CURRENT), source })
     }
 
-    /// SHA-256 hashes of the certificate in use and of its successor, for pages to be told.
+    /// SHA-256 hashes of the certificate in use and of its successor, which pages must know.
     #[must_use]
     pub fn hashes(&self) -> [[u8; 32]; 2] {
         [&self.current, &self.next].map(|pair| {
@@ -115,7 +115,7 @@ impl Rolling {
         })
     }
 
-    /// When to call [`Rolling::advance`] next.
+    /// When to call [`ShortLivedCertificates::advance`] next.
     #[must_use]
     pub fn changes_at(&self) -> SystemTime {
         self.next.begin
@@ -128,7 +128,7 @@ struct Pair {
     /// Both, the form they are kept in.
     pem: String,
     certificate: CertificateDer<'static>,
-    /// When it is to be shown first.
+    /// When its use begins.
     begin: SystemTime,
 }
 
@@ -145,7 +145,7 @@ impl Pair {
         let key = KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256)?;
         let certificate = params.self_signed(&key)?;
         let pem = certificate.pem() + &key.serialize_pem();
-        // Certificates tell whole seconds.
+        // Certificates contain whole seconds.
         let certificate = certificate.der().clone();
         let begin = begin_of(&certificate).map_or(begin, |from| from + BEFORE);
         Ok(Pair { pem, certificate, begin })
@@ -177,8 +177,8 @@ mod tests {
     #[test]
     fn browsers_take_it_by_its_hash() {
         let dir = tempfile::tempdir().unwrap();
-        let rolling = Rolling::open(dir.path(), now()).unwrap();
-        let certificate = rolling.certificate();
+        let certificates = ShortLivedCertificates::open(dir.path(), now()).unwrap();
+        let certificate = certificates.certificate();
         let (_, parsed) = X509Certificate::from_der(&certificate).unwrap();
         let validity = parsed.validity();
         let days = (validity.not_after.timestamp() - validity.not_before.timestamp()) / 86_400;
@@ -187,49 +187,55 @@ mod tests {
         assert_eq!(algorithm.algorithm.to_id_string(), "1.2.840.10045.2.1", "EC");
         let curve = algorithm.parameters.as_ref().unwrap().as_oid().unwrap();
         assert_eq!(curve.to_id_string(), "1.2.840.10045.3.1.7", "P-256");
-        let key = KeyPair::try_from(&rolling.key().unwrap()).unwrap();
+        let key = KeyPair::try_from(&certificates.key().unwrap()).unwrap();
         assert!(belongs(&certificate, &key));
     }
 
     #[test]
     fn the_next_hash_is_told_before_it_is_used_and_survives_restarts() {
         let dir = tempfile::tempdir().unwrap();
-        let mut rolling = Rolling::open(dir.path(), now()).unwrap();
-        let [first, second] = rolling.hashes();
-        assert_eq!(rolling.changes_at(), now() + PERIOD);
-        assert!(!rolling.advance(now() + PERIOD - SECOND).unwrap());
+        let mut certificates = ShortLivedCertificates::open(dir.path(), now()).unwrap();
+        let [first, second] = certificates.hashes();
+        assert_eq!(certificates.changes_at(), now() + PERIOD);
+        assert!(!certificates.advance(now() + PERIOD - SECOND).unwrap());
         assert_eq!(
-            Rolling::open(dir.path(), now() + PERIOD - SECOND).unwrap().hashes(),
+            ShortLivedCertificates::open(dir.path(), now() + PERIOD - SECOND).unwrap().hashes(),
             [first, second]
         );
-        assert!(rolling.advance(now() + PERIOD).unwrap());
-        let [in_use, third] = rolling.hashes();
+        assert!(certificates.advance(now() + PERIOD).unwrap());
+        let [in_use, third] = certificates.hashes();
         assert_eq!(in_use, second);
         assert!(third != first && third != second);
-        assert_eq!(rolling.changes_at(), now() + 2 * PERIOD);
-        assert_eq!(Rolling::open(dir.path(), now() + PERIOD).unwrap().hashes(), [second, third]);
+        assert_eq!(certificates.changes_at(), now() + 2 * PERIOD);
+        assert_eq!(
+            ShortLivedCertificates::open(dir.path(), now() + PERIOD).unwrap().hashes(),
+            [second, third]
+        );
         // The change may as well happen while it was off.
-        assert_eq!(Rolling::open(dir.path(), now() + 2 * PERIOD).unwrap().hashes()[0], third);
+        assert_eq!(
+            ShortLivedCertificates::open(dir.path(), now() + 2 * PERIOD).unwrap().hashes()[0],
+            third
+        );
     }
 
     #[test]
     fn what_has_ended_or_is_damaged_is_made_anew() {
         let dir = tempfile::tempdir().unwrap();
-        let first = Rolling::open(dir.path(), now()).unwrap().hashes();
-        let later = Rolling::open(dir.path(), now() + 3 * PERIOD).unwrap();
+        let first = ShortLivedCertificates::open(dir.path(), now()).unwrap().hashes();
+        let later = ShortLivedCertificates::open(dir.path(), now() + 3 * PERIOD).unwrap();
         assert!(later.hashes().iter().all(|hash| !first.contains(hash)));
         assert_eq!(later.changes_at(), now() + 4 * PERIOD);
         // The clock was wrong: those certificates are not valid yet.
-        let earlier = Rolling::open(dir.path(), now()).unwrap();
+        let earlier = ShortLivedCertificates::open(dir.path(), now()).unwrap();
         assert_eq!(earlier.changes_at(), now() + PERIOD);
         let [current, next] = earlier.hashes();
         std::fs::write(dir.path().join(NEXT), "damaged").unwrap();
-        let mended = Rolling::open(dir.path(), now()).unwrap().hashes();
-        assert_eq!(mended[0], current);
-        assert_ne!(mended[1], next);
+        let repaired = ShortLivedCertificates::open(dir.path(), now()).unwrap().hashes();
+        assert_eq!(repaired[0], current);
+        assert_ne!(repaired[1], next);
         // As a crash between the two files leaves it.
         std::fs::copy(dir.path().join(NEXT), dir.path().join(CURRENT)).unwrap();
-        let mended = Rolling::open(dir.path(), now() + PERIOD).unwrap();
-        assert_eq!(mended.changes_at(), now() + 2 * PERIOD);
+        let repaired = ShortLivedCertificates::open(dir.path(), now() + PERIOD).unwrap();
+        assert_eq!(repaired.changes_at(), now() + 2 * PERIOD);
     }
 }

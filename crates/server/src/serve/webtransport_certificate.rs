@@ -1,0 +1,103 @@
+//! The certificate of the `webtransport` listeners, which is replaced before it expires while they run.
+//!
+//! Open connections keep the certificate that they began with. `fulmar_certs::short_lived` creates the certificates.
+
+use std::path::Path;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use anyhow::Context;
+use fulmar_certs::short_lived::ShortLivedCertificates;
+use fulmar_transport::tls::Identity;
+
+/// Folder in the data folder.
+const FOLDER: &str = "webtransport";
+
+/// Longest wait before the clock is read again: it may be set, or have stopped while the machine was suspended.
+const LOOK: Duration = Duration::from_secs(600);
+
+/// The certificates' hashes, for pages.
+#[derive(Clone, Debug)]
+pub(super) struct Hashes(Arc<Mutex<[[u8; 32]; 2]>>);
+
+impl Hashes {
+    #[cfg(test)]
+    pub(super) fn of(hashes: [[u8; 32]; 2]) -> Hashes {
+        Hashes(Arc::new(Mutex::new(hashes)))
+    }
+
+    /// SHA-256 of the certificate in use and of the next one.
+    pub(super) fn now(&self) -> [[u8; 32]; 2] {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The certificate, and the thread that replaces it.
+pub(super) struct WebTransportCertificate {
+    pub(super) identity: Arc<Identity>,
+    pub(super) hashes: Hashes,
+    /// The thread ends when this is dropped.
+    _stop: mpsc::Sender<()>,
+}
+
+impl WebTransportCertificate {
+    /// Reads or creates the certificates in the data folder, and starts the thread.
+    pub(super) fn start(data: &Path) -> anyhow::Result<WebTransportCertificate> {
+        let certificates = ShortLivedCertificates::open(&data.join(FOLDER), SystemTime::now())?;
+        let identity = identity_of(&certificates)?;
+        let hashes = Hashes(Arc::new(Mutex::new(certificates.hashes())));
+        let (stop, stopped) = mpsc::channel();
+        let (in_use, published) = (Arc::clone(&identity), hashes.clone());
+        std::thread::Builder::new()
+            .name("fulmar-certificate".into())
+            .spawn(move || change(certificates, &stopped, &in_use, &published))
+            .context("thread for short-lived certificates")?;
+        Ok(WebTransportCertificate { identity, hashes, _stop: stop })
+    }
+}
+
+fn identity_of(certificates: &ShortLivedCertificates) -> anyhow::Result<Arc<Identity>> {
+    Ok(Identity::new(vec![certificates.certificate()], certificates.key()?)?)
+}
+
+fn change(
+    mut certificates: ShortLivedCertificates,
+    stopped: &mpsc::Receiver<()>,
+    in_use: &Identity,
+    published: &Hashes,
+) {
+    loop {
+        let left = certificates.changes_at().duration_since(SystemTime::now()).unwrap_or_default();
+        // A disk that is full is tried again after a while, not at once.
+        let wait = left.clamp(Duration::from_secs(1), LOOK);
+        if stopped.recv_timeout(wait) != Err(RecvTimeoutError::Timeout) {
+            return;
+        }
+        match advance(&mut certificates, in_use, published) {
+            Ok(false) => {}
+            Ok(true) => tracing::info!("WebTransport: next certificate in use"),
+            Err(error) => {
+                tracing::error!("WebTransport keeps its certificate for now: {error:#}");
+                if stopped.recv_timeout(LOOK) != Err(RecvTimeoutError::Timeout) {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+fn advance(
+    certificates: &mut ShortLivedCertificates,
+    in_use: &Identity,
+    published: &Hashes,
+) -> anyhow::Result<bool> {
+    if !certificates.advance(SystemTime::now())? {
+        return Ok(false);
+    }
+    let identity = identity_of(certificates)?;
+    // First, so that no page gets the hash of a certificate that is no longer in use.
+    *published.0.lock().unwrap_or_else(PoisonError::into_inner) = certificates.hashes();
+    in_use.replace(&identity);
+    Ok(true)
+}
