@@ -16,8 +16,8 @@ use fulmar_mqtt::topic::matches;
 use fulmar_mqtt::{Property, PropertyBuf};
 use parking_lot::Mutex;
 
+use super::gateway::Stamps;
 use super::platform::Platform;
-use super::upstream::Stamps;
 
 /// Name of the user property with who published a frame, as the platform vouches for it.
 pub(super) const PUBLISHER: &str = "fulmar-publisher";

@@ -18,11 +18,11 @@ use fulmar_store::SqliteStorage;
 use fulmar_transport::tickets::Tickets;
 use parking_lot::Mutex;
 
+use super::gateway::GatewayMetrics;
 use super::http_publish::HttpPublisher;
 use super::listeners::where_to_change;
 use super::mqttsn;
 use super::platform::Platform;
-use super::upstream::GatewayMetrics;
 use crate::config::Config;
 
 mod connections;

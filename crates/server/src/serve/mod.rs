@@ -10,6 +10,7 @@ mod acme;
 mod back_pressure;
 mod certificates;
 mod coap;
+mod gateway;
 mod http;
 mod http_publish;
 mod internal_sessions;
@@ -29,7 +30,6 @@ mod reload;
 mod secrets;
 mod status;
 mod udp;
-mod upstream;
 #[cfg(feature = "platform")]
 mod users;
 #[cfg(feature = "platform")]
@@ -53,6 +53,7 @@ use signal_hook::iterator::Signals;
 
 use self::back_pressure::{BackPressure, IncomingHook, Watched};
 use self::certificates::Certificates;
+use self::gateway::Gateway;
 use self::internal_sessions::InternalSessions;
 use self::reload::Reloader;
 use crate::config::{Config, set};
@@ -115,7 +116,7 @@ pub fn run(args: &Args, log: &LogArgs) -> anyhow::Result<()> {
         workers => workers,
     };
     let mut stored = Stored::open(&config, &data)?;
-    let mut gateway = upstream::Gateway::open(&config, &data).context("gateway")?;
+    let mut gateway = Gateway::open(&config, &data).context("gateway")?;
     let mut platform = platform::Running::open(&config, &data)?;
     let back_pressure = Arc::<BackPressure>::default();
     stored.add_internal_sessions(
@@ -136,7 +137,7 @@ pub fn run(args: &Args, log: &LogArgs) -> anyhow::Result<()> {
     };
     let broker = Broker::new(broker_config, stored.storage, stored.restored, clock.now());
     stored.wake.set(Arc::downgrade(&broker)).ok().context("storage was given two brokers")?;
-    let stamps = gateway.as_ref().map(upstream::Gateway::stamps);
+    let stamps = gateway.as_ref().map(Gateway::stamps);
     broker.set_publish_hook(Arc::new(IncomingHook {
         stamps,
         back_pressure,
@@ -170,7 +171,7 @@ pub fn run(args: &Args, log: &LogArgs) -> anyhow::Result<()> {
         store: stored.store.clone(),
         tickets: Arc::clone(&certificates.tickets),
         web: Arc::clone(web.metrics()),
-        gateway: gateway.as_ref().map(upstream::Gateway::metrics),
+        gateway: gateway.as_ref().map(Gateway::metrics),
         mqtt_sn: mqtt_sn.statistics(),
         publisher: http_publish::HttpPublisher::new(
             server.handoff(),
@@ -266,7 +267,7 @@ impl Stored {
     /// Puts the sessions of the program's own parts in, and counts from now on what is queued for them.
     fn add_internal_sessions(
         &mut self,
-        gateway: Option<&upstream::Gateway>,
+        gateway: Option<&Gateway>,
         platform: &platform::Running,
         limits: &Limits,
         back_pressure: &Arc<BackPressure>,

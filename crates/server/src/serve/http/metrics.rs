@@ -13,9 +13,9 @@ use fulmar_store::{COMMIT_BUCKETS_US, Stats};
 use fulmar_transport::tickets::TicketCounts;
 
 use super::Operated;
+use crate::serve::gateway::GatewayMetrics;
 use crate::serve::mqttsn;
 use crate::serve::platform::PlatformCounts;
-use crate::serve::upstream::GatewayMetrics;
 
 pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
