@@ -20,20 +20,20 @@ use super::now_ms;
 
 /// A message and why it was refused.
 #[derive(Debug)]
-pub(super) struct Letter {
+pub(super) struct DeadLetter {
     pub(super) message: Stored,
     pub(super) reason: &'static str,
     pub(super) way: Way,
 }
 
-impl Letter {
+impl DeadLetter {
     /// A topic name that the rules map to none: too long, of too many levels, or empty.
     pub(super) fn nameless(
         topic: &str,
         payload: &[u8],
         properties: Properties<'_>,
         way: Way,
-    ) -> Letter {
+    ) -> DeadLetter {
         let reason = ReasonCode::TopicNameInvalid.text();
         tracing::error!(
             topic,
@@ -50,7 +50,7 @@ impl Letter {
             at: text(identity.at),
             ..Stored::default()
         };
-        Letter { message, reason, way }
+        DeadLetter { message, reason, way }
     }
 }
 
@@ -115,9 +115,9 @@ impl DeadLetters {
     }
 
     /// Writes them; they are on the disk then.
-    pub(super) fn append(&mut self, letters: &[Letter]) -> std::io::Result<()> {
+    pub(super) fn append(&mut self, letters: &[DeadLetter]) -> std::io::Result<()> {
         let mut lines = Vec::new();
-        for Letter { message, reason, way } in letters {
+        for DeadLetter { message, reason, way } in letters {
             let line = Line {
                 time: time_of(now_ms()),
                 way: way.name(),
@@ -164,7 +164,7 @@ mod tests {
         let path = folder.path().join("dead.jsonl");
         let mut letters = DeadLetters::open(&path, 300).unwrap();
         let message = Stored { topic: "a".into(), payload: vec![0, 255], ..Stored::default() };
-        let letter = Letter { message, reason: "Topic Name invalid", way: Way::Up };
+        let letter = DeadLetter { message, reason: "Topic Name invalid", way: Way::Up };
         letters.append(std::slice::from_ref(&letter)).unwrap();
         let line: serde_json::Value =
             serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();

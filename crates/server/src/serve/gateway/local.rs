@@ -25,10 +25,10 @@ use tokio::net::UnixStream;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
-use super::dead_letters::{Letter, Way};
+use super::dead_letters::{DeadLetter, Way};
 use super::descent::{Answer, Descent, Down, Refusal};
-use super::keeper::Asking;
 use super::metrics::count;
+use super::outbox_thread::OutboxHandle;
 use super::{Shared, now_ms, trouble};
 
 const VERSION: Version = Version::V5;
@@ -50,7 +50,7 @@ const FILTERS: &str = "filters";
 /// Runs until it is stopped, or the broker takes no more connections.
 pub(super) async fn run(
     shared: &Shared,
-    keeper: &Asking,
+    outbox: &OutboxHandle,
     mut down: mpsc::Receiver<Down>,
     handoff: &Handoff,
     mut stopped: watch::Receiver<bool>,
@@ -60,7 +60,7 @@ pub(super) async fn run(
         let Ok(socket) = handoff.open(peer(), Framing::Bytes) else { return };
         let session = async {
             let stream = UnixStream::from_std(socket)?;
-            Session::new(shared, keeper, &mut descent).run(stream, &mut down).await
+            Session::new(shared, outbox, &mut descent).run(stream, &mut down).await
         };
         tokio::select! {
             outcome = session => match outcome {
@@ -93,7 +93,7 @@ struct Taken {
 
 struct Session<'a> {
     shared: &'a Shared,
-    keeper: &'a Asking,
+    outbox: &'a OutboxHandle,
     next_id: PacketId,
     /// CONNACK has come. Nothing is published before: were that wrong, the broker would not say why it ends the
     /// connection.
@@ -102,10 +102,10 @@ struct Session<'a> {
 }
 
 impl<'a> Session<'a> {
-    fn new(shared: &'a Shared, keeper: &'a Asking, descent: &'a mut Descent) -> Session<'a> {
+    fn new(shared: &'a Shared, outbox: &'a OutboxHandle, descent: &'a mut Descent) -> Session<'a> {
         // 1 and 2 are the greeting's.
         let next_id = PacketId::FIRST.next().next();
-        Session { shared, keeper, next_id, is_in: false, descent }
+        Session { shared, outbox, next_id, is_in: false, descent }
     }
 
     /// Speaks MQTT until the broker ends the connection.
@@ -179,7 +179,7 @@ impl<'a> Session<'a> {
         };
         connect.encode(&mut out);
         let filters = self.filters();
-        let before = self.keeper.meta(FILTERS).await;
+        let before = self.outbox.meta(FILTERS).await;
         let stale: Vec<&str> =
             before.split('\n').filter(|old| !old.is_empty() && !filters.contains(old)).collect();
         unsubscribe(&stale, &mut out);
@@ -219,7 +219,7 @@ impl<'a> Session<'a> {
                     return Err(std::io::Error::other("a subscription was refused"));
                 }
                 // The last answer of the greeting: what was to be unsubscribed is.
-                Packet::Suback(_) => self.keeper.set_meta(FILTERS, self.filters().join("\n")),
+                Packet::Suback(_) => self.outbox.set_meta(FILTERS, self.filters().join("\n")),
                 _ => {}
             }
         }
@@ -233,7 +233,12 @@ impl<'a> Session<'a> {
             // What an earlier configuration wanted is none of our business.
             if shared.up.takes(publish.topic) {
                 let Publish { topic, payload, properties, .. } = *publish;
-                self.keeper.bury(vec![Letter::nameless(topic, payload, properties, Way::Refused)]);
+                self.outbox.add_dead_letters(vec![DeadLetter::nameless(
+                    topic,
+                    payload,
+                    properties,
+                    Way::Refused,
+                )]);
             }
             return None;
         };
@@ -276,7 +281,7 @@ impl<'a> Session<'a> {
         while !items.is_empty() {
             let part: Vec<Item> = items.drain(..most.clamp(1, items.len())).collect();
             let tried = part.len();
-            match self.keeper.put(part).await {
+            match self.outbox.put(part).await {
                 (_, Ok(put)) => {
                     self.shared.metrics.wake(put.taken);
                     most = tried.saturating_mul(2);
@@ -354,7 +359,11 @@ impl<'a> Session<'a> {
         let at = identity.at.unwrap_or_default().to_owned();
         let payload = payload.to_vec();
         let message = Stored { topic, payload, qos, retain, id, at, ..Stored::default() };
-        self.keeper.bury(vec![Letter { message, reason: reason.text(), way: Way::Down(taken) }]);
+        self.outbox.add_dead_letters(vec![DeadLetter {
+            message,
+            reason: reason.text(),
+            way: Way::Down(taken),
+        }]);
     }
 
     /// Lets operators see what is refused.

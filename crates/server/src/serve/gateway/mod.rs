@@ -2,7 +2,7 @@
 //!
 //! A message's way up: its publication is stamped where it enters the broker (`stamps`); a durable
 //! session inside the process (`local`) is delivered it, and acknowledges it when the outbox has it on
-//! disk (`keeper`); from there it goes up (`remote`) and is removed when the broker there has
+//! disk (`outbox_thread`); from there it goes up (`remote`) and is removed when the broker there has
 //! acknowledged it. Commands come down the other way and are published in the local session (`descent`). Two
 //! threads: the outbox's, which waits for the disk, and one for both connections.
 //!
@@ -10,9 +10,9 @@
 
 mod dead_letters;
 mod descent;
-mod keeper;
 mod local;
 mod metrics;
+mod outbox_thread;
 mod remote;
 mod stamps;
 mod trouble;
@@ -32,8 +32,8 @@ use ring::rand::{SecureRandom as _, SystemRandom};
 use tokio::sync::{mpsc, watch};
 
 use self::dead_letters::DeadLetters;
-use self::keeper::Keeper;
 pub(super) use self::metrics::GatewayMetrics;
+use self::outbox_thread::OutboxThread;
 pub(super) use self::stamps::Stamps;
 use super::internal_sessions::InternalSessions;
 use crate::config::{Config, Upstream};
@@ -65,7 +65,7 @@ impl Shared {
 /// A gateway that is opened and not connected yet.
 pub(super) struct Gateway {
     shared: Arc<Shared>,
-    keeper: Keeper,
+    outbox_thread: OutboxThread,
     running: Option<Running>,
 }
 
@@ -107,12 +107,12 @@ impl Gateway {
             name,
             client_id,
         };
-        let graves = config.dead_letters().map(|(path, max_bytes)| {
+        let dead_letters = config.dead_letters().map(|(path, max_bytes)| {
             let opened = DeadLetters::open(path, max_bytes);
             opened.with_context(|| format!("[upstream.outbox] dead_letter_file {}", path.display()))
         });
-        let keeper = Keeper::start(outbox, graves.transpose()?, metrics)?;
-        Ok(Some(Gateway { shared: Arc::new(shared), keeper, running: None }))
+        let outbox_thread = OutboxThread::start(outbox, dead_letters.transpose()?, metrics)?;
+        Ok(Some(Gateway { shared: Arc::new(shared), outbox_thread, running: None }))
     }
 
     /// Makes the session by which it hears what is published.
@@ -132,11 +132,11 @@ impl Gateway {
     pub(super) fn go_live(&mut self, handoff: Handoff) -> anyhow::Result<()> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (stop, stopped) = watch::channel(false);
-        let (shared, keeper) = (Arc::clone(&self.shared), self.keeper.asking());
+        let (shared, outbox) = (Arc::clone(&self.shared), self.outbox_thread.handle());
         let (down, coming_down) = mpsc::channel(MAX_COMING_DOWN);
         let run = move || {
-            let local = local::run(&shared, &keeper, coming_down, &handoff, stopped.clone());
-            let remote = remote::run(&shared, &keeper, down, stopped);
+            let local = local::run(&shared, &outbox, coming_down, &handoff, stopped.clone());
+            let remote = remote::run(&shared, &outbox, down, stopped);
             runtime.block_on(async { tokio::join!(local, remote) });
         };
         let thread = std::thread::Builder::new().name("fulmar-gateway".into());
@@ -158,7 +158,7 @@ impl Gateway {
                 tracing::error!("the gateway's thread panicked");
             }
         }
-        self.keeper.close();
+        self.outbox_thread.close();
     }
 }
 

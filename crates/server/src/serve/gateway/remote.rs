@@ -25,10 +25,10 @@ use futures_util::stream::FuturesUnordered;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
-use super::dead_letters::{Letter, Way};
+use super::dead_letters::{DeadLetter, Way};
 use super::descent::Down;
-use super::keeper::Asking;
 use super::metrics::count;
+use super::outbox_thread::OutboxHandle;
 use super::{Shared, now_ms, trouble};
 
 /// Before a client that has given up is replaced.
@@ -60,7 +60,7 @@ type Asked = Pin<Box<dyn Future<Output = Result<Vec<ReasonCode>, Error>> + Send>
 /// Runs until it is stopped.
 pub(super) async fn run(
     shared: &Shared,
-    keeper: &Asking,
+    outbox: &OutboxHandle,
     down: mpsc::Sender<Down>,
     mut stopped: watch::Receiver<bool>,
 ) {
@@ -74,7 +74,7 @@ pub(super) async fn run(
         });
         match options.and_then(|options| Ok(Client::connect(options)?)) {
             Ok((client, events)) => {
-                let mut uplink = Uplink::new(shared, keeper, client, events, &down, &mut scheduler);
+                let mut uplink = Uplink::new(shared, outbox, client, events, &down, &mut scheduler);
                 match uplink.run(&mut stopped).await {
                     End::Stopped => return uplink.end().await,
                     End::NewSecret => {
@@ -101,7 +101,7 @@ pub(super) async fn run(
 
 struct Uplink<'a> {
     shared: &'a Shared,
-    keeper: &'a Asking,
+    outbox: &'a OutboxHandle,
     client: Client,
     events: Events,
     down: &'a mpsc::Sender<Down>,
@@ -145,7 +145,7 @@ enum Wake {
 impl<'a> Uplink<'a> {
     fn new(
         shared: &'a Shared,
-        keeper: &'a Asking,
+        outbox: &'a OutboxHandle,
         client: Client,
         events: Events,
         down: &'a mpsc::Sender<Down>,
@@ -155,7 +155,7 @@ impl<'a> Uplink<'a> {
         Uplink {
             scheduler,
             shared,
-            keeper,
+            outbox,
             client,
             events,
             down,
@@ -287,9 +287,9 @@ impl<'a> Uplink<'a> {
             return;
         }
         if let Some((priority, after)) = self.scheduler.wants() {
-            let keeper = self.keeper.clone();
+            let outbox = self.outbox.clone();
             self.reading =
-                Some(Box::pin(async move { (priority, keeper.read(priority, after).await) }));
+                Some(Box::pin(async move { (priority, outbox.read(priority, after).await) }));
         }
     }
 
@@ -359,7 +359,7 @@ impl<'a> Uplink<'a> {
         match outcome {
             Ok(_) => {
                 count(&metrics.sent, messages.len());
-                self.keeper.remove(messages.iter().map(|message| message.seq).collect());
+                self.outbox.remove(messages.iter().map(|message| message.seq).collect());
                 if let Some((what, _)) = self.scheduler.taken(publication) {
                     tracing::info!(?what, "the upstream broker accepts the topic again");
                     // What was passed over is sent now.
@@ -432,8 +432,9 @@ impl<'a> Uplink<'a> {
                 "dropped: the upstream broker can never accept it"
             );
         }
-        let letter = |message: &Stored| Letter { message: message.clone(), reason, way: Way::Up };
-        self.keeper.bury(publication.messages().iter().map(letter).collect());
+        let letter =
+            |message: &Stored| DeadLetter { message: message.clone(), reason, way: Way::Up };
+        self.outbox.add_dead_letters(publication.messages().iter().map(letter).collect());
         self.scheduler.done(publication.first());
     }
 
@@ -495,7 +496,12 @@ impl<'a> Uplink<'a> {
         if rules.map(&message.topic).is_none() && rules.takes(&message.topic) {
             let (payload, properties) = (&message.payload, message.properties.as_properties());
             let way = Way::Down(taken);
-            self.keeper.bury(vec![Letter::nameless(&message.topic, payload, properties, way)]);
+            self.outbox.add_dead_letters(vec![DeadLetter::nameless(
+                &message.topic,
+                payload,
+                properties,
+                way,
+            )]);
             if receipt.is_some() {
                 self.landing.push(Box::pin(async move { landed.await.ok().and(receipt) }));
             }

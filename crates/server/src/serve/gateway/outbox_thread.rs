@@ -1,8 +1,8 @@
-//! The outbox's thread: takes messages in, reads them out, removes what was sent, and tells how full
-//! it is. The only user of the file.
+//! The outbox's thread: it stores messages, reads them, removes those that were sent, and counts what is stored. No
+//! other thread uses the file.
 //!
-//! What fails is told to who asked and in the log once, and tried again by who asked: nothing is
-//! acknowledged meanwhile, so nothing is lost.
+//! An error is returned to the caller and logged once. The caller tries again, and acknowledges nothing meanwhile, so
+//! that no message is lost.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use fulmar_gateway::mapping::Priority;
 use fulmar_gateway::outbox::{Item, Outbox, Page, Put};
 use tokio::sync::oneshot;
 
-use super::dead_letters::{DeadLetters, Letter, Way};
+use super::dead_letters::{DeadLetter, DeadLetters, Way};
 use super::metrics::{GatewayMetrics, count};
 use super::now_ms;
 
@@ -26,70 +26,71 @@ const READ_BYTES: usize = 128 * 1024;
 /// Removals that wait for each other, and how long.
 const REMOVE_AT: usize = 512;
 const REMOVE_AFTER: Duration = Duration::from_millis(100);
-/// Before reading again what could not be read.
+/// Pause before reading again after an error.
 const READ_AGAIN: Duration = Duration::from_secs(1);
-/// Between two looks for what is too old.
+/// Time between two searches for messages that are too old.
 const TIDY: Duration = Duration::from_secs(1);
 
-/// What is asked of the thread. Answers that nobody waits for any more are dropped.
-enum Ask {
+/// A request to the thread. Answers that nobody waits for any more are dropped.
+enum Request {
     Put(Vec<Item>, oneshot::Sender<(Vec<Item>, Result<Put, ()>)>),
     Read { priority: Priority, after: u64, answer: oneshot::Sender<Option<Page>> },
     Remove(Vec<u64>),
-    Bury(Vec<Letter>),
+    AddDeadLetters(Vec<DeadLetter>),
     SetMeta { name: &'static str, value: String },
     Meta { name: &'static str, answer: oneshot::Sender<String> },
     Close,
 }
 
 /// Owns the thread.
-pub(super) struct Keeper {
-    asking: Asking,
+pub(super) struct OutboxThread {
+    handle: OutboxHandle,
     thread: JoinHandle<()>,
 }
 
-/// Asks it.
+/// Sends requests to the thread.
 #[derive(Clone)]
-pub(super) struct Asking(mpsc::Sender<Ask>);
+pub(super) struct OutboxHandle(mpsc::Sender<Request>);
 
-impl Keeper {
+impl OutboxThread {
     pub(super) fn start(
         outbox: Outbox,
-        graves: Option<DeadLetters>,
+        dead_letters: Option<DeadLetters>,
         metrics: Arc<GatewayMetrics>,
-    ) -> anyhow::Result<Keeper> {
-        let (ask, asked) = mpsc::channel();
+    ) -> anyhow::Result<OutboxThread> {
+        let (request, requests) = mpsc::channel();
         *metrics.totals.lock() = outbox.totals();
-        let work = Work { outbox, graves, metrics, removals: BTreeSet::new(), dropped: 0 };
+        let worker =
+            Worker { outbox, dead_letters, metrics, removals: BTreeSet::new(), dropped: 0 };
         let thread = std::thread::Builder::new().name("fulmar-outbox".into());
-        let thread = thread.spawn(move || work.run(&asked)).context("outbox")?;
-        Ok(Keeper { asking: Asking(ask), thread })
+        let thread = thread.spawn(move || worker.run(&requests)).context("outbox")?;
+        Ok(OutboxThread { handle: OutboxHandle(request), thread })
     }
 
-    pub(super) fn asking(&self) -> Asking {
-        self.asking.clone()
+    pub(super) fn handle(&self) -> OutboxHandle {
+        self.handle.clone()
     }
 
     /// Writes what is to be written and ends the thread.
     pub(super) fn close(self) {
-        self.asking.ask(Ask::Close);
+        self.handle.request(Request::Close);
         if self.thread.join().is_err() {
             tracing::error!("the outbox's thread panicked");
         }
     }
 }
 
-impl Asking {
-    fn ask(&self, ask: Ask) {
-        // After the end nobody is there to answer, which who asked sees.
-        drop(self.0.send(ask));
+impl OutboxHandle {
+    fn request(&self, request: Request) {
+        // After the thread has ended there is no answer, and the caller sees that.
+        drop(self.0.send(request));
     }
 
-    /// Takes messages in. When it says what became of them they are durable; otherwise nothing was
-    /// taken. Gives the messages back for another try.
+    /// Stores messages. They are durable if this returns `Ok`; otherwise none was stored. Returns the messages for
+    /// another try.
     pub(super) async fn put(&self, items: Vec<Item>) -> (Vec<Item>, Result<Put, ()>) {
         let (answer, answered) = oneshot::channel();
-        self.ask(Ask::Put(items, answer));
+        self.request(Request::Put(items, answer));
         match answered.await {
             Ok(outcome) => outcome,
             // As below. Nothing may be acknowledged any more.
@@ -102,7 +103,7 @@ impl Asking {
     pub(super) async fn read(&self, priority: Priority, after: u64) -> Page {
         loop {
             let (answer, answered) = oneshot::channel();
-            self.ask(Ask::Read { priority, after, answer });
+            self.request(Request::Read { priority, after, answer });
             match answered.await {
                 Ok(Some(page)) => return page,
                 Ok(None) => tokio::time::sleep(READ_AGAIN).await,
@@ -112,41 +113,41 @@ impl Asking {
         }
     }
 
-    /// Removes what is done with, soon.
+    /// Removes messages, soon.
     pub(super) fn remove(&self, seqs: Vec<u64>) {
-        self.ask(Ask::Remove(seqs));
+        self.request(Request::Remove(seqs));
     }
 
-    /// Lets go of messages that can never be accepted, once they are in the dead-letter file if there is one.
-    pub(super) fn bury(&self, letters: Vec<Letter>) {
-        self.ask(Ask::Bury(letters));
+    /// Removes messages that can never be accepted, once they are in the dead-letter file if there is one.
+    pub(super) fn add_dead_letters(&self, letters: Vec<DeadLetter>) {
+        self.request(Request::AddDeadLetters(letters));
     }
 
     /// A text kept with the messages; empty if there is none.
     pub(super) async fn meta(&self, name: &'static str) -> String {
         let (answer, answered) = oneshot::channel();
-        self.ask(Ask::Meta { name, answer });
+        self.request(Request::Meta { name, answer });
         answered.await.unwrap_or_default()
     }
 
     /// Keeps a text with the messages.
     pub(super) fn set_meta(&self, name: &'static str, value: String) {
-        self.ask(Ask::SetMeta { name, value });
+        self.request(Request::SetMeta { name, value });
     }
 }
 
 /// What the thread owns.
-struct Work {
+struct Worker {
     outbox: Outbox,
-    graves: Option<DeadLetters>,
+    dead_letters: Option<DeadLetters>,
     metrics: Arc<GatewayMetrics>,
     removals: BTreeSet<u64>,
-    /// Messages dropped, as the log was told of it.
+    /// Messages dropped, as last logged.
     dropped: u64,
 }
 
-impl Work {
-    fn run(mut self, asked: &mpsc::Receiver<Ask>) {
+impl Worker {
+    fn run(mut self, requests: &mpsc::Receiver<Request>) {
         let mut tidy_at = Instant::now();
         let mut remove_at = None;
         loop {
@@ -164,28 +165,28 @@ impl Work {
             };
             let wait =
                 remove_at.map_or(tidy_at, |at| at.min(tidy_at)).saturating_duration_since(now);
-            match asked.recv_timeout(wait) {
-                Ok(Ask::Close) | Err(mpsc::RecvTimeoutError::Disconnected) => break,
-                Ok(ask) => self.answer(ask),
+            match requests.recv_timeout(wait) {
+                Ok(Request::Close) | Err(mpsc::RecvTimeoutError::Disconnected) => break,
+                Ok(request) => self.answer(request),
                 Err(mpsc::RecvTimeoutError::Timeout) => {}
             }
         }
         self.remove();
     }
 
-    fn answer(&mut self, ask: Ask) {
-        match ask {
-            Ask::Put(items, answer) => {
+    fn answer(&mut self, request: Request) {
+        match request {
+            Request::Put(items, answer) => {
                 let outcome = self.outbox.put(&items, now_ms());
                 let outcome = outcome.map_err(|error| self.failed(&error));
                 if let Ok(put) = outcome {
                     self.recovered();
                     count(&self.metrics.repeated, put.known);
                 }
-                self.tell();
+                self.update_totals();
                 let _ = answer.send((items, outcome));
             }
-            Ask::Read { priority, after, answer } => {
+            Request::Read { priority, after, answer } => {
                 let read = self.outbox.read(priority, after, READ_MESSAGES, READ_BYTES);
                 let page = read.map_err(|error| self.failed(&error)).ok().map(|mut page| {
                     page.messages.retain(|message| !self.removals.contains(&message.seq));
@@ -193,35 +194,35 @@ impl Work {
                 });
                 let _ = answer.send(page);
             }
-            Ask::Remove(seqs) => self.removals.extend(seqs),
-            Ask::Bury(letters) => self.bury(letters),
-            Ask::SetMeta { name, value } => {
+            Request::Remove(seqs) => self.removals.extend(seqs),
+            Request::AddDeadLetters(letters) => self.add_dead_letters(letters),
+            Request::SetMeta { name, value } => {
                 if let Err(error) = self.outbox.set_meta(name, &value) {
                     self.failed(&error);
                 }
             }
-            Ask::Meta { name, answer } => {
+            Request::Meta { name, answer } => {
                 let text = self.outbox.meta(name, String::new);
                 let _ = answer.send(text.unwrap_or_default());
             }
-            Ask::Close => {}
+            Request::Close => {}
         }
     }
 
-    fn bury(&mut self, letters: Vec<Letter>) {
-        if let Some(graves) = &mut self.graves {
-            if let Err(error) = graves.append(&letters) {
+    fn add_dead_letters(&mut self, letters: Vec<DeadLetter>) {
+        if let Some(dead_letters) = &mut self.dead_letters {
+            if let Err(error) = dead_letters.append(&letters) {
                 // They stay in the outbox or upstream, and are tried again with the next connection.
                 tracing::error!(
                     "[upstream.outbox] dead_letter_file {}: {error}; {} messages are kept where they are",
-                    graves.path().display(),
+                    dead_letters.path().display(),
                     letters.len()
                 );
                 return;
             }
             count(&self.metrics.dead_letters, letters.len());
         }
-        for Letter { message, way, .. } in letters {
+        for DeadLetter { message, way, .. } in letters {
             match way {
                 Way::Up => {
                     count(&self.metrics.refused, 1);
@@ -246,14 +247,14 @@ impl Work {
             // Kept for the next try; what is not removed is not sent again by this process.
             Err(error) => self.failed(&error),
         }
-        self.tell();
+        self.update_totals();
     }
 
     fn tidy(&mut self) {
         if let Err(error) = self.outbox.tidy(now_ms()) {
             self.failed(&error);
         }
-        self.tell();
+        self.update_totals();
         let dropped = self.outbox.totals().dropped;
         let total = dropped.full + dropped.age + dropped.expired;
         if total > self.dropped {
@@ -269,7 +270,7 @@ impl Work {
         }
     }
 
-    fn tell(&self) {
+    fn update_totals(&self) {
         *self.metrics.totals.lock() = self.outbox.totals();
     }
 
@@ -296,19 +297,19 @@ mod tests {
 
     #[test]
     fn what_cannot_be_read_is_read_again_and_not_taken_for_nothing() {
-        let (ask, asked) = mpsc::channel();
+        let (request, requests) = mpsc::channel();
         let page = Page { messages: Vec::new(), to: 7, more: true };
         let answers = [None, Some(page.clone())];
         let thread = std::thread::spawn(move || {
             for page in answers {
-                let Ok(Ask::Read { answer, .. }) = asked.recv() else { return };
+                let Ok(Request::Read { answer, .. }) = requests.recv() else { return };
                 answer.send(page).unwrap();
             }
         });
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-        let asking = Asking(ask);
+        let handle = OutboxHandle(request);
         let read =
-            async { tokio::time::timeout(10 * READ_AGAIN, asking.read(Priority::Normal, 3)).await };
+            async { tokio::time::timeout(10 * READ_AGAIN, handle.read(Priority::Normal, 3)).await };
         assert_eq!(runtime.block_on(read).unwrap(), page);
         thread.join().unwrap();
     }
