@@ -26,7 +26,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use super::dead_letters::{DeadLetter, Way};
-use super::descent::{Answer, Descent, Down, Refusal};
+use super::downlink_scheduler::{Answer, DownlinkMessage, DownlinkScheduler, Refusal};
 use super::metrics::count;
 use super::outbox_thread::OutboxHandle;
 use super::{Shared, now_ms, trouble};
@@ -51,16 +51,16 @@ const FILTERS: &str = "filters";
 pub(super) async fn run(
     shared: &Shared,
     outbox: &OutboxHandle,
-    mut down: mpsc::Receiver<Down>,
+    mut down: mpsc::Receiver<DownlinkMessage>,
     handoff: &Handoff,
     mut stopped: watch::Receiver<bool>,
 ) {
-    let mut descent = Descent::default();
+    let mut downlink = DownlinkScheduler::default();
     loop {
         let Ok(socket) = handoff.open(peer(), Framing::Bytes) else { return };
         let session = async {
             let stream = UnixStream::from_std(socket)?;
-            Session::new(shared, outbox, &mut descent).run(stream, &mut down).await
+            Session::new(shared, outbox, &mut downlink).run(stream, &mut down).await
         };
         tokio::select! {
             outcome = session => match outcome {
@@ -98,25 +98,29 @@ struct Session<'a> {
     /// CONNACK has come. Nothing is published before: were that wrong, the broker would not say why it ends the
     /// connection.
     is_in: bool,
-    descent: &'a mut Descent,
+    downlink: &'a mut DownlinkScheduler,
 }
 
 impl<'a> Session<'a> {
-    fn new(shared: &'a Shared, outbox: &'a OutboxHandle, descent: &'a mut Descent) -> Session<'a> {
+    fn new(
+        shared: &'a Shared,
+        outbox: &'a OutboxHandle,
+        downlink: &'a mut DownlinkScheduler,
+    ) -> Session<'a> {
         // 1 and 2 are the greeting's.
         let next_id = PacketId::FIRST.next().next();
-        Session { shared, outbox, next_id, is_in: false, descent }
+        Session { shared, outbox, next_id, is_in: false, downlink }
     }
 
     /// Speaks MQTT until the broker ends the connection.
     async fn run(
         mut self,
         mut stream: UnixStream,
-        down: &mut mpsc::Receiver<Down>,
+        down: &mut mpsc::Receiver<DownlinkMessage>,
     ) -> std::io::Result<()> {
         let mut ended = None;
         let outcome = self.exchange(&mut stream, down, &mut ended).await;
-        if let Some(message) = self.descent.lost(ended) {
+        if let Some(message) = self.downlink.lost(ended) {
             self.give_up(message, ended.unwrap_or(ReasonCode::UnspecifiedError));
         }
         self.tell();
@@ -127,7 +131,7 @@ impl<'a> Session<'a> {
     async fn exchange(
         &mut self,
         stream: &mut UnixStream,
-        down: &mut mpsc::Receiver<Down>,
+        down: &mut mpsc::Receiver<DownlinkMessage>,
         ended: &mut Option<ReasonCode>,
     ) -> std::io::Result<()> {
         let greeting = self.greeting().await;
@@ -146,11 +150,11 @@ impl<'a> Session<'a> {
                     input.drain(..done);
                     self.keep(taken, &mut output).await;
                 }
-                Some(message) = down.recv(), if self.descent.has_room() => {
-                    self.descent.push(message);
+                Some(message) = down.recv(), if self.downlink.has_room() => {
+                    self.downlink.push(message);
                 }
-                () = at(self.descent.retry_at()) => {
-                    self.descent.retry(Instant::now());
+                () = at(self.downlink.retry_at()) => {
+                    self.downlink.retry(Instant::now());
                     self.tell();
                 }
             }
@@ -304,7 +308,7 @@ impl<'a> Session<'a> {
 
     /// Publishes what may be published now.
     fn publish_all(&mut self, output: &mut Vec<u8>) {
-        while let Some(message) = self.descent.next() {
+        while let Some(message) = self.downlink.next() {
             let packet_id = (message.qos != QoS::AtMostOnce).then_some(self.next_id);
             let publish = Publish {
                 dup: false,
@@ -319,7 +323,7 @@ impl<'a> Session<'a> {
             match packet_id {
                 Some(id) => {
                     self.next_id = id.next();
-                    self.descent.published(id, message);
+                    self.downlink.published(id, message);
                 }
                 // It may get lost, as who wrote the rule allows.
                 None => drop(message.taken.send(())),
@@ -329,7 +333,7 @@ impl<'a> Session<'a> {
 
     /// The broker has answered a publication.
     fn answered(&mut self, id: PacketId, reason: ReasonCode) {
-        match self.descent.answered(id, reason, Instant::now(), now_ms()) {
+        match self.downlink.answered(id, reason, Instant::now(), now_ms()) {
             Answer::Done => return,
             Answer::Never(message) => self.give_up(message, reason),
             Answer::Kept(_, false) => {}
@@ -337,7 +341,7 @@ impl<'a> Session<'a> {
                 topic, %reason,
                 "the local broker refuses a message from upstream: kept upstream and retried; see [limits]"
             ),
-            Answer::TakenAgain(topic) => {
+            Answer::AcceptedAgain(topic) => {
                 tracing::info!(
                     topic,
                     "the local broker accepts messages from upstream on this topic again"
@@ -348,12 +352,12 @@ impl<'a> Session<'a> {
     }
 
     /// It can never be accepted here: dropped where everybody can see it, and kept if the operator wants.
-    fn give_up(&self, message: Down, reason: ReasonCode) {
+    fn give_up(&self, message: DownlinkMessage, reason: ReasonCode) {
         tracing::error!(
             topic = message.topic, %reason, bytes = message.payload.len(),
             "dropped: the local broker can never accept this message from upstream"
         );
-        let Down { topic, payload, qos, retain, properties, taken } = message;
+        let DownlinkMessage { topic, payload, qos, retain, properties, taken } = message;
         let identity = MessageIdentity::read(properties.as_properties());
         let id = identity.id.unwrap_or_default().to_owned();
         let at = identity.at.unwrap_or_default().to_owned();
@@ -373,7 +377,7 @@ impl<'a> Session<'a> {
             reason: refusal.reason,
             since_ms: refusal.since_ms,
         };
-        self.shared.metrics.trouble.lock().down = self.descent.refusals().map(refused).collect();
+        self.shared.metrics.trouble.lock().down = self.downlink.refusals().map(refused).collect();
     }
 }
 

@@ -3,13 +3,13 @@
 //! A message's way up: its publication is stamped where it enters the broker (`stamps`); a durable
 //! session inside the process (`local`) is delivered it, and acknowledges it when the outbox has it on
 //! disk (`outbox_thread`); from there it goes up (`remote`) and is removed when the broker there has
-//! acknowledged it. Commands come down the other way and are published in the local session (`descent`). Two
+//! acknowledged it. Commands come down the other way and are published in the local session (`downlink_scheduler`). Two
 //! threads: the outbox's, which waits for the disk, and one for both connections.
 //!
 //! What crosses, in which order and in which form is `fulmar_gateway`'s; here it is only wired.
 
 mod dead_letters;
-mod descent;
+mod downlink_scheduler;
 mod local;
 mod metrics;
 mod outbox_thread;

@@ -26,7 +26,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
 use super::dead_letters::{DeadLetter, Way};
-use super::descent::Down;
+use super::downlink_scheduler::DownlinkMessage;
 use super::metrics::count;
 use super::outbox_thread::OutboxHandle;
 use super::{Shared, now_ms, trouble};
@@ -61,7 +61,7 @@ type Asked = Pin<Box<dyn Future<Output = Result<Vec<ReasonCode>, Error>> + Send>
 pub(super) async fn run(
     shared: &Shared,
     outbox: &OutboxHandle,
-    down: mpsc::Sender<Down>,
+    down: mpsc::Sender<DownlinkMessage>,
     mut stopped: watch::Receiver<bool>,
 ) {
     let mut scheduler = Scheduler::new(shared.config.window(), shared.config.batching());
@@ -104,7 +104,7 @@ struct Uplink<'a> {
     outbox: &'a OutboxHandle,
     client: Client,
     events: Events,
-    down: &'a mpsc::Sender<Down>,
+    down: &'a mpsc::Sender<DownlinkMessage>,
     scheduler: &'a mut Scheduler,
     flights: FuturesUnordered<Flight>,
     /// What came down and the broker here has not taken yet.
@@ -148,7 +148,7 @@ impl<'a> Uplink<'a> {
         outbox: &'a OutboxHandle,
         client: Client,
         events: Events,
-        down: &'a mpsc::Sender<Down>,
+        down: &'a mpsc::Sender<DownlinkMessage>,
         scheduler: &'a mut Scheduler,
     ) -> Uplink<'a> {
         let asked = subscription(shared, client.clone());
@@ -519,7 +519,11 @@ impl<'a> Uplink<'a> {
     }
 
     /// A message as it is published here; `None` for one that is not.
-    fn as_it_is_here(&self, message: Message, taken: oneshot::Sender<()>) -> Option<Down> {
+    fn as_it_is_here(
+        &self,
+        message: Message,
+        taken: oneshot::Sender<()>,
+    ) -> Option<DownlinkMessage> {
         let shared = self.shared;
         let metrics = &shared.metrics;
         let (rule, topic) = shared.down.map(&message.topic)?;
@@ -538,7 +542,7 @@ impl<'a> Uplink<'a> {
         count(&metrics.received, 1);
         let qos = rule.qos.min(message.qos);
         let (payload, retain) = (message.payload, message.retain);
-        Some(Down { topic, payload, qos, retain, properties, taken })
+        Some(DownlinkMessage { topic, payload, qos, retain, properties, taken })
     }
 
     /// The broker here has it for good, or never will.
