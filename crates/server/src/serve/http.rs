@@ -106,7 +106,7 @@ async fn upstream(State(state): State<Operated>) -> (StatusCode, String) {
     let Some(gateway) = &state.gateway else {
         return (StatusCode::NOT_FOUND, "there is no [upstream]\n".to_owned());
     };
-    match gateway.trouble() {
+    match gateway.refusals() {
         text if text.is_empty() && gateway.is_connected() => (StatusCode::OK, "ok\n".to_owned()),
         text if text.is_empty() => (StatusCode::OK, DOWN.to_owned()),
         text => (StatusCode::SERVICE_UNAVAILABLE, text),

@@ -29,7 +29,7 @@ use super::dead_letters::{DeadLetter, Way};
 use super::downlink_scheduler::{Answer, DownlinkMessage, DownlinkScheduler, Refusal};
 use super::metrics::count;
 use super::outbox_thread::OutboxHandle;
-use super::{Shared, now_ms, trouble};
+use super::{Shared, current_refusals, now_ms};
 
 const VERSION: Version = Version::V5;
 /// Before a connection that ended, or an outbox that could not be written, is tried again.
@@ -372,12 +372,12 @@ impl<'a> Session<'a> {
 
     /// Lets operators see what is refused.
     fn tell(&self) {
-        let refused = |(topic, refusal): (&String, &Refusal)| trouble::Refused {
+        let refused = |(topic, refusal): (&String, &Refusal)| current_refusals::Refused {
             what: topic.clone(),
             reason: refusal.reason,
             since_ms: refusal.since_ms,
         };
-        self.shared.metrics.trouble.lock().down = self.downlink.refusals().map(refused).collect();
+        self.shared.metrics.refusals.lock().down = self.downlink.refusals().map(refused).collect();
     }
 }
 

@@ -9,7 +9,7 @@ use fulmar_gateway::scheduler::Scheduler;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::trouble::Trouble;
+use super::current_refusals::CurrentRefusals;
 
 /// GatewayMetrics of a gateway.
 #[derive(Debug, Default)]
@@ -32,7 +32,7 @@ pub(crate) struct GatewayMetrics {
     /// Of these, kept in the dead-letter file.
     pub(super) dead_letters: AtomicU64,
     /// What an operator has to see to.
-    pub(super) trouble: Mutex<Trouble>,
+    pub(super) refusals: Mutex<CurrentRefusals>,
     /// Messages that came down.
     pub(super) received: AtomicU64,
     /// Messages that went in a circle.
@@ -88,8 +88,8 @@ impl GatewayMetrics {
     }
 
     /// What an operator has to see to, a line each; empty for nothing.
-    pub(crate) fn trouble(&self) -> String {
-        self.trouble.lock().text()
+    pub(crate) fn refusals(&self) -> String {
+        self.refusals.lock().text()
     }
 
     /// Whether there is a connection.
@@ -106,7 +106,7 @@ impl GatewayMetrics {
     /// All metrics at a time in milliseconds since the Unix epoch.
     pub(crate) fn all(&self, now_ms: u64) -> Vec<Metric> {
         let totals = *self.totals.lock();
-        let trouble = self.trouble.lock().clone();
+        let refusals = self.refusals.lock().clone();
         let dropped = totals.dropped;
         let refused = self.refused.load(Ordering::Relaxed);
         let age = totals.oldest_ms.map_or(0, |oldest| now_ms.saturating_sub(oldest));
@@ -180,13 +180,13 @@ impl GatewayMetrics {
                 "gauge",
                 "What is refused for now, kept and tried again: topics, filters or the connection \
                  upstream, messages from upstream here",
-                trouble.counts(),
+                refusals.counts(),
             ),
             metric(
                 "refused_since_seconds",
                 "gauge",
                 "Unix time since which the oldest of these refusals has lasted; 0: none",
-                one(trouble.since_ms().unwrap_or(0) as f64 / 1000.0),
+                one(refusals.since_ms().unwrap_or(0) as f64 / 1000.0),
             ),
             metric("repeated_total", "counter", "Messages known already", counter(&self.repeated)),
             metric("connections_total", "counter", "Connections made", counter(&self.connections)),

@@ -8,6 +8,7 @@
 //!
 //! What crosses, in which order and in which form is `fulmar_gateway`'s; here it is only wired.
 
+mod current_refusals;
 mod dead_letters;
 mod downlink_scheduler;
 mod local;
@@ -15,7 +16,6 @@ mod metrics;
 mod outbox_thread;
 mod remote;
 mod stamps;
-mod trouble;
 
 use std::path::Path;
 use std::sync::Arc;

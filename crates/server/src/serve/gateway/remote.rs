@@ -29,7 +29,7 @@ use super::dead_letters::{DeadLetter, Way};
 use super::downlink_scheduler::DownlinkMessage;
 use super::metrics::count;
 use super::outbox_thread::OutboxHandle;
-use super::{Shared, now_ms, trouble};
+use super::{Shared, current_refusals, now_ms};
 
 /// Before a client that has given up is replaced.
 const AGAIN: Duration = Duration::from_secs(15);
@@ -232,7 +232,7 @@ impl<'a> Uplink<'a> {
             self.asked = subscription(self.shared, self.client.clone());
         }
         if self.connected_at.is_some_and(|at| at + SETTLED <= now) {
-            self.shared.metrics.trouble.lock().connection = None;
+            self.shared.metrics.refusals.lock().connection = None;
         }
     }
 
@@ -242,10 +242,10 @@ impl<'a> Uplink<'a> {
             Refused::Topic(topic) => topic.clone(),
             Refused::Batches => self.shared.config.batch.topic.clone(),
         };
-        let mut trouble = self.shared.metrics.trouble.lock();
+        let mut refusals = self.shared.metrics.refusals.lock();
         let all = self.scheduler.refusals().all();
-        trouble.topics = all
-            .map(|(what, refusal)| trouble::Refused {
+        refusals.topics = all
+            .map(|(what, refusal)| current_refusals::Refused {
                 what: topic(what),
                 reason: refusal.reason,
                 since_ms: refusal.since_ms,
@@ -483,10 +483,10 @@ impl<'a> Uplink<'a> {
         if matches!(reason, ReasonCode::ServerShuttingDown) || !reason.is_error() {
             return;
         }
-        let mut trouble = self.shared.metrics.trouble.lock();
-        let since_ms = trouble.connection.as_ref().map_or_else(now_ms, |before| before.since_ms);
+        let mut refusals = self.shared.metrics.refusals.lock();
+        let since_ms = refusals.connection.as_ref().map_or_else(now_ms, |before| before.since_ms);
         let what = format!("the connection is refused to user {:?}", self.shared.config.user);
-        trouble.connection = Some(trouble::Refused { what, reason: *reason, since_ms });
+        refusals.connection = Some(current_refusals::Refused { what, reason: *reason, since_ms });
     }
 
     async fn came_down(&self, message: Message) {
@@ -591,8 +591,8 @@ fn subscribed(shared: &Shared, outcome: Result<Vec<ReasonCode>, Error>) -> bool 
             return true;
         }
     };
-    let mut trouble = shared.metrics.trouble.lock();
-    let before = std::mem::take(&mut trouble.filters);
+    let mut refusals = shared.metrics.refusals.lock();
+    let before = std::mem::take(&mut refusals.filters);
     for (rule, reason) in shared.down.rules().iter().zip(codes).filter(|(_, code)| code.is_error())
     {
         let known = before.iter().find(|known| known.what == rule.filter);
@@ -605,9 +605,13 @@ fn subscribed(shared: &Shared, outcome: Result<Vec<ReasonCode>, Error>) -> bool 
             );
         }
         let since_ms = known.map_or_else(now_ms, |known| known.since_ms);
-        trouble.filters.push(trouble::Refused { what: rule.filter.clone(), reason, since_ms });
+        refusals.filters.push(current_refusals::Refused {
+            what: rule.filter.clone(),
+            reason,
+            since_ms,
+        });
     }
-    !trouble.filters.is_empty()
+    !refusals.filters.is_empty()
 }
 
 /// What it brings; never, where there is nothing to wait for.

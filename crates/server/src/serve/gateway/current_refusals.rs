@@ -1,4 +1,5 @@
-//! What an operator has to see to: what the broker upstream, or the one here, refuses for now, as metrics and for people.
+//! What the upstream broker or the local one currently refuses, as metrics and as text for the operator, who has to
+//! act on it.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -7,13 +8,13 @@ use fulmar_mqtt::ReasonCode;
 
 use super::dead_letters::time_of;
 
-/// Lines that people are shown of each kind.
+/// Most lines of text of each kind.
 const MAX_SHOWN: usize = 20;
 
 /// A refusal that lasts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Refused {
-    /// What: a topic, a filter, or what went wrong with the connection.
+    /// A topic, a filter, or the error of the connection.
     pub(super) what: String,
     pub(super) reason: ReasonCode,
     /// Since when, in milliseconds since the Unix epoch.
@@ -22,18 +23,18 @@ pub(crate) struct Refused {
 
 /// All that is refused now.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Trouble {
+pub(crate) struct CurrentRefusals {
     /// The connection; at most one.
     pub(super) connection: Option<Refused>,
-    /// Topics that messages wait for.
+    /// Topics whose messages wait.
     pub(super) topics: Vec<Refused>,
     /// Subscriptions of `[[upstream.down]]`.
     pub(super) filters: Vec<Refused>,
-    /// Topics of messages from upstream that the broker here refuses.
+    /// Topics of messages from upstream that the local broker refuses.
     pub(super) down: Vec<Refused>,
 }
 
-impl Trouble {
+impl CurrentRefusals {
     fn kinds(&self) -> [(&'static str, &[Refused]); 4] {
         [
             ("connection", self.connection.as_slice()),
@@ -43,7 +44,7 @@ impl Trouble {
         ]
     }
 
-    /// Values of a gauge by what is refused and why.
+    /// Values of a gauge by kind and reason.
     pub(super) fn counts(&self) -> Vec<(String, f64)> {
         let mut counts = BTreeMap::<(&str, String), f64>::new();
         for (kind, refused) in self.kinds() {
@@ -55,12 +56,12 @@ impl Trouble {
         counts.into_iter().map(|(key, count)| (labels(key), count)).collect()
     }
 
-    /// Since when the oldest lasts.
+    /// When the oldest began.
     pub(super) fn since_ms(&self) -> Option<u64> {
         self.kinds().iter().flat_map(|(_, all)| all.iter()).map(|one| one.since_ms).min()
     }
 
-    /// For people; empty if there is none.
+    /// Text for the operator; empty if nothing is refused.
     pub(crate) fn text(&self) -> String {
         let mut text = String::new();
         for (kind, all) in self.kinds() {
@@ -101,15 +102,15 @@ mod tests {
             reason: ReasonCode::NotAuthorized,
             since_ms,
         };
-        let mut trouble = Trouble::default();
-        assert_eq!((trouble.text(), trouble.since_ms()), (String::new(), None));
-        trouble.topics = vec![refused("a/1", 60_000), refused("a/2", 1_000)];
+        let mut refusals = CurrentRefusals::default();
+        assert_eq!((refusals.text(), refusals.since_ms()), (String::new(), None));
+        refusals.topics = vec![refused("a/1", 60_000), refused("a/2", 1_000)];
         assert_eq!(
-            trouble.counts(),
+            refusals.counts(),
             [("{what=\"publish\",reason=\"not_authorized\"}".to_owned(), 2.0)]
         );
-        assert_eq!(trouble.since_ms(), Some(1_000));
+        assert_eq!(refusals.since_ms(), Some(1_000));
         let expected = "upstream: publishing to \"a/1\" is refused: Not authorized (0x87), since 1970-01-01T00:01:00Z\n";
-        assert!(trouble.text().starts_with(expected), "{}", trouble.text());
+        assert!(refusals.text().starts_with(expected), "{}", refusals.text());
     }
 }
