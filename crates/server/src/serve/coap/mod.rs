@@ -1,12 +1,12 @@
 //! The `coap` and `coaps` listeners: sockets, time and DTLS around `fulmar_coap::Server`, on a thread of
-//! their own; `bridge` turns peers' requests into MQTT.
+//! their own; `mqtt_proxy` turns peers' requests into MQTT packets.
 //!
 //! Everything is one task: a datagram, an event from the broker, or a deadline is handled to its end before
 //! the next.
 
-mod bridge;
 mod connection;
 mod listing;
+mod mqtt_proxy;
 mod secure;
 mod share;
 
@@ -26,8 +26,8 @@ use ring::rand::{SecureRandom as _, SystemRandom};
 use tokio::net::UdpSocket;
 use tokio::sync::{mpsc, watch};
 
-use self::bridge::{Bridge, UserId};
 use self::connection::BrokerEvent;
+use self::mqtt_proxy::{MqttProxy, UserId};
 pub(in crate::serve) use self::secure::Settings;
 use self::secure::{Outcome, Secure};
 use super::certificates::Certificates;
@@ -83,8 +83,8 @@ impl Coap {
         let server = Server::new(config.coap.limits(), &secret, Instant::now());
         let (sender, events) = mpsc::channel(MAX_WAITING_EVENTS);
         let broker = Arc::clone(wiring.broker);
-        let bridge = Bridge::new(server, broker, wiring.handoff, wiring.clock, sender);
-        let service = Service::new(bridge, sockets);
+        let proxy = MqttProxy::new(server, broker, wiring.handoff, wiring.clock, sender);
+        let service = Service::new(proxy, sockets);
         let thread = std::thread::Builder::new()
             .name("fulmar-coap".into())
             .spawn(move || runtime.block_on(service.run(events, stopped)))?;
@@ -168,7 +168,7 @@ type Name = (usize, Option<Box<str>>);
 
 /// The task.
 struct Service {
-    bridge: Bridge,
+    proxy: MqttProxy,
     sockets: Vec<Socket>,
     /// Users, and how many sessions each has.
     users: BTreeMap<Name, (UserId, usize)>,
@@ -177,9 +177,9 @@ struct Service {
 }
 
 impl Service {
-    fn new(bridge: Bridge, sockets: Vec<Socket>) -> Service {
+    fn new(proxy: MqttProxy, sockets: Vec<Socket>) -> Service {
         let (users, sessions) = (BTreeMap::new(), BTreeMap::new());
-        let mut service = Service { bridge, sockets, users, sessions };
+        let mut service = Service { proxy, sockets, users, sessions };
         for listener in 0..service.sockets.len() {
             // Not counted down: they stay.
             service.enter((listener, None));
@@ -199,7 +199,7 @@ impl Service {
         loop {
             let sessions =
                 self.sockets.iter().filter_map(|socket| socket.secure.as_ref()?.deadline());
-            let deadline = sessions.chain(self.bridge.server.deadline()).min();
+            let deadline = sessions.chain(self.proxy.server.deadline()).min();
             tokio::select! {
                 Some((address, datagram)) = datagrams.recv() => {
                     self.take(address, &datagram);
@@ -208,7 +208,7 @@ impl Service {
                         self.take(address, &datagram);
                     }
                 }
-                Some((user, event)) = events.recv() => self.bridge.on_broker_event(user, event),
+                Some((user, event)) = events.recv() => self.proxy.on_broker_event(user, event),
                 () = udp::until(deadline) => self.on_deadline(),
                 _ = stopped.wait_for(|stop| *stop) => return,
             }
@@ -218,7 +218,7 @@ impl Service {
 
     fn on_deadline(&mut self) {
         let now = Instant::now();
-        self.bridge.server.on_deadline(now);
+        self.proxy.server.on_deadline(now);
         for listener in 0..self.sockets.len() {
             if let Some(secure) = &mut self.sockets[listener].secure {
                 let outcomes = secure.on_deadline(now);
@@ -240,7 +240,7 @@ impl Service {
     }
 
     fn hand_over(&mut self, address: Address, trust: Trust, datagram: &[u8]) {
-        if !self.bridge.server.receive(Instant::now(), address, trust, datagram) {
+        if !self.proxy.server.receive(Instant::now(), address, trust, datagram) {
             tracing::debug!(peer = %address, bytes = datagram.len(), "a datagram that is not CoAP");
         }
     }
@@ -258,7 +258,7 @@ impl Service {
                     self.hand_over(address, Trust::Proven, &message);
                 }
                 Outcome::Closed(address) => {
-                    self.bridge.server.forget(address);
+                    self.proxy.server.forget(address);
                     self.leave(address);
                 }
             }
@@ -270,7 +270,7 @@ impl Service {
         let known = self.users.entry(name.clone()).or_insert_with(|| {
             let secure = socket.secure.is_some();
             let kind = if secure { TransportKind::Coaps } else { TransportKind::Coap };
-            (self.bridge.add_user(socket.bound, kind, name.1, Arc::clone(&socket.policy)), 0)
+            (self.proxy.add_user(socket.bound, kind, name.1, Arc::clone(&socket.policy)), 0)
         });
         known.1 += 1;
     }
@@ -282,14 +282,14 @@ impl Service {
         if known.1 == 0 {
             let user = known.0;
             self.users.remove(&name);
-            self.bridge.remove_user(user);
+            self.proxy.remove_user(user);
         }
     }
 
     /// Handles what came of it and sends what there is to send.
     fn settle(&mut self) {
         let (users, sessions, sockets) = (&self.users, &self.sessions, &self.sockets);
-        self.bridge.handle_events(|address| {
+        self.proxy.handle_events(|address| {
             let secure = sockets.get(address.listener)?.secure.is_some();
             let name = match secure {
                 true => sessions.get(&address)?.clone(),
@@ -298,7 +298,7 @@ impl Service {
             users.get(&name).map(|(user, _)| *user)
         });
         let now = Instant::now();
-        while let Some((address, datagram)) = self.bridge.server.poll_transmit() {
+        while let Some((address, datagram)) = self.proxy.server.poll_transmit() {
             let Some(socket) = self.sockets.get_mut(address.listener) else { continue };
             match &mut socket.secure {
                 Some(secure) => {

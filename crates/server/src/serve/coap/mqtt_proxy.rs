@@ -59,43 +59,43 @@ struct Topic {
     observers: Vec<ObservationId>,
 }
 
-/// What a request to the broker was for.
-enum Asked {
+/// A request to the broker that waits for its answer.
+enum Pending {
     Publish(Exchange<Address>, Code),
     Subscribe(Box<str>),
 }
 
-/// All users, and the CoAP server they are served by.
-pub(super) struct Bridge {
+/// The CoAP server, and its users with their connections to the broker.
+pub(super) struct MqttProxy {
     pub(super) server: Server<Address>,
     broker: Arc<Broker>,
     handoff: Handoff,
     clock: Clock,
     events: mpsc::Sender<(UserId, BrokerEvent)>,
     users: BTreeMap<UserId, User>,
-    asked: BTreeMap<RequestId, Asked>,
+    pending: BTreeMap<RequestId, Pending>,
     observed: BTreeMap<ObservationId, (UserId, Box<str>)>,
     listing: Listing,
     last_request_id: RequestId,
     last_user: u64,
 }
 
-impl Bridge {
+impl MqttProxy {
     pub(super) fn new(
         server: Server<Address>,
         broker: Arc<Broker>,
         handoff: Handoff,
         clock: Clock,
         events: mpsc::Sender<(UserId, BrokerEvent)>,
-    ) -> Bridge {
-        Bridge {
+    ) -> MqttProxy {
+        MqttProxy {
             server,
             broker,
             handoff,
             clock,
             events,
             users: BTreeMap::new(),
-            asked: BTreeMap::new(),
+            pending: BTreeMap::new(),
             observed: BTreeMap::new(),
             listing: Listing::new(Instant::now()),
             last_request_id: 0,
@@ -143,7 +143,7 @@ impl Bridge {
         let path: Vec<&str> = request.path.iter().map(String::as_str).collect();
         match path[..] {
             [".well-known", "core"] => self.discover(&request),
-            [root, ..] if root == topics::ROOT => self.ask(user, request),
+            [root, ..] if root == topics::ROOT => self.forward(user, request),
             _ => self.refuse(request.exchange, code::NOT_FOUND, "topics are below /ps"),
         }
     }
@@ -172,8 +172,8 @@ impl Bridge {
         self.respond(request.exchange, response);
     }
 
-    /// Handles a request that needs the broker, once the broker has accepted the user.
-    fn ask(&mut self, id: UserId, request: Request<Address>) {
+    /// Forwards a request to the broker, once the broker has accepted the user.
+    fn forward(&mut self, id: UserId, request: Request<Address>) {
         let Some(user) = self.users.get_mut(&id) else { return };
         if matches!(user.state, State::Away) {
             match BrokerConnection::open(&self.handoff, user.peer.clone(), id, self.events.clone())
@@ -192,13 +192,13 @@ impl Bridge {
             State::Opening { waiting, .. } if waiting.len() < MAX_WAITING => {
                 waiting.push_back(request);
             }
-            State::Open { .. } => self.act(id, request),
+            State::Open { .. } => self.execute(id, request),
             _ => self.unavailable(request.exchange, "too many requests are waiting"),
         }
     }
 
     /// Carries out a request; the user's connection is open.
-    fn act(&mut self, id: UserId, request: Request<Address>) {
+    fn execute(&mut self, id: UserId, request: Request<Address>) {
         let exchange = request.exchange;
         let segments = request.path.get(1..).unwrap_or_default();
         if segments.iter().all(String::is_empty) {
@@ -255,11 +255,11 @@ impl Bridge {
                 }
             },
         };
-        let request_id = self.request_id(Asked::Publish(request.exchange, done));
+        let request_id = self.request_id(Pending::Publish(request.exchange, done));
         let Some(connection) = self.connection(id) else { return };
         let outgoing = Publication { topic, payload: &request.payload, content_type, retain };
         if connection.publish(request_id, &outgoing).is_err() {
-            self.asked.remove(&request_id);
+            self.pending.remove(&request_id);
             self.unavailable(request.exchange, "the broker is busy");
         }
     }
@@ -268,16 +268,16 @@ impl Bridge {
         let Some(user) = self.users.get_mut(&id) else { return };
         let known = user.topics.entry(topic.clone()).or_default();
         if known.subscribed {
-            return self.grant(id, exchange, &topic);
+            return self.start_observation(id, exchange, &topic);
         }
         known.waiting.push(exchange);
         if known.waiting.len() > 1 {
             return;
         }
-        let request_id = self.request_id(Asked::Subscribe(topic.clone()));
+        let request_id = self.request_id(Pending::Subscribe(topic.clone()));
         let Some(connection) = self.connection(id) else { return };
         if let Err(Busy) = connection.subscribe(request_id, &topic) {
-            self.asked.remove(&request_id);
+            self.pending.remove(&request_id);
             self.subscribed(id, &topic, ReasonCode::ServerBusy);
         }
     }
@@ -296,13 +296,13 @@ impl Bridge {
         }
         known.subscribed = true;
         for exchange in waiting {
-            self.grant(id, exchange, topic);
+            self.start_observation(id, exchange, topic);
         }
         self.forget_unobserved(id, topic);
     }
 
     /// Begins an observation with the topic's last value; one without has an empty one.
-    fn grant(&mut self, id: UserId, exchange: Exchange<Address>, topic: &str) {
+    fn start_observation(&mut self, id: UserId, exchange: Exchange<Address>, topic: &str) {
         let response = self.last_value(id, topic);
         let response = response.unwrap_or_else(|| Response::new(code::CONTENT));
         let now = Instant::now();
@@ -370,14 +370,14 @@ impl Bridge {
             BrokerEvent::Answer(packet_id, reason) => {
                 let request_id =
                     self.connection(id).and_then(|connection| connection.take_answer(packet_id));
-                match request_id.and_then(|request_id| self.asked.remove(&request_id)) {
-                    Some(Asked::Publish(exchange, _)) if reason.is_error() => {
+                match request_id.and_then(|request_id| self.pending.remove(&request_id)) {
+                    Some(Pending::Publish(exchange, _)) if reason.is_error() => {
                         self.respond(exchange, refusal(reason));
                     }
-                    Some(Asked::Publish(exchange, done)) => {
+                    Some(Pending::Publish(exchange, done)) => {
                         self.respond(exchange, Response::new(done));
                     }
-                    Some(Asked::Subscribe(topic)) => self.subscribed(id, &topic, reason),
+                    Some(Pending::Subscribe(topic)) => self.subscribed(id, &topic, reason),
                     None => {}
                 }
             }
@@ -401,7 +401,7 @@ impl Bridge {
         connection.welcomed(in_flight);
         user.state = State::Open { connection, client_id };
         for request in waiting {
-            self.act(id, request);
+            self.execute(id, request);
         }
     }
 
@@ -422,7 +422,7 @@ impl Bridge {
         };
         let topics = std::mem::take(&mut user.topics);
         for request_id in connection.request_ids() {
-            if let Some(Asked::Publish(exchange, _)) = self.asked.remove(&request_id) {
+            if let Some(Pending::Publish(exchange, _)) = self.pending.remove(&request_id) {
                 self.respond(exchange, why.clone());
             }
         }
@@ -444,9 +444,9 @@ impl Bridge {
         }
     }
 
-    fn request_id(&mut self, asked: Asked) -> RequestId {
+    fn request_id(&mut self, pending: Pending) -> RequestId {
         self.last_request_id += 1;
-        self.asked.insert(self.last_request_id, asked);
+        self.pending.insert(self.last_request_id, pending);
         self.last_request_id
     }
 
