@@ -4,7 +4,7 @@
 //! Everything is one task: a datagram, an event from the broker, or a deadline is handled to its end before
 //! the next.
 
-mod connection;
+mod broker_connection;
 mod listing;
 mod mqtt_proxy;
 mod secure;
@@ -26,7 +26,7 @@ use ring::rand::{SecureRandom as _, SystemRandom};
 use tokio::net::UdpSocket;
 use tokio::sync::{mpsc, watch};
 
-use self::connection::BrokerEvent;
+use self::broker_connection::BrokerEvent;
 use self::mqtt_proxy::{MqttProxy, UserId};
 pub(in crate::serve) use self::secure::Settings;
 use self::secure::{Outcome, Secure};

@@ -20,7 +20,7 @@ use fulmar_transport::{Clock, Handoff};
 use tokio::sync::mpsc;
 
 use super::Address;
-use super::connection::{BrokerConnection, BrokerEvent, Busy, Publication, RequestId};
+use super::broker_connection::{BrokerConnection, BrokerEvent, Busy, Publication, RequestId};
 use super::listing::{Listed, Listing};
 
 /// Requests that wait until a user's connection is accepted.

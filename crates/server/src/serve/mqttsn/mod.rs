@@ -1,11 +1,11 @@
-//! The `mqtt_sn` listeners: sockets and time around `fulmar_mqttsn::Server`, on a thread of their own; `connections`
-//! gives every device a session of the broker.
+//! The `mqtt_sn` listeners: sockets and time around `fulmar_mqttsn::Server`, on a thread of their own;
+//! `broker_connections` gives every device a session of the broker.
 //!
 //! Everything is one task: a datagram, an event from the broker, or a deadline is handled to its end before
 //! the next.
 
-mod connection;
-mod connections;
+mod broker_connection;
+mod broker_connections;
 
 use std::io;
 use std::net::SocketAddr;
@@ -21,8 +21,8 @@ use ring::rand::{SecureRandom as _, SystemRandom};
 use tokio::net::UdpSocket;
 use tokio::sync::{mpsc, watch};
 
-use self::connection::{ConnectionEvent, ConnectionId};
-use self::connections::{Connections, Listener};
+use self::broker_connection::{ConnectionEvent, ConnectionId};
+use self::broker_connections::{BrokerConnections, Listener};
 use super::listeners::where_to_change;
 use super::udp::{self, Address};
 use crate::config::Config;
@@ -72,7 +72,7 @@ impl MqttSn {
         let most = settings.max_message_bytes;
         let server = Server::new(settings, u64::from_le_bytes(seed), Instant::now());
         let (sender, events) = mpsc::channel(MAX_WAITING_EVENTS);
-        let connections = Connections::new(handoff, sender, listeners, most);
+        let connections = BrokerConnections::new(handoff, sender, listeners, most);
         let advertising = Advertising::new(config);
         let service = Service {
             server,
@@ -158,7 +158,7 @@ impl Advertising {
 /// The task.
 struct Service {
     server: Server<Address>,
-    connections: Connections,
+    connections: BrokerConnections,
     sockets: Vec<Arc<UdpSocket>>,
     advertising: Option<Advertising>,
     statistics: Arc<Mutex<Statistics>>,

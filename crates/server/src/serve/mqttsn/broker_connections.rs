@@ -13,7 +13,7 @@ use fulmar_transport::Handoff;
 use tokio::sync::mpsc;
 
 use super::super::udp::Address;
-use super::connection::{BrokerConnection, ConnectionEvent, ConnectionId};
+use super::broker_connection::{BrokerConnection, ConnectionEvent, ConnectionId};
 
 /// A listener, and the identity that it gives its clients.
 pub(super) struct Listener {
@@ -46,7 +46,7 @@ struct Parked {
 }
 
 /// All connections.
-pub(super) struct Connections {
+pub(super) struct BrokerConnections {
     handoff: Handoff,
     events: mpsc::Sender<(ConnectionId, ConnectionEvent)>,
     listeners: Vec<Listener>,
@@ -59,14 +59,14 @@ pub(super) struct Connections {
     pub(super) dropped: u64,
 }
 
-impl Connections {
+impl BrokerConnections {
     pub(super) fn new(
         handoff: Handoff,
         events: mpsc::Sender<(ConnectionId, ConnectionEvent)>,
         listeners: Vec<Listener>,
         max_message_bytes: usize,
-    ) -> Connections {
-        Connections {
+    ) -> BrokerConnections {
+        BrokerConnections {
             handoff,
             events,
             listeners,

@@ -83,7 +83,7 @@ impl BrokerConnection {
         let (sender, receiver) = mpsc::unbounded_channel();
         tokio::spawn(write(writer, receiver));
         tokio::spawn(read(reader, sender.downgrade(), name, events));
-        let _ = sender.send(greeting());
+        let _ = sender.send(connect_packet());
         Ok(BrokerConnection {
             writer: sender,
             waiting: BTreeMap::new(),
@@ -211,7 +211,7 @@ impl BrokerConnection {
 }
 
 /// CONNECT: a session without a name that ends with the connection.
-fn greeting() -> Vec<u8> {
+fn connect_packet() -> Vec<u8> {
     let mut properties = PropertyBuf::new();
     properties.push(Property::ReceiveMaximum(RECEIVE_MAXIMUM));
     let connect = Connect {
