@@ -47,7 +47,7 @@ mod work_lists;
 
 pub use accounts::credentials::TOKEN_PREFIX;
 pub use admin::{Admin, CredentialSummary, UserSummary, UserToAdd};
-pub use alerts::reach::{NotListable, WebhookReach};
+pub use alerts::webhook_allowlist::{InvalidAllowlistEntry, WebhookAllowlist};
 pub use alerts::webhooks::Delivery;
 pub use announcements::Announcement;
 pub use counts::PlatformCounts;

@@ -15,7 +15,7 @@ use crate::accounts::known::Known;
 use crate::accounts::rate::Rate;
 use crate::accounts::sessions;
 use crate::accounts::token::Signer;
-use crate::alerts::reach::WebhookReach;
+use crate::alerts::webhook_allowlist::WebhookAllowlist;
 use crate::announcements::{Announcement, Announcements};
 use crate::counts::{Counts, PlatformCounts};
 use crate::error::Error;
@@ -49,8 +49,8 @@ pub struct Settings {
     pub monitoring: Monitoring,
     /// Where everything is kept.
     pub database: Database,
-    /// Where webhooks may reach beside public addresses.
-    pub webhook_reach: WebhookReach,
+    /// Addresses to which webhooks may connect besides public ones.
+    pub webhook_allowlist: WebhookAllowlist,
 }
 
 /// How long what sensors measured is kept, in ever coarser forms.
@@ -99,7 +99,7 @@ impl Default for Settings {
             max_requests_per_s: 200,
             monitoring: Monitoring::default(),
             database: Database::File,
-            webhook_reach: WebhookReach::default(),
+            webhook_allowlist: WebhookAllowlist::default(),
         }
     }
 }

@@ -8,9 +8,9 @@ pub(crate) mod defaults;
 pub(crate) mod evaluate;
 pub(crate) mod handlers;
 pub(crate) mod machine;
-pub(crate) mod reach;
 pub(crate) mod rules;
 pub(crate) mod types;
+pub(crate) mod webhook_allowlist;
 pub(crate) mod webhooks;
 
 pub(crate) use types::{Notice, Severity};

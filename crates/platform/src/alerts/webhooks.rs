@@ -13,8 +13,8 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use super::reach::WebhookReach;
 use super::types::Severity;
+use super::webhook_allowlist::WebhookAllowlist;
 use crate::accounts::caller::{Ids, Member};
 use crate::extract::Body;
 use crate::platform::{App, Platform};
@@ -57,9 +57,9 @@ pub(crate) struct NewWebhook {
     secret: Text<8, 200>,
 }
 
-/// Whether messages may be sent there: encrypted, or not leaving this machine; and to where `reach` admits, as far
-/// as that can be told already.
-fn check_url(url: &str, reach: &WebhookReach) -> Result<(), Problem> {
+/// Whether a webhook may have this URL: the connection is encrypted or stays on this machine, and `allowlist` may allow
+/// its host.
+fn check_url(url: &str, allowlist: &WebhookAllowlist) -> Result<(), Problem> {
     let wrong = |detail: &str| Err(Problem::invalid("url", detail));
     let Ok(uri) = url.parse::<Uri>() else { return wrong("expected an address") };
     let Some(authority) = uri.authority() else { return wrong("expected a whole address") };
@@ -73,7 +73,7 @@ fn check_url(url: &str, reach: &WebhookReach) -> Result<(), Problem> {
         Some("http") if here => 80,
         _ => return wrong("expected https; http is only for this machine"),
     };
-    if !reach.may_admit(host, authority.port_u16().unwrap_or(port)) {
+    if !allowlist.may_allow(host, authority.port_u16().unwrap_or(port)) {
         return wrong(
             "this address is not public: the server's operator has to list it ([platform] webhook_allow)",
         );
@@ -102,7 +102,7 @@ pub(crate) async fn add(
     Body(new): Body<NewWebhook>,
 ) -> Answer {
     member.may(Deed::Manage)?;
-    check_url(&new.url, &app.settings.webhook_reach)?;
+    check_url(&new.url, &app.settings.webhook_allowlist)?;
     let webhook = Webhook {
         id: Uuid::new_v4(),
         url: new.url.to_string(),
@@ -209,10 +209,10 @@ impl Platform {
         Ok(done.await?)
     }
 
-    /// Where webhooks may reach: to be asked with each address that is connected to.
+    /// Addresses to which webhooks may connect; to be checked before each connection.
     #[must_use]
-    pub fn webhook_reach(&self) -> &WebhookReach {
-        &self.app().settings.webhook_reach
+    pub fn webhook_allowlist(&self) -> &WebhookAllowlist {
+        &self.app().settings.webhook_allowlist
     }
 
     /// Returns when there may be something new for webhooks; for one waiter.
@@ -228,8 +228,8 @@ mod tests {
 
     #[test]
     fn messages_are_encrypted_or_stay_here() {
-        let reach = WebhookReach::new(&["127.0.0.1", "::1"]).unwrap();
-        let check_url = |url: &str| super::check_url(url, &reach);
+        let allowlist = WebhookAllowlist::new(&["127.0.0.1", "::1"]).unwrap();
+        let check_url = |url: &str| super::check_url(url, &allowlist);
         for own in ["https://127.0.0.2/", "https://10.0.0.1/", "https://[::ffff:10.0.0.1]/"] {
             assert!(check_url(own).is_err(), "{own}");
         }

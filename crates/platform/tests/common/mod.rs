@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use axum::body::Body;
 use axum::http::{Request, Response, header};
 use fulmar_platform::{
-    Admin, Announcement, Database, Platform, Role, Settings, UserToAdd, WebhookReach,
+    Admin, Announcement, Database, Platform, Role, Settings, UserToAdd, WebhookAllowlist,
 };
 use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
@@ -94,7 +94,7 @@ impl World {
         let settings = Settings {
             max_requests_per_s: 100_000,
             database: database.clone(),
-            webhook_reach: WebhookReach::new(&["127.0.0.1"]).unwrap(),
+            webhook_allowlist: WebhookAllowlist::new(&["127.0.0.1"]).unwrap(),
             ..Settings::default()
         };
         let (platform, announced) = Platform::open(folder.path(), settings).unwrap();

@@ -30,7 +30,7 @@ pub(super) fn check(config: &Config) -> anyhow::Result<()> {
     #[cfg(feature = "platform")]
     database(config)?;
     #[cfg(feature = "platform")]
-    config.platform.webhook_reach()?;
+    config.platform.webhook_allowlist()?;
     // Users of a platform can log in, too: whether there are any is known when it is open.
     if !cfg!(feature = "platform") || !config.has_platform() {
         ways_in(config)?;

@@ -181,17 +181,17 @@ impl Platform {
                 day_days: self.day_days,
             },
             database: self.database()?,
-            webhook_reach: self.webhook_reach()?,
+            webhook_allowlist: self.webhook_allowlist()?,
         })
     }
 
-    /// Where webhooks may reach.
+    /// Addresses to which webhooks may connect.
     ///
     /// # Errors
     /// Something is listed that is no host.
-    pub(super) fn webhook_reach(&self) -> anyhow::Result<fulmar_platform::WebhookReach> {
-        let reach = fulmar_platform::WebhookReach::new(&self.webhook_allow);
-        Ok(reach.map_err(|error| Usage(format!("[platform] webhook_allow: {error}")))?)
+    pub(super) fn webhook_allowlist(&self) -> anyhow::Result<fulmar_platform::WebhookAllowlist> {
+        let allowlist = fulmar_platform::WebhookAllowlist::new(&self.webhook_allow);
+        Ok(allowlist.map_err(|error| Usage(format!("[platform] webhook_allow: {error}")))?)
     }
 
     /// Where it keeps everything.

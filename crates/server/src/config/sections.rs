@@ -500,7 +500,7 @@ pub(crate) struct Platform {
     pub(crate) hour_days: u32,
     /// Days its daily means are kept.
     pub(crate) day_days: u32,
-    /// Where webhooks may reach beside public addresses.
+    /// Addresses to which webhooks may connect besides public ones.
     pub(crate) webhook_allow: Vec<String>,
     /// Where everything is kept: `postgres://…`; empty for a file in the data folder.
     pub(crate) database: DatabaseUrl,

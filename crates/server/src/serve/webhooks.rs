@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use bytes::Bytes;
-use fulmar_platform::{Delivery, Platform, WebhookReach};
+use fulmar_platform::{Delivery, Platform, WebhookAllowlist};
 use http::uri::Scheme;
 use http::{Method, Request, Uri, header};
 use http_body_util::Full;
@@ -49,7 +49,7 @@ pub(super) async fn run(platform: &Platform) {
             drop(woken);
             continue;
         }
-        match pool.get_or_insert_with(|| self::pool(platform.webhook_reach())) {
+        match pool.get_or_insert_with(|| self::pool(platform.webhook_allowlist())) {
             Ok(pool) => deliver(platform, pool, due).await,
             Err(error) => {
                 tracing::warn!("webhooks: {error:#}");
@@ -60,7 +60,7 @@ pub(super) async fn run(platform: &Platform) {
     }
 }
 
-fn pool(reach: &WebhookReach) -> anyhow::Result<Pool> {
+fn pool(allowlist: &WebhookAllowlist) -> anyhow::Result<Pool> {
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     let tls = ClientConfig::builder_with_provider(Arc::new(default_provider()))
@@ -68,21 +68,22 @@ fn pool(reach: &WebhookReach) -> anyhow::Result<Pool> {
         .with_root_certificates(roots)
         .with_no_client_auth();
     let builder = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1();
-    Ok(Client::builder(TokioExecutor::new()).build(builder.wrap_connector(Connector::new(reach))))
+    Ok(Client::builder(TokioExecutor::new())
+        .build(builder.wrap_connector(Connector::new(allowlist))))
 }
 
 /// Connects to hosts at those of their addresses that webhooks may reach. A name is looked up once: the address
 /// that was looked at is the one that is connected to.
 #[derive(Clone)]
 struct Connector {
-    reach: WebhookReach,
+    allowlist: WebhookAllowlist,
     /// A lookup cannot be stopped, so that its turn goes with it.
     lookups: Arc<Semaphore>,
 }
 
 impl Connector {
-    fn new(reach: &WebhookReach) -> Connector {
-        Connector { reach: reach.clone(), lookups: Arc::new(Semaphore::new(LOOKUPS)) }
+    fn new(allowlist: &WebhookAllowlist) -> Connector {
+        Connector { allowlist: allowlist.clone(), lookups: Arc::new(Semaphore::new(LOOKUPS)) }
     }
 
     async fn connect(self, uri: Uri) -> anyhow::Result<TokioIo<TcpStream>> {
@@ -101,7 +102,7 @@ impl Connector {
         let mut failure = anyhow::anyhow!(
             "its host is not public, and [platform] webhook_allow does not list it"
         );
-        for address in found.into_iter().filter(|address| self.reach.admits(&host, *address)) {
+        for address in found.into_iter().filter(|address| self.allowlist.allows(&host, *address)) {
             match TcpStream::connect(address).await {
                 Ok(stream) => return Ok(TokioIo::new(stream)),
                 Err(error) => failure = error.into(),
@@ -172,9 +173,9 @@ mod tests {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::TcpListener;
 
-    async fn post(reach: &WebhookReach, url: &str) -> Result<u16, String> {
+    async fn post(allowlist: &WebhookAllowlist, url: &str) -> Result<u16, String> {
         let request = Request::post(url).body(Full::default()).unwrap();
-        let answer = pool(reach).unwrap().request(request).await;
+        let answer = pool(allowlist).unwrap().request(request).await;
         answer.map(|answer| answer.status().as_u16()).map_err(|error| {
             let error = anyhow::Error::from(error);
             format!("{error:#}")
@@ -185,7 +186,7 @@ mod tests {
     async fn only_what_may_be_reached_is_connected_to() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
-        let none = WebhookReach::default();
+        let none = WebhookAllowlist::default();
         for host in ["127.0.0.1", "localhost", "[::ffff:127.0.0.1]", "0.0.0.0", "127.1"] {
             let refused = post(&none, &format!("http://{host}:{port}/")).await.unwrap_err();
             assert!(refused.contains("webhook_allow"), "{host}: {refused}");
@@ -201,7 +202,7 @@ mod tests {
             stream.write_all(answer.as_bytes()).await.unwrap();
             listener
         });
-        let own = WebhookReach::new(&[format!("127.0.0.1:{port}")]).unwrap();
+        let own = WebhookAllowlist::new(&[format!("127.0.0.1:{port}")]).unwrap();
         assert_eq!(post(&own, &format!("http://127.0.0.1:{port}/")).await, Ok(307));
         let listener = redirect.await.unwrap();
         let again =

@@ -1,17 +1,17 @@
-//! Where webhooks may reach: addresses that anybody on the Internet can reach, and what the operator lists.
+//! Addresses to which webhooks may connect: public ones, and those that the operator allows (`webhook_allow`).
 //!
-//! Whoever manages a twin chooses webhooks' addresses, and the server asks there in its own place: on its own
-//! machine and network there are services that trust it (RFC 6890 has those networks). Whoever connects asks
-//! here with the address it connects to, so that a name cannot mean one thing here and another there.
+//! A twin's manager chooses the webhooks' URLs, but the server sends the requests, and services on its own machine and
+//! network trust it (server-side request forgery; RFC 6890 lists those networks). Every address is checked right before
+//! the connection, so that a host name cannot resolve to one address for the check and another for the connection.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// What webhooks may reach beside public addresses.
+/// Addresses and hosts to which webhooks may connect besides public addresses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct WebhookReach(Vec<Listed>);
+pub struct WebhookAllowlist(Vec<Entry>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Listed {
+struct Entry {
     host: Host,
     /// `None` for any.
     port: Option<u16>,
@@ -19,57 +19,56 @@ struct Listed {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Host {
-    /// Addresses whose first so many bits are these.
+    /// Addresses with this prefix, and the prefix's length in bits.
     Network(IpAddr, u32),
-    /// A name, whatever its addresses are.
+    /// A host name, with any address.
     Name(String),
 }
 
-/// What cannot be listed.
+/// An entry that is neither an address, a network nor a host name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{0:?}: expected an address, a network or a host's name, such as \"127.0.0.1:8080\", \"10.0.0.0/8\" or \
      \"hooks.internal\""
 )]
-pub struct NotListable(String);
+pub struct InvalidAllowlistEntry(String);
 
-impl WebhookReach {
-    /// What the operator lists: addresses, networks (`ADDRESS/BITS`) and hosts' names, each with or without a
-    /// port.
+impl WebhookAllowlist {
+    /// Parses the operator's entries: addresses, networks (`ADDRESS/BITS`) and host names, with or without a port.
     ///
     /// # Errors
-    /// One of them is none of these.
-    pub fn new<T: AsRef<str>>(listed: &[T]) -> Result<WebhookReach, NotListable> {
-        let listed = listed.iter().map(|entry| {
+    /// An entry is none of these.
+    pub fn new<T: AsRef<str>>(entries: &[T]) -> Result<WebhookAllowlist, InvalidAllowlistEntry> {
+        let entries = entries.iter().map(|entry| {
             let entry = entry.as_ref();
-            Listed::parse(entry).ok_or_else(|| NotListable(entry.to_owned()))
+            Entry::parse(entry).ok_or_else(|| InvalidAllowlistEntry(entry.to_owned()))
         });
-        listed.collect::<Result<_, _>>().map(WebhookReach)
+        entries.collect::<Result<_, _>>().map(WebhookAllowlist)
     }
 
-    /// Whether a connection may be made to this address, which `host` was found to have.
+    /// Whether webhooks may connect to this address, to which `host` was resolved.
     #[must_use]
-    pub fn admits(&self, host: &str, address: SocketAddr) -> bool {
+    pub fn allows(&self, host: &str, address: SocketAddr) -> bool {
         let ip = address.ip().to_canonical();
         is_public(ip)
-            || self.0.iter().any(|listed| {
-                listed.port.is_none_or(|port| port == address.port())
-                    && match &listed.host {
+            || self.0.iter().any(|entry| {
+                entry.port.is_none_or(|port| port == address.port())
+                    && match &entry.host {
                         Host::Network(network, bits) => is_within(ip, *network, *bits),
                         Host::Name(name) => name.eq_ignore_ascii_case(host),
                     }
             })
     }
 
-    /// Whether what a URL names as its host can be reached, as far as that can be told without looking it up.
-    pub(crate) fn may_admit(&self, host: &str, port: u16) -> bool {
+    /// Whether a URL's host may be allowed, as far as is known without resolving it.
+    pub(crate) fn may_allow(&self, host: &str, port: u16) -> bool {
         let bare = host.trim_start_matches('[').trim_end_matches(']');
         match bare.parse() {
-            Ok(ip) => self.admits(host, SocketAddr::new(ip, port)),
+            Ok(ip) => self.allows(host, SocketAddr::new(ip, port)),
             Err(_) if is_this_machine(bare) => {
                 [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)]
                     .into_iter()
-                    .any(|ip| self.admits(host, SocketAddr::new(ip, port)))
+                    .any(|ip| self.allows(host, SocketAddr::new(ip, port)))
             }
             Err(_) => true,
         }
@@ -82,17 +81,17 @@ fn is_this_machine(host: &str) -> bool {
     host == "localhost" || host.ends_with(".localhost")
 }
 
-impl Listed {
-    fn parse(text: &str) -> Option<Listed> {
+impl Entry {
+    fn parse(text: &str) -> Option<Entry> {
         if let Ok(address) = text.parse::<SocketAddr>() {
-            return Some(Listed { port: Some(address.port()), ..Listed::at(address.ip(), None)? });
+            return Some(Entry { port: Some(address.port()), ..Entry::at(address.ip(), None)? });
         }
         let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
         if let Ok(address) = bare.parse() {
-            return Listed::at(address, None);
+            return Entry::at(address, None);
         }
         if let Some((address, bits)) = text.split_once('/') {
-            return Listed::at(address.parse().ok()?, Some(bits.parse().ok()?));
+            return Entry::at(address.parse().ok()?, Some(bits.parse().ok()?));
         }
         let (name, port) = match text.split_once(':') {
             Some((name, port)) => (name, Some(port.parse().ok()?)),
@@ -101,13 +100,13 @@ impl Listed {
         let good = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
         // A mistyped address is no name.
         let is_name = name.bytes().all(good) && name.bytes().any(|byte| byte.is_ascii_alphabetic());
-        is_name.then(|| Listed { host: Host::Name(name.to_owned()), port })
+        is_name.then(|| Entry { host: Host::Name(name.to_owned()), port })
     }
 
-    fn at(address: IpAddr, bits: Option<u32>) -> Option<Listed> {
+    fn at(address: IpAddr, bits: Option<u32>) -> Option<Entry> {
         let most = if address.is_ipv4() { 32 } else { 128 };
         let bits = bits.unwrap_or(most);
-        (bits <= most).then_some(Listed { host: Host::Network(address, bits), port: None })
+        (bits <= most).then_some(Entry { host: Host::Network(address, bits), port: None })
     }
 }
 
@@ -125,7 +124,7 @@ fn is_within(address: IpAddr, network: IpAddr, bits: u32) -> bool {
     }
 }
 
-/// Networks of IPv4 that are not everybody's (IANA's registry of special-purpose addresses).
+/// IPv4 networks that are not public (IANA's registry of special-purpose addresses).
 const SPECIAL_V4: [(Ipv4Addr, u32); 15] = [
     (Ipv4Addr::new(0, 0, 0, 0), 8),
     (Ipv4Addr::new(10, 0, 0, 0), 8),
@@ -144,19 +143,19 @@ const SPECIAL_V4: [(Ipv4Addr, u32); 15] = [
     (Ipv4Addr::new(240, 0, 0, 0), 4),
 ];
 
-/// The same within the part of IPv6 that is given out (2000::/3); everything outside it is special: tunnels and
-/// other addresses that hold an IPv4 one, and documentation.
+/// The same within the allocated part of IPv6 (2000::/3): tunnels and other addresses that contain an IPv4 address, and
+/// documentation. Everything outside that part is special.
 const SPECIAL_V6: [(Ipv6Addr, u32); 4] = [
     (Ipv6Addr::new(0x2001, 0, 0, 0, 0, 0, 0, 0), 23),
     (Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0), 32),
     (Ipv6Addr::new(0x2002, 0, 0, 0, 0, 0, 0, 0), 16),
     (Ipv6Addr::new(0x3fff, 0, 0, 0, 0, 0, 0, 0), 20),
 ];
-const GIVEN_OUT_V6: (Ipv6Addr, u32) = (Ipv6Addr::new(0x2000, 0, 0, 0, 0, 0, 0, 0), 3);
-/// How networks with IPv6 alone reach IPv4 (RFC 6052): its last 32 bits are the address.
+const ALLOCATED_V6: (Ipv6Addr, u32) = (Ipv6Addr::new(0x2000, 0, 0, 0, 0, 0, 0, 0), 3);
+/// How IPv6-only networks reach IPv4 (RFC 6052): the last 32 bits are the IPv4 address.
 const NAT64: (Ipv6Addr, u32) = (Ipv6Addr::new(0x64, 0xff9b, 0, 0, 0, 0, 0, 0), 96);
 
-/// Whether anybody on the Internet can reach this address, written in its shortest form.
+/// Whether this canonical address is public.
 fn is_public(address: IpAddr) -> bool {
     let within = |(network, bits): (Ipv6Addr, u32)| is_within(address, network.into(), bits);
     match address {
@@ -167,7 +166,7 @@ fn is_public(address: IpAddr) -> bool {
             let [.., a, b, c, d] = v6.octets();
             is_public(Ipv4Addr::new(a, b, c, d).into())
         }
-        IpAddr::V6(_) => within(GIVEN_OUT_V6) && !SPECIAL_V6.into_iter().any(within),
+        IpAddr::V6(_) => within(ALLOCATED_V6) && !SPECIAL_V6.into_iter().any(within),
     }
 }
 
@@ -176,13 +175,13 @@ fn is_public(address: IpAddr) -> bool {
 mod tests {
     use super::*;
 
-    fn admits(reach: &WebhookReach, host: &str, address: &str) -> bool {
-        reach.admits(host, address.parse().unwrap())
+    fn allows(allowlist: &WebhookAllowlist, host: &str, address: &str) -> bool {
+        allowlist.allows(host, address.parse().unwrap())
     }
 
     #[test]
-    fn only_public_addresses_are_reached() {
-        let reach = WebhookReach::default();
+    fn only_public_addresses_are_allowed() {
+        let allowlist = WebhookAllowlist::default();
         for public in [
             "1.1.1.1",
             "93.184.215.14",
@@ -190,7 +189,7 @@ mod tests {
             "[64:ff9b::1.1.1.1]",
             "[::ffff:1.1.1.1]",
         ] {
-            assert!(admits(&reach, "a.example", &format!("{public}:443")), "{public}");
+            assert!(allows(&allowlist, "a.example", &format!("{public}:443")), "{public}");
         }
         for own in [
             "127.0.0.1",
@@ -223,13 +222,13 @@ mod tests {
             "[2001:db8::1]",
             "[fec0::1]",
         ] {
-            assert!(!admits(&reach, "a.example", &format!("{own}:443")), "{own}");
+            assert!(!allows(&allowlist, "a.example", &format!("{own}:443")), "{own}");
         }
     }
 
     #[test]
-    fn the_operator_lists_others() {
-        let reach = WebhookReach::new(&[
+    fn the_operator_allows_others() {
+        let allowlist = WebhookAllowlist::new(&[
             "10.0.0.0/8",
             "127.0.0.1:8080",
             "[fd00::1]:443",
@@ -249,23 +248,24 @@ mod tests {
             ("Hooks.internal", "192.168.0.1:9", true),
             ("hooks.internal.evil.example", "192.168.0.1:9", false),
         ] {
-            assert_eq!(admits(&reach, host, address), expected, "{host} {address}");
+            assert_eq!(allows(&allowlist, host, address), expected, "{host} {address}");
         }
         for wrong in
             ["", "10.0.0.0/33", "10.0.0", "a b", "http://a/", "a:port", "300.1.1.1", "10.0.0.0/x"]
         {
-            assert!(WebhookReach::new(&[wrong]).is_err(), "{wrong}");
+            assert!(WebhookAllowlist::new(&[wrong]).is_err(), "{wrong}");
         }
     }
 
     #[test]
-    fn what_a_url_says_is_refused_at_once() {
-        let (none, own) = (WebhookReach::default(), WebhookReach::new(&["127.0.0.1:80"]).unwrap());
+    fn a_private_address_in_a_url_is_refused_at_once() {
+        let (none, own) =
+            (WebhookAllowlist::default(), WebhookAllowlist::new(&["127.0.0.1:80"]).unwrap());
         for host in ["127.0.0.1", "[::1]", "localhost", "LOCALHOST.", "a.localhost", "10.0.0.1"] {
-            assert!(!none.may_admit(host, 80), "{host}");
+            assert!(!none.may_allow(host, 80), "{host}");
         }
-        assert!(none.may_admit("hooks.example", 443));
-        assert!(own.may_admit("localhost", 80) && own.may_admit("127.0.0.1", 80));
-        assert!(!own.may_admit("localhost", 81));
+        assert!(none.may_allow("hooks.example", 443));
+        assert!(own.may_allow("localhost", 80) && own.may_allow("127.0.0.1", 80));
+        assert!(!own.may_allow("localhost", 81));
     }
 }
