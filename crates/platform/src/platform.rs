@@ -11,8 +11,8 @@ use crate::accounts::account_cache::AccountCache;
 use crate::accounts::caller::Caller;
 use crate::accounts::credentials;
 use crate::accounts::hashing::{Claimant, Crowded, Hashing, Turn};
-use crate::accounts::known::Known;
 use crate::accounts::rate::Rate;
+use crate::accounts::recent_set::RecentSet;
 use crate::accounts::sessions;
 use crate::accounts::token::Signer;
 use crate::alerts::webhook_allowlist::WebhookAllowlist;
@@ -119,7 +119,7 @@ pub(crate) struct Inner {
     /// Told when there may be something for webhooks.
     pub(crate) deliveries: Notify,
     /// Who has logged in from where.
-    pub(crate) known_logins: Known<(String, IpAddr)>,
+    pub(crate) known_logins: RecentSet<(String, IpAddr)>,
     hashing: Hashing,
 }
 
@@ -244,7 +244,7 @@ impl Platform {
             logins: Rate::new(LOGINS_PER_S, LOGINS_AT_ONCE),
             requests: Rate::new(per_s, per_s * 4.0),
             deliveries: Notify::new(),
-            known_logins: Known::new(MAX_KNOWN_LOGINS),
+            known_logins: RecentSet::new(MAX_KNOWN_LOGINS),
             hashing: Hashing::default(),
         }));
         Ok((Platform { app }, receiver))

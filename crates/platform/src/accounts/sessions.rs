@@ -111,7 +111,7 @@ pub(crate) async fn log_in(
         return Err(Problem::unauthorized("wrong user name or password"));
     };
     app.logins.give_back(&who);
-    app.known_logins.note(who);
+    app.known_logins.insert(who);
     let now = Time::now();
     let session = SessionRow {
         id: Uuid::new_v4().to_string(),
@@ -158,7 +158,7 @@ pub(crate) async fn by_password(
     })?;
     let account = account.ok_or(LoginRefused::Wrong)?;
     app.logins.give_back(&who);
-    app.known_logins.note(who);
+    app.known_logins.insert(who);
     Ok(account)
 }
 
@@ -170,7 +170,7 @@ async fn check(
     mut attempt: Attempt<'_>,
 ) -> Result<Option<Arc<Account>>, Problem> {
     let name = user.to_owned();
-    let who = attempt.who.filter(|who| app.known_logins.has(who));
+    let who = attempt.who.filter(|who| app.known_logins.contains(who));
     let claimant = match (who, attempt.who) {
         (Some((user, network)), _) => Claimant::Known(user.clone(), *network),
         (None, Some((_, network))) => Claimant::Stranger(*network),
