@@ -96,9 +96,9 @@ fn one(
         Err(error) => return Ok(failed(FrameStatus::Malformed, error)),
     };
     let address = RadioAddress::of(&sighting.meter);
-    let (twin, radio_key) = (&sender.twin, address.key());
-    let Some(meter) = frames::meter(db, twin, &radio_key)? else {
-        let detail = format!("there is no meter {radio_key} here");
+    let (twin, short_address) = (&sender.twin, address.short());
+    let Some(meter) = frames::meter(db, twin, &short_address)? else {
+        let detail = format!("there is no meter {short_address} here");
         return Ok(failed(FrameStatus::UnknownMeter, detail));
     };
     taken.heard.push(Heard {
@@ -113,7 +113,7 @@ fn one(
         receiver: receiver.clone(),
     });
     let digest = digest(&SHA256, &sighting.frame);
-    let known = (&*radio_key, digest.as_ref());
+    let known = (&*short_address, digest.as_ref());
     let mut result = match decode(db, decoder, sender, frame, &received, &meter, known)? {
         Ok(telegram) => {
             let (result, lists) = store(db, sender, receiver, frame, &meter, &telegram, known)?;
@@ -134,10 +134,10 @@ fn decode(
     frame: &NewFrame,
     received: &Received,
     meter: &RadioMeter,
-    (radio_key, digest): (&str, &[u8]),
+    (short_address, digest): (&str, &[u8]),
 ) -> Result<Result<Telegram, FrameResult>, Problem> {
     let twin = &sender.twin;
-    if let Some(before) = frames::seen(db, twin, radio_key, digest)? {
+    if let Some(before) = frames::seen(db, twin, short_address, digest)? {
         let apart = frame.at.ms_since(before).abs();
         let status = if apart <= SAME_MS { FrameStatus::Duplicate } else { FrameStatus::Replayed };
         let mut result = failed(status, format!("received before, at {before}"));
@@ -145,7 +145,7 @@ fn decode(
         return Ok(Err(result));
     }
     if let Some(key) = meter.key.as_deref().and_then(|key| <[u8; 16]>::try_from(key).ok()) {
-        let named = decoder.keys_mut().insert(radio_key, Key::new(key));
+        let named = decoder.keys_mut().insert(short_address, Key::new(key));
         named.map_err(|error| Problem::internal(&error))?;
     }
     let telegram = match decoder.decode(received) {
@@ -161,7 +161,7 @@ fn decode(
     };
     if let Some(counter) = telegram.counter {
         let earlier = frame.at.plus_ms(-SAME_MS);
-        if frames::counted_further(db, twin, radio_key, counter, earlier)? {
+        if frames::counted_further(db, twin, short_address, counter, earlier)? {
             let detail = "the meter had a higher value before this was received";
             return Ok(Err(failed(FrameStatus::Replayed, detail)));
         }
@@ -176,13 +176,13 @@ fn store(
     frame: &NewFrame,
     meter: &RadioMeter,
     telegram: &Telegram,
-    (radio_key, digest): (&str, &[u8]),
+    (short_address, digest): (&str, &[u8]),
 ) -> Result<(FrameResult, Vec<Uuid>), Problem> {
     let Some((value, unit)) = main_value(telegram, meter.medium) else {
         let detail = "it contains no meter value";
         return Ok((failed(FrameStatus::Malformed, detail), Vec::new()));
     };
-    frames::remember(db, &sender.twin, radio_key, digest, telegram.counter, frame.at)?;
+    frames::remember(db, &sender.twin, short_address, digest, telegram.counter, frame.at)?;
     let new = NewReading {
         id: reading_id(digest),
         meter: meter.id.clone(),

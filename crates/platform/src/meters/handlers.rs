@@ -166,7 +166,7 @@ fn name_of(new: &NewMeter) -> Result<Name, Problem> {
         return Ok(id.clone());
     }
     let Some(address) = &new.address else { return Ok(Name::random()) };
-    address.key().parse().map_err(|wrong| Problem::invalid("id", wrong))
+    address.short().parse().map_err(|wrong| Problem::invalid("id", wrong))
 }
 
 const ADDRESS_TAKEN: &str = "another meter has this radio address";

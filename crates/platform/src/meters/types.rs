@@ -124,8 +124,9 @@ impl RadioAddress {
         RadioAddress { maker: address.manufacturer, number: address.id, model }
     }
 
-    /// Manufacturer and number: what tells one meter from another.
-    pub(crate) fn key(&self) -> String {
+    /// Manufacturer and number, such as `KAM-12345678`: they identify a meter. The database has them in the column
+    /// `radio_key`.
+    pub(crate) fn short(&self) -> String {
         format!("{}-{}", self.maker, self.number)
     }
 
@@ -301,7 +302,7 @@ mod tests {
         }
         let lower = "kam-1234567a-16-1B".parse::<RadioAddress>().unwrap();
         assert_eq!(
-            (lower.to_string(), lower.key()),
+            (lower.to_string(), lower.short()),
             ("KAM-1234567A-16-1b".into(), "KAM-1234567A".into())
         );
         for wrong in

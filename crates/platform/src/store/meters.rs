@@ -155,9 +155,9 @@ pub(crate) enum Added {
 
 /// Adds a meter, or makes the one of this name as given.
 pub(crate) fn put(db: &Db, twin: &str, id: &Name, new: &NewMeter, now: Time) -> Result<Added> {
-    let radio_key = new.address.as_ref().map(crate::meters::RadioAddress::key);
-    if let Some(key) = &radio_key
-        && by_radio(db, twin, key)?.is_some_and(|other| other != *id)
+    let short_address = new.address.as_ref().map(crate::meters::RadioAddress::short);
+    if let Some(address) = &short_address
+        && by_radio_address(db, twin, address)?.is_some_and(|other| other != *id)
     {
         return Ok(Added::AddressTaken);
     }
@@ -184,7 +184,7 @@ pub(crate) fn put(db: &Db, twin: &str, id: &Name, new: &NewMeter, now: Time) -> 
         twin,
         id,
         new.address.as_ref().map(ToString::to_string),
-        radio_key,
+        short_address,
         new.serial,
         maker,
         medium,
@@ -202,9 +202,9 @@ pub(crate) fn put(db: &Db, twin: &str, id: &Name, new: &NewMeter, now: Time) -> 
 }
 
 /// The meter with this manufacturer and number.
-pub(crate) fn by_radio(db: &Db, twin: &str, radio_key: &str) -> Result<Option<Name>> {
+pub(crate) fn by_radio_address(db: &Db, twin: &str, short_address: &str) -> Result<Option<Name>> {
     let mut rows = db.prepare_cached("SELECT id FROM meter WHERE twin = ?1 AND radio_key = ?2")?;
-    rows.query_row([twin, radio_key], |row| row.get(0)).optional()
+    rows.query_row([twin, short_address], |row| row.get(0)).optional()
 }
 
 /// What can be changed of a meter; the outer `None` leaves it, the inner one clears it.
