@@ -12,7 +12,7 @@ use crate::accounts::{sessions, users};
 use crate::platform::App;
 use crate::problem::Problem;
 use crate::{
-    alerts, frames, homes, instances, measurements, meters, openapi, photos, readings, reports,
+    alerts, devices, frames, homes, measurements, meters, openapi, photos, readings, reports,
     sensors, series, twins, work_lists,
 };
 
@@ -44,12 +44,12 @@ fn api() -> OpenApiRouter<App> {
         .routes(routes!(readings::corrections::trail))
         .routes(routes!(photos::show, photos::put))
         .routes(routes!(frames::handlers::add))
-        .routes(routes!(instances::handlers::list))
-        .routes(routes!(instances::handlers::show, instances::handlers::put))
-        .routes(routes!(instances::handlers::commands))
+        .routes(routes!(devices::handlers::list))
+        .routes(routes!(devices::handlers::show, devices::handlers::put))
+        .routes(routes!(devices::handlers::commands))
         // A command's name is given with POST, its id with PATCH.
-        .routes(routes!(instances::handlers::give_command, instances::handlers::change_command))
-        .routes(routes!(instances::handlers::telemetry, instances::handlers::add_telemetry))
+        .routes(routes!(devices::handlers::give_command, devices::handlers::change_command))
+        .routes(routes!(devices::handlers::telemetry, devices::handlers::add_telemetry))
         .merge(monitoring())
 }
 
@@ -78,7 +78,7 @@ fn study() -> OpenApiRouter<App> {
     OpenApiRouter::new()
         .routes(routes!(work_lists::handlers::list))
         .routes(routes!(work_lists::handlers::change))
-        .routes(routes!(instances::handlers::give_command))
+        .routes(routes!(devices::handlers::give_command))
         .routes(routes!(sessions::log_out_of_twin))
 }
 

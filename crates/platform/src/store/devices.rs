@@ -1,11 +1,11 @@
-//! Devices in the field: what they are, commands to them, what they tell of themselves.
+//! Devices in the field, commands to them, and their telemetry.
 
 use uuid::Uuid;
 
 use super::Db;
 use super::filter::Filter;
 use super::sql::{OptionalExtension as _, Result, ToSql, params, params_from_iter};
-use crate::instances::types::{Command, CommandState, Instance, Telemetry};
+use crate::devices::types::{Command, CommandState, Device, Telemetry};
 use crate::text::Name;
 use crate::time::Time;
 
@@ -16,9 +16,9 @@ const INSTANCE: &str = "SELECT i.device, i.kind, i.name, i.app_version, i.accoun
     (SELECT item FROM telemetry t WHERE t.twin = i.twin AND t.device = i.device ORDER BY at DESC LIMIT 1)
     FROM instance i";
 
-fn instance(row: &super::sql::Row<'_>) -> Result<Instance> {
+fn instance(row: &super::sql::Row<'_>) -> Result<Device> {
     let telemetry: Option<String> = row.get(6)?;
-    Ok(Instance {
+    Ok(Device {
         device: row.get(0)?,
         kind: row.get(1)?,
         name: row.get(2)?,
@@ -29,7 +29,7 @@ fn instance(row: &super::sql::Row<'_>) -> Result<Instance> {
     })
 }
 
-pub(crate) fn get(db: &Db, twin: &str, device: &str) -> Result<Option<Instance>> {
+pub(crate) fn get(db: &Db, twin: &str, device: &str) -> Result<Option<Device>> {
     let sql = format!("{INSTANCE} WHERE i.twin = ?1 AND i.device = ?2");
     db.prepare_cached(&sql)?.query_row([twin, device], instance).optional()
 }
@@ -41,7 +41,7 @@ pub(crate) fn list(
     of: Option<&str>,
     after: &str,
     limit: usize,
-) -> Result<Vec<Instance>> {
+) -> Result<Vec<Device>> {
     let mut filter = Filter::default();
     filter.and("i.twin = ?", [Box::new(twin)]).and("i.device > ?", [Box::new(after)]);
     filter.and_if("i.account = ?", of);
@@ -62,7 +62,7 @@ pub(crate) fn put(
     db: &Db,
     twin: &str,
     device: &Name,
-    new: &crate::instances::types::NewInstance,
+    new: &crate::devices::types::NewDevice,
     account: &Name,
     now: Time,
 ) -> Result<()> {

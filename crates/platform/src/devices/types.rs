@@ -1,4 +1,4 @@
-//! What a device is to the platform.
+//! Types of the API's requests and responses about devices.
 
 use crate::store::sql::{FromSql, Mismatch, ToSql, Value};
 use serde::{Deserialize, Serialize};
@@ -13,7 +13,8 @@ use crate::time::Time;
 /// A device that tells of itself.
 #[derive(Clone, Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct NewInstance {
+#[schema(as = NewInstance)]
+pub(crate) struct NewDevice {
     /// What it is, such as `phone`, `van` or `gateway`.
     pub(crate) kind: Text<1, 32>,
     pub(crate) name: Option<Line>,
@@ -22,7 +23,8 @@ pub(crate) struct NewInstance {
 
 /// A device in the field.
 #[derive(Clone, Debug, Serialize, ToSchema)]
-pub(crate) struct Instance {
+#[schema(as = Instance)]
+pub(crate) struct Device {
     pub(crate) device: Name,
     pub(crate) kind: String,
     pub(crate) name: Option<String>,

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
-use super::types::{Command, CommandState, Instance, NewInstance, Telemetry};
+use super::types::{Command, CommandState, Device, NewDevice, Telemetry};
 use crate::accounts::caller::{Ids, Member};
 use crate::extract::{Body, Params, Unread};
 use crate::number::Place;
@@ -25,7 +25,7 @@ const MAX_ITEMS: usize = 1000;
 const MAX_ARGS: usize = 16 * 1024;
 
 /// The device, if it is the member's own or the member manages devices.
-fn own(db: &Db, member: &Member, device: &Name) -> Result<Instance, Problem> {
+fn own(db: &Db, member: &Member, device: &Name) -> Result<Device, Problem> {
     let instance = devices::get(db, &member.twin, device)?;
     let instance = instance.ok_or_else(|| Problem::not_found("device"))?;
     if member.role.may(Deed::Manage) || instance.user == *member.name() {
@@ -36,7 +36,7 @@ fn own(db: &Db, member: &Member, device: &Name) -> Result<Instance, Problem> {
 
 /// The twin's devices, by name
 #[utoipa::path(get, path = "/{twin}/instance", tag = "devices",
-    params(("twin" = Name, Path), PageQuery), responses((status = 200, body = Page<Instance>)))]
+    params(("twin" = Name, Path), PageQuery), responses((status = 200, body = Page<Device>)))]
 pub(crate) async fn list(
     State(app): State<App>,
     member: Member,
@@ -50,14 +50,14 @@ pub(crate) async fn list(
         let of = (member.role == Role::Device).then(|| &**member.name());
         Ok(devices::list(db, &member.twin, of, &after, limit + 1)?)
     });
-    let page = Page::cut(items.await?, limit, |item: &Instance| item.device.to_string());
+    let page = Page::cut(items.await?, limit, |item: &Device| item.device.to_string());
     conditions.json(&page)
 }
 
 /// One device
 #[utoipa::path(get, path = "/{twin}/instance/{device}", tag = "devices",
     params(("twin" = Name, Path), ("device" = Name, Path)),
-    responses((status = 200, body = Instance)))]
+    responses((status = 200, body = Device)))]
 pub(crate) async fn show(
     State(app): State<App>,
     member: Member,
@@ -78,13 +78,13 @@ pub(crate) async fn show(
 ///
 /// Who does so first, owns it.
 #[utoipa::path(put, path = "/{twin}/instance/{device}", tag = "devices",
-    params(("twin" = Name, Path), ("device" = Name, Path)), request_body = NewInstance,
-    responses((status = 200, body = Instance)))]
+    params(("twin" = Name, Path), ("device" = Name, Path)), request_body = NewDevice,
+    responses((status = 200, body = Device)))]
 pub(crate) async fn put(
     State(app): State<App>,
     member: Member,
     Ids([device]): Ids<1>,
-    Body(new): Body<NewInstance>,
+    Body(new): Body<NewDevice>,
 ) -> Answer {
     member.may(Deed::BeDevice)?;
     let twin = member.twin.clone();
