@@ -1,7 +1,7 @@
 //! AES keys of meters and their lookup by meter address. Keys never appear in logs or errors.
 //!
-//! A [`KeyStore`] says which key a meter has; [`Keys`] is one in memory. Where keys are kept outside
-//! the process is the caller's business.
+//! A [`KeyStore`] looks up a meter's key; [`Keys`] is one in memory. The caller decides where keys are stored outside the
+//! process.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -31,12 +31,15 @@ impl fmt::Debug for Key {
     }
 }
 
-/// Why a line of keys cannot be used. Says nothing of the key itself.
+/// Why a line of keys cannot be used. Contains nothing of the key itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
-    /// Not 32 hexadecimal digits.
-    #[error("a key must have 32 hexadecimal digits; this one has {0} characters or other symbols")]
-    Digits(usize),
+    /// Not 32 characters.
+    #[error("a key must have 32 hexadecimal digits; this one has {0} characters")]
+    Length(usize),
+    /// Characters that are not hexadecimal digits.
+    #[error("a key must have 32 hexadecimal digits; this one contains other characters")]
+    Digits,
     /// The meter's name is wrong.
     #[error(transparent)]
     Meter(#[from] AddressError),
@@ -46,15 +49,19 @@ impl FromStr for Key {
     type Err = KeyError;
 
     fn from_str(text: &str) -> Result<Self, KeyError> {
-        let wrong = KeyError::Digits(text.chars().count());
-        if text.len() != 32 || !text.bytes().all(|digit| digit.is_ascii_hexdigit()) {
-            return Err(wrong);
+        let length = text.chars().count();
+        if length != 32 {
+            return Err(KeyError::Length(length));
         }
-        u128::from_str_radix(text, 16).map(|key| Self(key.to_be_bytes())).map_err(|_| wrong)
+        if !text.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+            return Err(KeyError::Digits);
+        }
+        let key = u128::from_str_radix(text, 16).map_err(|_| KeyError::Digits)?;
+        Ok(Self(key.to_be_bytes()))
     }
 }
 
-/// Knows meters' keys.
+/// Looks up meters' keys.
 pub trait KeyStore {
     /// The key of a meter, if it is known.
     fn key(&self, meter: &Address) -> Option<&Key>;
@@ -127,6 +134,16 @@ mod tests {
         assert!(!shown.contains("22") && shown.contains("hidden"), "{shown}");
         let error = "0011223344556677889".parse::<Key>().unwrap_err().to_string();
         assert!(!error.contains("3344"), "{error}");
+    }
+
+    #[test]
+    fn an_error_states_what_is_wrong_with_a_key() {
+        let error = |text: &str| text.parse::<Key>().unwrap_err();
+        assert_eq!(error(&HEX[1..]), KeyError::Length(31));
+        assert_eq!(error(&format!("{HEX}0")), KeyError::Length(33));
+        for other in ["G", "+", "é"] {
+            assert_eq!(error(&format!("{other}{}", &HEX[1..])), KeyError::Digits, "{other}");
+        }
     }
 
     #[test]
