@@ -1,5 +1,6 @@
 //! Commands of the pages, typed as they stand there: those that end by themselves and need no hardware, and clients of
-//! a broker. `operator.rs` and `gateway_setup.rs` type the long set-ups; `crates/fulmar/src/pages.rs` parses the rest.
+//! a broker. `operator.rs` and `gateway_setup.rs` type the long set-ups, `tests/interop/test_page_commands.py` what takes
+//! several programs; `tests/interop/pages.py` lists which test types which line. `crates/fulmar/src/pages.rs` parses all.
 #![allow(clippy::unwrap_used)]
 
 use std::fs;
@@ -17,7 +18,7 @@ fn page(name: &str) -> String {
 /// Lines of a page's blocks that begin like this, without what stands beside them.
 fn lines(name: &str, begins: &str) -> Vec<String> {
     let text = page(name);
-    let typed = text.lines().filter_map(|line| line.strip_prefix("    "));
+    let typed = text.lines().map(|line| line.strip_prefix("    ").unwrap_or(line));
     let typed = typed.map(|line| line.trim_start_matches("$ "));
     let typed = typed.filter(|line| line.starts_with(begins));
     let found: Vec<String> =
@@ -94,14 +95,13 @@ fn users_and_twins_are_made_as_pages_show_it() {
     let host = host(folder.path());
     let mut typed =
         [lines("platform.md", "fulmar twin"), lines("platform.md", "fulmar user")].concat();
-    typed.iter_mut().for_each(|line| *line = line.split(" #").next().unwrap().to_owned());
-    let monitoring = page("monitoring.md");
-    let (_, text) = monitoring.split_once("```sh\n").unwrap();
-    let text =
-        text.split("```").next().unwrap().replace(" ann", " beth").replace("--data DATA", "");
-    typed.extend(text.lines().map(|line| line.split(" #").next().unwrap().to_owned()));
+    let monitoring =
+        [lines("monitoring.md", "fulmar twin"), lines("monitoring.md", "fulmar user")].concat();
+    typed.extend(
+        monitoring.iter().map(|line| line.replace(" ann", " beth").replace("--data DATA", "")),
+    );
     fs::write(host.folder().join("password"), "correct horse").unwrap();
-    for line in &typed {
+    for line in typed.iter().map(|line| line.split(" #").next().unwrap()) {
         let asks = if line.contains("user add") { "< password" } else { "" };
         host.good(&format!("{line} --data {} {asks}", folder.path().display()));
     }
@@ -160,18 +160,20 @@ fn clients_publish_and_subscribe_as_pages_show_it() {
         host.says(&format!("{scheme}://localhost"), &url);
     }
     host.says("fulmar sub quic", &format!("fulmar sub --cafile {ca} quic"));
-    for name in ["guide.md", "coap.md"] {
-        let typed = [lines(name, "fulmar sub"), lines(name, "fulmar pub")].concat();
-        let plain = typed.iter().filter(|line| {
-            // DTLS needs certificates that the page does not name here.
-            line.contains("://localhost -t") && line.contains("plant") && !line.contains("coaps:")
-        });
-        let (subs, pubs): (Vec<_>, Vec<_>) = plain.partition(|line| line.starts_with("fulmar sub"));
+    for (name, subscribe, publish) in [
+        (
+            "guide.md",
+            "fulmar sub quic://localhost -t 'plant",
+            "fulmar pub mqtt://localhost -t plant",
+        ),
+        ("coap.md", "fulmar sub coap://localhost", "fulmar pub coap://localhost"),
+    ] {
+        let (subs, pubs) = (lines(name, subscribe), lines(name, publish));
         assert_eq!((subs.len(), pubs.len()), (1, 1), "{name}");
-        let subscriber = host.leaves(subs[0]);
+        let subscriber = host.leaves(&subs[0]);
         // Whatever is published before the subscription is there goes by.
         eventually("the message to arrive", || {
-            host.good(pubs[0]);
+            host.good(&pubs[0]);
             subscriber.log.text().contains("21.5")
         });
     }
