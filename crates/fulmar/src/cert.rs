@@ -42,7 +42,7 @@ enum Action {
         #[arg(long, value_name = "DIR")]
         dir: Option<PathBuf>,
     },
-    /// Issue a certificate from it
+    /// Issue a certificate from the CA
     ///
     /// Prints the paths of the certificate and of its key (mode 0600). Existing files are never overwritten.
     Issue {

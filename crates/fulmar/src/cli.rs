@@ -16,7 +16,7 @@ Examples:
 
 Exit codes: 0 success, 1 failure, 2 wrong usage or configuration.";
 
-/// MQTT for bad networks: a broker that is QUIC-first, and its clients.
+/// MQTT for bad networks: a QUIC-first broker, and its clients.
 #[derive(Debug, Parser)]
 #[command(name = "fulmar", version, after_help = EXAMPLES, arg_required_else_help = true)]
 #[command(max_term_width = 100, subcommand_required = true)]

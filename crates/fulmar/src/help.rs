@@ -100,7 +100,9 @@ fn wrap(out: &mut String, indent: &str, text: &str, more: &str) {
     });
     for word in words {
         let room = WIDTH - more.len();
-        if !empty && line.chars().count() + 1 + word.chars().count() > room {
+        // What says that a line goes on stays in it.
+        let fits = word == "\\" || line.chars().count() + 1 + word.chars().count() <= room;
+        if !empty && !fits {
             line.push_str(more);
             end_line(out, &line);
             BELOW.clone_into(&mut line);
@@ -148,6 +150,7 @@ mod tests {
                 let help = command.render_long_help().to_string();
                 for line in help.lines().filter(|line| !line.starts_with("Usage:")) {
                     assert!(line.chars().count() <= width, "{name} at {terminal}: {line}");
+                    assert_ne!(line.trim(), "\\", "{name} at {terminal}");
                 }
                 let Some(written) = command.get_after_help().map(ToString::to_string) else {
                     continue;

@@ -21,7 +21,7 @@ Examples:
   fulmar user role bob --twin hamburg --role office      another role, or one in a further twin
   fulmar user passwd bob < secret                        the password is the first line of a file
   fulmar user list
-  fulmar user remove bob                                 his tokens end at once; his readings stay
+  fulmar user remove bob                                 bob's tokens expire at once; his readings stay
   fulmar user token gw-1 --twin rural --role device --file gw-1.token
                                                          a gateway, and a token that does not expire
   fulmar user token gw-1 --rotate 24 --file gw-1.token   another; the older ones expire in 24 hours

@@ -25,7 +25,7 @@ const EXAMPLES: &str = "\
 Examples:
   fulmar receive --from 0.0.0.0:6003 --dir maps             accept files from any sender
   fulmar receive --from 239.1.2.3:6003 --dir maps --count 1    one file from a group, then end
-  fulmar receive --from 192.0.2.9:6003 --dir maps           only what this sender sends
+  fulmar receive --from 192.0.2.9:6003 --dir maps           files from this sender only
   fulmar receive --announced mqtts://broker --group pumps --device pump7 --dir fw   roll-outs
   fulmar receive --from 0.0.0.0:6003 --dir maps --via quic   over QUIC, to compare
   fulmar receive --from 0.0.0.0:6003 --dir maps --key maps.key   only from senders with the same key

@@ -32,8 +32,8 @@ Examples:
   tail -f log | fulmar send - --lines --to 192.0.2.7        a stream, for `fulmar receive --stdout`
 
 The receiver runs `fulmar receive`, or another NORM program (RFC 5740). The rate includes headers
-and repairs. With --adaptive it follows the link: it rises while no queue builds up on the way, and random
-loss does not lower it.
+and repairs. With --adaptive the rate follows the link: it rises while no queue builds up on the way, and
+random loss does not lower it.
 Without --key datagrams are not encrypted, and anyone who can send to the receiver can forge them.";
 
 /// Bits a second, unless another rate is given.

@@ -28,9 +28,10 @@ const EXAMPLES: &str = "\
 Examples:
   fulmar lab list                     list experiments
   fulmar lab run mqtt-quic            run one and write its report to results/mqtt-quic
-  fulmar lab report results/mqtt-quic write the report again
+  fulmar lab report results/mqtt-quic
+                                      write the report again
   fulmar lab new mine.toml            write an example experiment to change
-  fulmar lab link --profile 2g-64k --loss 5% -- fulmar sub quic://198.18.1.2 -t '#'
+  fulmar lab link --profile 2g-64k --loss 5% -- fulmar sub quic://198.18.1.2 -t '#' --insecure
                                       run a program behind a bad link";
 
 /// Measure transports on bad links

@@ -29,14 +29,14 @@ Examples:
   fulmar lab link --profile satellite-geo --between 'iperf3 -s -1' 'iperf3 -c $LAB_PEER'
       two programs at the two ends of a satellite link
 
-On 198.18.1.2 (and 2001:2:0:1::2) a program behind the link reaches this machine's own services, even
-those that listen on the loopback address only; other addresses are what they are elsewhere. A name
-server on a loopback address (such as 127.0.0.53) is not reached: use addresses, or a name server
-elsewhere. $LAB_SELF and $LAB_PEER hold the program's own address and the other end's.
+At 198.18.1.2 (and 2001:2:0:1::2) a program behind the link reaches this machine's own services, even
+those that listen on loopback only; other addresses work as usual. A name server on a loopback
+address (such as 127.0.0.53) cannot be reached: use addresses, or another name server. $LAB_SELF and
+$LAB_PEER contain the program's own address and the other end's.
 
-Each setting of the link applies to both directions; --up.NAME is from the program (the first of two)
-and --down.NAME towards it. The same --seed decides the same losses, flow by flow. The exit code is
-the program's. A summary is printed on standard error.";
+Each setting of the link applies to both directions; --up.NAME sets it from the program (the first of
+two) and --down.NAME towards it. The same --seed loses the same packets of each flow. The exit code
+is the program's. A summary is printed on standard error.";
 
 /// Run a program behind a bad link, or two joined by one
 #[derive(clap::Args, Debug)]
@@ -50,8 +50,8 @@ pub(crate) struct Args {
     /// Write the packets that passed to a capture file for Wireshark
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
-    /// Write which packets of each flow were lost, corrupted, doubled or held back by decision: the
-    /// same for the same seed
+    /// Write which packets of each flow the emulator chose to lose, corrupt, duplicate or hold back:
+    /// the same ones for the same seed
     #[arg(long, value_name = "FILE")]
     decisions: Option<PathBuf>,
     /// Print the summary as one line of JSON

@@ -15,7 +15,7 @@ const EXAMPLES: &str = "\
 Examples:
   my-probe | fulmar sensor read mqtt://localhost        what a program prints, such as: attic radon 85
   fulmar sensor read mqtt://localhost --iio             sensors that Linux drives, such as a DHT11
-  fulmar sensor simulate                                twenty homes, printed as they measure
+  fulmar sensor simulate                                prints the readings of twenty homes
   fulmar sensor simulate mqtt://localhost               the same, published
   fulmar sensor read --help                             the form of lines, topics, what is published
 

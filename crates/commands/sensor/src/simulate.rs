@@ -28,8 +28,8 @@ Examples:
   fulmar sensor simulate | fulmar sensor read mqtt://localhost
 
 The same --homes, --seed and --from give the same readings. The output is what `fulmar sensor read`
-accepts. In three of twenty homes sensors fail now and then, in one the flue is blocked every ninth day,
-and a few stand on ground that gives off much radon.";
+accepts. In three of twenty homes, sensors fail now and then; in one, the flue is blocked every ninth
+evening; a few stand on radon-rich ground.";
 
 /// How often it is looked what has become due, in real time.
 const TICK: Duration = Duration::from_millis(100);

@@ -34,10 +34,10 @@ pub const SETTINGS: &[(&str, &str)] = &[
     ("down-every", "interval between outages, the first after one interval: 30s; needs down-for"),
     ("down-for", "duration of each such outage: 2s"),
     ("nat-rebind-every", "interval at which a NAT before the first host forgets its mappings: 10s"),
-    ("nat-rebind-at", "… at these times: 5s,12s"),
+    ("nat-rebind-at", "times at which it does: 5s,12s"),
     ("nat-change", "what a rebinding changes: port (default) or address"),
     ("address-change-every", "interval at which the first host gets another address: 10s"),
-    ("address-change-at", "… at these times: 5s,12s"),
+    ("address-change-at", "times at which it does: 5s,12s"),
     ("profile", "a named link to start from; see `fulmar lab link --list`"),
 ];
 

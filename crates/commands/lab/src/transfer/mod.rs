@@ -28,7 +28,7 @@ const EXAMPLES: &str = "\
 Examples:
   fulmar lab transfer https://server:8443/lab/objects/7000 --http 3 --insecure
   fulmar lab transfer https://server:8443/lab/objects/7000 --http 3 --insecure --connection returning
-      by a client that was there before: 0-RTT
+      by a returning client: 0-RTT
   fulmar lab transfer https://server:8443/lab/objects --post 10000 --http 2 --insecure --count 5";
 
 /// What bodies are.
