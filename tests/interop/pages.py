@@ -205,10 +205,14 @@ class Typist(unittest.TestCase):
         # Where a command begins, and not in names of files and topics.
         return re.sub(r"(^|[|&] |-- )fulmar ", rf"\1{binary()} ", line)
 
+    def run_to_end(self, line, text="", patience_s=PATIENCE_S):
+        """Types a line, and waits for its end."""
+        return subprocess.run(["bash", "-c", self.here(line)], input=text, capture_output=True, text=True,
+                              timeout=patience_s, cwd=self.folder, env=self.env)
+
     def type(self, line, text="", patience_s=PATIENCE_S):
-        """Types a line that ends well; what it printed."""
-        ran = subprocess.run(["bash", "-c", self.here(line)], input=text, capture_output=True, text=True,
-                             timeout=patience_s, cwd=self.folder, env=self.env)
+        """The same for a line that ends well; what it printed."""
+        ran = self.run_to_end(line, text, patience_s)
         self.assertEqual(ran.returncode, 0, f"{line}\n{ran.stdout}\n{ran.stderr}")
         return ran.stdout
 

@@ -103,13 +103,8 @@ class Guide(Typist):
         for typed in lines("docs/guide.md", "fulmar passwd ann --file /etc/fulmar/passwords"):
             self.type(typed.split(" <")[0], "another\n")
         self.broker.process.send_signal(signal.SIGHUP)
-        publish = self.here(line("docs/guide.md", "fulmar pub mqtts://broker"))
-
-        def accepted():
-            ran = subprocess.run(["bash", "-c", publish], input=b"another\n", capture_output=True, timeout=PATIENCE_S)
-            return ran.returncode == 0
-
-        eventually("the new password", accepted)
+        publish = line("docs/guide.md", "fulmar pub mqtts://broker")
+        eventually("the new password", lambda: self.run_to_end(publish, "another\n").returncode == 0)
 
     def test_fallback(self):
         self.words["quic://broker.example.org --fallback"] = (
@@ -126,7 +121,9 @@ class Guide(Typist):
         self.needs_namespaces()
         self.type("fulmar pub mqtt://localhost -t plant/temperature -m 21.5 -r -q 1")
         self.words |= {"198.18.1.2": f"198.18.1.2:{self.ports['quic']}", "'#'": "'#' -C 1"}
-        self.assertEqual(self.type(line("docs/guide.md", "fulmar lab link --profile")), "21.5\n")
+        behind = line("docs/guide.md", "fulmar lab link --profile")
+        # Over this link, a client gives up a connection now and then.
+        eventually("the value", lambda: self.run_to_end(behind).stdout == "21.5\n")
 
     def test_a_device_that_speaks_http(self):
         self.type("fulmar sub mqtt://localhost -t 'sensor/#' -q 1 -E -c -i gateway")
