@@ -31,6 +31,7 @@ impl Gateway {
         let text = format!(
             "[listeners]\nmqtt = [\"127.0.0.1:0\"]\nmqtts = []\nws = []\nquic = []\nhttps = []\n\
              webtransport = []\ncoap = []\ncoaps = []\nhttp = [\"127.0.0.1:0\"]\n\n\
+             [quic]\ncongestion = \"adaptive\"\n\n\
              [upstream]\nurl = \"quic://{uplink}\"\nfallback_port = 0\nname = \"{GATEWAY_USER}\"\n\
              user = \"{GATEWAY_USER}\"\ntoken_file = {secret:?}\nca_file = {authority:?}\nkeep_alive_s = 15\n\n\
              [[upstream.up]]\nfilter = \"sensor/#\"\nto_prefix = \"fulmar/{TWIN}/\"\nqos = 1\n\n\
