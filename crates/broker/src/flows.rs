@@ -200,15 +200,21 @@ fn move_to_control(state: &mut SessionState, session: &Arc<Session>, turn: &mut 
     state.wait_for_control(&mut flow);
     let stored = state.durable && flow.is_stored();
     redirect_subscriptions(state, session, turn, id, stored);
-    // Released QoS 2 messages have arrived; only their last handshake is lost.
-    let unacknowledged = flow.outbound.drain().filter(|(released, _)| !released);
-    let mut waiting: Vec<_> = unacknowledged.map(|(_, held)| (true, held)).collect();
+    let mut waiting = Vec::new();
+    for (released, held) in flow.outbound.drain() {
+        // Released QoS 2 messages have arrived; only their last handshake is lost.
+        if !released {
+            waiting.push((true, held));
+        } else if stored {
+            forget(session, turn, id, &held);
+        }
+    }
     waiting.extend(flow.queue.drain(..).map(|held| (false, held)));
     for (was_in_flight, mut held) in waiting {
         held.clearance = Clearance::of_new(state.durable, held.qos);
         held.maybe_sent |= was_in_flight;
         if stored {
-            forget_late(session, turn, id, &held);
+            forget(session, turn, id, &held);
         }
         if was_in_flight {
             state.queued_messages += 1;
@@ -237,22 +243,22 @@ fn move_to_control(state: &mut SessionState, session: &Arc<Session>, turn: &mut 
     state.unblock(turn);
 }
 
-/// A flow is removed with what it holds, of which storage may not know yet: what comes behind the
-/// flow's removal has to be removed by itself.
-fn forget_late(session: &Session, turn: &mut Turn, flow: FlowId, held: &Held) {
-    if !turn.has_handed_over(held.stamp) {
-        let (session, position) = (session.key(), held.position);
-        turn.op_after(held.stamp, Op::Dequeue { session, flow, position });
-    }
+/// A message leaves a flow that is removed. Each goes by itself ([`Op::FlowRemove`]), when storage has it.
+fn forget(session: &Session, turn: &mut Turn, flow: FlowId, held: &Held) {
+    let (session, position) = (session.key(), held.position);
+    turn.op_after(held.stamp, Op::Dequeue { session, flow, position });
 }
 
-/// The same for all flows of a session that ends.
+/// A session ends with what its flows hold, of which storage may not know yet: what comes behind the
+/// session's removal has to be removed by itself.
 pub(crate) fn forget_all_late(state: &mut SessionState, session: &Session, turn: &mut Turn) {
     for flow in &mut state.flows {
         let home = flow.home();
         let in_flight = flow.outbound.drain().map(|(_, held)| held);
         for held in in_flight.chain(flow.queue.drain(..)) {
-            forget_late(session, turn, home, &held);
+            if !turn.has_handed_over(held.stamp) {
+                forget(session, turn, home, &held);
+            }
         }
     }
 }
@@ -307,12 +313,7 @@ fn remove(state: &mut SessionState, session: &Arc<Session>, turn: &mut Turn, id:
     if state.durable {
         let in_flight = flow.outbound.drain().map(|(_, held)| held);
         for held in in_flight.chain(flow.queue.drain(..)) {
-            if stored {
-                forget_late(session, turn, id, &held);
-            } else {
-                let (session, position) = (session.key(), held.position);
-                turn.op_after(held.stamp, Op::Dequeue { session, flow: home, position });
-            }
+            forget(session, turn, home, &held);
         }
     }
     if state.durable && stored {

@@ -185,6 +185,7 @@ fn restore_queued(
     let known = state.flow_index(flow);
     if known.is_none() {
         repairs.ended.insert((session, flow));
+        repairs.ops.push(Op::Dequeue { session, flow, position });
         queued.progress = match queued.progress {
             // The message has arrived; only its PUBREL and PUBCOMP are lost.
             Progress::Released(_) => return,

@@ -126,7 +126,9 @@ pub enum Op {
         /// Flow expiry interval in seconds.
         expiry_s: u64,
     },
-    /// Removes a flow with its queue, inbound identifiers and subscriptions.
+    /// Removes a flow with its inbound identifiers and subscriptions, of which only its client's own worker
+    /// tells storage. What its queue holds stays: another worker may have been sooner with a message for a newer flow
+    /// of the same name.
     FlowRemove {
         /// Session it belongs to.
         session: SessionKey,

@@ -13,7 +13,9 @@ use common::{Conn, Hello, Seen, Setup, World, hello, lasting};
 use fulmar_broker::{DropPolicy, Limits, StreamEnd, StreamKey, TransportKind};
 use fulmar_mqtt::ack::AckKind;
 use fulmar_mqtt::flow::{self, DataFlow, FlowFlags, FlowHeader};
-use fulmar_mqtt::packet::{Ack, FilterList, Publish, Subscribe, SubscribeOptions, Unsubscribe};
+use fulmar_mqtt::packet::{
+    Ack, FilterList, Publish, RetainHandling, Subscribe, SubscribeOptions, Unsubscribe,
+};
 use fulmar_mqtt::{Packet, PacketId, Properties, Property, PropertyBuf, QoS, ReasonCode, Version};
 
 fn world() -> (Arc<SimStorage>, World) {
@@ -179,20 +181,31 @@ fn open_flow(world: &mut World, conn: Conn, expiry_s: u64) {
 }
 
 fn header(expiry_s: u64) -> Vec<u8> {
+    header_with(expiry_s, 0)
+}
+
+fn header_with(expiry_s: u64, flag: u8) -> Vec<u8> {
     let keeps = FlowFlags::PERSISTENT_QOS | FlowFlags::PERSISTENT_SUBSCRIPTIONS;
     let mut header = Vec::new();
-    let flow = DataFlow { id: 4, expiry_s, flags: FlowFlags(keeps) };
+    let flow = DataFlow { id: 4, expiry_s, flags: FlowFlags(keeps | flag) };
     flow::encode(&FlowHeader::ClientData(flow), &mut header);
     header
 }
 
 fn subscribe_at_2(world: &mut World, conn: Conn) {
-    let mut list = Vec::new();
     let options = SubscribeOptions { qos: QoS::ExactlyOnce, ..SubscribeOptions::default() };
+    world.send_bytes_on(conn, STREAM, &subscription(options));
+}
+
+/// A SUBSCRIBE packet.
+fn subscription(options: SubscribeOptions) -> Vec<u8> {
+    let mut list = Vec::new();
     FilterList::encode_one(&mut list, "t", Some(options));
     let filters = FilterList::from_encoded(&list, true, Version::V5).unwrap();
     let (packet_id, properties) = (PacketId::FIRST, Properties::NONE);
-    world.send_on(conn, STREAM, &Packet::Subscribe(Subscribe { packet_id, properties, filters }));
+    let mut bytes = Vec::new();
+    Packet::Subscribe(Subscribe { packet_id, properties, filters }).encode(Version::V5, &mut bytes);
+    bytes
 }
 
 /// How often the reader gets the message whose publisher sends it again after a crash now.
@@ -341,10 +354,18 @@ fn a_message_that_displaces_the_only_one_that_waits_goes_out_when_that_would_hav
     let (publisher, _) = world.connect(0, &hello("publisher"));
     world.publish(publisher, "t", "1", QoS::AtLeastOnce, 1);
     open_flow(&mut world, reader, 1000);
-    subscribe_at_2(&mut world, reader);
+    // Retained messages that it is owed would have the stream looked at in any case.
+    let retain_handling = RetainHandling::Never;
+    let options =
+        SubscribeOptions { qos: QoS::ExactlyOnce, retain_handling, ..SubscribeOptions::default() };
+    world.send_bytes_on(reader, STREAM, &subscription(options));
+    let seen = world.seen_on(reader, STREAM);
+    assert!(matches!(seen[..], [Seen::Suback(_)]), "{seen:?}");
     for (id, payload) in [(2, "2"), (3, "3")] {
         world.publish(publisher, "t", payload, QoS::AtLeastOnce, id);
     }
+    // Nobody asks for the stream's output meanwhile: that would note anew what it waits for.
+    assert!(!world.ready_streams(reader).contains(&STREAM), "the first is not acknowledged");
     let publishes = |seen: Vec<Seen>| {
         let texts = seen.into_iter().filter_map(|seen| match seen {
             Seen::Publish(got) => Some(got.text()),
@@ -352,7 +373,6 @@ fn a_message_that_displaces_the_only_one_that_waits_goes_out_when_that_would_hav
         });
         texts.collect::<Vec<_>>()
     };
-    assert_eq!(publishes(world.seen_on(reader, STREAM)), [""; 0], "the first is not acknowledged");
     let first = world.got(reader).remove(0);
     assert_eq!(first.text(), "t 1");
     world.ack(reader, AckKind::Puback, first.id);
@@ -467,6 +487,48 @@ fn nothing_is_sent_on_a_flow_that_storage_does_not_know() {
     }
     let seen = world.seen_on(reader, STREAM);
     assert!(matches!(seen[..], [Seen::Suback(_), Seen::Publish(_)]), "{seen:?}");
+}
+
+/// Found by a code review. A flow is removed and opened again within a turn
+/// that goes on, and another worker is sooner with a message for the new one.
+#[test]
+fn a_flow_that_is_removed_and_opened_again_keeps_what_another_worker_stores_for_it() {
+    for clean in [true, false] {
+        let (mut storage, mut world) = world();
+        let publisher = connected(&storage, &mut world, 0, &lasting("publisher"));
+        let reader = world.open_over(1, TransportKind::Quic);
+        world.say_hello(reader, &lasting("reader"));
+        open_flow(&mut world, reader, 1000);
+        if !clean {
+            // It is to end with its stream, and storage keeps it under its name until then.
+            world.end_stream(reader, STREAM);
+            open_flow(&mut world, reader, 0);
+        }
+        world.subscribe(reader, "t", QoS::AtLeastOnce);
+        storage.commit();
+        world.settle();
+        let mut bytes = header_with(1000, if clean { FlowFlags::CLEAN } else { 0 });
+        if !clean {
+            world.end_stream_within_turn(reader, STREAM);
+        }
+        let options = SubscribeOptions { qos: QoS::AtLeastOnce, ..SubscribeOptions::default() };
+        bytes.extend(subscription(options));
+        world.send_bytes_on_within_turn(reader, StreamKey(8), &bytes);
+        world.send_within_turn(publisher, &publish(QoS::AtLeastOnce, false, b"kept"));
+        world.end_turn(0);
+        storage.commit();
+        world.end_turn(0);
+        let acknowledged = Seen::Ack(AckKind::Puback, 1, ReasonCode::Success);
+        assert_eq!(world.seen(publisher), [acknowledged]);
+        world.end_turn(1);
+        storage.commit();
+        let mut world = world.after_crash(&mut storage);
+        let reader = world.open(1);
+        world.say_hello(reader, &lasting("reader"));
+        storage.commit();
+        world.settle();
+        assert_eq!(world.texts(reader), ["t kept"], "clean: {clean}");
+    }
 }
 
 /// Found when the simulator's model learned of retained messages that expire. No worker looks for one that is not

@@ -95,7 +95,6 @@ impl Tables {
     fn remove_flow(&mut self, place: Place) {
         self.flows.remove(&place);
         self.subscriptions.retain(|_, record| (record.session, record.flow) != place);
-        self.queued.retain(|at, _| (at.0, at.1) != place);
         self.inbound.retain(|at| (at.0, at.1) != place);
     }
 

@@ -29,7 +29,6 @@ pub(crate) struct Tables<'c> {
     will_remove: Statement<'c>,
     flow_put: Statement<'c>,
     flow_remove: [Statement<'c>; 3],
-    flow_unqueue: Statement<'c>,
     subscription_put: Statement<'c>,
     subscription_remove: Statement<'c>,
     message_put: Statement<'c>,
@@ -80,9 +79,6 @@ impl<'c> Tables<'c> {
                 sql("DELETE FROM subscription WHERE session = ?1 AND flow = ?2")?,
                 sql("DELETE FROM inbound WHERE session = ?1 AND flow = ?2")?,
             ],
-            flow_unqueue: sql(
-                "DELETE FROM queue WHERE session = ?1 AND flow = ?2 RETURNING message",
-            )?,
             subscription_put: sql("INSERT OR REPLACE INTO subscription
                 (session, flow, filter, options, identifier) VALUES (?1, ?2, ?3, ?4, ?5)")?,
             subscription_remove: sql(
@@ -251,14 +247,7 @@ impl<'c> Tables<'c> {
 
     fn remove_flow(&mut self, session: SessionKey, flow: FlowId) -> Result<()> {
         let key = [int(session.0), int(flow.0)];
-        for statement in &mut self.flow_remove {
-            statement.execute(key)?;
-        }
-        let mut rows = self.flow_unqueue.query(key)?;
-        while let Some(row) = rows.next()? {
-            self.references.release(get_u64(row, 0)?, &mut self.message_remove)?;
-        }
-        Ok(())
+        self.flow_remove.iter_mut().try_for_each(|statement| statement.execute(key).map(drop))
     }
 
     fn enqueue(&mut self, op: &Op) -> Result<()> {

@@ -460,10 +460,15 @@ impl World {
 
     /// The client ends a further stream.
     pub fn end_stream(&mut self, conn: Conn, stream: StreamKey) {
+        self.end_stream_within_turn(conn, stream);
+        self.settle();
+    }
+
+    /// The same within a turn of its worker.
+    pub fn end_stream_within_turn(&mut self, conn: Conn, stream: StreamKey) {
         let line = self.lines.get_mut(&conn.0).unwrap();
         let shard = &mut self.shards[line.shard];
         line.connection.stream_ended(shard, stream, StreamEnd::Reset(0));
-        self.settle();
     }
 
     /// What a connection gives its transport at one request.
