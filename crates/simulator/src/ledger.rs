@@ -401,6 +401,31 @@ impl Ledger {
         asked.filter(|(_, own)| *own == lane).for_each(|(_, own)| *own = Lane::Gone);
     }
 
+    /// A lane loses what it holds and its subscriptions. Filters of which a SUBSCRIBE is not answered
+    /// (`unanswered`) may still be on it.
+    pub(crate) fn lane_is_emptied(
+        &mut self,
+        client: usize,
+        lane: Lane,
+        unanswered: &BTreeSet<usize>,
+    ) {
+        let reader = &mut self.readers[client];
+        // What it was to get before may have waited there.
+        reader.claim += 1;
+        reader.loose = true;
+        // Streams overtake each other: one that moved away may be back.
+        let all = reader.moved_from.contains(&lane);
+        for (filter, (_, own)) in &mut reader.asked {
+            if all || *own == lane || *own == Lane::Gone || unanswered.contains(filter) {
+                reader.certain.remove(filter);
+                *own = Lane::Gone;
+                if is_shared(*filter) {
+                    self.weak.insert(*filter);
+                }
+            }
+        }
+    }
+
     /// A client does not know on which lane a subscription is.
     pub(crate) fn may_be_elsewhere(&mut self, client: usize, filter: usize) {
         let reader = &mut self.readers[client];

@@ -26,6 +26,6 @@ mod world;
 pub use campaign::campaign;
 pub use disk::{Disk, Volume};
 pub use play::{Failure, Played, play, play_on};
-pub use schedule::{Amid, Aside, FILTERS, Nature, Schedule, Setup, Step, TOPICS, Will};
+pub use schedule::{Amid, Aside, FILTERS, Nature, Schedule, Setup, Step, TOPICS, Wanted, Will};
 pub use shrink::shrink;
 pub use tables::{Place, Tables};

@@ -10,7 +10,7 @@ use fulmar_broker::{DropPolicy, Limits, StreamEnd};
 use crate::client::{Client, EXPIRY_S, Said};
 use crate::disk::{Disk, Volume};
 use crate::ledger::{Lane, Ledger};
-use crate::schedule::{Schedule, Setup, Step};
+use crate::schedule::{Schedule, Setup, Step, Wanted};
 use crate::wills::Wills;
 use crate::world::{DISCONNECT, Input, World};
 
@@ -161,8 +161,8 @@ impl<'a> Scene<'a> {
                     self.say(line, said);
                 }
             }
-            Step::OpenStream { client, name, keep, resume } => {
-                self.open_stream(client, name, (keep, resume));
+            Step::OpenStream { client, name, keep, wanted } => {
+                self.open_stream(client, name, keep, wanted);
             }
             Step::EndStream { client, stream, finish } => {
                 if let Some(line) = self.greeted(client)
@@ -262,14 +262,14 @@ impl<'a> Scene<'a> {
         }
     }
 
-    fn open_stream(&mut self, client: usize, name: Option<u64>, (keep, resume): (bool, bool)) {
+    fn open_stream(&mut self, client: usize, name: Option<u64>, keep: bool, wanted: Wanted) {
         let who = &mut self.clients[client];
         if let (Some(line), true, true) = (who.line, who.greeted, who.quic) {
             // Were an older stream of that name still to be read, it would displace this one.
             for old in name.map_or_else(Vec::new, |name| who.streams_of(name)) {
                 self.world.reset(line, old);
             }
-            let said = who.open_stream(name, (keep, resume), &mut self.ledger);
+            let said = who.open_stream(name, keep, wanted, &mut self.ledger);
             self.say(line, said);
         }
     }
@@ -443,7 +443,7 @@ impl<'a> Scene<'a> {
             for name in [2, 4] {
                 let who = &self.clients[client];
                 if who.quic && !who.has_stream_of(Lane::Named(name)) {
-                    self.open_stream(client, Some(name), (true, false));
+                    self.open_stream(client, Some(name), true, Wanted::Any);
                 }
             }
         }

@@ -105,6 +105,17 @@ pub struct Setup {
     pub queue: Option<(usize, DropPolicy)>,
 }
 
+/// How a client wants a flow that the broker may know already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// As it was left, or else a new one.
+    Any,
+    /// As it was left, or none.
+    AsLeft,
+    /// Without anything it held (the draft's CLEAN flag).
+    Clean,
+}
+
 /// One step of a schedule. Numbers choose among what there is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
@@ -174,8 +185,8 @@ pub enum Step {
         name: Option<u64>,
         /// The flow outlives the stream.
         keep: bool,
-        /// It wants the flow as it was left, or none.
-        resume: bool,
+        /// How it wants the flow.
+        wanted: Wanted,
     },
     /// A client ends a further stream.
     EndStream {
@@ -295,14 +306,18 @@ impl fmt::Display for Step {
             Step::Unsubscribe { client, filter } => {
                 write!(f, "client {client} unsubscribes from {}", FILTERS[filter])
             }
-            Step::OpenStream { client, name, keep, resume } => {
+            Step::OpenStream { client, name, keep, wanted } => {
                 write!(f, "client {client} opens a stream ")?;
                 match name {
                     Some(name) if keep => write!(f, "with flow {name}, which outlives it"),
                     Some(name) => write!(f, "with flow {name}"),
                     None => write!(f, "without a name"),
                 }?;
-                if resume { write!(f, ", if the broker knows it") } else { Ok(()) }
+                match wanted {
+                    Wanted::Any => Ok(()),
+                    Wanted::AsLeft => write!(f, ", if the broker knows it"),
+                    Wanted::Clean => write!(f, ", emptied"),
+                }
             }
             Step::EndStream { client, stream, finish } => {
                 let verb = if finish { "finishes" } else { "resets" };
@@ -474,7 +489,7 @@ impl Setup {
             } else {
                 let name = rng.bool().then(|| 2 + 2 * rng.u64(..2));
                 let keep = rng.u8(..4) > 0;
-                steps.push(Step::OpenStream { client, name, keep, resume: false });
+                steps.push(Step::OpenStream { client, name, keep, wanted: Wanted::Any });
                 steps.push(Step::Subscribe { client, filter, qos, stream: 1 });
             }
         }
@@ -522,8 +537,12 @@ impl Setup {
             5 => Step::Unsubscribe { client, filter },
             6 => {
                 let name = rng.bool().then(|| 2 + 2 * rng.u64(..2));
-                let resume = name.is_some() && rng.u8(..4) == 0;
-                Step::OpenStream { client, name, keep: rng.u8(..4) > 0, resume }
+                let wanted = match rng.u8(..8) {
+                    0 | 1 if name.is_some() => Wanted::AsLeft,
+                    2 | 3 if name.is_some() => Wanted::Clean,
+                    _ => Wanted::Any,
+                };
+                Step::OpenStream { client, name, keep: rng.u8(..4) > 0, wanted }
             }
             7 => Step::EndStream { client, stream: rng.usize(..4), finish: rng.bool() },
             8 => Step::Hear { client, stream },

@@ -2,15 +2,16 @@
 //! the broker does not.
 
 mod receive;
+mod streams;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use fulmar_broker::StreamKey;
 use fulmar_mqtt::ack::{self, AckKind};
 use fulmar_mqtt::codec::{decode, peek_frame};
-use fulmar_mqtt::flow::{self, DataFlow, FlowFlags, FlowHeader};
 use fulmar_mqtt::packet::{
-    Connect, Disconnect, FilterList, LastWill, Publish, Subscribe, SubscribeOptions, Unsubscribe,
+    Connect, Disconnect, FilterList, LastWill, Publish, RetainHandling, Subscribe,
+    SubscribeOptions, Unsubscribe,
 };
 use fulmar_mqtt::session::Outbound;
 use fulmar_mqtt::{Packet, PacketId, Properties, Property, PropertyBuf, QoS, ReasonCode, Version};
@@ -89,6 +90,8 @@ pub(crate) struct Client {
     /// Subscriptions asked for on this line: filter, quality of service, and the least of those asked for
     /// at the same time, of which the broker may have read another last.
     asking: BTreeMap<u16, (usize, QoS, QoS)>,
+    /// Of these, those that were asked for before a flow was to be emptied, which may have been read last.
+    doubted: BTreeSet<u16>,
     /// Filters it has asked to be rid of: until that is answered it does not ask for them again, since
     /// streams overtake each other.
     leaving: BTreeMap<u16, usize>,
@@ -124,6 +127,7 @@ impl Client {
             received_as: BTreeMap::new(),
             unacknowledged: VecDeque::new(),
             asking: BTreeMap::new(),
+            doubted: BTreeSet::new(),
             leaving: BTreeMap::new(),
             next_id: 0,
             connections: 0,
@@ -156,25 +160,6 @@ impl Client {
         format!("client {}: {:?} {:?}", self.index, self.outbound, self.receiving)
     }
 
-    /// The lane of the client's nth stream, the control stream being the first.
-    pub(crate) fn lane(&self, nth: usize) -> (StreamKey, Lane) {
-        match self.streams.get(nth % (self.streams.len() + 1)) {
-            Some(stream) => (stream.key, stream.lane),
-            None => (StreamKey::CONTROL, Lane::Control),
-        }
-    }
-
-    pub(crate) fn has_stream_of(&self, lane: Lane) -> bool {
-        lane == Lane::Control || self.streams.iter().any(|stream| stream.lane == lane)
-    }
-
-    fn lane_of(&self, key: StreamKey) -> Option<Lane> {
-        if key == StreamKey::CONTROL {
-            return Some(Lane::Control);
-        }
-        self.streams.iter().find(|stream| stream.key == key).map(|stream| stream.lane)
-    }
-
     /// Something has come on a stream: the broker knows it.
     fn is_answered(&mut self, key: StreamKey) {
         let Some(stream) = self.streams.iter_mut().find(|stream| stream.key == key) else { return };
@@ -199,6 +184,7 @@ impl Client {
             self.lose_lane(stream, ledger);
         }
         self.asking.clear();
+        self.doubted.clear();
         self.drop_qos1(Lane::Control);
         if !self.nature.durable {
             self.forget(ledger);
@@ -217,66 +203,6 @@ impl Client {
     fn drop_qos1(&mut self, lane: Lane) {
         if let Some(receiving) = self.receiving.get_mut(&lane) {
             receiving.retain(|_, got| got.qos == QoS::ExactlyOnce);
-        }
-    }
-
-    /// A stream is gone; its lane goes with it or waits.
-    fn lose_lane(&mut self, stream: Stream, ledger: &mut Ledger) {
-        self.unacknowledged.retain(|(key, ..)| *key != stream.key);
-        self.doubt_unanswered(stream.lane, ledger);
-        // What it has not heard of is given up.
-        self.outbound.remove(&stream.lane);
-        // A flow outlives its stream also where the session ends with the connection.
-        if stream.keep {
-            self.drop_qos1(stream.lane);
-            ledger.lane_waits(self.index, stream.lane);
-        } else {
-            self.end_lane(stream.lane, ledger);
-        }
-    }
-
-    /// A lane is no more: what it brought and was not finished may come again elsewhere.
-    fn end_lane(&mut self, lane: Lane, ledger: &mut Ledger) {
-        for got in self.receiving.remove(&lane).unwrap_or_default().into_values() {
-            ledger.may_come_again(self.index, got.message);
-        }
-        ledger.lane_ends(self.index, lane);
-    }
-
-    /// Whether none of what it is owed can wait for a stream.
-    pub(crate) fn has_all_streams(&self) -> bool {
-        self.kept.iter().all(|name| self.has_stream_of(Lane::Named(*name)))
-    }
-
-    /// The broker has refused one of its streams.
-    pub(crate) fn refused(&mut self, key: StreamKey, ledger: &mut Ledger) -> Result<(), String> {
-        let Some(at) = self.streams.iter().position(|stream| stream.key == key) else {
-            return Ok(());
-        };
-        let mut stream = self.streams.remove(at);
-        if !matches!(stream.refusal, Some(Refusal::Must | Refusal::May)) {
-            return Err(format!("the broker refused {stream:?} of client {}", self.index));
-        }
-        stream.keep = false;
-        self.lose_lane(stream, ledger);
-        Ok(())
-    }
-
-    /// Whether it has a stream that the broker had to refuse.
-    pub(crate) fn has_false_stream(&self) -> bool {
-        self.streams.iter().any(|stream| stream.refusal == Some(Refusal::Must))
-    }
-
-    /// Lanes without a stream may be over.
-    fn end_waiting_lanes(&mut self, ledger: &mut Ledger) {
-        let lanes = self.receiving.keys().copied();
-        let waiting: Vec<Lane> = lanes.filter(|lane| !self.has_stream_of(*lane)).collect();
-        for lane in waiting {
-            self.end_lane(lane, ledger);
-            ledger.lane_waits(self.index, lane);
-        }
-        for lane in ledger.lanes(self.index).into_iter().filter(|lane| !self.has_stream_of(*lane)) {
-            ledger.lane_ends(self.index, lane);
         }
     }
 
@@ -484,7 +410,12 @@ impl Client {
         });
         self.asking.insert(packet_id.get(), (filter, qos, least));
         let mut list = Vec::new();
-        let options = SubscribeOptions { qos, ..SubscribeOptions::default() };
+        // What is retained and still to be sent has its flow looked at, which hides a flow that nobody looks at.
+        let retain_handling = match self.nature.v5 && packet_id.get().is_multiple_of(2) {
+            true => RetainHandling::Never,
+            false => RetainHandling::Always,
+        };
+        let options = SubscribeOptions { qos, retain_handling, ..SubscribeOptions::default() };
         FilterList::encode_one(&mut list, FILTERS[filter], Some(options));
         let filters = FilterList::from_encoded(&list, true, self.version()).ok()?;
         let subscribe = Subscribe { packet_id, properties: Properties::NONE, filters };
@@ -507,63 +438,6 @@ impl Client {
     fn next_id(&mut self) -> PacketId {
         self.next_id = (self.next_id + 1) % 10_000;
         PacketId::new(50_000 + self.next_id).unwrap_or(PacketId::FIRST)
-    }
-
-    /// Opens a stream; what it says there first.
-    pub(crate) fn open_stream(
-        &mut self,
-        name: Option<u64>,
-        (keep, resume): (bool, bool),
-        ledger: &mut Ledger,
-    ) -> Option<Said> {
-        self.next_stream += 4;
-        let key = StreamKey(self.next_stream);
-        let Some(id) = name else {
-            let lane = Lane::Unnamed(key.0);
-            self.streams.push(Stream { key, lane, keep: false, is_between: false, refusal: None });
-            return None;
-        };
-        let lane = Lane::Named(id);
-        self.named.push((key, id));
-        if let Some(at) = self.streams.iter().position(|stream| stream.lane == lane) {
-            let old = self.streams.remove(at);
-            self.lose_lane(old, ledger);
-        }
-        let refusal =
-            resume.then(|| match (self.asked_for.contains(&id), self.answered.contains(&id)) {
-                (false, _) => Refusal::Must,
-                (true, false) => Refusal::May,
-                (true, true) => Refusal::MustNot,
-            });
-        let is_between = !self.asked_for.insert(id);
-        self.streams.push(Stream { key, lane, keep, is_between, refusal });
-        if keep {
-            self.kept.insert(id);
-        } else {
-            self.answered.remove(&id);
-        }
-        let state = if resume { FlowFlags::ABORT_IF_NO_STATE } else { 0 };
-        let keeps = FlowFlags::PERSISTENT_QOS | FlowFlags::PERSISTENT_SUBSCRIPTIONS | state;
-        let expiry_s = if keep { u64::from(EXPIRY_S) } else { 0 };
-        let mut header = Vec::new();
-        let flow = DataFlow { id, expiry_s, flags: FlowFlags(keeps) };
-        flow::encode(&FlowHeader::ClientData(flow), &mut header);
-        Some((key, header))
-    }
-
-    /// Earlier streams of this connection that have named this flow.
-    pub(crate) fn streams_of(&self, name: u64) -> Vec<StreamKey> {
-        self.named.iter().filter(|(_, id)| *id == name).map(|(key, _)| *key).collect()
-    }
-
-    /// Ends its nth further stream. Which that was.
-    pub(crate) fn end_stream(&mut self, nth: usize, ledger: &mut Ledger) -> Option<StreamKey> {
-        if self.streams.is_empty() {
-            return None;
-        }
-        let stream = self.streams.remove(nth % self.streams.len());
-        self.lose_lane(stream, ledger);
-        Some(stream.key)
     }
 
     /// Sends one of the acknowledgements it was slow with.

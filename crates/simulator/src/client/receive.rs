@@ -44,11 +44,14 @@ impl Client {
                 self.settle(key, lane, kind, ack.packet_id, ledger)
             }
             Packet::Suback(suback) => {
-                if let Some((filter, qos, least)) = self.asking.remove(&suback.packet_id.get()) {
+                let id = suback.packet_id.get();
+                if let Some((filter, qos, least)) = self.asking.remove(&id) {
                     if suback.codes != [qos as u8] {
                         return Err(format!("client {who} got SUBACK {:?}", suback.codes));
                     }
-                    ledger.subscribed(who, filter, least);
+                    if !self.doubted.remove(&id) {
+                        ledger.subscribed(who, filter, least);
+                    }
                 }
                 Ok(Vec::new())
             }
