@@ -249,6 +249,23 @@ impl State {
         states
     }
 
+    /// A snapshot of the file system, taken while the store writes, holds a whole number of groups, of all that
+    /// were reported durable at the least.
+    fn check_backup(&mut self, options: &Options) {
+        let survival = draw_survival(&mut self.rng);
+        let disk = Arc::new(self.disk.image(survival, &mut self.rng));
+        let place = Place::new(&disk);
+        let (running, restored) = Running::open(&place, &disk, options)
+            .unwrap_or_else(|error| panic!("the store refuses a backup: {error}"));
+        drop(running);
+        let (tables, states) = (Tables::from(&restored), self.states());
+        assert!(
+            states.iter().any(|state| same(state, &tables)),
+            "a backup holds {tables:?}, where durable is {:?}",
+            states[0]
+        );
+    }
+
     /// Ends the store, in order or as a crash does, and returns the disk as the next one finds it.
     fn end(&mut self) -> Disk {
         if self.failing && !self.handed.is_empty() {
@@ -331,7 +348,11 @@ impl Volume for RealVolume {
             state.disk.stall_after(None);
         }
         state.rest();
-        state.look()
+        let batches = state.look();
+        if state.disk.is_stalled() && state.rng.u8(..4) == 0 {
+            state.check_backup(&self.options);
+        }
+        batches
     }
 
     fn set_failing(&self, failing: bool) {

@@ -15,7 +15,7 @@ use fulmar_broker::storage::{
 use fulmar_mqtt::QoS;
 use fulmar_store::{Error, Options, SqliteStorage};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) struct Folder {
     pub(crate) path: PathBuf,
