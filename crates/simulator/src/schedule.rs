@@ -390,6 +390,11 @@ impl Schedule {
             }
         }
         let quic = *rng.choice([0u8, 50, 100].iter()).unwrap_or(&0);
+        if quic > 0 && rng.u8(..3) == 0 {
+            // Flows come and go within turns that go on.
+            weights[6] *= 5;
+            weights[7] *= 3;
+        }
         let qos = rng.u8(..5);
         let mut steps_drawn = Vec::with_capacity(steps + setup.natures.len() * 8);
         setup.open(&mut rng, quic, &mut steps_drawn);
