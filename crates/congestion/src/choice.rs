@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use quinn_proto::congestion::{BbrConfig, ControllerFactory};
 
+use crate::copies::{SharedCopies, watched};
 use crate::patient::Patient;
 use crate::quic::Adaptive;
 
@@ -33,5 +34,14 @@ impl Congestion {
             Congestion::Bbr => Arc::new(BbrConfig::default()),
             Congestion::Adaptive => Arc::new(Adaptive),
         }
+    }
+
+    /// The same for a single connection, with controllers that report to `copies` what becomes of its packets.
+    #[must_use]
+    pub fn factory_watched_by(
+        self,
+        copies: &SharedCopies,
+    ) -> Arc<dyn ControllerFactory + Send + Sync> {
+        watched(self.factory(), Arc::clone(copies))
     }
 }

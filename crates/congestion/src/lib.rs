@@ -1,9 +1,10 @@
 #![doc = include_str!("../README.md")]
 //!
-//! [`Congestion`] is what a user chooses from; it and the modules `quic` and `patient` are what knows quinn. `fulmar-bulk`
-//! has the rules of [`Roadwise`] for NORM's rate.
+//! [`Congestion`] is what a user chooses from; it and the modules `quic`, `patient` and `copies::watch` are what knows
+//! quinn. `fulmar-bulk` has the rules of [`Roadwise`] for NORM's rate.
 
 mod choice;
+pub mod copies;
 mod cubic;
 mod loss;
 mod path;

@@ -1,0 +1,188 @@
+//! Copies for thin streams: whether a datagram that was just sent is to be sent again, how often and when.
+//!
+//! Where a path loses packets at random and a connection has little to say, a lost packet waits for a round trip or a
+//! timer. The same datagram again, a few milliseconds later, costs some bytes and arrives in its place; receivers drop a
+//! packet number that they have seen (RFC 9000 section 12.3), so one more copy is not executed once more.
+//!
+//! `loss` estimates what the path loses of each copy, `budget` bounds what is spent, `queue` holds datagrams until they
+//! are due, `watch` sees what becomes of a connection's packets. None has a clock or a socket.
+
+mod budget;
+mod loss;
+mod queue;
+mod watch;
+
+use std::time::{Duration, Instant};
+
+use crate::path::Base;
+use budget::{Budget, Burst};
+use loss::Loss;
+pub use queue::CopyQueue;
+pub(crate) use watch::watched;
+pub use watch::{SharedCopies, share};
+
+/// Copies of one datagram, at most.
+pub const MAX_COPIES: u8 = 4;
+
+/// Largest datagram in bytes that is small.
+const SMALL_BYTES: usize = 300;
+
+/// Copies begin above the first share of lost packets and end below the second.
+const BEGINS_ABOVE: f64 = 0.05;
+const ENDS_BELOW: f64 = 0.02;
+
+/// Share of datagrams of which all copies may be lost: one in a hundred, and what rounding adds.
+const MISSED: f64 = 0.010_001;
+
+/// Bounds of the time between two copies, a part of the round trip. The timers of those who send are not finer than
+/// the first, and losses in a row are mostly over sooner than the second.
+const GAP: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(3)];
+const GAP_PART: u32 = 32;
+
+/// Silence after which the path may be another: what it lost is forgotten.
+const OLD: Duration = Duration::from_secs(600);
+
+/// A datagram that was just sent.
+#[derive(Clone, Copy, Debug)]
+pub struct Sent {
+    /// Its bytes, without the headers of UDP and IP.
+    pub bytes: usize,
+    /// It belongs to a handshake or carries 0-RTT: its first packet has a long header.
+    pub is_handshake: bool,
+    /// The address it went to is validated, or the sender chose it itself, as clients do. To others nothing is sent
+    /// twice: what may be sent there is bounded (RFC 9000 section 8).
+    pub is_validated: bool,
+}
+
+/// How often a datagram is to be sent again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// Copies, 0 to [`MAX_COPIES`].
+    pub copies: u8,
+    /// The time to the first one, and from each to the next.
+    pub gap: Duration,
+}
+
+/// Decides for one path of a connection.
+#[derive(Clone, Debug)]
+pub struct Copies {
+    loss: Loss,
+    base: Base,
+    budget: Budget,
+    burst: Burst,
+    is_on: bool,
+    /// More than the path's own time passes until acknowledgements come.
+    is_queued: bool,
+    heard: Instant,
+    copied: Copied,
+}
+
+/// Copies so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Copied {
+    /// Their number.
+    pub datagrams: u64,
+    /// Their bytes, without the headers of UDP and IP.
+    pub bytes: u64,
+}
+
+impl Copies {
+    /// For a path of which an earlier connection found that it loses this share of packets; 0 where nothing is known.
+    #[must_use]
+    pub fn new(now: Instant, known_loss: f64) -> Copies {
+        let loss = Loss::expecting(known_loss);
+        Copies {
+            is_on: loss.share() > BEGINS_ABOVE,
+            loss,
+            base: Base::new(now),
+            budget: Budget::new(now),
+            burst: Burst::new(now),
+            is_queued: false,
+            heard: now,
+            copied: Copied::default(),
+        }
+    }
+
+    /// What became of packets since the last call: of `sent`, `lost` were found lost. `round_trip` is the smoothed one.
+    pub fn observe(&mut self, now: Instant, round_trip: Duration, sent: u64, lost: u64) {
+        if now.saturating_duration_since(self.heard) > OLD {
+            self.forget(now);
+        }
+        self.heard = now;
+        self.base.see(now, round_trip);
+        self.is_queued = round_trip > self.base.get() + self.base.allowed();
+        self.learn(now, sent, lost);
+    }
+
+    fn learn(&mut self, now: Instant, sent: u64, lost: u64) {
+        // Where much is sent or something waits, losses may be those of a full queue.
+        if self.is_queued || self.burst.was_large(now, self.pause()) {
+            self.loss.skip();
+            return;
+        }
+        self.loss.learn(sent, lost, self.is_on);
+        let share = self.loss.share();
+        self.is_on = share > BEGINS_ABOVE || (self.is_on && share >= ENDS_BELOW);
+    }
+
+    /// A datagram was sent: how often it is to be sent again. The copies count as sent.
+    #[must_use]
+    pub fn sent(&mut self, now: Instant, sent: Sent) -> Plan {
+        self.budget.own(now, sent.bytes);
+        let is_small = sent.bytes <= SMALL_BYTES;
+        if !sent.is_handshake {
+            self.burst.sent(now, sent.bytes, self.pause());
+        }
+        let is_thin = is_small && !self.burst.is_large();
+        if !self.is_on || self.is_queued || !sent.is_validated || !(is_thin || sent.is_handshake) {
+            return Plan::default();
+        }
+        let copies = self.budget.spend(sent.bytes, copies_at(self.loss.share()));
+        self.loss.copied(copies);
+        self.copied.datagrams += u64::from(copies);
+        self.copied.bytes += u64::from(copies) * sent.bytes as u64;
+        Plan { copies, gap: (self.base.get() / GAP_PART).clamp(GAP[0], GAP[1]) }
+    }
+
+    /// The path is another one.
+    pub fn forget(&mut self, now: Instant) {
+        let copied = self.copied;
+        let budget = self.budget;
+        *self = Copies { copied, budget, ..Copies::new(now, 0.0) };
+    }
+
+    /// The share of packets that the path loses, 0 to 1.
+    #[must_use]
+    pub fn loss(&self) -> f64 {
+        self.loss.share()
+    }
+
+    /// Copies so far.
+    #[must_use]
+    pub fn copied(&self) -> Copied {
+        self.copied
+    }
+
+    /// Time without much being sent before a connection counts as a thin one.
+    fn pause(&self) -> Duration {
+        (self.base.get() / 8).max(Duration::from_millis(5))
+    }
+}
+
+/// As many copies as make 99 of 100 datagrams arrive at this loss, at most [`MAX_COPIES`].
+fn copies_at(loss: f64) -> u8 {
+    (1..MAX_COPIES).find(|copies| loss.powi(i32::from(*copies) + 1) <= MISSED).unwrap_or(MAX_COPIES)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_are_as_many_copies_as_make_99_of_100_arrive() {
+        let expected = [(0.03, 1), (0.1, 1), (0.11, 2), (0.2, 2), (0.3, 3), (0.4, 4), (0.9, 4)];
+        for (loss, copies) in expected {
+            assert_eq!(copies_at(loss), copies, "{loss}");
+        }
+    }
+}
