@@ -1,6 +1,8 @@
-//! A way of datagrams to a broker that a test can cut.
+//! A way of datagrams to a broker that a test can cut, and that may lose some.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::net::UdpSocket;
 use tokio::task::JoinHandle;
@@ -9,6 +11,7 @@ use tokio::task::JoinHandle;
 #[derive(Debug)]
 pub struct Relay {
     address: SocketAddr,
+    loses: Arc<AtomicUsize>,
     task: JoinHandle<()>,
 }
 
@@ -22,7 +25,14 @@ impl Relay {
         let far = UdpSocket::bind("127.0.0.1:0").await.unwrap();
         far.connect(broker).await.unwrap();
         let address = near.local_addr().unwrap();
-        Relay { address, task: tokio::spawn(pass(near, far)) }
+        let loses = Arc::new(AtomicUsize::new(0));
+        let task = tokio::spawn(pass(near, far, Arc::clone(&loses)));
+        Relay { address, loses, task }
+    }
+
+    /// Loses one in so many of the client's datagrams from now on; none if it is 0.
+    pub fn lose(&self, one_in: usize) {
+        self.loses.store(one_in, Ordering::Relaxed);
     }
 
     /// Where the client is to go.
@@ -32,7 +42,8 @@ impl Relay {
     }
 }
 
-async fn pass(near: UdpSocket, far: UdpSocket) {
+async fn pass(near: UdpSocket, far: UdpSocket, loses: Arc<AtomicUsize>) {
+    let mut count = 0usize;
     let (mut out, mut back) = (vec![0; 65536], vec![0; 65536]);
     let mut client = None;
     loop {
@@ -40,7 +51,11 @@ async fn pass(near: UdpSocket, far: UdpSocket) {
         tokio::select! {
             Ok((bytes, from)) = near.recv_from(&mut out) => {
                 client = Some(from);
-                drop(far.send(&out[..bytes]).await);
+                count += 1;
+                let one_in = loses.load(Ordering::Relaxed);
+                if one_in == 0 || !count.is_multiple_of(one_in) {
+                    drop(far.send(&out[..bytes]).await);
+                }
             }
             Ok(bytes) = far.recv(&mut back) => {
                 if let Some(client) = client {

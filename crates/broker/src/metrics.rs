@@ -84,9 +84,11 @@ cells! {
     quic_early_accepted, "counter", "QUIC connections whose early data was accepted";
     quic_sent_packets, "counter", "QUIC packets sent";
     quic_lost_packets, "counter", "QUIC packets declared lost";
-    quic_sent_bytes, "counter", "Bytes of datagrams sent by QUIC connections";
+    quic_sent_bytes, "counter", "Bytes of datagrams sent by QUIC connections, without those of copies";
     quic_received_bytes, "counter", "Bytes of datagrams received by QUIC connections";
     quic_streams_opened, "counter", "Streams opened by QUIC clients, control streams included";
+    quic_copies, "counter", "Copies of QUIC datagrams sent to clients whose paths lose packets";
+    quic_copied_bytes, "counter", "Bytes of those copies";
 }
 
 /// Upper bounds of the histograms' buckets.
@@ -148,6 +150,8 @@ impl ShardMetrics {
         self.quic_sent_packets.add(sent);
         self.quic_lost_packets.add(lost);
         self.quic_sent_bytes.add(new.sent_bytes.saturating_sub(old.sent_bytes));
+        self.quic_copies.add(new.copies.saturating_sub(old.copies));
+        self.quic_copied_bytes.add(new.copied_bytes.saturating_sub(old.copied_bytes));
         self.quic_received_bytes.add(new.received_bytes.saturating_sub(old.received_bytes));
         let streams = new.streams_opened.saturating_sub(old.streams_opened);
         self.quic_streams_opened.add(u64::from(streams));

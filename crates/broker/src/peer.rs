@@ -131,8 +131,12 @@ pub struct TransportStats {
     pub sent_packets: u64,
     /// Packets declared lost.
     pub lost_packets: u64,
-    /// Bytes of datagrams sent.
+    /// Bytes of datagrams sent, without those of copies.
     pub sent_bytes: u64,
+    /// Copies of datagrams sent because the path loses packets.
+    pub copies: u64,
+    /// Bytes of those copies.
+    pub copied_bytes: u64,
     /// Bytes of datagrams received.
     pub received_bytes: u64,
     /// Streams open now, the control stream included.

@@ -91,7 +91,11 @@ pub struct PathStats {
     pub rtt: Option<Duration>,
     /// Packets found lost.
     pub lost_packets: u64,
-    /// Bytes of UDP payload sent.
+    /// Datagrams sent again because packets are lost, see [`Options::copies`](crate::Options::copies).
+    pub copies: u64,
+    /// Bytes of UDP payload of those.
+    pub copied_bytes: u64,
+    /// Bytes of UDP payload sent, without those of copies.
     pub sent_bytes: u64,
     /// Bytes of UDP payload received.
     pub received_bytes: u64,
@@ -110,6 +114,8 @@ impl PathStats {
             early_data,
             rtt: None,
             lost_packets: 0,
+            copies: 0,
+            copied_bytes: 0,
             sent_bytes: 0,
             received_bytes: 0,
             congestion_window_bytes: 0,

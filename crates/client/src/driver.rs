@@ -491,6 +491,8 @@ impl Driver {
             let path = quic.connection.stats();
             stats.rtt = Some(quic.connection.rtt());
             stats.lost_packets = path.path.lost_packets;
+            let copied = quic.copied();
+            (stats.copies, stats.copied_bytes) = (copied.datagrams, copied.bytes);
             stats.sent_bytes = path.udp_tx.bytes;
             stats.received_bytes = path.udp_rx.bytes;
             stats.congestion_window_bytes = path.path.cwnd;

@@ -119,6 +119,10 @@ pub struct Options {
     pub quic_keep_alive: Duration,
     /// Congestion control of what this client sends over QUIC.
     pub congestion: Congestion,
+    /// Whether small datagrams over QUIC are sent again within milliseconds where more than 5 % of the
+    /// packets are lost and little is sent: at most four times, twice the connection's own bytes and
+    /// 64 kbit/s.
+    pub copies: bool,
     /// QoS 1 and 2 messages the server may send without acknowledgement, at least 1.
     pub receive_maximum: u16,
     /// Whether messages at QoS 1 are acknowledged by [`Client::acknowledge`](crate::Client::acknowledge)
@@ -200,6 +204,7 @@ impl Options {
             // NAT bindings live 30 s and more; one lost packet in between does no harm.
             quic_keep_alive: Duration::from_secs(12),
             congestion: Congestion::default(),
+            copies: true,
             receive_maximum: 512,
             acknowledge_by_hand: false,
             max_packet_bytes: 16 << 20,

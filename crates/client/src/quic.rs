@@ -5,10 +5,11 @@
 //! they end with the process (see `tls`).
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use fulmar_congestion::Congestion;
+use fulmar_congestion::copies::{Copied, Copies, SharedCopies, share};
 use quinn::crypto::rustls::QuicClientConfig;
 use quinn::{
     ClientConfig, Connecting, Connection, ConnectionId, ConnectionIdGenerator, Endpoint,
@@ -21,7 +22,7 @@ use crate::error::Error;
 use crate::network;
 use crate::options::Options;
 use crate::socket::{MAX_WAITING_EVENTS, Socket, SocketEvent};
-use crate::tickets::RoundTrip;
+use crate::tickets::{Losses, RoundTrip};
 
 /// Bytes that may be sent and not acknowledged. More does not help on the links this is for and
 /// makes what comes later wait.
@@ -43,7 +44,10 @@ pub(crate) struct QuicDialer {
     config: ClientConfig,
     keep_alive: Duration,
     congestion: Congestion,
+    /// Small datagrams are sent again where packets are lost.
+    copies: bool,
     round_trip: RoundTrip,
+    losses: Losses,
 }
 
 /// The part of a connection that only QUIC has.
@@ -63,6 +67,8 @@ pub(crate) struct QuicConnection {
     pub(crate) migrations: u32,
     silence: Silence,
     round_trip: RoundTrip,
+    copies: Option<SharedCopies>,
+    losses: Losses,
 }
 
 impl Drop for QuicConnection {
@@ -70,6 +76,9 @@ impl Drop for QuicConnection {
         // Until something was acknowledged there is only what was assumed.
         if self.connection.stats().frame_rx.acks > 0 {
             self.round_trip.keep(self.connection.rtt());
+            if let Some(copies) = &self.copies {
+                self.losses.keep(self.local, Instant::now(), share(copies).loss());
+            }
         }
     }
 }
@@ -108,11 +117,17 @@ impl QuicDialer {
             config: ClientConfig::new(Arc::new(crypto)),
             keep_alive: options.quic_keep_alive,
             congestion: options.congestion,
+            copies: options.copies,
             round_trip: options.tickets.round_trip.clone(),
+            losses: options.tickets.losses.clone(),
         })
     }
 
-    fn transport(&self) -> Result<TransportConfig, String> {
+    fn transport(&self, copies: Option<&SharedCopies>) -> Result<TransportConfig, String> {
+        let control = match copies {
+            Some(copies) => self.congestion.factory_watched_by(copies),
+            None => self.congestion.factory(),
+        };
         let idle = (self.keep_alive * 5 / 2).clamp(IDLE_TIMEOUT[0], IDLE_TIMEOUT[1]);
         let idle = IdleTimeout::try_from(idle).map_err(|error| error.to_string())?;
         let mut transport = TransportConfig::default();
@@ -123,7 +138,7 @@ impl QuicDialer {
             // Most clients send little, and datagrams of 1200 bytes pass everywhere. Trying larger
             // ones would cost each connection eight, 6 KB each way: seconds of a slow link.
             .mtu_discovery_config(None)
-            .congestion_controller_factory(self.congestion.factory())
+            .congestion_controller_factory(control)
             .max_concurrent_bidi_streams(VarInt::from_u32(0))
             .max_concurrent_uni_streams(VarInt::from_u32(0))
             .max_idle_timeout(Some(idle))
@@ -142,7 +157,10 @@ impl QuicDialer {
     ) -> Result<ServerConnection, String> {
         let text = |error: &dyn std::error::Error| error.to_string();
         let (tell, mut events) = mpsc::channel(MAX_WAITING_EVENTS);
-        let socket = Socket::new(remote, false, tell.clone()).map_err(|error| text(&error))?;
+        let now = Instant::now();
+        let copies = self.copies.then(|| Arc::new(Mutex::new(Copies::new(now, 0.0))));
+        let socket = Socket::new(remote, false, tell.clone(), copies.clone());
+        let socket = socket.map_err(|error| text(&error))?;
         let mut config = EndpointConfig::default();
         // Its socket is this connection's alone, so that packets to it need no name: eight bytes less
         // in each, and nothing to say about further names.
@@ -151,8 +169,11 @@ impl QuicDialer {
         let endpoint = Endpoint::new_with_abstract_socket(config, None, socket, runtime);
         let endpoint = endpoint.map_err(|error| text(&error))?;
         let local = endpoint.local_addr().map_err(|error| text(&error))?.ip();
+        if let Some(copies) = &copies {
+            *share(copies) = Copies::new(now, self.losses.to_expect(local, now));
+        }
         let mut quic = self.config.clone();
-        quic.transport_config(Arc::new(self.transport()?));
+        quic.transport_config(Arc::new(self.transport(copies.as_ref())?));
         let connecting = endpoint.connect_with(quic, remote, host).map_err(|error| text(&error))?;
         let (connection, early) = match if early { connecting.into_0rtt() } else { Err(connecting) }
         {
@@ -171,6 +192,8 @@ impl QuicDialer {
             migrations: 0,
             silence: Silence::default(),
             round_trip: self.round_trip.clone(),
+            copies,
+            losses: self.losses.clone(),
         };
         conn.open().await
     }
@@ -251,6 +274,11 @@ impl QuicConnection {
         }
     }
 
+    /// Copies that were sent, see [`Options::copies`].
+    pub(crate) fn copied(&self) -> Copied {
+        self.copies.as_ref().map_or_else(Copied::default, |copies| share(copies).copied())
+    }
+
     /// To be called every few seconds: moves once when the server stays silent although it was sent
     /// something, as behind a NAT that has forgotten the connection.
     pub(crate) fn look(&mut self) {
@@ -271,12 +299,18 @@ impl QuicConnection {
 
     /// Moves to a new socket; the connection follows by migration.
     pub(crate) fn rebind(&mut self) {
-        let moved = Socket::new(self.remote, true, self.tell.clone()).and_then(|socket| {
+        let copies = self.copies.clone();
+        let moved = Socket::new(self.remote, true, self.tell.clone(), copies).and_then(|socket| {
             self.endpoint.rebind_abstract(socket)?;
             self.endpoint.local_addr()
         });
         match moved {
-            Ok(address) => self.local = address.ip(),
+            Ok(address) => {
+                self.local = address.ip();
+                if let Some(copies) = &self.copies {
+                    share(copies).forget(Instant::now());
+                }
+            }
             Err(error) => tracing::warn!(%error, "cannot move to a new socket"),
         }
     }

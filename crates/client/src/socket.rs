@@ -5,6 +5,10 @@
 //! the second datagram sent to it instead of after the idle timeout. A connected socket keeps its
 //! source address when the network changes, so its owner has to move to a new one then; `network`
 //! tells when.
+//!
+//! `repeats` sends small datagrams again where packets are lost.
+
+mod repeats;
 
 use std::io::{self, ErrorKind, IoSliceMut};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -13,10 +17,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::task::{Context, Poll, ready};
 
+use fulmar_congestion::copies::SharedCopies;
 use quinn::udp::{RecvMeta, Transmit, UdpSocketState};
 use quinn::{AsyncUdpSocket, UdpPoller};
 use tokio::io::Interest;
 use tokio::sync::mpsc;
+
+use repeats::Repeats;
 
 /// Events that may wait for their reader; further ones add nothing and are dropped.
 pub(crate) const MAX_WAITING_EVENTS: usize = 8;
@@ -41,6 +48,7 @@ pub(crate) struct Socket {
     refused: AtomicU32,
     /// Moved to and not heard of yet.
     unconfirmed: AtomicBool,
+    repeats: Option<Repeats>,
 }
 
 /// A socket of the right family, connected.
@@ -55,18 +63,22 @@ pub(crate) fn connected(remote: SocketAddr) -> io::Result<UdpSocket> {
 }
 
 impl Socket {
-    /// A new socket to `remote`; `moved` if a connection moves to it.
+    /// A new socket to `remote`; `moved` if a connection moves to it. `copies` says what is sent again.
     pub(crate) fn new(
         remote: SocketAddr,
         moved: bool,
         events: mpsc::Sender<SocketEvent>,
+        copies: Option<SharedCopies>,
     ) -> io::Result<Arc<Socket>> {
         let socket = connected(remote)?;
         socket.set_nonblocking(true)?;
         let state = UdpSocketState::new((&socket).into())?;
         let io = tokio::net::UdpSocket::from_std(socket)?;
         let (refused, unconfirmed) = (AtomicU32::new(0), AtomicBool::new(moved));
-        Ok(Arc::new(Socket { io, state, events, refused, unconfirmed }))
+        Ok(Arc::new_cyclic(|own| {
+            let repeats = copies.map(|copies| Repeats::new(copies, own.clone()));
+            Socket { io, state, events, refused, unconfirmed, repeats }
+        }))
     }
 
     fn report(&self, event: SocketEvent) {
@@ -76,6 +88,9 @@ impl Socket {
 
     fn note(&self, error: &io::Error) {
         match error.kind() {
+            // A copy is refused as well, which says no more than the refusal of the first.
+            ErrorKind::ConnectionRefused
+                if self.repeats.as_ref().is_some_and(Repeats::is_of_copy) => {}
             ErrorKind::ConnectionRefused => {
                 self.report(SocketEvent::Refused(self.refused.fetch_add(1, Ordering::Relaxed) + 1));
             }
@@ -88,8 +103,13 @@ impl Socket {
         }
     }
 
+    fn try_once(&self, transmit: &Transmit<'_>) -> io::Result<()> {
+        self.io.try_io(Interest::WRITABLE, || self.state.try_send((&self.io).into(), transmit))
+    }
+
     fn heard(&self) {
         self.refused.store(0, Ordering::Relaxed);
+        self.repeats.iter().for_each(Repeats::heard);
         if self.unconfirmed.swap(false, Ordering::Relaxed)
             && let Ok(address) = self.io.local_addr()
         {
@@ -104,15 +124,17 @@ impl AsyncUdpSocket for Socket {
     }
 
     fn try_send(&self, transmit: &Transmit<'_>) -> io::Result<()> {
-        let send = || {
-            self.io.try_io(Interest::WRITABLE, || self.state.try_send((&self.io).into(), transmit))
-        };
         // The error of an earlier datagram is told in place of sending this one: once more then.
         for _ in 0..2 {
-            match send() {
+            match self.try_once(transmit) {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Err(error),
                 Err(error) => self.note(&error),
-                Ok(()) => return Ok(()),
+                Ok(()) => {
+                    if let Some(repeats) = &self.repeats {
+                        repeats.sent(transmit);
+                    }
+                    return Ok(());
+                }
             }
         }
         // Lost, as datagrams may be; quinn sends again.
@@ -200,7 +222,7 @@ mod tests {
         let remote = peer.local_addr().unwrap();
         drop(peer);
         let (events, mut told) = mpsc::channel(MAX_WAITING_EVENTS);
-        let socket = Socket::new(remote, true, events).unwrap();
+        let socket = Socket::new(remote, true, events, None).unwrap();
         socket.io.writable().await.unwrap();
         // The refusal of one datagram is told when the next is sent; loopback may take its time.
         let deadline = Instant::now() + Duration::from_secs(20);

@@ -1,15 +1,17 @@
 //! What a client remembers of its server from one connection to the next: session tickets, which are in the
-//! TLS configuration, and how long a round trip took.
+//! TLS configuration, how long a round trip took, and what was lost.
 
-use std::sync::Arc;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 /// What lets clients return to a server in fewer round trips, and with less waiting where packets are lost.
 #[derive(Clone, Default)]
 pub struct Tickets {
     pub(crate) tls: Option<rustls::ClientConfig>,
     pub(crate) round_trip: RoundTrip,
+    pub(crate) losses: Losses,
 }
 
 /// The round trip to assume before one was measured (RFC 9002 section 6.2.2); the first probe comes after
@@ -41,9 +43,45 @@ impl RoundTrip {
     }
 }
 
+/// The share of its packets that the last connection lost, from which address and when. Another address is another
+/// network.
+#[derive(Clone, Default)]
+pub(crate) struct Losses(Arc<Mutex<Option<(IpAddr, Instant, f64)>>>);
+
+/// How long that is believed.
+const BELIEVED: Duration = Duration::from_secs(3600);
+
+impl Losses {
+    /// What a connection from this address is to expect; 0 where nothing is known.
+    pub(crate) fn to_expect(&self, local: IpAddr, now: Instant) -> f64 {
+        let kept = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let fits = |(address, at, _): &(IpAddr, Instant, f64)| {
+            *address == local && now.saturating_duration_since(*at) <= BELIEVED
+        };
+        kept.filter(fits).map_or(0.0, |(_, _, share)| share)
+    }
+
+    /// Keeps what a connection has lost.
+    pub(crate) fn keep(&self, local: IpAddr, now: Instant, share: f64) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((local, now, share));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn losses_are_remembered_for_the_same_network_and_an_hour() {
+        let (memory, now) = (Losses::default(), Instant::now());
+        let [here, there] = [IpAddr::from([192, 0, 2, 1]), IpAddr::from([198, 51, 100, 1])];
+        let expected = |local, after| memory.clone().to_expect(local, now + after);
+        assert_eq!(expected(here, Duration::ZERO), 0.0);
+        memory.keep(here, now, 0.25);
+        assert_eq!(expected(here, BELIEVED), 0.25);
+        assert_eq!(expected(here, BELIEVED + Duration::from_secs(1)), 0.0);
+        assert_eq!(expected(there, Duration::ZERO), 0.0);
+    }
 
     #[test]
     fn a_round_trip_is_remembered_and_a_long_one_believed_step_by_step() {

@@ -79,6 +79,40 @@ async fn a_recorded_first_flight_works_once() {
     assert_eq!(early(), 1);
 }
 
+/// Clients whose last connection saw losses send their first flight twice.
+#[tokio::test]
+async fn a_doubled_first_flight_is_executed_once() {
+    let site = Site::start(2, |_| {});
+    let config = site.client_config();
+    collect_ticket(&site, &config).await;
+    let (_sub_conn, mut sub) = listener(&site).await;
+    let metrics = || {
+        let metrics = site.broker.metrics();
+        let early = metrics.sum(|shard| &shard.quic_early_accepted);
+        (metrics.sum(|shard| &shard.messages_received), early)
+    };
+    let relay = Relay::start(site.address()).await;
+    relay.doubles.store(true, Ordering::SeqCst);
+    let (connection, mut control, accepted) = come_back(config, relay.address, 1).await;
+    assert!(timeout(PATIENCE, accepted).await.unwrap(), "early data was refused");
+    assert_eq!(control.next().await, Seen::Connack(false));
+    assert_eq!(control.next().await, Seen::Puback(1));
+    assert_eq!(sub.payload().await, b"!");
+    assert_eq!(metrics().0, 1);
+    site.eventually("one connection of it", |site| site.connections() == 2).await;
+    let flight = relay.recorded.lock().unwrap().clone();
+    connection.close(0u32.into(), b"");
+    site.eventually("the first connection to go", |site| site.connections() == 1).await;
+
+    // The captured datagrams, each twice, when the connection is long gone.
+    let doubled: Vec<_> =
+        flight.iter().flat_map(|datagram| [datagram, datagram]).cloned().collect();
+    replay(&doubled, &site).await;
+    site.last_word("early").await;
+    assert_eq!(sub.payload().await, b"last");
+    assert_eq!(metrics(), (2, 1));
+}
+
 #[tokio::test]
 async fn a_restarted_server_refuses_early_data_and_acts_once() {
     let dir = tempfile::tempdir().unwrap();

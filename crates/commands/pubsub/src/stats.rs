@@ -57,6 +57,7 @@ impl Log {
             value["rtt_ms"] = (rtt.as_secs_f64() * 1000.0).into();
             value["migrations"] = path.migrations.into();
             value["lost_packets"] = path.lost_packets.into();
+            value["copies"] = path.copies.into();
             value["data_streams"] = path.data_streams.into();
             value["sent_bytes"] = path.sent_bytes.into();
             value["received_bytes"] = path.received_bytes.into();

@@ -135,6 +135,7 @@ impl Quic {
             },
             early_data: self.early_data,
             congestion: self.congestion(),
+            copies: self.copies,
             mtu_discovery: self.mtu_discovery,
             qlog_dir: set(&self.qlog_dir).map(Path::to_owned),
             ..QuicSettings::new(keys)

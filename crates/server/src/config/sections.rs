@@ -213,6 +213,7 @@ pub(crate) struct Quic {
     /// How `congestion = "bbr"` was written before 0.2; read only.
     #[serde(skip_serializing)]
     pub(crate) bbr: bool,
+    pub(crate) copies: bool,
     pub(crate) mtu_discovery: bool,
     pub(crate) stream_window_bytes: u32,
     pub(crate) connection_window_bytes: u32,
@@ -230,6 +231,7 @@ impl Default for Quic {
             retry: Retry::Auto,
             congestion: Congestion::default(),
             bbr: false,
+            copies: quic.copies,
             mtu_discovery: quic.mtu_discovery,
             stream_window_bytes: quic.stream_window_bytes,
             connection_window_bytes: quic.connection_window_bytes,

@@ -87,6 +87,9 @@ pub struct QuicSettings {
     pub early_data: bool,
     /// Congestion control of what is sent to clients.
     pub congestion: Congestion,
+    /// Whether small datagrams to clients with little to receive are sent again where packets are lost
+    /// (`fulmar_congestion::copies`).
+    pub copies: bool,
     /// Whether larger datagrams than 1200 bytes are tried. They save a sixth of the datagrams to a
     /// client that gets much, and cost every connection eight at its beginning, 6 KB each way.
     pub mtu_discovery: bool,
@@ -112,6 +115,7 @@ impl QuicSettings {
             max_handshakes: 4000,
             early_data: true,
             congestion: Congestion::default(),
+            copies: true,
             mtu_discovery: false,
             qlog_dir: None,
             keys,

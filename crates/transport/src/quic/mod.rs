@@ -8,6 +8,7 @@
 mod admission;
 mod config;
 mod conn;
+mod copies;
 mod peek;
 mod silence;
 mod socket;
@@ -34,6 +35,7 @@ use crate::error::StartError;
 use crate::tls::ClientAuth;
 use admission::Admission;
 use conn::{Arrival, Proof, QuicConn, Sending, UnvalidatedPath};
+use copies::{ConnCopies, Waiting};
 use peek::First;
 use socket::{Datagram, Socket};
 use timers::Timers;
@@ -102,6 +104,8 @@ pub(crate) struct QuicShard {
     admission: Admission,
     /// Scratch for datagrams under construction.
     scratch: Vec<u8>,
+    /// Datagrams that are sent again.
+    copies: Waiting,
     qlogs_left: usize,
     closing: bool,
 }
@@ -143,6 +147,7 @@ impl QuicShard {
             received: 0,
             admission: Admission::default(),
             scratch: Vec::new(),
+            copies: Waiting::new(),
             qlogs_left: MAX_QLOGS,
             closing: false,
         })
@@ -166,7 +171,8 @@ impl QuicShard {
     }
 
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.read_again.into_iter().chain(self.timers.next()).min()
+        let others = [self.timers.next(), self.copies.next()].into_iter().flatten();
+        self.read_again.into_iter().chain(others).min()
     }
 
     /// The socket is readable, writable or both.
@@ -406,15 +412,25 @@ impl QuicShard {
                 self.drive_quietly(io, at, now);
                 continue;
             }
-            let (socket, scratch) = (&mut self.socket, &mut self.scratch);
             let mut emptied = true;
             let mut unvalidated = conn.unvalidated.take();
+            let mut copies = conn.copies.take();
+            if let Some(copies) = &mut copies {
+                copies.look(&conn.inner, now);
+            }
+            let mut out = Out {
+                socket: &mut self.socket,
+                scratch: &mut self.scratch,
+                copies: copies.as_mut().map(|copies| (copies, &mut self.copies)),
+                now,
+            };
             let mut send = |inner: &mut Connection| {
-                emptied = transmit(inner, &mut unvalidated, socket, scratch, now);
+                emptied = transmit(inner, &mut unvalidated, &mut out);
             };
             conn.write(io, now, &mut send);
             send(&mut conn.inner);
             conn.unvalidated = unvalidated;
+            conn.copies = copies;
             if !emptied {
                 // The kernel is full; goes on when the socket is writable.
                 conn.dirty = true;
@@ -448,6 +464,7 @@ impl QuicShard {
         if self.read_again.take_if(|at| *at <= now).is_some() {
             self.on_event(io, true, now);
         }
+        self.copies.send_due(&mut self.socket, now);
         while let Some((at, key)) = self.timers.pop_due(now) {
             let Ok(index) = usize::try_from(key) else { continue };
             let Some(conn) = self.conns.get_mut(index).and_then(Option::as_mut) else { continue };
@@ -471,38 +488,57 @@ impl QuicShard {
     }
 }
 
+/// Where a connection's datagrams go.
+struct Out<'a> {
+    socket: &'a mut Socket,
+    scratch: &'a mut Vec<u8>,
+    copies: Option<(&'a mut ConnCopies, &'a mut Waiting)>,
+    now: Instant,
+}
+
+impl Out<'_> {
+    fn send(&mut self, inner: &Connection, transmit: &Transmit, is_validated: bool) {
+        let datagram = &self.scratch[..transmit.size];
+        self.socket.send(transmit, datagram);
+        if let Some((copies, waiting)) = &mut self.copies {
+            // What ends a connection is said again when the client asks.
+            let is_validated = is_validated && !inner.is_closed();
+            waiting.sent(copies, transmit, datagram, is_validated, self.now);
+        }
+    }
+}
+
 /// Puts everything a connection has to send, and may, on the wire; false when the kernel is full.
 fn transmit(
     inner: &mut Connection,
     unvalidated: &mut Option<Box<UnvalidatedPath>>,
-    socket: &mut Socket,
-    scratch: &mut Vec<u8>,
-    now: Instant,
+    out: &mut Out<'_>,
 ) -> bool {
-    while !socket.is_blocked() {
-        scratch.clear();
+    while !out.socket.is_blocked() {
+        out.scratch.clear();
         let most = match unvalidated {
-            None => socket.max_segments(),
-            Some(unvalidated) => unvalidated.may_send(inner, socket.max_segments()),
+            None => out.socket.max_segments(),
+            Some(unvalidated) => unvalidated.may_send(inner, out.socket.max_segments()),
         };
         if most == 0 {
             // Goes on when the client is heard of again.
             return true;
         }
-        let Some(mut transmit) = inner.poll_transmit(now, most, scratch) else {
+        let Some(mut transmit) = inner.poll_transmit(out.now, most, out.scratch) else {
             if unvalidated.as_mut().is_some_and(|unvalidated| unvalidated.pings(inner)) {
                 inner.ping();
                 continue;
             }
             return true;
         };
+        let is_validated = unvalidated.is_none();
         match unvalidated.as_mut().map(|unvalidated| unvalidated.sending(inner, &transmit)) {
             None => {}
             Some(Sending::To(address)) => transmit.destination = address,
             Some(Sending::Nowhere) => continue,
             Some(Sending::Proven) => *unvalidated = None,
         }
-        socket.send(&transmit, &scratch[..transmit.size]);
+        out.send(inner, &transmit, is_validated);
     }
     false
 }

@@ -32,7 +32,9 @@ pub(crate) struct Datagram {
     pub(crate) bytes: BytesMut,
 }
 
-struct Unsent {
+/// A datagram, or a run of them, that is to be sent later.
+#[derive(Debug)]
+pub(crate) struct Unsent {
     destination: SocketAddr,
     ecn: Option<EcnCodepoint>,
     segment_size: Option<usize>,
@@ -162,18 +164,19 @@ impl Socket {
 
     /// Sends, or keeps for later when the kernel is full.
     pub(crate) fn send(&mut self, transmit: &Transmit, bytes: &[u8]) {
-        let unsent = Unsent {
-            destination: transmit.destination,
-            ecn: transmit.ecn,
-            segment_size: transmit.segment_size,
-            src_ip: transmit.src_ip,
-            bytes: Vec::new(),
-        };
+        let unsent = Unsent::new(transmit, &[]);
         let sent = self.unsent.is_empty()
             && self.try_send(&quinn_udp::Transmit { contents: bytes, ..unsent.as_transmit() });
         if !sent && self.unsent.len() < MAX_UNSENT {
             self.unsent.push_back(Unsent { bytes: bytes.to_vec(), ..unsent });
             self.ask_for_room();
+        }
+    }
+
+    /// Sends a copy of what was sent before. A full kernel has no room for extras.
+    pub(crate) fn send_again(&mut self, datagram: &Unsent) {
+        if self.unsent.is_empty() {
+            self.try_send(&datagram.as_transmit());
         }
     }
 
@@ -191,6 +194,16 @@ impl Socket {
 }
 
 impl Unsent {
+    pub(crate) fn new(transmit: &Transmit, bytes: &[u8]) -> Unsent {
+        Unsent {
+            destination: transmit.destination,
+            ecn: transmit.ecn,
+            segment_size: transmit.segment_size,
+            src_ip: transmit.src_ip,
+            bytes: bytes.to_vec(),
+        }
+    }
+
     fn as_transmit(&self) -> quinn_udp::Transmit<'_> {
         quinn_udp::Transmit {
             destination: self.destination,

@@ -493,6 +493,10 @@ pub struct Relay {
     /// that loses nothing.
     pub loses: Arc<AtomicUsize>,
     pub recorded: Arc<Mutex<Vec<Vec<u8>>>>,
+    /// Whether the client's datagrams arrive twice.
+    pub doubles: Arc<AtomicBool>,
+    /// The server's datagrams, those that are lost included.
+    pub answers: Arc<Mutex<Vec<Vec<u8>>>>,
     /// First bytes of all datagrams passed on, and whether the client sent them.
     pub first_bytes: Arc<Mutex<Vec<(bool, u8)>>>,
 }
@@ -509,10 +513,13 @@ impl Relay {
             dropped: Arc::default(),
             loses: Arc::default(),
             recorded: Arc::default(),
+            doubles: Arc::default(),
+            answers: Arc::default(),
             first_bytes: Arc::default(),
         };
         let client = Arc::new(Mutex::new(address));
         let (passing, recorded) = (Arc::clone(&relay.passing), Arc::clone(&relay.recorded));
+        let doubles = Arc::clone(&relay.doubles);
         let (sent, answered) = (Arc::clone(&relay.first_bytes), Arc::clone(&relay.first_bytes));
         let (from, to, remember) = (Arc::clone(&near), Arc::clone(&far), Arc::clone(&client));
         tokio::spawn(async move {
@@ -523,17 +530,21 @@ impl Relay {
                 if passing.load(Ordering::SeqCst) {
                     sent.lock().unwrap().push((true, buffer[0]));
                     to.send(&buffer[..length]).await.unwrap();
+                    if doubles.load(Ordering::SeqCst) {
+                        to.send(&buffer[..length]).await.unwrap();
+                    }
                 }
             }
         });
         let (passing, dropped) = (Arc::clone(&relay.passing), Arc::clone(&relay.dropped));
-        let loses = Arc::clone(&relay.loses);
+        let (loses, answers) = (Arc::clone(&relay.loses), Arc::clone(&relay.answers));
         tokio::spawn(async move {
             let mut buffer = [0; 2048];
             let mut count = 0;
             while let Ok(length) = far.recv(&mut buffer).await {
                 let to = *client.lock().unwrap();
                 count += 1;
+                answers.lock().unwrap().push(buffer[..length].to_vec());
                 let every = loses.load(Ordering::SeqCst);
                 if every > 0 && count % every == 0 {
                     dropped.fetch_add(1, Ordering::SeqCst);

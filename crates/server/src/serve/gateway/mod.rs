@@ -45,6 +45,8 @@ const MAX_COMING_DOWN: usize = 64;
 pub(super) struct Shared {
     config: Upstream,
     congestion: Congestion,
+    /// Small datagrams are sent again where packets are lost.
+    copies: bool,
     /// The gateway's name.
     name: String,
     /// The client identifier of the session inside the process.
@@ -80,7 +82,7 @@ impl Gateway {
     /// # Errors
     /// The outbox cannot be opened, or a rule or a file of the configuration is wrong.
     pub(super) fn open(config: &Config, data: &Path) -> anyhow::Result<Option<Gateway>> {
-        let congestion = config.quic.congestion();
+        let (congestion, copies) = (config.quic.congestion(), config.quic.copies);
         let config = &config.upstream;
         if !config.is_on() {
             return Ok(None);
@@ -103,6 +105,7 @@ impl Gateway {
             stamper: Arc::new(Stamper::new(&name, random[2])),
             config: config.clone(),
             congestion,
+            copies,
             metrics: Arc::clone(&metrics),
             name,
             client_id,

@@ -70,6 +70,7 @@ pub(super) async fn run(
         scheduler.restart(now_ms());
         let options = shared.config.options(&shared.name).map(|mut options| {
             options.congestion = shared.congestion;
+            options.copies = shared.copies;
             options
         });
         match options.and_then(|options| Ok(Client::connect(options)?)) {

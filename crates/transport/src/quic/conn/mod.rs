@@ -21,6 +21,7 @@ use rustls_pki_types::CertificateDer;
 use smallvec::SmallVec;
 
 use super::config::QuicSettings;
+use super::copies::ConnCopies;
 use super::silence::{Due, Silence};
 use super::timers::Armed;
 use crate::clock::Clock;
@@ -73,6 +74,8 @@ pub(crate) struct QuicConn {
     last_remote: std::net::SocketAddr,
     /// The path to an address of the client that is not validated.
     pub(in crate::quic) unvalidated: Option<Box<UnvalidatedPath>>,
+    /// Copies of what it sends; `None` where they are switched off.
+    pub(in crate::quic) copies: Option<ConnCopies>,
     lost: Option<LostCause>,
 }
 
@@ -121,6 +124,7 @@ impl QuicConn {
             next_stats: None,
             last_remote,
             unvalidated,
+            copies: settings.copies.then(|| ConnCopies::new(now)),
             lost: None,
         }
     }

@@ -3,9 +3,11 @@
 use std::time::{Duration, Instant};
 
 use fulmar_broker::TransportStats;
+use fulmar_congestion::copies::Copied;
 
 use super::QuicConn;
 use crate::connection::Io;
+use crate::quic::copies::ConnCopies;
 
 /// Time between two looks at the path's state, while the connection is in use.
 const STATS_INTERVAL: Duration = Duration::from_secs(5);
@@ -18,6 +20,9 @@ impl QuicConn {
             tracing::info!(from = %self.last_remote, to = %remote, "QUIC client changed its address");
             self.last_remote = remote;
             self.migrations += 1;
+            if let Some(copies) = &mut self.copies {
+                copies.moved(now);
+            }
             if let Some(core) = &mut self.core {
                 core.moved(remote);
             }
@@ -34,6 +39,7 @@ impl QuicConn {
     pub(super) fn stats(&self, io: &Io) -> TransportStats {
         let stats = self.inner.stats();
         let path = &stats.path;
+        let copied = self.copies.as_ref().map_or_else(Copied::default, ConnCopies::copied);
         TransportStats {
             measured_ms: io.shard.now().0,
             rtt_us: u64::try_from(path.rtt.as_micros()).unwrap_or(u64::MAX),
@@ -43,6 +49,8 @@ impl QuicConn {
             sent_packets: path.sent_packets,
             lost_packets: path.lost_packets,
             sent_bytes: stats.udp_tx.bytes,
+            copies: copied.datagrams,
+            copied_bytes: copied.bytes,
             received_bytes: stats.udp_rx.bytes,
             streams: u32::try_from(self.streams.len()).unwrap_or(u32::MAX),
             streams_opened: self.streams_opened,

@@ -1,0 +1,166 @@
+//! Copies of what thin connections send where their paths lose packets; `fulmar_congestion::copies` decides.
+//!
+//! A connection that has lost nothing has no more than the time of the next look at its losses. Copies wait in one
+//! small queue for each endpoint, and go where the datagram went, whatever has become of its connection since: they are
+//! due within milliseconds.
+
+use std::time::{Duration, Instant};
+
+use fulmar_congestion::copies::{Copied, Copies, CopyQueue, Sent};
+use quinn_proto::{Connection, Transmit};
+
+use super::socket::{Socket, Unsent};
+
+/// Datagrams of one endpoint that wait for their copies; 300 bytes each, or 1200 of a handshake.
+const MAX_WAITING: usize = 256;
+
+/// Time between two looks at what a connection has lost.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Copies of one connection.
+#[derive(Debug)]
+pub(super) struct ConnCopies {
+    look_at: Instant,
+    state: Option<Box<State>>,
+}
+
+#[derive(Debug)]
+struct State {
+    policy: Copies,
+    /// quinn's counters at the last look.
+    sent: u64,
+    lost: u64,
+}
+
+impl ConnCopies {
+    pub(super) fn new(now: Instant) -> ConnCopies {
+        ConnCopies { look_at: now + LOOK, state: None }
+    }
+
+    /// Looks now and then at what was lost.
+    pub(super) fn look(&mut self, inner: &Connection, now: Instant) {
+        if now < self.look_at {
+            return;
+        }
+        self.look_at = now + LOOK;
+        let path = inner.stats().path;
+        if path.lost_packets == 0 {
+            return;
+        }
+        let new = || Box::new(State { policy: Copies::new(now, 0.0), sent: 0, lost: 0 });
+        let state = self.state.get_or_insert_with(new);
+        let sent = path.sent_packets.saturating_sub(state.sent);
+        let lost = path.lost_packets.saturating_sub(state.lost);
+        (state.sent, state.lost) = (path.sent_packets, path.lost_packets);
+        state.policy.observe(now, path.rtt, sent, lost);
+    }
+
+    /// The client has another address: what is known is about the path to the one before.
+    pub(super) fn moved(&mut self, now: Instant) {
+        if let Some(state) = &mut self.state {
+            state.policy.forget(now);
+        }
+    }
+
+    pub(super) fn copied(&self) -> Copied {
+        self.state.as_ref().map_or_else(Copied::default, |state| state.policy.copied())
+    }
+}
+
+/// The copies of an endpoint that are still to be sent.
+#[derive(Debug)]
+pub(super) struct Waiting(CopyQueue<Unsent>);
+
+impl Waiting {
+    pub(super) fn new() -> Waiting {
+        Waiting(CopyQueue::new(MAX_WAITING))
+    }
+
+    /// A datagram of a connection was sent, to an address that is validated or not.
+    pub(super) fn sent(
+        &mut self,
+        copies: &mut ConnCopies,
+        transmit: &Transmit,
+        bytes: &[u8],
+        is_validated: bool,
+        now: Instant,
+    ) {
+        let Some(state) = &mut copies.state else { return };
+        // A run of datagrams is a long one.
+        let is_single = transmit.segment_size.is_none_or(|segment| segment >= bytes.len());
+        let is_handshake = bytes.first().is_some_and(|first| first & LONG_HEADER != 0);
+        let is_validated = is_validated && is_single;
+        let plan = state.policy.sent(now, Sent { bytes: bytes.len(), is_handshake, is_validated });
+        self.0.push(now, plan, || Unsent::new(transmit, bytes));
+    }
+
+    pub(super) fn next(&self) -> Option<Instant> {
+        self.0.next()
+    }
+
+    pub(super) fn send_due(&mut self, socket: &mut Socket, now: Instant) {
+        self.0.send_due(now, |datagram| socket.send_again(datagram));
+    }
+}
+
+/// Set in the first byte of packets of a handshake and of 0-RTT (RFC 9000 section 17.2).
+const LONG_HEADER: u8 = 0x80;
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::net::UdpSocket;
+
+    use super::*;
+
+    /// A connection that has lost one packet in five.
+    fn lossy(now: Instant) -> ConnCopies {
+        let policy = Copies::new(now, 0.2);
+        ConnCopies { look_at: now, state: Some(Box::new(State { policy, sent: 0, lost: 0 })) }
+    }
+
+    /// Sends datagrams, and returns how many copies of them arrive.
+    fn arriving(
+        copies: &mut ConnCopies,
+        transmits: &[(Transmit, Vec<u8>, bool)],
+        now: Instant,
+        peer: &UdpSocket,
+    ) -> usize {
+        let mut waiting = Waiting::new();
+        for (transmit, bytes, is_validated) in transmits {
+            waiting.sent(copies, transmit, bytes, *is_validated, now);
+        }
+        let own = UdpSocket::bind("127.0.0.1:0").unwrap();
+        own.set_nonblocking(true).unwrap();
+        let mut socket = Socket::new(own).unwrap();
+        while let Some(at) = waiting.next() {
+            waiting.send_due(&mut socket, at);
+        }
+        let mut buffer = [0; 2000];
+        std::iter::from_fn(|| peer.recv(&mut buffer).ok()).count()
+    }
+
+    #[test]
+    fn addresses_that_are_not_validated_and_long_runs_get_no_copies() {
+        let now = Instant::now();
+        let peer = UdpSocket::bind("127.0.0.1:0").unwrap();
+        peer.set_nonblocking(true).unwrap();
+        let destination = peer.local_addr().unwrap();
+        let datagram = |size, segment_size, is_validated| {
+            let ecn = None;
+            let transmit = Transmit { destination, size, ecn, segment_size, src_ip: None };
+            (transmit, vec![0x40; size], is_validated)
+        };
+        let count = |datagrams: &[_]| arriving(&mut lossy(now), datagrams, now, &peer);
+        assert_eq!(count(&[datagram(100, None, true)]), 2);
+        assert_eq!(count(&[datagram(100, Some(100), true)]), 2);
+        assert_eq!(count(&[datagram(100, None, false)]), 0);
+        assert_eq!(count(&[datagram(200, Some(100), true)]), 0);
+        assert_eq!(count(&[datagram(1200, None, true)]), 0);
+        let mut fresh = ConnCopies::new(now);
+        assert_eq!(arriving(&mut fresh, &[datagram(100, None, true)], now, &peer), 0);
+        let mut moved = lossy(now);
+        moved.moved(now);
+        assert_eq!(arriving(&mut moved, &[datagram(100, None, true)], now, &peer), 0);
+    }
+}
