@@ -101,7 +101,7 @@ async function assign(office, name, filter, count) {
   await office.click('[data-testid="new-list"]');
   await office.getByLabel("Name").fill(name);
   await office.getByLabel("Reader", { exact: true }).fill("rob");
-  await office.getByLabel("Meters whose street or number has").fill(filter);
+  await office.getByLabel("Meters whose street or number contains").fill(filter);
   await office.locator("form").getByText(count, { exact: true }).waitFor();
   await office.getByRole("button", { name: "Create" }).click();
   await office.getByRole("link", { name }).waitFor();
@@ -193,7 +193,7 @@ test("a utility's month", async () => {
   await eventually("the conflict alone", async () => (await rows.count()) === 2);
   const kept = rows.filter({ hasText: `${first.value} m³` });
   await kept.getByRole("button", { name: "Keep this one" }).click();
-  await office.getByText("No readings like these").waitFor();
+  await office.getByText("No matching readings").waitFor();
 
   // Correct what was typed wrongly; the meter's history has what it was, who changed it and why.
   await office.getByLabel("Only conflicts").uncheck();

@@ -58,8 +58,7 @@ function Homes() {
       () => setBroken(true),
     );
   }, []);
-  if (isBroken)
-    return <Note tone="warn">This part of the app could not be loaded. Load the page again.</Note>;
+  if (isBroken) return <Note tone="warn">This part of the app could not be loaded. Reload the page.</Note>;
   return Section && <Section />;
 }
 

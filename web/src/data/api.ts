@@ -90,7 +90,7 @@ async function answer<T>(response: Response): Promise<Answer<T>> {
   try {
     data = isJson ? await response.json() : null;
   } catch {
-    throw new ApiError(0, 'The answer was cut off.');
+    throw new ApiError(0, 'The answer was incomplete.');
   }
   if (response.ok) return { status: response.status, etag, data: data as T };
   const seconds = Number(response.headers.get('retry-after'));

@@ -244,7 +244,7 @@ function finished(report: Report): void {
   retryMs = RETRY_MS.first;
   state.online.value = true;
   if (report.conflicts > 0) state.say('Another reading exists for a meter: see Pending.', 'bad');
-  else if (report.refused > 0) state.say('The server refused something: see Pending.', 'bad');
+  else if (report.refused > 0) state.say('The server refused an item: see Pending.', 'bad');
   if (report.sent > 0) void refresh();
 }
 

@@ -14,7 +14,7 @@ import type { Alert } from './types';
 
 const SHOWN = [
   ['open', 'Open'],
-  ['cleared', 'Over'],
+  ['cleared', 'Cleared'],
 ] as const;
 
 export function Alerts() {
@@ -42,7 +42,7 @@ function Cleared() {
   return (
     <>
       {problem && <Note tone="warn">{problem}</Note>}
-      {data?.items.length === 0 && <Empty icon="check" title="No alert is over yet" />}
+      {data?.items.length === 0 && <Empty icon="check" title="No alert has cleared yet" />}
       {data && <AlertList alerts={data.items} showsHome />}
     </>
   );
@@ -83,25 +83,25 @@ function AlertText({ alert, showsHome }: { alert: Alert; showsHome: boolean }) {
         <SeverityTag severity={alert.severity} />
         <strong>{alert.rule_name}</strong>
         {alert.state === 'acknowledged' && <Tag>acknowledged</Tag>}
-        {alert.state === 'cleared' && <Tag tone="good">over</Tag>}
+        {alert.state === 'cleared' && <Tag tone="good">cleared</Tag>}
       </p>
       <p>
         {showsHome &&
           (home ? <Link to={`/homes/${encodeURIComponent(home)}`}>{name ?? home}</Link> : alert.device)}
         {showsHome && ' · '}
-        {alert.quantity === null ? `${alert.device} is not heard of` : quantityName(alert.quantity)}
+        {alert.quantity === null ? `No data from ${alert.device}` : quantityName(alert.quantity)}
         {alert.quantity !== null && value !== null && <> {measured(value, unit)}</>}
         {alert.quantity !== null && threshold !== null && <>, limit {measured(threshold, unit)}</>}
         {alert.quantity !== null && peak !== null && peak !== value && <>, worst {measured(peak, unit)}</>}
       </p>
       <p class="muted small-text">
         Since {dateTime(alert.raised_at)} ({ago(alert.raised_at, app.clock.value)})
-        {alert.late && <>, known later because its readings were late</>}
-        {alert.cleared_at && <>, over {dateTime(alert.cleared_at)}</>}
+        {alert.late && <>, reported late because its readings arrived late</>}
+        {alert.cleared_at && <>, cleared {dateTime(alert.cleared_at)}</>}
         {alert.acknowledged_at && (
           <>
             {' '}
-            · seen by {alert.acknowledged_by ?? 'somebody'}, {dateTime(alert.acknowledged_at)}
+            · acknowledged by {alert.acknowledged_by ?? 'somebody'}, {dateTime(alert.acknowledged_at)}
           </>
         )}
         {alert.note && <> · “{alert.note}”</>}
@@ -127,8 +127,10 @@ function Acknowledge({ alert, onClose }: { alert: Alert; onClose: () => void }) 
   return (
     <Dialog title={`Acknowledge: ${alert.rule_name}`} onClose={onClose}>
       <form class="form" onSubmit={(event) => void save(event)}>
-        <p>Others see that you take care of it. The alert stays until the value is back within its limits.</p>
-        <Field label="What is done about it" id="ack-note">
+        <p>
+          Others see that you are dealing with it. The alert stays until the value is back within its limits.
+        </p>
+        <Field label="Action taken" id="ack-note">
           <input
             id="ack-note"
             maxLength={500}

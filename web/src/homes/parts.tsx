@@ -11,7 +11,7 @@ import type { HomeValue, Severity } from './types';
 
 export function RefreshButton() {
   return (
-    <button type="button" class="icon-button" aria-label="Fetch again" onClick={() => void load()}>
+    <button type="button" class="icon-button" aria-label="Refresh" onClick={() => void load()}>
       <Icon name="refresh" />
     </button>
   );
@@ -22,7 +22,8 @@ export function Hindrance() {
   if (!problem.value) return null;
   return (
     <Note tone="warn" role="status">
-      {problem.value} {loadedAt.value && <>What you see is from {ago(loadedAt.value, app.clock.value)}.</>}
+      {problem.value}{' '}
+      {loadedAt.value && <>The values shown are from {ago(loadedAt.value, app.clock.value)}.</>}
     </Note>
   );
 }

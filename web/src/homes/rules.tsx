@@ -77,10 +77,10 @@ function sentence(rule: Rule): string {
   const parts: string[] = [];
   if (rule.above !== null) parts.push(`above ${measured(rule.above, unit)}`);
   if (rule.below !== null) parts.push(`below ${measured(rule.below, unit)}`);
-  if (rule.silent_s !== null) parts.push(`not heard of for ${duration(rule.silent_s)}`);
+  if (rule.silent_s !== null) parts.push(`without data for ${duration(rule.silent_s)}`);
   const over = rule.averaging_s > 0 ? `, averaged over ${duration(rule.averaging_s)},` : '';
   const held = rule.for_s > 0 ? ` for ${duration(rule.for_s)}` : '';
-  const clear = rule.clear === null ? '' : `; over at ${measured(rule.clear, unit)}`;
+  const clear = rule.clear === null ? '' : `; clears at ${measured(rule.clear, unit)}`;
   return `${name}${over} ${parts.join(' or ')}${held}${clear}`;
 }
 
@@ -161,11 +161,10 @@ function EditRule(props: { rule: Partial<Rule>; onClose: () => void; onDone: () 
   const save = async (event: Event) => {
     event.preventDefault();
     const request = { method: rule.id ? 'PATCH' : 'POST', json: jsonOf(form), ifMatch: rule.etag };
-    if (await attempt(() => ask(path, request), 'The rule is saved.')) onDone();
+    if (await attempt(() => ask(path, request), 'Rule saved.')) onDone();
   };
   const remove = async () => {
-    if (await attempt(() => ask(path, { method: 'DELETE', ifMatch: rule.etag }), 'The rule is gone.'))
-      onDone();
+    if (await attempt(() => ask(path, { method: 'DELETE', ifMatch: rule.etag }), 'Rule deleted.')) onDone();
   };
   return (
     <Dialog title={rule.id ? 'Change rule' : 'New rule'} onClose={onClose}>
@@ -223,7 +222,7 @@ function WhatAndWhere({ form, set }: Part) {
             value={form.quantity}
             onChange={(event) => set({ quantity: event.currentTarget.value })}
           >
-            <option value="">Anything: whether it is heard of</option>
+            <option value="">Any: whether data arrives</option>
             {[...known].sort(byQuantity).map((quantity) => (
               <option key={quantity} value={quantity}>
                 {quantityName(quantity)}
@@ -270,12 +269,12 @@ function Limits({ form, set }: Part) {
     ['below', `Below${unit ? `, ${unit}` : ''}`, ''],
     [
       'clear',
-      `Over again at${unit ? `, ${unit}` : ''}`,
-      'Apart from the limit, so that it does not flutter.',
+      `Clears at${unit ? `, ${unit}` : ''}`,
+      'At a distance from the limit, so that the alert does not flicker.',
     ],
     ['averagingMin', 'Averaged over, minutes', ''],
     ['forMin', 'For at least, minutes', ''],
-    ['silentMin', 'Or not heard of for, minutes', ''],
+    ['silentMin', 'Or without data for, minutes', ''],
   ];
   return (
     <div class="form-grid">
@@ -304,7 +303,7 @@ function Webhooks() {
   const add = async (event: Event) => {
     event.preventDefault();
     const json = { url: url.trim(), least_severity: least, secret };
-    if (await attempt(() => ask('/webhook', { method: 'POST', json }), 'It will be told.')) {
+    if (await attempt(() => ask('/webhook', { method: 'POST', json }), 'Address added.')) {
       setUrl('');
       setSecret('');
       again();
@@ -312,13 +311,13 @@ function Webhooks() {
   };
   const remove = async (hook: Webhook) => {
     const path = `/webhook/${encodeURIComponent(hook.id)}`;
-    if (await attempt(() => ask(path, { method: 'DELETE' }), 'It is no longer told.')) again();
+    if (await attempt(() => ask(path, { method: 'DELETE' }), 'Address removed.')) again();
   };
   if (!app.mayManage.value) return null;
   return (
     <section class="card form" aria-labelledby="hooks-head">
-      <h2 id="hooks-head">Tell other systems</h2>
-      <p class="muted">Each alert is sent to these addresses when it is raised, acknowledged and over.</p>
+      <h2 id="hooks-head">Notify other systems</h2>
+      <p class="muted">Each alert is sent to these addresses when it is raised, acknowledged and cleared.</p>
       <ul class="plain-list">
         {data?.items.map((hook) => (
           <li key={hook.id} class="hook">
@@ -353,7 +352,7 @@ function Webhooks() {
             ))}
           </select>
         </Field>
-        <Field label="Secret it is signed with" id="hook-secret">
+        <Field label="Secret for the signature" id="hook-secret">
           <input
             id="hook-secret"
             type="password"

@@ -23,8 +23,8 @@ export function Sensors() {
       <Hindrance />
       {loose > 0 && (
         <Note tone="warn">
-          {plural(loose, 'sensor')} without a home. Their readings are kept; assign them so that they show and
-          raise alerts.
+          {plural(loose, 'sensor')} without a home. Their readings are kept; assign them to a home to see them
+          and to get alerts.
         </Note>
       )}
       {loadedAt.value !== null && rows.length === 0 && (
@@ -43,7 +43,7 @@ export function Sensors() {
             { name: 'Home', cell: (sensor) => <Where sensor={sensor} /> },
             { name: 'Room', cell: (sensor) => sensor.room ?? '' },
             { name: 'Measures', cell: (sensor) => sensor.quantities.map(quantityName).join(', ') },
-            { name: 'Last heard', cell: (sensor) => <Heard sensor={sensor} /> },
+            { name: 'Last reading', cell: (sensor) => <Heard sensor={sensor} /> },
             {
               name: 'Change',
               cell: (sensor) =>
@@ -144,7 +144,7 @@ function Edit({ sensor, onClose }: { sensor: Sensor; onClose: () => void }) {
           />
         </Field>
         <Field
-          label="Measures every … seconds"
+          label="Interval, seconds"
           id="sensor-every"
           hint={
             numberOf(every)

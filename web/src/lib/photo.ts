@@ -12,7 +12,7 @@ export async function shrink(file: Blob, pixels: number): Promise<Blob> {
   canvas.width = Math.max(1, Math.round(image.width * scale));
   canvas.height = Math.max(1, Math.round(image.height * scale));
   const context = canvas.getContext('2d');
-  if (!context) throw new Error('This browser cannot draw.');
+  if (!context) throw new Error('This browser cannot resize photos.');
   context.drawImage(image, 0, 0, canvas.width, canvas.height);
   image.close();
   let smallest: Blob | null = null;

@@ -49,7 +49,7 @@ export function Consumption({ meter }: { meter: Meter }) {
       {data && points.length === 0 && <p class="muted">No readings in this time.</p>}
       {points.length > 0 && !isKnown && (
         <p class="muted">
-          The readings are too far apart to tell the consumption of {PER[step]}.
+          The readings are too far apart to show the consumption of {PER[step]}.
           {step !== 'month' && ' Longer steps may show it.'}
         </p>
       )}
@@ -57,14 +57,14 @@ export function Consumption({ meter }: { meter: Meter }) {
         <>
           {isKnown && (
             <Chart
-              label={`Consumption in ${unit}; the table below has the figures`}
+              label={`Consumption in ${unit}; the table below has the same values`}
               times={times}
               values={values}
               unit={unit}
             />
           )}
           <details>
-            <summary>The same as a table</summary>
+            <summary>Values as a table</summary>
             <Table
               caption={`Consumption in ${unit}`}
               rows={[...points].reverse()}

@@ -27,7 +27,7 @@ export function History({ meter }: { meter: Meter }) {
     <section class="card" aria-labelledby="history-head" data-testid="history">
       <h2 id="history-head">History</h2>
       {problem && <Note tone="warn">{problem}</Note>}
-      {data?.length === 0 && <p class="muted">It has not been read yet.</p>}
+      {data?.length === 0 && <p class="muted">This meter has not been read yet.</p>}
       {data && data.length > 0 && (
         <Table
           caption="Readings of this meter, newest first"

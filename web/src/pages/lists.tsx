@@ -18,12 +18,12 @@ export function Lists() {
   const loaded = state.loadedAt.value;
   return (
     <Page title="Work lists" actions={<RefreshButton />}>
-      {loaded && <p class="muted small-text">Fetched {ago(loaded, state.clock.value)}</p>}
+      {loaded && <p class="muted small-text">Updated {ago(loaded, state.clock.value)}</p>}
       {lists.length === 0 && (
-        <Empty icon="lists" title={loaded ? 'No work lists' : 'Nothing fetched yet'}>
+        <Empty icon="lists" title={loaded ? 'No work lists' : 'Nothing downloaded yet'}>
           {loaded
             ? 'Lists that are assigned to you appear here.'
-            : 'Connect once to fetch meters and lists; then they are here offline.'}
+            : 'Connect once to download meters and lists; after that, they are available offline.'}
         </Empty>
       )}
       <ul class="cards" data-testid="work-lists">
@@ -51,7 +51,7 @@ export function RefreshButton() {
     <button
       type="button"
       class="icon-button"
-      aria-label="Fetch again"
+      aria-label="Refresh"
       disabled={busy}
       onClick={() => void refresh(true)}
     >

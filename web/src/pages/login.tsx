@@ -23,7 +23,7 @@ export function Login() {
       await login(user.trim(), password, () => navigate('/', 'replace'));
     } catch (error) {
       if (!(error instanceof ApiError)) throw error;
-      setProblem(error.status === 401 ? 'Name or password is wrong.' : error.message);
+      setProblem(error.status === 401 ? 'Wrong user name or password.' : error.message);
     } finally {
       setBusy(false);
     }
@@ -72,7 +72,7 @@ export function Login() {
           </p>
         )}
         {state.mine.value.length > 0 && (
-          <p class="muted small-text">What you read is kept on this device and sent after you log in.</p>
+          <p class="muted small-text">Your readings stay on this device and are sent after you log in.</p>
         )}
       </form>
     </main>

@@ -96,7 +96,7 @@ function Facts({ meter }: { meter: Meter }) {
         )}
         {meter.radio && (
           <div>
-            <dt>Heard</dt>
+            <dt>Last received</dt>
             <dd>
               {heard ? (
                 <>
@@ -135,7 +135,7 @@ function Read({ meter, list }: { meter: Meter; list: string | null }) {
     const { items, photo: bytes } = takeReading(taken, owner, Date.now());
     await submit(items, bytes);
     state.say(
-      `Stored: ${quantity(value, meter.unit)}. ${state.online.value ? '' : 'It is sent when you are online.'}`,
+      `Stored: ${quantity(value, meter.unit)}. ${state.online.value ? '' : 'It will be sent when you are online.'}`,
       'good',
     );
     goOn(meter.id, list);
@@ -234,7 +234,7 @@ function PhotoInput({ photo, onPhoto }: { photo: Blob | null; onPhoto: (photo: B
     try {
       onPhoto(await shrink(file, state.photoPixels.value));
     } catch {
-      setProblem('This is no picture that the browser can read.');
+      setProblem('The browser cannot read this picture.');
     }
   };
   return (

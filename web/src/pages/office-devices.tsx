@@ -19,7 +19,7 @@ export function Devices() {
       title="Devices"
       wide
       actions={
-        <button type="button" class="icon-button" aria-label="Fetch again" onClick={again}>
+        <button type="button" class="icon-button" aria-label="Refresh" onClick={again}>
           <Icon name="refresh" />
         </button>
       }

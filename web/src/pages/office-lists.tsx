@@ -54,7 +54,7 @@ export function OfficeLists() {
       </datalist>
       {lists.length === 0 && !isAdding && (
         <Empty icon="lists" title="No work lists yet">
-          A list says which meters are to be read, by whom and until when.
+          A list names the meters to read, the reader and the due date.
         </Empty>
       )}
       {lists.length > 0 && (
@@ -195,7 +195,7 @@ function NewList({ people, onClose }: { people: string[]; onClose: () => void })
           <input
             id="list-assignee"
             list="people"
-            placeholder="whoever takes it"
+            placeholder="anyone"
             value={assignee}
             onInput={(event) => setAssignee(event.currentTarget.value)}
           />
@@ -208,7 +208,7 @@ function NewList({ people, onClose }: { people: string[]; onClose: () => void })
             onInput={(event) => setDue(event.currentTarget.value)}
           />
         </Field>
-        <Field label="Meters whose street or number has" id="list-filter">
+        <Field label="Meters whose street or number contains" id="list-filter">
           <input
             id="list-filter"
             type="search"

@@ -14,7 +14,7 @@ export function Missed() {
       title="Missed meters"
       testid="missed"
       fine="Nothing was missed"
-      about="Their work list is due or closed, and no reading came."
+      about="Their work list is due or closed, and they have no reading."
       loaded={usePages<MissedReport>('/report/missed', MOST)}
       rowKey={(row) => `${row.meter.id} ${row.work_list.id}`}
       columns={[
@@ -32,13 +32,13 @@ export function Leaks() {
     <Concern
       title="Possible leaks"
       testid="leak_suspected"
-      fine="No meter counts without a pause"
-      about="These meters count without a pause, also at night: a tap, a cistern or a pipe may be open."
+      fine="No meter runs without a pause"
+      about="These meters run without a pause, even at night: a tap, cistern or pipe may be leaking."
       loaded={usePages<LeakReport>('/report/leaks', MOST)}
       rowKey={(row) => row.meter.id}
       columns={[
         { name: 'Without a pause since', cell: (row) => dateTime(row.since) },
-        { name: 'At least, an hour', number: true, cell: (row) => flow(row) },
+        { name: 'At least, per hour', number: true, cell: (row) => flow(row) },
       ]}
     />
   );
@@ -89,13 +89,13 @@ function Concern<T extends { meter: Meter }>(props: ConcernProps<T>) {
           />
         </>
       )}
-      {data && data.length >= MOST && <p class="muted">No more than {MOST} are shown.</p>}
+      {data && data.length >= MOST && <p class="muted">Only the first {MOST} are shown.</p>}
     </Page>
   );
 }
 
 function why({ state, note }: MissedReport): string {
-  const seen = state === 'unreachable' ? 'nobody could get to it' : 'nobody came';
+  const seen = state === 'unreachable' ? 'no access' : 'not visited';
   return note ? `${seen}: ${note}` : seen;
 }
 

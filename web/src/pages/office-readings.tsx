@@ -62,7 +62,7 @@ export function Readings() {
       </div>
       {problem && <Note tone="warn">{problem}</Note>}
       {data && rows.length === 0 && (
-        <Empty icon="chart" title={filter ? 'No readings like these' : 'No readings'} />
+        <Empty icon="chart" title={filter ? 'No matching readings' : 'No readings'} />
       )}
       {rows.length > 0 && (
         <Table
@@ -74,7 +74,7 @@ export function Readings() {
         />
       )}
       {data && data.length >= MOST && (
-        <p class="muted">The newest {amount(MOST)} are shown; the export has them all.</p>
+        <p class="muted">The newest {amount(MOST)} are shown; the export contains all.</p>
       )}
       {photo && <Photo id={photo} onClose={() => setPhoto(null)} />}
       {corrected && (

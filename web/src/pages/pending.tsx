@@ -27,7 +27,7 @@ export function Pending() {
       <SendCard />
       {others > 0 && (
         <Note tone="warn">
-          {plural(others, 'item')} of another user wait on this device until they log in.
+          {plural(others, 'item')} of another user on this device will be sent when that user logs in.
         </Note>
       )}
       {state.conflicts.value.map((conflict) => (
@@ -70,7 +70,7 @@ function SendCard() {
       </p>
       {problem && (
         <p class="muted small-text" role="status">
-          Last try: {problem} It is tried again by itself.
+          Last attempt: {problem} The app will try again.
         </p>
       )}
       <button
@@ -157,23 +157,23 @@ function RefusedCard({ one }: { one: Item }) {
       <Note tone="bad">{one.problem}</Note>
       <div class="row end">
         <button type="button" class="quiet" onClick={() => setAsking(true)}>
-          Throw away
+          Discard
         </button>
         <button type="button" onClick={() => void again()}>
           Try again
         </button>
       </div>
       {asking && (
-        <Dialog title="Throw this away?" onClose={() => setAsking(false)}>
+        <Dialog title="Discard this?" onClose={() => setAsking(false)}>
           <p>
-            {title}, {text}. It cannot be brought back.
+            {title}, {text}. This cannot be undone.
           </p>
           <div class="dialog-actions">
             <button type="button" autofocus onClick={() => setAsking(false)}>
               Keep it
             </button>
             <button type="button" class="danger" onClick={() => void throwAway()}>
-              Throw away
+              Discard
             </button>
           </div>
         </Dialog>
@@ -218,7 +218,7 @@ function ConflictCard({ conflict }: { conflict: Conflict }) {
         json: { keep: true },
       });
       await hide();
-      state.say('Decided.', 'good');
+      state.say('Conflict resolved.', 'good');
     });
   const hide = async () => {
     await (await database()).delete('conflicts', conflict.id);

@@ -101,14 +101,14 @@ export function Drive() {
         </h1>
         <ModeChoice now="drive" />
         <div class="figures">
-          <Figure name={listId ? 'read or heard' : 'heard'} value={done} testid="heard-count" />
+          <Figure name={listId ? 'read or received' : 'received'} value={done} testid="heard-count" />
           <Figure name="remaining" value={meters.length - done} testid="remaining-count" />
-          <Figure name="a minute" value={perMinute(heard)} />
+          <Figure name="per minute" value={perMinute(heard)} />
         </div>
         <div
           class="drive-progress"
           role="progressbar"
-          aria-label="Meters heard"
+          aria-label="Meters received"
           aria-valuenow={percent(done, meters.length)}
           aria-valuemin={0}
           aria-valuemax={100}
@@ -117,14 +117,14 @@ export function Drive() {
         </div>
         <ListChoice value={listId} />
         <LiveState />
-        <ul class="last-heard" aria-label="Heard last" data-testid="last-heard">
+        <ul class="last-heard" aria-label="Last received" data-testid="last-heard">
           {last.map((one) => (
             <LastHeard key={one.meter} heard={one} />
           ))}
         </ul>
         {heard.size > 0 && (
           <button type="button" class="quiet" onClick={forgetHeard}>
-            Start counting again
+            Reset the count
           </button>
         )}
       </div>
@@ -136,7 +136,7 @@ export function Drive() {
           follow={isFollowing ? follow : null}
           onPoint={(id) => navigate(`/meters/${encodeURIComponent(id)}`)}
           onDrag={() => setFollowing(false)}
-          label="Map of meters heard"
+          label="Map of received meters"
         />
         {!isFollowing && (
           <button type="button" class="float follow" onClick={() => setFollowing(true)}>
@@ -223,7 +223,7 @@ function LiveState() {
       )}
       {isOpen && !here && (
         <div class="card">
-          <Field label="Receiver" id="baud" hint="What kind of frames it sends is found out by itself.">
+          <Field label="Receiver" id="baud" hint="The app detects the kind of frames.">
             <select id="baud" value={baud} onChange={(event) => setBaud(Number(event.currentTarget.value))}>
               <option value={57_600}>iM871A, iM170A (57,600 baud)</option>
               <option value={9600}>AMB8465 (9,600 baud)</option>
@@ -277,7 +277,7 @@ export function Walk() {
       <ModeChoice now="walk" />
       <ListChoice value={listId} />
       <LiveState />
-      {!here && <Note tone="info">Without your position the strongest meters come first.</Note>}
+      {!here && <Note tone="info">Without your position, the strongest meters come first.</Note>}
       {near.length === 0 && <Empty icon="radio" title="No radio meters here" />}
       <ul class="rows" data-testid="nearby">
         {near.map((meter) => {
@@ -292,7 +292,7 @@ export function Walk() {
                   <strong>{meterTitle(meter)}</strong>
                   <small class="muted">
                     {here && meter.place && `${distance(metresBetween(here, meter.place))} · `}
-                    {sighting ? `heard ${ago(sighting.at, state.clock.value)}` : 'not heard yet'}
+                    {sighting ? `received ${ago(sighting.at, state.clock.value)}` : 'not received yet'}
                   </small>
                 </span>
                 {sighting && (

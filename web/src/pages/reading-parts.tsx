@@ -24,8 +24,8 @@ const DONE: Record<string, string> = {
   corrected: 'Corrected',
   withdrawn: 'Withdrawn',
   restored: 'Restored',
-  kept: 'Kept',
-  superseded: 'Not kept; decided',
+  kept: 'Kept in a conflict',
+  superseded: 'Not kept in a conflict',
 };
 
 export function isOpenConflict(reading: Reading): boolean {
@@ -45,7 +45,7 @@ export function readingColumns(does: {
   const columns: Column<Reading>[] = [
     { name: 'Value', number: true, cell: (reading) => <Value reading={reading} /> },
     { name: 'Read', cell: (reading) => dateTime(reading.at) },
-    { name: 'How', cell: (reading) => <How reading={reading} onPhoto={does.onPhoto} /> },
+    { name: 'Method', cell: (reading) => <How reading={reading} onPhoto={does.onPhoto} /> },
     { name: 'By', cell: (reading) => reading.reader ?? reading.device ?? '' },
     { name: 'State', cell: (reading) => <Flags reading={reading} onKeep={() => does.onKeep(reading)} /> },
   ];
@@ -150,7 +150,7 @@ export function Photo({ id, onClose }: { id: string; onClose: () => void }) {
 /** Lets one of two contradicting readings count; true if the server did. */
 export function keep(reading: Reading): Promise<boolean> {
   const path = `/reading/${encodeURIComponent(reading.id)}/resolve`;
-  return attempt(() => ask(path, { method: 'POST', json: { keep: true } }), 'Decided.');
+  return attempt(() => ask(path, { method: 'POST', json: { keep: true } }), 'Conflict resolved.');
 }
 
 async function attempt(work: () => Promise<unknown>, done: string): Promise<boolean> {
@@ -180,7 +180,7 @@ export function Correct(props: {
   const send = async (change: object) => {
     setProblem(null);
     if (reason.trim() === '') {
-      setProblem('Say why: the reason stays with the reading.');
+      setProblem('Enter a reason, which is stored with the reading.');
       return;
     }
     try {
@@ -195,7 +195,9 @@ export function Correct(props: {
       if (!(error instanceof ApiError)) throw error;
       const isStale = error.status === 412;
       setProblem(
-        isStale ? 'Somebody else has changed this reading since: close and look again.' : error.message,
+        isStale
+          ? 'Somebody else has changed this reading: close this window and check the new value.'
+          : error.message,
       );
     }
   };
@@ -203,7 +205,7 @@ export function Correct(props: {
     event.preventDefault();
     const value = parseValue(text);
     if (value === null) setProblem('Digits and one decimal point only.');
-    else if (value === reading.value) setProblem('This is the value it has.');
+    else if (value === reading.value) setProblem('This is the current value.');
     else void send({ value });
   };
   return (
@@ -222,7 +224,7 @@ export function Correct(props: {
             onInput={(event) => setText(event.currentTarget.value)}
           />
         </Field>
-        <Field label="Reason" id="correct-reason" hint="It is kept with your name and the old value.">
+        <Field label="Reason" id="correct-reason" hint="Stored with your name and the previous value.">
           <input
             id="correct-reason"
             maxLength={500}

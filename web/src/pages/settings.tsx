@@ -51,7 +51,7 @@ function SettingsSections() {
           label="Theme"
           value={state.theme.value}
           options={[
-            ['system', 'As the device'],
+            ['system', 'Same as device'],
             ['light', 'Light'],
             ['dark', 'Dark'],
           ]}
@@ -167,8 +167,8 @@ function StorageSection() {
       </p>
       {persisted === false && (
         <Note tone="warn">
-          The browser may clear this when the device runs out of space. Install the app or add it to the start
-          screen to prevent that.
+          The browser may delete this data if the device runs out of space. To prevent that, install the app
+          or add it to the home screen.
         </Note>
       )}
     </section>
@@ -193,7 +193,7 @@ function AccountSection() {
         <Icon name="out" /> Log out
       </button>
       {asking && (
-        <Dialog title="Log out with work unsent?" onClose={() => setAsking(false)}>
+        <Dialog title="Log out with unsent work?" onClose={() => setAsking(false)}>
           <p>
             {plural(waits, 'item')} not sent yet. They stay on this device and are sent when you log in here
             again; nobody else can send them.

@@ -22,7 +22,7 @@ export function parseLine(raw: string): Received | null {
 /** `MODE;CRC_OK;3OUTOF6_OK;TIME;RSSI;RSSI;ID;0xHEX`; its RSSI has no unit and is left out. */
 function rtlWmbus(line: string): Received {
   const [mode, isGood, , , , , , digits] = line.split(';').slice(-8);
-  if (!digits?.startsWith('0x')) throw new FrameError('no line of rtl_wmbus');
+  if (!digits?.startsWith('0x')) throw new FrameError('not a line of rtl_wmbus');
   if (isGood !== '1') throw new FrameError('the receiver found a wrong checksum');
   return {
     frame: strip(hex(digits.slice(2)), 'stripped'),

@@ -40,7 +40,7 @@ function exactly(bytes: Uint8Array, want: number): Uint8Array {
 function checked(bytes: Uint8Array, from: number, to: number): Uint8Array {
   const block = bytes.subarray(from, to);
   const sum = ((bytes[to] ?? 0) << 8) | (bytes[to + 1] ?? 0);
-  if (crc(block) !== sum) throw new FrameError('damaged on the air');
+  if (crc(block) !== sum) throw new FrameError('damaged in transmission');
   return block;
 }
 

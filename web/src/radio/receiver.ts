@@ -49,7 +49,7 @@ export async function startReceiver(baudRate: number): Promise<void> {
   clearInterval(timer);
   store();
   const last = receiver.peek();
-  if (port && last) receiver.value = { ...last, problem: 'The receiver is gone.' };
+  if (port && last) receiver.value = { ...last, problem: 'The receiver was disconnected.' };
 }
 
 export async function stopReceiver(): Promise<void> {

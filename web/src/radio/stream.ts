@@ -126,7 +126,7 @@ function amb8465(bytes: Uint8Array): Step {
 
 function outOfStep(bytes: Uint8Array, start: number): Wrong {
   const next = bytes.indexOf(start, 1);
-  return new Wrong(next < 0 ? bytes.length : next, 'bytes that are no frame');
+  return new Wrong(next < 0 ? bytes.length : next, 'bytes that are not a frame');
 }
 
 /** CRC-16/X-25, the stick's checksum. */

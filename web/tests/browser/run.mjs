@@ -296,7 +296,7 @@ async function decide() {
   await page.getByLabel('Only conflicts').check();
   await page.waitForFunction(() => document.querySelectorAll('[data-testid=readings] tbody tr').length === 2);
   await page.getByRole('button', { name: 'Keep this one' }).first().click();
-  await page.getByText('No readings like these').waitFor();
+  await page.getByText('No matching readings').waitFor();
   await page.getByLabel('Only conflicts').uncheck();
   await rows.first().waitFor();
 
@@ -305,7 +305,7 @@ async function decide() {
   await rows.nth(3).getByRole('button', { name: 'Correct' }).click();
   await page.getByLabel('Value, m³').fill('4321');
   await page.getByRole('dialog').getByRole('button', { name: 'Correct', exact: true }).click();
-  await page.getByText('Say why').waitFor();
+  await page.getByText('Enter a reason').waitFor();
   await accessible(page, 'correct');
   await page.getByLabel('Reason').fill('the photo shows it');
   await page.getByRole('dialog').getByRole('button', { name: 'Correct', exact: true }).click();
@@ -384,7 +384,7 @@ async function office(viewport, colorScheme) {
   await go(page, '/office/lists');
   await page.locator('[data-testid=new-list]').click();
   await page.getByLabel('Name').fill(`Mill Lane ${size}`);
-  await page.getByLabel('Meters whose street or number has').fill('mill lane');
+  await page.getByLabel('Meters whose street or number contains').fill('mill lane');
   await accessible(page, `new list ${size}`);
   await page.getByRole('button', { name: 'Create' }).click();
   await page.getByRole('link', { name: `Mill Lane ${size}` }).waitFor();
@@ -423,7 +423,7 @@ const SCREENS = {
     ['/office/lists', 'text=No work lists yet'],
     ['/office/readings', 'text=No readings'],
     ['/office/missed', 'text=Nothing was missed'],
-    ['/office/leaks', 'text=No meter counts'],
+    ['/office/leaks', 'text=No meter runs'],
     ['/office/devices', 'text=No device'],
     ['/nowhere', 'text=There is nothing'],
   ],
@@ -482,7 +482,7 @@ async function homes(viewport, colorScheme) {
   await go(page, '/alerts');
   if (village.alerts[0].state === 'active') {
     await page.getByRole('button', { name: /^Acknowledge/ }).click();
-    await page.getByLabel('What is done about it').fill('Fan ordered');
+    await page.getByLabel('Action taken').fill('Fan ordered');
     await accessible(page, `acknowledge ${size}`);
     await page.getByRole('dialog').getByRole('button', { name: 'Acknowledge', exact: true }).click();
     await page.getByText('“Fan ordered”').waitFor();

@@ -172,7 +172,7 @@ async fn fill(api: &Api, town: &Town) -> anyhow::Result<()> {
     for (name, assignee, listed) in [
         ("Cellars, by hand", Some("reader"), by_hand.take(30).collect::<Vec<_>>()),
         ("First streets, drive by", Some("reader"), by_radio().take(150).collect()),
-        ("Far end, whoever is near", None, by_radio().rev().take(40).collect()),
+        ("Far end, anyone nearby", None, by_radio().rev().take(40).collect()),
     ] {
         let ids: Vec<String> = listed.into_iter().map(TownMeter::id).collect();
         let due = rfc3339(SystemTime::now() + 7 * DAY);
