@@ -220,3 +220,28 @@ fn settings_in_pages_are_those_of_the_program() {
     }
     assert!(checked > 12, "{checked} blocks");
 }
+
+/// `make screenshots` takes them again, in tests that see what they show.
+#[test]
+fn every_picture_is_shown_by_a_page_and_taken_by_a_test() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let tests = ["web/tests/browser/run", "tests/browser/meters.test", "tests/browser/homes.test"];
+    let read = |name: &str| fs::read_to_string(root.join(format!("{name}.mjs"))).unwrap();
+    let tests: String = tests.map(read).concat();
+    let is_taken =
+        |name: &str| ['"', '\''].iter().any(|q| tests.contains(&format!("{q}{name}{q}")));
+    let pages = fs::read_dir(root.join("docs")).unwrap().map(|entry| entry.unwrap().path());
+    let pages: String = pages.filter_map(|page| fs::read_to_string(page).ok()).collect();
+    let mut pictures = 0;
+    for entry in fs::read_dir(root.join("docs/images")).unwrap().map(|entry| entry.unwrap().path())
+    {
+        let file = entry.file_name().unwrap().to_str().unwrap();
+        let name = file.strip_suffix(".png").unwrap();
+        // Some are taken at a desk and on a phone in one go.
+        let both = name.strip_suffix("-desk").or(name.strip_suffix("-phone")).unwrap_or(name);
+        assert!(is_taken(name) || is_taken(both), "no test takes {file}");
+        assert!(pages.contains(&format!("(images/{file})")), "no page shows {file}");
+        pictures += 1;
+    }
+    assert_eq!(pages.matches("](images/").count(), pictures, "a page shows what is not there");
+}
