@@ -9,7 +9,10 @@ import { createInterface } from "node:readline";
 export const PATIENCE_MS = Number(process.env.FULMAR_PATIENCE_S ?? 60) * 1000;
 
 export const BINARY = process.env.FULMAR_BIN ?? "fulmar";
-const LISTENERS = ["mqtt", "mqtts", "ws", "quic", "https", "webtransport", "http"];
+const LISTENERS = ["mqtt", "mqtts", "ws", "quic", "https", "webtransport", "http", "coap", "coaps"];
+const EXAMPLE = readFileSync(new URL("../../fulmar.example.toml", import.meta.url), "utf8");
+/** What a program has that somebody runs beside the tests. */
+const DEFAULT_PORTS = [...EXAMPLE.matchAll(/^\w+ = \["127\.0\.0\.1:([1-9]\d*)"\]$/gm)].map(([, port]) => Number(port));
 
 /** Waits until `done()` gives something true, which it returns; fails with `what` when that takes too long. */
 export async function eventually(what, done, patienceMs = PATIENCE_MS) {
@@ -53,6 +56,8 @@ export class Server {
     });
     const ready = server.printed.find((line) => line.startsWith("ready "));
     server.bound = Object.fromEntries(ready.split(" ").slice(1).map((word) => word.split(/=(.*)/s)));
+    const isDefault = Object.keys(server.bound).filter((listener) => DEFAULT_PORTS.includes(server.port(listener)));
+    if (isDefault.length > 0) throw new Error(`default ports in a test: ${isDefault.join(", ")}`);
     return server;
   }
 

@@ -59,6 +59,8 @@ class Broker:
         for word in line.split()[1:]:
             kind, address = word.split("=", 1)
             self.ports[kind] = int(address.rsplit(":", 1)[1])
+        taken = {kind for kind, port in self.ports.items() if port in ports.defaults()}
+        assert not taken, f"default ports in a test: {taken}"
 
     def kill(self):
         """As a power cut would."""

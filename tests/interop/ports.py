@@ -7,6 +7,8 @@ long as it runs.
 
 import functools
 import itertools
+import pathlib
+import re
 import socket
 
 FIRST, LAST = 20_000, 32_000
@@ -54,3 +56,11 @@ def take(count: int) -> list[int]:
         if len(taken) == count:
             return taken
     raise RuntimeError(f"no {count} free ports from {FIRST} to {LAST}")
+
+
+@functools.cache
+def defaults() -> frozenset[int]:
+    """Those that a program has that somebody runs beside the tests."""
+    example = pathlib.Path(__file__).resolve().parents[2] / "fulmar.example.toml"
+    found = re.findall(r'(?m)^\w+ = \["127\.0\.0\.1:([1-9]\d*)"\]$', example.read_text(encoding="utf-8"))
+    return frozenset(map(int, found))

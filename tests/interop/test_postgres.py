@@ -13,7 +13,7 @@ import urllib.request
 
 import postgres
 from api import Api
-from broker import binary, eventually
+from broker import Broker, binary, eventually
 
 BATCH = 50
 BATCHES = 60
@@ -70,7 +70,8 @@ class Postgres(Api):
 
     def test_a_second_server_is_refused(self):
         config = self.broker.data / "second.toml"
-        config.write_text('[listeners]\nhttps = ["127.0.0.1:0"]\n' + self.SETTINGS)
+        listeners = [f'{kind} = ["127.0.0.1:0"]' for kind in Broker.KINDS]
+        config.write_text("[listeners]\n" + "\n".join(listeners) + "\n" + self.SETTINGS)
         line = [binary(), "serve", "--config", str(config), "--data", str(self.broker.data / "second")]
         done = subprocess.run(line, capture_output=True, text=True, timeout=60)
         self.assertNotEqual(done.returncode, 0)

@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use crate::binary::fulmar;
 use crate::log::Log;
-use crate::{PATIENCE, eventually};
+use crate::{PATIENCE, eventually, ports};
 
 /// Every listener the program has; each gets a free port on loopback.
 pub(crate) const LISTENERS: [&str; 10] =
@@ -298,5 +298,8 @@ pub(crate) fn parse_ready(line: &str) -> Vec<(String, SocketAddr)> {
         Some((name.to_owned(), address.parse().ok()?))
     };
     let words = line.split(' ').skip(1);
-    words.map(|word| parse(word).unwrap_or_else(|| panic!("{word:?} in {line:?}"))).collect()
+    let bound: Vec<_> =
+        words.map(|word| parse(word).unwrap_or_else(|| panic!("{word:?} in {line:?}"))).collect();
+    ports::check(&bound);
+    bound
 }

@@ -9,6 +9,7 @@ mod binary;
 mod broker;
 mod log;
 mod page;
+mod ports;
 mod relay;
 mod wire;
 
@@ -18,6 +19,7 @@ pub use binary::{fulmar, run, run_within};
 pub use broker::{Builder, TestBroker, http_get};
 pub use log::Log;
 pub use page::{Host, Program, blocks};
+pub use ports::{default_listeners, names_a_default_port};
 pub use relay::Relay;
 pub use wire::{Wire, connect, field, packet};
 

@@ -11,6 +11,7 @@ use crate::PATIENCE;
 use crate::binary::{fulmar, run_within};
 use crate::broker::{LISTENERS, parse_ready};
 use crate::log::Log;
+use crate::ports::names_a_default_port;
 
 /// What a command may take that works for long although nothing is wrong.
 const LONG: Duration = Duration::from_secs(90);
@@ -110,9 +111,11 @@ impl Host {
     }
 
     fn command(&self, line: &str) -> Command {
+        let here = self.here(line);
+        assert!(!names_a_default_port(&here), "a default port in a test: {here}");
         let mut command = Command::new("sh");
         // A shell that is killed is to be the program itself.
-        command.args(["-c", &self.here(line)]).current_dir(&self.folder).stdin(Stdio::null());
+        command.args(["-c", &here]).current_dir(&self.folder).stdin(Stdio::null());
         for (key, _) in std::env::vars_os() {
             if key.to_string_lossy().starts_with("FULMAR_") {
                 command.env_remove(key);

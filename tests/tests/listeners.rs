@@ -1,11 +1,15 @@
-//! Listeners at the edges: IPv6, several addresses, no file descriptors left.
+//! Listeners at the edges: IPv6, several addresses, no file descriptors left; and that no test has a default port.
 #![allow(clippy::unwrap_used)]
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use fulmar_tests::{PATIENCE, TestBroker, eventually, fulmar, http_get, run};
+use fulmar_tests::{
+    PATIENCE, TestBroker, default_listeners, eventually, fulmar, http_get, names_a_default_port,
+    run,
+};
 
 const MQTT: [&str; 6] = ["mqtt", "mqtts", "ws", "wss", "quic", "https"];
 
@@ -159,4 +163,85 @@ fn who_publishes_over_http_is_known_by_their_own_address() {
     assert_eq!(status, "HTTP/1.1 404 Not Found", "nobody takes it");
     let line = broker.wait_for_log("connected");
     assert!(line.contains("peer=127.0.0.7:"), "{line}");
+}
+
+/// Lines of tests that name a default port and open none: names that nothing connects to, a network of the test's own,
+/// a number that is no port.
+const NAMED: [(&str, usize); 5] = [
+    ("crates/coap/tests/endpoint.rs", 1),
+    ("crates/transport/tests/layers.rs", 5),
+    ("tests/interop/test_migration.py", 2),
+    ("tests/interop/test_schema.py", 1),
+    ("tests/tests/cert.rs", 1),
+];
+
+/// These type what pages say, in whose place they put ports of their own.
+const TYPISTS: [&str; 6] = [
+    "tests/interop/pages.py",
+    "tests/interop/test_page_commands.py",
+    "tests/interop/test_pages.py",
+    "tests/tests/gateway_setup.rs",
+    "tests/tests/operator.rs",
+    "tests/tests/pages.rs",
+];
+
+/// Sources of tests below this folder.
+fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(folder).unwrap().map(Result::unwrap) {
+        let (path, name) = (entry.path(), entry.file_name());
+        let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or("");
+        if entry.file_type().unwrap().is_dir() {
+            if name != "node_modules" && name != "target" {
+                sources(&path, found);
+            }
+        } else if ["rs", "py", "mjs", "ts", "go", "toml"].contains(&extension) {
+            found.push(path);
+        }
+    }
+}
+
+/// `make run` beside the tests has them. Every program that a test starts says where it listens, and the helpers
+/// that start it refuse a default; this finds what they do not see.
+#[test]
+fn no_test_has_a_default_port() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let defaults = default_listeners();
+    // Those that start the program set each listener that has a port by default.
+    for (file, begins) in [
+        ("tests/src/broker.rs", "const LISTENERS: "),
+        ("tests/interop/broker.py", "    KINDS = "),
+        ("tests/browser/fulmar.mjs", "const LISTENERS = "),
+        ("tests/attack/run.py", "KINDS = "),
+    ] {
+        let text = std::fs::read_to_string(root.join(file)).unwrap();
+        let (_, set) = text.split_once(begins).unwrap_or_else(|| panic!("{begins:?} in {file}"));
+        let set = set.split("\n\n").next().unwrap();
+        for (name, _) in defaults.iter().filter(|(_, ports)| !ports.is_empty()) {
+            assert!(set.contains(&format!("\"{name}\"")), "{file} leaves {name} at its default");
+        }
+    }
+
+    let mut files = Vec::new();
+    for folder in ["tests", "web/tests", "firmware/tests"] {
+        sources(&root.join(folder), &mut files);
+    }
+    for each in std::fs::read_dir(root.join("crates")).unwrap().map(|entry| entry.unwrap().path()) {
+        if each.join("tests").is_dir() {
+            sources(&each.join("tests"), &mut files);
+        }
+    }
+    assert!(files.len() > 150, "{} files", files.len());
+    for path in files {
+        let file = path.strip_prefix(&root).unwrap().to_str().unwrap();
+        if TYPISTS.contains(&file) {
+            continue;
+        }
+        let text = std::fs::read_to_string(&path).unwrap();
+        let lines: Vec<&str> = text.lines().filter(|line| names_a_default_port(line)).collect();
+        let most = NAMED.iter().find(|(named, _)| *named == file).map_or(0, |(_, count)| *count);
+        assert!(
+            lines.len() <= most,
+            "{file} names default ports, {most} times allowed: {lines:#?}"
+        );
+    }
 }

@@ -9,7 +9,7 @@ use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::{Output, Stdio};
 
-use fulmar_tests::{PATIENCE, TestBroker, eventually, fulmar, http_get, run};
+use fulmar_tests::{PATIENCE, TestBroker, default_listeners, eventually, fulmar, http_get, run};
 
 /// Runs `fulmar serve` with a configuration that must not work, until it has given up.
 fn refused(config: &str) -> (i32, String) {
@@ -28,8 +28,8 @@ fn ended(output: &Output) -> (i32, String) {
 
 /// All listeners but `mqtt` off, and that one on `address`.
 fn only_mqtt(address: &str) -> String {
-    let off: String =
-        ["mqtts", "ws", "wss", "quic", "https", "http"].map(|l| format!("{l} = []\n")).concat();
+    let others = default_listeners().into_iter().filter(|(name, _)| *name != "mqtt");
+    let off: String = others.map(|(name, _)| format!("{name} = []\n")).collect();
     format!("[listeners]\nmqtt = [\"{address}\"]\n{off}")
 }
 

@@ -5,7 +5,7 @@ use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use fulmar_tests::{PATIENCE, fulmar, run};
+use fulmar_tests::{PATIENCE, default_listeners, fulmar, run};
 
 const UNIT: &str = include_str!("../../packaging/fulmar.service");
 const EXAMPLE: &str = include_str!("../../fulmar.example.toml");
@@ -40,13 +40,7 @@ fn it_starts_the_example_configuration_and_is_told() {
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut command = command(folder.path());
     // All that the example has: no test may need a default port, which `make run` beside it uses.
-    let listeners = EXAMPLE.lines().skip_while(|line| *line != "[listeners]").skip(1);
-    let listeners = listeners.take_while(|line| !line.starts_with('['));
-    let listeners = listeners.filter_map(|line| line.split_once(" = ["));
-    let names: Vec<&str> =
-        listeners.map(|(name, _)| name).filter(|name| !name.starts_with('#')).collect();
-    assert!(names.len() > 8 && names.contains(&"coaps"), "{names:?}");
-    for name in names {
+    for (name, _) in default_listeners() {
         command.env(format!("FULMAR_LISTENERS__{}", name.to_uppercase()), r#"["127.0.0.1:0"]"#);
     }
     command.env("NOTIFY_SOCKET", &path).stdout(Stdio::null()).stderr(Stdio::null());
