@@ -13,7 +13,7 @@ use crate::store::sql::{Database, Purpose};
 use crate::store::{Db, Store, twins};
 use crate::text::Name;
 use crate::time::Time;
-use crate::twins::{TwinKind, check_name};
+use crate::twins::types::{TwinKind, check_name};
 
 /// The platform's accounts and twins, for whoever may open the data folder.
 #[derive(Debug)]

@@ -5,8 +5,8 @@
 //! utility's installation). It speaks no MQTT: what changes comes out as [`Announcement`]s for whoever
 //! publishes them. TLS, HTTP/3 and bounds of connections are the endpoint's.
 //!
-//! Read in this order: `routes` (what can be asked), `accounts` (who asks), then a folder a subject, each
-//! with `types` and `handlers`; `store` is all there is of SQL. What comes from outside is checked where
+//! Read in this order: `routes` (what can be asked), `accounts` (who asks), `app` (what handlers share), then a folder a
+//! subject, each with `types` and `handlers`; `store` is all there is of SQL. What comes from outside is checked where
 //! it becomes a type (`text`, `number`, `time`, `extract`), answers are made in `respond` and `problem`.
 #![forbid(unsafe_code)]
 
@@ -14,6 +14,7 @@ mod accounts;
 mod admin;
 mod alerts;
 mod announcements;
+mod app;
 mod blocking;
 mod counts;
 mod devices;
@@ -36,6 +37,7 @@ mod role;
 mod routes;
 mod sensors;
 mod series;
+mod settings;
 mod store;
 mod table;
 mod text;
@@ -46,14 +48,16 @@ mod upkeep;
 mod work_lists;
 
 pub use accounts::credentials::TOKEN_PREFIX;
+pub use accounts::sessions::LoginRefused;
 pub use admin::{Admin, CredentialSummary, UserSummary, UserToAdd};
+pub use alerts::delivery::Delivery;
 pub use alerts::webhook_allowlist::{InvalidAllowlistEntry, WebhookAllowlist};
-pub use alerts::webhooks::Delivery;
 pub use announcements::Announcement;
 pub use counts::PlatformCounts;
 pub use error::Error;
 pub use measurements::message::SensorMessage;
-pub use platform::{AdmittedUser, LoginRefused, Monitoring, Platform, Settings};
+pub use platform::{AdmittedUser, Platform};
 pub use role::Role;
+pub use settings::{Monitoring, Settings};
 pub use store::DATABASE_FILE;
 pub use store::sql::{Address, Database, DatabaseError};

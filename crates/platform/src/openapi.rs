@@ -7,9 +7,11 @@ use utoipa::openapi::path::{Operation, PathItem};
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::openapi::{ContentBuilder, OpenApi, Ref, RefOr, ResponseBuilder, SecurityRequirement};
 
-use crate::platform::App;
+use crate::app::App;
 use crate::problem::Problem;
-use crate::routes::PREFIX;
+
+/// Where the API is.
+pub(crate) const PREFIX: &str = "/api/v1";
 
 /// What the document says of the whole.
 #[derive(utoipa::OpenApi)]

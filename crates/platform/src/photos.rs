@@ -7,8 +7,8 @@ use axum::response::IntoResponse as _;
 use uuid::Uuid;
 
 use crate::accounts::caller::{Ids, Member};
+use crate::app::App;
 use crate::extract;
-use crate::platform::App;
 use crate::problem::Problem;
 use crate::respond::{Answer, Conditions, digest_tag};
 use crate::role::Deed;

@@ -1,178 +1,25 @@
 //! The platform as a whole: opened on a data folder, gives a router, closed at the end.
 
 use std::net::IpAddr;
-use std::ops::Deref;
 use std::path::Path;
-use std::sync::Arc;
 
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::mpsc;
 
-use crate::accounts::account_cache::AccountCache;
-use crate::accounts::caller::Caller;
-use crate::accounts::credentials;
-use crate::accounts::hashing::{Claimant, Crowded, Hashing, Turn};
-use crate::accounts::rate::Rate;
-use crate::accounts::recent_set::RecentSet;
-use crate::accounts::sessions;
-use crate::accounts::token::Signer;
-use crate::alerts::webhook_allowlist::WebhookAllowlist;
-use crate::announcements::{Announcement, Announcements};
-use crate::counts::{Counts, PlatformCounts};
+use crate::accounts::sessions::{self, LoginRefused};
+use crate::announcements::Announcement;
+use crate::app::App;
+use crate::counts::PlatformCounts;
 use crate::error::Error;
 use crate::extract::Each;
-use crate::frames::intake::Decoders;
 use crate::frames::types::NewFrame;
 use crate::measurements::message::SensorMessage;
 use crate::problem::Problem;
 use crate::readings::intake::Sender;
 use crate::role::Deed;
-use crate::store::sql::{Database, Purpose};
-use crate::store::{Db, Store};
+use crate::settings::Settings;
 use crate::text::Name;
-use crate::time::{DAY_MS, Time};
+use crate::time::Time;
 use crate::topics::Whose;
-
-/// Failed logins of one user from one address: five at once, then one in ten seconds.
-const LOGINS_PER_S: f64 = 0.1;
-const LOGINS_AT_ONCE: f64 = 5.0;
-/// Users and networks of good logins that are remembered, to be served first.
-const MAX_KNOWN_LOGINS: usize = 10_000;
-
-/// What can be set.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Settings {
-    /// How long a token is good, in seconds.
-    pub token_lifetime_s: u32,
-    /// Requests an account may make a second in the long run; four times as many at once.
-    pub max_requests_per_s: u32,
-    /// How long what sensors measured is kept.
-    pub monitoring: Monitoring,
-    /// Where everything is kept.
-    pub database: Database,
-    /// Addresses to which webhooks may connect besides public ones.
-    pub webhook_allowlist: WebhookAllowlist,
-}
-
-/// How long what sensors measured is kept, in ever coarser forms.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Monitoring {
-    /// Days single measurements are kept.
-    pub raw_days: u32,
-    /// Days their hourly means, least and greatest values are kept.
-    pub hour_days: u32,
-    /// Days the daily ones are kept.
-    pub day_days: u32,
-}
-
-impl Default for Monitoring {
-    fn default() -> Monitoring {
-        Monitoring { raw_days: 90, hour_days: 730, day_days: 3650 }
-    }
-}
-
-impl Monitoring {
-    /// Since when single measurements are kept.
-    pub(crate) fn raw_since(&self, now: Time) -> Time {
-        since(now, self.raw_days)
-    }
-
-    /// Since when hourly sums are kept.
-    pub(crate) fn hours_since(&self, now: Time) -> Time {
-        since(now, self.hour_days)
-    }
-
-    /// Since when daily sums are kept.
-    pub(crate) fn days_since(&self, now: Time) -> Time {
-        since(now, self.day_days)
-    }
-}
-
-/// The beginning of the day so many days ago.
-fn since(now: Time, days: u32) -> Time {
-    Time((now.0.div_euclid(DAY_MS) - i64::from(days)) * DAY_MS)
-}
-
-impl Default for Settings {
-    fn default() -> Settings {
-        Settings {
-            token_lifetime_s: 30 * 24 * 3600,
-            max_requests_per_s: 200,
-            monitoring: Monitoring::default(),
-            database: Database::File,
-            webhook_allowlist: WebhookAllowlist::default(),
-        }
-    }
-}
-
-/// What handlers share.
-#[derive(Debug)]
-pub(crate) struct Inner {
-    pub(crate) settings: Settings,
-    pub(crate) store: Store,
-    pub(crate) account_cache: Arc<AccountCache>,
-    pub(crate) signer: Signer,
-    pub(crate) announcements: Announcements,
-    pub(crate) counts: Counts,
-    pub(crate) decoders: Arc<Decoders>,
-    pub(crate) logins: Rate<(String, IpAddr)>,
-    pub(crate) requests: Rate<Name>,
-    /// Told when there may be something for webhooks.
-    pub(crate) deliveries: Notify,
-    /// Who has logged in from where.
-    pub(crate) known_logins: RecentSet<(String, IpAddr)>,
-    hashing: Hashing,
-}
-
-/// The state of all handlers.
-#[derive(Clone, Debug)]
-pub(crate) struct App(Arc<Inner>);
-
-impl Deref for App {
-    type Target = Inner;
-
-    fn deref(&self) -> &Inner {
-        &self.0
-    }
-}
-
-impl App {
-    /// Whose token this is, if it is good.
-    pub(crate) fn caller(&self, token: &str, now: Time) -> Option<Caller> {
-        if let Some((id, digest)) = credentials::parse(token) {
-            let (account, until) = self.account_cache.credential((id, &digest), now)?;
-            let expires_at = until.unwrap_or(Time::NEVER);
-            return Some(Caller { account, session: id.to_owned(), expires_at });
-        }
-        let (session, expires_at) = self.signer.check(token, now)?;
-        let account = self.account_cache.session(&session, now)?;
-        Some(Caller { account, session, expires_at })
-    }
-
-    /// Changes accounts, memberships, sessions or twins, and the account cache with them.
-    pub(crate) async fn change_roster<T, F>(&self, change: F) -> Result<T, Problem>
-    where
-        T: Send + 'static,
-        F: FnOnce(&Db) -> Result<T, Problem> + Send + 'static,
-    {
-        let account_cache = Arc::clone(&self.account_cache);
-        let changed = self.store.write(move |db| {
-            let outcome = change(db)?;
-            account_cache.load(db)?;
-            Ok(outcome)
-        });
-        changed.await
-    }
-
-    /// Waits for a turn to hash.
-    pub(crate) async fn turn(&self, claimant: &Claimant) -> Result<Turn, Problem> {
-        self.hashing.turn(claimant).await.map_err(|crowded| match crowded {
-            Crowded::Network => {
-                Problem::too_often("too many logins from this network are waiting", 1)
-            }
-            Crowded::All => Problem::unavailable("too many logins are waiting"),
-        })
-    }
-}
 
 /// Someone whose token or password is good.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -183,17 +30,6 @@ pub struct AdmittedUser {
     pub until_ms: u64,
     /// What was shown, for [`Platform::is_session`].
     pub session: String,
-}
-
-/// Why a login by password is refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LoginRefused {
-    /// There is no such user, or the password is another.
-    Wrong,
-    /// Too many of this user's logins from this address were wrong.
-    TooOften,
-    /// The database cannot be asked now.
-    Unavailable,
 }
 
 /// Before the name and the password's tag in [`AdmittedUser::session`] of a login by password. No identifier of a
@@ -217,36 +53,7 @@ impl Platform {
         data: &Path,
         settings: Settings,
     ) -> Result<(Platform, mpsc::Receiver<Announcement>), Error> {
-        let store = Store::open(data, &settings.database, Purpose::Server)?;
-        let signer = Signer::open(&data.join("platform.key"))?;
-        let account_cache = Arc::new(AccountCache::default());
-        let loading = Arc::clone(&account_cache);
-        store.write_now(move |db| {
-            crate::store::alerts::make_usual_rules(db)?;
-            Ok(loading.load(db)?)
-        })?;
-        let reloading = Arc::clone(&account_cache);
-        store.on_foreign_change(move |db| {
-            if let Err(error) = reloading.load(db) {
-                tracing::error!("platform: cannot read accounts: {error}");
-            }
-        });
-        let (announcements, receiver) = Announcements::new();
-        let per_s = f64::from(settings.max_requests_per_s);
-        let app = App(Arc::new(Inner {
-            settings,
-            store,
-            account_cache,
-            signer,
-            announcements,
-            counts: Counts::default(),
-            decoders: Arc::default(),
-            logins: Rate::new(LOGINS_PER_S, LOGINS_AT_ONCE),
-            requests: Rate::new(per_s, per_s * 4.0),
-            deliveries: Notify::new(),
-            known_logins: RecentSet::new(MAX_KNOWN_LOGINS),
-            hashing: Hashing::default(),
-        }));
+        let (app, receiver) = App::open(data, settings)?;
         Ok((Platform { app }, receiver))
     }
 

@@ -9,22 +9,20 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::accounts::{sessions, users};
-use crate::platform::App;
+use crate::app::App;
+use crate::openapi::PREFIX;
 use crate::problem::Problem;
 use crate::{
     alerts, devices, frames, homes, measurements, meters, openapi, photos, readings, reports,
     sensors, series, twins, work_lists,
 };
 
-/// Where the API is.
-pub(crate) const PREFIX: &str = "/api/v1";
-
 fn api() -> OpenApiRouter<App> {
     OpenApiRouter::new()
         .routes(routes!(sessions::log_in, sessions::show, sessions::log_out))
         .routes(routes!(sessions::log_out_of_twin))
-        .routes(routes!(twins::list, twins::add))
-        .routes(routes!(twins::show))
+        .routes(routes!(twins::handlers::list, twins::handlers::add))
+        .routes(routes!(twins::handlers::show))
         .routes(routes!(users::list, users::add))
         .routes(routes!(users::change, users::remove))
         .routes(routes!(meters::handlers::list, meters::handlers::add))

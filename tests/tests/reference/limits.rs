@@ -59,7 +59,7 @@ const FIXED: [[&str; 4]; 24] = [
     ["crates/platform/src/alerts/rules.rs", "MAX_RULES", "Alert rules of a twin", "409"],
     ["crates/platform/src/alerts/webhooks.rs", "MAX_WEBHOOKS", "Webhooks of a twin", "409"],
     [
-        "crates/platform/src/alerts/webhooks.rs",
+        "crates/platform/src/alerts/attempts.rs",
         "MAX_ATTEMPTS",
         "Attempts to deliver to a webhook",
         "given up",

@@ -12,14 +12,14 @@ use parking_lot::RwLock;
 use tokio::sync::Notify;
 
 use crate::accounts::credentials::tag_of;
-use crate::accounts::sessions::Membership;
+use crate::accounts::membership::Membership;
 use crate::role::Role;
 use crate::store::accounts::CredentialRow;
 use crate::store::{Db, accounts, devices, twins};
 use crate::text::Name;
 use crate::time::Time;
 use crate::topics::Whose;
-use crate::twins::TwinKind;
+use crate::twins::types::TwinKind;
 
 /// An account as requests see it.
 #[derive(Clone, Debug)]

@@ -10,7 +10,8 @@ use axum::http::header;
 use axum::http::request::Parts;
 
 use super::account_cache::Account;
-use crate::platform::App;
+use super::credentials;
+use crate::app::App;
 use crate::problem::Problem;
 use crate::role::{Deed, Role};
 use crate::text::Name;
@@ -23,6 +24,20 @@ pub(crate) struct Caller {
     /// Identifier of the token.
     pub(crate) session: String,
     pub(crate) expires_at: Time,
+}
+
+impl App {
+    /// Whose token this is, if it is good.
+    pub(crate) fn caller(&self, token: &str, now: Time) -> Option<Caller> {
+        if let Some((id, digest)) = credentials::parse(token) {
+            let (account, until) = self.account_cache.credential((id, &digest), now)?;
+            let expires_at = until.unwrap_or(Time::NEVER);
+            return Some(Caller { account, session: id.to_owned(), expires_at });
+        }
+        let (session, expires_at) = self.signer.check(token, now)?;
+        let account = self.account_cache.session(&session, now)?;
+        Some(Caller { account, session, expires_at })
+    }
 }
 
 impl FromRequestParts<App> for Caller {

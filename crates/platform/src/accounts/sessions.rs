@@ -13,18 +13,18 @@ use uuid::Uuid;
 use super::account_cache::Account;
 use super::caller::{Caller, Member};
 use super::hashing::Claimant;
+use super::membership::Membership;
 use super::password;
 use super::rate::network;
+use crate::app::App;
 use crate::blocking;
 use crate::extract::{Body, STRANGERS_BYTES};
-use crate::platform::{App, LoginRefused};
 use crate::problem::Problem;
 use crate::respond::{Answer, Conditions, done, json};
 use crate::role::Role;
 use crate::store::accounts::{self, SessionRow};
 use crate::text::{Name, Text};
 use crate::time::{SECOND_MS, Time};
-use crate::twins::TwinKind;
 
 /// Sessions an account may have; the oldest gives way.
 const MAX_SESSIONS: usize = 32;
@@ -64,15 +64,6 @@ pub(crate) struct User {
     twins: Vec<Membership>,
 }
 
-/// What an account is in a twin.
-#[derive(Serialize, ToSchema)]
-pub(crate) struct Membership {
-    pub(crate) id: Name,
-    pub(crate) name: String,
-    pub(crate) kind: TwinKind,
-    pub(crate) role: Role,
-}
-
 impl User {
     fn new(app: &App, account: &Account) -> User {
         let twins = app.account_cache.twins_of(account);
@@ -87,6 +78,17 @@ impl User {
             twins,
         }
     }
+}
+
+/// Why a login by password is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LoginRefused {
+    /// There is no such user, or the password is another.
+    Wrong,
+    /// Too many of this user's logins from this address were wrong.
+    TooOften,
+    /// The database cannot be asked now.
+    Unavailable,
 }
 
 /// Log in

@@ -1,10 +1,12 @@
 //! Alerts: rules about what sensors measure, and what is or was wrong by them.
 //!
 //! `types` says what rule and alert are, `machine` when one is raised (no I/O, event time), `defaults`
-//! which rules a twin begins with, `evaluate` applies them to what comes, `webhooks` is who is told,
-//! `rules` and `handlers` what can be asked.
+//! which rules a twin begins with, `evaluate` applies them to what comes, `webhooks` is who is told, `delivery`
+//! what and `attempts` when, `rules` and `handlers` what can be asked.
 
+mod attempts;
 pub(crate) mod defaults;
+pub(crate) mod delivery;
 pub(crate) mod evaluate;
 pub(crate) mod handlers;
 pub(crate) mod machine;
@@ -15,7 +17,7 @@ pub(crate) mod webhooks;
 
 pub(crate) use types::{Notice, Severity};
 
-use crate::platform::App;
+use crate::app::App;
 use crate::text::Name;
 
 /// Tells who listens what became wrong or right: retained for as long as it is wrong.

@@ -1,48 +1,30 @@
 //! Webhooks: addresses that are told of alerts.
 //!
-//! What they are to be told is stored with the alert and sent by the program, in order, again and again
-//! at growing intervals, but not for ever. The body is signed (HMAC, RFC 2104, with SHA-256), so that
-//! receivers know who speaks; a repetition has the same body.
+//! Here they are listed, added and removed. What they receive is stored with the alert; `delivery` signs it, and
+//! `attempts` says when it is sent.
 
 use std::net::IpAddr;
 
 use axum::extract::State;
 use axum::http::{StatusCode, Uri};
-use ring::hmac;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
+use super::delivery::Webhook;
 use super::types::Severity;
 use super::webhook_allowlist::WebhookAllowlist;
 use crate::accounts::caller::{Ids, Member};
+use crate::app::App;
 use crate::extract::Body;
-use crate::platform::{App, Platform};
 use crate::problem::Problem;
 use crate::respond::{Answer, Conditions, Page, done, json};
 use crate::role::Deed;
 use crate::store::webhooks;
 use crate::text::{Name, Text};
-use crate::time::{SECOND_MS, Time};
 
 /// Webhooks of a twin.
 const MAX_WEBHOOKS: usize = 20;
-/// Deliveries under way at once.
-const MAX_AT_ONCE: usize = 16;
-/// After so many attempts an event is forgotten: the last is made two hours after the first.
-const MAX_ATTEMPTS: u32 = 10;
-/// Before the second attempt; twice as long before each further one, at most [`LONGEST_PAUSE_MS`].
-const FIRST_PAUSE_MS: i64 = 5 * SECOND_MS;
-const LONGEST_PAUSE_MS: i64 = 30 * 60 * SECOND_MS;
-
-/// An address that is told of alerts.
-#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
-pub(crate) struct Webhook {
-    pub(crate) id: Uuid,
-    pub(crate) url: String,
-    /// Alerts of less severity are not told.
-    pub(crate) least_severity: Severity,
-}
 
 /// A webhook to be made.
 #[derive(Deserialize, ToSchema)]
@@ -136,91 +118,6 @@ pub(crate) async fn remove(State(app): State<App>, member: Member, Ids([id]): Id
     done()
 }
 
-/// Something a webhook is to be told, by whoever speaks HTTP.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Delivery {
-    number: i64,
-    attempts: u32,
-    /// Where to: https, or http to this machine.
-    pub url: String,
-    /// JSON.
-    pub body: String,
-    /// For the header `x-fulmar-signature`.
-    pub signature: String,
-    /// For the header `x-fulmar-delivery`: the same for every attempt.
-    pub id: String,
-}
-
-impl std::fmt::Debug for Delivery {
-    /// Addresses may hold secrets of their own.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Delivery({}, {} attempts)", self.number, self.attempts)
-    }
-}
-
-impl Delivery {
-    pub(crate) fn new(
-        number: i64,
-        url: String,
-        secret: String,
-        body: String,
-        attempts: u32,
-    ) -> Delivery {
-        let key = hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes());
-        let signature = hmac::sign(&key, body.as_bytes());
-        let hex: String = signature.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
-        let id = number.to_string();
-        Delivery { number, attempts, url, body, signature: format!("sha256={hex}"), id }
-    }
-}
-
-/// How long to wait before the next attempt; `None` if there is to be none.
-fn pause_ms(attempts: u32) -> Option<i64> {
-    if attempts + 1 >= MAX_ATTEMPTS {
-        return None;
-    }
-    Some((FIRST_PAUSE_MS << attempts.min(20)).min(LONGEST_PAUSE_MS))
-}
-
-impl Platform {
-    /// What webhooks are to be told now: of each the oldest.
-    ///
-    /// # Errors
-    /// It cannot be looked up, for now.
-    pub async fn due_deliveries(&self) -> Result<Vec<Delivery>, crate::Error> {
-        let due = |db: &crate::store::Db| Ok(webhooks::due(db, Time::now(), MAX_AT_ONCE)?);
-        Ok(self.app().store.read(due).await?)
-    }
-
-    /// Says what became of an attempt: whether the receiver took it.
-    ///
-    /// # Errors
-    /// It cannot be stored, for now: the attempt may be made again.
-    pub async fn delivered(&self, delivery: &Delivery, taken: bool) -> Result<(), crate::Error> {
-        let (number, attempts) = (delivery.number, delivery.attempts);
-        let pause = if taken { None } else { pause_ms(attempts) };
-        if !taken && pause.is_none() {
-            tracing::warn!(number, attempts = attempts + 1, "webhook event given up");
-        }
-        let done = self.app().store.write(move |db| match pause {
-            Some(pause) => Ok(webhooks::postpone(db, number, Time::now().plus_ms(pause))?),
-            None => Ok(webhooks::forget(db, number)?),
-        });
-        Ok(done.await?)
-    }
-
-    /// Addresses to which webhooks may connect; to be checked before each connection.
-    #[must_use]
-    pub fn webhook_allowlist(&self) -> &WebhookAllowlist {
-        &self.app().settings.webhook_allowlist
-    }
-
-    /// Returns when there may be something new for webhooks; for one waiter.
-    pub async fn deliveries(&self) {
-        self.app().deliveries.notified().await;
-    }
-}
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
@@ -252,22 +149,5 @@ mod tests {
         ] {
             assert!(check_url(wrong).is_err(), "{wrong}");
         }
-    }
-
-    #[test]
-    fn attempts_end() {
-        let pauses: Vec<i64> = (0..).map_while(pause_ms).collect();
-        assert_eq!(pauses.len() + 1, MAX_ATTEMPTS as usize);
-        assert_eq!((pauses[0], pauses[1]), (FIRST_PAUSE_MS, 2 * FIRST_PAUSE_MS));
-        assert!(pauses.iter().all(|pause| *pause <= LONGEST_PAUSE_MS));
-    }
-
-    #[test]
-    fn a_body_is_signed_with_the_secret() {
-        // RFC 4231, test case 2.
-        let body = "what do ya want for nothing?".to_owned();
-        let delivery = Delivery::new(1, String::new(), "Jefe".into(), body, 0);
-        let expected = "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843";
-        assert_eq!(delivery.signature, format!("sha256={expected}"));
     }
 }

@@ -8,10 +8,10 @@ use uuid::Uuid;
 
 use super::types::{Command, CommandState, Device, NewDevice, Telemetry};
 use crate::accounts::caller::{Ids, Member};
+use crate::app::App;
 use crate::extract::{Body, Params, Unread};
 use crate::number::Place;
 use crate::paging::{self, PageQuery};
-use crate::platform::App;
 use crate::problem::Problem;
 use crate::respond::{Answer, Conditions, Page, json, open_cursor};
 use crate::role::{Deed, Role};

@@ -9,9 +9,9 @@ use utoipa::IntoParams;
 use uuid::Uuid;
 
 use crate::accounts::caller::Member;
+use crate::app::App;
 use crate::extract::Params;
 use crate::meters::Method;
-use crate::platform::App;
 use crate::problem::Problem;
 use crate::readings::Reading;
 use crate::respond::Answer;

@@ -7,10 +7,10 @@ use uuid::Uuid;
 
 use super::consumption::{MAX_POINTS, Point, Step, cuts, points, register};
 use crate::accounts::caller::{Ids, Member};
+use crate::app::App;
 use crate::extract::Params;
 use crate::meters::Meter;
 use crate::paging::{self, PageQuery};
-use crate::platform::App;
 use crate::problem::Problem;
 use crate::respond::{Answer, Conditions, Page, open_cursor, open_number, open_numbers};
 use crate::role::Deed;

@@ -6,12 +6,13 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::step::{self, Kept, MAX_POINTS, MAX_STEP_S};
 use crate::accounts::caller::Member;
+use crate::app::App;
 use crate::extract::Params;
 use crate::measurements::Quantity;
-use crate::platform::{App, Monitoring};
 use crate::problem::Problem;
 use crate::respond::{Answer, Conditions};
 use crate::role::Deed;
+use crate::settings::Monitoring;
 use crate::store::Db;
 use crate::store::measurements::{self, SeriesRow, Sums};
 use crate::text::Name;

@@ -108,8 +108,8 @@ mod tests {
     use super::super::sql::{Database, Purpose};
     use super::super::{Store, webhooks};
     use super::*;
+    use crate::alerts::delivery::Webhook;
     use crate::alerts::types::Severity;
-    use crate::alerts::webhooks::Webhook;
     use crate::paging::Order;
     use crate::store::readings::{self, Query};
 

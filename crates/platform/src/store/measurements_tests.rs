@@ -9,7 +9,7 @@ use super::*;
 use crate::problem::Problem;
 use crate::store::sql::{Database, Purpose};
 use crate::store::{Store, twins};
-use crate::twins::TwinKind;
+use crate::twins::types::TwinKind;
 
 const HORIZON: i64 = 3 * DAY_MS;
 

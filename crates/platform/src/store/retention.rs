@@ -5,7 +5,7 @@
 
 use super::Db;
 use super::sql::{OptionalExtension as _, Result, params};
-use crate::platform::Monitoring;
+use crate::settings::Monitoring;
 use crate::time::{DAY_MS, Time};
 
 /// Rows forgotten at once: some milliseconds of the writer's time.
@@ -60,7 +60,7 @@ mod tests {
     use crate::store::sql::{Database, Purpose};
     use crate::store::{Store, twins};
     use crate::time::HOUR_MS;
-    use crate::twins::TwinKind;
+    use crate::twins::types::TwinKind;
 
     #[test]
     fn what_is_old_is_forgotten_and_its_sums_stay() {

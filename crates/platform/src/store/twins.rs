@@ -5,7 +5,7 @@ use super::sql::{OptionalExtension as _, Result, params};
 use crate::number::Place;
 use crate::text::Name;
 use crate::time::Time;
-use crate::twins::{Twin, TwinKind};
+use crate::twins::types::{Twin, TwinKind};
 
 pub(crate) fn names(db: &Db) -> Result<Vec<(Name, String, TwinKind)>> {
     let mut rows = db.prepare_cached("SELECT id, name, kind FROM twin ORDER BY id")?;

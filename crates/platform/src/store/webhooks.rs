@@ -4,8 +4,8 @@ use uuid::Uuid;
 
 use super::Db;
 use super::sql::{Result, params};
+use crate::alerts::delivery::{Delivery, Webhook};
 use crate::alerts::types::{Notice, Severity};
-use crate::alerts::webhooks::{Delivery, Webhook};
 use crate::time::Time;
 
 /// Events that wait for one webhook; beyond, the oldest are forgotten.

@@ -8,9 +8,9 @@ use uuid::Uuid;
 
 use super::types::{FullWorkList, ListState, TaskState, WorkList};
 use crate::accounts::caller::{Ids, Member};
+use crate::app::App;
 use crate::extract::{Each, Params, Unread, given};
 use crate::paging;
-use crate::platform::App;
 use crate::problem::Problem;
 use crate::readings::handlers::{MAX_READINGS, sender, stored_readings};
 use crate::readings::intake::{Taken, take_all};

@@ -7,15 +7,19 @@
 mod error;
 #[cfg_attr(not(feature = "postgres"), path = "no_postgres.rs")]
 mod postgres;
+mod row;
 mod source;
 mod sqlite;
+mod transaction_kind;
 mod value;
 
 pub use error::DatabaseError;
 pub(crate) use error::{OptionalExtension, Result};
 pub(crate) use postgres::Purpose;
 pub use postgres::{Address, Database};
+pub(crate) use row::Row;
 pub(crate) use source::Source;
+pub(super) use transaction_kind::Begin;
 pub(crate) use value::{FromSql, Mismatch, Params, ToSql, Value, params, params_from_iter};
 
 /// A connection; changes belong to the transaction that was begun.
@@ -23,15 +27,6 @@ pub(crate) use value::{FromSql, Mismatch, Params, ToSql, Value, params, params_f
 pub(crate) enum Db {
     Sqlite(rusqlite::Connection),
     Postgres(Box<postgres::ReconnectingConnection>),
-}
-
-/// A transaction's kind.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Begin {
-    /// Looks at one state of the database, whatever is committed meanwhile.
-    Read,
-    /// Nobody else writes until it ends.
-    Write,
 }
 
 /// Names what a transaction can go back to.
@@ -201,25 +196,4 @@ fn storable(params: &impl Params) -> Result<Vec<Value<'_>>> {
     let values = params.bind();
     let zero = |value: &Value<'_>| matches!(value, Value::Text(text) if text.contains('\0'));
     if values.iter().any(zero) { Err(DatabaseError::ZeroCharacter) } else { Ok(values) }
-}
-
-/// A row that was found.
-#[cfg_attr(
-    not(feature = "postgres"),
-    allow(dead_code, reason = "there is no server to find it in")
-)]
-pub(crate) enum Row<'a> {
-    Sqlite(&'a rusqlite::Row<'a>),
-    Postgres(&'a postgres::Row),
-}
-
-impl Row<'_> {
-    /// The value of a column, counted from 0.
-    pub(crate) fn get<T: FromSql>(&self, at: usize) -> Result<T> {
-        let value = match self {
-            Row::Sqlite(row) => sqlite::value(row, at)?,
-            Row::Postgres(row) => postgres::value(row, at)?,
-        };
-        T::from_sql(value).map_err(|Mismatch| DatabaseError::Column(at))
-    }
 }

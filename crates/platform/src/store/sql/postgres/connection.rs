@@ -11,8 +11,8 @@ use tokio_postgres::{Client, NoTls, Row as ServerRow, SimpleQueryMessage, Socket
 
 use super::super::{DatabaseError, Result, Row, Value};
 use super::address::{Address, text_of};
+use super::tls;
 use super::values::numbered;
-use super::{tables, tls};
 
 /// How long one waits for an answer. The server gives up before (`SETTINGS`), so that it is asked no more.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -28,6 +28,9 @@ const SETTINGS: &str = "SET statement_timeout = '20s'; SET lock_timeout = '10s';
     SET tcp_keepalives_interval = 5; SET tcp_keepalives_count = 3; SET standard_conforming_strings = on;
     SELECT set_config('synchronous_commit', 'on', false)
         WHERE current_setting('synchronous_commit') NOT IN ('on', 'remote_apply')";
+
+/// The tables' schema in the database.
+pub(super) const SCHEMA: &str = "fulmar";
 
 pub(super) struct Connection {
     /// Taken when it is dropped.
@@ -86,7 +89,7 @@ impl Connection {
             spoilt: Cell::new(false),
             server: address.to_string(),
         };
-        connection.batch(&format!("{SETTINGS}; SET search_path = {}", tables::SCHEMA))?;
+        connection.batch(&format!("{SETTINGS}; SET search_path = {}", SCHEMA))?;
         Ok(connection)
     }
 

@@ -1,11 +1,8 @@
 //! The tables: made of what makes SQLite's, in a schema of their own.
 
 use super::super::{DatabaseError, Result};
-use super::connection::Connection;
+use super::connection::{Connection, SCHEMA};
 use crate::store::schema::MIGRATIONS;
-
-/// The tables' schema in the database.
-pub(super) const SCHEMA: &str = "fulmar";
 
 /// Brings the tables to this version. Belongs into a transaction in which nobody else writes.
 pub(super) fn migrate(connection: &Connection) -> Result<()> {

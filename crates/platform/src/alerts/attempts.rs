@@ -1,0 +1,77 @@
+//! Attempts to deliver events to webhooks: in order, again and again at growing intervals, but not for ever.
+//!
+//! The program makes the attempts; here it is decided which are due.
+
+use super::delivery::Delivery;
+use super::webhook_allowlist::WebhookAllowlist;
+use crate::platform::Platform;
+use crate::store::webhooks;
+use crate::time::{SECOND_MS, Time};
+
+/// Deliveries under way at once.
+const MAX_AT_ONCE: usize = 16;
+/// After so many attempts an event is forgotten: the last is made two hours after the first.
+const MAX_ATTEMPTS: u32 = 10;
+/// Before the second attempt; twice as long before each further one, at most [`LONGEST_PAUSE_MS`].
+const FIRST_PAUSE_MS: i64 = 5 * SECOND_MS;
+const LONGEST_PAUSE_MS: i64 = 30 * 60 * SECOND_MS;
+
+/// How long to wait before the next attempt; `None` if there is to be none.
+fn pause_ms(attempts: u32) -> Option<i64> {
+    if attempts + 1 >= MAX_ATTEMPTS {
+        return None;
+    }
+    Some((FIRST_PAUSE_MS << attempts.min(20)).min(LONGEST_PAUSE_MS))
+}
+
+impl Platform {
+    /// What webhooks are to be told now: of each the oldest.
+    ///
+    /// # Errors
+    /// It cannot be looked up, for now.
+    pub async fn due_deliveries(&self) -> Result<Vec<Delivery>, crate::Error> {
+        let due = |db: &crate::store::Db| Ok(webhooks::due(db, Time::now(), MAX_AT_ONCE)?);
+        Ok(self.app().store.read(due).await?)
+    }
+
+    /// Says what became of an attempt: whether the receiver took it.
+    ///
+    /// # Errors
+    /// It cannot be stored, for now: the attempt may be made again.
+    pub async fn delivered(&self, delivery: &Delivery, taken: bool) -> Result<(), crate::Error> {
+        let (number, attempts) = (delivery.number, delivery.attempts);
+        let pause = if taken { None } else { pause_ms(attempts) };
+        if !taken && pause.is_none() {
+            tracing::warn!(number, attempts = attempts + 1, "webhook event given up");
+        }
+        let done = self.app().store.write(move |db| match pause {
+            Some(pause) => Ok(webhooks::postpone(db, number, Time::now().plus_ms(pause))?),
+            None => Ok(webhooks::forget(db, number)?),
+        });
+        Ok(done.await?)
+    }
+
+    /// Addresses to which webhooks may connect; to be checked before each connection.
+    #[must_use]
+    pub fn webhook_allowlist(&self) -> &WebhookAllowlist {
+        &self.app().settings.webhook_allowlist
+    }
+
+    /// Returns when there may be something new for webhooks; for one waiter.
+    pub async fn deliveries(&self) {
+        self.app().deliveries.notified().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attempts_end() {
+        let pauses: Vec<i64> = (0..).map_while(pause_ms).collect();
+        assert_eq!(pauses.len() + 1, MAX_ATTEMPTS as usize);
+        assert_eq!((pauses[0], pauses[1]), (FIRST_PAUSE_MS, 2 * FIRST_PAUSE_MS));
+        assert!(pauses.iter().all(|pause| *pause <= LONGEST_PAUSE_MS));
+    }
+}

@@ -1,0 +1,72 @@
+//! A webhook, and one event that it is to receive.
+//!
+//! The body is signed (HMAC, RFC 2104, with SHA-256), so that the receiver knows the sender; a repetition has the same
+//! body.
+
+use ring::hmac;
+use serde::Serialize;
+use utoipa::ToSchema;
+use uuid::Uuid;
+
+use super::types::Severity;
+
+/// An address that is told of alerts.
+#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
+pub(crate) struct Webhook {
+    pub(crate) id: Uuid,
+    pub(crate) url: String,
+    /// Alerts of less severity are not told.
+    pub(crate) least_severity: Severity,
+}
+
+/// Something a webhook is to be told, by whoever speaks HTTP.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Delivery {
+    pub(super) number: i64,
+    pub(super) attempts: u32,
+    /// Where to: https, or http to this machine.
+    pub url: String,
+    /// JSON.
+    pub body: String,
+    /// For the header `x-fulmar-signature`.
+    pub signature: String,
+    /// For the header `x-fulmar-delivery`: the same for every attempt.
+    pub id: String,
+}
+
+impl std::fmt::Debug for Delivery {
+    /// Addresses may hold secrets of their own.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Delivery({}, {} attempts)", self.number, self.attempts)
+    }
+}
+
+impl Delivery {
+    pub(crate) fn new(
+        number: i64,
+        url: String,
+        secret: String,
+        body: String,
+        attempts: u32,
+    ) -> Delivery {
+        let key = hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes());
+        let signature = hmac::sign(&key, body.as_bytes());
+        let hex: String = signature.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+        let id = number.to_string();
+        Delivery { number, attempts, url, body, signature: format!("sha256={hex}"), id }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_body_is_signed_with_the_secret() {
+        // RFC 4231, test case 2.
+        let body = "what do ya want for nothing?".to_owned();
+        let delivery = Delivery::new(1, String::new(), "Jefe".into(), body, 0);
+        let expected = "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843";
+        assert_eq!(delivery.signature, format!("sha256={expected}"));
+    }
+}

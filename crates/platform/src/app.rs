@@ -1,0 +1,125 @@
+//! What all handlers share: settings, database, account cache, and bounds of logins and requests.
+
+use std::net::IpAddr;
+use std::ops::Deref;
+use std::path::Path;
+use std::sync::Arc;
+
+use tokio::sync::{Notify, mpsc};
+
+use crate::accounts::account_cache::AccountCache;
+use crate::accounts::hashing::{Claimant, Crowded, Hashing, Turn};
+use crate::accounts::rate::Rate;
+use crate::accounts::recent_set::RecentSet;
+use crate::accounts::token::Signer;
+use crate::announcements::{Announcement, Announcements};
+use crate::counts::Counts;
+use crate::error::Error;
+use crate::frames::intake::Decoders;
+use crate::problem::Problem;
+use crate::settings::Settings;
+use crate::store::sql::Purpose;
+use crate::store::{Db, Store};
+use crate::text::Name;
+
+/// Failed logins of one user from one address: five at once, then one in ten seconds.
+const LOGINS_PER_S: f64 = 0.1;
+const LOGINS_AT_ONCE: f64 = 5.0;
+/// Users and networks of good logins that are remembered, to be served first.
+const MAX_KNOWN_LOGINS: usize = 10_000;
+
+/// What handlers share.
+#[derive(Debug)]
+pub(crate) struct Inner {
+    pub(crate) settings: Settings,
+    pub(crate) store: Store,
+    pub(crate) account_cache: Arc<AccountCache>,
+    pub(crate) signer: Signer,
+    pub(crate) announcements: Announcements,
+    pub(crate) counts: Counts,
+    pub(crate) decoders: Arc<Decoders>,
+    pub(crate) logins: Rate<(String, IpAddr)>,
+    pub(crate) requests: Rate<Name>,
+    /// Told when there may be something for webhooks.
+    pub(crate) deliveries: Notify,
+    /// Who has logged in from where.
+    pub(crate) known_logins: RecentSet<(String, IpAddr)>,
+    hashing: Hashing,
+}
+
+/// The state of all handlers.
+#[derive(Clone, Debug)]
+pub(crate) struct App(Arc<Inner>);
+
+impl Deref for App {
+    type Target = Inner;
+
+    fn deref(&self) -> &Inner {
+        &self.0
+    }
+}
+
+impl App {
+    /// Opens the database and the key, and loads the accounts; see [`crate::Platform::open`].
+    pub(crate) fn open(
+        data: &Path,
+        settings: Settings,
+    ) -> Result<(App, mpsc::Receiver<Announcement>), Error> {
+        let store = Store::open(data, &settings.database, Purpose::Server)?;
+        let signer = Signer::open(&data.join("platform.key"))?;
+        let account_cache = Arc::new(AccountCache::default());
+        let loading = Arc::clone(&account_cache);
+        store.write_now(move |db| {
+            crate::store::alerts::make_usual_rules(db)?;
+            Ok(loading.load(db)?)
+        })?;
+        let reloading = Arc::clone(&account_cache);
+        store.on_foreign_change(move |db| {
+            if let Err(error) = reloading.load(db) {
+                tracing::error!("platform: cannot read accounts: {error}");
+            }
+        });
+        let (announcements, receiver) = Announcements::new();
+        let per_s = f64::from(settings.max_requests_per_s);
+        let app = App(Arc::new(Inner {
+            settings,
+            store,
+            account_cache,
+            signer,
+            announcements,
+            counts: Counts::default(),
+            decoders: Arc::default(),
+            logins: Rate::new(LOGINS_PER_S, LOGINS_AT_ONCE),
+            requests: Rate::new(per_s, per_s * 4.0),
+            deliveries: Notify::new(),
+            known_logins: RecentSet::new(MAX_KNOWN_LOGINS),
+            hashing: Hashing::default(),
+        }));
+        Ok((app, receiver))
+    }
+
+    /// Changes accounts, memberships, sessions or twins, and the account cache with them.
+    pub(crate) async fn change_roster<T, F>(&self, change: F) -> Result<T, Problem>
+    where
+        T: Send + 'static,
+        F: FnOnce(&Db) -> Result<T, Problem> + Send + 'static,
+    {
+        let account_cache = Arc::clone(&self.account_cache);
+        let changed = self.store.write(move |db| {
+            let outcome = change(db)?;
+            account_cache.load(db)?;
+            Ok(outcome)
+        });
+        changed.await
+    }
+
+    /// Waits for a turn to hash.
+    pub(crate) async fn turn(&self, claimant: &Claimant) -> Result<Turn, Problem> {
+        self.hashing.turn(claimant).await.map_err(|crowded| match crowded {
+            Crowded::Network => {
+                Problem::too_often("too many logins from this network are waiting", 1)
+            }
+            Crowded::All => Problem::unavailable("too many logins are waiting"),
+        })
+    }
+}

@@ -1,0 +1,71 @@
+//! What an operator sets.
+
+use crate::alerts::webhook_allowlist::WebhookAllowlist;
+use crate::store::sql::Database;
+use crate::time::{DAY_MS, Time};
+
+/// What can be set.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settings {
+    /// How long a token is good, in seconds.
+    pub token_lifetime_s: u32,
+    /// Requests an account may make a second in the long run; four times as many at once.
+    pub max_requests_per_s: u32,
+    /// How long what sensors measured is kept.
+    pub monitoring: Monitoring,
+    /// Where everything is kept.
+    pub database: Database,
+    /// Addresses to which webhooks may connect besides public ones.
+    pub webhook_allowlist: WebhookAllowlist,
+}
+
+/// How long what sensors measured is kept, in ever coarser forms.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Monitoring {
+    /// Days single measurements are kept.
+    pub raw_days: u32,
+    /// Days their hourly means, least and greatest values are kept.
+    pub hour_days: u32,
+    /// Days the daily ones are kept.
+    pub day_days: u32,
+}
+
+impl Default for Monitoring {
+    fn default() -> Monitoring {
+        Monitoring { raw_days: 90, hour_days: 730, day_days: 3650 }
+    }
+}
+
+impl Monitoring {
+    /// Since when single measurements are kept.
+    pub(crate) fn raw_since(&self, now: Time) -> Time {
+        since(now, self.raw_days)
+    }
+
+    /// Since when hourly sums are kept.
+    pub(crate) fn hours_since(&self, now: Time) -> Time {
+        since(now, self.hour_days)
+    }
+
+    /// Since when daily sums are kept.
+    pub(crate) fn days_since(&self, now: Time) -> Time {
+        since(now, self.day_days)
+    }
+}
+
+/// The beginning of the day so many days ago.
+fn since(now: Time, days: u32) -> Time {
+    Time((now.0.div_euclid(DAY_MS) - i64::from(days)) * DAY_MS)
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            token_lifetime_s: 30 * 24 * 3600,
+            max_requests_per_s: 200,
+            monitoring: Monitoring::default(),
+            database: Database::File,
+            webhook_allowlist: WebhookAllowlist::default(),
+        }
+    }
+}

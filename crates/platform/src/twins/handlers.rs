@@ -1,0 +1,56 @@
+//! What can be asked about twins.
+
+use axum::extract::State;
+use axum::http::StatusCode;
+
+use super::types::{NewTwin, Twin, TwinKind, check_name};
+use crate::accounts::caller::{Caller, Member};
+use crate::accounts::membership::Membership;
+use crate::app::App;
+use crate::extract::Body;
+use crate::problem::Problem;
+use crate::respond::{Answer, Conditions, Page, json};
+use crate::store::twins;
+use crate::text::Name;
+use crate::time::Time;
+
+/// The caller's twins
+#[utoipa::path(get, path = "/twin", tag = "twins", responses((status = 200, body = Page<Membership>)))]
+pub(crate) async fn list(State(app): State<App>, caller: Caller, conditions: Conditions) -> Answer {
+    let items = app.account_cache.twins_of(&caller.account);
+    conditions.json(&Page { items, next: None })
+}
+
+/// Make a twin
+///
+/// Takes an admin of the server.
+#[utoipa::path(post, path = "/twin", tag = "twins", request_body = NewTwin,
+    responses((status = 201, body = Twin)))]
+pub(crate) async fn add(
+    State(app): State<App>,
+    caller: Caller,
+    Body(new): Body<NewTwin>,
+) -> Answer {
+    if !caller.account.server_admin {
+        return Err(Problem::forbidden("requires an admin of the server"));
+    }
+    check_name(&new.id)?;
+    let made = app.change_roster(move |db| {
+        let kind = new.kind.unwrap_or(TwinKind::Meters);
+        if !twins::add(db, &new.id, &new.name, kind, new.centre, Time::now())? {
+            return Err(Problem::conflict("a twin with this name exists"));
+        }
+        twins::get(db, &new.id)?.ok_or_else(|| Problem::not_found("twin"))
+    });
+    json(StatusCode::CREATED, &made.await?)
+}
+
+/// One twin
+#[utoipa::path(get, path = "/{twin}", tag = "twins", params(("twin" = Name, Path)),
+    responses((status = 200, body = Twin)))]
+pub(crate) async fn show(State(app): State<App>, member: Member, conditions: Conditions) -> Answer {
+    let twin = app
+        .store
+        .read(move |db| twins::get(db, &member.twin)?.ok_or_else(|| Problem::not_found("twin")));
+    conditions.json(&twin.await?)
+}

@@ -1,0 +1,78 @@
+//! What a twin is, and which names one may have.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::meters::types::words;
+use crate::number::Place;
+use crate::problem::Problem;
+use crate::store::sql::{FromSql, Mismatch, ToSql, Value};
+use crate::text::{Name, Title};
+
+/// Names that are the server's own addresses.
+const RESERVED: [&str; 16] = [
+    "api",
+    "assets",
+    "mqtt",
+    "health",
+    "metrics",
+    "connections",
+    "static",
+    "icons",
+    "fonts",
+    "docs",
+    "login",
+    "logout",
+    "app",
+    "map",
+    "office",
+    "well-known",
+];
+
+words! {
+    /// What a twin is about.
+    TwinKind {
+        /// A utility's meters.
+        Meters = "meters",
+        /// Homes with sensors.
+        Homes = "homes",
+    }
+}
+
+/// An installation.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(crate) struct Twin {
+    pub(crate) id: Name,
+    pub(crate) name: String,
+    pub(crate) kind: TwinKind,
+    /// Where a map begins: what was set, or the middle of its meters or homes.
+    pub(crate) centre: Option<Place>,
+    /// How many meters it has.
+    pub(crate) meters: u64,
+    /// How many work lists it has.
+    pub(crate) work_lists: u64,
+    /// How many homes it has.
+    pub(crate) homes: u64,
+}
+
+/// A twin to be made.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NewTwin {
+    pub(super) id: Name,
+    pub(super) name: Title,
+    /// What it is about: meters, unless it says otherwise.
+    pub(super) kind: Option<TwinKind>,
+    pub(super) centre: Option<Place>,
+}
+
+/// Why the name cannot be a twin's.
+pub(crate) fn check_name(id: &Name) -> Result<(), Problem> {
+    let lower = id.to_ascii_lowercase();
+    if lower.contains(['.', '@']) || RESERVED.contains(&lower.as_str()) {
+        let detail =
+            "the server uses this name itself; a twin's name must not contain . or @ either";
+        return Err(Problem::invalid("id", detail));
+    }
+    Ok(())
+}
