@@ -9,6 +9,7 @@ mod channel;
 mod encryption;
 mod file_to_send;
 mod files;
+mod identity;
 mod manifest;
 mod memory;
 mod own;
@@ -21,22 +22,15 @@ mod state;
 mod statistics;
 mod stream;
 mod via;
+mod wait;
 
 pub use receive::Args as ReceiveArgs;
 pub use rollout::Args as RolloutArgs;
 pub use send::Args as SendArgs;
 
-use std::time::{Duration, Instant};
-
-use anyhow::Context;
-use tokio::signal::unix::{SignalKind, signal};
-
 use fulmar_command::{exit, runtime};
 
 use crate::runtime::block_on;
-
-/// How often a person is shown something new.
-const SHOW: Duration = Duration::from_millis(200);
 
 /// Sends files.
 pub fn send(args: &SendArgs) -> anyhow::Result<()> {
@@ -51,28 +45,4 @@ pub fn receive(args: &ReceiveArgs) -> anyhow::Result<()> {
 /// Rolls a file out.
 pub fn rollout(args: &RolloutArgs) -> anyhow::Result<()> {
     block_on(rollout::run(args))
-}
-
-/// A random identity of a receiver, and a random number beside it.
-fn identity() -> anyhow::Result<(u32, u16)> {
-    let [a, b, c, d, e, f] = encryption::random()?;
-    // 0 and the greatest number are reserved.
-    Ok((u32::from_be_bytes([a, b, c, d]).clamp(1, u32::MAX - 1), u16::from_be_bytes([e, f])))
-}
-
-/// Sleeps until a time on the machine's clock, or for good.
-async fn sleep_until(start: Instant, deadline: Option<Duration>) {
-    match deadline {
-        Some(deadline) => tokio::time::sleep_until((start + deadline).into()).await,
-        None => std::future::pending().await,
-    }
-}
-
-/// Waits for the wish that the program end.
-async fn interrupted() -> anyhow::Result<()> {
-    let mut terminate = signal(SignalKind::terminate()).context("signals")?;
-    tokio::select! {
-        outcome = tokio::signal::ctrl_c() => outcome.context("signals"),
-        _ = terminate.recv() => Ok(()),
-    }
 }

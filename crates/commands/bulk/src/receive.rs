@@ -13,12 +13,15 @@ use tokio::sync::watch;
 use super::channel::Channel;
 use super::encryption::{KeyArgs, ReceiverChannelEncryption, warn_if_plain};
 use super::files::Files;
+use super::identity::identity;
 use super::manifest::Manifest;
 use super::rollout::{self, Announced};
+use super::show::SHOW;
 use super::show::Show;
 use super::stream;
 use super::via::{self, Receiving, TlsArgs, Via};
-use super::{SHOW, identity, interrupted, memory, sleep_until, socket, state};
+use super::wait::{interrupted, sleep_until};
+use super::{memory, socket, state};
 use crate::exit::Usage;
 
 const EXAMPLES: &str = "\

@@ -14,9 +14,12 @@ use serde_json::{Value, json};
 use super::channel::Channel;
 use super::encryption::{KeyArgs, SenderChannelEncryption, warn_if_plain};
 use super::file_to_send::{self, FileSource, FileToSend};
+use super::identity::identity;
+use super::show::SHOW;
 use super::show::Show;
 use super::via::{self, Control, Sending, TlsArgs, Via};
-use super::{SHOW, identity, interrupted, sleep_until, socket, statistics, stream};
+use super::wait::{interrupted, sleep_until};
+use super::{socket, statistics, stream};
 use crate::exit::Usage;
 
 const EXAMPLES: &str = "\

@@ -1,8 +1,12 @@
 //! What a person who waits sees on standard error, if that is a terminal.
 
 use std::io::{IsTerminal, stderr};
+use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+/// How often a person is shown something new.
+pub(crate) const SHOW: Duration = Duration::from_millis(200);
 
 pub(super) struct Show(ProgressBar);
 

@@ -16,12 +16,13 @@ use super::topics::{
     Admission, Announcement, BrokerArgs, BrokerClient, Carrier, Phase, State, Status, Topics,
     check_level,
 };
+use crate::encryption;
 use crate::exit::Usage;
 use crate::file_to_send;
 use crate::manifest::{Hash, Manifest, check_name};
 use crate::receive::{self, Job};
 use crate::via::{Fetching, TlsArgs};
-use crate::{encryption, interrupted};
+use crate::wait::interrupted;
 
 /// How often progress is told.
 const TELL: Duration = Duration::from_secs(1);

@@ -24,9 +24,11 @@ use serde_json::json;
 
 use super::file_to_send::FileToSend;
 use super::send;
+use super::show::SHOW;
 use super::show::Show;
 use super::via::{Fountain, TlsArgs};
-use super::{SHOW, encryption, interrupted, socket};
+use super::wait::interrupted;
+use super::{encryption, socket};
 use stages::Share;
 use topics::{Admission, Announcement, BrokerClient, Carrier, Phase, State, Status, Topics, hex};
 

@@ -13,8 +13,10 @@ use tokio::sync::mpsc::{self, error::TryRecvError};
 
 use super::super::channel::Channel;
 use super::super::encryption::SenderChannelEncryption;
+use super::super::show::SHOW;
 use super::super::show::Show;
-use super::super::{SHOW, interrupted, sleep_until, statistics};
+use super::super::statistics;
+use super::super::wait::{interrupted, sleep_until};
 use super::{PIECE, QUEUED};
 
 /// Parity of a block: what RFC 5510's code has at most.

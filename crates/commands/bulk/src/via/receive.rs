@@ -14,9 +14,9 @@ use tokio::time::timeout;
 use super::connection::{Arrival, Channel, Listener, TlsArgs, Via};
 use super::incoming::Incoming;
 use super::{Have, Offer, PIECE, Verdict, hear, say};
-use crate::interrupted;
 use crate::manifest::Hash;
 use crate::show::Show;
+use crate::wait::interrupted;
 
 /// Connections at once; more wait.
 const MAX_CONNECTIONS: usize = 64;

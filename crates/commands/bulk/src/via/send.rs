@@ -12,8 +12,10 @@ use tokio::time::{sleep, timeout};
 use super::connection::{self, Channel, Control, TlsArgs, Untrusted, Via};
 use super::{Have, Offer, PIECE, Verdict, hear, say};
 use crate::file_to_send::FileToSend;
+use crate::show::SHOW;
 use crate::show::Show;
-use crate::{SHOW, interrupted, socket};
+use crate::socket;
+use crate::wait::interrupted;
 
 /// Between an attempt that failed and the next.
 const RETRY: Duration = Duration::from_millis(500);
