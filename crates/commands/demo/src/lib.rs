@@ -6,30 +6,30 @@
 //! are given.
 
 mod api;
+mod data_folder;
 mod homes;
+mod process;
 mod seed;
+mod server;
+mod timestamp;
 mod town;
 mod van;
 
-use std::io::{BufRead as _, BufReader, Write as _};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener};
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, SystemTime};
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use clap::Subcommand;
 use fulmar_certs::files;
 use fulmar_command::exit;
-use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use time::OffsetDateTime;
-use time::format_description::well_known::Rfc3339;
 
+use data_folder::{data_folder, new_password};
 use seed::Seeded;
+use server::{Server, wait};
 use town::Town;
-use van::{GATEWAY, Van};
+use van::Van;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -82,9 +82,6 @@ struct Meters {
     loss: String,
 }
 
-/// How often it is looked whether the server still runs.
-const LOOK: Duration = Duration::from_millis(100);
-
 /// Runs the demonstration.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let signals = Signals::new([SIGTERM, SIGINT]).context("cannot handle signals")?;
@@ -110,28 +107,6 @@ fn meters(args: &Meters, signals: Signals) -> anyhow::Result<()> {
     van.stop();
     server.stop();
     outcome
-}
-
-/// Where the data is: a folder that is kept, or one that goes when this is dropped.
-enum DataFolder {
-    Kept(PathBuf),
-    Temporary(tempfile::TempDir),
-}
-
-impl DataFolder {
-    fn path(&self) -> &Path {
-        match self {
-            DataFolder::Kept(path) => path,
-            DataFolder::Temporary(folder) => folder.path(),
-        }
-    }
-}
-
-fn data_folder(given: Option<&Path>) -> anyhow::Result<DataFolder> {
-    Ok(match given {
-        Some(path) => DataFolder::Kept(path.to_owned()),
-        None => DataFolder::Temporary(tempfile::Builder::new().prefix("fulmar-demo-").tempdir()?),
-    })
 }
 
 /// What to do now, on standard output; the ready line last, for scripts that wait for it.
@@ -162,122 +137,4 @@ fn announce(
     )?;
     writeln!(out, "{}", server.ready)?;
     Ok(out.flush()?)
-}
-
-/// How to get in when the passwords of an earlier start are gone.
-fn new_password(data: &Path) -> String {
-    format!(
-        "Passwords were printed when the folder was made. To set a new one:\n  fulmar user passwd NAME --data {}",
-        data.display()
-    )
-}
-
-/// Until a signal comes, or the server ends by itself; `look` is called now and then.
-fn wait(mut signals: Signals, server: &mut Server, mut look: impl FnMut()) -> anyhow::Result<()> {
-    while signals.pending().next().is_none() {
-        if let Some(status) = server.process.try_wait()? {
-            bail!("the server ended: {status}");
-        }
-        look();
-        std::thread::sleep(LOOK);
-    }
-    Ok(())
-}
-
-/// `fulmar serve` as a process of its own.
-struct Server {
-    process: Child,
-    ready: String,
-    port: u16,
-    /// Where MQTT over QUIC is.
-    quic: String,
-}
-
-impl Server {
-    fn start(data: &Path, port: u16) -> anyhow::Result<Server> {
-        let config = data.join("demo.toml");
-        let free = r#"["127.0.0.1:0"]"#;
-        let pages = addresses(port)?;
-        let text = format!(
-            "[listeners]\nmqtt = []\nmqtts = []\nws = []\nquic = {free}\nhttps = {pages}\n\
-             webtransport = {free}\nhttp = {free}\ncoap = []\ncoaps = []\n\n[tls]\nnames = [\"{GATEWAY}\"]\n\n[log]\nlevel = \"warn\"\n"
-        );
-        files::write(&config, text.as_bytes(), false)?;
-        let mut process = Command::new(std::env::current_exe()?)
-            .arg("serve")
-            .arg("--config")
-            .arg(&config)
-            .arg("--data")
-            .arg(data)
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .spawn()
-            .context("cannot start the server")?;
-        let ready = ready(&mut process, "the server")?;
-        let (Some(https), Some(quic)) = (ready.address("https"), ready.address("quic")) else {
-            end(&mut process);
-            bail!("the server does not listen");
-        };
-        let port = https.rsplit_once(':').and_then(|(_, port)| port.parse().ok()).unwrap_or(port);
-        let quic = quic.to_owned();
-        Ok(Server { process, ready: ready.0, port, quic })
-    }
-
-    fn stop(mut self) {
-        end(&mut self.process);
-    }
-}
-
-/// The line with which `fulmar serve` says where it listens.
-struct Ready(String);
-
-impl Ready {
-    fn address(&self, listener: &str) -> Option<&str> {
-        let mut words = self.0.split(' ').filter_map(|word| word.split_once('='));
-        words.find(|(name, _)| *name == listener).map(|(_, address)| address)
-    }
-}
-
-/// Waits until a process that was started says that it is ready.
-///
-/// # Errors
-/// It ended.
-fn ready(process: &mut Child, what: &str) -> anyhow::Result<Ready> {
-    let mut line = String::new();
-    if let Some(out) = process.stdout.take() {
-        BufReader::new(out).read_line(&mut line)?;
-    }
-    if line.starts_with("ready ") {
-        return Ok(Ready(line.trim_end().to_owned()));
-    }
-    let status = process.wait()?;
-    bail!("{what} did not start: {status}");
-}
-
-/// As JSON has it.
-fn rfc3339(time: SystemTime) -> String {
-    OffsetDateTime::from(time).format(&Rfc3339).unwrap_or_default()
-}
-
-/// Both of this machine's loopback addresses where it has IPv6, which browsers try first for `localhost`.
-fn addresses(port: u16) -> anyhow::Result<String> {
-    let at =
-        |ip: IpAddr, port| TcpListener::bind((ip, port)).and_then(|socket| socket.local_addr());
-    let port = match port {
-        // One that is free now; should another program take it before the server does, that says so.
-        0 => at(Ipv4Addr::LOCALHOST.into(), 0).context("no port is free")?.port(),
-        port => port,
-    };
-    let both = at(Ipv6Addr::LOCALHOST.into(), port).is_ok();
-    let six = if both { format!(", \"[::1]:{port}\"") } else { String::new() };
-    Ok(format!("[\"127.0.0.1:{port}\"{six}]"))
-}
-
-/// Asks a process to end, and waits.
-fn end(process: &mut Child) {
-    if let Some(pid) = Pid::from_raw(process.id().cast_signed()) {
-        // It may have ended by itself.
-        kill_process(pid, Signal::TERM).ok();
-    }
-    process.wait().ok();
 }

@@ -14,8 +14,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::api::{Api, password};
+use super::timestamp::rfc3339;
 use super::town::{NAME, TWIN, Town, TownMeter};
-use super::{rfc3339, van};
+use super::van;
 
 /// What the town was made with.
 const FILE: &str = "demo.json";

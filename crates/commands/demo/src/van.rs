@@ -18,8 +18,9 @@ use fulmar_wmbus::MeterId;
 use fulmar_wmbus::simulate::{Drive, Reception};
 use serde_json::json;
 
+use super::process::end;
+use super::timestamp::rfc3339;
 use super::town::{TWIN, Town};
-use super::{end, rfc3339};
 
 /// Where this machine is for a program behind `fulmar lab link`.
 pub(super) const GATEWAY: &str = "198.18.1.2";

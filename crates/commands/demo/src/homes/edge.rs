@@ -8,7 +8,7 @@ use anyhow::Context;
 use fulmar_certs::files;
 use fulmar_sensors::homes::Plan;
 
-use super::super::{end, ready};
+use super::super::process::{end, ready};
 use super::village::{GATEWAY_USER, TWIN};
 
 /// What the gateway acknowledged to the sensors, below the data folder: a JSON object a line.

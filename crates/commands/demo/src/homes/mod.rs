@@ -15,7 +15,8 @@ use std::time::{Duration, Instant};
 use fulmar_certs::files;
 use signal_hook::iterator::Signals;
 
-use super::{Server, data_folder, wait};
+use super::data_folder::{data_folder, new_password};
+use super::server::{Server, wait};
 use edge::{Gateway, Simulation};
 use uplink::{Outage, Uplink};
 use village::Settled;
@@ -119,7 +120,7 @@ fn announce(server: &Server, settled: &Settled, args: &Args, data: &Path) -> any
         writeln!(out, "  {:8} {password:16} {}", user.name, user.about)?;
     }
     if settled.users.iter().any(|user| user.password.is_none()) {
-        writeln!(out, "{}", super::new_password(data))?;
+        writeln!(out, "{}", new_password(data))?;
     }
     writeln!(
         out,

@@ -1,0 +1,42 @@
+//! Processes that a demonstration starts: waiting until one is ready, and ending it.
+
+use std::io::{BufRead as _, BufReader};
+use std::process::Child;
+
+use anyhow::bail;
+use rustix::process::{Pid, Signal, kill_process};
+
+/// The line with which `fulmar serve` says where it listens.
+pub(super) struct Ready(pub(super) String);
+
+impl Ready {
+    pub(super) fn address(&self, listener: &str) -> Option<&str> {
+        let mut words = self.0.split(' ').filter_map(|word| word.split_once('='));
+        words.find(|(name, _)| *name == listener).map(|(_, address)| address)
+    }
+}
+
+/// Waits until a process that was started says that it is ready.
+///
+/// # Errors
+/// It ended.
+pub(super) fn ready(process: &mut Child, what: &str) -> anyhow::Result<Ready> {
+    let mut line = String::new();
+    if let Some(out) = process.stdout.take() {
+        BufReader::new(out).read_line(&mut line)?;
+    }
+    if line.starts_with("ready ") {
+        return Ok(Ready(line.trim_end().to_owned()));
+    }
+    let status = process.wait()?;
+    bail!("{what} did not start: {status}");
+}
+
+/// Asks a process to end, and waits.
+pub(super) fn end(process: &mut Child) {
+    if let Some(pid) = Pid::from_raw(process.id().cast_signed()) {
+        // It may have ended by itself.
+        kill_process(pid, Signal::TERM).ok();
+    }
+    process.wait().ok();
+}
