@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::{NatConfig, Outage, Schedule, Trace};
+use super::{ConfigError, NatConfig, Outage, Schedule, Trace};
 use crate::units::{self, MAX_TIME, Nanos};
 
 /// The smallest MTU that is taken: IPv4's (RFC 791). IPv6 needs 1280.
@@ -16,22 +16,6 @@ const MIN_MTU: u16 = 68;
 const DEFAULT_QUEUE: Nanos = 200 * units::MILLISECOND;
 /// …but at least ten full packets.
 const DEFAULT_QUEUE_MIN: u64 = 15_000;
-
-/// A configuration that cannot be.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{key}: {reason}")]
-pub struct ConfigError {
-    /// The setting it is about, as in [`SETTINGS`](super::SETTINGS).
-    pub key: String,
-    /// What is wrong and what is allowed.
-    pub reason: String,
-}
-
-impl ConfigError {
-    pub(crate) fn new(key: &str, reason: impl Into<String>) -> ConfigError {
-        ConfigError { key: key.to_owned(), reason: reason.into() }
-    }
-}
 
 /// The speed of a direction's bottleneck.
 #[derive(Clone, Debug, PartialEq, Serialize)]

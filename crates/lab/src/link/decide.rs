@@ -9,6 +9,7 @@ use std::fmt;
 use serde::Serialize;
 
 use super::flow::Flow;
+use super::splitmix::mix;
 use super::{Direction, DropReason, FlowKey, Impairments, JitterShape};
 
 /// What a draw is for. A number never changes its meaning, or old seeds would decide anew.
@@ -23,14 +24,6 @@ enum Purpose {
     JitterSecond = 7,
     Reorder = 8,
     Duplicate = 9,
-}
-
-/// SplitMix64's step and finalizer: a bijection in which each input bit changes half of the output.
-pub(crate) fn mix(value: u64) -> u64 {
-    let mut z = value.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    z ^ (z >> 31)
 }
 
 /// What is decided about one packet, whatever the queue does with it.

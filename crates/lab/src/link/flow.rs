@@ -13,7 +13,7 @@ use rustc_hash::FxHashMap;
 use serde::Serialize;
 
 use super::Direction;
-use super::decide::mix;
+use super::splitmix::mix;
 use crate::wire::{PacketView, Protocol};
 
 /// Flows a link tells apart; packets of further ones share a flow with the ordinal 0.

@@ -10,72 +10,13 @@ use serde::Serialize;
 
 use super::queue::{Job, Queue, QueueDrop};
 use super::server::Server;
-use super::{Decision, Impairments};
+use super::{Decision, DropReason, Impairments};
 use crate::units::Nanos;
 use crate::wire::PacketView;
 
 /// Bytes that may be under way behind the bottleneck. A link without a rate would otherwise let a
 /// fast sender and a long delay take all memory; no real link holds so much.
 const MAX_UNDER_WAY: u64 = 512 << 20;
-
-/// Why a packet did not arrive.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum DropReason {
-    /// Random loss
-    Random,
-    /// Every nth packet of its flow
-    EveryNth,
-    /// Loss in bursts
-    Burst,
-    /// The queue was full, or more was under way than is ever held
-    QueueFull,
-    /// The queue's active management
-    Aqm,
-    /// Larger than the MTU
-    TooBig,
-    /// The link was down
-    Down,
-    /// The NAT has no mapping for it, or none left
-    Nat,
-    /// Not an IP packet
-    Malformed,
-    /// No host has its address
-    NoRoute,
-}
-
-impl DropReason {
-    /// All of them, in the order of their numbers.
-    pub const ALL: [DropReason; 10] = [
-        DropReason::Random,
-        DropReason::EveryNth,
-        DropReason::Burst,
-        DropReason::QueueFull,
-        DropReason::Aqm,
-        DropReason::TooBig,
-        DropReason::Down,
-        DropReason::Nat,
-        DropReason::Malformed,
-        DropReason::NoRoute,
-    ];
-
-    /// As in JSON and in captures.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            DropReason::Random => "random",
-            DropReason::EveryNth => "every-nth",
-            DropReason::Burst => "burst",
-            DropReason::QueueFull => "queue-full",
-            DropReason::Aqm => "aqm",
-            DropReason::TooBig => "too-big",
-            DropReason::Down => "down",
-            DropReason::Nat => "nat",
-            DropReason::Malformed => "malformed",
-            DropReason::NoRoute => "no-route",
-        }
-    }
-}
 
 /// What one direction has done so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]

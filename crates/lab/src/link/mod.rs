@@ -25,7 +25,10 @@
 //! therefore not a decision of the log.
 
 mod config;
+mod config_error;
 mod decide;
+mod direction;
+mod drop_reason;
 mod flow;
 mod lane;
 mod model;
@@ -34,16 +37,18 @@ mod queue;
 mod schedule;
 mod server;
 mod settings;
+mod splitmix;
 mod topology;
 mod trace;
 
-pub use config::{
-    Bursts, ConfigError, Impairments, JitterShape, LinkConfig, QueueKind, QueueLimit, Rate,
-};
+pub use config::{Bursts, Impairments, JitterShape, LinkConfig, QueueKind, QueueLimit, Rate};
+pub use config_error::ConfigError;
 pub use decide::{Decision, DecisionLog, Difference, LogEntry};
+pub use direction::Direction;
+pub use drop_reason::DropReason;
 pub use flow::FlowKey;
-pub use lane::{DropReason, LaneStats};
-pub use model::{Direction, Link, Output};
+pub use lane::LaneStats;
+pub use model::{Link, Output};
 pub use nat::{NatChange, NatConfig};
 pub use schedule::{Outage, Schedule};
 pub use settings::SETTINGS;

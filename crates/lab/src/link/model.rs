@@ -2,39 +2,14 @@
 
 use std::collections::VecDeque;
 
-use serde::Serialize;
-
-use super::decide::{Decider, mix};
+use super::decide::Decider;
 use super::flow::FlowTable;
 use super::lane::{Fate, Lane, Parcel};
 use super::nat::Nat;
-use super::{ConfigError, DecisionLog, DropReason, LaneStats, LinkConfig};
+use super::splitmix::mix;
+use super::{ConfigError, DecisionLog, Direction, DropReason, LaneStats, LinkConfig};
 use crate::units::Nanos;
 use crate::wire::{PacketView, too_big};
-
-/// Which way a packet goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Direction {
-    /// From the link's first host
-    Up = 0,
-    /// To the link's first host
-    Down = 1,
-}
-
-impl Direction {
-    /// Both.
-    pub const BOTH: [Direction; 2] = [Direction::Up, Direction::Down];
-
-    /// `up` or `down`.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Direction::Up => "up",
-            Direction::Down => "down",
-        }
-    }
-}
 
 /// What comes out of a link.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -11,7 +11,7 @@ use rustc_hash::FxHashMap;
 use serde::Serialize;
 
 use super::Schedule;
-use super::decide::mix;
+use super::splitmix::mix;
 use crate::units::Nanos;
 use crate::wire::{PacketView, Protocol, checksum};
 

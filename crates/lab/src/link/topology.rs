@@ -8,7 +8,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use super::decide::mix;
+use super::splitmix::mix;
 use super::{ConfigError, Direction, DropReason, Link, LinkConfig, Output};
 use crate::units::Nanos;
 use crate::wire::PacketView;

@@ -1,0 +1,27 @@
+//! The two directions of a link.
+
+use serde::Serialize;
+
+/// Which way a packet goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Direction {
+    /// From the link's first host
+    Up = 0,
+    /// To the link's first host
+    Down = 1,
+}
+
+impl Direction {
+    /// Both.
+    pub const BOTH: [Direction; 2] = [Direction::Up, Direction::Down];
+
+    /// `up` or `down`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Direction::Up => "up",
+            Direction::Down => "down",
+        }
+    }
+}
