@@ -25,6 +25,7 @@ use crate::h3::silence::Attentive;
 use crate::h3::unproven::{Counting, Ids};
 use crate::handshake::Handshakes;
 use crate::metrics::Metrics;
+use crate::stop_signal::stopped;
 use crate::{h3, tcp};
 
 /// How long clients remember that there is HTTP/3, in seconds.
@@ -261,12 +262,6 @@ impl BoundListener {
         let value = HeaderValue::from_str(&value).map_err(io::Error::other)?;
         Ok(self.tcp.is_some().then_some(value))
     }
-}
-
-/// Waits until `signal` says so, or its sender is gone.
-pub(crate) async fn stopped(signal: &mut watch::Receiver<bool>) {
-    // The result would hold a lock across what is awaited next.
-    drop(signal.wait_for(|stop| *stop).await);
 }
 
 async fn serve(

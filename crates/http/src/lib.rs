@@ -30,6 +30,7 @@ pub mod objects;
 mod plain;
 mod pump;
 mod rest;
+mod stop_signal;
 mod strict;
 mod tcp;
 mod websocket;

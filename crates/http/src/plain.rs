@@ -26,10 +26,11 @@ use tracing::{debug, warn};
 use crate::bodies::BodyBudget;
 use crate::config::Limits;
 use crate::connection_slots::{ConnectionSlot, ConnectionSlots};
-use crate::endpoint::{MAX_BLOCKING_THREADS, StartError, stopped};
+use crate::endpoint::{MAX_BLOCKING_THREADS, StartError};
 use crate::front::{self, Front};
 use crate::idle::Idle;
 use crate::metrics::Metrics;
+use crate::stop_signal::stopped;
 use crate::strict::Strict;
 use crate::tcp::{ACCEPT_PAUSE, MIN_BUFFER_BYTES, ROOM_PAUSE};
 

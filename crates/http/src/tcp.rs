@@ -22,11 +22,11 @@ use tracing::{debug, info, warn};
 
 use crate::answer::{Client, Site};
 use crate::connection_slots::{Activity, ConnectionSlots};
-use crate::endpoint::stopped;
 use crate::handshake::Handshakes;
 use crate::idle::Idle;
 use crate::metrics::Open;
 use crate::rest::Lingering;
+use crate::stop_signal::stopped;
 use crate::strict::Strict;
 
 /// Rest after a failed accept, as when file descriptors are short.

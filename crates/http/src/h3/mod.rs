@@ -29,8 +29,8 @@ use tracing::{debug, info};
 use crate::answer::{Client, Site};
 use crate::config::EndpointConfig;
 use crate::connection_slots::{Activity, ConnectionSlots};
-use crate::endpoint::stopped;
 use crate::metrics::Open;
+use crate::stop_signal::stopped;
 use session::Sessions;
 use unproven::Counting;
 
