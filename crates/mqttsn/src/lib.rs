@@ -8,8 +8,12 @@ mod message;
 mod request;
 mod server;
 mod session;
+mod settings;
+mod statistics;
 mod topics;
 
 pub use message::{DecodeError, Message, Publish, ReturnCode, TopicName, TopicRef, WillTopic};
 pub use request::{Answer, BrokerEvent, Delivery, Open, Publication, Request, Will};
-pub use server::{End, Event, Handle, Server, Settings, Statistics, Trust};
+pub use server::{End, Event, Handle, Server, Trust};
+pub use settings::Settings;
+pub use statistics::Statistics;

@@ -18,7 +18,8 @@ use self::down::Down;
 use self::up::Up;
 use crate::message::{Message, ReturnCode};
 use crate::request::{BrokerEvent, Request, Will};
-use crate::server::{Settings, Statistics};
+use crate::settings::Settings;
+use crate::statistics::Statistics;
 use crate::topics::Topics;
 
 /// What a session is given to work with, and where it puts what comes of it.
