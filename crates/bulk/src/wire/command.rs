@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
+use super::error::WireError;
+use super::header::{
+    COMMAND, EXT_RATE, Parts, SenderHead, begin_sender, end_header, extensions, put_time, take_time,
+};
 use super::object::{Fec, SymbolId};
 use super::read::{Read, put16, put32};
 use super::repair::Requests;
-use super::{
-    COMMAND, EXT_RATE, Parts, SenderHead, WireError, begin_sender, end_header, extensions,
-    put_time, take_time,
-};
 use crate::NodeId;
 
 const FLUSH: u8 = 1;

@@ -2,12 +2,11 @@
 
 use std::time::Duration;
 
+use super::error::WireError;
+use super::header::{ACK, EXT_CC, NACK, Parts, begin, end_header, extensions, put_time, take_time};
 use super::object::{Fec, SymbolId};
 use super::read::{Read, put16, put32};
 use super::repair::Requests;
-use super::{
-    ACK, EXT_CC, NACK, Parts, WireError, begin, end_header, extensions, put_time, take_time,
-};
 use crate::NodeId;
 
 const ACK_CC: u8 = 1;

@@ -1,11 +1,11 @@
 //! NORM_DATA and NORM_INFO (RFC 5740 sections 4.2.1 and 4.2.2) with the FEC payload identifier and the
 //! object transmission information of RFC 5510 (encoding 5) and RFC 5445 (encoding 129).
 
-use super::read::{Read, put16, put32};
-use super::{
-    DATA, EXT_FTI, EXT_RATE, INFO, Parts, SenderHead, WireError, begin_sender, end_header,
-    extensions,
+use super::error::WireError;
+use super::header::{
+    DATA, EXT_FTI, EXT_RATE, INFO, Parts, SenderHead, begin_sender, end_header, extensions,
 };
+use super::read::{Read, put16, put32};
 
 /// Flags of an object's messages.
 pub mod flags {

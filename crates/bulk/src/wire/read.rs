@@ -1,6 +1,6 @@
 //! Big-endian numbers from a slice, each checked, and into a buffer.
 
-use super::WireError;
+use super::error::WireError;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Read<'a>(pub(super) &'a [u8]);

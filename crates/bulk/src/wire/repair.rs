@@ -3,7 +3,7 @@
 //! A message carries several lists, each with a form, a level and items. [`Requests::check`] walks
 //! through all of them once, so that [`Requests::spans`] cannot fail.
 
-use super::WireError;
+use super::error::WireError;
 use super::object::{Fec, SymbolId};
 use super::read::{Read, put16};
 

@@ -1,6 +1,8 @@
 //! Messages as bytes: each field where RFC 5740 has it, and nothing read beyond the end.
 #![allow(clippy::unwrap_used)]
 
+use std::time::Duration;
+
 use super::*;
 
 const HEAD: SenderHead = SenderHead {
