@@ -8,24 +8,7 @@ use crate::packet::Packet;
 use crate::types::Version;
 use crate::wire::{MAX_VARIABLE, variable};
 
-/// One whole packet, not yet looked into.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Frame<'a> {
-    /// Packet type and flags.
-    pub first: u8,
-    /// What follows the fixed header.
-    pub body: &'a [u8],
-    /// Length of the whole packet in bytes.
-    pub len: usize,
-}
-
-impl Frame<'_> {
-    /// Packet type, 0 to 15.
-    #[must_use]
-    pub fn packet_type(&self) -> u8 {
-        self.first >> 4
-    }
-}
+pub use crate::frame::Frame;
 
 /// The packet at the start of `buffer`; `None` when it is not complete yet.
 ///

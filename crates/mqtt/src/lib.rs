@@ -8,6 +8,7 @@ pub mod ack;
 pub mod codec;
 mod error;
 pub mod flow;
+mod frame;
 pub mod packet;
 pub mod properties;
 pub mod publish;

@@ -82,6 +82,11 @@ impl<'a> Reader<'a> {
     }
 }
 
+/// The reader must have come to its end.
+pub(crate) fn end(reader: Reader<'_>) -> Result<(), DecodeError> {
+    if reader.is_empty() { Ok(()) } else { Err(DecodeError::Length) }
+}
+
 /// A variable byte integer at the start of `bytes` and its length; `None` when cut short.
 #[inline]
 pub(crate) fn variable(bytes: &[u8]) -> Result<Option<(usize, usize)>, DecodeError> {

@@ -1,11 +1,10 @@
 //! CONNECT and CONNACK (sections 3.1 and 3.2).
 
-use super::end;
 use crate::error::DecodeError;
 use crate::properties::{Place, Properties};
 use crate::reason::ReasonCode;
 use crate::types::{QoS, Version};
-use crate::wire::{Reader, put_binary, put_packet, put_string};
+use crate::wire::{Reader, end, put_binary, put_packet, put_string};
 
 /// Level byte of a bridge that speaks 3.1.1. No standard has it: mosquitto set it first
 /// (`try_private`), and other brokers know it.

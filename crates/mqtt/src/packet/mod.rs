@@ -16,10 +16,9 @@ pub use subscribe::{
 };
 
 use crate::ack::AckKind;
-use crate::codec::Frame;
 use crate::error::DecodeError;
+use crate::frame::Frame;
 use crate::types::Version;
-use crate::wire::Reader;
 
 /// A control packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,9 +119,4 @@ impl<'a> Packet<'a> {
 
 fn nothing<'a>(body: &[u8], packet: Packet<'a>) -> Result<Packet<'a>, DecodeError> {
     if body.is_empty() { Ok(packet) } else { Err(DecodeError::Length) }
-}
-
-/// The reader must have come to its end.
-fn end(reader: Reader<'_>) -> Result<(), DecodeError> {
-    if reader.is_empty() { Ok(()) } else { Err(DecodeError::Length) }
 }

@@ -1,14 +1,13 @@
 //! PUBLISH and its four acknowledgements (sections 3.3 to 3.7).
 
-use super::end;
 use crate::ack::{self, AckKind};
-use crate::codec::Frame;
 use crate::error::DecodeError;
+use crate::frame::Frame;
 use crate::properties::{Place, Properties};
 use crate::publish::{PublishHead, encode_header};
 use crate::reason::ReasonCode;
 use crate::types::{PacketId, QoS, Version};
-use crate::wire::{Reader, put_packet, put_packet_id};
+use crate::wire::{Reader, end, put_packet, put_packet_id};
 
 /// An application message on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

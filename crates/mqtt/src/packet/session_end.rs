@@ -1,12 +1,11 @@
 //! DISCONNECT and AUTH (sections 3.14 and 3.15): a reason and properties, both of which may be
 //! left out.
 
-use super::end;
 use crate::error::DecodeError;
 use crate::properties::{Place, Properties};
 use crate::reason::ReasonCode;
 use crate::types::Version;
-use crate::wire::{Reader, put_packet};
+use crate::wire::{Reader, end, put_packet};
 
 /// The end of a connection, announced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,11 +2,10 @@
 //!
 //! The list of filters stays encoded; it is checked once and then iterated over.
 
-use super::end;
 use crate::error::DecodeError;
 use crate::properties::{Place, Properties};
 use crate::types::{PacketId, QoS, Version};
-use crate::wire::{Reader, put_packet, put_packet_id, put_string};
+use crate::wire::{Reader, end, put_packet, put_packet_id, put_string};
 
 /// When a new subscription is sent retained messages (section 3.8.3.1).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
