@@ -1,10 +1,9 @@
-//! Several small messages as one publication, for links where every packet costs.
+//! Several small messages in one publication, for links on which every packet is expensive.
 //!
-//! A batch is a list of JSON objects, one a line, in order: `topic`, `at` and `id`, and `payload` if
-//! the payload is text or `base64` if it is not. It is published with content type
-//! [`CONTENT_TYPE`] and, where that makes it smaller, compressed (zlib, RFC 1950), which the user
-//! property `encoding` = `deflate` says. Whoever unpacks it asks whether its sender may publish to
-//! the topics in it: a batch says what it likes.
+//! A batch is a list of JSON objects, one per line, in order: `topic`, `at` and `id`, and `payload` if the payload is
+//! text or `base64` if it is not. It is published with content type [`CONTENT_TYPE`]. If compression (zlib, RFC 1950)
+//! makes it smaller, it is compressed, and has the user property `encoding` = `deflate`. The receiver must check
+//! whether the sender may publish to the topics in it, because a batch can contain any topic.
 
 use std::io::{Read as _, Write as _};
 
@@ -20,28 +19,28 @@ use crate::outbox::Stored;
 
 /// Content type of a batch.
 pub const CONTENT_TYPE: &str = "application/vnd.fulmar.batch";
-/// Name of the user property that says how a batch is encoded.
+/// Name of the user property with a batch's encoding.
 pub const ENCODING: &str = "encoding";
 /// Its value for zlib.
 pub const DEFLATE: &str = "deflate";
-/// Most bytes of a batch once it is unpacked; what is larger is refused before it takes memory.
+/// Most bytes of an unpacked batch; a larger one is refused before memory is allocated for it.
 pub const MAX_BYTES: usize = 1 << 20;
 /// Most messages of a batch.
 pub const MAX_MESSAGES: usize = 4096;
 
-/// Why a batch is none.
+/// Why a batch is invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum BatchError {
     /// Not zlib, or broken.
     #[error("cannot be decompressed: {0}")]
     Compression(std::io::Error),
-    /// An encoding nobody agreed on.
+    /// An unknown encoding.
     #[error("unknown encoding {0:?}; use deflate or none")]
     Encoding(String),
-    /// Too much.
+    /// Too many bytes or messages.
     #[error("more than {MAX_BYTES} bytes or {MAX_MESSAGES} messages")]
     TooLarge,
-    /// Not the lines it should be.
+    /// A line is not a JSON object of a batch.
     #[error("line {line}: {error}")]
     Line {
         /// Counted from 1.
@@ -49,7 +48,7 @@ pub enum BatchError {
         /// What is wrong.
         error: serde_json::Error,
     },
-    /// A topic that is no name.
+    /// An invalid topic name.
     #[error("line {line}: {error}")]
     Topic {
         /// Counted from 1.
@@ -105,7 +104,7 @@ pub fn encode(messages: &[Stored], compress: bool) -> (Vec<u8>, bool) {
             payload: text.map(Into::into),
             base64,
         };
-        // Strings always have a JSON form, and memory takes every byte.
+        // Strings always have a JSON form, and writing to memory cannot fail.
         let _ = serde_json::to_writer(&mut plain, &line);
         plain.push(b'\n');
     }
@@ -124,7 +123,7 @@ pub fn encode(messages: &[Stored], compress: bool) -> (Vec<u8>, bool) {
 /// The messages of a batch, in order. `encoding` is the user property of that name.
 ///
 /// # Errors
-/// It is none, or larger than [`MAX_BYTES`] or [`MAX_MESSAGES`].
+/// The batch is invalid, or larger than [`MAX_BYTES`] or [`MAX_MESSAGES`].
 pub fn decode(payload: &[u8], encoding: Option<&str>) -> Result<Vec<Message>, BatchError> {
     let unpacked;
     let plain = match encoding {
@@ -151,7 +150,7 @@ pub fn decode(payload: &[u8], encoding: Option<&str>) -> Result<Vec<Message>, Ba
 
 fn unpack(payload: &[u8]) -> Result<Vec<u8>, BatchError> {
     let mut unpacked = Vec::new();
-    // One more than allowed, so that too much is noticed.
+    // One byte more than allowed, to detect a batch that is too large.
     let mut limited = ZlibDecoder::new(payload).take(MAX_BYTES as u64 + 1);
     limited.read_to_end(&mut unpacked).map_err(BatchError::Compression)?;
     Ok(unpacked)

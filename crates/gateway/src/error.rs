@@ -1,4 +1,4 @@
-//! What can go wrong with the outbox's file, and what to do about it.
+//! Errors of the outbox's file, with what to do about them.
 
 use std::path::{Path, PathBuf};
 
@@ -29,7 +29,7 @@ pub enum Error {
     Sqlite {
         /// The database file.
         path: PathBuf,
-        /// What SQLite said.
+        /// SQLite's error.
         source: rusqlite::Error,
     },
     /// The file could not be made private.
@@ -37,13 +37,13 @@ pub enum Error {
     File {
         /// The database file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
 }
 
 impl Error {
-    /// Sorts an error of SQLite.
+    /// Classifies an error of SQLite.
     pub(crate) fn of(path: &Path, source: rusqlite::Error) -> Error {
         let path = path.to_owned();
         match source.sqlite_error_code() {

@@ -1,5 +1,5 @@
-//! The identity of a forwarded message: MQTT 5 user properties that it gets where it enters and
-//! keeps on its way.
+//! The identity of a forwarded message: MQTT 5 user properties that it gets where it enters the broker and keeps from
+//! then on.
 //!
 //! `id` is `{gateway}-{life}-{number}` and never repeats: the life is a random number of the process,
 //! so that no number is used twice even if a crash made the gateway forget it. `at` is
@@ -103,7 +103,7 @@ impl Stamper {
 fn origin(sent: &Sent<'_>, packet_id: u16) -> u64 {
     let mut context = digest::Context::new(&digest::SHA256);
     for part in [sent.client_id.as_bytes(), &packet_id.to_be_bytes(), sent.topic.as_bytes()] {
-        // The length first: no two lists of parts read the same.
+        // The length first, so that different lists of parts never have the same bytes.
         context.update(&(part.len() as u64).to_be_bytes());
         context.update(part);
     }
@@ -182,7 +182,7 @@ impl<'a> MessageIdentity<'a> {
     }
 }
 
-/// The properties with which a message leaves the gateway: those with which it came, without those of this hop only
+/// The properties with which a message leaves the gateway: those with which it arrived, without those of this hop only
 /// and those private to the gateway, and with `via` as the list of gateways.
 #[must_use]
 pub fn onward(properties: Properties<'_>, via: &str) -> PropertyBuf {

@@ -1,17 +1,17 @@
-//! Which topics cross, and under which names: rules of one direction, the first that matches decides.
+//! Which topics are forwarded, and with which names: a list of rules per direction, of which the first match decides.
 //!
-//! A rule takes the topics its filter matches, takes `from_prefix` off their names and puts
-//! `to_prefix` in its place. Names that begin with `$` never cross: they are a broker's own.
+//! A rule applies to the topics that its filter matches. It replaces `from_prefix` in their names by `to_prefix`. Names
+//! that begin with `$` are never forwarded: they are a broker's own.
 
 use fulmar_mqtt::QoS;
 use fulmar_mqtt::topic::{TopicError, check_filter, check_name, matches, overlaps};
 
-/// How urgent a message is; urgent ones go first.
+/// A message's priority; urgent messages are sent first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Priority {
-    /// Ahead of all that waits.
+    /// Before all normal messages.
     Urgent = 0,
-    /// In its turn.
+    /// In order of arrival.
     #[default]
     Normal = 1,
 }
@@ -19,34 +19,34 @@ pub enum Priority {
 /// One rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// What it takes: a filter over the names on this side.
+    /// The topics to which it applies: a filter over the names on this side.
     pub filter: String,
-    /// Taken off the front of the name; empty for nothing.
+    /// Prefix that is removed from the name; may be empty.
     pub from_prefix: String,
-    /// Put in front of what is left.
+    /// Prefix that is added instead.
     pub to_prefix: String,
-    /// Quality of service on the other side, at most 1: a message that is known by its identifier is
-    /// stored once without QoS 2's second round trip.
+    /// Quality of service on the other side, at most 1: because of its identifier, a message is stored once without QoS
+    /// 2's second round trip.
     pub qos: QoS,
-    /// How urgent its messages are.
+    /// Its messages' priority.
     pub priority: Priority,
 }
 
-/// Why a rule is none.
+/// Why a rule is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RuleError {
-    /// The filter is not one.
+    /// The filter is invalid.
     #[error("filter {filter:?}: {error}")]
     Filter {
         /// As given.
         filter: String,
-        /// What is wrong with it.
+        /// Why.
         error: TopicError,
     },
-    /// Shared subscriptions would give each of several gateways a part.
+    /// With a shared subscription, each of several gateways would get only a part of the messages.
     #[error("filter {0:?}: shared subscriptions and names that begin with $ cannot be forwarded")]
     Dollar(String),
-    /// The filter does not only match names that begin with what is to be taken off.
+    /// The filter also matches names that do not begin with the prefix to be removed.
     #[error(
         "filter {filter:?} also matches names that do not begin with from_prefix {prefix:?}; begin the filter with it"
     )]
@@ -62,10 +62,10 @@ pub enum RuleError {
 }
 
 impl Rule {
-    /// Checks it.
+    /// Checks the rule.
     ///
     /// # Errors
-    /// Says what is wrong, naming filter or prefix.
+    /// The filter or a prefix is invalid.
     pub fn check(&self) -> Result<(), RuleError> {
         let filter = &self.filter;
         let wrong = |error| RuleError::Filter { filter: filter.clone(), error };
@@ -85,7 +85,7 @@ impl Rule {
         Ok(())
     }
 
-    /// The name on the other side; `None` if the rule does not take it or nothing would be left of it.
+    /// The name on the other side; `None` if the rule does not apply, or the name would be empty.
     #[must_use]
     pub fn map(&self, topic: &str) -> Option<String> {
         if !matches(&self.filter, topic) {
@@ -95,7 +95,7 @@ impl Rule {
         check_name(&mapped).is_ok().then_some(mapped)
     }
 
-    /// A filter over the names on the other side that matches all that the rule makes.
+    /// A filter over the names on the other side that matches all names that the rule produces.
     #[must_use]
     pub fn image(&self) -> String {
         let rest = self.filter.strip_prefix(&*self.from_prefix).unwrap_or(&self.filter);
@@ -113,7 +113,7 @@ impl Mapping {
     /// Rules in order.
     ///
     /// # Errors
-    /// The first that is none, with its place counted from 1.
+    /// The first invalid rule, with its number counted from 1.
     pub fn new(rules: Vec<Rule>) -> Result<Mapping, (usize, RuleError)> {
         for (number, rule) in (1..).zip(&rules) {
             rule.check().map_err(|error| (number, error))?;
@@ -121,13 +121,13 @@ impl Mapping {
         Ok(Mapping { rules })
     }
 
-    /// The rule that takes a name, and the name on the other side.
+    /// The rule that applies to a name, and the name on the other side.
     #[must_use]
     pub fn map(&self, topic: &str) -> Option<(&Rule, String)> {
         self.rules.iter().find_map(|rule| Some((rule, rule.map(topic)?)))
     }
 
-    /// Whether a rule takes the name.
+    /// Whether a rule applies to the name.
     #[must_use]
     pub fn takes(&self, topic: &str) -> bool {
         self.rules.iter().any(|rule| matches(&rule.filter, topic))
@@ -140,9 +140,9 @@ impl Mapping {
     }
 }
 
-/// The rules of the two directions by which a message that went up could come down again, both
-/// counted from 1. Where the protocol cannot tell a client's own messages apart (3.1.1 without the
-/// bridge bit) such rules would send it round and round.
+/// Two rules, one per direction, by which a message that went up could come down again; their numbers, counted from 1.
+/// If the protocol cannot exclude a client's own messages (3.1.1 without the bridge bit), such rules would forward it
+/// in a loop.
 #[must_use]
 pub fn circle(up: &Mapping, down: &Mapping) -> Option<(usize, usize)> {
     for (u, above) in (1..).zip(&up.rules) {
@@ -176,7 +176,7 @@ mod tests {
             ("sensor/#", "", "fulmar/rural/", "sensor/a/co2", Some("fulmar/rural/sensor/a/co2")),
             ("home/1/+", "home/", "town/", "home/1/co", Some("town/1/co")),
             ("home/#", "home/", "", "home/1", Some("1")),
-            // Nothing would be left.
+            // The name would be empty.
             ("home/#", "home", "", "home", None),
             ("#", "", "", "$SYS/uptime", None),
             ("home/+", "", "", "home/1/co", None),

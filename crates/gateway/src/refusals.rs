@@ -1,9 +1,9 @@
-//! What the broker upstream refuses for now: topics that wait until an operator has given a right, raised a
-//! quota or mended a prefix, while all others go on.
+//! Topics that the upstream broker refuses for now. They wait until an operator has granted a right, raised a quota or
+//! corrected a prefix, while all other topics continue.
 //!
-//! Messages of a refused topic stay in the outbox and are passed over. From time to time, at growing
-//! intervals, one of each topic is let through to see; when it is taken, the topic is no longer refused and
-//! its messages are read again from the oldest on, so that its order holds. No I/O, no clock.
+//! Messages of a refused topic stay in the outbox and are skipped. From time to time, at growing intervals, one message
+//! of each topic is sent as a probe. If it is accepted, the topic is no longer refused, and its messages are read again
+//! from the oldest one, so that their order is kept. No I/O, no clock.
 
 use std::collections::BTreeMap;
 
@@ -12,12 +12,11 @@ use fulmar_mqtt::ReasonCode;
 use crate::outbox::Stored;
 use crate::scheduler::Publication;
 
-/// Most topics that are passed over one by one. With more, everything waits.
+/// Most topics that are skipped individually. With more, everything waits.
 pub const MAX_REFUSED: usize = 1024;
-/// Before the first look whether a topic is still refused, in milliseconds; doubled with each, up to
-/// [`LAST_RETRY_MS`].
+/// Time before the first probe of a refused topic, in milliseconds; doubled with each one, up to [`LAST_RETRY_MS`].
 const FIRST_RETRY_MS: u64 = 5_000;
-/// Between two looks at last, in milliseconds.
+/// Longest time between two probes, in milliseconds.
 const LAST_RETRY_MS: u64 = 300_000;
 
 /// What is refused: publications to a topic, or those that carry batches.
@@ -25,12 +24,12 @@ const LAST_RETRY_MS: u64 = 300_000;
 pub enum Refused {
     /// Messages to this topic.
     Topic(String),
-    /// Batches, wherever they go.
+    /// Batches.
     Batches,
 }
 
 impl Refused {
-    /// What a refusal of this concerns.
+    /// The subject of a refusal of this publication.
     pub(crate) fn of(publication: &Publication) -> Refused {
         match publication {
             Publication::One(message) => Refused::Topic(message.topic.clone()),
@@ -47,16 +46,16 @@ impl Refused {
     }
 }
 
-/// Why, since when, and how often.
+/// A refusal: its reason, its beginning, and its probes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// The broker's reason.
     pub reason: ReasonCode,
     /// Since when, in milliseconds since the Unix epoch.
     pub since_ms: u64,
-    /// Messages that may still go out in this pass, to see.
+    /// Probes that may still be sent in this pass.
     probes: usize,
-    /// Whether this pass has met a message of it.
+    /// Whether this pass has found a message of it.
     met: bool,
 }
 
@@ -68,8 +67,8 @@ pub struct Refusals {
     retry_at_ms: Option<u64>,
 }
 
-/// Whether asking again may bring another answer to the same message, once somebody has changed something: a
-/// right, a quota, what the broker supports, or its state.
+/// Whether the same message may be accepted later, after a change of a right, of a quota, or of the broker's features
+/// or state.
 #[must_use]
 pub fn may_pass(reason: ReasonCode) -> bool {
     use ReasonCode as R;
@@ -101,8 +100,7 @@ impl Refusals {
         self.retry_at_ms.filter(|_| !self.all.is_empty())
     }
 
-    /// Notes that this was refused. Whether that is news; `None` if there are too many, so that nothing more
-    /// may be sent.
+    /// Records a refusal. Returns whether it is new; `None` if there are too many, so that nothing more may be sent.
     pub(crate) fn add(
         &mut self,
         publication: &Publication,
@@ -125,14 +123,14 @@ impl Refusals {
         Some(true)
     }
 
-    /// Notes that this was taken: what was refused before, if it was.
+    /// Records an acceptance. Returns the refusal that it ends, if there was one.
     pub(crate) fn taken(&mut self, publication: &Publication) -> Option<(Refused, Refusal)> {
         let found = self.all.remove_entry(&Refused::of(publication))?;
         self.retries = 0;
         Some(found)
     }
 
-    /// Whether a message has to be passed over; counts the probes of this pass.
+    /// Whether a message has to be skipped; counts the probes of this pass.
     pub(crate) fn holds(&mut self, message: &Stored, batching: bool) -> bool {
         let by_batch = batching && message.batchable();
         let keys =
@@ -147,7 +145,8 @@ impl Refusals {
         held
     }
 
-    /// A new pass over the whole outbox begins: one message of each topic may go out, and `batch` for a batch.
+    /// Begins a new pass over the whole outbox: one message of each topic may be sent, and `batch` messages for a
+    /// batch.
     pub(crate) fn begin_pass(&mut self, batch: usize, now_ms: u64) {
         for (what, refusal) in &mut self.all {
             refusal.probes = if *what == Refused::Batches { batch } else { 1 };
@@ -159,7 +158,7 @@ impl Refusals {
         self.retry_at_ms = None;
     }
 
-    /// The pass has seen all that waits: what no message was met of has nothing that could be refused.
+    /// Ends the pass: all waiting messages were read. Removes refusals of which no message was found.
     pub(crate) fn end_pass(&mut self, now_ms: u64) {
         self.all.retain(|_, refusal| refusal.met);
         if self.retry_at_ms.is_none() && !self.all.is_empty() {
@@ -168,7 +167,7 @@ impl Refusals {
         }
     }
 
-    /// Something may have changed, such as the connection: look again at once.
+    /// Something may have changed, such as the connection: probes at once.
     pub fn look_again(&mut self, now_ms: u64) {
         self.retries = 0;
         if !self.all.is_empty() {

@@ -1,6 +1,6 @@
-//! Which message leaves the outbox next, and how many at a time, as a machine without I/O.
+//! Decides which message leaves the outbox next, and how many at a time: a state machine without I/O.
 //!
-//! Two lanes, urgent and normal, each in the order of entry, so that messages of a topic stay in
+//! There are two lanes, urgent and normal, each in order of arrival, so that messages of a topic stay in
 //! order. Urgent messages go first; while there are always some, every ninth message is a normal one, so that
 //! normal messages do not starve. The bytes in flight are bounded: an urgent message never waits behind more than
 //! that, however long the gateway was offline, and urgent messages have an allowance of their own beside it.
@@ -36,7 +36,7 @@ pub struct Batching {
     pub delay_ms: u64,
 }
 
-/// One or several stored messages that go out as one publication.
+/// One or several stored messages that are sent as one publication.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Publication {
     /// A message by itself.
@@ -69,7 +69,7 @@ pub struct Scheduler {
     in_flight: BTreeMap<u64, (Priority, usize, usize)>,
     messages_in_flight: usize,
     refusals: Refusals,
-    /// Messages up to this one go singly, because a batch with one of them was refused as a whole.
+    /// Messages up to this one are sent singly, because a batch with one of them was refused as a whole.
     singly_to: u64,
     swept: bool,
 }
@@ -98,13 +98,13 @@ impl Scheduler {
         &self.refusals
     }
 
-    /// Something may have changed upstream: refused messages are tried again at once.
+    /// Something may have changed upstream: tries refused messages again at once.
     pub fn look_again(&mut self, now_ms: u64) {
         self.refusals.look_again(now_ms);
     }
 
-    /// The upstream broker refused `publication`, which stays in the outbox: messages of its topic are passed
-    /// over. Returns whether that is new; `None` if so much is refused that everything has to wait.
+    /// The upstream broker refused `publication`, which stays in the outbox: messages of its topic are skipped. Returns
+    /// whether that is new; `None` if so much is refused that everything has to wait.
     pub fn refused(
         &mut self,
         publication: &Publication,
@@ -121,13 +121,13 @@ impl Scheduler {
     }
 
     /// The upstream broker accepted `publication`: returns the refusal that this ends, if there was one. Then
-    /// [`Scheduler::restart`] is due, to send the messages that were passed over.
+    /// [`Scheduler::restart`] is due, to send the messages that were skipped.
     pub fn taken(&mut self, publication: &Publication) -> Option<(Refused, Refusal)> {
         self.done(publication.first());
         self.refusals.taken(publication)
     }
 
-    /// A batch was refused as a whole: after [`Scheduler::restart`] its messages go singly.
+    /// A batch was refused as a whole: after [`Scheduler::restart`] its messages are sent singly.
     pub fn unbatch(&mut self, publication: &Publication) {
         self.done(publication.first());
         self.singly_to =
@@ -219,7 +219,7 @@ impl Scheduler {
             .then(|| first.entered_ms.saturating_add(batching.delay_ms))
     }
 
-    /// How many messages at the front of the normal lane go together.
+    /// How many messages at the front of the normal lane are sent together.
     fn batch_len(&self) -> usize {
         let Some(batching) = &self.batching else { return 1 };
         let mut bytes = 0;
@@ -432,7 +432,7 @@ mod tests {
         assert_eq!(seqs(&mut scheduler), [4], "the topic that is allowed goes on");
         scheduler.done(4);
         assert_eq!(scheduler.refusals().retry_at_ms(), Some(6000));
-        // Still refused: one message was sent to see, and the next look is later.
+        // Still refused: one message was sent as a probe, and the next probe is later.
         scheduler.restart(6000);
         lanes_at(&mut scheduler, 6000, [of(1, "a"), of(3, "a")]);
         let probe = scheduler.next(0).unwrap();
@@ -441,7 +441,7 @@ mod tests {
         assert_eq!(scheduler.refusals().retry_at_ms(), Some(16_000));
         let (_, refusal) = scheduler.refusals().all().next().unwrap();
         assert_eq!((refusal.reason, refusal.since_ms), (DENIED, 1000));
-        // Allowed now: what was passed over comes in order.
+        // Accepted now: the skipped messages follow in order.
         scheduler.restart(16_000);
         lanes(&mut scheduler, [of(1, "a"), of(3, "a")]);
         let probe = scheduler.next(0).unwrap();

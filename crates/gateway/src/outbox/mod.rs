@@ -1,9 +1,9 @@
-//! Messages on their way up, on disk until the broker there has acknowledged them.
+//! Messages for the upstream broker, on disk until it has acknowledged them.
 //!
-//! [`Outbox::put`] takes several at once and returns when all of them would survive a power cut: one
-//! transaction, one fsync. A message that is there already, or was, by its identifier or as something
-//! a device repeats, is not taken twice. Bounds are the operator's: beyond them messages are dropped
-//! by policy and counted, or refused. The caller chooses the thread; [`crate::scheduler`] decides what leaves next.
+//! [`Outbox::put`] stores several messages and returns when all of them would survive a power cut: one transaction, one
+//! fsync. A message that is or was stored already, recognised by its identifier or as a device's repetition, is not
+//! stored again. The operator sets the bounds; beyond them messages are dropped by a policy and counted, or refused.
+//! The caller chooses the thread; [`crate::scheduler`] decides which message is sent next.
 
 mod schema;
 #[cfg(test)]
@@ -18,76 +18,76 @@ use crate::error::Error;
 use crate::identity::key_of_id;
 use crate::mapping::Priority;
 
-/// What a message weighs beside topic, payload and properties: its row, its place in the index, and
-/// what is remembered for knowing it again.
+/// Bytes that a message counts besides topic, payload and properties: its row, its entry in the index, and the hashes
+/// that are kept to recognise a repetition.
 const ROW_BYTES: usize = 160;
-/// Messages behind which a repetition is not known any more.
+/// Number of later messages after which a repetition is not recognised any more.
 const REMEMBERED: u64 = 32_768;
-/// Memory is given back to the list of remembered ones in steps, since that reads all of it.
+/// Remembered messages are forgotten in steps of this many, because that reads the whole list.
 const FORGET_EVERY: u64 = 8_192;
-/// Largest payload that travels in a batch.
+/// Largest payload that is sent in a batch.
 const BATCHABLE_BYTES: usize = 1024;
 
 /// What to do when the outbox is full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Policy {
-    /// Drop what has waited longest, normal before urgent: what is new matters more.
+    /// Drop the oldest messages, normal ones before urgent ones: newer messages matter more.
     #[default]
     DropOldest,
-    /// Drop what comes.
+    /// Drop new messages.
     DropNewest,
-    /// Drop nothing: devices are not read from until there is room.
+    /// Drop nothing: nothing is read from devices until there is room.
     Refuse,
 }
 
 /// The operator's bounds.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
-    /// Most bytes of messages, with what each costs beside its content.
+    /// Most bytes of messages, including the overhead of each.
     pub max_bytes: u64,
-    /// Longest time a message may wait, in milliseconds; `None` for any.
+    /// Longest time that a message may wait, in milliseconds; `None` for no limit.
     pub max_age_ms: Option<u64>,
     /// What to do at `max_bytes`.
     pub policy: Policy,
-    /// Largest size of the file in bytes; `None` for as large as the disk. For tests of a full disk.
+    /// Largest size of the file in bytes; `None` for no limit. For tests of a full disk.
     pub max_file_bytes: Option<u64>,
 }
 
-/// A message that comes in.
+/// A message to be stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Item {
-    /// Name upstream.
+    /// Topic name upstream.
     pub topic: String,
     /// Payload.
     pub payload: Vec<u8>,
-    /// Properties as they are to be sent, in MQTT 5.0 encoding, without expiry.
+    /// Properties to be sent, in MQTT 5.0 encoding, without the message expiry interval.
     pub properties: Vec<u8>,
     /// Quality of service upstream.
     pub qos: QoS,
     /// RETAIN flag.
     pub retain: bool,
-    /// How urgent it is.
+    /// Its priority.
     pub priority: Priority,
     /// Its identifier.
     pub id: String,
-    /// When it was accepted first (RFC 3339).
+    /// When a gateway first accepted it (RFC 3339).
     pub at: String,
-    /// What the device sent, and whether it says that it may have sent it before.
+    /// Hash of what the device sent, and the DUP flag.
     pub origin: Option<(u64, bool)>,
-    /// When it is of no use any more, in milliseconds since the Unix epoch.
+    /// When it expires, in milliseconds since the Unix epoch.
     pub expires_ms: Option<u64>,
 }
 
-/// A message that waits.
+/// A stored message.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stored {
-    /// Its place in the order of entry; unique for the life of the file.
+    /// Its number in order of arrival; unique for the life of the file.
     pub seq: u64,
-    /// Name upstream.
+    /// Topic name upstream.
     pub topic: String,
     /// Payload.
     pub payload: Vec<u8>,
-    /// Properties as they are to be sent, in MQTT 5.0 encoding, without expiry.
+    /// Properties to be sent, in MQTT 5.0 encoding, without the message expiry interval.
     pub properties: Vec<u8>,
     /// Quality of service upstream.
     pub qos: QoS,
@@ -95,22 +95,22 @@ pub struct Stored {
     pub retain: bool,
     /// Its identifier.
     pub id: String,
-    /// When it was accepted first (RFC 3339).
+    /// When a gateway first accepted it (RFC 3339).
     pub at: String,
-    /// When it came here, in milliseconds since the Unix epoch.
+    /// When it was stored, in milliseconds since the Unix epoch.
     pub entered_ms: u64,
-    /// When it is of no use any more, in milliseconds since the Unix epoch.
+    /// When it expires, in milliseconds since the Unix epoch.
     pub expires_ms: Option<u64>,
 }
 
 impl Stored {
-    /// Bytes it counts for on its way.
+    /// Bytes that it counts when in flight.
     #[must_use]
     pub fn size(&self) -> usize {
         self.topic.len() + self.payload.len() + self.properties.len()
     }
 
-    /// Whether it may travel in a batch, which knows neither RETAIN nor expiry.
+    /// Whether it may be sent in a batch, which has neither RETAIN nor expiry.
     #[must_use]
     pub fn batchable(&self) -> bool {
         !self.retain && self.expires_ms.is_none() && self.payload.len() <= BATCHABLE_BYTES
@@ -122,7 +122,7 @@ impl Stored {
 pub struct Put {
     /// New messages by lane: urgent, normal.
     pub taken: [usize; 2],
-    /// Messages that were in the outbox already, or sent before.
+    /// Messages that were in the outbox already, or had been sent.
     pub known: usize,
 }
 
@@ -148,7 +148,7 @@ pub struct Dropped {
     pub expired: u64,
 }
 
-/// How full the outbox is.
+/// The outbox's fill level, and what it has dropped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
     /// Messages that wait.
@@ -187,7 +187,7 @@ impl Outbox {
         Ok(Outbox { connection, path, bounds, messages, bytes, forgotten_to: 0, dropped })
     }
 
-    /// A text that is kept with the messages, made by `make` the first time.
+    /// A text that is stored with the messages, made by `make` the first time.
     ///
     /// # Errors
     /// The file cannot be read or written.
@@ -206,7 +206,7 @@ impl Outbox {
         outcome.map_err(|error| Error::of(&self.path, error))
     }
 
-    /// Sets a text that is kept with the messages.
+    /// Sets a text that is stored with the messages.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -241,7 +241,7 @@ impl Outbox {
             Err(Stop::Sql(error)) => Err(Error::of(&self.path, error)),
             Err(Stop::Full) => Err(Error::Full(self.path.clone())),
         };
-        // Whatever was begun is rolled back when the transaction is dropped.
+        // Dropping the transaction rolls it back.
         outcome?;
         (self.messages, self.bytes, self.dropped) = (messages, bytes, dropped);
         self.forgotten_to = forgotten_to;
@@ -283,14 +283,14 @@ impl Outbox {
         outcome.map_err(|error| Error::of(&self.path, error))
     }
 
-    /// Removes messages that are done. If a power cut undoes a removal, the message is sent upstream
+    /// Removes messages. If a power cut undoes a removal, the message is sent upstream
     /// again with the same identifier.
     ///
     /// # Errors
     /// The disk is full or fails: then nothing was removed.
     pub fn remove(&mut self, seqs: &[u64]) -> Result<(), Error> {
         let outcome = (|| {
-            // Not worth an fsync of its own: the next message's carries it.
+            // Without an fsync of its own; the next message's includes it.
             self.connection.pragma_update(None, "synchronous", "NORMAL")?;
             let transaction = self.connection.unchecked_transaction()?;
             let (mut messages, mut bytes) = (0, 0);
@@ -306,7 +306,7 @@ impl Outbox {
             transaction.commit()?;
             Ok((messages, bytes))
         })();
-        // Whatever happened, what is put in next is to be durable.
+        // Also after an error, so that the next messages are durable.
         let full = self.connection.pragma_update(None, "synchronous", "FULL");
         let (messages, bytes) = outcome
             .and_then(|counts| full.map(|()| counts))
@@ -316,7 +316,7 @@ impl Outbox {
         Ok(())
     }
 
-    /// Drops what is older than allowed or past its own expiry.
+    /// Drops messages that are older than allowed or have expired.
     ///
     /// # Errors
     /// The disk is full or fails: then nothing was dropped.
@@ -350,7 +350,7 @@ impl Outbox {
         Ok(())
     }
 
-    /// How full it is.
+    /// The fill level, and what was dropped.
     #[must_use]
     pub fn totals(&self) -> Totals {
         let oldest = "SELECT entered FROM message ORDER BY seq LIMIT 1";
@@ -358,14 +358,14 @@ impl Outbox {
         Totals {
             messages: self.messages,
             bytes: self.bytes,
-            // One that cannot be read now is told with the next question.
+            // If it cannot be read now, the next call returns it.
             oldest_ms: oldest.ok().flatten(),
             dropped: self.dropped,
         }
     }
 }
 
-/// A transaction under way, with what it will have changed.
+/// An open transaction, with the changes that a commit will make to the totals.
 struct Change<'a> {
     connection: &'a Connection,
     bounds: &'a Bounds,
@@ -450,7 +450,7 @@ impl Change<'_> {
         Ok(())
     }
 
-    /// Drops what has waited longest until `size` more bytes fit.
+    /// Drops the oldest messages until `size` more bytes fit.
     fn make_room(&mut self, size: u64) -> SqlResult<()> {
         let mut oldest = self.connection.prepare_cached(
             "DELETE FROM message WHERE seq = \
@@ -465,7 +465,7 @@ impl Change<'_> {
         Ok(())
     }
 
-    /// Forgets what entered so long ago that nobody repeats it.
+    /// Forgets messages that were stored so long ago that no device repeats them.
     fn forget(&mut self) -> SqlResult<()> {
         let newest = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'message'";
         let newest: u64 = self.connection.query_row(newest, [], |row| number(row, 0))?;
@@ -497,7 +497,7 @@ fn number(row: &Row<'_>, column: usize) -> SqlResult<u64> {
     Ok(row.get::<_, i64>(column)?.cast_unsigned())
 }
 
-/// SQLite's integers have a sign; what is not compared may use it.
+/// SQLite's integers are signed; numbers that are not compared may use the sign bit.
 fn signed(number: u64) -> i64 {
     number.cast_signed()
 }

@@ -14,10 +14,10 @@ use crate::error::Error;
 const APPLICATION_ID: i64 = 0x4655_4c4f;
 const VERSION: i64 = 1;
 
-/// Memory for SQLite's pages. A gateway is a small computer, and what is written is mostly read once.
+/// Memory for SQLite's page cache. A gateway is a small computer, and most messages are read once.
 const CACHE_KIB: i64 = 1024;
-/// The write-ahead log keeps this much of the disk, so that what is acknowledged upstream can be
-/// removed even where the disk is full.
+/// Size that the write-ahead log keeps on the disk, so that messages acknowledged upstream can be removed even if the
+/// disk is full.
 const LOG_BYTES: i64 = 4 << 20;
 
 const SCHEMA: &str = "
@@ -89,7 +89,7 @@ fn configure(connection: &Connection, max_file_bytes: Option<u64>) -> Result<()>
     Ok(())
 }
 
-/// Creates the file for its owner only, or takes rights of others away.
+/// Creates the file with access for its owner only, or removes other users' access.
 fn prepare_file(path: &Path) -> Result<(), Error> {
     let failed = |source| Error::File { path: path.to_owned(), source };
     match OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
