@@ -1,6 +1,6 @@
-//! What can go wrong with the database file, and what to do about it.
+//! Errors of the database file, with what to do about them.
 //!
-//! Failures of a running store are not errors of a call: they show in `Storage::failure`.
+//! Failures of a running store are not errors of a call; `Storage::failure` returns them.
 
 use std::path::{Path, PathBuf};
 
@@ -42,7 +42,7 @@ pub enum Error {
     File {
         /// The database file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
     /// Any other failure of SQLite while opening.
@@ -50,16 +50,16 @@ pub enum Error {
     Sqlite {
         /// The database file.
         path: PathBuf,
-        /// What SQLite said.
+        /// SQLite's error.
         source: rusqlite::Error,
     },
     /// The writer thread could not be started.
     #[error("cannot start the storage writer: {0}")]
     Thread(std::io::Error),
-    /// Closed although not everything handed over could be written.
+    /// Closed, although not all submitted batches could be written.
     #[error("{batches} batches were not written before the storage closed: {reason}")]
     Unwritten {
-        /// Batches handed over and not durable.
+        /// Submitted batches that are not durable.
         batches: u64,
         /// Why.
         reason: String,
@@ -67,7 +67,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Sorts a SQLite error met while opening `path`.
+    /// Classifies a SQLite error from opening `path`.
     pub(crate) fn opening(path: &Path, source: rusqlite::Error) -> Error {
         use rusqlite::Error as Sqlite;
         let path = path.to_owned();
@@ -78,7 +78,8 @@ impl Error {
         | Sqlite::QueryReturnedNoRows
         | Sqlite::SqlInputError { .. } = source
         {
-            // A row with what the store does not write, without what it always writes, or without its table.
+            // A row with values that the store never writes, without values that it always writes, or without its
+            // table.
             return Error::Damaged { path, detail: source.to_string() };
         }
         match source.sqlite_error_code() {

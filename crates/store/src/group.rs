@@ -1,9 +1,9 @@
-//! Operations gathered for one transaction, with those that undo each other taken out.
+//! The operations of one transaction, without those that cancel each other out.
 //!
-//! A message delivered faster than the disk writes never reaches the disk: its `Enqueue` and
-//! `Dequeue` meet here and vanish. What is left keeps its order where order matters (sessions,
-//! flows, subscriptions, new queue rows); removals of rows stored by earlier transactions come
-//! first, so that on a full disk a group can make the room it needs.
+//! A message delivered faster than the disk writes never reaches the disk: its `Enqueue` and `Dequeue` are both removed
+//! from the group. The remaining operations stay in order where order matters (sessions, flows, subscriptions, new
+//! queue rows). Removals of rows of earlier transactions are written first, so that on a full disk a group frees the
+//! space that it needs.
 //!
 //! This relies on two promises of the broker: a position is used once in the life of a session,
 //! and a packet identifier is received again only after it was released.
@@ -17,7 +17,7 @@ use rustc_hash::FxHashMap;
 
 use crate::inbox::Chunk;
 
-/// Below this length holes are not worth closing, and buffers are kept between groups.
+/// Below this length, holes are not closed, and buffers are kept between groups.
 const KEEP_OPS: usize = 32_768;
 
 /// One place in one outgoing queue.
@@ -36,7 +36,7 @@ pub(crate) struct InboundSlot {
     pub(crate) packet_id: PacketId,
 }
 
-/// What one transaction will write.
+/// The operations that one transaction writes.
 #[derive(Default)]
 pub(crate) struct Group {
     /// Number of the last batch in it.
@@ -45,7 +45,7 @@ pub(crate) struct Group {
     pub(crate) batches: u64,
     /// Operations handed over for it.
     pub(crate) ops: u64,
-    /// What it counts against the backlog.
+    /// Its share of the backlog.
     pub(crate) weight: usize,
     /// Rows of earlier transactions to remove from queues.
     pub(crate) dequeued: Vec<QueueSlot>,
@@ -62,7 +62,7 @@ pub(crate) struct Group {
 }
 
 impl Group {
-    /// Adds a chunk and leaves its buffer empty.
+    /// Adds a chunk, and empties its buffer.
     pub(crate) fn absorb(&mut self, chunk: &mut Chunk) {
         self.last = chunk.last;
         self.batches += chunk.batches;
@@ -90,7 +90,7 @@ impl Group {
             + (self.ordered.len() - self.holes)
     }
 
-    /// Empties it for the next transaction; buffers of an unusually large one are given back.
+    /// Empties it for the next transaction; frees unusually large buffers.
     pub(crate) fn clear(&mut self) {
         if self.ordered.capacity() > KEEP_OPS || self.dequeued.capacity() > KEEP_OPS {
             *self = Group::default();
@@ -175,7 +175,7 @@ impl Group {
         }
     }
 
-    /// While a full disk keeps a group waiting, traffic that cancels out must not pile up holes.
+    /// Operations that cancel out must not accumulate holes while a group waits for a full disk.
     fn close_holes(&mut self) {
         self.ordered.retain(Option::is_some);
         self.holes = 0;

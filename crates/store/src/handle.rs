@@ -1,4 +1,4 @@
-//! The broker's side of the store: hand over, ask how far it is, close.
+//! The broker's interface to the store: submits batches, reports which are durable, closes.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,19 +14,19 @@ use crate::schema;
 use crate::stats::Stats;
 use crate::writer::{Shared, Writer};
 
-/// Bytes of a message that weigh as much as an operation in the backlog.
+/// Bytes of a message that count as one operation in the backlog.
 const BYTES_PER_OP: usize = 1024;
 
-/// Durable storage in one SQLite file. Owns its writer thread: [`SqliteStorage::close`] or dropping
-/// the handle writes what was handed over and ends the thread.
+/// Durable storage in one SQLite file. Owns its writer thread: [`SqliteStorage::close`] or dropping the handle writes
+/// the submitted batches and ends the thread.
 pub struct SqliteStorage {
     shared: Arc<Shared>,
     writer: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl SqliteStorage {
-    /// Opens or creates the database file at `path` and reads everything it holds. The folder must
-    /// exist; the file is made readable by its owner only.
+    /// Opens or creates the database file at `path`, and reads all of it. The folder must exist; only the owner gets
+    /// access to the file.
     ///
     /// `wake` is called on the writer's thread after each commit, and when writing begins to fail;
     /// it must not block.
@@ -54,8 +54,8 @@ impl SqliteStorage {
         Ok((storage, restored))
     }
 
-    /// Writes everything handed over, then ends the writer. While the disk fails one more attempt
-    /// is made. What is submitted afterwards is dropped and never reported durable.
+    /// Writes all submitted batches, then ends the writer. If the disk fails, it tries once more. Batches submitted
+    /// afterwards are dropped and never reported durable.
     ///
     /// # Errors
     ///
@@ -71,8 +71,8 @@ impl SqliteStorage {
         Err(Error::Unwritten { batches: missing, reason })
     }
 
-    /// Whether everything handed over is written and the writer waits for more. Batches that are being
-    /// handed over meanwhile may or may not count.
+    /// Whether all submitted batches are written and the writer waits for more. Batches that are being submitted may or
+    /// may not count.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.shared.inbox.is_idle()
@@ -88,7 +88,7 @@ impl SqliteStorage {
 impl Storage for SqliteStorage {
     fn submit(&self, batch: &mut Vec<Op>) -> Seq {
         let weight = weight(batch);
-        // Before the push: the writer may be done with the batch before this returns.
+        // Before the push: the writer may finish the batch before this returns.
         self.shared.backlog.fetch_add(weight, Ordering::Relaxed);
         self.shared.inbox.push(batch, weight)
     }
@@ -97,7 +97,7 @@ impl Storage for SqliteStorage {
         Seq(self.shared.committed.load(Ordering::Acquire))
     }
 
-    /// In operations; one that holds a message counts one more for each whole KiB of it.
+    /// In operations; one with a message counts one more for each whole KiB of the message.
     fn backlog(&self) -> usize {
         self.shared.backlog.load(Ordering::Relaxed)
     }
@@ -109,8 +109,8 @@ impl Storage for SqliteStorage {
 
 impl Drop for SqliteStorage {
     fn drop(&mut self) {
-        // The writer's own call of `wake` may let go of the last owner; it cannot wait for itself,
-        // and ends by the closed inbox.
+        // The writer's own call of `wake` may drop the last owner. The writer cannot wait for itself; it ends because
+        // the inbox is closed.
         let writer = self.writer.get_mut();
         if writer.as_ref().is_some_and(|writer| writer.thread().id() == thread::current().id()) {
             *writer = None;
@@ -123,10 +123,9 @@ impl Drop for SqliteStorage {
     }
 }
 
-/// What `batch` adds to the backlog: one for each operation and one for each whole
-/// [`BYTES_PER_OP`] of a message, so that a limit on it bounds the memory whatever the size of
-/// messages. A message fanned out to many queues is counted once when its operations follow each
-/// other, as the broker submits them.
+/// What `batch` adds to the backlog: one per operation, and one per whole [`BYTES_PER_OP`] of a message, so that a
+/// limit bounds the memory for messages of any size. A message in many queues counts once if its operations follow each
+/// other; the broker submits them like this.
 fn weight(batch: &[Op]) -> usize {
     let mut weight = batch.len();
     let mut last = None;

@@ -1,7 +1,7 @@
-//! Where submitted batches wait for the writer, already cut into chunks of whole batches.
+//! The queue in which submitted batches wait for the writer, in chunks of whole batches.
 //!
 //! Submitting is the broker's hot path: one short lock, operations moved, and a wake-up only when
-//! the writer really sleeps. A chunk is what the writer puts into one transaction.
+//! the writer sleeps. The writer puts one chunk into one transaction.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -21,11 +21,11 @@ pub(crate) struct Chunk {
     pub(crate) last: Seq,
     /// How many batches.
     pub(crate) batches: u64,
-    /// What they count against the backlog.
+    /// Their share of the backlog.
     pub(crate) weight: usize,
 }
 
-/// What the writer waits for.
+/// The event for which the writer waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Asleep {
     /// It does not wait.
@@ -58,14 +58,14 @@ pub(crate) struct Inbox {
 pub(crate) enum Work {
     /// Batches to write.
     Chunk(Chunk),
-    /// Nothing came until the given moment.
+    /// No batch arrived until the given time.
     Quiet,
-    /// Nothing is left and nothing more will come.
+    /// Closed, and no batch is left.
     Closed,
 }
 
 impl Inbox {
-    /// An empty inbox whose chunks take no further batch from `chunk_ops` operations on.
+    /// An empty inbox. A chunk with `chunk_ops` operations or more accepts no further batch.
     pub(crate) fn new(chunk_ops: usize) -> Inbox {
         Inbox {
             state: Mutex::new(State {
@@ -81,8 +81,8 @@ impl Inbox {
         }
     }
 
-    /// Takes over `batch` and returns its number. After [`Inbox::refuse`] the operations are
-    /// dropped, so that a dead store does not eat the memory, and the number is never reached.
+    /// Takes the operations out of `batch`, and returns its number. After [`Inbox::refuse`] the operations are dropped,
+    /// so that a failed store does not use up the memory, and the number is never reached.
     pub(crate) fn push(&self, batch: &mut Vec<Op>, weight: usize) -> Seq {
         let mut state = self.state.lock();
         if batch.is_empty() {
@@ -124,7 +124,7 @@ impl Inbox {
         self.state.lock().submitted
     }
 
-    /// Whether nothing waits and the writer sleeps until something comes.
+    /// Whether no batch waits and the writer sleeps until one arrives.
     pub(crate) fn is_idle(&self) -> bool {
         let state = self.state.lock();
         state.chunks.is_empty() && state.asleep == Asleep::UntilBatch
@@ -161,7 +161,7 @@ impl Inbox {
         }
     }
 
-    /// Waits until `until` or until the store is being closed; says whether it is.
+    /// Waits until `until` or until the store is being closed. Returns whether it is.
     pub(crate) fn pause(&self, until: Instant) -> bool {
         let mut state = self.state.lock();
         while !state.closing && Instant::now() < until {
@@ -172,12 +172,12 @@ impl Inbox {
         state.closing
     }
 
-    /// Everything that waits, without waiting for it.
+    /// All batches in the queue, without waiting.
     pub(crate) fn drain(&self) -> VecDeque<Chunk> {
         std::mem::take(&mut self.state.lock().chunks)
     }
 
-    /// Gives a chunk's buffer back for reuse; `ops` must be empty.
+    /// Takes a chunk's buffer for reuse; `ops` must be empty.
     pub(crate) fn recycle(&self, ops: Vec<Op>) {
         let mut state = self.state.lock();
         if ops.capacity() <= SPARE_OPS && ops.capacity() > state.spare.capacity() {
@@ -185,13 +185,13 @@ impl Inbox {
         }
     }
 
-    /// Asks the writer to write what is there and end.
+    /// Requests that the writer writes the batches in the queue and ends.
     pub(crate) fn close(&self) {
         self.state.lock().closing = true;
         self.changed.notify_one();
     }
 
-    /// From now on nothing is kept.
+    /// From now on batches are dropped.
     pub(crate) fn refuse(&self) {
         let mut state = self.state.lock();
         state.refusing = true;

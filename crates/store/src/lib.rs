@@ -1,9 +1,8 @@
 //! The broker's durable state in SQLite, with group commit.
 //!
-//! It implements [`fulmar_broker::storage::Storage`]: the broker hands over batches of operations
-//! and waits, without blocking, until their number is reported durable. It does not decide what is
-//! worth keeping, does not expire anything and knows no MQTT rule; it stores what it is told and
-//! gives it back in order at the next start.
+//! It implements [`fulmar_broker::storage::Storage`]: the broker hands over batches of operations and waits, without
+//! blocking, until their number is reported durable. The store does not decide what is worth keeping, does not expire
+//! anything and knows no rule of MQTT. It stores the operations, and returns the state in order at the next start.
 //!
 //! # Life of an operation
 //!
@@ -17,14 +16,14 @@
 //!
 //! 1. [`SqliteStorage::submit`](fulmar_broker::storage::Storage::submit) appends the batch to the
 //!    inbox under a short lock and returns its number. It never waits for the disk.
-//! 2. The writer takes everything that has come since its last look (`inbox`), and folds it into a
-//!    group (`group`): an `Enqueue` whose `Dequeue` is already there costs no disk work.
+//! 2. The writer takes all batches that have arrived (`inbox`) and adds them to a group (`group`): an `Enqueue` whose
+//!    `Dequeue` is already there costs no disk work.
 //! 3. The group is written in one transaction with statements prepared once (`tables`). SQLite
 //!    runs in WAL mode with `synchronous=FULL`: a commit is one append and one fsync, and what is
 //!    committed survives kill -9 and power loss.
 //! 4. The writer publishes the number and calls the broker's `wake`. While it was busy the next
 //!    group has formed by itself; a lone operation on an idle broker is committed at once.
-//! 5. When the disk is full or fails, the transaction is rolled back, `failure()` says so, and the
+//! 5. If the disk is full or fails, the transaction is rolled back, `failure()` returns the error, and the
 //!    same group is tried again with growing pauses until it succeeds or the storage is closed.
 //!
 //! # Schema (version 1, `schema`)
@@ -40,9 +39,9 @@
 //! | `retained` | topic | reference to a message |
 //! | `meta` | name | highest numbers given out; whether the last shutdown was clean |
 //!
-//! How many rows refer to a message is counted in the writer's memory, not on disk; the counts are
-//! rebuilt at open, when everything is read anyway. All numbers are unsigned 64 bit in Rust and
-//! the same bits as SQLite's signed integer on disk.
+//! The writer counts in memory how many rows refer to each message. The counts are not on disk; they are rebuilt at
+//! open, when all rows are read anyway. All numbers are unsigned 64-bit integers in Rust, and have the same bits in
+//! SQLite's signed integers on disk.
 #![forbid(unsafe_code)]
 
 mod columns;

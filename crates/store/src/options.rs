@@ -1,4 +1,4 @@
-//! Settings of the store. Every default is what the benchmark `benches/commit.rs` found best.
+//! Settings of the store. The defaults are the best values in the benchmark `benches/commit.rs`.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ pub struct Options {
     pub cache_bytes: u32,
     /// Pages of 4 KiB in the write-ahead log at which it is copied back into the database although
     /// batches wait. The default is 64 MiB: hot pages are then written once for many commits, and the
-    /// stall comes seldom (longest wait measured at 200,000 operations a second: 76 ms).
+    /// stall is rare (longest wait measured at 200,000 operations a second: 76 ms).
     pub log_pages: u64,
     /// Pause after the first failed attempt to write a group. It doubles with each further one.
     pub retry_first: Duration,

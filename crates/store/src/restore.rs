@@ -1,6 +1,6 @@
-//! Reading everything back at start, one pass over each table.
+//! Reads the state at start, in one pass over each table.
 //!
-//! Decides nothing: expired messages and sessions are returned, the broker sorts them out.
+//! It decides nothing: it returns expired messages and sessions too, and the broker removes them.
 
 use std::sync::Arc;
 
@@ -22,8 +22,8 @@ type Messages = FxHashMap<MessageId, (Arc<Message>, u32)>;
 /// References to each stored message.
 pub(crate) type Counts = FxHashMap<MessageId, u32>;
 
-/// Reads the whole state, and how often each message is referred to. Messages nobody refers to
-/// are deleted; rows that refer to a missing message are logged and deleted.
+/// Reads the whole state, and counts the references to each message. Messages without a reference are deleted; rows
+/// that refer to a missing message are logged and deleted.
 pub(crate) fn restore(connection: &Connection) -> Result<(Restored, Counts)> {
     let transaction = connection.unchecked_transaction()?;
     let mut messages = Messages::default();
@@ -132,7 +132,7 @@ fn retained(connection: &Connection, messages: &mut Messages) -> Result<Vec<Arc<
 }
 
 fn queued(connection: &Connection, messages: &mut Messages) -> Result<Vec<QueuedRecord>> {
-    // The primary key's order: SQLite walks the table, no sort.
+    // In the order of the primary key, so that SQLite does not sort.
     let sql =
         "SELECT session, flow, position, message, qos, retain, identifiers, packet_id, released
                FROM queue ORDER BY session, flow, position";

@@ -1,4 +1,4 @@
-//! Opening the database file: permissions, exclusive use, settings, schema versions.
+//! Opens the database file: permissions, exclusive use, settings, schema versions.
 //!
 //! One connection holds the database for the life of the store (`locking_mode=EXCLUSIVE`): no
 //! other process can change rows behind the writer's reference counts, a second broker on the
@@ -20,8 +20,8 @@ use crate::options::Options;
 /// Marks the file as Fulmar's in SQLite's header ("FULM").
 const APPLICATION_ID: i64 = 0x4655_4c4d;
 
-/// The write-ahead log's file is cut back to this size when it starts anew; overwriting what is
-/// there is cheaper to fsync than growing it (measured 144 against 296 µs).
+/// The write-ahead log's file is truncated to this size when the log restarts; an fsync after overwriting is cheaper
+/// than one after growing the file (144 µs against 296 µs, measured).
 const WAL_KEEP_BYTES: i64 = 64 << 20;
 
 /// Entry n brings version n to version n + 1.
@@ -111,7 +111,7 @@ pub(crate) fn open(path: &Path, options: &Options) -> Result<Connection, Error> 
     let failed = |source| Error::opening(path, source);
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let mut connection = Connection::open_with_flags(path, flags).map_err(failed)?;
-    // Whoever holds the lock holds it for good; waiting would only delay the message.
+    // Another process holds the lock as long as it runs; waiting would only delay the error.
     connection.busy_timeout(Duration::ZERO).map_err(failed)?;
     connection.pragma_update(None, "locking_mode", "EXCLUSIVE").map_err(failed)?;
     let version = check_owner(path, &connection)?;
@@ -121,14 +121,14 @@ pub(crate) fn open(path: &Path, options: &Options) -> Result<Connection, Error> 
     Ok(connection)
 }
 
-/// Notes that everything is written and the numbers in `meta` are exact.
+/// Records that everything is written and the numbers in `meta` are exact.
 pub(crate) fn mark_clean(connection: &Connection, clean: bool) -> Result<()> {
     connection.execute("UPDATE meta SET value = ?1 WHERE name = 'clean'", [clean])?;
     Ok(())
 }
 
-/// Creates the file for its owner only, or takes rights of others away. Never opens a file that is
-/// there: closing it again would drop the locks this process holds on it (POSIX `fcntl`).
+/// Creates the file with access for its owner only, or removes other users' access. Never opens an existing file:
+/// closing it again would release this process's locks on it (POSIX `fcntl`).
 fn prepare_file(path: &Path) -> Result<(), Error> {
     let failed = |source| Error::File { path: path.to_owned(), source };
     let folder = path.parent().filter(|p| !p.as_os_str().is_empty());
@@ -197,10 +197,10 @@ fn migrate(connection: &mut Connection, version: i64) -> Result<()> {
     transaction.commit()
 }
 
-/// Checks the structure of the database, then marks it as in use. Also after a clean end: what was damaged
-/// since is to be noticed now, not when a broker that runs comes to it.
+/// Checks the structure of the database, then marks it as in use. Also after a clean end, to detect damage now and not
+/// while the broker runs.
 ///
-/// The check reads what restoring reads anyway: 0.3 s beside 1.2 s for a million queued messages.
+/// The check reads the pages that restoring reads anyway: 0.3 s beside 1.2 s for a million queued messages.
 fn check_damage(path: &Path, connection: &Connection) -> Result<(), Error> {
     let failed = |source| Error::opening(path, source);
     let found: String =

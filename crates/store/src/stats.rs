@@ -2,12 +2,11 @@
 
 use std::time::Duration;
 
-/// Upper bounds, in microseconds, of the buckets of [`Stats::commit_histogram`]; a last bucket
-/// takes what is longer.
+/// Upper bounds, in microseconds, of the buckets of [`Stats::commit_histogram`]; the last bucket counts longer ones.
 pub const COMMIT_BUCKETS_US: [u64; 11] =
     [250, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000, 500_000, 2_000_000];
 
-/// What the store has done since it was opened.
+/// Counters since the store was opened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Transactions committed.

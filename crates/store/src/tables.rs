@@ -1,4 +1,4 @@
-//! Writing a group: the prepared statements and the reference counts that go with them.
+//! Writes a group: the prepared statements, and the reference counts that belong to them.
 //!
 //! A group is one transaction: either all of it is committed, or the tables and the counts are as
 //! they were. Nothing here retries.
@@ -107,7 +107,7 @@ impl<'c> Tables<'c> {
         })
     }
 
-    /// Writes and commits `group`. On an error nothing of it has happened.
+    /// Writes and commits `group`. On an error nothing has changed.
     pub(crate) fn write(&mut self, group: &Group) -> Result<()> {
         self.begin.execute([])?;
         let result = self.apply(group).and_then(|()| self.commit.execute([]));
@@ -119,7 +119,7 @@ impl<'c> Tables<'c> {
                 Ok(())
             }
             Err(error) => {
-                // SQLite has already rolled back by itself after some errors; then this fails.
+                // After some errors SQLite has already rolled back; this fails then.
                 let _ = self.rollback.execute([]);
                 self.references.undo();
                 self.highest_message.undo();
@@ -316,7 +316,7 @@ impl<'c> Tables<'c> {
     }
 }
 
-/// How many rows refer to each stored message, with a way back to the last commit.
+/// How many rows refer to each stored message. Changes can be undone up to the last commit.
 struct References {
     counts: Counts,
     /// Counts before the changes of this transaction, oldest first; 0 for absent.
@@ -332,7 +332,7 @@ impl References {
         *count == 1
     }
 
-    /// Takes a reference away, and the message with the last one.
+    /// Removes a reference, and with the last one the message.
     fn release(&mut self, id: u64, remove: &mut Statement<'_>) -> Result<()> {
         if let Entry::Occupied(mut entry) = self.counts.entry(MessageId(id)) {
             self.undo.push((MessageId(id), *entry.get()));
@@ -387,7 +387,7 @@ impl Highest {
         self.committed = self.written;
     }
 
-    /// What was seen stays: the same group comes again.
+    /// The largest number is kept, because the same group is written again.
     fn undo(&mut self) {
         self.written = self.committed;
     }

@@ -1,7 +1,8 @@
-//! The writer thread: take what has come, commit it, publish how far it is; survive a full disk.
+//! The writer thread: takes submitted batches, commits them, publishes the number of the last durable one, and survives
+//! a full disk.
 //!
-//! It sleeps on the inbox and wakes for work, for the end of a retry pause, or once after a busy
-//! time to copy the write-ahead log back while nobody waits. It is the only user of the database.
+//! It sleeps until batches arrive, a retry is due, or, once after a busy period, the write-ahead log is to be copied
+//! back while the disk is idle. It is the only user of the database.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -20,12 +21,12 @@ use crate::schema;
 use crate::stats::Stats;
 use crate::tables::Tables;
 
-/// Quiet for this long, the writer copies a log of [`IDLE_LOG_PAGES`] back into the database.
+/// After this long without batches, the writer copies a log of [`IDLE_LOG_PAGES`] back into the database.
 const QUIET: Duration = Duration::from_millis(100);
 /// SQLite's own default threshold, 4 MiB.
 const IDLE_LOG_PAGES: u64 = 1_000;
 
-/// What the handle and the writer share.
+/// Shared by the handle and the writer.
 pub(crate) struct Shared {
     pub(crate) inbox: Inbox,
     pub(crate) committed: AtomicU64,
@@ -46,7 +47,7 @@ impl Shared {
     }
 }
 
-/// Everything the writer thread owns.
+/// The writer thread's state.
 pub(crate) struct Writer {
     pub(crate) connection: Connection,
     pub(crate) counts: Counts,
@@ -59,7 +60,7 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    /// Reads the stored state and makes the writer that continues from it.
+    /// Reads the stored state, and creates the writer that continues from it.
     pub(crate) fn restore(
         connection: Connection,
         path: String,
@@ -127,7 +128,7 @@ impl Writer {
         // Dropping the connection copies the log back and removes it.
     }
 
-    /// Commits `group`, however often it takes, and publishes it.
+    /// Commits `group`, trying until it succeeds, and publishes its number.
     fn commit(&self, tables: &mut Tables<'_>, group: &mut Group) -> rusqlite::Result<()> {
         let mut pause = self.options.retry_first;
         let mut closing = false;
@@ -144,8 +145,8 @@ impl Writer {
             }
             closing = self.shared.inbox.pause(Instant::now() + pause);
             pause = (pause * 2).min(self.options.retry_last);
-            // The log may have room again once it is copied back, and what was submitted
-            // meanwhile may undo some of what does not fit.
+            // The log may have space again after it is copied back, and batches submitted meanwhile may cancel out
+            // operations that do not fit.
             self.checkpoint();
             for mut chunk in self.shared.inbox.drain() {
                 group.absorb(&mut chunk);
@@ -172,7 +173,7 @@ impl Writer {
         (self.wake)();
     }
 
-    /// Makes a failure visible; logs and wakes the broker only when it is a new one.
+    /// Publishes a failure; logs it and wakes the broker only if it is new.
     fn report_failure(&self, error: &rusqlite::Error) {
         let text = failure_text(&self.path, error);
         let mut failure = self.shared.failure.lock();
@@ -195,9 +196,9 @@ impl Writer {
         pages
     }
 
-    /// Copies the log back into the database, so that the next commit starts it anew. Says how
-    /// many pages are left to copy: 0 also after a failure, which a commit will meet again if it
-    /// lasts, so that a full disk is not tried in a circle.
+    /// Copies the log back into the database, so that the next commit restarts it. Returns how many pages are left to
+    /// copy; 0 also after a failure, so that a full disk does not cause a loop. If the failure lasts, the next commit
+    /// has it too.
     fn checkpoint(&self) -> u64 {
         match self.connection.wal_checkpoint_v2(None::<&str>, CheckpointMode::PASSIVE) {
             Ok(_) => {
@@ -212,7 +213,7 @@ impl Writer {
     }
 }
 
-/// Whether the same group may succeed later without anybody repairing the database.
+/// Whether the same group may succeed later without a repair of the database.
 fn is_transient(error: &rusqlite::Error) -> bool {
     matches!(
         error.sqlite_error_code(),
