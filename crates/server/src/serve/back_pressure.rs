@@ -1,10 +1,10 @@
 //! Back pressure: publishers wait while the gateway or the platform is behind with the messages that the broker has
 //! queued for its internal session.
 //!
-//! A queue that overflows would drop messages that were acknowledged, so publishers are delayed before that. Above
-//! half of what the broker's limits allow, clients that publish to the topics of the queue wait, so that nobody else
-//! waits for a database that is away; above three quarters all clients wait. The length of a queue is counted from
-//! what the broker stores for it, which is exact after a restart too.
+//! A queue that overflows would drop messages that were acknowledged, so publishers are delayed before that. Above half
+//! of what the broker's limits allow, clients that publish to the topics of the queue wait, so that no other client
+//! waits for a database that is not available; above three quarters all clients wait. The length of a queue is counted
+//! from what the broker stores for it, which is exact after a restart too.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 use super::gateway::Stamps;
 use super::platform::Platform;
 
-/// Name of the user property with who published a frame, as the platform vouches for it.
+/// Name of the user property with the user who published a frame, which the platform can rely on.
 pub(super) const PUBLISHER: &str = "fulmar-publisher";
 
 /// The program's hook where clients' publications enter the broker.
@@ -33,7 +33,7 @@ impl PublishHook for IncomingHook {
     fn stamp(&self, arrival: &Arrival<'_>) -> Option<Vec<u8>> {
         self.back_pressure.note(arrival.client_id, arrival.topic);
         let stamp = self.stamps.as_ref().and_then(|stamps| stamps.stamp(arrival));
-        // Last, so that what a client says of itself is not what is found.
+        // Last, so that a property that the client has sent itself is not the one found.
         match (stamp, self.vouch(arrival)) {
             (Some(stamp), Some(voucher)) => Some([stamp, voucher].concat()),
             (stamp, voucher) => stamp.or(voucher),

@@ -1,8 +1,8 @@
 //! Internal sessions: the durable sessions of the gateway and of the platform, created before the first client can
 //! connect.
 //!
-//! The two receive what devices publish through these sessions. If the sessions began only when the two connect,
-//! messages that devices publish before would be acknowledged and reach nobody.
+//! Gateway and platform receive devices' publications through these sessions. If the sessions began only when the two
+//! connect, earlier publications would be acknowledged but received by neither.
 
 use fulmar_broker::Limits;
 use fulmar_broker::auth::EXTERNAL_USER_PREFIX;

@@ -1,18 +1,17 @@
-//! Gives the memory of connections that have ended back to the system.
+//! Returns the memory of ended connections to the system.
 //!
-//! glibc's allocator keeps what is freed in the middle of the heap for what may come: after 1,000
-//! QUIC clients have vanished a broker would stay as large as it was with them. Twice a second it is
-//! looked whether many connections fewer are open than were at most; when they get no fewer any more,
-//! free pages go back.
+//! glibc's allocator keeps memory that is freed in the middle of the heap: after 1,000 QUIC clients have disconnected,
+//! a broker would stay as large as before. Twice per second, this module checks whether far fewer connections are open
+//! than at the maximum. When their number no longer falls, it returns free pages to the system.
 //!
-//! What starting took, keys and schemas and parsed authorities, goes back the same way.
+//! Memory used at start, for keys, schemas and parsed CAs, is returned in the same way.
 //!
-//! A gateway, which may be a small machine, keeps large buffers off the heap: a QUIC client's for what it receives has
-//! 3 MB, of which hardly any is used, but on the heap all of it would be filled with zeros, at each attempt to reach
-//! upstream. Other brokers do not: messages of a MB, each on fresh pages, would pass half as fast.
+//! A gateway, which may be a small machine, has large buffers outside the heap: a QUIC client's receive buffer has 3
+//! MB, of which little is used, but on the heap all of it would be filled with zeros at each attempt to reach upstream.
+//! Other brokers do not, because messages of a MB, each on new pages, would be forwarded half as fast.
 //!
-//! Not while connections come and go in equal numbers: they use each other's memory. A crowd that is gone
-//! before the next look is not noticed; what it took serves the next one.
+//! Nothing is returned while connections begin and end at the same rate, because they reuse each other's memory. Many
+//! connections that end before the next check are not detected; the next ones reuse their memory.
 
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Weak};
@@ -26,25 +25,24 @@ use self::system::give_back;
 /// To be called before anything large is allocated.
 pub(super) use self::system::keep_large_off_the_heap;
 
-/// Time between two looks.
+/// Time between two checks.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
-/// Looks after which it is not waited any longer for the last of them to end.
+/// Checks after which it does not wait any longer for the last connections to end.
 const MOST_WAITED: u32 = 20;
 
-/// Connections fewer that are worth it at least: some hundred KiB over QUIC.
+/// Fewest ended connections that are worth it: a few hundred KiB over QUIC.
 const LEAST: u64 = 16;
 
-/// … and the share of those there were at most. Giving back walks the whole heap, during which
-/// nobody can allocate, so that it must not happen often on a large one.
+/// … and their smallest share of the maximum. Returning memory walks the whole heap, and no thread can allocate
+/// meanwhile, so it must not happen often with a large heap.
 const SHARE: u64 = 8;
 
-/// Looks after which memory is given back once more, and once more: a QUIC connection that was closed is no
-/// longer counted, but its state is kept for three probe timeouts (RFC 9000 section 10.2), half a second on a
-/// good link and many on a bad one.
+/// Checks after which memory is returned again, twice: a closed QUIC connection is no longer counted, but its state is
+/// kept for three probe timeouts (RFC 9000 section 10.2), half a second on a good link and many seconds on a bad one.
 const AGAIN_AFTER: [u32; 2] = [4, 24];
 
-/// The thread that looks; dropping it ends it.
+/// The thread that checks; dropping this ends it.
 pub(super) struct Memory {
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -86,21 +84,21 @@ fn open(broker: &Weak<Broker>) -> Option<u64> {
     Some(TransportKind::ALL.into_iter().map(of).sum())
 }
 
-/// Remembers how many connections there were.
+/// Follows the number of connections.
 #[derive(Debug, Default)]
 struct Watch {
-    /// Most since memory was given back.
+    /// Most since memory was returned.
     most: u64,
-    /// At the last look.
+    /// At the last check.
     last: u64,
-    /// Looks at which there were many fewer, and fewer at each.
+    /// Checks at which there were far fewer, and fewer at each.
     waited: u32,
-    /// Looks since there were many fewer, or since the start.
+    /// Checks since there were far fewer, or since the start.
     since: u32,
 }
 
 impl Watch {
-    /// Whether memory is to be given back, so many connections being open now.
+    /// Whether to return memory, with this number of open connections.
     fn look(&mut self, open: u64) -> bool {
         self.since = self.since.saturating_add(1);
         let shrunk = self.has_shrunk(open);
@@ -110,7 +108,7 @@ impl Watch {
         shrunk || AGAIN_AFTER.contains(&self.since)
     }
 
-    /// Whether so many fewer are open now that giving back is worth it, and no more are ending.
+    /// Whether enough connections have ended that returning memory is worth it, and no more are ending.
     fn has_shrunk(&mut self, open: u64) -> bool {
         self.most = self.most.max(open);
         let ending = open < self.last;
@@ -151,7 +149,7 @@ mod system {
     }
 }
 
-/// Other allocators give back by themselves.
+/// Other allocators return memory by themselves.
 #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
 mod system {
     pub(super) fn give_back() {}
@@ -167,10 +165,10 @@ mod tests {
         let mut watch = Watch::default();
         let looks = [
             (100, false),
-            // As many come as go.
+            // As many begin as end.
             (99, false),
             (100, false),
-            // Fifteen fewer are too few, sixteen enough once they are all.
+            // Fifteen ended connections are too few; sixteen are enough when no more end.
             (85, false),
             (85, false),
             (84, false),
@@ -180,7 +178,7 @@ mod tests {
             (5, false),
             (0, false),
             (0, true),
-            // Of many an eighth.
+            // An eighth of many.
             (8_000, false),
             (7_001, false),
             (7_001, false),
@@ -197,7 +195,7 @@ mod tests {
         let mut watch = Watch::default();
         watch.look(100);
         let given: Vec<u32> = (1..100).filter(|_| watch.look(0)).collect();
-        // Once they no longer get fewer, and so much later.
+        // When the number no longer falls, and these checks later.
         assert_eq!(given, [2, 2 + AGAIN_AFTER[0], 2 + AGAIN_AFTER[1]]);
     }
 

@@ -1,9 +1,9 @@
-//! `fulmar serve`: puts configuration, certificates, storage, broker and listeners together, runs
-//! until told to stop.
+//! `fulmar serve`: connects configuration, certificates, storage, broker and listeners, and runs until a signal stops
+//! it.
 //!
-//! In order: everything that can be wrong without effect on others is read and checked, then the
-//! data folder is taken, then listeners are bound; only then is the broker ready. Stopping goes
-//! the other way. What the parts do is theirs; here is no logic but the order.
+//! First, everything that can be wrong is read and checked, as far as that has no effect on others; then the data
+//! folder is locked; then the listeners are bound. Only then is the broker ready. Stopping has the reverse order. This
+//! module contains no logic but this order.
 
 #[cfg_attr(not(feature = "acme"), path = "no_acme.rs")]
 mod acme;
@@ -210,15 +210,15 @@ pub fn run(args: &Args, log: &LogArgs) -> anyhow::Result<()> {
     mqtt_sn.stop();
     let begun = Instant::now();
     running.server.drain(drain);
-    // MQTT clients that came over HTTP have been told; requests have what is left of the time.
+    // MQTT clients over HTTP have been disconnected; requests have the rest of the time.
     web.drain(drain.saturating_sub(begun.elapsed()));
     platform.close();
-    // After the clients: what they published last is in the outbox or in the session.
+    // After the clients: the outbox or the session has their last publications.
     if let Some(gateway) = gateway {
         gateway.close();
     }
     if let Err(error) = certificates.tickets.close() {
-        // Clients come back by a full handshake then; that is no failure of the broker.
+        // Clients reconnect with a full handshake then; that is no failure of the broker.
         tracing::warn!("cannot store TLS tickets: {error}");
     }
     if let Some(store) = stored.store {
@@ -235,7 +235,7 @@ fn data_dir(args: &Args, config: &Config) -> anyhow::Result<PathBuf> {
     Ok(data)
 }
 
-/// What the disk remembers, and how it tells the broker of commits.
+/// The restored state, the storage, and what wakes the broker after commits.
 struct Stored {
     store: Option<Arc<SqliteStorage>>,
     storage: Arc<dyn Storage>,
@@ -264,7 +264,7 @@ impl Stored {
         Ok(Stored { store: Some(Arc::clone(&store)), storage: store, restored, wake })
     }
 
-    /// Puts the sessions of the program's own parts in, and counts from now on what is queued for them.
+    /// Adds the internal sessions, and counts from now on what is queued for them.
     fn add_internal_sessions(
         &mut self,
         gateway: Option<&Gateway>,

@@ -1,7 +1,7 @@
-//! Messages that the broker upstream, or the one here, can never accept, kept in a file for people to look at: one JSON
-//! object a line, with topic, payload (base64), reason, which way it went, and times.
+//! The dead-letter file: messages that the upstream broker or the local one can never accept, for the operator. It has
+//! one JSON object per line, with topic, payload (base64), reason, direction and times.
 //!
-//! Bounded: when the file has its size it becomes FILE.1, in place of an earlier one.
+//! Its size is bounded: a full file is renamed to FILE.1, replacing an earlier one.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
@@ -27,7 +27,7 @@ pub(super) struct DeadLetter {
 }
 
 impl DeadLetter {
-    /// A topic name that the rules map to none: too long, of too many levels, or empty.
+    /// A topic whose mapped name is invalid: too long, of too many levels, or empty.
     pub(super) fn nameless(
         topic: &str,
         payload: &[u8],
@@ -54,14 +54,14 @@ impl DeadLetter {
     }
 }
 
-/// Which way a message went.
+/// A message's direction.
 #[derive(Debug)]
 pub(super) enum Way {
-    /// From the outbox to the broker upstream.
+    /// From the outbox to the upstream broker.
     Up,
-    /// From the broker here to the outbox, which it cannot enter.
+    /// From the local broker to the outbox, which cannot store it.
     Refused,
-    /// From upstream to the broker here; told when it may be forgotten upstream.
+    /// From upstream to the local broker; notified when the message may be acknowledged upstream.
     Down(oneshot::Sender<()>),
 }
 
@@ -78,7 +78,7 @@ impl Way {
 #[derive(Debug)]
 pub(super) struct DeadLetters {
     path: PathBuf,
-    /// Bytes after which a new one is begun.
+    /// Size in bytes at which a new file is begun.
     max_bytes: u64,
 }
 
@@ -96,10 +96,10 @@ struct Line<'a> {
 }
 
 impl DeadLetters {
-    /// A file that can be written.
+    /// Opens the file for writing.
     ///
     /// # Errors
-    /// It cannot.
+    /// The file cannot be written.
     pub(super) fn open(path: &Path, max_bytes: u64) -> std::io::Result<DeadLetters> {
         let letters = DeadLetters { path: path.to_owned(), max_bytes };
         letters.file()?;
@@ -114,7 +114,7 @@ impl DeadLetters {
         OpenOptions::new().append(true).create(true).mode(0o600).open(&self.path)
     }
 
-    /// Writes them; they are on the disk then.
+    /// Writes messages, with an fsync.
     pub(super) fn append(&mut self, letters: &[DeadLetter]) -> std::io::Result<()> {
         let mut lines = Vec::new();
         for DeadLetter { message, reason, way } in letters {

@@ -1,9 +1,9 @@
-//! The gateway's session at its own broker, inside the process: takes up what local devices publish,
-//! publishes what comes down.
+//! The gateway's session with the local broker, inside the process: receives what local devices publish, and publishes
+//! messages from upstream.
 //!
-//! It comes through the same handoff as clients inside HTTP do, so that routing, durability and limits are
-//! the broker's. Its session is durable: a message that the broker acknowledged to a device waits in it
-//! until the outbox has it on disk, and only then is it acknowledged here.
+//! It connects through the same handoff as clients inside HTTP, so that routing, durability and limits are the
+//! broker's. Its session is durable: a message that the broker has acknowledged to a device waits in it until the
+//! outbox has it on disk, and only then is it acknowledged here.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -32,22 +32,22 @@ use super::outbox_thread::OutboxHandle;
 use super::{Shared, current_refusals, now_ms};
 
 const VERSION: Version = Version::V5;
-/// Before a connection that ended, or an outbox that could not be written, is tried again.
+/// Pause before connecting or writing to the outbox is tried again.
 const PAUSE: Duration = Duration::from_millis(500);
-/// Room for one read: what comes together is made durable together, at the price of one fsync.
+/// Bytes of one read: messages that arrive together are made durable together, with one fsync.
 const READ_BYTES: usize = 64 * 1024;
 /// How the session subscribes.
 pub(super) const OPTIONS: SubscribeOptions = SubscribeOptions {
     qos: QoS::AtLeastOnce,
-    // What came down does not go up again.
+    // Messages from upstream are not forwarded back.
     no_local: true,
     retain_as_published: true,
     retain_handling: RetainHandling::Never,
 };
-/// Under this name the outbox keeps which filters the session has.
+/// The name under which the outbox stores the session's filters.
 const FILTERS: &str = "filters";
 
-/// Runs until it is stopped, or the broker takes no more connections.
+/// Runs until it is stopped, or the broker accepts no more connections.
 pub(super) async fn run(
     shared: &Shared,
     outbox: &OutboxHandle,
@@ -84,7 +84,7 @@ fn peer() -> Peer {
     }
 }
 
-/// What one look at the input brought.
+/// Received packets that are not handled yet.
 #[derive(Default)]
 struct Taken {
     items: Vec<Item>,
@@ -95,8 +95,8 @@ struct Session<'a> {
     shared: &'a Shared,
     outbox: &'a OutboxHandle,
     next_id: PacketId,
-    /// CONNACK has come. Nothing is published before: were that wrong, the broker would not say why it ends the
-    /// connection.
+    /// CONNACK has arrived. Nothing is published before, because the broker does not send a reason when it ends a
+    /// connection before CONNACK.
     is_in: bool,
     downlink: &'a mut DownlinkScheduler,
 }
@@ -107,12 +107,12 @@ impl<'a> Session<'a> {
         outbox: &'a OutboxHandle,
         downlink: &'a mut DownlinkScheduler,
     ) -> Session<'a> {
-        // 1 and 2 are the greeting's.
+        // SUBSCRIBE and UNSUBSCRIBE after CONNECT use 1 and 2.
         let next_id = PacketId::FIRST.next().next();
         Session { shared, outbox, next_id, is_in: false, downlink }
     }
 
-    /// Speaks MQTT until the broker ends the connection.
+    /// Runs the session until the broker ends the connection.
     async fn run(
         mut self,
         mut stream: UnixStream,
@@ -127,7 +127,7 @@ impl<'a> Session<'a> {
         outcome
     }
 
-    /// The same; `ended` is why the broker ended it, if it said so.
+    /// The same; sets `ended` to the broker's reason, if it sends one.
     async fn exchange(
         &mut self,
         stream: &mut UnixStream,
@@ -165,7 +165,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// CONNECT, and right behind it what brings the session's subscriptions to what is configured.
+    /// CONNECT, followed by the packets that make the session's subscriptions match the configuration.
     async fn greeting(&self) -> Vec<u8> {
         let mut out = Vec::new();
         let mut properties = PropertyBuf::new();
@@ -196,7 +196,7 @@ impl<'a> Session<'a> {
         self.shared.filters()
     }
 
-    /// Takes in all whole packets; how many bytes those were.
+    /// Handles all complete packets; returns their bytes.
     fn take(
         &mut self,
         input: &[u8],
@@ -222,7 +222,7 @@ impl<'a> Session<'a> {
                 Packet::Suback(suback) if suback.codes.iter().any(|code| *code >= 0x80) => {
                     return Err(std::io::Error::other("a subscription was refused"));
                 }
-                // The last answer of the greeting: what was to be unsubscribed is.
+                // The answer to the last packet after CONNECT: the subscriptions match the configuration now.
                 Packet::Suback(_) => self.outbox.set_meta(FILTERS, self.filters().join("\n")),
                 _ => {}
             }
@@ -230,11 +230,11 @@ impl<'a> Session<'a> {
         Ok(done)
     }
 
-    /// The message as it goes up; `None` for one that does not.
+    /// The message for upstream; `None` if it is not forwarded.
     fn item(&self, publish: &Publish<'_>) -> Option<Item> {
         let shared = self.shared;
         let Some((rule, topic)) = shared.up.map(publish.topic) else {
-            // What an earlier configuration wanted is none of our business.
+            // A subscription of an earlier configuration.
             if shared.up.takes(publish.topic) {
                 let Publish { topic, payload, properties, .. } = *publish;
                 self.outbox.add_dead_letters(vec![DeadLetter::nameless(
@@ -254,7 +254,7 @@ impl<'a> Session<'a> {
         };
         let now = now_ms();
         let mut properties = identity::onward(publish.properties, &via);
-        // What did not come from a client, such as a will, was not stamped by the hook.
+        // The hook does not stamp messages that no client has published directly, such as wills.
         let sent = Sent { client_id: "", packet_id: None, dup: false, topic: &topic, payload: &[] };
         let stamped = shared.stamper.stamp(&identity, &sent, now);
         for property in stamped.as_properties().iter() {
@@ -277,8 +277,8 @@ impl<'a> Session<'a> {
         })
     }
 
-    /// Puts what was taken into the outbox, however often that takes, then acknowledges it. Nothing is
-    /// read meanwhile: what comes waits in the broker's queue, and behind that its publishers wait.
+    /// Puts messages into the outbox, trying until it succeeds, then acknowledges them. Nothing is read meanwhile:
+    /// messages wait in the broker's queue, and if that is too long, their publishers wait.
     async fn keep(&self, taken: Taken, output: &mut Vec<u8>) {
         let Taken { mut items, acknowledge } = taken;
         let mut most = items.len();
@@ -290,7 +290,7 @@ impl<'a> Session<'a> {
                     self.shared.metrics.wake(put.taken);
                     most = tried.saturating_mul(2);
                 }
-                // For all of them there may never be room at once.
+                // There may never be room for all of them at once.
                 (back, Err(())) => {
                     items.splice(..0, back);
                     most = tried / 2;
@@ -306,7 +306,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Publishes what may be published now.
+    /// Publishes the messages that may be published now.
     fn publish_all(&mut self, output: &mut Vec<u8>) {
         while let Some(message) = self.downlink.next() {
             let packet_id = (message.qos != QoS::AtMostOnce).then_some(self.next_id);
@@ -325,7 +325,7 @@ impl<'a> Session<'a> {
                     self.next_id = id.next();
                     self.downlink.published(id, message);
                 }
-                // It may get lost, as who wrote the rule allows.
+                // QoS 0: it may get lost, as the rule allows.
                 None => drop(message.taken.send(())),
             }
         }
@@ -351,7 +351,8 @@ impl<'a> Session<'a> {
         self.tell();
     }
 
-    /// It can never be accepted here: dropped where everybody can see it, and kept if the operator wants.
+    /// The local broker can never accept the message: it is logged, counted and dropped, or put into the dead-letter
+    /// file.
     fn give_up(&self, message: DownlinkMessage, reason: ReasonCode) {
         tracing::error!(
             topic = message.topic, %reason, bytes = message.payload.len(),
@@ -370,7 +371,7 @@ impl<'a> Session<'a> {
         }]);
     }
 
-    /// Lets operators see what is refused.
+    /// Publishes the present refusals for operators.
     fn tell(&self) {
         let refused = |(topic, refusal): (&String, &Refusal)| current_refusals::Refused {
             what: topic.clone(),
@@ -381,7 +382,7 @@ impl<'a> Session<'a> {
     }
 }
 
-/// Waits until then; for ever without a time.
+/// Waits until this time; for ever if there is none.
 async fn at(time: Option<Instant>) {
     match time {
         Some(time) => tokio::time::sleep_until(time).await,
@@ -389,7 +390,7 @@ async fn at(time: Option<Instant>) {
     }
 }
 
-/// Subscribes again, for the sake of retained messages below filters that it did not have `before`.
+/// Subscribes again, for retained messages of the filters that are not in `before`.
 fn subscribe(filters: &[&str], before: &[&str], out: &mut Vec<u8>) {
     let mut list = Vec::new();
     for filter in filters {

@@ -11,33 +11,33 @@ use tokio::sync::Notify;
 
 use super::current_refusals::CurrentRefusals;
 
-/// GatewayMetrics of a gateway.
+/// The gateway's counters and gauges.
 #[derive(Debug, Default)]
 pub(crate) struct GatewayMetrics {
-    /// How full the outbox is.
+    /// The outbox's fill level.
     pub(super) totals: Mutex<Totals>,
-    /// Why the outbox cannot be written, if so.
+    /// Why the outbox cannot be written, if it cannot.
     pub(super) failure: Mutex<Option<String>>,
-    /// Messages the upstream broker has acknowledged.
+    /// Messages that the upstream broker has acknowledged.
     pub(super) sent: AtomicU64,
-    /// Publications that took them there.
+    /// Publications with these messages.
     pub(super) publications: AtomicU64,
-    /// Bytes of payloads of messages, and of publications as they went out.
+    /// Bytes of messages' payloads, and of publications' payloads as sent.
     pub(super) message_bytes: AtomicU64,
     pub(super) publication_bytes: AtomicU64,
-    /// Messages it would not take.
+    /// Messages that it refused.
     pub(super) refused: AtomicU64,
-    /// Messages from there that the broker here would not take.
+    /// Messages from upstream that the local broker refused.
     pub(super) refused_here: AtomicU64,
     /// Of these, kept in the dead-letter file.
     pub(super) dead_letters: AtomicU64,
-    /// What an operator has to see to.
+    /// Present refusals.
     pub(super) refusals: Mutex<CurrentRefusals>,
-    /// Messages that came down.
+    /// Messages from upstream.
     pub(super) received: AtomicU64,
-    /// Messages that went in a circle.
+    /// Messages that were in a loop.
     pub(super) circles: AtomicU64,
-    /// Messages that were known already.
+    /// Messages that were stored already.
     pub(super) repeated: AtomicU64,
     /// Connections that were accepted.
     pub(super) connections: AtomicU64,
@@ -45,7 +45,7 @@ pub(crate) struct GatewayMetrics {
     pub(super) early: AtomicU64,
     /// Times the connection moved to another address.
     pub(super) migrations: AtomicU64,
-    /// What carries the connection now.
+    /// The connection's present transport.
     pub(super) transport: Mutex<Option<Transport>>,
     /// Wakes the connection up when messages have arrived in the outbox.
     pub(super) arrivals: Notify,
@@ -68,7 +68,7 @@ pub(super) fn count(counter: &AtomicU64, more: usize) {
 }
 
 impl GatewayMetrics {
-    /// So many messages have arrived in each lane.
+    /// Counts the messages that have arrived in each lane, and wakes the connection.
     pub(super) fn wake(&self, taken: [usize; 2]) {
         for (arrived, count) in self.arrived.iter().zip(taken) {
             if count > 0 {
@@ -87,7 +87,7 @@ impl GatewayMetrics {
         }
     }
 
-    /// What an operator has to see to, a line each; empty for nothing.
+    /// Present refusals as text, one per line; empty if there are none.
     pub(crate) fn refusals(&self) -> String {
         self.refusals.lock().text()
     }
@@ -97,7 +97,7 @@ impl GatewayMetrics {
         self.transport.lock().is_some()
     }
 
-    /// The connection is gone.
+    /// The connection has ended.
     pub(super) fn disconnected(&self) {
         *self.transport.lock() = None;
         *self.path.lock() = None;

@@ -1,12 +1,13 @@
-//! The gateway: what makes the broker in this process a branch of one upstream.
+//! The gateway: forwards messages between the broker in this process and an upstream broker.
 //!
-//! A message's way up: its publication is stamped where it enters the broker (`stamps`); a durable
-//! session inside the process (`local`) is delivered it, and acknowledges it when the outbox has it on
-//! disk (`outbox_thread`); from there it goes up (`remote`) and is removed when the broker there has
-//! acknowledged it. Commands come down the other way and are published in the local session (`downlink_scheduler`). Two
-//! threads: the outbox's, which waits for the disk, and one for both connections.
+//! The path of a message to upstream: its publication is stamped where it enters the broker (`stamps`). A durable
+//! session inside the process (`local`) receives it, and acknowledges it when the outbox has it on disk
+//! (`outbox_thread`). From there it is sent to upstream (`remote`), and removed when the upstream broker has
+//! acknowledged it. Commands from upstream take the opposite path and are published by the local session
+//! (`downlink_scheduler`). There are two threads: the outbox's, which waits for the disk, and one for both connections.
 //!
-//! What crosses, in which order and in which form is `fulmar_gateway`'s; here it is only wired.
+//! `fulmar_gateway` decides which messages are forwarded, in which order and in which form; this module connects its
+//! parts.
 
 mod current_refusals;
 mod dead_letters;
@@ -38,10 +39,10 @@ pub(super) use self::stamps::Stamps;
 use super::internal_sessions::InternalSessions;
 use crate::config::{Config, Upstream};
 
-/// Messages from upstream that the broker here has not taken yet.
+/// Messages from upstream that the local broker has not accepted yet.
 const MAX_COMING_DOWN: usize = 64;
 
-/// What both connections know.
+/// Shared by both connections.
 pub(super) struct Shared {
     config: Upstream,
     congestion: Congestion,
@@ -58,13 +59,13 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    /// What of the broker's topics goes up.
+    /// Filters of the topics that are forwarded to upstream.
     fn filters(&self) -> Vec<&str> {
         self.up.rules().iter().map(|rule| rule.filter.as_str()).collect()
     }
 }
 
-/// A gateway that is opened and not connected yet.
+/// The gateway: opened, and connected by [`Gateway::go_live`].
 pub(super) struct Gateway {
     shared: Arc<Shared>,
     outbox_thread: OutboxThread,
@@ -94,9 +95,9 @@ impl Gateway {
             "" => outbox.meta("name", made)?,
             name => name.to_owned(),
         };
-        // Nobody else can guess it, and so take the session over.
+        // Random, so that no other client can guess it and take the session over.
         let client_id = outbox.meta("client", || format!("gateway-{:016x}", random[1]))?;
-        // A file that cannot be read is a mistake to be told of now.
+        // A file that cannot be read is an error to be reported at start.
         config.options(&name)?;
         let metrics = Arc::new(GatewayMetrics::default());
         let shared = Shared {
@@ -118,7 +119,7 @@ impl Gateway {
         Ok(Some(Gateway { shared: Arc::new(shared), outbox_thread, running: None }))
     }
 
-    /// Makes the session by which it hears what is published.
+    /// Adds the session by which it receives publications.
     pub(super) fn add_internal_sessions(&self, sessions: &mut InternalSessions<'_>) {
         sessions.add(&self.shared.client_id, &self.shared.filters(), local::OPTIONS);
     }
@@ -131,7 +132,7 @@ impl Gateway {
     /// Connects to both brokers.
     ///
     /// # Errors
-    /// There is no thread for it.
+    /// The thread cannot be started.
     pub(super) fn go_live(&mut self, handoff: Handoff) -> anyhow::Result<()> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (stop, stopped) = watch::channel(false);
@@ -148,12 +149,12 @@ impl Gateway {
         Ok(())
     }
 
-    /// What metrics tell.
+    /// The gateway's metrics.
     pub(super) fn metrics(&self) -> Arc<GatewayMetrics> {
         Arc::clone(&self.shared.metrics)
     }
 
-    /// Ends both connections and writes what is to be written.
+    /// Ends both connections, and writes pending changes of the outbox.
     pub(super) fn close(self) {
         if let Some(Running { stop, thread }) = self.running {
             stop.send_replace(true);

@@ -20,10 +20,10 @@ use super::dead_letters::{DeadLetter, DeadLetters, Way};
 use super::metrics::{GatewayMetrics, count};
 use super::now_ms;
 
-/// Messages read at a time, and bytes of them but for the first.
+/// Messages read at once, and their bytes; the first may be larger.
 const READ_MESSAGES: usize = 256;
 const READ_BYTES: usize = 128 * 1024;
-/// Removals that wait for each other, and how long.
+/// Removals that are collected, and the longest time.
 const REMOVE_AT: usize = 512;
 const REMOVE_AFTER: Duration = Duration::from_millis(100);
 /// Pause before reading again after an error.
@@ -71,7 +71,7 @@ impl OutboxThread {
         self.handle.clone()
     }
 
-    /// Writes what is to be written and ends the thread.
+    /// Writes pending changes, and ends the thread.
     pub(super) fn close(self) {
         self.handle.request(Request::Close);
         if self.thread.join().is_err() {
@@ -93,13 +93,13 @@ impl OutboxHandle {
         self.request(Request::Put(items, answer));
         match answered.await {
             Ok(outcome) => outcome,
-            // As below. Nothing may be acknowledged any more.
+            // The thread has ended. Nothing may be acknowledged any more.
             Err(_) => std::future::pending().await,
         }
     }
 
-    /// Messages of a lane behind this one, without those that are about to be removed. Waits as long as they
-    /// cannot be read: an answer without messages would mean that there are none.
+    /// Messages of a lane after this one, without those about to be removed. Waits while they cannot be read, because
+    /// an empty page would mean that there are none.
     pub(super) async fn read(&self, priority: Priority, after: u64) -> Page {
         loop {
             let (answer, answered) = oneshot::channel();
@@ -123,20 +123,20 @@ impl OutboxHandle {
         self.request(Request::AddDeadLetters(letters));
     }
 
-    /// A text kept with the messages; empty if there is none.
+    /// A text stored with the messages; empty if there is none.
     pub(super) async fn meta(&self, name: &'static str) -> String {
         let (answer, answered) = oneshot::channel();
         self.request(Request::Meta { name, answer });
         answered.await.unwrap_or_default()
     }
 
-    /// Keeps a text with the messages.
+    /// Stores a text with the messages.
     pub(super) fn set_meta(&self, name: &'static str, value: String) {
         self.request(Request::SetMeta { name, value });
     }
 }
 
-/// What the thread owns.
+/// The thread's state.
 struct Worker {
     outbox: Outbox,
     dead_letters: Option<DeadLetters>,
@@ -212,7 +212,7 @@ impl Worker {
     fn add_dead_letters(&mut self, letters: Vec<DeadLetter>) {
         if let Some(dead_letters) = &mut self.dead_letters {
             if let Err(error) = dead_letters.append(&letters) {
-                // They stay in the outbox or upstream, and are tried again with the next connection.
+                // They stay in the outbox or upstream, and are sent again with the next connection.
                 tracing::error!(
                     "[upstream.outbox] dead_letter_file {}: {error}; {} messages are kept where they are",
                     dead_letters.path().display(),
@@ -244,7 +244,7 @@ impl Worker {
         let removals: Vec<u64> = self.removals.iter().copied().collect();
         match self.outbox.remove(&removals) {
             Ok(()) => self.removals.clear(),
-            // Kept for the next try; what is not removed is not sent again by this process.
+            // Kept for the next try; this process does not send them again meanwhile.
             Err(error) => self.failed(&error),
         }
         self.update_totals();

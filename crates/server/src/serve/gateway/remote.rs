@@ -1,9 +1,9 @@
-//! The connection up: sends what the outbox holds, in its order and with its priorities, and takes in
-//! what comes down.
+//! The connection to the upstream broker: sends the outbox's messages, in order and by priority, and receives messages
+//! from upstream.
 //!
-//! The client library connects, falls back, moves and connects again by itself, and sends again what
-//! was not acknowledged. What it has given up on, such as a password that is refused, is tried again
-//! here with fresh files: a gateway has nobody to ask.
+//! The client library connects, falls back to other transports, migrates and reconnects by itself, and sends
+//! unacknowledged messages again. After errors on which it gives up, such as a refused password, this module tries
+//! again and reads the files again, because a gateway has no user to ask.
 
 use std::future::pending;
 use std::pin::{Pin, pin};
@@ -31,28 +31,28 @@ use super::metrics::count;
 use super::outbox_thread::OutboxHandle;
 use super::{Shared, current_refusals, now_ms};
 
-/// Before a client that has given up is replaced.
+/// Pause before a client that has given up is replaced.
 const AGAIN: Duration = Duration::from_secs(15);
-/// The same, where it is of no use again and again.
+/// The same after several clients in a row.
 const AGAIN_AT_LAST: Duration = Duration::from_secs(120);
-/// A connection that has lasted so long was not refused.
+/// A connection that has lasted this long was not refused.
 const SETTLED: Duration = Duration::from_secs(10);
-/// Before filters that were refused are subscribed to again.
+/// Pause before refused filters are subscribed to again.
 const SUBSCRIBE_AGAIN: Duration = Duration::from_secs(60);
-/// Between two looks whether the file with the password or token has changed.
+/// Time between two checks whether the file with the password or token has changed.
 const CHECK_SECRET: Duration = Duration::from_secs(10);
 /// Refused topics that the log names one by one.
 const NAMED: usize = 10;
-/// Before what the broker upstream could not take is sent again.
+/// Pause before messages that the upstream broker could not accept are sent again.
 const LATER: Duration = Duration::from_secs(5);
-/// Between two looks at the connection's metrics.
+/// Time between two reads of the connection's metrics.
 const LOOK: Duration = Duration::from_secs(2);
 
-/// A publication and its fate.
+/// A publication and its result.
 type Flight = Pin<Box<dyn Future<Output = (Publication, Result<ReasonCode, Error>)> + Send>>;
-/// A message that came down, until the broker here has it.
+/// A message from upstream, until the local broker has accepted it.
 type Landing = Pin<Box<dyn Future<Output = Option<Receipt>> + Send>>;
-/// What was read for a lane.
+/// Messages read from the outbox for a lane.
 type Read = Pin<Box<dyn Future<Output = (Priority, Page)> + Send>>;
 /// The answer to SUBSCRIBE.
 type Asked = Pin<Box<dyn Future<Output = Result<Vec<ReasonCode>, Error>> + Send>>;
@@ -108,30 +108,30 @@ struct Uplink<'a> {
     down: &'a mpsc::Sender<DownlinkMessage>,
     scheduler: &'a mut Scheduler,
     flights: FuturesUnordered<Flight>,
-    /// What came down and the broker here has not taken yet.
+    /// Messages from upstream that the local broker has not accepted yet.
     landing: FuturesUnordered<Landing>,
     reading: Option<Read>,
     asked: Option<Asked>,
-    /// Nothing is sent until what is on its way is over, and not before this.
+    /// Nothing is sent until everything in flight is done, and not before this time.
     again_at: Option<Instant>,
     look_at: Instant,
-    /// When the broker upstream let it in, while it has.
+    /// When the upstream broker accepted the connection, while it is open.
     connected_at: Option<Instant>,
     was_connected: bool,
     subscribe_at: Option<Instant>,
 }
 
-/// How a client ends.
+/// Why a client has ended.
 enum End {
     /// The gateway stops.
     Stopped,
     /// The client has given up.
     GaveUp,
-    /// The file with the password or token says something else than when it connected.
+    /// The file with the password or token has changed since it connected.
     NewSecret,
 }
 
-/// What a turn was woken by.
+/// The event that a turn handles.
 enum Wake {
     Stop,
     Event(Option<Event>),
@@ -179,7 +179,7 @@ impl<'a> Uplink<'a> {
         loop {
             if check_at <= Instant::now() {
                 check_at = Instant::now() + CHECK_SECRET;
-                // A file that cannot be read now is no reason to end what works.
+                // A file that cannot be read now is no reason to end a working connection.
                 let now = self.shared.config.secret().ok();
                 if now.is_some() && now != secret {
                     return End::NewSecret;
@@ -210,7 +210,7 @@ impl<'a> Uplink<'a> {
         }
     }
 
-    /// Ends the session in an orderly way; what is acknowledged meanwhile need not be sent again.
+    /// Ends the session in an orderly way; messages acknowledged meanwhile need not be sent again.
     async fn end(mut self) {
         let client = self.client.clone();
         let mut farewell = pin!(client.disconnect());
@@ -237,7 +237,7 @@ impl<'a> Uplink<'a> {
         }
     }
 
-    /// Lets operators see what is refused.
+    /// Publishes the present refusals for operators.
     fn tell(&self) {
         let topic = |what: &Refused| match what {
             Refused::Topic(topic) => topic.clone(),
@@ -271,7 +271,7 @@ impl<'a> Uplink<'a> {
         let wake_at = times.into_iter().flatten().min();
         let wake_at = wake_at.unwrap_or(self.look_at);
         tokio::select! {
-            // Whoever could stop it is gone: that is an end as well.
+            // The sender that could stop it was dropped: that is an end as well.
             _ = stopped.changed() => Wake::Stop,
             event = self.events.next() => Wake::Event(event),
             Some((publication, outcome)) = self.flights.next() => Wake::Over(publication, outcome),
@@ -294,14 +294,14 @@ impl<'a> Uplink<'a> {
         }
     }
 
-    /// Sends what may be sent now.
+    /// Sends the messages that may be sent now.
     async fn send(&mut self) {
         if let Some(at) = self.again_at {
             if !self.flights.is_empty() || Instant::now() < at {
                 return;
             }
             self.again_at = None;
-            // What is being read now belongs to the order that is given up.
+            // A page that is being read belongs to the pass that is abandoned.
             self.reading = None;
             self.scheduler.restart(now_ms());
             self.read_more();
@@ -321,7 +321,7 @@ impl<'a> Uplink<'a> {
         }
     }
 
-    /// A publication of what is to be sent.
+    /// The publication to be sent.
     fn message(&self, publication: &Publication) -> Message {
         match publication {
             Publication::One(stored) => {
@@ -363,7 +363,7 @@ impl<'a> Uplink<'a> {
                 self.outbox.remove(messages.iter().map(|message| message.seq).collect());
                 if let Some((what, _)) = self.scheduler.taken(publication) {
                     tracing::info!(?what, "the upstream broker accepts the topic again");
-                    // What was passed over is sent now.
+                    // The skipped messages are sent now.
                     self.again_at.get_or_insert_with(Instant::now);
                     self.tell();
                 }
@@ -380,8 +380,8 @@ impl<'a> Uplink<'a> {
         }
     }
 
-    /// The broker upstream would take it, were something there or here other than it is: it stays in the
-    /// outbox, and what else goes up goes on.
+    /// The upstream broker may accept the publication after a change there or here: it stays in the outbox, and other
+    /// topics continue.
     fn refused(&mut self, publication: &Publication, reason: ReasonCode) {
         let Some(news) = self.scheduler.refused(publication, reason, now_ms()) else {
             tracing::error!(%reason,
@@ -412,7 +412,7 @@ impl<'a> Uplink<'a> {
         self.tell();
     }
 
-    /// It can never be accepted: dropped where everybody can see it, and kept if the operator wants.
+    /// The publication can never be accepted: it is logged, counted and dropped, or put into the dead-letter file.
     fn give_up(&mut self, publication: &Publication, error: &Error) {
         if let Publication::Batch(messages) = publication {
             tracing::warn!("upstream: a batch of {}: {error}; sent one by one", messages.len());
@@ -446,7 +446,7 @@ impl<'a> Uplink<'a> {
                 self.connected_at = Some(Instant::now());
                 self.was_connected = true;
                 if session_present {
-                    // What is not acknowledged comes again by this connection.
+                    // Upstream sends unacknowledged messages again by this connection.
                     self.landing.clear();
                 }
                 self.scheduler.look_again(now_ms());
@@ -477,10 +477,10 @@ impl<'a> Uplink<'a> {
         }
     }
 
-    /// Notes what an operator has to see to, if the broker upstream said why it does not want the connection.
+    /// Records that the upstream broker refused the connection, if it sent a reason on which the operator has to act.
     fn refused_connection(&self, error: &Error) {
         let (Error::Refused { reason, .. } | Error::Disconnected(reason)) = error else { return };
-        // Those pass by themselves.
+        // These end without the operator.
         if matches!(reason, ReasonCode::ServerShuttingDown) || !reason.is_error() {
             return;
         }
@@ -512,14 +512,14 @@ impl<'a> Uplink<'a> {
             return self.acknowledge(receipt).await;
         };
         if receipt.is_some() {
-            // What is not taken is not acknowledged, and comes again.
+            // A message that is not accepted is not acknowledged, and is sent again.
             self.landing.push(Box::pin(async move { landed.await.ok().and(receipt) }));
         }
         // The local session has ended for good only when the program ends.
         drop(self.down.send(down).await);
     }
 
-    /// A message as it is published here; `None` for one that is not.
+    /// The message to be published here; `None` if it is not to be.
     fn as_it_is_here(
         &self,
         message: Message,
@@ -546,7 +546,7 @@ impl<'a> Uplink<'a> {
         Some(DownlinkMessage { topic, payload, qos, retain, properties, taken })
     }
 
-    /// The broker here has it for good, or never will.
+    /// The local broker has accepted the message, or never will.
     async fn acknowledge(&self, receipt: Option<Receipt>) {
         if let Some(receipt) = receipt {
             self.client.acknowledge(receipt).await;
@@ -569,7 +569,7 @@ fn subscription(shared: &Shared, client: Client) -> Option<Asked> {
         .map(|rule| {
             let options = SubscribeOptions {
                 qos: rule.qos,
-                // What went up does not come down again.
+                // Upstream does not send forwarded messages back.
                 no_local: true,
                 retain_as_published: true,
                 retain_handling: RetainHandling::IfNew,
@@ -583,7 +583,7 @@ fn subscription(shared: &Shared, client: Client) -> Option<Asked> {
     Some(Box::pin(async move { client.subscribe(&filters).await }))
 }
 
-/// Notes which filters are refused. Whether to ask again.
+/// Records the refused filters. Returns whether to subscribe again.
 fn subscribed(shared: &Shared, outcome: Result<Vec<ReasonCode>, Error>) -> bool {
     let codes = match outcome {
         Ok(codes) => codes,
@@ -615,7 +615,7 @@ fn subscribed(shared: &Shared, outcome: Result<Vec<ReasonCode>, Error>) -> bool 
     !refusals.filters.is_empty()
 }
 
-/// What it brings; never, where there is nothing to wait for.
+/// The future's result; pending for ever if there is no future.
 async fn or_never<T>(future: &mut Option<Pin<Box<dyn Future<Output = T> + Send>>>) -> T {
     match future {
         Some(future) => future.await,

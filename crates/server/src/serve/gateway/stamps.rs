@@ -8,7 +8,7 @@ use fulmar_mqtt::Properties;
 
 use super::{Shared, now_ms};
 
-/// Stamps publications that will go up.
+/// Stamps publications that will be forwarded.
 pub(in crate::serve) struct Stamps(pub(super) Arc<Shared>);
 
 impl Stamps {
