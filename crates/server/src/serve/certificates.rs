@@ -1,6 +1,5 @@
-//! The broker's certificate: the configured one, one that was issued by ACME, or one from a development
-//! authority of its own;
-//! whom it takes client certificates from; and the TLS tickets it has given out.
+//! The broker's certificate (the configured one, one issued by ACME, or one of its own development CA), the CAs whose
+//! client certificates it trusts, and the TLS tickets that it has issued.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -22,7 +21,7 @@ use super::webtransport_certificate::WebTransportCertificate;
 
 use crate::config::{Acme, Config, set};
 
-/// TLS for the listeners, and what it is made of.
+/// TLS for the listeners, with its certificates and tickets.
 pub(super) struct Certificates {
     identity: Arc<Identity>,
     /// For every listener that has TLS.
@@ -31,13 +30,13 @@ pub(super) struct Certificates {
     pub(super) webtransport_certificate: WebTransportCertificate,
     /// Of QUIC clients; kept in the data folder unless storage is off.
     pub(super) tickets: Arc<Tickets>,
-    /// As it was when the program started, and orders are placed.
+    /// Settings at the start of the program, for orders.
     acme: Acme,
     data: PathBuf,
 }
 
 impl Certificates {
-    /// Reads the configured files, or makes what is missing in `data`.
+    /// Reads the configured files, or creates missing ones in `data`.
     pub(super) fn open(config: &Config, data: &Path) -> anyhow::Result<Certificates> {
         let identity = read_identity(config, &config.acme, data)?;
         let tickets = match config.storage.enabled {
@@ -51,7 +50,7 @@ impl Certificates {
         Ok(Certificates { identity, tls, webtransport_certificate, tickets, acme, data })
     }
 
-    /// What certificates are ordered with, where [acme] says so.
+    /// Orders certificates, if [acme] is configured.
     pub(super) fn orders(&self) -> Option<Orders> {
         Orders::new(&self.acme, &self.data, &self.identity)
     }
@@ -64,8 +63,8 @@ impl Certificates {
         }
     }
 
-    /// What DTLS sessions are made with; `None` if the certificate's key is not of the kind DTLS has here
-    /// (ECDSA). Read once: a change takes a restart.
+    /// Settings of DTLS sessions; `None` if the certificate's key is not ECDSA, the only kind that DTLS supports here.
+    /// Read once: a change requires a restart.
     pub(super) fn for_dtls(
         &self,
         config: &Config,
@@ -79,7 +78,7 @@ impl Certificates {
         let Some(leaf) = chain.first() else { return Ok(None) };
         let certificate =
             Certificate { certificate: leaf.to_vec(), key: key.secret_der().to_vec() };
-        // dimpl demands a certificate or asks for none; who may choose is not asked.
+        // dimpl either requires a certificate or requests none; where a certificate is optional, it requests none.
         let verifier = match config.tls.client_auth.policy() {
             tls::ClientAuth::Required => {
                 let roots = Arc::new(client_roots(config)?);
@@ -94,8 +93,8 @@ impl Certificates {
         Ok(Some(coap::Settings { certificate, keys, verifier, max_sessions }))
     }
 
-    /// Reads certificate, key and client authorities again, for connections from now on; a
-    /// development certificate that ends soon or lacks a name is made anew. All or nothing.
+    /// Reads certificate, key and client CAs again, for new connections. A development certificate that expires soon or
+    /// lacks a name is replaced. All or nothing.
     pub(super) fn reload(&self, config: &Config) -> anyhow::Result<()> {
         if config.tls.client_auth.policy() != self.tls.client_auth {
             bail!("[tls] client_auth has changed, which requires a restart");

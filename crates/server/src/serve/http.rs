@@ -1,9 +1,8 @@
 //! The operator's HTTP port: `/metrics` for Prometheus, `/health/live` and `/health/ready`, and
-//! `/connections` with every client; `/` lists them for who opens the address that the ready line names.
+//! `/connections` with every client; `/` has links to them.
 //!
-//! Not for users: it has no authentication, which is why it listens on loopback unless told
-//! otherwise. Whoever can reach it may ask, so connections are few and short-lived
-//! (`fulmar_http::Plain`).
+//! It is not for users: it has no authentication, and listens on loopback by default. Because any client that can reach
+//! it gets answers, connections are few and short-lived (`fulmar_http::Plain`).
 
 use std::sync::Arc;
 
@@ -28,7 +27,7 @@ use crate::config::Config;
 mod connections;
 mod metrics;
 
-/// What is at `/`.
+/// The page at `/`.
 const PAGES: &str = "\
 /metrics             statistics for Prometheus
 /connections         all clients as JSON; /connections/CLIENT for one
@@ -38,14 +37,14 @@ const PAGES: &str = "\
 /publish/TOPIC       POST publishes the body
 ";
 
-/// What `/health/upstream` says of a link that is down. A gateway is made for that: it is well all the same.
+/// The text of `/health/upstream` while the link is down. A gateway is made for that, so it is healthy.
 const DOWN: &str =
     "not connected: messages wait in the outbox; the log says why each attempt failed\n";
 
 /// Connections at once to one address.
 const CONNECTIONS: usize = 256;
 
-/// What the port tells of.
+/// The parts of the program whose state the port shows.
 #[derive(Clone)]
 pub(super) struct Operated {
     pub(super) broker: Arc<Broker>,
@@ -65,7 +64,7 @@ pub(super) struct Operated {
 /// Binds the `http` addresses and answers there.
 ///
 /// # Errors
-/// Names the address that cannot be bound.
+/// An address cannot be bound; the error names it.
 pub(super) fn start(
     config: &Config,
     bodies: &BodyBudget,
@@ -92,7 +91,7 @@ pub(super) fn start(
     started.with_context(|| where_to_change("http"))
 }
 
-/// Whether the broker keeps its promises: with a disk that fails it cannot.
+/// Whether the broker can store messages: not if the disk fails.
 async fn ready(State(state): State<Operated>) -> (StatusCode, String) {
     match state.broker.storage().failure() {
         None => (StatusCode::OK, "ok\n".to_owned()),
@@ -100,8 +99,8 @@ async fn ready(State(state): State<Operated>) -> (StatusCode, String) {
     }
 }
 
-/// Whether the broker upstream takes all that a gateway has for it: what it refuses needs an operator. A link
-/// that is down does not.
+/// Whether the upstream broker accepts all of the gateway's messages. A refusal requires the operator; a link that is
+/// down does not.
 async fn upstream(State(state): State<Operated>) -> (StatusCode, String) {
     let Some(gateway) = &state.gateway else {
         return (StatusCode::NOT_FOUND, "there is no [upstream]\n".to_owned());

@@ -1,11 +1,11 @@
-//! `POST /publish/{topic}`: a message from a device that speaks HTTP and nothing else. The body is the
-//! payload; `?retain=true` keeps it. A user and password come as Basic, a token as Bearer.
+//! `POST /publish/{topic}`: publishes a message from a device that has only HTTP. The body is the payload;
+//! `?retain=true` retains it. User and password are sent with the Basic scheme, a token with Bearer.
 //!
-//! A request is one short MQTT connection inside the process, through the same handoff as clients inside
-//! HTTP, so that authentication, access rules, limits and durability are the broker's: 204 is its PUBACK
-//! at QoS 1. If the topic has no subscriber, the answer is 404, since nothing was kept. Requests from pages in
-//! browsers and from Fulmar's webhooks are refused: otherwise any page could make a visitor's browser post here,
-//! and a user who may set a webhook's address could make this server do so.
+//! A request is one short MQTT connection inside the process, through the same handoff as clients inside HTTP, so that
+//! authentication, access rules, limits and durability are the broker's: 204 is its PUBACK at QoS 1. If the topic has
+//! no subscriber, the response is 404, because the message was dropped. Requests from pages in browsers and from
+//! Fulmar's webhooks are refused: otherwise any page could make a visitor's browser post here, and a user who may set a
+//! webhook's address could make this server do so.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -33,10 +33,10 @@ use tokio::net::UnixStream;
 use crate::config::Config;
 
 const VERSION: Version = Version::V5;
-/// Longest wait for the broker, which may be holding publishers back.
+/// Longest wait for the broker, which may be delaying publishers.
 const PATIENCE: Duration = Duration::from_secs(25);
 
-/// Publishes the messages that HTTP requests bring; see the module.
+/// Publishes the messages of HTTP requests; see the module.
 #[derive(Clone)]
 pub(super) struct HttpPublisher {
     handoff: Handoff,
@@ -95,7 +95,7 @@ async fn publish(
     let Some(credentials) = credentials(&headers) else {
         return (StatusCode::BAD_REQUEST, "Authorization is Basic or Bearer\n").into_response();
     };
-    // Last, when all that the head says is right.
+    // Last, after the whole head is checked.
     let Ok(body) = to_bytes(body, publisher.max_bytes).await else {
         return (StatusCode::PAYLOAD_TOO_LARGE, "larger than the maximum message size\n")
             .into_response();
@@ -126,8 +126,8 @@ async fn publish(
     }
 }
 
-/// Why nobody with such headers may publish here. Browsers say whose page asks (`Origin`, `Sec-Fetch-Site`), and
-/// Fulmar's own webhooks say what they are: an address that somebody else chose must not become a message.
+/// Why a request with these headers may not publish. Browsers send the page's origin (`Origin`, `Sec-Fetch-Site`), and
+/// Fulmar's webhooks identify themselves: a URL that another person chose must not cause a publication.
 fn refused(headers: &HeaderMap) -> Option<&'static str> {
     if headers.contains_key(header::ORIGIN) || headers.contains_key("sec-fetch-site") {
         return Some("pages may not publish here; use MQTT over WebSocket\n");
@@ -136,7 +136,7 @@ fn refused(headers: &HeaderMap) -> Option<&'static str> {
     is_webhook.then_some("webhooks may not publish here\n")
 }
 
-/// `None` for an Authorization that is neither.
+/// `None` for another scheme.
 fn credentials(headers: &HeaderMap) -> Option<Credentials> {
     let Some(value) = headers.get(header::AUTHORIZATION) else {
         return Some(Credentials::default());
@@ -155,7 +155,7 @@ fn credentials(headers: &HeaderMap) -> Option<Credentials> {
     Some(Credentials { username, password })
 }
 
-/// Connects, publishes at QoS 1 and says what the broker answered.
+/// Connects, publishes at QoS 1, and returns the broker's answer.
 async fn hand_over(
     mut stream: UnixStream,
     credentials: &Credentials,
@@ -202,7 +202,7 @@ async fn hand_over(
                     let properties = Properties::NONE;
                     Disconnect { reason: ReasonCode::Success, properties }
                         .encode(VERSION, &mut bye);
-                    // It is done, whether the broker hears the goodbye or not.
+                    // The publication is done, whether the broker receives DISCONNECT or not.
                     drop(stream.write_all(&bye).await);
                     return Ok(ack.reason);
                 }

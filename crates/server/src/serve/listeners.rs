@@ -1,4 +1,4 @@
-//! From the configured addresses to running listeners, and back to the line that says where they are.
+//! Starts the listeners at the configured addresses, and prints the addresses at which they listen.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use super::page_config::PageConfig;
 use super::{pages, platform, status};
 use crate::config::Config;
 
-/// Every listener that takes MQTT clients, running.
+/// The running listeners for MQTT clients.
 pub(super) struct Running {
     pub(super) server: Server,
     names: Vec<&'static str>,
@@ -31,7 +31,7 @@ pub(super) struct Running {
 /// Binds all listeners and starts the workers.
 ///
 /// # Errors
-/// Names the key of the address that cannot be bound.
+/// An address cannot be bound; the error names its key.
 pub(super) fn start(
     broker: &Arc<Broker>,
     workers: usize,
@@ -89,7 +89,7 @@ fn stream_listeners(
     all
 }
 
-/// The key that holds the address an error is about.
+/// The key of the address that an error concerns.
 fn key_of(config: &Config, error: &StartError) -> Option<&'static str> {
     let StartError::Bind { address, .. } = error else { return None };
     let mut listeners = config.listeners.mqtt_listeners().into_iter();
@@ -99,7 +99,7 @@ fn key_of(config: &Config, error: &StartError) -> Option<&'static str> {
 /// Starts the HTTP endpoint, whose MQTT clients go to `server`'s workers.
 ///
 /// # Errors
-/// Names the key of the address that cannot be bound.
+/// An address cannot be bound; the error names its key.
 pub(super) fn start_web(
     config: &Config,
     (certificates, challenges, keys): (&Certificates, Option<Arc<rustls::ServerConfig>>, QuicKeys),
@@ -148,13 +148,13 @@ pub(super) fn start_web(
     })
 }
 
-/// For an address that cannot be bound.
+/// The setting of an address that cannot be bound, as file key and environment variable.
 pub(super) fn where_to_change(key: &str) -> String {
     format!("[listeners] {key} (or FULMAR_LISTENERS__{})", key.to_uppercase())
 }
 
 impl Running {
-    /// Every listener with the address it really has.
+    /// Every listener with its actual address.
     pub(super) fn all(
         &self,
         web: &Bound,

@@ -1,5 +1,5 @@
-//! In the place of `acme` where this is built without the feature of that name: nothing is ordered, and what an
-//! earlier build ordered is not shown, because nobody would renew it.
+//! Replaces `acme` in builds without that feature: no certificates are ordered, and one that an earlier build ordered
+//! is not used, because it would not be renewed.
 
 use std::convert::Infallible;
 use std::path::Path;
@@ -17,7 +17,7 @@ pub(super) fn kept(_: &Acme, _: &Path, _: SystemTime) -> Option<Issued> {
     None
 }
 
-/// Never is any.
+/// Never exists.
 pub(super) struct Orders(Infallible);
 
 /// Never runs.

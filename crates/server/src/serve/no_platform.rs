@@ -1,4 +1,4 @@
-//! In the place of `platform` where this is built without the feature of that name: there is none.
+//! Replaces `platform` in builds without that feature: there is none.
 
 use std::convert::Infallible;
 use std::path::Path;
@@ -12,11 +12,11 @@ use fulmar_transport::Handoff;
 use super::internal_sessions::InternalSessions;
 use crate::config::Config;
 
-/// Never is any.
+/// Never exists.
 #[derive(Clone, Debug)]
 pub(super) struct Platform(Infallible);
 
-/// What there would be to count of it.
+/// Its counters, which do not exist.
 pub(super) struct PlatformCounts {
     pub(super) measurements_stored: u64,
     pub(super) measurements_duplicate: u64,

@@ -1,5 +1,5 @@
-//! Tells systemd how far the broker is (`sd_notify(3)`), so that what depends on it starts when it
-//! can be used. Without a supervisor that asks (`NOTIFY_SOCKET`) nothing happens.
+//! Notifies systemd of the broker's state (`sd_notify(3)`), so that services that depend on it start when it is ready.
+//! Without a supervisor (`NOTIFY_SOCKET`) nothing happens.
 
 use std::ffi::OsStr;
 use std::io;

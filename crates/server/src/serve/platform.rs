@@ -19,15 +19,15 @@ use super::platform_client;
 use super::users::Users;
 use crate::config::Config;
 
-/// The platform, if it is switched on.
+/// The platform, if it is enabled.
 pub(super) struct Running {
     platform: Option<Platform>,
-    /// What changed, until somebody publishes it.
+    /// Changes that are still to be published.
     announcements: Option<mpsc::Receiver<Announcement>>,
 }
 
 impl Running {
-    /// Opens it.
+    /// Opens the platform.
     ///
     /// # Errors
     /// Its database or secret cannot be opened, or nobody could log in at a listener.
@@ -51,18 +51,18 @@ impl Running {
     /// The platform's users, for the broker's access control.
     ///
     /// # Errors
-    /// There is no thread for their passwords.
+    /// The thread that checks passwords cannot be started.
     pub(super) fn external_users(&self) -> anyhow::Result<Option<Arc<dyn ExternalUsers>>> {
         let Some(platform) = self.platform.clone() else { return Ok(None) };
         Ok(Some(Arc::new(Users::new(platform)?)))
     }
 
-    /// It, if it is switched on.
+    /// The platform, if it is enabled.
     pub(super) fn get(&self) -> Option<&Platform> {
         self.platform.as_ref()
     }
 
-    /// Which requests show a token of its users.
+    /// Recognises requests with a token of its users.
     pub(super) fn knows(&self) -> Option<Knows> {
         let platform = self.platform.clone()?;
         Some(Knows::new(move |headers| {
@@ -72,17 +72,17 @@ impl Running {
         }))
     }
 
-    /// Makes the session of its MQTT client, before there can be another client.
+    /// Adds the session of its MQTT client, before other clients can connect.
     pub(super) fn add_internal_sessions(&self, sessions: &mut InternalSessions<'_>) {
         if let Some(platform) = &self.platform {
             platform_client::add_internal_sessions(platform, sessions);
         }
     }
 
-    /// Lets what changes be published, and takes in what receivers and sensors publish.
+    /// Connects its MQTT client, which publishes changes, and receives what receivers and sensors publish.
     ///
     /// # Errors
-    /// There is no thread for it.
+    /// The thread cannot be started.
     pub(super) fn go_live(&mut self, handoff: Handoff) -> anyhow::Result<()> {
         match (&self.platform, self.announcements.take()) {
             (Some(platform), Some(announcements)) => {
@@ -92,10 +92,10 @@ impl Running {
         }
     }
 
-    /// Lets the broker cut connections whose token was revoked, and those that may hear less than before.
+    /// Lets the broker close connections whose token was revoked, and those whose user has fewer rights than before.
     pub(super) fn watch(&self, broker: &Arc<Broker>) {
         let Some(platform) = &self.platform else { return };
-        // The broker has the platform already, and would never be dropped.
+        // A weak reference: the broker has a reference to the platform, and would never be dropped.
         let broker = Arc::downgrade(broker);
         platform.on_loss(move || {
             if let Some(broker) = broker.upgrade() {
@@ -104,12 +104,12 @@ impl Running {
         });
     }
 
-    /// Its addresses.
+    /// The routes of its API.
     pub(super) fn router(&self) -> axum::Router {
         self.platform.as_ref().map(Platform::router).unwrap_or_default()
     }
 
-    /// Finishes what was begun.
+    /// Finishes requests and writes, and closes the database.
     pub(super) fn close(&self) {
         if let Some(platform) = &self.platform {
             platform.close();

@@ -1,4 +1,4 @@
-//! The file of pre-shared keys (`[coap] psk_file`): who is who over DTLS without certificates (RFC 4279).
+//! The file of pre-shared keys (`[coap] psk_file`), which authenticate users of DTLS without certificates (RFC 4279).
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -9,15 +9,16 @@ use fulmar_certs::files;
 use fulmar_coap::dtls::Keys;
 use fulmar_command::psk::parse;
 
-/// Shorter ones can be guessed from one recorded handshake.
+/// Shortest key: shorter ones can be guessed from one recorded handshake.
 const MIN_KEY_BYTES: usize = 16;
-/// As much as a user name of MQTT may have here.
+/// Longest user name, as for MQTT.
 const MAX_USER_BYTES: usize = 256;
 
 /// Reads the file.
 ///
 /// # Errors
-/// It cannot be read, others can read it too, or a line is wrong: named by its number, never by what it says.
+/// The file cannot be read, or other users can read it, or a line is wrong; the error has the line's number, never its
+/// content.
 pub(super) fn read(path: &Path) -> anyhow::Result<Keys> {
     let text = String::from_utf8_lossy(&files::read_secret(path)?).into_owned();
     let mut keys = HashMap::new();

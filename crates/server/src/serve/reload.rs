@@ -1,9 +1,8 @@
-//! SIGHUP: reads certificate, client authorities, passwords, token keys and access rules again, and tries
-//! an order of a certificate (ACME) again that has failed.
+//! SIGHUP: reads certificate, client CAs, passwords, token keys and access rules again, and retries a failed order of a
+//! certificate (ACME).
 //!
-//! All or nothing: where anything is wrong, everything stays as it was and the log says what to
-//! mend. Connected clients stay; what they may do follows the new rules. Other keys take a restart,
-//! and are named when they have changed.
+//! All or nothing: after an error everything stays unchanged, and the log shows what to correct. Clients stay
+//! connected; the new rules apply to them. Other keys require a restart; the log names those that have changed.
 
 use std::path::Path;
 
@@ -14,11 +13,11 @@ use super::certificates::Certificates;
 use crate::config::Config;
 use crate::exit;
 
-/// What a running broker is reloaded from, and where to.
+/// The files that are read again, and the parts of the broker that use them.
 pub(super) struct Reloader<'a> {
     /// The configuration file.
     pub(super) file: Option<&'a Path>,
-    /// The configuration the broker was started with.
+    /// The configuration with which the broker was started.
     pub(super) started: &'a Config,
     pub(super) broker: &'a Broker,
     pub(super) certificates: &'a Certificates,
@@ -26,7 +25,7 @@ pub(super) struct Reloader<'a> {
 }
 
 impl Reloader<'_> {
-    /// Reloads, and tells the log how it went.
+    /// Reloads, and logs the result.
     pub(super) fn run(&self) {
         if let Some(acme) = self.acme {
             acme.again();

@@ -1,7 +1,6 @@
-//! What the HTTP endpoint tells of itself, at `/api/v1/status`.
+//! The status of the HTTP endpoint, at `/api/v1/status`.
 //!
-//! Nothing secret: name, version, how long it has been running, and the version of HTTP that brought the
-//! request, which is how one sees that HTTP/3 works.
+//! Nothing secret: name, version, uptime, and the version of HTTP of the request, which shows whether HTTP/3 works.
 
 use std::time::Instant;
 
@@ -14,7 +13,7 @@ use serde::Serialize;
 
 pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// The answers.
+/// The response.
 pub(super) fn router() -> Router {
     Router::new().route("/api/v1/status", get(status)).with_state(Instant::now())
 }
@@ -35,7 +34,7 @@ async fn status(State(started): State<Instant>, version: Version) -> impl IntoRe
     (headers, serde_json::to_string(&status).unwrap_or_default())
 }
 
-/// As browsers and RFCs write it.
+/// The name that browsers and RFCs use.
 pub(super) fn name(version: Version) -> &'static str {
     match version {
         Version::HTTP_3 => "HTTP/3",

@@ -1,5 +1,4 @@
-//! What the listeners for datagrams share: sockets, reading them for one task, and waiting for a deadline. What
-//! datagrams say is for `coap` and `mqttsn`.
+//! Shared by the UDP listeners of `coap` and `mqttsn`: opens sockets, reads them for one task, and waits for deadlines.
 
 use std::fmt;
 use std::io;
@@ -12,12 +11,12 @@ use tokio::sync::mpsc;
 
 /// Room for the largest datagram there is.
 const MAX_DATAGRAM: usize = 65_535;
-/// Datagrams that wait for a task, over all its sockets; what comes then waits in the kernel, or is lost.
+/// Datagrams that wait for a task, over all its sockets; further ones wait in the kernel, or are lost.
 pub(super) const MAX_WAITING_DATAGRAMS: usize = 1024;
 /// Kernel buffers, so that a burst of sensors is not lost while the task works.
 const SOCKET_BUFFER_BYTES: usize = 1 << 20;
 
-/// A peer: the listener it came to, and its address.
+/// A peer: its listener and its address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Address {
     pub(super) listener: usize,
@@ -25,7 +24,7 @@ pub(super) struct Address {
 }
 
 impl Address {
-    /// Nobody but this machine can use its own addresses.
+    /// Only this machine can use its loopback addresses.
     pub(super) fn is_near(&self) -> bool {
         self.peer.ip().to_canonical().is_loopback()
     }
@@ -51,7 +50,7 @@ pub(super) fn open(address: SocketAddr) -> io::Result<UdpSocket> {
     UdpSocket::from_std(socket.into())
 }
 
-/// Sends a datagram. One that cannot go now is as good as lost on the way, which both protocols provide for.
+/// Sends a datagram. One that cannot be sent now counts as lost, which both protocols handle.
 pub(super) fn send(socket: &UdpSocket, peer: SocketAddr, datagram: &[u8]) {
     if let Err(error) = socket.try_send_to(datagram, peer) {
         tracing::debug!(%peer, "a datagram was not sent: {error}");
@@ -74,7 +73,7 @@ pub(super) async fn receive(
                 }
             }
             Err(error) => {
-                // Of an earlier datagram that could not be delivered, mostly.
+                // Usually an earlier datagram that could not be delivered.
                 tracing::debug!(%error, "UDP socket");
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }

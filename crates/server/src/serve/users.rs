@@ -1,8 +1,8 @@
 //! The platform's users as the broker's external users: by token, or by name and password.
 //!
-//! Tokens are checked on the worker, from memory. A password costs tens of milliseconds on purpose: one
-//! thread checks them in turn, through the platform's own bounds on logins and hashing. What was right once
-//! is remembered as a keyed digest, so that a fleet that reconnects does not pay again.
+//! Tokens are checked on the worker, from memory. A password costs tens of milliseconds on purpose: one thread checks
+//! them in turn, with the platform's own limits of logins and hashing. A successful login is remembered as a keyed
+//! digest, so that many devices that reconnect do not cost that again.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -20,9 +20,9 @@ use fulmar_mqtt::ReasonCode;
 use fulmar_platform::{AdmittedUser, LoginRefused, Platform, TOKEN_PREFIX};
 use parking_lot::Mutex;
 
-/// Logins that wait for the thread; more are told that the server is busy.
+/// Logins that wait for the thread; further ones are refused because the server is busy.
 const WAITING: usize = 1024;
-/// Right logins that are remembered.
+/// Successful logins that are remembered.
 const REMEMBERED: usize = 10_000;
 
 /// The platform's users.
@@ -41,7 +41,7 @@ struct Waiting {
     reply_to: ReplyTo,
 }
 
-/// Logins that were right.
+/// Successful logins.
 #[derive(Debug, Default)]
 struct Known {
     right: Mutex<HashMap<String, ([u64; 2], AdmittedUser)>>,
@@ -52,7 +52,7 @@ impl Users {
     /// Starts the thread.
     ///
     /// # Errors
-    /// There is none.
+    /// The thread cannot be started.
     pub(super) fn new(platform: Platform) -> anyhow::Result<Users> {
         let (logins, waiting) = sync_channel(WAITING);
         let known = Arc::<Known>::default();
@@ -96,7 +96,7 @@ impl ExternalUsers for Users {
     }
 
     fn allows(&self, external_user: &str, action: Action, topic: &str) -> bool {
-        // The external user without a name is the platform's own client: nobody else gets that name.
+        // The external user without a name is the platform's own client: no other user gets this name.
         external_user.is_empty()
             || self.platform.may(external_user, action == Action::Publish, topic)
     }
@@ -111,7 +111,7 @@ fn admitted(admitted_user: AdmittedUser) -> Admitted {
     }
 }
 
-/// The thread: one login at a time, until nobody can ask any more.
+/// The thread: checks one login at a time, until the sender is dropped.
 async fn check_all(platform: &Platform, known: &Known, waiting: &Receiver<Waiting>) {
     // Nothing else runs here, so it may block.
     while let Ok(Waiting { user, password, address, reply_to }) = waiting.recv() {
@@ -134,7 +134,7 @@ impl Known {
         self.keys.each_ref().map(|key| key.hash_one((user, password)))
     }
 
-    /// Who that is, if the same login was right before and the password has not been changed since.
+    /// The user, if the same login was successful before and the password has not been changed since.
     fn get(&self, platform: &Platform, user: &str, password: &str) -> Option<AdmittedUser> {
         let digest = self.digest(user, password);
         let right = self.right.lock();

@@ -1,7 +1,7 @@
-//! Tells webhooks of alerts: takes from the platform what is due, posts it, and says what became of it.
+//! Sends alerts to webhooks: gets due messages from the platform, posts them, and reports the results to it.
 //!
-//! What is due, in which order and how often it is tried is the platform's; here is only HTTP. Answers
-//! are not read and redirections not followed.
+//! The platform decides what is due, in which order and how often it is tried; this module does HTTP only. Bodies of
+//! responses are not read, and redirections not followed.
 
 use std::net::ToSocketAddrs as _;
 use std::pin::Pin;
@@ -25,17 +25,17 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tower_service::Service;
 
-/// From the connection's begin to the answer's head.
+/// Longest time from opening the connection to the response's head.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// How often it is looked for attempts to be repeated.
+/// Time between two searches for attempts to be repeated.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Names that are looked up at once.
+/// Host names resolved at the same time.
 const LOOKUPS: usize = 8;
 
 type Pool = Client<HttpsConnector<Connector>, Full<Bytes>>;
 
-/// Tells webhooks for as long as it is polled.
+/// Sends messages to webhooks as long as it is polled.
 pub(super) async fn run(platform: &Platform) {
     let mut pool = None;
     loop {
@@ -45,7 +45,7 @@ pub(super) async fn run(platform: &Platform) {
         });
         if due.is_empty() {
             let woken = tokio::time::timeout(LOOK_EVERY, platform.deliveries()).await;
-            // Most of the time nobody has anything to say, and it is looked again.
+            // Usually there is nothing to send, and it checks again later.
             drop(woken);
             continue;
         }
@@ -72,12 +72,12 @@ fn pool(allowlist: &WebhookAllowlist) -> anyhow::Result<Pool> {
         .build(builder.wrap_connector(Connector::new(allowlist))))
 }
 
-/// Connects to hosts at those of their addresses that webhooks may reach. A name is looked up once: the address
-/// that was looked at is the one that is connected to.
+/// Connects to those of a host's addresses that the allowlist permits. A name is resolved once: the checked address is
+/// the one to which it connects.
 #[derive(Clone)]
 struct Connector {
     allowlist: WebhookAllowlist,
-    /// A lookup cannot be stopped, so that its turn goes with it.
+    /// Limits concurrent lookups. A lookup cannot be cancelled, so it keeps its permit until it ends.
     lookups: Arc<Semaphore>,
 }
 
@@ -127,7 +127,7 @@ impl Service<Uri> for Connector {
     }
 }
 
-/// Tries all at once, each of another webhook.
+/// Tries all at the same time; each is for a different webhook.
 async fn deliver(platform: &Platform, pool: &Pool, due: Vec<Delivery>) {
     let mut attempts = JoinSet::new();
     for delivery in due {
@@ -136,7 +136,7 @@ async fn deliver(platform: &Platform, pool: &Pool, due: Vec<Delivery>) {
             let sent = tokio::time::timeout(TIMEOUT, send(&pool, &delivery)).await;
             let sent = sent.unwrap_or_else(|_| Err(anyhow::anyhow!("no answer in {TIMEOUT:?}")));
             if let Err(error) = &sent {
-                // The address may hold a secret: its owner knows it by the number.
+                // The URL may contain a secret: its owner knows the webhook by its number.
                 tracing::info!(delivery = delivery.id, "webhook not delivered: {error:#}");
             }
             (delivery, sent.is_ok())
@@ -194,7 +194,7 @@ mod tests {
         let asked =
             std::future::poll_fn(|cx| Poll::Ready(listener.poll_accept(cx).is_ready())).await;
         assert!(!asked, "nobody has connected");
-        // Its answer sends the server elsewhere, which it does not follow.
+        // The response is a redirection, which is not followed.
         let redirect = tokio::spawn(async move {
             let (mut stream, _) = listener.accept().await.unwrap();
             stream.read_buf(&mut Vec::with_capacity(1024)).await.unwrap();

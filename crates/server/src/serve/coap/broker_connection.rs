@@ -1,7 +1,7 @@
 //! One user's connection to the broker: MQTT 5.0 inside the process, over transport's handoff, so that
 //! authentication, access rules, durability and limits are the broker's. All CoAP peers of a user share it.
 //!
-//! Knows nothing of CoAP: the caller numbers its requests, and answers come with these numbers.
+//! It is independent of CoAP: the caller numbers its requests, and answers have these numbers.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -25,7 +25,7 @@ const VERSION: Version = Version::V5;
 const RECEIVE_MAXIMUM: u16 = 256;
 /// Publications that may wait for their acknowledgement; above this, peers are asked to try again later.
 const MAX_IN_FLIGHT: usize = 1024;
-/// Requests that may wait in all, with those that end a subscription. Identifiers have 16 bits.
+/// All requests that may wait, including those that end a subscription. Identifiers have 16 bits.
 const MAX_WAITING: usize = 1 << 15;
 /// Bytes of such publications.
 const MAX_IN_FLIGHT_BYTES: usize = 16 << 20;
@@ -33,7 +33,7 @@ const MAX_IN_FLIGHT_BYTES: usize = 16 << 20;
 /// The caller's number of a request to the broker.
 pub(super) type RequestId = u64;
 
-/// What the broker sent.
+/// An event of the connection.
 #[derive(Debug)]
 pub(super) enum BrokerEvent {
     /// The connection is open with this client identifier; `in_flight` publications may wait for answers.
@@ -68,7 +68,7 @@ pub(super) struct BrokerConnection {
 pub(super) struct Busy;
 
 impl BrokerConnection {
-    /// Opens a connection for `peer`. What the broker sends comes through `events`, with `name`.
+    /// Opens a connection for `peer`. Its events are sent to `events`, with `name`.
     ///
     /// # Errors
     /// There are no file descriptors left, or the broker is ending.
@@ -138,8 +138,8 @@ impl BrokerConnection {
         Ok(())
     }
 
-    /// Ends a subscription; nobody waits for the answer. Also while publications fill the connection: the broker
-    /// would go on sending what nobody observes.
+    /// Ends a subscription, without waiting for the answer. Also while the connection is full of publications, because
+    /// the broker would continue to send messages that no peer observes.
     pub(super) fn unsubscribe(&mut self, topic: &str) {
         let Ok(packet_id) = self.take_id_of(MAX_WAITING, 0, 0) else { return };
         let mut filter = Vec::new();
@@ -205,7 +205,7 @@ impl BrokerConnection {
     }
 
     fn send(&self, packet: Vec<u8>) {
-        // If the writer is gone, the reader ends too, and reports it.
+        // If the writer has ended, the reader ends too, and reports it.
         let _ = self.writer.send(packet);
     }
 }
@@ -271,14 +271,14 @@ async fn read<N: Clone>(
 
 type Parsed = Vec<(BrokerEvent, Option<PacketId>)>;
 
-/// Parses the complete packets of `input`, each with what is to be acknowledged; returns their number of bytes, too.
+/// Parses the complete packets of `input`, with the identifiers to acknowledge; also returns their number of bytes.
 fn parse(input: &[u8]) -> Result<(Parsed, usize), fulmar_mqtt::DecodeError> {
     let (mut packets, mut done) = (Vec::new(), 0);
     while let Some(frame) = peek_frame(&input[done..], MAX_PACKET_BYTES)? {
         done += frame.len;
         let event = match decode(&frame, VERSION)? {
-            // The broker does not accept anonymous peers. In CoAP that is 4.01, like wrong credentials: 4.03 is
-            // for what no credentials would permit.
+            // The broker does not accept anonymous peers. In CoAP this is 4.01, as for wrong credentials; 4.03 means
+            // that no credentials would help.
             Packet::Connack(connack) if connack.reason == ReasonCode::NotAuthorized => {
                 (BrokerEvent::Closed(Some(ReasonCode::BadUserNameOrPassword)), None)
             }

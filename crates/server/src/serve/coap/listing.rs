@@ -1,8 +1,8 @@
-//! `GET /ps`: how much work a list of topics may be. Access rules are asked about each topic, and a reader may be denied
-//! nearly all of them: with 21 rules 16,384 topics took 12 ms of the one CoAP thread (release build, one core).
+//! Bounds the work for `GET /ps`, the list of topics. Access rules are checked for each topic, and may deny nearly all
+//! of them: with 21 rules, 16,384 topics took 12 ms of the only CoAP thread (release build, one core).
 //!
-//! In the name of an address that has not proven itself few topics are looked at; where there are more, proof is asked
-//! for instead. Those who have proven theirs have a part of the thread's time together.
+//! For an address that is not validated, few topics are examined; if there are more, the client must first validate its
+//! address. All validated clients together have a share of the thread's time.
 
 use std::time::{Duration, Instant};
 
@@ -12,25 +12,25 @@ use super::share::Share;
 
 /// Topics in a list.
 const MAX_LISTED: usize = 256;
-/// Topics looked at for one list, and for one that may be for somebody else than who asks.
+/// Topics examined for one list, and for one whose client's address is not validated.
 const VISITS: usize = 16_384;
 const UNPROVEN_VISITS: usize = 256;
-/// Lists may take one part in `PART` of the time; at most `MAX_SAVED` of it is saved up.
+/// Lists may take one `PART`th of the time; at most `MAX_SAVED` of it accumulates.
 const PART: u32 = 4;
 const MAX_SAVED: Duration = Duration::from_millis(100);
 
-/// The time that lists have taken.
+/// The time used by lists.
 #[derive(Debug)]
 pub(super) struct Listing(Share);
 
-/// What becomes of a request for a list.
+/// The result of a request for a list.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Listed {
     /// The topics.
     Topics(Vec<Box<str>>),
-    /// Who asks must first show where they are.
+    /// The client must first validate its address.
     Unproven,
-    /// There is no time for it now.
+    /// No time is left for it now.
     Busy,
 }
 
@@ -39,7 +39,7 @@ impl Listing {
         Listing(Share::new(PART, MAX_SAVED, now))
     }
 
-    /// Topics that have a last value and that the reader may read. `proven`: its address is.
+    /// Topics with a retained message that the reader may read. `proven` is true if its address is validated.
     pub(super) fn topics(
         &mut self,
         broker: &Broker,
@@ -124,12 +124,12 @@ mod tests {
         let many = broker(secrets(UNPROVEN_VISITS).chain(["there".to_owned()]));
         assert_eq!(listing.topics(&many, READER, false, now), Listed::Unproven);
         assert_eq!(listing.topics(&many, READER, true, now), there());
-        // A list that is full is the same for all.
+        // A full list is the same for all clients.
         let open = broker((0..2 * MAX_LISTED).map(|number| format!("open/{number}")));
         let full = listing.topics(&open, READER, false, now);
         assert!(matches!(&full, Listed::Topics(topics) if topics.len() == MAX_LISTED));
         assert_eq!(listing.topics(&open, READER, true, now), full);
-        // Nobody has more looked at than this.
+        // No client can have more topics examined.
         let most = broker(secrets(VISITS).chain(["there".to_owned()]));
         assert_eq!(listing.topics(&most, READER, true, now), Listed::Topics(Vec::new()));
     }

@@ -50,7 +50,7 @@ pub(super) struct Coap {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What the listeners are to be wired to.
+/// The parts of the program that the listeners use.
 pub(super) struct Wiring<'a> {
     pub(super) broker: &'a Arc<Broker>,
     pub(super) handoff: Handoff,
@@ -62,11 +62,10 @@ pub(super) struct Wiring<'a> {
 impl Coap {
     /// Binds the addresses of the configuration and serves them; with none there is no thread.
     ///
-    /// An address that is the default and taken is left to whoever has it: a second broker on this machine
-    /// starts as it did before there was CoAP.
+    /// A default address that is in use is skipped, so that a second broker on this machine still starts.
     ///
     /// # Errors
-    /// Names the key of the address that cannot be bound.
+    /// An address cannot be bound; the error names its key.
     pub(super) fn start(config: &Config, wiring: Wiring<'_>) -> anyhow::Result<Coap> {
         let (stop, stopped) = watch::channel(false);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -91,7 +90,7 @@ impl Coap {
         Ok(Coap { bound, stop, thread: Some(thread) })
     }
 
-    /// Where the listeners are, by name.
+    /// The listeners' addresses, by name.
     pub(super) fn bound(&self) -> &[(&'static str, SocketAddr)] {
         &self.bound
     }
@@ -117,14 +116,14 @@ struct Socket {
     secure: Option<Secure>,
 }
 
-/// Binds what is configured. Needs the runtime.
+/// Binds the configured addresses. Needs the runtime.
 fn bind(config: &Config, wiring: &Wiring<'_>) -> anyhow::Result<Vec<Socket>> {
     let mut sockets = Vec::new();
     for (name, addresses, default) in config.listeners.coap_listeners() {
         for &address in addresses {
             let policy = config.policy(name, address);
             if name == "coap" && !policy.allow_anonymous {
-                // Only loopback comes so far: nobody could be served there.
+                // Only a loopback default gets here: no client could use it.
                 tracing::info!("{name} is off at {address}: anonymous clients are not allowed");
                 continue;
             }
@@ -163,7 +162,7 @@ fn bind(config: &Config, wiring: &Wiring<'_>) -> anyhow::Result<Vec<Socket>> {
     Ok(sockets)
 }
 
-/// A user at a listener; without a name, all who have none there.
+/// A user at a listener; without a name, all peers without credentials there.
 type Name = (usize, Option<Box<str>>);
 
 /// The task.
@@ -172,7 +171,7 @@ struct Service {
     sockets: Vec<Socket>,
     /// Users, and how many sessions each has.
     users: BTreeMap<Name, (UserId, usize)>,
-    /// Whose a session is.
+    /// The user of each session.
     sessions: BTreeMap<Address, Name>,
 }
 
@@ -181,7 +180,7 @@ impl Service {
         let (users, sessions) = (BTreeMap::new(), BTreeMap::new());
         let mut service = Service { proxy, sockets, users, sessions };
         for listener in 0..service.sockets.len() {
-            // Not counted down: they stay.
+            // Never counted down: these users stay.
             service.enter((listener, None));
         }
         service
@@ -203,7 +202,7 @@ impl Service {
             tokio::select! {
                 Some((address, datagram)) = datagrams.recv() => {
                     self.take(address, &datagram);
-                    // What else is there, before anything is answered: the broker then commits it together.
+                    // All other waiting datagrams first, before anything is answered: the broker commits them together.
                     while let Ok((address, datagram)) = datagrams.try_recv() {
                         self.take(address, &datagram);
                     }
@@ -227,7 +226,7 @@ impl Service {
         }
     }
 
-    /// Takes a datagram off a socket.
+    /// Handles a datagram from a socket.
     fn take(&mut self, address: Address, datagram: &[u8]) {
         let now = Instant::now();
         let Some(socket) = self.sockets.get_mut(address.listener) else { return };
@@ -286,7 +285,7 @@ impl Service {
         }
     }
 
-    /// Handles what came of it and sends what there is to send.
+    /// Handles the resulting events, and sends pending datagrams.
     fn settle(&mut self) {
         let (users, sessions, sockets) = (&self.users, &self.sessions, &self.sockets);
         self.proxy.handle_events(|address| {

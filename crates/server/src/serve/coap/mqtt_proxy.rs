@@ -1,4 +1,5 @@
-//! CoAP requests become MQTT packets, and the broker's answers CoAP responses, as `fulmar_coap::topics` maps them.
+//! Turns CoAP requests into MQTT packets, and the broker's answers into CoAP responses; `fulmar_coap::topics` has the
+//! mapping of topics.
 //!
 //! Every user has one [`BrokerConnection`]; a user's observers of a topic share one subscription. Requests wait until
 //! the broker has accepted the connection, and are refused if it refuses it.
@@ -282,7 +283,7 @@ impl MqttProxy {
         }
     }
 
-    /// The broker has answered the subscription.
+    /// Handles the broker's answer to a subscription.
     fn subscribed(&mut self, id: UserId, topic: &str, reason: ReasonCode) {
         let Some(user) = self.users.get_mut(&id) else { return };
         let Some(known) = user.topics.get_mut(topic) else { return };
@@ -301,7 +302,7 @@ impl MqttProxy {
         self.forget_unobserved(id, topic);
     }
 
-    /// Begins an observation with the topic's last value; one without has an empty one.
+    /// Begins an observation with the topic's last value, or with an empty value.
     fn start_observation(&mut self, id: UserId, exchange: Exchange<Address>, topic: &str) {
         let response = self.last_value(id, topic);
         let response = response.unwrap_or_else(|| Response::new(code::CONTENT));
@@ -476,7 +477,7 @@ impl User {
     }
 }
 
-/// The broker's refusal in CoAP's words.
+/// The broker's refusal as a CoAP response.
 fn refusal(reason: ReasonCode) -> Response {
     let (code, why) = match reason {
         ReasonCode::NotAuthorized => (code::FORBIDDEN, "denied by the access rules"),
@@ -510,7 +511,7 @@ fn link_to(topic: &str) -> links::Link {
     }
 }
 
-/// A topic as a path: what may not be in one is percent-encoded (RFC 3986 section 3.3).
+/// A topic as a path, percent-encoded where necessary (RFC 3986 section 3.3).
 fn encoded(topic: &str) -> String {
     let mut path = String::with_capacity(topic.len());
     for byte in topic.bytes() {

@@ -1,17 +1,16 @@
-//! The DTLS sessions of one `coaps` listener: who is behind an address, and plain messages for what goes
-//! through the socket. What the messages say is not looked at here.
+//! The DTLS sessions of one `coaps` listener: which user is at an address, and decryption and encryption of its
+//! datagrams. The messages themselves are not inspected here.
 //!
-//! A new client is asked for a cookie first, and nothing is stored about it until it answers (`CookieExchange`). Handshakes
-//! have a share of the thread's time, so that open sessions are served whatever strangers do.
+//! A new client first gets a cookie, and nothing is stored about it until it returns the cookie (`CookieExchange`).
+//! Handshakes have a share of the thread's time, so that open sessions are served even during an attack.
 //!
-//! A client that lost its session begins again from the same address; the old session stays until the new one
-//! is open, so that nobody can end a session by sending its owner's address.
+//! A client that has lost its session begins a new one from the same address. The old session stays until the new one
+//! is open, so that an attacker who forges the client's address cannot end it.
 //!
-//! A session is known by the address it began at; who opens a session there later takes its place. A client
-//! with a connection ID (RFC 9146) may go on from another one: what is for it goes to where its newest
-//! message came from. Somebody on the way could have a message come from an address that is not theirs; that
-//! address is then sent the answer and one confirmable message at a time, and nothing after one that nobody
-//! acknowledged.
+//! A session is identified by the address at which it began; a later session from there replaces it. A client with a
+//! connection ID (RFC 9146) may continue from another address: datagrams for it are sent to the source of its newest
+//! message. An attacker on the path could forward a message from an address that is not the client's. That address then
+//! gets the answer and one confirmable message at a time, and nothing after one that is not acknowledged.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -28,39 +27,39 @@ use rustls_pki_types::{CertificateDer, UnixTime};
 use super::Address;
 use super::share::Share;
 
-/// Handshakes under way; a further one takes the place of the oldest.
+/// Handshakes at once; a further one replaces the oldest.
 const MAX_HANDSHAKES: usize = 256;
-/// Handshakes may begin in one part in this many of the time, and the most of it that is saved up.
+/// Divisor of the share of time for beginning handshakes, and how much of it may accumulate.
 const PART: u32 = 2;
 const MAX_SAVED: Duration = Duration::from_millis(500);
-/// How long a session may carry nothing.
+/// How long a session may be idle.
 const IDLE: Duration = Duration::from_secs(24 * 3600);
 
-/// What the sessions of a listener are made with.
+/// Settings of a listener's sessions.
 pub(in crate::serve) struct Settings {
     pub(in crate::serve) certificate: Certificate,
     /// Keys of users, if there are any.
     pub(in crate::serve) keys: Option<Keys>,
-    /// Who validates clients' certificates; `None` where they are not asked for one.
+    /// Verifies clients' certificates; `None` if none is requested.
     pub(in crate::serve) verifier: Option<Arc<dyn ClientCertVerifier>>,
     pub(in crate::serve) max_sessions: usize,
 }
 
-/// What became of a datagram.
+/// The result of handling a datagram.
 pub(super) enum Outcome {
-    /// A session is open; whose it is, if they have shown that.
+    /// A session is open, with its user if that is known.
     Opened(Address, Option<Box<str>>),
     /// A message from a peer with an open session.
     Message(Address, Vec<u8>),
-    /// A session is over.
+    /// A session has ended.
     Closed(Address),
 }
 
 struct Entry {
     session: DtlsSession,
-    /// Where the client is.
+    /// The client's present address.
     at: Address,
-    /// A handshake by which the client begins again.
+    /// A handshake with which the client begins a new session.
     next: Option<DtlsSession>,
     heard: Instant,
     due: Instant,
@@ -77,17 +76,17 @@ impl Entry {
 pub(super) struct Secure {
     settings: Settings,
     sessions: BTreeMap<Address, Entry>,
-    /// Which session has a connection ID.
+    /// Sessions by connection ID.
     ids: BTreeMap<ConnectionId, Address>,
     due: BTreeSet<(Instant, Address)>,
     out: Vec<(Address, Vec<u8>)>,
     cookies: CookieExchange,
-    /// Time that the beginnings of handshakes may take.
+    /// Time for beginning handshakes.
     share: Share,
 }
 
 impl Secure {
-    /// `None` without random numbers.
+    /// `None` if there are no random numbers.
     pub(super) fn new(settings: Settings, now: Instant) -> Option<Secure> {
         let (sessions, ids) = (BTreeMap::new(), BTreeMap::new());
         let (due, out, cookies) = (BTreeSet::new(), Vec::new(), CookieExchange::new(now)?);
@@ -95,7 +94,7 @@ impl Secure {
         Some(Secure { settings, sessions, ids, due, out, cookies, share })
     }
 
-    /// Takes a datagram off the socket.
+    /// Handles a datagram from the socket.
     pub(super) fn receive(&mut self, now: Instant, from: Address, datagram: &[u8]) -> Vec<Outcome> {
         let mut outcomes = Vec::new();
         let id = connection_id(datagram);
@@ -112,7 +111,7 @@ impl Secure {
                 Verdict::Unproven => {}
             }
             if !self.is_begun(address, datagram) && !self.share.has_time(now) {
-                // It repeats itself.
+                // A repetition.
                 return outcomes;
             }
             self.forget_other(address, datagram);
@@ -166,22 +165,21 @@ impl Secure {
         outcomes
     }
 
-    /// Whether a ClientHello is for a handshake under way that asks for proof in its own manner.
+    /// Whether a ClientHello belongs to an open handshake that does its own cookie exchange.
     fn goes_on(&self, address: Address) -> bool {
         let entry = self.sessions.get(&address);
         let session = entry.map(|entry| entry.next.as_ref().unwrap_or(&entry.session));
         session.is_some_and(|session| !session.is_open() && !session.was_proven())
     }
 
-    /// Whether a ClientHello is the one that a handshake under way began with.
+    /// Whether a ClientHello is the one with which an open handshake began.
     fn is_begun(&self, address: Address, hello: &[u8]) -> bool {
         let entry = self.sessions.get(&address);
         let session = entry.map(|entry| entry.next.as_ref().unwrap_or(&entry.session));
         session.is_some_and(|session| session.is_begun_by(hello))
     }
 
-    /// A client that has proven where it is and begins with another ClientHello has given up the handshake
-    /// under way.
+    /// A client with a validated address that sends another ClientHello has abandoned its open handshake.
     fn forget_other(&mut self, address: Address, hello: &[u8]) {
         if self.is_begun(address, hello) {
             return;
@@ -212,7 +210,7 @@ impl Secure {
         self.due.first().map(|(at, _)| *at)
     }
 
-    /// Does what is due.
+    /// Handles deadlines.
     pub(super) fn on_deadline(&mut self, now: Instant) -> Vec<Outcome> {
         let mut outcomes = Vec::new();
         while let Some(&(at, address)) = self.due.first() {
@@ -229,7 +227,8 @@ impl Secure {
         outcomes
     }
 
-    /// Works on an entry and takes over what that brought about; it goes where `work` says it is over.
+    /// Calls `work` on an entry and handles the resulting events. Removes the entry if `work` returns false, because
+    /// its session has ended.
     fn with(
         &mut self,
         now: Instant,
@@ -272,7 +271,7 @@ impl Secure {
         }
         let next = entry.next.as_ref().and_then(DtlsSession::deadline);
         let due = entry.session.deadline().into_iter().chain(next).min();
-        // Never at once again: a deadline that has passed would keep the task busy.
+        // Never at once again: a deadline in the past would keep the task busy.
         let soon = now + Duration::from_millis(10);
         entry.due = due.unwrap_or(now + IDLE).clamp(soon, entry.heard.max(now) + IDLE);
         self.due.insert((entry.due, address));
@@ -280,7 +279,7 @@ impl Secure {
         self.sessions.insert(address, entry);
     }
 
-    /// Takes out an entry and what points to it.
+    /// Removes an entry and the references to it.
     fn take(&mut self, address: Address) -> Option<Entry> {
         let entry = self.sessions.remove(&address)?;
         self.due.remove(&(entry.due, address));
@@ -309,7 +308,7 @@ impl Secure {
         }
     }
 
-    /// Whose session it is.
+    /// The session's user.
     fn identify(&self, session: &DtlsSession) -> Result<Option<Box<str>>, String> {
         if let Some(identity) = session.identity() {
             let name = String::from_utf8(identity).map_err(|_| "a name that is not UTF-8")?;
@@ -326,7 +325,7 @@ impl Secure {
         Ok(Some(name))
     }
 
-    /// Makes room for a further session: handshakes go first, then who was silent longest.
+    /// Makes room for a further session: removes a handshake, or else the session that was idle longest.
     fn make_room(&mut self, outcomes: &mut Vec<Outcome>) {
         let handshakes = self.sessions.values().filter(|entry| !entry.session.is_open()).count();
         let full = self.sessions.len() >= self.settings.max_sessions;
@@ -391,7 +390,7 @@ mod tests {
         DtlsSession::client(&Credentials::Psk { identity, key }, now).unwrap()
     }
 
-    /// Carries datagrams between a client and the server until neither has any.
+    /// Passes datagrams between a client and the server until neither has any.
     fn meet(
         secure: &mut Secure,
         client: &mut DtlsSession,
@@ -426,7 +425,7 @@ mod tests {
         let answers: Vec<_> = std::iter::from_fn(|| secure.poll_transmit()).collect();
         assert_eq!(answers.len(), 1000);
         assert!(answers.iter().all(|(_, answer)| answer.len() <= hello.len()));
-        // Who answers has a session.
+        // A client that answers gets a session.
         let mut client = client(now);
         let outcomes = meet(&mut secure, &mut client, address(1), now);
         assert!(client.is_open());
@@ -439,7 +438,7 @@ mod tests {
         let mut secure = secure(now);
         secure.share.spend(MAX_SAVED + Duration::from_millis(7));
         let mut early = client(now);
-        // It has its cookie, and repeats its ClientHello as if that had been lost.
+        // It has its cookie, and repeats its ClientHello as if it had been lost.
         meet(&mut secure, &mut early, address(1), now);
         assert!(!early.is_open() && secure.sessions.is_empty());
         let later = now + PART * Duration::from_millis(8);
@@ -465,7 +464,7 @@ mod tests {
                 }
             }
         }
-        // The first one's session is as it was.
+        // The first client's session has not changed.
         first.send(b"still here").unwrap();
         let outcomes = meet(&mut secure, &mut first, address(1), now);
         assert!(matches!(&outcomes[..], [Outcome::Message(_, said)] if said == b"still here"));

@@ -1,13 +1,14 @@
-//! A part of the listener's one thread for one kind of work, so that there is time for all else. No clock of its own.
+//! Bounds one kind of work to a share of the listener's only thread, so that there is time for the rest. It has no
+//! clock.
 
 use std::time::{Duration, Instant};
 
-/// See the module's words.
+/// See the module's documentation.
 #[derive(Debug)]
 pub(super) struct Share {
-    /// The divisor: one part in this many of the time.
+    /// The divisor of the share.
     part: u32,
-    /// What is saved up while there is no such work, at most; and what one piece of work can owe.
+    /// The most time that accumulates without such work.
     most: Duration,
     saved: Duration,
     owed: Duration,
@@ -15,12 +16,12 @@ pub(super) struct Share {
 }
 
 impl Share {
-    /// One part of `part`, with `most` saved up.
+    /// A share of one `part`th, with `most` accumulated.
     pub(super) fn new(part: u32, most: Duration, now: Instant) -> Share {
         Share { part, most, saved: most, owed: Duration::ZERO, reckoned: now }
     }
 
-    /// Whether there is time for more of it.
+    /// Whether time is left for more of the work.
     pub(super) fn has_time(&mut self, now: Instant) -> bool {
         let more = now.saturating_duration_since(self.reckoned) / self.part;
         let left = more.saturating_sub(self.owed);
@@ -29,7 +30,7 @@ impl Share {
         !self.saved.is_zero()
     }
 
-    /// It took so long. What was not saved up is owed.
+    /// Records the duration of a piece of work. Time beyond the accumulated share is a debt.
     pub(super) fn spend(&mut self, time: Duration) {
         self.owed = (self.owed + time.saturating_sub(self.saved)).min(self.most);
         self.saved = self.saved.saturating_sub(time);
@@ -48,14 +49,14 @@ mod tests {
         let mut share = Share::new(2, 50 * MS, begin);
         let (mut now, mut worked) = (begin, Duration::ZERO);
         while now < begin + 2000 * MS {
-            // Each piece takes longer than what is there, and is followed by the next at once.
+            // Each piece takes longer than the accumulated time, and the next follows at once.
             let took = if share.has_time(now) { 7 * MS } else { Duration::ZERO };
             share.spend(took);
             worked += took;
             now += took.max(MS);
         }
         assert!(worked >= 1000 * MS && worked <= 1064 * MS, "{worked:?}");
-        // After a rest no more is there than may be saved.
+        // After a pause, no more has accumulated than may.
         now += 3600 * 1000 * MS;
         assert!(share.has_time(now));
         share.spend(50 * MS);

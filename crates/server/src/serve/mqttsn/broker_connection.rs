@@ -1,7 +1,7 @@
 //! One device's connection to the broker: MQTT 5.0 inside the process, over transport's handoff, with a
 //! session of its own. The broker keeps identifiers, wills, queues and durable state.
 //!
-//! Translates between `fulmar_mqttsn`'s requests and events and MQTT's packets; knows nothing of datagrams.
+//! Translates between `fulmar_mqttsn`'s requests and events and MQTT's packets; it is independent of datagrams.
 
 use std::io;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ const VERSION: Version = Version::V5;
 const RECEIVE_MAXIMUM: u16 = 8;
 /// Bytes that the broker has not read yet; above this, devices are asked to try again later.
 const MAX_WAITING_BYTES: usize = 256 * 1024;
-/// Bytes of a packet beside topic and payload: header, lengths and properties.
+/// Bytes of a packet besides topic and payload: header, lengths and properties.
 const PACKET_OVERHEAD: usize = 1024;
 /// Seconds by which a session that ends with its connection outlives it, so that a connection with a new will can
 /// take it over. Ordinarily the session is ended explicitly.
@@ -47,7 +47,7 @@ pub(super) enum ConnectionEvent {
     Ended(ReasonCode),
 }
 
-/// What goes to the writing task.
+/// A message to the writing task.
 enum Out {
     Packet(Vec<u8>),
     /// The broker requires a packet this often.
@@ -156,7 +156,7 @@ impl BrokerConnection {
 
     fn send(&self, packet: Vec<u8>) {
         self.waiting.fetch_add(packet.len(), Ordering::Relaxed);
-        // If the writer is gone, the reader ends too, and reports it.
+        // If the writer has ended, the reader ends too, and reports it.
         let _ = self.writer.send(Out::Packet(packet));
     }
 }
@@ -200,7 +200,7 @@ async fn write(
     loop {
         let packet = match keep_alive {
             None => packets.recv().await,
-            // The broker has a longest keep alive; how long devices may be silent is not its business.
+            // The broker has a longest keep alive; it does not limit how long devices may be silent.
             Some(every) => match tokio::time::timeout(every, packets.recv()).await {
                 Ok(packet) => packet,
                 Err(_) => Some(Out::Packet(vec![0xC0, 0])),

@@ -155,7 +155,7 @@ impl BrokerConnections {
         let Some(entry) = self.connections.get(&id) else { return };
         let (owner, closing) = (entry.owner, entry.connection.is_none());
         let event = match event {
-            // The next connection repeats what comes over one that is being closed.
+            // Messages over a connection that is being closed are repeated over the next one.
             ConnectionEvent::Broker(_) if closing => return,
             ConnectionEvent::Broker(event) => Some(event),
             ConnectionEvent::Ended(reason) => {

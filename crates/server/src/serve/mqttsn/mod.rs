@@ -32,7 +32,7 @@ const MAX_WAITING_EVENTS: usize = 1024;
 /// How long the broker has to read the last packets when the program stops.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What is counted, for `/metrics`.
+/// Counters for `/metrics`.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Statistics {
     pub(super) server: fulmar_mqttsn::Statistics,
@@ -53,7 +53,7 @@ impl MqttSn {
     /// Binds the addresses of the configuration and serves them; with none there is no thread.
     ///
     /// # Errors
-    /// Names the key of the address that cannot be bound.
+    /// An address cannot be bound; the error names its key.
     pub(super) fn start(config: &Config, handoff: Handoff) -> anyhow::Result<MqttSn> {
         let (stop, stopped) = watch::channel(false);
         let statistics = Arc::new(Mutex::new(Statistics::default()));
@@ -87,17 +87,17 @@ impl MqttSn {
         Ok(MqttSn { bound, statistics, stop, thread: Some(thread) })
     }
 
-    /// Where the listeners are.
+    /// The listeners' addresses.
     pub(super) fn bound(&self) -> &[SocketAddr] {
         &self.bound
     }
 
-    /// What is counted; `None` where there is no listener.
+    /// The counters; `None` without a listener.
     pub(super) fn statistics(&self) -> Option<Arc<Mutex<Statistics>>> {
         self.thread.as_ref().map(|_| Arc::clone(&self.statistics))
     }
 
-    /// Ends the listeners: devices are told, and their sessions stay with the broker.
+    /// Ends the listeners: devices get DISCONNECT, and the broker keeps their sessions.
     pub(super) fn stop(self) {
         self.stop.send_replace(true);
         if let Some(thread) = self.thread
@@ -108,13 +108,13 @@ impl MqttSn {
     }
 }
 
-/// Binds what is configured. Needs the runtime.
+/// Binds the configured addresses. Needs the runtime.
 fn bind(config: &Config) -> anyhow::Result<(Vec<Arc<UdpSocket>>, Vec<Listener>)> {
     let (mut sockets, mut listeners) = (Vec::new(), Vec::new());
     let name = "mqtt_sn";
     for &address in &config.listeners.mqtt_sn {
         if !config.mqtt_sn.serves(config, address) {
-            // Only loopback comes so far: nobody could be served there.
+            // Only a loopback default gets here: no client could use it.
             tracing::info!("{name} is off at {address}: anonymous clients are not allowed");
             continue;
         }
@@ -137,7 +137,7 @@ fn bind(config: &Config) -> anyhow::Result<(Vec<Arc<UdpSocket>>, Vec<Listener>)>
     Ok((sockets, listeners))
 }
 
-/// ADVERTISE, sent now and then (section 6.1 of the specification).
+/// ADVERTISE, sent periodically (section 6.1 of the specification).
 struct Advertising {
     to: Vec<SocketAddr>,
     every: Duration,
@@ -180,7 +180,7 @@ impl Service {
             tokio::select! {
                 Some((address, datagram)) = datagrams.recv() => {
                     self.take(address, &datagram);
-                    // What else is there, before anything is answered: the broker then commits it together.
+                    // All other waiting datagrams first, before anything is answered: the broker commits them together.
                     while let Ok((address, datagram)) = datagrams.try_recv() {
                         self.take(address, &datagram);
                     }
@@ -194,7 +194,7 @@ impl Service {
         self.end(events).await;
     }
 
-    /// Disconnects devices and broker, and gives the broker time to read it.
+    /// Disconnects devices and broker, and gives the broker time to read the last packets.
     async fn end(mut self, mut events: mpsc::Receiver<(ConnectionId, ConnectionEvent)>) {
         self.server.say_goodbye();
         self.connections.close_all();
@@ -234,7 +234,7 @@ impl Service {
         }
     }
 
-    /// Handles what came of it and sends what there is to send.
+    /// Handles the resulting events, and sends pending datagrams.
     fn settle(&mut self) {
         while let Some(event) = self.server.poll_event() {
             match event {
