@@ -1,4 +1,4 @@
-//! What single values cannot say: keys that go together, ranges, and listeners nobody could use.
+//! Checks beyond the types of single values: keys that belong together, ranges, and listeners that no client could use.
 
 use std::fmt::Display;
 use std::net::SocketAddr;
@@ -9,16 +9,16 @@ use super::convert::set;
 use super::sections::{Challenge, ClientAuth};
 use crate::exit::Usage;
 
-/// Workers a broker can be made for.
+/// Most workers of a broker.
 const MAX_WORKERS: usize = 1024;
 
-/// The largest packet MQTT can express (MQTT 5.0 section 1.5.5), fixed header included.
+/// The largest packet that MQTT can express (MQTT 5.0 section 1.5.5), fixed header included.
 const MAX_PACKET_BYTES: usize = 268_435_460;
 
 /// A hundred years.
 const MAX_KEPT_DAYS: u32 = 36_525;
 
-/// Bodies are taken whole into memory.
+/// Bodies are in memory as a whole.
 const MAX_BODY_BYTES: usize = 1024 * 1024 * 1024;
 
 pub(super) fn check(config: &Config) -> anyhow::Result<()> {
@@ -31,14 +31,14 @@ pub(super) fn check(config: &Config) -> anyhow::Result<()> {
     database(config)?;
     #[cfg(feature = "platform")]
     config.platform.webhook_allowlist()?;
-    // Users of a platform can log in, too: whether there are any is known when it is open.
+    // Users of a platform can log in, too; whether there are any is known after it is opened.
     if !cfg!(feature = "platform") || !config.has_platform() {
         ways_in(config)?;
     }
     for address in &config.listeners.coaps {
         let keys = is_set(&config.coap.psk_file);
         let certificates = config.tls.client_auth == ClientAuth::Required;
-        // On loopback it is harmless, as it is there by default.
+        // On loopback, where it is by default, it is harmless.
         let harmless = address.ip().is_loopback() || config.auth.allow_anonymous.at(*address);
         if !keys && !certificates && !harmless {
             return Err(Usage(format!(
@@ -49,7 +49,7 @@ pub(super) fn check(config: &Config) -> anyhow::Result<()> {
         }
     }
     for address in &config.listeners.coap {
-        // On loopback it is left out then, as the default address has to be.
+        // On loopback, as by default, it is then skipped.
         if !address.ip().is_loopback() && !config.auth.allow_anonymous.at(*address) {
             return Err(Usage(format!(
                 "[listeners] coap = {address}: no client could connect there: CoAP without DTLS \
@@ -63,7 +63,7 @@ pub(super) fn check(config: &Config) -> anyhow::Result<()> {
 }
 
 #[cfg(feature = "platform")]
-/// Its password is read where it is used: a command of another user may not be let.
+/// Its password is read where it is used, because a command of another user may not read the file.
 fn database(config: &Config) -> anyhow::Result<()> {
     let platform = &config.platform;
     if platform.database_with(None)? == fulmar_platform::Database::File
@@ -110,7 +110,7 @@ fn together(config: &Config) -> Result<(), Usage> {
     Ok(())
 }
 
-/// Names in one certificate that authorities take.
+/// Most names in one certificate that CAs accept.
 const MAX_DOMAINS: usize = 100;
 
 fn acme(config: &Config) -> Result<(), Usage> {
@@ -156,7 +156,7 @@ fn acme(config: &Config) -> Result<(), Usage> {
     Ok(())
 }
 
-/// As public authorities certify them: at least two labels, the last one not a number.
+/// A name as public CAs certify it: at least two labels, and the last one is not a number.
 fn is_domain(name: &str) -> bool {
     let label = |label: &str| {
         (1..=63).contains(&label.len())
@@ -171,7 +171,7 @@ fn is_domain(name: &str) -> bool {
         && !top.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// As browsers write them: no path, no slash at the end.
+/// An origin as browsers write it: no path, no slash at the end.
 fn is_origin(text: &str) -> bool {
     let host = |(_, host): (&str, &str)| !host.is_empty() && !host.contains(['/', ' ', '*']);
     ["*", "null"].contains(&text) || text.split_once("://").is_some_and(host)
@@ -244,7 +244,7 @@ pub(super) fn within<T: PartialOrd + Display>(
     Err(Usage(format!("[{section}] {key} = {value}: must be from {least} to {most}")))
 }
 
-/// Whether somebody could log in at each listener, apart from users of the platform.
+/// Whether a client could log in at each listener, apart from users of the platform.
 pub(super) fn ways_in(config: &Config) -> Result<(), Usage> {
     for (name, addresses) in config.listeners.mqtt_listeners() {
         for address in addresses {
@@ -254,8 +254,8 @@ pub(super) fn ways_in(config: &Config) -> Result<(), Usage> {
     Ok(())
 }
 
-/// A listener on which every client would be refused is a mistake; so is one that is open to a
-/// network because nobody thought of it, which the defaults make the same thing.
+/// A listener that would refuse every client is an error. So is a listener that is open to a network by mistake; with
+/// the defaults, it refuses every client.
 fn usable(config: &Config, name: &str, address: &SocketAddr) -> Result<(), Usage> {
     let (auth, tls) = (&config.auth, &config.tls);
     let credentials = is_set(&auth.password_file) || !auth.jwt_algorithm.is_empty();
@@ -390,7 +390,7 @@ mod tests {
             certificates(c);
         });
         assert!(plain.is_err(), "certificates do not help on a listener without TLS");
-        // Users of the platform may be there, or not yet.
+        // There may be users of the platform, or not yet.
         if cfg!(feature = "platform") {
             let mut config = Config::default();
             config.listeners.mqtt = vec![open];

@@ -1,4 +1,4 @@
-//! From sections to the forms the other crates take. The files that sections name are read here.
+//! Converts the sections to the other crates' types, and reads the files that they name.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -98,7 +98,7 @@ impl Coap {
 }
 
 impl Quic {
-    /// Takes `bbr = true` for what it is called now.
+    /// Converts `bbr = true`, the setting before `congestion = "bbr"`.
     pub(super) fn rename_bbr(&mut self) -> Result<(), Usage> {
         if std::mem::take(&mut self.bbr) {
             if self.congestion == Congestion::Adaptive {
@@ -110,7 +110,7 @@ impl Quic {
         Ok(())
     }
 
-    /// Congestion control of everything that this program sends over QUIC.
+    /// Congestion control of all QUIC connections of this program.
     pub(crate) fn congestion(&self) -> fulmar_congestion::Congestion {
         match self.congestion {
             Congestion::Cubic => fulmar_congestion::Congestion::Cubic,
@@ -189,16 +189,16 @@ impl Platform {
     /// Addresses to which webhooks may connect.
     ///
     /// # Errors
-    /// Something is listed that is no host.
+    /// An entry is invalid.
     pub(super) fn webhook_allowlist(&self) -> anyhow::Result<fulmar_platform::WebhookAllowlist> {
         let allowlist = fulmar_platform::WebhookAllowlist::new(&self.webhook_allow);
         Ok(allowlist.map_err(|error| Usage(format!("[platform] webhook_allow: {error}")))?)
     }
 
-    /// Where it keeps everything.
+    /// The platform's database.
     ///
     /// # Errors
-    /// The address is none, or the password's file cannot be read.
+    /// The address is invalid, or the password's file cannot be read.
     pub(crate) fn database(&self) -> anyhow::Result<fulmar_platform::Database> {
         let read = |path: &Path| {
             let text = std::fs::read_to_string(path);
@@ -223,8 +223,8 @@ impl Platform {
 }
 
 impl Config {
-    /// Whether there is a platform. A gateway has none unless told: those who look at what it passes on
-    /// look upstream, and it is to be small.
+    /// Whether there is a platform. A gateway has none by default: its messages are viewed upstream, and it should be
+    /// small.
     #[cfg_attr(not(feature = "platform"), allow(dead_code, reason = "nobody asks"))]
     pub(crate) fn has_platform(&self) -> bool {
         let wanted = match self.platform.enabled {
@@ -234,10 +234,10 @@ impl Config {
         wanted && !self.listeners.https.is_empty()
     }
 
-    /// Whether somebody could log in at each listener where the platform has no users.
+    /// Checks that a client could log in at each listener if the platform has no users.
     ///
     /// # Errors
-    /// Names the listener.
+    /// None could; the error names the listener.
     #[cfg(feature = "platform")]
     pub(crate) fn check_ways_in(&self) -> Result<(), Usage> {
         super::check::ways_in(self)
@@ -246,7 +246,7 @@ impl Config {
     /// Authentication and access rules, with the files they name.
     ///
     /// # Errors
-    /// A file cannot be read, or does not hold what it should.
+    /// A file cannot be read, or its content is invalid.
     pub(crate) fn access_control(&self) -> anyhow::Result<AccessControl> {
         let auth = &self.auth;
         let passwords = set(&auth.password_file).map(PasswordFile::load).transpose();
@@ -268,7 +268,7 @@ impl Config {
     /// Checks that the files which the configuration names can be read.
     ///
     /// # Errors
-    /// Names key and file.
+    /// A file cannot be read; the error has its key and path.
     pub(crate) fn check_files(&self) -> Result<(), Usage> {
         let files = [
             ("[auth] password_file", &self.auth.password_file),
@@ -293,7 +293,7 @@ impl Config {
         Ok(())
     }
 
-    /// What the listener `name` demands of clients that come to `address`.
+    /// The policy of the listener `name` at `address`.
     pub(crate) fn policy(&self, name: &str, address: SocketAddr) -> Arc<ListenerPolicy> {
         let allow_anonymous = self.auth.allow_anonymous.at(address);
         Arc::new(ListenerPolicy { name: name.into(), allow_anonymous })
@@ -301,7 +301,7 @@ impl Config {
 }
 
 impl Anonymous {
-    /// Whether anonymous clients may come in at this address.
+    /// Whether anonymous clients may connect at this address.
     pub(super) fn at(self, address: SocketAddr) -> bool {
         match self {
             Anonymous::Always => true,

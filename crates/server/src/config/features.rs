@@ -1,5 +1,4 @@
-//! Sections that only some builds have a use for: in the others they are mistakes, which are said by the name of
-//! the Cargo feature that is missing.
+//! Sections that require a Cargo feature. In builds without it they are errors, which name the missing feature.
 
 use fulmar_text::words;
 use toml::{Table, Value};
@@ -8,15 +7,15 @@ use toml::{Table, Value};
 const SECTIONS: [(&str, bool); 2] =
     [("acme", cfg!(feature = "acme")), ("platform", cfg!(feature = "platform"))];
 
-/// The sections this build has no use for.
+/// The sections whose feature this build does not have.
 pub(super) fn missing() -> impl Iterator<Item = &'static str> {
     SECTIONS.iter().filter(|(_, there)| !there).map(|(section, _)| *section)
 }
 
-/// What is wrong with a file's text, or a variable's (`text` is empty then).
+/// Checks a file's text, or a variable (`text` is empty then).
 ///
 /// # Errors
-/// A section needs a feature. One that says `enabled = false` has what it wants.
+/// A section needs a missing feature, and is not `enabled = false`.
 pub(super) fn check(table: &Table, text: &str) -> Result<(), String> {
     let off = |section: &Value| section.get("enabled") == Some(&Value::Boolean(false));
     let wrong = |section: &&str| table.get(*section).is_some_and(|found| !off(found));

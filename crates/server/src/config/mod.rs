@@ -1,10 +1,9 @@
-//! The configuration: what can be set, with what default, and who may be wrong about it.
+//! The configuration: settings, defaults and checks.
 //!
-//! One TOML file, overridden by environment variables (`read`); every section is a plain struct
-//! (`sections`) whose `Default` is what `fulmar serve` does without any file. What values mean
-//! together is checked here (`check`), before anything is opened or bound; the forms the other
-//! crates want are made in `convert`. `fulmar.example.toml` at the root of the repository documents
-//! every key; a test holds the two together.
+//! It is one TOML file, overridden by environment variables (`read`). Every section is a plain struct (`sections`),
+//! whose `Default` applies without a file. Combinations of values are checked (`check`) before anything is opened or
+//! bound. `convert` converts the sections to the other crates' types. `fulmar.example.toml` at the root of the
+//! repository documents every key; a test compares the two.
 
 mod check;
 mod convert;
@@ -54,7 +53,7 @@ impl Config {
     /// Reads the file, if one is named, then the process's environment.
     ///
     /// # Errors
-    /// [`crate::exit::Usage`] that names the place, what is wrong there, and what is allowed.
+    /// [`crate::exit::Usage`] with the place, the error, and the allowed values.
     pub(crate) fn load(path: Option<&Path>) -> anyhow::Result<Config> {
         Config::load_with(path, std::env::vars())
     }
@@ -69,21 +68,21 @@ impl Config {
         Ok(config)
     }
 
-    /// The keys with secrets in this file, if others than its owner and group can read it.
+    /// The keys with secrets in this file, if users other than its owner and group can read it.
     pub(crate) fn secrets_for_everybody(path: &Path) -> Vec<&'static str> {
         use std::os::unix::fs::PermissionsExt as _;
         let mode = path.metadata().map_or(0, |metadata| metadata.permissions().mode());
         if mode & 0o004 == 0 {
             return Vec::new();
         }
-        // What the environment adds is not in the file.
+        // Values from the environment are not in the file.
         let config = read::read(Some(path), std::iter::empty()).unwrap_or_default();
         let database = config.platform.database.has_password().then_some("[platform] database");
         let upstream = (!config.upstream.password.is_empty()).then_some("[upstream] password");
         upstream.into_iter().chain(database).collect()
     }
 
-    /// The keys, as `section.key`, that differ from `old` and that a running broker does not take.
+    /// The keys, as `section.key`, that differ from `old` and require a restart.
     pub(crate) fn changed_for_a_restart(&self, old: &Config) -> Vec<String> {
         let [old, new] = [old, self].map(|config| serde_json::to_value(config).unwrap_or_default());
         let mut changed = Vec::new();
@@ -129,7 +128,7 @@ mod tests {
         error.to_string()
     }
 
-    /// The example without the sections that this build has no use for.
+    /// The example without the sections whose feature this build does not have.
     fn example_here() -> String {
         let sections = EXAMPLE.split("\n[").filter(|section| {
             !features::missing().any(|missing| section.starts_with(&format!("{missing}]")))
@@ -313,7 +312,7 @@ mod tests {
             ("[platform]\ndatabase = \"postgres://u@db/f\"\n", 0o644, &[]),
             ("[limits]\nmax_sessions = 5\n", 0o644, &[]),
         ] {
-            // Where there is no platform the file is refused before anybody looks.
+            // In a build without the platform, the file is refused earlier.
             if features::missing().any(|section| text.starts_with(&format!("[{section}]"))) {
                 continue;
             }

@@ -1,6 +1,6 @@
-//! `[mqtt_sn]`: bounds, names and times of the MQTT-SN listeners, and who their clients are.
+//! `[mqtt_sn]`: limits, names, times and the user of the MQTT-SN listeners.
 //!
-//! What each key means to the person who sets it is said in `fulmar.example.toml` and `docs/mqtt-sn.md`.
+//! `fulmar.example.toml` and `docs/mqtt-sn.md` explain the keys.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -14,17 +14,17 @@ use super::Config;
 use super::check::within;
 use crate::exit::Usage;
 
-/// The largest payload and topic that a datagram has room for, with what is before them.
+/// The largest payload and topic that fit into a datagram, with their headers.
 const MAX_MESSAGE_BYTES: usize = 65_000;
 
 /// MQTT-SN; see [`Settings`].
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct MqttSn {
-    /// The user that all clients are; empty for anonymous ones.
+    /// The user of all clients; empty for anonymous clients.
     pub(crate) user: String,
     pub(crate) gateway_id: u8,
-    /// Where ADVERTISE goes; empty for nowhere.
+    /// Destination of ADVERTISE; empty for none.
     pub(crate) advertise: Vec<SocketAddr>,
     pub(crate) advertise_interval_s: u16,
     pub(crate) retry_s: u32,
@@ -90,18 +90,18 @@ impl MqttSn {
         }
     }
 
-    /// Whether anybody could be served at this address.
+    /// Whether a client could be served at this address.
     pub(crate) fn serves(&self, config: &Config, address: SocketAddr) -> bool {
         !self.user.is_empty() || config.auth.allow_anonymous.at(address)
     }
 }
 
-/// What single values cannot say.
+/// Checks of several values together.
 pub(super) fn check(config: &Config) -> Result<(), Usage> {
     let settings = &config.mqtt_sn;
     let wrong = |text: String| Err(Usage(text));
     for address in &config.listeners.mqtt_sn {
-        // On loopback it is left out then, as CoAP is.
+        // On loopback it is then skipped, like CoAP.
         if !address.ip().is_loopback() && !settings.serves(config, *address) {
             return wrong(format!(
                 "[listeners] mqtt_sn = {address}: no client could connect there: MQTT-SN has no \

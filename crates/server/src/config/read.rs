@@ -1,8 +1,8 @@
-//! From file and environment to a [`Config`], with errors that say where and what instead.
+//! Reads a [`Config`] from file and environment; errors show the place and the allowed values.
 //!
-//! The file is read on its own first, so that its mistakes have a line; then each variable
-//! `FULMAR_SECTION__KEY` is laid over it, so that its mistakes have its name. Variables without a
-//! double underscore (`FULMAR_DATA`, `FULMAR_LOG`) are other things.
+//! The file is read alone first, so that errors have a line number. Then each variable `FULMAR_SECTION__KEY` overrides
+//! a key, so that errors have the variable's name. Variables without a double underscore (`FULMAR_DATA`, `FULMAR_LOG`)
+//! are no settings.
 
 use std::path::Path;
 
@@ -16,7 +16,7 @@ use crate::exit::Usage;
 const PREFIX: &str = "FULMAR_";
 const SEPARATOR: &str = "__";
 
-/// What else a person is told in other words than serde's.
+/// Further texts of serde that are replaced for users.
 const HERE: [(&str, &str); 3] = [
     ("expected socket address", "expected ADDRESS:PORT"),
     (
@@ -48,7 +48,7 @@ pub(super) fn read(
 }
 
 impl Config {
-    // Through text: a second deserializer for every section would be code for nothing else.
+    // By way of text: a second deserializer per section would have no other use.
     fn deserialize_table(table: &Table) -> Result<Config, toml::de::Error> {
         toml::from_str(&table.to_string())
     }
@@ -108,7 +108,7 @@ fn lay_over(table: &mut Table, layer: Table) {
     }
 }
 
-/// In the words of [`fulmar_text::words`].
+/// The error with the texts of [`fulmar_text::words`].
 fn explain(error: &toml::de::Error) -> String {
     words::explain(error.message(), &HERE)
 }

@@ -1,7 +1,7 @@
 //! The sections of the configuration file: plain data with defaults, units in the names.
 //!
-//! What each key means to the person who sets it is said in `fulmar.example.toml`. An empty path or
-//! string stands for "not set", so that every key can be written down with its default.
+//! `fulmar.example.toml` explains the keys. An empty path or string means "not set", so that every key can be written
+//! with its default.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -16,13 +16,13 @@ use crate::logging::Format;
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Server {
-    /// Worker threads; 0 for one a core.
+    /// Worker threads; 0 for one per core.
     pub(crate) workers: usize,
-    /// Microseconds a worker that is woken often for little rests before it waits.
+    /// Microseconds that an often woken worker pauses before it waits.
     pub(crate) coalesce_us: u32,
     /// Data folder; empty for the user's default one.
     pub(crate) data_dir: PathBuf,
-    /// Time clients have to take their last messages when the broker stops.
+    /// Time for clients to receive their last messages when the broker stops.
     pub(crate) drain_timeout_s: u32,
 }
 
@@ -49,7 +49,7 @@ pub(crate) struct Listeners {
     pub(crate) mqtt_sn: Vec<SocketAddr>,
 }
 
-/// Where CoAP is listened for unless told otherwise.
+/// Default address of CoAP.
 const COAP: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 5683);
 const COAPS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 5684);
 
@@ -73,7 +73,7 @@ impl Default for Listeners {
 }
 
 impl Listeners {
-    /// The listeners that take MQTT clients, by name.
+    /// The listeners for MQTT clients, by name.
     pub(crate) fn mqtt_listeners(&self) -> [(&'static str, &[SocketAddr]); 7] {
         [
             ("mqtt", &self.mqtt),
@@ -91,7 +91,7 @@ impl Listeners {
         [("coap", &self.coap, COAP), ("coaps", &self.coaps, COAPS)]
     }
 
-    /// Without `https` there are no pages that could use it, nor anything that tells them of it.
+    /// Without `https` there are no pages that could use it, and no endpoint that announces it to them.
     pub(crate) fn webtransport(&self) -> &[SocketAddr] {
         if self.https.is_empty() { &[] } else { &self.webtransport }
     }
@@ -101,33 +101,33 @@ impl Listeners {
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Tls {
-    /// Certificate chain in PEM; empty for the development authority's.
+    /// Certificate chain in PEM; empty for the development CA's.
     pub(crate) cert: PathBuf,
     /// Its private key, mode 0600.
     pub(crate) key: PathBuf,
     /// Further names and addresses in the development certificate.
     pub(crate) names: Vec<String>,
-    /// Whether clients show certificates.
+    /// Whether clients need certificates.
     pub(crate) client_auth: ClientAuth,
-    /// Authority of client certificates.
+    /// CA of client certificates.
     pub(crate) client_ca: PathBuf,
 }
 
-/// A certificate from a public authority, by ACME.
+/// A certificate from a public CA, by ACME.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Acme {
     /// Host names the certificate is for; none for no ACME.
     pub(crate) domains: Vec<String>,
-    /// URL of the authority's directory.
+    /// URL of the CA's directory.
     pub(crate) directory: String,
-    /// URLs at which the authority may reach the operator.
+    /// URLs at which the CA may contact the operator.
     pub(crate) contact: Vec<String>,
-    /// Whether the operator agrees to the authority's terms.
+    /// Whether the operator agrees to the CA's terms.
     pub(crate) agree_to_terms: bool,
-    /// Who signed the certificate of the directory's server; empty for the system's authorities.
+    /// CA of the directory server's certificate; empty for the system's CAs.
     pub(crate) ca_file: PathBuf,
-    /// How the authority validates names.
+    /// How the CA validates names.
     pub(crate) challenge: Challenge,
 }
 
@@ -151,19 +151,19 @@ impl Acme {
     }
 }
 
-/// How an authority validates names.
+/// How a CA validates names.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub(crate) enum Challenge {
     /// At the `https` listener (RFC 8737).
     #[default]
     #[serde(rename = "tls-alpn-01")]
     TlsAlpn01,
-    /// Known, so that it can be said that it is not served.
+    /// Recognised, so that the error can state that it is not supported.
     #[serde(rename = "http-01")]
     Http01,
 }
 
-/// Whether clients show certificates.
+/// Whether clients need certificates.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum ClientAuth {
@@ -173,15 +173,15 @@ pub(crate) enum ClientAuth {
     Required,
 }
 
-/// What only measurements need.
+/// Settings for measurements only.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Lab {
-    /// Whether https has objects of any size for everybody.
+    /// Whether https serves objects of any size to everybody.
     pub(crate) objects: bool,
 }
 
-/// When QUIC clients must prove their address.
+/// When QUIC clients must validate their address.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Retry {
@@ -191,7 +191,7 @@ pub(crate) enum Retry {
     Never,
 }
 
-/// What decides how much is in flight.
+/// The congestion controller.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Congestion {
@@ -371,7 +371,7 @@ impl Default for LimitsConfig {
     }
 }
 
-/// Who may come in without credentials.
+/// Who may connect without credentials.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Anonymous {
@@ -401,7 +401,7 @@ pub(crate) struct Auth {
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Acl {
-    /// What holds where no rule matches.
+    /// The decision if no rule matches.
     pub(crate) default_allow: bool,
     pub(crate) rules: Vec<AclRule>,
 }
@@ -412,7 +412,7 @@ impl Default for Acl {
     }
 }
 
-/// One access rule; about everybody unless it names a user, a client or the anonymous.
+/// One access rule; for all clients unless it names a user, a client or anonymous clients.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct AclRule {
@@ -429,14 +429,14 @@ pub(crate) struct AclRule {
 }
 
 impl AclRule {
-    /// How many subjects it names; more than one makes no sense.
+    /// How many subjects it names; more than one is an error.
     pub(super) fn subjects(&self) -> usize {
         let named = [self.user.is_some(), self.client.is_some(), self.anonymous];
         named.into_iter().filter(|&named| named).count()
     }
 }
 
-/// What a rule is about.
+/// The action of a rule.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum RuleAction {
@@ -450,13 +450,13 @@ pub(super) enum RuleAction {
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Storage {
-    /// Off: sessions and retained messages live as long as the process.
+    /// False: sessions and retained messages last as long as the process.
     pub(crate) enabled: bool,
     /// Shortest time between two commits.
     pub(crate) commit_interval_ms: u32,
-    /// Operations after which a commit takes no more.
+    /// Operations after which a commit accepts no more.
     pub(crate) commit_max_ops: usize,
-    /// Largest size of the database; 0 for as large as the disk.
+    /// Largest size of the database; 0 for no limit.
     pub(crate) max_bytes: u64,
 }
 
@@ -472,7 +472,7 @@ impl Default for Storage {
     }
 }
 
-/// Whether something is there: as told, or where it makes sense.
+/// Whether a part is enabled: as configured, or where it is useful.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(untagged, expecting = "expected true, false or \"auto\"")]
 pub(crate) enum Enabled {
@@ -490,29 +490,29 @@ pub(crate) enum Auto {
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Platform {
-    /// Whether it is there, if there is an `https` listener.
+    /// Whether it is enabled, if there is an `https` listener.
     pub(crate) enabled: Enabled,
     /// How long a login lasts.
     pub(crate) token_lifetime_s: u32,
     /// Requests an account may make in the long run.
     pub(crate) max_requests_per_s: u32,
-    /// Days what sensors measured is kept.
+    /// Days for which measurements are kept.
     pub(crate) raw_days: u32,
-    /// Days its hourly means are kept.
+    /// Days for which hourly means are kept.
     pub(crate) hour_days: u32,
-    /// Days its daily means are kept.
+    /// Days for which daily means are kept.
     pub(crate) day_days: u32,
     /// Addresses to which webhooks may connect besides public ones.
     pub(crate) webhook_allow: Vec<String>,
-    /// Where everything is kept: `postgres://…`; empty for a file in the data folder.
+    /// Database: `postgres://…`; empty for a file in the data folder.
     pub(crate) database: DatabaseUrl,
-    /// A file with the password for it.
+    /// File with its password.
     pub(crate) database_password_file: PathBuf,
-    /// Authorities to believe there, PEM; empty for the system's.
+    /// CAs to trust there, PEM; empty for the system's.
     pub(crate) database_ca_file: PathBuf,
 }
 
-/// A database's address; there can be a password in it.
+/// A database's address, which may contain a password.
 #[derive(Clone, Default, Deserialize, PartialEq, Serialize)]
 #[serde(transparent)]
 pub(crate) struct DatabaseUrl(pub(crate) String);
@@ -551,7 +551,7 @@ impl Default for Platform {
     }
 }
 
-/// Without the platform nobody reads them, and nobody may set them.
+/// Without the platform these keys have no effect, and must not be set.
 #[cfg(not(feature = "platform"))]
 impl Default for Platform {
     fn default() -> Self {
@@ -576,7 +576,7 @@ impl Default for Platform {
 pub(crate) struct Sys {
     /// Seconds between two publications; 0 for never.
     pub(crate) interval_s: u32,
-    /// Who may read there of single clients' connections.
+    /// Which clients may read other clients' path statistics there.
     pub(crate) clients: ClientFigures,
 }
 

@@ -1,7 +1,7 @@
-//! `[upstream]`: what makes a broker a gateway, and the forms its parts take.
+//! `[upstream]`: the settings that make a broker a gateway, and their conversion.
 //!
-//! What each key means to the person who sets it is said in `fulmar.example.toml` and
-//! `docs/gateway.md`. The rules of mapping topics are `fulmar_gateway::mapping`'s.
+//! `fulmar.example.toml` and `docs/gateway.md` explain the keys. `fulmar_gateway::mapping` has the rules for mapping
+//! topics.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -18,18 +18,18 @@ use serde::{Deserialize, Serialize};
 use super::convert::set;
 use crate::exit::Usage;
 
-/// Messages on their way at a time, whatever their size.
+/// Messages in flight at once, of any size.
 const MAX_IN_FLIGHT: usize = 512;
 
-/// The broker above, and what crosses.
+/// The upstream broker, and which messages are forwarded.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Upstream {
-    /// Where it is; empty for a broker that is no gateway.
+    /// Its address; empty for a broker that is no gateway.
     pub(crate) url: String,
-    /// TCP port of TLS where UDP does not pass; 0 for QUIC or nothing.
+    /// TCP port of TLS for networks that block UDP; 0 for QUIC only.
     pub(crate) fallback_port: u16,
-    /// The gateway's name; empty for one made at the first start.
+    /// The gateway's name; empty for one created at the first start.
     pub(crate) name: String,
     pub(crate) version: Protocol,
     pub(crate) user: String,
@@ -40,7 +40,7 @@ pub(crate) struct Upstream {
     pub(crate) cert: PathBuf,
     pub(crate) key: PathBuf,
     pub(crate) keep_alive_s: u16,
-    /// How long commands wait upstream for a gateway that is away.
+    /// How long commands wait upstream for a disconnected gateway.
     pub(crate) session_expiry_s: u32,
     pub(crate) outbox: Outbox,
     pub(crate) batch: Batch,
@@ -87,11 +87,11 @@ pub(crate) enum Protocol {
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Outbox {
     pub(crate) max_bytes: u64,
-    /// 0 for any age.
+    /// 0 for no limit.
     pub(crate) max_age_s: u32,
     pub(crate) policy: FullPolicy,
     pub(crate) max_in_flight_bytes: usize,
-    /// Where what can never be accepted is kept; empty for nowhere.
+    /// The dead-letter file; empty for none.
     pub(crate) dead_letter_file: PathBuf,
     pub(crate) dead_letter_max_bytes: u64,
 }
@@ -109,7 +109,7 @@ impl Default for Outbox {
     }
 }
 
-/// What to do when it is full.
+/// What to do when the outbox is full.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum FullPolicy {
@@ -123,7 +123,7 @@ pub(crate) enum FullPolicy {
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Batch {
-    /// Where batches go; empty for none.
+    /// Topic of batches; empty for none.
     pub(crate) topic: String,
     pub(crate) max_messages: usize,
     pub(crate) max_bytes: usize,
@@ -143,7 +143,7 @@ impl Default for Batch {
     }
 }
 
-/// What crosses in one direction.
+/// Which messages are forwarded in one direction.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Crossing {
@@ -201,10 +201,10 @@ impl Upstream {
         !self.url.is_empty()
     }
 
-    /// Checks everything that can be wrong without a look at other sections.
+    /// Checks everything that does not depend on other sections.
     ///
     /// # Errors
-    /// Names the key and says what to write instead.
+    /// A value is invalid; the error has its key and the allowed values.
     pub(crate) fn check(&self) -> Result<(), Usage> {
         if !self.is_on() {
             let idle = self.up.is_empty() && self.down.is_empty();
@@ -293,7 +293,7 @@ impl Upstream {
     /// The rules of one direction, `up` or `down`.
     ///
     /// # Errors
-    /// Names the rule.
+    /// A rule is invalid; the error names it.
     pub(crate) fn mapping(&self, direction: &str) -> Result<Mapping, Usage> {
         let crossings = if direction == "up" { &self.up } else { &self.down };
         let wrong = |(number, error): (usize, String)| {
@@ -321,17 +321,17 @@ impl Upstream {
         }
     }
 
-    /// Where what can never be accepted is kept, and up to which size.
+    /// The dead-letter file, and its largest size.
     pub(crate) fn dead_letters(&self) -> Option<(&Path, u64)> {
         set(&self.outbox.dead_letter_file).map(|path| (path, self.outbox.dead_letter_max_bytes))
     }
 
-    /// How much may be on its way.
+    /// The limits of messages in flight.
     pub(crate) fn window(&self) -> Window {
         Window { messages: MAX_IN_FLIGHT, bytes: self.outbox.max_in_flight_bytes }
     }
 
-    /// How batches are made, if they are.
+    /// How messages are combined in batches, if they are.
     pub(crate) fn batching(&self) -> Option<Batching> {
         let batch = &self.batch;
         (!batch.topic.is_empty()).then_some(Batching {
@@ -361,7 +361,7 @@ impl Upstream {
     pub(crate) fn options(&self, name: &str) -> anyhow::Result<Options> {
         let mut options = Options::new(&self.url)?;
         options.publish_before_connack = true;
-        // What comes down is acknowledged when the broker here has stored it.
+        // Messages from upstream are acknowledged when the local broker has stored them.
         options.acknowledge_by_hand = true;
         options.version = match self.version {
             Protocol::V5 => Version::V5,
@@ -374,7 +374,7 @@ impl Upstream {
         options.session_expiry_s = self.session_expiry_s.max(1);
         options.keep_alive_s = self.keep_alive_s;
         options.bridge = self.version == Protocol::V311;
-        // At the end nothing is lost by not waiting: it is in the outbox.
+        // At the end, not waiting loses nothing: the messages are in the outbox.
         options.drain_timeout = Duration::from_secs(2);
         options.max_queued_messages = MAX_IN_FLIGHT * 2;
         options.trust = match set(&self.ca_file) {

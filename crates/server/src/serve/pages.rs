@@ -32,14 +32,14 @@ mod files {
     include!(concat!(env!("OUT_DIR"), "/web_app.rs"));
 }
 
-/// Where everything begins, and what the app's own paths get.
+/// The start page, which all paths of the app get.
 const START: &str = "/index.html";
-/// The build puts a hash into the names of what is below.
+/// The build puts a hash into the names of the files below this path.
 const HASHED: &str = "/assets/";
 const FOR_EVER: HeaderValue = HeaderValue::from_static("public, max-age=31536000, immutable");
 const ASK_AGAIN: HeaderValue = HeaderValue::from_static("no-cache");
 
-/// Answers what no route of the API has answered.
+/// Answers requests for which the API has no route.
 pub(super) async fn answer(landing: LandingPage, request: Request<Body>) -> Response<Body> {
     let path = request.uri().path();
     let file = find(files::FILES, path, request.headers());
@@ -69,13 +69,13 @@ fn send_landing_page(
     page
 }
 
-/// The file at a path; the start page for paths of the app's own.
+/// The file at a path; the start page for paths of the app.
 fn find(files: &'static [File], path: &str, headers: &HeaderMap) -> Option<&'static File> {
     let at = |path: &str| files.iter().find(|file| file.path == path);
     at(path).or_else(|| at(START).filter(|_| path == "/" || is_screen(path, headers)))
 }
 
-/// Whether a browser wants to show what it gets, and the path is not one of files or of the API.
+/// Whether a browser requests a page, at a path that is not one of files or of the API.
 fn is_screen(path: &str, headers: &HeaderMap) -> bool {
     let accept = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok());
     let other = ["/api/", HASHED].iter().any(|start| path.starts_with(start));
@@ -91,7 +91,7 @@ fn send(file: &'static File, request: &Request<Body>) -> Response<Body> {
     headers.insert(header::VARY, HeaderValue::from_static("accept-encoding"));
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind(file.path)));
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-    // Digits and letters of the build: always a header's value.
+    // Digits and letters only: always a valid header value.
     if let Ok(tag) = HeaderValue::from_str(&tag) {
         headers.insert(header::ETAG, tag);
     }
@@ -112,7 +112,7 @@ fn send(file: &'static File, request: &Request<Body>) -> Response<Body> {
     (headers, body).into_response()
 }
 
-/// The form of a file that is shortest of those the browser takes.
+/// The shortest form of a file that the browser accepts.
 fn choose(file: &'static File, headers: &HeaderMap) -> (Option<&'static str>, Bytes) {
     let accepted = headers.get(header::ACCEPT_ENCODING).and_then(|value| value.to_str().ok());
     let takes = |name: &str| {
@@ -129,11 +129,11 @@ fn choose(file: &'static File, headers: &HeaderMap) -> (Option<&'static str>, By
     }
 }
 
-/// What no browser asks for; others take it, such as curl.
+/// The uncompressed form, for clients such as curl; browsers accept compression.
 fn plain(file: &'static File) -> Bytes {
     let Some(gzip) = file.gzip else { return Bytes::from_static(file.plain.unwrap_or_default()) };
     let mut bytes = Vec::new();
-    // The build made it: it is whole.
+    // Created by the build, so it is complete.
     let read = GzDecoder::new(gzip).read_to_end(&mut bytes);
     read.map_or_else(|_| Bytes::new(), |_| bytes.into())
 }
@@ -149,8 +149,8 @@ fn is_known(headers: &HeaderMap, tag: &str) -> bool {
     })
 }
 
-/// What the page may load and talk to: this server only, at any of its ports, because MQTT over
-/// WebTransport may have one of its own.
+/// Sets the content security policy and other headers. The page may connect to this server only, at any port, because
+/// MQTT over WebTransport may have another port.
 fn protect(headers: &mut HeaderMap, request: &Request<Body>) {
     let own = own_addresses(request);
     let policy = format!(
@@ -168,7 +168,7 @@ fn protect(headers: &mut HeaderMap, request: &Request<Body>) {
     );
 }
 
-/// This server's addresses as sources of a policy, each after a space. `localhost` has several.
+/// This server's addresses as sources in a policy, each after a space; `localhost` has several.
 fn own_addresses(request: &Request<Body>) -> String {
     let Some(host) = host(request) else { return String::new() };
     let hosts: &[&str] = match host.as_str() {
@@ -180,7 +180,7 @@ fn own_addresses(request: &Request<Body>) -> String {
     hosts.iter().map(|host| format!(" https://{host}:* wss://{host}:*")).collect()
 }
 
-/// The name the browser knows this server by, if it is one that can stand in a policy.
+/// The name that the browser uses for this server, if a policy can contain it.
 fn host(request: &Request<Body>) -> Option<String> {
     let header = request.headers().get(header::HOST).and_then(|value| value.to_str().ok());
     let authority = match request.uri().authority() {

@@ -1,9 +1,9 @@
-//! The platform's own MQTT client, inside the process: publishes what changed, takes in what receivers
-//! and sensors publish.
+//! The platform's own MQTT client, inside the process: publishes changes, and receives what receivers and sensors
+//! publish.
 //!
-//! It comes through the same handoff as clients inside HTTP do, so that routing, durability and limits are
-//! the broker's. Its session is durable: what the broker acknowledged to a van or a gateway waits in it
-//! until the platform has stored it, and only then is it acknowledged here.
+//! It connects through the same handoff as clients inside HTTP, so that routing, durability and limits are the
+//! broker's. Its session is durable: a message that the broker has acknowledged to a van or a gateway waits in it until
+//! the platform has stored it, and only then is it acknowledged here.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -30,27 +30,26 @@ use super::internal_sessions::InternalSessions;
 use super::webhooks;
 
 const VERSION: Version = Version::V5;
-/// What is taken in: frames of meters, and what sensors measure, one quantity at a time or several, or
-/// in a gateway's batch.
+/// The filters: frames of meters, and measurements of sensors, with one quantity or several, or in a gateway's batch.
 const FILTERS: [&str; 4] =
     ["fulmar/+/receiver/+/frame", "fulmar/+/sensor/+/+", "fulmar/+/sensor/+", "fulmar/+/batch/+"];
-/// How it subscribes to them.
+/// The options of these subscriptions.
 const OPTIONS: SubscribeOptions = SubscribeOptions {
     qos: QoS::AtLeastOnce,
     no_local: false,
     retain_as_published: false,
-    // A retained value was measured at some time that nobody knows any more.
+    // The time of a retained measurement is not known any more.
     retain_handling: RetainHandling::Never,
 };
 /// Bytes read at once.
 const READ_BYTES: usize = 64 << 10;
 /// Announcements written at once.
 const MAX_BATCH: usize = 256;
-/// Before a connection that ended, or a platform that could not store, is tried again.
+/// Pause before connecting or storing is tried again.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// Adds the platform's session, so that no message is published before it exists. Without users of the platform
-/// nobody can publish to it, and a broker whose operator does not use it gets no such session.
+/// Adds the platform's session, so that no message is published before it exists. Without users of the platform no
+/// client can publish to it, and there is no such session.
 pub(super) fn add_internal_sessions(platform: &Platform, sessions: &mut InternalSessions<'_>) {
     let client_id = client_id(platform);
     if platform.has_no_users() {
@@ -64,7 +63,7 @@ fn client_id(platform: &Platform) -> String {
     format!("platform-{}", platform.installation())
 }
 
-/// Starts the client on a thread of its own, which ends when the broker takes no more connections.
+/// Starts the client on a thread of its own, which ends when the broker accepts no more connections.
 pub(super) fn start(
     platform: Platform,
     announcements: mpsc::Receiver<Announcement>,
@@ -86,7 +85,7 @@ async fn run(platform: &Platform, announcements: mpsc::Receiver<Announcement>, h
     }
 }
 
-/// Speaks MQTT until the broker takes no more connections.
+/// Runs connections until the broker accepts no more.
 async fn sessions(
     platform: &Platform,
     mut announcements: mpsc::Receiver<Announcement>,
@@ -117,7 +116,7 @@ fn peer() -> Peer {
     }
 }
 
-/// Speaks MQTT until the broker ends the connection.
+/// Runs one connection until the broker ends it.
 async fn session(
     platform: &Platform,
     announcements: &mut mpsc::Receiver<Announcement>,
@@ -148,7 +147,7 @@ async fn session(
     }
 }
 
-/// CONNECT, and SUBSCRIBE right behind it.
+/// CONNECT, followed by SUBSCRIBE.
 fn greeting(platform: &Platform) -> Vec<u8> {
     let mut out = Vec::new();
     let client_id = client_id(platform);
@@ -191,7 +190,7 @@ fn publish(what: &Announcement, out: &mut Vec<u8>) {
     publish.encode(VERSION, out);
 }
 
-/// Takes in all whole packets of `input` and appends their acknowledgements; how many bytes those were.
+/// Handles all complete packets of `input`, and appends their acknowledgements. Returns the packets' bytes.
 async fn take(platform: &Platform, input: &[u8], output: &mut Vec<u8>) -> std::io::Result<usize> {
     let wrong = |error| std::io::Error::new(std::io::ErrorKind::InvalidData, error);
     let mut done = 0;
@@ -247,7 +246,7 @@ fn publisher<'a>(platform: &Platform, publish: &Publish<'a>) -> Option<&'a str> 
     })
 }
 
-/// A message of a sensor, with what its gateway noted when it accepted it.
+/// A message of a sensor, with the properties that its gateway added.
 fn sensor_message(publish: &Publish<'_>) -> SensorMessage {
     SensorMessage {
         topic: publish.topic.to_owned(),
@@ -265,8 +264,8 @@ fn noted(publish: &Publish<'_>, wanted: &str) -> Option<String> {
     })
 }
 
-/// The messages of a gateway's batch. It says what it likes: only what is about sensors of the twin that
-/// its sender may publish to is passed on; a batch that is none goes on as it is, to be counted.
+/// The messages of a gateway's batch. A batch can contain any topic: only messages about sensors of the twin to which
+/// its sender may publish are passed on. An invalid batch is passed on unchanged, to be counted.
 fn unpacked(twin: &str, publish: &Publish<'_>) -> Vec<SensorMessage> {
     let encoding = noted(publish, batch::ENCODING);
     let messages = match batch::decode(publish.payload, encoding.as_deref()) {

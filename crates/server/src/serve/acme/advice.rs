@@ -1,21 +1,21 @@
-//! What to do about an order that has failed, for the log.
+//! Advice for the log about a failed order.
 
 use std::path::Path;
 use std::time::Duration;
 
 use instant_acme::Error;
 
-/// Authorities' texts are cut there.
+/// Longest text of a CA, in characters.
 const MAX_CHARACTERS: usize = 600;
 
-/// The error and its causes on one line, whatever an authority has written there.
+/// The error and its causes on one line, also if a CA's text has several.
 pub(super) fn printable(error: &anyhow::Error) -> String {
     let text = format!("{error:#}");
     let plain = text.chars().map(|c| if c.is_control() { ' ' } else { c });
     plain.take(MAX_CHARACTERS).collect()
 }
 
-/// What may help.
+/// The advice.
 pub(super) fn next(error: &anyhow::Error, account: &Path) -> String {
     let text = match problem(error) {
         Some("connection" | "tls" | "unauthorized" | "incorrectResponse") => {
@@ -50,7 +50,7 @@ pub(super) fn next(error: &anyhow::Error, account: &Path) -> String {
     text.to_owned()
 }
 
-/// How long to leave the authority alone.
+/// How long to wait before the next order.
 pub(super) fn least_wait(error: &anyhow::Error) -> Duration {
     let limited = problem(error) == Some("rateLimited");
     Duration::from_secs(if limited { 3600 } else { 0 })

@@ -1,6 +1,7 @@
 //! Answers to an ACME server that validates names over TLS (RFC 8737).
 //!
-//! A configuration of its own, because the server that asks shows no certificate, whatever is demanded of clients.
+//! With a TLS configuration of its own, because the validating server has no client certificate, even if clients need
+//! one.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use rustls::crypto::ring::default_provider;
 use rustls::server::{ClientHello, ResolvesServerCert, ServerConfig};
 use rustls::sign::CertifiedKey;
 
-/// What is to be shown for which name, while an order is open.
+/// The challenge certificates by name, while an order is open.
 #[derive(Debug, Default)]
 pub(super) struct Challenges(Mutex<HashMap<String, Arc<CertifiedKey>>>);
 
@@ -40,7 +41,7 @@ impl Challenges {
         Ok(())
     }
 
-    /// Answers nobody any more.
+    /// Ends answering.
     pub(super) fn clear(&self) {
         self.0.lock().clear();
     }
@@ -48,7 +49,7 @@ impl Challenges {
 
 impl ResolvesServerCert for Challenges {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        // rustls has put the name in lower case.
+        // rustls has converted the name to lower case.
         self.0.lock().get(hello.server_name()?).cloned()
     }
 }

@@ -18,20 +18,20 @@ use instant_acme::{BodyWrapper, BytesResponse, Error, HttpClient};
 use rustls::crypto::ring::default_provider;
 use rustls::{ClientConfig, RootCertStore};
 
-/// From the connection's begin to the answer's last byte.
+/// Longest time from opening the connection to the response's last byte.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Largest answer: directories and chains have a few kilobytes.
+/// Largest response: directories and chains have a few kilobytes.
 const MAX_BODY_BYTES: usize = 1024 * 1024;
 
 type Pool = Client<HttpsConnector<HttpConnector>, BodyWrapper<Bytes>>;
 
-/// A client that believes the system's authorities, or one of a file.
+/// A client that trusts the system's CAs, or those of a file.
 pub(super) struct Https(Pool);
 
 impl Https {
     /// # Errors
-    /// The file of authorities cannot be used.
+    /// The file of CAs cannot be used.
     pub(super) fn new(ca_file: Option<&Path>) -> anyhow::Result<Https> {
         let tls = ClientConfig::builder_with_provider(Arc::new(default_provider()))
             .with_safe_default_protocol_versions()?
@@ -63,7 +63,7 @@ impl HttpClient for Https {
         request: Request<BodyWrapper<Bytes>>,
     ) -> Pin<Box<dyn Future<Output = Result<BytesResponse, Error>> + Send>> {
         let what = format!("{} {}", request.method(), request.uri());
-        // The directory is all that is read without a signature.
+        // Only the directory is read without a signature.
         let directory = request.method() == Method::GET;
         let answer = answer(self.0.clone(), request, directory);
         Box::pin(async move {

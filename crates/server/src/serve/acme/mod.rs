@@ -1,8 +1,8 @@
-//! Certificates from a public authority by ACME (RFC 8555): ordered, kept in the data folder, renewed in
-//! time, shown on listeners that run.
+//! Certificates from a public CA by ACME (RFC 8555): ordered, stored in the data folder, renewed before they expire,
+//! and put into use on running listeners.
 //!
-//! A thread of its own waits for the time and places the orders; whatever goes wrong, the server runs on with
-//! the certificate it has, the log says what to do, and the next try comes by itself, or on SIGHUP.
+//! A separate thread waits until an order is due, and places it. After any error the server continues with its present
+//! certificate, the log has advice, and the order is tried again later, or on SIGHUP.
 
 mod advice;
 mod challenge;
@@ -25,25 +25,24 @@ use tokio::sync::{Notify, oneshot};
 use self::challenge::Challenges;
 use crate::config::Acme;
 
-/// Folder in the data folder; in it one for each directory, so that an authority to try things with leaves
-/// nothing to the real one.
+/// Folder in the data folder, with one folder per ACME directory, so that a CA for tests and the real one share
+/// nothing.
 const FOLDER: &str = "acme";
 const ACCOUNT: &str = "account.json";
 const CERTIFICATE: &str = "certificate.pem";
 
-/// Longest wait before the clock is looked at again: it may be set, or have stood still in a suspended
-/// machine.
+/// Longest wait before the clock is read again: it may be set, or have stopped while the machine was suspended.
 const LOOK: Duration = Duration::from_secs(600);
 
-/// A whole order; those of authorities that sign by hand are not waited for.
+/// Longest time of an order; CAs that sign manually are not supported.
 const ORDER: Duration = Duration::from_secs(600);
 
-/// Waits after failures: the first is for authorities that allow five of them an hour, the last for the
-/// certificate to be there within the third of its lifetime that is left.
+/// First and longest pause after a failure: the first because of CAs that allow five failures per hour, the longest so
+/// that the certificate is renewed within the last third of its lifetime.
 const FIRST_WAIT: Duration = Duration::from_secs(5 * 60);
 const LAST_WAIT: Duration = Duration::from_secs(6 * 3600);
 
-/// Its certificate, kept by an earlier order; `None` when there is none that can be shown.
+/// The certificate of an earlier order; `None` if there is none that can be used.
 pub(super) fn kept(acme: &Acme, data: &Path, now: SystemTime) -> Option<Issued> {
     if !acme.is_on() {
         return None;
@@ -57,7 +56,7 @@ pub(super) fn kept(acme: &Acme, data: &Path, now: SystemTime) -> Option<Issued> 
     }
 }
 
-/// Named for people and for good: `acme-v02.api.letsencrypt.org-` and the begin of the URL's hash.
+/// A readable and unique name: `acme-v02.api.letsencrypt.org-` and the beginning of the URL's hash.
 fn folder(acme: &Acme, data: &Path) -> PathBuf {
     let url = &acme.directory;
     let host = url.split("://").last().and_then(|rest| rest.split(['/', ':']).next());
@@ -68,14 +67,14 @@ fn folder(acme: &Acme, data: &Path) -> PathBuf {
     data.join(FOLDER).join(format!("{host}-{hash}"))
 }
 
-/// Sees to the certificate while it lives.
+/// Keeps the certificate renewed; dropping this ends it.
 pub(super) struct Running {
     again: Arc<Notify>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// What orders need; made before the listeners, which answer the challenges.
+/// The parts that orders need; created before the listeners, which answer the challenges.
 pub(super) struct Orders {
     acme: Acme,
     folder: PathBuf,
@@ -84,7 +83,7 @@ pub(super) struct Orders {
 }
 
 impl Orders {
-    /// `None` without [acme] in the configuration; otherwise certificates go to `shown`.
+    /// `None` without [acme] in the configuration; otherwise `shown` gets new certificates.
     pub(super) fn new(acme: &Acme, data: &Path, shown: &Arc<Identity>) -> Option<Orders> {
         acme.is_on().then(|| Orders {
             acme: acme.clone(),
@@ -94,15 +93,15 @@ impl Orders {
         })
     }
 
-    /// For the listener that authorities connect to.
+    /// For the listener to which CAs connect.
     pub(super) fn tls(&self) -> anyhow::Result<Arc<ServerConfig>> {
         self.challenges.tls()
     }
 
-    /// Begins to see to the certificate.
+    /// Starts the thread.
     ///
     /// # Errors
-    /// No folder, thread or runtime.
+    /// The folder, the thread or the runtime cannot be created.
     pub(super) fn start(self) -> anyhow::Result<Running> {
         files::make_private_dir(&self.folder).context("folder for ACME")?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -142,7 +141,7 @@ impl Orders {
                         self.acme.domains.join(", "),
                         self.acme.directory,
                     );
-                    // Where the clock is wrong it would be due at once, for ever.
+                    // With a wrong clock it would always be due at once.
                     let rest = LOOK.min(issued.lifetime() / 2);
                     let earliest = SystemTime::now() + rest;
                     due = Some(issued.renew_at(fastrand::f64()).max(earliest));
@@ -167,7 +166,7 @@ impl Orders {
         }
     }
 
-    /// The one that is shown, if it is for all the names.
+    /// The certificate in use, if it is for all names.
     fn read(&self) -> Option<Issued> {
         let issued = Issued::read(&self.folder.join(CERTIFICATE)).ok().flatten();
         issued.filter(|issued| issued.covers(&self.acme.domains))
@@ -188,7 +187,7 @@ impl Orders {
     }
 }
 
-/// Until then, by the wall clock; not at all for `None`.
+/// Waits until this time by the wall clock; not at all for `None`.
 async fn wait_until(time: Option<SystemTime>) {
     let Some(time) = time else { return };
     while let Ok(left) = time.duration_since(SystemTime::now()) {
@@ -196,15 +195,15 @@ async fn wait_until(time: Option<SystemTime>) {
     }
 }
 
-/// Doubled with every failure, and up to a quarter longer, so that servers that failed together do not come
-/// back together.
+/// The pause after failures: doubled with each one, plus up to a quarter at random, so that servers that failed
+/// together do not retry together.
 fn wait_after(failures: u32) -> Duration {
     let wait = FIRST_WAIT.saturating_mul(1 << failures.min(16)).min(LAST_WAIT);
     wait.mul_f64(1.0 + fastrand::f64() / 4.0)
 }
 
 impl Running {
-    /// Tries again now what has failed.
+    /// Retries a failed order now.
     pub(super) fn again(&self) {
         self.again.notify_waiters();
     }

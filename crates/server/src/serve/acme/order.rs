@@ -15,13 +15,13 @@ use super::challenge::Challenges;
 use super::http::Https;
 use crate::config::{Acme, set};
 
-/// Asked for until the authority has validated the names, and again until it has signed.
+/// Polls until the CA has validated the names, and again until it has signed.
 const POLLING: RetryPolicy = RetryPolicy::new()
     .initial_delay(Duration::from_millis(500))
     .backoff(1.5)
     .timeout(Duration::from_secs(180));
 
-/// What an authority has issued.
+/// An issued certificate.
 pub(super) struct Answer {
     /// The chain in PEM, leaf first, unchecked.
     pub(super) chain: String,
@@ -29,7 +29,7 @@ pub(super) struct Answer {
     pub(super) key: String,
 }
 
-/// Orders a certificate, with the account whose key is in `account`, or a new one that is kept there.
+/// Orders a certificate, with the account whose key is in `account`, or with a new account that is stored there.
 pub(super) async fn place(
     acme: &Acme,
     account: &Path,
@@ -93,7 +93,7 @@ async fn answer_challenges(order: &mut Order, challenges: &Challenges) -> anyhow
     Ok(())
 }
 
-/// Why an order has not become ready: the authority tells by name, or else it is `error`.
+/// Why an order is not ready: the CA's errors per name, or else `error`.
 async fn invalid(order: &mut Order, error: Option<Error>) -> anyhow::Error {
     if let Ok(Some((name, problem))) = refused(order).await {
         return anyhow::Error::from(Error::Api(problem))

@@ -1,8 +1,7 @@
-//! `/connections`: every client that is here, as JSON; of QUIC clients also how their paths are.
+//! `/connections`: every connected client as JSON, with path statistics of QUIC clients.
 //!
-//! A page has at most [`PAGE`] clients; `next` says where the following one begins:
-//! `/connections?after=NEXT`. `/connections/CLIENT` is about one client, its identifier
-//! percent-encoded as in any URL.
+//! A page has at most [`PAGE`] clients; the next page is `/connections?after=NEXT` with the value of `next`.
+//! `/connections/CLIENT` shows one client, with its identifier percent-encoded as in any URL.
 
 use axum::extract::{Path, RawQuery, State};
 use axum::http::{StatusCode, header};
@@ -12,13 +11,13 @@ use serde::Serialize;
 
 use super::Operated;
 
-/// Clients on a page, at most.
+/// Most clients on a page.
 const PAGE: usize = 1000;
 
 #[derive(Serialize)]
 pub(super) struct Page {
     connections: Vec<ClientConnection>,
-    /// What to ask for next; absent on the last page.
+    /// Where the next page begins; absent on the last page.
     #[serde(skip_serializing_if = "Option::is_none")]
     next: Option<u64>,
 }
@@ -38,7 +37,7 @@ pub(super) async fn list(State(state): State<Operated>, RawQuery(query): RawQuer
     json(&page(state.broker.connections(after, PAGE + 1)))
 }
 
-/// A page of what was found, which is one more than fits if there is another page.
+/// A page of `found`, which has one more client than fits if there is another page.
 fn page(mut found: Vec<ClientConnection>) -> Page {
     let more = found.len() > PAGE;
     found.truncate(PAGE);

@@ -1,7 +1,7 @@
-//! The broker's numbers in Prometheus' text format, version 0.0.4.
+//! The broker's metrics in Prometheus' text format, version 0.0.4.
 //!
-//! Counters' names and help texts are the broker's own (`fulmar_broker::metrics`); gauges and what
-//! the store counts are named here. Every name begins with `fulmar_` and carries its unit.
+//! `fulmar_broker::metrics` has the counters' names and help texts; those of gauges and of the store's counters are
+//! here. Every name begins with `fulmar_` and contains its unit.
 
 use std::fmt::{Display, Write as _};
 use std::time::SystemTime;
