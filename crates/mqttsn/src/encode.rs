@@ -1,4 +1,4 @@
-//! Messages to datagrams (section 5): the other half of `message`.
+//! Encodes messages as datagrams (section 5); `message` decodes them.
 
 use fulmar_mqtt::QoS;
 
@@ -6,13 +6,13 @@ use crate::message::{
     Message, PROTOCOL_ID, Publish, ReturnCode, TopicName, TopicRef, WillTopic, flag, kind,
 };
 
-/// A length of one octet says at most this (section 5.2.1).
+/// The largest length in one octet (section 5.2.1).
 const MAX_SHORT: usize = 255;
-/// A length of three octets says at most this.
+/// The largest length in three octets.
 const MAX_LONG: usize = 65_535;
 
 impl Message<'_> {
-    /// The datagram that says it; `None` when it would be longer than the 65,535 octets a length can say.
+    /// The message as a datagram; `None` if it would be longer than 65,535 octets, the largest length.
     #[must_use]
     pub fn encode(&self) -> Option<Vec<u8>> {
         let mut body = Vec::with_capacity(16);
@@ -36,7 +36,7 @@ impl Message<'_> {
         Some(datagram)
     }
 
-    /// Appends the body; the message's type.
+    /// Appends the body; returns the message's type.
     fn put(&self, out: &mut Vec<u8>) -> u8 {
         match *self {
             Message::Advertise { gateway_id, duration_s } => {
@@ -76,7 +76,7 @@ impl Message<'_> {
         }
     }
 
-    /// Of the second half of table 3.
+    /// The same for the second half of table 3.
     fn put_rest(&self, out: &mut Vec<u8>) -> u8 {
         match *self {
             Message::Pubrec(msg_id) => put_id(out, msg_id, kind::PUBREC),

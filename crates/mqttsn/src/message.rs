@@ -1,13 +1,13 @@
-//! What datagrams say (section 5): one message each, borrowed from the bytes it came in.
+//! Decodes datagrams (section 5): one message each, borrowed from the received bytes.
 //!
-//! Every length is checked before anything is looked at, and a message takes its datagram whole. Flags that a
-//! message does not use are not looked at, as section 5.2.4 leaves them open. How messages are written is in
-//! `encode`; which of them make sense when is for `session`.
+//! Every length is checked before anything is read, and a message must fill its datagram. Flags that a message does not
+//! use are ignored, because section 5.2.4 does not define them. `encode` writes messages; `session` decides which ones
+//! are valid when.
 
 use fulmar_mqtt::QoS;
 use thiserror::Error;
 
-/// The only protocol identifier there is (section 5.3.8).
+/// The only protocol identifier (section 5.3.8).
 pub(crate) const PROTOCOL_ID: u8 = 1;
 
 /// Message types (table 3).
@@ -52,16 +52,16 @@ pub(crate) mod flag {
     pub(crate) const TOPIC: u8 = 0x03;
 }
 
-/// Why a datagram is no message.
+/// Why a datagram is not a message.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum DecodeError {
-    /// The length it states is not the length it has.
+    /// Its length field differs from its length.
     #[error("its length field is wrong")]
     Length,
-    /// It ends before what has to be in it, or goes on behind it.
+    /// It is too short for its fields, or longer.
     #[error("it is too short or too long for its type")]
     Size,
-    /// No message is of this type.
+    /// An unknown message type.
     #[error("no message has type 0x{0:02x}")]
     Type(u8),
     /// A name or identifier is not UTF-8.
@@ -70,7 +70,7 @@ pub enum DecodeError {
     /// CONNECT of a protocol other than 1.2.
     #[error("protocol {0} is not MQTT-SN 1.2")]
     Protocol(u8),
-    /// A topic type or quality of service that does not exist there.
+    /// A topic type or quality of service that the message cannot have.
     #[error("its flags 0x{0:02x} are invalid")]
     Flags(u8),
     /// A return code that is reserved.
@@ -83,9 +83,9 @@ pub enum DecodeError {
 pub enum ReturnCode {
     /// Done.
     Accepted = 0,
-    /// Not now: the sender is to come again later.
+    /// Not now: the sender should try again later.
     Congestion = 1,
-    /// The topic identifier stands for nothing here; it has to be registered.
+    /// The topic identifier is unknown; it has to be registered.
     InvalidTopicId = 2,
     /// Never.
     NotSupported = 3,
@@ -96,14 +96,14 @@ pub enum ReturnCode {
 pub enum TopicRef {
     /// Registered between this device and its gateway.
     Normal(u16),
-    /// Known to both beforehand.
+    /// Predefined on both sides.
     Predefined(u16),
     /// The name itself, of two octets.
     Short([u8; 2]),
 }
 
 impl TopicRef {
-    /// The two octets that stand for it, as a number.
+    /// Its two octets as a number.
     #[must_use]
     pub fn number(self) -> u16 {
         match self {
@@ -113,12 +113,12 @@ impl TopicRef {
     }
 }
 
-/// What a SUBSCRIBE or UNSUBSCRIBE names.
+/// The topic of a SUBSCRIBE or UNSUBSCRIBE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TopicName<'a> {
     /// A topic or filter in full.
     Name(&'a str),
-    /// A topic known to both beforehand.
+    /// A topic predefined on both sides.
     Predefined(u16),
     /// A topic of two octets.
     Short([u8; 2]),
@@ -135,9 +135,9 @@ pub struct Publish<'a> {
     pub retain: bool,
     /// Its topic.
     pub topic: TopicRef,
-    /// Names the message at QoS 1 and 2; otherwise 0.
+    /// The message identifier at QoS 1 and 2; otherwise 0.
     pub msg_id: u16,
-    /// What it carries.
+    /// Its payload.
     pub payload: &'a [u8],
 }
 
@@ -187,10 +187,10 @@ pub enum Message<'a> {
 }
 
 impl<'a> Message<'a> {
-    /// The message a datagram is.
+    /// Decodes a datagram.
     ///
     /// # Errors
-    /// Says what is wrong with it.
+    /// Why the datagram is not a message.
     pub fn decode(datagram: &'a [u8]) -> Result<Message<'a>, DecodeError> {
         let (length, header) = match *datagram {
             [1, high, low, ..] => (usize::from(u16::from_be_bytes([high, low])), 3),
@@ -200,7 +200,7 @@ impl<'a> Message<'a> {
         let whole = datagram.get(header..length).ok_or(DecodeError::Length)?;
         let (&kind, body) = whole.split_first().ok_or(DecodeError::Length)?;
         if kind == kind::FORWARDED {
-            // The message forwarded is behind it, with a length of its own (section 5.4.26).
+            // The forwarded message follows, with a length of its own (section 5.4.26).
             let (radius, node) = body.split_first().ok_or(DecodeError::Size)?;
             let message = &datagram[length..];
             return Ok(Message::Forwarded { radius: radius & 0x03, node, message });
@@ -307,7 +307,7 @@ fn qos(flags: u8) -> Result<Option<QoS>, DecodeError> {
     }
 }
 
-/// What is left of a message's body.
+/// The rest of a message's body.
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -339,7 +339,7 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// Nothing at all stands for no will.
+    /// An empty body means no will.
     fn will_topic(&mut self) -> Result<Option<WillTopic<'a>>, DecodeError> {
         if self.is_empty() {
             return Ok(None);
@@ -423,7 +423,7 @@ mod tests {
         let bytes = message.encode().unwrap_or_default();
         assert_eq!(bytes[..4], [1, 1, 48, 0x09]);
         assert_eq!(Message::decode(&bytes), Ok(message));
-        // It may be used where it need not be.
+        // A length of three octets may be used for short messages too.
         assert_eq!(Message::decode(&[1, 0, 4, 0x17]), Ok(Message::Pingresp));
         assert!(Message::WillMsg(&[0; 65_535]).encode().is_none());
     }

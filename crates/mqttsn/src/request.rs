@@ -1,5 +1,5 @@
-//! What sessions and the broker exchange: MQTT's packets, without what both sides know because they are in one
-//! process. Identifiers are the device's own in one direction and the broker's in the other.
+//! The requests and events that sessions and the broker exchange: MQTT's packets, without the fields that are not
+//! needed within one process. Packet identifiers are the device's in one direction and the broker's in the other.
 
 use bytes::Bytes;
 use fulmar_mqtt::ack::AckKind;
@@ -48,7 +48,7 @@ pub struct Publication {
     pub packet_id: Option<PacketId>,
 }
 
-/// What a session asks of the broker. The broker handles requests in their order.
+/// A session's request to the broker. The broker handles requests in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
     /// Open a connection; [`BrokerEvent::Opened`] or [`BrokerEvent::Closed`] follows. An open one is closed first.

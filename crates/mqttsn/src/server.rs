@@ -1,9 +1,9 @@
-//! All devices of a gateway: who is at which address, how many there may be, and when each is to be looked at.
+//! All devices of a gateway: which session is at which address, how many there may be, and when each has a deadline.
 //!
-//! Whoever drives it hands in datagrams with their sender's address and what the broker says, and takes out
-//! datagrams and [`Event`]s. A device is known by its address; behind a forwarder (section 5.5), by the forwarder's
-//! and its own there. Addresses may be forged: how many new devices there may be a second, and in all, is bounded,
-//! and of those that only said CONNECT the oldest make room.
+//! The caller passes in datagrams with their sender's address and the broker's events, and takes out datagrams and
+//! [`Event`]s. A device is identified by its address; behind a forwarder (section 5.5), by the forwarder's address and
+//! its own there. Addresses may be forged: the number of new devices per second, and of all devices, is bounded, and
+//! the oldest of those that have sent only CONNECT make room.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -21,38 +21,38 @@ use crate::topics::{Predefined, Topics, short_name};
 
 pub use crate::session::End;
 
-/// A device is sent at most so many times the bytes that came from its address, until it has shown that it is
-/// there: what is asked of one forged datagram is not to flood somebody else.
+/// Most bytes sent to a device, as a multiple of the bytes received from its address, until the address is validated:
+/// forged datagrams must not flood the address's owner.
 const AMPLIFICATION: usize = 3;
-/// What a datagram has beside its message, in bytes: headers of IPv4 and UDP. Those of IPv6 would allow more.
+/// Bytes of a datagram's headers, IPv4 and UDP. With those of IPv6, more would be allowed.
 const HEADERS: usize = 28;
 
-/// A device that has said nothing but CONNECT for so long makes room for another.
+/// After this time, a device that has sent only CONNECT makes room for another.
 const NOBODY_AFTER: Duration = Duration::from_secs(10);
 
-/// Names a session for as long as it is there. Never used twice.
+/// Identifies a session; never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Handle(u64);
 
-/// Whether an address may be somebody else's.
+/// Whether an address may be forged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trust {
-    /// Only who has it can send from it.
+    /// Only its owner can send from it.
     Proven,
     /// It may be forged.
     Claimed,
 }
 
-/// What the driver is to do, or may tell.
+/// An event for the caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event<A> {
-    /// A session asks the broker something.
+    /// A session has a request to the broker.
     Request {
         /// Which session.
         handle: Handle,
         /// The device's address.
         from: A,
-        /// What it asks.
+        /// The request.
         request: Request,
     },
     /// A message at QoS −1, of a device without a session (section 6.8).
@@ -62,7 +62,7 @@ pub enum Event<A> {
         /// The message, at QoS 0.
         message: Publication,
     },
-    /// A session is over here. What there is to close has been asked for before.
+    /// A session has ended here. The requests to close its connection came before.
     Ended {
         /// Which session.
         handle: Handle,
@@ -73,7 +73,7 @@ pub enum Event<A> {
         /// Why.
         why: End,
     },
-    /// A device was refused a session.
+    /// A device's session was refused.
     Refused {
         /// The device's address.
         from: A,
@@ -82,7 +82,7 @@ pub enum Event<A> {
     },
 }
 
-/// An address, and behind a forwarder the one it gives.
+/// An address, and behind a forwarder the device's address there.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Peer<A> {
     address: A,
@@ -93,7 +93,7 @@ struct Client<A> {
     peer: Peer<A>,
     session: Session,
     timer: Option<Instant>,
-    /// Bytes that came from its address, and that were sent there before it was proven.
+    /// Bytes received from its address, and sent there, before it was validated.
     came: usize,
     went: usize,
 }
@@ -107,8 +107,8 @@ impl<A> Client<A> {
         (AMPLIFICATION * self.came).saturating_sub(self.went + HEADERS)
     }
 
-    /// Whether it may be sent a datagram of this length, which is counted then. One too many is as good as lost
-    /// on the way: it is sent again when it is due, or when more has come.
+    /// Whether a datagram of this length may be sent; counts it. One that may not counts as lost: it is sent again when
+    /// it is due, or when more has been received.
     fn may_be_sent(&mut self, length: usize) -> bool {
         let may = length <= self.room();
         if may && !self.session.is_proven() {
@@ -129,7 +129,7 @@ pub struct Server<A> {
     events: VecDeque<Event<A>>,
     statistics: Statistics,
     rng: fastrand::Rng,
-    /// New clients there may be now, and since when that holds.
+    /// New clients that are allowed now, and since when.
     allowance: (f64, Instant),
     last_handle: u64,
 }
@@ -154,10 +154,10 @@ impl<A: Clone + Ord> Server<A> {
         }
     }
 
-    /// Takes a datagram.
+    /// Handles a datagram.
     ///
     /// # Errors
-    /// It is no message; nothing has happened.
+    /// The datagram is not a message; nothing has changed.
     pub fn receive(
         &mut self,
         now: Instant,
@@ -180,7 +180,7 @@ impl<A: Clone + Ord> Server<A> {
         datagram: &[u8],
     ) -> Result<(), DecodeError> {
         let (node, message) = match Message::decode(datagram)? {
-            // A forwarder's forwarder is not foreseen.
+            // Nested forwarders are not supported.
             Message::Forwarded { message, .. } if message.get(1) == Some(&0xFE) => {
                 return Err(DecodeError::Type(0xFE));
             }
@@ -200,7 +200,7 @@ impl<A: Clone + Ord> Server<A> {
                 let gateway_id = self.settings.gateway_id;
                 self.answer(&peer, &Message::GwInfo { gateway_id, address: &[] });
             }
-            // Of other gateways, to devices.
+            // Messages of other gateways to devices.
             (Message::Advertise { .. } | Message::GwInfo { .. }, _) => self.statistics.ignored += 1,
             (Message::Connect { will, clean, keep_alive_s, client_id }, _) => {
                 let keep_alive = Duration::from_secs(keep_alive_s.into());
@@ -220,7 +220,7 @@ impl<A: Clone + Ord> Server<A> {
         self.with(now, handle, |session, cx| session.on_broker_event(cx, event));
     }
 
-    /// Does what is due at `now`.
+    /// Handles the deadlines at `now`.
     pub fn on_deadline(&mut self, now: Instant) {
         while let Some(&(at, handle)) = self.timers.first()
             && at <= now
@@ -229,7 +229,7 @@ impl<A: Clone + Ord> Server<A> {
         }
     }
 
-    /// When [`Server::on_deadline`] has something to do.
+    /// When [`Server::on_deadline`] is due.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
         self.timers.first().map(|(at, _)| *at)
@@ -245,8 +245,7 @@ impl<A: Clone + Ord> Server<A> {
         self.events.pop_front()
     }
 
-    /// Tells every device that its connection has ended, as when the gateway stops. Sessions are left to the
-    /// broker, wills too.
+    /// Sends DISCONNECT to every device, when the gateway stops. Sessions and wills stay with the broker.
     pub fn say_goodbye(&mut self) {
         let peers: Vec<Peer<A>> = self.handles.keys().cloned().collect();
         for peer in peers {
@@ -260,17 +259,17 @@ impl<A: Clone + Ord> Server<A> {
         self.clients.len()
     }
 
-    /// What has been counted.
+    /// The counters.
     #[must_use]
     pub fn statistics(&self) -> Statistics {
         self.statistics
     }
 
-    /// What somebody says who has no session.
+    /// Handles a message from an address without a session.
     fn stranger(&mut self, peer: Peer<A>, message: &Message<'_>) {
         match message {
             Message::Publish(publish) if publish.qos.is_none() => self.unconnected(peer, publish),
-            // So that it does not think it has one. Nobody is sent more than they sent.
+            // DISCONNECT, so that the device knows that it has no session. It is not larger than the message.
             Message::Publish(_)
             | Message::Register { .. }
             | Message::Subscribe { .. }
@@ -339,7 +338,7 @@ impl<A: Clone + Ord> Server<A> {
         self.begin(now, peer, known, (trust, came), hello);
     }
 
-    /// Begins a session, in the place of one that its address may have.
+    /// Begins a session; replaces an earlier one at its address.
     fn begin(
         &mut self,
         now: Instant,
@@ -382,7 +381,7 @@ impl<A: Clone + Ord> Server<A> {
         self.events.push_back(Event::Refused { from: peer.address, why });
     }
 
-    /// Whether there may be another new client now.
+    /// Whether another new client is allowed now.
     fn allow(&mut self, now: Instant) -> bool {
         let most = f64::from(self.settings.max_new_clients_per_s);
         let (left, since) = self.allowance;
@@ -393,7 +392,7 @@ impl<A: Clone + Ord> Server<A> {
         allowed
     }
 
-    /// Whether there is room for another client, or for somebody who may be nobody.
+    /// Whether there is room for another client, whose address may be forged.
     fn make_room(&mut self, now: Instant) -> bool {
         if self.clients.len() < self.settings.max_clients {
             return true;
@@ -406,7 +405,7 @@ impl<A: Clone + Ord> Server<A> {
         true
     }
 
-    /// Lets a session do something and carries out what comes of it. `None` if there is none.
+    /// Calls a session and carries out the results. `None` if there is no such session.
     fn with<T>(
         &mut self,
         now: Instant,

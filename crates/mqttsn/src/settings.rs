@@ -3,29 +3,29 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Bounds, times and names.
+/// Limits, times and names.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// This gateway's identifier, for devices that look for one.
+    /// This gateway's identifier, for devices that search for a gateway.
     pub gateway_id: u8,
-    /// What predefined topic identifiers stand for. Names have to be valid topic names.
+    /// The topics of predefined identifiers; they must be valid topic names.
     pub predefined: BTreeMap<u16, Box<str>>,
-    /// Time until what a device does not answer is sent again (Tretry); each further one is twice as long.
+    /// Time until an unanswered message is sent again (Tretry); doubled each time.
     pub retry: Duration,
-    /// How often that is done before the device is given up (Nretry).
+    /// How often it is sent again before the device is considered lost (Nretry).
     pub retries: u32,
-    /// How long a device may be silent that does not say how long it will be.
+    /// How long a device may be silent that states no keep alive.
     pub max_silence: Duration,
     /// Devices with a session here.
     pub max_clients: usize,
-    /// New ones a second, and with a second's worth at once.
+    /// New devices per second, and at once.
     pub max_new_clients_per_s: u32,
-    /// Topics registered with one device, and bytes of their names.
+    /// Topics registered with one device.
     pub max_topics: usize,
     /// Bytes of those names.
     pub max_topic_bytes: usize,
-    /// Messages for one device that wait here, and bytes of them. Those at QoS 1 and 2 that the broker has on
-    /// their way come on top.
+    /// Messages at QoS 0 for one device that wait here. Those at QoS 1 and 2 that the broker has in flight are not
+    /// included.
     pub max_queued: usize,
     /// Bytes of those messages.
     pub max_queued_bytes: usize,

@@ -1,5 +1,5 @@
-//! What topic identifiers stand for between one device and its gateway (sections 6.5 to 6.7, 6.10): registered by
-//! the device, by the gateway, or known beforehand. Nothing is sent here.
+//! The topic identifiers between one device and its gateway (sections 6.5 to 6.7, 6.10): registered by the device or by
+//! the gateway, or predefined. Nothing is sent here.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,15 +13,15 @@ use crate::message::TopicRef;
 /// The largest identifier; 0x0000 and 0xFFFF are reserved (section 5.3.11).
 const LAST_ID: u16 = 0xFFFE;
 
-/// Names that have an identifier by the operator's configuration, for all devices.
+/// Predefined topics: the operator's configuration gives them an identifier for all devices.
 pub(crate) type Predefined = Arc<BTreeMap<u16, Box<str>>>;
 
 /// How a message to the device names its topic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Naming {
-    /// So; the device knows.
+    /// By this identifier, which the device knows.
     Known(TopicRef),
-    /// By this identifier, once it is registered with the device.
+    /// By this identifier, after it is registered with the device.
     Unknown(u16),
 }
 
@@ -31,9 +31,9 @@ pub(crate) struct Full;
 
 struct Entry {
     id: u16,
-    /// Whether the device knows of it.
+    /// Whether the device knows it.
     known: bool,
-    /// The gateway chose to name it; the device did not ask.
+    /// The gateway has registered it, not the device.
     ours: bool,
 }
 
@@ -51,7 +51,7 @@ pub(crate) struct Topics {
 }
 
 impl Topics {
-    /// At most so many topics, with names of so many bytes together.
+    /// At most this many topics, and bytes of their names.
     pub(crate) fn new(predefined: Predefined, max_topics: usize, max_bytes: usize) -> Topics {
         Topics {
             predefined,
@@ -65,7 +65,7 @@ impl Topics {
         }
     }
 
-    /// The topic that a PUBLISH of the device names; `None` if it stands for none.
+    /// The topic of the device's PUBLISH; `None` if the identifier is unknown.
     pub(crate) fn resolve(&self, topic: TopicRef) -> Option<Cow<'_, str>> {
         match topic {
             TopicRef::Normal(id) => self.ids.get(&id).map(|name| Cow::Borrowed(&**name)),
@@ -74,22 +74,22 @@ impl Topics {
         }
     }
 
-    /// What a predefined identifier stands for.
+    /// The topic of a predefined identifier.
     pub(crate) fn predefined(&self, id: u16) -> Option<&str> {
         self.predefined.get(&id).map(|name| &**name)
     }
 
-    /// The device subscribes by this predefined identifier, so messages may come by it.
+    /// The device subscribes with this predefined identifier, so messages to it may use it.
     pub(crate) fn use_predefined(&mut self, id: u16) {
         if self.predefined.contains_key(&id) {
             self.in_use.insert(id);
         }
     }
 
-    /// The identifier of a topic that the device asks for.
+    /// The identifier of a topic that the device registers.
     ///
     /// # Errors
-    /// It has more topics than it may have.
+    /// The device has too many topics.
     pub(crate) fn register(&mut self, name: &str) -> Result<u16, Full> {
         if let Some(entry) = self.names.get_mut(name) {
             (entry.known, entry.ours) = (true, false);
@@ -113,7 +113,7 @@ impl Topics {
         self.numbered(name)
     }
 
-    /// The same by a registered identifier, whatever else would do.
+    /// The same, always with a registered identifier.
     pub(crate) fn numbered(&mut self, name: &str) -> Result<Naming, Full> {
         match self.names.get(name) {
             Some(entry) if entry.known => Ok(Naming::Known(TopicRef::Normal(entry.id))),
@@ -122,7 +122,7 @@ impl Topics {
         }
     }
 
-    /// The device has acknowledged the identifier, or says that it does not know it.
+    /// The device has acknowledged the identifier, or rejected it as unknown.
     pub(crate) fn set_known(&mut self, id: u16, known: bool) {
         let entry = self.ids.get(&id).and_then(|name| self.names.get_mut(name));
         if let Some(entry) = entry {
@@ -130,7 +130,7 @@ impl Topics {
         }
     }
 
-    /// The device has connected anew: what the gateway told it before it may have forgotten.
+    /// The device has a new connection: it may have forgotten the gateway's registrations.
     pub(crate) fn forget_told(&mut self) {
         self.names.values_mut().for_each(|entry| entry.known = false);
     }
@@ -146,10 +146,9 @@ impl Topics {
         Ok(id)
     }
 
-    /// Gives up one identifier that the device did not ask for. Should it come in use again, the device is
-    /// told anew.
+    /// Frees one identifier that the gateway has registered. If it is used again, it is registered again.
     fn make_room(&mut self) -> Result<(), Full> {
-        // Those next in turn are the oldest, as identifiers are given in turn.
+        // The next identifiers are the oldest, because they are used in rotation.
         let newer = self.ids.range(..=self.last_id);
         let older = self.ids.range((Excluded(self.last_id), Unbounded));
         let ours = |name: &str| self.names.get(name).is_some_and(|entry| entry.ours);
@@ -161,7 +160,7 @@ impl Topics {
         Ok(())
     }
 
-    /// Not one that was given up a moment ago. There are fewer topics than identifiers.
+    /// Not one that was freed a moment ago. There are fewer topics than identifiers.
     fn free_id(&mut self) -> u16 {
         loop {
             self.last_id = if self.last_id >= LAST_ID { 1 } else { self.last_id + 1 };
@@ -172,7 +171,7 @@ impl Topics {
     }
 }
 
-/// A short name as a topic name; `None` if it is none.
+/// A short name as a topic name; `None` if it is invalid.
 pub(crate) fn short_name(name: [u8; 2]) -> Option<String> {
     let name = String::from_utf8(name.to_vec()).ok()?;
     check_name(&name).ok().map(|()| name)

@@ -1,7 +1,7 @@
-//! How a session begins and how its will changes (sections 6.2 to 6.4).
+//! The beginning of a session, and changes of its will (sections 6.2 to 6.4).
 //!
-//! MQTT has no way to change the will of a connection: the broker is asked for a new one that takes the session
-//! over, and what was under way there is sent again.
+//! MQTT cannot change the will of a connection. Instead, a new connection takes the session over, and messages in
+//! flight are sent again.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::message::{Message, ReturnCode, WillTopic};
 use crate::request::{Open, Request, Will};
 use crate::topics::Topics;
 
-/// What CONNECT says.
+/// The fields of CONNECT.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Hello {
     pub(crate) client_id: Box<str>,
@@ -28,13 +28,13 @@ pub(crate) struct Hello {
 /// What to do with a CONNECT from an address that has a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Again {
-    /// It is the same one: the session has answered it, or will.
+    /// A repetition: the session has answered it, or will.
     Repeated,
-    /// The session begins anew.
+    /// A new session begins.
     Anew,
 }
 
-/// What the broker's connection is opened for.
+/// Why the connection to the broker is opened.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Purpose {
     Connect,
@@ -43,7 +43,7 @@ pub(super) enum Purpose {
 }
 
 impl Purpose {
-    /// What the device is told of it.
+    /// The answer to the device.
     pub(super) fn answer(self, code: ReturnCode) -> Message<'static> {
         match self {
             Purpose::Connect => Message::Connack(code),
@@ -53,7 +53,7 @@ impl Purpose {
     }
 }
 
-/// A will that is being asked for.
+/// A will that was requested from the device.
 pub(super) struct AskedWill {
     /// Without a message yet.
     topic: Option<Will>,
@@ -70,7 +70,7 @@ impl AskedWill {
 }
 
 impl Session {
-    /// Begins with a CONNECT. Of a device that was here before, `topics` may be known.
+    /// Begins a session with a CONNECT. `topics` are those of the device's earlier session, if there was one.
     pub(crate) fn begin(
         cx: &mut Context<'_>,
         hello: Hello,
@@ -100,7 +100,7 @@ impl Session {
         session
     }
 
-    /// A CONNECT has come from the device's address, with this in it.
+    /// Handles a CONNECT from the device's address.
     pub(crate) fn connect_again(&mut self, cx: &mut Context<'_>, hello: &Hello) -> Again {
         if self.hello.client_id != hello.client_id {
             return Again::Anew;
@@ -113,7 +113,7 @@ impl Session {
             Stage::Active if same && self.fresh => {
                 cx.send(&Message::Connack(ReturnCode::Accepted));
             }
-            // Section 6.14: it is back, with the session it had.
+            // Section 6.14: the device is awake again, with its session.
             Stage::Asleep | Stage::Awake(_) if !hello.clean && !hello.will => {
                 self.hello = hello.clone();
                 self.stage = Stage::Active;
@@ -128,7 +128,7 @@ impl Session {
         Again::Repeated
     }
 
-    /// Gives up what is here for a new session of the same address: its topics, if they are still good.
+    /// Ends this session for a new one at the same address; returns its topics, if they are still valid.
     pub(crate) fn give_way(self, cx: &mut Context<'_>, to: &Hello) -> Option<Topics> {
         let same = self.hello.client_id == to.client_id;
         if !same {
@@ -151,7 +151,7 @@ impl Session {
     /// The broker has opened the connection.
     pub(super) fn welcome(&mut self, cx: &mut Context<'_>, in_flight: u16) {
         let Stage::Opening(purpose) = self.stage else { return };
-        // What was under way comes again, from both sides.
+        // Messages in flight are sent again by both sides.
         self.up.restart(in_flight);
         self.down.restart();
         self.stage = Stage::Active;
@@ -164,7 +164,7 @@ impl Session {
             return;
         };
         match topic {
-            // It has none after all.
+            // The device has no will.
             None => self.open(cx, Purpose::Connect),
             Some(topic) if check_name(topic.topic).is_ok() => {
                 asked.topic = Some(will(&topic, Bytes::new()));

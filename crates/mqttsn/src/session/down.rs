@@ -1,8 +1,8 @@
-//! What a device is sent (sections 6.6, 6.10 and 6.14): one message after the other, each named by an identifier
-//! that the device knows, or is told before. What is not answered is sent again.
+//! Messages to a device (sections 6.6, 6.10 and 6.14): one after the other, each with a topic identifier that the
+//! device knows or that is registered before. Unanswered messages are sent again.
 //!
-//! The broker has the queue. Here are the few messages that it lets be on their way, and of those without
-//! acknowledgement as many as the bounds allow.
+//! The broker has the queue. This module has the few messages that the broker has in flight, and messages without
+//! acknowledgement up to a limit.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -15,26 +15,26 @@ use crate::message::{Message, Publish, ReturnCode, TopicRef};
 use crate::request::{Delivery, Request};
 use crate::topics::{Naming, Topics};
 
-/// Times that a device may say it does not know an identifier it has been told.
+/// How often a device may reject an identifier that was registered with it.
 const MAX_REGISTRATIONS: u32 = 3;
 
-/// What REGISTER has beside the topic, in bytes, and what is sent with it.
+/// Bytes of REGISTER besides the topic, and of its headers.
 const REGISTER_OVERHEAD: usize = 64;
 
-/// What is to be sent.
+/// A message to be sent.
 enum Item {
     Message(Delivery),
     /// PUBREL.
     Release(PacketId),
 }
 
-/// What waits for the device's answer.
+/// A message that waits for the device's answer.
 enum Step {
     /// REGISTER of the first message's topic.
     Register { msg_id: u16, topic_id: u16 },
     /// The first message.
     Publish(TopicRef),
-    /// The device has the message: the broker is to release it.
+    /// The device has the message; the broker's PUBREL is awaited.
     Received(PacketId),
     /// PUBREL.
     Release(PacketId),
@@ -45,16 +45,16 @@ struct Flight {
     retry: Retry,
 }
 
-/// What is under way to the device.
+/// Messages for the device.
 pub(super) struct Down {
     queue: VecDeque<Item>,
-    /// Of topics and payloads in the queue.
+    /// Bytes of topics and payloads in the queue.
     bytes: usize,
     flight: Option<Flight>,
     /// How often the first message's topic has been registered for it.
     registrations: u32,
-    /// Whether the device is known to be where it says. Before it is, it is sent no message: a REGISTER, which
-    /// only who reads it can answer, shows that nobody else has asked for what others are then sent.
+    /// Whether the device's address is validated. Before, no message is sent to it; a REGISTER, which only its receiver
+    /// can answer, validates the address, so that forged subscriptions do not send messages to other machines.
     pub(super) proven: bool,
 }
 
@@ -63,7 +63,7 @@ impl Down {
         Down { queue: VecDeque::new(), bytes: 0, flight: None, registrations: 0, proven }
     }
 
-    /// A connection to the broker is new: it sends again what it was not answered.
+    /// The connection to the broker is new: the broker sends unacknowledged messages again.
     pub(super) fn restart(&mut self) {
         self.flight = None;
         self.registrations = 0;
@@ -72,13 +72,13 @@ impl Down {
         self.bytes = self.queue.iter().map(Item::bytes).sum();
     }
 
-    /// Takes a message in. One without acknowledgement is dropped if there is no room.
+    /// Adds a message. One without acknowledgement is dropped if there is no room.
     pub(super) fn push(&mut self, cx: &mut Context<'_>, message: Delivery) {
         let item = Item::Message(message);
         let (bytes, limits) = (item.bytes(), cx.settings);
         let room =
             self.queue.len() < limits.max_queued && self.bytes + bytes <= limits.max_queued_bytes;
-        // The broker has no more others on their way than its window.
+        // The broker has at most its window of other messages in flight.
         if !room && matches!(&item, Item::Message(message) if message.packet_id.is_none()) {
             cx.statistics.dropped += 1;
             return;
@@ -108,7 +108,7 @@ impl Down {
         self.flight = Some(Flight { step: Step::Release(id), retry: Retry::start(cx) });
     }
 
-    /// Nothing is to be sent and nothing waits for an answer.
+    /// Whether nothing is to be sent, and nothing waits for an answer.
     pub(super) fn is_idle(&self) -> bool {
         self.queue.is_empty() && self.flight.is_none()
     }
@@ -117,7 +117,7 @@ impl Down {
         self.flight.as_ref().filter(|flight| flight.waits()).map(|flight| flight.retry.at)
     }
 
-    /// Sends what can be sent now.
+    /// Sends the messages that can be sent now.
     pub(super) fn pump(&mut self, cx: &mut Context<'_>, topics: &mut Topics) {
         while self.flight.is_none() {
             match self.queue.front() {
@@ -152,20 +152,19 @@ impl Down {
         }
     }
 
-    /// Whether the device may be sent REGISTER of the first message's topic now.
+    /// Whether REGISTER of the first message's topic may be sent to the device now.
     fn has_room(&self, cx: &Context<'_>) -> bool {
         let Some(Item::Message(message)) = self.queue.front() else { return true };
         self.proven || message.topic.len() + REGISTER_OVERHEAD <= cx.room
     }
 
-    /// `false` if that has to wait until more has come from the device's address.
+    /// `false` if that has to wait until more has been received from the device's address.
     fn send_register(&mut self, cx: &mut Context<'_>, topic_id: u16) -> bool {
         let Some(Item::Message(message)) = self.queue.front() else { return true };
         if !self.has_room(cx) {
             return false;
         }
-        // Not to be guessed by who does not see it; and of 15 bits, as there are clients that take it for a
-        // number with a sign.
+        // Random, so that only the receiver knows it; 15 bits, because some clients read it as a signed number.
         let msg_id = cx.rng.u16(1..=0x7FFF);
         let register = Message::Register { topic_id, msg_id, topic: &message.topic };
         self.registrations += 1;
@@ -178,7 +177,7 @@ impl Down {
         true
     }
 
-    /// Sends again what is due; `false` if that has been done often enough.
+    /// Sends a message again if it is due; `false` after the last attempt.
     pub(super) fn on_deadline(&mut self, cx: &mut Context<'_>) -> bool {
         let has_room = self.has_room(cx);
         match &mut self.flight {
@@ -197,7 +196,7 @@ impl Down {
         }
     }
 
-    /// Sends what waits for an answer once more.
+    /// Sends the message that waits for an answer again.
     pub(super) fn repeat(&self, cx: &mut Context<'_>) {
         let Some(flight) = &self.flight else { return };
         match (&flight.step, self.queue.front()) {
@@ -214,7 +213,7 @@ impl Down {
         cx.statistics.repeated += 1;
     }
 
-    /// The device sleeps: what it has not answered is sent anew when it is awake.
+    /// The device sleeps: unanswered messages are sent again when it is awake.
     pub(super) fn pause(&mut self) {
         self.registrations = 0;
         match self.flight.take() {
@@ -277,7 +276,7 @@ impl Down {
             }
             ReturnCode::Accepted => {}
             ReturnCode::InvalidTopicId => match &self.flight {
-                // It is told once more what the identifier stands for, if that can be.
+                // The identifier is registered again, if possible.
                 Some(Flight { step: Step::Publish(TopicRef::Normal(_)), .. }) => self.set_aside(),
                 Some(Flight { step: Step::Publish(_), .. }) => self.give_up(cx),
                 _ => {}
@@ -296,7 +295,7 @@ impl Down {
         }
         match &self.flight {
             Some(Flight { step: Step::Received(other), .. }) if *other == id => {}
-            // Of a message that was completed before, or is to be repeated anyway.
+            // It belongs to a message that was completed, or is repeated anyway.
             _ => drop(cx.send(&Message::Pubrel(msg_id))),
         }
     }
@@ -307,14 +306,14 @@ impl Down {
             (Some(Flight { step: Step::Release(other), .. }), _) if *other == id => {
                 self.flight = None;
             }
-            // It fell asleep meanwhile.
+            // The device is asleep now.
             (None, Some(Item::Release(other))) if *other == id => drop(self.pop()),
             _ => return,
         }
         cx.ask(Request::Acknowledge(AckKind::Pubcomp, id, ReasonCode::Success));
     }
 
-    /// The first message, if it may be with the device already.
+    /// The first message, if the device may have it already.
     fn first_sent(&self) -> Option<(PacketId, QoS)> {
         let Some(Item::Message(message)) = self.queue.front() else { return None };
         let under_way = matches!(&self.flight, Some(Flight { step: Step::Publish(_), .. }));
@@ -323,7 +322,7 @@ impl Down {
         message.packet_id.filter(|_| under_way || before).map(|id| (id, message.qos))
     }
 
-    /// The first message is to be sent anew.
+    /// Sends the first message again from the beginning.
     fn set_aside(&mut self) {
         self.flight = None;
         if let Some(Item::Message(message)) = self.queue.front_mut() {
@@ -331,7 +330,7 @@ impl Down {
         }
     }
 
-    /// The first message cannot be brought to the device; the broker has to hear something.
+    /// The first message cannot be delivered to the device: acknowledges it to the broker with an error.
     fn give_up(&mut self, cx: &mut Context<'_>) {
         self.flight = None;
         cx.statistics.dropped += 1;
@@ -355,7 +354,7 @@ impl Down {
 }
 
 impl Flight {
-    /// For the device, not for the broker.
+    /// Whether it waits for the device, and not for the broker.
     fn waits(&self) -> bool {
         !matches!(self.step, Step::Received(_))
     }
@@ -370,7 +369,7 @@ impl Item {
     }
 }
 
-/// How a topic is named to a device, which has to show first that it is there.
+/// How a message names its topic to a device whose address is not validated yet.
 fn naming(topics: &mut Topics, topic: &str, proven: bool) -> Result<Naming, crate::topics::Full> {
     if proven {
         return topics.naming(topic);

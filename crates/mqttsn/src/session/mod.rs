@@ -1,7 +1,7 @@
-//! One device's session (section 6): connected, asleep or awake, with what is under way in both directions.
+//! One device's session (section 6): connected, asleep or awake, with the messages in flight in both directions.
 //!
-//! `connect` begins it and changes its will, `up` is what the device publishes and asks, `down` what it is
-//! sent. Who the device is, and how many there may be, is for `server`.
+//! `connect` begins it and changes its will, `up` handles messages and requests from the device, `down` messages to it.
+//! `server` identifies devices and bounds their number.
 
 mod connect;
 mod down;
@@ -22,17 +22,17 @@ use crate::settings::Settings;
 use crate::statistics::Statistics;
 use crate::topics::Topics;
 
-/// What a session is given to work with, and where it puts what comes of it.
+/// A session's inputs, and where it puts its results.
 pub(crate) struct Context<'a> {
     pub(crate) now: Instant,
     pub(crate) settings: &'a Settings,
     pub(crate) rng: &'a mut fastrand::Rng,
     pub(crate) statistics: &'a mut Statistics,
-    /// Bytes of one datagram that the device may be sent now, about.
+    /// Approximate bytes of one datagram that may be sent to the device now.
     pub(crate) room: usize,
     /// Datagrams for the device.
     pub(crate) datagrams: Vec<Vec<u8>>,
-    /// For the broker.
+    /// Requests to the broker.
     pub(crate) requests: Vec<Request>,
 }
 
@@ -50,20 +50,20 @@ impl Context<'_> {
     }
 }
 
-/// Why a session here ended. The broker may remember it for when the device comes back.
+/// Why a session has ended here. The broker may keep it until the device returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// The device said so.
+    /// The device has disconnected.
     Disconnected,
     /// Another device has its address.
     Replaced,
-    /// Nothing was heard of it for longer than it said, or than it may be silent.
+    /// Nothing was received from it for longer than its keep alive or sleep allows.
     Silent,
     /// It did not answer.
     Unanswered,
-    /// Its will is none.
+    /// Its will is invalid.
     Will,
-    /// It made room for another.
+    /// It was removed to make room for another.
     Evicted,
     /// The broker refused it, or ended the connection.
     Broker(ReasonCode),
@@ -83,7 +83,7 @@ impl fmt::Display for End {
     }
 }
 
-/// When something is sent again.
+/// When a message is sent again.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Retry {
     sent: u32,
@@ -91,17 +91,17 @@ pub(crate) struct Retry {
 }
 
 impl Retry {
-    /// Of what is sent now for the first time.
+    /// For a message that is first sent now.
     pub(crate) fn start(cx: &Context<'_>) -> Retry {
         Retry { sent: 1, at: cx.now + cx.settings.retry }
     }
 
-    /// What is due cannot be sent now, which is not the device's fault.
+    /// The message cannot be sent now, which does not count as an attempt.
     fn postpone(&mut self, cx: &Context<'_>) {
         self.at = cx.now + cx.settings.retry;
     }
 
-    /// Due and counted: whether it may be sent once more. Each wait is twice as long as the last.
+    /// It is due: counts the attempt, and returns whether it may be sent again. Each wait is twice as long as the last.
     fn again(&mut self, cx: &Context<'_>) -> bool {
         if self.sent > cx.settings.retries {
             return false;
@@ -112,26 +112,26 @@ impl Retry {
     }
 }
 
-/// Where a session is.
+/// A session's state.
 enum Stage {
-    /// Its device is asked for the will.
+    /// The will was requested from the device.
     Asking(AskedWill),
-    /// The broker is asked to open, or reopen, the connection.
+    /// The broker opens the connection, or a new one.
     Opening(Purpose),
     Active,
-    /// Nothing may be sent to it.
+    /// Nothing may be sent to the device.
     Asleep,
-    /// It may be sent what there is, then goes back to sleep.
+    /// The device gets waiting messages, then sleeps again.
     Awake(Probe),
 }
 
-/// Whether the broker has more for a device that is awake.
+/// Whether the broker has more messages for a device that is awake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Probe {
-    /// It is to be asked.
+    /// The broker is to be asked.
     Due,
     Asked,
-    /// It has said all there is.
+    /// The broker has sent all messages.
     Done,
 }
 
@@ -140,10 +140,10 @@ pub(crate) struct Session {
     hello: Hello,
     stage: Stage,
     will: Option<Will>,
-    /// How long it said it would sleep.
+    /// How long it sleeps, as it has stated.
     sleep: Duration,
     heard_at: Instant,
-    /// Nothing but CONNECT has been heard.
+    /// Only CONNECT was received.
     fresh: bool,
     topics: Topics,
     up: Up,
@@ -156,22 +156,22 @@ impl Session {
         &self.hello.client_id
     }
 
-    /// Why it is over, once it is.
+    /// Why it has ended, once it has.
     pub(crate) fn ended(&self) -> Option<End> {
         self.ended
     }
 
-    /// It has answered what only its address was sent.
+    /// It has answered a message that only its address received.
     pub(crate) fn is_proven(&self) -> bool {
         self.down.proven
     }
 
-    /// It has said nothing but who it is, and its address may be anybody's.
+    /// It has sent only CONNECT, and its address may be forged.
     pub(crate) fn may_be_nobody(&self, now: Instant, after: Duration) -> bool {
         self.fresh && !self.down.proven && now.saturating_duration_since(self.heard_at) >= after
     }
 
-    /// When [`Session::on_deadline`] has something to do.
+    /// When [`Session::on_deadline`] is due.
     pub(crate) fn deadline(&self, settings: &Settings) -> Option<Instant> {
         let silent = || self.heard_at + self.patience(settings);
         match &self.stage {
@@ -184,7 +184,7 @@ impl Session {
         }
     }
 
-    /// How long it may be silent (sections 6.13 and 6.14): half as long again as it said.
+    /// How long it may be silent (sections 6.13 and 6.14): 1.5 times the duration that it has stated.
     fn patience(&self, settings: &Settings) -> Duration {
         let said = match self.stage {
             Stage::Asleep | Stage::Awake(_) => self.sleep,
@@ -193,7 +193,7 @@ impl Session {
         if said.is_zero() { settings.max_silence } else { said + said / 2 }
     }
 
-    /// Does what is due.
+    /// Handles deadlines.
     pub(crate) fn on_deadline(&mut self, cx: &mut Context<'_>) {
         if self.deadline(cx.settings).is_none_or(|at| at > cx.now) {
             return;
@@ -212,21 +212,21 @@ impl Session {
             return;
         }
         match self.stage {
-            // It may have fallen asleep before it was told that there is no more. It asks again.
+            // It may have fallen asleep before PINGRESP arrived. It sends PINGREQ again.
             Stage::Awake(_) => self.fall_asleep(),
             _ => self.lose(cx, End::Unanswered),
         }
     }
 
-    /// The device is gone without a word: its will is published (section 6.13).
+    /// The device is lost: its will is published (section 6.13).
     pub(crate) fn lose(&mut self, cx: &mut Context<'_>, why: End) {
         cx.ask(Request::Close { will: true, forget: self.hello.clean });
-        // Should it be there after all, it knows that it has to connect.
+        // If the device is there after all, it learns that it has to connect.
         cx.send(&Message::Disconnect { duration_s: None });
         self.ended = Some(why);
     }
 
-    /// Takes what the device says. CONNECT goes through `server`, which knows who else there is.
+    /// Handles a message from the device. `server` handles CONNECT, because it knows the other devices.
     pub(crate) fn receive(&mut self, cx: &mut Context<'_>, message: &Message<'_>) {
         self.heard_at = cx.now;
         self.fresh = false;
@@ -237,7 +237,7 @@ impl Session {
             _ => {}
         }
         if matches!(self.stage, Stage::Asking(_) | Stage::Opening(_)) {
-            // It repeats what matters, once it knows that it is connected.
+            // The device repeats important messages when it knows that it is connected.
             cx.statistics.ignored += 1;
             return;
         }
@@ -266,7 +266,7 @@ impl Session {
         self.go_on(cx);
     }
 
-    /// Takes what the broker says.
+    /// Handles an event from the broker.
     pub(crate) fn on_broker_event(&mut self, cx: &mut Context<'_>, event: BrokerEvent) {
         match event {
             BrokerEvent::Opened { in_flight } => self.welcome(cx, in_flight),
@@ -292,7 +292,7 @@ impl Session {
         self.go_on(cx);
     }
 
-    /// Sends what can be sent, and a device that has everything back to sleep.
+    /// Sends the messages that can be sent. A device that has all of them gets PINGRESP and sleeps again.
     fn go_on(&mut self, cx: &mut Context<'_>) {
         if self.ended.is_some() || !matches!(self.stage, Stage::Active | Stage::Awake(_)) {
             return;
@@ -318,7 +318,7 @@ impl Session {
         }
     }
 
-    /// What was acknowledged makes room for more: the broker has to be asked again.
+    /// An acknowledgement has made room for more: the broker has to be asked again.
     fn more_may_come(&mut self) {
         if let Stage::Awake(probe @ Probe::Done) = &mut self.stage {
             *probe = Probe::Due;
@@ -329,7 +329,7 @@ impl Session {
     fn ping(&mut self, cx: &mut Context<'_>, named: bool) {
         match &mut self.stage {
             Stage::Asleep if named => self.stage = Stage::Awake(Probe::Due),
-            // It waits: what it was sent may be lost.
+            // The device waits: messages to it may be lost.
             Stage::Awake(_) if named => self.down.repeat(cx),
             _ => {
                 cx.send(&Message::Pingresp);
@@ -375,7 +375,7 @@ impl Session {
     }
 }
 
-/// The broker's reason in the words of MQTT-SN, which has four.
+/// The broker's reason as one of MQTT-SN's four return codes.
 pub(crate) fn return_code(reason: ReasonCode) -> ReturnCode {
     match reason {
         reason if !reason.is_error() => ReturnCode::Accepted,
@@ -393,7 +393,7 @@ pub(crate) fn return_code(reason: ReasonCode) -> ReturnCode {
     }
 }
 
-/// A device's identifier; 0 names nothing.
+/// A device's message identifier; 0 is none.
 fn packet_id(cx: &mut Context<'_>, msg_id: u16) -> Option<PacketId> {
     let id = PacketId::new(msg_id);
     if id.is_none() {

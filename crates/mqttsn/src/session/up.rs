@@ -1,6 +1,6 @@
-//! What a device publishes and asks (sections 6.5 to 6.9, 6.12). Its identifiers are also those in which the
-//! broker is asked, so that the broker knows a repeated message as one; the device hears of it only when the
-//! broker has answered.
+//! Messages and requests from a device (sections 6.5 to 6.9, 6.12). Requests to the broker have the device's message
+//! identifiers, so that the broker recognises a repeated message. The device gets an answer only when the broker has
+//! answered.
 
 use std::collections::VecDeque;
 use std::hash::{Hash as _, Hasher as _};
@@ -20,33 +20,33 @@ use crate::topics::{Topics, short_name};
 /// (section 6.12).
 const MAX_PENDING: usize = 8;
 
-/// Messages of one device that are remembered when they are done.
+/// Completed messages of one device that are remembered.
 const MAX_RECENT: usize = 8;
 
-/// For so long the network may bring a second copy of what it was given once. Only the exactly-once of QoS 2 is
-/// worth telling those from new messages that a simple device sends with the same identifier and content.
+/// How long the network may deliver a second copy of a datagram. Only at QoS 2, exactly once, is such a copy
+/// distinguished from a new message that a simple device sends with the same identifier and content.
 const ECHO: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Step {
     /// PUBLISH; the broker has not answered.
     Published,
-    /// The broker has it, at QoS 2; the device has been told.
+    /// The broker has it, at QoS 2; PUBREC was sent to the device.
     Received,
     /// PUBREL; the broker has not answered.
     Released,
 }
 
-/// A message on its way to the broker.
+/// A message in flight to the broker.
 struct Pending {
     id: PacketId,
     topic_id: u16,
-    /// Of topic and payload, to tell another message under the same identifier; none of a PUBREL alone.
+    /// Hash of topic and payload, to distinguish another message with the same identifier; none for a PUBREL alone.
     content: Option<u64>,
     step: Step,
 }
 
-/// A message that the broker has for good.
+/// A message that the broker has acknowledged.
 struct Done {
     id: PacketId,
     content: u64,
@@ -54,9 +54,9 @@ struct Done {
     at: Instant,
 }
 
-/// What is asked about subscriptions.
+/// A request about subscriptions.
 enum Asked {
-    /// With the identifier that a predefined topic has.
+    /// With the identifier of a predefined topic.
     Subscribe {
         filter: Box<str>,
         topic_id: u16,
@@ -65,12 +65,12 @@ enum Asked {
     Unsubscribe,
 }
 
-/// What is under way from the device.
+/// Messages and requests in flight from the device.
 #[derive(Default)]
 pub(super) struct Up {
     pending: Vec<Pending>,
     asked: Vec<(PacketId, Asked)>,
-    /// Messages that are done, the last ones. The device may not have heard of it.
+    /// The last completed messages. The device may not have received the answers.
     recent: VecDeque<Done>,
     most: usize,
 }
@@ -84,7 +84,7 @@ impl Done {
 }
 
 impl Up {
-    /// A connection to the broker is new; it takes so many messages at a time.
+    /// The connection to the broker is new, and accepts this many messages in flight.
     pub(super) fn restart(&mut self, in_flight: u16) {
         let recent = std::mem::take(&mut self.recent);
         *self = Up { recent, most: MAX_PENDING.min(in_flight.into()), ..Up::default() };
@@ -113,7 +113,7 @@ impl Up {
             cx.send(&Message::Puback { topic_id, msg_id, code });
             return;
         }
-        // −1 is for those who are not connected; of others it is a message like any.
+        // −1 is for devices without a connection; from others it is treated as QoS 0.
         let qos = publish.qos.unwrap_or(QoS::AtMostOnce);
         let mut id = None;
         if qos != QoS::AtMostOnce {
@@ -134,7 +134,7 @@ impl Up {
         }));
     }
 
-    /// Whether a message at QoS 1 or 2 is to go to the broker. One that has been there is answered as it was.
+    /// Whether to send a message at QoS 1 or 2 to the broker. A completed one is answered as before.
     fn admit(
         &mut self,
         cx: &mut Context<'_>,
@@ -176,14 +176,14 @@ impl Up {
         true
     }
 
-    /// PUBREL of the device's.
+    /// The device's PUBREL.
     pub(super) fn release(&mut self, cx: &mut Context<'_>, msg_id: u16) {
         let Some(id) = packet_id(cx, msg_id) else { return };
         let room = self.pending.len() < self.most;
         match self.pending.iter_mut().find(|pending| pending.id == id) {
             Some(pending) if pending.step == Step::Received => pending.step = Step::Released,
             Some(_) => return,
-            // Of a message that is done, or from before the connection was new: the broker knows.
+            // It belongs to a completed message or to an earlier connection: the broker knows which.
             None if room => {
                 let (topic_id, content) = (0, None);
                 self.pending.push(Pending { id, topic_id, content, step: Step::Released });
@@ -209,7 +209,7 @@ impl Up {
                 cx.send(&Message::Pubrec(msg_id));
                 return;
             }
-            // An identifier that the broker does not know has been completed before.
+            // An identifier that is unknown to the broker was completed before.
             Answer::Pubcomp => drop(cx.send(&Message::Pubcomp(msg_id))),
             Answer::Puback | Answer::Pubrec => {
                 let code = return_code(reason);
@@ -220,7 +220,7 @@ impl Up {
                 }
             }
         }
-        // What is not known is not to push out what is.
+        // An unknown identifier must not displace a known one.
         let Some(content) = self.pending.swap_remove(at).content else { return };
         let qos = match answer {
             Answer::Puback => QoS::AtLeastOnce,
@@ -287,7 +287,7 @@ impl Up {
             cx.send(&Message::Unsuback(msg_id));
             return;
         };
-        // A device that cannot be told now asks again.
+        // A device that cannot get the answer now sends its request again.
         if let Noted::Yes = self.note(id, Asked::Unsubscribe) {
             cx.ask(Request::Unsubscribe(id, name.into()));
         }
@@ -317,7 +317,7 @@ impl Up {
         let mut topic_id = topic_id;
         if code == ReturnCode::Accepted {
             topics.use_predefined(topic_id);
-            // What names one topic, and not by itself, gets an identifier (section 5.4.16).
+            // A filter that is a topic name, and not a short one, gets an identifier (section 5.4.16).
             if topic_id == 0 && filter.len() != 2 && check_name(&filter).is_ok() {
                 match topics.register(&filter) {
                     Ok(id) => topic_id = id,
@@ -345,7 +345,7 @@ impl Up {
     }
 }
 
-/// Whether a question about subscriptions is on its way.
+/// Whether a request about subscriptions is in flight.
 enum Noted {
     Yes,
     Already,
