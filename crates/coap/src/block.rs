@@ -1,15 +1,15 @@
-//! The value of Block1 and Block2 (RFC 7959 section 2.2): which block, whether more follow, how large.
+//! The value of Block1 and Block2 (RFC 7959 section 2.2): the block's number and size, and whether more follow.
 
-/// The largest size exponent that exists: blocks of 1024 bytes.
+/// The largest size exponent: blocks of 1024 bytes.
 pub const MAX_SZX: u8 = 6;
 
 /// Block numbers have 20 bits.
 const MAX_NUMBER: u32 = (1 << 20) - 1;
 
-/// One block's place in a body.
+/// A block of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Block {
-    /// Counted in blocks of this size; below 2^20.
+    /// Number, counted in blocks of this size; below 2^20.
     pub(crate) number: u32,
     /// Whether further blocks follow.
     pub(crate) more: bool,
@@ -18,7 +18,7 @@ pub(crate) struct Block {
 }
 
 impl Block {
-    /// Reads an option's value; `None` if it is none.
+    /// Reads an option's value; `None` if it is invalid.
     pub(crate) fn read(value: &[u8]) -> Option<Block> {
         if value.len() > 3 {
             return None;
@@ -29,7 +29,7 @@ impl Block {
         (szx <= MAX_SZX).then_some(Block { number: raw >> 4, more: raw & 8 != 0, szx })
     }
 
-    /// The option's value, as short as it goes.
+    /// The option's value in its shortest form.
     pub(crate) fn write(self) -> Vec<u8> {
         uint(self.number << 4 | u32::from(self.more) << 3 | u32::from(self.szx))
     }
@@ -39,13 +39,13 @@ impl Block {
         size(self.szx)
     }
 
-    /// Where it begins in the body.
+    /// Its offset in the body.
     pub(crate) fn offset(self) -> usize {
         self.number as usize * self.size()
     }
 
     /// The block of size `szx` that begins at `offset`, a multiple of its size, in a body of `len` bytes, and
-    /// the bytes it has. `None` past the end, or past what 20 bits can count.
+    /// the bytes it has. `None` past the end, or past the largest number of 20 bits.
     pub(crate) fn at(
         offset: usize,
         szx: u8,
@@ -65,7 +65,7 @@ pub(crate) fn size(szx: u8) -> usize {
     1 << (szx.min(MAX_SZX) + 4)
 }
 
-/// An unsigned number as options have it: big-endian without leading zeros (RFC 7252 section 3.2).
+/// An unsigned number in an option: big-endian without leading zeros (RFC 7252 section 3.2).
 pub(crate) fn uint(value: u32) -> Vec<u8> {
     let bytes = value.to_be_bytes();
     let zeros = bytes.iter().take_while(|byte| **byte == 0).count();

@@ -1,7 +1,7 @@
-//! The message layer towards one peer (RFC 7252 section 4): confirmable messages sent again until they are
-//! acknowledged, one at a time (NSTART), and what came twice answered twice but handled once.
+//! The message layer for one peer (RFC 7252 section 4): sends confirmable messages again until they are acknowledged,
+//! one at a time (NSTART). A repeated message is answered again, but handled once.
 //!
-//! It knows nothing of requests: who sends names a message by a tag, and learns its fate by the tag.
+//! It is independent of requests: the sender gives a message a tag, and gets its result with the tag.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -13,13 +13,13 @@ use crate::message::{self, Kind};
 /// Transmission parameters (RFC 7252 section 4.8).
 #[derive(Clone, Copy, Debug)]
 pub struct Timing {
-    /// Before the first repetition, times a random factor from 1 to 1.5 (ACK_TIMEOUT).
+    /// Time before the first repetition, times a random factor from 1 to 1.5 (ACK_TIMEOUT).
     pub ack_timeout: Duration,
-    /// Repetitions before a message is given up (MAX_RETRANSMIT).
+    /// Repetitions before a message has failed (MAX_RETRANSMIT).
     pub max_retransmit: u8,
-    /// How long a request may be worked on before it is acknowledged on its own.
+    /// How long a request may wait for its response before it gets an empty acknowledgement.
     pub processing_delay: Duration,
-    /// How long a message that came is remembered, to know it when it comes again (EXCHANGE_LIFETIME).
+    /// How long a received message is remembered, to recognise a repetition (EXCHANGE_LIFETIME).
     pub exchange_lifetime: Duration,
 }
 
@@ -34,15 +34,15 @@ impl Default for Timing {
     }
 }
 
-/// Names what was sent, for who sent it.
+/// The sender's name for a message.
 pub(crate) type Tag = u64;
 
-/// Messages of a peer that are remembered to know them again. A peer that keeps to NSTART has one on its way;
-/// what the network delivers late comes within few others.
+/// Messages of a peer that are remembered to recognise repetitions. A peer that complies with NSTART has one in flight,
+/// and the network delivers delayed ones after few others.
 const MAX_SEEN: usize = 32;
 
-/// The longest answer that is kept to be repeated. Longer ones are contents, and asking for those twice does
-/// no harm (RFC 7252 section 4.2 allows that).
+/// The longest answer that is stored to be repeated. Longer ones are contents, and handling those requests twice does
+/// no harm (RFC 7252 section 4.2 allows it).
 const MAX_KEPT_ANSWER: usize = 128;
 
 /// The meaning of a received message for reliability.
@@ -50,9 +50,9 @@ const MAX_KEPT_ANSWER: usize = 128;
 pub(crate) enum Received {
     /// A message to be handled.
     New,
-    /// A message that was handled before, with its answer if that was kept.
+    /// A message that was handled before, with its answer if that was stored.
     Repeated(Option<Vec<u8>>),
-    /// The acknowledgement of the message with this tag; it may carry an answer.
+    /// The acknowledgement of the message with this tag; it may contain an answer.
     Acknowledged(Tag),
     /// The message with this tag was refused.
     Refused(Tag),
@@ -79,10 +79,10 @@ struct Seen {
 
 #[derive(Debug)]
 enum Answer {
-    /// None as yet, or none at all.
+    /// No answer yet, or none at all.
     None,
     Kept(Vec<u8>),
-    /// Too long to be kept: the request is handled again.
+    /// Too long to be stored: the request is handled again.
     Again,
 }
 
@@ -95,14 +95,14 @@ pub(crate) struct Channel {
     flight: Option<Flight>,
     waiting: VecDeque<(Tag, Packet)>,
     seen: VecDeque<Seen>,
-    /// Message ids of non-confirmable messages that a reset may still come for.
+    /// Message IDs of non-confirmable messages that a reset may still refuse.
     loose: VecDeque<(u16, Tag)>,
 }
 
 impl Channel {
     pub(crate) fn new(timing: Timing, seed: u64) -> Channel {
         let mut random = fastrand::Rng::with_seed(seed);
-        // Section 4.4: the first one random, against who guesses.
+        // Section 4.4: the first one is random, so that attackers cannot guess it.
         let next_id = random.u16(..);
         Channel {
             timing,
@@ -115,13 +115,13 @@ impl Channel {
         }
     }
 
-    /// A message id that has not been used for long.
+    /// A message ID that was not used recently.
     pub(crate) fn take_id(&mut self) -> u16 {
         self.next_id = self.next_id.wrapping_add(1);
         self.next_id
     }
 
-    /// Takes note of a message.
+    /// Handles a received message.
     pub(crate) fn receive(&mut self, now: Instant, packet: &Packet) -> Received {
         let id = packet.header.message_id;
         match message::kind_of(packet) {
@@ -160,7 +160,7 @@ impl Channel {
         Received::New
     }
 
-    /// Remembers what message `id` of the peer was answered with.
+    /// Stores the answer to the peer's message `id`.
     pub(crate) fn answered(&mut self, id: u16, answer: &[u8]) {
         if let Some(seen) = self.seen.iter_mut().rev().find(|seen| seen.id == id) {
             let keep = answer.len() <= MAX_KEPT_ANSWER;
@@ -168,7 +168,7 @@ impl Channel {
         }
     }
 
-    /// Sends a message confirmably, once those before it have been acknowledged or given up.
+    /// Sends a confirmable message, after earlier ones are acknowledged or have failed.
     pub(crate) fn confirmable(
         &mut self,
         now: Instant,
@@ -181,7 +181,7 @@ impl Channel {
         self.launch(now, out);
     }
 
-    /// Sends a message once.
+    /// Sends a non-confirmable message.
     pub(crate) fn loose(&mut self, tag: Tag, mut packet: Packet, out: &mut Vec<Vec<u8>>) {
         packet.header.set_type(Kind::NonConfirmable);
         packet.header.message_id = self.take_id();
@@ -192,19 +192,19 @@ impl Channel {
         out.push(message::write(&packet));
     }
 
-    /// Forgets all that has this tag; it is answered or no longer wanted.
+    /// Removes all messages with this tag: they are answered or no longer needed.
     pub(crate) fn forget(&mut self, tag: Tag) {
         self.land(|flight| flight.tag == tag);
         self.waiting.retain(|(other, _)| *other != tag);
     }
 
-    /// Messages on their way or waiting with this tag.
+    /// Messages in flight or waiting with this tag.
     pub(crate) fn pending(&self, tag: Tag) -> usize {
         let flying = self.flight.as_ref().is_some_and(|flight| flight.tag == tag);
         usize::from(flying) + self.waiting.iter().filter(|(other, _)| *other == tag).count()
     }
 
-    /// Messages on their way or waiting.
+    /// Messages in flight or waiting.
     pub(crate) fn len(&self) -> usize {
         usize::from(self.flight.is_some()) + self.waiting.len()
     }
@@ -216,7 +216,7 @@ impl Channel {
         }
     }
 
-    /// Sends the next message if none is on its way.
+    /// Sends the next message if none is in flight.
     pub(crate) fn launch(&mut self, now: Instant, out: &mut Vec<Vec<u8>>) {
         if self.flight.is_some() {
             return;
@@ -231,7 +231,7 @@ impl Channel {
         self.flight = Some(Flight { id, tag, datagram, due: now + timeout, timeout, repeated: 0 });
     }
 
-    /// Does what is due; gives the tag of a message that nobody acknowledged.
+    /// Handles deadlines; returns the tag of a message that was not acknowledged.
     pub(crate) fn on_deadline(&mut self, now: Instant, out: &mut Vec<Vec<u8>>) -> Option<Tag> {
         let max_retransmit = self.timing.max_retransmit;
         let flight = self.flight.as_mut().filter(|flight| flight.due <= now)?;
@@ -247,7 +247,7 @@ impl Channel {
         None
     }
 
-    /// When it wants to be asked again.
+    /// When the next deadline is.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.flight.as_ref().map(|flight| flight.due)
     }

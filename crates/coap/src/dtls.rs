@@ -2,9 +2,9 @@
 //! crate dimpl, which has neither sockets nor clock: with a pre-shared key or with certificates (RFC 7252
 //! section 9.1).
 //!
-//! The key's owner is known when the session is open; a certificate is not validated here but given to the
-//! caller, who must look at it before anything else. What dimpl lacks and others need is put around it: a
-//! client's sign that it knows of secure renegotiation, and connection IDs (RFC 9146) for a server's clients.
+//! The key's owner is known when the session is open. A certificate is not validated here; the caller must validate it
+//! before it does anything else. This module adds features that dimpl lacks and other implementations need: a client's
+//! signal that it supports secure renegotiation, and connection IDs (RFC 9146) for a server's clients.
 
 mod connection_id;
 mod cookie;
@@ -24,20 +24,20 @@ pub use self::connection_id::{ConnectionId, connection_id};
 pub use self::cookie::{CookieExchange, Verdict};
 use self::transcript::Changed;
 
-/// Room for any datagram of ours.
+/// Size for any datagram of this module.
 const LARGEST: usize = 2048;
-/// The largest datagrams dimpl may send: what IPv6 carries everywhere, less the headers of IPv6 and UDP and
-/// what is put into hellos.
+/// The largest datagrams that dimpl may send: IPv6's minimum MTU, less the headers of IPv6 and UDP and the data added
+/// to hellos.
 const MTU: usize = 1232 - 16;
 /// How long a handshake may take.
 const HANDSHAKE: Duration = Duration::from_secs(30);
-/// Plaintexts that wait to be taken. A caller takes them after each datagram, which has few.
+/// Most plaintexts that wait. The caller takes them after each datagram, which contains few.
 const MAX_RECEIVED: usize = 64;
 
 /// A certificate and its key, DER; the key in PKCS#8. dimpl knows ECDSA with P-256 and P-384.
 #[derive(Clone)]
 pub struct Certificate {
-    /// The certificate; those between it and its root cannot be shown.
+    /// The certificate; intermediate certificates cannot be sent.
     pub certificate: Vec<u8>,
     /// Its key.
     pub key: Vec<u8>,
@@ -53,7 +53,7 @@ impl fmt::Debug for Certificate {
 /// Finds the key of an identity.
 pub type Keys = Arc<dyn Fn(&[u8]) -> Option<Vec<u8>> + Send + Sync>;
 
-/// What a client shows.
+/// A client's credentials.
 #[derive(Clone)]
 pub enum Credentials {
     /// A name and the key that only its owner and the server know.
@@ -63,11 +63,11 @@ pub enum Credentials {
         /// The key.
         key: Vec<u8>,
     },
-    /// A certificate, shown if the server asks for one.
+    /// A certificate, sent if the server requests one.
     Certificate(Certificate),
 }
 
-/// Why there is no session, or no longer one.
+/// Why a session could not be opened, or has ended.
 #[derive(Debug, thiserror::Error)]
 #[error("DTLS: {0}")]
 pub struct Error(#[from] dimpl::Error);
@@ -77,18 +77,18 @@ pub struct DtlsSession {
     dtls: Dtls,
     identity: Arc<Mutex<Option<Vec<u8>>>>,
     certificate: Option<Vec<u8>>,
-    /// A server whose client wants a connection ID.
+    /// A server whose client requests a connection ID.
     grants: bool,
     granted: Option<ConnectionId>,
     /// Its ClientHello, if [`CookieExchange`] has accepted the client; the hello is still to be received.
     proven: bool,
     was_proven: bool,
-    /// The random of that hello.
+    /// The hello's random.
     begun: Option<[u8; 32]>,
-    /// What is added to the numbers of its records before they are encrypted: the first of them has the
-    /// number of the hello it answers (RFC 6347 section 4.2.1).
+    /// Added to the numbers of its records before they are encrypted: the first has the number of the hello that it
+    /// answers (RFC 6347 section 4.2.1).
     shift: u64,
-    /// Epoch and number of the newest record with the ID that brought something.
+    /// Epoch and number of the newest record with the ID that contained a message.
     newest: u64,
     open: bool,
     closed: bool,
@@ -103,7 +103,7 @@ impl fmt::Debug for DtlsSession {
     }
 }
 
-/// Remembers whose key was asked for: the handshake succeeds only if the peer has it.
+/// Remembers the identity whose key was requested: the handshake succeeds only if the peer has the key.
 struct Resolver {
     keys: Keys,
     asked: Arc<Mutex<Option<Vec<u8>>>>,
@@ -120,10 +120,10 @@ impl PskResolver for Resolver {
 }
 
 impl DtlsSession {
-    /// The server's end, for one peer, who begins with the datagram `hello`; that is still to be received. It
-    /// is `proven` if [`CookieExchange`] found it so: the peer is not asked for a cookie again then.
-    /// Clients choose between a key, if there are any, and `certificate`; with `demand` those who choose the
-    /// latter must show one of theirs.
+    /// The server's end, for one peer, which begins with the datagram `hello`; pass that to [`DtlsSession::receive`]
+    /// next. `proven` is true if [`CookieExchange`] has validated the peer's address: no cookie is requested again
+    /// then. Clients choose between a key, if there are any, and `certificate`; with `demand`, clients that choose the
+    /// latter must have a certificate.
     ///
     /// # Errors
     /// dimpl cannot use these settings.
@@ -221,11 +221,11 @@ impl DtlsSession {
         Ok(session)
     }
 
-    /// Takes a datagram. Whether it brought a message newer than all others of a client with a connection ID:
-    /// such a one tells where the client is now (RFC 9146 section 6).
+    /// Handles a datagram. Returns whether it contained the newest message of a client with a connection ID: the client
+    /// is then at the datagram's source address (RFC 9146 section 6).
     ///
     /// # Errors
-    /// The session is over.
+    /// The session has ended.
     pub fn receive(&mut self, now: Instant, datagram: &[u8]) -> Result<bool, Error> {
         if std::mem::take(&mut self.proven)
             && let Some(answer) = self.answer_for(now, datagram)?
@@ -237,7 +237,7 @@ impl DtlsSession {
         let Some(id) = self.granted else {
             let taken =
                 self.dtls.handle_timeout(now).and_then(|()| self.dtls.handle_packet(datagram));
-            // An alert may say why.
+            // An alert may contain the reason.
             self.drain();
             return taken.map(|()| false).map_err(Error);
         };
@@ -255,7 +255,7 @@ impl DtlsSession {
         Ok(newer)
     }
 
-    /// Has dimpl ask for a cookie, which goes nowhere, and puts that into the ClientHello.
+    /// Lets dimpl request a cookie, which is not sent, and puts that cookie into the ClientHello.
     fn answer_for(&mut self, now: Instant, datagram: &[u8]) -> Result<Option<Vec<u8>>, Error> {
         let Some(first) = cookie::unasked(datagram) else { return Ok(None) };
         self.dtls.handle_timeout(now)?;
@@ -267,22 +267,22 @@ impl DtlsSession {
         Ok(asked)
     }
 
-    /// Whether the client had shown its address before the session was made.
+    /// Whether the client's address was validated before the session was created.
     #[must_use]
     pub fn was_proven(&self) -> bool {
         self.was_proven
     }
 
-    /// Whether a ClientHello is the one that this session began with.
+    /// Whether a ClientHello is the one with which this session began.
     #[must_use]
     pub fn is_begun_by(&self, datagram: &[u8]) -> bool {
         self.begun.is_some() && self.begun == hello::random_of(datagram)
     }
 
-    /// Does what is due at `now`.
+    /// Handles the deadlines at `now`.
     ///
     /// # Errors
-    /// The session is over, or there will be none.
+    /// The session has ended, or could not be opened.
     pub fn on_deadline(&mut self, now: Instant) -> Result<(), Error> {
         let done = self.dtls.handle_timeout(now);
         self.drain();
@@ -292,16 +292,16 @@ impl DtlsSession {
     /// Sends a message; before the session is open it waits.
     ///
     /// # Errors
-    /// The session is over.
+    /// The session has ended.
     pub fn send(&mut self, message: &[u8]) -> Result<(), Error> {
         let sent = self.dtls.send_application_data(message);
         self.drain();
         sent.map(drop).map_err(Error)
     }
 
-    /// Says goodbye.
+    /// Closes the session, with an alert.
     pub fn close(&mut self) {
-        // A session that cannot even be closed is over anyway.
+        // A session that cannot be closed has ended anyway.
         drop(self.dtls.close());
         self.closed = true;
         self.drain();
@@ -323,37 +323,37 @@ impl DtlsSession {
         self.due
     }
 
-    /// What the client has in its records, if that was granted: it knows them by it, wherever they come from.
+    /// The ID in the client's records, if it was granted: it identifies them at any source address.
     #[must_use]
     pub fn connection_id(&self) -> Option<ConnectionId> {
         self.granted
     }
 
-    /// Whether both ends have shown what they have.
+    /// Whether the handshake is complete.
     #[must_use]
     pub fn is_open(&self) -> bool {
         self.open
     }
 
-    /// Whether either end has said goodbye.
+    /// Whether either end has closed the session.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.closed
     }
 
-    /// Whose key the peer has; of an open session.
+    /// The identity of the peer's key, in an open session.
     #[must_use]
     pub fn identity(&self) -> Option<Vec<u8>> {
         self.identity.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The certificate the peer showed, DER. It is not validated, only that the peer has its key.
+    /// The peer's certificate in DER. It is not validated; the peer has its key.
     #[must_use]
     pub fn certificate(&self) -> Option<&[u8]> {
         self.certificate.as_deref()
     }
 
-    /// A datagram of dimpl's, with what it does not say.
+    /// A datagram of dimpl, with the additions.
     fn completed(&mut self, packet: &[u8]) -> Vec<u8> {
         let mut packet = self.told(packet);
         if self.shift > 0 {
@@ -412,7 +412,7 @@ mod tests {
         Arc::new(|identity| (identity == b"meter-7").then(|| b"0123456789abcdef".to_vec()))
     }
 
-    /// Carries datagrams until neither end has any; whether both are open.
+    /// Passes datagrams until neither end has any; returns whether both are open.
     fn meet(client: &mut DtlsSession, server: &mut DtlsSession) -> bool {
         let now = Instant::now();
         loop {

@@ -1,17 +1,17 @@
-//! The Echo option (RFC 9175 section 2): a peer that sends back what it was given has the address it claims.
+//! The Echo option (RFC 9175 section 2): a peer that returns the server's value has the address that it claims.
 //!
-//! The value is a time and a MAC over it and the peer, so that nothing is remembered for who has not answered.
+//! The value is a time and a MAC over it and the peer, so that nothing is stored for peers that have not answered.
 
 use std::time::{Duration, Instant};
 
 use ring::hmac;
 
-/// How old a value may be that is sent back.
+/// Largest age of a returned value.
 const FRESH: Duration = Duration::from_secs(60);
-/// Of the MAC, so many bytes: who guesses has one try a datagram.
+/// Bytes of the MAC: an attacker has one guess per datagram.
 const MAC_BYTES: usize = 8;
 
-/// Makes and checks values.
+/// Creates and checks values.
 #[derive(Debug)]
 pub(crate) struct Echo {
     key: hmac::Key,
@@ -31,7 +31,7 @@ impl Echo {
         value
     }
 
-    /// Whether the value was made for this peer not long ago.
+    /// Whether the value was created for this peer recently.
     pub(crate) fn is_fresh(&self, now: Instant, peer: &[u8], value: &[u8]) -> bool {
         let Some((seconds, mac)) = value.split_first_chunk::<4>() else { return false };
         let age = self.seconds(now).wrapping_sub(u32::from_be_bytes(*seconds));

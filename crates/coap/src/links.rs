@@ -1,21 +1,21 @@
-//! What there is, in the link format of RFC 6690: what `/.well-known/core` answers.
+//! The list of resources in the link format of RFC 6690, for `/.well-known/core`.
 
 use std::fmt::Write as _;
 
 /// Content-Format of the link format (RFC 7252 section 12.3).
 pub const CONTENT_FORMAT: u16 = 40;
 
-/// A resource that can be found.
+/// A resource in the list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Link {
-    /// Its path, already percent-encoded, with the slash it begins with.
+    /// Its path, percent-encoded, with the leading slash.
     pub path: String,
-    /// Attributes and their values; those with an empty value are only named.
+    /// Attributes and their values; one with an empty value is written without it.
     pub attributes: Vec<(&'static str, String)>,
 }
 
 /// The document, of those links that match every query (RFC 6690 section 4.1): `rt=VALUE`, `href=PATH` and so
-/// on, where a `*` at the end stands for anything. Queries without `=` are ignored, as unknown ones are.
+/// on, where a `*` at the end matches any text. Queries without `=` are ignored, like unknown ones.
 #[must_use]
 pub fn document(links: &[Link], queries: &[String]) -> String {
     let wanted = |link: &&Link| {

@@ -1,5 +1,4 @@
-//! Messages as the rest of the crate sees them: coap-lite's packet, checked, and its options by their meaning
-//! (RFC 7252 sections 3 and 5.10).
+//! Messages: coap-lite's packets, checked, and their options by meaning (RFC 7252 sections 3 and 5.10).
 
 use coap_lite::{CoapOption, Packet};
 
@@ -42,7 +41,7 @@ pub mod code {
         class << 5 | detail
     }
 
-    /// As people write it: 2.05.
+    /// In the usual form, such as 2.05.
     #[must_use]
     pub fn text(code: Code) -> String {
         format!("{}.{:02}", code >> 5, code & 0x1F)
@@ -85,12 +84,11 @@ impl Method {
 pub(crate) const ECHO: CoapOption = CoapOption::Unknown(252);
 const REQUEST_TAG: u16 = 292;
 
-/// Reads a datagram. `None` for what is to be ignored in silence: not CoAP, another version, or a message
-/// format error.
+/// Reads a datagram. `None` for those to be ignored silently: not CoAP, another version, or a message format error.
 pub(crate) fn read(datagram: &[u8]) -> Option<Packet> {
     let packet = Packet::from_bytes(datagram).ok()?;
     let header = &packet.header;
-    // Section 3: a payload marker with nothing behind it is a format error; coap-lite lets it pass.
+    // Section 3: a payload marker without a payload is a format error; coap-lite accepts it.
     let marker_only = packet.payload.is_empty() && ends_in_marker(datagram, &packet);
     let empty = code_of(&packet) == code::EMPTY;
     let sound_empty = !empty || datagram.len() == 4;
@@ -114,12 +112,12 @@ pub(crate) fn new(kind: Kind, code: Code, id: u16, token: &[u8]) -> Packet {
     packet
 }
 
-/// An acknowledgement or a reset without anything in it.
+/// An empty acknowledgement or reset.
 pub(crate) fn bare(kind: Kind, id: u16) -> Vec<u8> {
     write(&new(kind, code::EMPTY, id, &[]))
 }
 
-/// Writes a message. Those made here have no option too long to be written.
+/// Writes a message. Messages of this crate have no option that is too long.
 pub(crate) fn write(packet: &Packet) -> Vec<u8> {
     packet.to_bytes_unlimited().unwrap_or_default()
 }
@@ -141,7 +139,7 @@ pub(crate) fn set_number(packet: &mut Packet, option: CoapOption, value: u32) {
     packet.add_option(option, uint(value));
 }
 
-/// A block option; `Err` if it is there and says nothing.
+/// A block option; `Err` if it is invalid.
 pub(crate) fn block(packet: &Packet, option: CoapOption) -> Result<Option<Block>, ()> {
     match packet.get_first_option(option) {
         Some(value) => Block::read(value).map(Some).ok_or(()),
@@ -155,8 +153,7 @@ pub(crate) fn texts(packet: &Packet, option: CoapOption) -> Result<Vec<String>, 
     values.map(|value| String::from_utf8(value.clone()).map_err(drop)).collect()
 }
 
-/// Whether a request has a critical option that is not understood (section 5.4.1), or one more often than it
-/// may be there (5.4.5).
+/// Whether a request has an unknown critical option (section 5.4.1), or one more often than allowed (5.4.5).
 pub(crate) fn has_unknown_critical(packet: &Packet) -> bool {
     let (path, query) = (u16::from(CoapOption::UriPath), u16::from(CoapOption::UriQuery));
     let known = |number: u16| {
@@ -171,8 +168,8 @@ pub(crate) fn has_unknown_critical(packet: &Packet) -> bool {
     })
 }
 
-/// What tells a body's blocks from another body's (RFC 7959 section 2.1 and RFC 9175 section 3): the options
-/// of the request that are part of its cache key, Request-Tag, and the method.
+/// Distinguishes a body's blocks from another body's (RFC 7959 section 2.1 and RFC 9175 section 3): the options of the
+/// request that are part of its cache key, Request-Tag, and the method.
 pub(crate) fn body_key(packet: &Packet) -> Vec<u8> {
     let parts = [CoapOption::UriPath, CoapOption::UriQuery, CoapOption::Accept].map(u16::from);
     let mut key = vec![code_of(packet)];
@@ -182,7 +179,7 @@ pub(crate) fn body_key(packet: &Packet) -> Vec<u8> {
         }
         for value in values {
             key.extend_from_slice(&number.to_be_bytes());
-            // No option is longer than a datagram, so that two bytes tell its length.
+            // No option is longer than a datagram, so two bytes are enough for its length.
             key.extend_from_slice(&(value.len() as u16).to_be_bytes());
             key.extend_from_slice(value);
         }

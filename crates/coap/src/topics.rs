@@ -1,15 +1,15 @@
-//! How resources are topics: `/ps/plant/temp` is the topic `plant/temp`.
+//! The mapping of resources to topics: `/ps/plant/temp` is the topic `plant/temp`.
 //!
-//! | request | what it does |
+//! | request | effect |
 //! |---|---|
-//! | PUT | publishes, and keeps the value as the topic's last one (retained) |
-//! | POST | publishes without keeping it |
-//! | GET | the topic's last value |
-//! | GET with Observe | the last value, and all that follow |
-//! | DELETE | forgets the last value |
+//! | PUT | publishes a retained message |
+//! | POST | publishes a message that is not retained |
+//! | GET | returns the retained message |
+//! | GET with Observe | returns the retained message and all later ones |
+//! | DELETE | removes the retained message |
 //!
-//! This is the topic-data resource of draft-ietf-core-coap-pubsub; its collection of topic configurations is
-//! left out, because topics here exist by being used.
+//! This is the topic-data resource of draft-ietf-core-coap-pubsub, without its collection of topic configurations,
+//! because MQTT topics need no configuration.
 
 use fulmar_mqtt::topic::check_name;
 
@@ -19,7 +19,7 @@ pub const ROOT: &str = "ps";
 /// The topic of a path below [`ROOT`], without it.
 ///
 /// # Errors
-/// Why there is no such topic: a sentence for people.
+/// Why there is no such topic, as a diagnostic message.
 pub fn topic(segments: &[String]) -> Result<String, String> {
     if let Some(segment) = segments.iter().find(|segment| segment.contains('/')) {
         return Err(format!("{segment:?} contains a slash"));

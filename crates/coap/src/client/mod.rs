@@ -1,4 +1,4 @@
-//! The client's side towards one server: requests with bodies of any size, and observations that are kept up
+//! The client's side for one server: requests with bodies of any size, and observations that are renewed
 //! (RFC 7252 section 5, RFC 7641 section 3, RFC 7959 section 2).
 
 mod work;
@@ -20,7 +20,7 @@ use work::{Next, Role, Work};
 pub struct ClientLimits {
     /// Transmission parameters.
     pub timing: Timing,
-    /// The largest body that is taken, in bytes.
+    /// The largest body that is accepted, in bytes.
     pub max_body_bytes: usize,
     /// How long to wait for a response to a request that the server has acknowledged.
     pub response_timeout: Duration,
@@ -42,17 +42,17 @@ impl Default for ClientLimits {
 /// A request to be made.
 #[derive(Clone, Debug)]
 pub struct Call {
-    /// What is to be done.
+    /// The method.
     pub method: Method,
     /// Segments of the path, each at most 255 bytes (RFC 7252 section 5.10.1).
     pub path: Vec<String>,
     /// Arguments of the query.
     pub queries: Vec<String>,
-    /// What the payload is.
+    /// The payload's Content-Format.
     pub content_format: Option<u16>,
     /// The body.
     pub payload: Bytes,
-    /// Whether to be told of changes; of a GET.
+    /// Whether to observe the resource; for GET.
     pub observe: bool,
     /// Whether it is sent again until it is acknowledged. Bodies of several blocks always are.
     pub confirmable: bool,
@@ -74,57 +74,57 @@ impl Call {
     }
 }
 
-/// Names a request.
+/// Identifies a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CallId(u64);
 
 /// Why there is no response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
-    /// Nothing came.
+    /// The server has not answered.
     #[error("the server does not answer")]
     Timeout,
-    /// The server does not know what this is.
+    /// The server has rejected the message.
     #[error("the server refused the message (reset)")]
     Reset,
     /// The body is larger than [`ClientLimits::max_body_bytes`].
     #[error("the answer is too large")]
     TooLarge,
-    /// Blocks did not fit together.
+    /// The blocks did not match.
     #[error("the server's blocks do not fit together")]
     Blocks,
 }
 
-/// What became of requests.
+/// The results of requests.
 #[derive(Clone, Debug)]
 pub enum ClientEvent {
     /// The response. If `observing`, notifications follow until [`ClientEvent::Failed`] or a response that
     /// is not.
     Response {
-        /// To what.
+        /// The request.
         id: CallId,
-        /// It.
+        /// The response.
         response: Response,
         /// Whether the server granted the observation.
         observing: bool,
     },
     /// An observed resource has changed.
     Notification {
-        /// Of which observation.
+        /// The observation.
         id: CallId,
         /// Its state.
         response: Response,
     },
-    /// There is no response, or an observation is over.
+    /// There is no response, or an observation has ended.
     Failed {
-        /// Which.
+        /// The request or observation.
         id: CallId,
         /// Why.
         failure: Failure,
     },
 }
 
-/// Makes requests of one server.
+/// Sends requests to one server.
 #[derive(Debug)]
 pub struct Client {
     limits: ClientLimits,
@@ -137,7 +137,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client that has asked nothing. `seed` is for tokens and message ids: give it from a good source.
+    /// A client without requests. `seed` is for tokens and message IDs and must be random.
     #[must_use]
     pub fn new(limits: ClientLimits, seed: u64) -> Client {
         let mut random = fastrand::Rng::with_seed(seed);
@@ -147,7 +147,7 @@ impl Client {
         Client { limits, channel, random, works, next_id: 0, out, events }
     }
 
-    /// Makes a request, after those made before it.
+    /// Sends a request, after earlier ones.
     pub fn call(&mut self, now: Instant, call: Call) -> CallId {
         self.next_id += 1;
         let id = self.next_id;
@@ -157,7 +157,7 @@ impl Client {
         CallId(id)
     }
 
-    /// Ends an observation, or forgets a request.
+    /// Ends an observation, or drops a request.
     pub fn cancel(&mut self, id: CallId) {
         let Some(work) = self.works.remove(&id.0) else { return };
         self.channel.forget(id.0);
@@ -166,7 +166,7 @@ impl Client {
         }
     }
 
-    /// Takes a datagram from the server.
+    /// Handles a datagram from the server.
     pub fn receive(&mut self, now: Instant, datagram: &[u8]) {
         let Some(packet) = message::read(datagram) else { return };
         let (kind, id) = (message::kind_of(&packet), packet.header.message_id);
@@ -191,7 +191,7 @@ impl Client {
                     let kind = if known { Kind::Acknowledgement } else { Kind::Reset };
                     let answer = message::bare(kind, id);
                     self.channel.answered(id, &answer);
-                    // Before what the answer brought about, so that the server need not repeat.
+                    // Before the datagrams that the answer causes, so that the server does not repeat it.
                     self.out.insert(0, answer);
                 } else if !known {
                     self.out.push(message::bare(Kind::Reset, id));
@@ -206,7 +206,7 @@ impl Client {
         (!self.out.is_empty()).then(|| self.out.remove(0))
     }
 
-    /// What happened next.
+    /// The next event.
     pub fn poll_event(&mut self) -> Option<ClientEvent> {
         self.events.pop_front()
     }
@@ -218,7 +218,7 @@ impl Client {
         works.chain(self.channel.deadline()).min()
     }
 
-    /// Does what is due at `now`.
+    /// Handles the deadlines at `now`.
     pub fn on_deadline(&mut self, now: Instant) {
         if let Some(tag) = self.channel.on_deadline(now, &mut self.out) {
             self.fail(tag, Failure::Timeout);
@@ -229,7 +229,7 @@ impl Client {
         for id in due {
             match self.works.get_mut(&id).map(|work| work.answer_by.is_some_and(|at| at <= now)) {
                 Some(true) => self.fail(id, Failure::Timeout),
-                // The observation may have been forgotten (RFC 7641 section 3.3.1).
+                // The server may have lost the observation (RFC 7641 section 3.3.1).
                 Some(false) => self.go_on(now, id, Next::Ask),
                 None => {}
             }
@@ -237,7 +237,7 @@ impl Client {
         self.channel.launch(now, &mut self.out);
     }
 
-    /// Handles a response; whether anything waited for it.
+    /// Handles a response; returns whether a request waited for it.
     fn answer(&mut self, now: Instant, packet: &Packet) -> bool {
         let token = packet.get_token();
         let found = self.works.iter_mut().find_map(|(id, w)| w.role(token).map(|r| (*id, w, r)));
@@ -290,7 +290,8 @@ impl Client {
         }
     }
 
-    /// 64 random bits: nobody off the path can answer in the server's place (RFC 7252 section 5.3.1).
+    /// 64 random bits, so that an attacker who is not on the path cannot forge the server's answer (RFC 7252 section
+    /// 5.3.1).
     fn token(&mut self) -> Vec<u8> {
         self.random.u64(..).to_be_bytes().to_vec()
     }

@@ -1,4 +1,4 @@
-//! One request on its way through its blocks, and the observation it may have become.
+//! One request with its blocks, and its observation, if it has one.
 
 use std::time::{Duration, Instant};
 
@@ -10,28 +10,28 @@ use crate::block::{self, Block};
 use crate::message::{self, Kind, code};
 use crate::response::Response;
 
-/// How often a body is begun again because it changed on its way.
+/// How often a body is requested again because it has changed during the transfer.
 const MAX_RESTARTS: u8 = 3;
 
 /// RFC 7641 section 3.4: a notification later than this is newer, whatever its number.
 const REORDERING: Duration = Duration::from_secs(128);
 
-/// Which of a request's exchanges a response is for.
+/// The exchange of a request to which a response belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     /// The request itself, or the observation.
     Main,
-    /// A further block of the answer.
+    /// A further block of the response.
     Follow,
 }
 
-/// What is to be done next.
+/// The next step.
 #[derive(Debug)]
 pub(super) enum Next {
     Nothing,
     /// Send the request, or its next block.
     Ask,
-    /// Ask for the next block of the answer.
+    /// Request the next block of the response.
     Follow,
     Done {
         response: Response,
@@ -56,7 +56,7 @@ struct Observing {
     sequence: u32,
     at: Instant,
     refresh_at: Instant,
-    /// What was told last, to know whether a refresh brought news.
+    /// The last reported state, to detect whether a refresh has changed it.
     told: Option<Bytes>,
     refreshing: bool,
 }
@@ -66,7 +66,7 @@ pub(super) struct Work {
     call: Call,
     token: Vec<u8>,
     follow: Vec<u8>,
-    /// Where the next block of the request begins.
+    /// The offset of the request's next block.
     offset: usize,
     szx: u8,
     echo: Option<Vec<u8>>,
@@ -118,12 +118,12 @@ impl Work {
         (token == self.follow).then_some(Role::Follow)
     }
 
-    /// Whether the exchange under way is this one.
+    /// Whether this is the current exchange.
     pub(super) fn awaits(&self, role: Role) -> bool {
         self.following == (role == Role::Follow)
     }
 
-    /// The request as it is to be sent now.
+    /// The message to be sent now.
     pub(super) fn request(&mut self, role: Role) -> Packet {
         let token = if role == Role::Follow { &self.follow } else { &self.token };
         self.following = role == Role::Follow;
@@ -161,7 +161,7 @@ impl Work {
         packet
     }
 
-    /// Tells the server that its notifications are no longer wanted.
+    /// Cancels the observation at the server.
     pub(super) fn deregistration(&self) -> Packet {
         let mut packet =
             message::new(Kind::NonConfirmable, self.call.method.code(), 0, &self.token);
@@ -179,7 +179,7 @@ impl Work {
         }
     }
 
-    /// Takes a response.
+    /// Handles a response.
     pub(super) fn take(
         &mut self,
         now: Instant,
@@ -219,7 +219,7 @@ impl Work {
         self.collect(packet, role, limits)
     }
 
-    /// Keeps an observation's state; `false` if this is older than what is known.
+    /// Stores an observation's state; `false` if it is older than the stored one.
     fn observed(&mut self, now: Instant, packet: &Packet, jitter: Duration) -> bool {
         let sequence = message::number(packet, CoapOption::Observe);
         let granted = code::is_success(message::code_of(packet));
@@ -238,7 +238,7 @@ impl Work {
         let newer = (v1 < v2 && v2 - v1 < HALF)
             || (v1 > v2 && v1 - v2 > HALF)
             || now > known.at + REORDERING
-            // A server that has forgotten it begins anew.
+            // A server that has lost the observation begins a new one.
             || known.refreshing;
         if newer {
             (known.sequence, known.at, known.refresh_at) = (sequence, now, refresh_at);
@@ -246,7 +246,7 @@ impl Work {
         newer
     }
 
-    /// Puts blocks together.
+    /// Assembles blocks.
     fn collect(&mut self, packet: &Packet, role: Role, limits: &ClientLimits) -> Next {
         let Ok(block2) = message::block(packet, CoapOption::Block2) else {
             return Next::Fail(Failure::Blocks);
@@ -291,7 +291,7 @@ impl Work {
         self.done(download)
     }
 
-    /// The body changed while it came: its first block is asked for again.
+    /// The body has changed during the transfer: requests its first block again.
     fn restart(&mut self) -> Next {
         self.restarts += 1;
         self.download = None;

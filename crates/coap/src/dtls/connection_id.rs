@@ -1,11 +1,10 @@
-//! Connection IDs (RFC 9146) at the server, for clients that put one into their records so that they keep
-//! their session when their address changes, as behind a router that forgets. dimpl 0.9 has none: what goes
-//! out and comes in is rewritten around it, and its cryptography is given what was on the wire
-//! ([`transcript`](super::transcript), [`sealed`]).
+//! Connection IDs (RFC 9146) at the server. Clients that put one into their records keep their session when their
+//! address changes, for example behind a NAT that loses its mapping. dimpl 0.9 does not support them: its datagrams are
+//! rewritten, and its cryptography gets the messages as they were on the wire ([`transcript`](super::transcript),
+//! [`sealed`]).
 //!
-//! An ID goes into the client's records alone: a client that wants one in ours as well is not answered the
-//! extension, and has an ordinary session. So has one that offers DTLS 1.3, or whose ClientHello comes in
-//! fragments.
+//! Only the client's records have an ID. A client that requests one in the server's records as well does not get the
+//! extension, and has an ordinary session, and so has one that offers DTLS 1.3, or whose ClientHello is fragmented.
 
 use dimpl::crypto::CryptoProvider;
 
@@ -14,12 +13,12 @@ use super::{cookie, hello, sealed};
 
 /// The length of an ID.
 pub(super) const LENGTH: usize = 8;
-/// What a client has in its records. Nobody else in this process has the same, but by a chance of one in 2^64.
+/// The ID in a client's records. Two clients of this process have the same one with a probability of 2^-64.
 pub type ConnectionId = [u8; LENGTH];
 
 /// The extension connection_id.
 const EXTENSION: u16 = 54;
-/// The extension supported_versions, of those who know DTLS 1.3.
+/// The extension supported_versions, of clients with DTLS 1.3.
 const SUPPORTED_VERSIONS: u16 = 43;
 /// The record type tls12_cid.
 pub(super) const WITH_ID: u8 = 25;
@@ -36,7 +35,7 @@ pub fn connection_id(datagram: &[u8]) -> Option<ConnectionId> {
     (datagram[0] == WITH_ID).then_some(*id)
 }
 
-/// Whether a datagram is the ClientHello of one that wants an ID in its own records alone.
+/// Whether a datagram is the ClientHello of a client that requests an ID in its own records only.
 pub(super) fn is_wanted(datagram: &[u8]) -> bool {
     hello::messages(datagram)
         .and_then(|messages| hello::first(messages, hello::CLIENT_HELLO))
@@ -49,7 +48,7 @@ fn wants(hello: &[u8]) -> bool {
         && hello::extension(offered, SUPPORTED_VERSIONS).is_none()
 }
 
-/// The cryptography of a server whose datagrams go through [`granted`] and [`records`].
+/// The cryptography of a server whose datagrams [`granted`] and [`records`] rewrite.
 pub(super) fn provider() -> CryptoProvider {
     static GRANTED: Changed = Changed(|messages| {
         let wire = cookie::on_the_wire(messages);
@@ -71,23 +70,23 @@ fn transcript(messages: &[u8]) -> Option<Vec<u8>> {
     Some([hello, &answer].concat())
 }
 
-/// The messages from a ServerHello on, with the extension. The ID is of its random, so that whoever sees the
-/// message knows it; the first four bytes of that are the time, the last eight may say something (RFC 8446
-/// section 4.1.3).
+/// The messages from a ServerHello on, with the extension. The ID is part of the random in it, so that both ends know
+/// it from the message. The random's first four bytes are the time, and the last eight may have a meaning (RFC 8446
+/// section
+/// 4.1.3).
 fn with_id(messages: &[u8]) -> Option<(Vec<u8>, ConnectionId)> {
     let (hello, after) = hello::first(messages, hello::SERVER_HELLO)?;
     let id: ConnectionId = *hello::random(hello)?[8..].first_chunk()?;
     let [high, low] = EXTENSION.to_be_bytes();
-    // The lengths of what the extension says and of the ID in it.
+    // The lengths of the extension's data and of the ID.
     let extension = [&[high, low, 0, LENGTH as u8 + 1, LENGTH as u8], &id[..]].concat();
     let hello = hello::with_more(hello, &hello::answered(hello)?, &extension);
     Some(([&hello, after].concat(), id))
 }
 
-/// A datagram as dimpl takes it from a client with an ID.
+/// A datagram of a client with an ID, rewritten for dimpl.
 pub(super) struct Records {
-    /// What to try one after the other: a record tells what it is inside its encryption alone (RFC 9146
-    /// section 4).
+    /// The forms to try in order: a record's type is inside its encryption only (RFC 9146 section 4).
     pub(super) readings: Vec<Vec<u8>>,
     /// Epoch and number of the first record with the ID.
     pub(super) number: Option<u64>,
@@ -102,8 +101,8 @@ pub(super) fn records(datagram: &[u8], id: ConnectionId, open: bool) -> Records 
         }
         Record::Plain(_) => None,
     });
-    // Before the session is open there is the end of the handshake, and dimpl would take what it cannot
-    // decrypt for the end of all.
+    // Before the session is open, the end of the handshake follows, and dimpl would end the session after a record that
+    // it cannot decrypt.
     let kinds: &[u8] = match number.is_some() && open {
         true => &[APPLICATION_DATA, ALERT, hello::HANDSHAKE],
         false => &[hello::HANDSHAKE],
@@ -127,13 +126,13 @@ pub(super) fn records(datagram: &[u8], id: ConnectionId, open: bool) -> Records 
 }
 
 enum Record<'a> {
-    /// One that is not encrypted, whole.
+    /// A complete record that is not encrypted.
     Plain(&'a [u8]),
-    /// What is before the ID, and what is encrypted.
+    /// The header before the ID, and the encrypted part.
     WithId { before: &'a [u8], sealed: &'a [u8] },
 }
 
-/// The records of a datagram that may be this client's, up to one that is not whole.
+/// The records of a datagram that may be this client's, up to the first incomplete one.
 fn walk(mut datagram: &[u8], id: ConnectionId) -> impl Iterator<Item = Record<'_>> {
     std::iter::from_fn(move || {
         loop {
@@ -230,7 +229,7 @@ mod tests {
             });
             assert_eq!(read.readings, expected.collect::<Vec<_>>());
         }
-        // Nothing is made of what is not whole.
+        // Incomplete records are dropped.
         let whole = with_id(8, &ID, &[2; 30]);
         for end in 0..whole.len() {
             let read = records(&whole[..end], ID, true);
@@ -239,7 +238,7 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// Any number of records, whole and not, of this client and of others.
+        /// Any number of records, complete or not, of this client and of others.
         #[test]
         fn whatever_comes_is_read_within_bounds(
             parts in proptest::collection::vec((0..4, proptest::collection::vec(0_u8.., 0..60)), 0..6),

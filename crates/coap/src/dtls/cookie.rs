@@ -1,10 +1,10 @@
-//! The cookie exchange (RFC 6347 section 4.2.1): a client must first show that it receives what is sent to its
-//! address. Until then nothing is stored about it, and only one HMAC is computed.
+//! The cookie exchange (RFC 6347 section 4.2.1): a client must first prove that it receives datagrams at its address.
+//! Until then nothing is stored about it, and only one HMAC is computed.
 //!
-//! dimpl asks for cookies itself, but needs a session per address to do so. So the exchange takes place here; once
-//! it succeeds, a session is created that is given the same ClientHello twice, without a cookie and
-//! with the one that dimpl asked for. The client's own cookie is carried in an extension behind all others, and put
-//! back in its place wherever the handshake is hashed ([`on_the_wire`]).
+//! dimpl can request cookies, but needs a session per address for that. The exchange therefore takes place here. When
+//! it succeeds, a session is created, which gets the same ClientHello twice: without a cookie, and with the cookie that
+//! dimpl requests. The client's own cookie is moved to an extension after all others, and put back in its place
+//! wherever the handshake is hashed ([`on_the_wire`]).
 
 use std::time::{Duration, Instant};
 
@@ -15,8 +15,8 @@ use super::hello::{self, Parts};
 
 /// How long a secret is used for new cookies; they are valid for as long again.
 const TURN: Duration = Duration::from_secs(60);
-/// Sessions per second, and at once, for clients that have not shown their address: those that offer DTLS 1.3, which
-/// has another exchange, and those whose ClientHello comes in fragments.
+/// Sessions per second, and at once, for clients whose address is not validated: those that offer DTLS 1.3, which has
+/// another exchange, and those whose ClientHello is fragmented.
 const UNPROVEN_A_SECOND: u32 = 4;
 const UNPROVEN_AT_ONCE: u32 = 16;
 
@@ -24,20 +24,20 @@ const UNPROVEN_AT_ONCE: u32 = 16;
 const SUPPORTED_VERSIONS: u16 = 43;
 /// An unassigned extension number, which servers ignore.
 const NOBODYS: u16 = 0xFC00;
-/// Extensions with a client's cookie, where it has others and where it has none.
+/// Extensions with a client's cookie, with and without others.
 const AFTER_OTHERS: u16 = 0xFC01;
 const ALONE: u16 = 0xFC02;
 
 /// What to do with a ClientHello.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Send this to the source address, and forget the ClientHello.
+    /// Send this to the source address, and drop the ClientHello.
     Ask(Vec<u8>),
-    /// The client has shown its address.
+    /// The client's address is validated.
     Proven,
-    /// The client has not shown its address; a session may be created for it all the same.
+    /// The client's address is not validated; a session may be created nevertheless.
     Unproven,
-    /// Forget the ClientHello.
+    /// Drop the ClientHello.
     Drop,
 }
 
@@ -111,7 +111,7 @@ impl CookieExchange {
     }
 }
 
-/// The input of a cookie: the address, and what a client repeats (RFC 6347 section 4.2.1).
+/// The input of a cookie: the address, and the fields that a client repeats (RFC 6347 section 4.2.1).
 fn cookie_input(peer: &[u8], parts: &Parts<'_>) -> Vec<u8> {
     let length = (peer.len() as u64).to_be_bytes();
     [&length, peer, parts.head, parts.offer].concat()
@@ -119,7 +119,7 @@ fn cookie_input(peer: &[u8], parts: &Parts<'_>) -> Vec<u8> {
 
 /// A HelloVerifyRequest, in answer to a ClientHello.
 fn request(datagram: &[u8], cookie: &[u8]) -> Option<Vec<u8>> {
-    // The version is DTLS 1.0 whatever will be spoken.
+    // The version is always DTLS 1.0 here.
     let body = [&[0xFE, 0xFF, u8::try_from(cookie.len()).ok()?], cookie].concat();
     let message = hello::message(hello::HELLO_VERIFY_REQUEST, 0, &body)?;
     let mut header = [hello::HANDSHAKE, 0xFE, 0xFD, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
@@ -127,8 +127,8 @@ fn request(datagram: &[u8], cookie: &[u8]) -> Option<Vec<u8>> {
     hello::with_messages(&header, &message)
 }
 
-/// A datagram with the ClientHello of a proven client, as it would be without a cookie, and as of one who knows
-/// DTLS 1.2 alone: who was asked in its manner speaks it.
+/// A datagram with the ClientHello of a validated client, as if it had no cookie, and as if the client had only DTLS
+/// 1.2, because the exchange was that of DTLS 1.2.
 pub(super) fn unasked(datagram: &[u8]) -> Option<Vec<u8>> {
     let (hello, _) = hello::first(hello::messages(datagram)?, hello::CLIENT_HELLO)?;
     let parts = hello::parts(hello)?;
@@ -147,7 +147,7 @@ pub(super) fn unasked(datagram: &[u8]) -> Option<Vec<u8>> {
     Some(datagram)
 }
 
-/// The same datagram with the cookie that dimpl asked for, and the client's in an extension.
+/// The same datagram with the cookie that dimpl has requested, and the client's in an extension.
 pub(super) fn answering(datagram: &[u8], asked: &[u8]) -> Option<Vec<u8>> {
     let (hello, after) = hello::first(hello::messages(datagram)?, hello::CLIENT_HELLO)?;
     let parts = hello::parts(hello)?;
@@ -165,7 +165,7 @@ pub(super) fn answering(datagram: &[u8], asked: &[u8]) -> Option<Vec<u8>> {
     Some(datagram)
 }
 
-/// A handshake as its client knows it, from one as [`answering`] has it.
+/// A handshake as its client has it, from the form of [`answering`].
 pub(super) fn on_the_wire(messages: &[u8]) -> Option<Vec<u8>> {
     let (hello, after) = hello::first(messages, hello::CLIENT_HELLO)?;
     let parts = hello::parts(hello)?;
@@ -218,7 +218,7 @@ mod tests {
         // Its random.
         other[13 + 14] ^= 1;
         asked(&cookies.check(now, b"here", &other));
-        // Cookies are good for a while.
+        // Cookies are valid for some time.
         assert_eq!(cookies.check(now + TURN, b"here", &again), Verdict::Proven);
         asked(&cookies.check(now + 2 * TURN, b"here", &again));
         asked(&cookies.check(now + 20 * TURN, b"here", &again));
@@ -238,7 +238,7 @@ mod tests {
         };
         assert_eq!(count(&newer, now), UNPROVEN_AT_ONCE as usize);
         assert_eq!(count(&fragment, now + Duration::from_secs(1)), UNPROVEN_A_SECOND as usize);
-        // Who knows both versions goes on with the older one.
+        // A client with both versions continues with the older one.
         asked(&cookies.check(now + Duration::from_secs(1), b"here", &newer));
         let later = now + Duration::from_secs(1);
         assert_eq!(cookies.check(later, b"here", &fragment), Verdict::Drop);

@@ -1,5 +1,5 @@
-//! Where things are in the first messages of a DTLS 1.2 handshake (RFC 6347 section 4.2.2, RFC 5246 section
-//! 7.4.1), and messages with more in them, for what dimpl does not say. Fragments are not looked into.
+//! Parses and changes the first messages of a DTLS 1.2 handshake (RFC 6347 section 4.2.2, RFC 5246 section 7.4.1), for
+//! fields that dimpl does not have. Fragments are not parsed.
 
 use std::ops::Range;
 
@@ -8,13 +8,13 @@ pub(super) const SERVER_HELLO: u8 = 2;
 pub(super) const HELLO_VERIFY_REQUEST: u8 = 3;
 /// The record type of handshakes.
 pub(super) const HANDSHAKE: u8 = 22;
-/// The length of a record's header, whose last two bytes tell the length of what follows.
+/// The length of a record's header, whose last two bytes are the length of the rest.
 const RECORD_HEADER: usize = 13;
-/// Where a record's number is, after type, version and epoch.
+/// Position of a record's number, after type, version and epoch.
 const NUMBER: usize = 5;
 /// The length of a handshake message's header: type, length, number, offset and length of the fragment.
 const HEADER: usize = 12;
-/// Where the random is in a hello, after the version.
+/// Position of the random in a hello, after the version.
 const RANDOM: usize = HEADER + 2;
 const RANDOM_LENGTH: usize = 32;
 
@@ -32,7 +32,7 @@ pub(super) fn with_messages(datagram: &[u8], messages: &[u8]) -> Option<Vec<u8>>
     Some([&datagram[..RECORD_HEADER - 2], &length, messages, &datagram[old.end..]].concat())
 }
 
-/// The first message and those after it, if the first is of this type and whole.
+/// The first message and those after it, if the first has this type and is complete.
 pub(super) fn first(messages: &[u8], kind: u8) -> Option<(&[u8], &[u8])> {
     let header = messages.get(..HEADER)?;
     let whole = header[0] == kind && header[6..9] == [0; 3] && header[1..4] == header[9..];
@@ -45,7 +45,7 @@ pub(super) fn random(hello: &[u8]) -> Option<&[u8; RANDOM_LENGTH]> {
     hello.get(RANDOM..)?.first_chunk()
 }
 
-/// The random of a datagram that begins with a whole ClientHello.
+/// The random of a datagram that begins with a complete ClientHello.
 pub(super) fn random_of(datagram: &[u8]) -> Option<[u8; RANDOM_LENGTH]> {
     random(first(messages(datagram)?, CLIENT_HELLO)?.0).copied()
 }
@@ -75,18 +75,18 @@ pub(super) fn shift(mut datagram: &mut [u8], by: u64) {
     }
 }
 
-/// A ClientHello in parts, which are all of it.
+/// The parts of a ClientHello.
 pub(super) struct Parts<'a> {
     /// Version, random and session.
     pub(super) head: &'a [u8],
     pub(super) cookie: &'a [u8],
     /// Suites and compression.
     pub(super) offer: &'a [u8],
-    /// The list of extensions; `None` where there is none.
+    /// The list of extensions; `None` if there is none.
     pub(super) extensions: Option<&'a [u8]>,
 }
 
-/// Takes a ClientHello apart.
+/// Splits a ClientHello.
 pub(super) fn parts(hello: &[u8]) -> Option<Parts<'_>> {
     let session = vector(hello, RANDOM + RANDOM_LENGTH, 1)?;
     let cookie = vector(hello, session.end, 1)?;
@@ -104,7 +104,7 @@ pub(super) fn parts(hello: &[u8]) -> Option<Parts<'_>> {
     })
 }
 
-/// Puts a ClientHello together, the `number`th message of the client.
+/// Assembles a ClientHello, the `number`th message of the client.
 pub(super) fn client_hello(parts: &Parts<'_>, number: u16) -> Option<Vec<u8>> {
     let mut body = parts.head.to_vec();
     body.push(u8::try_from(parts.cookie.len()).ok()?);
@@ -131,27 +131,27 @@ pub(super) fn asked_cookie(datagram: &[u8]) -> Option<&[u8]> {
     vector(request, HEADER + 2, 1).map(|range| &request[range])
 }
 
-/// Where a ClientHello has the suites it offers.
+/// Range of a ClientHello's cipher suites.
 pub(super) fn suites(hello: &[u8]) -> Option<Range<usize>> {
     let session = vector(hello, RANDOM + RANDOM_LENGTH, 1)?;
     let cookie = vector(hello, session.end, 1)?;
     vector(hello, cookie.end, 2)
 }
 
-/// Where a ClientHello has its extensions.
+/// Range of a ClientHello's extensions.
 pub(super) fn offered(hello: &[u8]) -> Option<Range<usize>> {
     let compression = vector(hello, suites(hello)?.end, 1)?;
     vector(hello, compression.end, 2)
 }
 
-/// Where a ServerHello has its extensions.
+/// Range of a ServerHello's extensions.
 pub(super) fn answered(hello: &[u8]) -> Option<Range<usize>> {
     let session = vector(hello, RANDOM + RANDOM_LENGTH, 1)?;
     // After the suite and the compression.
     vector(hello, session.end + 3, 2)
 }
 
-/// What an extension in a list says.
+/// The data of an extension in a list.
 pub(super) fn extension(mut list: &[u8], kind: u16) -> Option<&[u8]> {
     loop {
         let (this, after) = list.split_first_chunk()?;
@@ -163,7 +163,7 @@ pub(super) fn extension(mut list: &[u8], kind: u16) -> Option<&[u8]> {
     }
 }
 
-/// The extensions of a list, as far as it can be read: what they are and where.
+/// The extensions of a list, as far as it can be parsed: their types and ranges.
 pub(super) fn extensions(list: &[u8]) -> impl Iterator<Item = (u16, Range<usize>)> {
     let mut at = 0;
     std::iter::from_fn(move || {
@@ -175,7 +175,7 @@ pub(super) fn extensions(list: &[u8]) -> impl Iterator<Item = (u16, Range<usize>
     })
 }
 
-/// A message with more at the end of one of its lists, whose length has two bytes.
+/// A message with data appended to one of its lists, whose length has two bytes.
 pub(super) fn with_more(message: &[u8], list: &Range<usize>, more: &[u8]) -> Vec<u8> {
     let (before, after) = message.split_at(list.end);
     let mut longer = [before, more, after].concat();
@@ -187,7 +187,7 @@ pub(super) fn with_more(message: &[u8], list: &Range<usize>, more: &[u8]) -> Vec
     longer
 }
 
-/// Where the vector is whose length is told by `width` bytes from `at` on.
+/// Range of the vector whose length is in the `width` bytes at `at`.
 fn vector(bytes: &[u8], at: usize, width: usize) -> Option<Range<usize>> {
     let begin = at + width;
     let range = begin..begin + number(bytes.get(at..begin)?);

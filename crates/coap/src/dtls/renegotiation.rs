@@ -1,9 +1,9 @@
-//! The client's sign that it knows of secure renegotiation, without which some servers refuse it (tinydtls
-//! unless told otherwise): the signalling suite TLS_EMPTY_RENEGOTIATION_INFO_SCSV (RFC 5746 section 3.3) at
-//! the end of the suites a ClientHello offers. Nobody renegotiates: dimpl refuses to (RFC 7925 section 17).
+//! The client's signal that it supports secure renegotiation, without which some servers refuse it (tinydtls by
+//! default): the signalling suite TLS_EMPTY_RENEGOTIATION_INFO_SCSV (RFC 5746 section 3.3) as the last suite of the
+//! ClientHello. There is no renegotiation: dimpl refuses it (RFC 7925 section 17).
 //!
-//! dimpl 0.9 has neither the suite nor the extension in its ClientHello for DTLS 1.2, and no suites but its
-//! own can be given to it. A ClientHello that has the suite stays as it is.
+//! dimpl 0.9 has neither the suite nor the extension in its ClientHello for DTLS 1.2, and cannot be given other suites.
+//! A ClientHello with the suite is not changed.
 
 use dimpl::crypto::CryptoProvider;
 

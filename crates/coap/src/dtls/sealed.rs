@@ -1,8 +1,8 @@
-//! Decrypting records with a connection ID (RFC 9146 sections 4 and 5.3): what is authenticated besides the
-//! content is not what it is without, and the content is followed by its type and zeros. dimpl gives a
-//! record's content and the header it knows; the ID comes behind the content ([`push`]).
+//! Decrypts records with a connection ID (RFC 9146 sections 4 and 5.3). Their additional authenticated data differs
+//! from that of other records, and the content is followed by its type and zeros. dimpl passes a record's content and
+//! the header that it expects; the ID follows the content ([`push`]).
 //!
-//! What is sent is encrypted as dimpl does it.
+//! Outgoing records are encrypted by dimpl as usual.
 
 use std::fmt;
 use std::sync::LazyLock;
@@ -20,16 +20,16 @@ use super::connection_id::{ConnectionId, LENGTH, WITH_ID};
 
 const FAILED: CryptoError = CryptoError::OperationFailed(CryptoOperation::Decrypt);
 
-/// Puts the length and the content of a record with an ID behind the rest of its header.
+/// Appends the length and the content of a record with an ID to the rest of its header.
 pub(super) fn push(record: &mut Vec<u8>, sealed: &[u8], id: &ConnectionId) {
-    // A longer one is none of a datagram; it will not be decrypted.
+    // A longer one cannot be from a datagram; it will not be decrypted.
     let length = u16::try_from(sealed.len() + LENGTH).unwrap_or(0);
     record.extend_from_slice(&length.to_be_bytes());
     record.extend_from_slice(sealed);
     record.extend_from_slice(id);
 }
 
-/// dimpl's suites, decrypting nothing but what [`push`] put together.
+/// dimpl's suites, which decrypt only records from [`push`].
 pub(super) fn suites() -> &'static [&'static dyn SupportedDtls12CipherSuite] {
     static SUITES: LazyLock<Vec<Suite>> = LazyLock::new(|| {
         rust_crypto::default_provider().cipher_suites.iter().map(|suite| Suite(*suite)).collect()
@@ -104,7 +104,7 @@ impl Cipher for Sealed {
     }
 }
 
-/// What is authenticated besides a content of `length` bytes with its type and zeros (RFC 9146 section 5.3).
+/// The additional authenticated data of a content of `length` bytes with its type and zeros (RFC 9146 section 5.3).
 /// `number` is epoch and number.
 fn additional_data(number: &[u8], version: &[u8], id: &[u8], length: usize) -> Option<Vec<u8>> {
     let size = u8::try_from(id.len()).ok()?;
@@ -112,7 +112,7 @@ fn additional_data(number: &[u8], version: &[u8], id: &[u8], length: usize) -> O
     Some([&[0xff; 8], &[WITH_ID, size, WITH_ID][..], version, number, id, &length].concat())
 }
 
-/// A cipher that takes as much to be authenticated as there is; dimpl's take 13 bytes.
+/// A cipher for additional authenticated data of any length; dimpl's accept 13 bytes.
 enum Opener {
     Ccm8(Box<ccm::Ccm<aes::Aes128, U8, U12>>),
     Other(Box<aead::LessSafeKey>),
@@ -133,7 +133,7 @@ impl Opener {
         Some(Opener::Other(Box::new(aead::LessSafeKey::new(key))))
     }
 
-    /// Decrypts in place what is followed by its tag.
+    /// Decrypts in place; the tag follows the content.
     fn open(&self, sealed: &mut [u8], authenticated: &[u8], nonce: Nonce) -> Option<()> {
         match self {
             Opener::Ccm8(cipher) => {
@@ -188,7 +188,7 @@ mod tests {
     fn open(suite: Dtls12CipherSuite, kind: u8, sealed: &[u8]) -> Option<Vec<u8>> {
         let suite = suites().iter().find(|known| known.suite() == suite).unwrap();
         let mut cipher = suite.create_cipher(&[7; 16]).unwrap();
-        // The length is not looked at.
+        // The length is not checked.
         let aad = NUMBER.into_iter().chain([kind, 0xfe, 0xfd, 0, 0]).collect();
         let mut room = Vec::new();
         push(&mut room, sealed, &ID);

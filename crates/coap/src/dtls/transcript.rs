@@ -1,8 +1,7 @@
-//! A handshake as it was on the wire, where that is not as dimpl has it: cryptography that changes the
-//! messages, which are hashed, signed and verified from the first on, as what went out or came in was
-//! changed.
+//! A handshake's messages as they were on the wire, if dimpl has other ones. This cryptography changes the messages
+//! before they are hashed, signed and verified, in the same way in which the datagrams were changed.
 //!
-//! Were the two changes not the same, no handshake would succeed; nothing weaker could come of it.
+//! If the two changes differed, the handshake would fail; it would never be weaker.
 
 use dimpl::CryptoError;
 use dimpl::crypto::{
@@ -10,7 +9,7 @@ use dimpl::crypto::{
     SignatureVerifier, SigningKey, rust_crypto,
 };
 
-/// The messages with something changed, if it is to be.
+/// The changed messages, if a change is necessary.
 type Change = fn(&[u8]) -> Option<Vec<u8>>;
 
 /// dimpl's own cryptography, over changed messages.
@@ -27,7 +26,7 @@ impl Changed {
         }
     }
 
-    /// For a server, which hashes and verifies. What it signs are not messages.
+    /// For a server, which hashes and verifies. It does not sign messages.
     pub(super) fn server(&'static self) -> CryptoProvider {
         CryptoProvider {
             hash_provider: self,
@@ -70,7 +69,7 @@ impl SignatureVerifier for Changed {
 #[derive(Debug)]
 struct Hash {
     inner: Box<dyn HashContext>,
-    /// Until the first messages have come.
+    /// Until the first messages have arrived.
     change: Option<Change>,
 }
 

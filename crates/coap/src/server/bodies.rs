@@ -1,5 +1,5 @@
-//! Bodies that come and go in blocks (RFC 7959), of one peer: what has come of each, and what has been begun
-//! to be sent, so that all its blocks are of one state of the resource.
+//! One peer's bodies in blocks (RFC 7959): those partly received, and those partly sent, which are kept so that all
+//! blocks have the same state of the resource.
 
 use std::collections::VecDeque;
 
@@ -8,26 +8,26 @@ use bytes::Bytes;
 use crate::block::Block;
 use crate::message::{Code, code};
 
-/// Bodies of each direction that a peer may have under way.
+/// Bodies in transfer of a peer, per direction.
 const MAX_BODIES: usize = 4;
 
-/// What a block that came makes of a body.
+/// The result of receiving a block.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Progress {
-    /// More are to come.
+    /// More blocks follow.
     Continue,
-    /// That was all of it.
+    /// The body is complete.
     Whole(Bytes),
-    /// It cannot be taken, with this code.
+    /// The body is refused with this code.
     Refused(Code),
 }
 
-/// Bodies under way from the peer.
+/// Bodies being received from the peer.
 #[derive(Debug, Default)]
 pub(super) struct Uploads(VecDeque<(Vec<u8>, Vec<u8>)>);
 
 impl Uploads {
-    /// Takes a block of the body named by `key`, which may have `max` bytes; `room` bytes may be added.
+    /// Adds a block to the body with this `key`, which may have `max` bytes; `room` bytes may be added.
     pub(super) fn take(
         &mut self,
         key: &[u8],
@@ -68,7 +68,7 @@ impl Uploads {
     }
 }
 
-/// A body on its way to the peer.
+/// A body being sent to the peer.
 #[derive(Clone, Debug)]
 pub(super) struct Body {
     pub(super) content: Bytes,
@@ -76,12 +76,13 @@ pub(super) struct Body {
     pub(super) max_age_s: Option<u32>,
 }
 
-/// Bodies under way to the peer.
+/// Bodies being sent to the peer.
 #[derive(Debug, Default)]
 pub(super) struct Downloads(VecDeque<(Vec<u8>, Body)>);
 
 impl Downloads {
-    /// Keeps a body if there is room; without it, blocks are cut from what the resource is when asked.
+    /// Stores a body if there is room; without it, further blocks have the resource's state at the time of their
+    /// request.
     pub(super) fn keep(&mut self, key: &[u8], body: Body, room: usize) {
         self.0.retain(|(other, _)| other != key);
         if body.content.len() > room {

@@ -1,5 +1,5 @@
-//! The server's side for all peers: who they are, when each wants attention, and how much they may hold
-//! together. What one peer's messages mean is in `peer`.
+//! The server's side for all peers: their state, their deadlines, and the memory that they may use together. `peer`
+//! handles one peer's messages.
 
 mod bodies;
 mod peer;
@@ -24,15 +24,15 @@ use peer::{Happened, PeerState};
 pub struct Limits {
     /// Transmission parameters.
     pub timing: Timing,
-    /// Peers that anything is remembered of.
+    /// Peers with stored state.
     pub max_peers: usize,
     /// The largest body in either direction, in bytes.
     pub max_body_bytes: usize,
     /// Bytes of bodies in transfer and notifications that wait, over all peers.
     pub max_buffered_bytes: usize,
-    /// Requests of a peer that are being worked on.
+    /// Requests of a peer that wait for a response.
     pub max_requests_per_peer: usize,
-    /// What a peer may observe at once.
+    /// Observations of a peer.
     pub max_observations_per_peer: usize,
     /// Notifications of an observation that wait for earlier ones; beyond, the oldest is dropped.
     pub max_waiting_notifications: usize,
@@ -55,7 +55,7 @@ impl Default for Limits {
     }
 }
 
-/// What names a peer.
+/// Identifies a peer.
 pub trait Peer: Copy + Ord + Debug {
     /// Bytes that no other peer has, for the Echo option.
     fn bytes(&self) -> Vec<u8>;
@@ -67,66 +67,66 @@ impl Peer for SocketAddr {
     }
 }
 
-/// Whether a datagram is known to come from where it says.
+/// Whether a datagram's source address can be forged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trust {
-    /// It came through DTLS, or from this machine.
+    /// It was received over DTLS, or from this machine.
     Proven,
-    /// Anybody may have sent it: until the peer has answered something, it is sent little (RFC 7252 section
-    /// 11.3) and may not observe.
+    /// It may be forged: until the peer has answered a message, little is sent to it (RFC 7252 section 11.3), and it
+    /// may not observe.
     Claimed,
 }
 
-/// Names a request that waits for its response.
+/// Identifies a request that waits for its response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Exchange<P> {
-    /// Who asked.
+    /// The peer that sent the request.
     pub peer: P,
     id: u64,
 }
 
-/// Names an observation.
+/// Identifies an observation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ObservationId(u64);
 
-/// What the Observe option of a request says.
+/// The value of a request's Observe option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Observe {
-    /// The peer wants to be told of changes; [`Server::observe`] grants it.
+    /// The peer requests notifications; [`Server::observe`] grants them.
     Register,
-    /// It no longer does; the server has seen to that.
+    /// The peer has ended its observation; the server has removed it.
     Deregister,
 }
 
-/// A whole request.
+/// A complete request.
 #[derive(Clone, Debug)]
 pub struct Request<P> {
-    /// To answer it by.
+    /// For the response.
     pub exchange: Exchange<P>,
-    /// What is to be done.
+    /// The method.
     pub method: Method,
     /// Segments of the path.
     pub path: Vec<String>,
     /// Arguments of the query.
     pub queries: Vec<String>,
-    /// What the payload is (RFC 7252 section 12.3).
+    /// The payload's Content-Format (RFC 7252 section 12.3).
     pub content_format: Option<u16>,
-    /// What the peer wants to be answered in.
+    /// The Content-Format that the peer accepts.
     pub accept: Option<u16>,
-    /// The body, put together if it came in blocks.
+    /// The body, assembled from its blocks.
     pub payload: Bytes,
-    /// Observe, of a GET.
+    /// Observe, for GET.
     pub observe: Option<Observe>,
-    /// Its peer has shown that it is where it says; before that anybody may ask in its name.
+    /// Whether the peer's address is validated; before that, the request may be forged.
     pub proven: bool,
 }
 
-/// What happened.
+/// An event.
 #[derive(Clone, Debug)]
 pub enum Event<P> {
     /// A request is to be answered: [`Server::respond`], or [`Server::observe`].
     Request(Request<P>),
-    /// An observation is over: the peer ended it, replaced it, or is gone.
+    /// An observation has ended: the peer has ended or replaced it, or is lost.
     Ended(ObservationId),
 }
 
@@ -137,12 +137,12 @@ pub struct Server<P> {
     echo: Echo,
     random: fastrand::Rng,
     peers: BTreeMap<P, PeerState>,
-    /// When each peer wants attention.
+    /// The peers' deadlines.
     due: BTreeSet<(Instant, P)>,
-    /// Peers that observe nothing, the longest silent first: they make room for others.
+    /// Peers without observations, the longest idle first: they make room for others.
     idle: BTreeSet<(Instant, P)>,
-    /// Idle peers with bodies under way: those whose address is not proven first, then by how long they have been
-    /// silent. Their bodies make room for others'.
+    /// Idle peers with bodies in transfer: first those whose address is not validated, then the longest idle. Their
+    /// bodies make room for others'.
     holding: BTreeSet<(bool, Instant, P)>,
     observers: BTreeMap<u64, P>,
     buffered: usize,
@@ -151,13 +151,13 @@ pub struct Server<P> {
     events: VecDeque<Event<P>>,
 }
 
-/// What a peer's state works with for the length of one call.
+/// The context of one call to a peer's state.
 struct Context<'a> {
     limits: &'a Limits,
     echo: &'a Echo,
     peer: &'a [u8],
     now: Instant,
-    /// Bytes that may still be held.
+    /// Bytes that may still be stored.
     room: usize,
     next_id: &'a mut u64,
     out: Vec<Vec<u8>>,
@@ -172,7 +172,7 @@ impl Context<'_> {
 }
 
 impl<P: Peer> Server<P> {
-    /// A server without peers. `secret` is for the Echo option; who knows it can forge addresses.
+    /// A server without peers. `secret` is for the Echo option; an attacker that knows it can forge addresses.
     #[must_use]
     pub fn new(limits: Limits, secret: &[u8; 32], now: Instant) -> Server<P> {
         let seed = secret.iter().fold(0u64, |seed, byte| seed.rotate_left(8) ^ u64::from(*byte));
@@ -192,7 +192,7 @@ impl<P: Peer> Server<P> {
         }
     }
 
-    /// Takes a datagram. `false` if it was none of CoAP's, or there is no room for a further peer.
+    /// Handles a datagram. `false` if it is not CoAP, or there is no room for another peer.
     pub fn receive(&mut self, now: Instant, peer: P, trust: Trust, datagram: &[u8]) -> bool {
         let Some(packet) = message::read(datagram) else { return false };
         if !self.peers.contains_key(&peer) && !self.make_room() {
@@ -206,21 +206,21 @@ impl<P: Peer> Server<P> {
         true
     }
 
-    /// Answers a request. One that was answered before, or whose peer is forgotten, is none.
+    /// Answers a request. Ignored if the request was answered before, or its peer was removed.
     pub fn respond(&mut self, now: Instant, exchange: Exchange<P>, response: Response) {
         self.with(now, exchange.peer, |state, context| {
             state.respond(context, exchange.id, response);
         });
     }
 
-    /// Answers a request by asking its peer to show that it is where it says (RFC 9175 section 2.3), which is cheaper
-    /// than what it asked for. The peer repeats the request then.
+    /// Answers a request by requesting that its peer validates its address (RFC 9175 section 2.3), which is cheaper
+    /// than the request itself. The peer then repeats the request.
     pub fn ask_for_proof(&mut self, now: Instant, exchange: Exchange<P>) {
         self.with(now, exchange.peer, |state, context| state.ask_for_proof(context, exchange.id));
     }
 
-    /// Answers a request to register, and notifies its peer from now on. `None` if the response is an error,
-    /// the peer may not observe or observes too much: it is answered without being registered then.
+    /// Answers a request to register, and begins an observation. `None` if the response is an error, or the peer may
+    /// not observe or has too many observations: the request is then answered without an observation.
     pub fn observe(
         &mut self,
         now: Instant,
@@ -234,14 +234,14 @@ impl<P: Peer> Server<P> {
         Some(ObservationId(id))
     }
 
-    /// Tells an observer of a change. An error ends the observation.
+    /// Notifies an observer of a change. An error ends the observation.
     pub fn notify(&mut self, now: Instant, id: ObservationId, response: Response) {
         if let Some(&peer) = self.observers.get(&id.0) {
             self.with(now, peer, |state, context| state.notify(context, id.0, response));
         }
     }
 
-    /// Forgets a peer, as when its DTLS session has ended.
+    /// Removes a peer, for example after its DTLS session has ended.
     pub fn forget(&mut self, peer: P) {
         let Some(state) = self.peers.remove(&peer) else { return };
         self.unlist(peer, &state);
@@ -256,7 +256,7 @@ impl<P: Peer> Server<P> {
         self.outgoing.pop_front()
     }
 
-    /// What happened next.
+    /// The next event.
     pub fn poll_event(&mut self) -> Option<Event<P>> {
         self.events.pop_front()
     }
@@ -267,7 +267,7 @@ impl<P: Peer> Server<P> {
         self.due.first().map(|(at, _)| *at)
     }
 
-    /// Does what is due at `now`.
+    /// Handles the deadlines at `now`.
     pub fn on_deadline(&mut self, now: Instant) {
         while let Some(&(at, peer)) = self.due.first() {
             if at > now {
@@ -280,7 +280,7 @@ impl<P: Peer> Server<P> {
         }
     }
 
-    /// Peers that something is remembered of.
+    /// Peers with stored state.
     #[must_use]
     pub fn peers(&self) -> usize {
         self.peers.len()
@@ -292,7 +292,7 @@ impl<P: Peer> Server<P> {
         self.observers.len()
     }
 
-    /// Bytes of bodies and waiting notifications that are held.
+    /// Bytes of stored bodies and waiting notifications.
     #[must_use]
     pub fn buffered_bytes(&self) -> usize {
         self.buffered
@@ -307,8 +307,8 @@ impl<P: Peer> Server<P> {
         true
     }
 
-    /// Gives up bodies of others until `peer` may add this many bytes: half a body that nobody goes on with keeps no
-    /// other out.
+    /// Drops bodies of other peers until `peer` may add this many bytes, so that abandoned transfers do not block
+    /// others.
     fn free(&mut self, now: Instant, peer: P, bytes: usize) {
         while self.buffered + bytes > self.limits.max_buffered_bytes {
             let silent =
@@ -318,7 +318,7 @@ impl<P: Peer> Server<P> {
         }
     }
 
-    /// Works on one peer and takes over what that brought about.
+    /// Calls one peer's state, and handles the results.
     fn with<R>(
         &mut self,
         now: Instant,
@@ -374,12 +374,12 @@ impl<P: Peer> Server<P> {
     }
 
     fn ended(&mut self, id: u64) {
-        // One that ends while it is being granted has never been told of.
+        // No event for an observation that ends while it is being granted.
         if self.observers.remove(&id).is_some() {
             self.events.push_back(Event::Ended(ObservationId(id)));
         }
     }
 }
 
-/// How long an observer may be silent: RFC 7641 section 4.5 has the server look once a day.
+/// How long an observer may be silent: RFC 7641 section 4.5 requires a check once a day.
 const OBSERVER_SILENCE: Duration = Duration::from_secs(24 * 3600);

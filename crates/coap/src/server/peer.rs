@@ -1,5 +1,5 @@
-//! What one peer's messages mean: requests put together, observations, and what has to be remembered of both
-//! (RFC 7252 section 5, RFC 7641 section 4, RFC 7959 section 2).
+//! Handles one peer's messages: assembles requests, and keeps the state of requests and observations (RFC 7252 section
+//! 5, RFC 7641 section 4, RFC 7959 section 2).
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -14,10 +14,10 @@ use crate::channel::{Channel, Received, Timing};
 use crate::message::{self, Kind, Method, code};
 use crate::response::Response;
 
-/// About what a message that waits takes, in bytes.
+/// Approximate bytes of a waiting message.
 const WAITING_BYTES: usize = 1200;
 
-/// What happened at a peer.
+/// An event of a peer.
 pub(super) enum Happened {
     Request(Asked),
     Ended(u64),
@@ -52,35 +52,35 @@ impl Asked {
     }
 }
 
-/// What is known of a request when it is answered.
+/// A request that waits for its response.
 #[derive(Clone, Debug)]
 pub(super) struct Pending {
     pub(super) id: u64,
     pub(super) token: Vec<u8>,
     pub(super) message_id: u16,
     pub(super) confirmable: bool,
-    /// When it is acknowledged on its own; `None` once it is.
+    /// When it gets an empty acknowledgement; `None` after that.
     pub(super) acknowledge_at: Option<Instant>,
     pub(super) is_get: bool,
     pub(super) block1: Option<Block>,
     pub(super) block2: Option<Block>,
     pub(super) key: Vec<u8>,
     pub(super) etags: Vec<Vec<u8>>,
-    /// Bytes of the datagram it came in, which bound the answer to who may be another.
+    /// Bytes of its datagram, which bound the answer to an address that is not validated.
     pub(super) request_bytes: usize,
 }
 
-/// What a peer is told of.
+/// An observation.
 #[derive(Debug)]
 pub(super) struct Observation {
     pub(super) token: Vec<u8>,
-    /// Of the request, for the further blocks of what it is told.
+    /// The request's key, for further blocks of notifications.
     pub(super) key: Vec<u8>,
     pub(super) szx: u8,
     pub(super) sequence: u32,
 }
 
-/// All that is known of a peer.
+/// A peer's state.
 #[derive(Debug)]
 pub(super) struct PeerState {
     pub(super) channel: Channel,
@@ -90,9 +90,9 @@ pub(super) struct PeerState {
     pub(super) observations: BTreeMap<u64, Observation>,
     pub(super) proven: bool,
     pub(super) last_heard: Instant,
-    /// When it is listed for attention.
+    /// Its deadline in the server's list.
     pub(super) due: Instant,
-    /// Bytes it is counted for.
+    /// Bytes that are counted for it.
     pub(super) counted: usize,
 }
 
@@ -124,7 +124,7 @@ impl PeerState {
                 context.out.extend(answer);
             }
             Received::Repeated(_) | Received::Nothing => {}
-            // No proof of an address: somebody else can try all 65,536 message ids.
+            // This does not validate the address: an attacker can try all 65,536 message IDs.
             Received::Acknowledged(_) => self.channel.launch(context.now, &mut context.out),
             Received::Refused(tag) => {
                 self.end(context, tag);
@@ -132,7 +132,7 @@ impl PeerState {
             }
             Received::New => match message::code_of(packet) >> 5 {
                 0 if message::code_of(packet) != code::EMPTY => self.ask(context, packet, bytes),
-                // A ping (section 4.3), a response nobody waits for, or a code that has no meaning yet.
+                // A ping (section 4.3), an unexpected response, or an unassigned code.
                 _ if kind == Kind::Confirmable => {
                     context.out.push(message::bare(Kind::Reset, id));
                 }
@@ -141,7 +141,7 @@ impl PeerState {
         }
     }
 
-    /// Takes a request.
+    /// Handles a request.
     fn ask(&mut self, context: &mut Context<'_>, packet: &Packet, bytes: usize) {
         let confirmable = message::kind_of(packet) == Kind::Confirmable;
         let etags = packet.get_option(CoapOption::ETag).into_iter().flatten();
@@ -161,8 +161,8 @@ impl PeerState {
         let refused = match self.read(context, packet, &mut pending) {
             Ok(Some(asked)) if self.pending.len() < context.limits.max_requests_per_peer => {
                 if !self.proven {
-                    // Acknowledged on its own, it would need an answer that is sent again and again. So the peer
-                    // sends it again until it is answered.
+                    // After an empty acknowledgement, the response would have to be sent until it is acknowledged.
+                    // Without one, the peer sends its request again until it is answered.
                     let lifetime = context.limits.timing.exchange_lifetime;
                     pending.acknowledge_at = Some(context.now + lifetime);
                 }
@@ -182,7 +182,7 @@ impl PeerState {
         self.reply(context, pending, refused, None);
     }
 
-    /// What is asked; `None` if it has been seen to. An error is a code to be answered with.
+    /// The complete request; `None` if it is handled already. An error is the code of the answer.
     fn read(
         &mut self,
         context: &mut Context<'_>,
@@ -242,7 +242,7 @@ impl PeerState {
         }))
     }
 
-    /// The request's whole body; `None` if more of it is to come.
+    /// The request's complete body; `None` if more blocks follow.
     fn gather(
         &mut self,
         context: &mut Context<'_>,
@@ -261,7 +261,7 @@ impl PeerState {
             Progress::Whole(body) => Ok(Some(body)),
             Progress::Refused(code) => Err(code),
             Progress::Continue => {
-                // A smaller size from here on, if the peer's is too large for us (section 2.3).
+                // A smaller size from here on, if the peer's is too large (section 2.3).
                 let szx = block.szx.min(context.limits.max_szx);
                 pending.block1 = Some(Block { szx, ..block });
                 self.reply(context, pending.clone(), Response::new(code::CONTINUE), None);
@@ -270,7 +270,7 @@ impl PeerState {
         }
     }
 
-    /// Answers a request for a further block of a body that is on its way.
+    /// Answers a request for a further block of a body being sent.
     fn continues(&mut self, context: &mut Context<'_>, pending: &Pending) -> bool {
         let further = pending.block2.is_some_and(|block| block.number > 0);
         let Some(body) = self.downloads.find(&pending.key).filter(|_| further) else {
@@ -319,7 +319,7 @@ impl PeerState {
         Some(id)
     }
 
-    /// Ends the observation with this token: the peer uses it for something else.
+    /// Ends the observation with this token, because the peer reuses the token.
     fn end_by_token(&mut self, context: &mut Context<'_>, token: &[u8]) {
         let found = self.observations.iter().find(|(_, observation)| observation.token == token);
         if let Some((&id, _)) = found {
@@ -334,10 +334,10 @@ impl PeerState {
         }
     }
 
-    /// Does what is due; whether the peer may be forgotten.
+    /// Handles deadlines; returns whether the peer may be removed.
     pub(super) fn on_deadline(&mut self, context: &mut Context<'_>) -> bool {
         if let Some(tag) = self.channel.on_deadline(context.now, &mut context.out) {
-            // RFC 7641 section 4.5: an observer that does not acknowledge is gone; so is all else of it.
+            // RFC 7641 section 4.5: an observer that does not acknowledge is lost; all of its state is removed.
             if self.observations.contains_key(&tag) {
                 for id in self.observations() {
                     self.end(context, id);
@@ -358,7 +358,7 @@ impl PeerState {
         self.silent_until(context.limits.timing.exchange_lifetime) <= context.now
     }
 
-    /// When it is forgotten if nothing is heard of it.
+    /// When it is removed if nothing is received from it.
     fn silent_until(&self, lifetime: Duration) -> Instant {
         let observing = !self.observations.is_empty();
         self.last_heard + if observing { OBSERVER_SILENCE.max(lifetime) } else { lifetime }
@@ -379,12 +379,12 @@ impl PeerState {
         self.observations.keys().copied().collect()
     }
 
-    /// Whether bodies are under way in either direction.
+    /// Whether bodies are in transfer in either direction.
     pub(super) fn holds_bodies(&self) -> bool {
         self.uploads.bytes() + self.downloads.bytes() > 0
     }
 
-    /// Gives up bodies under way; blocks that follow are answered as of none that began.
+    /// Drops bodies in transfer; further blocks are answered as if none had begun.
     pub(super) fn drop_bodies(&mut self) {
         (self.uploads, self.downloads) = Default::default();
     }

@@ -1,5 +1,5 @@
-//! From responses to messages: options, the one block that is asked for, and how the message travels. Whoever
-//! may not be who they say gets no more than a few times what they sent (RFC 7252 section 11.3).
+//! Turns responses into messages: options, the requested block, and the message type. A peer whose address is not
+//! validated gets at most a small multiple of the bytes that it has sent (RFC 7252 section 11.3).
 
 use std::hash::{DefaultHasher, Hasher};
 
@@ -12,18 +12,19 @@ use crate::block::{self, Block};
 use crate::message::{self, Kind, code};
 use crate::response::Response;
 
-/// An unproven peer is sent at most so many times the bytes of its request (RFC 9175 section 2.4 names three).
+/// Most bytes sent to a peer that is not validated, as a multiple of its request (RFC 9175 section 2.4 recommends
+/// three).
 const AMPLIFICATION: usize = 3;
-/// What datagrams have beside that, in bytes: headers of IPv4 and UDP. Those of IPv6 would allow more.
+/// Bytes of a datagram's headers, IPv4 and UDP. With those of IPv6, more would be allowed.
 const HEADERS: usize = 28;
 
 impl PeerState {
-    /// Whether the peer may be sent so many bytes for so many that came from its address.
+    /// Whether this many bytes may be sent to the peer for the bytes received from its address.
     pub(super) fn may_be_sent(&self, answer: usize, request: usize) -> bool {
         self.proven || answer + HEADERS <= AMPLIFICATION * (request + HEADERS)
     }
 
-    /// Answers a request, whose observation is at `sequence` if it is one.
+    /// Answers a request; `sequence` is its observation's, if it has one.
     pub(super) fn reply(
         &mut self,
         context: &mut Context<'_>,
@@ -53,7 +54,7 @@ impl PeerState {
             let szx = PeerState::szx(context, pending.block2);
             let number = pending.block2.map_or(0, |block| block.number);
             let Some(offset) = (number as usize).checked_mul(block::size(szx)) else { return };
-            // A smaller size than asked for counts in smaller blocks, from the same place.
+            // A smaller size than requested: the number counts smaller blocks, at the same offset.
             let asked = pending.block2.map_or(szx, |block| block.szx);
             let offset = if asked > szx { offset << (asked - szx) } else { offset };
             if !self.fill(context, &mut packet, &pending.key, &response, offset, szx) {
@@ -67,7 +68,7 @@ impl PeerState {
         }
     }
 
-    /// Asks the peer to show that it is where it says (RFC 9175 section 2.3).
+    /// Requests that the peer validates its address (RFC 9175 section 2.3).
     pub(super) fn challenge(&mut self, context: &mut Context<'_>, pending: Pending) {
         let (kind, code) = (Kind::Acknowledgement, code::UNAUTHORIZED);
         let mut packet = message::new(kind, code, 0, &pending.token);
@@ -75,7 +76,7 @@ impl PeerState {
         self.dispatch(context, &pending, packet);
     }
 
-    /// Tells an observer.
+    /// Notifies an observer.
     pub(super) fn notify(&mut self, context: &mut Context<'_>, id: u64, response: Response) {
         let Some(observation) = self.observations.get_mut(&id) else { return };
         // RFC 7641 section 4.4: 24 bits that wrap around.
@@ -131,7 +132,7 @@ impl PeerState {
         true
     }
 
-    /// Sends an answer the way its request came: in the acknowledgement if there was none yet.
+    /// Sends a response like its request: in the acknowledgement, if that was not sent yet.
     fn dispatch(&mut self, context: &mut Context<'_>, pending: &Pending, mut packet: Packet) {
         let acknowledged = pending.acknowledge_at.is_none();
         if !pending.confirmable || (acknowledged && !self.proven) {
@@ -153,8 +154,8 @@ fn set_age(packet: &mut Packet, response: &Response) {
     }
 }
 
-/// Names a state of a resource. Two states with the same name would be taken for one, which with 64 bits does
-/// not happen by chance; whoever makes it happen misleads about what they published themselves.
+/// The ETag of a resource's state. Two states with the same ETag would be considered equal; with 64 bits this does not
+/// happen by chance, and a client that causes it deliberately affects only its own publications.
 fn etag(content: &[u8]) -> Vec<u8> {
     let mut hasher = DefaultHasher::new();
     hasher.write(content);
