@@ -10,13 +10,15 @@ use std::sync::Arc;
 
 use fulmar_mqtt::ack::{self, AckKind};
 use fulmar_mqtt::session::{AckError, Outbound, Replay};
-use fulmar_mqtt::{PacketId, QoS, ReasonCode, Version};
+use fulmar_mqtt::{PacketId, QoS, ReasonCode};
 use smallvec::SmallVec;
 
 use crate::access::Subject;
+use crate::aliases::Naming;
 use crate::limits::DropPolicy;
 use crate::mailbox::WorkerEvent;
-use crate::publish::{Publication, Terms, encode_publish};
+use crate::outbox::{Outbox, Takes};
+use crate::publish::{Publication, Terms, count, encode_publish};
 use crate::session::{Attachment, Block, Clearance, Flow, Held, Session, SessionState};
 use crate::shard::{Turn, Waiter};
 use crate::storage::{Delivery, FlowId, Op, Position, Progress};
@@ -93,7 +95,7 @@ impl SessionState {
         terms: Terms<'_>,
     ) -> bool {
         let Some(attachment) = self.attachment else { return false };
-        let most = self.outbox_bytes(turn.limits());
+        let (most, takes) = (self.outbox_bytes(turn.limits()), self.takes());
         let flow = &mut self.flows[index];
         if flow.stream.is_none() {
             return false;
@@ -102,10 +104,7 @@ impl SessionState {
             turn.metrics().messages_dropped_qos0.add(1);
             return false;
         }
-        let (version, now) = (self.version, turn.now);
-        let sent = append(&mut flow.outbox, turn, self.max_packet_bytes, |out| {
-            publication.encode(out, version, terms, None, now);
-        });
+        let sent = publication.send(&mut flow.outbox, turn, takes, terms, None);
         if sent {
             flow.announce(turn, attachment);
         }
@@ -122,7 +121,7 @@ impl SessionState {
         held: Held,
         terms: Terms<'_>,
     ) -> bool {
-        let (durable, version, max) = (self.durable, self.version, self.max_packet_bytes);
+        let (durable, takes) = (self.durable, self.takes());
         let attachment = self.attachment;
         let flow = &mut self.flows[index];
         let record = durable.then(|| held.clone());
@@ -140,10 +139,7 @@ impl SessionState {
             turn.when_durable(Waiter::Send(Arc::clone(session), flow.id, packet_id, position));
             return true;
         }
-        let now = turn.now;
-        let sent = append(&mut flow.outbox, turn, max, |out| {
-            publication.encode(out, version, terms, Some(packet_id), now);
-        });
+        let sent = publication.send(&mut flow.outbox, turn, takes, terms, Some(packet_id));
         if !sent {
             flow.abandon(session, turn, packet_id, durable);
         } else if let Some(attachment) = attachment {
@@ -239,8 +235,8 @@ impl SessionState {
         packet_id: PacketId,
         position: Position,
     ) {
-        let (version, now, attachment) = (self.version, turn.now, self.attachment);
-        let (durable, max) = (self.durable, self.max_packet_bytes);
+        let (now, attachment) = (turn.now, self.attachment);
+        let (durable, takes) = (self.durable, self.takes());
         let Some(flow) = self.flow_mut(flow) else { return };
         let mut given_up: SmallVec<[PacketId; 1]> = SmallVec::new();
         let Flow { outbound, outbox, rare, stream, .. } = flow;
@@ -263,10 +259,7 @@ impl SessionState {
             if stream.is_none() || rare.resend.contains(&packet_id) {
                 continue;
             }
-            let sent = !held.has_lapsed(turn, now)
-                && append(outbox, turn, max, |out| {
-                    held.encode(out, version, packet_id, held.maybe_sent, now);
-                });
+            let sent = !held.has_lapsed(turn, now) && held.send(outbox, turn, takes, packet_id);
             if !sent {
                 given_up.push(packet_id);
             }
@@ -309,8 +302,7 @@ impl SessionState {
     }
 
     fn resend_one(&mut self, session: &Session, turn: &mut Turn, index: usize) -> bool {
-        let (version, now) = (self.version, turn.now);
-        let (durable, max) = (self.durable, self.max_packet_bytes);
+        let (durable, takes, now) = (self.durable, self.takes(), turn.now);
         let flow = &mut self.flows[index];
         if !flow.can_resend() {
             return false;
@@ -323,16 +315,14 @@ impl SessionState {
             Some(Replay::Publish { message: held, .. }) if held.clearance == Clearance::Clear => {
                 // The client's Maximum Packet Size may be smaller than when this was first sent.
                 let sent = !held.has_lapsed(turn, now)
-                    && append(&mut flow.outbox, turn, max, |out| {
-                        held.encode(out, version, packet_id, held.maybe_sent, now);
-                    });
+                    && held.send(&mut flow.outbox, turn, takes, packet_id);
                 if !sent {
                     flow.abandon(session, turn, packet_id, durable);
                     self.unblock(turn);
                 }
             }
             Some(Replay::Pubrel { .. }) => {
-                let out = &mut flow.outbox;
+                let (out, version) = (flow.outbox.bytes(), takes.version);
                 ack::encode(out, version, AckKind::Pubrel, packet_id, ReasonCode::Success);
             }
             Some(Replay::Publish { .. }) | None => {}
@@ -341,7 +331,7 @@ impl SessionState {
     }
 
     fn send_queued(&mut self, session: &Arc<Session>, turn: &mut Turn, index: usize) -> bool {
-        let (version, now, max) = (self.version, turn.now, self.max_packet_bytes);
+        let (takes, now) = (self.takes(), turn.now);
         if self.flows[index].outbound.is_full() {
             return false;
         }
@@ -358,7 +348,7 @@ impl SessionState {
         }
         let durable = self.durable;
         let flow = &mut self.flows[index];
-        let Held { position, qos, clearance, maybe_sent, stamp, .. } = held;
+        let Held { position, qos, clearance, stamp, .. } = held;
         let wanted = position.packet_id();
         let Some(packet_id) = flow.outbound.push_as(wanted, qos, held) else { return false };
         if durable {
@@ -371,9 +361,8 @@ impl SessionState {
             return true;
         }
         let Flow { outbound, outbox, .. } = flow;
-        let sent = outbound.get_mut(packet_id).is_some_and(|held| {
-            append(outbox, turn, max, |out| held.encode(out, version, packet_id, maybe_sent, now))
-        });
+        let held = outbound.get_mut(packet_id);
+        let sent = held.is_some_and(|held| held.send(outbox, turn, takes, packet_id));
         if !sent {
             flow.abandon(session, turn, packet_id, durable);
             self.unblock(turn);
@@ -429,7 +418,8 @@ impl SessionState {
                     continue;
                 }
                 let qos = most.min(message.qos());
-                let terms = Terms { qos, retain: true, identifiers: &identifiers };
+                let naming = Naming::Topic;
+                let terms = Terms { qos, retain: true, identifiers: &identifiers, naming };
                 let mut publication = Publication::of(&message, &mut parcel);
                 self.deliver(session, turn, &mut publication, flow_id, terms);
             }
@@ -553,40 +543,28 @@ impl Held {
         lapsed
     }
 
-    fn encode(
+    /// Puts it into its stream's outbox, unless it is larger than the client takes.
+    fn send(
         &self,
-        out: &mut Vec<u8>,
-        version: Version,
+        outbox: &mut Outbox,
+        turn: &mut Turn,
+        takes: Takes,
         packet_id: PacketId,
-        dup: bool,
-        now: Timestamp,
-    ) {
-        let terms = Terms { qos: self.qos, retain: self.retain, identifiers: &self.identifiers };
-        encode_publish(out, version, &self.message.parts(), terms, Some(packet_id), dup, now);
+    ) -> bool {
+        let (qos, retain, now) = (self.qos, self.retain, turn.now);
+        let parts = self.message.parts();
+        let encode = |out: &mut Vec<u8>, naming| {
+            let terms = Terms { qos, retain, identifiers: &self.identifiers, naming };
+            let id = Some(packet_id);
+            encode_publish(out, takes.version, &parts, terms, id, self.maybe_sent, now);
+        };
+        let fits = if takes.aliases == 0 {
+            outbox.publish(takes, || turn.buffer(), |out| encode(out, Naming::Topic))
+        } else {
+            outbox.publish_aliased(takes, || turn.buffer(), parts.topic, encode)
+        };
+        count(turn, fits)
     }
-}
-
-/// Appends a PUBLISH to an outbox and counts it, unless it is above the client's Maximum Packet Size
-/// ([MQTT-3.1.2-24]). Returns whether it fits.
-fn append(
-    outbox: &mut Vec<u8>,
-    turn: &mut Turn,
-    max_packet_bytes: u32,
-    encode: impl FnOnce(&mut Vec<u8>),
-) -> bool {
-    if outbox.capacity() == 0 {
-        *outbox = turn.buffer();
-    }
-    let start = outbox.len();
-    encode(outbox);
-    let fits = outbox.len() - start <= max_packet_bytes as usize;
-    if fits {
-        turn.metrics().messages_sent.add(1);
-    } else {
-        outbox.truncate(start);
-        turn.metrics().messages_dropped_size.add(1);
-    }
-    fits
 }
 
 /// The message in flight with this identifier, unless another message has it now.

@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 pub mod access;
+mod aliases;
 pub mod auth;
 mod broker;
 mod bucket;
@@ -24,6 +25,7 @@ mod mailbox;
 pub mod message;
 mod message_order;
 pub mod metrics;
+mod outbox;
 mod owner;
 mod peer;
 mod publish;

@@ -49,7 +49,8 @@ pub struct Limits {
     /// QoS 1 and 2 deliveries the broker keeps in flight to one flow, however many the client
     /// would take.
     pub max_in_flight: u16,
-    /// Topic aliases a client may set on one stream.
+    /// Topic aliases a client may set on one stream. The broker sets no more towards a client, nor than the
+    /// client allows and 16.
     pub topic_alias_maximum: u16,
     /// Longest keep alive in seconds; a client that requests a longer one or none gets this one
     /// (Server Keep Alive). `None` leaves the client's choice.

@@ -312,7 +312,8 @@ mod tests {
                 MessageParts { topic, properties, payload, qos, retain, expires_at, publisher };
             let mut publication = Publication::new(parts, &mut parcel);
             publication.found_in = found_in;
-            let terms = Terms { qos, retain, identifiers: &[] };
+            let naming = crate::aliases::Naming::Topic;
+            let terms = Terms { qos, retain, identifiers: &[], naming };
             assert!(state.deliver(&session, turn, &mut publication, flow, terms));
         }
         let holds = |state: &mut SessionState, flow| {

@@ -10,8 +10,10 @@ use std::sync::Arc;
 use fulmar_mqtt::publish::{PublishHead, encode_header};
 use fulmar_mqtt::{PacketId, QoS, Version};
 
+use crate::aliases::Naming;
 use crate::broker::Broker;
 use crate::message::{Message, MessageParts};
+use crate::outbox::{Outbox, Takes};
 use crate::retained::RetainedFull;
 use crate::route::Target;
 use crate::session::Session;
@@ -38,6 +40,7 @@ pub(crate) struct Terms<'a> {
     pub(crate) qos: QoS,
     pub(crate) retain: bool,
     pub(crate) identifiers: &'a [u32],
+    pub(crate) naming: Naming,
 }
 
 /// A message being published.
@@ -76,8 +79,35 @@ impl<'a> Publication<'a> {
         Arc::clone(message)
     }
 
+    /// Puts it into one receiver's outbox, unless it is larger than the client takes.
+    pub(crate) fn send(
+        &mut self,
+        outbox: &mut Outbox,
+        turn: &mut Turn,
+        takes: Takes,
+        terms: Terms<'_>,
+        packet_id: Option<PacketId>,
+    ) -> bool {
+        let (version, now) = (takes.version, turn.now);
+        let fits = if takes.aliases == 0 {
+            let encode = |out: &mut Vec<u8>| self.encode(out, version, terms, packet_id, now);
+            outbox.publish(takes, || turn.buffer(), encode)
+        } else {
+            let topic = self.parts.topic;
+            outbox.publish_aliased(
+                takes,
+                || turn.buffer(),
+                topic,
+                |out, naming| {
+                    self.encode(out, version, Terms { naming, ..terms }, packet_id, now);
+                },
+            )
+        };
+        count(turn, fits)
+    }
+
     /// Appends the PUBLISH packet for one receiver.
-    pub(crate) fn encode(
+    fn encode(
         &mut self,
         out: &mut Vec<u8>,
         version: Version,
@@ -85,7 +115,8 @@ impl<'a> Publication<'a> {
         packet_id: Option<PacketId>,
         now: Timestamp,
     ) {
-        if !terms.identifiers.is_empty() && version == Version::V5 {
+        let own = !terms.identifiers.is_empty() || terms.naming != Naming::Topic;
+        if own && version == Version::V5 {
             encode_publish(out, version, &self.parts, terms, packet_id, false, now);
             return;
         }
@@ -108,6 +139,17 @@ impl<'a> Publication<'a> {
             out[at..at + 2].copy_from_slice(&packet_id.get().to_be_bytes());
         }
     }
+}
+
+/// Counts a message that was sent, or dropped because it is larger than the client takes.
+pub(crate) fn count(turn: &Turn, fits: bool) -> bool {
+    let metrics = turn.metrics();
+    if fits {
+        metrics.messages_sent.add(1)
+    } else {
+        metrics.messages_dropped_size.add(1)
+    }
+    fits
 }
 
 fn first_byte(qos: QoS, retain: bool) -> u8 {
@@ -134,14 +176,15 @@ pub(crate) fn encode_publish(
         let left = at.since(now);
         u32::try_from(left.as_millis().div_ceil(1000)).unwrap_or(u32::MAX)
     });
+    let (topic, topic_alias) = terms.naming.of(parts.topic);
     let head = PublishHead {
         dup,
         qos: terms.qos,
         retain: terms.retain,
-        topic: parts.topic,
+        topic,
         packet_id,
         message_expiry,
-        topic_alias: None,
+        topic_alias,
         subscription_ids: terms.identifiers,
         raw_properties: parts.properties,
         payload_len: parts.payload.len(),
@@ -215,6 +258,7 @@ impl Turn {
             qos: target.qos.min(parts.qos),
             retain: parts.retain && target.retain_as_published,
             identifiers: &target.identifiers,
+            naming: Naming::Topic,
         };
         deliver(self, &target.session, publication, target.flow, terms)
     }

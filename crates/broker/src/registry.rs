@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
 use crate::access::Subject;
+use crate::aliases::MAX_ALIASES;
 use crate::auth::EXTERNAL_USER_PREFIX;
 use crate::broker::Broker;
 use crate::flows;
@@ -43,6 +44,7 @@ pub(crate) struct OpenRequest<'a> {
     pub(crate) mqtt_sn: bool,
     pub(crate) expiry_interval_s: u32,
     pub(crate) max_packet_bytes: u32,
+    pub(crate) topic_alias_maximum: u16,
     pub(crate) window: u16,
     pub(crate) will: Option<Arc<Will>>,
     pub(crate) attachment: Attachment,
@@ -224,6 +226,8 @@ fn attach(
     state.expiry_interval_s = request.expiry_interval_s;
     state.expires_at = Timestamp::NEVER;
     state.max_packet_bytes = request.max_packet_bytes;
+    let aliases = turn.limits().topic_alias_maximum.min(MAX_ALIASES);
+    state.topic_aliases = request.topic_alias_maximum.min(aliases);
     state.window = request.window.min(turn.limits().max_in_flight);
     state.will = request.will;
     state.will_at = None;

@@ -19,6 +19,7 @@ use smallvec::SmallVec;
 use crate::deferred_ops::TurnStamp;
 use crate::limits::Limits;
 use crate::message::Message;
+use crate::outbox::{Outbox, Takes};
 use crate::peer::{StreamKey, Token};
 use crate::quota::Share;
 use crate::retained::RetainedCursor;
@@ -87,6 +88,8 @@ pub(crate) struct SessionState {
     pub(crate) expires_at: Timestamp,
     /// Largest packet the client takes, in bytes.
     pub(crate) max_packet_bytes: u32,
+    /// Topic aliases that may be set on each stream of its connection.
+    pub(crate) topic_aliases: u16,
     /// In-flight window of each flow: the client's receive maximum within our own limit.
     pub(crate) window: u16,
     /// In which turn its own connection, or housekeeping, last stored something for it.
@@ -120,6 +123,7 @@ impl SessionState {
             expiry_interval_s: 0,
             expires_at: Timestamp::NEVER,
             max_packet_bytes: u32::MAX,
+            topic_aliases: 0,
             window: limits.max_in_flight,
             touched: TurnStamp::default(),
             awaited_by: None,
@@ -158,6 +162,15 @@ impl SessionState {
         self.attachment == Some(at)
     }
 
+    /// What its client takes.
+    pub(crate) fn takes(&self) -> Takes {
+        Takes {
+            version: self.version,
+            max_packet_bytes: self.max_packet_bytes,
+            aliases: self.topic_aliases,
+        }
+    }
+
     /// Encoded bytes that may wait in each flow's outbox.
     pub(crate) fn outbox_bytes(&self, limits: &Limits) -> usize {
         let share = limits.max_connection_outbox_bytes / self.flows.len().max(1);
@@ -186,7 +199,7 @@ pub(crate) struct Flow {
     /// Not yet sent, in order.
     pub(crate) queue: VecDeque<Held>,
     /// Encoded packets for the connection to take.
-    pub(crate) outbox: Vec<u8>,
+    pub(crate) outbox: Outbox,
     /// What most flows never need.
     pub(crate) rare: Option<Box<FlowExtras>>,
 }
@@ -249,7 +262,7 @@ impl Flow {
             outbound: Outbound::new(window),
             inbound: Inbound::new(),
             queue: VecDeque::new(),
-            outbox: Vec::new(),
+            outbox: Outbox::default(),
             rare: None,
         }
     }
@@ -344,11 +357,11 @@ impl Flow {
     }
 
     /// Puts the flow on a stream of a new connection: whatever was encoded for the old one is
-    /// gone, and everything unacknowledged is to be sent again ([MQTT-4.4.0-1]).
+    /// gone, aliases with it, and everything unacknowledged is to be sent again ([MQTT-4.4.0-1]).
     pub(crate) fn attach(&mut self, stream: StreamKey, window: u16) {
         self.stream = Some(stream);
         self.ready = false;
-        self.outbox = Vec::new();
+        self.outbox = Outbox::default();
         self.outbound.set_window(window);
         let resend: VecDeque<PacketId> =
             self.outbound.replay().map(|replay| replay.packet_id()).collect();
@@ -362,7 +375,7 @@ impl Flow {
     pub(crate) fn detach(&mut self) {
         self.stream = None;
         self.ready = false;
-        self.outbox = Vec::new();
+        self.outbox = Outbox::default();
         if let Some(rare) = &mut self.rare {
             rare.resend = VecDeque::new();
             rare.resend_after = None;

@@ -9,6 +9,8 @@
 //! `P` and `R` are the owner's handles of a publication and of a request, given back with the
 //! outcome. Packets from the server are handled in `incoming`.
 
+#[cfg(test)]
+mod alias_tests;
 mod flow;
 mod incoming;
 mod stream_map;

@@ -11,11 +11,12 @@ use fulmar_mqtt::QoS;
 /// Most clients of a world.
 const MAX_CLIENTS: usize = 4;
 
-/// Topics that clients publish to.
-pub const TOPICS: [&str; 3] = ["t/0", "t/1", "t/2"];
+/// Topics that clients publish to, long enough for aliases.
+pub const TOPICS: [&str; 3] = ["topic/0", "topic/1", "topic/2"];
 
 /// Filters that clients subscribe to.
-pub const FILTERS: [&str; 6] = ["t/0", "t/1", "t/+", "t/#", "$share/g/t/+", "$share/g/t/0"];
+pub const FILTERS: [&str; 6] =
+    ["topic/0", "topic/1", "topic/+", "topic/#", "$share/g/topic/+", "$share/g/topic/0"];
 
 /// A client's nature.
 #[derive(Clone, Copy, Debug)]
@@ -34,7 +35,7 @@ pub struct Nature {
     pub slow_acks: bool,
     /// What it leaves behind.
     pub will: Option<Will>,
-    /// It says a topic's name once and an alias from then on.
+    /// It says a topic's name once and an alias from then on, and allows the broker to.
     pub aliases: bool,
     /// It publishes; one that only reads says less that would bring what waits for it by chance.
     pub publishes: bool,

@@ -3,7 +3,7 @@
 use crate::{check, source, sources, table};
 
 /// File, or folder where only one file has it, constant, what it limits, and what happens beyond it.
-const FIXED: [[&str; 4]; 24] = [
+const FIXED: [[&str; 4]; 25] = [
     [
         "crates/broker/src/limits.rs",
         "MAX_CONNECT_BYTES",
@@ -16,6 +16,12 @@ const FIXED: [[&str; 4]; 24] = [
         "MAX_FILTERS",
         "Filters in one SUBSCRIBE or UNSUBSCRIBE",
         "0x97",
+    ],
+    [
+        "crates/broker/src/aliases.rs",
+        "MAX_ALIASES",
+        "Topic aliases that the broker sets on one stream",
+        "further topics are named in full",
     ],
     ["crates/broker/src/auth/jwt.rs", "MAX_TOKEN_BYTES", "Bytes of a JSON Web Token", "0x86"],
     [

@@ -1,9 +1,11 @@
 //! What the broker sends to one client, checked packet by packet against what the client has said.
 
+use std::collections::BTreeSet;
+
 use fulmar_broker::StreamKey;
 use fulmar_mqtt::ack::AckKind;
 use fulmar_mqtt::codec::{decode, peek_frame};
-use fulmar_mqtt::packet::Connect;
+use fulmar_mqtt::packet::{Connect, Publish};
 use fulmar_mqtt::{Packet, PacketId, Property, Version};
 
 /// Both directions of one stream.
@@ -22,6 +24,8 @@ pub(crate) struct Wire {
     /// It has said something that is no packet.
     garbled: bool,
     started: bool,
+    /// Topic aliases that the broker has set.
+    aliases: BTreeSet<u16>,
 }
 
 impl Wire {
@@ -44,6 +48,7 @@ pub(crate) struct Terms {
     version: Version,
     receive_maximum: usize,
     max_packet_bytes: usize,
+    alias_maximum: u16,
     /// A first packet has come; later ones change nothing.
     settled: bool,
 }
@@ -54,6 +59,7 @@ impl Default for Terms {
             version: Version::V5,
             receive_maximum: usize::from(u16::MAX),
             max_packet_bytes: usize::MAX,
+            alias_maximum: 0,
             settled: false,
         }
     }
@@ -66,6 +72,7 @@ impl Terms {
             match property {
                 Property::ReceiveMaximum(most) => self.receive_maximum = usize::from(most),
                 Property::MaximumPacketSize(most) => self.max_packet_bytes = most as usize,
+                Property::TopicAliasMaximum(most) => self.alias_maximum = most,
                 _ => {}
             }
         }
@@ -107,6 +114,24 @@ impl Terms {
         wire.said = rest.to_vec();
     }
 
+    /// Section 3.3.2.3.4: an alias is set on its stream before it stands alone, and not above the maximum.
+    fn check_alias(&self, wire: &mut Wire, publish: &Publish<'_>) {
+        let alias = publish.properties.iter().find_map(|property| match property {
+            Property::TopicAlias(alias) => Some(alias),
+            _ => None,
+        });
+        let Some(alias) = alias else {
+            assert!(!publish.topic.is_empty(), "neither topic nor alias");
+            return;
+        };
+        assert!((1..=self.alias_maximum).contains(&alias), "alias {alias}");
+        if publish.topic.is_empty() {
+            assert!(wire.aliases.contains(&alias), "alias {alias} was not set");
+        } else {
+            wire.aliases.insert(alias);
+        }
+    }
+
     /// Checks what the broker has sent on a stream, and hands the packets on.
     pub(crate) fn check(&self, key: StreamKey, wire: &mut Wire, mut each: impl FnMut(&Packet<'_>)) {
         let inbox = std::mem::take(&mut wire.inbox);
@@ -130,6 +155,7 @@ impl Terms {
             assert!(frame.len <= self.max_packet_bytes, "{frame:?}");
             match &packet {
                 Packet::Publish(publish) => {
+                    self.check_alias(wire, publish);
                     if let Some(id) = publish.packet_id {
                         let room = wire.unacknowledged.len() < self.receive_maximum;
                         assert!(room || wire.confused, "more than the client takes");

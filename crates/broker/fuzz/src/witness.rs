@@ -239,7 +239,7 @@ fn connect(rig: &mut Rig, client_id: &str, present: bool) -> Side {
         panic!("no room for the witness")
     };
     let mut properties = PropertyBuf::new();
-    properties.push(Property::SessionExpiryInterval(u32::MAX));
+    properties.push(Property::SessionExpiryInterval(u32::MAX)).push(Property::TopicAliasMaximum(1));
     let connect = Connect {
         version: Version::V5,
         bridge: false,

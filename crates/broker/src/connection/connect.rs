@@ -51,6 +51,7 @@ pub(super) struct PendingConnect {
     expiry_interval_s: u32,
     receive_maximum: u16,
     max_packet_bytes: u32,
+    topic_alias_maximum: u16,
     will: Option<Arc<Will>>,
     /// As the client sent it.
     username: Option<Box<str>>,
@@ -282,6 +283,7 @@ impl Connection {
             mqtt_sn: self.peer.transport == TransportKind::MqttSn,
             expiry_interval_s: pending.expiry_interval_s.min(limits.max_session_expiry_s),
             max_packet_bytes: pending.max_packet_bytes,
+            topic_alias_maximum: pending.topic_alias_maximum,
             window: pending.receive_maximum,
             will: pending.will.clone(),
             attachment: self.at,
@@ -405,6 +407,7 @@ fn pending(
         expiry_interval_s: if v5 { 0 } else { kept_forever },
         receive_maximum: u16::MAX,
         max_packet_bytes: u32::MAX,
+        topic_alias_maximum: 0,
         will: connect.will.as_ref().map(will).transpose()?.map(Arc::new),
         username: connect.username.map(Into::into),
         by_method: false,
@@ -420,6 +423,7 @@ fn pending(
             Property::SessionExpiryInterval(seconds) => pending.expiry_interval_s = seconds,
             Property::ReceiveMaximum(most) => pending.receive_maximum = most,
             Property::MaximumPacketSize(most) => pending.max_packet_bytes = most,
+            Property::TopicAliasMaximum(most) => pending.topic_alias_maximum = most,
             Property::AuthenticationMethod(_) => pending.by_method = true,
             Property::AuthenticationData(_) => has_data = true,
             _ => {}

@@ -81,7 +81,7 @@ fn take_from_session(
         state.refill(session, &mut shard.turn, index);
     }
     let flow = &mut state.flows[index];
-    let outbox = std::mem::take(&mut flow.outbox);
+    let outbox = flow.outbox.take();
     output.more = flow.can_refill();
     let waits = flow.waits_for_worker();
     flow.ready = output.more || waits;

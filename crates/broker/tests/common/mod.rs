@@ -33,6 +33,7 @@ struct Line {
     shard: usize,
     connection: Connection,
     version: Version,
+    aliases: Aliases,
     /// Bytes the broker has not consumed.
     unread: Vec<u8>,
     /// Bytes the client has not looked at.
@@ -65,7 +66,11 @@ pub enum Seen {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Got {
+    /// As the client understands it.
     pub topic: String,
+    /// Whether the packet names it.
+    pub in_full: bool,
+    pub alias: Option<u16>,
     pub payload: Vec<u8>,
     pub qos: QoS,
     pub retain: bool,
@@ -117,6 +122,7 @@ pub struct Hello {
     pub keep_alive: u16,
     pub receive_maximum: Option<u16>,
     pub max_packet: Option<u32>,
+    pub alias_maximum: Option<u16>,
     pub will: Option<(&'static str, u32)>,
 }
 
@@ -130,6 +136,7 @@ pub fn hello(id: &'static str) -> Hello {
         keep_alive: 0,
         receive_maximum: None,
         max_packet: None,
+        alias_maximum: None,
         will: None,
     }
 }
@@ -252,6 +259,7 @@ impl World {
             shard,
             connection,
             version: Version::V5,
+            aliases: Aliases::default(),
             unread: Vec::new(),
             inbox: Vec::new(),
             reading: true,
@@ -278,7 +286,9 @@ impl World {
 
     /// Its worker reads CONNECT, and its turn goes on.
     pub fn say_hello_within_turn(&mut self, conn: Conn, hello: &Hello) {
-        self.line(conn).version = hello.version;
+        let line = self.line(conn);
+        line.version = hello.version;
+        line.aliases.maximum = hello.alias_maximum.unwrap_or(0);
         let mut properties = PropertyBuf::new();
         let mut will_properties = PropertyBuf::new();
         if let Some(seconds) = hello.expiry {
@@ -289,6 +299,9 @@ impl World {
         }
         if let Some(most) = hello.max_packet {
             properties.push(Property::MaximumPacketSize(most));
+        }
+        if let Some(most) = hello.alias_maximum {
+            properties.push(Property::TopicAliasMaximum(most));
         }
         let will = hello.will.map(|(topic, delay)| {
             if delay > 0 {
@@ -453,7 +466,7 @@ impl World {
                 break;
             }
         }
-        let seen = see_all(&bytes, line.version);
+        let seen = see_all(&bytes, line.version, stream, &mut line.aliases);
         self.settle();
         seen
     }
@@ -590,14 +603,14 @@ impl World {
     /// What the client has received and not looked at; stays.
     pub fn peek(&mut self, conn: Conn) -> Vec<Seen> {
         let line = self.line(conn);
-        see_all(&line.inbox, line.version)
+        see_all(&line.inbox, line.version, StreamKey::CONTROL, &mut line.aliases.clone())
     }
 
     /// What the client has received since it looked last.
     pub fn seen(&mut self, conn: Conn) -> Vec<Seen> {
-        let seen = self.peek(conn);
-        self.line(conn).inbox.clear();
-        seen
+        let line = self.line(conn);
+        let inbox = std::mem::take(&mut line.inbox);
+        see_all(&inbox, line.version, StreamKey::CONTROL, &mut line.aliases)
     }
 
     /// The publications among [`World::seen`].
@@ -615,17 +628,27 @@ impl World {
     }
 }
 
-fn see_all(mut rest: &[u8], version: Version) -> Vec<Seen> {
+fn see_all(
+    mut rest: &[u8],
+    version: Version,
+    stream: StreamKey,
+    aliases: &mut Aliases,
+) -> Vec<Seen> {
     let mut seen = Vec::new();
     while let Some(frame) = peek_frame(rest, usize::MAX).unwrap() {
-        seen.push(see(decode(&frame, version).unwrap()));
+        let packet = decode(&frame, version).unwrap();
+        let topic = match &packet {
+            Packet::Publish(publish) => aliases.resolve(stream, publish),
+            _ => String::new(),
+        };
+        seen.push(see(packet, topic));
         rest = &rest[frame.len..];
     }
     assert!(rest.is_empty(), "the broker sent half a packet");
     seen
 }
 
-fn see(packet: Packet<'_>) -> Seen {
+fn see(packet: Packet<'_>, topic: String) -> Seen {
     match packet {
         Packet::Connack(connack) => Seen::Connack {
             present: connack.session_present,
@@ -638,7 +661,9 @@ fn see(packet: Packet<'_>) -> Seen {
         Packet::Publish(publish) => {
             let properties = publish.properties;
             Seen::Publish(Got {
-                topic: publish.topic.to_owned(),
+                topic,
+                in_full: !publish.topic.is_empty(),
+                alias: alias_of(&publish),
                 payload: publish.payload.to_vec(),
                 qos: publish.qos,
                 retain: publish.retain,
@@ -665,6 +690,38 @@ fn see(packet: Packet<'_>) -> Seen {
         Packet::Auth(auth) => Seen::Auth(auth.reason),
         other => panic!("a server does not send {}", other.name()),
     }
+}
+
+/// What the aliases on a client's streams stand for. It panics at one that the client does not allow or know.
+#[derive(Clone, Debug, Default)]
+struct Aliases {
+    maximum: u16,
+    topics: HashMap<(StreamKey, u16), String>,
+}
+
+impl Aliases {
+    fn resolve(&mut self, stream: StreamKey, publish: &Publish<'_>) -> String {
+        let topic = publish.topic.to_owned();
+        let Some(alias) = alias_of(publish) else {
+            assert!(!topic.is_empty(), "a message without topic and alias");
+            return topic;
+        };
+        let maximum = self.maximum;
+        assert!((1..=maximum).contains(&alias), "alias {alias}; the client allows {maximum}");
+        if topic.is_empty() {
+            let known = self.topics.get(&(stream, alias));
+            return known.unwrap_or_else(|| panic!("alias {alias} is not set here")).clone();
+        }
+        self.topics.insert((stream, alias), topic.clone());
+        topic
+    }
+}
+
+fn alias_of(publish: &Publish<'_>) -> Option<u16> {
+    publish.properties.iter().find_map(|property| match property {
+        Property::TopicAlias(alias) => Some(alias),
+        _ => None,
+    })
 }
 
 impl World {

@@ -100,6 +100,8 @@ pub(crate) struct Client {
     connections: u64,
     /// The topics for which aliases stand on each stream.
     aliases: BTreeMap<(u64, u16), String>,
+    /// Those for which the broker's aliases stand.
+    resolved: BTreeMap<(u64, u16), String>,
     /// Newest acknowledged and newest sent message of its retained topic.
     pub(crate) retained: (Option<usize>, Option<usize>),
     pub(crate) heard: u64,
@@ -132,6 +134,7 @@ impl Client {
             next_id: 0,
             connections: 0,
             aliases: BTreeMap::new(),
+            resolved: BTreeMap::new(),
             retained: (None, None),
             heard: 0,
         }
@@ -139,6 +142,11 @@ impl Client {
 
     pub(crate) fn name(index: usize) -> String {
         format!("client-{index}")
+    }
+
+    /// Aliases that it allows on each stream, some of them fewer than there are topics.
+    fn alias_maximum(&self) -> u16 {
+        if self.nature.aliases { [1, 2, 1000][self.index % 3] } else { 0 }
     }
 
     fn version(&self) -> Version {
@@ -176,6 +184,7 @@ impl Client {
         }
         self.greeted = false;
         self.aliases.clear();
+        self.resolved.clear();
         self.answered.clear();
         self.doubt_unanswered(Lane::Control, ledger);
         self.leaving.clear();
@@ -269,6 +278,9 @@ impl Client {
         let mut will_properties = PropertyBuf::new();
         if self.nature.v5 {
             properties.push(Property::ReceiveMaximum(self.nature.receive_maximum));
+            if self.alias_maximum() > 0 {
+                properties.push(Property::TopicAliasMaximum(self.alias_maximum()));
+            }
             if self.nature.durable {
                 properties.push(Property::SessionExpiryInterval(EXPIRY_S));
             }

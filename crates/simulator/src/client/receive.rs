@@ -102,12 +102,13 @@ impl Client {
         ledger: &mut Ledger,
     ) -> Result<Vec<Said>, String> {
         let who = self.index;
+        let named = self.resolve(key, publish)?;
         let text = std::str::from_utf8(publish.payload).unwrap_or_default();
         let (message, publication) = text.split_once(' ').unwrap_or_default();
         let (message, publication) = (message.parse::<usize>(), publication.parse::<u64>());
-        let topic = TOPICS.iter().position(|topic| *topic == publish.topic);
+        let topic = TOPICS.iter().position(|topic| *topic == named);
         let (Ok(message), Ok(publication), Some(topic)) = (message, publication, topic) else {
-            return Err(format!("client {who} got {text:?} on {}", publish.topic));
+            return Err(format!("client {who} got {text:?} on {named}"));
         };
         let qos = publish.qos;
         let left_s = publish.properties.iter().find_map(|property| match property {
@@ -162,6 +163,27 @@ impl Client {
             return Ok(Vec::new());
         }
         Ok(self.finish(key, lane, kind, id).into_iter().collect())
+    }
+
+    /// The topic of a publication, by name or alias (MQTT 5.0 section 3.3.2.3.4).
+    fn resolve(&mut self, key: StreamKey, publish: &Publish<'_>) -> Result<String, String> {
+        let alias = publish.properties.iter().find_map(|property| match property {
+            Property::TopicAlias(alias) => Some(alias),
+            _ => None,
+        });
+        let topic = publish.topic.to_owned();
+        let Some(alias) = alias else { return Ok(topic) };
+        let (who, most) = (self.index, self.alias_maximum());
+        if alias == 0 || alias > most {
+            return Err(format!("client {who} got alias {alias} and allows {most}"));
+        }
+        if topic.is_empty() {
+            let known = self.resolved.get(&(key.0, alias)).cloned();
+            return known
+                .ok_or_else(|| format!("client {who} got alias {alias}, not set on {key:?}"));
+        }
+        self.resolved.insert((key.0, alias), topic.clone());
+        Ok(topic)
     }
 
     /// An acknowledgement of what it published, or PUBREL.

@@ -1,0 +1,101 @@
+//! What is encoded for one stream and not yet taken by its connection, and the topic aliases that hold
+//! there. Packets leave in the order in which they are put in, or not at all with those behind them, so an
+//! alias is set when its packet is in.
+
+use fulmar_mqtt::Version;
+
+use crate::aliases::{self, Naming, SentAliases};
+
+/// What a client takes, by its CONNECT.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Takes {
+    pub(crate) version: Version,
+    /// Its Maximum Packet Size, in bytes.
+    pub(crate) max_packet_bytes: u32,
+    /// Topic aliases on each stream.
+    pub(crate) aliases: u16,
+}
+
+/// Encoded packets for the connection to take.
+#[derive(Debug, Default)]
+pub(crate) struct Outbox {
+    bytes: Vec<u8>,
+    /// None before the first message that could get an alias.
+    aliases: Option<Box<SentAliases>>,
+}
+
+impl Outbox {
+    pub(crate) fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// The packets, for their stream.
+    pub(crate) fn take(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.bytes)
+    }
+
+    /// Where packets other than PUBLISH go.
+    pub(crate) fn bytes(&mut self) -> &mut Vec<u8> {
+        &mut self.bytes
+    }
+
+    /// Appends a PUBLISH to a client that allows no aliases, unless it is larger than the client takes
+    /// ([MQTT-3.1.2-24]). Returns whether it fits.
+    #[inline]
+    pub(crate) fn publish(
+        &mut self,
+        takes: Takes,
+        buffer: impl FnOnce() -> Vec<u8>,
+        encode: impl FnOnce(&mut Vec<u8>),
+    ) -> bool {
+        let start = self.start(buffer);
+        encode(&mut self.bytes);
+        self.keep_if_it_fits(start, takes)
+    }
+
+    /// The same to a client that allows aliases. `encode` may be called twice.
+    pub(crate) fn publish_aliased(
+        &mut self,
+        takes: Takes,
+        buffer: impl FnOnce() -> Vec<u8>,
+        topic: &str,
+        mut encode: impl FnMut(&mut Vec<u8>, Naming),
+    ) -> bool {
+        let start = self.start(buffer);
+        let mut naming = Naming::Topic;
+        if aliases::is_worth_one(topic) {
+            naming = self.aliases.get_or_insert_default().choose(topic, takes.aliases);
+        }
+        encode(&mut self.bytes, naming);
+        let fits = self.keep_if_it_fits(start, takes);
+        let Naming::Set(alias) = naming else { return fits };
+        if fits {
+            self.aliases.get_or_insert_default().set(alias, topic);
+            return true;
+        }
+        // It may be the alias that is too much.
+        encode(&mut self.bytes, Naming::Topic);
+        self.keep_if_it_fits(start, takes)
+    }
+
+    #[inline]
+    fn start(&mut self, buffer: impl FnOnce() -> Vec<u8>) -> usize {
+        if self.bytes.capacity() == 0 {
+            self.bytes = buffer();
+        }
+        self.bytes.len()
+    }
+
+    #[inline]
+    fn keep_if_it_fits(&mut self, start: usize, takes: Takes) -> bool {
+        let fits = self.bytes.len() - start <= takes.max_packet_bytes as usize;
+        if !fits {
+            self.bytes.truncate(start);
+        }
+        fits
+    }
+}
