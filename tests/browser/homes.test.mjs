@@ -15,7 +15,10 @@ const DESK = { width: 1280, height: 800 };
 const EVERY_S = 2;
 /** Longer than a page may be silent that hears nothing meanwhile; begins when a browser on a busy machine has long been open. */
 const OUTAGE_S = Number(process.env.FULMAR_OUTAGE_S ?? 75);
-const OUTAGE = ["--outage-after", "40", "--outage", String(OUTAGE_S)];
+/** How long the link stays up. If that is too short for what a slow machine does meanwhile, the next is tried. */
+const UP_S = [40, 160, 640];
+/** The gateway has that much to send when the link is back. */
+const CATCH_UP_MS = PATIENCE_MS + OUTAGE_S * 1000;
 /** What the broker lets a page be silent for: one and a half times its keep alive. */
 const SILENCE_S = 45;
 /** Where pictures for the documentation go, if they are wanted. */
@@ -24,15 +27,17 @@ const TWIN = "/api/v1/rural";
 
 let demo;
 const passwords = {};
-before(async () => {
-  const words = ["demo", "homes", "--port", "0", "--every", String(EVERY_S), "--history", "2", ...OUTAGE];
+async function start(upS) {
+  const outage = ["--outage-after", String(upS), "--outage", String(OUTAGE_S)];
+  const words = ["demo", "homes", "--port", "0", "--every", String(EVERY_S), "--history", "2", ...outage];
   demo = await Server.start({ command: (data) => [...words, "--data", data] });
   for (const line of demo.printed) {
     const [, name, password] = line.match(/^ {2}(home|viewer|admin) +(\w{12}) /) ?? [];
     if (name) passwords[name] = password;
   }
   assert.equal(Object.keys(passwords).length, 3, demo.printed.join("\n"));
-});
+}
+before(() => start(UP_S[0]));
 after(() => demo?.close());
 
 async function picture(page, name) {
@@ -121,7 +126,51 @@ function recorded() {
 }
 
 test("live values, a radon alert, and an outage whose readings all arrive once and in order", async (t) => {
-  const page = await open(t, "home", DESK);
+  const { page, ask, arrived, upS } = await untilTheOutage(t);
+  await eventually("the outage", isDown, upS * 1000 + PATIENCE_MS);
+  const timeout = OUTAGE_S * 1000;
+  await page.waitForSelector('[data-testid="curve-note"][data-silent="true"]', { timeout });
+  await page.waitForSelector(".reading.stale");
+  await pictures(page, "homes-outage");
+  const lastBefore = recorded();
+  await eventually("its end", () => demo.log.includes("The link is up again."), timeout + PATIENCE_MS);
+  await page.waitForSelector('[data-testid="curve-note"][data-silent="false"]', { timeout: CATCH_UP_MS });
+  await pictures(page, "homes-caught-up");
+  assert.ok(OUTAGE_S > SILENCE_S);
+  const ways = await page.evaluate(() => window.ways);
+  assert.equal(ways.length, 1, `only the gateway was cut off, not the page: ${ways.join(", ")}`);
+
+  await everythingOnce(ask);
+  for (const [key, taken] of lastBefore) {
+    const times = () => arrived.get(`fulmar/rural/sensor/${key}`) ?? [];
+    // The platform may have stored what this client has not printed yet.
+    await eventually(`${key} to go on`, () => times().at(-1) > taken.at(-1)[0]);
+    assert.deepEqual(times(), [...times()].sort(), `${key} in order`);
+  }
+});
+
+const isDown = () => demo.log.includes("The link is down.");
+
+/** Does what needs the link, with a new demonstration each time that the link was down before it was done. */
+async function untilTheOutage(t) {
+  for (const upS of UP_S) {
+    if (upS !== UP_S[0]) {
+      await demo.close();
+      await start(upS);
+    }
+    const page = await open(t, "home", DESK);
+    try {
+      const done = await whileTheLinkIsUp(t, page);
+      if (!isDown()) return { page, upS, ...done };
+    } catch (error) {
+      if (!isDown()) throw error;
+    }
+    await page.context().browser().close();
+  }
+  throw new Error(`${UP_S.at(-1)} s were not enough until the outage`);
+}
+
+async function whileTheLinkIsUp(t, page) {
   const { token, ask } = await asked(page, "home");
   const arrived = arrivals(t, token);
   assert.equal(await page.locator('[data-testid="home"]').count(), 20);
@@ -160,26 +209,8 @@ test("live values, a radon alert, and an outage whose readings all arrive once a
   await go(page, "/homes/home-01");
   await page.waitForSelector('[data-testid="chart"][data-ready="true"]');
   await page.getByText("Hour", { exact: true }).click();
-  await eventually("the outage", () => demo.log.includes("The link is down."));
-  const timeout = OUTAGE_S * 1000;
-  await page.waitForSelector('[data-testid="curve-note"][data-silent="true"]', { timeout });
-  await page.waitForSelector(".reading.stale");
-  await pictures(page, "homes-outage");
-  const lastBefore = recorded();
-  await eventually("its end", () => demo.log.includes("The link is up again."), timeout + PATIENCE_MS);
-  await page.waitForSelector('[data-testid="curve-note"][data-silent="false"]');
-  await pictures(page, "homes-caught-up");
-  assert.ok(OUTAGE_S > SILENCE_S);
-  const ways = await page.evaluate(() => window.ways);
-  assert.equal(ways.length, 1, `only the gateway was cut off, not the page: ${ways.join(", ")}`);
-
-  await everythingOnce(ask);
-  for (const [key, taken] of lastBefore) {
-    const times = arrived.get(`fulmar/rural/sensor/${key}`) ?? [];
-    assert.deepEqual(times, [...times].sort(), `${key} in order`);
-    assert.ok(times.at(-1) > taken.at(-1)[0], `${key} went on`);
-  }
-});
+  return { ask, arrived };
+}
 
 /** Each series of the platform is what the sensors were told was taken: the same values at the same times. */
 async function everythingOnce(ask) {
@@ -195,7 +226,7 @@ async function everythingOnce(ask) {
     await eventually(`${key} to catch up`, async () => {
       stored = (await ask(path)).points.map(({ at, value }) => [at, value]);
       return stored.at(-1)?.[0] >= last;
-    });
+    }, CATCH_UP_MS);
     assert.deepEqual(stored, expected, key);
   }
 }
