@@ -5,7 +5,7 @@ use super::MAX_COPIES;
 
 /// Packets that the estimate is an average of, without copies and with them, which hide most losses.
 const MEMORY: [f64; 2] = [64.0, 256.0];
-/// Packets that are assumed to have arrived before there is any figure: a first loss is none yet.
+/// Packets that are assumed to have arrived before the first: one loss is no figure yet.
 const DOUBT: f64 = 20.0;
 /// Packets' worth of trust in what an earlier connection saw.
 const TRUST: f64 = 48.0;
@@ -31,11 +31,9 @@ impl Loss {
     /// Nothing but this share is known.
     pub(super) fn expecting(share: f64) -> Loss {
         let share = if share.is_finite() { share.clamp(0.0, MOST) } else { 0.0 };
-        let mut loss = Loss { sent: [0.0; WAYS], lost: 0.0, fresh: [0; WAYS], share };
-        if share > 0.0 {
-            loss.sent[0] = TRUST;
-            loss.lost = share * (TRUST + DOUBT);
-        }
+        let known = if share > 0.0 { TRUST } else { DOUBT };
+        let mut loss = Loss { sent: [0.0; WAYS], lost: share * known, fresh: [0; WAYS], share };
+        loss.sent[0] = known;
         loss
     }
 
@@ -66,7 +64,7 @@ impl Loss {
             *all = (*all + known) * keep;
         }
         self.sent[0] = (self.sent[0] + left) * keep;
-        self.lost = (self.lost + lost as f64) * keep;
+        self.lost = ((self.lost + lost as f64) * keep).min(self.sent.iter().sum());
         self.share = self.estimate();
     }
 
@@ -89,8 +87,7 @@ impl Loss {
     }
 
     fn expected(&self, share: f64) -> f64 {
-        let by_copies = self.sent.iter().rev().fold(0.0, |sum, sent| (sum + sent) * share);
-        by_copies + DOUBT * share
+        self.sent.iter().rev().fold(0.0, |sum, sent| (sum + sent) * share)
     }
 }
 
@@ -110,7 +107,6 @@ mod tests {
                 owed -= lost;
                 loss.learn(1, lost as u64, copies > 0);
             }
-            // The packets in doubt count as having arrived.
             assert!((loss.share() - share).abs() < 0.15 * share, "{share}: {}", loss.share());
         }
     }

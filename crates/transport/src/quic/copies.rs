@@ -1,10 +1,10 @@
 //! Copies of what thin connections send where their paths lose packets; `fulmar_congestion::copies` decides.
 //!
-//! A connection that has lost nothing has no more than the time of the next look at its losses. Copies wait in one
+//! A connection that has lost nothing has no more than the time of the last look at its losses. Copies wait in one
 //! small queue for each endpoint, and go where the datagram went, whatever has become of its connection since: they are
 //! due within milliseconds.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use fulmar_congestion::copies::{Copied, Copies, CopyQueue, Sent};
 use quinn_proto::{Connection, Transmit};
@@ -14,56 +14,54 @@ use super::socket::{Socket, Unsent};
 /// Datagrams of one endpoint that wait for their copies; 300 bytes each, or 1200 of a handshake.
 const MAX_WAITING: usize = 256;
 
-/// Time between two looks at what a connection has lost.
-const LOOK: Duration = Duration::from_millis(100);
+/// Milliseconds between two looks at what a connection has lost.
+const LOOK_MS: u32 = 100;
 
-/// Copies of one connection.
+/// Copies of one connection, once it has lost something.
 #[derive(Debug)]
 pub(super) struct ConnCopies {
-    look_at: Instant,
-    state: Option<Box<State>>,
-}
-
-#[derive(Debug)]
-struct State {
     policy: Copies,
     /// quinn's counters at the last look.
     sent: u64,
     lost: u64,
 }
 
-impl ConnCopies {
-    pub(super) fn new(now: Instant) -> ConnCopies {
-        ConnCopies { look_at: now + LOOK, state: None }
+/// Looks now and then at what a connection has lost. `looked_ms` is when, on a clock that may begin anywhere and
+/// overflow: an instant would take four times the bytes, in every connection.
+pub(super) fn look(
+    copies: &mut Option<Box<ConnCopies>>,
+    looked_ms: &mut u32,
+    inner: &Connection,
+    now_ms: u32,
+    now: Instant,
+) {
+    if now_ms.wrapping_sub(*looked_ms) < LOOK_MS {
+        return;
     }
+    *looked_ms = now_ms;
+    let path = inner.stats().path;
+    if path.lost_packets == 0 && copies.is_none() {
+        return;
+    }
+    let copies = copies.get_or_insert_with(|| Box::new(ConnCopies::new(now)));
+    let sent = path.sent_packets.saturating_sub(copies.sent);
+    let lost = path.lost_packets.saturating_sub(copies.lost);
+    (copies.sent, copies.lost) = (path.sent_packets, path.lost_packets);
+    copies.policy.observe(now, path.rtt, sent, lost);
+}
 
-    /// Looks now and then at what was lost.
-    pub(super) fn look(&mut self, inner: &Connection, now: Instant) {
-        if now < self.look_at {
-            return;
-        }
-        self.look_at = now + LOOK;
-        let path = inner.stats().path;
-        if path.lost_packets == 0 {
-            return;
-        }
-        let new = || Box::new(State { policy: Copies::new(now, 0.0), sent: 0, lost: 0 });
-        let state = self.state.get_or_insert_with(new);
-        let sent = path.sent_packets.saturating_sub(state.sent);
-        let lost = path.lost_packets.saturating_sub(state.lost);
-        (state.sent, state.lost) = (path.sent_packets, path.lost_packets);
-        state.policy.observe(now, path.rtt, sent, lost);
+impl ConnCopies {
+    fn new(now: Instant) -> ConnCopies {
+        ConnCopies { policy: Copies::new(now, 0.0), sent: 0, lost: 0 }
     }
 
     /// The client has another address: what is known is about the path to the one before.
     pub(super) fn moved(&mut self, now: Instant) {
-        if let Some(state) = &mut self.state {
-            state.policy.forget(now);
-        }
+        self.policy.forget(now);
     }
 
     pub(super) fn copied(&self) -> Copied {
-        self.state.as_ref().map_or_else(Copied::default, |state| state.policy.copied())
+        self.policy.copied()
     }
 }
 
@@ -85,12 +83,11 @@ impl Waiting {
         is_validated: bool,
         now: Instant,
     ) {
-        let Some(state) = &mut copies.state else { return };
         // A run of datagrams is a long one.
         let is_single = transmit.segment_size.is_none_or(|segment| segment >= bytes.len());
         let is_handshake = bytes.first().is_some_and(|first| first & LONG_HEADER != 0);
         let is_validated = is_validated && is_single;
-        let plan = state.policy.sent(now, Sent { bytes: bytes.len(), is_handshake, is_validated });
+        let plan = copies.policy.sent(now, Sent { bytes: bytes.len(), is_handshake, is_validated });
         self.0.push(now, plan, || Unsent::new(transmit, bytes));
     }
 
@@ -115,8 +112,7 @@ mod tests {
 
     /// A connection that has lost one packet in five.
     fn lossy(now: Instant) -> ConnCopies {
-        let policy = Copies::new(now, 0.2);
-        ConnCopies { look_at: now, state: Some(Box::new(State { policy, sent: 0, lost: 0 })) }
+        ConnCopies { policy: Copies::new(now, 0.2), ..ConnCopies::new(now) }
     }
 
     /// Sends datagrams, and returns how many copies of them arrive.

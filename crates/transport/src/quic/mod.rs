@@ -414,14 +414,15 @@ impl QuicShard {
             }
             let mut emptied = true;
             let mut unvalidated = conn.unvalidated.take();
-            let mut copies = conn.copies.take();
-            if let Some(copies) = &mut copies {
-                copies.look(&conn.inner, now);
+            if self.settings.copies {
+                let now_ms = io.shard.now().0 as u32;
+                copies::look(&mut conn.copies, &mut conn.looked_ms, &conn.inner, now_ms, now);
             }
+            let mut copies = conn.copies.take();
             let mut out = Out {
                 socket: &mut self.socket,
                 scratch: &mut self.scratch,
-                copies: copies.as_mut().map(|copies| (copies, &mut self.copies)),
+                copies: copies.as_deref_mut().map(|copies| (copies, &mut self.copies)),
                 now,
             };
             let mut send = |inner: &mut Connection| {

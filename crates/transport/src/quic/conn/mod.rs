@@ -74,8 +74,9 @@ pub(crate) struct QuicConn {
     last_remote: std::net::SocketAddr,
     /// The path to an address of the client that is not validated.
     pub(in crate::quic) unvalidated: Option<Box<UnvalidatedPath>>,
-    /// Copies of what it sends; `None` where they are switched off.
-    pub(in crate::quic) copies: Option<ConnCopies>,
+    /// Copies of what it sends, once something was lost, and when that was last looked at.
+    pub(in crate::quic) copies: Option<Box<ConnCopies>>,
+    pub(in crate::quic) looked_ms: u32,
     lost: Option<LostCause>,
 }
 
@@ -124,7 +125,8 @@ impl QuicConn {
             next_stats: None,
             last_remote,
             unvalidated,
-            copies: settings.copies.then(|| ConnCopies::new(now)),
+            copies: None,
+            looked_ms: 0,
             lost: None,
         }
     }

@@ -7,7 +7,6 @@ use fulmar_congestion::copies::Copied;
 
 use super::QuicConn;
 use crate::connection::Io;
-use crate::quic::copies::ConnCopies;
 
 /// Time between two looks at the path's state, while the connection is in use.
 const STATS_INTERVAL: Duration = Duration::from_secs(5);
@@ -39,7 +38,7 @@ impl QuicConn {
     pub(super) fn stats(&self, io: &Io) -> TransportStats {
         let stats = self.inner.stats();
         let path = &stats.path;
-        let copied = self.copies.as_ref().map_or_else(Copied::default, ConnCopies::copied);
+        let copied = self.copies.as_ref().map_or_else(Copied::default, |copies| copies.copied());
         TransportStats {
             measured_ms: io.shard.now().0,
             rtt_us: u64::try_from(path.rtt.as_micros()).unwrap_or(u64::MAX),
