@@ -355,21 +355,21 @@ impl DtlsSession {
 
     /// A datagram of dimpl, with the additions.
     fn completed(&mut self, packet: &[u8]) -> Vec<u8> {
-        let mut packet = self.told(packet);
+        let mut packet = self.rewrite(packet);
         if self.shift > 0 {
             hello::shift(&mut packet, self.shift);
         }
         packet
     }
 
-    fn told(&mut self, packet: &[u8]) -> Vec<u8> {
+    fn rewrite(&mut self, packet: &[u8]) -> Vec<u8> {
         if self.grants
             && let Some((packet, id)) = connection_id::granted(packet)
         {
             self.granted = Some(id);
             return packet;
         }
-        renegotiation::told(packet).unwrap_or_else(|| packet.to_vec())
+        renegotiation::add_suite(packet).unwrap_or_else(|| packet.to_vec())
     }
 
     fn drain(&mut self) {

@@ -57,7 +57,7 @@ struct Observing {
     at: Instant,
     refresh_at: Instant,
     /// The last reported state, to detect whether a refresh has changed it.
-    told: Option<Bytes>,
+    last: Option<Bytes>,
     refreshing: bool,
 }
 
@@ -229,8 +229,8 @@ impl Work {
         };
         let refresh_at = now + Duration::from_secs(max_age(packet).into()) + jitter;
         let Some(known) = &mut self.observing else {
-            let (told, refreshing) = (None, false);
-            self.observing = Some(Observing { sequence, at: now, refresh_at, told, refreshing });
+            let (last, refreshing) = (None, false);
+            self.observing = Some(Observing { sequence, at: now, refresh_at, last, refreshing });
             return true;
         };
         let (v1, v2) = (known.sequence, sequence);
@@ -315,10 +315,10 @@ impl Work {
             return Next::Done { response, observing: false, first: false };
         };
         let refreshed = std::mem::take(&mut observing.refreshing);
-        let told = observing.told.replace(payload.clone());
-        if refreshed && told.as_ref() == Some(&payload) {
+        let last = observing.last.replace(payload.clone());
+        if refreshed && last.as_ref() == Some(&payload) {
             return Next::Nothing;
         }
-        Next::Done { response, observing: true, first: told.is_none() }
+        Next::Done { response, observing: true, first: last.is_none() }
     }
 }

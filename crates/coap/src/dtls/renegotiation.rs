@@ -14,14 +14,14 @@ use super::transcript::Changed;
 const SUITE: [u8; 2] = [0x00, 0xff];
 
 /// A datagram that begins with a ClientHello, with the suite.
-pub(super) fn told(datagram: &[u8]) -> Option<Vec<u8>> {
+pub(super) fn add_suite(datagram: &[u8]) -> Option<Vec<u8>> {
     hello::with_messages(datagram, &with_suite(hello::messages(datagram)?)?)
 }
 
-/// The cryptography of a client whose datagrams go through [`told`].
+/// The cryptography of a client whose datagrams [`add_suite`] rewrites.
 pub(super) fn provider() -> CryptoProvider {
-    static TOLD: Changed = Changed(with_suite);
-    TOLD.client()
+    static WITH_SUITE: Changed = Changed(with_suite);
+    WITH_SUITE.client()
 }
 
 /// The messages, with the suite if the first of them is a ClientHello without.
@@ -43,12 +43,12 @@ mod tests {
     #[test]
     fn the_suite_is_the_last_one_and_told_once() {
         let before = client_hello(&[0, 23, 0, 0]);
-        let after = told(&before).unwrap();
+        let after = add_suite(&before).unwrap();
         let (hello, _) =
             hello::first(hello::messages(&after).unwrap(), hello::CLIENT_HELLO).unwrap();
         assert_eq!(hello[hello::suites(hello).unwrap()], [0xc0, 0xa8, 0x00, 0xff]);
         assert_eq!(after.len(), before.len() + SUITE.len());
-        assert_eq!(told(&after), None);
+        assert_eq!(add_suite(&after), None);
     }
 
     #[test]
@@ -56,9 +56,9 @@ mod tests {
         let mut other = client_hello(&[]);
         // The type of the message.
         other[13] = 16;
-        assert_eq!(told(&other), None);
+        assert_eq!(add_suite(&other), None);
         // The type of the record.
         other[0] = 23;
-        assert_eq!(told(&other), None);
+        assert_eq!(add_suite(&other), None);
     }
 }

@@ -158,7 +158,7 @@ mod tests {
     const NUMBER: [u8; 8] = [0, 1, 0, 0, 0, 0, 0, 5];
     const NONCE: [u8; 12] = [3; 12];
 
-    /// What an AES-128 suite has encrypted with a key of sevens, for whoever has this ID.
+    /// A record that an AES-128 suite has encrypted with a key of sevens, with this ID.
     fn seal(suite: Dtls12CipherSuite, id: &[u8], inner: &[u8]) -> Vec<u8> {
         let mut sealed = inner.to_vec();
         let mut authenticated = vec![255, 255, 255, 255, 255, 255, 255, 255, 25, 8, 25, 0xfe, 0xfd];

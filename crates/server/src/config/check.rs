@@ -360,7 +360,7 @@ mod tests {
     fn off_loopback_there_must_be_a_way_in() {
         fn with(change: impl FnOnce(&mut Config)) -> Result<(), String> {
             super::tests::with(|c| {
-                c.platform.enabled = Enabled::Told(false);
+                c.platform.enabled = Enabled::Set(false);
                 change(c);
             })
         }

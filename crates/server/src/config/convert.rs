@@ -228,7 +228,7 @@ impl Config {
     #[cfg_attr(not(feature = "platform"), allow(dead_code, reason = "nobody asks"))]
     pub(crate) fn has_platform(&self) -> bool {
         let wanted = match self.platform.enabled {
-            Enabled::Told(told) => told,
+            Enabled::Set(value) => value,
             Enabled::By(Auto::Auto) => !self.upstream.is_on(),
         };
         wanted && !self.listeners.https.is_empty()

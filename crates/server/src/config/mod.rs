@@ -220,14 +220,14 @@ mod tests {
     fn a_gateway_has_no_platform_unless_told() {
         let upstream =
             "[upstream]\nurl = \"quic://broker.example\"\n[[upstream.up]]\nfilter = \"#\"\n";
-        let told = |word: &str| format!("[platform]\nenabled = {word}\n");
+        let value = |word: &str| format!("[platform]\nenabled = {word}\n");
         for (text, expected) in [
             (String::new(), true),
-            (told("false"), false),
-            (told("\"auto\"") + upstream, false),
+            (value("false"), false),
+            (value("\"auto\"") + upstream, false),
             (upstream.into(), false),
-            (told("true") + upstream, true),
-            (told("true") + "[listeners]\nhttps = []\n", false),
+            (value("true") + upstream, true),
+            (value("true") + "[listeners]\nhttps = []\n", false),
         ] {
             assert_eq!(load(&text, &[]).unwrap().has_platform(), expected, "{text}");
         }

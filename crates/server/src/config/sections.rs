@@ -476,7 +476,7 @@ impl Default for Storage {
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(untagged, expecting = "expected true, false or \"auto\"")]
 pub(crate) enum Enabled {
-    Told(bool),
+    Set(bool),
     By(Auto),
 }
 
@@ -556,7 +556,7 @@ impl Default for Platform {
 impl Default for Platform {
     fn default() -> Self {
         Platform {
-            enabled: Enabled::Told(false),
+            enabled: Enabled::Set(false),
             token_lifetime_s: 3600,
             max_requests_per_s: 1,
             raw_days: 1,

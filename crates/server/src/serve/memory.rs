@@ -129,10 +129,10 @@ impl Watch {
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 #[allow(unsafe_code)]
 mod system {
-    /// From so many bytes on an allocation has pages of its own. glibc's limit would be lower at first, and rise with
-    /// each such allocation that is freed, until all of them are on the heap.
+    /// Allocations of this size or more have pages of their own. By default, glibc's limit is lower at first, and rises
+    /// with each such allocation that is freed, until all of them are on the heap.
     const LARGE: libc::c_int = 512 << 10;
-    /// So much that is free at the heap's end stays there; in glibc's usual proportion.
+    /// Free bytes at the heap's end that are not returned; in glibc's usual proportion.
     const SPARE: libc::c_int = 2 * LARGE;
 
     pub(super) fn give_back() {

@@ -227,10 +227,10 @@ mod tests {
     use super::*;
 
     fn down(topic: &str, payload: &'static str) -> (DownlinkMessage, oneshot::Receiver<()>) {
-        let (taken, told) = oneshot::channel();
+        let (taken, accepted) = oneshot::channel();
         let (topic, payload) = (topic.to_owned(), payload.into());
         let (qos, retain, properties) = (QoS::AtLeastOnce, false, PropertyBuf::new());
-        (DownlinkMessage { topic, payload, qos, retain, properties, taken }, told)
+        (DownlinkMessage { topic, payload, qos, retain, properties, taken }, accepted)
     }
 
     fn id(number: u16) -> PacketId {
@@ -239,30 +239,30 @@ mod tests {
 
     /// Publishes all that may be, with identifiers from `from` on; their payloads.
     fn publish(downlink: &mut DownlinkScheduler, from: u16) -> Vec<String> {
-        let mut said = Vec::new();
+        let mut payloads = Vec::new();
         while let Some(message) = downlink.next() {
-            said.push(String::from_utf8(message.payload.to_vec()).unwrap());
-            downlink.published(id(from + u16::try_from(said.len()).unwrap() - 1), message);
+            payloads.push(String::from_utf8(message.payload.to_vec()).unwrap());
+            downlink.published(id(from + u16::try_from(payloads.len()).unwrap() - 1), message);
         }
-        said
+        payloads
     }
 
     #[test]
     fn a_refused_topic_waits_in_order_while_others_go_on() {
         let (mut downlink, now) = (DownlinkScheduler::default(), Instant::now());
-        let (first, mut told) = down("a", "a1");
+        let (first, mut accepted) = down("a", "a1");
         downlink.push(first);
         assert_eq!(publish(&mut downlink, 1), ["a1"]);
         let full = ReasonCode::QuotaExceeded;
         assert!(matches!(downlink.answered(id(1), full, now, 7), Answer::Kept(_, true)));
-        assert!(told.try_recv().is_err(), "it is not acknowledged upstream");
-        let (second, mut told_second) = down("a", "a2");
-        let (other, mut told_other) = down("b", "b1");
+        assert!(accepted.try_recv().is_err(), "it is not acknowledged upstream");
+        let (second, mut second_accepted) = down("a", "a2");
+        let (other, mut other_accepted) = down("b", "b1");
         downlink.push(second);
         downlink.push(other);
         assert_eq!(publish(&mut downlink, 2), ["b1"]);
         assert!(matches!(downlink.answered(id(2), ReasonCode::Success, now, 8), Answer::Done));
-        told_other.try_recv().unwrap();
+        other_accepted.try_recv().unwrap();
         let (topic, refusal) = downlink.refusals().next().unwrap();
         assert_eq!((topic.as_str(), refusal.reason, refusal.since_ms), ("a", full, 7));
         let at = downlink.retry_at().unwrap();
@@ -276,19 +276,19 @@ mod tests {
         assert!(matches!(taken, Answer::AcceptedAgain(topic) if topic == "a"));
         assert_eq!(publish(&mut downlink, 5), ["a2"]);
         downlink.answered(id(5), ReasonCode::Success, at, 11);
-        told.try_recv().unwrap();
-        told_second.try_recv().unwrap();
+        accepted.try_recv().unwrap();
+        second_accepted.try_recv().unwrap();
         assert_eq!((downlink.refusals().count(), downlink.retry_at()), (0, None));
     }
 
     #[test]
     fn the_message_for_which_the_connection_ends_is_found_and_the_others_are_not_lost() {
         let (mut downlink, now) = (DownlinkScheduler::default(), Instant::now());
-        let told: Vec<_> = ["1", "2 too large", "3"]
+        let accepted: Vec<_> = ["1", "2 too large", "3"]
             .map(|text| {
-                let (message, told) = down("a", text);
+                let (message, accepted) = down("a", text);
                 downlink.push(message);
-                told
+                accepted
             })
             .into();
         assert_eq!(publish(&mut downlink, 1), ["1", "2 too large", "3"]);
@@ -303,17 +303,17 @@ mod tests {
         assert!(downlink.lost(Some(ReasonCode::ServerShuttingDown)).is_none());
         assert_eq!(publish(&mut downlink, 7), ["3"]);
         assert!(matches!(downlink.answered(id(7), ReasonCode::Success, now, 1), Answer::Done));
-        drop(told);
+        drop(accepted);
     }
 
     #[test]
     fn what_comes_again_by_another_connection_does_not_wait_twice() {
         let (mut downlink, now) = (DownlinkScheduler::default(), Instant::now());
-        let (message, told) = down("a", "1");
+        let (message, accepted) = down("a", "1");
         downlink.push(message);
         publish(&mut downlink, 1);
         downlink.answered(id(1), ReasonCode::QuotaExceeded, now, 1);
-        drop(told);
+        drop(accepted);
         let (again, _told) = down("a", "1");
         downlink.push(again);
         downlink.retry(now);
