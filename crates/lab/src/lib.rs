@@ -4,7 +4,7 @@
 //! clock or threads. [`profile`] names common links. [`wire`] reads IP packets and [`units`] reads
 //! quantities as people write them.
 //!
-//! [`emulator`] makes it real: network namespaces ([`net`]) joined by a thread that moves packets
+//! [`exec`] runs programs over one emulated link. [`emulator`] makes a topology real: network namespaces ([`net`]) joined by a thread that moves packets
 //! through the model ([`router`]), and [observers](observe) of what passes.
 //!
 //! An experiment is one TOML file ([`experiment`]): hosts, links, roles (programs), conditions and
@@ -22,6 +22,7 @@ pub mod clock;
 pub mod emulated;
 pub mod emulator;
 mod error;
+pub mod exec;
 pub mod experiment;
 pub mod link;
 pub mod net;
@@ -32,7 +33,6 @@ mod relay;
 pub mod report;
 pub mod router;
 pub mod run;
-pub mod shell;
 pub mod stats;
 pub mod summary;
 #[cfg(test)]

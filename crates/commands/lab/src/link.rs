@@ -14,8 +14,8 @@ use anyhow::Context;
 use clap::builder::NonEmptyStringValueParser;
 use clap::error::Error as ClapError;
 use clap::{Arg, ArgAction, ArgMatches, FromArgMatches};
+use fulmar_lab::exec::{Options, run_behind_link, run_pair};
 use fulmar_lab::link::{LinkConfig, SETTINGS};
-use fulmar_lab::shell::{Options, behind, between};
 use fulmar_lab::{Error, profile};
 
 use crate::exit::{Status, Usage};
@@ -132,12 +132,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     }
     let options = options(args)?;
     let outcome = match &args.between[..] {
-        [first, second] => between(&options, shell(first), shell(second)),
+        [first, second] => run_pair(&options, shell(first), shell(second)),
         _ => {
             let (program, arguments) = args.command.split_first().context("no program")?;
             let mut command = Command::new(program);
             command.args(arguments);
-            behind(&options, command)
+            run_behind_link(&options, command)
         }
     };
     let (status, summary) = outcome.map_err(|error| match error {

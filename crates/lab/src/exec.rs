@@ -1,13 +1,13 @@
-//! Programs on a bad link, from the command line: one behind it ([`behind`]), or two joined by it
-//! ([`between`]).
+//! Runs programs over an emulated link: one program behind it ([`run_behind_link`]), or two joined by it
+//! ([`run_pair`]), each in a network namespace as with `ip netns exec`.
 //!
-//! The program, or the first of two, is host 0 and on the link's near side: `up` is what it sends.
-//! In [`behind`] host 1 is the gateway (see `relay`): on its address, `198.18.1.2`, the program
-//! reaches services on this machine's loopback, and the rest of the world at its usual addresses. In
-//! [`between`] the second program is host 1.
+//! The first or only program runs on host 0, at the near side of the link: `up` is the direction in which it sends.
+//! With [`run_behind_link`], host 1 is the gateway (see `relay`): the program reaches services on this machine's
+//! loopback at the gateway's address, `198.18.1.2`, and the rest of the world at its usual addresses. With
+//! [`run_pair`], the second program runs on host 1.
 //!
-//! Programs find their way by environment variables: `LAB_SELF` is their own address, `LAB_PEER` the
-//! other host's.
+//! Programs learn addresses from environment variables: `LAB_SELF` is their own address, `LAB_PEER` that of the
+//! other host.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -28,14 +28,14 @@ use crate::relay::Relay;
 use crate::router::Outcome;
 use crate::summary::Summary;
 
-/// How long programs are given to end when they are asked to.
+/// How long a program may take to end after SIGTERM.
 const GRACE: Duration = Duration::from_secs(3);
-/// How long the link lives on, once the program has ended, for what is still under way.
-const LINGER: Duration = Duration::from_secs(10);
-/// How often it is looked whether nothing is; twice in a row must say so.
-const SETTLE: Duration = Duration::from_millis(10);
-/// How often it is looked whether a program has ended.
-const LOOK: Duration = Duration::from_millis(5);
+/// How long the link keeps running after the program's end to deliver packets in flight.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
+/// How often to check whether the link is idle; it must be idle twice in a row.
+const IDLE_POLL: Duration = Duration::from_millis(10);
+/// How often to check whether a program has ended.
+const EXIT_POLL: Duration = Duration::from_millis(5);
 
 const NEAR: HostId = HostId(0);
 const FAR: HostId = HostId(1);
@@ -47,28 +47,31 @@ pub struct Options {
     pub link: LinkConfig,
     /// Seed of all its decisions.
     pub seed: u64,
-    /// Where to write what passed, as pcapng.
+    /// File for a pcapng capture of the packets.
     pub capture: Option<PathBuf>,
-    /// Where to write what was decided out of the ordinary, a line a packet.
+    /// File for the decision log: one line per packet that was impaired.
     pub decisions: Option<PathBuf>,
-    /// Set from outside, for instance by a signal, to end the programs and tell the summary.
+    /// Set from outside, for instance by a signal handler, to end the programs; the summary is still returned.
     pub interrupted: Arc<AtomicBool>,
 }
 
 /// Runs a program behind a link to this machine and the world.
 ///
 /// # Errors
-/// The link cannot be, this machine lacks something, or the program cannot be started.
-pub fn behind(options: &Options, command: Command) -> Result<(ExitStatus, Summary), Error> {
+/// The link's settings are impossible, this machine lacks something, or the program cannot be started.
+pub fn run_behind_link(
+    options: &Options,
+    command: Command,
+) -> Result<(ExitStatus, Summary), Error> {
     run(options, command, None)
 }
 
-/// Joins two programs by a link. When the second ends, the first is asked to (SIGTERM), and killed
-/// if it does not; the status is that of the second.
+/// Runs two programs joined by a link. When the second ends, the first gets SIGTERM, and is killed if it does not
+/// end; the status is that of the second.
 ///
 /// # Errors
-/// As of [`behind`].
-pub fn between(
+/// As for [`run_behind_link`].
+pub fn run_pair(
     options: &Options,
     first: Command,
     second: Command,
@@ -107,14 +110,14 @@ fn run(
         None => {
             let child = start(&near_host, &mut near, &far_host)?;
             let status = wait(child, &options.interrupted)?;
-            linger(&emulator, &options.interrupted);
+            drain(&emulator, &options.interrupted);
             status
         }
         Some(mut far) => {
             let first = start(&near_host, &mut near, &far_host)?;
             let second = start(&far_host, &mut far, &near_host);
             let status = second.and_then(|second| wait(second, &options.interrupted));
-            linger(&emulator, &options.interrupted);
+            drain(&emulator, &options.interrupted);
             end(first)?;
             status?
         }
@@ -164,7 +167,7 @@ fn start(host: &Host, command: &mut Command, peer: &Host) -> Result<Child, Error
     host.spawn(command).map_err(Error::when(doing))
 }
 
-/// Waits for a program's end, which an interruption brings about.
+/// Waits for a program to end; an interruption ends it.
 fn wait(mut child: Child, interrupted: &AtomicBool) -> Result<ExitStatus, Error> {
     loop {
         let ended = child.try_wait().map_err(Error::when("waiting for a program"))?;
@@ -174,21 +177,21 @@ fn wait(mut child: Child, interrupted: &AtomicBool) -> Result<ExitStatus, Error>
         if interrupted.load(Ordering::Relaxed) {
             return end(child);
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(EXIT_POLL);
     }
 }
 
-/// Lets what a program has sent last arrive.
-fn linger(emulator: &Emulator, interrupted: &AtomicBool) {
-    let until = Instant::now() + LINGER;
+/// Waits until the last packets that a program sent have arrived.
+fn drain(emulator: &Emulator, interrupted: &AtomicBool) {
+    let until = Instant::now() + DRAIN_TIMEOUT;
     let mut quiet = 0;
     while quiet < 2 && Instant::now() < until && !interrupted.load(Ordering::Relaxed) {
-        std::thread::sleep(SETTLE);
+        std::thread::sleep(IDLE_POLL);
         quiet = if emulator.is_idle() { quiet + 1 } else { 0 };
     }
 }
 
-/// Asks a program to end, and kills it if it does not in time.
+/// Sends SIGTERM to a program, and kills it if it does not end in time.
 fn end(mut child: Child) -> Result<ExitStatus, Error> {
     let waiting = "waiting for a program";
     if let Some(pid) = rustix::process::Pid::from_raw(child.id() as i32) {
@@ -200,7 +203,7 @@ fn end(mut child: Child) -> Result<ExitStatus, Error> {
         if let Some(status) = child.try_wait().map_err(Error::when(waiting))? {
             return Ok(status);
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(EXIT_POLL);
     }
     child.kill().map_err(Error::when("killing a program"))?;
     child.wait().map_err(Error::when(waiting))
