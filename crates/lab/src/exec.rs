@@ -85,7 +85,7 @@ fn run(
     far: Option<Command>,
 ) -> Result<(ExitStatus, Summary), Error> {
     let privilege = net::acquire()?;
-    net::sweep().map_err(Error::when("looking for what an earlier run left behind"))?;
+    net::kill_orphans().map_err(Error::when("looking for what an earlier run left behind"))?;
     let mut topology = Topology::new(2, options.seed)?;
     topology.add_link(Ends::Access(NEAR), options.link.clone())?;
     if far.is_none() {

@@ -4,8 +4,9 @@
 //! clock or threads. [`profile`] names common links. [`wire`] reads IP packets and [`units`] reads
 //! quantities as people write them.
 //!
-//! [`exec`] runs programs over one emulated link. [`emulator`] makes a topology real: network namespaces ([`net`]) joined by a thread that moves packets
-//! through the model ([`router`]), and [observers](observe) of what passes.
+//! [`exec`] runs programs over one emulated link. [`emulator`] makes a topology real: network namespaces
+//! ([`net`]) joined by a thread that moves packets through the model ([`router`]), and
+//! [observers](observe) of the packets that pass.
 //!
 //! An experiment is one TOML file ([`experiment`]): hosts, links, roles (programs), conditions and
 //! measures. [`run`] carries it out cell by cell and keeps every raw sample; [`report`] makes pages

@@ -87,7 +87,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(&stop))?;
         signal_hook::flag::register(signal, Arc::clone(&stop))?;
     }
-    let ended = fulmar_lab::net::sweep().context("looking for what an earlier lab left behind")?;
+    let ended =
+        fulmar_lab::net::kill_orphans().context("looking for what an earlier lab left behind")?;
     if ended > 0 {
         tracing::warn!(processes = ended, "ended what an earlier lab left behind");
     }

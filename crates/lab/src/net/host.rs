@@ -14,7 +14,7 @@ use rustix::net::{AddressFamily, SocketType, socket};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::netlink::{Netlink, RouteKind, Table};
-use super::{child, stale, sys};
+use super::{child, orphans, sys};
 use crate::Error;
 use crate::link::HostId;
 
@@ -74,7 +74,7 @@ impl Host {
             let netlink = Netlink::new().map_err(Error::when("opening a netlink socket"))?;
             let host = Host {
                 id,
-                number: stale::new_host(),
+                number: orphans::next_host_number(),
                 namespace: Arc::new(namespace.into()),
                 tun,
                 device: index_of(DEVICE)?,
@@ -178,7 +178,7 @@ impl Host {
     /// # Errors
     /// `/proc` cannot be read.
     pub fn end_all(&self) -> io::Result<usize> {
-        stale::end_of_host(self.number)
+        orphans::kill_programs_of(self.number)
     }
 
     /// Runs something on a thread inside the host, such as making a socket, and waits for it.

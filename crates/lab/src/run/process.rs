@@ -2,8 +2,8 @@
 //!
 //! Every program and whatever it starts carries the sample's mark in its environment; [`end_marked`]
 //! ends by it even what has left its process group. Signals go through pidfds, so that a number that
-//! has been given to another process is never hit. A second mark names the lab itself: by it
-//! [`sweep`](crate::net::sweep) finds what a lab that was killed left behind.
+//! has been given to another process is never hit. A second variable names the lab:
+//! [`kill_orphans`](crate::net::kill_orphans) finds by it what a killed lab left behind.
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read};
@@ -67,8 +67,8 @@ impl Program {
     ) -> io::Result<Program> {
         use std::os::unix::process::CommandExt;
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let (lab, lab_mark) = crate::net::mark()?;
-        command.process_group(0).env(MARK, mark).env(lab, lab_mark);
+        let (owner, lab) = crate::net::owner_variable()?;
+        command.process_group(0).env(MARK, mark).env(owner, lab);
         let mut child = network.spawn(host, &mut command)?;
         if let Some(output) = child.stdout.take() {
             listen(output, number, false, events.clone());
