@@ -10,8 +10,8 @@
 //!
 //! An experiment is one TOML file ([`experiment`]): hosts, links, roles (programs), conditions and
 //! measures. [`run`] carries it out cell by cell and keeps every raw sample; [`report`] makes pages
-//! and tables from the samples. What joins the hosts is behind [`network::Fabric`], so that the
-//! runner neither knows nor cares whether packets cross an emulated link.
+//! and tables from the samples. A [`network::NetworkFactory`] makes the network between hosts: the runner works the
+//! same with emulated links ([`emulated_network`]) and with this machine's loopback interface.
 //!
 //! [`arrival`] tells programs that measure a link when their kernel got a datagram. [`words`] says
 //! what is wrong with a TOML file, the program's configuration included.
@@ -20,7 +20,7 @@
 
 pub mod arrival;
 pub mod clock;
-pub mod emulated;
+pub mod emulated_network;
 pub mod emulator;
 mod error;
 pub mod exec;

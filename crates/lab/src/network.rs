@@ -1,9 +1,9 @@
-//! What the runner needs of a network: hosts to start programs on, their addresses, and what an
-//! observer in the middle has seen.
+//! The networks of the experiment runner: hosts on which it starts programs, their addresses, and the packets that
+//! an observer in the middle has seen.
 //!
-//! [`Loopback`] is the network without a link: every host is this machine. The link emulator is
-//! another [`Fabric`]; tests bring a third. No impairment is known here: a link's keys travel as
-//! they stand in the experiment file.
+//! [`Loopback`] is the network without links: every host is this machine. The link emulator has another
+//! [`NetworkFactory`], and tests have their own. This module knows no impairments: a link's settings are passed on as
+//! they are in the experiment file.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, TcpListener};
@@ -19,7 +19,7 @@ use crate::observe::Kind;
 pub struct LinkPlan {
     /// The two hosts, by name.
     pub between: [String; 2],
-    /// What is wrong with the link, in the order of the file: keys of the link model and values.
+    /// The link's settings, keys of the link model and values, in the order of the file.
     pub settings: Vec<(String, String)>,
 }
 
@@ -30,7 +30,7 @@ pub struct NetworkPlan {
     pub hosts: Vec<String>,
     /// Links between them.
     pub links: Vec<LinkPlan>,
-    /// Whether round trips are read off the spin bit; it costs the emulator a little for each packet.
+    /// Whether round trips are measured by the spin bit, which takes the emulator some time per packet.
     pub round_trips: bool,
     /// Seed of all the network's random decisions.
     pub seed: u64,
@@ -41,35 +41,35 @@ pub struct NetworkPlan {
 /// One packet as a capture on a host would show it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Seen {
-    /// When the host sent it or got it, in nanoseconds of this machine's monotonic clock.
+    /// When the host sent or received it, in nanoseconds of this machine's monotonic clock.
     pub at_ns: u64,
     /// The host, by name.
     pub host: String,
-    /// Whether the host sent it; else it got it.
+    /// Whether the host sent it; otherwise the host received it.
     pub sent: bool,
     /// Length of the IP packet in bytes.
     pub bytes: u32,
-    /// What it was for.
+    /// Its purpose.
     pub kind: Kind,
 }
 
-/// What the network knows at the end of a sample.
+/// What the network observed in a sample.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Observed {
     /// Every packet, in order of time; empty where nothing observes.
     pub packets: Vec<Seen>,
     /// Round trips that QUIC's spin bit showed, in order of time for each flow.
     pub round_trips: Vec<RoundTrip>,
-    /// Further figures for the sample's record, such as counters a flow.
+    /// Further statistics for the sample's record.
     pub counters: BTreeMap<String, f64>,
-    /// How late the network itself was, where it delays packets.
+    /// How late the emulator sent packets, if there is one.
     pub lateness: Option<Lateness>,
 }
 
 /// A round trip as QUIC's latency spin bit showed it at a host (RFC 9000 section 17.4).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RoundTrip {
-    /// When it was complete, in nanoseconds of this machine's monotonic clock.
+    /// When it ended, in nanoseconds of this machine's monotonic clock.
     pub at_ns: u64,
     /// The host, by name.
     pub host: String,
@@ -88,31 +88,31 @@ pub struct Lateness {
     pub max_us: f64,
 }
 
-/// A setting of a link that cannot be.
+/// An invalid setting of a link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WrongSetting {
     /// The setting.
     pub key: String,
-    /// What is wrong and what is allowed.
+    /// What is wrong, and what is allowed.
     pub reason: String,
 }
 
 /// Makes networks.
-pub trait Fabric: Sync {
+pub trait NetworkFactory: Sync {
     /// Checks a link's settings.
     ///
     /// # Errors
-    /// The first that is wrong; the caller knows where it stands.
+    /// The first setting that is wrong; the caller knows its line.
     fn check(&self, settings: &[(String, String)]) -> Result<(), WrongSetting>;
 
     /// Makes a network.
     ///
     /// # Errors
-    /// What is missing on this machine, for a person to read.
+    /// What this machine lacks, as text for a person.
     fn open(&self, plan: &NetworkPlan) -> std::io::Result<Box<dyn Network>>;
 }
 
-/// A network that exists. Dropping it takes it away.
+/// A network. Dropping it removes it.
 pub trait Network {
     /// Address of a host of the plan.
     fn address(&self, host: &str) -> Option<IpAddr>;
@@ -120,7 +120,7 @@ pub trait Network {
     /// A TCP and UDP port that nothing on this host uses.
     ///
     /// # Errors
-    /// None is left.
+    /// No port is left.
     fn free_port(&mut self, host: &str) -> std::io::Result<u16>;
 
     /// Starts a program on a host.
@@ -129,15 +129,15 @@ pub trait Network {
     /// As of [`Command::spawn`].
     fn spawn(&mut self, host: &str, command: &mut Command) -> std::io::Result<Child>;
 
-    /// Ends the network and tells what it saw.
+    /// Removes the network and returns what it observed.
     fn close(self: Box<Self>) -> Observed;
 }
 
-/// No link: all hosts are this machine's loopback interface, and nothing observes.
+/// No links: all hosts are this machine's loopback interface, and packets are not observed.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Loopback;
 
-impl Fabric for Loopback {
+impl NetworkFactory for Loopback {
     fn check(&self, settings: &[(String, String)]) -> Result<(), WrongSetting> {
         settings.first().map_or(Ok(()), |(key, _)| {
             let reason = "loopback has no link emulator to set it in".to_owned();

@@ -8,9 +8,9 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use fulmar_lab::emulated::Emulated;
+use fulmar_lab::emulated_network::EmulatedNetworkFactory;
 use fulmar_lab::experiment::{Document, Experiment};
-use fulmar_lab::network::{Fabric, Loopback};
+use fulmar_lab::network::{Loopback, NetworkFactory};
 use fulmar_lab::report::SUITE_FILE;
 use fulmar_lab::run::{Plan, Sample, Step, Tally, missing_programs, unmet_needs};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -246,9 +246,10 @@ impl Go<'_> {
             keep: args.keep,
         };
         let mut progress = Progress::new(&experiment.name);
-        let fabric: &dyn Fabric = if experiment.links.is_empty() { &Loopback } else { &Emulated };
+        let networks: &dyn NetworkFactory =
+            if experiment.links.is_empty() { &Loopback } else { &EmulatedNetworkFactory };
         let tally =
-            fulmar_lab::run::run(&plan, fabric, self.stop, &mut |step| progress.step(&step))
+            fulmar_lab::run::run(&plan, networks, self.stop, &mut |step| progress.step(&step))
                 .with_context(|| out.display().to_string());
         progress.bar.finish_and_clear();
         tally

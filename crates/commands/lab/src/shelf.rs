@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use fulmar_command::exit::Usage;
-use fulmar_lab::emulated::Emulated;
+use fulmar_lab::emulated_network::EmulatedNetworkFactory;
 use fulmar_lab::experiment::{Document, Mistake, find, load};
 use tempfile::TempDir;
 
@@ -74,7 +74,7 @@ impl Shelf {
         if !path.exists() {
             return Err(Usage(self.no_such(name, &path)).into());
         }
-        load(&path, &Emulated).map_err(wrong)
+        load(&path, &EmulatedNetworkFactory).map_err(wrong)
     }
 
     /// Names of all experiments, in order.

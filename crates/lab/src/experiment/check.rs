@@ -11,7 +11,7 @@ use super::file::{
 };
 use super::value::Ordered;
 use super::{Cell, Template, find};
-use crate::network::Fabric;
+use crate::network::NetworkFactory;
 use crate::words::no_such;
 
 /// Most cells of one experiment.
@@ -66,14 +66,14 @@ pub(super) fn experiment(
     source: Source<'_>,
     experiment: &Experiment,
     folder: &Path,
-    fabric: Option<&dyn Fabric>,
+    networks: Option<&dyn NetworkFactory>,
 ) -> Checked {
     let check = Check { source, experiment };
     check.numbers()?;
     check.names()?;
     check.matrix()?;
     let cells = experiment.cells();
-    check.links(&cells, fabric)?;
+    check.links(&cells, networks)?;
     check.files(&cells)?;
     check.roles(&cells)?;
     check.marks()?;
@@ -259,7 +259,7 @@ impl Check<'_> {
         })
     }
 
-    fn links(&self, cells: &[Cell], fabric: Option<&dyn Fabric>) -> Checked {
+    fn links(&self, cells: &[Cell], networks: Option<&dyn NetworkFactory>) -> Checked {
         for (index, link) in self.experiment.links.iter().enumerate() {
             self.ends(link, &self.experiment.links[..index])?;
             for cell in cells {
@@ -268,7 +268,7 @@ impl Check<'_> {
                     let filled = self.text(cell, value.get_ref().as_str(), value.span())?;
                     settings.push((key.get_ref().clone(), filled));
                 }
-                let Some(Err(wrong)) = fabric.map(|fabric| fabric.check(&settings)) else {
+                let Some(Err(wrong)) = networks.map(|networks| networks.check(&settings)) else {
                     continue;
                 };
                 let named = link.set.0.iter().find(|(key, _)| *key.get_ref() == wrong.key);

@@ -22,7 +22,7 @@ pub use value::{Level, Levels, Ordered, Pair};
 
 pub(crate) use template::Template;
 
-use crate::network::Fabric;
+use crate::network::NetworkFactory;
 use error::Source;
 
 /// What a file under `experiments/` holds.
@@ -45,12 +45,12 @@ impl Document {
     }
 }
 
-/// Reads a file and checks all of it; `fabric` checks the links' settings.
+/// Reads a file and checks all of it; `networks` checks the links' settings.
 ///
 /// # Errors
 /// The first mistake.
-pub fn load(path: &Path, fabric: &dyn Fabric) -> Result<Document, Mistake> {
-    load_with(path, Some(fabric))
+pub fn load(path: &Path, networks: &dyn NetworkFactory) -> Result<Document, Mistake> {
+    load_with(path, Some(networks))
 }
 
 /// Reads a file that was checked when it was run; links' settings are not checked again.
@@ -58,7 +58,7 @@ pub(crate) fn load_noted(path: &Path) -> Result<Document, Mistake> {
     load_with(path, None)
 }
 
-fn load_with(path: &Path, fabric: Option<&dyn Fabric>) -> Result<Document, Mistake> {
+fn load_with(path: &Path, networks: Option<&dyn NetworkFactory>) -> Result<Document, Mistake> {
     let file = path.display().to_string();
     let text = std::fs::read_to_string(path).map_err(|error| Mistake {
         file: file.clone(),
@@ -68,7 +68,7 @@ fn load_with(path: &Path, fabric: Option<&dyn Fabric>) -> Result<Document, Mista
     })?;
     let name = path.file_stem().unwrap_or_default().to_string_lossy();
     let folder = path.parent().unwrap_or(Path::new(""));
-    parse(Source { file: &file, text: &text }, &name, folder, fabric)
+    parse(Source { file: &file, text: &text }, &name, folder, networks)
 }
 
 /// Reads a suite of which only the results are there.
@@ -81,7 +81,7 @@ fn parse(
     source: Source<'_>,
     name: &str,
     folder: &Path,
-    fabric: Option<&dyn Fabric>,
+    networks: Option<&dyn NetworkFactory>,
 ) -> Result<Document, Mistake> {
     let text = source.text;
     let table: toml::Table = toml::from_str(text).map_err(|error| source.syntax(&error))?;
@@ -92,7 +92,7 @@ fn parse(
     }
     let mut experiment: Experiment = toml::from_str(text).map_err(|error| source.syntax(&error))?;
     name.clone_into(&mut experiment.name);
-    check::experiment(source, &experiment, folder, fabric)?;
+    check::experiment(source, &experiment, folder, networks)?;
     Ok(Document::Experiment(Box::new(experiment), text.to_owned()))
 }
 

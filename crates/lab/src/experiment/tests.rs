@@ -8,7 +8,7 @@ use crate::network::{Loopback, Network, NetworkPlan, WrongSetting};
 /// Knows one key.
 struct LossOnly;
 
-impl Fabric for LossOnly {
+impl NetworkFactory for LossOnly {
     fn check(&self, settings: &[(String, String)]) -> Result<(), WrongSetting> {
         for (key, value) in settings {
             let reason = match (key.as_str(), value.parse::<f64>()) {
@@ -317,7 +317,7 @@ fn the_experiments_of_the_repository_are_right() {
 /// A link on which everything can be set.
 struct Anything;
 
-impl Fabric for Anything {
+impl NetworkFactory for Anything {
     fn check(&self, _settings: &[(String, String)]) -> Result<(), WrongSetting> {
         Ok(())
     }

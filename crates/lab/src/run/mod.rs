@@ -24,7 +24,7 @@ pub use program::{missing_programs, unmet_needs};
 pub use sample::{FILE, Outcome, Sample, StoreError, read};
 
 use crate::experiment::Experiment;
-use crate::network::Fabric;
+use crate::network::NetworkFactory;
 use sample::Store;
 
 /// Copy of the experiment file in the folder of results.
@@ -105,7 +105,7 @@ impl Tally {
 /// The folder cannot be used, or holds results of something else.
 pub fn run(
     plan: &Plan<'_>,
-    fabric: &dyn Fabric,
+    networks: &dyn NetworkFactory,
     stop: &AtomicBool,
     on_step: &mut dyn FnMut(Step<'_>),
 ) -> Result<Tally, StoreError> {
@@ -122,7 +122,7 @@ pub fn run(
     let mut store = Store::open(plan.folder)?;
     let todo = jobs.len();
     let mut taken = 0;
-    schedule::carry_out(plan, jobs, fabric, stop, &mut |sample| {
+    schedule::carry_out(plan, jobs, networks, stop, &mut |sample| {
         store.append(&sample)?;
         taken += 1;
         tally.count(sample.outcome);

@@ -17,7 +17,7 @@ use super::process::{Event, Program, end_marked, new_mark, now_ns, usage};
 use super::program::find;
 use super::sample::Outcome;
 use crate::experiment::{Cell, Experiment, From, Role};
-use crate::network::{Fabric, LinkPlan, Network, NetworkPlan, Observed};
+use crate::network::{LinkPlan, Network, NetworkFactory, NetworkPlan, Observed};
 
 /// How often the use of the machine is looked at.
 const USAGE_EVERY: Duration = Duration::from_millis(100);
@@ -73,12 +73,12 @@ fn failed(reason: impl Into<String>) -> Trouble {
 /// Takes a sample; also when it fails, nothing of it runs on.
 pub(super) fn take(
     task: &Task<'_>,
-    fabric: &dyn Fabric,
+    networks: &dyn NetworkFactory,
     stop: &AtomicBool,
 ) -> (Taken, Result<(), Trouble>) {
     let mark = new_mark();
     let mut taken = Taken::default();
-    let outcome = prepare(task, fabric).and_then(|network| {
+    let outcome = prepare(task, networks).and_then(|network| {
         let (sender, events) = sync_channel(EVENTS);
         let mut stage = Stage::new(task, network, mark.clone(), sender, events, stop);
         let outcome = stage.play();
@@ -94,7 +94,7 @@ pub(super) fn take(
     (taken, outcome)
 }
 
-fn prepare(task: &Task<'_>, fabric: &dyn Fabric) -> Result<Box<dyn Network>, Trouble> {
+fn prepare(task: &Task<'_>, networks: &dyn NetworkFactory) -> Result<Box<dyn Network>, Trouble> {
     let (experiment, cell) = (task.experiment, task.cell);
     fs::create_dir_all(&task.folder)
         .map_err(|error| failed(format!("{}: {error}", task.folder.display())))?;
@@ -112,7 +112,7 @@ fn prepare(task: &Task<'_>, fabric: &dyn Fabric) -> Result<Box<dyn Network>, Tro
     let round_trips = measures.any(|(_, measure)| measure.from == From::Spin);
     let folder = task.folder.clone();
     let plan = NetworkPlan { hosts, links, round_trips, seed: task.seed, folder };
-    fabric.open(&plan).map_err(|error| failed(format!("the network: {error}")))
+    networks.open(&plan).map_err(|error| failed(format!("the network: {error}")))
 }
 
 /// A role that was started.

@@ -15,7 +15,7 @@ use super::environment::Environment;
 use super::one::{Task, Trouble, take};
 use super::sample::{Outcome, Sample, StoreError};
 use crate::experiment::Cell;
-use crate::network::Fabric;
+use crate::network::NetworkFactory;
 
 /// Folder of working folders in the folder of results.
 pub(super) const WORK: &str = "work";
@@ -95,7 +95,7 @@ fn mix(mut z: u64) -> u64 {
 /// What all workers share.
 struct Shop<'a> {
     plan: &'a Plan<'a>,
-    fabric: &'a dyn Fabric,
+    networks: &'a dyn NetworkFactory,
     stop: &'a AtomicBool,
     environment: Environment,
     running: AtomicUsize,
@@ -106,13 +106,13 @@ struct Shop<'a> {
 pub(super) fn carry_out(
     plan: &Plan<'_>,
     jobs: Jobs,
-    fabric: &dyn Fabric,
+    networks: &dyn NetworkFactory,
     stop: &AtomicBool,
     keep: &mut dyn FnMut(Sample) -> Result<(), StoreError>,
 ) -> Result<(), StoreError> {
     let shop = Shop {
         plan,
-        fabric,
+        networks,
         stop,
         environment: Environment::look(plan.version),
         running: AtomicUsize::new(0),
@@ -173,7 +173,7 @@ impl Shop<'_> {
             fulmar: &plan.fulmar,
             here: &here,
         };
-        let (taken, outcome) = take(&task, self.fabric, self.stop);
+        let (taken, outcome) = take(&task, self.networks, self.stop);
         self.running.fetch_sub(1, Ordering::Relaxed);
         let (outcome, reason) = match outcome {
             Ok(()) => (Outcome::Ok, String::new()),

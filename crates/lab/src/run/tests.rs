@@ -18,7 +18,7 @@ struct Fake(Mutex<Vec<NetworkPlan>>);
 
 struct FakeNetwork;
 
-impl Fabric for Fake {
+impl NetworkFactory for Fake {
     fn check(&self, _settings: &[(String, String)]) -> Result<(), WrongSetting> {
         Ok(())
     }
@@ -100,19 +100,19 @@ what = "count"
 
 struct Bench {
     folder: tempfile::TempDir,
-    fabric: Fake,
+    networks: Fake,
 }
 
 impl Bench {
     fn new() -> Bench {
-        Bench { folder: tempfile::tempdir().unwrap(), fabric: Fake::default() }
+        Bench { folder: tempfile::tempdir().unwrap(), networks: Fake::default() }
     }
 
     fn run(&self, text: &str, stop_after: usize) -> Result<(Tally, Vec<Sample>), StoreError> {
         let path = self.folder.path().join("test.toml");
         std::fs::write(&path, text).unwrap();
-        let Ok(Document::Experiment(experiment, text)) = load(&path, &self.fabric) else {
-            panic!("{}", load(&path, &self.fabric).unwrap_err());
+        let Ok(Document::Experiment(experiment, text)) = load(&path, &self.networks) else {
+            panic!("{}", load(&path, &self.networks).unwrap_err());
         };
         let results = self.folder.path().join("results");
         let plan = Plan {
@@ -129,7 +129,7 @@ impl Bench {
         };
         let stop = AtomicBool::new(false);
         let mut taken = 0;
-        let tally = run(&plan, &self.fabric, &stop, &mut |step| {
+        let tally = run(&plan, &self.networks, &stop, &mut |step| {
             if let Step::Sample(_) = step {
                 taken += 1;
                 stop.store(taken >= stop_after, Ordering::Relaxed);
@@ -158,7 +158,7 @@ fn every_cell_is_sampled_with_its_own_seed() {
         assert!(sample.environment.kernel.starts_with("Linux "));
     }
     assert!(samples.iter().any(|sample| sample.alone));
-    let plans = bench.fabric.0.lock().unwrap();
+    let plans = bench.networks.0.lock().unwrap();
     assert!(plans.iter().any(|plan| {
         plan.links[0].settings == [("loss_pct".to_owned(), "5".to_owned())]
             && plan.hosts == ["client", "server"]

@@ -1,8 +1,8 @@
-//! The emulator as the runner's network: hosts by name, links by their settings, and an observer
-//! that notes every packet.
+//! The emulator as a network of the experiment runner: hosts by name, links by their settings, and an observer
+//! that records every packet.
 //!
-//! Nothing is decided here: names become numbers, settings become link configurations. What the
-//! links decided out of the ordinary is left in the sample's folder, so that runs can be compared.
+//! Nothing is decided here: names become numbers, settings become link configurations. The links' decision log is
+//! written to the sample's folder, so that runs can be compared.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -16,26 +16,26 @@ use crate::clock::Clock;
 use crate::emulator::Emulator;
 use crate::link::{DropReason, Ends, HostId, LinkConfig, Topology};
 use crate::network::{
-    Fabric, Lateness, Network, NetworkPlan, Observed, RoundTrip, Seen, WrongSetting,
+    Lateness, Network, NetworkFactory, NetworkPlan, Observed, RoundTrip, Seen, WrongSetting,
 };
 use crate::observe::{Flows, Kind, Observer, begins_quic, kind};
 use crate::units::Nanos;
 use crate::wire::{PacketView, Protocol};
 
-/// The first port given to roles; below Linux' ephemeral ones, which begin at 32768.
+/// The first port given to roles; below Linux' ephemeral ports, which begin at 32768.
 const FIRST_PORT: u16 = 20_000;
 
-/// File with the links' decisions: the link's hosts, then an entry of its log, a line each.
+/// File of the decision log; each line has the link's hosts and one entry.
 pub const DECISIONS: &str = "decisions.txt";
 
-/// Most packets an observer notes, so that a run-away sample does not take all memory.
+/// The most packets recorded in a sample, so that a runaway sample does not use up memory.
 const MAX_PACKETS: usize = 5_000_000;
 
 /// Makes emulated networks. [`acquire`](crate::net::acquire) comes first.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Emulated;
+pub struct EmulatedNetworkFactory;
 
-impl Fabric for Emulated {
+impl NetworkFactory for EmulatedNetworkFactory {
     fn check(&self, settings: &[(String, String)]) -> Result<(), WrongSetting> {
         configure(settings).map(|_| ())
     }
@@ -70,11 +70,11 @@ fn open(plan: &NetworkPlan) -> Result<Box<dyn Network>, crate::Error> {
             .map_err(|wrong| crate::link::ConfigError { key: wrong.key, reason: wrong.reason })?;
         topology.add_link(Ends::Between(id(a), id(b)), config)?;
     }
-    let noted = Arc::new(Mutex::new(Notes::default()));
-    let watched = if plan.round_trips { hosts } else { 0 };
+    let packet_log = Arc::new(Mutex::new(PacketLog::default()));
+    let observed = if plan.round_trips { hosts } else { 0 };
     let flows: Vec<_> =
-        (0..watched).map(|host| Arc::new(Mutex::new(Flows::at(HostId(host))))).collect();
-    let mut observers: Vec<Box<dyn Observer>> = vec![Box::new(Arc::clone(&noted))];
+        (0..observed).map(|host| Arc::new(Mutex::new(Flows::at(HostId(host))))).collect();
+    let mut observers: Vec<Box<dyn Observer>> = vec![Box::new(Arc::clone(&packet_log))];
     for flows in &flows {
         observers.push(Box::new(Arc::clone(flows)));
     }
@@ -83,7 +83,7 @@ fn open(plan: &NetworkPlan) -> Result<Box<dyn Network>, crate::Error> {
         names: plan.hosts.clone(),
         clock: emulator.clock(),
         emulator,
-        noted,
+        packet_log,
         flows,
         next_port: FIRST_PORT,
         links: plan.links.iter().map(|link| link.between.join("-")).collect(),
@@ -91,24 +91,24 @@ fn open(plan: &NetworkPlan) -> Result<Box<dyn Network>, crate::Error> {
     }))
 }
 
-/// Packets in the order in which they were seen.
+/// Packets in the order in which they passed.
 #[derive(Debug, Default)]
-struct Notes {
-    packets: Vec<Note>,
+struct PacketLog {
+    packets: Vec<PacketRecord>,
     lost: u64,
     /// Ports, the lower one first, between which a QUIC connection has begun.
     quic: BTreeSet<(u16, u16)>,
 }
 
-impl Notes {
-    fn note(&mut self, at: Nanos, host: HostId, sent: bool, packet: &[u8]) {
+impl PacketLog {
+    fn record(&mut self, at: Nanos, host: HostId, sent: bool, packet: &[u8]) {
         let Some(view) = PacketView::parse(packet) else { return };
         if view.is_link_scope() || self.packets.len() >= MAX_PACKETS {
             return;
         }
         let kind = kind(&view, self.is_quic(&view));
         let bytes = packet.len() as u32;
-        self.packets.push(Note { at, host, sent, bytes, kind });
+        self.packets.push(PacketRecord { at, host, sent, bytes, kind });
     }
 
     fn is_quic(&mut self, view: &PacketView<'_>) -> bool {
@@ -124,7 +124,7 @@ impl Notes {
 }
 
 #[derive(Debug)]
-struct Note {
+struct PacketRecord {
     at: Nanos,
     host: HostId,
     sent: bool,
@@ -132,13 +132,13 @@ struct Note {
     kind: Kind,
 }
 
-impl Observer for Notes {
+impl Observer for PacketLog {
     fn sent(&mut self, at: Nanos, from: HostId, packet: &[u8]) {
-        self.note(at, from, true, packet);
+        self.record(at, from, true, packet);
     }
 
     fn delivered(&mut self, at: Nanos, to: HostId, packet: &[u8]) {
-        self.note(at, to, false, packet);
+        self.record(at, to, false, packet);
     }
 
     fn dropped(&mut self, _at: Nanos, _from: HostId, _reason: DropReason, _packet: &[u8]) {
@@ -151,8 +151,8 @@ struct EmulatedNetwork {
     names: Vec<String>,
     clock: Clock,
     emulator: Emulator,
-    noted: Arc<Mutex<Notes>>,
-    /// Each host's, if round trips are wanted.
+    packet_log: Arc<Mutex<PacketLog>>,
+    /// Flows per host; empty unless round trips are measured.
     flows: Vec<Arc<Mutex<Flows>>>,
     next_port: u16,
     /// Names of the links, in the order of the topology.
@@ -160,8 +160,8 @@ struct EmulatedNetwork {
     folder: PathBuf,
 }
 
-/// Leaves the links' decisions in a folder.
-fn leave_decisions(folder: &Path, names: &[String], topology: &Topology) -> std::io::Result<()> {
+/// Writes the links' decision log to a folder.
+fn write_decisions(folder: &Path, names: &[String], topology: &Topology) -> std::io::Result<()> {
     let mut file = BufWriter::new(File::create(folder.join(DECISIONS))?);
     for (name, (_, link)) in names.iter().zip(topology.links()) {
         for entry in link.log().entries() {
@@ -178,20 +178,20 @@ impl EmulatedNetwork {
     }
 
     fn seen(&self) -> Vec<Seen> {
-        let noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
-        let seen = noted.packets.iter().filter_map(|note| {
+        let log = self.packet_log.lock().unwrap_or_else(PoisonError::into_inner);
+        let seen = log.packets.iter().filter_map(|packet| {
             Some(Seen {
-                at_ns: self.clock.monotonic(note.at),
-                host: self.names.get(usize::from(note.host.0))?.clone(),
-                sent: note.sent,
-                bytes: note.bytes,
-                kind: note.kind,
+                at_ns: self.clock.monotonic(packet.at),
+                host: self.names.get(usize::from(packet.host.0))?.clone(),
+                sent: packet.sent,
+                bytes: packet.bytes,
+                kind: packet.kind,
             })
         });
         seen.collect()
     }
 
-    /// What the spin bits showed. Endpoints that do not take part show something else, or nothing.
+    /// Round trips measured by the spin bit, of the connections whose endpoints both use it.
     fn round_trips(&self) -> Vec<RoundTrip> {
         let mut trips = Vec::new();
         for (name, flows) in self.names.iter().zip(&self.flows) {
@@ -230,11 +230,11 @@ impl Network for EmulatedNetwork {
 
     fn close(self: Box<Self>) -> Observed {
         let (packets, round_trips) = (self.seen(), self.round_trips());
-        let lost = self.noted.lock().unwrap_or_else(PoisonError::into_inner).lost as f64;
+        let lost = self.packet_log.lock().unwrap_or_else(PoisonError::into_inner).lost as f64;
         let mut counters = [
             ("packets_sent".to_owned(), packets.iter().filter(|seen| seen.sent).count() as f64),
             ("packets_lost".to_owned(), lost),
-            // Losses that nobody decided on: anything but 0 spoils a sample.
+            // Losses that the link model did not decide: anything but 0 spoils a sample.
             ("packets_overflowed".to_owned(), self.emulator.overflowed() as f64),
         ];
         let outcome = match self.emulator.finish() {
@@ -249,7 +249,7 @@ impl Network for EmulatedNetwork {
                 };
             }
         };
-        if let Err(error) = leave_decisions(&self.folder, &self.links, &outcome.topology) {
+        if let Err(error) = write_decisions(&self.folder, &self.links, &outcome.topology) {
             tracing::warn!(%error, folder = %self.folder.display(), "decisions are not kept");
         }
         counters[2].1 += outcome.refused as f64;
@@ -283,7 +283,7 @@ mod tests {
 
     #[test]
     fn wrong_settings_are_named() {
-        let wrong = |pairs| Emulated.check(&settings(pairs)).unwrap_err();
+        let wrong = |pairs| EmulatedNetworkFactory.check(&settings(pairs)).unwrap_err();
         assert_eq!(wrong(&[("delay", "1ms"), ("loss", "lots")]).key, "loss");
         assert_eq!(wrong(&[("reorder", "1%")]).key, "reorder");
         assert!(wrong(&[("lost", "1%")]).reason.contains("drop-every"));
