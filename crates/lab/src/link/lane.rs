@@ -9,7 +9,7 @@ use std::collections::BinaryHeap;
 use serde::Serialize;
 
 use super::queue::{Job, Queue, QueueDrop};
-use super::server::Server;
+use super::transmitter::Transmitter;
 use super::{Decision, DropReason, Impairments};
 use crate::units::Nanos;
 use crate::wire::PacketView;
@@ -127,7 +127,7 @@ impl Ord for Fate {
 pub(crate) struct Lane {
     impairments: Impairments,
     queue: Queue<Parcel>,
-    server: Server,
+    transmitter: Transmitter,
     /// When the queue last became non-empty.
     waiting_since: Nanos,
     fates: BinaryHeap<Reverse<Fate>>,
@@ -145,15 +145,15 @@ pub(crate) struct Lane {
 
 impl Lane {
     pub(crate) fn new(impairments: Impairments) -> Lane {
-        let server = Server::new(&impairments);
-        let packet_time = match &server {
-            Server::Unlimited => 0,
-            Server::Constant { rate, .. } => 12_000 * crate::units::SECOND / rate,
-            Server::Trace { trace, .. } => 12_000 * crate::units::SECOND / trace.mean_rate(),
+        let transmitter = Transmitter::new(&impairments);
+        let packet_time = match &transmitter {
+            Transmitter::Unlimited => 0,
+            Transmitter::Constant { rate, .. } => 12_000 * crate::units::SECOND / rate,
+            Transmitter::Trace { trace, .. } => 12_000 * crate::units::SECOND / trace.mean_rate(),
         };
         Lane {
             queue: Queue::new(impairments.queue, impairments.queue_bytes(), packet_time),
-            server,
+            transmitter,
             impairments,
             waiting_since: 0,
             fates: BinaryHeap::new(),
@@ -196,7 +196,7 @@ impl Lane {
             self.refuse(Vec::new(), parcel.tag, DropReason::QueueFull);
             return;
         }
-        if self.server.is_unlimited() {
+        if self.transmitter.is_unlimited() {
             self.leave(self.now, parcel);
             return;
         }
@@ -218,13 +218,13 @@ impl Lane {
             let parcel = self.queue.pop(start, &mut self.rejected);
             self.hand_back(start);
             let Some(parcel) = parcel else { continue };
-            let sent = self.server.send(start, parcel.packet.len());
+            let sent = self.transmitter.send(start, parcel.packet.len());
             self.leave(sent, parcel);
         }
     }
 
     fn next_start(&self) -> Option<Nanos> {
-        (!self.queue.is_empty()).then(|| self.server.start(self.waiting_since))
+        (!self.queue.is_empty()).then(|| self.transmitter.start(self.waiting_since))
     }
 
     fn hand_back(&mut self, at: Nanos) {

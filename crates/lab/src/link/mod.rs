@@ -12,8 +12,8 @@
 //! 3. outages (`schedule`): down is dropped;
 //! 4. `flow`: which flow it belongs to and its number in that flow, and from that alone all
 //!    random decisions (`decide`), which are logged ([`DecisionLog`]);
-//! 5. the bottleneck: a bounded queue (`queue`: drop-tail, CoDel, FQ-CoDel) before a server of
-//!    constant or recorded rate (`server`);
+//! 5. the bottleneck: a bounded queue (`queue`: drop-tail, CoDel, FQ-CoDel) before a transmitter
+//!    of constant or recorded rate (`transmitter`);
 //! 6. loss (`lane`), after the bottleneck, because a packet lost on the air has used its air time;
 //! 7. delay, jitter, reordering, corruption, duplication (`lane`).
 //!
@@ -35,11 +35,11 @@ mod model;
 mod nat;
 mod queue;
 mod schedule;
-mod server;
 mod settings;
 mod splitmix;
 mod topology;
 mod trace;
+mod transmitter;
 
 pub use config::{Bursts, Impairments, JitterShape, LinkConfig, QueueKind, QueueLimit, Rate};
 pub use config_error::ConfigError;
