@@ -10,8 +10,8 @@
 //!    after step 4);
 //! 2. the MTU: too big is answered by ICMP and dropped;
 //! 3. outages (`schedule`): down is dropped;
-//! 4. `flow`: which flow it belongs to and its number in that flow, and from that alone all
-//!    random decisions (`decide`), which are logged ([`DecisionLog`]);
+//! 4. `flow`: which flow it belongs to and its number in that flow, which alone determine its
+//!    random impairments (`random_impairments`; logged in [`DecisionLog`]);
 //! 5. the bottleneck: a bounded queue (`queue`: drop-tail, CoDel, FQ-CoDel) before a transmitter
 //!    of constant or recorded rate (`transmitter`);
 //! 6. loss (`lane`), after the bottleneck, because a packet lost on the air has used its air time;
@@ -26,7 +26,7 @@
 
 mod config;
 mod config_error;
-mod decide;
+mod decision_log;
 mod direction;
 mod drop_reason;
 mod flow;
@@ -34,6 +34,7 @@ mod lane;
 mod model;
 mod nat;
 mod queue;
+mod random_impairments;
 mod schedule;
 mod settings;
 mod splitmix;
@@ -43,13 +44,14 @@ mod transmitter;
 
 pub use config::{Bursts, Impairments, JitterShape, LinkConfig, QueueKind, QueueLimit, Rate};
 pub use config_error::ConfigError;
-pub use decide::{Decision, DecisionLog, Difference, LogEntry};
+pub use decision_log::{DecisionLog, Difference, LogEntry};
 pub use direction::Direction;
 pub use drop_reason::DropReason;
 pub use flow::FlowKey;
 pub use lane::LaneStats;
 pub use model::{Link, Output};
 pub use nat::{NatChange, NatConfig};
+pub use random_impairments::Decision;
 pub use schedule::{Outage, Schedule};
 pub use settings::SETTINGS;
 pub use topology::{Ends, Event, HostId, MAX_HOSTS, Topology};

@@ -2,10 +2,10 @@
 
 use std::collections::VecDeque;
 
-use super::decide::Decider;
 use super::flow::FlowTable;
 use super::lane::{Fate, Lane, Parcel};
 use super::nat::Nat;
+use super::random_impairments::RandomImpairments;
 use super::splitmix::mix;
 use super::{ConfigError, DecisionLog, Direction, DropReason, LaneStats, LinkConfig};
 use crate::units::Nanos;
@@ -63,7 +63,7 @@ const LOG_ROOM: usize = 1 << 20;
 #[derive(Debug)]
 pub struct Link {
     lanes: [Lane; 2],
-    deciders: [Decider; 2],
+    random: [RandomImpairments; 2],
     flows: FlowTable,
     nat: Option<Nat>,
     log: DecisionLog,
@@ -83,7 +83,7 @@ impl Link {
         let LinkConfig { up, down, nat, address_changes } = config;
         Ok(Link {
             lanes: [Lane::new(up), Lane::new(down)],
-            deciders: Direction::BOTH.map(|direction| Decider::new(seed, direction)),
+            random: Direction::BOTH.map(|direction| RandomImpairments::new(seed, direction)),
             flows: FlowTable::default(),
             nat: nat.map(|nat| Nat::new(nat, mix(seed))),
             log: DecisionLog::new(LOG_ROOM),
@@ -125,8 +125,8 @@ impl Link {
             return;
         };
         let (flow, index) = self.flows.count(&view, direction);
-        let decider = self.deciders[direction as usize];
-        let decision = decider.decide(flow, direction, index, impairments);
+        let random = self.random[direction as usize];
+        let decision = random.draw(flow, direction, index, impairments);
         let key = flow.key;
         self.log.record(key, direction, index, decision);
         // The NAT stands between host and link; its flows are named by what is inside.

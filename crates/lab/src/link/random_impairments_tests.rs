@@ -1,4 +1,4 @@
-//! Decisions alone: their shares, their independence of everything but seed, flow and index.
+//! Random impairments alone: their shares, and that they depend on nothing but seed, direction, flow and index.
 
 #![allow(clippy::unwrap_used)]
 
@@ -14,11 +14,11 @@ const PACKETS: u64 = 100_000;
 fn decisions(seed: u64, impairments: &Impairments, packets: u64) -> Vec<Decision> {
     let mut table = FlowTable::default();
     let packet = udp([198, 18, 0, 2], 4000, [198, 18, 1, 2], 1883, b"x");
-    let decider = Decider::new(seed, Direction::Up);
+    let random = RandomImpairments::new(seed, Direction::Up);
     (0..packets)
         .map(|_| {
             let (flow, index) = table.count(&PacketView::parse(&packet).unwrap(), Direction::Up);
-            decider.decide(flow, Direction::Up, index, impairments)
+            random.draw(flow, Direction::Up, index, impairments)
         })
         .collect()
 }
@@ -106,7 +106,7 @@ fn jitter_has_its_shape() {
 }
 
 #[test]
-fn another_seed_direction_or_flow_decides_anew() {
+fn another_seed_direction_or_flow_draws_anew() {
     let impairments = Impairments { loss: 0.5, ..Impairments::default() };
     let lost = |seed| -> Vec<_> {
         decisions(seed, &impairments, 1000).iter().map(|decision| decision.lost).collect()
@@ -114,51 +114,14 @@ fn another_seed_direction_or_flow_decides_anew() {
     assert_eq!(lost(1), lost(1));
     let same = lost(1).iter().zip(lost(2)).filter(|(a, b)| *a == b).count() as u64;
     assert!(is_binomial(same, 1000, 0.5), "{same}");
-    let (up, down) = (Decider::new(1, Direction::Up), Decider::new(1, Direction::Down));
+    let (up, down) =
+        (RandomImpairments::new(1, Direction::Up), RandomImpairments::new(1, Direction::Down));
     let equal = (0..1000)
         .filter(|index| {
             (up.unit(5, *index, Purpose::Loss) < 0.5) == (down.unit(5, *index, Purpose::Loss) < 0.5)
         })
         .count() as u64;
     assert!(is_binomial(equal, 1000, 0.5), "{equal}");
-}
-
-fn log_of(entries: &[(u64, bool)]) -> DecisionLog {
-    let flow = FlowKey { protocol: 17, service: 1883, ordinal: 1 };
-    let mut log = DecisionLog::new(100);
-    for (index, lost) in entries {
-        let lost = lost.then_some(DropReason::Random);
-        log.record(flow, Direction::Up, *index, Decision { lost, ..Decision::default() });
-    }
-    log
-}
-
-#[test]
-fn logs_are_compared_as_far_as_both_go() {
-    let long = log_of(&[(0, false), (1, true), (2, false), (3, true)]);
-    let short = log_of(&[(0, false), (1, true), (2, false)]);
-    assert_eq!((long.first_difference(&short), long.common(&short)), (None, 3));
-    let other = log_of(&[(0, false), (1, true), (2, true)]);
-    assert_eq!(long.first_difference(&other).map(|difference| difference.index), Some(2));
-    assert_eq!(other.first_difference(&long).map(|difference| difference.index), Some(2));
-}
-
-#[test]
-fn a_full_log_says_less_but_nothing_wrong() {
-    let flow = FlowKey { protocol: 17, service: 1883, ordinal: 1 };
-    let lost = Decision { lost: Some(DropReason::Random), ..Decision::default() };
-    let mut small = DecisionLog::new(2);
-    let mut large = DecisionLog::new(100);
-    for index in 0..10 {
-        small.record(flow, Direction::Up, index, lost);
-        large.record(flow, Direction::Up, index, lost);
-    }
-    assert_eq!((small.first_difference(&large), small.common(&large)), (None, 2));
-    assert_eq!(large.entries().count(), 10);
-    assert_eq!(
-        small.entries().next().unwrap().to_string(),
-        "udp/1883/1 up 0 lost=random jitter=0ns"
-    );
 }
 
 proptest! {

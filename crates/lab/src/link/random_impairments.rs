@@ -1,0 +1,122 @@
+//! Draws what happens to each packet at random: loss, corruption, duplication, reordering, jitter.
+//!
+//! Each [`Decision`] is a hash of (seed, flow, direction, index, purpose), so that neither timing nor other flows nor
+//! other impairments change it. The mixing function is SplitMix64's finalizer (Steele, Lea, Flood 2014), applied in
+//! a chain.
+
+use serde::Serialize;
+
+use super::flow::Flow;
+use super::splitmix::mix;
+use super::{Direction, DropReason, Impairments, JitterShape};
+
+/// The purpose of a draw. Numbers never change their meaning, because old seeds would draw differently.
+#[derive(Clone, Copy, Debug)]
+enum Purpose {
+    Loss = 1,
+    BurstState = 2,
+    BurstLoss = 3,
+    Corrupt = 4,
+    CorruptBit = 5,
+    Jitter = 6,
+    JitterSecond = 7,
+    Reorder = 8,
+    Duplicate = 9,
+}
+
+/// The random impairments of one packet, whatever the queue does with it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Decision {
+    /// The reason if it is lost ([`DropReason::Random`], `EveryNth` or `Burst`).
+    pub lost: Option<DropReason>,
+    /// One bit is flipped: this number modulo the number of bits behind the IP header.
+    pub corrupt: Option<u64>,
+    /// It arrives twice.
+    pub duplicate: bool,
+    /// It is held back, so that later packets overtake it.
+    pub reorder: bool,
+    /// Nanoseconds added to the delay.
+    pub jitter: i64,
+}
+
+impl Decision {
+    pub(super) fn is_impaired(&self) -> bool {
+        self.lost.is_some() || self.corrupt.is_some() || self.duplicate || self.reorder
+    }
+}
+
+/// Draws the impairments in one direction of one link.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RandomImpairments {
+    seed: u64,
+}
+
+impl RandomImpairments {
+    pub(crate) fn new(seed: u64, direction: Direction) -> RandomImpairments {
+        RandomImpairments { seed: mix(mix(seed) ^ direction as u64) }
+    }
+
+    fn hash(self, flow: u64, index: u64, purpose: Purpose) -> u64 {
+        mix(mix(mix(self.seed ^ flow) ^ index) ^ purpose as u64)
+    }
+
+    /// A number in [0, 1) with 53 random bits.
+    fn unit(self, flow: u64, index: u64, purpose: Purpose) -> f64 {
+        (self.hash(flow, index, purpose) >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    /// Draws the impairments of a flow's packet. The burst model keeps its state in the flow: call this once
+    /// per packet of a flow, in order.
+    pub(crate) fn draw(
+        self,
+        flow: &mut Flow,
+        direction: Direction,
+        index: u64,
+        impairments: &Impairments,
+    ) -> Decision {
+        let key = flow.key.hash();
+        let happens = |share: f64, purpose| share > 0.0 && self.unit(key, index, purpose) < share;
+        let mut lost = happens(impairments.loss, Purpose::Loss).then_some(DropReason::Random);
+        if impairments.drop_every > 0 && (index + 1).is_multiple_of(impairments.drop_every) {
+            lost = lost.or(Some(DropReason::EveryNth));
+        }
+        if let Some(bursts) = impairments.bursts {
+            let bad = &mut flow.bad[direction as usize];
+            let turn = if *bad { bursts.to_good } else { bursts.to_bad };
+            *bad ^= happens(turn, Purpose::BurstState);
+            let loss = if *bad { bursts.loss_bad } else { bursts.loss_good };
+            if happens(loss, Purpose::BurstLoss) {
+                lost = lost.or(Some(DropReason::Burst));
+            }
+        }
+        Decision {
+            lost,
+            corrupt: happens(impairments.corrupt, Purpose::Corrupt)
+                .then(|| self.hash(key, index, Purpose::CorruptBit)),
+            duplicate: happens(impairments.duplicate, Purpose::Duplicate),
+            reorder: happens(impairments.reorder, Purpose::Reorder),
+            jitter: self.jitter(key, index, impairments),
+        }
+    }
+
+    fn jitter(self, flow: u64, index: u64, impairments: &Impairments) -> i64 {
+        if impairments.jitter == 0 {
+            return 0;
+        }
+        let first = self.unit(flow, index, Purpose::Jitter);
+        let factor = match impairments.jitter_shape {
+            JitterShape::Uniform => 2.0 * first - 1.0,
+            JitterShape::Normal => {
+                // Box–Muller; 1 − u avoids the logarithm of zero.
+                let second = self.unit(flow, index, Purpose::JitterSecond);
+                let radius = (-2.0 * (1.0 - first).ln()).sqrt();
+                (radius * (std::f64::consts::TAU * second).cos()).clamp(-3.0, 3.0)
+            }
+        };
+        (impairments.jitter as f64 * factor) as i64
+    }
+}
+
+#[cfg(test)]
+#[path = "random_impairments_tests.rs"]
+mod tests;
