@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use crate::link::{Direction, DropReason, LaneStats};
+use crate::link::{Direction, DirectionStats, DropReason};
 use crate::observe::{FlowReport, Flows, Volume};
 use crate::router::{Lateness, Outcome};
 use crate::units::Nanos;
@@ -26,9 +26,9 @@ pub struct Summary {
     /// How long it took, in s.
     pub seconds: f64,
     /// What the near host sent.
-    pub up: LaneStats,
+    pub up: DirectionStats,
     /// What was sent to it.
-    pub down: LaneStats,
+    pub down: DirectionStats,
     /// How late packets were written.
     pub lateness: Lateness,
     /// Whether that is within what the emulator promises.
@@ -100,7 +100,7 @@ fn flow(f: &mut fmt::Formatter<'_>, flow: &FlowReport) -> fmt::Result {
     writeln!(f)
 }
 
-fn lane(f: &mut fmt::Formatter<'_>, name: &str, stats: &LaneStats) -> fmt::Result {
+fn direction(f: &mut fmt::Formatter<'_>, name: &str, stats: &DirectionStats) -> fmt::Result {
     write!(
         f,
         "{name:>6}: {} packets, {} bytes sent; {} packets, {} bytes arrived",
@@ -128,8 +128,8 @@ fn lane(f: &mut fmt::Formatter<'_>, name: &str, stats: &LaneStats) -> fmt::Resul
 impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "  link: {:.1} s, seed {}", self.seconds, self.seed)?;
-        lane(f, "up", &self.up)?;
-        lane(f, "down", &self.down)?;
+        direction(f, "up", &self.up)?;
+        direction(f, "down", &self.down)?;
         for one in self.flows.iter().take(SHOWN_FLOWS) {
             flow(f, one)?;
         }

@@ -1,10 +1,11 @@
-//! The link model: what happens to a packet between two hosts, and when.
+//! The link model: what happens to a packet between two hosts, and when. [`Link`] (`duplex_link`) has two directions
+//! (`simplex_link`); a [`Topology`] joins hosts by links.
 //!
 //! Sans-IO: packets and virtual time (nanoseconds since the start) go in, packets with the exact
 //! time at which they are due come out. There is no socket, clock or thread inside, so that every
 //! impairment is tested in simulated time; a thin router around it moves the bytes.
 //!
-//! A packet offered to one direction of a [`Link`] meets
+//! A packet offered to one direction of a [`Link`] passes
 //!
 //! 1. the NAT, if the link has one (`nat`): addresses rewritten, or no mapping: dropped (upward,
 //!    after step 4);
@@ -14,8 +15,8 @@
 //!    random impairments (`random_impairments`; logged in [`DecisionLog`]);
 //! 5. the bottleneck: a bounded queue (`queue`: drop-tail, CoDel, FQ-CoDel) before a transmitter
 //!    of constant or recorded rate (`transmitter`);
-//! 6. loss (`lane`), after the bottleneck, because a packet lost on the air has used its air time;
-//! 7. delay, jitter, reordering, corruption, duplication (`lane`).
+//! 6. loss (`simplex_link`), after the bottleneck, because a packet lost on the air has used its air time;
+//! 7. delay, jitter, reordering, corruption, duplication (`simplex_link`).
 //!
 //! # Determinism
 //! A decision is a hash of (seed, flow, direction, index of the packet in its flow, purpose). A
@@ -29,14 +30,14 @@ mod config_error;
 mod decision_log;
 mod direction;
 mod drop_reason;
+mod duplex_link;
 mod flow;
-mod lane;
-mod model;
 mod nat;
 mod queue;
 mod random_impairments;
 mod schedule;
 mod settings;
+mod simplex_link;
 mod splitmix;
 mod topology;
 mod trace;
@@ -47,12 +48,12 @@ pub use config_error::ConfigError;
 pub use decision_log::{DecisionLog, Difference, LogEntry};
 pub use direction::Direction;
 pub use drop_reason::DropReason;
+pub use duplex_link::{Link, Output};
 pub use flow::FlowKey;
-pub use lane::LaneStats;
-pub use model::{Link, Output};
 pub use nat::{NatChange, NatConfig};
 pub use random_impairments::Decision;
 pub use schedule::{Outage, Schedule};
 pub use settings::SETTINGS;
+pub use simplex_link::DirectionStats;
 pub use topology::{Ends, Event, HostId, MAX_HOSTS, Topology};
 pub use trace::{Trace, TraceError};

@@ -384,7 +384,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
     #[test]
-    fn every_packet_has_one_fate_and_times_ascend(seed: u64, sends in sends()) {
+    fn every_packet_arrives_or_is_dropped_once_and_times_ascend(seed: u64, sends in sends()) {
         let mut link = everything(seed);
         let outputs = offer_all(&mut link, &sends, 4, false);
         prop_assert_eq!(link.deadline(), None);

@@ -1,13 +1,14 @@
-//! [`Link`]: two lanes, what they share, and the order in which a packet meets them.
+//! [`Link`], a full-duplex link: two simplex links, what they share (NAT, flows, log), and the order in which a
+//! packet passes through them.
 
 use std::collections::VecDeque;
 
 use super::flow::FlowTable;
-use super::lane::{Fate, Lane, Parcel};
 use super::nat::Nat;
 use super::random_impairments::RandomImpairments;
+use super::simplex_link::{LinkPacket, PacketOutcome, SimplexLink};
 use super::splitmix::mix;
-use super::{ConfigError, DecisionLog, Direction, DropReason, LaneStats, LinkConfig};
+use super::{ConfigError, DecisionLog, Direction, DirectionStats, DropReason, LinkConfig};
 use crate::units::Nanos;
 use crate::wire::{PacketView, too_big};
 
@@ -22,7 +23,7 @@ pub enum Output {
         direction: Direction,
         /// The packet, NAT and corruption applied.
         packet: Vec<u8>,
-        /// As it was offered with.
+        /// The tag with which it was offered.
         tag: u64,
     },
     /// A packet is lost.
@@ -33,7 +34,7 @@ pub enum Output {
         direction: Direction,
         /// The packet.
         packet: Vec<u8>,
-        /// As it was offered with.
+        /// The tag with which it was offered.
         tag: u64,
         /// Why.
         reason: DropReason,
@@ -44,7 +45,7 @@ pub enum Output {
         at: Nanos,
         /// The error.
         packet: Vec<u8>,
-        /// As the packet was offered with that it is about.
+        /// The tag of the packet that caused the error.
         tag: u64,
     },
     /// The first host's address is to change now.
@@ -56,13 +57,13 @@ pub enum Output {
     },
 }
 
-/// Entries that a link's decision log has room for.
+/// The most entries of a link's decision log.
 const LOG_ROOM: usize = 1 << 20;
 
 /// A link between two hosts, or between a host and the rest. See the [module](super).
 #[derive(Debug)]
 pub struct Link {
-    lanes: [Lane; 2],
+    directions: [SimplexLink; 2],
     random: [RandomImpairments; 2],
     flows: FlowTable,
     nat: Option<Nat>,
@@ -82,7 +83,7 @@ impl Link {
         config.check()?;
         let LinkConfig { up, down, nat, address_changes } = config;
         Ok(Link {
-            lanes: [Lane::new(up), Lane::new(down)],
+            directions: [SimplexLink::new(up), SimplexLink::new(down)],
             random: Direction::BOTH.map(|direction| RandomImpairments::new(seed, direction)),
             flows: FlowTable::default(),
             nat: nat.map(|nat| Nat::new(nat, mix(seed))),
@@ -98,30 +99,30 @@ impl Link {
     ///
     /// Times should ascend in each direction; an earlier time counts as the latest so far.
     pub fn receive(&mut self, at: Nanos, direction: Direction, mut packet: Vec<u8>, tag: u64) {
-        let lane = &mut self.lanes[direction as usize];
-        let at = lane.arrive(at, packet.len());
+        let one_way = &mut self.directions[direction as usize];
+        let at = one_way.arrive(at, packet.len());
         if direction == Direction::Down
             && let Some(nat) = &mut self.nat
             && !nat.inward(at, &mut packet)
         {
-            lane.refuse(packet, tag, DropReason::Nat);
+            one_way.discard(packet, tag, DropReason::Nat);
             return;
         }
-        let impairments = lane.impairments();
+        let impairments = one_way.impairments();
         if let Some(mtu) = impairments.mtu
             && packet.len() > usize::from(mtu)
         {
             let answer = if impairments.mtu_silent { None } else { too_big(&packet, mtu) };
             self.answers.extend(answer.map(|answer| (at, answer, tag)));
-            lane.refuse(packet, tag, DropReason::TooBig);
+            one_way.discard(packet, tag, DropReason::TooBig);
             return;
         }
         if impairments.outage.is_down(at) {
-            lane.refuse(packet, tag, DropReason::Down);
+            one_way.discard(packet, tag, DropReason::Down);
             return;
         }
         let Some(view) = PacketView::parse(&packet) else {
-            lane.refuse(packet, tag, DropReason::Malformed);
+            one_way.discard(packet, tag, DropReason::Malformed);
             return;
         };
         let (flow, index) = self.flows.count(&view, direction);
@@ -134,15 +135,15 @@ impl Link {
             && let Some(nat) = &mut self.nat
             && !nat.outward(at, &mut packet)
         {
-            lane.refuse(packet, tag, DropReason::Nat);
+            one_way.discard(packet, tag, DropReason::Nat);
             return;
         }
-        lane.send(Parcel::new(packet, tag, key.hash(), decision));
+        one_way.send(LinkPacket::new(packet, tag, key.hash(), decision));
     }
 
-    /// The next event up to `now`; to be called until it returns `None`.
+    /// The next event up to `now`; call it until it returns `None`.
     ///
-    /// Each direction's packets come in order of their times.
+    /// The packets of a direction come in order of time.
     pub fn poll_event(&mut self, now: Nanos) -> Option<Output> {
         if let Some(due) = self.next_change
             && due <= now
@@ -154,12 +155,12 @@ impl Link {
         if let Some((at, packet, tag)) = self.answers.pop_front() {
             return Some(Output::Answer { at, packet, tag });
         }
-        let earliest = |lane: &Lane| lane.deadline().unwrap_or(Nanos::MAX);
+        let earliest = |one_way: &SimplexLink| one_way.deadline().unwrap_or(Nanos::MAX);
         let mut order = Direction::BOTH;
-        order.sort_by_key(|direction| earliest(&self.lanes[*direction as usize]));
+        order.sort_by_key(|direction| earliest(&self.directions[*direction as usize]));
         order.into_iter().find_map(|direction| {
-            let Fate { at, packet, tag, dropped, .. } =
-                self.lanes[direction as usize].poll_event(now)?;
+            let PacketOutcome { at, packet, tag, dropped, .. } =
+                self.directions[direction as usize].poll_event(now)?;
             Some(match dropped {
                 Some(reason) => Output::Dropped { at, direction, packet, tag, reason },
                 None => Output::Arrive { at, direction, packet, tag },
@@ -171,23 +172,24 @@ impl Link {
     #[must_use]
     pub fn deadline(&self) -> Option<Nanos> {
         let answer = self.answers.front().map(|(at, ..)| *at);
-        let lanes = self.lanes.iter().filter_map(Lane::deadline);
-        answer.into_iter().chain(self.next_change).chain(lanes).min()
+        let directions = self.directions.iter().filter_map(SimplexLink::deadline);
+        answer.into_iter().chain(self.next_change).chain(directions).min()
     }
 
-    /// Whether no packet is in it.
+    /// Whether no packet is in the link.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        self.answers.is_empty() && self.lanes.iter().all(|lane| lane.deadline().is_none())
+        self.answers.is_empty()
+            && self.directions.iter().all(|one_way| one_way.deadline().is_none())
     }
 
-    /// What a direction has done so far.
+    /// Statistics of one direction.
     #[must_use]
-    pub fn stats(&self, direction: Direction) -> &LaneStats {
-        self.lanes[direction as usize].stats()
+    pub fn stats(&self, direction: Direction) -> &DirectionStats {
+        self.directions[direction as usize].stats()
     }
 
-    /// What was decided so far.
+    /// The decision log so far.
     #[must_use]
     pub fn log(&self) -> &DecisionLog {
         &self.log
@@ -195,5 +197,5 @@ impl Link {
 }
 
 #[cfg(test)]
-#[path = "model_tests.rs"]
+#[path = "duplex_link_tests.rs"]
 mod tests;
