@@ -1,7 +1,7 @@
 //! The bottleneck's queue: drop-tail, CoDel (RFC 8289), FQ-CoDel (RFC 8290).
 //!
-//! It holds anything that has a size and a flow ([`Job`]). What is dropped is handed back, never
-//! silently lost. ECN is not marked: packets are dropped whether they are ECN-capable or not.
+//! It holds items that have a size and a flow ([`QueueItem`]). Dropped items are handed back, never
+//! silently lost. Packets are dropped even if they are ECN-capable; nothing is marked.
 
 use std::collections::VecDeque;
 
@@ -19,8 +19,8 @@ const SUB_QUEUES: u64 = 1024;
 /// How many packets FQ-CoDel drops at most when it is over its limit (RFC 8290, 4.1).
 const DROP_BATCH: usize = 64;
 
-/// Something that waits.
-pub(crate) trait Job {
+/// An item of a queue.
+pub(crate) trait QueueItem {
     /// Its size in bytes.
     fn bytes(&self) -> u64;
     /// Its flow, as a well-mixed number.
@@ -38,25 +38,25 @@ pub(crate) enum QueueDrop {
 
 /// First in, first out, counting bytes.
 #[derive(Debug)]
-struct Fifo<J> {
-    jobs: VecDeque<J>,
+struct Fifo<T> {
+    items: VecDeque<T>,
     bytes: u64,
 }
 
-impl<J: Job> Fifo<J> {
-    fn new() -> Fifo<J> {
-        Fifo { jobs: VecDeque::new(), bytes: 0 }
+impl<T: QueueItem> Fifo<T> {
+    fn new() -> Fifo<T> {
+        Fifo { items: VecDeque::new(), bytes: 0 }
     }
 
-    fn push(&mut self, job: J) {
-        self.bytes += job.bytes();
-        self.jobs.push_back(job);
+    fn push(&mut self, item: T) {
+        self.bytes += item.bytes();
+        self.items.push_back(item);
     }
 
-    fn pop(&mut self) -> Option<J> {
-        let job = self.jobs.pop_front()?;
-        self.bytes -= job.bytes();
-        Some(job)
+    fn pop(&mut self) -> Option<T> {
+        let item = self.items.pop_front()?;
+        self.bytes -= item.bytes();
+        Some(item)
     }
 }
 
@@ -89,28 +89,28 @@ impl Codel {
         from + (INTERVAL as f64 / f64::from(self.count.max(1)).sqrt()) as Nanos
     }
 
-    /// Takes one job; says whether it may be dropped.
-    fn take<J: Job>(&mut self, now: Nanos, fifo: &mut Fifo<J>) -> Option<(J, bool)> {
-        let Some(job) = fifo.pop() else {
+    /// Takes one item; says whether it may be dropped.
+    fn take<T: QueueItem>(&mut self, now: Nanos, fifo: &mut Fifo<T>) -> Option<(T, bool)> {
+        let Some(item) = fifo.pop() else {
             self.first_above_time = None;
             return None;
         };
-        let sojourn = now.saturating_sub(job.queued_at());
+        let sojourn = now.saturating_sub(item.queued_at());
         if sojourn < self.target || fifo.bytes <= FULL_PACKET {
             self.first_above_time = None;
-            return Some((job, false));
+            return Some((item, false));
         }
         let since = *self.first_above_time.get_or_insert(now + INTERVAL);
-        Some((job, now >= since))
+        Some((item, now >= since))
     }
 
-    fn pop<J: Job>(
+    fn pop<T: QueueItem>(
         &mut self,
         now: Nanos,
-        fifo: &mut Fifo<J>,
-        dropped: &mut Vec<(J, QueueDrop)>,
-    ) -> Option<J> {
-        let (mut job, mut may_drop) = match self.take(now, fifo) {
+        fifo: &mut Fifo<T>,
+        dropped: &mut Vec<(T, QueueDrop)>,
+    ) -> Option<T> {
+        let (mut item, mut may_drop) = match self.take(now, fifo) {
             Some(taken) => taken,
             None => {
                 self.dropping = false;
@@ -120,24 +120,24 @@ impl Codel {
         if self.dropping {
             self.dropping = may_drop;
             while self.dropping && now >= self.drop_next {
-                dropped.push((job, QueueDrop::Aqm));
+                dropped.push((item, QueueDrop::Aqm));
                 self.count += 1;
                 let Some(next) = self.take(now, fifo) else {
                     self.dropping = false;
                     return None;
                 };
-                (job, may_drop) = next;
+                (item, may_drop) = next;
                 self.dropping = may_drop;
                 if may_drop {
                     self.drop_next = self.control_law(self.drop_next);
                 }
             }
         } else if may_drop {
-            dropped.push((job, QueueDrop::Aqm));
+            dropped.push((item, QueueDrop::Aqm));
             self.start_dropping(now);
-            (job, _) = self.take(now, fifo)?;
+            (item, _) = self.take(now, fifo)?;
         }
-        Some(job)
+        Some(item)
     }
 
     /// Begins to drop, at the rate that worked last time if that was a moment ago.
@@ -153,8 +153,8 @@ impl Codel {
 
 /// One of FQ-CoDel's queues.
 #[derive(Debug)]
-struct SubQueue<J> {
-    fifo: Fifo<J>,
+struct SubQueue<T> {
+    fifo: Fifo<T>,
     codel: Codel,
     deficit: i64,
     listed: bool,
@@ -162,15 +162,15 @@ struct SubQueue<J> {
 
 /// FQ-CoDel: deficit round robin over CoDel queues, new flows first.
 #[derive(Debug)]
-struct FqCodel<J> {
-    queues: Vec<SubQueue<J>>,
+struct FqCodel<T> {
+    queues: Vec<SubQueue<T>>,
     new: VecDeque<usize>,
     old: VecDeque<usize>,
     bytes: u64,
 }
 
-impl<J: Job> FqCodel<J> {
-    fn new(packet_time: Nanos) -> FqCodel<J> {
+impl<T: QueueItem> FqCodel<T> {
+    fn new(packet_time: Nanos) -> FqCodel<T> {
         let queues = (0..SUB_QUEUES)
             .map(|_| SubQueue {
                 fifo: Fifo::new(),
@@ -182,11 +182,11 @@ impl<J: Job> FqCodel<J> {
         FqCodel { queues, new: VecDeque::new(), old: VecDeque::new(), bytes: 0 }
     }
 
-    fn push(&mut self, job: J, limit: u64, dropped: &mut Vec<(J, QueueDrop)>) {
-        let index = (job.flow() % SUB_QUEUES) as usize;
+    fn push(&mut self, item: T, limit: u64, dropped: &mut Vec<(T, QueueDrop)>) {
+        let index = (item.flow() % SUB_QUEUES) as usize;
         let queue = &mut self.queues[index];
-        self.bytes += job.bytes();
-        queue.fifo.push(job);
+        self.bytes += item.bytes();
+        queue.fifo.push(item);
         if !queue.listed {
             queue.listed = true;
             queue.deficit = FULL_PACKET as i64;
@@ -196,24 +196,24 @@ impl<J: Job> FqCodel<J> {
     }
 
     /// Drops half of the largest queue, at least one packet; false if one is all there is.
-    fn drop_from_fattest(&mut self, dropped: &mut Vec<(J, QueueDrop)>) -> bool {
+    fn drop_from_fattest(&mut self, dropped: &mut Vec<(T, QueueDrop)>) -> bool {
         let Some(queue) = self.queues.iter_mut().max_by_key(|queue| queue.fifo.bytes) else {
             return false;
         };
-        if queue.fifo.jobs.len() == 1 && queue.fifo.bytes == self.bytes {
+        if queue.fifo.items.len() == 1 && queue.fifo.bytes == self.bytes {
             return false;
         }
-        let count = queue.fifo.jobs.len().div_ceil(2).min(DROP_BATCH);
+        let count = queue.fifo.items.len().div_ceil(2).min(DROP_BATCH);
         for _ in 0..count {
-            if let Some(job) = queue.fifo.pop() {
-                self.bytes -= job.bytes();
-                dropped.push((job, QueueDrop::Full));
+            if let Some(item) = queue.fifo.pop() {
+                self.bytes -= item.bytes();
+                dropped.push((item, QueueDrop::Full));
             }
         }
         count > 0
     }
 
-    fn pop(&mut self, now: Nanos, dropped: &mut Vec<(J, QueueDrop)>) -> Option<J> {
+    fn pop(&mut self, now: Nanos, dropped: &mut Vec<(T, QueueDrop)>) -> Option<T> {
         loop {
             let from_new = !self.new.is_empty();
             let list = if from_new { &mut self.new } else { &mut self.old };
@@ -226,9 +226,9 @@ impl<J: Job> FqCodel<J> {
                 continue;
             }
             let before = queue.fifo.bytes;
-            let job = queue.codel.pop(now, &mut queue.fifo, dropped);
+            let item = queue.codel.pop(now, &mut queue.fifo, dropped);
             self.bytes -= before - queue.fifo.bytes;
-            let Some(job) = job else {
+            let Some(item) = item else {
                 list.pop_front();
                 // A queue that empties goes once through the old list, or new flows could starve it.
                 if from_new {
@@ -238,29 +238,29 @@ impl<J: Job> FqCodel<J> {
                 }
                 continue;
             };
-            queue.deficit -= job.bytes() as i64;
-            return Some(job);
+            queue.deficit -= item.bytes() as i64;
+            return Some(item);
         }
     }
 }
 
 /// A bounded queue of one of the three kinds.
 #[derive(Debug)]
-pub(crate) struct Queue<J> {
+pub(crate) struct Queue<T> {
     limit: u64,
-    kind: Kind<J>,
+    kind: Kind<T>,
 }
 
 #[derive(Debug)]
-enum Kind<J> {
-    DropTail(Fifo<J>),
-    Codel(Fifo<J>, Codel),
-    FqCodel(FqCodel<J>),
+enum Kind<T> {
+    DropTail(Fifo<T>),
+    Codel(Fifo<T>, Codel),
+    FqCodel(FqCodel<T>),
 }
 
-impl<J: Job> Queue<J> {
+impl<T: QueueItem> Queue<T> {
     /// `limit` in bytes; `packet_time`: how long a full packet takes to be sent, in ns.
-    pub(crate) fn new(kind: QueueKind, limit: u64, packet_time: Nanos) -> Queue<J> {
+    pub(crate) fn new(kind: QueueKind, limit: u64, packet_time: Nanos) -> Queue<T> {
         let kind = match kind {
             QueueKind::DropTail => Kind::DropTail(Fifo::new()),
             QueueKind::Codel => Kind::Codel(Fifo::new(), Codel::new(packet_time)),
@@ -279,27 +279,27 @@ impl<J: Job> Queue<J> {
 
     pub(crate) fn is_empty(&self) -> bool {
         match &self.kind {
-            Kind::DropTail(fifo) | Kind::Codel(fifo, _) => fifo.jobs.is_empty(),
+            Kind::DropTail(fifo) | Kind::Codel(fifo, _) => fifo.items.is_empty(),
             Kind::FqCodel(queues) => queues.bytes == 0,
         }
     }
 
-    /// Queues a job. What does not fit goes to `dropped`; an empty queue takes any job.
-    pub(crate) fn push(&mut self, job: J, dropped: &mut Vec<(J, QueueDrop)>) {
+    /// Queues a item. What does not fit goes to `dropped`; an empty queue takes any item.
+    pub(crate) fn push(&mut self, item: T, dropped: &mut Vec<(T, QueueDrop)>) {
         match &mut self.kind {
             Kind::DropTail(fifo) | Kind::Codel(fifo, _) => {
-                if !fifo.jobs.is_empty() && fifo.bytes + job.bytes() > self.limit {
-                    dropped.push((job, QueueDrop::Full));
+                if !fifo.items.is_empty() && fifo.bytes + item.bytes() > self.limit {
+                    dropped.push((item, QueueDrop::Full));
                 } else {
-                    fifo.push(job);
+                    fifo.push(item);
                 }
             }
-            Kind::FqCodel(queues) => queues.push(job, self.limit, dropped),
+            Kind::FqCodel(queues) => queues.push(item, self.limit, dropped),
         }
     }
 
-    /// Takes the next job to be sent. What AQM drops on the way goes to `dropped`.
-    pub(crate) fn pop(&mut self, now: Nanos, dropped: &mut Vec<(J, QueueDrop)>) -> Option<J> {
+    /// Takes the next item to be sent. What AQM drops on the way goes to `dropped`.
+    pub(crate) fn pop(&mut self, now: Nanos, dropped: &mut Vec<(T, QueueDrop)>) -> Option<T> {
         match &mut self.kind {
             Kind::DropTail(fifo) => fifo.pop(),
             Kind::Codel(fifo, codel) => codel.pop(now, fifo, dropped),

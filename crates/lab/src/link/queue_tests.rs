@@ -13,7 +13,7 @@ struct Packet {
     at: Nanos,
 }
 
-impl Job for Packet {
+impl QueueItem for Packet {
     fn bytes(&self) -> u64 {
         self.bytes
     }

@@ -8,7 +8,7 @@ use std::collections::BinaryHeap;
 
 use serde::Serialize;
 
-use super::queue::{Job, Queue, QueueDrop};
+use super::queue::{Queue, QueueDrop, QueueItem};
 use super::transmitter::Transmitter;
 use super::{Decision, DropReason, Impairments};
 use crate::units::Nanos;
@@ -81,7 +81,7 @@ impl LinkPacket {
     }
 }
 
-impl Job for LinkPacket {
+impl QueueItem for LinkPacket {
     fn bytes(&self) -> u64 {
         self.data.len() as u64
     }
