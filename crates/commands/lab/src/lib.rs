@@ -4,6 +4,7 @@
 mod batch;
 mod carrier;
 mod copy;
+mod experiment_files;
 mod fleet;
 mod lines;
 mod link;
@@ -13,7 +14,6 @@ mod new;
 mod probe;
 mod report;
 mod run;
-mod shelf;
 mod slow;
 mod transfer;
 mod udp;

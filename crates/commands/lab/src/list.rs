@@ -2,7 +2,7 @@
 
 use fulmar_lab::experiment::Document;
 
-use super::shelf::Folder;
+use super::experiment_files::FolderArg;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -14,15 +14,15 @@ Examples:
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
     #[command(flatten)]
-    folder: Folder,
+    folder: FolderArg,
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
-    let shelf = args.folder.open()?;
-    let names = shelf.names()?;
+    let files = args.folder.open()?;
+    let names = files.names()?;
     let width = names.iter().map(String::len).max().unwrap_or(0);
     for name in &names {
-        let about = match shelf.load(name) {
+        let about = match files.load(name) {
             Ok(document) => format!("{} ({})", document.title(), size(&document)),
             Err(error) => format!("cannot be run: {error:#}"),
         };

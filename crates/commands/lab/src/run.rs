@@ -15,7 +15,7 @@ use fulmar_lab::report::SUITE_FILE;
 use fulmar_lab::run::{Plan, Sample, Step, Tally, missing_programs, unmet_needs};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use super::shelf::{Folder, Shelf};
+use super::experiment_files::{ExperimentFiles, FolderArg};
 use super::{own_path, report};
 use crate::exit::Usage;
 
@@ -38,7 +38,7 @@ pub(super) struct Args {
     #[arg(required = true, value_name = "NAME")]
     names: Vec<String>,
     #[command(flatten)]
-    folder: Folder,
+    folder: FolderArg,
     /// Folder of results [default: results/NAME]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
@@ -68,15 +68,13 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     if args.out.is_some() && args.names.len() > 1 {
         bail!(Usage("--out is for one experiment".to_owned()));
     }
-    let shelf = args.folder.open()?;
-    let documents = args.names.iter().map(|name| shelf.load(name));
+    let files = args.folder.open()?;
+    let documents = args.names.iter().map(|name| files.load(name));
     // All are read before the first one runs: a mistake in the last one should not show hours later.
     let documents = documents.collect::<anyhow::Result<Vec<_>>>()?;
-    let folders = args
-        .names
-        .iter()
-        .zip(&documents)
-        .map(|(name, document)| experiments(&Shelf::beside(&shelf.find(name)), document));
+    let folders = args.names.iter().zip(&documents).map(|(name, document)| {
+        experiments(&ExperimentFiles::in_folder_of(&files.find(name)), document)
+    });
     let all = folders.collect::<anyhow::Result<Vec<_>>>()?.concat();
     check_only(&args.only, &all)?;
     // Before any thread: without root it takes this process into a namespace of its own.
@@ -95,7 +93,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     for (name, document) in args.names.iter().zip(documents) {
         let stem = Path::new(name).file_stem().unwrap_or_default();
         let out = args.out.clone().unwrap_or_else(|| Path::new("results").join(stem));
-        let source = shelf.find(name);
+        let source = files.find(name);
         let tally = Go { args, stop: &stop }.document(document, &source, &out)?;
         eprintln!(
             "{name}: {} good, {} failed, {} timed out",
@@ -115,19 +113,19 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 /// The experiments of a document: itself, or a suite's.
-fn experiments(folder: &Shelf, document: &Document) -> anyhow::Result<Vec<Experiment>> {
+fn experiments(files: &ExperimentFiles, document: &Document) -> anyhow::Result<Vec<Experiment>> {
     match document {
         Document::Experiment(experiment, _) => Ok(vec![(**experiment).clone()]),
         Document::Suite(suite, _) => {
             let parts = suite.parts.iter();
-            parts.map(|part| Ok(*load_part(folder, part.get_ref())?.0)).collect()
+            parts.map(|part| Ok(*load_part(files, part.get_ref())?.0)).collect()
         }
     }
 }
 
 /// An experiment of a suite, and the text of its file.
-fn load_part(folder: &Shelf, name: &str) -> anyhow::Result<(Box<Experiment>, String)> {
-    match folder.load(name)? {
+fn load_part(files: &ExperimentFiles, name: &str) -> anyhow::Result<(Box<Experiment>, String)> {
+    match files.load(name)? {
         Document::Experiment(experiment, text) => Ok((experiment, text)),
         Document::Suite(..) => bail!(Usage(format!("{name}: a suite cannot contain a suite"))),
     }
@@ -189,17 +187,17 @@ impl Go<'_> {
             Document::Suite(suite, text) => (suite, text),
         };
         // All are read before the first one runs.
-        let folder = Shelf::beside(source);
+        let files = ExperimentFiles::in_folder_of(source);
         let parts = suite.parts.iter().map(|part| {
             let name = part.get_ref();
-            anyhow::Ok((name, load_part(&folder, name)?))
+            anyhow::Ok((name, load_part(&files, name)?))
         });
         let parts = parts.collect::<anyhow::Result<Vec<_>>>()?;
         std::fs::create_dir_all(out).with_context(|| out.display().to_string())?;
         std::fs::write(out.join(SUITE_FILE), text)?;
         let mut all = Tally::default();
         for (name, (mut experiment, text)) in parts {
-            let part_source = folder.find(name);
+            let part_source = files.find(name);
             experiment.within.clone_from(&suite.only);
             if let Some(timeout_s) = &suite.timeout_s {
                 experiment.timeout_s.clone_from(timeout_s);

@@ -1,5 +1,5 @@
-//! Where experiments come from: a folder of files, and the ones that the program carries inside, which a file of
-//! the same name in the folder overrides.
+//! Finds experiment files: those of a folder, and those built into the program. A file in the folder overrides the
+//! built-in one of the same name.
 
 use std::path::{Path, PathBuf};
 
@@ -11,31 +11,34 @@ use tempfile::TempDir;
 
 include!(concat!(env!("OUT_DIR"), "/experiments.rs"));
 
-/// Where experiments are looked for, unless a folder is named.
-const FOLDER: &str = "experiments";
+/// The default folder.
+const DEFAULT_FOLDER: &str = "experiments";
 
-/// Where experiments are.
+/// The option for the folder.
 #[derive(clap::Args, Debug)]
-pub(super) struct Folder {
+pub(super) struct FolderArg {
     /// Folder of experiment files, instead of ./experiments and those in the program
     #[arg(long, value_name = "DIR", env = "FULMAR_EXPERIMENTS")]
     experiments: Option<PathBuf>,
 }
 
-impl Folder {
-    /// Opens it, with what is in the program unless a folder was named.
+impl FolderArg {
+    /// Opens the folder, and the built-in experiments unless a folder was named.
     ///
     /// # Errors
-    /// There is no room for temporary files.
-    pub(super) fn open(&self) -> anyhow::Result<Shelf> {
+    /// Temporary files cannot be written.
+    pub(super) fn open(&self) -> anyhow::Result<ExperimentFiles> {
         if let Some(folder) = &self.experiments {
-            return Ok(Shelf { folder: folder.clone(), inside: None });
+            return Ok(ExperimentFiles { folder: folder.clone(), built_in: None });
         }
-        Ok(Shelf { folder: FOLDER.into(), inside: Some(unpack().context("experiments")?) })
+        Ok(ExperimentFiles {
+            folder: DEFAULT_FOLDER.into(),
+            built_in: Some(unpack().context("experiments")?),
+        })
     }
 }
 
-/// Experiments come with scripts and published figures that they name by path.
+/// Writes the built-in experiments to a folder, because they name scripts and published data by path.
 fn unpack() -> std::io::Result<TempDir> {
     let folder = tempfile::Builder::new().prefix("fulmar-experiments-").tempdir()?;
     for (name, bytes) in FILES {
@@ -46,26 +49,26 @@ fn unpack() -> std::io::Result<TempDir> {
     Ok(folder)
 }
 
-/// An open folder.
+/// The experiment files that can be run.
 #[derive(Debug)]
-pub(super) struct Shelf {
+pub(super) struct ExperimentFiles {
     folder: PathBuf,
-    /// A copy of what the program carries, for as long as this lives.
-    inside: Option<TempDir>,
+    /// A copy of the built-in experiments, removed on drop.
+    built_in: Option<TempDir>,
 }
 
-impl Shelf {
-    /// The experiments of another folder alone: a suite's parts are beside it.
-    pub(super) fn beside(path: &Path) -> Shelf {
+impl ExperimentFiles {
+    /// The experiments in the folder of `path` alone: a suite's parts are beside it.
+    pub(super) fn in_folder_of(path: &Path) -> ExperimentFiles {
         let folder = path.parent().unwrap_or(Path::new("")).to_owned();
-        Shelf { folder, inside: None }
+        ExperimentFiles { folder, built_in: None }
     }
 
     /// Path of an experiment by name or path.
     pub(super) fn find(&self, name: &str) -> PathBuf {
         let path = find(&self.folder, name);
-        let inside = self.inside.as_ref().map(|folder| find(folder.path(), name));
-        inside.filter(|inside| !path.exists() && inside.exists()).unwrap_or(path)
+        let built_in = self.built_in.as_ref().map(|folder| find(folder.path(), name));
+        built_in.filter(|built_in| !path.exists() && built_in.exists()).unwrap_or(path)
     }
 
     /// Reads an experiment by name or path.
@@ -80,11 +83,11 @@ impl Shelf {
     /// Names of all experiments, in order.
     ///
     /// # Errors
-    /// The folder that was named cannot be read.
+    /// The named folder cannot be read.
     pub(super) fn names(&self) -> anyhow::Result<Vec<String>> {
         let mut names = match names_in(&self.folder) {
             Ok(names) => names,
-            Err(_) if self.inside.is_some() => Vec::new(),
+            Err(_) if self.built_in.is_some() => Vec::new(),
             Err(error) => {
                 let folder = self.folder.display();
                 return Err(Usage(format!(
@@ -94,8 +97,8 @@ impl Shelf {
                 .into());
             }
         };
-        if let Some(inside) = &self.inside {
-            names.extend(names_in(inside.path())?);
+        if let Some(built_in) = &self.built_in {
+            names.extend(names_in(built_in.path())?);
         }
         names.sort();
         names.dedup();
@@ -121,7 +124,7 @@ fn names_in(folder: &Path) -> std::io::Result<Vec<String>> {
     Ok(toml.filter_map(|path| Some(path.file_stem()?.to_string_lossy().into_owned())).collect())
 }
 
-/// A mistake in an experiment file is the person's, unless nothing of the file could be read.
+/// A mistake in an experiment file is a usage error.
 fn wrong(mistake: Mistake) -> anyhow::Error {
     Usage(mistake.to_string()).into()
 }
