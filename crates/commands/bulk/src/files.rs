@@ -15,8 +15,8 @@ use fulmar_bulk::{NodeId, ObjectKey, Partition, Storage};
 use ring::digest::{Context, SHA256};
 
 use super::manifest::{Hash, Manifest};
-use super::own;
 use super::state::{self, State};
+use super::symlink_safe;
 
 /// Bytes hashed at a time.
 const PIECE: usize = 1 << 16;
@@ -111,9 +111,9 @@ impl Files {
 impl Storage for Files {
     fn open(&mut self, object: ObjectKey, bytes: u64) -> io::Result<()> {
         let ObjectKey { sender, instance, object: number } = object;
-        let name = format!("{}{sender:08x}-{instance:04x}-{number}.part", own::PREFIX);
+        let name = format!("{}{sender:08x}-{instance:04x}-{number}.part", symlink_safe::PREFIX);
         let path = self.folder.join(name);
-        let file = own::create(&path)?;
+        let file = symlink_safe::create(&path)?;
         state::take(&file);
         // Holes take no room, so a lie about the length costs nothing.
         file.set_len(bytes)?;
@@ -134,7 +134,7 @@ impl Storage for Files {
         }
         let [path, list] = state::places(&self.folder, info, parts);
         let part = self.part(object)?;
-        if let Ok(file) = own::reopen(&path) {
+        if let Ok(file) = symlink_safe::reopen(&path) {
             if !state::take(&file) {
                 // Somebody else is at it; this one goes without.
                 return Ok(Vec::new());

@@ -12,7 +12,6 @@ mod files;
 mod identity;
 mod manifest;
 mod memory;
-mod own;
 mod receive;
 mod rollout;
 mod send;
@@ -21,6 +20,7 @@ mod socket;
 mod state;
 mod statistics;
 mod stream;
+mod symlink_safe;
 mod via;
 mod wait;
 

@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-use super::own::PREFIX;
+use super::symlink_safe::PREFIX;
 
 const HASH_BYTES: usize = 32;
 /// As long as a name in a folder can be.

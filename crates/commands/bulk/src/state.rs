@@ -14,7 +14,7 @@ use std::time::{Duration, SystemTime};
 use fulmar_bulk::{NodeId, Partition};
 use ring::digest::{SHA256, digest};
 
-use super::own;
+use super::symlink_safe;
 
 const MAGIC: &[u8; 12] = b"fulmar-part1";
 const HEADER_BYTES: usize = MAGIC.len() + 4;
@@ -36,7 +36,7 @@ pub(super) struct State {
 impl State {
     /// Begins a list.
     pub(super) fn create(path: PathBuf, node: NodeId) -> io::Result<State> {
-        let mut file = own::create(&path)?;
+        let mut file = symlink_safe::create(&path)?;
         file.write_all(&[&MAGIC[..], &node.to_be_bytes()].concat())?;
         Ok(State { path, file })
     }
@@ -47,7 +47,7 @@ impl State {
         part: &File,
         parts: &Partition,
     ) -> io::Result<Option<(State, Vec<u32>)>> {
-        let mut file = match own::reopen(&path) {
+        let mut file = match symlink_safe::reopen(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             other => other?,
         };
@@ -101,7 +101,7 @@ pub(super) fn places(folder: &Path, info: &[u8], parts: &Partition) -> [PathBuf;
         shape.into_iter().flat_map(u64::to_be_bytes).chain(info.to_vec()).collect();
     let hash = digest(&SHA256, &bytes);
     let name: String = hash.as_ref()[..12].iter().map(|byte| format!("{byte:02x}")).collect();
-    ["part", "state"].map(|kind| folder.join(format!("{}{name}.{kind}", own::PREFIX)))
+    ["part", "state"].map(|kind| folder.join(format!("{}{name}.{kind}", symlink_safe::PREFIX)))
 }
 
 /// Whether nobody has the file open as its own, and makes it ours.
@@ -119,7 +119,7 @@ pub(super) fn interrupted(folder: &Path) -> io::Result<Option<NodeId>> {
     }
     prune(folder, "state")?;
     let mut lists = hidden(folder, "state")?.into_iter().filter(|list| is_free(list));
-    Ok(lists.find_map(|list| own::reopen(&list).ok().and_then(|file| read_node(&file))))
+    Ok(lists.find_map(|list| symlink_safe::reopen(&list).ok().and_then(|file| read_node(&file))))
 }
 
 /// Removes what is kept of a kind for a later run and is old or too much, lists of blocks together with their
@@ -147,7 +147,9 @@ fn hidden(folder: &Path, kind: &str) -> io::Result<Vec<PathBuf>> {
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        if name.starts_with(own::PREFIX) && path.extension().is_some_and(|own| own == kind) {
+        if name.starts_with(symlink_safe::PREFIX)
+            && path.extension().is_some_and(|extension| extension == kind)
+        {
             paths.push(path);
         }
     }
@@ -158,7 +160,7 @@ fn hidden(folder: &Path, kind: &str) -> io::Result<Vec<PathBuf>> {
 fn is_free(path: &Path) -> bool {
     let is_list = path.extension().is_some_and(|kind| kind == "state");
     let file = if is_list { path.with_extension("part") } else { path.to_owned() };
-    own::reopen(&file).map_or(true, |file| take(&file))
+    symlink_safe::reopen(&file).map_or(true, |file| take(&file))
 }
 
 /// Removes a file, and what a list is about with it. Somebody else may have been sooner.
@@ -185,7 +187,7 @@ mod tests {
         let [part, state] = ["part", "state"].map(|name| folder.path().join(name));
         let parts = Partition::new(40, 4, 2).unwrap();
         fs::write(&part, [7; 40]).unwrap();
-        let file = own::reopen(&part).unwrap();
+        let file = symlink_safe::reopen(&part).unwrap();
         let mut list = State::create(state.clone(), 9).unwrap();
         for block in [0, 1, 3] {
             list.keep(&file, &parts, block).unwrap();
@@ -213,7 +215,7 @@ mod tests {
         let mut held = Vec::new();
         for number in 0..3 * MAX_KEPT {
             let [part, state] = pair(&number.to_string());
-            let file = own::create(&part).unwrap();
+            let file = symlink_safe::create(&part).unwrap();
             State::create(state, 9).unwrap();
             if number == 0 {
                 // Somebody is at it.
@@ -222,11 +224,11 @@ mod tests {
             }
         }
         let [part, state] = pair("honest");
-        own::create(&part).unwrap();
+        symlink_safe::create(&part).unwrap();
         let mut list = State::create(state, 7).unwrap();
         list.file.write_all(&[0; RECORD_BYTES]).unwrap();
         // A crash left it before there was a list.
-        own::create(&pair("crashed")[0]).unwrap();
+        symlink_safe::create(&pair("crashed")[0]).unwrap();
         interrupted(folder.path()).unwrap();
         assert_eq!(hidden(folder.path(), "state").unwrap().len(), MAX_KEPT + 1);
         assert_eq!(hidden(folder.path(), "part").unwrap().len(), MAX_KEPT + 1);

@@ -9,7 +9,7 @@ use ring::digest::{self, SHA256};
 
 use super::{Offer, PIECE};
 use crate::manifest::{Hash, check_name};
-use crate::{own, state};
+use crate::{state, symlink_safe};
 
 pub(super) struct Incoming {
     file: File,
@@ -31,7 +31,7 @@ impl Incoming {
         }
         let part = folder.join(format!(".fulmar-{}.stream", &offer.sha256[..24]));
         state::prune(folder, "stream")?;
-        let file = own::reopen(&part).or_else(|_| own::create(&part))?;
+        let file = symlink_safe::reopen(&part).or_else(|_| symlink_safe::create(&part))?;
         file.try_lock().context("it is already being received")?;
         let length = file.metadata()?.len();
         if length > offer.bytes {

@@ -1,15 +1,15 @@
-//! Hidden files in a folder that others may write to as well: opened only if they are ours, never by way of a
-//! link that somebody put there.
+//! Creates and reopens hidden files in a folder to which other users may write: no symbolic or hard link that somebody
+//! put there is followed (`O_NOFOLLOW`), and only files of this user are opened.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-/// What all names of such files begin with. Nothing that is sent may have such a name.
+/// Prefix of the names of these files. A file with such a name cannot be sent.
 pub(super) const PREFIX: &str = ".fulmar-";
 
-/// Makes an empty file. What had its name goes: a file that a crash left, or a link, whose target stays as it is.
+/// Creates an empty file. It replaces a file that a crash left, or a link, whose target remains unchanged.
 pub(super) fn create(path: &Path) -> io::Result<File> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -19,10 +19,10 @@ pub(super) fn create(path: &Path) -> io::Result<File> {
     options.read(true).write(true).create_new(true).custom_flags(libc::O_NOFOLLOW).open(path)
 }
 
-/// Opens a file that an earlier run left. Links, pipes and other users' files are not found.
+/// Opens a file that an earlier run left. For links, pipes and other users' files, the error is `NotFound`.
 pub(super) fn reopen(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
-    // Not to wait for somebody at the other end of a pipe.
+    // O_NONBLOCK: to open a pipe would otherwise wait for its other end.
     options.read(true).write(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
     let file = options.open(path)?;
     let metadata = file.metadata()?;
@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn links_lead_nowhere() {
+    fn links_are_not_followed() {
         let folder = tempfile::tempdir().unwrap();
         let (target, link) = (folder.path().join("precious"), folder.path().join(".fulmar-x"));
         fs::write(&target, "as it was").unwrap();
