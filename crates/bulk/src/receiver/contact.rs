@@ -6,7 +6,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use super::Meter;
+use super::ReceptionStats;
 use crate::NodeId;
 use crate::quantize;
 use crate::sender::DATAGRAM_OVERHEAD_BYTES;
@@ -47,7 +47,7 @@ pub(crate) struct Contact {
     /// When the last probe came, what it said, and its number.
     probe: Option<(Duration, Duration, u16)>,
     rtt: Option<u8>,
-    meter: Meter,
+    reception: ReceptionStats,
     pub(crate) nack: Nack,
     acknowledgement: Option<Acknowledgement>,
     report_at: Option<Duration>,
@@ -61,7 +61,7 @@ impl Contact {
             heard: now,
             probe: None,
             rtt: None,
-            meter: Meter::default(),
+            reception: ReceptionStats::default(),
             nack: Nack::Idle,
             acknowledgement: None,
             report_at: None,
@@ -82,12 +82,12 @@ impl Contact {
     }
 
     pub(crate) fn loss(&self) -> f64 {
-        self.meter.loss()
+        self.reception.loss()
     }
 
     pub(crate) fn heard(&mut self, now: Duration, head: &SenderHead, bytes: usize) {
         (self.heard, self.head) = (now, *head);
-        self.meter.arrived(now, head.sequence, bytes + DATAGRAM_OVERHEAD_BYTES);
+        self.reception.arrived(now, head.sequence, bytes + DATAGRAM_OVERHEAD_BYTES);
     }
 
     fn grtt(&self) -> Duration {
@@ -183,7 +183,7 @@ impl Contact {
             self.report_at = None;
         }
         let echo = self.probe.map(|(came, sent, _)| sent + now.saturating_sub(came));
-        let loss = quantize::quantize_loss(self.meter.loss());
+        let loss = quantize::quantize_loss(self.reception.loss());
         let rtt = if self.rtt.is_some() { cc_flags::RTT } else { 0 };
         let start = if loss == 0 { cc_flags::START } else { 0 };
         let report = Some(CcFeedback {
@@ -191,7 +191,7 @@ impl Contact {
             flags: rtt | start,
             rtt: self.rtt.unwrap_or(self.head.grtt),
             loss,
-            rate: quantize::quantize_rate(self.meter.rate()),
+            rate: quantize::quantize_rate(self.reception.rate()),
         });
         let (sender, instance) = self.identity();
         let feedback =

@@ -6,7 +6,7 @@
 
 mod contact;
 mod incoming;
-mod meter;
+mod reception_stats;
 mod remote;
 mod requests;
 
@@ -21,7 +21,7 @@ use crate::partition::Partition;
 use crate::rs::Code;
 use crate::wire::{Command, Feedback, FeedbackKind, Message, ObjectMessage, SenderHead};
 pub(crate) use contact::{Contact, Nack, RESTART, SILENT};
-use meter::Meter;
+use reception_stats::ReceptionStats;
 use remote::Remote;
 pub(crate) use requests::ranges_of;
 

@@ -1,14 +1,16 @@
-//! How much of what a sender sends gets here: by its sequence numbers, a window after the other.
+//! [`ReceptionStats`] measures the share of a sender's messages that is lost, by their sequence numbers, and the rate at
+//! which they arrive. It measures in windows, one after another.
 
 use std::time::Duration;
 
-/// A window ends after so many messages, or when it is this old with at least the fewer.
-const MESSAGES: u32 = 256;
-const FEW: u32 = 24;
-const AGE: Duration = Duration::from_millis(500);
+/// A window ends after this many messages.
+const WINDOW_MESSAGES: u32 = 256;
+/// It also ends at this age, if it has this many messages.
+const WINDOW_AGE: Duration = Duration::from_millis(500);
+const MIN_MESSAGES: u32 = 24;
 
 #[derive(Debug, Default)]
-pub(crate) struct Meter {
+pub(crate) struct ReceptionStats {
     highest: Option<u16>,
     since: Duration,
     expected: u32,
@@ -18,7 +20,7 @@ pub(crate) struct Meter {
     rate: f64,
 }
 
-impl Meter {
+impl ReceptionStats {
     pub(crate) fn arrived(&mut self, now: Duration, sequence: u16, bytes: usize) {
         let ahead = match self.highest {
             None => {
@@ -34,13 +36,13 @@ impl Meter {
             self.expected += u32::from(ahead);
         }
         let age = now.saturating_sub(self.since);
-        if self.expected >= MESSAGES || age >= AGE && self.expected >= FEW {
-            self.close(now, age);
+        if self.expected >= WINDOW_MESSAGES || age >= WINDOW_AGE && self.expected >= MIN_MESSAGES {
+            self.end_window(now, age);
         }
     }
 
-    fn close(&mut self, now: Duration, age: Duration) {
-        // Doubled messages may make up for lost ones; that cannot be told apart here.
+    fn end_window(&mut self, now: Duration, age: Duration) {
+        // Duplicates may hide losses: the two cannot be distinguished here.
         let share = 1.0 - f64::from(self.arrived.min(self.expected)) / f64::from(self.expected);
         self.loss = Some(self.loss.map_or(share, |loss| 0.75 * loss + 0.25 * share));
         if !age.is_zero() {
@@ -49,7 +51,7 @@ impl Meter {
         (self.since, self.expected, self.arrived, self.bytes) = (now, 0, 0, 0);
     }
 
-    /// The share that is missing, 0 to 1.
+    /// The share of messages that is lost, 0 to 1.
     pub(crate) fn loss(&self) -> f64 {
         self.loss.unwrap_or_else(|| {
             let expected = f64::from(self.expected.max(1));
@@ -57,7 +59,7 @@ impl Meter {
         })
     }
 
-    /// Bytes a second in the last window.
+    /// Bytes per second in the last window.
     pub(crate) fn rate(&self) -> f64 {
         self.rate
     }
@@ -68,16 +70,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn losses_are_what_is_missing_whatever_the_order() {
-        let mut meter = Meter::default();
+    fn losses_are_counted_in_any_order() {
+        let mut reception = ReceptionStats::default();
         let at = |number: u64| Duration::from_millis(number);
         for number in 0..5000u64 {
             // Every fourth is lost; pairs come in the wrong order; numbers wrap.
             if number % 4 != 0 {
-                meter.arrived(at(number), (65_000 + (number ^ 1)) as u16, 1000);
+                reception.arrived(at(number), (65_000 + (number ^ 1)) as u16, 1000);
             }
         }
-        assert!((meter.loss() - 0.25).abs() < 0.02, "{}", meter.loss());
-        assert!((meter.rate() / 750_000.0 - 1.0).abs() < 0.05, "{}", meter.rate());
+        assert!((reception.loss() - 0.25).abs() < 0.02, "{}", reception.loss());
+        assert!((reception.rate() / 750_000.0 - 1.0).abs() < 0.05, "{}", reception.rate());
     }
 }
