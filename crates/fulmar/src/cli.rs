@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_that_was_left_out_takes_whatever_is_asked() {
+    fn a_disabled_command_accepts_any_arguments() {
         for hidden in Cli::command().get_subcommands().filter(|command| command.is_hide_set()) {
             let name = hidden.get_name();
             for arguments in [&[][..], &["--help"], &["a", "-x", "--", "b"]] {

@@ -3,6 +3,8 @@
 //! Exit codes are a contract with scripts: 0 success, 1 failure, 2 wrong usage, be it of the
 //! command line or of the configuration. No command's own work is done here.
 
+mod cert;
+mod cli;
 #[cfg(not(all(
     feature = "bench",
     feature = "bulk",
@@ -12,11 +14,9 @@
     feature = "platform",
     feature = "sensor"
 )))]
-mod absent;
-mod cert;
-mod cli;
+mod disabled_commands;
 mod help;
-// With all commands: those that are left out take whatever is asked.
+// Only with all commands, because disabled commands accept any arguments.
 #[cfg(all(
     test,
     feature = "bench",
@@ -50,21 +50,21 @@ use fulmar_command_sensor as sensor;
 use fulmar_server::accounts;
 use fulmar_server::{self as serve, passwd};
 
-#[cfg(not(feature = "platform"))]
-use crate::absent::accounts;
-#[cfg(not(feature = "bench"))]
-use crate::absent::bench;
-#[cfg(not(feature = "bulk"))]
-use crate::absent::bulk;
-#[cfg(not(feature = "demo"))]
-use crate::absent::demo;
-#[cfg(not(feature = "lab"))]
-use crate::absent::lab;
-#[cfg(not(feature = "meter"))]
-use crate::absent::meter;
-#[cfg(not(feature = "sensor"))]
-use crate::absent::sensor;
 use crate::cli::{Cli, Command};
+#[cfg(not(feature = "platform"))]
+use crate::disabled_commands::accounts;
+#[cfg(not(feature = "bench"))]
+use crate::disabled_commands::bench;
+#[cfg(not(feature = "bulk"))]
+use crate::disabled_commands::bulk;
+#[cfg(not(feature = "demo"))]
+use crate::disabled_commands::demo;
+#[cfg(not(feature = "lab"))]
+use crate::disabled_commands::lab;
+#[cfg(not(feature = "meter"))]
+use crate::disabled_commands::meter;
+#[cfg(not(feature = "sensor"))]
+use crate::disabled_commands::sensor;
 
 fn main() -> ExitCode {
     exit::end_with_the_reader();

@@ -1,11 +1,11 @@
-//! Commands that this build leaves out: they are known, take whatever is asked of them, and say which feature
-//! they need.
+//! Commands that are disabled in this build. They accept any arguments and fail with a message that names the Cargo
+//! feature to enable.
 
 use std::ffi::OsString;
 
 use fulmar_command::exit::Usage;
 
-/// Whatever is asked.
+/// Accepts any arguments.
 #[derive(clap::Args, Debug)]
 #[command(disable_help_flag = true)]
 pub(crate) struct Args {
@@ -20,8 +20,8 @@ fn refuse(command: &str, feature: &str) -> anyhow::Result<()> {
     .into())
 }
 
-/// A module in the place of a command's crate, with the same names.
-macro_rules! absent {
+/// A module that replaces the crate of a disabled command, with the same names.
+macro_rules! disabled_command {
     ($module:ident, $feature:literal: $($args:ident, $run:ident, $command:literal);+) => {
         #[cfg(not(feature = $feature))]
         pub(crate) mod $module {
@@ -36,20 +36,20 @@ macro_rules! absent {
     };
 }
 
-absent!(bench, "bench": Args, run, "bench");
-absent!(bulk, "bulk": SendArgs, send, "send"; ReceiveArgs, receive, "receive"; RolloutArgs, rollout, "rollout");
-absent!(demo, "demo": Args, run, "demo");
-absent!(lab, "lab": Args, run, "lab");
-absent!(meter, "meter": Args, run, "meter");
-absent!(accounts, "platform": UserArgs, user, "user"; TwinArgs, twin, "twin");
-absent!(sensor, "sensor": Args, run, "sensor");
+disabled_command!(bench, "bench": Args, run, "bench");
+disabled_command!(bulk, "bulk": SendArgs, send, "send"; ReceiveArgs, receive, "receive"; RolloutArgs, rollout, "rollout");
+disabled_command!(demo, "demo": Args, run, "demo");
+disabled_command!(lab, "lab": Args, run, "lab");
+disabled_command!(meter, "meter": Args, run, "meter");
+disabled_command!(accounts, "platform": UserArgs, user, "user"; TwinArgs, twin, "twin");
+disabled_command!(sensor, "sensor": Args, run, "sensor");
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_is_named_and_a_mistake_of_usage() {
+    fn the_missing_feature_is_named_in_a_usage_error() {
         let error = refuse("send", "bulk").err();
         let error = error.as_ref().and_then(|error| error.downcast_ref::<Usage>());
         let text = error.map(ToString::to_string).unwrap_or_default();
