@@ -1,4 +1,4 @@
-//! What every request to the endpoint goes through before and behind `front`: early data, the headers every
+//! What every request to the endpoint goes through before and after `limited_router`: early data, the headers every
 //! answer has, counting and the access log.
 //!
 //! Requests for MQTT over WebSocket leave here for `websocket`; those for WebTransport are HTTP/3's own.
@@ -15,12 +15,13 @@ use fulmar_transport::Origins;
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 
 use crate::connection_slots::Activity;
-use crate::front::{Front, misdirected, plain};
+use crate::host_header;
+use crate::limited_router::{LimitedRouter, text_response};
 use crate::websocket;
 
 /// What the connections of one address share.
 pub(crate) struct Site {
-    pub(crate) front: Front,
+    pub(crate) router: LimitedRouter,
     pub(crate) handoff: Handoff,
     pub(crate) policy: Arc<ListenerPolicy>,
     /// Tells clients of HTTP/3; `None` where there are no pages.
@@ -58,7 +59,7 @@ impl Site {
             response.headers_mut().insert(header::ALT_SVC, alt_svc.clone());
         }
         let status = response.status();
-        self.front.metrics.answered(version, status);
+        self.router.metrics.answered(version, status);
         tracing::debug!(
             peer = %client.address, %method, path, ?version, status = status.as_u16(), early,
             us = started.elapsed().as_micros() as u64, "answered"
@@ -72,16 +73,16 @@ impl Site {
         B::Error: Into<axum::BoxError>,
     {
         if early && !is_safe(request.method()) {
-            self.front.metrics.early_refused.fetch_add(1, Relaxed);
-            return plain(StatusCode::TOO_EARLY, "send this again after the handshake");
+            self.router.metrics.early_refused.fetch_add(1, Relaxed);
+            return text_response(StatusCode::TOO_EARLY, "send this again after the handshake");
         }
-        if let Some(refusal) = misdirected(&request) {
+        if let Some(refusal) = host_header::refuse_ambiguous(&request) {
             return refusal;
         }
         if websocket::is_wanted(&request) {
             return websocket::begin(self, request, client);
         }
-        self.front.answer(request, client.address, &client.activity).await
+        self.router.call(request, client.address, &client.activity).await
     }
 }
 

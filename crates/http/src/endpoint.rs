@@ -20,10 +20,10 @@ use tokio::task::JoinSet;
 use crate::answer::Site;
 use crate::bind::{bind, bind_udp};
 use crate::config::{Address, EndpointConfig};
-use crate::front::Front;
 use crate::h3::silence::Attentive;
 use crate::h3::unproven::{Counting, Ids};
 use crate::handshake::Handshakes;
+use crate::limited_router::LimitedRouter;
 use crate::metrics::Metrics;
 use crate::stop_signal::stopped;
 use crate::{h3, tcp};
@@ -116,17 +116,17 @@ impl Endpoint {
         let (router, clock) = (router(&bound), Clock::start());
         let mut sites = Vec::new();
         for listener in bound_listeners {
-            let front = Front {
+            let limited = LimitedRouter {
                 router: router.clone(),
                 limits: config.limits.clone(),
                 bodies: config.bodies.clone(),
                 knows: config.knows.clone(),
                 metrics: Arc::clone(&metrics),
                 clock,
-                crowded: Mutex::default(),
+                refusals: Mutex::default(),
             };
             let site = Site {
-                front,
+                router: limited,
                 handoff: handoff.clone(),
                 policy: Arc::clone(&listener.policy),
                 alt_svc: listener.alt_svc()?,

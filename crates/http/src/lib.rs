@@ -6,7 +6,8 @@
 //!
 //! Read in this order: `endpoint` (binding, running, draining), `tcp` with `handshake` and `h3` (the two ways in),
 //! `connection_slots` (which connections stay at the limit) and `strict` (what HTTP/1.1 must look like), `answer`
-//! and `front` (what every request goes through) with `bodies` (how much of them is kept), `rest` (what is left of one),
+//! (what every request goes through), `host_header`, `limited_router` (limits and the router) with `bodies` (memory for bodies)
+//! and `rest` (what is left of a body),
 //! `transport::Origins` (whose pages may connect), `websocket` and `h3::session` (MQTT), `pump` (its bytes).
 //! `plain` is a port without TLS.
 //! Specifications: RFC 9110, 9112, 9113, 9114, 7838 (Alt-Svc), 8470 (early data), 8441 and 9220 (extended
@@ -20,10 +21,11 @@ mod bodies;
 mod config;
 mod connection_slots;
 mod endpoint;
-mod front;
 mod h3;
 mod handshake;
+mod host_header;
 mod idle;
+mod limited_router;
 mod metrics;
 mod network;
 pub mod objects;

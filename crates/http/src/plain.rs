@@ -27,8 +27,9 @@ use crate::bodies::BodyBudget;
 use crate::config::Limits;
 use crate::connection_slots::{ConnectionSlot, ConnectionSlots};
 use crate::endpoint::{MAX_BLOCKING_THREADS, StartError};
-use crate::front::{self, Front};
+use crate::host_header;
 use crate::idle::Idle;
+use crate::limited_router::LimitedRouter;
 use crate::metrics::Metrics;
 use crate::stop_signal::stopped;
 use crate::strict::Strict;
@@ -71,16 +72,16 @@ impl Plain {
             let _entered = runtime.enter();
             listeners.push(TcpListener::from_std(listener)?);
         }
-        let front = Arc::new(Front {
+        let router = Arc::new(LimitedRouter {
             router,
             limits: limits.clone(),
             bodies: bodies.clone(),
             knows: None,
             metrics: Arc::new(Metrics::default()),
             clock: Clock::start(),
-            crowded: Mutex::default(),
+            refusals: Mutex::default(),
         });
-        let serving = serve(front, listeners, stopped);
+        let serving = serve(router, listeners, stopped);
         let thread = std::thread::Builder::new().name("fulmar-http".into());
         let thread = thread.spawn(move || runtime.block_on(serving))?;
         Ok(Plain { bound, stop, thread: Some(thread) })
@@ -99,17 +100,25 @@ impl Plain {
     }
 }
 
-async fn serve(front: Arc<Front>, listeners: Vec<TcpListener>, stopping: watch::Receiver<bool>) {
+async fn serve(
+    router: Arc<LimitedRouter>,
+    listeners: Vec<TcpListener>,
+    stopping: watch::Receiver<bool>,
+) {
     let mut tasks = JoinSet::new();
     for listener in listeners {
-        tasks.spawn(accept(Arc::clone(&front), listener, stopping.clone()));
+        tasks.spawn(accept(Arc::clone(&router), listener, stopping.clone()));
     }
     tasks.join_all().await;
 }
 
 /// Accepts until `stopping`, then waits for the connections there are.
-async fn accept(front: Arc<Front>, listener: TcpListener, stopping: watch::Receiver<bool>) {
-    let slots = ConnectionSlots::new(front.limits.max_connections);
+async fn accept(
+    router: Arc<LimitedRouter>,
+    listener: TcpListener,
+    stopping: watch::Receiver<bool>,
+) {
+    let slots = ConnectionSlots::new(router.limits.max_connections);
     let (mut stop, mut log_limiter) = (stopping.clone(), LogLimiter::default());
     let mut open = JoinSet::new();
     loop {
@@ -121,7 +130,7 @@ async fn accept(front: Arc<Front>, listener: TcpListener, stopping: watch::Recei
         let (socket, address) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
-                if let Some(times) = log_limiter.occurred(front.clock.now()) {
+                if let Some(times) = log_limiter.occurred(router.clock.now()) {
                     warn!(%error, times, "HTTP port: cannot accept");
                 }
                 let pause = if slots.shed() { ROOM_PAUSE } else { ACCEPT_PAUSE };
@@ -131,9 +140,9 @@ async fn accept(front: Arc<Front>, listener: TcpListener, stopping: watch::Recei
         };
         match slots.take(address.ip()) {
             Some((slot, made_room)) => {
-                front.metrics.shed.fetch_add(made_room.into(), Relaxed);
-                let (front, stopping) = (Arc::clone(&front), stopping.clone());
-                open.spawn(connection(front, socket, address, slot, stopping));
+                router.metrics.shed.fetch_add(made_room.into(), Relaxed);
+                let (router, stopping) = (Arc::clone(&router), stopping.clone());
+                open.spawn(connection(router, socket, address, slot, stopping));
             }
             None => debug!(peer = %address, "HTTP port: refused: too many connections"),
         }
@@ -143,21 +152,21 @@ async fn accept(front: Arc<Front>, listener: TcpListener, stopping: watch::Recei
 }
 
 async fn connection(
-    front: Arc<Front>,
+    router: Arc<LimitedRouter>,
     socket: TcpStream,
     address: SocketAddr,
     slot: ConnectionSlot,
     mut stopping: watch::Receiver<bool>,
 ) {
-    let (activity, limits) = (&slot.activity, &front.limits);
+    let (activity, limits) = (&slot.activity, &router.limits);
     let stream = Idle::new(socket, limits.idle_timeout, activity.tunnels.clone());
     let stream = Strict::new(stream, activity.tunnels.clone(), true);
     let service = service_fn(|request: Request<Incoming>| {
-        let front = &front;
+        let router = &router;
         async move {
-            let response = match front::misdirected(&request) {
+            let response = match host_header::refuse_ambiguous(&request) {
                 Some(response) => response,
-                None => front.answer(request, address, activity).await,
+                None => router.call(request, address, activity).await,
             };
             Ok::<_, Infallible>(response)
         }

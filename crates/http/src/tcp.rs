@@ -45,7 +45,7 @@ pub(crate) async fn serve(
     handshakes: Handshakes,
     stopping: watch::Receiver<bool>,
 ) {
-    let slots = ConnectionSlots::new(site.front.limits.max_connections);
+    let slots = ConnectionSlots::new(site.router.limits.max_connections);
     let mut stop = stopping.clone();
     let mut log_limiter = LogLimiter::default();
     loop {
@@ -56,7 +56,7 @@ pub(crate) async fn serve(
         let (socket, address) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
-                if let Some(times) = log_limiter.occurred(site.front.clock.now()) {
+                if let Some(times) = log_limiter.occurred(site.router.clock.now()) {
                     warn!(%error, times, "HTTP: cannot accept connections; trying again shortly");
                 }
                 let pause = if slots.shed() { ROOM_PAUSE } else { ACCEPT_PAUSE };
@@ -65,11 +65,11 @@ pub(crate) async fn serve(
             }
         };
         let Some((slot, made_room)) = slots.take(address.ip()) else {
-            site.front.metrics.refused.fetch_add(1, Relaxed);
+            site.router.metrics.refused.fetch_add(1, Relaxed);
             debug!(peer = %address, "HTTP: refused: too many connections");
             continue;
         };
-        site.front.metrics.shed.fetch_add(made_room.into(), Relaxed);
+        site.router.metrics.shed.fetch_add(made_room.into(), Relaxed);
         let (site, handshakes, stopping) =
             (Arc::clone(&site), handshakes.clone(), stopping.clone());
         tokio::spawn(async move {
@@ -90,9 +90,9 @@ async fn connection(
     handshakes: &Handshakes,
     mut stopping: watch::Receiver<bool>,
 ) {
-    let _open = Open::new(&site.front.metrics.connections_tcp);
+    let _open = Open::new(&site.router.metrics.connections_tcp);
     let handshake =
-        tokio::time::timeout(site.front.limits.handshake_timeout, handshakes.shake(socket));
+        tokio::time::timeout(site.router.limits.handshake_timeout, handshakes.shake(socket));
     let stream = match handshake.await {
         Ok(Ok(Some(stream))) => stream,
         Ok(Ok(None)) => return debug!(peer = %address, "HTTP: an ACME server has validated a name"),
@@ -102,8 +102,8 @@ async fn connection(
     let certificates = stream.get_ref().1.peer_certificates();
     let identity = certificates.and_then(<[_]>::first).and_then(client_name);
     let has_lines = stream.get_ref().1.alpn_protocol() != Some(b"h2");
-    let stream = Idle::new(stream, site.front.limits.idle_timeout, activity.tunnels.clone());
-    let stream = Lingering::new(stream, site.front.limits.linger, stopping.clone());
+    let stream = Idle::new(stream, site.router.limits.idle_timeout, activity.tunnels.clone());
+    let stream = Lingering::new(stream, site.router.limits.linger, stopping.clone());
     let stream = Strict::new(stream, activity.tunnels.clone(), has_lines);
     let client = Arc::new(Client { address, identity, activity: activity.clone() });
     let service = service_fn(|request: Request<Incoming>| {
@@ -126,12 +126,12 @@ async fn connection(
 }
 
 fn failed(site: &Site, address: SocketAddr, why: &dyn std::fmt::Display) {
-    site.front.metrics.failed_handshakes.fetch_add(1, Relaxed);
+    site.router.metrics.failed_handshakes.fetch_add(1, Relaxed);
     info!(peer = %address, "HTTPS: TLS handshake failed: {why}");
 }
 
 fn builder(site: &Site) -> auto::Builder<TokioExecutor> {
-    let limits = &site.front.limits;
+    let limits = &site.router.limits;
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder
         .http1()

@@ -11,7 +11,7 @@ use hyper::ext::Protocol;
 use hyper_util::rt::TokioIo;
 
 use crate::answer::{Client, Site};
-use crate::front::plain;
+use crate::limited_router::text_response;
 use crate::pump::pump;
 
 /// Whether a request asks for MQTT over WebSocket.
@@ -30,7 +30,7 @@ fn is_extended_connect<B>(request: &Request<B>) -> bool {
 /// Answers it, and goes on with the bytes that follow.
 pub(crate) fn begin<B>(site: &Site, mut request: Request<B>, client: &Client) -> Response<Body> {
     if !site.admits(&request, client) {
-        return plain(StatusCode::FORBIDDEN, ws::NOT_THIS_PAGE);
+        return text_response(StatusCode::FORBIDDEN, ws::NOT_THIS_PAGE);
     }
     let upgrade = hyper::upgrade::on(&mut request);
     let request = request.map(drop);
@@ -47,7 +47,7 @@ pub(crate) fn begin<B>(site: &Site, mut request: Request<B>, client: &Client) ->
         listener: site.policy.clone(),
     };
     let (handoff, linger, tunnel) =
-        (site.handoff.clone(), site.front.limits.linger, client.activity.tunnels.open());
+        (site.handoff.clone(), site.router.limits.linger, client.activity.tunnels.open());
     tokio::spawn(async move {
         let address = peer.address;
         let carried = async {
@@ -80,7 +80,7 @@ fn connect(request: &Request<()>) -> Result<Response<()>, ws::Refusal> {
 fn refuse(refusal: ws::Refusal) -> Response<Body> {
     let code = refusal.status.get(..3).and_then(|code| code.parse().ok());
     let status = code.unwrap_or(StatusCode::BAD_REQUEST);
-    let mut response = plain(status, refusal.reason);
+    let mut response = text_response(status, refusal.reason);
     if status == StatusCode::UPGRADE_REQUIRED {
         let headers = response.headers_mut();
         headers.insert(header::UPGRADE, HeaderValue::from_static("websocket"));

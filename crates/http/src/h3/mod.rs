@@ -88,7 +88,7 @@ pub(crate) async fn serve(
     counting: Counting,
     stopping: watch::Receiver<bool>,
 ) {
-    let slots = ConnectionSlots::new(site.front.limits.max_connections);
+    let slots = ConnectionSlots::new(site.router.limits.max_connections);
     let handshakes = Arc::new(Semaphore::new(RETRY_ABOVE));
     let pressure = Arc::new(Mutex::new(HandshakePressure::default()));
     let mut stop = stopping.clone();
@@ -104,7 +104,7 @@ pub(crate) async fn serve(
             continue;
         }
         let Some((slot, made_room)) = slots.take(incoming.remote_address().ip()) else {
-            site.front.metrics.refused.fetch_add(1, Relaxed);
+            site.router.metrics.refused.fetch_add(1, Relaxed);
             debug!(peer = %incoming.remote_address(), "HTTP/3: refused: too many connections");
             incoming.refuse();
             continue;
@@ -120,11 +120,11 @@ pub(crate) async fn serve(
             incoming.retry().ok();
             continue;
         }
-        site.front.metrics.shed.fetch_add(made_room.into(), Relaxed);
+        site.router.metrics.shed.fetch_add(made_room.into(), Relaxed);
         let pressure = Arc::clone(&pressure);
         let (site, stopping) = (Arc::clone(&site), stopping.clone());
         tokio::spawn(async move {
-            let _open = Open::new(&site.front.metrics.connections_quic);
+            let _open = Open::new(&site.router.metrics.connections_quic);
             let (peer, activity) = (incoming.remote_address(), &slot.activity);
             tokio::select! {
                 ended = connection(&site, incoming, activity, (handshake, pressure), stopping) => {
@@ -159,12 +159,12 @@ async fn connection<T: Send + 'static>(
 ) -> Result<(), Failure> {
     let address = incoming.remote_address();
     let is_proven = incoming.remote_address_validated();
-    let begun = tokio::time::timeout(site.front.limits.handshake_timeout, begin(incoming));
+    let begun = tokio::time::timeout(site.router.limits.handshake_timeout, begin(incoming));
     let (connection, complete, parameters) =
         match begun.await.map_err(Failure::from).and_then(|r| r) {
             Ok(begun) => begun,
             Err(error) => {
-                site.front.metrics.failed_handshakes.fetch_add(1, Relaxed);
+                site.router.metrics.failed_handshakes.fetch_add(1, Relaxed);
                 lock(&pressure).failed(Instant::now());
                 info!(peer = %address, "HTTP/3: TLS handshake failed: {error}");
                 return Err(error);
@@ -174,7 +174,7 @@ async fn connection<T: Send + 'static>(
         connection.set_send_window(UNPROVEN_WINDOW_BYTES);
     }
     let (completed, is_complete) = watch::channel(false);
-    let limit = site.front.limits.handshake_timeout;
+    let limit = site.router.limits.handshake_timeout;
     let (watched, counted) = (connection.clone(), Arc::clone(site));
     tokio::spawn(async move {
         // It says whether early data was accepted, whatever quinn's documentation promises, and ends
@@ -184,7 +184,7 @@ async fn connection<T: Send + 'static>(
             watched.set_send_window(SEND_WINDOW_BYTES);
             completed.send_replace(true);
         } else {
-            counted.front.metrics.failed_handshakes.fetch_add(1, Relaxed);
+            counted.router.metrics.failed_handshakes.fetch_add(1, Relaxed);
             lock(&pressure).failed(Instant::now());
             let why = watched.close_reason().map_or("timed out".into(), |why| why.to_string());
             info!(peer = %address, "HTTP/3: TLS handshake failed: {why}");
@@ -241,7 +241,7 @@ async fn run(
     (complete, parameters): (watch::Receiver<bool>, Option<TransportParameters>),
     mut stopping: watch::Receiver<bool>,
 ) -> Result<(), Failure> {
-    let limits = &site.front.limits;
+    let limits = &site.router.limits;
     let (metered, allowances) =
         metered::Connection::new(connection.clone(), u64::from(limits.max_header_bytes) + 64);
     let mut builder = h3::server::builder();

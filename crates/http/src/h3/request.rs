@@ -39,7 +39,7 @@ async fn stream(
     mut resolver: Resolver,
     allowance: &Allowance,
 ) -> Result<(), Failure> {
-    let limits = &shared.site.front.limits;
+    let limits = &shared.site.router.limits;
     let first = std::future::poll_fn(|cx| resolver.frame_stream.poll_next(cx));
     let first = tokio::time::timeout(limits.header_timeout, first).await?;
     if let Ok(Some(H3Frame::WebTransportStream(session))) = first {

@@ -103,7 +103,7 @@ async fn carry(
     let mut response = Response::new(());
     *response.status_mut() = status;
     response.headers_mut().insert(DRAFT.0, DRAFT.1);
-    site.front.metrics.answered(http::Version::HTTP_3, status);
+    site.router.metrics.answered(http::Version::HTTP_3, status);
     debug!(peer = %client.address, status = status.as_u16(), "WebTransport session");
     stream.send_response(response).await?;
     if status != StatusCode::OK {
@@ -111,7 +111,7 @@ async fn carry(
     }
     let _tunnel = client.activity.tunnels.open();
     let mqtt = async {
-        let outer = tokio::time::timeout(site.front.limits.handshake_timeout, first).await??;
+        let outer = tokio::time::timeout(site.router.limits.handshake_timeout, first).await??;
         let peer = Peer {
             address: client.address,
             transport: TransportKind::WebTransport,
@@ -120,7 +120,7 @@ async fn carry(
         };
         let (inner, silence) = site.handoff.open_watched(peer, Framing::Bytes)?;
         shared.sessions.silences().insert(id, silence);
-        Ok::<_, Failure>(pump(outer, inner, site.front.limits.linger).await?)
+        Ok::<_, Failure>(pump(outer, inner, site.router.limits.linger).await?)
     };
     let result = tokio::select! {
         result = mqtt => result,
@@ -145,7 +145,7 @@ pub(super) async fn stream(
 ) -> Result<(), Failure> {
     let sessions = &shared.sessions;
     // The stream may have overtaken the request for its session.
-    let claimed = tokio::time::timeout(shared.site.front.limits.handshake_timeout, async {
+    let claimed = tokio::time::timeout(shared.site.router.limits.handshake_timeout, async {
         loop {
             let begun = sessions.begun.notified();
             if let Some(claimed) = sessions.claim(id) {

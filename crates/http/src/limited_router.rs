@@ -1,0 +1,96 @@
+//! [`LimitedRouter`]: the axum router within limits, for every request at every address and in every version of HTTP. It
+//! limits the size of a body, the memory for all bodies, and the time for a response.
+
+use std::net::SocketAddr;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use axum::body::Body;
+use axum::extract::ConnectInfo;
+use axum::response::IntoResponse as _;
+use fulmar_broker::LogLimiter;
+use fulmar_transport::Clock;
+use http::{Request, Response, StatusCode, header};
+use http_body_util::Limited;
+use tower_service::Service as _;
+
+use crate::bodies::BodyBudget;
+use crate::config::{Knows, Limits};
+use crate::connection_slots::Activity;
+use crate::metrics::Metrics;
+use crate::rest::Drained;
+
+/// Retry-After of a response to a request that was refused for lack of memory.
+const RETRY_AFTER_S: u64 = 2;
+
+/// A router and the limits of its requests.
+pub(crate) struct LimitedRouter {
+    pub(crate) router: axum::Router,
+    pub(crate) limits: Limits,
+    pub(crate) bodies: BodyBudget,
+    pub(crate) knows: Option<Knows>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) clock: Clock,
+    /// Limits how often a request that was refused for lack of memory is logged.
+    pub(crate) refusals: Mutex<LogLimiter>,
+}
+
+impl LimitedRouter {
+    /// Responds to a request from `address`.
+    pub(crate) async fn call<B>(
+        &self,
+        request: Request<B>,
+        address: SocketAddr,
+        activity: &Activity,
+    ) -> Response<Body>
+    where
+        B: http_body::Body<Data = bytes::Bytes> + Unpin + Send + 'static,
+        B::Error: Into<axum::BoxError>,
+    {
+        let request = Drained::within(request);
+        let max = self.limits.max_body_bytes;
+        if content_length(&request).is_some_and(|bytes| bytes > max as u64) {
+            return text_response(StatusCode::PAYLOAD_TOO_LARGE, "the body is too large");
+        }
+        let is_known = self.knows.as_ref().is_some_and(|knows| knows.token(request.headers()));
+        let share = self.bodies.share(address.ip(), is_known, activity);
+        let mut request = request.map(|body| Body::new(share.count(Limited::new(body, max))));
+        request.extensions_mut().insert(ConnectInfo(address));
+        let answer = self.router.clone().call(request);
+        let answer = tokio::time::timeout(self.limits.request_timeout, answer).await;
+        if share.is_refused() {
+            return self.no_room(address);
+        }
+        match answer {
+            Ok(Ok(response)) => response,
+            Err(_) => text_response(StatusCode::SERVICE_UNAVAILABLE, "this took too long"),
+        }
+    }
+
+    fn no_room(&self, address: SocketAddr) -> Response<Body> {
+        self.metrics.bodies_refused.fetch_add(1, Relaxed);
+        let mut refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(times) = refusals.occurred(self.clock.now()) {
+            tracing::warn!(
+                peer = %address, times,
+                "HTTP: a request's body was refused: [http] max_buffered_body_bytes is used up"
+            );
+        }
+        let mut response = text_response(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "too much is being sent at once; try again",
+        );
+        response.headers_mut().insert(header::RETRY_AFTER, RETRY_AFTER_S.into());
+        response
+    }
+}
+
+/// The Content-Length of a request.
+fn content_length<B>(request: &Request<B>) -> Option<u64> {
+    request.headers().get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
+}
+
+/// A response of one line of text.
+pub(crate) fn text_response(status: StatusCode, text: &str) -> Response<Body> {
+    (status, format!("{text}\n")).into_response()
+}
