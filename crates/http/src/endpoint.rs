@@ -17,7 +17,6 @@ use tokio::runtime::Runtime;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::answer::Site;
 use crate::bind::{bind, bind_udp};
 use crate::config::{Address, EndpointConfig};
 use crate::h3::silence::Attentive;
@@ -25,6 +24,7 @@ use crate::h3::unproven::{Counting, Ids};
 use crate::handshake::Handshakes;
 use crate::limited_router::LimitedRouter;
 use crate::metrics::Metrics;
+use crate::request_handler::RequestHandler;
 use crate::stop_signal::stopped;
 use crate::{h3, tcp};
 
@@ -114,7 +114,7 @@ impl Endpoint {
         let (bound_listeners, bound) = bind_all(&runtime, &config)?;
         config.origins.set_own_ports(bound.https.iter().map(SocketAddr::port).collect());
         let (router, clock) = (router(&bound), Clock::start());
-        let mut sites = Vec::new();
+        let mut handlers = Vec::new();
         for listener in bound_listeners {
             let limited = LimitedRouter {
                 router: router.clone(),
@@ -125,17 +125,17 @@ impl Endpoint {
                 clock,
                 refusals: Mutex::default(),
             };
-            let site = Site {
+            let handler = RequestHandler {
                 router: limited,
                 handoff: handoff.clone(),
                 policy: Arc::clone(&listener.policy),
                 alt_svc: listener.alt_svc()?,
                 origins: Arc::clone(&config.origins),
             };
-            sites.push((Arc::new(site), listener));
+            handlers.push((Arc::new(handler), listener));
         }
         endpoint.bound = bound;
-        let serving = serve(sites, Handshakes::new(&config), stopped, ended);
+        let serving = serve(handlers, Handshakes::new(&config), stopped, ended);
         let thread = std::thread::Builder::new().name("fulmar-http".into());
         endpoint.thread = Some(thread.spawn(move || runtime.block_on(serving))?);
         Ok(endpoint)
@@ -265,20 +265,20 @@ impl BoundListener {
 }
 
 async fn serve(
-    sites: Vec<(Arc<Site>, BoundListener)>,
+    handlers: Vec<(Arc<RequestHandler>, BoundListener)>,
     handshakes: Handshakes,
     stopping: watch::Receiver<bool>,
     mut ended: watch::Receiver<bool>,
 ) {
     let mut listening = JoinSet::new();
     let mut quic = Vec::new();
-    for (site, listener) in sites {
+    for (handler, listener) in handlers {
         quic.push(listener.quic.clone());
         if let Some(tcp) = listener.tcp {
-            let site = Arc::clone(&site);
-            listening.spawn(tcp::serve(site, tcp, handshakes.clone(), stopping.clone()));
+            let handler = Arc::clone(&handler);
+            listening.spawn(tcp::serve(handler, tcp, handshakes.clone(), stopping.clone()));
         }
-        listening.spawn(h3::serve(site, listener.quic, listener.counting, stopping.clone()));
+        listening.spawn(h3::serve(handler, listener.quic, listener.counting, stopping.clone()));
     }
     // Whatever runs then ends with the runtime.
     stopped(&mut ended).await;

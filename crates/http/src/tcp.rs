@@ -20,11 +20,11 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tracing::{debug, info, warn};
 
-use crate::answer::{Client, Site};
 use crate::connection_slots::{Activity, ConnectionSlots};
 use crate::handshake::Handshakes;
 use crate::idle::Idle;
 use crate::metrics::Open;
+use crate::request_handler::{Client, RequestHandler};
 use crate::rest::Lingering;
 use crate::stop_signal::stopped;
 use crate::strict::Strict;
@@ -40,12 +40,12 @@ pub(crate) const MIN_BUFFER_BYTES: usize = 8 * 1024;
 
 /// Accepts until `stopping`; connections end by themselves soon after.
 pub(crate) async fn serve(
-    site: Arc<Site>,
+    handler: Arc<RequestHandler>,
     listener: TcpListener,
     handshakes: Handshakes,
     stopping: watch::Receiver<bool>,
 ) {
-    let slots = ConnectionSlots::new(site.router.limits.max_connections);
+    let slots = ConnectionSlots::new(handler.router.limits.max_connections);
     let mut stop = stopping.clone();
     let mut log_limiter = LogLimiter::default();
     loop {
@@ -56,7 +56,7 @@ pub(crate) async fn serve(
         let (socket, address) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
-                if let Some(times) = log_limiter.occurred(site.router.clock.now()) {
+                if let Some(times) = log_limiter.occurred(handler.router.clock.now()) {
                     warn!(%error, times, "HTTP: cannot accept connections; trying again shortly");
                 }
                 let pause = if slots.shed() { ROOM_PAUSE } else { ACCEPT_PAUSE };
@@ -65,17 +65,17 @@ pub(crate) async fn serve(
             }
         };
         let Some((slot, made_room)) = slots.take(address.ip()) else {
-            site.router.metrics.refused.fetch_add(1, Relaxed);
+            handler.router.metrics.refused.fetch_add(1, Relaxed);
             debug!(peer = %address, "HTTP: refused: too many connections");
             continue;
         };
-        site.router.metrics.shed.fetch_add(made_room.into(), Relaxed);
-        let (site, handshakes, stopping) =
-            (Arc::clone(&site), handshakes.clone(), stopping.clone());
+        handler.router.metrics.shed.fetch_add(made_room.into(), Relaxed);
+        let (handler, handshakes, stopping) =
+            (Arc::clone(&handler), handshakes.clone(), stopping.clone());
         tokio::spawn(async move {
             let activity = &slot.activity;
             tokio::select! {
-                () = connection(&site, socket, address, activity, &handshakes, stopping) => {}
+                () = connection(&handler, socket, address, activity, &handshakes, stopping) => {}
                 () = activity.shed() => debug!(peer = %address, "HTTP: connection closed to make room"),
             }
         });
@@ -83,34 +83,34 @@ pub(crate) async fn serve(
 }
 
 async fn connection(
-    site: &Arc<Site>,
+    handler: &Arc<RequestHandler>,
     socket: TcpStream,
     address: SocketAddr,
     activity: &Activity,
     handshakes: &Handshakes,
     mut stopping: watch::Receiver<bool>,
 ) {
-    let _open = Open::new(&site.router.metrics.connections_tcp);
+    let _open = Open::new(&handler.router.metrics.connections_tcp);
     let handshake =
-        tokio::time::timeout(site.router.limits.handshake_timeout, handshakes.shake(socket));
+        tokio::time::timeout(handler.router.limits.handshake_timeout, handshakes.shake(socket));
     let stream = match handshake.await {
         Ok(Ok(Some(stream))) => stream,
         Ok(Ok(None)) => return debug!(peer = %address, "HTTP: an ACME server has validated a name"),
-        Ok(Err(error)) => return failed(site, address, &error),
-        Err(_) => return failed(site, address, &"timed out"),
+        Ok(Err(error)) => return failed(handler, address, &error),
+        Err(_) => return failed(handler, address, &"timed out"),
     };
     let certificates = stream.get_ref().1.peer_certificates();
     let identity = certificates.and_then(<[_]>::first).and_then(client_name);
     let has_lines = stream.get_ref().1.alpn_protocol() != Some(b"h2");
-    let stream = Idle::new(stream, site.router.limits.idle_timeout, activity.tunnels.clone());
-    let stream = Lingering::new(stream, site.router.limits.linger, stopping.clone());
+    let stream = Idle::new(stream, handler.router.limits.idle_timeout, activity.tunnels.clone());
+    let stream = Lingering::new(stream, handler.router.limits.linger, stopping.clone());
     let stream = Strict::new(stream, activity.tunnels.clone(), has_lines);
     let client = Arc::new(Client { address, identity, activity: activity.clone() });
     let service = service_fn(|request: Request<Incoming>| {
-        let (site, client) = (Arc::clone(site), Arc::clone(&client));
-        async move { Ok::<_, Infallible>(site.answer(request, &client, false).await) }
+        let (handler, client) = (Arc::clone(handler), Arc::clone(&client));
+        async move { Ok::<_, Infallible>(handler.handle(request, &client, false).await) }
     });
-    let builder = builder(site);
+    let builder = builder(handler);
     let serving = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
     tokio::pin!(serving);
     let ended = tokio::select! {
@@ -125,13 +125,13 @@ async fn connection(
     }
 }
 
-fn failed(site: &Site, address: SocketAddr, why: &dyn std::fmt::Display) {
-    site.router.metrics.failed_handshakes.fetch_add(1, Relaxed);
+fn failed(handler: &RequestHandler, address: SocketAddr, why: &dyn std::fmt::Display) {
+    handler.router.metrics.failed_handshakes.fetch_add(1, Relaxed);
     info!(peer = %address, "HTTPS: TLS handshake failed: {why}");
 }
 
-fn builder(site: &Site) -> auto::Builder<TokioExecutor> {
-    let limits = &site.router.limits;
+fn builder(handler: &RequestHandler) -> auto::Builder<TokioExecutor> {
+    let limits = &handler.router.limits;
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder
         .http1()

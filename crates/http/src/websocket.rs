@@ -10,9 +10,9 @@ use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use hyper::ext::Protocol;
 use hyper_util::rt::TokioIo;
 
-use crate::answer::{Client, Site};
 use crate::limited_router::text_response;
 use crate::pump::pump;
+use crate::request_handler::{Client, RequestHandler};
 
 /// Whether a request asks for MQTT over WebSocket.
 pub(crate) fn is_wanted<B>(request: &Request<B>) -> bool {
@@ -28,8 +28,12 @@ fn is_extended_connect<B>(request: &Request<B>) -> bool {
 }
 
 /// Answers it, and goes on with the bytes that follow.
-pub(crate) fn begin<B>(site: &Site, mut request: Request<B>, client: &Client) -> Response<Body> {
-    if !site.admits(&request, client) {
+pub(crate) fn begin<B>(
+    handler: &RequestHandler,
+    mut request: Request<B>,
+    client: &Client,
+) -> Response<Body> {
+    if !handler.allows_origin(&request, client) {
         return text_response(StatusCode::FORBIDDEN, ws::NOT_THIS_PAGE);
     }
     let upgrade = hyper::upgrade::on(&mut request);
@@ -44,10 +48,10 @@ pub(crate) fn begin<B>(site: &Site, mut request: Request<B>, client: &Client) ->
         address: client.address,
         transport: TransportKind::Wss,
         identity: client.identity.clone(),
-        listener: site.policy.clone(),
+        listener: handler.policy.clone(),
     };
     let (handoff, linger, tunnel) =
-        (site.handoff.clone(), site.router.limits.linger, client.activity.tunnels.open());
+        (handler.handoff.clone(), handler.router.limits.linger, client.activity.tunnels.open());
     tokio::spawn(async move {
         let address = peer.address;
         let carried = async {

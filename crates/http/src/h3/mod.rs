@@ -26,10 +26,10 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tracing::{debug, info};
 
-use crate::answer::{Client, Site};
 use crate::config::EndpointConfig;
 use crate::connection_slots::{Activity, ConnectionSlots};
 use crate::metrics::Open;
+use crate::request_handler::{Client, RequestHandler};
 use crate::stop_signal::stopped;
 use session::Sessions;
 use unproven::Counting;
@@ -83,12 +83,12 @@ pub(crate) fn transport(config: &EndpointConfig) -> quinn::TransportConfig {
 
 /// Accepts until `stopping`; connections go on until their requests are answered.
 pub(crate) async fn serve(
-    site: Arc<Site>,
+    handler: Arc<RequestHandler>,
     endpoint: quinn::Endpoint,
     counting: Counting,
     stopping: watch::Receiver<bool>,
 ) {
-    let slots = ConnectionSlots::new(site.router.limits.max_connections);
+    let slots = ConnectionSlots::new(handler.router.limits.max_connections);
     let handshakes = Arc::new(Semaphore::new(RETRY_ABOVE));
     let pressure = Arc::new(Mutex::new(HandshakePressure::default()));
     let mut stop = stopping.clone();
@@ -104,7 +104,7 @@ pub(crate) async fn serve(
             continue;
         }
         let Some((slot, made_room)) = slots.take(incoming.remote_address().ip()) else {
-            site.router.metrics.refused.fetch_add(1, Relaxed);
+            handler.router.metrics.refused.fetch_add(1, Relaxed);
             debug!(peer = %incoming.remote_address(), "HTTP/3: refused: too many connections");
             incoming.refuse();
             continue;
@@ -120,14 +120,14 @@ pub(crate) async fn serve(
             incoming.retry().ok();
             continue;
         }
-        site.router.metrics.shed.fetch_add(made_room.into(), Relaxed);
+        handler.router.metrics.shed.fetch_add(made_room.into(), Relaxed);
         let pressure = Arc::clone(&pressure);
-        let (site, stopping) = (Arc::clone(&site), stopping.clone());
+        let (handler, stopping) = (Arc::clone(&handler), stopping.clone());
         tokio::spawn(async move {
-            let _open = Open::new(&site.router.metrics.connections_quic);
+            let _open = Open::new(&handler.router.metrics.connections_quic);
             let (peer, activity) = (incoming.remote_address(), &slot.activity);
             tokio::select! {
-                ended = connection(&site, incoming, activity, (handshake, pressure), stopping) => {
+                ended = connection(&handler, incoming, activity, (handshake, pressure), stopping) => {
                     if let Err(error) = ended {
                         debug!(%peer, "HTTP/3 connection ended: {error}");
                     }
@@ -151,7 +151,7 @@ async fn refuse_rest(endpoint: &quinn::Endpoint) {
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 async fn connection<T: Send + 'static>(
-    site: &Arc<Site>,
+    handler: &Arc<RequestHandler>,
     incoming: Incoming,
     activity: &Activity,
     (handshake, pressure): (T, Arc<Mutex<HandshakePressure>>),
@@ -159,12 +159,12 @@ async fn connection<T: Send + 'static>(
 ) -> Result<(), Failure> {
     let address = incoming.remote_address();
     let is_proven = incoming.remote_address_validated();
-    let begun = tokio::time::timeout(site.router.limits.handshake_timeout, begin(incoming));
+    let begun = tokio::time::timeout(handler.router.limits.handshake_timeout, begin(incoming));
     let (connection, complete, parameters) =
         match begun.await.map_err(Failure::from).and_then(|r| r) {
             Ok(begun) => begun,
             Err(error) => {
-                site.router.metrics.failed_handshakes.fetch_add(1, Relaxed);
+                handler.router.metrics.failed_handshakes.fetch_add(1, Relaxed);
                 lock(&pressure).failed(Instant::now());
                 info!(peer = %address, "HTTP/3: TLS handshake failed: {error}");
                 return Err(error);
@@ -174,8 +174,8 @@ async fn connection<T: Send + 'static>(
         connection.set_send_window(UNPROVEN_WINDOW_BYTES);
     }
     let (completed, is_complete) = watch::channel(false);
-    let limit = site.router.limits.handshake_timeout;
-    let (watched, counted) = (connection.clone(), Arc::clone(site));
+    let limit = handler.router.limits.handshake_timeout;
+    let (watched, counted) = (connection.clone(), Arc::clone(handler));
     tokio::spawn(async move {
         // It says whether early data was accepted, whatever quinn's documentation promises, and ends
         // as well when the connection is lost.
@@ -193,7 +193,7 @@ async fn connection<T: Send + 'static>(
         drop(handshake);
     });
     let client = Client { address, identity: identity(&connection), activity: activity.clone() };
-    run(site, connection, client, (is_complete, parameters), stopping).await
+    run(handler, connection, client, (is_complete, parameters), stopping).await
 }
 
 /// What a connection is when it can carry requests: the end of its handshake is still to come.
@@ -217,7 +217,7 @@ fn identity(connection: &quinn::Connection) -> Option<Box<str>> {
 
 /// What the streams of a connection share.
 pub(crate) struct Shared {
-    site: Arc<Site>,
+    handler: Arc<RequestHandler>,
     client: Client,
     /// The QUIC connection itself, whose address may change.
     connection: quinn::Connection,
@@ -235,13 +235,13 @@ impl Shared {
 }
 
 async fn run(
-    site: &Arc<Site>,
+    handler: &Arc<RequestHandler>,
     connection: quinn::Connection,
     client: Client,
     (complete, parameters): (watch::Receiver<bool>, Option<TransportParameters>),
     mut stopping: watch::Receiver<bool>,
 ) -> Result<(), Failure> {
-    let limits = &site.router.limits;
+    let limits = &handler.router.limits;
     let (metered, allowances) =
         metered::Connection::new(connection.clone(), u64::from(limits.max_header_bytes) + 64);
     let mut builder = h3::server::builder();
@@ -253,7 +253,7 @@ async fn run(
         .max_webtransport_sessions(MAX_SESSIONS);
     let mut http = builder.build::<_, Bytes>(metered).await?;
     let shared = Arc::new(Shared {
-        site: Arc::clone(site),
+        handler: Arc::clone(handler),
         client,
         connection: connection.clone(),
         complete,

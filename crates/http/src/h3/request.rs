@@ -1,6 +1,6 @@
 //! One stream a client has opened: a request and its answer, or a stream of a WebTransport session.
 //!
-//! What the first frame is decides. Requests go through `answer` like those of other versions; here their
+//! What the first frame is decides. `request_handler` handles requests like those of other versions; here their
 //! bodies are translated, and every wait for the client has an end.
 
 use std::pin::Pin;
@@ -39,7 +39,7 @@ async fn stream(
     mut resolver: Resolver,
     allowance: &Allowance,
 ) -> Result<(), Failure> {
-    let limits = &shared.site.router.limits;
+    let limits = &shared.handler.router.limits;
     let first = std::future::poll_fn(|cx| resolver.frame_stream.poll_next(cx));
     let first = tokio::time::timeout(limits.header_timeout, first).await?;
     if let Ok(Some(H3Frame::WebTransportStream(session))) = first {
@@ -58,7 +58,7 @@ async fn stream(
     let is_head = request.method() == Method::HEAD;
     let (send, receive) = stream.split();
     let request = request.map(|()| RequestBody { receive, trailing: false });
-    let response = shared.site.answer(request, &shared.client(), early).await;
+    let response = shared.handler.handle(request, &shared.client(), early).await;
     answer(send, response, is_head, limits.idle_timeout).await
 }
 

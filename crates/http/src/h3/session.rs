@@ -74,7 +74,7 @@ pub(super) async fn begin(
     complete.wait_for(|complete| *complete).await?;
     let status = if request.uri().path() != ws::PATHS[0] {
         StatusCode::NOT_FOUND
-    } else if !shared.site.admits(request, &shared.client()) {
+    } else if !shared.handler.allows_origin(request, &shared.client()) {
         StatusCode::FORBIDDEN
     } else {
         StatusCode::OK
@@ -99,11 +99,11 @@ async fn carry(
     (id, status): (SessionId, StatusCode),
     first: oneshot::Receiver<First>,
 ) -> Result<(), Failure> {
-    let (site, client) = (&shared.site, shared.client());
+    let (handler, client) = (&shared.handler, shared.client());
     let mut response = Response::new(());
     *response.status_mut() = status;
     response.headers_mut().insert(DRAFT.0, DRAFT.1);
-    site.router.metrics.answered(http::Version::HTTP_3, status);
+    handler.router.metrics.answered(http::Version::HTTP_3, status);
     debug!(peer = %client.address, status = status.as_u16(), "WebTransport session");
     stream.send_response(response).await?;
     if status != StatusCode::OK {
@@ -111,16 +111,16 @@ async fn carry(
     }
     let _tunnel = client.activity.tunnels.open();
     let mqtt = async {
-        let outer = tokio::time::timeout(site.router.limits.handshake_timeout, first).await??;
+        let outer = tokio::time::timeout(handler.router.limits.handshake_timeout, first).await??;
         let peer = Peer {
             address: client.address,
             transport: TransportKind::WebTransport,
             identity: client.identity.clone(),
-            listener: Arc::clone(&site.policy),
+            listener: Arc::clone(&handler.policy),
         };
-        let (inner, silence) = site.handoff.open_watched(peer, Framing::Bytes)?;
+        let (inner, silence) = handler.handoff.open_watched(peer, Framing::Bytes)?;
         shared.sessions.silences().insert(id, silence);
-        Ok::<_, Failure>(pump(outer, inner, site.router.limits.linger).await?)
+        Ok::<_, Failure>(pump(outer, inner, handler.router.limits.linger).await?)
     };
     let result = tokio::select! {
         result = mqtt => result,
@@ -145,7 +145,7 @@ pub(super) async fn stream(
 ) -> Result<(), Failure> {
     let sessions = &shared.sessions;
     // The stream may have overtaken the request for its session.
-    let claimed = tokio::time::timeout(shared.site.router.limits.handshake_timeout, async {
+    let claimed = tokio::time::timeout(shared.handler.router.limits.handshake_timeout, async {
         loop {
             let begun = sessions.begun.notified();
             if let Some(claimed) = sessions.claim(id) {

@@ -1,7 +1,6 @@
-//! What every request to the endpoint goes through before and after `limited_router`: early data, the headers every
-//! answer has, counting and the access log.
-//!
-//! Requests for MQTT over WebSocket leave here for `websocket`; those for WebTransport are HTTP/3's own.
+//! [`RequestHandler`] handles every request to the endpoint: it refuses unsafe requests in early data, adds Alt-Svc,
+//! counts, and writes the access log. Requests go to `limited_router`, those for MQTT over WebSocket to `websocket`.
+//! `h3::session` handles WebTransport.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -19,29 +18,29 @@ use crate::host_header;
 use crate::limited_router::{LimitedRouter, text_response};
 use crate::websocket;
 
-/// What the connections of one address share.
-pub(crate) struct Site {
+/// What the connections of one address share: the router, and where MQTT goes.
+pub(crate) struct RequestHandler {
     pub(crate) router: LimitedRouter,
     pub(crate) handoff: Handoff,
     pub(crate) policy: Arc<ListenerPolicy>,
-    /// Tells clients of HTTP/3; `None` where there are no pages.
+    /// Alt-Svc announces HTTP/3; `None` where there are no pages.
     pub(crate) alt_svc: Option<HeaderValue>,
     pub(crate) origins: Arc<Origins>,
 }
 
-/// Who asks.
+/// The client that sent a request.
 #[derive(Clone, Debug)]
 pub(crate) struct Client {
     pub(crate) address: SocketAddr,
     /// Name from a verified client certificate.
     pub(crate) identity: Option<Box<str>>,
-    /// What is going on in its connection.
+    /// The activity of its connection.
     pub(crate) activity: Activity,
 }
 
-impl Site {
-    /// Answers a request. `early`: it came before the handshake was complete and could be a replay.
-    pub(crate) async fn answer<B>(
+impl RequestHandler {
+    /// Handles a request. `early`: it arrived before the handshake was complete and could be a replay.
+    pub(crate) async fn handle<B>(
         &self,
         request: Request<B>,
         client: &Client,
@@ -84,11 +83,9 @@ impl Site {
         }
         self.router.call(request, client.address, &client.activity).await
     }
-}
 
-impl Site {
-    /// Whether the page that wants an MQTT connection may have it; who may not is counted and logged.
-    pub(crate) fn admits<B>(&self, request: &Request<B>, client: &Client) -> bool {
+    /// Whether a page of this origin may open an MQTT connection. Refusals are counted and logged.
+    pub(crate) fn allows_origin<B>(&self, request: &Request<B>, client: &Client) -> bool {
         self.origins.admits(request, client.address)
     }
 }
