@@ -5,7 +5,7 @@
 //! through its handoff. One thread with one runtime serves all addresses.
 //!
 //! Read in this order: `endpoint` (binding, running, draining); `tcp` with `handshake`, and `h3`, which accept
-//! connections; `connection_slots` (which connections close at the limit) and `strict` (well-formed HTTP/1.1);
+//! connections; `connection_slots` (which connections close at the limit) and `request_smuggling` (well-formed HTTP/1.1);
 //! `request_handler`, `host_header` and `limited_router` with `bodies` (memory for bodies), through which every request
 //! passes; `rest` (unread request bodies); `transport::Origins` (whose pages may connect); `websocket` and
 //! `h3::session` (MQTT), `pump` (its bytes). `plain` is a port without TLS.
@@ -31,9 +31,9 @@ pub mod objects;
 mod plain;
 mod pump;
 mod request_handler;
+mod request_smuggling;
 mod rest;
 mod stop_signal;
-mod strict;
 mod tcp;
 mod websocket;
 

@@ -31,8 +31,8 @@ use crate::host_header;
 use crate::idle::Idle;
 use crate::limited_router::LimitedRouter;
 use crate::metrics::Metrics;
+use crate::request_smuggling::SmugglingFilter;
 use crate::stop_signal::stopped;
-use crate::strict::Strict;
 use crate::tcp::{ACCEPT_PAUSE, MIN_BUFFER_BYTES, ROOM_PAUSE};
 
 /// Life of a connection, kept-alive ones included; Prometheus connects again.
@@ -160,7 +160,7 @@ async fn connection(
 ) {
     let (activity, limits) = (&slot.activity, &router.limits);
     let stream = Idle::new(socket, limits.idle_timeout, activity.tunnels.clone());
-    let stream = Strict::new(stream, activity.tunnels.clone(), true);
+    let stream = SmugglingFilter::new(stream, activity.tunnels.clone(), true);
     let service = service_fn(|request: Request<Incoming>| {
         let router = &router;
         async move {

@@ -25,9 +25,9 @@ use crate::handshake::Handshakes;
 use crate::idle::Idle;
 use crate::metrics::Open;
 use crate::request_handler::{Client, RequestHandler};
+use crate::request_smuggling::SmugglingFilter;
 use crate::rest::Lingering;
 use crate::stop_signal::stopped;
-use crate::strict::Strict;
 
 /// Rest after a failed accept, as when file descriptors are short.
 pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
@@ -104,7 +104,7 @@ async fn connection(
     let has_lines = stream.get_ref().1.alpn_protocol() != Some(b"h2");
     let stream = Idle::new(stream, handler.router.limits.idle_timeout, activity.tunnels.clone());
     let stream = Lingering::new(stream, handler.router.limits.linger, stopping.clone());
-    let stream = Strict::new(stream, activity.tunnels.clone(), has_lines);
+    let stream = SmugglingFilter::new(stream, activity.tunnels.clone(), has_lines);
     let client = Arc::new(Client { address, identity, activity: activity.clone() });
     let service = service_fn(|request: Request<Incoming>| {
         let (handler, client) = (Arc::clone(handler), Arc::clone(&client));

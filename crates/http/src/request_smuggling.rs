@@ -1,9 +1,10 @@
-//! HTTP/1.1's line ends, checked before hyper sees them: a line feed without its carriage return is not one.
+//! Prevents request smuggling over HTTP/1.1: breaks requests with bare line feeds, or with both `Content-Length` and
+//! `Transfer-Encoding`, before hyper reads them.
 //!
-//! hyper takes it for one in headers, as RFC 9112 section 2.2 allows. Others in the way may not, and then see
-//! requests where this server sees none (request smuggling). Here it becomes a zero byte, which hyper answers
-//! with 400 and the end of the connection. The same goes for a request with both `Content-Length` and
-//! `Transfer-Encoding` (section 6.1). Only as much of a message is understood as tells where the next begins.
+//! hyper accepts a line feed without carriage return in headers, as RFC 9112 section 2.2 allows. A proxy in front may
+//! not, and would then see other requests than this server. Here such a line feed becomes a zero byte, to which hyper
+//! responds with 400 and the end of the connection; likewise the end of the header with both lengths (section 6.1).
+//! Messages are parsed only as far as is needed to find where the next one begins.
 
 use std::io;
 use std::pin::Pin;
@@ -13,60 +14,60 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::idle::Tunnels;
 
-/// Bytes of a line that are looked at: enough for any name and value that matters here.
+/// Bytes of a line that are kept: enough for every name and value that matters here.
 const LINE_BYTES: usize = 128;
 
-/// The first line of HTTP/2's preface (RFC 9113 section 3.4), behind which lines mean nothing.
+/// The first line of HTTP/2's preface (RFC 9113 section 3.4), after which there are no lines.
 const HTTP2: &[u8] = b"PRI * HTTP/2.0";
 
 /// The end of a request's head.
 const HEAD_END: &[u8] = b"\r\n\r\n";
 
-/// What a bad line feed becomes.
+/// Replaces a bad line feed.
 const BROKEN: u8 = 0;
 
-/// See the module's words.
+/// A stream whose input is checked.
 #[derive(Debug)]
-pub(crate) struct Strict<S> {
+pub(crate) struct SmugglingFilter<S> {
     inner: S,
     scanner: Scanner,
-    /// With a WebSocket in it, the connection carries no more requests.
+    /// Once the connection carries a WebSocket, it carries no more requests.
     tunnels: Tunnels,
 }
 
-impl<S> Strict<S> {
-    /// Checks what is read from `inner`, if that has lines at all.
-    pub(crate) fn new(inner: S, tunnels: Tunnels, has_lines: bool) -> Strict<S> {
-        let place = if has_lines { Place::Head } else { Place::Open };
-        Strict { inner, scanner: Scanner { place, ..Scanner::default() }, tunnels }
+impl<S> SmugglingFilter<S> {
+    /// Checks the bytes read from `inner` if `has_lines`, that is, unless they are HTTP/2.
+    pub(crate) fn new(inner: S, tunnels: Tunnels, has_lines: bool) -> SmugglingFilter<S> {
+        let position = if has_lines { Position::Head } else { Position::Unchecked };
+        SmugglingFilter { inner, scanner: Scanner { position, ..Scanner::default() }, tunnels }
     }
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Place {
+enum Position {
     /// In the lines of a request's head, or before it.
     #[default]
     Head,
-    /// So many bytes of a body.
+    /// In a body, with this many bytes left.
     Body(u64),
-    /// In the line that says how long a chunk is.
+    /// In the line with a chunk's size.
     ChunkSize,
-    /// So many bytes of a chunk and its line end.
+    /// In a chunk, with this many bytes left, line end included.
     Chunk(u64),
-    /// In the lines behind the last chunk.
+    /// In the trailer lines after the last chunk.
     Trailers,
-    /// Behind a line feed that did not pass.
+    /// After a line feed that was replaced.
     Broken,
-    /// Nothing is looked at any more.
-    Open,
+    /// Input is no longer checked.
+    Unchecked,
 }
 
 #[derive(Debug, Default)]
 struct Scanner {
-    place: Place,
+    position: Position,
     /// The beginning of the current line.
     line: Vec<u8>,
-    /// The byte before.
+    /// The previous byte.
     last: u8,
     /// Lines of this head so far.
     lines: usize,
@@ -76,22 +77,22 @@ struct Scanner {
 }
 
 impl Scanner {
-    /// Looks at bytes as they come, and breaks those that must not pass.
+    /// Checks bytes as they arrive, and replaces those that must not pass.
     fn scan(&mut self, bytes: &mut [u8]) {
         let mut at = 0;
         while at < bytes.len() {
-            match self.place {
-                Place::Broken | Place::Open => return,
-                Place::Body(left) => {
-                    at += self.skip(left, bytes.len() - at, Place::Head, Place::Body)
+            match self.position {
+                Position::Broken | Position::Unchecked => return,
+                Position::Body(left) => {
+                    at += self.skip(left, bytes.len() - at, Position::Head, Position::Body)
                 }
-                Place::Chunk(left) => {
-                    at += self.skip(left, bytes.len() - at, Place::ChunkSize, Place::Chunk);
+                Position::Chunk(left) => {
+                    at += self.skip(left, bytes.len() - at, Position::ChunkSize, Position::Chunk);
                 }
-                Place::Head | Place::ChunkSize | Place::Trailers => {
+                Position::Head | Position::ChunkSize | Position::Trailers => {
                     if bytes[at] == b'\n' && !self.line_end() {
                         bytes[at] = BROKEN;
-                        self.place = Place::Broken;
+                        self.position = Position::Broken;
                         return;
                     }
                     self.last = bytes[at];
@@ -104,29 +105,35 @@ impl Scanner {
         }
     }
 
-    /// Passes bytes of a body; how many.
-    fn skip(&mut self, left: u64, there: usize, after: Place, still: fn(u64) -> Place) -> usize {
+    /// Skips bytes of a body; returns how many.
+    fn skip(
+        &mut self,
+        left: u64,
+        there: usize,
+        after: Position,
+        still: fn(u64) -> Position,
+    ) -> usize {
         let taken = usize::try_from(left).unwrap_or(usize::MAX).min(there);
         let left = left - taken as u64;
-        self.place = if left == 0 { after } else { still(left) };
+        self.position = if left == 0 { after } else { still(left) };
         taken
     }
 
-    /// A line feed; whether it may pass.
+    /// Handles a line feed; returns whether it may pass.
     fn line_end(&mut self) -> bool {
         let line = std::mem::take(&mut self.line);
         if self.last != b'\r' {
             return false;
         }
-        match self.place {
-            Place::Head => return self.head_line(&line),
-            Place::ChunkSize => match chunk_size(&line) {
-                Some(0) => self.place = Place::Trailers,
-                Some(bytes) => self.place = Place::Chunk(bytes.saturating_add(2)),
-                // hyper says what is wrong with it.
-                None => self.place = Place::Open,
+        match self.position {
+            Position::Head => return self.head_line(&line),
+            Position::ChunkSize => match chunk_size(&line) {
+                Some(0) => self.position = Position::Trailers,
+                Some(bytes) => self.position = Position::Chunk(bytes.saturating_add(2)),
+                // hyper refuses it.
+                None => self.position = Position::Unchecked,
             },
-            Place::Trailers if line.is_empty() => self.place = Place::Head,
+            Position::Trailers if line.is_empty() => self.position = Position::Head,
             _ => {}
         }
         true
@@ -135,13 +142,13 @@ impl Scanner {
     fn head_line(&mut self, line: &[u8]) -> bool {
         if self.lines == 0 {
             if line.is_empty() {
-                // Some clients send one behind a body (section 2.2).
+                // Some clients send an empty line after a body (section 2.2).
                 return true;
             }
             self.lines = 1;
             self.requests += 1;
             if self.requests == 1 && line == HTTP2 {
-                self.place = Place::Open;
+                self.position = Position::Unchecked;
             }
             return true;
         }
@@ -152,11 +159,11 @@ impl Scanner {
         }
         let (length, is_chunked) = (self.length.take(), std::mem::take(&mut self.is_chunked));
         self.lines = 0;
-        self.place = match (length, is_chunked) {
+        self.position = match (length, is_chunked) {
             (Some(_), true) => return false,
-            (Some(length), false) if length > 0 => Place::Body(length),
-            (_, true) => Place::ChunkSize,
-            _ => Place::Head,
+            (Some(length), false) if length > 0 => Position::Body(length),
+            (_, true) => Position::ChunkSize,
+            _ => Position::Head,
         };
         true
     }
@@ -167,7 +174,7 @@ impl Scanner {
         if name.eq_ignore_ascii_case(b"transfer-encoding") {
             self.is_chunked = true;
         } else if name.eq_ignore_ascii_case(b"content-length") {
-            // What is no number, hyper refuses.
+            // hyper refuses a value that is not a number.
             let value = std::str::from_utf8(value).ok().and_then(|value| value.parse().ok());
             self.length = value.or(Some(0));
         }
@@ -179,29 +186,29 @@ fn chunk_size(line: &[u8]) -> Option<u64> {
     u64::from_str_radix(std::str::from_utf8(&line[..digits]).ok()?, 16).ok()
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Strict<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for SmugglingFilter<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if self.scanner.place == Place::Broken && buffer.remaining() >= HEAD_END.len() {
-            // hyper does not look at a head before it is there whole, and this one may get no other end.
-            self.scanner.place = Place::Open;
+        if self.scanner.position == Position::Broken && buffer.remaining() >= HEAD_END.len() {
+            // hyper parses a head only when it is complete, and this one may not get another end.
+            self.scanner.position = Position::Unchecked;
             buffer.put_slice(HEAD_END);
             return Poll::Ready(Ok(()));
         }
         let before = buffer.filled().len();
         ready!(Pin::new(&mut self.inner).poll_read(cx, buffer))?;
         if self.tunnels.any() {
-            self.scanner.place = Place::Open;
+            self.scanner.position = Position::Unchecked;
         }
         self.scanner.scan(&mut buffer.filled_mut()[before..]);
         Poll::Ready(Ok(()))
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Strict<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for SmugglingFilter<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -223,7 +230,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Strict<S> {
 mod tests {
     use super::*;
 
-    /// What passes, by parts of any size the same.
+    /// The bytes that pass, the same in parts of any size.
     fn passed(text: &str) -> String {
         let whole = {
             let mut bytes = text.as_bytes().to_vec();
@@ -239,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_well_formed_passes() {
+    fn well_formed_requests_pass() {
         for text in [
             "GET / HTTP/1.1\r\nhost: a\r\n\r\nGET / HTTP/1.1\r\nhost: a\r\n\r\n",
             "\r\nGET / HTTP/1.1\r\nhost: a\r\n\r\n",
@@ -273,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn two_ways_to_say_how_long_a_body_is_do_not_pass() {
+    fn content_length_with_transfer_encoding_does_not_pass() {
         let both = "POST / HTTP/1.1\r\nContent-Length : 5\r\ncontent-length:5\r\nTransfer-Encoding: chunked\r\n\r\n";
         assert!(passed(both).ends_with("chunked\r\n\r\0"));
     }
