@@ -1,11 +1,10 @@
 //! HTTP/3 over QUIC, by quinn and h3, and WebTransport inside it.
 //!
-//! Here QUIC connections are accepted and served; `request` reads and answers what comes on their streams,
-//! `session` has WebTransport, `silence` how long a connection need not be heard of, `metered` the bounds h3 lacks,
-//! `unproven` what may be sent to addresses that have not proven themselves. MQTT right over QUIC is not here but in
-//! `fulmar-transport`; the two differ in port and ALPN.
+//! This module accepts and serves QUIC connections; `request` handles their streams, `session` WebTransport, `silence`
+//! the idle timeout, `receive_limit` the limits that h3 lacks, and `unproven` how much may be sent to addresses that are
+//! not validated. `fulmar-transport` has MQTT directly over QUIC, at another port and with another ALPN protocol.
 
-mod metered;
+mod receive_limit;
 mod request;
 mod session;
 pub(crate) mod silence;
@@ -242,8 +241,8 @@ async fn run(
     mut stopping: watch::Receiver<bool>,
 ) -> Result<(), Failure> {
     let limits = &handler.router.limits;
-    let (metered, allowances) =
-        metered::Connection::new(connection.clone(), u64::from(limits.max_header_bytes) + 64);
+    let (limited, last_accepted) =
+        receive_limit::Connection::new(connection.clone(), u64::from(limits.max_header_bytes) + 64);
     let mut builder = h3::server::builder();
     builder
         .max_field_section_size(limits.max_header_bytes.into())
@@ -251,7 +250,7 @@ async fn run(
         .enable_webtransport(true)
         .enable_datagram(true)
         .max_webtransport_sessions(MAX_SESSIONS);
-    let mut http = builder.build::<_, Bytes>(metered).await?;
+    let mut http = builder.build::<_, Bytes>(limited).await?;
     let shared = Arc::new(Shared {
         handler: Arc::clone(handler),
         client,
@@ -275,8 +274,8 @@ async fn run(
                 continue;
             }
         };
-        let (Some(resolver), Some(allowance)) = (accepted, allowances.take()) else { break };
-        open.spawn(request::serve(Arc::clone(&shared), resolver, allowance));
+        let (Some(resolver), Some(limit)) = (accepted, last_accepted.take()) else { break };
+        open.spawn(request::serve(Arc::clone(&shared), resolver, limit));
     }
     connection.close(NO_ERROR, b"");
     Ok(())

@@ -18,18 +18,18 @@ use http_body::Frame;
 use http_body_util::BodyExt as _;
 use tracing::debug;
 
-use super::metered::{Allowance, Connection, Metered};
+use super::receive_limit::{Connection, LimitedStream, ReceiveLimit};
 use super::{Failure, Shared, session};
 
 /// What framing may add to a body and its trailers, in bytes; one in tiny frames may be refused.
 const FRAMING_BYTES: u64 = 256 * 1024;
 
-pub(super) type Stream = Metered<h3_quinn::BidiStream<Bytes>>;
+pub(super) type Stream = LimitedStream<h3_quinn::BidiStream<Bytes>>;
 type Resolver = RequestResolver<Connection, Bytes>;
 
 /// Serves it, whatever it is.
-pub(super) async fn serve(shared: Arc<Shared>, resolver: Resolver, allowance: Allowance) {
-    if let Err(error) = stream(&shared, resolver, &allowance).await {
+pub(super) async fn serve(shared: Arc<Shared>, resolver: Resolver, limit: ReceiveLimit) {
+    if let Err(error) = stream(&shared, resolver, &limit).await {
         debug!(peer = %shared.client().address, "HTTP/3 stream ended: {error}");
     }
 }
@@ -37,21 +37,21 @@ pub(super) async fn serve(shared: Arc<Shared>, resolver: Resolver, allowance: Al
 async fn stream(
     shared: &Arc<Shared>,
     mut resolver: Resolver,
-    allowance: &Allowance,
+    limit: &ReceiveLimit,
 ) -> Result<(), Failure> {
     let limits = &shared.handler.router.limits;
     let first = std::future::poll_fn(|cx| resolver.frame_stream.poll_next(cx));
     let first = tokio::time::timeout(limits.header_timeout, first).await?;
     if let Ok(Some(H3Frame::WebTransportStream(session))) = first {
         // Its bytes go on as they come and wait nowhere: flow control bounds them.
-        allowance.set(u64::MAX);
+        limit.set(u64::MAX);
         return session::stream(shared, session, resolver.frame_stream.into_inner()).await;
     }
     let (mut request, stream) = resolver.accept_with_frame(first)?.resolve().await?;
-    allowance.set(limits.max_body_bytes as u64 + FRAMING_BYTES);
+    limit.set(limits.max_body_bytes as u64 + FRAMING_BYTES);
     *request.version_mut() = Version::HTTP_3;
     if request.extensions().get() == Some(&Protocol::WEB_TRANSPORT) {
-        allowance.set(FRAMING_BYTES);
+        limit.set(FRAMING_BYTES);
         return session::begin(shared, &request, stream).await;
     }
     let early = !*shared.complete.borrow();
@@ -87,7 +87,7 @@ async fn answer<S: h3::quic::SendStream<Bytes>>(
 
 /// A request's body as it arrives.
 struct RequestBody {
-    receive: RequestStream<Metered<h3_quinn::RecvStream>, Bytes>,
+    receive: RequestStream<LimitedStream<h3_quinn::RecvStream>, Bytes>,
     /// The data are over.
     trailing: bool,
 }

@@ -1,9 +1,8 @@
-//! h3-quinn's streams with a bound on what a peer may send on each.
+//! Limits the bytes that h3 accepts on each stream, because h3 itself does not.
 //!
-//! h3 0.0.8 keeps every frame but DATA until it is complete, however long it says it is, and flow control
-//! does not stop that because h3 reads on. So each stream has an allowance of bytes that whoever reads
-//! it raises: little for headers and for control streams, then as much as a body may have. Nothing else
-//! is changed on the way.
+//! h3 0.0.8 buffers every frame except DATA until it is complete, however long the frame is, and flow control does not
+//! stop that because h3 keeps reading. So each stream has a [`ReceiveLimit`]: a small one for headers and for control
+//! streams, which the code that reads a body raises to the size that a body may have. Bytes pass unchanged.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -16,27 +15,27 @@ use h3::quic::{
     StreamErrorIncoming, StreamId, WriteBuf,
 };
 
-/// Bytes a control or QPACK stream may carry in a connection's life. PRIORITY_UPDATE, some twenty bytes
-/// a request, is what browsers send there.
+/// Bytes that a control or QPACK stream may carry during a connection. Browsers send PRIORITY_UPDATE there, about
+/// twenty bytes per request.
 const CONTROL_BYTES: u64 = 1024 * 1024;
 
-type Opened = (h3_quinn::BidiStream<Bytes>, Allowance);
+type Opened = (h3_quinn::BidiStream<Bytes>, ReceiveLimit);
 
-/// Bytes a stream may still receive; shared by the stream and who raises it.
+/// The bytes that a stream may still receive; shared by the stream and the code that raises the limit.
 #[derive(Clone, Debug)]
-pub(super) struct Allowance(Arc<AtomicU64>);
+pub(super) struct ReceiveLimit(Arc<AtomicU64>);
 
-impl Allowance {
-    fn new(bytes: u64) -> Allowance {
-        Allowance(Arc::new(AtomicU64::new(bytes)))
+impl ReceiveLimit {
+    fn new(bytes: u64) -> ReceiveLimit {
+        ReceiveLimit(Arc::new(AtomicU64::new(bytes)))
     }
 
-    /// From now on so many.
+    /// Sets the bytes that may still be received.
     pub(super) fn set(&self, bytes: u64) {
         self.0.store(bytes, Relaxed);
     }
 
-    /// The allowance, less what has come; `None` when that is too much.
+    /// Subtracts received bytes; `None` if they exceed the limit.
     fn take(&self, bytes: usize) -> Option<()> {
         let left = self.0.load(Relaxed).checked_sub(bytes as u64)?;
         self.0.store(left, Relaxed);
@@ -44,42 +43,42 @@ impl Allowance {
     }
 }
 
-/// A stream and its allowance.
-pub(super) struct Metered<S> {
+/// A stream and its limit.
+pub(super) struct LimitedStream<S> {
     inner: S,
-    allowance: Allowance,
+    limit: ReceiveLimit,
 }
 
-/// A connection whose streams are metered.
+/// A connection whose streams have limits.
 pub(super) struct Connection {
     inner: h3_quinn::Connection,
     header_bytes: u64,
-    /// Of the stream accepted last.
-    accepted: Slot,
+    /// The limit of the stream accepted last.
+    accepted: LastAccepted,
 }
 
-/// Where a connection puts the allowance of the stream it has accepted last, for who asked for it.
+/// Hands the limit of the stream accepted last to the code that called `accept`.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Slot(Arc<std::sync::Mutex<Option<Allowance>>>);
+pub(super) struct LastAccepted(Arc<std::sync::Mutex<Option<ReceiveLimit>>>);
 
-impl Slot {
-    /// The allowance; taken right after its stream was accepted.
-    pub(super) fn take(&self) -> Option<Allowance> {
+impl LastAccepted {
+    /// The limit; take it right after the stream was accepted.
+    pub(super) fn take(&self) -> Option<ReceiveLimit> {
         self.0.lock().ok()?.take()
     }
 }
 
 impl Connection {
-    /// Streams start with an allowance of `header_bytes`.
-    pub(super) fn new(inner: quinn::Connection, header_bytes: u64) -> (Connection, Slot) {
-        let accepted = Slot::default();
+    /// Streams start with a limit of `header_bytes`.
+    pub(super) fn new(inner: quinn::Connection, header_bytes: u64) -> (Connection, LastAccepted) {
+        let accepted = LastAccepted::default();
         let inner = h3_quinn::Connection::new(inner);
         (Connection { inner, header_bytes, accepted: accepted.clone() }, accepted)
     }
 }
 
 impl quic::Connection<Bytes> for Connection {
-    type RecvStream = Metered<h3_quinn::RecvStream>;
+    type RecvStream = LimitedStream<h3_quinn::RecvStream>;
     type OpenStreams = Opener;
 
     fn poll_accept_recv(
@@ -87,7 +86,7 @@ impl quic::Connection<Bytes> for Connection {
         cx: &mut Context<'_>,
     ) -> Poll<Result<Self::RecvStream, ConnectionErrorIncoming>> {
         let inner = ready!(quic::Connection::<Bytes>::poll_accept_recv(&mut self.inner, cx))?;
-        Poll::Ready(Ok(Metered { inner, allowance: Allowance::new(CONTROL_BYTES) }))
+        Poll::Ready(Ok(LimitedStream { inner, limit: ReceiveLimit::new(CONTROL_BYTES) }))
     }
 
     fn poll_accept_bidi(
@@ -95,11 +94,11 @@ impl quic::Connection<Bytes> for Connection {
         cx: &mut Context<'_>,
     ) -> Poll<Result<Self::BidiStream, ConnectionErrorIncoming>> {
         let inner = ready!(quic::Connection::<Bytes>::poll_accept_bidi(&mut self.inner, cx))?;
-        let allowance = Allowance::new(self.header_bytes);
+        let limit = ReceiveLimit::new(self.header_bytes);
         if let Ok(mut accepted) = self.accepted.0.lock() {
-            *accepted = Some(allowance.clone());
+            *accepted = Some(limit.clone());
         }
-        Poll::Ready(Ok(Metered { inner, allowance }))
+        Poll::Ready(Ok(LimitedStream { inner, limit }))
     }
 
     fn opener(&self) -> Opener {
@@ -107,16 +106,16 @@ impl quic::Connection<Bytes> for Connection {
     }
 }
 
-/// Opens streams; what comes back on them is metered as a request's headers are.
+/// Opens streams; the limit of the data received on them is that of control streams.
 pub(super) struct Opener(h3_quinn::OpenStreams);
 
-fn opened(stream: h3_quinn::BidiStream<Bytes>) -> Metered<h3_quinn::BidiStream<Bytes>> {
-    let (inner, allowance): Opened = (stream, Allowance::new(CONTROL_BYTES));
-    Metered { inner, allowance }
+fn opened(stream: h3_quinn::BidiStream<Bytes>) -> LimitedStream<h3_quinn::BidiStream<Bytes>> {
+    let (inner, limit): Opened = (stream, ReceiveLimit::new(CONTROL_BYTES));
+    LimitedStream { inner, limit }
 }
 
 impl quic::OpenStreams<Bytes> for Opener {
-    type BidiStream = Metered<h3_quinn::BidiStream<Bytes>>;
+    type BidiStream = LimitedStream<h3_quinn::BidiStream<Bytes>>;
     type SendStream = h3_quinn::SendStream<Bytes>;
 
     fn poll_open_bidi(
@@ -139,7 +138,7 @@ impl quic::OpenStreams<Bytes> for Opener {
 }
 
 impl quic::OpenStreams<Bytes> for Connection {
-    type BidiStream = Metered<h3_quinn::BidiStream<Bytes>>;
+    type BidiStream = LimitedStream<h3_quinn::BidiStream<Bytes>>;
     type SendStream = h3_quinn::SendStream<Bytes>;
 
     fn poll_open_bidi(
@@ -161,7 +160,7 @@ impl quic::OpenStreams<Bytes> for Connection {
     }
 }
 
-impl<S: RecvStream> RecvStream for Metered<S> {
+impl<S: RecvStream> RecvStream for LimitedStream<S> {
     type Buf = S::Buf;
 
     fn poll_data(
@@ -170,7 +169,7 @@ impl<S: RecvStream> RecvStream for Metered<S> {
     ) -> Poll<Result<Option<S::Buf>, StreamErrorIncoming>> {
         let data = ready!(self.inner.poll_data(cx))?;
         let length = data.as_ref().map_or(0, Buf::remaining);
-        if self.allowance.take(length).is_none() {
+        if self.limit.take(length).is_none() {
             self.inner.stop_sending(Code::H3_EXCESSIVE_LOAD.value());
             let error_code = Code::H3_EXCESSIVE_LOAD.value();
             return Poll::Ready(Err(StreamErrorIncoming::StreamTerminated { error_code }));
@@ -187,7 +186,7 @@ impl<S: RecvStream> RecvStream for Metered<S> {
     }
 }
 
-impl<S: SendStream<Bytes>> SendStream<Bytes> for Metered<S> {
+impl<S: SendStream<Bytes>> SendStream<Bytes> for LimitedStream<S> {
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), StreamErrorIncoming>> {
         self.inner.poll_ready(cx)
     }
@@ -209,7 +208,7 @@ impl<S: SendStream<Bytes>> SendStream<Bytes> for Metered<S> {
     }
 }
 
-impl<S: SendStreamUnframed<Bytes>> SendStreamUnframed<Bytes> for Metered<S> {
+impl<S: SendStreamUnframed<Bytes>> SendStreamUnframed<Bytes> for LimitedStream<S> {
     fn poll_send<D: Buf>(
         &mut self,
         cx: &mut Context<'_>,
@@ -219,13 +218,13 @@ impl<S: SendStreamUnframed<Bytes>> SendStreamUnframed<Bytes> for Metered<S> {
     }
 }
 
-impl BidiStream<Bytes> for Metered<h3_quinn::BidiStream<Bytes>> {
+impl BidiStream<Bytes> for LimitedStream<h3_quinn::BidiStream<Bytes>> {
     type SendStream = h3_quinn::SendStream<Bytes>;
-    type RecvStream = Metered<h3_quinn::RecvStream>;
+    type RecvStream = LimitedStream<h3_quinn::RecvStream>;
 
     fn split(self) -> (Self::SendStream, Self::RecvStream) {
         let (send, recv) = self.inner.split();
-        (send, Metered { inner: recv, allowance: self.allowance })
+        (send, LimitedStream { inner: recv, limit: self.limit })
     }
 }
 
@@ -234,8 +233,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_allowance_is_used_up_and_raised() {
-        let own = Allowance::new(10);
+    fn a_limit_is_used_up_and_raised() {
+        let own = ReceiveLimit::new(10);
         let other = own.clone();
         assert!(own.take(6).is_some() && own.take(4).is_some());
         assert!(own.take(1).is_none());
