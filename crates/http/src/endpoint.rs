@@ -19,8 +19,8 @@ use tokio::task::JoinSet;
 
 use crate::bind::{bind, bind_udp};
 use crate::config::{Address, EndpointConfig};
+use crate::h3::amplification_limit::{AmplificationLimit, Ids};
 use crate::h3::silence::Attentive;
-use crate::h3::unproven::{Counting, Ids};
 use crate::handshake::Handshakes;
 use crate::limited_router::LimitedRouter;
 use crate::metrics::Metrics;
@@ -84,7 +84,7 @@ struct BoundListener {
     /// `None` where only WebTransport is served.
     tcp: Option<TcpListener>,
     quic: quinn::Endpoint,
-    counting: Counting,
+    amplification_limit: AmplificationLimit,
     address: SocketAddr,
     policy: Arc<ListenerPolicy>,
 }
@@ -245,15 +245,21 @@ fn bind_one(
     let _entered = runtime.enter();
     let address = udp.local_addr()?;
     let ids = Ids::new(&hmac::Key::new(hmac::HMAC_SHA256, &keys.0[..32]));
-    let counting = Counting::new(ids);
+    let amplification_limit = AmplificationLimit::new(ids);
     let quic = quinn::Endpoint::new(
         endpoint_config(keys, ids),
         Some(quic),
         udp,
-        Arc::new(counting.clone()),
+        Arc::new(amplification_limit.clone()),
     )?;
     let tcp = tcp.map(TcpListener::from_std).transpose()?;
-    Ok(BoundListener { tcp, quic, counting, address, policy: Arc::clone(&wanted.policy) })
+    Ok(BoundListener {
+        tcp,
+        quic,
+        amplification_limit,
+        address,
+        policy: Arc::clone(&wanted.policy),
+    })
 }
 
 impl BoundListener {
@@ -278,7 +284,12 @@ async fn serve(
             let handler = Arc::clone(&handler);
             listening.spawn(tcp::serve(handler, tcp, handshakes.clone(), stopping.clone()));
         }
-        listening.spawn(h3::serve(handler, listener.quic, listener.counting, stopping.clone()));
+        listening.spawn(h3::serve(
+            handler,
+            listener.quic,
+            listener.amplification_limit,
+            stopping.clone(),
+        ));
     }
     // Whatever runs then ends with the runtime.
     stopped(&mut ended).await;

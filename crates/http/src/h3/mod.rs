@@ -1,14 +1,14 @@
 //! HTTP/3 over QUIC, by quinn and h3, and WebTransport inside it.
 //!
 //! This module accepts and serves QUIC connections; `request` handles their streams, `session` WebTransport, `silence`
-//! the idle timeout, `receive_limit` the limits that h3 lacks, and `unproven` how much may be sent to addresses that are
+//! the idle timeout, `receive_limit` the limits that h3 lacks, and `amplification_limit` how much may be sent to addresses that are
 //! not validated. `fulmar-transport` has MQTT directly over QUIC, at another port and with another ALPN protocol.
 
+pub(crate) mod amplification_limit;
 mod receive_limit;
 mod request;
 mod session;
 pub(crate) mod silence;
-pub(crate) mod unproven;
 
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering::Relaxed;
@@ -30,31 +30,31 @@ use crate::connection_slots::{Activity, ConnectionSlots};
 use crate::metrics::Open;
 use crate::request_handler::{Client, RequestHandler};
 use crate::stop_signal::stopped;
+use amplification_limit::AmplificationLimit;
 use session::Sessions;
-use unproven::Counting;
 
-/// Handshakes at a time above which clients prove their address first (RFC 9000 section 8.1.2).
+/// Concurrent handshakes above which the server validates addresses with Retry (RFC 9000 section 8.1.2).
 const RETRY_ABOVE: usize = 256;
 
-/// Unidirectional streams a client may have open: control, two of QPACK, and what it greases with.
+/// Unidirectional streams that a client may have open: control, two of QPACK, and those for greasing.
 const MAX_UNI_STREAMS: u32 = 16;
 
-/// Bytes a client may send ahead: a stream, a connection.
+/// Flow-control windows of a stream and of a connection.
 const STREAM_WINDOW_BYTES: u32 = 256 * 1024;
 const CONNECTION_WINDOW_BYTES: u32 = 1024 * 1024;
 
-/// Bytes of answers kept until acknowledged, a connection. More would only wait in our memory.
+/// Bytes of responses per connection that are buffered until they are acknowledged.
 const SEND_WINDOW_BYTES: u64 = 1024 * 1024;
 
-/// The same before the handshake is complete, for clients whose address is not proven. They may be sent three times
-/// what came from them (RFC 9000 section 8.1). Were that used up by answers, which they cannot read yet, nothing
-/// would be left to send the handshake again with if it was lost, and quinn's client stops asking for it.
-const UNPROVEN_WINDOW_BYTES: u64 = 1500;
+/// The same until the handshake is complete, for clients whose address is not validated. They may be sent three times
+/// the bytes received from them (RFC 9000 section 8.1). If responses, which they cannot decrypt yet, used that up, a lost
+/// handshake packet could not be retransmitted, and quinn's client stops asking for it.
+const UNVALIDATED_WINDOW_BYTES: u64 = 1500;
 
-/// WebTransport wants datagrams, which MQTT does not use: what comes is dropped above this.
+/// Buffer for datagrams, which WebTransport requires and MQTT does not use. Datagrams beyond it are dropped.
 const DATAGRAM_BYTES: usize = 4 * 1024;
 
-/// WebTransport sessions told to clients as possible; each needs a request stream of its own anyway.
+/// WebTransport sessions per connection that the server announces; each also takes a request stream.
 const MAX_SESSIONS: u64 = 16;
 
 /// H3_NO_ERROR and H3_INTERNAL_ERROR (RFC 9114 section 8.1).
@@ -84,7 +84,7 @@ pub(crate) fn transport(config: &EndpointConfig) -> quinn::TransportConfig {
 pub(crate) async fn serve(
     handler: Arc<RequestHandler>,
     endpoint: quinn::Endpoint,
-    counting: Counting,
+    amplification_limit: AmplificationLimit,
     stopping: watch::Receiver<bool>,
 ) {
     let slots = ConnectionSlots::new(handler.router.limits.max_connections);
@@ -111,7 +111,7 @@ pub(crate) async fn serve(
         let handshake = Arc::clone(&handshakes).try_acquire_owned();
         let now = Instant::now();
         if incoming.remote_address_validated() {
-            counting.prove(incoming.remote_address());
+            amplification_limit.validate(incoming.remote_address());
             lock(&pressure).proven(now);
         } else if handshake.is_err() || lock(&pressure).is_high(now) {
             lock(&pressure).asked_for_proof(now);
@@ -157,7 +157,7 @@ async fn connection<T: Send + 'static>(
     stopping: watch::Receiver<bool>,
 ) -> Result<(), Failure> {
     let address = incoming.remote_address();
-    let is_proven = incoming.remote_address_validated();
+    let is_validated = incoming.remote_address_validated();
     let begun = tokio::time::timeout(handler.router.limits.handshake_timeout, begin(incoming));
     let (connection, complete, parameters) =
         match begun.await.map_err(Failure::from).and_then(|r| r) {
@@ -169,8 +169,8 @@ async fn connection<T: Send + 'static>(
                 return Err(error);
             }
         };
-    if !is_proven {
-        connection.set_send_window(UNPROVEN_WINDOW_BYTES);
+    if !is_validated {
+        connection.set_send_window(UNVALIDATED_WINDOW_BYTES);
     }
     let (completed, is_complete) = watch::channel(false);
     let limit = handler.router.limits.handshake_timeout;

@@ -1,10 +1,12 @@
-//! Addresses that have not proven themselves are sent at most three times what came from them (RFC 9000 sections
-//! 8.1 and 9.3.1). quinn lets one datagram more pass, and answers anything that comes from a new address with a path
-//! challenge of 1200 bytes; so bytes are counted at the socket, and what is too much is dropped as a network might.
+//! The anti-amplification limit: an address that is not validated is sent at most three times the bytes received from it
+//! (RFC 9000 sections 8.1 and 9.3.1).
 //!
-//! Nobody knows the server's connection IDs who has not received them: what is no Initial proves the address that
-//! an Initial came from. A new address of an open connection has proven itself when something as large as a path
-//! challenge has been sent there and something as large as the response has come.
+//! quinn sends one datagram more than that, and sends a path challenge of 1200 bytes to every new address. Therefore a
+//! wrapper of quinn's UDP socket counts bytes, and drops datagrams above the limit as a network might.
+//!
+//! Only a client that has received datagrams knows the server's connection IDs. So a packet with one of them, other
+//! than an Initial, validates the address from which an Initial came. A new address of an open connection is validated
+//! when a datagram as large as a path challenge was sent there, and one as large as the response was received.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -22,33 +24,33 @@ use quinn::{
 use quinn_proto::HashedConnectionIdGenerator;
 use ring::hmac;
 
-/// How often more may be sent than has come.
+/// Bytes that may be sent per byte received (RFC 9000 section 8.1).
 const FACTOR: u64 = 3;
-/// Path challenges and responses are as large (RFC 9000 sections 8.2.1 and 8.2.2).
+/// The size of datagrams with path challenges and responses (RFC 9000 sections 8.2.1 and 8.2.2).
 const CHALLENGE: usize = 1200;
-/// Addresses remembered: those that have proven themselves, and those that have not. Twice as many at most; who
-/// has been heard of lately stays.
-const MAX_PROVEN: usize = 32_768;
-const MAX_UNPROVEN: usize = 8192;
+/// Addresses remembered: validated ones and others, at most twice these numbers. Addresses that sent something
+/// recently stay.
+const MAX_VALIDATED: usize = 32_768;
+const MAX_UNVALIDATED: usize = 8192;
 
-/// The server's connection IDs, known by a key.
+/// Recognizes the server's connection IDs by a key.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ids(u64);
 
 impl Ids {
-    /// With a key that is derived from this one.
+    /// Derives the key from `root`.
     pub(crate) fn new(root: &hmac::Key) -> Ids {
         let key = hmac::sign(root, b"connection IDs");
         Ids(key.as_ref().first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes)))
     }
 
-    /// What makes them.
+    /// The generator of the connection IDs.
     pub(crate) fn generator(self) -> Box<dyn quinn::ConnectionIdGenerator> {
         Box::new(HashedConnectionIdGenerator::from_key(self.0))
     }
 
-    /// Whether a datagram begins with a packet for one of them that is no Initial or 0-RTT packet, whose ID may
-    /// be the client's own choice.
+    /// Whether a datagram begins with a packet for one of these IDs. Initial and 0-RTT packets do not count, because
+    /// the client may have chosen their ID.
     fn are_ours(self, datagram: &[u8]) -> bool {
         let generator = HashedConnectionIdGenerator::from_key(self.0);
         let length = generator.cid_len();
@@ -63,7 +65,7 @@ impl Ids {
     }
 }
 
-/// A map that forgets what was not looked at for long when it is full.
+/// A map that, when full, forgets the entries not used for longest.
 #[derive(Debug)]
 struct Recent<T> {
     now: HashMap<SocketAddr, T>,
@@ -97,92 +99,96 @@ impl<T> Recent<T> {
     }
 }
 
-/// What an address sent and was sent.
+/// Bytes received from an address and sent to it.
 #[derive(Clone, Copy, Debug, Default)]
-struct Account {
+struct ByteCounts {
     received: u64,
     sent: u64,
-    /// It began with an Initial.
+    /// The first packet was an Initial.
     handshake: bool,
     challenged: bool,
 }
 
-/// The accounts of a socket.
+/// The addresses of a socket.
 #[derive(Debug)]
-struct Ledger {
-    proven: Recent<()>,
-    unproven: Recent<Account>,
+struct AddressLimits {
+    validated: Recent<()>,
+    unvalidated: Recent<ByteCounts>,
     ids: Ids,
 }
 
-impl Ledger {
-    fn new(ids: Ids) -> Ledger {
-        Ledger { proven: Recent::new(MAX_PROVEN), unproven: Recent::new(MAX_UNPROVEN), ids }
+impl AddressLimits {
+    fn new(ids: Ids) -> AddressLimits {
+        AddressLimits {
+            validated: Recent::new(MAX_VALIDATED),
+            unvalidated: Recent::new(MAX_UNVALIDATED),
+            ids,
+        }
     }
 
-    /// A datagram has come.
+    /// Counts a received datagram.
     fn received(&mut self, from: SocketAddr, datagram: &[u8]) {
-        if self.proven.get(from).is_some() {
+        if self.validated.get(from).is_some() {
             return;
         }
         let early = !self.ids.are_ours(datagram);
-        if self.unproven.get(from).is_none() {
-            self.unproven.put(from, Account { handshake: early, ..Account::default() });
+        if self.unvalidated.get(from).is_none() {
+            self.unvalidated.put(from, ByteCounts { handshake: early, ..ByteCounts::default() });
         }
-        let Some(account) = self.unproven.get(from) else { return };
-        account.received += datagram.len() as u64;
-        let by_handshake = account.handshake && !early && account.sent > 0;
-        let by_response = account.challenged && !early && datagram.len() >= CHALLENGE;
+        let Some(counts) = self.unvalidated.get(from) else { return };
+        counts.received += datagram.len() as u64;
+        let by_handshake = counts.handshake && !early && counts.sent > 0;
+        let by_response = counts.challenged && !early && datagram.len() >= CHALLENGE;
         if by_handshake || by_response {
-            self.prove(from);
+            self.validate(from);
         }
     }
 
-    fn prove(&mut self, address: SocketAddr) {
-        self.unproven.remove(address);
-        if self.proven.get(address).is_none() {
-            self.proven.put(address, ());
+    fn validate(&mut self, address: SocketAddr) {
+        self.unvalidated.remove(address);
+        if self.validated.get(address).is_none() {
+            self.validated.put(address, ());
         }
     }
 
-    /// How much of this may be sent, of datagrams of `segment` bytes.
+    /// How many of `bytes`, in datagrams of `segment` bytes, may be sent.
     fn may_send(&mut self, to: SocketAddr, bytes: usize, segment: usize) -> usize {
-        if self.proven.get(to).is_some() {
+        if self.validated.get(to).is_some() {
             return bytes;
         }
-        let Some(account) = self.unproven.get(to) else {
-            // Heard of too long ago.
+        let Some(counts) = self.unvalidated.get(to) else {
+            // Forgotten.
             return bytes;
         };
-        let left = (account.received * FACTOR).saturating_sub(account.sent);
+        let left = (counts.received * FACTOR).saturating_sub(counts.sent);
         let left = usize::try_from(left).unwrap_or(usize::MAX);
         let fits = if bytes <= left { bytes } else { left / segment.max(1) * segment };
-        account.sent += fits as u64;
-        account.challenged |= fits >= CHALLENGE;
+        counts.sent += fits as u64;
+        counts.challenged |= fits >= CHALLENGE;
         fits
     }
 }
 
-/// tokio's runtime with a socket that counts.
+/// tokio's runtime, with sockets that keep to the limit.
 #[derive(Clone, Debug)]
-pub(crate) struct Counting(Arc<Mutex<Ledger>>);
+pub(crate) struct AmplificationLimit(Arc<Mutex<AddressLimits>>);
 
-impl Counting {
-    pub(crate) fn new(ids: Ids) -> Counting {
-        Counting(Arc::new(Mutex::new(Ledger::new(ids))))
+impl AmplificationLimit {
+    pub(crate) fn new(ids: Ids) -> AmplificationLimit {
+        AmplificationLimit(Arc::new(Mutex::new(AddressLimits::new(ids))))
     }
 
-    /// A token has proven an address.
-    pub(crate) fn prove(&self, address: SocketAddr) {
-        self.ledger().prove(address);
+    /// A token has validated an address.
+    pub(crate) fn validate(&self, address: SocketAddr) {
+        self.limits().validate(address);
     }
 
-    fn ledger(&self) -> MutexGuard<'_, Ledger> {
+    fn limits(&self) -> MutexGuard<'_, AddressLimits> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Runtime for Counting {
+impl Runtime for AmplificationLimit {
     fn new_timer(&self, at: Instant) -> Pin<Box<dyn AsyncTimer>> {
         TokioRuntime.new_timer(at)
     }
@@ -193,7 +199,7 @@ impl Runtime for Counting {
 
     fn wrap_udp_socket(&self, socket: std::net::UdpSocket) -> io::Result<Arc<dyn AsyncUdpSocket>> {
         let inner = TokioRuntime.wrap_udp_socket(socket)?;
-        Ok(Arc::new(Socket { inner, counting: self.clone() }))
+        Ok(Arc::new(Socket { inner, amplification_limit: self.clone() }))
     }
 
     fn now(&self) -> Instant {
@@ -204,7 +210,7 @@ impl Runtime for Counting {
 #[derive(Debug)]
 struct Socket {
     inner: Arc<dyn AsyncUdpSocket>,
-    counting: Counting,
+    amplification_limit: AmplificationLimit,
 }
 
 impl AsyncUdpSocket for Socket {
@@ -215,7 +221,7 @@ impl AsyncUdpSocket for Socket {
     fn try_send(&self, transmit: &Transmit<'_>) -> io::Result<()> {
         let bytes = transmit.contents.len();
         let segment = transmit.segment_size.unwrap_or(bytes);
-        let fits = self.counting.ledger().may_send(transmit.destination, bytes, segment);
+        let fits = self.amplification_limit.limits().may_send(transmit.destination, bytes, segment);
         match &transmit.contents[..fits] {
             [] => Ok(()),
             contents if contents.len() == bytes => self.inner.try_send(transmit),
@@ -239,14 +245,14 @@ impl AsyncUdpSocket for Socket {
         metas: &mut [RecvMeta],
     ) -> Poll<io::Result<usize>> {
         let count = ready!(self.inner.poll_recv(context, buffers, metas))?;
-        let mut ledger = self.counting.ledger();
+        let mut limits = self.amplification_limit.limits();
         for (meta, buffer) in metas.iter().zip(buffers.iter()).take(count) {
             let run = buffer.get(..meta.len).unwrap_or_default();
             for datagram in run.chunks(meta.stride.max(1)) {
-                ledger.received(meta.addr, datagram);
+                limits.received(meta.addr, datagram);
             }
         }
-        drop(ledger);
+        drop(limits);
         Poll::Ready(Ok(count))
     }
 
@@ -295,48 +301,50 @@ mod tests {
     }
 
     #[test]
-    fn a_handshake_is_answered_with_three_times_what_came_until_it_is_proven() {
-        let mut ledger = Ledger::new(IDS);
-        ledger.received(address(1), &INITIAL);
-        assert_eq!(ledger.may_send(address(1), 2400, 1200), 2400);
-        assert_eq!(ledger.may_send(address(1), 2400, 1200), 1200);
-        assert_eq!(ledger.may_send(address(1), 100, 100), 0);
-        ledger.received(address(1), &handshake());
-        assert_eq!(ledger.may_send(address(1), 24_000, 1200), 24_000);
-        // Without having been answered nobody has the server's connection IDs.
-        ledger.received(address(2), &INITIAL);
-        assert_eq!(ledger.may_send(address(2), 1200, 1200), 1200);
+    fn a_handshake_gets_three_times_the_received_bytes_until_the_address_is_validated() {
+        let mut limits = AddressLimits::new(IDS);
+        limits.received(address(1), &INITIAL);
+        assert_eq!(limits.may_send(address(1), 2400, 1200), 2400);
+        assert_eq!(limits.may_send(address(1), 2400, 1200), 1200);
+        assert_eq!(limits.may_send(address(1), 100, 100), 0);
+        limits.received(address(1), &handshake());
+        assert_eq!(limits.may_send(address(1), 24_000, 1200), 24_000);
+        // A client that has received nothing does not know the server's connection IDs.
+        limits.received(address(2), &INITIAL);
+        assert_eq!(limits.may_send(address(2), 1200, 1200), 1200);
         let mut forged = handshake();
         forged[8] ^= 1;
-        ledger.received(address(2), &forged);
-        assert_eq!(ledger.may_send(address(2), 4800, 1200), 2400);
+        limits.received(address(2), &forged);
+        assert_eq!(limits.may_send(address(2), 4800, 1200), 2400);
     }
 
     #[test]
-    fn a_new_address_is_challenged_only_when_enough_has_come() {
-        let mut ledger = Ledger::new(IDS);
-        ledger.received(address(1), &short(43));
-        assert_eq!(ledger.may_send(address(1), CHALLENGE, CHALLENGE), 0);
-        assert_eq!(ledger.may_send(address(1), 100, 100), 100);
+    fn a_new_address_is_challenged_only_when_enough_was_received() {
+        let mut limits = AddressLimits::new(IDS);
+        limits.received(address(1), &short(43));
+        assert_eq!(limits.may_send(address(1), CHALLENGE, CHALLENGE), 0);
+        assert_eq!(limits.may_send(address(1), 100, 100), 100);
         for _ in 0..10 {
-            ledger.received(address(1), &short(43));
+            limits.received(address(1), &short(43));
         }
-        assert_eq!(ledger.may_send(address(1), CHALLENGE, CHALLENGE), CHALLENGE);
-        assert_eq!(ledger.may_send(address(1), CHALLENGE, CHALLENGE), 0);
-        ledger.received(address(1), &short(CHALLENGE));
-        assert_eq!(ledger.may_send(address(1), 9000, 1200), 9000);
+        assert_eq!(limits.may_send(address(1), CHALLENGE, CHALLENGE), CHALLENGE);
+        assert_eq!(limits.may_send(address(1), CHALLENGE, CHALLENGE), 0);
+        limits.received(address(1), &short(CHALLENGE));
+        assert_eq!(limits.may_send(address(1), 9000, 1200), 9000);
     }
 
     #[test]
-    fn strangers_crowd_out_nobody_and_take_little_room() {
-        let mut ledger = Ledger::new(IDS);
-        ledger.received(address(1), &INITIAL);
-        ledger.may_send(address(1), 1200, 1200);
-        ledger.received(address(1), &handshake());
+    fn unknown_addresses_displace_no_validated_one_and_take_little_memory() {
+        let mut limits = AddressLimits::new(IDS);
+        limits.received(address(1), &INITIAL);
+        limits.may_send(address(1), 1200, 1200);
+        limits.received(address(1), &handshake());
         for host in 0..100_000_u32 {
-            ledger.received(SocketAddr::from((std::net::Ipv4Addr::from(host), 9)), &INITIAL);
+            limits.received(SocketAddr::from((std::net::Ipv4Addr::from(host), 9)), &INITIAL);
         }
-        assert!(ledger.unproven.now.len() + ledger.unproven.before.len() <= 2 * MAX_UNPROVEN);
-        assert_eq!(ledger.may_send(address(1), 9000, 1200), 9000);
+        assert!(
+            limits.unvalidated.now.len() + limits.unvalidated.before.len() <= 2 * MAX_UNVALIDATED
+        );
+        assert_eq!(limits.may_send(address(1), 9000, 1200), 9000);
     }
 }
