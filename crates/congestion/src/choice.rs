@@ -1,4 +1,4 @@
-//! The congestion controls that a user can choose from.
+//! The congestion controls that a user can choose.
 
 use std::sync::Arc;
 
@@ -6,33 +6,33 @@ use quinn_proto::congestion::{BbrConfig, ControllerFactory};
 
 use crate::copies::{SharedCopies, watched};
 use crate::patient::Patient;
-use crate::quic::Adaptive;
+use crate::quic::DelayBasedFactory;
 
-/// Bytes in flight at the beginning: the most that RFC 9002 section 7.2 allows, and what TCP has by RFC 6928, though
-/// our datagrams are smaller.
+/// The initial window: the largest that RFC 9002 section 7.2 allows, and TCP's of RFC 6928, though these datagrams are
+/// smaller.
 pub(crate) const INITIAL_WINDOW_BYTES: u64 = 14_720;
 
-/// How much may be in flight on a path of QUIC.
+/// The congestion control of a QUIC path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Congestion {
-    /// CUBIC (RFC 9438) that does not fill deep queues before its first loss. Every loss makes it slower.
+    /// CUBIC (RFC 9438) that does not fill deep queues before its first loss. Every loss reduces the window.
     #[default]
     Cubic,
     /// quinn's BBR of the first version, which takes more than its share beside others on shallow queues.
     Bbr,
-    /// [`Roadwise`](crate::Roadwise): follows delay, and losses only as far as they exceed what the path usually loses.
+    /// [`DelayBased`](crate::DelayBased): follows delay, and losses only above the path's baseline loss rate.
     Adaptive,
 }
 
 impl Congestion {
-    /// What `TransportConfig::congestion_controller_factory` takes. Each path of each connection has a controller of
-    /// its own, so that a path that changes begins anew.
+    /// The argument of `TransportConfig::congestion_controller_factory`. Each path of each connection has its own
+    /// controller, so a new path starts anew.
     #[must_use]
     pub fn factory(self) -> Arc<dyn ControllerFactory + Send + Sync> {
         match self {
             Congestion::Cubic => Arc::new(Patient::new()),
             Congestion::Bbr => Arc::new(BbrConfig::default()),
-            Congestion::Adaptive => Arc::new(Adaptive),
+            Congestion::Adaptive => Arc::new(DelayBasedFactory),
         }
     }
 

@@ -1,12 +1,12 @@
-//! The window of somebody who shares a full queue with TCP: CUBIC's (RFC 9438), in packets.
+//! CUBIC's window (RFC 9438) in packets, for sharing a full queue with TCP.
 
 use std::time::{Duration, Instant};
 
-/// RFC 9438: how fast the window grows, and what of it stays after a loss.
+/// RFC 9438: C scales the growth of the window, BETA is its factor after a loss.
 const C: f64 = 0.4;
 pub(crate) const BETA: f64 = 0.7;
-/// Windows are no smaller.
-const LEAST: f64 = 4.0;
+/// The smallest window.
+const MIN_WINDOW: f64 = 4.0;
 
 /// A window that grows by CUBIC's curve.
 #[derive(Clone, Copy, Debug)]
@@ -18,18 +18,18 @@ pub(crate) struct Cubic {
 }
 
 impl Cubic {
-    /// Begins with a window in packets.
+    /// Starts with a window in packets.
     pub(crate) fn new(now: Instant, window: f64) -> Cubic {
-        let window = window.max(LEAST);
+        let window = window.max(MIN_WINDOW);
         Cubic { most: window, begun: window, since: now }
     }
 
-    /// Something was lost with this window.
+    /// A packet was lost with this window.
     pub(crate) fn lost(&mut self, now: Instant, window: f64) {
-        let window = window.max(LEAST);
-        // Who has less than the last time leaves room for others.
+        let window = window.max(MIN_WINDOW);
+        // Fast convergence: a window below the last one leaves room for other flows.
         self.most = if window < self.most { window * (1.0 + BETA) / 2.0 } else { window };
-        (self.begun, self.since) = ((window * BETA).max(LEAST), now);
+        (self.begun, self.since) = ((window * BETA).max(MIN_WINDOW), now);
     }
 
     /// The window now, in packets.

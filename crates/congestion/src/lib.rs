@@ -1,16 +1,16 @@
 #![doc = include_str!("../README.md")]
 //!
-//! [`Congestion`] is what a user chooses from; it and the modules `quic`, `patient` and `copies::watch` are what knows
-//! quinn. `fulmar-bulk` has the rules of [`Roadwise`] for NORM's rate.
+//! [`Congestion`] lists the choices. It and the modules `quic`, `patient` and `copies::watch` depend on quinn-proto;
+//! [`DelayBased`] does not. `fulmar-bulk` applies the rules of [`DelayBased`] to NORM's sending rate.
 
+mod baseline_loss;
 mod choice;
 pub mod copies;
 mod cubic;
-mod loss;
+mod delay_based;
 mod path;
 mod patient;
 mod quic;
-mod roadwise;
 
 pub use choice::Congestion;
-pub use roadwise::Roadwise;
+pub use delay_based::DelayBased;

@@ -1,4 +1,4 @@
-//! The controller as quinn-proto wants it.
+//! Adapts [`DelayBased`] to quinn-proto's `Controller`.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -7,25 +7,25 @@ use std::time::Instant;
 use quinn_proto::RttEstimator;
 use quinn_proto::congestion::{Controller, ControllerFactory};
 
-use crate::Roadwise;
+use crate::DelayBased;
 use crate::choice::INITIAL_WINDOW_BYTES;
 
-/// Makes the controllers of connections.
+/// Creates a controller per path.
 #[derive(Debug)]
-pub(crate) struct Adaptive;
+pub(crate) struct DelayBasedFactory;
 
-impl ControllerFactory for Adaptive {
+impl ControllerFactory for DelayBasedFactory {
     fn build(self: Arc<Self>, now: Instant, current_mtu: u16) -> Box<dyn Controller> {
-        Box::new(Adapter(Roadwise::new(now, u64::from(current_mtu))))
+        Box::new(Adapter(DelayBased::new(now, u64::from(current_mtu))))
     }
 }
 
 #[derive(Clone, Debug)]
-struct Adapter(Roadwise);
+struct Adapter(DelayBased);
 
 impl Controller for Adapter {
     fn on_sent(&mut self, now: Instant, _bytes: u64, _last_packet_number: u64) {
-        self.0.sent(now);
+        self.0.on_sent(now);
     }
 
     fn on_ack(
@@ -36,7 +36,7 @@ impl Controller for Adapter {
         app_limited: bool,
         _rtt: &RttEstimator,
     ) {
-        self.0.acked(now, sent, bytes, app_limited);
+        self.0.on_ack(now, sent, bytes, app_limited);
     }
 
     fn on_congestion_event(
@@ -47,14 +47,14 @@ impl Controller for Adapter {
         lost_bytes: u64,
     ) {
         if lost_bytes == 0 {
-            self.0.marked(now, sent);
+            self.0.on_ecn_mark(now, sent);
         } else {
-            self.0.lost(now, sent, lost_bytes, is_persistent_congestion);
+            self.0.on_loss(now, sent, lost_bytes, is_persistent_congestion);
         }
     }
 
     fn on_mtu_update(&mut self, new_mtu: u16) {
-        self.0.datagrams_are(u64::from(new_mtu));
+        self.0.set_datagram_bytes(u64::from(new_mtu));
     }
 
     fn window(&self) -> u64 {

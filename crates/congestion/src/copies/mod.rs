@@ -14,7 +14,7 @@ mod watch;
 
 use std::time::{Duration, Instant};
 
-use crate::path::Base;
+use crate::path::BaseRtt;
 use budget::{Budget, Burst};
 use loss::Loss;
 pub use queue::CopyQueue;
@@ -67,7 +67,7 @@ pub struct Plan {
 #[derive(Clone, Debug)]
 pub struct Copies {
     loss: Loss,
-    base: Base,
+    base: BaseRtt,
     budget: Budget,
     burst: Burst,
     is_on: bool,
@@ -94,7 +94,7 @@ impl Copies {
         Copies {
             is_on: loss.share() > BEGINS_ABOVE,
             loss,
-            base: Base::new(now),
+            base: BaseRtt::new(now),
             budget: Budget::new(now),
             burst: Burst::new(now),
             is_queued: false,
@@ -109,8 +109,8 @@ impl Copies {
             self.forget(now);
         }
         self.heard = now;
-        self.base.see(now, round_trip);
-        self.is_queued = round_trip > self.base.get() + self.base.allowed();
+        self.base.sample(now, round_trip);
+        self.is_queued = round_trip > self.base.get() + self.base.queue_threshold();
         self.learn(now, sent, lost);
     }
 
