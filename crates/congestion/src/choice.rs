@@ -5,7 +5,7 @@ use std::sync::Arc;
 use quinn_proto::congestion::{BbrConfig, ControllerFactory};
 
 use crate::copies::{SharedCopies, watched};
-use crate::patient::Patient;
+use crate::delay_aware_cubic::DelayAwareCubicFactory;
 use crate::quic::DelayBasedFactory;
 
 /// The initial window: the largest that RFC 9002 section 7.2 allows, and TCP's of RFC 6928, though these datagrams are
@@ -30,7 +30,7 @@ impl Congestion {
     #[must_use]
     pub fn factory(self) -> Arc<dyn ControllerFactory + Send + Sync> {
         match self {
-            Congestion::Cubic => Arc::new(Patient::new()),
+            Congestion::Cubic => Arc::new(DelayAwareCubicFactory::new()),
             Congestion::Bbr => Arc::new(BbrConfig::default()),
             Congestion::Adaptive => Arc::new(DelayBasedFactory),
         }

@@ -1,15 +1,15 @@
 #![doc = include_str!("../README.md")]
 //!
-//! [`Congestion`] lists the choices. It and the modules `quic`, `patient` and `copies::watch` depend on quinn-proto;
-//! [`DelayBased`] does not. `fulmar-bulk` applies the rules of [`DelayBased`] to NORM's sending rate.
+//! [`Congestion`] lists the choices. It and the modules `quic`, `delay_aware_cubic` and `copies::watch` depend on
+//! quinn-proto; [`DelayBased`] does not. `fulmar-bulk` applies the rules of [`DelayBased`] to NORM's sending rate.
 
 mod baseline_loss;
 mod choice;
 pub mod copies;
 mod cubic;
+mod delay_aware_cubic;
 mod delay_based;
 mod path;
-mod patient;
 mod quic;
 
 pub use choice::Congestion;
