@@ -1,18 +1,18 @@
-//! Tables of what congestion controls make of bad links, in simulated time:
+//! Tables of how congestion controls use bad links, in simulated time:
 //! `cargo run -p fulmar-congestion --example links -- lossy|shared|alone [SEEDS]`.
 #![allow(clippy::unwrap_used)]
 
-#[path = "../tests/road/mod.rs"]
-mod road;
+#[path = "../tests/bottleneck/mod.rs"]
+mod bottleneck;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use bottleneck::{Bottleneck, Control, Flow, Keys, run};
 use quinn_proto::congestion::{BbrConfig, CubicConfig};
-use road::{Control, Flow, Keys, Road, run};
 
 const BITS_PER_SECOND: f64 = 20e6;
-const ROUND: Duration = Duration::from_millis(100);
+const RTT: Duration = Duration::from_millis(100);
 const QUEUES: [f64; 3] = [0.5, 1.0, 4.0];
 const SHARED_QUEUES: [f64; 4] = [0.1, 0.5, 1.0, 4.0];
 const LOSSES: [f64; 5] = [0.0, 0.05, 0.1, 0.2, 0.5];
@@ -21,8 +21,8 @@ const WINDOW_BYTES: u32 = 4 << 20;
 const IDLE: Duration = Duration::from_secs(120);
 const LONGEST: Duration = Duration::from_secs(300);
 
-fn road(queue: f64, loss: f64) -> Road {
-    Road { bits_per_second: BITS_PER_SECOND, delay: ROUND / 2, queue: ROUND.mul_f64(queue), loss }
+fn bottleneck(queue: f64, loss: f64) -> Bottleneck {
+    Bottleneck { bits_per_second: BITS_PER_SECOND, delay: RTT / 2, queue: RTT.mul_f64(queue), loss }
 }
 
 fn control(name: &str) -> Control {
@@ -37,7 +37,7 @@ fn flow(name: &str, begin: Duration, bytes: usize) -> Flow {
     Flow { control: control(name), begin, bytes, window: WINDOW_BYTES, idle: IDLE }
 }
 
-/// The file alone: its share of what the link can carry of it, in percent.
+/// One file alone: its rate as a share of what the link can deliver, in percent.
 fn lossy(keys: &Keys, names: &[&str], seeds: u64) {
     println!(
         "{FILE_BYTES} bytes, share of (1-p) x rate: median / worst of {seeds} seeds, median of longest wait and 95th percentile; died"
@@ -47,18 +47,18 @@ fn lossy(keys: &Keys, names: &[&str], seeds: u64) {
             for queue in QUEUES {
                 let (mut shares, mut waits, mut longest, mut died) = (vec![], vec![], vec![], 0);
                 for seed in 1..=seeds {
-                    let came = run(
+                    let results = run(
                         keys,
-                        road(queue, loss),
+                        bottleneck(queue, loss),
                         &[flow(name, Duration::ZERO, FILE_BYTES)],
                         seed,
                         LONGEST,
                     );
                     let carries = BITS_PER_SECOND / 8.0 * (1.0 - loss);
-                    shares.push(100.0 * came[0].rate(LONGEST) / carries);
-                    waits.push(f64::from(came[0].wait(95)));
-                    longest.push(came[0].longest_wait.as_secs_f64() * 1e3);
-                    died += u32::from(came[0].died.is_some());
+                    shares.push(100.0 * results[0].rate(LONGEST) / carries);
+                    waits.push(f64::from(results[0].wait(95)));
+                    longest.push(results[0].longest_wait.as_secs_f64() * 1e3);
+                    died += u32::from(results[0].died.is_some());
                 }
                 shares.sort_by(f64::total_cmp);
                 waits.sort_by(f64::total_cmp);
@@ -77,8 +77,8 @@ fn lossy(keys: &Keys, names: &[&str], seeds: u64) {
     }
 }
 
-/// Beside one CUBIC flow, which begins before or after: what each gets in Mbit/s, and what the other keeps of what it
-/// gets beside another CUBIC flow.
+/// Beside one CUBIC flow, which begins before or after: the rate of each in Mbit/s, and that of the other as a share of
+/// its rate beside another CUBIC flow.
 fn shared(keys: &Keys, names: &[&str], seeds: u64) {
     let (late, end) = (Duration::from_secs(5), Duration::from_secs(65));
     let other = "cubic";
@@ -87,13 +87,13 @@ fn shared(keys: &Keys, names: &[&str], seeds: u64) {
             let share = |name: &str| {
                 let (mut theirs, mut ours, mut worst) = (0.0, 0.0, f64::MAX);
                 for seed in 1..=seeds {
-                    // A little later each time: nothing else is drawn here.
+                    // A little later each time: nothing else is random here.
                     let late = late + Duration::from_millis(17 * seed);
                     let (a, b) =
                         if other_first { (Duration::ZERO, late) } else { (late, Duration::ZERO) };
                     let flows = [flow(other, a, 1 << 40), flow(name, b, 1 << 40)];
-                    let came = run(keys, road(queue, 0.0), &flows, seed, end);
-                    let rate = |which: usize| 8e-6 * came[which].rate_within(late, end);
+                    let results = run(keys, bottleneck(queue, 0.0), &flows, seed, end);
+                    let rate = |which: usize| 8e-6 * results[which].rate_within(late, end);
                     theirs += rate(0) / seeds as f64;
                     ours += rate(1) / seeds as f64;
                     worst = rate(0).min(worst);
@@ -114,28 +114,28 @@ fn shared(keys: &Keys, names: &[&str], seeds: u64) {
     }
 }
 
-/// Alone and without losses for a minute: how much, and how long packets wait.
+/// Alone and without losses for a minute: the rate and the queueing delay.
 fn alone(keys: &Keys, names: &[&str]) {
     let end = Duration::from_secs(60);
     for (rate, round_ms) in [(20e6, 100), (100e6, 20), (2e6, 40), (300e3, 300), (64e3, 600)] {
         for queue in [0.1, 0.5, 1.0, 4.0] {
             for name in names {
                 let round = Duration::from_millis(round_ms);
-                let road = Road {
+                let bottleneck = Bottleneck {
                     bits_per_second: rate,
                     delay: round / 2,
                     queue: round.mul_f64(queue),
                     loss: 0.0,
                 };
-                let came = run(keys, road, &[flow(name, Duration::ZERO, 1 << 40)], 1, end);
+                let results = run(keys, bottleneck, &[flow(name, Duration::ZERO, 1 << 40)], 1, end);
                 println!(
                     "{:7.1} Mbit/s {round_ms} ms queue {queue:3} {name:8}: {:5.1} % of it; waits median {:4.0}, 95 % {:4.0}, longest {:4.0} ms; dropped {}",
                     rate * 1e-6,
-                    800.0 * came[0].rate_within(Duration::from_secs(2), end) / rate,
-                    came[0].wait(50),
-                    came[0].wait(95),
-                    came[0].longest_wait.as_secs_f64() * 1e3,
-                    came[0].dropped
+                    800.0 * results[0].rate_within(Duration::from_secs(2), end) / rate,
+                    results[0].wait(50),
+                    results[0].wait(95),
+                    results[0].longest_wait.as_secs_f64() * 1e3,
+                    results[0].dropped
                 );
             }
         }

@@ -1,22 +1,22 @@
 //! Bad links in simulated time. `cargo run -p fulmar-congestion --example links` prints whole tables.
 #![allow(clippy::unwrap_used)]
 
-mod road;
+mod bottleneck;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use bottleneck::{Bottleneck, Control, Flow, Keys, run};
 use quinn_proto::congestion::CubicConfig;
-use road::{Control, Flow, Keys, Road, run};
 
 const BITS_PER_SECOND: f64 = 20e6;
-const ROUND: Duration = Duration::from_millis(100);
+const RTT: Duration = Duration::from_millis(100);
 const ENDLESS: usize = 1 << 40;
 const LATE: Duration = Duration::from_secs(3);
 
-fn road(queue: f64, loss: f64) -> Road {
-    let queue = ROUND.mul_f64(queue);
-    Road { bits_per_second: BITS_PER_SECOND, delay: ROUND / 2, queue, loss }
+fn bottleneck(queue: f64, loss: f64) -> Bottleneck {
+    let queue = RTT.mul_f64(queue);
+    Bottleneck { bits_per_second: BITS_PER_SECOND, delay: RTT / 2, queue, loss }
 }
 
 fn flow(control: Control, begin: Duration, bytes: usize) -> Flow {
@@ -28,13 +28,13 @@ fn cubic() -> Control {
 }
 
 #[test]
-fn what_is_lost_by_chance_is_not_taken_for_a_full_queue() {
+fn random_loss_is_not_treated_as_a_full_queue() {
     let (keys, longest) = (Keys::new(), Duration::from_secs(100));
     for (loss, least) in [(0.05, 0.45), (0.2, 0.4)] {
         for seed in 1..=2 {
             let took = |control| {
                 let flows = [flow(control, Duration::ZERO, 3_000_000)];
-                run(&keys, road(1.0, loss), &flows, seed, longest).remove(0)
+                run(&keys, bottleneck(1.0, loss), &flows, seed, longest).remove(0)
             };
             let (ours, usual) =
                 (took(fulmar_congestion::Congestion::Adaptive.factory()), took(cubic()));
@@ -50,13 +50,14 @@ fn what_is_lost_by_chance_is_not_taken_for_a_full_queue() {
 #[test]
 fn a_deep_queue_is_not_filled() {
     let (keys, end) = (Keys::new(), Duration::from_secs(10));
-    let alone =
-        |control| run(&keys, road(4.0, 0.0), &[flow(control, Duration::ZERO, ENDLESS)], 1, end);
+    let alone = |control| {
+        run(&keys, bottleneck(4.0, 0.0), &[flow(control, Duration::ZERO, ENDLESS)], 1, end)
+    };
     let (ours, usual) = (alone(fulmar_congestion::Congestion::Adaptive.factory()), alone(cubic()));
     assert!(usual[0].wait(95) > 300.0);
     assert!(ours[0].wait(95) < 100.0, "{} ms", ours[0].wait(95));
     let rate = 8.0 * ours[0].rate_within(LATE, end);
-    assert!(rate > 0.9 * BITS_PER_SECOND, "{rate} bits a second");
+    assert!(rate > 0.9 * BITS_PER_SECOND, "{rate} bits per second");
 }
 
 #[test]
@@ -65,8 +66,8 @@ fn others_keep_their_share() {
     for queue in [0.5, 4.0] {
         let beside = |control| {
             let flows = [flow(cubic(), Duration::ZERO, ENDLESS), flow(control, LATE, ENDLESS)];
-            let came = run(&keys, road(queue, 0.0), &flows, 1, end);
-            (came[0].rate_within(LATE, end), came[1].rate_within(LATE, end))
+            let results = run(&keys, bottleneck(queue, 0.0), &flows, 1, end);
+            (results[0].rate_within(LATE, end), results[1].rate_within(LATE, end))
         };
         let ((theirs, ours), (usual, _)) =
             (beside(fulmar_congestion::Congestion::Adaptive.factory()), beside(cubic()));
@@ -75,13 +76,13 @@ fn others_keep_their_share() {
     }
 }
 
-/// Where the queue is too short for delay to tell, losses do.
+/// Where the buffer is too shallow to measure a queue, losses limit the window.
 #[test]
 fn a_shallow_queue_does_not_overflow_for_ever() {
     let (keys, end) = (Keys::new(), Duration::from_secs(20));
     let flows = [flow(fulmar_congestion::Congestion::Adaptive.factory(), Duration::ZERO, ENDLESS)];
-    let came = run(&keys, road(0.1, 0.0), &flows, 1, end);
-    let packets = came[0].bytes as u64 / 1200;
-    assert!(50 * came[0].dropped < packets, "{} of {packets}", came[0].dropped);
-    assert!(8.0 * came[0].rate_within(LATE, end) > 0.75 * BITS_PER_SECOND);
+    let results = run(&keys, bottleneck(0.1, 0.0), &flows, 1, end);
+    let packets = results[0].bytes as u64 / 1200;
+    assert!(50 * results[0].dropped < packets, "{} of {packets}", results[0].dropped);
+    assert!(8.0 * results[0].rate_within(LATE, end) > 0.75 * BITS_PER_SECOND);
 }

@@ -1,5 +1,5 @@
-//! Connections of QUIC that share one bottleneck, in simulated time: a road with a rate, a delay, a queue, and losses by
-//! chance in both directions. A run is the same each time for its seed, and does not wait.
+//! QUIC connections that share one bottleneck, in simulated time: a link with a rate, a delay, a queue, and random loss in
+//! both directions. Runs with the same seed are equal, and do not wait.
 #![allow(clippy::unwrap_used, dead_code)]
 
 use std::cmp::Reverse;
@@ -19,24 +19,24 @@ use rustls::pki_types::PrivateKeyDer;
 
 /// Bytes of IP and UDP in front of each datagram.
 const HEADERS: usize = 28;
-/// Waits before this do not count as delay that a flow adds: everybody begins somehow.
+/// Queueing delay before this time is not counted, because every control has to start.
 const BEGINNING: Duration = Duration::from_secs(2);
 
 pub(crate) type Control = Arc<dyn ControllerFactory + Send + Sync>;
 
-/// The road, the same in both directions; only the way there has a short queue.
+/// The bottleneck, the same in both directions; only the forward direction has a short queue.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Road {
+pub(crate) struct Bottleneck {
     pub(crate) bits_per_second: f64,
     /// One way.
     pub(crate) delay: Duration,
-    /// Longest wait for those before.
+    /// The longest queueing delay; datagrams that would wait longer are dropped.
     pub(crate) queue: Duration,
-    /// Share of packets lost by chance, each way, after the handshake.
+    /// Share of packets lost at random, in each direction, after the handshake.
     pub(crate) loss: f64,
 }
 
-/// Who sends how much, and from when.
+/// A flow: its congestion control, its beginning and its size.
 #[derive(Clone)]
 pub(crate) struct Flow {
     pub(crate) control: Control,
@@ -44,46 +44,46 @@ pub(crate) struct Flow {
     pub(crate) bytes: usize,
     /// Unread bytes that the receiver allows.
     pub(crate) window: u32,
-    /// How long nothing may be heard.
+    /// The idle timeout.
     pub(crate) idle: Duration,
 }
 
-/// What came of a flow.
+/// The result of a flow.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Came {
-    /// When its sender was connected, and its last byte arrived, since the beginning of the run.
+pub(crate) struct FlowResult {
+    /// When its sender was connected, and when its last byte arrived, since the beginning of the run.
     pub(crate) connected: Option<Duration>,
     pub(crate) done: Option<Duration>,
     /// Bytes that arrived.
     pub(crate) bytes: usize,
-    /// And those by the tenth of a second.
+    /// Bytes that arrived per tenth of a second.
     pub(crate) tenths: Vec<usize>,
-    /// Why the connection ended before.
+    /// Why the connection ended early.
     pub(crate) died: Option<String>,
     /// Datagrams for which the queue had no room.
     pub(crate) dropped: u64,
-    /// How long its datagrams waited in the queue, after the beginning, in milliseconds.
+    /// Queueing delays of its datagrams, in milliseconds.
     pub(crate) waits: Vec<f32>,
-    /// The longest it ever was.
+    /// The longest queueing delay.
     pub(crate) longest_wait: Duration,
 }
 
-impl Came {
-    /// Bytes a second, from its beginning to its end or that of the run.
+impl FlowResult {
+    /// Bytes per second, from its beginning to its end or that of the run.
     pub(crate) fn rate(&self, end: Duration) -> f64 {
         let begun = self.connected.unwrap_or(end);
         let end = self.done.unwrap_or(end);
         self.bytes as f64 / (end.saturating_sub(begun)).as_secs_f64().max(1e-3)
     }
 
-    /// Bytes a second in a part of the run.
+    /// Bytes per second in a part of the run.
     pub(crate) fn rate_within(&self, from: Duration, to: Duration) -> f64 {
         let tenth = |at: Duration| (at.as_millis() / 100) as usize;
-        let came: usize = self.tenths.iter().take(tenth(to)).skip(tenth(from)).sum();
-        came as f64 / (to - from).as_secs_f64()
+        let bytes: usize = self.tenths.iter().take(tenth(to)).skip(tenth(from)).sum();
+        bytes as f64 / (to - from).as_secs_f64()
     }
 
-    /// The wait that so many of a hundred do not exceed, in milliseconds.
+    /// A percentile of the queueing delay, in milliseconds.
     pub(crate) fn wait(&self, percent: usize) -> f32 {
         let mut waits = self.waits.clone();
         waits.sort_by(f32::total_cmp);
@@ -94,8 +94,8 @@ impl Came {
     }
 }
 
-/// A direction.
-struct Lane {
+/// A direction of the bottleneck.
+struct Direction {
     free_at: Duration,
     queue: Duration,
 }
@@ -113,26 +113,26 @@ struct Pair {
     stream: Option<StreamId>,
     left: usize,
     reads: Option<StreamId>,
-    /// The handshake is over at both ends: what follows may be lost.
+    /// The handshake is complete at both ends: later packets may be lost.
     is_connected: bool,
-    came: Came,
+    result: FlowResult,
 }
 
-/// A datagram that arrives: at which time, in which order, for which flow and end.
+/// A datagram that arrives: the time, the order, the flow and the end.
 type Arrival = Reverse<(Duration, u64, usize, usize, Vec<u8>)>;
 
 struct World {
-    road: Road,
+    bottleneck: Bottleneck,
     start: Instant,
     now: Duration,
     pairs: Vec<Pair>,
-    lanes: [Lane; 2],
+    directions: [Direction; 2],
     arrivals: BinaryHeap<Arrival>,
     count: u64,
     random: fastrand::Rng,
 }
 
-/// Certificates take long to make unoptimised: one for all runs.
+/// One certificate for all runs, because creating one takes long in an unoptimised build.
 pub(crate) struct Keys {
     server: Arc<QuicServerConfig>,
     client: Arc<QuicClientConfig>,
@@ -171,23 +171,24 @@ fn transport(flow: &Flow) -> Arc<TransportConfig> {
     Arc::new(config)
 }
 
-/// Runs flows over a road until all are done, or for so long.
+/// Runs flows over a bottleneck until all are done, at most for `longest`.
 pub(crate) fn run(
     keys: &Keys,
-    road: Road,
+    bottleneck: Bottleneck,
     flows: &[Flow],
     seed: u64,
     longest: Duration,
-) -> Vec<Came> {
-    let lane = |queue| Lane { free_at: Duration::ZERO, queue };
-    let lanes = [lane(road.queue), lane(road.queue.max(Duration::from_secs(1)))];
+) -> Vec<FlowResult> {
+    let direction = |queue| Direction { free_at: Duration::ZERO, queue };
+    let directions =
+        [direction(bottleneck.queue), direction(bottleneck.queue.max(Duration::from_secs(1)))];
     let pairs = flows.iter().enumerate().map(|(index, flow)| Pair::new(keys, flow, index, seed));
     let mut world = World {
-        road,
+        bottleneck,
         start: Instant::now(),
         now: Duration::ZERO,
         pairs: pairs.collect(),
-        lanes,
+        directions,
         arrivals: BinaryHeap::new(),
         count: 0,
         random: fastrand::Rng::with_seed(seed),
@@ -197,11 +198,11 @@ pub(crate) fn run(
             break;
         }
     }
-    world.pairs.into_iter().map(|pair| pair.came).collect()
+    world.pairs.into_iter().map(|pair| pair.result).collect()
 }
 
 impl World {
-    /// Does what there is to do, and lets time pass to the next moment at which there is something.
+    /// Processes all events that are due, and advances the time to the next one.
     fn step(&mut self) -> bool {
         for index in 0..self.pairs.len() {
             self.act(index);
@@ -262,27 +263,27 @@ impl World {
     }
 
     fn send(&mut self, index: usize, end: usize, datagram: Vec<u8>) {
-        let came = &mut self.pairs[index].came;
-        let lane = &mut self.lanes[end];
-        let begin = lane.free_at.max(self.now);
+        let result = &mut self.pairs[index].result;
+        let direction = &mut self.directions[end];
+        let begin = direction.free_at.max(self.now);
         let wait = begin - self.now;
-        if wait > lane.queue {
-            came.dropped += u64::from(end == 0);
+        if wait > direction.queue {
+            result.dropped += u64::from(end == 0);
             return;
         }
-        if let (0, Some(connected)) = (end, came.connected) {
-            came.longest_wait = came.longest_wait.max(wait);
+        if let (0, Some(connected)) = (end, result.connected) {
+            result.longest_wait = result.longest_wait.max(wait);
             if self.now > connected + BEGINNING {
-                came.waits.push(wait.as_secs_f32() * 1e3);
+                result.waits.push(wait.as_secs_f32() * 1e3);
             }
         }
         let bits = 8.0 * (datagram.len() + HEADERS) as f64;
-        lane.free_at = begin + Duration::from_secs_f64(bits / self.road.bits_per_second);
-        if self.pairs[index].is_connected && self.random.f64() < self.road.loss {
+        direction.free_at = begin + Duration::from_secs_f64(bits / self.bottleneck.bits_per_second);
+        if self.pairs[index].is_connected && self.random.f64() < self.bottleneck.loss {
             return;
         }
         self.count += 1;
-        let at = lane.free_at + self.road.delay;
+        let at = direction.free_at + self.bottleneck.delay;
         self.arrivals.push(Reverse((at, self.count, index, 1 - end, datagram)));
     }
 
@@ -332,12 +333,12 @@ impl Pair {
             left: flow.bytes,
             reads: None,
             is_connected: false,
-            came: Came::default(),
+            result: FlowResult::default(),
         }
     }
 
     fn is_going(&self) -> bool {
-        self.came.done.is_none() && self.came.died.is_none()
+        self.result.done.is_none() && self.result.died.is_none()
     }
 
     fn next(&mut self, start: Instant) -> Option<Duration> {
@@ -351,18 +352,18 @@ impl Pair {
         timeouts.min()
     }
 
-    /// Writes what there is room for, and reads what came.
+    /// Writes as much as the connection accepts, and reads what arrived.
     fn work(&mut self, now: Duration) {
         let [client, server] = &mut self.ends;
         if let Some((_, connection)) = &mut client.connection {
             while let Some(event) = connection.poll() {
                 match event {
                     Event::Connected => {
-                        self.came.connected = Some(now);
+                        self.result.connected = Some(now);
                         self.stream = connection.streams().open(Dir::Uni);
                     }
                     Event::ConnectionLost { reason } => {
-                        self.came.died.get_or_insert(format!("sender: {reason}"));
+                        self.result.died.get_or_insert(format!("sender: {reason}"));
                     }
                     _ => {}
                 }
@@ -381,14 +382,14 @@ impl Pair {
             }
         }
         if let Some((_, connection)) = &mut server.connection {
-            self.is_connected = self.came.connected.is_some() && !connection.is_handshaking();
+            self.is_connected = self.result.connected.is_some() && !connection.is_handshaking();
             while let Some(event) = connection.poll() {
                 match event {
                     Event::Stream(StreamEvent::Opened { dir }) => {
                         self.reads = self.reads.or(connection.streams().accept(dir));
                     }
                     Event::ConnectionLost { reason } => {
-                        self.came.died.get_or_insert(format!("receiver: {reason}"));
+                        self.result.died.get_or_insert(format!("receiver: {reason}"));
                     }
                     _ => {}
                 }
@@ -400,12 +401,12 @@ impl Pair {
             loop {
                 match chunks.next(usize::MAX) {
                     Ok(Some(chunk)) => {
-                        self.came.bytes += chunk.bytes.len();
-                        self.came.tenths.resize(tenth + 1, 0);
-                        self.came.tenths[tenth] += chunk.bytes.len();
+                        self.result.bytes += chunk.bytes.len();
+                        self.result.tenths.resize(tenth + 1, 0);
+                        self.result.tenths[tenth] += chunk.bytes.len();
                     }
                     Ok(None) => {
-                        self.came.done.get_or_insert(now);
+                        self.result.done.get_or_insert(now);
                         break;
                     }
                     Err(_) => break,
