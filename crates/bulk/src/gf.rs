@@ -54,9 +54,9 @@ pub(crate) fn inverse(a: u8) -> u8 {
 
 /// `to[i] += factor · from[i]` for the length of the shorter.
 ///
-/// Multiplying by a constant is linear over the bits, so each bit of `from` contributes a constant or
-/// nothing. The compiler turns this into compare-and-mask on whole vectors, which safe Rust cannot say
-/// otherwise; a table look-up for each byte takes three times as long.
+/// Multiplication by a constant is linear over the bits, so each bit of `from` contributes a constant or nothing. The
+/// compiler turns this loop into compare-and-mask on vectors, which safe Rust has no other way to express; a table
+/// look-up per byte takes three times as long.
 pub(crate) fn add_product(to: &mut [u8], from: &[u8], factor: u8) {
     match factor {
         0 => {}
@@ -81,7 +81,7 @@ pub(crate) fn add_product(to: &mut [u8], from: &[u8], factor: u8) {
 mod tests {
     use super::*;
 
-    /// Multiplication as the definition has it: bit by bit.
+    /// Multiplication by the definition, bit by bit.
     fn slow(mut a: u8, mut b: u8) -> u8 {
         let mut product = 0;
         while b != 0 {

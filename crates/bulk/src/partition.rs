@@ -1,20 +1,20 @@
-//! How an object becomes blocks of symbols: the algorithm of RFC 5052 section 9.1.
+//! Divides an object into blocks of symbols: the algorithm of RFC 5052 section 9.1.
 //!
-//! Blocks are as equal as can be: the first ones may have a symbol more than the others. Only the
-//! object's last symbol may be shorter than the others.
+//! Blocks differ by at most one symbol; the larger ones come first. Only the last symbol of the object may be
+//! shorter.
 
 use crate::rs::MAX_SYMBOLS;
 
-/// Blocks are numbered by 24 bits in FEC encoding 5.
+/// FEC encoding 5 numbers blocks with 24 bits.
 const MAX_BLOCKS: u64 = 1 << 24;
 
-/// Why an object cannot be divided so.
+/// Why an object cannot be divided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unfit {
     /// Symbols of no bytes or blocks of no symbols.
     #[error("symbols need bytes and blocks need symbols")]
     Zero,
-    /// More symbols to a block than the code has.
+    /// More symbols per block than the code allows.
     #[error("at most {MAX_SYMBOLS} symbols to a block")]
     BlockTooLong,
     /// More blocks than can be numbered.
@@ -27,7 +27,7 @@ pub enum Unfit {
 pub struct Partition {
     bytes: u64,
     symbol_bytes: u16,
-    /// Blocks there are, and how many of them have `small + 1` symbols.
+    /// The number of blocks, and how many of them have `small + 1` symbols.
     blocks: u32,
     large_blocks: u32,
     small: u16,
@@ -65,7 +65,7 @@ impl Partition {
         self.bytes
     }
 
-    /// Length of every symbol but the object's last, which is padded with zeros for the code.
+    /// Length of every symbol but the object's last, which the code pads with zeros.
     #[must_use]
     pub fn symbol_bytes(&self) -> u16 {
         self.symbol_bytes

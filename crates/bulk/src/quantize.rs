@@ -1,4 +1,4 @@
-//! How NORM puts times, group sizes, rates and losses into few bits (RFC 5740 section 4.2 and RFC 5401).
+//! NORM's compact encodings of times, group sizes, rates and losses (RFC 5740 section 4.2 and RFC 5401).
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ const RTT_MAX: f64 = 1000.0;
 /// Below it the scale is linear, in steps of a microsecond.
 const LINEAR: f64 = 3.3e-5;
 
-/// The byte that stands for a round-trip time, rounded up; one microsecond to 1000 seconds.
+/// A round-trip time as a byte, rounded up; from one microsecond to 1000 seconds.
 #[must_use]
 pub fn quantize_rtt(rtt: Duration) -> u8 {
     let rtt = rtt.as_secs_f64().clamp(RTT_MIN, RTT_MAX);
@@ -17,7 +17,7 @@ pub fn quantize_rtt(rtt: Duration) -> u8 {
     (255.0 - 13.0 * (RTT_MAX / rtt).ln()).ceil().clamp(0.0, 255.0) as u8
 }
 
-/// The round-trip time that a byte stands for.
+/// The round-trip time of a byte.
 #[must_use]
 pub fn rtt(quantized: u8) -> Duration {
     let seconds = if quantized < 31 {
@@ -28,7 +28,7 @@ pub fn rtt(quantized: u8) -> Duration {
     Duration::from_secs_f64(seconds)
 }
 
-/// The four bits that stand for a number of receivers, rounded up: 10, 50, 100 … 500,000,000.
+/// A number of receivers as four bits, rounded up: 10, 50, 100 … 500,000,000.
 #[must_use]
 pub fn quantize_group(receivers: u32) -> u8 {
     let mut sizes: Vec<u8> = (0..16).collect();
@@ -36,14 +36,14 @@ pub fn quantize_group(receivers: u32) -> u8 {
     sizes.into_iter().find(|&size| group_size(size) >= receivers).unwrap_or(15)
 }
 
-/// The number of receivers that four bits stand for.
+/// The number of receivers of four bits.
 #[must_use]
 pub fn group_size(quantized: u8) -> u32 {
     let mantissa = if quantized & 8 == 0 { 1 } else { 5 };
     mantissa * 10u32.pow(u32::from(quantized & 7) + 1)
 }
 
-/// A rate in bytes a second as 12 bits mantissa and 4 bits decimal exponent.
+/// A rate in bytes per second as 12 bits mantissa and 4 bits decimal exponent.
 pub(crate) fn quantize_rate(bytes_per_s: f64) -> u16 {
     if bytes_per_s < 1.0 {
         return 1;
@@ -53,7 +53,7 @@ pub(crate) fn quantize_rate(bytes_per_s: f64) -> u16 {
     (mantissa as u16) << 4 | exponent as u16
 }
 
-/// The rate in bytes a second.
+/// The rate in bytes per second.
 pub(crate) fn rate(quantized: u16) -> f64 {
     f64::from(quantized >> 4) / 409.6 * 10f64.powi(i32::from(quantized & 15))
 }
@@ -89,7 +89,7 @@ mod tests {
             assert!(said.as_secs_f64() > 0.999 * time.as_secs_f64(), "{us}");
             assert!(said.as_secs_f64() < 1.09 * time.as_secs_f64(), "{us}: {said:?}");
         }
-        // NRL's table has these.
+        // These values are in NRL's table.
         assert_eq!(quantize_rtt(Duration::from_secs(1000)), 255);
         assert_eq!(quantize_rtt(Duration::ZERO), 0);
     }

@@ -1,4 +1,4 @@
-//! The systematic Reed-Solomon erasure code of RFC 5510 section 8, as NRL's NORM computes it too.
+//! The systematic Reed-Solomon erasure code of RFC 5510 section 8, compatible with NRL's NORM.
 //!
 //! The source symbols of a block are a polynomial's values at the points 0, 1, α, α², …; parity symbols
 //! are its values at the following points. Any `k` symbols determine the polynomial. A block of fewer than
@@ -6,14 +6,14 @@
 
 use crate::gf;
 
-/// Most symbols of a block with its parity.
+/// The most symbols of a block, parity included.
 pub const MAX_SYMBOLS: usize = 255;
 
 /// A code of `k` source symbols and some parity symbols.
 #[derive(Clone, Debug)]
 pub struct Code {
     k: usize,
-    /// A row of `k` coefficients for each parity symbol.
+    /// A row of `k` coefficients per parity symbol.
     rows: Vec<u8>,
 }
 
@@ -50,7 +50,7 @@ impl Code {
         self.k
     }
 
-    /// Parity symbols there are.
+    /// The number of parity symbols.
     #[must_use]
     pub fn parity_symbols(&self) -> usize {
         self.rows.len() / self.k
@@ -73,10 +73,10 @@ impl Code {
         }
     }
 
-    /// Fills in the `missing` source symbols of a block, which are zero in it. Each parity symbol
-    /// comes with its number and is `symbol_bytes` long; as many are needed as are missing.
+    /// Fills in the `missing` source symbols of a block, which must be zero in it. Each parity symbol has its number
+    /// and is `symbol_bytes` long; there must be one per missing symbol.
     ///
-    /// Tells whether it could.
+    /// Returns whether that was possible.
     #[must_use]
     pub fn recover(
         &self,
@@ -98,8 +98,8 @@ impl Code {
         }
         let mut parity = parity;
         parity.truncate(count);
-        // What is left of each parity symbol without the known source symbols: a combination of the
-        // missing ones. Those are zero in the block and so add nothing.
+        // Subtracts the known source symbols from each parity symbol, which leaves a combination of the missing ones.
+        // The missing symbols are zero in the block and so add nothing.
         for (number, rest) in &mut parity {
             for (source, &factor) in block.chunks(symbol_bytes).zip(self.row(*number)) {
                 gf::add_product(rest, source, factor);
@@ -120,7 +120,7 @@ impl Code {
     }
 }
 
-/// The inverse of a square matrix, by Gauss and Jordan; none if two rows depend on each other.
+/// The inverse of a square matrix by Gauss–Jordan elimination; `None` if it is singular.
 fn invert(matrix: &mut [Vec<u8>]) -> Option<Vec<Vec<u8>>> {
     let n = matrix.len();
     let unit = |i: usize| (0..n).map(|j| u8::from(i == j)).collect();
@@ -148,7 +148,7 @@ fn invert(matrix: &mut [Vec<u8>]) -> Option<Vec<Vec<u8>>> {
 mod tests {
     use super::*;
 
-    /// The generator as RFC 5510 section 8.2 has it: the Vandermonde matrix times the inverse of its top.
+    /// The generator of RFC 5510 section 8.2: the Vandermonde matrix times the inverse of its top.
     fn generator(k: usize, n: usize) -> Vec<Vec<u8>> {
         let value = |x: u8, j: usize| (0..j).fold(1, |all, _| gf::mul(all, x));
         let row = |i: usize| (0..k).map(|j| value(point(i), j)).collect::<Vec<u8>>();

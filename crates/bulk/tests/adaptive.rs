@@ -1,5 +1,5 @@
-//! The rate that nobody told: over links that lose packets by chance, and beside TCP. In simulated time.
-//! `cargo test -p fulmar-bulk --test adaptive -- --ignored --nocapture` prints the whole table.
+//! The adaptive rate on links that lose packets at random, and beside TCP, in simulated time. `cargo test -p
+//! fulmar-bulk --test adaptive -- --ignored --nocapture` prints the whole table.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -9,17 +9,17 @@ use std::time::Duration;
 use fulmar_bulk::SenderConfig;
 use support::{Congestion, Link, Outcome, Scene, noise};
 
-/// What the link carries.
+/// The link's rate.
 const BYTES_PER_S: f64 = 2_500_000.0;
-/// A symbol of what a datagram takes on the link.
+/// The share of a symbol in the bytes of a datagram on the link.
 const NET: f64 = 1424.0 / 1500.0;
 
 fn milliseconds(number: u64) -> Duration {
     Duration::from_millis(number)
 }
 
-/// A transfer over a link with this round-trip time and a queue that holds so much, on a machine that is busy now
-/// and then. Beside TCP, if it is to be, that has been sending for two seconds.
+/// A transfer over a link with this round-trip time and a queue of this length, on a machine that is busy now and
+/// then; if `tcp` is set, beside a flow that started two seconds earlier.
 fn scene(
     bytes: usize,
     rtt: Duration,
@@ -36,7 +36,7 @@ fn scene(
     Scene { link, sender, objects: vec![noise(1, bytes)], begins, tcp, ..Scene::default() }
 }
 
-/// Bytes of the object a second, as a user sees it: until all of it is there.
+/// Goodput: bytes of the object per second, until all of it has arrived.
 fn goodput(outcome: &Outcome, scene: &Scene) -> f64 {
     let seconds = (outcome.completed_at[0] - scene.begins).as_secs_f64();
     scene.objects[0].len() as f64 / seconds
@@ -51,7 +51,7 @@ fn the_rate_is_found_whatever_is_lost_by_chance() {
         let limit = BYTES_PER_S * (1.0 - loss);
         let share = goodput(&outcome, &scene) / limit;
         assert!(share > 0.8 * NET, "{loss}, {queue} ms: {share} of the limit");
-        // Nor does it flood the link.
+        // The sender does not flood the link either.
         let sent = outcome.sender.sent_bytes as f64 / 20_000_000.0 * (1.0 - loss);
         assert!(sent < 1.3, "{loss}, {queue} ms: {sent} times what was needed");
     }
@@ -70,8 +70,8 @@ fn beside_tcp_neither_starves() {
     }
 }
 
-/// BBR keeps a queue of one round trip full all the time, so that who comes later sees no other path, and that at any
-/// rate a part of what it sends is lost.
+/// BBR keeps a queue of one round trip full all the time, so that a latecomer never sees the path without it, and
+/// loses a part of its packets at any rate.
 #[test]
 fn beside_bbr_in_a_short_queue_neither_starves() {
     for seed in 1..=3 {
@@ -83,7 +83,7 @@ fn beside_bbr_in_a_short_queue_neither_starves() {
         let (ours, tcp) = (goodput(&outcome, &scene), tcp_rate(&outcome, &scene));
         let least = 0.24 * BYTES_PER_S;
         assert!(ours > least && tcp > least, "seed {seed}: {ours} beside {tcp}");
-        // More than six times, if whatever is lost while nothing waits longer passes for chance.
+        // It would be more than six times if all losses without a measurable queue counted as random.
         let sent = outcome.sender.sent_bytes as f64 / 24_000_000.0;
         assert!(sent < 2.0, "seed {seed}: {sent} times the object was sent");
     }
@@ -93,7 +93,7 @@ fn tcp_rate(outcome: &Outcome, scene: &Scene) -> f64 {
     outcome.tcp_bytes as f64 / (outcome.ended.unwrap().0 - scene.begins).as_secs_f64()
 }
 
-/// All of the goals' cells. It takes half a minute.
+/// All cells of the goals; takes half a minute.
 #[test]
 #[ignore = "long: it prints a table rather than looking for something"]
 fn the_whole_table() {

@@ -1,4 +1,4 @@
-//! Encryption: what strangers, recordings and other receivers can do to a transfer, which is nothing.
+//! Encryption protects a transfer from strangers, recordings and other receivers.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -155,9 +155,9 @@ proptest! {
     }
 }
 
-/// A sender and a receiver in simulated time, each with its encryption, on a link that loses a fifth; and a
-/// stranger who hears everything, and says again all that was said, changed and unchanged, from its own
-/// address, and what the protocol has for ending transfers.
+/// A sender and a receiver in simulated time, both with encryption, on a link that loses a fifth. An attacker
+/// receives every datagram, and repeats all of them, changed and unchanged, from its own address, as well as the
+/// protocol's messages for ending transfers.
 struct Siege {
     now: Duration,
     random: fastrand::Rng,
@@ -174,7 +174,7 @@ const STRANGER: ([u8; 4], u16) = ([192, 0, 2, 66], 6003);
 
 impl Siege {
     fn new(secret: &Secret, object: &[u8], session: u8, recorded: Vec<Vec<u8>>) -> Siege {
-        // A random identity each, as programs have it.
+        // A random identity each, as the program has.
         let node = RECEIVER + u32::from(session);
         let config = SenderConfig {
             node: 1000 + u32::from(session),
@@ -210,7 +210,7 @@ impl Siege {
         }
     }
 
-    /// Something recorded, once as it was and once not, and something made up, to both.
+    /// Sends recorded datagrams, one unchanged and one changed, and a forged one to both.
     fn attack(&mut self) {
         let at = self.random.usize(..self.recorded.len());
         let mut changed = self.recorded[at].clone();
@@ -223,7 +223,7 @@ impl Siege {
         }
     }
 
-    /// Plays until the sender ends; tells whether it says that all is well.
+    /// Runs until the sender ends; returns whether it reports success.
     fn play(&mut self) -> bool {
         let (mut message, mut encrypted) = (Vec::new(), Vec::new());
         let mut flying: Vec<(Duration, bool, Vec<u8>)> = Vec::new();
@@ -234,7 +234,7 @@ impl Siege {
                 flying.push((self.now + DELAY, true, encrypted.clone()));
             }
             while self.receiver.poll_transmit(self.now, &mut message).is_some() {
-                // A sender that was but recorded is answered, too; that is lost.
+                // A recorded sender gets an answer too, which is lost.
                 self.receiver_encryption.encrypt(&message, &mut encrypted).unwrap();
                 self.recorded.push(encrypted.clone());
                 flying.push((self.now + DELAY, false, encrypted.clone()));
@@ -266,12 +266,12 @@ fn a_stranger_who_replays_and_forges_everything_stops_nothing() {
     let mut first = Siege::new(&secret, &old, 1, vec![vec![0; 40]]);
     assert!(first.play());
     assert!(first.receiver.storage().complete[&0] == old);
-    // Most of what is changed keeps a count that came before, and is not even decrypted.
+    // Most changed datagrams have an earlier count, and are not even decrypted.
     let (here, there) = (first.receiver_encryption.counts(), first.sender_encryption.counts());
     assert!(here.replayed > 100 && here.forged > 0, "{here:?}");
     assert!(there.replayed > 0 && there.forged > 0, "{there:?}");
 
-    // What was recorded of it is genuine but for its age: it must not be delivered again.
+    // The recording is genuine but old: it must not be delivered again.
     let mut second = Siege::new(&secret, &new, 2, first.recorded);
     assert!(second.play());
     let complete = &second.receiver.storage().complete;

@@ -1,5 +1,5 @@
-//! A receiver among people who wish it ill, without the keys that would keep them out: garbage, senders that pretend
-//! to be the one that is known or to be many, and objects that only fill memory. What it was receiving arrives.
+//! A receiver without encryption under attack: garbage, senders with a forged identity or many identities, and
+//! objects that only use up memory. The object that it is receiving still arrives.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -18,7 +18,7 @@ fn address(host: u8) -> SocketAddr {
     SocketAddr::from(([192, 0, 2, host], 6003))
 }
 
-/// A genuine datagram as another sender's, or as one of another run.
+/// A genuine datagram in the name of another sender or instance.
 fn forged(datagram: &[u8], node: u32, instance: u16) -> Vec<u8> {
     let mut message = Message::decode(datagram).unwrap();
     let head = match &mut message {
@@ -32,8 +32,8 @@ fn forged(datagram: &[u8], node: u32, instance: u16) -> Vec<u8> {
     out
 }
 
-/// Sends an object from `address(1)`, losing `loss` both ways, while `attack` says what else arrives after each
-/// datagram that was sent, and from where. Gives the receiver at the end; panics if the object is not there.
+/// Sends an object from `address(1)`, losing `loss` both ways; `attack` returns what else arrives, and from where,
+/// after each datagram. Returns the receiver at the end; panics if the object has not arrived.
 fn transfer(
     loss: f64,
     config: ReceiverConfig,
@@ -91,7 +91,7 @@ fn garbage_is_counted_and_stops_nothing() {
 #[test]
 fn a_sender_that_speaks_is_not_replaced_by_who_claims_to_be_it() {
     let mut receiver = transfer(0.2, ReceiverConfig::default(), |datagram, random| {
-        // The same sender, restarted, at another address; and its very words from there.
+        // The same sender, restarted, at another address; and exact copies of its datagrams from there.
         let instance = random.u16(2..);
         vec![(address(2), forged(datagram, 1, instance)), (address(3), datagram.to_vec())]
     });
@@ -112,7 +112,7 @@ fn a_crowd_of_senders_is_bounded_and_does_not_drive_out_the_one_that_is_known() 
 
 #[test]
 fn memory_that_others_fill_costs_time_and_not_the_object() {
-    // Room for ten symbols of parity in all, which another sender takes with blocks it never completes.
+    // Memory for ten symbols of parity, which another sender uses up with blocks that it never completes.
     let config = ReceiverConfig { max_parity_bytes: 15_000, ..ReceiverConfig::default() };
     let mut receiver = transfer(0.5, config, |datagram, _| {
         let parity = match Message::decode(datagram).unwrap() {
@@ -134,7 +134,7 @@ fn blocks_that_others_begin_are_bounded_and_cost_only_time() {
     let (blocks, mut block) = (50_000, 0);
     let mut receiver = transfer(0.2, config, |datagram, _| {
         let Message::Object(genuine) = Message::decode(datagram).unwrap() else { return vec![] };
-        // A symbol of each block that an object can have.
+        // A symbol of every possible block of an object.
         let fti = Fti { object_bytes: 20 * blocks, symbol_bytes: 10, max_block: 2, parity: 9 };
         let head = genuine.head;
         let several = (0..20).map(|_| {

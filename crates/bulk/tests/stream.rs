@@ -1,5 +1,5 @@
-//! Streams in simulated time: everything arrives in order, whatever the link does; what is lost is told; nobody
-//! needs more memory than agreed.
+//! Streams in simulated time: data arrives in order whatever the link does, losses are reported, and memory stays
+//! within limits.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 use std::cmp::Reverse;
@@ -16,16 +16,16 @@ use fulmar_bulk::stream::{
 
 const MS: Duration = Duration::from_millis(1);
 
-/// A datagram: when it comes, a number that keeps the order, to whom (none is the sender), what.
+/// A datagram: arrival time, order, receiver (`None` is the sender), bytes.
 type Flying = (Duration, u64, Option<usize>, Vec<u8>);
 
-/// What one receiver has read.
+/// The data that one receiver has read.
 #[derive(Default)]
 struct Reader {
     bytes: Vec<u8>,
-    /// Bytes lost before each gap's end, with the length read until then.
+    /// For each gap: the bytes read before it, and the number of lost bytes.
     gaps: Vec<(usize, Option<u32>)>,
-    /// Messages' delays, where the source sends one each tick.
+    /// Delays of messages, if the source sends one per tick.
     delays: Vec<Duration>,
     ended: bool,
 }
@@ -37,11 +37,11 @@ struct Scene {
     config: StreamConfig,
     receiver: StreamReceiverConfig,
     receivers: usize,
-    /// When each begins to listen.
+    /// When each receiver joins.
     joins: fn(usize) -> Duration,
-    /// Nobody reads meanwhile.
+    /// Receivers do not read during this time.
     pause: std::ops::Range<Duration>,
-    /// Messages of so many bytes, one each `every`, or as fast as they go; so many.
+    /// Bytes of a message, the interval of messages (without one, as fast as possible), and their number.
     message: usize,
     every: Option<Duration>,
     messages: usize,
@@ -80,7 +80,7 @@ impl Default for Scene {
     }
 }
 
-/// A message: its number and its time, then bytes that follow from the number.
+/// A message: its number and time, then bytes derived from the number.
 fn message(number: usize, now: Duration, bytes: usize) -> Vec<u8> {
     let mut text = format!("{number:08} {:012} ", now.as_micros()).into_bytes();
     text.resize(bytes - 1, b'a' + (number % 26) as u8);

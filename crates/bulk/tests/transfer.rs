@@ -43,7 +43,7 @@ fn without_loss_nothing_is_sent_twice() {
 
 #[test]
 fn ten_receivers_share_repairs() {
-    // With independent losses of a half, one block of 64 needs about 145 symbols until all ten have it.
+    // With an independent loss rate of a half, a block of 64 needs about 145 symbols until all ten receivers have it.
     for (loss, most) in [(0.2, 1.5), (0.5, 2.5)] {
         let link = Link { loss, ..Link::default() };
         let objects = vec![noise(1, 1_000_000)];
@@ -98,7 +98,7 @@ fn a_long_delay_costs_little_more_than_itself() {
     let scene = Scene { link, ..unicast(0.2, 2_000_000) };
     let mut outcome = scene.play();
     outcome.assert_complete(&scene);
-    // 2.1 s of sending; the rest is a few rounds of a second.
+    // Sending takes 2.1 s; the rest is a few rounds of a second.
     assert!(outcome.completed_at[0] < Duration::from_secs(6), "{:?}", outcome.completed_at);
 }
 
@@ -137,7 +137,7 @@ proptest! {
     }
 }
 
-/// Three quarters of the first object's blocks, as an earlier run left them.
+/// Three quarters of the first object's blocks, left by an earlier run.
 fn three_quarters(scene: &Scene) -> Memory {
     let (object, config) = (&scene.objects[0], &scene.sender);
     let bytes = object.len() as u64;

@@ -1,4 +1,5 @@
-//! Both ends' encryption, given arbitrary datagrams and ones that are nearly right: what decrypts was encrypted, once.
+//! Fuzzes both ends of the encryption with arbitrary and nearly correct datagrams: each datagram that decrypts was
+//! encrypted, and decrypts only once.
 
 use std::collections::HashSet;
 
@@ -11,7 +12,7 @@ use crate::script::Script;
 
 const RECEIVER: u32 = 2;
 
-/// Each byte of a script chooses what is encrypted, changed, kept back or said again.
+/// Each byte of a script chooses which message is encrypted, changed, held back or repeated.
 pub fn encryption(data: &[u8]) {
     let mut script = Script(data);
     let secret = Secret::new([script.u8(); 32]);

@@ -15,8 +15,8 @@ pub use encryption::encryption;
 pub use peer::{receiver, sender};
 pub use stream::stream;
 
-/// One datagram. What is accepted says the same after it has been encoded and decoded again, and
-/// looking at it allocates nothing.
+/// One datagram. If it is accepted, encoding and decoding it again gives the same message, and reading it allocates
+/// nothing.
 pub fn packet(data: &[u8]) {
     let (message, used) = heap::measure(|| Message::decode(data));
     assert_eq!(used.peak_bytes, 0, "decoding borrows");
@@ -42,7 +42,7 @@ mod tests {
         replay(SEEDS.to_owned() + "bulk-stream", stream);
     }
 
-    /// Scripts without a pattern, so that streams are tried wherever tests run.
+    /// Scripts without a pattern, so that streams are also tried by `cargo test`.
     #[test]
     fn any_script_passes() {
         let mut random = fastrand::Rng::with_seed(6);

@@ -1,5 +1,5 @@
-//! A receiver before hostile senders, and a sender before hostile receivers: any datagrams, and such as
-//! are nearly right. Neither may panic, exceed its bounds, or want attention without having any use for it.
+//! A receiver with hostile senders, and a sender with hostile receivers, which send arbitrary and nearly correct
+//! datagrams. Neither may panic, exceed its limits, or return a deadline at which it has nothing to do.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -17,13 +17,13 @@ use crate::support::{Memory, checksum, noise};
 /// Objects of a hostile sender; four of each of 16 senders may be in memory.
 const MAX_OBJECT_BYTES: u64 = 1 << 16;
 const MAX_HEAP_BYTES: usize = 32 << 20;
-/// More datagrams than this without time passing are a loop.
+/// More datagrams than this at one time are an endless loop.
 pub(crate) const MAX_AT_ONCE: usize = 2000;
 
 pub(crate) const RECEIVER: u32 = 2;
 pub(crate) const SENDER: u32 = 1;
 
-/// Each byte of a script chooses a datagram for the receiver, or that time passes.
+/// Each byte of a script chooses a datagram for the receiver, or lets time pass.
 pub fn receiver(data: &[u8]) {
     let ((), used) = heap::measure(|| play_receiver(data));
     assert!(used.peak_bytes < MAX_HEAP_BYTES, "{used:?}");
@@ -68,7 +68,7 @@ fn play_receiver(data: &[u8]) {
     }
 }
 
-/// A message of a sender that is nearly right.
+/// A nearly correct message of a sender.
 fn from_sender(script: &mut Script<'_>, out: &mut Vec<u8>) {
     let choice = script.u8();
     let head = SenderHead {
@@ -107,7 +107,7 @@ fn from_object(
     info: bool,
     out: &mut Vec<u8>,
 ) {
-    // Mostly the same object, so that its blocks are completed; sometimes any.
+    // Mostly the same object, so that its blocks are completed; sometimes any object.
     let shape = script.u8();
     let fti = if shape & 0xC0 == 0xC0 {
         let (object_bytes, symbol_bytes) = (script.u16().into(), script.u8().into());
@@ -138,7 +138,7 @@ fn from_object(
     Message::Object(message).encode(out);
 }
 
-/// Feedback of a receiver that is nearly right.
+/// Nearly correct feedback of a receiver.
 pub(crate) fn from_receiver(script: &mut Script<'_>, source: u32, out: &mut Vec<u8>) {
     let choice = script.u8();
     let mut writer = Writer::new(1000, Fec::ReedSolomon8);
@@ -176,7 +176,7 @@ pub(crate) fn from_receiver(script: &mut Script<'_>, source: u32, out: &mut Vec<
     Message::Feedback(feedback).encode(out);
 }
 
-/// Each byte of a script chooses feedback for the sender, or that time passes.
+/// Each byte of a script chooses feedback for the sender, or lets time pass.
 pub fn sender(data: &[u8]) {
     let ((), used) = heap::measure(|| play_sender(data));
     assert!(used.peak_bytes < MAX_HEAP_BYTES, "{used:?}");

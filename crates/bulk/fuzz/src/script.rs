@@ -1,4 +1,4 @@
-//! Numbers and choices from the fuzzer's bytes; zeros when they are used up.
+//! Numbers and choices from the fuzzer's bytes; zeros after the last byte.
 
 pub(crate) struct Script<'a>(pub(crate) &'a [u8]);
 

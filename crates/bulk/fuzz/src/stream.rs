@@ -1,5 +1,5 @@
-//! Both ends of a stream before hostile peers. What a receiver gives must be in order with what it says it lost, and
-//! neither end may exceed its bounds or want attention without having any use for it.
+//! Both ends of a stream with hostile peers. The data and gaps that a receiver returns must be in order, and neither
+//! end may exceed its limits or return a deadline at which it has nothing to do.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -16,10 +16,10 @@ use crate::peer::{MAX_AT_ONCE, RECEIVER, SENDER, from_receiver};
 use crate::script::Script;
 
 const BUFFER_BYTES: usize = 1 << 20;
-/// Symbols and as many of parity, what blocks take besides, and the code.
+/// Symbols and the same amount of parity, the overhead of blocks, and the code.
 const MAX_HEAP_BYTES: usize = 16 << 20;
 
-/// Each byte of a script chooses a datagram for one of the ends, or that time passes.
+/// Each byte of a script chooses a datagram for one of the ends, or lets time pass.
 pub fn stream(data: &[u8]) {
     let ((), used) = heap::measure(|| {
         play_receiver(data);
@@ -57,7 +57,7 @@ fn play_receiver(data: &[u8]) {
     }
 }
 
-/// A message of a sender that is nearly right.
+/// A nearly correct message of a sender.
 fn from_sender(script: &mut Script<'_>, out: &mut Vec<u8>) {
     let choice = script.u8();
     let head = SenderHead {

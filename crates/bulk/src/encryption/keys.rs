@@ -1,4 +1,4 @@
-//! From one secret to all keys: HKDF-SHA256 (RFC 5869), and AES-128-GCM with a nonce that is counted.
+//! Derives all keys from one secret with HKDF-SHA256 (RFC 5869); AES-128-GCM with a counter as nonce.
 
 use std::fmt;
 
@@ -22,13 +22,13 @@ impl KeyType for Length {
 fn derive<const N: usize>(secret: &[u8], salt: &[u8], purpose: &[&[u8]]) -> [u8; N] {
     let mut key = [0; N];
     let extracted = Salt::new(HKDF_SHA256, salt).extract(secret);
-    // HKDF gives up to 255 hashes of output; nobody asks for more than two.
+    // HKDF outputs up to 255 hashes; no key needs more than two.
     let filled = extracted.expand(purpose, Length(N)).and_then(|output| output.fill(&mut key));
     debug_assert!(filled.is_ok(), "{N} bytes are not too many");
     key
 }
 
-/// What a transfer's sender knows and all its keys come from.
+/// The secret of a transfer, known to its sender, from which all keys are derived.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret([u8; KEY_BYTES]);
 
@@ -45,8 +45,8 @@ impl Secret {
         Secret(bytes)
     }
 
-    /// What a receiver has to be given: enough to hear the sender and to speak for itself, and for no other
-    /// receiver.
+    /// The keys that a receiver needs to decrypt the sender's datagrams and to encrypt its own. They do not let it
+    /// send as another receiver.
     #[must_use]
     pub fn receiver(&self, node: NodeId) -> ReceiverKeys {
         ReceiverKeys { node, down: self.down(), up: self.up(node) }
@@ -64,11 +64,11 @@ impl Secret {
 /// A receiver's keys for one transfer.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ReceiverKeys {
-    /// Its identity, which the second key belongs to.
+    /// Its identity, to which `up` belongs.
     pub node: NodeId,
-    /// By which it hears the sender, as all receivers do.
+    /// Decrypts the sender's datagrams; all receivers have this key.
     pub down: [u8; KEY_BYTES],
-    /// By which it alone speaks to the sender.
+    /// Encrypts this receiver's datagrams; only the sender also has this key.
     pub up: [u8; KEY_BYTES],
 }
 
@@ -78,7 +78,7 @@ impl fmt::Debug for ReceiverKeys {
     }
 }
 
-/// Tells transfers apart; says nothing of their keys.
+/// Distinguishes transfers; reveals nothing of their keys.
 pub(super) fn hint(down: &[u8]) -> Hint {
     derive(down, b"", &[b"hint"])
 }
@@ -86,7 +86,7 @@ pub(super) fn hint(down: &[u8]) -> Hint {
 /// A session's key.
 pub(super) struct Key {
     key: LessSafeKey,
-    /// What the count is combined with.
+    /// Combined with the counter into the nonce.
     iv: [u8; NONCE_LEN],
 }
 
@@ -113,7 +113,7 @@ impl Key {
         Nonce::assume_unique_for_key(nonce)
     }
 
-    /// Appends a message to the header that is in `out`, encrypted, and the tag. Each count may be used once.
+    /// Encrypts a message, and appends it with its tag to the header in `out`. Each count may be used once.
     pub(super) fn encrypt(&self, count: u32, message: &[u8], out: &mut Vec<u8>) -> Option<()> {
         let header_bytes = out.len();
         out.extend_from_slice(message);

@@ -14,9 +14,8 @@
 //! the nonce; the other end remembers which counts it has received ([`Rejected::Replayed`]). `hint` distinguishes
 //! transfers without trying keys. Nothing is decoded, let alone put together with parity, before its tag is verified.
 //!
-//! What this does not do: a receiver has the key with which it reads, so it could send to the others as
-//! the sender does. Where that matters, the file's SHA-256 must come another way; `docs/bulk.md` has the whole
-//! model.
+//! A limit: a receiver has the key with which it decrypts, so it could send to other receivers in the sender's name.
+//! Where that matters, distribute the file's SHA-256 in another way; `docs/bulk.md` has the whole threat model.
 
 mod keys;
 mod receiver;
@@ -34,7 +33,7 @@ pub const OVERHEAD_BYTES: usize = DOWN_HEADER_BYTES + TAG_BYTES;
 /// Length in bytes of a session's random identifier.
 pub const SESSION_BYTES: usize = 8;
 
-/// NORM's messages begin with version 1; 14 is none that it will have soon.
+/// NORM's messages begin with version 1; version 14 is far off.
 const DOWN: u8 = 0xE1;
 const UP: u8 = 0xE2;
 const HINT_BYTES: usize = 3;
@@ -62,13 +61,13 @@ pub enum Rejected {
     /// Its tag is wrong: it was forged or damaged.
     #[error("forged or damaged")]
     Forged,
-    /// It was received before, or is too old to know that.
+    /// It was received before, or is too old to know.
     #[error("replayed")]
     Replayed,
-    /// Its sender has the key, but not that of the participant that it names.
+    /// Its sender has a valid key, but not that of the participant that the message names.
     #[error("under another participant's identity")]
     Impostor,
-    /// No room for one more participant.
+    /// The table of participants is full.
     #[error("too many participants")]
     Full,
 }
@@ -79,7 +78,7 @@ pub enum EncryptError {
     /// 2^32 messages were encrypted; a new session is needed.
     #[error("the session is used up")]
     Exhausted,
-    /// A receiver answers a sender from which it has received nothing.
+    /// A receiver encrypts an answer for a sender from which it has received nothing.
     #[error("no such sender")]
     Unknown,
 }

@@ -1,4 +1,4 @@
-//! A receiver's end: decrypts the datagrams of its transfer's senders, encrypts answers to each of them.
+//! The receiver's end: decrypts the datagrams of its transfer's senders, and encrypts answers to each of them.
 
 use super::keys::{Key, ReceiverKeys, hint};
 use super::window::Window;
@@ -15,7 +15,7 @@ struct KnownSender {
     session: SessionId,
     key: Key,
     window: Window,
-    /// The sender and which run of it: a session is of one.
+    /// The sender and its instance: a session belongs to one instance.
     identity: (NodeId, u16),
     answer: Key,
 }
@@ -25,9 +25,9 @@ pub struct ReceiverEncryption {
     keys: ReceiverKeys,
     hint: Hint,
     session: SessionId,
-    /// The latest last.
+    /// In order of use, the latest last.
     heard: Vec<KnownSender>,
-    /// Of answers, whoever they go to: a sender that was forgotten and comes again has the same key.
+    /// Counts answers to all senders: a sender that was forgotten and returns has the same key.
     next: Option<u32>,
     counts: Counts,
 }
@@ -64,7 +64,7 @@ impl ReceiverEncryption {
             let message = heard.key.decrypt(count, datagram, header_bytes)?;
             heard.window.insert(count);
             let same = identity(message) == Some(heard.identity);
-            // The latest is last; nearly always it is there already.
+            // Nearly always it is already the last.
             self.heard[at..].rotate_left(1);
             return same.then_some(message).ok_or(Rejected::Impostor);
         }
@@ -107,7 +107,7 @@ impl ReceiverEncryption {
     }
 }
 
-/// Who a sender's message says it is from.
+/// The sender and instance that a message names.
 fn identity(message: &[u8]) -> Option<(NodeId, u16)> {
     let head = match Message::decode(message).ok()? {
         Message::Object(message) => message.head,

@@ -33,8 +33,7 @@ pub struct SenderEncryption {
 }
 
 impl SenderEncryption {
-    /// Encryption for one run of a sender. `session` is random: one that was used before would
-    /// reveal what is sent.
+    /// Encryption for one run of a sender. `session` is random: reusing one would reveal the data.
     #[must_use]
     pub fn new(secret: &Secret, session: [u8; super::SESSION_BYTES]) -> SenderEncryption {
         let down = secret.down();
@@ -90,7 +89,7 @@ impl SenderEncryption {
         self.begin(&encrypted)?.decrypt(datagram, header_bytes, count, node, self)
     }
 
-    /// State of a receiver that is not known, or that has restarted, if its datagram is authentic.
+    /// The state of an unknown or restarted receiver, if its datagram is authentic.
     fn begin(&self, encrypted: &Header) -> Result<Beginning, Rejected> {
         let (mut up, mut retired) = (None, Vec::new());
         match self.peers.get(&encrypted.node) {
@@ -119,7 +118,7 @@ impl SenderEncryption {
     }
 }
 
-/// A receiver that becomes known only if its first datagram is authentic.
+/// A receiver that is added only if its first datagram is authentic.
 struct Beginning(Peer);
 
 impl Beginning {

@@ -1,11 +1,10 @@
-//! Which of a session's datagrams have come: the anti-replay window of RFC 4303 (IPsec), appendix A.
+//! Which datagrams of a session were received: the anti-replay window of RFC 4303 (IPsec), appendix A.
 
-/// Datagrams behind the latest that are remembered. A link with 100 ms of jitter reorders over 1,800 at
-/// 200 Mbit/s.
+/// The size of the window. A link with 100 ms of jitter reorders over 1,800 datagrams at 200 Mbit/s.
 const BITS: u32 = 8192;
 
 pub(super) struct Window {
-    /// One more than the greatest count that came.
+    /// One more than the greatest count received.
     end: u64,
     seen: Box<[u64]>,
 }
@@ -22,7 +21,7 @@ impl Window {
         (bit as usize / 64, 1 << (bit % 64))
     }
 
-    /// Whether a count has not come yet, as far as is known.
+    /// Whether a count was not received yet, as far as is known.
     pub(super) fn is_fresh(&self, count: u32) -> bool {
         let count = u64::from(count);
         if count >= self.end {
@@ -32,11 +31,11 @@ impl Window {
         self.end - count <= u64::from(BITS) && self.seen[word] & bit == 0
     }
 
-    /// Takes note of a count that is fresh and was authenticated.
+    /// Records a fresh count that was authenticated.
     pub(super) fn insert(&mut self, count: u32) {
         let count = u64::from(count);
         if count >= self.end {
-            // Those skipped have not come; their places were those of counts long past.
+            // Skipped counts were not received; their bits were those of counts that left the window.
             let first = self.end.max((count + 1).saturating_sub(BITS.into()));
             for skipped in first..count {
                 let (word, bit) = Window::place(skipped);
@@ -56,7 +55,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     proptest! {
-        /// As a set of all that came says it, for everything young enough.
+        /// Compares the window with a set of all received counts.
         #[test]
         fn no_count_is_fresh_twice(
             steps in prop::collection::vec((0u32..20_000, any::<bool>()), 1..400),

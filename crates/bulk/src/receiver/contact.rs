@@ -1,7 +1,7 @@
-//! A sender as receivers of objects and of streams know it alike: where it is, what is heard of it, when it is to be
-//! answered, and the feedback it gets.
+//! The state of a sender that receivers of objects and of streams share: its address, its latest messages, when to
+//! answer it, and the feedback that it gets.
 //!
-//! What is missing, and so what is asked for, is theirs.
+//! Which data is missing, and so which is requested, is for the object's or stream's receiver to know.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -15,21 +15,21 @@ use crate::wire::{
     cc_flags,
 };
 
-/// A sender that says nothing for so long is not asked any more until it speaks.
+/// A sender that was silent for this long gets no more requests until it sends something.
 pub(crate) const SILENT: Duration = Duration::from_secs(10);
-/// A sender that is silent for so long may have begun anew.
+/// A sender that was silent for this long may have restarted.
 pub(crate) const RESTART: Duration = Duration::from_secs(1);
-/// Waits are no shorter, because programs need time too.
+/// The shortest wait, because programs need time too.
 const MIN_WAIT: Duration = Duration::from_millis(5);
-/// Who is alone asks again after this time at the latest: requests get lost, too.
+/// A single receiver repeats its request after at most this time, because requests get lost, too.
 const MAX_HOLDOFF: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Nack {
     Idle,
-    /// To be sent then, unless others do.
+    /// Sends then, unless other receivers send the same request first.
     Backoff(Duration),
-    /// Sent; its effect is waited for until then.
+    /// A request was sent; the next one waits until then.
     Holdoff(Duration),
 }
 
@@ -44,7 +44,7 @@ pub(crate) struct Contact {
     pub(crate) address: SocketAddr,
     pub(crate) head: SenderHead,
     heard: Duration,
-    /// When the last probe came, what it said, and its number.
+    /// The last probe: when it was received, the time in it, and its number.
     probe: Option<(Duration, Duration, u16)>,
     rtt: Option<u8>,
     reception: ReceptionStats,
@@ -76,7 +76,7 @@ impl Contact {
         now.saturating_sub(self.heard) > time
     }
 
-    /// It has heard us, so it is no recording.
+    /// The sender has named this receiver, so its messages are not a recording.
     pub(crate) fn is_present(&self) -> bool {
         self.rtt.is_some()
     }
@@ -94,7 +94,7 @@ impl Contact {
         quantize::rtt(self.head.grtt).clamp(MIN_WAIT, Duration::from_secs(15))
     }
 
-    /// A time for an answer that others give too: at once if there are no others.
+    /// The time for an answer that other receivers give too: at once if there are none.
     fn spread(&self, now: Duration, random: &mut fastrand::Rng) -> Duration {
         match self.head.backoff {
             0 => now,
@@ -102,7 +102,7 @@ impl Contact {
         }
     }
 
-    /// Takes note of a probe. Tells whether it is one that can be answered.
+    /// Records a probe. Returns whether it can be answered.
     pub(crate) fn probed(&mut self, now: Duration, probe: &Probe<'_>, node: NodeId) -> bool {
         let Some(sent) = probe.sent else { return false };
         self.probe = Some((now, sent, probe.sequence));
@@ -110,14 +110,14 @@ impl Contact {
         true
     }
 
-    /// A report is due, if nothing else is said before.
+    /// Schedules a report, unless other feedback is sent before.
     pub(crate) fn report_soon(&mut self, now: Duration, random: &mut fastrand::Rng) {
         if self.report_at.is_none() {
             self.report_at = Some(self.spread(now, random));
         }
     }
 
-    /// All up to a symbol of an object is to be acknowledged.
+    /// Schedules an acknowledgement of everything up to a symbol of an object.
     pub(crate) fn acknowledge_soon(
         &mut self,
         now: Duration,
@@ -129,17 +129,17 @@ impl Contact {
         self.acknowledgement = Some(Acknowledgement { at, object, symbol, fec });
     }
 
-    /// Something is missing, and is to be asked for.
+    /// Schedules a request for missing data.
     pub(crate) fn ask_soon(&mut self, now: Duration, random: &mut fastrand::Rng) {
         let wait = match self.head.backoff {
-            // A packet or two may still come out of order.
+            // One or two packets may still arrive out of order.
             0 => self.grtt() / 8,
             times => backoff(self.grtt() * times.into(), self.head.group, random),
         };
         self.nack = Nack::Backoff(now + wait);
     }
 
-    /// It was asked; an answer is waited for, so many round-trip times longer than receivers spread their requests.
+    /// A request was sent: waits for its effect, `round_trips` longer than receivers spread their requests.
     pub(crate) fn hold_off(&mut self, now: Duration, round_trips: f64) {
         let times = f64::from(self.head.backoff) + round_trips;
         let wait = self.grtt().mul_f64(times).max(2 * MIN_WAIT);
@@ -147,7 +147,7 @@ impl Contact {
         self.nack = Nack::Holdoff(now + wait.min(longest));
     }
 
-    /// What is to be acknowledged now, which reports as well.
+    /// The acknowledgement that is due, which is also a report.
     pub(crate) fn take_acknowledgement(&mut self, now: Duration) -> Option<FeedbackKind<'static>> {
         let waiting = self.acknowledgement.take_if(|waiting| waiting.at <= now)?;
         self.report_at = None;
@@ -155,13 +155,13 @@ impl Contact {
         Some(FeedbackKind::Ack(AckKind::Flush { object, at, fec }, 0))
     }
 
-    /// A report, if it is due.
+    /// The report, if it is due.
     pub(crate) fn take_report(&mut self, now: Duration) -> Option<FeedbackKind<'static>> {
         self.report_at.take_if(|at| *at <= now)?;
         Some(FeedbackKind::Ack(AckKind::Probe, 0))
     }
 
-    /// When the next of all this is due.
+    /// When the next feedback is due.
     pub(crate) fn deadline(&self) -> Option<Duration> {
         let nack = match self.nack {
             Nack::Idle => None,
@@ -171,7 +171,7 @@ impl Contact {
         [nack, acknowledgement, self.report_at].into_iter().flatten().min()
     }
 
-    /// Feedback of a node, with a sequence number. A NACK reports as well.
+    /// Writes a node's feedback with a sequence number. A NACK is also a report.
     pub(crate) fn put(
         &mut self,
         now: Duration,
@@ -201,8 +201,8 @@ impl Contact {
     }
 }
 
-/// A random wait of at most `longest`, most likely a long one, so that of a large group few are early
-/// (RFC 5401 section 5.2: truncated exponential).
+/// A random wait of at most `longest`. Long waits are the most likely, so that few of a large group answer early (RFC
+/// 5401 section 5.2: truncated exponential).
 fn backoff(longest: Duration, group: u8, random: &mut fastrand::Rng) -> Duration {
     let lambda = f64::from(quantize::group_size(group)).ln() + 1.0;
     let longest = longest.as_secs_f64();

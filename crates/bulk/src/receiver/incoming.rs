@@ -1,4 +1,4 @@
-//! An object on its way in: which symbols of which blocks are there.
+//! An object that is being received: which symbols of which blocks have arrived.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -9,26 +9,26 @@ use crate::rs::Code;
 use crate::sender::Symbols;
 use crate::wire::{Fec, Fti, ObjectMessage, flags};
 
-/// Blocks an object may have, so that a hostile sender cannot have us allocate much.
+/// The most blocks of an object, so that a hostile sender cannot cause large allocations.
 const MAX_BLOCKS: u32 = 1 << 20;
-/// Blocks that an object may have begun even when there is no room for more.
+/// Incomplete blocks that an object may have even when the limit of all objects is reached.
 const LEAST_PARTIAL: usize = 64;
-/// What a held symbol takes beside its bytes.
+/// Memory per held symbol besides its bytes.
 const SYMBOL_OVERHEAD_BYTES: usize = 48;
 
-/// A block of which something is there.
+/// An incomplete block.
 #[derive(Debug, Default)]
 pub(super) struct Partial {
     pub(super) have: Symbols,
-    /// Source symbols that are there.
+    /// Number of source symbols received.
     sources: u16,
     parity: Vec<(u8, Vec<u8>)>,
-    /// Parity came that could not be held: only source symbols are of use.
+    /// Parity was dropped for lack of memory: only source symbols are useful now.
     pub(super) no_room: bool,
 }
 
 impl Partial {
-    /// Symbols there are, of either kind.
+    /// Symbols received, of either kind.
     pub(super) fn count(&self) -> u16 {
         self.sources + self.parity.len() as u16
     }
@@ -46,15 +46,15 @@ pub(super) struct Incoming {
     info: Option<Vec<u8>>,
     done: Vec<u64>,
     done_blocks: u32,
-    /// Bytes that are there.
+    /// Bytes received.
     received: u64,
-    /// All blocks before this one are done.
+    /// All blocks before this one are complete.
     pub(super) prefix: u32,
     pub(super) partial: BTreeMap<u32, Partial>,
 }
 
 impl Incoming {
-    /// An object as its first message with parameters describes it; or why it cannot be taken.
+    /// An object as its first message with parameters describes it; or why it cannot be received.
     pub(super) fn open<S: Storage>(
         key: ObjectKey,
         message: &ObjectMessage<'_>,
@@ -111,8 +111,8 @@ impl Incoming {
         self.info.as_deref().unwrap_or_default()
     }
 
-    /// Takes a message of the object. Tells whether it agrees with what is known; the storage's error
-    /// is in words.
+    /// Receives a message of the object. Returns whether it is consistent with earlier ones; the error is the
+    /// storage's, as text.
     pub(super) fn take<S: Storage>(
         &mut self,
         message: &ObjectMessage<'_>,
@@ -147,7 +147,7 @@ impl Incoming {
         Ok(true)
     }
 
-    /// It is known what the object is: perhaps an earlier run had a part of it.
+    /// The object's info is known: an earlier run may have left a part of the object.
     fn resume<S: Storage>(&mut self, info: &[u8], shared: &mut Shared<S>) -> std::io::Result<()> {
         let parts = self.partition;
         let kept = shared.storage.identify(self.key, info, &parts)?;
@@ -227,7 +227,7 @@ impl Incoming {
         Ok(())
     }
 
-    /// Whether one more block may be begun, if this one is not.
+    /// Whether this block may be started, or is started already.
     fn has_room<S>(&self, block: u32, shared: &Shared<S>) -> bool {
         let few = shared.partial_blocks < shared.config.max_partial_blocks
             || self.partial.len() < LEAST_PARTIAL;
@@ -241,7 +241,7 @@ impl Incoming {
         })
     }
 
-    /// There are enough symbols: makes the missing ones.
+    /// There are enough symbols: computes the missing ones.
     fn complete_block<S: Storage>(
         &mut self,
         block: u32,
@@ -262,7 +262,7 @@ impl Incoming {
         self.go_on(shared)
     }
 
-    /// Tells the storage how far the object is complete from its beginning.
+    /// Notifies the storage how many blocks from the beginning are complete.
     fn go_on<S: Storage>(&mut self, shared: &mut Shared<S>) -> std::io::Result<()> {
         let before = self.prefix;
         while self.prefix < self.partition.blocks() && self.is_done(self.prefix) {
@@ -308,13 +308,13 @@ impl Incoming {
         Ok(())
     }
 
-    /// It is given up.
+    /// Gives the object up.
     pub(super) fn abandon<S: Storage>(mut self, shared: &mut Shared<S>) {
         self.release(shared);
         shared.storage.abandon(self.key);
     }
 
-    /// Nothing of blocks that are not whole is kept.
+    /// Drops the memory of incomplete blocks.
     fn release<S>(&mut self, shared: &mut Shared<S>) {
         let partial = std::mem::take(&mut self.partial);
         shared.partial_blocks -= partial.len();

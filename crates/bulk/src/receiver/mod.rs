@@ -1,8 +1,8 @@
-//! The receiving side (RFC 5740 section 5.3): several senders, each with several objects; what is missing
-//! is asked for, parity first.
+//! The receiving side (RFC 5740 section 5.3): receives several objects from each of several senders, and requests
+//! missing data, preferably as parity.
 //!
-//! Source symbols go to the [`Storage`] as they come, so that only parity is held in memory, within a
-//! bound. What does not fit is asked for again.
+//! Source symbols go to the [`Storage`] as they arrive, so only parity is in memory, up to a limit. Data beyond the
+//! limit is requested again.
 
 mod contact;
 mod incoming;
@@ -25,11 +25,11 @@ use reception_stats::ReceptionStats;
 use remote::Remote;
 pub(crate) use requests::ranges_of;
 
-/// Senders remembered at once.
+/// The most senders remembered at once.
 const MAX_SENDERS: usize = 16;
-/// A sender that is silent for so long may be forgotten for another.
+/// A sender that was silent for this long may be forgotten for a new one.
 const FORGET: Duration = Duration::from_secs(30);
-/// Different codes remembered; each sender mostly uses one.
+/// The most codes remembered; each sender mostly uses one.
 const MAX_CODES: usize = 16;
 
 /// Names an object of a sender.
@@ -37,21 +37,21 @@ const MAX_CODES: usize = 16;
 pub struct ObjectKey {
     /// The sender.
     pub sender: NodeId,
-    /// Which run of it.
+    /// The instance (run) of the sender.
     pub instance: u16,
-    /// Its number for the object.
+    /// The sender's number for the object.
     pub object: u16,
 }
 
-/// Where objects are put.
+/// Stores objects.
 pub trait Storage {
-    /// An object comes.
+    /// An object begins.
     ///
     /// # Errors
     /// It is not wanted, and will not be asked for.
     fn open(&mut self, object: ObjectKey, bytes: u64) -> io::Result<()>;
-    /// What its sender says of it has come, and with that what it is. Told are the blocks that an earlier run
-    /// left, whole and as they were; then all else that came so far counts as missing.
+    /// The object's info has arrived. Returns the blocks that an earlier run left complete and unchanged; all other
+    /// data received so far then counts as missing.
     ///
     /// # Errors
     /// The object is given up.
@@ -63,49 +63,50 @@ pub trait Storage {
     ) -> io::Result<Vec<u32>> {
         Ok(Vec::new())
     }
-    /// A block of an object that was identified is whole.
+    /// A block of an identified object is complete.
     ///
     /// # Errors
     /// The object is given up.
     fn keep(&mut self, _object: ObjectKey, _parts: &Partition, _block: u32) -> io::Result<()> {
         Ok(())
     }
-    /// Writes a part, which is within the object.
+    /// Writes a part of the object, within its length.
     ///
     /// # Errors
     /// It cannot be kept; the object is given up.
     fn write(&mut self, object: ObjectKey, offset: u64, bytes: &[u8]) -> io::Result<()>;
-    /// Reads back what was written; parts that were not may have any content.
+    /// Reads a part back; parts that were not written may have any content.
     ///
     /// # Errors
     /// It cannot be read; the object is given up.
     fn read(&mut self, object: ObjectKey, offset: u64, to: &mut [u8]) -> io::Result<()>;
-    /// Everything before this is written and stays as it is.
+    /// Everything before this offset is written and will not change.
     ///
     /// # Errors
     /// The object is given up.
     fn advance(&mut self, object: ObjectKey, bytes: u64) -> io::Result<()>;
-    /// All is there. `info` is what the sender said of it. Only after this is it acknowledged.
+    /// The object is complete. `info` is the sender's description of it. Only after this call is the object
+    /// acknowledged.
     ///
     /// # Errors
     /// It is not what it should be.
     fn finish(&mut self, object: ObjectKey, info: &[u8]) -> io::Result<()>;
-    /// It will not be completed; what there is of it may go.
+    /// The object will not be completed; its data may be deleted.
     fn abandon(&mut self, object: ObjectKey);
 }
 
-/// What a receiver tells its owner.
+/// Events of a receiver.
 #[derive(Debug)]
 pub enum Event {
-    /// A sender not known before, or a new run of one.
+    /// A new sender, or a new instance of a known one.
     Sender(NodeId, SocketAddr),
     /// An object has begun.
     Begun(ObjectKey, u64),
     /// An object is complete and was taken by the storage.
     Complete(ObjectKey, u64),
-    /// An object was not taken, cannot be kept, or its sender gave it up.
+    /// An object was refused, cannot be stored, or was withdrawn by its sender.
     Failed(ObjectKey, String),
-    /// A sender has gone.
+    /// A sender has ended its transmission.
     Ended(NodeId),
 }
 
@@ -116,23 +117,23 @@ pub struct ReceiverConfig {
     pub node: NodeId,
     /// Seed of its random waits.
     pub seed: u64,
-    /// Datagrams are decrypted by a [`crate::encryption::ReceiverEncryption`]. Then a sender is known by its key and not by its
-    /// address, and an object is complete only when its sender has named this receiver: what was
-    /// recorded of an earlier transfer names others.
+    /// Whether datagrams are decrypted by a [`crate::encryption::ReceiverEncryption`]. Then a sender is identified by
+    /// its key, not by its address, and an object is complete only after its sender has named this receiver:
+    /// recordings of an earlier transfer name others.
     pub encrypted: bool,
-    /// Longest object it takes.
+    /// The largest object that is accepted.
     pub max_object_bytes: u64,
-    /// Bytes of parity it holds.
+    /// The most bytes of parity in memory.
     pub max_parity_bytes: usize,
-    /// Blocks of which a part is there, in all, at about a hundred bytes besides their parity: else who sends a symbol of
-    /// each block there can be would fill the memory. A few of each object are there besides.
+    /// The most incomplete blocks of all objects, at about a hundred bytes each besides parity. Without a limit, a
+    /// sender could fill the memory with one symbol of every possible block. Each object may have a few more.
     pub max_partial_blocks: usize,
-    /// Objects it works on at once, of each sender.
+    /// The most objects of a sender that are received at once.
     pub max_open_objects: usize,
-    /// Who joins late asks for so many objects before the first it hears of. Fulmar's senders number
-    /// objects from 0 and keep them; 0 is for those who do not.
+    /// The number of earlier objects that a late receiver requests, before the first one that it receives. Fulmar's
+    /// senders number objects from 0 and keep them; use 0 for other senders.
     pub history: u16,
-    /// Bytes of a NACK's requests at most.
+    /// The most bytes of requests in a NACK.
     pub nack_bytes: usize,
 }
 
@@ -153,40 +154,40 @@ impl Default for ReceiverConfig {
     }
 }
 
-/// How far a receiver is.
+/// Progress of a receiver.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Progress {
     /// Bytes of the objects begun.
     pub total_bytes: u64,
-    /// Bytes of them that are there.
+    /// Bytes of them that were received.
     pub received_bytes: u64,
-    /// Of those, bytes that an earlier run left.
+    /// Bytes of those that an earlier run left.
     pub resumed_bytes: u64,
     /// Datagrams received.
     pub datagrams: u64,
-    /// Of those, symbols that were there already.
+    /// Symbols in them that had been received before.
     pub duplicates: u64,
-    /// Symbols made from parity.
+    /// Symbols recovered by parity.
     pub recovered: u64,
-    /// What share of a sender's messages is missing; the greatest, if there are several.
+    /// The share of a sender's messages that is lost; the greatest, if there are several senders.
     pub loss: f64,
-    /// Datagrams that are no message, contradict what is known, or come from a stranger.
+    /// Datagrams that are not valid messages, contradict earlier ones, or come from an unknown sender.
     pub strange: u64,
-    /// Symbols dropped because there was no room for them.
+    /// Symbols dropped for lack of memory.
     pub dropped: u64,
     /// NACKs sent.
     pub nacks: u64,
-    /// NACKs not sent because others had asked already.
+    /// NACKs not sent because other receivers had sent the same requests.
     pub suppressed: u64,
 }
 
-/// What parts of the receiver share.
+/// State that the parts of the receiver share.
 struct Shared<S> {
     config: ReceiverConfig,
     storage: S,
     codes: HashMap<(u16, u16), Rc<Code>>,
     parity_bytes: usize,
-    /// Blocks of which something is there.
+    /// Incomplete blocks.
     partial_blocks: usize,
     random: fastrand::Rng,
     sequence: u16,
@@ -215,7 +216,7 @@ pub struct Receiver<S> {
 }
 
 impl<S: Storage> Receiver<S> {
-    /// A receiver that has heard nothing yet.
+    /// A receiver that has received nothing yet.
     pub fn new(config: ReceiverConfig, storage: S) -> Receiver<S> {
         let shared = Shared {
             random: fastrand::Rng::with_seed(config.seed),
@@ -254,7 +255,7 @@ impl<S: Storage> Receiver<S> {
         self.senders.iter().filter_map(|sender| sender.contact.deadline()).min()
     }
 
-    /// Puts the next datagram into `out` and returns its destination; to be called until it returns `None`.
+    /// Puts the next datagram into `out` and returns its destination; call this until it returns `None`.
     pub fn poll_transmit(&mut self, now: Duration, out: &mut Vec<u8>) -> Option<SocketAddr> {
         let Receiver { shared, senders } = self;
         senders.iter_mut().find_map(|sender| {
@@ -263,7 +264,7 @@ impl<S: Storage> Receiver<S> {
         })
     }
 
-    /// Takes a datagram.
+    /// Receives a datagram.
     pub fn receive(&mut self, now: Duration, from: SocketAddr, datagram: &[u8]) {
         self.shared.progress.datagrams += 1;
         let taken = match Message::decode(datagram) {
@@ -300,7 +301,7 @@ impl<S: Storage> Receiver<S> {
         true
     }
 
-    /// Another receiver's request, which may spare ours.
+    /// Another receiver's request, which may make the own one unnecessary.
     fn overhear(&mut self, feedback: &Feedback<'_>) -> bool {
         let to = (feedback.sender, feedback.instance);
         let sender = self.senders.iter_mut().find(|sender| sender.contact.identity() == to);
@@ -313,8 +314,8 @@ impl<S: Storage> Receiver<S> {
         true
     }
 
-    /// The sender of a message, if there is room for one more where it is new. A known identity from
-    /// another address is a stranger as long as the known one speaks.
+    /// The sender of a message; a new one is added if there is room. A known identity at another address is refused
+    /// while the known sender is active.
     fn sender(
         &mut self,
         now: Duration,
@@ -356,9 +357,9 @@ impl<S: Storage> Receiver<S> {
         Some(self.senders.len() - 1)
     }
 
-    /// A new run of a sender takes the place of an earlier one that has ended or is silent. Tells whether
-    /// there is none left that is in its way: one that goes on, where somebody else uses its name. For a
-    /// encryption that may be a recording, unless it has answered us.
+    /// A new instance of a sender replaces an earlier one that has ended or is silent. Returns false if an earlier
+    /// one is active, because another participant uses its identity. With encryption, that one may be a recording,
+    /// unless it has answered this receiver.
     fn make_way(&mut self, now: Duration, from: SocketAddr, node: NodeId) -> bool {
         let encrypted = self.shared.config.encrypted;
         let mut index = 0;

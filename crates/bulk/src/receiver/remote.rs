@@ -1,4 +1,4 @@
-//! A sender as a receiver of objects sees it: its objects, how far it is with them, and what to ask for.
+//! A sender as a receiver of objects sees it: its objects, their progress, and the requests for missing data.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
@@ -12,9 +12,9 @@ use crate::wire::{
     Command, CommandKind, FeedbackKind, Form, ObjectMessage, Probe, Requests, SenderHead, SymbolId,
 };
 
-/// Objects from the first incomplete one on that are looked after; later ones are not heard.
+/// Objects that are tracked, from the first incomplete one on; later ones are ignored.
 const WINDOW: usize = 1024;
-/// Blocks remembered that others asked for.
+/// The most blocks remembered for which other receivers sent requests.
 const MAX_OVERHEARD: usize = 1 << 14;
 
 enum Slot {
@@ -25,13 +25,13 @@ enum Slot {
 
 pub(super) struct Remote {
     pub(super) contact: Contact,
-    /// The number of the first object in `slots`; none before anything of an object came.
+    /// The number of the first object in `slots`; `None` before the first message of an object.
     first: Option<u16>,
     slots: VecDeque<Slot>,
-    /// What the sender has passed: slots, counted from object 0 of `first`'s count, and blocks.
+    /// How far the sender is: the slot, counted from `first`, and the block.
     frontier: (usize, u32),
     overheard: HashMap<(u16, u32), u16>,
-    /// Probes until an answer that was not asked for, and how many the next time.
+    /// Probes until the next unsolicited answer, and the number for the time after.
     quiet: u32,
     next_quiet: u32,
     ended: bool,
@@ -60,7 +60,7 @@ impl Remote {
         ObjectKey { sender, instance, object }
     }
 
-    /// Everything is given up.
+    /// Gives up all objects.
     pub(super) fn abandon<S: Storage>(self, shared: &mut Shared<S>) {
         for slot in self.slots {
             if let Slot::Open(incoming) = slot {
@@ -69,7 +69,7 @@ impl Remote {
         }
     }
 
-    /// The place of an object; none if it is done with or too far ahead.
+    /// The slot of an object; `None` if the object is finished or too far ahead.
     fn slot<S>(&mut self, object: u16, shared: &Shared<S>) -> Option<usize> {
         let first = *self.first.get_or_insert(object - object.min(shared.config.history));
         let index = usize::from(object.wrapping_sub(first));
@@ -82,7 +82,7 @@ impl Remote {
         Some(index)
     }
 
-    /// Takes a piece of an object. Tells whether it makes sense.
+    /// Receives a message of an object. Returns whether it is valid.
     pub(super) fn object<S: Storage>(
         &mut self,
         now: Duration,
@@ -149,7 +149,7 @@ impl Remote {
         }
     }
 
-    /// Hands the object over if it is complete.
+    /// Finishes the object if it is complete.
     fn finish<S: Storage>(&mut self, index: usize, shared: &mut Shared<S>) {
         let key = self.key(self.number(index));
         let Slot::Open(incoming) = &self.slots[index] else { return };
@@ -165,12 +165,12 @@ impl Remote {
         }
     }
 
-    /// Forgets what is done with at the front, but for the last, to which a flush may refer.
+    /// Forgets finished objects at the front, except the last, to which a flush may refer.
     fn advance(&mut self) {
         while self.slots.len() > 1 && matches!(self.slots[0], Slot::Closed { complete: true }) {
             self.forget_first();
         }
-        // Failed ones stay in the window as long as there is room, lest they be acknowledged.
+        // Failed objects stay in the window while there is room, because forgotten ones would be acknowledged.
         while self.slots.len() > WINDOW / 2 && matches!(self.slots[0], Slot::Closed { .. }) {
             self.forget_first();
         }
@@ -215,7 +215,7 @@ impl Remote {
         }
     }
 
-    /// Whether everything up to a symbol is here.
+    /// Whether everything up to a symbol was received.
     fn has_all(&self, index: usize, at: SymbolId) -> bool {
         let before = self.slots.iter().take(index);
         let here = match &self.slots[index] {
@@ -237,8 +237,8 @@ impl Remote {
             (0..self.slots.len()).for_each(|index| self.finish(index, shared));
             self.advance();
         }
-        // Who is not named speaks too, so that the sender gets to know it; in a large group ever more
-        // rarely.
+        // A receiver that the probe does not name answers too, so that the sender learns of it; in a large group,
+        // less and less often.
         if probe.rtt_of(shared.config.node).is_none() {
             self.quiet += 1;
             if self.quiet < self.next_quiet {
@@ -250,7 +250,7 @@ impl Remote {
         self.contact.report_soon(now, &mut shared.random);
     }
 
-    /// What cannot be had any more.
+    /// Marks objects and blocks that the sender can no longer repair.
     fn squelch<S: Storage>(&mut self, object: u16, invalid: &[u16], shared: &mut Shared<S>) {
         let Some(first) = self.first else { return };
         for index in 0..self.slots.len() {
@@ -260,7 +260,7 @@ impl Remote {
                 continue;
             }
             match self.slots[index] {
-                // Nobody has begun it, so nobody misses it.
+                // The object had not begun.
                 Slot::Unknown if before => self.slots[index] = Slot::Closed { complete: true },
                 Slot::Unknown => self.slots[index] = Slot::Closed { complete: false },
                 Slot::Open(_) => self.fail(index, "its sender gave up on it".into(), shared),
@@ -270,7 +270,7 @@ impl Remote {
         self.advance();
     }
 
-    /// Others asked for this.
+    /// Another receiver has requested this.
     pub(super) fn overhear(&mut self, requests: Requests<'_>) {
         if !matches!(self.contact.nack, Nack::Backoff(_)) {
             return;
@@ -291,7 +291,7 @@ impl Remote {
         }
     }
 
-    /// Whether something is missing before where the sender is.
+    /// Whether data is missing before the sender's position.
     fn is_due(&self) -> bool {
         let (end, block) = self.frontier;
         self.slots.iter().take(end + 1).enumerate().any(|(index, slot)| match slot {
@@ -312,7 +312,7 @@ impl Remote {
         }
     }
 
-    /// Puts what is due into `out`.
+    /// Puts the feedback that is due into `out`.
     pub(super) fn poll_transmit<S>(
         &mut self,
         now: Duration,
@@ -331,8 +331,8 @@ impl Remote {
                 }
             }
             Nack::Backoff(at) if at <= now => {
-                // RFC 5740 has a hold-off of K + 2 round-trip times. Our sender is not confused by asking
-                // again sooner, because it knows what could not have come yet.
+                // RFC 5740 requires a hold-off of K + 2 round-trip times. Fulmar's senders handle an earlier request
+                // correctly, because they know which data could not have arrived yet.
                 self.contact.hold_off(now, 0.5);
                 if self.put_nack(now, shared, out) {
                     return true;
@@ -380,7 +380,7 @@ impl Remote {
         true
     }
 
-    /// Whether others have asked for at least as much.
+    /// Whether other receivers have requested at least as much.
     fn are_overheard(&self, requests: Requests<'_>) -> bool {
         let mut counts: HashMap<(u16, u32), u16> = HashMap::new();
         for span in requests.spans() {

@@ -1,4 +1,4 @@
-//! What to ask for: objects, infos, whole blocks, and of others as many symbols as are missing.
+//! The content of requests: objects, infos, whole blocks, and of other blocks the number of missing symbols.
 
 use crate::partition::Partition;
 use crate::sender::Symbols;
@@ -15,13 +15,13 @@ fn at(block: u32, symbol: u16, parts: &Partition) -> SymbolId {
     SymbolId { block, symbol, block_len: parts.symbols(block) }
 }
 
-/// Asks for an object of which nothing is known.
+/// Requests an object of which nothing was received.
 pub(super) fn unknown(object: u16, writer: &mut Writer) -> bool {
     let all = (object, SymbolId::default());
     writer.push(OBJECT, all, all)
 }
 
-/// Asks for what is missing of an object's blocks before `end`. Tells whether all of that fitted.
+/// Requests what is missing of an object's blocks before `end`. Returns whether all of it fitted.
 pub(super) fn missing(object: u16, incoming: &Incoming, end: u32, writer: &mut Writer) -> bool {
     let parts = &incoming.partition;
     if incoming.needs_info() {
@@ -58,14 +58,15 @@ pub(super) fn missing(object: u16, incoming: &Incoming, end: u32, writer: &mut W
     true
 }
 
-/// As many symbols as the block needs, as ranges: parity after the last that came, because a sender goes
-/// on from there; then parity that was lost, then source symbols.
+/// Ranges of as many symbols as the block needs: parity after the last that was received, because the sender
+/// continues there; then lost parity, then source symbols.
 fn ranges(partial: &Partial, symbols: u16, parity: u16) -> Vec<(u16, u16)> {
     let parities = if partial.no_room { 0 } else { parity };
     ranges_of(&partial.have, partial.count(), symbols, parities)
 }
 
-/// The same of a block of which `count` symbols are there, and whose parity is of use as far as it goes.
+/// The same for a block of which `count` symbols were received, and of whose parity the first `parity` symbols are
+/// useful.
 pub(crate) fn ranges_of(set: &Symbols, count: u16, symbols: u16, parity: u16) -> Vec<(u16, u16)> {
     let have = |symbol: u16| u8::try_from(symbol).is_ok_and(|symbol| set.contains(symbol));
     let end = (symbols + parity).min(256);
@@ -83,7 +84,7 @@ pub(crate) fn ranges_of(set: &Symbols, count: u16, symbols: u16, parity: u16) ->
     ranges
 }
 
-/// A writer of requests in an object's terms.
+/// A writer of requests for an object with this FEC.
 pub(super) fn writer(limit: usize, fec: Fec) -> Writer {
     Writer::new(limit, fec)
 }

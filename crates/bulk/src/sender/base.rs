@@ -1,7 +1,7 @@
-//! What senders of objects and of streams have in common: who they are, how fast they send, what they hear of their
-//! receivers, and the messages that are about no symbol: probes, flushes, other commands.
+//! What senders of objects and of streams have in common: their identity, rate, receivers, and the messages without
+//! symbols: probes, flushes, other commands.
 //!
-//! What is sent, and what a NACK asks for, is theirs.
+//! Data and the handling of NACKs are in `sender` and `stream::sender`.
 
 use std::time::Duration;
 
@@ -15,42 +15,43 @@ use crate::wire::{
     Command, CommandKind, Fec, Feedback, Message, NodeList, Probe, SenderHead, SymbolId,
 };
 
-/// The clock on the wire begins here, because zero stands for none.
+/// The clock on the wire starts here, because zero means that there is no time.
 const EPOCH: Duration = Duration::from_secs(1);
 /// Nodes named in a flush.
 const MAX_FLUSH_NODES: usize = 200;
-/// Times the end of transmission is told.
+/// How often the end of transmission is sent.
 pub(crate) const EOT_TIMES: u32 = 3;
-/// How sure parity shall suffice, in standard deviations: while there is other work for the link a
-/// round more costs nothing, at the end it costs a round trip.
+/// The margin of parity, in standard deviations. While there is other data to send, a further round costs nothing; at
+/// the end it costs a round trip.
 pub(crate) const MARGIN_BEFORE: f64 = -1.0;
 pub(crate) const MARGIN_AT_END: f64 = 2.0;
-/// The same for what one of a group asks: others ask too, and a round trip costs less than what is sent in vain.
+/// The same for the request of one receiver of a group: others request too, and a round trip costs less than
+/// superfluous parity.
 const MARGIN_OF_GROUP_BEFORE: f64 = -2.0;
 const MARGIN_OF_GROUP_AT_END: f64 = -0.5;
 
 pub(crate) struct Base {
     pub(crate) config: SenderConfig,
     pub(crate) code: Code,
-    /// The rate, unless it is fixed.
+    /// Adapts the rate, unless it is fixed.
     adaptive: Option<Adaptive>,
     pub(crate) peers: Peers,
     pub(crate) recent: Recent,
     pub(crate) progress: Progress,
     grtt: u8,
     sequence: u16,
-    /// When the rate allows the next datagram.
+    /// The earliest time of the next datagram at this rate.
     pub(crate) next_at: Duration,
     pub(crate) probe_at: Duration,
     probe_sequence: u16,
 }
 
-/// What feedback says about timing.
+/// The timing of feedback.
 pub(crate) struct FeedbackTiming {
-    /// The sender's time when the receiver wrote, if it can be believed.
+    /// The sender's time when the receiver wrote the feedback, if it is plausible.
     pub(crate) echo: Option<Duration>,
     rtt: Option<Duration>,
-    /// Whether its node is one of those that are remembered.
+    /// Whether the receiver is remembered.
     pub(crate) is_known: bool,
 }
 
@@ -71,7 +72,7 @@ impl Base {
         })
     }
 
-    /// Bytes a second, IPv4 and UDP headers included.
+    /// Bytes per second, IPv4 and UDP headers included.
     pub(crate) fn rate(&self) -> u64 {
         self.adaptive.as_ref().map_or(self.config.rate_bytes_per_s, Adaptive::rate).max(1)
     }
@@ -80,20 +81,20 @@ impl Base {
         quantize::rtt(self.grtt)
     }
 
-    /// Whether feedback may come from many at once, so that it has to be spread.
+    /// Whether many receivers may send feedback at once, so that they have to spread it.
     pub(crate) fn is_group(&self) -> bool {
         self.config.backoff > 0
     }
 
-    /// What was sent until then, who wrote this NACK can have seen.
+    /// The receiver of this NACK can have seen everything sent until then.
     pub(crate) fn seen(&self, now: Duration, echo: Option<Duration>) -> Duration {
-        // What was sent an eighth of a round trip before may have been overtaken. Who has never heard
-        // a probe is taken to be a round trip away.
+        // Packets sent an eighth of a round trip earlier may have been overtaken. A receiver that has not received a
+        // probe is assumed to be a round trip away.
         let wrote = echo.unwrap_or(now.saturating_sub(self.grtt()));
         wrote.saturating_sub(self.grtt() / 8)
     }
 
-    /// How sure it shall be that what is sent for a NACK suffices.
+    /// The margin with which the repair for a NACK is to suffice.
     pub(crate) fn margin(&self, near_end: bool) -> f64 {
         match (near_end, self.is_group()) {
             (false, false) => MARGIN_BEFORE,
@@ -103,20 +104,20 @@ impl Base {
         }
     }
 
-    /// Decides which round-trip time the next datagram tells.
+    /// Chooses the round-trip time that the next datagram announces.
     pub(crate) fn measure(&mut self) {
         let rtt = self.peers.rtt().unwrap_or(self.config.initial_rtt);
         self.grtt = quantize::quantize_rtt(rtt.max(MIN_GRTT));
     }
 
-    /// A datagram goes out.
+    /// Counts a sent datagram.
     pub(crate) fn sent(&mut self, now: Duration, message: &[u8]) {
         self.sequence = self.sequence.wrapping_add(1);
         let bytes = self.config.datagram_bytes(message);
         self.progress.datagrams += 1;
         self.progress.sent_bytes += bytes;
         let takes = Duration::from_nanos(bytes * 1_000_000_000 / self.rate());
-        // What a late caller missed is made up for, within bounds.
+        // A late caller catches up, up to a limit.
         self.next_at = self.next_at.max(now.saturating_sub(BURST)) + takes;
     }
 
@@ -149,7 +150,7 @@ impl Base {
         self.probe_at = now + self.config.probe_interval(self.grtt(), self.peers.rtt().is_some());
     }
 
-    /// Asks who lacks something to acknowledge all up to a symbol of an object.
+    /// Requests receivers that lack something to acknowledge everything up to a symbol of an object.
     pub(crate) fn put_flush<'a>(
         &self,
         (object, at): (u16, SymbolId),
@@ -161,7 +162,7 @@ impl Base {
         self.put_command(CommandKind::Flush { object, at, nodes: NodeList::of(&nodes) }, out);
     }
 
-    /// A datagram as feedback for this sender.
+    /// Decodes a datagram as feedback for this sender.
     pub(crate) fn decode<'a>(&mut self, datagram: &'a [u8]) -> Option<Feedback<'a>> {
         let own: (NodeId, u16) = (self.config.node, self.config.instance);
         match Message::decode(datagram) {
@@ -183,7 +184,7 @@ impl Base {
         now: Duration,
         feedback: &Feedback<'_>,
     ) -> FeedbackTiming {
-        // An echo from the future is none of ours.
+        // An echo from the future is not one of this sender's times.
         let echo = feedback.echo.and_then(|echo| echo.checked_sub(EPOCH));
         let echo = echo.filter(|&echo| echo <= now);
         let rtt = echo.map(|echo| (now - echo).max(Duration::from_micros(1)));
@@ -192,7 +193,7 @@ impl Base {
         FeedbackTiming { echo, rtt, is_known: peer.is_some() }
     }
 
-    /// Tells the rate's control what feedback reports. `busy` is whether there is more to send.
+    /// Passes a receiver's report to the rate control. `busy`: there is more to send.
     pub(crate) fn report(
         &mut self,
         now: Duration,

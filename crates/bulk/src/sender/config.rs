@@ -1,4 +1,4 @@
-//! A sender's settings, and its bounds.
+//! A sender's settings and limits.
 
 use std::time::Duration;
 
@@ -6,24 +6,24 @@ use crate::NodeId;
 use crate::partition::Unfit;
 use crate::rs::{Code, MAX_SYMBOLS};
 
-/// Objects a sender holds at most.
+/// The most objects of a sender.
 pub(crate) const MAX_OBJECTS: usize = 1024;
-/// What IPv4 and UDP add to a datagram.
+/// Bytes that IPv4 and UDP add to a datagram.
 pub(crate) const DATAGRAM_OVERHEAD_BYTES: usize = 28;
-/// How much a caller that comes late may catch up on at once.
+/// The most sending time that a late caller may catch up on at once.
 pub(crate) const BURST: Duration = Duration::from_millis(10);
-/// Round-trip times are not taken for shorter, because programs need time too.
+/// The shortest round-trip time, because programs need time too.
 pub(crate) const MIN_GRTT: Duration = Duration::from_millis(5);
-/// The least and the longest time between probes where the rate depends on their answers; many of them get lost.
+/// The shortest and longest interval of probes with an adaptive rate; many of them get lost.
 const ADAPTIVE_PROBES: (Duration, Duration) =
     (Duration::from_millis(20), Duration::from_millis(50));
-/// The longest time between probes otherwise, and between flushes to one receiver. A link that was stuck for seconds looks
-/// as if round trips took that long; that is to be forgotten soon, also where most answers get lost.
+/// The longest interval of probes otherwise, and of flushes to one receiver. On a link that stalled for seconds,
+/// round trips seem to take that long; that must be forgotten soon, even if most answers get lost.
 const LONGEST_PROBES: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(1));
-/// What takes longer is no answer any more.
+/// Longer times are not round trips.
 pub(crate) const MAX_RTT: Duration = Duration::from_secs(15);
 
-/// What sort of object it is to the receiver.
+/// The type of an object for the receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A file.
@@ -37,40 +37,41 @@ pub enum Kind {
 pub struct SenderConfig {
     /// Its identity.
     pub node: NodeId,
-    /// Tells this run of it from others.
+    /// Distinguishes runs of the sender.
     pub instance: u16,
     /// Length of a symbol; a datagram is 32 bytes longer.
     pub symbol_bytes: u16,
-    /// What is added to each datagram before it is sent, such as [`crate::encryption::OVERHEAD_BYTES`].
+    /// Bytes added to each datagram before it is sent, such as [`crate::encryption::OVERHEAD_BYTES`].
     pub encryption_bytes: u16,
     /// Source symbols of a block, at least 1.
     pub block_symbols: u8,
-    /// Parity symbols there are for each block; not more than 255 with `block_symbols`.
+    /// Parity symbols available per block; with `block_symbols` at most 255.
     pub parity_symbols: u8,
-    /// Bytes a second, IPv4 and UDP headers included.
+    /// Bytes per second, IPv4 and UDP headers included.
     pub rate_bytes_per_s: u64,
-    /// The rate is found out, and the one given is the highest.
+    /// Whether the rate adapts to the link; then the given rate is the highest.
     pub adaptive: bool,
-    /// Receivers may have most of the objects from an earlier run: they are asked what they lack, instead of
-    /// being sent everything first.
+    /// Whether receivers may have most of the objects from an earlier run: they are asked for what they lack first,
+    /// instead of being sent everything.
     pub ask_first: bool,
-    /// Longest wait of a receiver before a NACK, in round-trip times, 0 to 15. 0 is for a single
-    /// receiver; a group needs 4 or so, lest all speak at once.
+    /// The longest wait of a receiver before a NACK, in round-trip times, 0 to 15. 0 is for a single receiver; a
+    /// group needs about 4, so that receivers do not all send at once.
     pub backoff: u8,
-    /// About how many receivers there are.
+    /// The approximate number of receivers.
     pub group_size: u32,
-    /// How many receivers have to acknowledge before it ends; besides, everybody heard of has to.
+    /// The number of receivers that must acknowledge before the sender ends; besides, every receiver that sent
+    /// something must.
     pub receivers: usize,
     /// How often the end is announced if no receiver is expected.
     pub robust: u32,
-    /// How long it waits for a receiver that is not heard of, once all is sent.
+    /// How long to wait for a silent receiver once everything is sent.
     pub patience: Duration,
-    /// The round-trip time as long as none is measured.
+    /// The round-trip time until one is measured.
     pub initial_rtt: Duration,
 }
 
 impl Default for SenderConfig {
-    /// For one receiver, datagrams of 1500 bytes with headers and room for 16 more, 1 Mbit/s.
+    /// For one receiver: datagrams of 1500 bytes with headers and room for 16 more, 1 Mbit/s.
     fn default() -> Self {
         SenderConfig {
             node: 1,
@@ -92,19 +93,19 @@ impl Default for SenderConfig {
     }
 }
 
-/// Why settings make no sense.
+/// Why settings are invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
     /// A reserved identity.
     #[error("0 and 4294967295 are not valid identities")]
     Node,
-    /// A length of zero, or one that no datagram has.
+    /// A length of zero, or longer than a datagram.
     #[error("symbols must have 1 to 65000 bytes")]
     Symbol,
-    /// More symbols than the code has.
+    /// More symbols than the code allows.
     #[error("a block must have 1 to {MAX_SYMBOLS} symbols, including parity")]
     Block,
-    /// Nothing can be sent at no rate.
+    /// A rate of zero.
     #[error("the rate is zero")]
     Rate,
     /// More than four bits.
@@ -118,19 +119,19 @@ pub enum ObjectError {
     /// It cannot be divided into blocks.
     #[error(transparent)]
     Unfit(#[from] Unfit),
-    /// The sender holds too many.
+    /// The sender has too many.
     #[error("at most {MAX_OBJECTS} objects")]
     TooMany,
     /// The info is longer than a symbol.
     #[error("the info does not fit a datagram")]
     Info,
-    /// It was told that no more come.
+    /// The sender was called to finish.
     #[error("the sender is about to end")]
     Finished,
 }
 
 impl SenderConfig {
-    /// What a message takes on the way.
+    /// The size of a message on the network.
     pub(crate) fn datagram_bytes(&self, message: &[u8]) -> u64 {
         (message.len() + usize::from(self.encryption_bytes) + DATAGRAM_OVERHEAD_BYTES) as u64
     }
@@ -151,7 +152,7 @@ impl SenderConfig {
         Code::new(self.block_symbols.into(), self.parity_symbols.into()).ok_or(ConfigError::Block)
     }
 
-    /// Often while nothing is known, rarely in large groups.
+    /// Often until a round-trip time is measured, rarely in large groups.
     pub(crate) fn probe_interval(&self, grtt: Duration, measured: bool) -> Duration {
         match (self.backoff, measured) {
             (_, false) => Duration::from_millis(50),
@@ -161,8 +162,8 @@ impl SenderConfig {
         }
     }
 
-    /// A flush and its answer are lost as easily as all else, and are short: few receivers are asked
-    /// often. RFC 5740 has two round-trip times.
+    /// A flush and its answer are short, and get lost as easily as other messages: few receivers are asked often. RFC
+    /// 5740 has two round-trip times.
     pub(crate) fn flush_interval(&self, grtt: Duration, loss: f64) -> Duration {
         if self.backoff > 1 {
             return 2 * grtt;

@@ -1,11 +1,10 @@
-//! The sending side (RFC 5740 section 5.1, 5.2, 5.4, 5.5): objects in order, repairs in between, a
-//! flush at the end until everybody has acknowledged.
+//! The sending side (RFC 5740 sections 5.1, 5.2, 5.4 and 5.5): sends objects in order with repairs in between, and
+//! flushes at the end until all receivers have acknowledged.
 //!
-//! One thing differs from the RFC's procedure. A NACK tells, by the probe time it echoes, what
-//! the sender's clock showed when it was written. So the sender knows which symbols of a block the receiver
-//! could not have seen yet, counts those as sent, and serves what is left at once: no aggregation interval, no
-//! hold-off. Repair is fresh parity while there is some, as much as the receiver's loss makes likely to be
-//! needed.
+//! One thing differs from the RFC's procedure. The probe time that a NACK echoes shows what the sender's clock was
+//! when the NACK was written. So the sender knows which symbols of a block the receiver could not have seen yet,
+//! counts those as sent, and repairs the rest at once, without aggregation interval and hold-off. Repair is fresh
+//! parity while there is some, with a margin for the receiver's loss.
 
 mod adapt;
 mod base;
@@ -38,27 +37,27 @@ use object::SentObject;
 use peers::Peers;
 use repair::Recent;
 
-/// The object's info is repeated every so many blocks; it has no parity.
+/// The object's info is repeated at this interval of blocks; it has no parity.
 const INFO_EVERY_BLOCKS: u32 = 4;
-/// After an object's first block, so many symbols' messages tell the object's parameters: for who joins
-/// late. They would be a hundredth of everything.
+/// After an object's first block, one in this many symbols carries the object's parameters, for late receivers. In
+/// every message they would be a hundredth of all bytes.
 const FTI_EVERY_SYMBOLS: u8 = 16;
 
-/// What a sender tells its owner.
+/// Events of a sender.
 #[derive(Debug)]
 pub enum Event {
     /// A receiver has acknowledged everything.
     Confirmed(Peer),
     /// An object cannot be read and is withdrawn.
     Unreadable(u16, io::Error),
-    /// The end: all was sent and acknowledged, or the patience is over.
+    /// The end: everything was sent and acknowledged, or the time to wait is over.
     Ended {
-        /// Whether everybody expected has everything.
+        /// Whether all expected receivers have everything.
         complete: bool,
     },
 }
 
-/// How far a sender is.
+/// Progress of a sender.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Progress {
     /// Bytes of all objects.
@@ -73,22 +72,22 @@ pub struct Progress {
     pub repair_bytes: u64,
     /// NACKs received.
     pub nacks: u64,
-    /// Datagrams received that make no sense or are for others.
+    /// Datagrams received that are invalid or for others.
     pub strange: u64,
     /// Longest round-trip time of the group.
     pub grtt: Duration,
-    /// All that was new has been sent.
+    /// All new data has been sent.
     pub flushing: bool,
-    /// The receivers heard of.
+    /// The receivers that have sent something.
     pub peers: Vec<Peer>,
 }
 
 #[derive(Debug)]
 enum End {
     Open,
-    /// No more objects come.
+    /// No more objects will be added.
     Finishing,
-    /// All is acknowledged; the end is told so many times more.
+    /// Everything is acknowledged; the end is announced this many more times.
     Telling(u32, bool),
     Ended,
 }
@@ -101,7 +100,7 @@ pub struct Sender<S> {
     cursor: (usize, u32, u16),
     /// Parity to send with the block at the cursor.
     first_parity: u16,
-    /// Blocks that owe repairs.
+    /// Blocks with repairs to send.
     repairs: VecDeque<(u16, u32)>,
     flush_at: Duration,
     flushes: u32,
@@ -136,10 +135,10 @@ impl<S: Source> Sender<S> {
         })
     }
 
-    /// Appends an object; its number is told. `info` goes with it as NORM_INFO.
+    /// Appends an object; returns its number. `info` goes with it as NORM_INFO.
     ///
     /// # Errors
-    /// It is too long, there are too many, or the sender was told to finish.
+    /// It is too long, there are too many, or the sender was called to finish.
     pub fn add(
         &mut self,
         source: S,
@@ -174,7 +173,7 @@ impl<S: Source> Sender<S> {
         Ok(id)
     }
 
-    /// No more objects come: ends when everybody has everything.
+    /// No more objects will be added: the sender ends when all receivers have everything.
     pub fn finish(&mut self) {
         if matches!(self.end, End::Open) {
             self.end = End::Finishing;
@@ -219,12 +218,12 @@ impl<S: Source> Sender<S> {
     }
 
     fn info_due(&self) -> Option<usize> {
-        // Those that are begun; the others' turn comes.
+        // Objects that have begun; the others come later.
         let begun = self.objects.iter().take(self.cursor.0 + 1);
         begun.into_iter().position(|object| object.info_due && !object.withdrawn)
     }
 
-    /// Puts the next datagram that is due into `out`; to be called until it returns `false`.
+    /// Puts the next datagram that is due into `out`; call this until it returns `false`.
     pub fn poll_transmit(&mut self, now: Duration, out: &mut Vec<u8>) -> bool {
         if self.deadline().is_none_or(|deadline| deadline > now) {
             return false;
@@ -282,7 +281,7 @@ impl<S: Source> Sender<S> {
         let object = &mut self.objects[index];
         object.info_due = false;
         if object.flags & flags::INFO == 0 {
-            // Nothing to tell; what was asked for does not exist. The parameters do no harm.
+            // Nothing is sent; the requested info does not exist, and the parameters do no harm.
             object.info.clear();
         }
         let message = ObjectMessage {
@@ -301,7 +300,7 @@ impl<S: Source> Sender<S> {
         }
     }
 
-    /// A symbol as a datagram. Tells whether it could be read.
+    /// Writes a datagram with a symbol. Returns whether the symbol could be read.
     fn put_symbol(
         &mut self,
         now: Duration,
@@ -338,7 +337,7 @@ impl<S: Source> Sender<S> {
         true
     }
 
-    /// The next symbol that has never been sent, or of the parity that goes with it.
+    /// The next symbol that has never been sent, or parity that goes with it.
     fn put_new(&mut self, now: Duration, out: &mut Vec<u8>) -> bool {
         while self.cursor.0 < self.objects.len() {
             let (index, block, symbol) = self.cursor;
@@ -379,18 +378,18 @@ impl<S: Source> Sender<S> {
         false
     }
 
-    /// How many parity symbols a block gets before anybody asks.
+    /// The number of parity symbols that a block gets before any request.
     fn parity_with(&self, index: usize, block: u32) -> u16 {
         let parts = self.objects[index].partition;
         let symbols = parts.symbols(block);
-        // What all of a group needs goes at once; what one of it needs, when it asks.
+        // A group gets the parity that all need at once; one receiver gets it when it asks.
         let early = self.base.is_group() || !self.near_end(index, block);
         let margin = if early { MARGIN_BEFORE } else { MARGIN_AT_END };
         let wanted = symbols_for(symbols, self.base.peers.loss(), margin).saturating_sub(symbols);
         wanted.min(self.base.config.parity_symbols.into())
     }
 
-    /// Whether all that is new will have been sent before feedback on this block can come.
+    /// Whether all new data will have been sent before feedback on this block can arrive.
     fn near_end(&self, index: usize, block: u32) -> bool {
         let horizon = 2.0 * self.base.grtt().as_secs_f64() * self.rate() as f64;
         let here = self.objects.get(index).map_or(0, |object| {
@@ -402,7 +401,7 @@ impl<S: Source> Sender<S> {
             < horizon
     }
 
-    /// Takes a datagram from a receiver.
+    /// Receives a datagram.
     pub fn receive(&mut self, now: Duration, datagram: &[u8]) {
         if let Some(feedback) = self.base.decode(datagram) {
             self.feedback(now, &feedback);
@@ -421,7 +420,7 @@ impl<S: Source> Sender<S> {
             FeedbackKind::Ack(AckKind::Flush { object, at, .. }, _) => {
                 let (last, end) = self.flush_target();
                 let here = object == last && (at.block, at.symbol) == (end.block, end.symbol);
-                // Whoever acknowledges what has not been sent is mistaken.
+                // An acknowledgement of data that has not been sent is invalid.
                 if here && self.tail_since.is_some() {
                     self.confirm(now, feedback.source);
                 }

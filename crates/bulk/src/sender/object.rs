@@ -1,4 +1,4 @@
-//! An object on its way out: its blocks' repair state and the symbols themselves.
+//! An object that is being sent: the repair state of its blocks, and its symbols.
 
 use std::collections::VecDeque;
 use std::io;
@@ -6,10 +6,10 @@ use std::io;
 use crate::partition::Partition;
 use crate::rs::Code;
 
-/// Blocks kept in memory, so that repairs of several blocks in turn do not read each again.
+/// Blocks cached in memory, so that repairs of several blocks in turn do not read each block again.
 const CACHED_BLOCKS: usize = 16;
 
-/// Where an object's bytes come from.
+/// The source of an object's bytes.
 pub trait Source {
     /// Fills `to` with the bytes from `offset` on, all of which are within the object.
     ///
@@ -55,7 +55,7 @@ impl Symbols {
     }
 }
 
-/// What a block still owes.
+/// The repairs that a block still needs.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Block {
     /// Parity symbols sent so far; the next has this number.
@@ -64,9 +64,9 @@ pub(crate) struct Block {
     pub(crate) parity_due: u16,
     /// Symbols to send again as they are.
     pub(crate) explicit: Symbols,
-    /// It is in the queue of repairs.
+    /// Whether it is in the queue of repairs.
     pub(crate) queued: bool,
-    /// Somebody has asked for something of it.
+    /// Whether a receiver has requested some of it.
     pub(crate) asked: bool,
 }
 
@@ -75,8 +75,8 @@ impl Block {
         self.parity_due + self.explicit.len()
     }
 
-    /// Owes `count` symbols more: source symbols that were named, because whoever names them cannot use
-    /// parity; then fresh parity while there is some; then parity that was named, once more.
+    /// Adds `count` symbols to the repairs: first requested source symbols, because a receiver that requests them
+    /// cannot use parity; then fresh parity while there is some; then requested parity again.
     pub(crate) fn owe(&mut self, count: u16, symbols: u16, parity: u16, named: &[u8]) {
         let (sources, others): (Vec<u8>, Vec<u8>) =
             named.iter().partition(|&&symbol| u16::from(symbol) < symbols);
@@ -98,7 +98,7 @@ impl Block {
         }
     }
 
-    /// The next repair, and whether it is one that had been sent before.
+    /// The next repair, and whether its symbol was sent before.
     pub(crate) fn next(&mut self, symbols: u16) -> Option<(u8, bool)> {
         if let Some(symbol) = self.explicit.pop() {
             return Some((symbol, true));
@@ -165,7 +165,7 @@ impl<S: Source> SentObject<S> {
         out.clear();
         if u16::from(symbol) < symbols {
             let start = usize::from(symbol) * length;
-            // The object's last symbol is as short as it is.
+            // The object's last symbol may be shorter.
             out.extend_from_slice(&bytes[start..within.min(start + length)]);
         } else {
             out.resize(length, 0);

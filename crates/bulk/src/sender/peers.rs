@@ -1,4 +1,4 @@
-//! What a sender knows of its receivers: round-trip times, losses, who has acknowledged.
+//! A sender's table of its receivers: round-trip times, losses, acknowledgements.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,14 +7,15 @@ use crate::NodeId;
 use crate::quantize;
 use crate::wire::{CcFeedback, Probe, cc_flags};
 
-/// Receivers that are remembered one by one; others are served but not waited for.
+/// Receivers that are tracked; others are served but not waited for.
 const MAX_PEERS: usize = 1024;
-/// Of those, how many a probe names.
+/// The number of receivers that a probe names.
 const NAMED: usize = 40;
-/// What is left of a round-trip time that was longer than the latest. Slower, and a link that was stuck for some seconds
-/// would stay slow for minutes, because little is heard where much is lost and round trips are believed to be long.
+/// The factor by which a round-trip time above the latest one decreases. With a slower decrease, a link that stalled
+/// for seconds would stay slow for minutes, because with much loss and long assumed round trips there is little
+/// feedback.
 const RTT_FADES: f64 = 0.75;
-/// What losses are believed at most, so that nobody can ask for boundless repair.
+/// The highest loss that is accepted from a report, so that no receiver can request unlimited repair.
 const MAX_LOSS: f64 = 0.9;
 
 /// A receiver as its sender sees it.
@@ -22,15 +23,15 @@ const MAX_LOSS: f64 = 0.9;
 pub struct Peer {
     /// Its identity.
     pub node: NodeId,
-    /// Round-trip time, the longer ones remembered for a while.
+    /// Round-trip time; longer ones are remembered for a while.
     pub rtt: Option<Duration>,
-    /// What share of messages it misses, 0 to 1.
+    /// The share of messages that it loses, 0 to 1.
     pub loss: f64,
-    /// Bytes a second that reach it, headers included.
+    /// Bytes per second that reach it, headers included.
     pub rate: f64,
     /// It has everything.
     pub confirmed: bool,
-    /// When it was heard last.
+    /// When its last feedback was received.
     pub heard: Duration,
 }
 
@@ -42,7 +43,7 @@ pub(crate) struct Peers {
 }
 
 impl Peers {
-    /// Takes note of feedback. `rtt` is what it took to come back, if that can be said.
+    /// Records feedback. `rtt` is the measured round-trip time, if there is one.
     pub(crate) fn heard(
         &mut self,
         now: Duration,
@@ -71,12 +72,12 @@ impl Peers {
         self.known.get(&node).map_or_else(|| self.loss(), |peer| peer.loss)
     }
 
-    /// The greatest loss anybody has.
+    /// The greatest loss of any receiver.
     pub(crate) fn loss(&self) -> f64 {
         self.known.values().map(|peer| peer.loss).fold(0.0, f64::max)
     }
 
-    /// The longest round-trip time anybody has.
+    /// The longest round-trip time of any receiver.
     pub(crate) fn rtt(&self) -> Option<Duration> {
         self.known.values().filter_map(|peer| peer.rtt).max()
     }
@@ -89,12 +90,12 @@ impl Peers {
         self.known.values()
     }
 
-    /// There is more to confirm now.
+    /// There is new data to confirm.
     pub(crate) fn unconfirm(&mut self) {
         self.known.values_mut().for_each(|peer| peer.confirmed = false);
     }
 
-    /// Some of them for a probe, others each time.
+    /// Lists some of them for a probe, others each time.
     pub(crate) fn name(&mut self, out: &mut Vec<u8>) {
         let from = self.next_named;
         let named = self.known.range(from..).chain(self.known.range(..from)).take(NAMED);
@@ -109,13 +110,12 @@ impl Peers {
     }
 }
 
-/// How many symbols to send so that `needed` arrive, at a given loss: as many as arrive on average, and
-/// `z` standard deviations more.
+/// The number of symbols to send so that `needed` arrive at a given loss rate: the mean and `z` standard deviations.
 pub(crate) fn symbols_for(needed: u16, loss: f64, z: f64) -> u16 {
     let (p, q) = (loss, 1.0 - loss);
     let root =
         (z * (p * q).sqrt() + (z * z * p * q + 4.0 * q * f64::from(needed)).sqrt()) / (2.0 * q);
-    // A thousandth less, so that what comes out whole but for rounding stays.
+    // Subtracts a thousandth so that rounding errors do not raise a whole number.
     (root * root - 0.001).ceil().clamp(0.0, 4096.0) as u16
 }
 

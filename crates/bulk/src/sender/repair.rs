@@ -1,4 +1,4 @@
-//! What NACKs ask for becomes what blocks owe.
+//! Turns the requests of NACKs into repairs of blocks.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;
@@ -10,10 +10,10 @@ use crate::wire::{CommandKind, Fec, Form, Level, Requests, Span, SymbolId, Write
 
 /// Symbols whose time of sending is remembered.
 const MAX_RECENT: usize = 1 << 16;
-/// Symbols a NACK may name one by one.
+/// The most symbols that a NACK may name.
 const MAX_NAMED: usize = 1 << 16;
 
-/// What was sent a short time ago, the latest last.
+/// The symbols sent recently, the latest last.
 #[derive(Debug, Default)]
 pub(crate) struct Recent(VecDeque<(Duration, u16, u32)>);
 
@@ -35,7 +35,7 @@ impl Recent {
     }
 }
 
-/// What a NACK asks of a block.
+/// A NACK's request for a block.
 #[derive(Default)]
 struct Wanted {
     count: u16,
@@ -74,7 +74,7 @@ impl<S: Source> Sender<S> {
             }
         }
         if fresh && self.base.is_group() {
-            // Others may be about to ask for the same.
+            // Other receivers may be about to request the same.
             self.advertise_at.get_or_insert(now + self.base.grtt() / 8);
         }
         if near_end {
@@ -82,7 +82,7 @@ impl<S: Source> Sender<S> {
         }
     }
 
-    /// What is asked for, of blocks that have been sent. Info is taken care of on the way.
+    /// The requests for blocks that have been sent. Requests for info are handled here.
     fn wanted(&mut self, requests: Requests<'_>) -> BTreeMap<(u16, u32), Wanted> {
         let mut wanted = BTreeMap::new();
         let mut named = 0;
@@ -99,7 +99,7 @@ impl<S: Source> Sender<S> {
                 if span.level.info || span.level.object {
                     self.objects[index].info_due = true;
                 }
-                // Once it is told what the object is, the receiver knows what it has of it.
+                // After receiving the info, the receiver knows which parts of the object it has.
                 let tells = self.objects[index].flags & flags::INFO != 0;
                 if span.level.object && tells && self.base.config.ask_first {
                     continue;
@@ -119,7 +119,7 @@ impl<S: Source> Sender<S> {
     ) {
         let Level { segment, block, object: whole, .. } = span.level;
         let parts = self.objects[usize::from(object)].partition;
-        // The block at the cursor is under way; those after it have their turn.
+        // The block at the cursor is being sent; later blocks will be.
         let sent =
             if usize::from(object) == self.cursor.0 { self.cursor.1 } else { parts.blocks() };
         let (first, last) =
@@ -137,7 +137,7 @@ impl<S: Source> Sender<S> {
             let end = symbols + u16::from(self.base.config.parity_symbols);
             let entry: &mut Wanted = wanted.entry((object, number)).or_default();
             for symbol in from..=to.min(end.saturating_sub(1)) {
-                // A block is never asked for more than it has.
+                // A request cannot be for more symbols than the block has.
                 if *named >= MAX_NAMED || entry.count >= symbols {
                     break;
                 }
@@ -148,7 +148,7 @@ impl<S: Source> Sender<S> {
         }
     }
 
-    /// For receivers that do not report it: what they miss of blocks sent once.
+    /// Estimates the loss of receivers that do not report it, from what they lack of blocks sent once.
     fn estimate_loss(
         &mut self,
         now: Duration,
@@ -171,7 +171,7 @@ impl<S: Source> Sender<S> {
         }
     }
 
-    /// The next symbol that a block owes.
+    /// The next repair of a block.
     pub(super) fn put_repair(&mut self, now: Duration, out: &mut Vec<u8>) -> bool {
         while let Some(&(id, number)) = self.repairs.front() {
             let object = &mut self.objects[usize::from(id)];
@@ -191,14 +191,14 @@ impl<S: Source> Sender<S> {
         false
     }
 
-    /// About what blocks with repairs amount to.
+    /// The approximate size of all repairs.
     pub(super) fn repair_bytes(&self) -> u64 {
         let block =
             u64::from(self.base.config.block_symbols) * u64::from(self.base.config.symbol_bytes);
         self.repairs.len() as u64 * block
     }
 
-    /// Tells the group what will be repaired. Tells whether there is anything.
+    /// Writes an announcement of the repairs for the group. Returns whether there are any.
     pub(super) fn put_advertisement(&self, out: &mut Vec<u8>) -> bool {
         let mut writer = Writer::new(self.base.config.symbol_bytes.into(), Fec::default());
         let level = Level { segment: true, ..Level::default() };
@@ -211,7 +211,7 @@ impl<S: Source> Sender<S> {
             }
             let symbols = object.partition.symbols(block);
             let at = |symbol| (id, SymbolId { block, symbol, block_len: symbols });
-            // Receivers count; which symbols they are does not matter to them.
+            // Receivers only count them; which symbols they are does not matter.
             if !writer.push(level, at(symbols), at((symbols + due - 1).min(255))) {
                 limit = true;
                 break;

@@ -1,5 +1,5 @@
-//! The end (RFC 5740 sections 5.1 and 5.5): when all has been sent, receivers are asked to acknowledge it, until
-//! they have, or are not heard of any more.
+//! The end of a transfer (RFC 5740 sections 5.1 and 5.5): after all data, receivers are asked to acknowledge it until
+//! they have done so, or are silent for too long.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::NodeId;
 use crate::wire::{CommandKind, SymbolId};
 
 impl<S: Source> Sender<S> {
-    /// There is nothing to send but the request to acknowledge it.
+    /// Writes a flush, because there is no data to send.
     pub(super) fn put_tail(&mut self, now: Duration, out: &mut Vec<u8>) -> bool {
         let since = *self.tail_since.get_or_insert(now);
         if now < self.flush_at || self.objects.is_empty() {
@@ -41,7 +41,7 @@ impl<S: Source> Sender<S> {
         (object as u16, SymbolId { block, symbol, block_len: symbol + 1 })
     }
 
-    /// Ends when everybody has everything, or nobody is heard of any more.
+    /// Ends when all receivers have everything, or are silent for too long.
     pub(super) fn look_for_the_end(&mut self, now: Duration, since: Duration) {
         if !matches!(self.end, End::Finishing) {
             return;

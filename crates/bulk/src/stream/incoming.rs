@@ -1,5 +1,5 @@
-//! What a stream's receiver holds: symbols of blocks until all before them is there, and parity until a block can
-//! do without it.
+//! A stream that is being received: symbols of blocks until all earlier ones have arrived, and parity until a block
+//! is complete.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -9,21 +9,20 @@ use crate::rs::Code;
 use crate::sender::Symbols;
 use crate::wire::{Fec, Fti, Level, SEGMENT_HEAD_BYTES, Segment, SymbolId, Writer};
 
-/// Whoever comes so many blocks after the beginning, or earlier, asks for all from there.
+/// A receiver that joins within this many blocks of the beginning requests everything from the beginning.
 const FROM_THE_BEGINNING: u64 = 256;
 
-/// What a block takes beside its symbols, about.
+/// The approximate memory of a block besides its symbols.
 const BLOCK_OVERHEAD_BYTES: usize = 256;
-/// Blocks that are looked at, each time something comes, are not more.
+/// The most blocks, all of which are examined when something arrives.
 const MAX_BLOCKS: usize = 1 << 12;
 
-/// A piece of a stream, as a receiver gives it.
+/// A piece of a stream that a receiver returns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Piece {
     /// The next bytes.
     Data(Vec<u8>),
-    /// Here bytes are missing that cannot be had any more; so many, if that can be said. What follows begins with a
-    /// message.
+    /// Bytes are missing here for good; their number, if it is known. The data after the gap begins with a message.
     Lost(Option<u32>),
     /// The stream ends here.
     End,
@@ -37,7 +36,7 @@ struct Block {
     parity: Vec<(u8, Vec<u8>)>,
 }
 
-/// A stream on its way in.
+/// A stream that is being received.
 pub(super) struct Incoming {
     pub(super) object: u16,
     pub(super) fec: Fec,
@@ -45,25 +44,25 @@ pub(super) struct Incoming {
     code: Code,
     blocks: BTreeMap<u64, Block>,
     capacity: u64,
-    /// The next place to be read.
+    /// The next position to read.
     read: u64,
-    /// All before this has been sent.
+    /// All symbols before this position have been sent.
     frontier: u64,
-    /// The next byte's offset; none before the first was read.
+    /// The offset of the next byte; `None` before the first byte was read.
     offset: Option<u32>,
-    /// A message's beginning is looked for.
+    /// Skips to the beginning of a message.
     seeking: bool,
-    /// Something was given up since the last byte.
+    /// Data was given up since the last byte.
     broken: bool,
-    /// It began after the stream's beginning.
+    /// It was joined after the stream's beginning.
     late: bool,
     ended: bool,
     pub(super) recovered: u64,
 }
 
 impl Incoming {
-    /// A stream of which a message of this block came first; or why it cannot be taken. At most `bytes` are
-    /// held, and as much parity.
+    /// A stream whose first received message is of this block; or why it cannot be received. At most `bytes` of data
+    /// are held, and as much parity.
     pub(super) fn open(
         (object, fec, block): (u16, Fec, u32),
         fti: Fti,
@@ -75,7 +74,7 @@ impl Incoming {
         }
         let vector = usize::from(fti.symbol_bytes) + SEGMENT_HEAD_BYTES;
         let block_bytes = vector * usize::from(fti.max_block);
-        // Who makes blocks tiny has us keep more beside them than in them.
+        // Counts the overhead of blocks, because a sender may make them tiny.
         let capacity = (bytes / (block_bytes + BLOCK_OVERHEAD_BYTES)).min(MAX_BLOCKS) as u64;
         if capacity < 2 {
             return Err(format!("blocks of {block_bytes} bytes are too long"));
@@ -108,7 +107,7 @@ impl Incoming {
         usize::from(self.fti.symbol_bytes) + SEGMENT_HEAD_BYTES
     }
 
-    /// Whether its beginning was not to be had.
+    /// Whether the beginning of the stream is missing.
     pub(super) fn is_late(&self) -> bool {
         self.late
     }
@@ -117,26 +116,27 @@ impl Incoming {
         self.ended
     }
 
-    /// The place of a symbol on the wire.
+    /// The position of a symbol on the wire.
     pub(super) fn place(&self, at: SymbolId) -> u64 {
         let block = unwrap_block(at.block, self.frontier / self.symbols(), self.fec);
         block * self.symbols() + u64::from(at.symbol).min(self.symbols())
     }
 
-    /// All before this place has been sent.
+    /// All symbols before this position have been sent.
     pub(super) fn sent(&mut self, place: u64) {
-        // A sender keeps no more than it says, so what is far ahead is another stream or a lie; then there is a gap.
+        // A sender keeps no more than it announces, so a position far ahead is another stream or invalid; it causes a
+        // gap.
         self.frontier = self.frontier.max(place);
         let block = place.saturating_sub(1) / self.symbols();
         self.make_room(block);
     }
 
-    /// Whether everything before a place has been read.
+    /// Whether everything before a position has been read.
     pub(super) fn has_read(&self, place: u64) -> bool {
         self.read >= place
     }
 
-    /// Takes a symbol. Tells whether it makes sense, or else that it is of no use any more.
+    /// Receives a symbol. Returns false if it is invalid, and true even if it is no longer useful.
     pub(super) fn take(&mut self, at: SymbolId, fti: Option<Fti>, payload: &[u8]) -> bool {
         let (symbols, vector) = (self.fti.max_block, self.vector());
         let Ok(number) = u8::try_from(at.symbol) else { return false };
@@ -178,7 +178,7 @@ impl Incoming {
         true
     }
 
-    /// There are enough symbols: makes the missing ones.
+    /// There are enough symbols: computes the missing ones.
     fn recover(&mut self, block: u64) {
         let (symbols, vector) = (self.fti.max_block, self.vector());
         let Some(held) = self.blocks.get_mut(&block) else { return };
@@ -196,7 +196,7 @@ impl Incoming {
         }
     }
 
-    /// There are more blocks than may be held: the oldest goes.
+    /// There are too many blocks: drops the oldest.
     fn make_room(&mut self, block: u64) {
         let least = (block + 1).saturating_sub(self.capacity);
         if self.read / self.symbols() < least {
@@ -204,7 +204,7 @@ impl Incoming {
         }
     }
 
-    /// Blocks before this one cannot be had.
+    /// Blocks before this one are lost for good.
     pub(super) fn give_up(&mut self, block: u64) {
         let place = block * self.symbols();
         if place <= self.read {
@@ -221,7 +221,8 @@ impl Incoming {
         self.seeking = true;
     }
 
-    /// The sender has nothing before a block any more. Who has read nothing yet begins where it is now.
+    /// The sender has dropped everything before a block. A receiver that has read nothing yet starts at the sender's
+    /// present position.
     pub(super) fn squelched(&mut self, block: u32) {
         let here = self.frontier.saturating_sub(1) / self.symbols();
         let least = unwrap_block(block, here, self.fec);
@@ -242,7 +243,7 @@ impl Incoming {
             }
             let Some(segment) = Segment::decode(&block.bytes[symbol as usize * vector..][..vector])
             else {
-                // Parity made it, of what was no stream's.
+                // Parity recovered it, but it is not a symbol of a stream.
                 (self.broken, self.seeking) = (true, true);
                 self.next();
                 continue;
@@ -279,7 +280,7 @@ impl Incoming {
         }
     }
 
-    /// Whether something that was sent is not there.
+    /// Whether a symbol that was sent is missing.
     pub(super) fn lacks(&self) -> bool {
         if self.ended || self.read >= self.frontier {
             return false;
@@ -294,8 +295,8 @@ impl Incoming {
         })
     }
 
-    /// Asks for what is missing: of full blocks as many symbols as they lack, parity first; of the open one the symbols
-    /// themselves.
+    /// Requests missing data: for full blocks the number of symbols that they lack, preferably parity; for the last
+    /// block the symbols themselves.
     pub(super) fn ask(&self, writer: &mut Writer) {
         let (symbols, object) = (self.fti.max_block, self.object);
         let name =
@@ -336,7 +337,7 @@ impl Incoming {
     }
 }
 
-/// Source symbols that are missing of a block that is not full.
+/// Missing source symbols of a block that is not full.
 fn missing(have: &Symbols, from: u16, to: u16) -> Vec<(u16, u16)> {
     let mut ranges: VecDeque<(u16, u16)> = VecDeque::new();
     for symbol in (from..to).filter(|&symbol| !have.contains(symbol as u8)) {

@@ -1,13 +1,13 @@
 //! Streams (NORM_OBJECT_STREAM, RFC 5740 section 3.1): bytes without a known end, in order, with marks where
 //! messages begin.
 //!
-//! A [`StreamSender`] takes bytes as they come and keeps a bounded number of blocks for repairs. Usually it
-//! lets nothing go before all receivers it knows have it, so that who writes is held up; when it `push`es, the oldest
-//! goes. A [`StreamReceiver`] gives bytes in order, and says where some are missing. Blocks are repaired by
-//! parity as those of files are; a block that is not full yet has none, so its symbols are repeated.
+//! A [`StreamSender`] accepts bytes and keeps a limited number of blocks for repairs. Normally it keeps each block
+//! until all receivers that it knows have acknowledged it, which blocks the writer; with `push`, it drops the oldest
+//! block. A [`StreamReceiver`] returns bytes in order, and gaps where bytes are lost. Blocks are repaired by parity
+//! like those of files; a block that is not full yet has no parity, so its symbols are repeated.
 //!
-//! Places in a stream are counted in symbols from its beginning; on the wire they wrap. Not here: several streams of
-//! one sender, NORM_INFO for streams.
+//! Positions in a stream are counted in symbols from its beginning; on the wire they wrap. Not supported: several
+//! streams of one sender, NORM_INFO for streams.
 
 mod incoming;
 mod receiver;
@@ -21,10 +21,10 @@ pub use sender::{Event as StreamEvent, StreamConfig, StreamSender};
 
 use crate::wire::{Fec, SymbolId};
 
-/// A stream's blocks are short: only a full block has parity.
+/// Blocks of streams are short, because only a full block has parity.
 pub const STREAM_BLOCK_SYMBOLS: u8 = 32;
 
-/// The block that a number on the wire stands for, near one that is known.
+/// The block for a number on the wire, near a known block.
 fn unwrap_block(wire: u32, near: u64, fec: Fec) -> u64 {
     let bits = if fec == Fec::ReedSolomon8 { 24 } else { 32 };
     let modulus = 1_u64 << bits;
@@ -32,12 +32,12 @@ fn unwrap_block(wire: u32, near: u64, fec: Fec) -> u64 {
     if ahead < modulus / 2 {
         near + ahead
     } else {
-        // Behind; before the beginning there is nothing.
+        // Before `near`; there is nothing before the beginning.
         (near + ahead).checked_sub(modulus).unwrap_or(u64::from(wire))
     }
 }
 
-/// A symbol's name on the wire.
+/// A symbol's identifier on the wire.
 fn symbol_id(block: u64, symbol: u16, block_len: u16, fec: Fec) -> SymbolId {
     let mask = if fec == Fec::ReedSolomon8 { 0xFF_FFFF } else { 0xFFFF_FFFF };
     SymbolId { block: (block & mask) as u32, symbol, block_len }

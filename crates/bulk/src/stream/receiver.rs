@@ -17,12 +17,12 @@ pub struct StreamReceiverConfig {
     pub node: NodeId,
     /// Seed of its random waits.
     pub seed: u64,
-    /// Datagrams are decrypted by a [`crate::encryption::ReceiverEncryption`]; then nothing is given before the sender has named
-    /// this receiver, so that a recording is not taken for a stream.
+    /// Whether datagrams are decrypted by a [`crate::encryption::ReceiverEncryption`]; then no data is returned
+    /// before the sender has named this receiver, so that a recording is not taken for a stream.
     pub encrypted: bool,
-    /// Bytes held at most of what cannot be read yet, and as many of parity.
+    /// The most bytes held that cannot be read yet, and the most bytes of parity.
     pub buffer_bytes: usize,
-    /// Bytes of a NACK's requests at most.
+    /// The most bytes of requests in a NACK.
     pub nack_bytes: usize,
 }
 
@@ -39,30 +39,30 @@ impl Default for StreamReceiverConfig {
     }
 }
 
-/// How far a stream's receiver is.
+/// Progress of a stream's receiver.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Progress {
-    /// Bytes given.
+    /// Bytes returned to the reader.
     pub received_bytes: u64,
-    /// Times that something was lost for good.
+    /// Number of gaps.
     pub gaps: u64,
-    /// Bytes of that, where it is known.
+    /// Bytes lost in gaps, where the number is known.
     pub lost_bytes: u64,
     /// Datagrams received.
     pub datagrams: u64,
-    /// Symbols made from parity.
+    /// Symbols recovered by parity.
     pub recovered: u64,
-    /// What share of the sender's messages is missing.
+    /// The share of the sender's messages that is lost.
     pub loss: f64,
-    /// Datagrams that are no message, contradict what is known, or come from a stranger.
+    /// Datagrams that are not valid messages, contradict earlier ones, or come from an unknown sender.
     pub strange: u64,
     /// NACKs sent.
     pub nacks: u64,
-    /// It began after the stream's beginning.
+    /// It was joined after the stream's beginning.
     pub late: bool,
 }
 
-/// The sender that is listened to.
+/// The sender whose stream is received.
 struct Source {
     contact: Contact,
     incoming: Option<Incoming>,
@@ -76,13 +76,13 @@ pub struct StreamReceiver {
     random: fastrand::Rng,
     sequence: u16,
     progress: Progress,
-    /// The stream broke off; that is to be told.
+    /// The stream broke off, which the reader has not been informed of yet.
     broken_off: bool,
     error: Option<String>,
 }
 
 impl StreamReceiver {
-    /// A receiver that has heard nothing yet.
+    /// A receiver that has received nothing yet.
     #[must_use]
     pub fn new(config: StreamReceiverConfig) -> StreamReceiver {
         let random = fastrand::Rng::with_seed(config.seed);
@@ -114,12 +114,12 @@ impl StreamReceiver {
         self.source.as_ref().map(|source| (source.contact.head.source, source.contact.address))
     }
 
-    /// Why a stream that was heard is not taken.
+    /// Why a stream cannot be received.
     pub fn take_error(&mut self) -> Option<String> {
         self.error.take()
     }
 
-    /// Whether the sender has said that it ends, or nothing for long.
+    /// Whether the sender has announced the end, or was silent for too long.
     #[must_use]
     pub fn is_over(&self, now: Duration) -> bool {
         self.source
@@ -127,13 +127,13 @@ impl StreamReceiver {
             .is_none_or(|source| source.gone || source.contact.is_silent(now, SILENT))
     }
 
-    /// Whether the sender has said that it ends.
+    /// Whether the sender has announced the end.
     #[must_use]
     pub fn has_gone(&self) -> bool {
         self.source.as_ref().is_some_and(|source| source.gone)
     }
 
-    /// The next piece, in order. What is not read is held, within bounds; what is beyond them is lost.
+    /// The next piece, in order. Data that is not read is held up to a limit, beyond which it is lost.
     pub fn read(&mut self) -> Option<Piece> {
         if std::mem::take(&mut self.broken_off) {
             self.progress.gaps += 1;
@@ -155,13 +155,13 @@ impl StreamReceiver {
         Some(piece)
     }
 
-    /// Takes a datagram.
+    /// Receives a datagram.
     pub fn receive(&mut self, now: Duration, from: SocketAddr, datagram: &[u8]) {
         self.progress.datagrams += 1;
         let taken = match Message::decode(datagram) {
             Ok(Message::Object(message)) => self.object(now, from, &message, datagram.len()),
             Ok(Message::Command(command)) => self.command(now, from, &command, datagram.len()),
-            // Others' requests are for the sender.
+            // Requests of other receivers are for the sender.
             Ok(Message::Feedback(_)) => true,
             Err(_) => false,
         };
@@ -170,7 +170,7 @@ impl StreamReceiver {
         }
     }
 
-    /// Whether a message comes from the sender that is listened to, who may be new.
+    /// Whether a message is from the current sender, or from a new one that becomes the current sender.
     fn listen(&mut self, now: Duration, from: SocketAddr, head: &SenderHead, bytes: usize) -> bool {
         if head.source == self.config.node {
             return false;
@@ -190,7 +190,7 @@ impl StreamReceiver {
                 let same = contact.head.source == head.source
                     && (self.config.encrypted || contact.address.ip() == from.ip());
                 let silent = contact.is_silent(now, if same { RESTART } else { SILENT });
-                // Who has begun nothing, or was a recording, is in nobody's way.
+                // A sender that has begun nothing, or whose messages are a recording, can be replaced.
                 let idle = self.config.encrypted && !contact.is_present();
                 let done = source.incoming.as_ref().is_some_and(Incoming::has_ended);
                 if done || !(silent || idle || source.gone) {
@@ -289,7 +289,7 @@ impl StreamReceiver {
         self.source.as_ref()?.contact.deadline()
     }
 
-    /// Puts the next datagram into `out` and returns its destination; to be called until it returns `None`.
+    /// Puts the next datagram into `out` and returns its destination; call this until it returns `None`.
     pub fn poll_transmit(&mut self, now: Duration, out: &mut Vec<u8>) -> Option<SocketAddr> {
         out.clear();
         let source = self.source.as_mut()?;
@@ -307,7 +307,7 @@ impl StreamReceiver {
                 }
             }
             Nack::Backoff(at) if at <= now => {
-                // Requests get lost as easily as what they ask for.
+                // Requests get lost as easily as data.
                 let alone = source.contact.head.backoff == 0;
                 let share = if alone { 1.0 - source.contact.loss() } else { 1.0 };
                 source.contact.hold_off(now, 0.5 * share);

@@ -1,4 +1,4 @@
-//! What receivers of a stream ask for becomes what its blocks owe.
+//! Turns the requests of a stream's receivers into repairs of blocks.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,10 +9,10 @@ use crate::NodeId;
 use crate::sender::symbols_for;
 use crate::wire::{Fec, Form, Requests, Span};
 
-/// Symbols a NACK may name one by one.
+/// The most symbols that a NACK may name.
 const MAX_NAMED: usize = 1 << 16;
 
-/// What a NACK asks of a block: how many symbols, and which.
+/// A NACK's requests by block: the number of symbols, and which.
 type Wanted = BTreeMap<u64, Vec<u8>>;
 
 impl StreamSender {
@@ -23,7 +23,7 @@ impl StreamSender {
         echo: Option<Duration>,
         requests: Requests<'_>,
     ) {
-        // What was sent later may be on its way.
+        // Symbols sent later may still arrive.
         let seen = self.base.seen(now, echo);
         let flying = self.base.recent.since(seen);
         let wanted = self.wanted(requests);
@@ -35,7 +35,7 @@ impl StreamSender {
         for (number, named) in wanted {
             let Some(block) = self.send_buffer.block(number) else { continue };
             if number == open {
-                // There is no parity yet. Whoever names some lacks something, it is not said what.
+                // There is no parity yet. A request for parity shows that something is missing, but not which symbol.
                 let all = named.iter().any(|&symbol| u16::from(symbol) >= sent);
                 for symbol in 0..sent as u8 {
                     let missing = all || named.contains(&symbol);
@@ -55,12 +55,12 @@ impl StreamSender {
             }
         }
         if self.repairs.is_empty() && live {
-            // Perhaps what is missing is on its way; else it is asked for again.
+            // The missing data may still arrive; if not, the receiver requests it again.
             self.flush_at = self.flush_at.max(now);
         }
     }
 
-    /// What is asked for, of blocks that are there and have been sent.
+    /// The requests for blocks that are kept and have been sent.
     fn wanted(&mut self, requests: Requests<'_>) -> Wanted {
         let (mut wanted, mut named) = (Wanted::new(), 0);
         let (open, sent) = self.send_buffer.block_of(self.cursor);
@@ -68,7 +68,7 @@ impl StreamSender {
         let end = u16::from(config.block_symbols) + u16::from(config.parity_symbols);
         for span in requests.spans() {
             if span.first.0 != 0 {
-                // There is no other object; NRL's asks for those before this one, too.
+                // There is no other object; NRL's receivers also request objects before this one.
                 self.squelch = true;
                 continue;
             }

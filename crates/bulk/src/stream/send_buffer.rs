@@ -12,7 +12,7 @@ pub(super) struct Kept {
     /// Its symbols, each padded with zeros.
     bytes: Vec<u8>,
     pub(super) repair: Block,
-    /// When each of its source symbols was sent the last time.
+    /// When each of its source symbols was last sent.
     pub(super) sent: Vec<Duration>,
 }
 
@@ -24,9 +24,9 @@ pub(super) struct SendBuffer {
     block_symbols: u16,
     symbol_bytes: usize,
     capacity: usize,
-    /// The place of the symbol that bytes are put into.
+    /// The position of the symbol that is being filled.
     end: u64,
-    /// What is in it already.
+    /// The bytes of that symbol so far.
     filling: Vec<u8>,
     message_start: Option<u16>,
     /// The next byte begins a message.
@@ -36,7 +36,7 @@ pub(super) struct SendBuffer {
 }
 
 impl SendBuffer {
-    /// `symbol_bytes` are of data; heads come besides.
+    /// `symbol_bytes` are the data of a symbol, without its header.
     pub(super) fn new(block_symbols: u16, symbol_bytes: usize, capacity: usize) -> SendBuffer {
         SendBuffer {
             blocks: VecDeque::new(),
@@ -53,12 +53,12 @@ impl SendBuffer {
         }
     }
 
-    /// Length of a symbol with its head.
+    /// The length of a symbol with its header.
     pub(super) fn vector_bytes(&self) -> usize {
         self.symbol_bytes + SEGMENT_HEAD_BYTES
     }
 
-    /// All before this place may be sent.
+    /// All symbols before this position may be sent.
     pub(super) fn end(&self) -> u64 {
         self.end
     }
@@ -84,12 +84,12 @@ impl SendBuffer {
         (place / symbols, (place % symbols) as u16)
     }
 
-    /// Whether one symbol more has room.
+    /// Whether there is room for one more symbol.
     pub(super) fn has_room(&self) -> bool {
         self.block_of(self.end).0 < self.first + self.capacity as u64
     }
 
-    /// Takes as much as there is room for, and tells how much that was.
+    /// Accepts as many bytes as there is room for; returns how many.
     pub(super) fn write(&mut self, bytes: &[u8]) -> usize {
         let mut rest = bytes;
         while !rest.is_empty() && !self.closed && self.has_room() {
@@ -112,14 +112,14 @@ impl SendBuffer {
         self.begins = true;
     }
 
-    /// What was written goes out, though its symbol is not full.
+    /// Lets the written bytes be sent, although their symbol is not full.
     pub(super) fn flush(&mut self) {
         if !self.filling.is_empty() {
             self.put();
         }
     }
 
-    /// Ends the stream. Tells whether there was room to say so.
+    /// Ends the stream. Returns false if there was no room for its end.
     pub(super) fn close(&mut self) -> bool {
         self.flush();
         if !self.closed && self.has_room() {
@@ -153,7 +153,7 @@ impl SendBuffer {
         self.end += 1;
     }
 
-    /// Blocks before this one are let go.
+    /// Drops the blocks before this one.
     pub(super) fn release(&mut self, to: u64) {
         while self.first < to && self.blocks.pop_front().is_some() {
             self.first += 1;
@@ -165,7 +165,8 @@ impl SendBuffer {
         self.blocks.get_mut(usize::try_from(index).ok()?)
     }
 
-    /// Writes a symbol, source or parity, into `out`. Parity is of full blocks. Tells whether it is there.
+    /// Writes a symbol, source or parity, into `out`. Only full blocks have parity. Returns whether the symbol
+    /// exists.
     pub(super) fn symbol(&self, code: &Code, block: u64, symbol: u8, out: &mut Vec<u8>) -> bool {
         let index = block.checked_sub(self.first).and_then(|index| usize::try_from(index).ok());
         let Some(kept) = index.and_then(|index| self.blocks.get(index)) else { return false };

@@ -1,4 +1,4 @@
-//! The sending side of a stream: new symbols, repairs of those in the buffer, flushes while there is nothing new.
+//! The sending side of a stream: sends new symbols, repairs from the buffer, and flushes while there is nothing new.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -15,40 +15,41 @@ use crate::wire::{
     flags,
 };
 
-/// How often it asks when nobody has answered for a long time.
+/// The interval of flushes when no receiver has answered for a long time.
 const RARELY: Duration = Duration::from_secs(1);
-/// Bytes of so long a time, or two blocks, may wait to be sent the first time: what waits here is late.
+/// Data for this time at the current rate, or two blocks, may wait to be sent for the first time, because waiting
+/// data is late.
 const AHEAD: Duration = Duration::from_millis(100);
-/// A symbol for which nothing else waits is sent as often as makes it arrive with this chance, within the rate: asking
-/// for it would take a round trip.
+/// The probability with which the last symbol before a pause may be lost: it is sent again, within the rate, until
+/// the loss of all copies is less likely than this. A request for it would take a round trip.
 const LATE: f64 = 0.1;
 const MOST_COPIES: u8 = 7;
-/// Copies follow each other after this long, lest one burst of losses takes them all.
+/// The interval between copies, so that one burst of losses does not take them all.
 const COPY_AFTER: Duration = Duration::from_millis(2);
 const MAX_COPIES: usize = 1024;
 
 /// A stream's settings.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StreamConfig {
-    /// As for objects. `symbol_bytes` are those of the stream; 8 more go with each.
+    /// The sender's settings. `symbol_bytes` are those of the stream; 8 more are added to each.
     pub sender: SenderConfig,
-    /// Bytes kept for repairs, at least four blocks. Receivers keep as much.
+    /// Bytes kept for repairs, at least four blocks. Receivers hold the same amount.
     pub buffer_bytes: usize,
-    /// When the buffer is full, what is oldest goes, whoever has it or not. Otherwise nothing is taken until all
-    /// receivers have what is oldest.
+    /// Whether a full buffer drops the oldest block even if receivers lack it. Otherwise, no data is accepted until
+    /// all receivers have the oldest block.
     pub push: bool,
 }
 
-/// What a stream's sender tells its owner.
+/// Events of a stream's sender.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
     /// A receiver has acknowledged everything, to the end.
     Confirmed(Peer),
-    /// A receiver was not heard for too long and is not waited for any more.
+    /// A receiver was silent for too long and is not waited for any more.
     Left(NodeId),
-    /// The end, or nobody is there to wait for.
+    /// The end, or there is no receiver left to wait for.
     Ended {
-        /// Whether everybody expected has everything.
+        /// Whether all expected receivers have everything.
         complete: bool,
     },
 }
@@ -56,7 +57,7 @@ pub enum Event {
 #[derive(Debug, PartialEq)]
 enum End {
     Open,
-    /// Told so many times more.
+    /// The end is announced this many more times.
     Telling(u32, bool),
     Ended,
 }
@@ -72,22 +73,22 @@ pub struct StreamSender {
     pub(super) base: Base,
     push: bool,
     pub(super) send_buffer: SendBuffer,
-    /// All before this place has been sent.
+    /// All symbols before this position have been sent.
     pub(super) cursor: u64,
-    /// Blocks that owe repairs.
+    /// Blocks with repairs to send.
     pub(super) repairs: VecDeque<u64>,
     copies: VecDeque<Copy>,
-    /// Up to which place each has everything.
+    /// Up to which position each receiver has everything.
     acked: BTreeMap<NodeId, u64>,
     left: Vec<NodeId>,
-    /// Blocks sent to their end, and when.
+    /// Blocks sent completely, and when.
     sent_blocks: VecDeque<(Duration, u64)>,
-    /// What receivers are asked to acknowledge while more is sent.
+    /// The position that receivers are asked to acknowledge while more is sent.
     mark: u64,
     ask_at: Duration,
     pub(super) flush_at: Duration,
     flushes: u32,
-    /// Since when nobody is there who should be.
+    /// Since when expected receivers are missing.
     alone_since: Duration,
     pub(super) squelch: bool,
     end: End,
@@ -127,7 +128,7 @@ impl StreamSender {
         })
     }
 
-    /// Whether bytes would be taken now.
+    /// Whether bytes would be accepted now.
     #[must_use]
     pub fn has_room(&self) -> bool {
         if self.send_buffer.is_closed() || self.end != End::Open {
@@ -138,16 +139,16 @@ impl StreamSender {
         let symbol = u64::from(self.base.config.symbol_bytes);
         let ahead = self.rate() * AHEAD.as_millis() as u64 / 1000 / symbol;
         let most = ahead.max(2 * block).min(block * self.send_buffer.capacity() as u64 / 2);
-        // Who pushes is not held up by what was not sent yet either.
+        // With `push`, unsent data does not block the writer either.
         self.push || waiting < most && self.send_buffer.has_room()
     }
 
-    /// Takes bytes, as many as there is room for, and tells how many. What does not fill a symbol waits for more, or for
-    /// [`StreamSender::flush`].
+    /// Accepts as many bytes as there is room for, and returns how many. Bytes that do not fill a symbol wait for
+    /// more, or for [`StreamSender::flush`].
     pub fn write(&mut self, bytes: &[u8]) -> usize {
         let mut taken = 0;
         while taken < bytes.len() && self.has_room() {
-            // A block at a time, so that not much more waits than may.
+            // One block at a time, so that little more waits than may.
             let block = usize::from(self.base.config.block_symbols)
                 * usize::from(self.base.config.symbol_bytes);
             let piece = &bytes[taken..bytes.len().min(taken + block)];
@@ -167,18 +168,18 @@ impl StreamSender {
         taken
     }
 
-    /// The next byte begins a message. Receivers that come late or lose something go on at such a place.
+    /// The next byte begins a message. Receivers that join late or lose data continue at such a position.
     pub fn end_message(&mut self) {
         self.send_buffer.end_message();
     }
 
-    /// What was written goes out now, though a datagram would hold more.
+    /// Sends the written bytes now, even if a datagram could hold more.
     pub fn flush(&mut self) {
         self.send_buffer.flush();
     }
 
-    /// Ends the stream; what was written is still brought to all. Tells whether there was room to say so; if not, it
-    /// is to be called again.
+    /// Ends the stream; data written before is still delivered to all. Returns false if there was no room for its
+    /// end; then call this again.
     pub fn close(&mut self) -> bool {
         if !self.send_buffer.close() && self.push {
             self.drop_oldest();
@@ -197,7 +198,7 @@ impl StreamSender {
         self.events.pop_front()
     }
 
-    /// How far it is. `total_bytes` have been written.
+    /// Progress of the transfer. `total_bytes` have been written.
     #[must_use]
     pub fn progress(&self) -> Progress {
         let peers = self.base.peers.iter().cloned().collect();
@@ -229,7 +230,7 @@ impl StreamSender {
         Some(self.base.next_at.max(idle.into_iter().flatten().min().unwrap_or_default()))
     }
 
-    /// Puts the next datagram that is due into `out`; to be called until it returns `false`.
+    /// Puts the next datagram that is due into `out`; call this until it returns `false`.
     pub fn poll_transmit(&mut self, now: Duration, out: &mut Vec<u8>) -> bool {
         if self.deadline().is_none_or(|deadline| deadline > now) {
             return false;
@@ -280,7 +281,7 @@ impl StreamSender {
         let blocks = self.send_buffer.capacity() as u64;
         let block_len = u16::from(config.block_symbols);
         let fti = Fti {
-            // Of a stream it is how much its sender keeps.
+            // For a stream, this is the amount that the sender keeps.
             object_bytes: blocks * u64::from(block_len) * u64::from(config.symbol_bytes),
             symbol_bytes: config.symbol_bytes,
             max_block: block_len,
@@ -292,7 +293,7 @@ impl StreamSender {
             fec: Fec::default(),
             object: 0,
             symbol: Some(symbol_id(block, symbol.into(), block_len, Fec::default())),
-            // With each: who joins late, or hears few, can begin at once.
+            // In every message, so that a receiver that joins late or loses many can start at once.
             fti: Some(fti),
             rate: None,
             payload: &self.payload,
@@ -350,7 +351,7 @@ impl StreamSender {
         self.put_symbol(now, (block, symbol as u8), 0, out)
     }
 
-    /// A block is full and sent: if more waits, parity goes with it before anybody asks.
+    /// A block is full and sent: if more data waits, parity is sent with it before any request.
     fn block_sent(&mut self, now: Duration, number: u64) {
         if self.sent_blocks.len() < self.send_buffer.capacity() {
             self.sent_blocks.push_back((now, number));
@@ -364,7 +365,7 @@ impl StreamSender {
             && !live
             && parity > 0
         {
-            // It may have been asked for some before.
+            // Parity may have been requested before.
             let had = kept.repair.parity_sent + kept.repair.parity_due;
             kept.repair.parity_due += parity.saturating_sub(had);
             if !std::mem::replace(&mut kept.repair.queued, true) {
@@ -373,7 +374,7 @@ impl StreamSender {
         }
     }
 
-    /// A symbol that nothing follows is sent again after a moment, if it may have been lost.
+    /// Schedules another copy of a symbol that no other follows, if it may have been lost.
     fn copy_later(&mut self, now: Duration, place: u64) {
         let loss = self.base.peers.loss();
         let live = self.cursor >= self.send_buffer.end();
@@ -412,7 +413,7 @@ impl StreamSender {
         self.base.config.flush_interval(self.base.grtt(), self.base.peers.loss())
     }
 
-    /// Those who are waited for.
+    /// The receivers that are waited for.
     fn present(&self) -> impl Iterator<Item = &Peer> {
         self.base.peers.iter().filter(|peer| !self.left.contains(&peer.node))
     }
@@ -421,21 +422,21 @@ impl StreamSender {
         self.acked.get(&node).copied().unwrap_or(0)
     }
 
-    /// Up to where all have everything; the beginning, as long as not enough of them are known.
+    /// The position up to which all receivers have everything; the beginning until enough of them are known.
     fn peers_at(&self) -> u64 {
         let least = self.present().map(|peer| self.acked(peer.node)).min();
         let enough = self.present().count() >= self.base.config.receivers;
         least.filter(|_| enough).unwrap_or(0)
     }
 
-    /// Lets go what all have, and gives up who is silent.
+    /// Drops blocks that all receivers have, and gives up silent receivers.
     fn release(&mut self, now: Duration) {
         let patience = self.base.config.patience;
         let silent = |peer: &Peer| now.saturating_sub(peer.heard) > patience;
         let gone: Vec<NodeId> =
             self.present().filter(|peer| silent(peer)).map(|peer| peer.node).collect();
         for node in gone {
-            // Who is waited for was waited for long enough.
+            // This receiver has used up the time to wait for missing ones.
             self.alone_since = self.alone_since.min(now.saturating_sub(patience));
             self.left.push(node);
             self.events.push_back(Event::Left(node));
@@ -452,7 +453,7 @@ impl StreamSender {
         self.look_for_the_end(now);
     }
 
-    /// While more is sent, receivers are asked what they have, so that it need not be kept.
+    /// Whether to ask receivers what they have while more is sent, so that it need not be kept.
     fn is_to_ask(&mut self, now: Duration) -> bool {
         let old = now.saturating_sub(self.base.grtt().mul_f64(1.5));
         while let Some((_, block)) = self.sent_blocks.pop_front_if(|(at, _)| *at <= old) {
@@ -469,7 +470,7 @@ impl StreamSender {
         self.base.put_flush((0, at), lacking, out);
     }
 
-    /// There is nothing to send but the question whether all has arrived.
+    /// Writes a flush, because there is no data to send.
     fn put_tail(&mut self, now: Duration, out: &mut Vec<u8>) -> bool {
         if now < self.flush_at {
             return false;
@@ -521,7 +522,7 @@ impl StreamSender {
         }
     }
 
-    /// Takes a datagram from a receiver.
+    /// Receives a datagram.
     pub fn receive(&mut self, now: Duration, datagram: &[u8]) {
         if let Some(feedback) = self.base.decode(datagram) {
             self.feedback(now, &feedback);
@@ -547,7 +548,7 @@ impl StreamSender {
                 let near = self.send_buffer.block_of(self.cursor).0;
                 let block = unwrap_block(at.block, near, Fec::default());
                 let place = self.place(block, at.symbol) + 1;
-                // Whoever acknowledges what has not been sent is mistaken.
+                // An acknowledgement of data that has not been sent is invalid.
                 if place <= self.cursor {
                     self.confirm(node, place);
                 }

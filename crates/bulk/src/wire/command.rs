@@ -19,7 +19,7 @@ const REPAIR_ADV: u8 = 5;
 const ACK_REQ: u8 = 6;
 const APPLICATION: u8 = 7;
 
-/// Nodes in a message. A rest that is no whole node is ignored.
+/// The nodes in a message. An incomplete node at the end is ignored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NodeList<'a>(&'a [u8]);
 
@@ -29,7 +29,7 @@ impl<'a> NodeList<'a> {
         put32(bytes, node);
     }
 
-    /// The list that these bytes are.
+    /// The list in these bytes.
     #[must_use]
     pub fn of(bytes: &'a [u8]) -> NodeList<'a> {
         NodeList(bytes)
@@ -46,7 +46,7 @@ impl<'a> NodeList<'a> {
 pub struct ObjectList<'a>(&'a [u8]);
 
 impl<'a> ObjectList<'a> {
-    /// The list that these bytes, two an object, are.
+    /// The list in these bytes, two per object.
     #[must_use]
     pub fn of(bytes: &'a [u8]) -> ObjectList<'a> {
         ObjectList(bytes)
@@ -84,7 +84,7 @@ impl<'a> Probe<'a> {
         put16(bytes, rate);
     }
 
-    /// The quantized round-trip time the sender knows of a node, if it knows the node.
+    /// The quantized round-trip time that the sender has measured for a node, if it knows the node.
     #[must_use]
     pub fn rtt_of(&self, node: NodeId) -> Option<u8> {
         let nodes = self.nodes.as_chunks::<8>().0;
@@ -92,59 +92,59 @@ impl<'a> Probe<'a> {
     }
 }
 
-/// What a sender orders or tells.
+/// The kind of a command.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum CommandKind<'a> {
-    /// All up to here has been sent; who is named shall acknowledge it.
+    /// Everything up to here has been sent; the named nodes are to acknowledge it.
     Flush {
         /// The object.
         object: u16,
         /// The last symbol sent.
         at: SymbolId,
-        /// Who shall acknowledge.
+        /// The nodes that are to acknowledge.
         nodes: NodeList<'a>,
     },
-    /// The sender goes.
+    /// The end of transmission.
     Eot,
-    /// Nothing before this can be repaired any more, nor the objects named.
+    /// Nothing before this position can be repaired any more, nor can the objects named.
     Squelch {
-        /// The first object that can be.
+        /// The first object that can be repaired.
         object: u16,
-        /// And from where on.
+        /// Its first symbol that can be repaired.
         at: SymbolId,
-        /// What cannot be after it.
+        /// Later objects that cannot be repaired.
         invalid: ObjectList<'a>,
     },
     /// A probe of round-trip times.
     Probe(Probe<'a>),
-    /// Somebody asked for these already.
+    /// Requests that the sender has received already.
     RepairAdv {
         /// What will be repaired.
         requests: Requests<'a>,
-        /// There is more than fits.
+        /// There are more than fit.
         limit: bool,
     },
-    /// The nodes named shall acknowledge something else than a flush.
+    /// The named nodes are to acknowledge something other than a flush.
     AckRequest {
-        /// What.
+        /// What to acknowledge.
         kind: u8,
-        /// To tell one from another.
+        /// Distinguishes requests.
         id: u8,
-        /// Who.
+        /// The nodes.
         nodes: NodeList<'a>,
     },
-    /// Of the application.
+    /// A command of the application.
     Application(&'a [u8]),
 }
 
 /// A sender's command.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Command<'a> {
-    /// Of whom.
+    /// The sender's header.
     pub head: SenderHead,
-    /// How symbols are written in it.
+    /// The encoding of symbols.
     pub fec: Fec,
-    /// What it says.
+    /// The command.
     pub kind: CommandKind<'a>,
 }
 

@@ -18,11 +18,11 @@ pub mod cc_flags {
     pub const RTT: u8 = 0x04;
     /// It has lost nothing so far.
     pub const START: u8 = 0x08;
-    /// It goes.
+    /// It leaves.
     pub const LEAVE: u8 = 0x10;
 }
 
-/// A receiver's report of what reaches it (EXT_CC).
+/// A receiver's report of its reception (EXT_CC).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CcFeedback {
     /// The probe it answers.
@@ -31,7 +31,7 @@ pub struct CcFeedback {
     pub flags: u8,
     /// Its round-trip time, quantized.
     pub rtt: u8,
-    /// What share of messages it misses, of 65535.
+    /// The share of messages that it loses, of 65535.
     pub loss: u16,
     /// The rate at which it receives, quantized.
     pub rate: u16,
@@ -42,25 +42,25 @@ pub struct CcFeedback {
 pub enum AckKind<'a> {
     /// A probe.
     Probe,
-    /// A flush: all is there up to this.
+    /// A flush: everything up to this symbol was received.
     Flush {
         /// The object.
         object: u16,
         /// The symbol.
         at: SymbolId,
-        /// How it is written.
+        /// The encoding of the symbol.
         fec: Fec,
     },
-    /// Something of the application.
+    /// An acknowledgement of the application.
     Other(u8, &'a [u8]),
 }
 
-/// What feedback says.
+/// The kind of feedback.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum FeedbackKind<'a> {
-    /// These are missing.
+    /// A request for missing data.
     Nack(Requests<'a>),
-    /// This is there; the number tells one request from another.
+    /// An acknowledgement; the number distinguishes requests.
     Ack(AckKind<'a>, u8),
 }
 
@@ -71,16 +71,16 @@ pub struct Feedback<'a> {
     pub source: NodeId,
     /// Counts its messages.
     pub sequence: u16,
-    /// To whom.
+    /// The sender to which it is addressed.
     pub sender: NodeId,
-    /// Which run of it.
+    /// The sender's instance (run).
     pub instance: u16,
-    /// The time of the last probe, and how long ago that came in added to it: what the sender's clock
-    /// showed, a one-way delay ago, when this left.
+    /// The sender's time in the last probe plus the time since the probe was received: the sender's clock one one-way
+    /// delay before this message was sent.
     pub echo: Option<Duration>,
     /// The receiver's report, if it is there.
     pub report: Option<CcFeedback>,
-    /// What it says.
+    /// The kind and its content.
     pub kind: FeedbackKind<'a>,
 }
 

@@ -19,14 +19,14 @@ pub(super) const EXT_CC: u8 = 3;
 pub(super) const EXT_FTI: u8 = 64;
 pub(super) const EXT_RATE: u8 = 128;
 
-/// What all messages of a sender begin with.
+/// The fields at the beginning of all messages of a sender.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SenderHead {
     /// The sender.
     pub source: NodeId,
     /// Counts its messages.
     pub sequence: u16,
-    /// Tells one run of it from another.
+    /// Distinguishes runs of the sender.
     pub instance: u16,
     /// Longest round-trip time in the group, quantized.
     pub grtt: u8,

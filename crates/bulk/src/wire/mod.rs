@@ -1,8 +1,8 @@
-//! NORM's messages (RFC 5740 section 4) as bytes and back.
+//! Encodes and decodes NORM's messages (RFC 5740 section 4).
 //!
-//! [`Message::decode`] borrows from the datagram, checks every length before it looks, and allocates
-//! nothing. Whether a message makes sense at this moment is for `sender`, `receiver` and `stream` to
-//! judge. Reports and the congestion control's node list as a whole are passed over.
+//! [`Message::decode`] borrows from the datagram, checks every length before it reads, and allocates nothing. Whether
+//! a message makes sense at the moment is for `sender`, `receiver` and `stream` to decide. Reports and the congestion
+//! control's node list are skipped as a whole.
 
 mod command;
 mod error;
@@ -64,7 +64,7 @@ impl<'a> Message<'a> {
         else {
             return Err(WireError::Header);
         };
-        // A header that ends early contradicts its own length.
+        // A header that ends too early contradicts its own length.
         let inside = |error| if error == WireError::Short { WireError::Header } else { error };
         let parts = Parts { source, sequence, header: Read(header), payload };
         match first & 0x0F {
@@ -76,7 +76,7 @@ impl<'a> Message<'a> {
         .map_err(inside)
     }
 
-    /// Appends the message's bytes.
+    /// Appends the encoded message.
     pub fn encode(&self, out: &mut Vec<u8>) {
         match self {
             Message::Object(message) => message.encode(out),

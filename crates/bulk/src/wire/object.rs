@@ -9,7 +9,7 @@ use super::read::{Read, put16, put32};
 
 /// Flags of an object's messages.
 pub mod flags {
-    /// Sent because somebody asked.
+    /// Sent because a receiver requested it.
     pub const REPAIR: u8 = 0x01;
     /// A repair of this very symbol rather than fresh parity.
     pub const EXPLICIT: u8 = 0x02;
@@ -23,14 +23,14 @@ pub mod flags {
     pub const STREAM: u8 = 0x20;
 }
 
-/// An FEC encoding that we speak. Both carry the same code.
+/// A supported FEC encoding. Both carry the same code.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fec {
     /// Encoding 5: Reed-Solomon over GF(2^8), 24 bits of block number, 8 of symbol number.
     #[default]
     ReedSolomon8,
-    /// Encoding 129, "small block systematic", as NRL's uses it: 32 bits of block number, 16 of length,
-    /// 16 of symbol number.
+    /// Encoding 129, "small block systematic", as in NRL's NORM: 32 bits of block number, 16 of length, 16 of symbol
+    /// number.
     SmallBlock,
 }
 
@@ -51,14 +51,14 @@ impl Fec {
     }
 }
 
-/// Names a symbol of an object.
+/// Identifies a symbol of an object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SymbolId {
     /// The block, below 2^24.
     pub block: u32,
     /// The symbol: source symbols from 0, parity symbols after them.
     pub symbol: u16,
-    /// Source symbols of the block; only [`Fec::SmallBlock`] says it.
+    /// Source symbols of the block; only [`Fec::SmallBlock`] carries this field.
     pub block_len: u16,
 }
 
@@ -88,17 +88,17 @@ impl SymbolId {
     }
 }
 
-/// What a receiver must know of an object before it can decode it (EXT_FTI).
+/// The parameters of an object that a receiver needs to decode it (EXT_FTI).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fti {
     /// The object's length, below 2^48.
     pub object_bytes: u64,
     /// Length of a symbol.
     pub symbol_bytes: u16,
-    /// Most source symbols of a block.
+    /// The most source symbols of a block.
     pub max_block: u16,
-    /// Parity symbols of each block. RFC 5510 has the sum of both here; NRL's, with whom we are to
-    /// interoperate, has the parity alone.
+    /// Parity symbols of each block. RFC 5510 has the sum of both here; NRL's implementation, with which this one
+    /// interoperates, has the parity alone.
     pub parity: u16,
 }
 
@@ -139,18 +139,18 @@ impl Fti {
     }
 }
 
-/// A piece of an object.
+/// A message of an object: a symbol or the info.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ObjectMessage<'a> {
-    /// Of whom.
+    /// The sender's header.
     pub head: SenderHead,
     /// See [`flags`].
     pub flags: u8,
-    /// How `symbol` and `fti` are written.
+    /// The encoding of `symbol` and `fti`.
     pub fec: Fec,
     /// The object.
     pub object: u16,
-    /// Which symbol; none for NORM_INFO.
+    /// The symbol's identifier; `None` for NORM_INFO.
     pub symbol: Option<SymbolId>,
     /// The object's parameters, if they are there.
     pub fti: Option<Fti>,
@@ -166,7 +166,7 @@ impl<'a> ObjectMessage<'a> {
         let flags = parts.header.u8()?;
         let fec = parts.header.u8()?;
         let object = parts.header.u16()?;
-        // A NORM_INFO without extensions says nothing in its encoding's terms.
+        // A NORM_INFO without extensions has no fields of an encoding.
         let fec = match Fec::from_number(fec) {
             Err(_) if !data && parts.header.0.is_empty() => Fec::default(),
             fec => fec?,

@@ -1,4 +1,4 @@
-//! Big-endian numbers from a slice, each checked, and into a buffer.
+//! Reads big-endian numbers from a slice, with bounds checks, and writes them to a buffer.
 
 use super::error::WireError;
 

@@ -1,24 +1,24 @@
-//! Repair requests (RFC 5740 section 4.3.1): what a NACK asks for and NORM_CMD(REPAIR_ADV) tells.
+//! Repair requests (RFC 5740 section 4.3.1): the content of NACKs and of NORM_CMD(REPAIR_ADV).
 //!
-//! A message carries several lists, each with a form, a level and items. [`Requests::check`] walks
-//! through all of them once, so that [`Requests::spans`] cannot fail.
+//! A message carries several lists, each with a form, a level and items. [`Requests::check`] reads all of them once,
+//! so that [`Requests::spans`] cannot fail.
 
 use super::error::WireError;
 use super::object::{Fec, SymbolId};
 use super::read::{Read, put16};
 
-/// How the items of a list are to be understood.
+/// The meaning of the items of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// Each for itself.
+    /// Each item is one request.
     Items,
-    /// Two are a first and a last.
+    /// Two items are the first and last of a range.
     Ranges,
     /// The symbol number is a count of missing symbols.
     Erasures,
 }
 
-/// What is asked for; any of them may come together.
+/// What is requested; combinations are possible.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Level {
     /// The symbols named.
@@ -46,7 +46,7 @@ impl Level {
 /// One request: from a symbol of an object to another, both included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// How it was meant; the last is the first unless it was a range.
+    /// The form of the request; `first` and `last` are equal unless it is a range.
     pub form: Form,
     /// What is asked for.
     pub level: Level,
@@ -61,7 +61,7 @@ pub struct Span {
 pub struct Requests<'a>(&'a [u8]);
 
 impl<'a> Requests<'a> {
-    /// Takes bytes for lists of requests.
+    /// Checks bytes as lists of requests.
     ///
     /// # Errors
     /// They are not.
@@ -75,7 +75,7 @@ impl<'a> Requests<'a> {
         self.0
     }
 
-    /// Whether nothing is asked for.
+    /// Whether there are no requests.
     #[must_use]
     pub fn is_empty(self) -> bool {
         self.0.is_empty()
@@ -128,13 +128,13 @@ fn item(read: &mut Read<'_>) -> Result<(u16, SymbolId), WireError> {
     Ok((object, SymbolId::decode(read, fec)?))
 }
 
-/// Writes lists of requests within a number of bytes.
+/// Writes lists of requests, up to a number of bytes.
 #[derive(Debug)]
 pub struct Writer {
     bytes: Vec<u8>,
     limit: usize,
     fec: Fec,
-    /// Where the open list begins, and of what kind it is.
+    /// The beginning of the open list, its form and level.
     open: Option<(usize, Form, Level)>,
 }
 
@@ -145,8 +145,7 @@ impl Writer {
         Writer { bytes: Vec::new(), limit, fec, open: None }
     }
 
-    /// Appends a request: an item if first and last are the same, or else a range. Tells whether it
-    /// fitted.
+    /// Appends a request: an item if first and last are the same, otherwise a range. Returns whether it fitted.
     pub fn push(&mut self, level: Level, first: (u16, SymbolId), last: (u16, SymbolId)) -> bool {
         let form = if first == last { Form::Items } else { Form::Ranges };
         let same = self.open.is_some_and(|(_, open, at)| (open, at) == (form, level));

@@ -1,24 +1,24 @@
-//! The head of a stream's source symbols (RFC 5740 section 4.2.1): `payload_len`, `payload_msg_start`,
-//! `payload_offset`. It counts as a part of the symbol, so that parity brings it back, too.
+//! The header of a stream's source symbols (RFC 5740 section 4.2.1): `payload_len`, `payload_msg_start`,
+//! `payload_offset`. It counts as a part of the symbol, so parity recovers it too.
 
 use super::read::{Read, put16, put32};
 
-/// Length of the head.
+/// Length of the header.
 pub const SEGMENT_HEAD_BYTES: usize = 8;
 
 /// A source symbol of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment<'a> {
-    /// Where in `data` the first message begins that begins there at all.
+    /// The position in `data` at which the first message begins, if one does.
     pub message_start: Option<u16>,
-    /// Place of `data` in the stream, modulo 2^32.
+    /// Position of `data` in the stream, modulo 2^32.
     pub offset: u32,
     /// Its bytes; none at the stream's end.
     pub data: &'a [u8],
 }
 
 impl<'a> Segment<'a> {
-    /// Reads a symbol, which may be padded with zeros. None if its head contradicts its length.
+    /// Decodes a symbol, which may be padded with zeros. `None` if its header contradicts its length.
     #[must_use]
     pub fn decode(symbol: &'a [u8]) -> Option<Segment<'a>> {
         let mut read = Read(symbol);
@@ -26,7 +26,7 @@ impl<'a> Segment<'a> {
         let start = read.u16().ok()?;
         let offset = read.u32().ok()?;
         let data = read.take(length.into()).ok()?;
-        // 0 stands for none, so they are counted from 1.
+        // 0 means that there is none, so positions are counted from 1.
         let fits = start <= length;
         fits.then_some(Segment { message_start: start.checked_sub(1), offset, data })
     }

@@ -1,4 +1,4 @@
-//! Messages as bytes: each field where RFC 5740 has it, and nothing read beyond the end.
+//! Encoded messages: every field is where RFC 5740 has it, and nothing beyond the end is read.
 #![allow(clippy::unwrap_used)]
 
 use std::time::Duration;
@@ -166,7 +166,7 @@ fn what_is_no_message_is_refused_for_its_reason() {
         ("12 06 0a0b 01020304 0c0d6343 14050007 01020341 4003 0001", WireError::Header),
         ("12 06 0a0b 01020304 0c0d6343 14050007 01020341 4000 0001", WireError::Header),
         ("12 04 0a0b 01020304 0c0d6343 14070007", WireError::Kind(7)),
-        // A list that says it is longer than what is there.
+        // A list with a length beyond the end of the message.
         ("14 06 0001 00000005 01020304 0c0d0000 00000000 00000000 01010009 00", WireError::Header),
     ] {
         assert_eq!(Message::decode(&hex(text)), Err(error), "{text}");

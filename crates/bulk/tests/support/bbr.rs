@@ -1,29 +1,28 @@
-//! A TCP flow with BBR of the first version (draft-cardwell-iccrg-bbr-congestion-control-00), as far as its share of a
-//! bottleneck goes: whole packets, an acknowledgement each, losses that do not matter to it. It always has something
-//! to send.
+//! A TCP flow with BBR version 1 (draft-cardwell-iccrg-bbr-congestion-control-00), modelled as far as its share of a
+//! bottleneck requires: whole packets, one acknowledgement each, losses without effect. It always has data to send.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::cubic::PACKET_BYTES;
 
-/// Growth that doubles the rate each round trip, and the gains of the cycle that probes for more.
+/// STARTUP's gain, which doubles the rate per round trip, and the gains of the PROBE_BW cycle.
 const STARTUP_GAIN: f64 = 2.885;
 const CYCLE: [f64; 8] = [1.25, 0.75, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0];
 const WINDOW_GAIN: f64 = 2.0;
-/// Rounds of which the fastest counts, and how long the shortest round-trip time does.
+/// The rounds of the maximum filter for the rate, and the age of the minimum RTT.
 const ROUNDS: usize = 10;
 const SHORTEST_FOR: Duration = Duration::from_secs(10);
-/// So many packets fly while the shortest is looked for, for so long.
+/// Packets in flight in PROBE_RTT, and its duration.
 const FEW: f64 = 4.0;
 const PROBE_RTT: Duration = Duration::from_millis(200);
 
-/// Acknowledgements come in bursts, of which the fastest is faster than the link.
+/// Acknowledgements come in bursts, so the fastest delivery exceeds the link's rate.
 const BURSTS: f64 = 1.05;
 
 #[derive(Debug, PartialEq)]
 enum State {
-    /// The best rate of the rounds so far, and how many did not raise it.
+    /// The highest rate so far, and the rounds that did not raise it.
     Startup(f64, u32),
     Drain,
     /// The phase of the cycle, and its beginning.
@@ -31,7 +30,7 @@ enum State {
     ProbeRtt(Duration),
 }
 
-/// A packet under way: how much had been delivered when it left, and when the last of that was.
+/// A packet in flight: how much had been delivered when it was sent, and when the last of that was.
 #[derive(Debug)]
 struct Flying {
     delivered: u64,
@@ -45,7 +44,7 @@ pub struct Bbr {
     next: Duration,
     delivered: u64,
     delivered_at: Duration,
-    /// The fastest delivery of each of the last rounds, packets a second.
+    /// The fastest delivery of each of the last rounds, in packets per second.
     rates: VecDeque<f64>,
     round_ends: u64,
     shortest: Option<(Duration, Duration)>,
@@ -69,7 +68,7 @@ impl Default for Bbr {
 }
 
 impl Bbr {
-    /// Packets a second.
+    /// Packets per second.
     fn rate(&self) -> f64 {
         let best = self.rates.iter().copied().fold(0.0, f64::max);
         if best > 0.0 { best * BURSTS } else { 200.0 }
@@ -84,12 +83,12 @@ impl Bbr {
         }
     }
 
-    /// Packets that the path holds without a queue.
+    /// Packets that the path holds without a queue (the BDP).
     fn path(&self) -> f64 {
         self.rate() * self.shortest.map_or(0.05, |(rtt, _)| rtt.as_secs_f64())
     }
 
-    /// When the next packet may go, if acknowledgements need not come first.
+    /// When the next packet may be sent, unless acknowledgements must arrive first.
     pub fn next(&self) -> Option<Duration> {
         let window = (self.gains().1 * self.path()).max(FEW);
         ((self.flying.len() as f64) < window).then_some(self.next)
@@ -147,7 +146,7 @@ impl Bbr {
             State::ProbeRate(phase, since) => {
                 let over = now > since + rtt;
                 let next = match phase {
-                    // Until the queue holds what it probes for, at most as long as losses allow.
+                    // Until the queue holds the packets of the probe, or a packet was lost.
                     0 => over && (flying >= 1.25 * path || now > since + 2 * rtt),
                     1 => over || flying <= path,
                     _ => over,

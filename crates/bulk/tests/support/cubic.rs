@@ -1,11 +1,11 @@
-//! A TCP flow with CUBIC (RFC 9438) and HyStart's delay rule (RFC 9406), as far as its share of a bottleneck
-//! goes: whole packets, an acknowledgement each, no timeouts. It always has something to send.
+//! A TCP flow with CUBIC (RFC 9438) and HyStart's delay rule (RFC 9406), modelled as far as its share of a bottleneck
+//! requires: whole packets, one acknowledgement each, no timeouts. It always has data to send.
 
 use std::time::Duration;
 
 /// A packet with its headers.
 pub const PACKET_BYTES: usize = 1500;
-/// RFC 9438: the growth of the window, and what of it stays after a loss.
+/// RFC 9438: C scales the growth of the window, BETA is its factor after a loss.
 const C: f64 = 0.4;
 const BETA: f64 = 0.7;
 
@@ -14,10 +14,10 @@ pub struct Cubic {
     window: f64,
     threshold: f64,
     flying: f64,
-    /// Where the window was when something was lost, and when it began to grow again.
+    /// The window at the last loss, and when it began to grow again.
     most: f64,
     epoch: Option<Duration>,
-    /// Losses until then are the same event.
+    /// Losses until then belong to the same congestion event.
     recovers_until: Duration,
     least_rtt: Duration,
     pub delivered_bytes: u64,
@@ -39,7 +39,7 @@ impl Default for Cubic {
 }
 
 impl Cubic {
-    /// Whether a packet may go.
+    /// Whether a packet may be sent.
     pub fn may_send(&self) -> bool {
         self.flying < self.window
     }
@@ -77,7 +77,7 @@ impl Cubic {
             return;
         }
         self.recovers_until = now + rtt;
-        // Fast convergence: who is below where it was leaves room for others.
+        // Fast convergence: a window below the last one leaves room for other flows.
         let fast = self.window < self.most;
         self.most = if fast { self.window * (1.0 + BETA) / 2.0 } else { self.window };
         self.window = (self.window * BETA).max(2.0);

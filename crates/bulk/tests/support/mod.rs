@@ -24,7 +24,7 @@ use fulmar_bulk::{
     SenderEvent, SenderProgress, Storage,
 };
 
-/// What a link does, in both directions.
+/// The impairments of a link, in both directions.
 #[derive(Clone, Copy, Debug)]
 pub struct Link {
     pub loss: f64,
@@ -32,14 +32,13 @@ pub struct Link {
     pub corrupt: f64,
     pub delay: Duration,
     pub jitter: Duration,
-    /// What it carries towards the receivers, in bytes a second, and what may wait for that; without,
-    /// everything.
+    /// The link's rate towards the receivers in bytes per second, and the size of its queue; `None` is no limit.
     pub bottleneck: Option<(f64, f64)>,
-    /// Once in a while nothing goes on for so long at most: the machine is busy with something else.
+    /// The longest time for which the link stalls now and then, because the machine is busy.
     pub stalls: Duration,
 }
 
-/// How often, about.
+/// About how often it stalls.
 const STALLS_EVERY: Duration = Duration::from_millis(200);
 
 impl Default for Link {
@@ -57,20 +56,20 @@ impl Default for Link {
     }
 }
 
-/// Objects in memory. The info is the object's checksum, as the program's is.
+/// Objects in memory. The info is the object's checksum, as in the program.
 #[derive(Debug, Default)]
 pub struct Memory {
     pub open: HashMap<ObjectKey, Vec<u8>>,
     pub complete: HashMap<u16, Vec<u8>>,
     pub refused: usize,
-    /// What an earlier run left of objects, by their info: whole blocks, and all bytes.
+    /// The objects that an earlier run left, by their info: complete blocks, and all bytes.
     pub earlier: HashMap<Vec<u8>, (Vec<u32>, Vec<u8>)>,
-    /// Blocks told to be whole.
+    /// Blocks reported complete.
     pub kept: usize,
     pub prefix: HashMap<ObjectKey, u64>,
 }
 
-/// FNV-1a: enough to notice that two things differ.
+/// FNV-1a, which is enough to detect differences.
 pub fn checksum(bytes: &[u8]) -> Vec<u8> {
     let step = |hash: u64, &byte: &u8| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, step).to_be_bytes().to_vec()
@@ -78,10 +77,10 @@ pub fn checksum(bytes: &[u8]) -> Vec<u8> {
 
 impl Storage for Memory {
     fn open(&mut self, object: ObjectKey, bytes: u64) -> io::Result<()> {
-        // A file of that length need not take any room; memory must.
+        // A file of that length may be sparse; memory may not.
         let bytes = usize::try_from(bytes).ok().filter(|&bytes| bytes <= 64 << 20);
         let bytes = bytes.ok_or(io::ErrorKind::OutOfMemory)?;
-        // What nobody wrote must not pass for written.
+        // Unwritten bytes must not look like written ones.
         self.open.insert(object, vec![0xEE; bytes]);
         Ok(())
     }
@@ -141,37 +140,37 @@ impl Storage for Memory {
     }
 }
 
-/// What came of a run.
+/// The result of a run.
 pub struct Outcome {
-    /// When the sender ended, and whether it says that all have everything.
+    /// When the sender ended, and whether it reports that all receivers have everything.
     pub ended: Option<(Duration, bool)>,
     pub sender: SenderProgress,
     pub receivers: Vec<Receiver<Memory>>,
     /// When each receiver had completed its last object.
     pub completed_at: Vec<Duration>,
     pub failed: usize,
-    /// What the bottleneck had no room for.
+    /// Datagrams that the bottleneck's queue dropped.
     pub dropped: u64,
-    /// What the TCP flow delivered while the sender sent.
+    /// Bytes that the TCP flow delivered while the sender sent.
     pub tcp_bytes: u64,
 }
 
-/// A run to be.
+/// The settings of a run.
 pub struct Scene {
     pub seed: u64,
     pub link: Link,
     pub sender: SenderConfig,
     pub receiver: ReceiverConfig,
     pub receivers: usize,
-    /// When each receiver begins to listen.
+    /// When each receiver joins.
     pub joins: fn(usize) -> Duration,
     pub objects: Vec<Vec<u8>>,
-    /// What receivers have before.
+    /// The objects that receivers have at the beginning.
     pub storage: fn(&Scene) -> Memory,
     pub until: Duration,
     /// When the sender begins.
     pub begins: Duration,
-    /// A TCP flow that goes through the same bottleneck, from the beginning on.
+    /// A TCP flow through the same bottleneck, from the beginning on.
     pub tcp: Option<Congestion>,
 }
 
@@ -194,7 +193,7 @@ impl Default for Scene {
     }
 }
 
-/// What a TCP flow does against congestion.
+/// The congestion control of a TCP flow.
 #[derive(Clone, Copy, Debug)]
 pub enum Congestion {
     Cubic,
@@ -214,7 +213,7 @@ impl Tcp {
         }
     }
 
-    /// When the next packet may go, if acknowledgements need not come first.
+    /// When the next packet may be sent, unless acknowledgements must arrive first.
     fn next(&self) -> Option<Duration> {
         match self {
             Tcp::Cubic(cubic) => cubic.may_send().then_some(Duration::ZERO),
@@ -263,10 +262,10 @@ fn address() -> SocketAddr {
     SocketAddr::from(([192, 0, 2, 1], 6003))
 }
 
-/// A datagram under way: when it arrives, its number, to whom (0 is the sender), and its bytes.
+/// A datagram in flight: arrival time, number, destination (0 is the sender), bytes.
 type Flying = (Duration, u64, usize, Vec<u8>);
 
-/// To whom news of the TCP flow go; their bytes are when the packet was sent.
+/// The destination of the TCP flow's acknowledgements; their bytes are the time at which the packet was sent.
 const TCP_ACKNOWLEDGEMENT: usize = usize::MAX;
 const TCP_LOSS: usize = usize::MAX - 1;
 
@@ -275,16 +274,16 @@ struct Net {
     random: fastrand::Rng,
     flying: BinaryHeap<Reverse<Flying>>,
     count: u64,
-    /// When the bottleneck will have sent what waits.
+    /// When the bottleneck's queue will be empty.
     idle_at: Duration,
     dropped: u64,
     tcp: Option<Tcp>,
-    /// The latest stall: from when until when.
+    /// The beginning and end of the latest stall.
     stall: (Duration, Duration),
 }
 
 impl Net {
-    /// How long a datagram waits before the bottleneck; none if there is no room for it.
+    /// How long a datagram waits in the bottleneck's queue; `None` if there is no room.
     fn queue(&mut self, now: Duration, bytes: usize) -> Option<Duration> {
         let Some((rate, room)) = self.link.bottleneck else { return Some(Duration::ZERO) };
         let waits = self.idle_at.saturating_sub(now);
@@ -297,27 +296,27 @@ impl Net {
         Some(waits)
     }
 
-    /// When something that is ready then arrives.
+    /// When a datagram that is ready at this time arrives.
     fn after_stall(&mut self, at: Duration) -> Duration {
         if self.link.stalls.is_zero() {
             return at;
         }
         while at > self.stall.1 {
             let from = self.stall.1 + STALLS_EVERY.mul_f64(2.0 * self.random.f64());
-            // Most are short.
+            // Most stalls are short.
             self.stall = (from, from + self.link.stalls.mul_f64(self.random.f64().powi(3)));
         }
         if at >= self.stall.0 { self.stall.1 } else { at }
     }
 
-    /// Has the TCP flow send what it may.
+    /// Sends the packets that the TCP flow may send.
     fn send_tcp(&mut self, now: Duration) {
         while self.tcp.as_ref().and_then(Tcp::next).is_some_and(|at| at <= now) {
             let waits = self.queue(now, PACKET_BYTES - 28);
             if let Some(tcp) = &mut self.tcp {
                 tcp.sent(now);
             }
-            // A loss is noticed by what comes after it, which waits in a full queue.
+            // A loss is detected by a later packet, which waits in a full queue.
             let (to, rtt) = match waits {
                 Some(waits) => (TCP_ACKNOWLEDGEMENT, waits + 2 * self.link.delay),
                 None => (TCP_LOSS, self.idle_at.saturating_sub(now) + 2 * self.link.delay),
@@ -361,7 +360,7 @@ impl Net {
 }
 
 impl Scene {
-    /// Plays it until the sender ends or time is over.
+    /// Runs until the sender ends or the time is over.
     pub fn play(&self) -> Outcome {
         let mut sender = Sender::new(self.sender.clone(), self.begins).unwrap();
         for object in &self.objects {
@@ -456,7 +455,7 @@ impl Scene {
 }
 
 impl Outcome {
-    /// Everybody has every object, byte by byte, and the sender knows.
+    /// Checks that every receiver has every object, byte by byte, and that the sender knows.
     pub fn assert_complete(&mut self, scene: &Scene) {
         let (seed, link) = (scene.seed, scene.link);
         for (number, receiver) in self.receivers.iter_mut().enumerate() {

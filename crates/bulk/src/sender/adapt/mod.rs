@@ -1,15 +1,13 @@
-//! Finds out what the link carries, on links that lose packets for other reasons than being full.
+//! Adapts the rate to links that lose packets for other reasons than congestion.
 //!
-//! TFMCC (RFC 4654), which NORM has for this, takes each loss for congestion, and so has next to nothing left
-//! where a tenth or a half is lost anyway. What tells a full link is delay: the queue before it. So the rate
-//! goes up while round-trip times are near the shortest seen, and down when they are longer. Losses count only
-//! as far as they exceed what is lost by chance: that is how a queue shows itself that is too short to be noticed,
-//! or was full before we came. What is lost by chance is what was lost when the rate was low; for more to pass for
-//! that, it must stay while half is sent (`trial`).
+//! NORM's congestion control, TFMCC (RFC 4654), treats each loss as congestion, so it gets almost nothing on a link
+//! that loses a tenth or half of all packets at random. Here delay, that is a queue, shows that the link is full: the
+//! rate rises while round-trip times are near the base RTT, and falls when they are longer. Losses count only above
+//! the baseline loss rate, which shows queues that are too short to measure or were full before the transfer began.
+//! The baseline is the loss at a low rate; for it to rise, the loss must remain while the rate is halved (`trial`).
 //!
-//! A flow that fills the queue (TCP) would get everything that way. When delay stays although the rate was
-//! lowered again and again, somebody else keeps the queue: then the rate is what TCP CUBIC's would be, until the
-//! queue is empty for a while.
+//! A flow that fills the queue, such as TCP, would get the whole link that way. If several reductions of the rate do
+//! not shorten the queue, another flow fills it: then the rate is CUBIC's until there is no queue for a while.
 
 mod cubic;
 mod path;
@@ -21,52 +19,52 @@ use cubic::{BETA, Cubic};
 use path::{ANSWERS, Path};
 use trial::{Trial, Verdict};
 
-/// The rate begins here, in bytes a second, and does not go below.
+/// The initial and lowest rate, in bytes per second.
 const INITIAL: f64 = 250_000.0;
 const LOWEST: f64 = 8_000.0;
-/// Growth for each step of the start.
+/// Growth per step in slow start.
 const START_GROWTH: f64 = 2.0;
-/// Answers that are enough then.
+/// Answers to probes that are enough in slow start.
 const ANSWERS_AT_START: usize = 2;
-/// Later for each round trip, of which at most so many count at once: below what the link carried the last time, near
-/// it, and when no queue was seen for so many round trips, because then what was learned is not so any more, or
-/// never was.
+/// Growth per round trip after that, for at most this many round trips at once: below the rate that the link last
+/// carried, near it, and after this many round trips without a queue, because then that rate is out of date.
 const GROWTH: f64 = 1.1;
 const GROWTH_NEAR: f64 = 1.02;
 const GROWTH_FREE: f64 = 1.25;
 const FREE: u32 = 10;
 const FREE_ROUNDS: f64 = 20.0;
 const LONGEST: f64 = 4.0;
-/// The most it grows at once, after the start.
+/// The largest growth at once after slow start.
 const MOST: f64 = 1.5;
-/// What of the link's rate is used until a queue is gone, and then.
+/// The share of the link's rate that is used until the queue is empty, and afterwards.
 const DRAIN: f64 = 0.9;
 const RESUME: f64 = 0.97;
-/// Losses beyond the usual, as a part of what arrives, that count as a full link: while the usual is hardly
-/// known, while delay tells more, and while it tells nothing; there beyond what stayed after the last reduction,
-/// of which so much is taken for that of others. TCP BBR, which fills a queue of a round trip whatever it loses, makes others lose
-/// a tenth; who always took that for its own fault would be left with nothing.
+/// Losses above the baseline, as a share of delivered packets, that show a full link: while the baseline is hardly
+/// known; while delay is measurable; and while it is not. In the last case, the excess that remained after the last
+/// reduction is deducted, up to a limit, as other flows'. TCP BBR, which fills a queue of one round trip whatever it
+/// loses, causes others to lose a tenth; a flow that always yielded to that would get nothing.
 const EXCESS_AT_START: f64 = 0.35;
 const EXCESS: f64 = 0.08;
 const EXCESS_IN_COMPETITION: f64 = 0.08;
 const MOST_THAT_STAYS: f64 = 0.06;
-/// Up to this rate losses are taken for chance at the start; and who starts may be so many times faster than the latest figure.
+/// Up to this rate, losses count as random in slow start. In slow start, the rate is at most this many times the
+/// latest delivery rate.
 const LOW: f64 = 4.0 * INITIAL;
 const AHEAD: f64 = 8.0;
-/// Reports before which losses are not known.
+/// Reports before the loss rate is known.
 const FIRST_REPORTS: u32 = 5;
-/// Reductions in a row, after none of which the queue was shorter, that mean that somebody else is there.
+/// More reductions in a row that do not shorten the queue show that another flow fills it.
 const PATIENCE: u32 = 2;
-/// A queue of at most this part of what it was is about to be emptied.
+/// A queue below this share of the former one is being emptied.
 const SHRINKS: f64 = 0.8;
-/// After this long, longer each time, or without a queue for so long and so many round trips, it looks whether that is
-/// still so. Who came late may never have seen the path without a queue, and so takes a shorter one for none.
+/// Competition ends on trial after this time, longer each time, or after this time and these round trips without a
+/// queue. A latecomer may never have seen the path without a queue, and takes a shorter queue for none.
 const RETRY: Duration = Duration::from_secs(15);
 const MOST_RETRY: Duration = Duration::from_secs(60);
 const GONE: Duration = Duration::from_secs(1);
 const LATE_GONE: Duration = Duration::from_secs(3);
 const GONE_ROUNDS: u32 = 4;
-/// Who hears nothing for so long, or so many round trips, sends half.
+/// Without a report for this time, or this many round trips, the rate is halved.
 const SILENCE: Duration = Duration::from_secs(1);
 const SILENT_ROUNDS: u32 = 4;
 
@@ -74,62 +72,62 @@ const SILENT_ROUNDS: u32 = 4;
 enum Mode {
     Start,
     Delay,
-    /// Looks what losses mean.
+    /// Tests whether losses are random.
     Trial(Trial),
-    /// Against somebody who keeps the queue full; since when.
+    /// CUBIC's rate, because another flow keeps the queue full; and since when.
     Competition(Cubic, Duration),
 }
 
-/// What a receiver says, and how it came.
+/// A receiver's report.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Report {
-    /// Who says so.
+    /// The receiver that sent it.
     pub(crate) receiver: u32,
     /// The round-trip time, and the probe by which it was measured.
     pub(crate) rtt: Duration,
     pub(crate) probe: u16,
-    /// The share of messages that do not arrive.
+    /// The share of messages that is lost.
     pub(crate) loss: f64,
-    /// Bytes a second that do.
+    /// Bytes per second that arrive.
     pub(crate) rate: f64,
-    /// The sender makes use of its rate.
+    /// Whether the sender makes full use of its rate.
     pub(crate) busy: bool,
 }
 
-/// A rate that follows the link.
+/// A rate that adapts to the link.
 #[derive(Debug)]
 pub(crate) struct Adaptive {
     rate: f64,
     highest: f64,
     mode: Mode,
     path: Path,
-    /// What the link carried when there was a queue, bytes a second.
+    /// The rate that the link carried when there was a queue, in bytes per second.
     carries: f64,
-    /// And before the first of several reductions.
+    /// The same before the first of several reductions.
     carried: f64,
-    /// The rate when it last stopped competing to see whether it has to.
+    /// The rate when competition was last ended on trial.
     had: Option<f64>,
-    /// It has had a link without a queue.
+    /// The link was seen without a queue.
     alone: bool,
-    /// In competition the least excess of losses since the last reduction.
+    /// In competition, the least excess of losses since the last reduction.
     stays: f64,
-    /// How long it competes the next time.
+    /// The duration of the next competition.
     retry: Duration,
-    /// The effect of the last change is not seen before this.
+    /// The last change of the rate has no visible effect before this.
     settled: Duration,
-    /// When the rate was changed.
+    /// When the rate was last changed.
     changed: Duration,
-    /// When there was a queue the last time.
+    /// When there was last a queue.
     full_at: Duration,
-    /// When something was heard, or for want of that the rate was lowered.
+    /// When a report was last received, or the rate was lowered for lack of one.
     heard_at: Duration,
     reductions: u32,
-    /// How long packets waited at the last one.
+    /// The queue at the last reduction.
     waited: Duration,
 }
 
 impl Adaptive {
-    /// Begins low; never goes above `highest` bytes a second.
+    /// Starts at the lowest rate; never exceeds `highest` bytes per second.
     pub(crate) fn new(highest: u64) -> Adaptive {
         let highest = highest as f64;
         Adaptive {
@@ -152,12 +150,12 @@ impl Adaptive {
         }
     }
 
-    /// Bytes a second.
+    /// The rate in bytes per second.
     pub(crate) fn rate(&self) -> u64 {
         self.rate as u64
     }
 
-    /// Takes a receiver's report.
+    /// Handles a receiver's report.
     pub(crate) fn report(&mut self, now: Duration, report: Report) {
         self.heard_at = now;
         let settled = now >= self.settled;
@@ -165,7 +163,7 @@ impl Adaptive {
         let low = starting && (self.rate <= LOW || self.path.reports < FIRST_REPORTS);
         let fresh = self.path.heard(now, &report, settled, low);
         if !settled {
-            // Losses of what was sent before it were answered by it.
+            // The reduction is also the answer to earlier losses.
             self.path.take_jump();
             return;
         }
@@ -178,7 +176,7 @@ impl Adaptive {
         match self.mode {
             Mode::Competition(..) => self.compete(now, report.busy),
             Mode::Trial(trial) => self.judge(now, trial),
-            // If the link is full, fresh answers are rare.
+            // On a full link, answers to probes are rare.
             _ if !fresh && self.path.excess() <= EXCESS_AT_START => {}
             _ if full && fresh => {
                 if self.path.is_known(enough) || starting && self.path.queue() > self.path.certain()
@@ -196,7 +194,7 @@ impl Adaptive {
         }
     }
 
-    /// More is lost than by chance, or chance is another now.
+    /// Loss is above the baseline: congestion, or the baseline has changed.
     fn doubt(&mut self, now: Duration, arrives: f64) {
         let carries = arrives / self.path.usual_share();
         self.carries = if carries > 0.0 { carries.min(self.rate) } else { self.rate / AHEAD };
@@ -206,7 +204,7 @@ impl Adaptive {
         self.settle(now);
     }
 
-    /// Ends a trial when it has shown something.
+    /// Ends a trial if it has a result.
     fn judge(&mut self, now: Duration, mut trial: Trial) {
         let Some(verdict) = trial.look(now, &self.path) else {
             self.mode = Mode::Trial(trial);
@@ -229,13 +227,13 @@ impl Adaptive {
         self.settle(now);
     }
 
-    /// Waits until the change shows.
+    /// Waits until the change has an effect.
     fn settle(&mut self, now: Duration) {
         self.settled = now + self.path.slowest();
         self.path.forget_answers();
     }
 
-    /// Nothing was heard, perhaps because nothing gets through any more.
+    /// Halves the rate if no report arrives, because the link may be overloaded.
     pub(crate) fn look_for_silence(&mut self, now: Duration) {
         let long = SILENCE.max(SILENT_ROUNDS * self.path.rtt());
         if self.path.reports > 0 && now.saturating_sub(self.heard_at) > long {
@@ -245,7 +243,7 @@ impl Adaptive {
         }
     }
 
-    /// Whether more is lost than usual, and ever more: what is reported is an average, which is slow to fall.
+    /// Whether losses are above the baseline and rising: the reported average falls slowly.
     fn is_losing(&mut self) -> bool {
         let most = match self.mode {
             Mode::Start => EXCESS_AT_START,
@@ -255,7 +253,7 @@ impl Adaptive {
         rises && self.path.excess() > most && self.path.reports > FIRST_REPORTS
     }
 
-    /// There is a queue, so what arrives is what the link carries.
+    /// There is a queue, so the delivery rate is the link's rate.
     fn drain(&mut self, now: Duration, arrives: f64, starting: bool) {
         let (queue, rtt) = (self.path.queue(), self.path.rtt());
         let carries = arrives / self.path.usual_share();
@@ -267,7 +265,7 @@ impl Adaptive {
             self.reductions = 1;
             return self.settle(now);
         }
-        // What was reported may be of the time before the last step.
+        // The report may be about the time before the last step.
         let least = self.rate / if starting { START_GROWTH } else { 3.0 };
         self.carries = self.carries.max(least);
         self.mode = Mode::Delay;
@@ -279,21 +277,22 @@ impl Adaptive {
         }
         self.reductions += 1;
         if self.reductions > PATIENCE {
-            // What it had the last time, or what stays of what it had before: the rest was given up for nothing.
+            // The former competitive rate, or CUBIC's share of the former rate: the reductions had no effect because
+            // another flow fills the queue.
             let before = self.had.unwrap_or(self.carried * BETA);
             self.set(self.rate.max(before));
             self.retry = if self.had.is_some() { (self.retry * 2).min(MOST_RETRY) } else { RETRY };
             self.path.take_jump();
             self.stays = 0.0;
-            // A latecomer takes its share first, as TCP does.
+            // A latecomer grows fast first, as TCP does.
             let late = !self.alone && self.had.is_none();
             self.mode = Mode::Competition(Cubic::new(now, self.rate, rtt, late), now);
         }
     }
 
-    /// No queue: there is room.
+    /// There is no queue: raises the rate.
     fn grow(&mut self, now: Duration, rtt: Duration) {
-        // Time in round trips since the rate was last changed: reports get lost, too.
+        // Round trips since the last change of the rate, because reports get lost.
         let rounds = now.saturating_sub(self.changed).as_secs_f64() / rtt.as_secs_f64().max(0.02);
         let empty = now.saturating_sub(self.full_at);
         if self.reductions > 0 && self.rate < self.carries * RESUME {
@@ -303,7 +302,7 @@ impl Adaptive {
         if empty > FREE * rtt {
             (self.had, self.alone) = (None, true);
         }
-        // Slowly where the limit was the last time, and then ever faster.
+        // Slowly near the former limit, and then faster and faster.
         let growth = match self.rate / self.carries.max(1.0) {
             ..0.95 => GROWTH,
             _ => {
@@ -315,7 +314,7 @@ impl Adaptive {
         self.change(now, growth.powf(rounds.min(LONGEST)).min(MOST));
     }
 
-    /// Has what TCP would have.
+    /// Sets CUBIC's rate, or ends competition.
     fn compete(&mut self, now: Duration, busy: bool) {
         let Mode::Competition(mut cubic, since) = self.mode else { return };
         let rtt = self.path.rtt();
@@ -323,7 +322,7 @@ impl Adaptive {
         let gone = if self.alone { GONE } else { LATE_GONE };
         let empty = now.saturating_sub(self.full_at) > gone.max(GONE_ROUNDS * rtt);
         if empty || now.saturating_sub(since) > self.retry {
-            // Perhaps it is our own queue by now.
+            // The queue may be the own one by now.
             (self.mode, self.reductions) = (Mode::Delay, 0);
             self.had = (!empty).then_some(self.rate);
             return;
@@ -357,8 +356,8 @@ mod tests {
 
     const RTT: Duration = Duration::from_millis(50);
 
-    /// Reports each 25 ms from a link that carries `carries` bytes a second, of which `loss` is lost by chance,
-    /// and holds 200 ms of that; `others` is a queue that somebody else keeps. Gives the mean rate.
+    /// Sends reports every 25 ms from a link that carries `carries` bytes per second, loses `loss` at random, and
+    /// queues up to 200 ms; `others` is a queue that another flow fills. Returns the mean rate.
     fn run(
         adaptive: &mut Adaptive,
         carries: f64,
@@ -425,8 +424,8 @@ mod tests {
         assert!(adaptive.rate() > rate);
     }
 
-    /// Reports from a path on which nothing ever waits longer, and which loses as `loss` says of the rate, given in bytes a
-    /// second. Gives the rate in the end.
+    /// Sends reports from a path without measurable queue that loses `loss(rate)`, with the rate in bytes per second.
+    /// Returns the final rate.
     fn run_without_delay(adaptive: &mut Adaptive, seconds: u32, loss: impl Fn(f64) -> f64) -> u64 {
         let start = adaptive.changed + START;
         let mut average = None;
@@ -446,7 +445,7 @@ mod tests {
 
     #[test]
     fn losses_that_go_with_the_rate_are_not_chance() {
-        // As a short queue that somebody else keeps full.
+        // Like a short queue that another flow keeps full.
         let mut adaptive = Adaptive::new(1 << 40);
         let full = |rate: f64| 1.0 - (2_500_000.0 / (rate + 1_000_000.0)).min(1.0);
         let rate = run_without_delay(&mut adaptive, 20, full);

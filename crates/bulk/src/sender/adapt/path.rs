@@ -1,64 +1,66 @@
-//! What answers to probes say of the path: how long packets wait on it, and what it loses when nothing waits.
+//! Measures a path by the answers to probes: the queueing delay, and the baseline loss rate.
 //!
-//! A queue stays for a while, whereas a program or a link that is late once is in time again a moment later. So the
-//! least of several answers counts.
+//! A queue lasts for a while, whereas a program or a link that is late once is on time a moment later. So the minimum
+//! of several answers counts.
 //!
-//! What is lost by chance does not depend on our rate. So it is learned while the rate is low, or by a trial; and no window of
-//! the receiver's loses much less, whether or not something waits.
+//! Random loss does not depend on the own rate. So the baseline is measured while the rate is low, or by a trial; and
+//! no measurement window of the receiver has much less loss, with or without a queue.
 
 use std::time::Duration;
 
 use super::Report;
 
-/// Answers of which the least counts.
+/// The number of answers whose minimum counts.
 pub(super) const ANSWERS: usize = 3;
-/// A queue is one when it takes this long at least, or this part of the shortest round-trip time.
+/// A delay above the base RTT counts as a queue from this long on, or from this share of the base RTT.
 const LEAST_QUEUE: Duration = Duration::from_millis(8);
 const QUEUE_SHARE: f64 = 0.15;
-/// And nothing else when it takes so long.
+/// A delay that is certainly a queue.
 const CERTAIN: Duration = Duration::from_millis(30);
-/// The shortest round-trip time is forgotten after that long, because paths change.
+/// The base RTT is forgotten after this time, because paths change.
 const FORGET: Duration = Duration::from_secs(60);
-/// A receiver is not waited for when it has said nothing for so long.
+/// A receiver that was silent for this long is ignored.
 const GONE: Duration = Duration::from_secs(5);
-/// How much of a new figure the usual loss takes on: when it is lower, when higher by no more than chance, and among the
-/// first reports, which are of few messages.
+/// The weight of a new sample in the baseline: when it is lower, when it is higher by no more than chance, and in the
+/// first reports, which are about few messages.
 const LOWER: f64 = 0.2;
 const HIGHER: f64 = 0.1;
 const EARLY: f64 = 0.3;
 const MANY: u32 = 20;
-/// The very first teach it whatever they say, those after them while the rate is low only what may be chance among so many messages.
+/// The first reports count whatever they are; later ones, while the rate is low, only up to what is random for their
+/// number of messages.
 const FIRST: u32 = 5;
 const FIRST_MESSAGES: f64 = 64.0;
-/// Messages of a receiver's window, at least and at most, how long it is at most, and how much of it a report's loss takes on.
+/// The least and most messages of a receiver's measurement window, its longest duration, and its weight in the
+/// average that a report has.
 const FEW_MESSAGES: f64 = 24.0;
 const MESSAGES: f64 = 256.0;
 const WINDOW_S: f64 = 0.5;
 const OF_A_WINDOW: f64 = 0.25;
-/// A message, about.
+/// The approximate size of a message.
 const MESSAGE_BYTES: f64 = 1500.0;
-/// Standard deviations that chance makes of a difference.
+/// Differences of at most this many standard deviations are not significant.
 const CHANCE: f64 = 3.0;
-/// A jump of the loss is one from here on, besides chance: less than one message of a window.
+/// The least significant rise of the loss rate: less than one message of a window.
 const LEAST_JUMP: f64 = 0.0005;
 
-/// A path as its answers show it.
+/// Measurements of a path.
 #[derive(Debug, Default)]
 pub(super) struct Path {
-    /// The shortest round-trip time, and when it was seen.
+    /// The base RTT, and when it was measured.
     base: Option<(Duration, Duration)>,
-    /// The latest round-trip times, of so many answers.
+    /// The latest round-trip times.
     latest: [Duration; ANSWERS],
     answers: usize,
     usual_loss: f64,
-    /// The receiver that loses most, and when it was heard.
+    /// The receiver with the most loss, and when it last reported.
     worst: Option<(u32, Duration)>,
     loss: f64,
-    /// Of the latest window alone, its messages, and how many windows there were.
+    /// The loss and messages of the latest window alone, and the number of windows.
     latest_loss: f64,
     messages: f64,
     windows: u32,
-    /// There was a whole window before.
+    /// A whole window was received before.
     metered: bool,
     jumped: bool,
     rising: bool,
@@ -68,8 +70,8 @@ pub(super) struct Path {
 }
 
 impl Path {
-    /// Takes note of a report. Tells whether it answers a probe that no earlier one answered: what an old probe met says
-    /// nothing of now. Nor does any before the latest change of the rate has `settled`. At a `low` rate losses are not ours.
+    /// Records a report. Returns whether it answers a new probe, sent after the latest change of the rate had
+    /// `settled`: answers to older ones are out of date. At a `low` rate, losses are random.
     pub(super) fn heard(
         &mut self,
         now: Duration,
@@ -106,7 +108,7 @@ impl Path {
         true
     }
 
-    /// Whether this is the receiver whose losses count. Each has an average of its own.
+    /// Whether this receiver's losses count. Each receiver reports its own average.
     fn is_worst(&mut self, now: Duration, report: &Report) -> bool {
         match self.worst {
             Some((worst, at)) if worst != report.receiver => {
@@ -121,7 +123,7 @@ impl Path {
         true
     }
 
-    /// Takes the loss of the latest window out of the average. Before there is one, what is reported is no average.
+    /// Computes the loss of the latest window from the reported averages. The first report is not an average.
     fn window(&mut self, arrives: f64, loss: f64) {
         self.rising = loss > self.loss;
         let latest = (loss - (1.0 - OF_A_WINDOW) * self.loss) / OF_A_WINDOW;
@@ -136,7 +138,7 @@ impl Path {
         self.metered = arrives > 0.0;
     }
 
-    /// Nothing waits now, so that what is lost may be lost by chance.
+    /// There is no queue now, so losses may be random.
     fn learn_slowly(&mut self, low: bool) {
         let higher = self.loss > self.usual_loss;
         let few = self.usual_loss + CHANCE * deviation(self.usual_loss, FIRST_MESSAGES);
@@ -153,17 +155,17 @@ impl Path {
         self.usual_loss += weight * (self.loss - self.usual_loss);
     }
 
-    /// So much is lost by chance.
+    /// Sets the baseline loss rate.
     pub(super) fn learn(&mut self, loss: f64) {
         self.usual_loss = loss;
     }
 
-    /// The rate is another now: what answers said before counts no more.
+    /// The rate has changed: earlier answers no longer count.
     pub(super) fn forget_answers(&mut self) {
         self.answers = 0;
     }
 
-    /// Whether enough has been heard since then.
+    /// Whether there were enough answers since the last change.
     pub(super) fn is_known(&self, enough: usize) -> bool {
         self.answers >= enough
     }
@@ -172,48 +174,48 @@ impl Path {
         self.base.map_or(Duration::ZERO, |(base, _)| base)
     }
 
-    /// How long packets wait.
+    /// The queueing delay.
     pub(super) fn queue(&self) -> Duration {
         self.rtt().saturating_sub(self.base())
     }
 
-    /// How long they may, before that is called a queue.
+    /// The delay from which on there is a queue.
     pub(super) fn allowed(&self) -> Duration {
         LEAST_QUEUE.max(self.base().mul_f64(QUEUE_SHARE))
     }
 
-    /// And so long that it can be nothing else.
+    /// The delay that is certainly a queue.
     pub(super) fn certain(&self) -> Duration {
         CERTAIN.max(2 * self.allowed())
     }
 
-    /// The least round-trip time of the last answers.
+    /// The shortest RTT of the latest answers.
     pub(super) fn rtt(&self) -> Duration {
         self.latest.iter().take(self.answers).min().copied().unwrap_or(self.base())
     }
 
-    /// The longest of them.
+    /// The longest RTT of the latest answers.
     pub(super) fn slowest(&self) -> Duration {
         self.latest.iter().take(self.answers).max().copied().unwrap_or(self.base())
     }
 
-    /// What arrives of all that does not meet a full queue.
+    /// The share of messages that arrives when the queue is not full.
     pub(super) fn usual_share(&self) -> f64 {
         (1.0 - self.usual_loss).max(0.1)
     }
 
-    /// What is lost beyond the usual, as a part of what would arrive.
+    /// Loss above the baseline, as a share of the messages that would arrive without it.
     pub(super) fn excess(&self) -> f64 {
         (self.loss - self.usual_loss) / self.usual_share()
     }
 
-    /// How much of that is no more than chance in the average.
+    /// The part of `excess` that is not significant in the average.
     pub(super) fn chance(&self) -> f64 {
         let windows = (2.0 - OF_A_WINDOW) / OF_A_WINDOW;
         CHANCE * deviation(self.usual_loss, windows * MESSAGES) / self.usual_share()
     }
 
-    /// What is lost, on average, by chance, and in the latest window; and how many windows there were.
+    /// The loss rate: the average, the baseline, and that of the latest window; and the number of windows.
     pub(super) fn loss(&self) -> f64 {
         self.loss
     }
@@ -230,23 +232,23 @@ impl Path {
         self.windows
     }
 
-    /// The standard deviation of the loss of so many windows like the latest.
+    /// The standard deviation of the loss of this many windows like the latest.
     pub(super) fn deviation(&self, windows: f64) -> f64 {
         deviation(self.latest_loss, windows * self.messages.max(FEW_MESSAGES))
     }
 
-    /// Whether the latest report had more losses than the one before: an average is slow to fall.
+    /// Whether the latest report has more loss than the one before: an average falls slowly.
     pub(super) fn is_rising(&self) -> bool {
         self.rising
     }
 
-    /// Whether losses have become more, by more than chance, since this was asked last.
+    /// Whether the loss has risen significantly since the last call.
     pub(super) fn take_jump(&mut self) -> bool {
         std::mem::take(&mut self.jumped)
     }
 }
 
-/// The standard deviation of the share that is lost of so many messages.
+/// The standard deviation of the loss rate of this many messages.
 fn deviation(loss: f64, messages: f64) -> f64 {
     (loss * (1.0 - loss) / messages).sqrt()
 }

@@ -1,43 +1,43 @@
-//! Whether losses are the link's or ours, when nothing waits longer than it ever did: at half the rate, what is lost by
-//! chance is lost as before, and what a full queue had no room for is not.
+//! Tests whether losses are random when there is no measurable queue: at half the rate, random loss remains, and loss
+//! by a full queue disappears.
 //!
-//! Delay does not tell: who comes when somebody else keeps a queue full, as TCP BBR does with one of a round trip, knows the path
-//! no other way and takes that for its length.
+//! Delay is not enough: a latecomer at a queue that another flow keeps full (TCP BBR fills one of a round trip) takes
+//! that queue for a part of the path's length.
 
 use std::time::Duration;
 
 use super::path::Path;
 
-/// Windows of the receiver after the rate was lowered: of the first a part was sent before, the others count.
+/// Receiver windows after the rate was lowered: a part of the first was sent before, the others count.
 const WINDOWS: u32 = 3;
-/// TCP BBR takes what was there before for the link's rate for ten round trips of its own. Only then it yields.
+/// TCP BBR keeps its estimate of the rate for ten of its round trips, and only then yields.
 const ROUNDS: u32 = 12;
-/// A window is half a second long at most. Later the same figure is another window's.
+/// A window is at most half a second long. After this time, an equal loss rate is that of another window.
 const WAIT: Duration = Duration::from_secs(2);
-/// Standard deviations that are no difference.
+/// Differences of at most this many standard deviations are not significant.
 const CHANCE: f64 = 2.0;
 
-/// What a trial came to.
+/// The result of a trial.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Verdict {
-    /// This share is lost by chance.
+    /// This loss rate is random.
     Chance(f64),
-    /// The link was full: only of what we sent, if losses ended at once; otherwise somebody else took what we left
-    /// before giving way.
+    /// The link was full. `at_once`: only of the own packets, because losses ended at once; otherwise another flow
+    /// first took the rate that this one freed.
     Full { at_once: bool },
 }
 
-/// Half the rate, for a while.
+/// Half the rate for some time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Trial {
-    /// What the link seemed to carry, bytes a second.
+    /// The rate that the link seemed to carry, in bytes per second.
     pub(super) before: f64,
     since: Duration,
-    /// Between the usual loss and the one that was too much.
+    /// Halfway between the baseline loss and the loss that caused the trial.
     middle: f64,
-    /// The average at its highest: it was still rising when the trial began.
+    /// The highest average: it was still rising when the trial began.
     peak: f64,
-    /// The receiver's windows at the first look, those since, and what the last two lost.
+    /// The receiver's windows at the first call, those since, and the losses of the last two.
     first: Option<u32>,
     seen: u32,
     last: [f64; 2],
@@ -50,7 +50,7 @@ impl Trial {
         Trial { before, since: now, middle, peak: 0.0, first: None, seen: 0, last }
     }
 
-    /// Takes note of what the path has lost by now.
+    /// Records the present losses of the path.
     pub(super) fn look(&mut self, now: Duration, path: &Path) -> Option<Verdict> {
         let seen = path.windows().wrapping_sub(*self.first.get_or_insert(path.windows()));
         if seen > self.seen {
