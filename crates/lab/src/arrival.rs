@@ -1,5 +1,5 @@
-//! When a datagram arrived at a host, by its kernel: what the receiving program then waits for a
-//! processor is told apart from what the link did. (`SO_TIMESTAMPNS`, socket(7))
+//! When the kernel received a datagram, which separates delay on the link from the time that the receiving program
+//! waits for a processor. (`SO_TIMESTAMPNS`, socket(7))
 #![allow(unsafe_code)]
 
 use std::io;
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Room for one control message with a time, in words: control messages begin where a word may.
+/// Room for one control message with a time, in words, because control messages are word-aligned.
 const CONTROL_WORDS: usize = 8;
 
 /// Asks the kernel to note when each of the socket's datagrams arrives.
@@ -31,8 +31,8 @@ pub fn note_arrivals(socket: &UdpSocket) -> io::Result<()> {
     if set == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Receives a datagram: its length, cut off at the buffer's, and how long ago it arrived; zero if
-/// the kernel does not tell.
+/// Receives a datagram: its length, truncated to the buffer's, and how long ago it arrived; zero if the kernel does
+/// not report it.
 ///
 /// # Errors
 /// As of [`UdpSocket::recv`].
@@ -86,7 +86,7 @@ mod tests {
         let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
         let mut buffer = [0; 16];
         let begin = Instant::now();
-        // Kernels begin to note a moment after they were asked.
+        // Kernels begin to take timestamps a moment after the request.
         loop {
             sender.send_to(b"hello", receiver.local_addr().unwrap()).unwrap();
             std::thread::sleep(Duration::from_millis(20));

@@ -4,7 +4,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::units::Nanos;
 
-/// A run's clock. Copies of it agree.
+/// A run's clock. Copies show the same time.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     /// The monotonic clock at the start, in ns.

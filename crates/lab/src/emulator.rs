@@ -1,4 +1,4 @@
-//! The emulator: a topology made real. Hosts exist, the router runs, programs can be started.
+//! The emulator makes a topology real: creates hosts, runs the router, and starts programs.
 //!
 //! ```no_run
 //! use std::process::Command;
@@ -30,8 +30,8 @@ use crate::net::Host;
 use crate::observe::Observer;
 use crate::router::{Handle, Outcome, Router};
 
-/// Hosts joined by emulated links. Dropping it stops the router and removes the hosts; programs
-/// that still run in them stay without a network until their starting thread ends.
+/// Hosts joined by emulated links. Dropping it stops the router and removes the hosts; programs that still run in
+/// them have no network until the thread that started them ends.
 #[derive(Debug)]
 pub struct Emulator {
     clock: Clock,
@@ -50,7 +50,7 @@ impl Emulator {
         Self::start_with(Clock::start(), topology, hosts, observers)
     }
 
-    /// The hosts of a topology, for those who need them before anything is routed.
+    /// The hosts of a topology, for callers that need them before routing starts.
     ///
     /// # Errors
     /// The system refuses namespaces or devices.
@@ -58,7 +58,7 @@ impl Emulator {
         topology.hosts().map(|id| Host::new(id).map(Arc::new)).collect()
     }
 
-    /// As [`Emulator::start`], with a clock and hosts that were made before.
+    /// Like [`Emulator::start`], with an existing clock and hosts.
     ///
     /// # Errors
     /// The system refuses the router's thread or what it needs.
@@ -92,21 +92,21 @@ impl Emulator {
         self.hosts.get(usize::from(id.0)).ok_or_else(missing)
     }
 
-    /// Packets that hosts sent and their devices had no room for: losses that nobody decided on.
-    /// Anything but zero spoils a measurement.
+    /// Packets that hosts sent but their devices' queues dropped: losses that the link model did not decide. Anything
+    /// but zero spoils a measurement.
     #[must_use]
     pub fn overflowed(&self) -> u64 {
         self.hosts.iter().filter_map(|host| host.overflowed()).sum()
     }
 
-    /// Whether nothing is under way: no packet on a link, no unacknowledged end of a TCP connection
-    /// in a host, which the kernel repairs when its program has long ended.
+    /// Whether nothing is in flight: no packet on a link, and no unacknowledged FIN of a TCP connection in a host,
+    /// which the kernel retransmits even after its program has ended.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.handle.is_idle() && !self.hosts.iter().any(|host| host.is_closing())
     }
 
-    /// Stops routing and tells what was done.
+    /// Stops routing and returns the outcome.
     ///
     /// # Errors
     /// The router had stopped because the system refused it something.

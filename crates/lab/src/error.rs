@@ -1,4 +1,4 @@
-//! What can go wrong in the lab, and what to do about it.
+//! The errors of the lab, and how to fix them.
 
 use std::io;
 
@@ -8,10 +8,10 @@ use crate::profile::ProfileError;
 /// An error of the lab.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A link that cannot be.
+    /// An impossible link.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// A profile that there is not.
+    /// An unknown profile.
     #[error(transparent)]
     Profile(#[from] ProfileError),
     /// This machine lacks something that links need.
@@ -33,7 +33,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Wraps what the system answered when something was tried.
+    /// Wraps the system's error with what was tried.
     pub(crate) fn when<E: Into<io::Error>>(doing: impl Into<String>) -> impl FnOnce(E) -> Error {
         let doing = doing.into();
         move |source| Error::System { doing, source: source.into() }

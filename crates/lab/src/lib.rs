@@ -13,8 +13,8 @@
 //! and tables from the samples. A [`network::NetworkFactory`] makes the network between hosts: the runner works the
 //! same with emulated links ([`emulated_network`]) and with this machine's loopback interface.
 //!
-//! [`arrival`] tells programs that measure a link when their kernel got a datagram. [`words`] says
-//! what is wrong with a TOML file, the program's configuration included.
+//! [`arrival`] shows programs that measure a link when the kernel received a datagram. [`words`] describes mistakes
+//! in a TOML file, the program's configuration included.
 //!
 //! Not here: MQTT. Roles are programs, ours or anybody's.
 

@@ -1,4 +1,4 @@
-//! Named links, each with where its figures come from. The data is in `profiles.toml`.
+//! Named links, each with the sources of its values. The data is in `profiles.toml`.
 
 use std::collections::BTreeMap;
 

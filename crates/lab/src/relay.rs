@@ -1,16 +1,16 @@
-//! The way out of a link for `fulmar lab link -- CMD`: a gateway host that stands in for this
-//! machine and, as far as this machine reaches, for the world.
+//! The way from a link to the outside for `fulmar lab link -- CMD`: a gateway host that stands in for this machine
+//! and, as far as this machine can reach it, for the Internet.
 //!
-//! When the program behind the link sends its first TCP SYN or UDP datagram to an address and port,
-//! a socket for just that address and port is opened in the gateway, before the packet gets there,
-//! and what arrives is passed on from outside the namespaces: for the gateway's own address to the
-//! same port on this machine's loopback, for any other address to that address. A port of the
-//! gateway's on which nobody listens here stays closed, as it would be without a relay.
+//! When the program behind the link sends its first TCP SYN or UDP datagram to an address and port, the relay opens a
+//! socket for exactly that address and port in the gateway, before the packet gets there, and passes its data on from
+//! outside the namespaces: for the gateway's own address to the same port on this machine's loopback, for any other
+//! address to that address. A port of the gateway without a service on this machine stays closed, as it would be
+//! without a relay.
 //!
-//! TCP ends at the gateway: losses on the link are repaired between the program and the gateway's
-//! kernel, and the service here sees an unimpaired connection. UDP datagrams keep their borders, and
-//! each client address gets a socket of its own, so that a server sees a client migrate. ECN marks,
-//! hop limits and ICMP are not passed on. Threads end with the process.
+//! TCP ends at the gateway: losses on the link are repaired between the program and the gateway's kernel, and the
+//! service sees an unimpaired connection. UDP datagrams keep their boundaries, and each client address gets its own
+//! socket, so that a server sees a client migrate. ECN marks, hop limits and ICMP are not passed on. Threads end with
+//! the process.
 
 use std::collections::HashMap;
 use std::collections::HashSet;
@@ -30,20 +30,20 @@ use crate::observe::Observer;
 use crate::units::Nanos;
 use crate::wire::{PacketView, Protocol};
 
-/// Address and port pairs that are passed on at most; further ones stay closed.
+/// The most address and port pairs that are passed on; further ones stay closed.
 const MAX_PORTS: usize = 1024;
-/// Clients of one UDP port that are told apart at most; datagrams of further ones are lost.
+/// The most clients of one UDP port; datagrams of further ones are lost.
 const MAX_CLIENTS: usize = 4096;
-/// A UDP client that has heard nothing for so long is forgotten.
+/// A UDP client that has received nothing for this long is forgotten.
 const UDP_IDLE: Duration = Duration::from_secs(300);
-/// Bytes that the gateway's kernel holds unsent for a connection: what it holds beyond the link's
-/// own queue hides the link from the service.
+/// Bytes that the gateway's kernel holds unsent for a connection: data that it holds beyond the link's own queue
+/// hides the link from the service.
 const UNSENT: u32 = 16_384;
 const DATAGRAM: usize = 65_536;
 
 type Port = (Protocol, IpAddr, u16);
 
-/// Opens ports in the gateway as they are asked for.
+/// Opens ports in the gateway when they are first used.
 #[derive(Debug)]
 pub(crate) struct Relay {
     gateway: Arc<Host>,
@@ -206,7 +206,7 @@ fn pass_back(outer: &UdpSocket, inner: &UdpSocket, client: SocketAddr) {
     }
 }
 
-/// Where on this machine's loopback somebody listens on a port, if anybody does.
+/// The address on this machine's loopback of a service on a port, if there is one.
 fn local_service(protocol: Protocol, port: u16) -> Option<SocketAddr> {
     let name = if protocol == Protocol::Tcp { "tcp" } else { "udp" };
     let table = |name: &str| {

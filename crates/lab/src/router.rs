@@ -1,12 +1,11 @@
-//! The router: one thread that moves packets between the hosts' devices and the model.
+//! The router: one thread that moves packets between the hosts' TUN devices and the model.
 //!
-//! It decides nothing. It reads packets, tells the model when it read them, sleeps until the model's
-//! next deadline and writes what is due. A sleeping processor takes a tenth of a millisecond to wake,
-//! so the last of the wait is spent looking at the clock, as long as that is a small share of the
-//! time (`Vigil`). How late it writes is measured for every packet: the
-//! difference between the time the model decided on and the time at which the packet was handed to
-//! the receiving kernel. What a packet waits in a device *before* it is read is not in that figure;
-//! the experiment `link-accuracy` measures it end to end.
+//! It decides nothing. It reads packets, passes them to the model with the time, sleeps until the model's next
+//! deadline and writes packets that are due. A sleeping processor takes a tenth of a millisecond to wake up, so the
+//! router polls the clock at the end of a wait, as long as that is a small share of the time (`Vigil`). Its lateness
+//! is measured for every packet: the difference between the model's time and the time at which the packet was handed
+//! to the receiving kernel. The time that a packet waits in a device *before* it is read is not included; the
+//! experiment `link-accuracy` measures it end to end.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -28,20 +27,20 @@ use crate::net::{Host, run_first};
 use crate::observe::Observer;
 use crate::units::Nanos;
 
-/// Packets read from one host before what is due is written.
+/// Packets read from one host before due packets are written.
 const READ_BATCH: usize = 16;
-/// The largest packet a device gives.
+/// The largest packet of a device.
 const PACKET_BYTES: usize = 65_536;
 /// Lateness is recorded up to a minute, to three digits.
 const LATEST: u64 = 60_000_000_000;
 
-/// How long before a deadline the router stays awake: what a processor that sleeps takes to wake in a
-/// virtual machine, measured as 60 to 140 µs.
+/// How long before a deadline the router polls: the time that a sleeping processor takes to wake up in a virtual
+/// machine, measured as 60 to 140 µs.
 const AWAKE: Nanos = 150_000;
-/// Share of the time that may be spent so: one in this many. When packets are many the processor
-/// hardly sleeps anyway.
+/// The share of time that may be spent polling: one part in this many. With many packets, the processor hardly sleeps
+/// anyway.
 const AWAKE_SHARE: Nanos = 10;
-/// What may be spent at once after a quiet while.
+/// The most that may be spent at once after a pause.
 const AWAKE_AT_ONCE: Nanos = 10 * AWAKE;
 
 const TIMER: u64 = u64::MAX;
@@ -62,14 +61,14 @@ pub struct Lateness {
     pub max_ns: u64,
 }
 
-/// What the router tells at its end.
+/// What the router returns at its end.
 #[derive(Debug)]
 pub struct Outcome {
-    /// The model, with its figures and decision logs.
+    /// The model, with its statistics and decision logs.
     pub topology: Topology,
     /// How late it was.
     pub lateness: Lateness,
-    /// Whether it ran before ordinary threads.
+    /// Whether it had real-time priority.
     pub realtime: bool,
     /// Packets that the receiving kernel refused.
     pub refused: u64,
@@ -77,7 +76,7 @@ pub struct Outcome {
     pub cpu_ns: u64,
 }
 
-/// What a router's owner holds of it: wakes it to end it, and sees whether packets are under way.
+/// The owner's handle of a router: stops it, and shows whether packets are in flight.
 #[derive(Clone, Debug)]
 pub(crate) struct Handle {
     stop: Arc<OwnedFd>,
@@ -92,11 +91,11 @@ impl Handle {
     }
 
     pub(crate) fn stop(&self) {
-        // It can only fail when it has been said 2^64 times.
+        // It can fail only after 2^64 writes.
         let _ = rustix::io::write(&*self.stop, &1u64.to_ne_bytes());
     }
 
-    /// Whether no packet was under way when the router last slept.
+    /// Whether no packet was in flight when the router last slept.
     pub(crate) fn is_idle(&self) -> bool {
         self.idle.load(Ordering::Relaxed)
     }
@@ -177,7 +176,7 @@ impl Router {
                 match event.data.u64() {
                     STOP => break 'routing,
                     TIMER => {
-                        // Its count of expirations says nothing; reading re-arms it.
+                        // The number of expirations does not matter; reading re-arms the timer.
                         let _ = rustix::io::read(&self.timer, &mut [0u8; 8]);
                         self.armed_for = None;
                     }
@@ -201,11 +200,11 @@ impl Router {
         Outcome { topology, lateness, realtime, refused, cpu_ns: thread_cpu() }
     }
 
-    /// Takes packets that a host has sent.
+    /// Reads packets that a host has sent.
     fn read(&mut self, number: usize) {
         let Some(host) = self.hosts.get(number).cloned() else { return };
         for _ in 0..READ_BATCH {
-            // A device that fails is one that says it is empty; anything lost shows in its counters.
+            // A device that fails counts as empty; losses show in its counters.
             let Ok(length) = rustix::io::read(host.tun(), &mut self.buffer[..]) else { return };
             let packet = &self.buffer[..length];
             let at = self.clock.now();
@@ -217,7 +216,7 @@ impl Router {
         self.deliver();
     }
 
-    /// Writes what is due.
+    /// Writes packets that are due.
     fn deliver(&mut self) {
         while let Some(event) = self.topology.poll_event(self.clock.now()) {
             match event {
@@ -253,8 +252,7 @@ impl Router {
         }
     }
 
-    /// Sets the timer for the model's next deadline; gives no time to wait at all while the router
-    /// is to stay awake for it.
+    /// Sets the timer for the model's next deadline; returns a timeout of zero while the router polls.
     fn arm(&mut self) -> rustix::io::Result<Option<Timespec>> {
         const NOT_AT_ALL: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
         let deadline = self.topology.deadline();
@@ -266,7 +264,7 @@ impl Router {
         if wake == self.armed_for {
             return Ok(None);
         }
-        // A time of zero would switch the timer off.
+        // A time of zero would disarm the timer.
         let at = wake.map_or(0, |wake| self.clock.monotonic(wake).max(1));
         let it_value =
             Timespec { tv_sec: (at / 1_000_000_000) as i64, tv_nsec: (at % 1_000_000_000) as i64 };
@@ -277,19 +275,19 @@ impl Router {
     }
 }
 
-/// Staying awake for a deadline that is near, within a budget of time.
+/// Polls for a deadline that is near, within a budget of time.
 #[derive(Debug, Default)]
 struct Vigil {
-    /// What may be spent, times [`AWAKE_SHARE`]: it grows as time passes.
+    /// The budget times [`AWAKE_SHARE`]: it grows as time passes.
     credit: Nanos,
-    /// When it was last looked at.
+    /// When the budget was last updated.
     at: Nanos,
-    /// For which deadline the router is awake.
+    /// The deadline for which the router polls.
     awake_for: Option<Nanos>,
 }
 
 impl Vigil {
-    /// When to wake up for a deadline; `None`: do not sleep now.
+    /// When to wake up for a deadline; `None`: poll now.
     fn wake(&mut self, now: Nanos, deadline: Nanos) -> Option<Nanos> {
         let passed = now.saturating_sub(self.at);
         self.at = now;
@@ -316,8 +314,8 @@ mod tests {
     use super::*;
     use crate::units::{MILLISECOND, SECOND};
 
-    /// Deadlines in a row, so far apart; gives the share of the time spent awake and how many
-    /// deadlines were awaited so.
+    /// Successive deadlines at an interval of `gap`; returns the share of time spent polling, and how many deadlines
+    /// were polled for.
     fn vigil(gap: Nanos, count: u64) -> (f64, u64) {
         let (mut vigil, mut now, mut awake, mut awaited) = (Vigil::default(), SECOND, 0, 0);
         for number in 1..=count {

@@ -1,4 +1,4 @@
-//! What a run over one link came to, for people and as JSON.
+//! The summary of a run over one link, for people and as JSON.
 
 use std::fmt;
 
@@ -9,21 +9,20 @@ use crate::observe::{FlowReport, Flows, Volume};
 use crate::router::{Lateness, Outcome};
 use crate::units::Nanos;
 
-/// Lateness above these bounds (median, 99th percentile; in ns) is worth a warning: the accuracy the
-/// emulator promises.
+/// Lateness above these bounds (median, 99th percentile; in ns) causes a warning: the emulator's promised accuracy.
 const PROMISED: [u64; 2] = [200_000, 1_000_000];
 
-/// Flows that a summary tells of.
+/// The most flows in a summary.
 pub const MAX_FLOWS: usize = 1000;
 /// Flows that are shown to people.
 const SHOWN_FLOWS: usize = 8;
 
-/// A run's figures.
+/// The results of a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Summary {
     /// The seed that repeats its decisions.
     pub seed: u64,
-    /// How long it took, in s.
+    /// Its duration in s.
     pub seconds: f64,
     /// What the near host sent.
     pub up: DirectionStats,
@@ -33,11 +32,11 @@ pub struct Summary {
     pub lateness: Lateness,
     /// Whether that is within what the emulator promises.
     pub on_time: bool,
-    /// Whether the router ran before ordinary threads.
+    /// Whether the router had real-time priority.
     pub realtime: bool,
     /// Whether it ran in a user namespace.
     pub unprivileged: bool,
-    /// Packets lost without having been decided on: the devices were full, or the kernel refused.
+    /// Packets lost without a decision of the link model: the devices' queues were full, or the kernel refused them.
     pub accidents: u64,
     /// Processor time of the router, in s.
     pub router_cpu_seconds: f64,

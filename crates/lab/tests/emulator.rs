@@ -1,7 +1,7 @@
-//! The emulator with real namespaces and sockets. Where namespaces cannot be made the tests say so
-//! and pass: the model's own tests need none.
+//! The emulator with real namespaces and sockets. Where namespaces cannot be created, the tests report that and pass:
+//! the model's own tests need none.
 //!
-//! Bounds on time are one-sided: packets may be late on a busy machine, but never early.
+//! Time limits are one-sided: packets may be late on a busy machine, but never early.
 
 #![allow(clippy::unwrap_used)]
 
@@ -56,14 +56,14 @@ fn socket(emulator: &Emulator, host: HostId, port: u16) -> UdpSocket {
     socket
 }
 
-/// Sends numbered datagrams up; gives the numbers that arrived.
+/// Sends numbered datagrams up; returns the numbers that arrived.
 fn transfer(emulator: &Emulator, count: u32) -> Vec<u32> {
     let (near, far) = (socket(emulator, NEAR, 6000), socket(emulator, FAR, PORT));
     let to: SocketAddr = (address(emulator, FAR), PORT).into();
     far.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
     let mut arrived = Vec::new();
     let mut buffer = [0; 64];
-    // Few enough at once that the receiver's buffer (about 250 datagrams) never overflows.
+    // Few enough at once that the receiver's buffer (about 250 datagrams) does not overflow.
     for batch in 0..count / 100 {
         for number in batch * 100..(batch + 1) * 100 {
             near.send_to(&number.to_be_bytes(), to).unwrap();
@@ -167,7 +167,7 @@ fn a_sender_learns_of_a_small_mtu() {
     let near = socket(&emulator, NEAR, 6000);
     near.connect((address(&emulator, FAR), PORT)).unwrap();
     let until = Instant::now() + Duration::from_secs(20);
-    // The kernel fragments or refuses once it knows; until then the packets vanish.
+    // The kernel fragments or refuses packets once it knows the MTU; until then they vanish.
     let _ = near.send(&[0; 1400]);
     let learned = loop {
         let route = emulator.host(NEAR).unwrap().spawn(

@@ -1,5 +1,5 @@
-//! Passive round-trip times beside the endpoints' own: two real QUIC endpoints (quinn's, driven in
-//! virtual time) over the link model, watched at the client as the router would.
+//! Passive round-trip times compared with the endpoints' own: two real QUIC endpoints (quinn's, in virtual time) over
+//! the link model, observed at the client.
 
 #![allow(clippy::unwrap_used)]
 
@@ -57,7 +57,7 @@ impl Side {
         }
     }
 
-    /// Runs timers, writes a little, reads everything; gives the datagrams to be sent.
+    /// Runs timers, writes a little, reads everything; returns the datagrams to be sent.
     fn drive(&mut self, now: Instant, writes: bool) -> Vec<Vec<u8>> {
         let Some((handle, connection)) = &mut self.connection else { return Vec::new() };
         if connection.poll_timeout().is_some_and(|at| at <= now) {
@@ -125,8 +125,8 @@ fn sides(now: Instant, seeds: (u8, u8)) -> (Side, Side) {
     (near, far)
 }
 
-/// A client that writes something every 2 ms for a while; gives what the spin bit showed, and the
-/// client's own estimate of the round-trip time.
+/// A client that writes something every 2 ms for a while; returns the spin bit's report, and the client's own
+/// estimate of the round-trip time.
 fn watch(settings: &[(&str, &str)], seeds: (u8, u8)) -> (SpinReport, Duration) {
     let mut config = LinkConfig::default();
     for (key, value) in settings {
@@ -163,13 +163,13 @@ fn watch(settings: &[(&str, &str)], seeds: (u8, u8)) -> (SpinReport, Duration) {
     (report.spin.unwrap(), near.connection.unwrap().1.rtt())
 }
 
-/// Each endpoint leaves the bit out of one connection in eight and then sets it at random (RFC 9000,
-/// 17.4). Whether it does follows from the seeds of client and server.
+/// Each endpoint disables the bit for one connection in eight and then sets it at random (RFC 9000, 17.4). Whether it
+/// does follows from the seeds of client and server.
 const BOTH_TAKE_PART: (u8, u8) = (0, 0);
 const CLIENT_AT_RANDOM: (u8, u8) = (1, 0);
 const SERVER_AT_RANDOM: (u8, u8) = (0, 1);
 
-/// Whether a passive figure is within so many hundredths of the client's own.
+/// Whether a passive round-trip time is within `percent` of the client's own.
 fn agrees(passive: Nanos, own: Duration, percent: u128) -> bool {
     u128::from(passive).abs_diff(own.as_nanos()) * 100 <= percent * own.as_nanos()
 }
@@ -194,7 +194,7 @@ fn reordering_is_handled() {
 
 #[test]
 fn loss_is_handled() {
-    // So lossy a path leaves a sender two or three packets a round trip: hardly a sample is sure.
+    // On such a lossy path, a sender has two or three packets in flight per round trip: hardly any sample is certain.
     let (spin, rtt) = watch(&[("delay", "50ms"), ("loss", "5%")], BOTH_TAKE_PART);
     assert!(spin.takes_part && spin.two_way.count > 50, "{spin:?}");
     assert!(agrees(spin.two_way.p50, rtt, 15), "{:?} beside {rtt:?}", spin.two_way);

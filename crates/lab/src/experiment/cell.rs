@@ -1,4 +1,4 @@
-//! From the matrix to cells, and what placeholders mean in one of them.
+//! Turns the matrix into cells, and fills in placeholders for a cell.
 
 use super::value::{Levels, Ordered};
 use super::{Experiment, Template};
@@ -40,8 +40,8 @@ impl Cell {
         if parts.is_empty() { "the only cell".to_owned() } else { parts.join(" ") }
     }
 
-    /// Fills in a text's placeholders: conditions, definitions that hang on them, and what
-    /// `builtin` knows. A definition's own placeholders are filled in too.
+    /// Fills in a text's placeholders: conditions, definitions that depend on them, and `builtin` values. A
+    /// definition's own placeholders are filled in too.
     ///
     /// # Errors
     /// A mistake in the text, or the name of a placeholder that has no value here.

@@ -1,4 +1,4 @@
-//! What the keys of an experiment file must mean together. Each check names the place it found.
+//! Checks what the keys of an experiment file mean together. Each check names the place of the mistake.
 
 use std::ops::Range;
 use std::path::Path;
@@ -14,13 +14,13 @@ use super::{Cell, Template, find};
 use crate::network::NetworkFactory;
 use crate::words::no_such;
 
-/// Most cells of one experiment.
+/// The most cells of an experiment.
 const MAX_CELLS: usize = 10_000;
 
-/// Most repetitions of a cell.
+/// The most repetitions of a cell.
 const MAX_REPETITIONS: u32 = 10_000;
 
-/// Longest time for one sample, in seconds.
+/// The longest time for one sample, in seconds.
 const MAX_TIMEOUT_S: f64 = 86_400.0;
 
 /// Placeholders that every experiment has, besides addresses and ports.
@@ -237,7 +237,7 @@ impl Check<'_> {
         self.known("role", role, self.experiment.roles.keys().collect())
     }
 
-    /// Fills in a text for a cell with stand-ins for what only a run knows.
+    /// Fills in a text for a cell, with stand-ins for values that only a run has.
     fn text(&self, cell: &Cell, text: &str, span: Range<usize>) -> Result<String, Mistake> {
         let hosts = &self.experiment.hosts;
         let builtin = |name: &str| match name.split_once('.') {

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use crate::words;
 
-/// How lists are written here.
+/// Replaces serde's term for lists with TOML's.
 const LISTS: [(&str, &str); 1] = [("expected a sequence", "expected a list, in [ ]")];
 
 /// A mistake at a place of a file.

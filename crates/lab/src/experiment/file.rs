@@ -1,4 +1,4 @@
-//! What stands in an experiment file, key by key. What the keys mean together is checked in `check`.
+//! The keys of an experiment file. `check` checks what they mean together.
 //!
 //! Every string that may hold placeholders keeps its place, so that a mistake found later still
 //! names its line.
@@ -22,7 +22,7 @@ pub struct Experiment {
     pub name: String,
     /// One line for lists and headings.
     pub title: String,
-    /// What is asked, and how it is measured; paragraphs are apart by empty lines.
+    /// The question, and how it is measured; empty lines separate paragraphs.
     #[serde(default)]
     pub about: String,
     /// How often each cell of the matrix is run.
@@ -35,30 +35,30 @@ pub struct Experiment {
     /// Share of a core that a cell uses; decides how many run side by side.
     #[serde(default = "one_core")]
     pub cores: Spanned<f64>,
-    /// Share of the samples that run with nothing beside them, to show what neighbours do to figures.
+    /// Share of the samples that run alone, to show the influence of other samples on the results.
     #[serde(default = "some_alone")]
     pub alone: Spanned<f64>,
     /// Machines, by name.
     pub hosts: Vec<Spanned<String>>,
-    /// What joins them.
+    /// The links between them.
     #[serde(default)]
     pub links: Vec<Link>,
     /// Conditions and their values; each combination is a cell.
     #[serde(default)]
     pub matrix: Ordered<Vec<Spanned<Level>>>,
-    /// Further placeholders that hang on a condition's value: condition, value, name, text.
+    /// Further placeholders that depend on a condition's value: condition, value, name, text.
     #[serde(default)]
     pub define: Ordered<Ordered<Ordered<Spanned<String>>>>,
     /// Combinations to leave out.
     #[serde(default)]
     pub skip: Vec<Where>,
-    /// The only combinations to take; all of them without it.
+    /// The only combinations to run; without it, all.
     #[serde(default)]
     pub only: Vec<Where>,
-    /// And of those the only ones, as a suite says.
+    /// A suite's further restriction of the combinations.
     #[serde(skip)]
     pub within: Vec<Where>,
-    /// What combinations need of this machine; without it they are left out.
+    /// Requirements of combinations on this machine; combinations whose requirement is not met are left out.
     #[serde(default)]
     pub needs: Vec<Need>,
     /// Files to write into the working folder of each sample.
@@ -74,21 +74,21 @@ pub struct Experiment {
     /// Pictures in the report.
     #[serde(default)]
     pub figures: Vec<Figure>,
-    /// Published figures to set ours beside.
+    /// Published results to compare with.
     #[serde(default)]
     pub compare: Vec<Compare>,
-    /// What measures should come to.
+    /// Goals for measures.
     #[serde(default)]
     pub goals: Vec<Goal>,
 }
 
-/// What some combinations need of the machine.
+/// A requirement of some combinations on the machine.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Need {
-    /// A program and its arguments, which ends well where the need is met. `{here}` is the only placeholder.
+    /// A program and its arguments; exit code 0 means that the requirement is met. `{here}` is the only placeholder.
     pub run: Spanned<Vec<Spanned<String>>>,
-    /// What a person is told where it is not met.
+    /// The message if it is not met.
     pub otherwise: String,
     /// The conditions that need it.
     #[serde(rename = "where")]
@@ -125,10 +125,10 @@ pub struct Role {
     /// Environment variables to add.
     #[serde(default)]
     pub env: Ordered<Spanned<String>>,
-    /// It runs until the others are done and is then stopped, as a broker is.
+    /// Whether it runs until the other roles end and is then stopped, as a broker is.
     #[serde(default)]
     pub service: bool,
-    /// Part of a line it prints, on either output, when it can be used; the roles after it wait for it.
+    /// A part of a line that it prints, on either output, when it is ready; later roles wait for it.
     pub ready: Option<Spanned<String>>,
     /// A role that must have ended before this one is started.
     pub after: Option<Spanned<String>>,
@@ -138,7 +138,7 @@ pub struct Role {
     /// Exit codes that are a success.
     #[serde(default = "zero")]
     pub exit: Vec<i32>,
-    /// The only conditions in which it takes part.
+    /// The conditions in which it takes part; without it, all.
     #[serde(default, rename = "where")]
     pub only: Where,
 }
@@ -147,18 +147,17 @@ fn zero() -> Vec<i32> {
     vec![0]
 }
 
-/// A moment: the first line of a role's output that holds a text.
+/// A mark: the time of the first line of a role's output that contains a text.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Mark {
     /// Role.
     pub role: Spanned<String>,
-    /// Text in its line. A JSON line's `at_ns` (monotonic clock) is believed more than its arrival.
+    /// Text in the line. The `at_ns` (monotonic clock) of a JSON line takes precedence over its arrival.
     pub line: String,
 }
 
-/// Something measured: one number for a sample, made from what roles print, what they use, or what
-/// the network saw.
+/// A measure: one number per sample, computed from the roles' output, their use of resources, or the packets.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Measure {
@@ -174,7 +173,7 @@ pub struct Measure {
     pub field: Option<Spanned<String>>,
     /// What of a process or of packets (`process`, `packets`).
     pub what: Option<Spanned<What>>,
-    /// Host whose packets count, those it sends and those it gets (`packets`).
+    /// Host whose packets count, both sent and received (`packets`).
     pub host: Option<Spanned<String>>,
     /// Kind of packets that count, such as `handshake`; all without it (`packets`).
     pub kind: Option<Spanned<Kind>>,
@@ -188,31 +187,31 @@ pub struct Measure {
     pub from_s: Option<Spanned<f64>>,
     /// Seconds of the sample after which nothing counts (`lines`, `process`).
     pub to_s: Option<Spanned<f64>>,
-    /// The mark `until` tells that the host got something: what it sends after the last packet it
-    /// got before the mark does not count (`packets`).
+    /// The mark `until` means that the host received something: packets that it sends after the last packet received
+    /// before the mark do not count (`packets`).
     #[serde(default)]
     pub received: bool,
-    /// Measures to add up (`sum`), or to take the others of from the first (`difference`), or the first of
-    /// which to divide by the second (`quotient`).
+    /// Measures to add up (`sum`), to subtract from the first (`difference`), or the first of which to divide by the
+    /// second (`quotient`).
     #[serde(default)]
     pub of: Vec<Spanned<String>>,
-    /// How a sample's numbers become one.
+    /// How to combine a sample's numbers.
     #[serde(default)]
     pub take: Take,
-    /// How the samples of a cell become one figure.
+    /// How to combine the samples of a cell.
     #[serde(default)]
     pub centre: Centre,
     /// Factor on every number.
     #[serde(default = "one")]
     pub scale: f64,
-    /// A sample without a number of it is a result, too, and not a failure: nothing arrived, so nothing took
-    /// any time.
+    /// Whether a sample without a number is a result, and not a failure: for example, nothing arrived, so there is no
+    /// time.
     #[serde(default)]
     pub optional: bool,
     /// Which way is better.
     #[serde(default)]
     pub better: Better,
-    /// The only conditions in which it is expected.
+    /// The conditions in which it is expected; without it, all.
     #[serde(default, rename = "where")]
     pub only: Where,
 }
@@ -225,25 +224,25 @@ fn one() -> f64 {
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub enum From {
-    /// JSON objects a role prints, one a line.
+    /// JSON objects that a role prints, one per line.
     Lines,
-    /// The kernel's account of a role's process.
+    /// The kernel's statistics of a role's process.
     Process,
-    /// What the observer in the network saw.
+    /// Packets that the observer in the network saw.
     Packets,
-    /// Round-trip times in milliseconds that the observer read off QUIC's latency spin bit.
+    /// Round-trip times in milliseconds, measured by the observer from QUIC's latency spin bit.
     Spin,
     /// Seconds from one mark to another.
     Marks,
     /// Other measures, earlier in the file, added up.
     Sum,
-    /// An earlier measure less others.
+    /// An earlier measure minus others.
     Difference,
     /// An earlier measure divided by another.
     Quotient,
 }
 
-/// What of a process or of packets.
+/// A property of a process or of packets.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "snake_case")]
 pub enum What {
@@ -251,7 +250,7 @@ pub enum What {
     RssKib,
     /// Share of a core in percent, over time.
     CpuPct,
-    /// CPU seconds used up to now, over time.
+    /// CPU seconds used so far, over time.
     CpuS,
     /// Packets.
     Count,
@@ -261,7 +260,7 @@ pub enum What {
     Seconds,
 }
 
-/// How a sample's numbers become one.
+/// How to combine a sample's numbers.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub enum Take {
@@ -280,7 +279,7 @@ pub enum Take {
     P99,
     /// Sum.
     Sum,
-    /// How many there are.
+    /// The number of values.
     Count,
     /// The first.
     First,
@@ -288,7 +287,7 @@ pub enum Take {
     Last,
 }
 
-/// Which way is better.
+/// Which direction is better.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub enum Better {
@@ -299,7 +298,7 @@ pub enum Better {
     Higher,
 }
 
-/// A picture.
+/// A figure of the report.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Figure {
@@ -312,7 +311,7 @@ pub struct Figure {
     pub measure: Spanned<String>,
     /// Condition along the horizontal axis (`bars`, `lines`, `boxes`).
     pub x: Option<Spanned<String>>,
-    /// Condition told apart by colour.
+    /// Condition shown by colour.
     pub series: Option<Spanned<String>>,
     /// One picture for each value of this condition.
     pub each: Option<Spanned<String>>,
@@ -343,7 +342,7 @@ pub enum Shape {
     Time,
 }
 
-/// A table of published figures and ours.
+/// A table of published results beside these.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Compare {
@@ -361,24 +360,24 @@ pub struct Compare {
     /// Columns of the paper and the condition of ours that means the same.
     #[serde(default, rename = "match")]
     pub matching: Ordered<Spanned<String>>,
-    /// Measure of ours.
+    /// The measure of this experiment.
     pub measure: Spanned<String>,
-    /// Conditions of ours.
+    /// Conditions of this experiment.
     #[serde(default, rename = "where")]
     pub only: Where,
-    /// Conditions that differ in the cell to relate ours to: the figure is then by how many percent
-    /// ours is lower than that one.
+    /// Conditions that differ in the cell to compare with: the result is then by how many percent this one is lower
+    /// than that one.
     pub against: Option<Where>,
     /// Factor from the published unit to ours.
     #[serde(default = "one")]
     pub scale: f64,
-    /// In what the two experiments differ.
+    /// How the two experiments differ.
     pub differs: String,
-    /// The least figure we want to see (a reduction) or the largest (anything else).
+    /// The goal: the least value (of a reduction) or the largest (of anything else).
     pub goal: Option<f64>,
 }
 
-/// What a measure should come to; the report judges each cell by it.
+/// A goal for a measure, by which the report judges each cell.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Goal {
@@ -390,14 +389,14 @@ pub struct Goal {
     pub at_most: Option<f64>,
     /// The smallest figure that meets it.
     pub at_least: Option<f64>,
-    /// Every sample is judged, not the cell's figure; one that failed or timed out misses it.
+    /// Judges every sample instead of the cell's value; failures and timeouts miss the goal.
     #[serde(default)]
     pub every: bool,
     /// The only conditions it is for.
     #[serde(default, rename = "where")]
     pub only: Where,
-    /// Conditions that differ in the cell to relate ours to: what is judged is then by how many percent
-    /// ours is lower than that one.
+    /// Conditions that differ in the cell to compare with: the judged value is then by how many percent this cell is
+    /// lower than that one.
     pub against: Option<Where>,
     /// A sentence on what it means.
     #[serde(default)]
@@ -410,7 +409,7 @@ pub struct Goal {
 pub struct Suite {
     /// One line for lists and headings.
     pub title: String,
-    /// What the parts have to do with each other.
+    /// How the parts relate to each other.
     #[serde(default)]
     pub about: String,
     /// Experiments, by name.

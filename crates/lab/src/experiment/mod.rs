@@ -1,7 +1,7 @@
-//! Experiment files: one TOML file says hosts, links, roles, conditions and measures.
+//! Experiment files: one TOML file defines hosts, links, roles, conditions and measures.
 //!
-//! Reading a file ([`load`]) finds every mistake that can be found without running anything, and
-//! names line, key and what is allowed. What an experiment means cell by cell is in [`Cell`].
+//! [`load`] finds every mistake that can be found without running anything, and names the line, the key and what is
+//! allowed. [`Cell`] has one combination of conditions.
 
 mod cell;
 mod check;
@@ -25,7 +25,7 @@ pub(crate) use template::Template;
 use crate::network::NetworkFactory;
 use error::Source;
 
-/// What a file under `experiments/` holds.
+/// The content of a file under `experiments/`.
 #[derive(Clone, Debug)]
 pub enum Document {
     /// An experiment and the text it was read from.
@@ -53,7 +53,7 @@ pub fn load(path: &Path, networks: &dyn NetworkFactory) -> Result<Document, Mist
     load_with(path, Some(networks))
 }
 
-/// Reads a file that was checked when it was run; links' settings are not checked again.
+/// Reads a file of a finished run; its links' settings are not checked again.
 pub(crate) fn load_noted(path: &Path) -> Result<Document, Mistake> {
     load_with(path, None)
 }
@@ -71,7 +71,7 @@ fn load_with(path: &Path, networks: Option<&dyn NetworkFactory>) -> Result<Docum
     parse(Source { file: &file, text: &text }, &name, folder, networks)
 }
 
-/// Reads a suite of which only the results are there.
+/// Reads a suite of which only the results exist.
 pub(crate) fn noted_suite(path: &Path, text: &str) -> Result<Suite, Mistake> {
     let file = path.display().to_string();
     toml::from_str(text).map_err(|error| Source { file: &file, text }.syntax(&error))

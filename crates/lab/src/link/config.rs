@@ -1,7 +1,7 @@
-//! What a link is told to do: one [`Impairments`] a direction, and what concerns the whole link.
+//! The configuration of a link: one [`Impairments`] per direction, and settings of the whole link.
 //!
-//! Nothing here acts. [`LinkConfig::check`] is the edge: a [`Link`](super::Link) is only made of a
-//! configuration that passed it, so that the model needs no checks of its own.
+//! Only checked configurations ([`LinkConfig::check`]) become a [`Link`](super::Link), so the model needs no checks
+//! of its own.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::{ConfigError, NatConfig, Outage, Schedule, Trace};
 use crate::units::{self, MAX_TIME, Nanos};
 
-/// The smallest MTU that is taken: IPv4's (RFC 791). IPv6 needs 1280.
+/// The smallest MTU that is accepted: IPv4's (RFC 791). IPv6 needs 1280.
 const MIN_MTU: u16 = 68;
 /// The default queue holds this much time's worth of the rate…
 const DEFAULT_QUEUE: Nanos = 200 * units::MILLISECOND;
@@ -21,7 +21,7 @@ const DEFAULT_QUEUE_MIN: u64 = 15_000;
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Rate {
-    /// As fast as packets come.
+    /// As fast as packets arrive.
     Unlimited,
     /// Bits per second, IP headers included.
     Constant(u64),
@@ -34,11 +34,11 @@ pub enum Rate {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum QueueKind {
-    /// First in, first out; what does not fit is dropped.
+    /// First in, first out; packets that do not fit are dropped.
     DropTail,
     /// CoDel (RFC 8289); does not mark ECN.
     Codel,
-    /// FQ-CoDel (RFC 8290): CoDel a flow, served in turn; does not mark ECN.
+    /// FQ-CoDel (RFC 8290): CoDel per flow, served in turn; does not mark ECN.
     FqCodel,
 }
 
@@ -62,13 +62,13 @@ pub enum JitterShape {
     Normal,
 }
 
-/// Loss in bursts: the Gilbert–Elliott model, stepped once a packet, each flow on its own. A flow
-/// begins in the good state.
+/// Loss in bursts: the Gilbert–Elliott model, with one step per packet and a state per flow. A flow begins in the
+/// good state.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Bursts {
-    /// Probability to turn bad, a packet.
+    /// Probability per packet of turning bad.
     pub to_bad: f64,
-    /// Probability to turn good again, a packet; bursts are 1/this packets long on average.
+    /// Probability per packet of turning good again; the mean length of a burst is 1/this packets.
     pub to_good: f64,
     /// Loss while good.
     pub loss_good: f64,
@@ -76,7 +76,7 @@ pub struct Bursts {
     pub loss_bad: f64,
 }
 
-/// What one direction does to packets. The default does nothing.
+/// The impairments of one direction. The default has none.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Impairments {
     /// Time from the end of sending to arrival, in ns.
@@ -85,14 +85,14 @@ pub struct Impairments {
     pub jitter: Nanos,
     /// How jitter is distributed.
     pub jitter_shape: JitterShape,
-    /// Whether jitter may let packets overtake each other. If not, a packet waits for the one
-    /// before it, which makes the mean delay longer than `delay`.
+    /// Whether jitter may let packets overtake each other. If not, a packet waits for the one before it, so the mean
+    /// delay is longer than `delay`.
     pub jitter_reorders: bool,
     /// The bottleneck.
     pub rate: Rate,
     /// The bottleneck's queue.
     pub queue: QueueKind,
-    /// Its bound; `None`: 200 ms of the rate, at least ten full packets.
+    /// The queue's limit; `None`: 200 ms of the rate, at least ten full packets.
     pub queue_limit: Option<QueueLimit>,
     /// Random loss of packets, 0 to 1.
     pub loss: f64,
@@ -110,7 +110,7 @@ pub struct Impairments {
     pub reorder_by: Nanos,
     /// The largest IP packet, in bytes.
     pub mtu: Option<u16>,
-    /// Whether larger packets vanish without an ICMP answer (a "black hole").
+    /// Whether larger packets are dropped without an ICMP error (a "black hole").
     pub mtu_silent: bool,
     /// When the direction is down.
     pub outage: Outage,
@@ -154,7 +154,7 @@ pub struct LinkConfig {
 }
 
 impl LinkConfig {
-    /// Checks that the link can be.
+    /// Checks that the settings are possible.
     ///
     /// # Errors
     /// The first setting that is out of range.
@@ -168,7 +168,7 @@ impl LinkConfig {
         }
     }
 
-    /// Whether it lets every packet through untouched and at once.
+    /// Whether every packet passes unchanged and at once.
     #[must_use]
     pub fn is_perfect(&self) -> bool {
         *self == LinkConfig::default()
@@ -219,7 +219,7 @@ impl Impairments {
         self.outage.check()
     }
 
-    /// The queue's bound in bytes.
+    /// The queue's limit in bytes.
     pub(crate) fn queue_bytes(&self) -> u64 {
         let rate = match &self.rate {
             Rate::Unlimited => return u64::MAX,

@@ -34,8 +34,7 @@ fn number(packet: &[u8]) -> u32 {
     u32::from_be_bytes(packet[28..32].try_into().unwrap())
 }
 
-/// Offers `count` packets, one each `gap`; gives what arrived: number and time, in the order of
-/// arrival.
+/// Offers `count` packets, one per `gap`; returns number and time of those that arrived, in the order of arrival.
 fn run(link: &mut Link, count: u32, bytes: usize, gap: Nanos) -> Vec<(u32, Nanos)> {
     for index in 0..count {
         link.receive(u64::from(index) * gap, Direction::Up, numbered(index, bytes), 0);

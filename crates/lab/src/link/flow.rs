@@ -1,10 +1,9 @@
-//! Flows: which flow a packet belongs to, and its number in the flow.
+//! Assigns packets to flows, and numbers them within the flow.
 //!
-//! A flow's name must be the same in every run, so that decisions are: protocol, the port that its
-//! first packet was sent to (the service) and an ordinal among the flows of that service. The
-//! client's ephemeral port only tells flows apart. A TCP SYN with a new sequence number on known
-//! ports is a new connection, thus a new flow; a retransmitted SYN is not. UDP has no such sign: a
-//! socket that happens to get an earlier one's port goes on with its flow.
+//! A flow's name must be the same in every run, so that the random impairments are: protocol, the port to which its
+//! first packet was sent (the service) and an ordinal among the flows of that service. The client's ephemeral port
+//! only distinguishes flows. A TCP SYN with a new sequence number on known ports is a new connection, thus a new
+//! flow; a retransmitted SYN is not. UDP has no such sign: a socket that reuses a port continues the flow.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -16,7 +15,7 @@ use super::Direction;
 use super::splitmix::mix;
 use crate::wire::{PacketView, Protocol};
 
-/// Flows a link tells apart; packets of further ones share a flow with the ordinal 0.
+/// The most flows of a link; packets of further ones share a flow with the ordinal 0.
 const MAX_FLOWS: usize = 1 << 18;
 
 /// A flow's name, the same in every run of an experiment.
@@ -26,8 +25,7 @@ pub struct FlowKey {
     pub protocol: u8,
     /// The port its first packet was sent to; 0 without ports.
     pub service: u16,
-    /// Its place among the flows of that protocol and port on this link, from 1; 0: those beyond the
-    /// number that is told apart.
+    /// Its position among the flows of that protocol and port on this link, from 1; 0 for flows beyond the limit.
     pub ordinal: u32,
 }
 
@@ -55,9 +53,9 @@ impl fmt::Display for FlowKey {
 #[derive(Debug)]
 pub(crate) struct Flow {
     pub(crate) key: FlowKey,
-    /// Packets so far, a direction.
+    /// Packets so far, per direction.
     pub(crate) packets: [u64; 2],
-    /// Whether the burst model is in its bad state, a direction.
+    /// Whether the burst model is in its bad state, per direction.
     pub(crate) bad: [bool; 2],
     /// Sequence number of the first SYN.
     syn: Option<u32>,
@@ -75,8 +73,8 @@ pub(crate) struct FlowTable {
 }
 
 impl FlowTable {
-    /// Finds or makes the packet's flow, counts the packet, and gives its index in its flow and
-    /// direction, from 0.
+    /// Finds or creates the packet's flow, counts the packet, and returns its index in its flow and direction, from
+    /// 0.
     pub(crate) fn count(
         &mut self,
         view: &PacketView<'_>,
@@ -118,7 +116,7 @@ impl FlowTable {
         let ordinal = self.ordinals.entry((protocol.number(), service)).or_default();
         *ordinal += 1;
         let key = FlowKey { protocol: protocol.number(), service, ordinal: *ordinal };
-        // Of two directions only the newer flow's remains, or a reused port would find the old one.
+        // Only the newer flow of this pair remains, because a reused port would otherwise find the old one.
         self.by_ends.remove(&(ends.0, ends.3, ends.4, ends.1, ends.2));
         self.by_ends.insert(ends, self.flows.len());
         self.add(key, syn)

@@ -1,9 +1,8 @@
-//! A NAT in front of a link's first host, which forgets its mappings when told to.
+//! A NAT in front of a link's first host, which drops its mappings at configured times.
 //!
-//! Until the first rebinding it changes nothing. From then on packets leave with another port or
-//! another address, and what is sent to the old one is dropped, as behind a NAT that restarted.
-//! Checksums are updated, not recomputed, so that corruption stays visible. ICMP is not translated:
-//! errors about rewritten packets do not come back.
+//! Until the first rebinding, it changes nothing. From then on, packets leave with another port or address, and
+//! packets to the old one are dropped, as by a NAT that has restarted. Checksums are updated, not recomputed, so that
+//! corruption remains visible. ICMP is not translated: errors about rewritten packets do not return.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -34,11 +33,11 @@ pub struct NatConfig {
     pub change: NatChange,
 }
 
-/// The last part of the first address that the NAT takes instead of a host's own, and how many it
-/// takes in turn before it begins again.
+/// The last part of the first address that the NAT uses instead of a host's own, and the number of such addresses,
+/// used in turn.
 const FIRST_ADDRESS: u8 = 100;
 const ADDRESSES: u32 = 100;
-/// Ports below are left alone.
+/// Lower ports are not changed.
 const FIRST_PORT: u16 = 1024;
 
 type Endpoint = (Protocol, IpAddr, u16);
@@ -61,7 +60,7 @@ impl Nat {
         Nat { config, seed, round: 0, next, outside_of, inside_of }
     }
 
-    /// How often it has been rebound by `at`.
+    /// The number of rebindings until `at`.
     pub(crate) fn advance(&mut self, at: Nanos) -> u32 {
         while let Some(next) = self.next
             && next <= at
@@ -131,7 +130,7 @@ impl Nat {
     }
 }
 
-/// An address of the same network, another one each round.
+/// Another address of the same network, different in each round.
 fn other_address(address: IpAddr, round: u32) -> IpAddr {
     let last = FIRST_ADDRESS + (round.saturating_sub(1) % ADDRESSES) as u8;
     match address {
@@ -153,7 +152,7 @@ enum Side {
     Destination,
 }
 
-/// Writes an address and port into a packet and updates what sums them up.
+/// Writes an address and port into a packet, and updates its checksums.
 fn rewrite(packet: &mut [u8], side: Side, (_, address, port): Endpoint) {
     let Some(view) = PacketView::parse(packet) else { return };
     let transport = view.transport_range().start;

@@ -89,7 +89,7 @@ impl Codel {
         from + (INTERVAL as f64 / f64::from(self.count.max(1)).sqrt()) as Nanos
     }
 
-    /// Takes one item; says whether it may be dropped.
+    /// Takes one item; returns whether it may be dropped.
     fn take<T: QueueItem>(&mut self, now: Nanos, fifo: &mut Fifo<T>) -> Option<(T, bool)> {
         let Some(item) = fifo.pop() else {
             self.first_above_time = None;
@@ -140,7 +140,7 @@ impl Codel {
         Some(item)
     }
 
-    /// Begins to drop, at the rate that worked last time if that was a moment ago.
+    /// Starts to drop, at the rate that worked last time if that was recently.
     fn start_dropping(&mut self, now: Nanos) {
         self.dropping = true;
         let delta = self.count.saturating_sub(self.lastcount);
@@ -195,7 +195,7 @@ impl<T: QueueItem> FqCodel<T> {
         while self.bytes > limit && self.drop_from_fattest(dropped) {}
     }
 
-    /// Drops half of the largest queue, at least one packet; false if one is all there is.
+    /// Drops half of the largest queue, at least one packet; false if only one packet is left.
     fn drop_from_fattest(&mut self, dropped: &mut Vec<(T, QueueDrop)>) -> bool {
         let Some(queue) = self.queues.iter_mut().max_by_key(|queue| queue.fifo.bytes) else {
             return false;
@@ -230,7 +230,7 @@ impl<T: QueueItem> FqCodel<T> {
             self.bytes -= before - queue.fifo.bytes;
             let Some(item) = item else {
                 list.pop_front();
-                // A queue that empties goes once through the old list, or new flows could starve it.
+                // An emptied queue goes through the old list once, because new flows could otherwise starve it.
                 if from_new {
                     self.old.push_back(index);
                 } else {
@@ -284,7 +284,7 @@ impl<T: QueueItem> Queue<T> {
         }
     }
 
-    /// Queues a item. What does not fit goes to `dropped`; an empty queue takes any item.
+    /// Queues an item. Items that do not fit go to `dropped`; an empty queue takes any item.
     pub(crate) fn push(&mut self, item: T, dropped: &mut Vec<(T, QueueDrop)>) {
         match &mut self.kind {
             Kind::DropTail(fifo) | Kind::Codel(fifo, _) => {
@@ -298,7 +298,7 @@ impl<T: QueueItem> Queue<T> {
         }
     }
 
-    /// Takes the next item to be sent. What AQM drops on the way goes to `dropped`.
+    /// Takes the next item to be sent. Items that the AQM drops go to `dropped`.
     pub(crate) fn pop(&mut self, now: Nanos, dropped: &mut Vec<(T, QueueDrop)>) -> Option<T> {
         match &mut self.kind {
             Kind::DropTail(fifo) => fifo.pop(),

@@ -25,8 +25,8 @@ impl QueueItem for Packet {
     }
 }
 
-/// Sends packets of 1,500 bytes every `gap` into a queue that serves one every `service`; gives each
-/// served packet's flow and waiting time, and how many were dropped for which reason.
+/// Sends packets of 1,500 bytes every `gap` into a queue that serves one every `service`; returns the flow and
+/// waiting time of each served packet, and the number of drops by reason.
 fn run(
     queue: &mut Queue<Packet>,
     flows: impl Fn(u64) -> u64,

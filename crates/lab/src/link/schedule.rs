@@ -1,16 +1,16 @@
-//! Points and stretches of virtual time: when an address changes, when a link is down.
+//! Points and periods of virtual time: when an address changes, when a link is down.
 
 use serde::Serialize;
 
 use super::ConfigError;
 use crate::units::{MAX_TIME, MILLISECOND, Nanos};
 
-/// Points in time: at given times, or every so often. Empty by default.
+/// Points in time: given times, or a period. Empty by default.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Schedule {
     /// Single points, in ns since the start, ascending.
     pub at: Vec<Nanos>,
-    /// Every so many ns, first after that time; 0: never.
+    /// Period in ns, first after that time; 0: none.
     pub every: Nanos,
 }
 
@@ -34,14 +34,14 @@ impl Schedule {
     }
 }
 
-/// Stretches of time in which nothing gets through. None by default.
+/// Periods in which nothing passes. None by default.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Outage {
     /// Single outages: from (inclusive) and to (exclusive), in ns since the start.
     pub windows: Vec<(Nanos, Nanos)>,
-    /// Down once every so many ns, first after that time; 0: never.
+    /// Period of outages in ns, first after that time; 0: none.
     pub every: Nanos,
-    /// For so many ns.
+    /// Length of these outages in ns.
     pub lasting: Nanos,
 }
 

@@ -1,5 +1,5 @@
-//! Links described in words: `loss = 5%`, `up.rate = 64k`. One vocabulary for the command line, for
-//! experiment files and for profiles.
+//! Settings of links as text: `loss = 5%`, `up.rate = 64k`, the same on the command line, in experiment files and in
+//! profiles.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,8 +10,8 @@ use super::{
 };
 use crate::units::{UnitError, parse_rate, parse_share, parse_size, parse_time};
 
-/// The settings of a link and what they mean. Those above `nat-rebind-every` concern a direction:
-/// `loss` sets both, `up.loss` and `down.loss` one.
+/// The settings of a link and their meanings. Those before `nat-rebind-every` are per direction: `loss` sets both,
+/// `up.loss` and `down.loss` one.
 pub const SETTINGS: &[(&str, &str)] = &[
     ("delay", "one-way delay: 150ms"),
     ("jitter", "spread of the delay: 20ms"),
@@ -69,7 +69,7 @@ impl LinkConfig {
         Ok(())
     }
 
-    /// Settings of the whole link; false if it is not one.
+    /// Settings of the whole link; false if `name` is not one.
     fn set_whole(&mut self, name: &str, value: &str) -> Result<bool, Reason> {
         match name {
             "profile" => {

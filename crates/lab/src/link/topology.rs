@@ -1,10 +1,9 @@
 //! Hosts joined by links: which links a packet crosses, and where it ends.
 //!
-//! Every host has a network of its own from the ranges for benchmarking (RFC 2544: 198.18.0.0/15;
-//! RFC 5180: 2001:2::/48). A packet from one host to another crosses the sender's access link, the
-//! link between the two, and the receiver's access link, of those that exist; without any it
-//! arrives at once. Links are wires: they do not count down hop limits, and multicast reaches every
-//! other host. Still sans-IO: the router around it only moves bytes.
+//! Every host has a network of its own from the ranges for benchmarking (RFC 2544: 198.18.0.0/15; RFC 5180:
+//! 2001:2::/48). A packet from one host to another crosses the sender's access link, the link between the two, and
+//! the receiver's access link, as far as they exist; without any it arrives at once. Links do not decrease hop
+//! limits, and multicast reaches every other host. This is still sans-IO: the router around it only moves bytes.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -25,7 +24,7 @@ const FIRST_ADDRESS: u32 = 2;
 const HOST_ADDRESSES: u32 = 90;
 
 impl HostId {
-    /// The host's address after so many changes.
+    /// The host's address after this many changes.
     #[must_use]
     pub fn ipv4(self, changes: u32) -> Ipv4Addr {
         let [high, low] = self.0.to_be_bytes();
@@ -33,14 +32,14 @@ impl HostId {
         Ipv4Addr::new(198, 18 + high, low, last as u8)
     }
 
-    /// The host's IPv6 address after so many changes.
+    /// The host's IPv6 address after this many changes.
     #[must_use]
     pub fn ipv6(self, changes: u32) -> Ipv6Addr {
         let last = FIRST_ADDRESS + changes % HOST_ADDRESSES;
         Ipv6Addr::new(0x2001, 2, 0, self.0, 0, 0, 0, last as u16)
     }
 
-    /// The host in whose network an address lies, whether there is such a host or not.
+    /// The host to whose network an address belongs, whether or not the host exists.
     #[must_use]
     pub fn of(address: IpAddr) -> Option<HostId> {
         match address {
@@ -74,14 +73,14 @@ impl Ends {
     }
 }
 
-/// What a topology tells.
+/// An event of a topology.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A packet for a host is due.
     Deliver {
         /// When, exactly.
         at: Nanos,
-        /// For whom.
+        /// The receiver.
         to: HostId,
         /// The packet.
         packet: Vec<u8>,
@@ -90,7 +89,7 @@ pub enum Event {
     Dropped {
         /// When.
         at: Nanos,
-        /// Who sent it.
+        /// The sender.
         from: HostId,
         /// On which link (in the order of [`Topology::link`]); `None`: on none.
         link: Option<usize>,
@@ -103,21 +102,21 @@ pub enum Event {
     AddressChange {
         /// When it was due.
         at: Nanos,
-        /// Whose.
+        /// The host.
         host: HostId,
         /// How often it has changed, this time included: see [`HostId::ipv4`].
         changes: u32,
     },
 }
 
-/// Hosts and links. Make it, add links, then offer packets and poll.
+/// Hosts and links. Create it, add links, then offer packets and poll.
 #[derive(Debug)]
 pub struct Topology {
     hosts: u16,
     gateway: Option<HostId>,
     seed: u64,
     links: Vec<(Ends, Link)>,
-    /// What crosses no link, and refusals: due at once.
+    /// Packets that cross no link, and refusals: due at once.
     immediate: std::collections::VecDeque<Event>,
 }
 
@@ -125,7 +124,7 @@ pub struct Topology {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Route {
     from: HostId,
-    /// `None`: everybody else.
+    /// `None`: all others.
     to: Option<HostId>,
 }
 
@@ -144,7 +143,7 @@ impl Route {
 }
 
 impl Topology {
-    /// So many hosts and no links yet. The seed is that of all links.
+    /// A topology of `hosts` without links. All links use the seed.
     ///
     /// # Errors
     /// More hosts than [`MAX_HOSTS`], or none.
@@ -161,12 +160,12 @@ impl Topology {
         })
     }
 
-    /// Sends what is addressed to nobody here to this host.
+    /// Sends packets for unknown addresses to this host.
     pub fn set_gateway(&mut self, host: HostId) {
         self.gateway = Some(host);
     }
 
-    /// Adds a link; gives its number. Its decisions depend on the seed and on that number.
+    /// Adds a link; returns its number. Its random impairments depend on the seed and on that number.
     ///
     /// # Errors
     /// The configuration is impossible, an end is no host, or there is a link there already.
@@ -261,7 +260,7 @@ impl Topology {
         }
     }
 
-    /// Multicast: the sender's access link carries one copy, everything behind it one a host.
+    /// Multicast: the sender's access link carries one copy; after it, each host gets its own.
     fn spread(&mut self, at: Nanos, from: HostId, crossed: Option<usize>, packet: Vec<u8>) {
         let access = self.links.iter().position(|(ends, _)| *ends == Ends::Access(from));
         if let Some(number) = access
@@ -276,8 +275,8 @@ impl Topology {
         }
     }
 
-    /// The next event up to `now`; to be called until it returns `None`. Times ascend but for what one
-    /// link's output does on another at the same instant.
+    /// The next event up to `now`; call this until it returns `None`. Times ascend, except that the output of one
+    /// link may cause events of another at the same time.
     pub fn poll_event(&mut self, now: Nanos) -> Option<Event> {
         loop {
             if let Some(event) = self.immediate.pop_front() {
@@ -286,8 +285,8 @@ impl Topology {
             let number = (0..self.links.len())
                 .filter(|number| self.links[*number].1.deadline().is_some_and(|at| at <= now))
                 .min_by_key(|number| self.links[*number].1.deadline())?;
-            // A deadline may be the begin of sending, after which the link has nothing to tell yet;
-            // its next deadline is later then.
+            // A deadline may be the beginning of a transmission, after which the link has no event yet; its next
+            // deadline is later.
             let (ends, link) = &mut self.links[number];
             let ends = *ends;
             match link.poll_event(now) {
@@ -310,7 +309,7 @@ impl Topology {
         }
     }
 
-    /// Whether no packet is under way.
+    /// Whether no packet is in flight.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.immediate.is_empty() && self.links.iter().all(|(_, link)| link.is_idle())

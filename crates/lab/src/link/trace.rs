@@ -1,14 +1,14 @@
-//! Recorded links in Mahimahi's format: a line of text per delivery opportunity.
+//! Recorded links in Mahimahi's format: one line of text per delivery opportunity.
 //!
-//! Each line is a time in milliseconds since the start at which one full-sized packet (1,500 bytes)
-//! can be sent; equal times are several opportunities. After the last one the trace begins anew,
-//! its length being the last line's time. Smaller packets share an opportunity, larger ones take
-//! several, and an opportunity that nobody waits for is lost. (`mm-link(1)`)
+//! Each line is a time in milliseconds since the start at which one full-sized packet (1,500 bytes) can be sent;
+//! equal times are several opportunities. After the last line, the trace starts again; its length is the last line's
+//! time. Smaller packets share an opportunity, larger ones take several, and an unused opportunity is lost.
+//! (`mm-link(1)`)
 
 use crate::units::{MAX_TIME, MILLISECOND, Nanos, SECOND};
 
-/// What one opportunity carries, in bytes. Mahimahi's 1,504 count the 4 bytes that a TUN device puts
-/// before a packet; the lab counts IP packets.
+/// Bytes per opportunity. Mahimahi's 1,504 include the 4 bytes that a TUN device puts before a packet; the lab counts
+/// IP packets.
 const OPPORTUNITY: u64 = 1500;
 /// The most opportunities a trace may have: half an hour at 100 Mbit/s.
 const MAX_LINES: usize = 16_000_000;
@@ -19,7 +19,7 @@ pub enum TraceError {
     /// A line is not a whole number of milliseconds, or is earlier than the line before it.
     #[error("line {0}: expected a time in whole milliseconds, not earlier than the line before")]
     Line(usize),
-    /// Nothing could ever be sent.
+    /// It has no opportunity.
     #[error("a trace needs at least one delivery opportunity, and must last at least 1 ms")]
     Empty,
     /// Too long.
@@ -30,7 +30,7 @@ pub enum TraceError {
 /// A recorded link.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Trace {
-    /// When an opportunity comes, in ns, ascending.
+    /// Times of the opportunities, in ns, ascending.
     opportunities: Vec<Nanos>,
     length: Nanos,
 }
@@ -72,13 +72,13 @@ impl Trace {
         ((bits * u128::from(SECOND) / u128::from(self.length)) as u64).max(1)
     }
 
-    /// How long it lasts before it begins anew, in ns.
+    /// Its length in ns, after which it starts again.
     #[must_use]
     pub fn length(&self) -> Nanos {
         self.length
     }
 
-    /// When the opportunity with this running number (over all rounds) comes.
+    /// The time of the opportunity with this running number (over all rounds).
     fn time(&self, number: u64) -> Nanos {
         let count = self.opportunities.len() as u64;
         (number / count) * self.length + self.opportunities[(number % count) as usize]
@@ -87,29 +87,29 @@ impl Trace {
     /// The running number of the first opportunity at or after a time.
     fn first_at(&self, at: Nanos) -> u64 {
         let count = self.opportunities.len() as u64;
-        // An opportunity at the very end of a round (there always is one) belongs to that round.
+        // An opportunity at the end of a round (there always is one) belongs to that round.
         let round = (at / self.length).saturating_sub(u64::from(at.is_multiple_of(self.length)));
         let within = at - round * self.length;
         round * count + self.opportunities.partition_point(|time| *time < within) as u64
     }
 }
 
-/// How far a trace has been used up.
+/// The position in a trace.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Cursor {
-    /// Running number of the first opportunity that nothing was sent in.
+    /// Running number of the first unused opportunity.
     next: u64,
-    /// Bytes left of the one before it.
+    /// Bytes left in the one before it.
     left: u64,
 }
 
 impl Cursor {
-    /// When a packet that is ready at `ready` begins to be sent.
+    /// When transmission of a packet that is ready at `ready` begins.
     pub(crate) fn start(&self, trace: &Trace, ready: Nanos) -> Nanos {
         trace.time(self.open(trace, ready).next - 1)
     }
 
-    /// The cursor with an opportunity open in which there is room.
+    /// The cursor, at an opportunity with room left.
     fn open(&self, trace: &Trace, ready: Nanos) -> Cursor {
         if self.left > 0 && trace.time(self.next - 1) >= ready {
             return *self;
@@ -117,7 +117,7 @@ impl Cursor {
         Cursor { next: trace.first_at(ready).max(self.next) + 1, left: OPPORTUNITY }
     }
 
-    /// Sends a packet; gives the time of the opportunity that carries its end.
+    /// Sends a packet; returns the time of the opportunity that carries its end.
     pub(crate) fn send(&mut self, trace: &Trace, ready: Nanos, bytes: u64) -> Nanos {
         *self = self.open(trace, ready);
         let mut bytes = bytes;
@@ -202,7 +202,7 @@ mod tests {
                 last = end;
                 total += size;
             }
-            // A backlogged server uses every opportunity: exactly as many as the bytes need.
+            // A backlogged transmitter uses every opportunity: exactly the number that the bytes need.
             let needed = total.div_ceil(OPPORTUNITY);
             prop_assert_eq!(last, trace.time(needed - 1));
         }

@@ -24,10 +24,10 @@ pub(crate) const DEVICE: &str = "lab0";
 const LOOPBACK: u32 = 1;
 /// The MTU of every host's TUN device; links may have a smaller one.
 const MTU: u32 = 1500;
-/// Packets that wait in the device for the router; beyond the kernel drops them. The default of 500
-/// is less than what a sender may write at once.
+/// Packets that wait in the device for the router; the kernel drops further ones. The default of 500 is less than a
+/// sender may write at once.
 const DEVICE_QUEUE: u32 = 10_000;
-/// The hosts' networks, which a gateway must not take for its own.
+/// The hosts' networks, whose addresses a gateway must not accept as its own.
 const HOSTS_V4: (IpAddr, u8) = (IpAddr::V4(Ipv4Addr::new(198, 18, 0, 0)), 15);
 const HOSTS_V6: (IpAddr, u8) = (IpAddr::V6(Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0, 0)), 48);
 const ALL_V4: (IpAddr, u8) = (IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
@@ -37,7 +37,7 @@ const ALL_V6: (IpAddr, u8) = (IpAddr::V6(Ipv6Addr::UNSPECIFIED), 0);
 #[derive(Debug)]
 pub struct Host {
     id: HostId,
-    /// Tells its programs from those of other hosts of this process.
+    /// Distinguishes its programs from those of other hosts of this process.
     number: u64,
     namespace: Arc<OwnedFd>,
     tun: OwnedFd,
@@ -46,7 +46,7 @@ pub struct Host {
     state: Mutex<State>,
 }
 
-/// What may be changed while the host is in use.
+/// State that changes while the host is in use.
 #[derive(Debug)]
 struct State {
     netlink: Netlink,
@@ -55,7 +55,7 @@ struct State {
 }
 
 impl Host {
-    /// Makes a host with the addresses of its number. [`acquire`](super::acquire) comes first.
+    /// Creates a host with the addresses of its number. [`acquire`](super::acquire) comes first.
     ///
     /// # Errors
     /// The system refuses to make the namespace or the device, or to configure them.
@@ -103,8 +103,8 @@ impl Host {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets the host take every address for its own but those of the hosts: services in it can then
-    /// stand in for the world.
+    /// Lets the host accept packets for every address except those of the hosts, so that services in it can stand in
+    /// for the Internet.
     ///
     /// # Errors
     /// The system refuses the routes.
@@ -138,14 +138,14 @@ impl Host {
         std::iter::once(IpAddr::V4(self.id.ipv4(changes))).chain(v6).collect()
     }
 
-    /// The host's end of the wire: a read gives a packet that it sent, a write one to it. It does
+    /// The other end of the TUN device: a read returns a packet that the host sent, a write sends one to it. It does
     /// not block.
     #[must_use]
     pub fn tun(&self) -> BorrowedFd<'_> {
         self.tun.as_fd()
     }
 
-    /// Replaces the host's addresses by those after so many changes.
+    /// Replaces the host's addresses with those after this many changes.
     ///
     /// # Errors
     /// The system refuses.
@@ -172,8 +172,8 @@ impl Host {
         child::spawn(command, self.number, Arc::clone(&self.namespace))
     }
 
-    /// Ends every program that was started in this host and still runs, and what they have started;
-    /// gives their number. One that has emptied its environment escapes.
+    /// Kills every program that was started in this host and still runs, and their descendants; returns how many. A
+    /// program that has cleared its environment escapes.
     ///
     /// # Errors
     /// `/proc` cannot be read.
@@ -181,7 +181,7 @@ impl Host {
         orphans::kill_programs_of(self.number)
     }
 
-    /// Runs something on a thread inside the host, such as making a socket, and waits for it.
+    /// Runs a function on a thread inside the host, for example to create a socket, and waits for it.
     ///
     /// # Errors
     /// The thread cannot be started or cannot enter the namespace.
@@ -193,7 +193,7 @@ impl Host {
         })
     }
 
-    /// Whether the host's kernel still has something to send for TCP connections that were closed.
+    /// Whether the host's kernel still has data or FINs of closed TCP connections to send.
     #[must_use]
     pub fn is_closing(&self) -> bool {
         // FIN_WAIT1, LAST_ACK and CLOSING: the own end is not acknowledged (proc_pid_net(5)).
@@ -210,8 +210,8 @@ impl Host {
         })
     }
 
-    /// Packets that the host sent and the device had no room for: losses nobody decided on. `None`
-    /// if the kernel does not tell.
+    /// Packets that the host sent but the device's queue dropped: losses that the link model did not decide. `None`
+    /// if the kernel does not report it.
     #[must_use]
     pub fn overflowed(&self) -> Option<u64> {
         let table = self.run(|| std::fs::read_to_string("/proc/thread-self/net/dev")).ok()?.ok()?;
@@ -228,7 +228,7 @@ fn index_of(device: &str) -> Result<u32, Error> {
     name_to_index(&any, device).map_err(Error::when(doing()))
 }
 
-/// Runs something on a thread of its own, so that the caller's namespace stays as it is.
+/// Runs a function on a thread of its own, so that the caller's namespace does not change.
 fn on_a_thread<T: Send, E: Send + From<io::Error>>(
     work: impl FnOnce() -> Result<T, E> + Send,
 ) -> Result<T, E> {

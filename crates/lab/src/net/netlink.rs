@@ -1,8 +1,7 @@
-//! As much of rtnetlink as a host needs: links up, addresses, routes. (rtnetlink(7))
+//! The part of rtnetlink that a host needs: links up, addresses, routes. (rtnetlink(7))
 //!
-//! Own code because the crates for it bring an asynchronous runtime and some thousand message types
-//! for the four messages below. A socket belongs to the namespace in which it was made, wherever
-//! its owner goes.
+//! Own code, because the existing crates have an asynchronous runtime and about a thousand message types for the four
+//! messages below. A socket belongs to the namespace in which it was created, wherever its owner moves.
 
 use std::io;
 use std::net::IpAddr;
@@ -30,18 +29,18 @@ const HEADER: usize = 16;
 const INET: u8 = 2;
 const INET6: u8 = 10;
 const INTERFACE_UP: u32 = 1;
-/// Duplicate addresses cannot be, so that IPv6 addresses are usable at once.
+/// There cannot be duplicate addresses; without detection, IPv6 addresses are usable at once.
 const NO_DUPLICATE_DETECTION: u8 = 2;
 
 /// A routing table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Table {
     Main = 254,
-    /// Looked at first: what is for this host.
+    /// Searched first: routes to this host.
     Local = 255,
 }
 
-/// What a route does with its packets.
+/// The type of a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RouteKind {
     /// Out of the device.
@@ -84,8 +83,8 @@ impl Netlink {
         self.request(NEW_LINK, 0, &body)
     }
 
-    /// Gives a device an address, alone in its network: changing addresses then never removes
-    /// another, as it would among addresses of one network.
+    /// Adds an address to a device, alone in its network: removing it then never removes another one, as it would in
+    /// a shared network.
     pub(crate) fn add_address(&mut self, device: u32, address: IpAddr) -> io::Result<()> {
         self.request(NEW_ADDRESS, CREATE_NEW, &address_body(device, address))
     }
@@ -135,7 +134,7 @@ impl Netlink {
     }
 }
 
-/// Reads an answer: an error message with the code 0 is an acknowledgement.
+/// Reads an answer: an error message with code 0 is an acknowledgement.
 fn outcome(answer: &[u8]) -> io::Result<()> {
     let kind = answer.get(4..6).map(|bytes| u16::from_ne_bytes([bytes[0], bytes[1]]));
     let code = answer.get(HEADER..HEADER + 4).and_then(|bytes| bytes.try_into().ok());

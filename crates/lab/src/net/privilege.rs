@@ -1,5 +1,5 @@
-//! May this process make namespaces? As root yes; otherwise in a user namespace of its own, where
-//! the kernel and its administrator allow that. If neither, an error that says what is missing.
+//! Checks whether this process may create network namespaces: as root, or in a user namespace if the kernel and its
+//! administrator allow it. If not, the error names what is missing.
 
 use std::fs;
 
@@ -9,10 +9,10 @@ use crate::Error;
 const WITHOUT_RIGHTS: &str =
     "not root, and user namespaces have no rights here (AppArmor or a container forbids it)";
 
-/// How the right to make networks was come by.
+/// How the privilege was obtained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Privilege {
-    /// The process has had it (root, or capabilities).
+    /// The process had it already (root, or capabilities).
     Own,
     /// The process has entered a user namespace of its own, under the same user and group.
     UserNamespace,
@@ -43,7 +43,7 @@ pub fn acquire() -> Result<Privilege, Error> {
     }
 }
 
-/// Tries, on a thread that then ends and takes the namespace with it.
+/// Tries to, on a thread that then ends and removes the namespace.
 fn may_make_network() -> bool {
     std::thread::scope(|scope| {
         scope.spawn(|| sys::new_network_namespace().is_ok()).join().unwrap_or(false)
@@ -56,8 +56,8 @@ fn enter_user_namespace() -> Result<(), Error> {
         return Err(refused("this process has several threads and cannot enter a user namespace"));
     }
     sys::new_user_namespace().map_err(|_| refused(&why_no_user_namespace()))?;
-    // The same user inside as outside: programs see nothing strange, and files stay theirs. The
-    // kernel wants `setgroups` switched off first; kernels that do not know it need no switch.
+    // The user is the same inside as outside: programs see no difference, and files keep their owner. The kernel
+    // requires `setgroups` to be disabled first; kernels without this file need nothing.
     let _ = fs::write("/proc/self/setgroups", "deny");
     let map = |path: &str, id: u32| fs::write(path, format!("{id} {id} 1\n"));
     map("/proc/self/uid_map", user.as_raw())
@@ -76,7 +76,7 @@ fn refused(what: &str) -> Error {
     }
 }
 
-/// Which of the kernel's switches is off, as far as they tell.
+/// Which of the kernel's settings forbids user namespaces, as far as they show it.
 fn why_no_user_namespace() -> String {
     let is =
         |path: &str, value: &str| fs::read_to_string(path).is_ok_and(|text| text.trim() == value);

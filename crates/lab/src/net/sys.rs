@@ -59,7 +59,7 @@ unsafe impl Ioctl for TunRequest {
     }
 }
 
-/// Makes a TUN device of an open `/dev/net/tun`, in the calling thread's namespace.
+/// Creates a TUN device from an open `/dev/net/tun`, in the calling thread's namespace.
 pub(crate) fn make_tun(clone: impl AsFd, name: &str) -> rustix::io::Result<()> {
     const { assert!(size_of::<TunRequest>() == 40) };
     let mut request = TunRequest { name: [0; NAME_BYTES], flags: TUN_WITHOUT_INFO, rest: [0; 22] };
@@ -69,7 +69,7 @@ pub(crate) fn make_tun(clone: impl AsFd, name: &str) -> rustix::io::Result<()> {
     unsafe { rustix::ioctl::ioctl(clone, request) }
 }
 
-/// Lets a command start in a network namespace and be killed when the starting thread ends.
+/// Lets a command start in a network namespace, and lets the kernel kill it when the starting thread ends.
 pub(crate) fn start_in(command: &mut Command, namespace: Arc<OwnedFd>) {
     let parent = rustix::process::getpid();
     let prepare = move || -> io::Result<()> {
@@ -86,8 +86,8 @@ pub(crate) fn start_in(command: &mut Command, namespace: Arc<OwnedFd>) {
     unsafe { command.pre_exec(prepare) };
 }
 
-/// Asks the scheduler to run the calling thread before all ordinary ones. False where that is not
-/// allowed; the thread then competes like any other, but asks for short turns.
+/// Asks the scheduler to run the calling thread before all ordinary ones. False if that is not allowed; the thread
+/// then competes like any other, but with short time slices.
 pub(crate) fn run_first() -> bool {
     // One is the lowest real-time priority: above every ordinary thread, below the kernel's own.
     let parameters = libc::sched_param { sched_priority: 1 };
@@ -101,8 +101,8 @@ pub(crate) fn run_first() -> bool {
     is_first
 }
 
-/// The shortest turn that Linux grants (since 6.12), in ns. Who asks for short turns gets them sooner:
-/// with three busy neighbours on two cores the 99th percentile of wake-ups fell from 3.5 to 0.1 ms.
+/// The shortest time slice that Linux grants (since 6.12), in ns. A thread with short slices is scheduled sooner:
+/// with three busy neighbours on two cores, the 99th percentile of wake-ups fell from 3.5 to 0.1 ms.
 const SHORT_TURN: u64 = 100_000;
 
 /// Older kernels refuse, or ignore it.

@@ -1,8 +1,8 @@
-//! Flows as seen at one host: packets and bytes by direction and kind, what the link lost of them,
-//! and the round-trip times that QUIC's spin bit shows.
+//! Flows as seen at one host: packets and bytes by direction and kind, the link's losses, and the round-trip times
+//! that QUIC's spin bit shows.
 //!
-//! The point of observation is the host's interface: what it sends is counted before the link can
-//! lose it, what it receives after. Corrupted packets count as what they still look like.
+//! The point of observation is the host's interface: packets that it sends are counted before the link can lose them,
+//! and received ones after it. Corrupted packets count as what they still look like.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -16,7 +16,7 @@ use crate::link::{DropReason, HostId};
 use crate::units::Nanos;
 use crate::wire::{PacketView, Protocol};
 
-/// Flows that are told apart at most; packets of further ones are only counted.
+/// The most flows that are tracked; packets of further ones are only counted.
 const MAX_FLOWS: usize = 1 << 16;
 
 /// Packets and bytes, IP headers included.
@@ -114,14 +114,14 @@ pub struct Flows {
     host: HostId,
     flows: Vec<FlowView>,
     index: FxHashMap<Key, usize>,
-    /// Far ends that have spoken QUIC: a flow with one of them that begins amid a connection is one
-    /// whose near end has changed its address.
+    /// Far ends of QUIC connections: a flow with one of them that begins in the middle of a connection is one whose
+    /// near end has changed its address.
     quic_ends: FxHashSet<SocketAddr>,
     uncounted: u64,
 }
 
 impl Flows {
-    /// Watches from this host's interface.
+    /// Observes this host's interface.
     #[must_use]
     pub fn at(host: HostId) -> Flows {
         Flows {
@@ -139,7 +139,7 @@ impl Flows {
         &self.flows
     }
 
-    /// Packets of flows beyond the number that is told apart.
+    /// Packets of flows beyond the limit.
     #[must_use]
     pub fn uncounted(&self) -> u64 {
         self.uncounted
@@ -148,7 +148,7 @@ impl Flows {
     fn flow(&mut self, at: Nanos, view: &PacketView<'_>, outward: bool) -> Option<&mut FlowView> {
         let key = key(view, outward);
         let (protocol, near, far) = key;
-        // A TCP connection on ports that were used before is another flow.
+        // A SYN on ports that were used before begins another flow.
         let begins_anew = view.tcp().is_some_and(|tcp| tcp.syn && !tcp.ack);
         if let Some(&known) = self.index.get(&key)
             && !(begins_anew && self.flows[known].is_over())
@@ -221,7 +221,7 @@ impl Observer for Flows {
     }
 
     fn dropped(&mut self, _at: Nanos, from: HostId, _reason: DropReason, packet: &[u8]) {
-        // A NAT on the link may have rewritten the packet since it was sent: it is then of no flow.
+        // A NAT on the link may have rewritten the packet since it was sent: then it belongs to no flow.
         if from == self.host
             && let Some(view) = PacketView::parse(packet)
             && let Some(&known) = self.index.get(&key(&view, true))
@@ -231,7 +231,7 @@ impl Observer for Flows {
     }
 }
 
-/// A flow's figures, to be told.
+/// A flow's statistics for the summary.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct FlowReport {
     /// `tcp`, `udp`, `quic`, …

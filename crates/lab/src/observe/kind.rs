@@ -1,4 +1,4 @@
-//! What a packet is for, as far as an observer without keys can tell.
+//! The purpose of a packet, as far as an observer without keys can see it.
 //!
 //! TCP: SYN, FIN and RST open and close; TLS handshake records (RFC 8446, 5.1: types 20 and 22) are
 //! handshake, any other payload is data, none is an acknowledgement. In TLS 1.3 the handshake's
@@ -46,8 +46,8 @@ pub enum QuicHeader {
     },
 }
 
-/// The longest UDP payload that is taken for an acknowledgement: flags, a connection ID of 8 and a
-/// packet number of up to 4 bytes, an ACK frame of about 13 and the AEAD's 16.
+/// The longest UDP payload that counts as an acknowledgement: flags, a connection ID of 8 and a packet number of up
+/// to 4 bytes, an ACK frame of about 13 and the AEAD's 16.
 const ACK_BYTES: usize = 42;
 
 /// Versions 1 and 2 (RFC 9000, RFC 9369) and negotiation.

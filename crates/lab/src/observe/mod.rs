@@ -1,8 +1,8 @@
-//! Watching packets: who sent what, what arrived, what was lost.
+//! Observes packets: what hosts sent, what arrived, what was lost.
 //!
-//! An [`Observer`] is told of every packet by the router's thread and must be quick. It sees what a
-//! capture on the hosts' interfaces would show, plus what was lost and why. There are [`Flows`], which
-//! counts and reads QUIC's spin bit, and [`Capture`], which writes pcapng.
+//! The router's thread calls an [`Observer`] for every packet, so it must be quick. It sees what a capture on the
+//! hosts' interfaces would show, and the losses with their reasons. [`Flows`] counts and reads QUIC's spin bit, and
+//! [`Capture`] writes pcapng.
 
 mod flows;
 mod kind;
@@ -19,7 +19,7 @@ pub use kind::{Kind, QuicHeader, begins_quic, kind, quic_header};
 pub use pcapng::Capture;
 pub use spin::{Quantiles, Sample, SpinBit, SpinReport, Way};
 
-/// Is told of packets. Times are ns of the run's clock.
+/// Called for every packet. Times are ns of the run's clock.
 pub trait Observer: Send {
     /// A host has sent a packet.
     fn sent(&mut self, at: Nanos, from: HostId, packet: &[u8]);
@@ -29,7 +29,7 @@ pub trait Observer: Send {
     fn dropped(&mut self, at: Nanos, from: HostId, reason: DropReason, packet: &[u8]);
 }
 
-/// An observer that its owner can look into while, and after, it observes.
+/// An observer that its owner can also read.
 impl<O: Observer> Observer for Arc<Mutex<O>> {
     fn sent(&mut self, at: Nanos, from: HostId, packet: &[u8]) {
         self.lock().unwrap_or_else(PoisonError::into_inner).sent(at, from, packet);

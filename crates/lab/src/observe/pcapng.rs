@@ -1,10 +1,9 @@
 //! Captures in pcapng that Wireshark opens (draft-ietf-opsawg-pcapng).
 //!
-//! An interface a host: what it sent is outbound there, what was handed to it inbound, so that a
-//! filter such as `frame.interface_name == "host-0"` shows what a capture on that host would. What
-//! was lost is once more on an interface `lost`, with the reason as the packet's comment. Own code,
-//! because a writer needs three kinds of block; the crate for the format has had no release for
-//! years.
+//! Each host has an interface: packets that it sent are outbound there, packets delivered to it inbound, so that a
+//! filter such as `frame.interface_name == "host-0"` shows what a capture on that host would. Lost packets are also
+//! on an interface `lost`, with the reason as the packet's comment. Own code, because a writer needs three kinds of
+//! block; the crate for the format has had no release for years.
 
 use std::io::{self, Write};
 
@@ -29,7 +28,7 @@ const NANOSECONDS: u8 = 9;
 const INBOUND: u32 = 1;
 const OUTBOUND: u32 = 2;
 
-/// Writes a capture. What cannot be written is lost; [`Capture::finish`] tells.
+/// Writes a capture. [`Capture::finish`] reports errors of earlier writes.
 #[derive(Debug)]
 pub struct Capture<W: Write + Send> {
     to: W,
@@ -42,7 +41,7 @@ pub struct Capture<W: Write + Send> {
 }
 
 impl<W: Write + Send> Capture<W> {
-    /// Begins a capture of some hosts' interfaces, named as given.
+    /// Starts a capture of some hosts' interfaces, with these names.
     pub fn new(to: W, clock: Clock, hosts: &[(HostId, String)]) -> Capture<W> {
         let mut capture = Capture {
             to,

@@ -1,42 +1,41 @@
 //! Round-trip times from QUIC's latency spin bit, seen from one point of the path (RFC 9000, 17.4;
 //! RFC 9312, 3.8.2).
 //!
-//! The client inverts the bit that it hears, the server echoes it, so that in each direction the bit
-//! changes ("an edge") once a round trip. Time between edges of one direction is a one-way sample.
-//! With both directions in view, an edge to the server and its echo enclose the far side's part of
-//! the path, the echo and the client's next edge the near side's; their sum is a two-way sample.
+//! The client inverts the bit that it receives, and the server echoes it, so that in each direction the bit changes
+//! ("an edge") once per round trip. Time between edges of one direction is a one-way sample. With both directions in
+//! view, an edge to the server and its echo enclose the far side's part of the path, the echo and the client's next
+//! edge the near side's; their sum is a two-way sample.
 //!
 //! The known limits, and what is done about them:
-//! - *Reordering* across an edge makes false edges: an edge sooner than an eighth of the running
-//!   estimate is not believed, unless several in a row say that the path got faster.
-//! - *Loss and idle senders* move an edge: the true one may have been anywhere between the packet
-//!   that shows it and the packet before. That gap bounds the error. A sample whose gaps are below a
-//!   quarter of it is *sure*; the others are kept apart, not thrown away, because a sender that waits
-//!   for its answer never has smaller gaps.
-//! - *Endpoints that do not take part* (RFC 9000 has them disable one connection in 16) hold the bit
-//!   still, or randomise it: the first shows no edges, the second round trips far below that of the
-//!   connection's own handshake, where that was seen.
+//! - *Reordering* across an edge makes false edges: an edge sooner than an eighth of the running estimate is
+//!   rejected, unless several in a row show that the path got faster.
+//! - *Loss and idle senders* move an edge: the true one may have been anywhere between the packet that shows it and
+//!   the packet before. That gap bounds the error. A sample whose gaps are below a quarter of it is *sure*; the
+//!   others are kept separately, because a sender that waits for its answer never has smaller gaps.
+//! - *Endpoints that disable the bit* (RFC 9000 has them do so for one connection in 16) hold the bit still, or
+//!   randomise it: the first shows no edges, the second round trips far below that of the connection's own handshake,
+//!   if that was seen.
 //!
-//! Packet numbers are encrypted, so nothing better can be told apart here.
+//! Packet numbers are encrypted, so a passive observer cannot do better.
 
 use serde::Serialize;
 
 use crate::units::Nanos;
 
-/// An edge sooner than the estimate divided by this is taken for reordering.
+/// An edge sooner than the estimate divided by this counts as reordering.
 const TOO_SOON: Nanos = 8;
-/// So many disbelieved edges in a row are believed.
+/// This many rejected edges in a row are accepted.
 const DISBELIEF: u32 = 3;
 /// A sample is sure if its gaps are at most the sample divided by this.
 const SURE: Nanos = 4;
-/// Round trips whose median is below the handshake's divided by this are none.
+/// Round trips whose median is below the handshake's divided by this are not real.
 const TOO_LITTLE: Nanos = 4;
-/// Samples kept a list; further ones only count.
+/// The most samples per list; further ones are only counted.
 const MAX_SAMPLES: usize = 1 << 20;
-/// Packets without an edge after which the bit is held to be still.
+/// Packets without an edge after which the bit counts as disabled.
 const STILL: u64 = 30;
 
-/// Which way a packet goes, by who is the client.
+/// The direction of a packet between client and server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// From the client
@@ -52,7 +51,7 @@ pub struct Sample {
     pub at: Nanos,
     /// The round-trip time, in ns.
     pub rtt: Nanos,
-    /// By how much it may be wrong, in ns: the silences before its edges.
+    /// The largest error, in ns: the gaps before its edges.
     pub error: Nanos,
 }
 
@@ -64,11 +63,11 @@ impl Sample {
     }
 }
 
-/// An edge that was believed.
+/// An accepted edge.
 #[derive(Clone, Copy, Debug)]
 struct Edge {
     at: Nanos,
-    /// Since the packet before it.
+    /// The time since the packet before it.
     gap: Nanos,
     value: bool,
 }
@@ -87,7 +86,7 @@ struct Side {
 }
 
 impl Side {
-    /// Takes a packet; gives the edge if it shows one.
+    /// Handles a packet; returns the edge if it shows one.
     fn packet(&mut self, at: Nanos, value: bool) -> Option<Edge> {
         let gap = at.saturating_sub(self.last_packet);
         self.last_packet = at;
@@ -102,7 +101,7 @@ impl Side {
         if let Some(edge) = self.edge {
             let rtt = at.saturating_sub(edge.at);
             if rtt < self.estimate / TOO_SOON && self.in_a_row < DISBELIEF {
-                // The packet is from before the edge; the bit's value stays.
+                // The packet was sent before the edge; the bit's value stays.
                 self.disbelieved += 1;
                 self.in_a_row += 1;
                 return None;
@@ -128,7 +127,7 @@ fn keep(samples: &mut Vec<Sample>, sample: Sample) {
     }
 }
 
-/// Watches one connection.
+/// Observes one connection.
 #[derive(Clone, Debug, Default)]
 pub struct SpinBit {
     sides: [Side; 2],
@@ -141,13 +140,13 @@ pub struct SpinBit {
 }
 
 impl SpinBit {
-    /// Tells how long the handshake's first round trip took, as seen from here, in ns: to judge
-    /// whether the bit can mean round trips.
+    /// Sets the first round trip of the handshake as seen from here, in ns: it shows whether the bit can mean round
+    /// trips.
     pub fn handshake(&mut self, took: Nanos) {
         self.handshake.get_or_insert(took);
     }
 
-    /// Takes the spin bit of a packet with a short header.
+    /// Handles the spin bit of a packet with a short header.
     pub fn packet(&mut self, at: Nanos, way: Way, spin: bool) {
         let Some(edge) = self.sides[way as usize].packet(at, spin) else { return };
         match way {
@@ -169,7 +168,7 @@ impl SpinBit {
         }
     }
 
-    /// What was seen so far.
+    /// The samples so far.
     #[must_use]
     pub fn report(&self) -> SpinReport {
         let [to_server, to_client] = &self.sides;
@@ -202,12 +201,12 @@ impl SpinBit {
     }
 }
 
-/// What the spin bit of a connection told.
+/// The spin bit's report on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct SpinReport {
-    /// Edges that were believed, both directions.
+    /// Accepted edges, both directions.
     pub edges: u64,
-    /// Edges taken for reordering.
+    /// Edges rejected as reordering.
     pub disbelieved: u64,
     /// False if the bit never changed, or so often that it cannot mean round trips.
     pub takes_part: bool,
@@ -219,7 +218,7 @@ pub struct SpinReport {
     pub two_way: Quantiles,
 }
 
-/// How samples are distributed, in ns; zeros without samples.
+/// The distribution of samples, in ns; zeros without samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Quantiles {
     /// Samples.

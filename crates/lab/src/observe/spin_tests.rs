@@ -1,12 +1,12 @@
-//! The spin-bit observer before simulated endpoints on a simulated path.
+//! The spin-bit observer with simulated endpoints on a simulated path.
 
 use super::*;
 use crate::link::{Direction, Link, LinkConfig, Output};
 use crate::testing::udp;
 use crate::units::{MILLISECOND as MS, SECOND};
 
-/// A client and a server that each send a packet every `gap` over a link; the observer sits at the
-/// client. Gives its report and the client's own measurements of the round trip.
+/// A client and a server that each send a packet every `gap` over a link; the observer is at the client. Returns its
+/// report and the client's own measurements of the round trip.
 fn watch(settings: &[(&str, &str)], gap: Nanos, plays: bool) -> SpinBit {
     let mut config = LinkConfig::default();
     for (key, value) in settings {

@@ -1,33 +1,33 @@
-//! Published figures beside ours: rows of a paper's CSV file, matched with our cells.
+//! Compares published results with ours: rows of a paper's CSV file, matched with cells.
 
 use super::ReportError;
 use super::results::{CellResults, Results};
 use crate::experiment::{Compare, Where};
 use crate::stats::Estimate;
 
-/// A comparison worked out.
+/// A computed comparison.
 #[derive(Debug)]
 pub(super) struct Table<'a> {
     pub(super) compare: &'a Compare,
-    /// Columns of the paper that tell its rows apart.
+    /// Columns of the paper that distinguish its rows.
     pub(super) keys: Vec<String>,
     pub(super) rows: Vec<Row>,
 }
 
-/// A published figure and ours.
+/// A published result and ours.
 #[derive(Debug, PartialEq)]
 pub(super) struct Row {
     /// Values of the key columns.
     pub(super) key: Vec<String>,
     pub(super) published: f64,
-    /// `None` where we have none.
+    /// `None` if there is none.
     pub(super) ours: Option<Estimate>,
     /// Samples of ours that failed, and that timed out.
     pub(super) lost: (usize, usize),
 }
 
 impl Row {
-    /// Ours over the published one.
+    /// Our result divided by the published one.
     pub(super) fn ratio(&self) -> Option<f64> {
         let ours = self.ours?.value;
         (self.published != 0.0).then(|| ours / self.published)
@@ -35,14 +35,14 @@ impl Row {
 }
 
 impl Table<'_> {
-    /// Whether ours meets the goal; `None` without goal or figure.
+    /// Whether our result meets the goal; `None` without goal or result.
     pub(super) fn meets(&self, row: &Row) -> Option<bool> {
         let (goal, ours) = (self.compare.goal?, row.ours?.value);
         Some(if self.compare.against.is_some() { ours >= goal } else { ours <= goal })
     }
 }
 
-/// Works out a comparison.
+/// Computes a comparison.
 pub(super) fn table<'a>(
     results: &'a Results,
     compare: &'a Compare,
@@ -71,7 +71,7 @@ pub(super) fn table<'a>(
     Ok(Table { compare, keys, rows })
 }
 
-/// Our figure for a row, and what is missing from it.
+/// Our result for a row, and its missing samples.
 fn ours(
     results: &Results,
     compare: &Compare,
@@ -82,7 +82,7 @@ fn ours(
     let find = |only: &[&Where]| {
         results.cells.iter().find(|cell| {
             let pinned = wanted.iter().all(|(condition, value)| {
-                // What the second set says goes before what the row says.
+                // The second set takes precedence over the row.
                 only.iter().any(|only| only.get(condition).is_some())
                     || cell.cell.get(condition).is_some_and(|ours| same(ours, value))
             });
@@ -100,7 +100,7 @@ fn ours(
     (lower_than(cell, base, measure), lost)
 }
 
-/// The cell that differs from `cell` in what `against` says.
+/// The cell that differs from `cell` in the conditions of `against`.
 pub(super) fn base<'a>(
     results: &'a Results,
     cell: &CellResults,
@@ -114,7 +114,7 @@ pub(super) fn base<'a>(
     })
 }
 
-/// By how many percent a cell's figure is lower than its base's.
+/// By how many percent a cell's result is lower than its base's.
 pub(super) fn lower_than(
     cell: &CellResults,
     base: &CellResults,
@@ -123,8 +123,8 @@ pub(super) fn lower_than(
     Some(reduction(cell.figures.get(measure)?, base.figures.get(measure)?))
 }
 
-/// By how many percent one figure is lower than another. The interval is conservative: from the
-/// worst of both intervals to the best.
+/// By how many percent one result is lower than another. The interval is conservative: from the worst to the best of
+/// both intervals.
 fn reduction(ours: &Estimate, base: &Estimate) -> Estimate {
     let pct = |ours: f64, base: f64| 100.0 * (1.0 - ours / base);
     Estimate {
@@ -135,8 +135,8 @@ fn reduction(ours: &Estimate, base: &Estimate) -> Estimate {
     }
 }
 
-/// Condition values and a paper's entries mean the same if they read the same or are equal numbers;
-/// papers write `_` where we write `-`.
+/// Condition values and a paper's entries are the same if they are equal as text or as numbers; papers write `_`
+/// where experiment files have `-`.
 fn same(ours: &str, published: &str) -> bool {
     match (ours.parse::<f64>(), published.parse::<f64>()) {
         (Ok(ours), Ok(published)) => ours == published,

@@ -1,7 +1,7 @@
-//! Goals: what measures should come to, and what each cell came to.
+//! Goals for measures, and which cells meet them.
 //!
-//! A cell whose samples all failed misses its goal; one that was not run is not judged. A goal with
-//! `against` judges by how many percent a cell's figure is lower than another cell's.
+//! A cell whose samples all failed misses its goal; a cell that was not run is not judged. A goal with `against`
+//! judges by how many percent a cell's result is lower than another cell's.
 
 use super::compare::{base, lower_than};
 use super::number::short;
@@ -9,7 +9,7 @@ use super::results::{CellResults, Results};
 use crate::experiment::{Cell, Goal};
 use crate::stats::Estimate;
 
-/// A goal and the cells it is for.
+/// A goal and its cells.
 #[derive(Debug)]
 pub(super) struct Verdicts<'a> {
     pub(super) goal: &'a Goal,
@@ -18,12 +18,12 @@ pub(super) struct Verdicts<'a> {
     pub(super) rows: Vec<Verdict<'a>>,
 }
 
-/// What a cell came to.
+/// The verdict on a cell.
 #[derive(Debug, PartialEq)]
 pub(super) struct Verdict<'a> {
     pub(super) cell: &'a Cell,
     pub(super) figure: Option<Estimate>,
-    /// The sample that is furthest on the wrong side.
+    /// The worst sample.
     pub(super) worst: Option<f64>,
     /// Samples that failed, and that timed out.
     pub(super) lost: (usize, usize),
@@ -80,7 +80,7 @@ fn related<'a>(goal: &Goal, cell: &'a CellResults, base: Option<&CellResults>) -
     Verdict { cell: &cell.cell, figure, worst: None, lost, met }
 }
 
-/// How far a value is beyond the nearer of its bounds; negative on the right side of both.
+/// How far a value is beyond the nearer of its bounds; negative if it is within both.
 fn excess(goal: &Goal, value: f64) -> f64 {
     let above = goal.at_most.map(|most| value - most);
     let below = goal.at_least.map(|least| least - value);
@@ -101,7 +101,7 @@ impl Verdicts<'_> {
         if self.goal.every { row.worst } else { row.figure.map(|figure| figure.value) }
     }
 
-    /// What decided about a cell: samples that have no number miss a goal for each sample, whatever the others say.
+    /// The value shown for a cell: with `every`, a sample without a number misses the goal, whatever the others are.
     pub(super) fn told(&self, row: &Verdict<'_>) -> String {
         let judged = self.judged(row);
         let is_met = judged.is_some_and(|value| excess(self.goal, value) <= 0.0);
@@ -115,9 +115,9 @@ impl Verdicts<'_> {
         }
     }
 
-    /// The cell that was run and is furthest on the wrong side, or nearest to it.
+    /// The worst cell that was run.
     pub(super) fn furthest(&self) -> Option<&Verdict<'_>> {
-        // A cell that misses stands for the goal before any that meets it, and nothing is worse than no figure at all.
+        // Cells that miss the goal come first, and cells without a result are the worst.
         let far = |row: &Verdict<'_>| {
             self.judged(row).map_or(f64::INFINITY, |value| excess(self.goal, value))
         };

@@ -1,8 +1,8 @@
 //! Reports: one self-contained HTML page, a CSV file and a workbook from a folder of samples.
 //!
-//! Data flow is file order: `results` reads, `goal` judges, `compare` sets published figures beside
-//! ours, `figure` draws, `page` writes HTML with `style.css` in it, `export` writes the tables for other programs.
-//! The page needs no script and loads nothing. Failures and timeouts stand beside every figure.
+//! The files in the order of the data: `results` reads, `goal` judges, `compare` sets published results beside ours,
+//! `figure` draws, `page` writes HTML with `style.css` in it, `export` writes the tables for other programs. The page
+//! needs no script and loads nothing. Failures and timeouts are shown beside every result.
 
 mod compare;
 mod error;

@@ -1,4 +1,4 @@
-//! Numbers for people: three significant digits, thousands apart, no false precision.
+//! Formats numbers for people: three significant digits, separated thousands, no false precision.
 
 use crate::stats::Estimate;
 
@@ -20,7 +20,7 @@ pub(super) fn short(value: f64) -> String {
     format!("{sign}{}", if size < 10_000.0 { text } else { grouped(&text) })
 }
 
-/// A number on an axis, where its neighbours show how exact it is.
+/// A number on an axis, where its neighbours show its precision.
 pub(super) fn tick(value: f64) -> String {
     let text = short(value);
     if text.contains('.') {
@@ -41,7 +41,7 @@ fn grouped(digits: &str) -> String {
     out
 }
 
-/// Figure and interval: `3.11 (2.95–3.30)`; with a minus sign in it a dash would be another one.
+/// Value and interval: `3.11 (2.95–3.30)`; if there is a minus sign, without a dash.
 pub(super) fn with_interval(estimate: &Estimate) -> String {
     if estimate.low == estimate.high {
         return short(estimate.value);

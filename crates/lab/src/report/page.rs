@@ -1,4 +1,4 @@
-//! The page: headings, pictures, tables, and where and how it was measured.
+//! The page: headings, figures, tables, and where and how it was measured.
 
 use std::collections::BTreeMap;
 
@@ -18,11 +18,11 @@ const STYLE: &str = include_str!("style.css");
 /// Reasons of failures that a page lists, a part.
 const MAX_REASONS: usize = 20;
 
-/// Measures side by side in a table: with conditions and intervals more are wider than a screen of 1440 pixels, however
-/// their figures wrap (`tests/browser/pages.test.mjs`).
+/// The most measures side by side in a table: with conditions and intervals, more would be wider than a screen of
+/// 1440 pixels (`tests/browser/pages.test.mjs`).
 const MEASURES_A_TABLE: usize = 8;
 
-/// A sample whose emulator was later than this at the 99th percentile, in µs, is said to be late.
+/// A sample whose emulator was later than this at the 99th percentile, in µs, is reported as late.
 const LATE_US: f64 = 2000.0;
 
 /// Writes the page.
@@ -93,7 +93,7 @@ fn overview(all: &All) -> Markup {
     }
 }
 
-/// A length of time in the unit that suits it.
+/// A duration in a suitable unit.
 fn spell(seconds: f64) -> String {
     match seconds {
         s if s < 100.0 => format!("{} s", short(s)),
@@ -218,7 +218,7 @@ fn bound(goal: &Goal) -> String {
     }
 }
 
-/// A cell as people should see it.
+/// The label of a cell for people.
 fn named(part: &Results, cell: &Cell) -> String {
     let labels = cell.0.iter().map(|(condition, level)| part.label(condition, level));
     if cell.0.is_empty() { cell.label() } else { labels.collect::<Vec<_>>().join(", ") }
@@ -272,7 +272,7 @@ fn picture(drawn: &Drawn, number: usize) -> Markup {
     }
 }
 
-/// A table; what is said beneath several in a row is said beneath the last.
+/// A table; a remark that several successive tables share is under the last of them.
 fn comparison(part: &Results, table: &Table<'_>, next: Option<&Table<'_>>) -> Markup {
     let measure = part.experiment.measures.get(table.compare.measure.get_ref());
     let unit = match (&table.compare.against, measure) {

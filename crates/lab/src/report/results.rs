@@ -1,4 +1,4 @@
-//! What a folder of results holds: experiments, their samples, and each cell's figures.
+//! The content of a folder of results: experiments, their samples, and each cell's results.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use crate::experiment::{Cell, Document, Experiment, load_noted};
 use crate::run::{EXPERIMENT_FILE, Outcome, Sample, read};
 use crate::stats::{Estimate, estimate};
 
-/// Name of the file that says what several experiments have to do with each other.
+/// The file that joins several experiments to a suite.
 pub const SUITE_FILE: &str = "suite.toml";
 
 /// One experiment's results.
@@ -118,7 +118,7 @@ impl Results {
         self.samples.iter().filter(|sample| sample.outcome == outcome).count()
     }
 
-    /// A condition's value as people should see it: what `define` calls its `label`.
+    /// The label of a condition's value for people, from `define`.
     pub(super) fn label<'a>(&'a self, condition: &str, level: &'a str) -> &'a str {
         let defined = || self.experiment.define.get(condition)?.get(level)?.get("label");
         defined().map_or(level, |label| label.get_ref())
@@ -131,7 +131,7 @@ impl Results {
     }
 }
 
-/// What neighbours do to a cell's figure: its samples alone, and those side by side.
+/// The influence of other samples on a cell: its samples run alone, and those run side by side.
 #[derive(Debug)]
 pub(super) struct Disturbance<'a> {
     pub(super) cell: &'a Cell,
@@ -141,14 +141,14 @@ pub(super) struct Disturbance<'a> {
 }
 
 impl Disturbance<'_> {
-    /// By how many percent neighbours make it more; `None` of nothing.
+    /// By how many percent neighbours increase the result; `None` if it is 0 alone.
     pub(super) fn change_pct(&self) -> Option<f64> {
         (self.alone.0 != 0.0).then(|| 100.0 * (self.beside.0 / self.alone.0 - 1.0))
     }
 }
 
 impl Results {
-    /// Of a measure, the cells that were measured both alone and side by side.
+    /// The cells in which a measure was measured both alone and side by side.
     pub(super) fn disturbances(&self, measure: &str) -> Vec<Disturbance<'_>> {
         let of = |cell: &CellResults, alone: bool| {
             let samples = self.samples_of(cell).filter(|sample| sample.alone == alone);

@@ -1,4 +1,4 @@
-//! A page from samples that are made up.
+//! A page from invented samples.
 
 #![allow(clippy::unwrap_used)]
 

@@ -17,7 +17,7 @@ pub struct Environment {
     pub memory_mib: u64,
     /// Version of Fulmar.
     pub version: String,
-    /// How the kernel's TCP controls congestion, unless a program chooses otherwise.
+    /// The congestion control of the kernel's TCP, unless a program chooses another.
     #[serde(default)]
     pub tcp: String,
     /// The machine's load average over the last minute, before the sample.
@@ -27,7 +27,7 @@ pub struct Environment {
 }
 
 impl Environment {
-    /// Looks around. What cannot be read stays empty: a sample is worth keeping without it.
+    /// Reads the environment. Values that cannot be read stay empty: a sample is worth keeping without them.
     #[must_use]
     pub fn look(version: &str) -> Environment {
         let read = |path: &str| fs::read_to_string(path).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! From what was recorded to one number a measure.
+//! Computes one number per measure from a sample's records.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -9,30 +9,30 @@ use crate::experiment::{Cell, Experiment, From, Measure, Take, What};
 use crate::network::{Observed, Seen};
 use crate::stats::{mean, median, quantile, sorted};
 
-/// What was recorded of a sample besides what the network saw.
+/// The records of a sample, except the network's.
 #[derive(Debug, Default)]
 pub(super) struct Record {
     /// When it began, by the monotonic clock.
     pub(super) began_ns: u64,
     /// JSON objects by role, with their time.
     pub(super) objects: BTreeMap<String, Vec<(u64, Value)>>,
-    /// Moments by mark.
+    /// The time of each mark.
     pub(super) marks: BTreeMap<String, u64>,
     /// Use of the machine by role: time, CPU seconds, resident KiB.
     pub(super) usage: BTreeMap<String, Vec<(u64, f64, f64)>>,
 }
 
-/// Time over which the use of a core is told. The kernel counts it in ticks of 10 ms; over a second
-/// that is a resolution of 1 %.
+/// The time over which the use of a core is averaged. The kernel counts it in ticks of 10 ms; over a second that is a
+/// resolution of 1 %.
 const CPU_OVER_NS: u64 = 1_000_000_000;
 
-/// Numbers of a measure with their time.
+/// The numbers of a measure, with their time.
 type Points = Vec<(u64, f64)>;
 
 /// Values and points of a sample.
 pub(super) type Measured = (BTreeMap<String, f64>, BTreeMap<String, Vec<[f64; 2]>>);
 
-/// Works out all measures of a cell.
+/// Computes all measures of a cell.
 ///
 /// # Errors
 /// The first one without a number, and why; one that is optional is left out instead.
@@ -70,12 +70,12 @@ pub(super) fn measure_all(
     Ok((values, all_points))
 }
 
-/// To a tenth of a millisecond: what is beyond is noise, and takes room in the file.
+/// Rounds to a tenth of a millisecond: the rest is noise, and takes room in the file.
 fn round(seconds: f64) -> f64 {
     (seconds * 1e4).round() / 1e4
 }
 
-/// The numbers, and whether they are worth keeping one by one.
+/// The numbers, and whether to keep each of them.
 fn points(
     measure: &Measure,
     values: &BTreeMap<String, f64>,
@@ -126,7 +126,7 @@ fn points(
         }
         From::Difference => {
             let all = summands(measure, values)?;
-            // The first counts once for itself and once in the sum.
+            // The first counts once on its own and once in the sum.
             let rest = 2.0 * all.first().copied().unwrap_or(0.0) - all.iter().sum::<f64>();
             Ok((vec![(record.began_ns, rest)], false))
         }
@@ -145,7 +145,7 @@ fn points(
     }
 }
 
-/// From when to when numbers of a measure count.
+/// The time window in which numbers of a measure count.
 fn window(
     measure: &Measure,
     record: &Record,
@@ -158,7 +158,7 @@ fn window(
     since.unwrap_or(0).max(from)..=until.unwrap_or(u64::MAX).min(to)
 }
 
-/// Values of the measures that one is made of.
+/// The values from which a measure is computed.
 fn summands(measure: &Measure, values: &BTreeMap<String, f64>) -> Result<Vec<f64>, String> {
     let summands = measure.of.iter().map(|of| {
         let value = values.get(of.get_ref()).copied();
@@ -189,7 +189,7 @@ fn used(usage: &[(u64, f64, f64)], what: Option<What>) -> Points {
     }
 }
 
-/// Shares of a core in percent, each over the time up to it.
+/// Shares of a core in percent, each averaged over the time before it.
 fn shares(usage: &[(u64, f64, f64)]) -> Points {
     let mut begin = 0;
     let mut points = Points::new();
@@ -240,7 +240,7 @@ fn count(
     })
 }
 
-/// Round trips that the spin bit showed, in milliseconds.
+/// Round trips by the spin bit, in milliseconds.
 fn round_trips(measure: &Measure, observed: &Observed, window: &RangeInclusive<u64>) -> Points {
     let host = measure.host.as_ref().map_or("", |host| host.get_ref());
     let shown = observed.round_trips.iter();
@@ -372,7 +372,7 @@ mod tests {
     #[test]
     fn processor_use_is_told_over_a_second() {
         let tick = 100_000_000;
-        // Every tenth look finds a clock tick of 10 ms more.
+        // Every tenth sample has a clock tick of 10 ms more.
         let usage: Vec<_> = (0..=30).map(|n| (n * tick, (n / 10) as f64 / 100.0, 1.0)).collect();
         let shares = used(&usage, Some(What::CpuPct));
         assert_eq!(shares.len(), 30);

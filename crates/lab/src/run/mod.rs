@@ -1,10 +1,10 @@
-//! The runner: an experiment's cells and repetitions, side by side as far as the machine allows.
+//! The runner: runs an experiment's cells and repetitions, side by side as far as the machine allows.
 //!
-//! Samples run in an order shuffled by the seed, so that a machine that slowly changes does not
-//! favour a condition. A share of them runs alone, last; the report sets them beside the others.
-//! Everything is kept in a folder (`sample`), and what is there already is not run again.
+//! Samples run in an order shuffled by the seed, so that a machine that slowly changes does not favour a condition. A
+//! share of them runs alone, last; the report compares them with the others. All results are kept in a folder
+//! (`sample`), and samples that exist already are not run again.
 //!
-//! Not here: what a terminal shows. The caller is told of each step.
+//! Not here: the terminal's output. The caller gets a callback per step.
 
 mod environment;
 mod measure;
@@ -30,7 +30,7 @@ use sample::Store;
 /// Copy of the experiment file in the folder of results.
 pub const EXPERIMENT_FILE: &str = "experiment.toml";
 
-/// Keys of an experiment file that change nothing of a sample.
+/// Keys of an experiment file that do not change samples.
 const COSMETIC: [&str; 8] =
     ["title", "about", "repetitions", "figures", "compare", "goals", "alone", "needs"];
 
@@ -45,11 +45,11 @@ pub struct Plan<'a> {
     pub source: &'a Path,
     /// Folder of results.
     pub folder: &'a Path,
-    /// This program, for roles that are our own.
+    /// This program, for roles that use it.
     pub fulmar: PathBuf,
-    /// Version to note in samples.
+    /// The version recorded in samples.
     pub version: &'a str,
-    /// Samples side by side; by the machine and the file's `cores` if `None`.
+    /// Samples side by side; `None`: by the number of cores and the file's `cores`.
     pub jobs: Option<usize>,
     /// Repetitions instead of the file's.
     pub repetitions: Option<u32>,
@@ -62,29 +62,29 @@ pub struct Plan<'a> {
 /// A step of a run.
 #[derive(Debug)]
 pub enum Step<'a> {
-    /// It begins.
+    /// The run begins.
     Begin {
-        /// Samples to take now.
+        /// Samples to run.
         todo: usize,
-        /// Samples there already.
+        /// Samples that exist already.
         done: usize,
         /// Side by side.
         jobs: usize,
     },
-    /// A sample is there.
+    /// A sample is complete.
     Sample(&'a Sample),
 }
 
 /// How a run ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Samples with figures, those of earlier runs included.
+    /// Samples with results, those of earlier runs included.
     pub ok: usize,
     /// Failures among them all.
     pub failed: usize,
     /// Timeouts among them all.
     pub timeout: usize,
-    /// Not taken, because the run was stopped.
+    /// Samples not run, because the run was stopped.
     pub left: usize,
 }
 
@@ -98,8 +98,8 @@ impl Tally {
     }
 }
 
-/// Takes all samples that are not there yet. Setting `stop` ends it soon; what is under way then is
-/// not kept and is taken by the next run.
+/// Runs all samples that do not exist yet. Setting `stop` ends it soon; running samples are then discarded, and the
+/// next run repeats them.
 ///
 /// # Errors
 /// The folder cannot be used, or holds results of something else.
@@ -130,12 +130,12 @@ pub fn run(
         Ok(())
     })?;
     tally.left = todo - taken;
-    // Only folders of trouble are left in it; else it goes.
+    // It now has only folders of failures; if there are none, it is removed.
     let _ = fs::remove_dir(plan.folder.join(schedule::WORK));
     Ok(tally)
 }
 
-/// Notes the experiment in the folder, or finds that it is the one noted there.
+/// Records the experiment in the folder, or checks that it is the one recorded there.
 fn claim(plan: &Plan<'_>) -> Result<(), StoreError> {
     let path = plan.folder.join(EXPERIMENT_FILE);
     let other = || StoreError::Other { path: plan.folder.to_owned() };
@@ -146,7 +146,7 @@ fn claim(plan: &Plan<'_>) -> Result<(), StoreError> {
         Err(_) => {}
     }
     fs::write(&path, plan.text).map_err(StoreError::io(&path))?;
-    // The folder is complete in itself: a report needs nothing from where it was run.
+    // The folder is complete: a report needs no files from outside.
     for compare in &plan.experiment.compare {
         let name = compare.paper.get_ref();
         let (from, to) = (plan.source.join(name), plan.folder.join(name));
@@ -159,7 +159,7 @@ fn claim(plan: &Plan<'_>) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// The file without what changes nothing of a sample.
+/// The file without the keys that do not change samples.
 fn substance(text: &str) -> Option<toml::Table> {
     let mut table: toml::Table = toml::from_str(text).ok()?;
     table.retain(|key, _| !COSMETIC.contains(&key));

@@ -1,4 +1,5 @@
-//! One sample: a network, the roles in their order, what they say and use, and the end of it all.
+//! One sample: creates a network, starts the roles in their order, records their output and use of resources, and
+//! ends everything.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -19,19 +20,19 @@ use super::sample::Outcome;
 use crate::experiment::{Cell, Experiment, From, Role};
 use crate::network::{LinkPlan, Network, NetworkFactory, NetworkPlan, Observed};
 
-/// How often the use of the machine is looked at.
+/// The interval at which the use of resources is recorded.
 const USAGE_EVERY: Duration = Duration::from_millis(100);
 
-/// How long a service may take to end when asked, before it is ended.
+/// How long a service may take to end after SIGTERM.
 const GRACE: Duration = Duration::from_secs(3);
 
-/// Events that may wait; a program that prints faster is slowed down.
+/// Events that may be queued; a program that prints faster is slowed down.
 const EVENTS: usize = 4096;
 
-/// Lines of a program's standard error that a failure quotes.
+/// Lines of a program's standard error that a failure message quotes.
 const QUOTED: usize = 3;
 
-/// How long the output of a program that has ended may stay open, held by something it started.
+/// How long the output of a program that has ended may stay open, held by a process that it started.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
 /// A sample to take.
@@ -49,7 +50,7 @@ pub(super) struct Task<'a> {
     pub(super) here: &'a Path,
 }
 
-/// What came of it.
+/// The result.
 #[derive(Debug, Default)]
 pub(super) struct Taken {
     pub(super) values: BTreeMap<String, f64>,
@@ -57,12 +58,12 @@ pub(super) struct Taken {
     pub(super) observed: Observed,
 }
 
-/// Why a sample has no figures.
+/// Why a sample has no result.
 #[derive(Debug)]
 pub(super) enum Trouble {
     /// It failed or took too long.
     Kept(Outcome, String),
-    /// The whole run is being stopped; nothing is to be kept.
+    /// The whole run is being stopped; nothing is kept.
     Stopped,
 }
 
@@ -70,7 +71,7 @@ fn failed(reason: impl Into<String>) -> Trouble {
     Trouble::Kept(Outcome::Failed, reason.into())
 }
 
-/// Takes a sample; also when it fails, nothing of it runs on.
+/// Runs a sample; even if it fails, no process of it keeps running.
 pub(super) fn take(
     task: &Task<'_>,
     networks: &dyn NetworkFactory,
@@ -120,19 +121,19 @@ struct Player<'a> {
     name: &'a str,
     role: &'a Role,
     program: Program,
-    /// What a line says when it is ready; `None` when it is.
+    /// The text of the line that shows that it is ready; `None` when it is.
     awaited: Option<String>,
-    /// Outputs that may still bring lines.
+    /// Outputs that are still open.
     outputs: u8,
     /// How it ended, and when that was.
     ended: Option<(ExitStatus, Instant)>,
-    /// Whether it ended and its end was found good.
+    /// Whether it has ended successfully.
     done: bool,
     log: Option<File>,
     last_errors: Vec<String>,
 }
 
-/// The sample while it runs.
+/// A sample that is running.
 struct Stage<'a> {
     task: &'a Task<'a>,
     network: Box<dyn Network>,
@@ -186,7 +187,7 @@ impl<'a> Stage<'a> {
         })
     }
 
-    /// Gives every `{port.NAME}` that some text asks for a number.
+    /// Assigns a number to every `{port.NAME}` in the texts.
     fn give_ports(&mut self) -> Result<(), Trouble> {
         let asked = RefCell::new(Vec::new());
         let e = self.task.experiment;
@@ -248,7 +249,7 @@ impl<'a> Stage<'a> {
         Ok(())
     }
 
-    /// Starts a role when it is its turn, and waits until it can be used.
+    /// Starts a role when it is its turn, and waits until it is ready.
     fn enter(&mut self, name: &'a str, role: &'a Role) -> Result<(), Trouble> {
         if let Some(after) = &role.after {
             self.wait(&format!("the end of {}", after.get_ref()), |stage| {
@@ -274,7 +275,7 @@ impl<'a> Stage<'a> {
         let program = program.map_err(|error| {
             failed(format!("{name}: cannot start `{}`: {error}", words.join(" ")))
         })?;
-        // Without the log there is still the sample.
+        // Without the log there is still a sample.
         let log = File::create(self.task.folder.join(format!("{name}.log"))).ok();
         let awaited = role.ready.as_ref().map(|text| self.fill(text.get_ref())).transpose()?;
         let last_errors = Vec::new();
@@ -292,7 +293,7 @@ impl<'a> Stage<'a> {
         self.wait(&format!("{name} to be ready"), |stage| stage.players[number].awaited.is_none())
     }
 
-    /// Goes on until `done`.
+    /// Handles events until `done`.
     fn wait(&mut self, what: &str, done: impl Fn(&Stage<'_>) -> bool) -> Result<(), Trouble> {
         while !done(self) {
             if self.stop.load(Ordering::Relaxed) {
@@ -347,7 +348,7 @@ impl<'a> Stage<'a> {
         Ok(())
     }
 
-    /// Judges how roles ended, once all they said is heard.
+    /// Checks how roles ended, after all of their output was read.
     fn judge(&mut self) -> Result<(), Trouble> {
         for player in self.players.iter_mut().filter(|player| !player.done) {
             let Some((status, at)) = player.ended else { continue };
@@ -396,7 +397,7 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// Ends what still runs: asks, waits a little, ends.
+    /// Ends what still runs: SIGTERM, a short wait, SIGKILL.
     fn end(&mut self) {
         for player in self.players.iter().rev() {
             player.program.signal(Signal::TERM);
@@ -415,7 +416,7 @@ impl<'a> Stage<'a> {
                 Err(_) => break,
             }
         }
-        // Reaped, and ended where asking did not help.
+        // Reaps them, and kills those that did not end.
         self.players.clear();
     }
 }

@@ -1,9 +1,9 @@
-//! Programs of a sample: started on their hosts, listened to line by line, watched, and ended.
+//! The programs of a sample: starts them on their hosts, reads their output line by line, watches and ends them.
 //!
-//! Every program and whatever it starts carries the sample's mark in its environment; [`end_marked`]
-//! ends by it even what has left its process group. Signals go through pidfds, so that a number that
-//! has been given to another process is never hit. A second variable names the lab:
-//! [`kill_orphans`](crate::net::kill_orphans) finds by it what a killed lab left behind.
+//! Every program and its descendants have the sample's mark in their environment, by which [`end_marked`] ends even
+//! processes that have left the process group. Signals go through pidfds, so that a reused process ID is never hit. A
+//! second variable names the lab: [`kill_orphans`](crate::net::kill_orphans) finds by it what a killed lab left
+//! behind.
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read};
@@ -49,7 +49,7 @@ pub(super) fn now_ns() -> u64 {
     now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
 }
 
-/// A mark that no other sample of a running lab has.
+/// A mark that is unique among the samples of running labs.
 pub(super) fn new_mark() -> String {
     static SAMPLES: AtomicU64 = AtomicU64::new(0);
     format!("{}.{}", std::process::id(), SAMPLES.fetch_add(1, Ordering::Relaxed))
@@ -84,7 +84,7 @@ impl Program {
         self.child.id()
     }
 
-    /// Reaps a program that has ended, and ends what is left of its group first.
+    /// Reaps a program that has ended, after killing the rest of its process group.
     pub(super) fn reap(&mut self) -> io::Result<ExitStatus> {
         if let Some(status) = self.ended {
             return Ok(status);
@@ -99,7 +99,7 @@ impl Program {
     pub(super) fn signal(&self, signal: Signal) {
         let group = Pid::from_raw(self.child.id() as i32).filter(|_| self.ended.is_none());
         if let Some(group) = group {
-            // It may have ended on its own.
+            // It may have ended by itself.
             let _ = kill_process_group(group, signal);
         }
     }
@@ -134,12 +134,12 @@ fn listen(
             let text = String::from_utf8_lossy(&line).trim_end().to_owned();
             line.clear();
             if events.send(Event::Line { program, at_ns, error, text }).is_err() {
-                // The sample is over; what is still printed would block the program.
+                // The sample is over; unread output would block the program.
                 let _ = io::copy(&mut output, &mut io::sink());
                 return;
             }
         }
-        // Nobody listens when the sample is already over.
+        // Nobody receives events when the sample is over.
         let _ = events.send(Event::Closed { program });
     });
 }
@@ -147,7 +147,7 @@ fn listen(
 fn watch(child: &Child, program: usize, events: SyncSender<Event>) {
     let id = Pid::from_child(child);
     thread::spawn(move || {
-        // Not reaped here: until the owner does, the number stays this process's.
+        // Not reaped here: until the owner does, the process ID stays in use.
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
         while let Err(rustix::io::Errno::INTR) = waitid(WaitId::Pid(id), options) {}
         // As in `listen`.
@@ -168,7 +168,7 @@ fn end_if_marked(number: i32, mark: &str) {
     let is_marked = || mark_of(number).is_some_and(|found| found == mark);
     let Some(pid) = Pid::from_raw(number).filter(|_| is_marked()) else { return };
     let Ok(handle) = pidfd_open(pid, PidfdFlags::empty()) else { return };
-    // Asked again now that the handle holds the process fast; it may still end by itself.
+    // Checks again, now that the process ID cannot be reused; the process may still end by itself.
     if is_marked() {
         let _ = pidfd_send_signal(handle, Signal::KILL);
     }
@@ -182,7 +182,7 @@ fn mark_of(number: i32) -> Option<String> {
     })
 }
 
-/// What a process uses: CPU seconds so far and resident KiB; `None` when it is gone.
+/// The resources of a process: CPU seconds so far and resident KiB; `None` if it has ended.
 pub(super) fn usage(number: u32) -> Option<(f64, f64)> {
     let stat = fs::read_to_string(format!("/proc/{number}/stat")).ok()?;
     let fields: Vec<&str> = stat.rsplit_once(") ")?.1.split(' ').collect();
@@ -236,8 +236,8 @@ mod tests {
             }
         };
         program.reap().unwrap();
-        // setsid may fork: its child carries the mark all the same. Standard output of the escaped
-        // process is this pipe, so the listener ends only when it is gone.
+        // setsid may fork: its child has the mark all the same. Standard output of the escaped process is this pipe,
+        // so the reader ends only when that process has ended.
         end_marked(&mark);
         drop(sender);
         while events.recv_timeout(Duration::from_secs(20)).is_ok() {}

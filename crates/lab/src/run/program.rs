@@ -1,7 +1,7 @@
-//! Where the programs are that roles name.
+//! Finds the programs that roles name.
 //!
-//! Debian keeps servers such as mosquitto in `/usr/sbin`, which an ordinary user's `PATH` lacks; they
-//! are found there all the same.
+//! Debian has servers such as mosquitto in `/usr/sbin`, which is not in an ordinary user's `PATH`; they are found
+//! there all the same.
 
 use std::ffi::OsStr;
 use std::os::unix::fs::PermissionsExt;
@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 
 use crate::experiment::{Experiment, Need, Role, Template};
 
-/// Looked at behind `PATH`.
+/// Searched after `PATH`.
 const SERVERS: [&str; 3] = ["/usr/local/sbin", "/usr/sbin", "/sbin"];
 
 /// The file of a program that is named without a folder; `None` if there is none.
@@ -28,8 +28,8 @@ fn is_program(file: &Path) -> bool {
     file.metadata().is_ok_and(|data| data.is_file() && data.permissions().mode() & 0o111 != 0)
 }
 
-/// Programs that an experiment's roles name and this machine lacks, each once. Names with a folder or
-/// a placeholder are known only in a sample.
+/// Programs that an experiment's roles name and this machine lacks, each once. Names with a folder or a placeholder
+/// are only known in a sample.
 #[must_use]
 pub fn missing_programs(experiment: &Experiment) -> Vec<String> {
     let cells = experiment.cells();
@@ -46,7 +46,7 @@ pub fn missing_programs(experiment: &Experiment) -> Vec<String> {
     missing
 }
 
-/// The needs of an experiment that this machine does not meet; `here` is the folder of its file.
+/// The requirements of an experiment that this machine does not meet; `here` is the folder of its file.
 #[must_use]
 pub fn unmet_needs<'a>(experiment: &'a Experiment, here: &Path) -> Vec<&'a Need> {
     let here = std::path::absolute(here).unwrap_or_else(|_| here.to_owned()).display().to_string();

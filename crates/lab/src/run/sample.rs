@@ -1,7 +1,7 @@
-//! A sample: all that is known of one repetition of one cell; and the file that keeps them.
+//! A sample: the record of one repetition of one cell; and the file of all samples.
 //!
-//! `samples.jsonl` is only ever appended to, one JSON object a line. A line that an interruption
-//! cut short is dropped when the file is opened again.
+//! `samples.jsonl` is only ever appended to, one JSON object per line. An incomplete last line, left by an
+//! interruption, is dropped when the file is opened again.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -20,7 +20,7 @@ pub const FILE: &str = "samples.jsonl";
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Outcome {
-    /// All programs did what they should and every measure has its number.
+    /// All programs succeeded, and every measure has its number.
     Ok,
     /// A program failed, or a measure has no number.
     Failed,
@@ -48,14 +48,14 @@ pub struct Sample {
     pub began_s: f64,
     /// How long it took.
     pub took_s: f64,
-    /// Whether it ran with nothing beside it.
+    /// Whether it ran alone.
     pub alone: bool,
-    /// One number a measure.
+    /// One number per measure.
     pub values: BTreeMap<String, f64>,
-    /// All numbers a measure's one came from: seconds since the beginning, and number.
+    /// All numbers from which a measure was computed: seconds since the beginning, and number.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub points: BTreeMap<String, Vec<[f64; 2]>>,
-    /// What the network counted.
+    /// The network's counters.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub counters: BTreeMap<String, f64>,
     /// How late the emulator was.
@@ -66,14 +66,14 @@ pub struct Sample {
 }
 
 impl Sample {
-    /// Whether it gave figures.
+    /// Whether it has results.
     #[must_use]
     pub fn is_ok(&self) -> bool {
         self.outcome == Outcome::Ok
     }
 }
 
-/// What can go wrong with the file of samples.
+/// Errors of the file of samples.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// The file system said no.

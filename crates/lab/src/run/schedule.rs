@@ -1,4 +1,4 @@
-//! Which samples to take, in which order, and side by side on which cores.
+//! Decides which samples to run, in which order, and side by side on which cores.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs;
@@ -48,7 +48,7 @@ impl Jobs {
                     continue;
                 }
                 let seed = seed(experiment.seed, &cell, repetition);
-                // Decided by the seed, so that a run that goes on decides the same.
+                // The seed decides it, so that a continued run decides the same.
                 let share = (mix(seed) >> 11) as f64 / (1_u64 << 53) as f64;
                 let alone = share < *experiment.alone.get_ref();
                 jobs.push(Job { cell: cell.clone(), repetition, seed, alone });
@@ -73,14 +73,14 @@ fn wanted(plan: &Plan<'_>, cell: &Cell) -> bool {
     })
 }
 
-/// A seed for each sample: the same for the same file, cell and repetition, on every machine.
+/// The seed of a sample: the same for the same file, cell and repetition, on every machine.
 fn seed(experiment: u64, cell: &Cell, repetition: u32) -> u64 {
-    // FNV-1a, which unlike the standard library's hash is the same for ever.
+    // FNV-1a, which unlike the standard library's hash will never change.
     let text = format!("{} {repetition}", cell.label());
     let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     });
-    // JSON readers commonly know integers up to 2^53 only.
+    // JSON parsers commonly support integers up to 2^53 only.
     mix(mix(experiment) ^ hash) >> 11
 }
 
@@ -92,7 +92,7 @@ fn mix(mut z: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// What all workers share.
+/// State that all workers share.
 struct Shop<'a> {
     plan: &'a Plan<'a>,
     networks: &'a dyn NetworkFactory,
@@ -102,7 +102,7 @@ struct Shop<'a> {
     number: AtomicUsize,
 }
 
-/// Takes the samples and hands each to `keep`.
+/// Runs the samples and passes each to `keep`.
 pub(super) fn carry_out(
     plan: &Plan<'_>,
     jobs: Jobs,
@@ -156,13 +156,13 @@ impl Shop<'_> {
         let number = self.number.fetch_add(1, Ordering::Relaxed);
         let own = std::process::id();
         let folder = plan.folder.join(WORK).join(format!("{own}-{number}"));
-        // Roles run in it, so it must mean the same from anywhere.
+        // Roles run in it, so the path must be absolute.
         let folder = std::path::absolute(&folder).unwrap_or(folder);
         let beside = self.running.fetch_add(1, Ordering::Relaxed);
         let environment = self.environment.now(beside);
         let began_s = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let began = Instant::now();
-        // Roles run elsewhere.
+        // Roles run in another folder.
         let here = std::path::absolute(plan.source).unwrap_or_else(|_| plan.source.to_owned());
         let task = Task {
             experiment: plan.experiment,
@@ -213,8 +213,8 @@ fn remove(folder: &Path) {
     }
 }
 
-/// Keeps a worker, and with it all it starts, on as many cores as its samples use. Where that is not
-/// allowed samples still run, only less apart.
+/// Pins a worker and its descendants to as many cores as its samples use. Where that is not allowed, samples still
+/// run, but are less isolated.
 fn pin(worker: usize, cores: f64) {
     let Ok(allowed) = sched_getaffinity(None) else { return };
     let usable: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|core| allowed.is_set(*core)).collect();

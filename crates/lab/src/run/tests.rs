@@ -1,4 +1,4 @@
-//! The runner with real programs and a network that is made up.
+//! The runner with real programs and a fake network.
 
 #![allow(clippy::unwrap_used)]
 
@@ -12,7 +12,7 @@ use crate::experiment::{Document, load};
 use crate::network::{Lateness, Loopback, Network, NetworkPlan, Observed, Seen, WrongSetting};
 use crate::observe::Kind;
 
-/// Notes what it is asked for and has seen one packet.
+/// Records the plans that it is given, and has seen one packet.
 #[derive(Default)]
 struct Fake(Mutex<Vec<NetworkPlan>>);
 
@@ -191,7 +191,7 @@ fn another_experiment_does_not_get_into_the_same_folder() {
     bench.run(EXPERIMENT, 1).unwrap();
     let other = bench.run(&EXPERIMENT.replace("[0, 5, 10]", "[0, 5]"), 1);
     assert!(matches!(other, Err(StoreError::Other { .. })));
-    // More repetitions and other words are the same experiment.
+    // More repetitions and other texts are the same experiment.
     let more = EXPERIMENT.replace("repetitions = 2", "repetitions = 3").replace("A test", "Test");
     let (tally, _) = bench.run(&more, usize::MAX).unwrap();
     assert_eq!(tally.ok, 9);

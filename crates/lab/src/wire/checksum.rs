@@ -1,7 +1,7 @@
 //! Internet checksums: whole, and updated for a changed field (RFC 1624, equation 3).
 //!
-//! Rewritten packets are always *updated*: recomputing would repair a packet that the link has
-//! corrupted, and its receiver would take wrong bytes for right.
+//! Checksums of rewritten packets are always *updated*: recomputing would repair a packet that the link has
+//! corrupted, and its receiver would accept wrong bytes.
 
 use super::{PacketView, Protocol};
 

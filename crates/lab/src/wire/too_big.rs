@@ -1,11 +1,11 @@
-//! The answer a router gives to a packet larger than the next link's MTU: ICMP "fragmentation
-//! needed" (RFC 792, 1191) or ICMPv6 "packet too big" (RFC 4443, section 3.2).
+//! The error that a router sends for a packet larger than the next link's MTU: ICMP "fragmentation needed" (RFC 792,
+//! 1191) or ICMPv6 "packet too big" (RFC 4443, section 3.2).
 //!
 //! The lab never fragments: an IPv4 packet without "don't fragment" gets the answer too.
 
 use super::{PacketView, checksum};
 
-/// Routers without an address of their own answer from this one (RFC 7600, section 4.8).
+/// The source address of routers without an address of their own (RFC 7600, section 4.8).
 const ROUTER_V4: [u8; 4] = [192, 0, 0, 8];
 /// The same for IPv6, from the benchmarking prefix (RFC 5180) that the lab's hosts use.
 const ROUTER_V6: [u8; 16] = [0x20, 0x01, 0, 2, 0, 0, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0, 1];
@@ -15,8 +15,8 @@ const V6_QUOTED: usize = 1280 - 48;
 /// Header and 8 bytes must be quoted; up to 576 bytes in all may be (RFC 1812, 4.3.2.3).
 const V4_QUOTED: usize = 576 - 28;
 
-/// The answer to `packet`, for its sender. `None` if errors must not be answered: to groups, to
-/// ICMP, and to what is not IP.
+/// The error for the sender of `packet`. `None` if errors must not be sent: for multicast, for ICMP, and for packets
+/// other than IP.
 pub(crate) fn too_big(packet: &[u8], mtu: u16) -> Option<Vec<u8>> {
     let view = PacketView::parse(packet)?;
     if view.destination().is_multicast() || view.protocol() == super::Protocol::Icmp {

@@ -1,8 +1,7 @@
-//! A checked view of one IP packet: what is outside the view's lengths does not exist.
+//! A checked view of one IP packet: bytes outside the packet's lengths are not accessible.
 //!
-//! [`PacketView::parse`] is the only way in, so that later accessors need no checks of their own.
-//! The first fragment has ports and the others have none; so that all share a flow, fragments are
-//! treated as having none.
+//! [`PacketView::parse`] is the only constructor, so later accessors need no checks. Only the first fragment of a
+//! packet has ports; so that all fragments share a flow, they count as packets without ports.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::Range;
@@ -44,7 +43,7 @@ impl Protocol {
     }
 }
 
-/// The parts of a TCP header that the lab looks at.
+/// The fields of a TCP header that the lab uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TcpHeader {
     /// Sequence number
@@ -81,7 +80,7 @@ const IPV6_FRAGMENT: u8 = 44;
 const IPV6_HOP_BY_HOP: u8 = 0;
 
 impl<'a> PacketView<'a> {
-    /// Looks at a packet; `None` if it is not IP or is shorter than it says.
+    /// Parses a packet; `None` if it is not IP or is shorter than its length field.
     #[must_use]
     pub fn parse(bytes: &'a [u8]) -> Option<PacketView<'a>> {
         match bytes.first()? >> 4 {
@@ -161,7 +160,7 @@ impl<'a> PacketView<'a> {
         Some(PacketView { bytes, protocol, transport, ports, source, destination, link_scope })
     }
 
-    /// What the IP header carries. Fragments show as [`Protocol::Other`].
+    /// The protocol in the IP packet. Fragments are [`Protocol::Other`].
     #[must_use]
     pub fn protocol(&self) -> Protocol {
         self.protocol
@@ -197,7 +196,7 @@ impl<'a> PacketView<'a> {
         self.bytes.len()
     }
 
-    /// Never: a packet has a header.
+    /// Always false: a packet has a header.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         false
