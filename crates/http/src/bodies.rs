@@ -1,9 +1,8 @@
-//! Bytes of request bodies that are in memory, over all connections: bounded, and taken back first from those
-//! who have not finished.
+//! Limits the memory for request bodies over all connections; if it is used up, unfinished bodies make room.
 //!
-//! Requests without a good token have a quarter of the budget between them. When that is used up, the oldest
-//! unfinished body of the network that holds most of it is given up, so that who sends half bodies and waits
-//! does not keep others out. Who is refused, or given up, is answered with 503.
+//! Requests without a valid token share a quarter of the budget. When that is used up, the oldest unfinished body of
+//! the network with the most bytes is given up, so that clients that send half a body and wait do not keep others
+//! out. Requests whose bodies are refused or given up get 503.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
@@ -17,13 +16,13 @@ use http_body::{Body, Frame, SizeHint};
 use crate::connection_slots::{Activity, Busy};
 use crate::network;
 
-/// The part of the budget that is for requests without a good token: one in so many.
+/// Requests without a valid token have one part in this many of the budget.
 const STRANGERS_PART: usize = 4;
 
-/// What a part of a body costs beside its bytes.
+/// The overhead of a part of a body.
 const PART_BYTES: usize = 64;
 
-/// Parts smaller than this are copied: they may be a slice of something large, which they would keep.
+/// Smaller parts are copied: they may be a slice of a large buffer, which they would keep alive.
 const COPIED_BELOW_BYTES: usize = 4 * 1024;
 
 /// The budget; clones share it.
@@ -42,7 +41,7 @@ struct Held {
     bytes: usize,
     strangers: usize,
     shares: BTreeMap<u64, Entry>,
-    /// What strangers hold, by network.
+    /// Bytes of requests without a token, by network.
     networks: HashMap<IpAddr, usize>,
 }
 
@@ -52,7 +51,7 @@ struct Entry {
     is_known: bool,
     bytes: usize,
     state: State,
-    /// Who waits for more of it.
+    /// Wakes the task that waits for more of the body.
     waker: Option<Waker>,
 }
 
@@ -63,7 +62,7 @@ enum State {
     GivenUp,
 }
 
-/// A request's part of the budget, given back when the last clone is dropped.
+/// A request's share of the budget, returned when the last clone is dropped.
 #[derive(Clone, Debug)]
 pub(crate) struct Share(Arc<Inner>);
 
@@ -81,7 +80,7 @@ struct Inner {
 pub(crate) struct UsedUp;
 
 impl BodyBudget {
-    /// So many bytes.
+    /// A budget of this many bytes.
     #[must_use]
     pub fn new(bytes: usize) -> BodyBudget {
         BodyBudget(Arc::new(Shared { most: bytes, held: Mutex::default() }))
@@ -91,7 +90,7 @@ impl BodyBudget {
         self.0.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// For a request from there. `is_known`: it shows a good token.
+    /// The share of a request from `address`. `is_known`: it has a valid token.
     pub(crate) fn share(&self, address: IpAddr, is_known: bool, activity: &Activity) -> Share {
         let mut held = self.lock();
         let number = held.next;
@@ -105,7 +104,7 @@ impl BodyBudget {
 }
 
 impl Held {
-    /// Counts bytes; false when there is no room for them.
+    /// Counts bytes; returns false if there is no room for them.
     fn charge(&mut self, number: u64, bytes: usize, most: usize) -> bool {
         loop {
             let Some(entry) = self.shares.get(&number) else { return false };
@@ -118,7 +117,7 @@ impl Held {
                 self.add(number, bytes);
                 return true;
             }
-            // A stranger who holds most of what there is makes room for others, not for itself.
+            // A network without tokens that holds most bytes makes room for others, not for itself.
             match self.victim() {
                 Some(victim) if victim != number => self.give_up(victim),
                 _ => return false,
@@ -136,7 +135,7 @@ impl Held {
         }
     }
 
-    /// The oldest unfinished body of the network whose strangers hold most.
+    /// The oldest unfinished body of the network that holds most bytes without a token.
     fn victim(&self) -> Option<u64> {
         let unfinished =
             |entry: &Entry| !entry.is_known && entry.bytes > 0 && entry.state == State::Coming;
@@ -173,7 +172,7 @@ impl Held {
 }
 
 impl Share {
-    /// The body, counted.
+    /// Wraps the body to count it.
     pub(crate) fn count<B>(&self, body: B) -> Counted<B>
     where
         B: Body<Data = Bytes>,
@@ -184,13 +183,13 @@ impl Share {
         Counted { body, share: self.clone() }
     }
 
-    /// Whether the request was refused or given up for want of room.
+    /// Whether the request was refused or given up for lack of memory.
     pub(crate) fn is_refused(&self) -> bool {
         let held = self.0.budget.lock();
         held.shares.get(&self.0.number).is_some_and(|entry| entry.state == State::GivenUp)
     }
 
-    /// The request is there whole: it is not given up any more, and its connection is worth something.
+    /// The request is complete: it is no longer given up, and its connection counts as busy.
     fn whole(&self) {
         let mut held = self.0.budget.lock();
         if let Some(entry) = held.shares.get_mut(&self.0.number)
@@ -211,7 +210,7 @@ impl Share {
         Err(UsedUp)
     }
 
-    /// Remembers who waits; an error if it was given up meanwhile.
+    /// Stores the waiting task; an error if the body was given up meanwhile.
     fn wait(&self, waker: &Waker) -> Result<(), UsedUp> {
         let mut held = self.0.budget.lock();
         match held.shares.get_mut(&self.0.number) {
@@ -233,7 +232,7 @@ impl Drop for Inner {
     }
 }
 
-/// A body whose bytes are counted as they come.
+/// A body whose bytes are counted as they arrive.
 #[derive(Debug)]
 pub(crate) struct Counted<B> {
     body: B,

@@ -1,6 +1,6 @@
-//! What an endpoint is started with, and its bounds.
+//! The configuration of an endpoint, and its limits.
 //!
-//! Bounds of MQTT connections are the broker's; here are those of HTTP around them.
+//! The broker limits MQTT connections; these are the limits of HTTP around them.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -21,51 +21,52 @@ pub const ACME_ALPN: &[u8] = b"acme-tls/1";
 /// One address; TCP and UDP where pages are served, UDP where only WebTransport is.
 #[derive(Clone, Debug)]
 pub struct Address {
-    /// Where; port 0 lets the system choose one that is free for both. IPv6 addresses take IPv6 only.
+    /// The address; port 0 lets the system choose a port that is free for both TCP and UDP. IPv6 addresses accept
+    /// IPv6 only.
     pub address: SocketAddr,
-    /// What is demanded of MQTT clients that come through it.
+    /// The requirements for MQTT clients that connect through it.
     pub policy: Arc<ListenerPolicy>,
 }
 
-/// What to serve and within which bounds.
+/// What to serve, and within which limits.
 #[derive(Clone, Debug)]
 pub struct EndpointConfig {
     /// Where to listen.
     pub addresses: Vec<Address>,
     /// Certificate, client verification and tickets, shared with the other listeners.
     pub tls: ServerTls,
-    /// For handshakes over TCP whose client offers [`ACME_ALPN`] and nothing else. Clients' certificates are
-    /// not asked for then, and nothing is served.
+    /// For TLS handshakes over TCP whose client offers [`ACME_ALPN`] only. They ask for no client certificate, and
+    /// nothing is served.
     pub challenges: Option<Arc<rustls::ServerConfig>>,
-    /// Where to listen, over UDP, with the certificate below: for pages whose browsers do not know the other
-    /// certificate's authority. Requests are answered there too.
+    /// UDP addresses with the certificate below, for pages whose browsers do not trust the CA of the other
+    /// certificate. Requests are answered there too.
     pub webtransport: Vec<Address>,
-    /// A short-lived certificate that browsers take by its hash.
+    /// A short-lived certificate that browsers accept by its hash.
     pub webtransport_tls: ServerTls,
-    /// Secrets of QUIC that outlive the process.
+    /// QUIC secrets that outlive the process.
     pub keys: QuicKeys,
-    /// Pages that may open MQTT connections. The endpoint's own are added.
+    /// Origins of pages that may open MQTT connections. The endpoint's own are added.
     pub origins: Arc<Origins>,
     /// Whether safe requests may come in a returning client's first packets (0-RTT).
     pub early_data: bool,
-    /// Congestion control of what HTTP/3 sends.
+    /// Congestion control for HTTP/3.
     pub congestion: Congestion,
     /// Whether HTTP/3 tries datagrams of more than 1200 bytes.
     pub mtu_discovery: bool,
     /// Bounds.
     pub limits: Limits,
-    /// How many bytes of bodies may be in memory.
+    /// The memory for bodies.
     pub bodies: BodyBudget,
-    /// Which requests have more of that; `None` for none.
+    /// Which requests have more of it; `None` for none.
     pub knows: Option<Knows>,
 }
 
-/// Tells whether a request's headers show a good token.
+/// Decides whether a request's headers have a valid token.
 #[derive(Clone)]
 pub struct Knows(Arc<dyn Fn(&HeaderMap) -> bool + Send + Sync>);
 
 impl Knows {
-    /// What tells it, at once and from memory.
+    /// `token` decides at once and from memory.
     pub fn new(token: impl Fn(&HeaderMap) -> bool + Send + Sync + 'static) -> Knows {
         Knows(Arc::new(token))
     }
@@ -81,26 +82,26 @@ impl std::fmt::Debug for Knows {
     }
 }
 
-/// Bounds of the endpoint. Whoever meets one gets an answer or is disconnected, and is counted.
+/// Limits of the endpoint. A client that exceeds one gets an error response or is disconnected, and is counted.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Connections at a time, TCP and QUIC each. Above, those that ask for nothing make room.
+    /// Concurrent connections, TCP and QUIC each. Above, idle ones are closed.
     pub max_connections: usize,
     /// Time for a TLS or QUIC handshake.
     pub handshake_timeout: Duration,
-    /// Time from the first byte of a request's headers to the last.
+    /// Time from the first to the last byte of a request's headers.
     pub header_timeout: Duration,
     /// Size of a request's headers, in bytes.
     pub max_header_bytes: u32,
     /// Size of a request's body, in bytes (413).
     pub max_body_bytes: usize,
-    /// Time from a request's headers to its answer's (503).
+    /// Time from a request's headers to its response's (503).
     pub request_timeout: Duration,
-    /// Time a connection without MQTT may carry nothing, and an answer's next part may wait.
+    /// How long a connection without MQTT may be idle, and how long the next part of a response may wait.
     pub idle_timeout: Duration,
-    /// Requests a connection may have open at once.
+    /// Concurrent requests per connection.
     pub max_concurrent_requests: u32,
-    /// Time the other direction of a connection, MQTT's or TCP's, has to end when one has.
+    /// Time for one direction of a connection, MQTT's or TCP's, to end after the other.
     pub linger: Duration,
 }
 

@@ -1,4 +1,4 @@
-//! Starting, running and stopping the endpoint: binds every address, then one thread serves them.
+//! Starts, runs and stops the endpoint: binds every address, then one thread serves them.
 
 use std::io;
 use std::net::SocketAddr;
@@ -28,14 +28,13 @@ use crate::request_handler::RequestHandler;
 use crate::stop_signal::stopped;
 use crate::{h3, tcp};
 
-/// How long clients remember that there is HTTP/3, in seconds.
+/// How long clients remember HTTP/3, in seconds.
 const ALT_SVC_MAX_AGE_S: u32 = 86_400;
 
-/// The keys are those of MQTT over QUIC too: what is derived from them here must not be good there.
+/// MQTT over QUIC has the same keys: keys derived here must differ from those derived there.
 const CONTEXT: &[u8] = b"fulmar http/3";
 
-/// Threads for what handlers have done off the runtime's own. They bound themselves to fewer; more would only
-/// keep memory.
+/// Threads for blocking work of handlers. Handlers limit themselves to fewer; more threads would only use memory.
 pub(crate) const MAX_BLOCKING_THREADS: usize = 16;
 
 /// How often open connections are counted while draining.
@@ -75,7 +74,7 @@ pub struct Endpoint {
 pub struct Bound {
     /// Pages: TCP and UDP.
     pub https: Vec<SocketAddr>,
-    /// WebTransport with a certificate that is believed by its hash: UDP.
+    /// WebTransport with a certificate that browsers accept by its hash: UDP.
     pub webtransport: Vec<SocketAddr>,
 }
 
@@ -90,8 +89,8 @@ struct BoundListener {
 }
 
 impl Endpoint {
-    /// Binds all addresses and serves there what `router`, told where, makes; MQTT goes to `handoff`. With no
-    /// addresses nothing runs.
+    /// Binds all addresses, and serves the router that `router` returns for the bound addresses; MQTT goes to
+    /// `handoff`. Without addresses, nothing runs.
     ///
     /// # Errors
     /// Names the address that cannot be bound, or says what else is missing. Nothing is left running.
@@ -153,12 +152,12 @@ impl Endpoint {
         &self.metrics
     }
 
-    /// Accepts no more connections and, on those there are, no more requests; what is under way goes on.
+    /// Accepts no more connections, and no more requests on existing ones; requests in progress continue.
     pub fn stop_accepting(&self) {
         self.stopping.send_replace(true);
     }
 
-    /// Waits for what is under way, at most `timeout`, and ends.
+    /// Waits for requests in progress, at most `timeout`, and ends.
     pub fn drain(self, timeout: Duration) {
         self.stop_accepting();
         let until = std::time::Instant::now() + timeout;
@@ -185,7 +184,7 @@ impl Drop for Endpoint {
     }
 }
 
-/// QUIC with this certificate.
+/// QUIC's configuration with this certificate.
 fn quic(config: &EndpointConfig, tls: &ServerTls) -> Result<quinn::ServerConfig, StartError> {
     let mut tls = (*tls.quic).clone();
     tls.alpn_protocols = vec![b"h3".to_vec()];
@@ -291,7 +290,7 @@ async fn serve(
             stopping.clone(),
         ));
     }
-    // Whatever runs then ends with the runtime.
+    // The runtime's end cancels all remaining tasks.
     stopped(&mut ended).await;
     for endpoint in quic {
         endpoint.close(0x100_u32.into(), b"");

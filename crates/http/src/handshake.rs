@@ -1,7 +1,7 @@
-//! TLS handshakes over TCP: those of HTTP, and those by which an ACME server validates a name.
+//! TLS handshakes over TCP: those of HTTP clients, and those of ACME servers that validate a name.
 //!
-//! The latter are told by the protocol they offer (RFC 8737 section 3): they end with the handshake. Timeouts
-//! are the caller's.
+//! An ACME server offers its own ALPN protocol (RFC 8737 section 3), and its connection ends with the handshake. The
+//! caller sets timeouts.
 
 use std::io;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::config::{ACME_ALPN, EndpointConfig};
 /// Protocols offered over TCP, the preferred one first.
 const TCP_ALPN: [&[u8]; 2] = [b"h2", b"http/1.1"];
 
-/// How to answer clients that come over TCP.
+/// The TLS configurations for TCP.
 #[derive(Clone)]
 pub(crate) struct Handshakes {
     http: Arc<rustls::ServerConfig>,
@@ -31,7 +31,7 @@ impl Handshakes {
         Handshakes { http: Arc::new(http), challenges: config.challenges.clone() }
     }
 
-    /// A stream for HTTP; `None` when that was all there was to it.
+    /// A stream for HTTP; `None` after an ACME server's handshake.
     pub(crate) async fn shake(
         &self,
         socket: TcpStream,

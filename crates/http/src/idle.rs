@@ -1,7 +1,7 @@
-//! A connection that is closed when it has carried nothing for a while: who sends a request byte by byte,
-//! or does not read its answer, holds a slot no longer than that.
+//! Closes a connection that was idle for some time: a client that sends a request byte by byte, or does not read its
+//! response, holds its slot no longer than that.
 //!
-//! Not while it carries MQTT, which has its own keep alive.
+//! A connection that carries MQTT is exempt, because MQTT has its own keep alive.
 
 use std::future::Future as _;
 use std::io;
@@ -14,17 +14,17 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 
-/// How many MQTT connections an HTTP connection carries.
+/// The number of MQTT connections in an HTTP connection.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tunnels(Arc<AtomicUsize>);
 
 impl Tunnels {
-    /// Whether there is one.
+    /// Whether there are any.
     pub(crate) fn any(&self) -> bool {
         self.0.load(Relaxed) > 0
     }
 
-    /// One more, for as long as the result lives.
+    /// Adds one, for as long as the result lives.
     pub(crate) fn open(&self) -> Tunnel {
         self.0.fetch_add(1, Relaxed);
         Tunnel(self.clone())
@@ -41,7 +41,7 @@ impl Drop for Tunnel {
     }
 }
 
-/// See the module's words.
+/// A stream with an idle timeout.
 #[derive(Debug)]
 pub(crate) struct Idle<S> {
     inner: S,
@@ -56,12 +56,12 @@ impl<S> Idle<S> {
         Idle { inner, timeout, deadline, tunnels }
     }
 
-    /// Something was carried.
+    /// Data was transferred.
     fn moved(&mut self) {
         self.deadline.as_mut().reset(Instant::now() + self.timeout);
     }
 
-    /// For a direction that cannot go on now.
+    /// A direction cannot continue now.
     fn stalled<T>(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
         loop {
             ready!(self.deadline.as_mut().poll(cx));

@@ -1,5 +1,5 @@
-//! [`LimitedRouter`]: the axum router within limits, for every request at every address and in every version of HTTP. It
-//! limits the size of a body, the memory for all bodies, and the time for a response.
+//! [`LimitedRouter`]: the axum router with limits on the size of a body, the memory for all bodies, and the time for
+//! a response. Every request passes through it, at every address and in every version of HTTP.
 
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering::Relaxed;

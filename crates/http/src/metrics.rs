@@ -1,6 +1,6 @@
-//! What the endpoint counts: requests by version and class of status, connections, refusals.
+//! Counters of the endpoint: requests by version and class of status, connections, refusals.
 //!
-//! Only numbers; names and text formats are for whoever shows them.
+//! Only numbers: metric names and formats are elsewhere.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -11,7 +11,7 @@ use http::{StatusCode, Version};
 /// Names of the versions, in the order of [`Counts::requests`].
 pub(crate) const VERSIONS: [&str; 3] = ["1.1", "2", "3"];
 
-/// Counters of an endpoint, all since it started but those that say otherwise.
+/// Counters of an endpoint since it started, except for those that say otherwise.
 #[derive(Debug, Default)]
 pub struct Metrics {
     requests: [[AtomicU64; 5]; 3],
@@ -25,12 +25,12 @@ pub struct Metrics {
     pub(crate) failed_handshakes: AtomicU64,
 }
 
-/// [`Metrics`] at one moment.
+/// A snapshot of [`Metrics`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Answers by version (1.0 and 1.1, 2, 3) and by the first digit of the status, less one.
+    /// Responses by version (1.0 and 1.1, 2, 3) and by the first digit of the status minus one.
     pub requests: [[u64; 5]; 3],
-    /// Requests answered 425 because they came as early data and are not safe.
+    /// Requests answered with 425 because they arrived as early data and are not safe.
     pub early_refused: u64,
     /// TCP connections open now.
     pub connections_tcp: u64,
@@ -40,16 +40,16 @@ pub struct Counts {
     pub refused: u64,
     /// Connections closed to make room for others.
     pub shed: u64,
-    /// Requests answered 503 because there was no room for their bodies.
+    /// Requests answered with 503 because there was no memory for their bodies.
     pub bodies_refused: u64,
-    /// MQTT connections refused because of the page that wanted them, also by the WebSocket listeners.
+    /// MQTT connections refused because of their page's origin, including those to WebSocket listeners.
     pub origins_refused: u64,
     /// TLS and QUIC handshakes that failed.
     pub failed_handshakes: u64,
 }
 
 impl Counts {
-    /// What each row of [`Counts::requests`] is about.
+    /// The version of each row of [`Counts::requests`].
     pub const VERSIONS: [&str; 3] = VERSIONS;
 }
 
@@ -88,7 +88,7 @@ impl Metrics {
     }
 }
 
-/// Counts something that is open for as long as this lives.
+/// Counts a connection for as long as this lives.
 pub(crate) struct Open<'a>(&'a AtomicU64);
 
 impl<'a> Open<'a> {

@@ -1,4 +1,4 @@
-//! Whom an address counts as.
+//! The network to which an address belongs, for limits per client.
 
 use std::net::{IpAddr, Ipv6Addr};
 

@@ -1,8 +1,8 @@
-//! Objects of any size for measurements, where `[lab] objects` is set: `GET /lab/objects/BYTES` answers
-//! so many bytes, `POST /lab/objects` takes a body and says how long it was.
+//! Objects of any size for measurements, if `[lab] objects` is set: the response to `GET /lab/objects/BYTES` has that
+//! many bytes, and the response to `POST /lab/objects` contains the length of the request's body.
 //!
-//! Nothing is kept and nothing is looked up: what is measured is the way. Pages of any origin may ask,
-//! so that a browser can measure too.
+//! Nothing is stored or looked up, because the network is measured. Pages of any origin may send requests, so that a
+//! browser can measure too.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -21,18 +21,17 @@ use http_body_util::BodyExt as _;
 /// The largest object.
 const MAX_BYTES: u64 = 1 << 30;
 
-/// Parts an object is made in.
+/// The block from which objects are made.
 const PART: &[u8] = &[b'o'; 16 * 1024];
 
-/// Headers of every answer: a measurement is never answered from a cache, and a browser may tell times
-/// and sizes to any page.
+/// Headers of every response: responses are not cached, and browsers may reveal times and sizes to any page.
 const OPEN: [(&str, &str); 3] = [
     ("cache-control", "no-store"),
     ("access-control-allow-origin", "*"),
     ("timing-allow-origin", "*"),
 ];
 
-/// The answers.
+/// The routes of the objects.
 pub fn router() -> Router {
     Router::new().route("/lab/objects/{bytes}", get(object)).route("/lab/objects", post(taken))
 }
@@ -58,7 +57,7 @@ async fn taken(mut body: Body) -> Response<Body> {
     (OPEN, kind, format!("{{\"bytes\":{bytes}}}")).into_response()
 }
 
-/// A body of so many bytes.
+/// A body of this many bytes.
 struct Object {
     left: u64,
 }

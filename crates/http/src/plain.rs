@@ -1,8 +1,8 @@
-//! HTTP/1.1 without TLS, for an operator's own port: the same checks and bounds as the endpoint's, on a thread
-//! of its own.
+//! HTTP/1.1 without TLS for an operator's own port: the same checks and limits as the endpoint's, on a thread of its
+//! own.
 //!
-//! Whoever can reach such a port may ask, so connections are few and live shortly, and those that say nothing
-//! make room for those that ask.
+//! Every client that reaches the port may send requests, so connections are few and short-lived, and idle ones make
+//! room for new ones.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -35,7 +35,7 @@ use crate::request_smuggling::SmugglingFilter;
 use crate::stop_signal::stopped;
 use crate::tcp::{ACCEPT_PAUSE, MIN_BUFFER_BYTES, ROOM_PAUSE};
 
-/// Life of a connection, kept-alive ones included; Prometheus connects again.
+/// The longest life of a connection, even with keep-alive; Prometheus connects again.
 const LIFE: Duration = Duration::from_secs(60);
 
 /// A running port.
@@ -47,7 +47,7 @@ pub struct Plain {
 }
 
 impl Plain {
-    /// Binds `addresses` and answers there; with none there is no thread.
+    /// Binds `addresses` and serves `router` there; without addresses there is no thread.
     ///
     /// # Errors
     /// Names the address that cannot be bound.
@@ -93,7 +93,7 @@ impl Plain {
         &self.bound
     }
 
-    /// Accepts no more. What is under way is not waited for.
+    /// Accepts no more connections. Does not wait for requests in progress.
     pub fn stop(self) {
         self.stop.send_replace(true);
         drop(self.thread);
@@ -112,7 +112,7 @@ async fn serve(
     tasks.join_all().await;
 }
 
-/// Accepts until `stopping`, then waits for the connections there are.
+/// Accepts until `stopping`, then waits for the open connections.
 async fn accept(
     router: Arc<LimitedRouter>,
     listener: TcpListener,

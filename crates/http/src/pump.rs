@@ -1,7 +1,7 @@
-//! Bytes of one MQTT connection, to and from the broker's worker.
+//! Copies the bytes of one MQTT connection to and from the broker's worker.
 //!
-//! Each direction waits for its reader, so that a slow one is felt by who writes. Nothing is looked at:
-//! the worker and its core have the bounds, deadlines and words for what is wrong.
+//! Each direction waits for its reader, which causes back pressure. Bytes are not inspected: the worker and the
+//! broker have the limits, deadlines and error messages.
 
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
 
-/// Bytes copied at once, a direction.
+/// Bytes copied at once, per direction.
 const BUFFER_BYTES: usize = 16 * 1024;
 
 /// Copies until both directions have ended, or one has and `linger` has passed.
@@ -27,7 +27,7 @@ pub(crate) async fn pump(
     let up = async {
         let mut outer_read = tokio::io::BufReader::with_capacity(BUFFER_BYTES, outer_read);
         let copied = tokio::io::copy_buf(&mut outer_read, &mut inner_write).await;
-        // The worker sees the end in either case.
+        // The worker sees the end of the stream in either case.
         inner_write.shutdown().await.ok();
         copied.map(drop)
     };

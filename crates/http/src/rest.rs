@@ -1,9 +1,9 @@
-//! The rest of a request that was answered before all of it came: read and thrown away, within bounds.
+//! Reads and discards the rest of a request that was answered before all of it had arrived, up to a limit.
 //!
-//! A client that is still sending may not have read the answer yet. To close on it would make its system
-//! drop the answer unread (RFC 9112 section 9.6). So [`Drained`] reads on what a handler left of a body, in
-//! all versions of HTTP, and [`Lingering`] what still comes when a TCP connection is closed. More than the
-//! bounds is nobody's mistake, and not read.
+//! A client that is still sending may not have read the response yet. If the server closed the connection now, the
+//! client's system would discard the response (RFC 9112 section 9.6). So [`Drained`] reads what a handler left of a
+//! body, in all versions of HTTP, and [`Lingering`] reads what arrives after a TCP connection is closed. Data beyond
+//! the limits is not read.
 
 use std::future::Future as _;
 use std::io;
@@ -20,25 +20,25 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::Sleep;
 
-/// Most that is read of a body nobody wants, and of what comes after the end of a connection.
+/// The most bytes read of an unwanted body, and after the end of a connection.
 const REST_BYTES: usize = 32 * 1024 * 1024;
 
-/// Time such a body has to come.
+/// The time for the rest of a body to arrive.
 const REST_TIME: Duration = Duration::from_secs(10);
 
-/// What [`Lingering`] reads at once.
+/// Bytes that [`Lingering`] reads at once.
 const CHUNK_BYTES: usize = 4 * 1024;
 
-/// A body that is read to its end when it is dropped before.
+/// A body that, if dropped early, is read to its end.
 pub(crate) struct Drained<B: Body<Data = Bytes> + Unpin + Send + 'static> {
-    /// `None` where there is nothing to read on.
+    /// `None` if there is nothing to read.
     body: Option<B>,
-    /// The client waits for a word before it sends: nothing is under way, and to read would be that word.
+    /// The client waits for 100 Continue: it is not sending, and reading would cause the server to send that.
     waits: bool,
 }
 
 impl<B: Body<Data = Bytes> + Unpin + Send + 'static> Drained<B> {
-    /// The request with such a body.
+    /// Wraps a request's body.
     pub(crate) fn within(request: Request<B>) -> Request<Drained<B>> {
         let waits = request.headers().contains_key(header::EXPECT);
         request.map(|body| Drained { body: Some(body), waits })
@@ -76,7 +76,7 @@ impl<B: Body<Data = Bytes> + Unpin + Send + 'static> Drop for Drained<B> {
         if self.waits || self.is_end_stream() {
             return;
         }
-        // Without a runtime the server ends, and every connection with it.
+        // Without a runtime, the server is ending, and every connection with it.
         if let (Some(body), Ok(runtime)) = (self.body.take(), Handle::try_current()) {
             runtime.spawn(tokio::time::timeout(REST_TIME, read_on(body)));
         }
@@ -92,15 +92,15 @@ async fn read_on<B: Body<Data = Bytes> + Unpin>(mut body: B) {
     }
 }
 
-/// A connection that, when the server has closed its direction, waits a moment for the client to do the same.
+/// A connection that, after the server has closed its direction, waits briefly for the client to do the same.
 #[derive(Debug)]
 pub(crate) struct Lingering<S> {
     inner: S,
     patience: Duration,
-    /// From when the server's direction is closed.
+    /// Set when the server's direction is closed.
     deadline: Option<Pin<Box<Sleep>>>,
     left: usize,
-    /// A server that stops waits for nobody.
+    /// A server that is stopping does not wait.
     stopping: watch::Receiver<bool>,
 }
 
@@ -180,7 +180,7 @@ mod tests {
     const PATIENCE: Duration = Duration::from_secs(2);
     const MIB: usize = 1024 * 1024;
 
-    /// So many chunks of a MiB; tells of each that is read.
+    /// A body of this many chunks of a MiB, which reports each that is read.
     struct Chunks(usize, mpsc::UnboundedSender<usize>);
 
     impl Body for Chunks {
@@ -198,7 +198,7 @@ mod tests {
         }
     }
 
-    /// How many of so many chunks are read when a handler leaves them.
+    /// The number of chunks that are read after a handler has dropped the body.
     async fn read_of(chunks: usize, expects: bool) -> usize {
         let (told, mut heard) = mpsc::unbounded_channel();
         let mut request = Request::new(Chunks(chunks, told));

@@ -1,7 +1,7 @@
-//! HTTP/1.1 and HTTP/2 over TLS over TCP, by hyper.
+//! HTTP/1.1 and HTTP/2 over TLS over TCP, with hyper.
 //!
-//! A connection is a task; above the limit one that asks for nothing makes room, and if there is none the new one
-//! is closed at once, so that those waiting in the kernel do not wait for nothing.
+//! Each connection is a task. Above the limit, an idle connection is closed for a new one; if there is none, the new
+//! one is closed at once, so that it does not wait in the kernel.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -29,16 +29,16 @@ use crate::request_smuggling::SmugglingFilter;
 use crate::rest::Lingering;
 use crate::stop_signal::stopped;
 
-/// Rest after a failed accept, as when file descriptors are short.
+/// Pause after a failed accept, for example when file descriptors are short.
 pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 
-/// The same where a connection makes room.
+/// The same if a connection was closed to make room.
 pub(crate) const ROOM_PAUSE: Duration = Duration::from_millis(5);
 
-/// Least size of the buffer for an HTTP/1.1 request's headers that hyper takes, in bytes.
+/// The smallest buffer for an HTTP/1.1 request's headers that hyper accepts, in bytes.
 pub(crate) const MIN_BUFFER_BYTES: usize = 8 * 1024;
 
-/// Accepts until `stopping`; connections end by themselves soon after.
+/// Accepts until `stopping`; connections then end by themselves.
 pub(crate) async fn serve(
     handler: Arc<RequestHandler>,
     listener: TcpListener,

@@ -1,7 +1,6 @@
 //! MQTT over WebSocket: the upgrade of HTTP/1.1 (RFC 6455) and the extended CONNECT of HTTP/2 (RFC 8441).
 //!
-//! Only the handshake: frames go to the broker's worker as they are, which reads them as on its own
-//! WebSocket listener.
+//! Only the handshake: frames go unchanged to the broker's worker, which reads them as on its own WebSocket listener.
 
 use axum::body::Body;
 use fulmar_broker::{Peer, TransportKind};
@@ -17,7 +16,7 @@ use crate::request_handler::{Client, RequestHandler};
 /// Whether a request asks for MQTT over WebSocket.
 pub(crate) fn is_wanted<B>(request: &Request<B>) -> bool {
     let path = request.uri().path();
-    // At /mqtt there is nothing else; at / there are pages too.
+    // At /mqtt there is only MQTT; at / there are pages too.
     path == ws::PATHS[0]
         || ws::PATHS.contains(&path)
             && (request.headers().contains_key(header::UPGRADE) || is_extended_connect(request))
@@ -27,7 +26,7 @@ fn is_extended_connect<B>(request: &Request<B>) -> bool {
     request.method() == Method::CONNECT && request.extensions().get::<Protocol>().is_some()
 }
 
-/// Answers it, and goes on with the bytes that follow.
+/// Responds to the request, and carries the bytes that follow.
 pub(crate) fn begin<B>(
     handler: &RequestHandler,
     mut request: Request<B>,
@@ -67,7 +66,7 @@ pub(crate) fn begin<B>(
     response
 }
 
-/// HTTP/2's way: no key and no 101.
+/// The response of HTTP/2, without key and 101.
 fn connect(request: &Request<()>) -> Result<Response<()>, ws::Refusal> {
     if request.extensions().get::<Protocol>().map(Protocol::as_str) != Some("websocket") {
         let reason = "the only :protocol supported in CONNECT is websocket";

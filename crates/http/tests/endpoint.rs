@@ -1,6 +1,6 @@
-//! The endpoint over HTTP/3 with h3's own client: answers, bounds, MQTT over WebTransport, certificates that
-//! change, draining. HTTP/1.1 and HTTP/2 take the same way behind their handshakes, so that only what ends
-//! differently there is tried here; other people's clients are in tests/interop and tests/browser.
+//! The endpoint over HTTP/3 with h3's own client: responses, limits, MQTT over WebTransport, certificates that
+//! change, draining. HTTP/1.1 and HTTP/2 share the code after their handshakes, so only differences are tested here;
+//! third-party clients are in tests/interop and tests/browser.
 #![allow(clippy::unwrap_used)]
 
 use std::net::SocketAddr;
@@ -37,7 +37,7 @@ struct Site {
     endpoint: Endpoint,
     server: Server,
     roots: RootCertStore,
-    /// What the `webtransport` address shows.
+    /// The certificate of the `webtransport` address.
     short_lived: Arc<Identity>,
 }
 
@@ -125,7 +125,7 @@ impl Site {
         self.dial_at(self.endpoint.bound().https[0]).await
     }
 
-    /// By TCP and TLS, for the protocol `alpn`.
+    /// Connects by TCP and TLS, with ALPN protocol `alpn`.
     async fn dial_tcp(&self, alpn: &[u8]) -> TlsStream<TcpStream> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let mut tls = rustls::ClientConfig::builder_with_provider(provider)
@@ -143,7 +143,7 @@ impl Site {
         self.client_for(b"h3")
     }
 
-    /// For the protocol `alpn`.
+    /// A client with ALPN protocol `alpn`.
     fn client_for(&self, alpn: &[u8]) -> quinn::Endpoint {
         self.client_with(alpn, quinn::TransportConfig::default())
     }
@@ -160,7 +160,7 @@ impl Site {
         let config = QuicClientConfig::try_from(tls).unwrap();
         let mut client = quinn::Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
         let mut config = quinn::ClientConfig::new(Arc::new(config));
-        // Without a token its address is not proven.
+        // Without a token, its address is not validated.
         config.token_store(Arc::new(quinn::NoneTokenStore));
         config.transport_config(Arc::new(transport));
         client.set_default_client_config(config);
@@ -171,7 +171,7 @@ impl Site {
         self.dial_with(self.client(), address).await
     }
 
-    /// With a client that lets go of a connection after this silence; `None` for never.
+    /// Connects with a client whose idle timeout is `idle`; `None` for none.
     async fn dial_patient(&self, idle: Option<Duration>) -> (quinn::Connection, Sender) {
         let mut transport = quinn::TransportConfig::default();
         transport.max_idle_timeout(idle.map(|idle| idle.try_into().unwrap()));
@@ -219,7 +219,7 @@ async fn ask(
     (response.status(), answer)
 }
 
-/// Asks for a session for a page of `origin`; its status.
+/// Requests a session for a page of `origin`; returns the status.
 async fn session(sender: &mut Sender, origin: Option<&str>) -> (Session, StatusCode) {
     let mut request = Request::builder().method(Method::CONNECT).uri("https://localhost/mqtt");
     if let Some(origin) = origin {
@@ -231,7 +231,7 @@ async fn session(sender: &mut Sender, origin: Option<&str>) -> (Session, StatusC
     (session, status)
 }
 
-/// A stream of the session that began on stream `id` (section 4.2 of the draft), and MQTT in it.
+/// Opens a stream of the session that began on stream `id` (section 4.2 of the draft), with MQTT in it.
 async fn mqtt(connection: &quinn::Connection, id: u8) -> (quinn::SendStream, quinn::RecvStream) {
     mqtt_by(connection, id, CONNECT).await
 }
@@ -257,7 +257,7 @@ async fn requests_are_answered_and_bounded() {
     assert_eq!(ask(&mut sender, Method::GET, "/", b"").await, (StatusCode::OK, b"hello".to_vec()));
     let body = vec![7; MAX_BODY_BYTES];
     assert_eq!(ask(&mut sender, Method::POST, "/echo", &body).await, (StatusCode::OK, body));
-    // It does not say how long it is, so that it is found out on the way.
+    // Without Content-Length, so that the size is only detected while reading.
     let (status, _) = ask(&mut sender, Method::POST, "/echo", &vec![7; MAX_BODY_BYTES + 1]).await;
     assert_eq!(status, StatusCode::PAYLOAD_TOO_LARGE);
     let (status, _) = ask(&mut sender, Method::GET, "/never", b"").await;
@@ -267,10 +267,10 @@ async fn requests_are_answered_and_bounded() {
     assert_eq!((counts.connections_quic, counts.early_refused), (1, 0));
 }
 
-/// More than sockets' buffers take, so that a server that stops reading is felt.
+/// More than sockets' buffers hold, so that the client notices if the server stops reading.
 const OVERSIZED_BYTES: usize = 12 * 1024 * 1024;
 
-/// What is answered to a client that reads when it has sent all, the next request included.
+/// The responses to a client that reads only after it has sent everything, the next request included.
 async fn oversized(site: &Site, path: &str, framing: &str, body: &[u8]) -> String {
     let mut stream = site.dial_tcp(b"http/1.1").await;
     let head = format!("POST {path} HTTP/1.1\r\nhost: localhost\r\n{framing}\r\n\r\n");
@@ -280,7 +280,7 @@ async fn oversized(site: &Site, path: &str, framing: &str, body: &[u8]) -> Strin
         .write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
         .await
         .unwrap();
-    // TLS keeps back what the socket did not take at once, and to read does not send it.
+    // TLS buffers what the socket did not accept at once, and reading does not flush that.
     stream.flush().await.unwrap();
     let mut answers = String::new();
     stream.read_to_string(&mut answers).await.unwrap();
@@ -297,7 +297,7 @@ async fn http1_clients_that_send_too_much_can_read_why() {
     for (path, framing, body) in [
         ("/echo", length.as_str(), &whole),
         ("/echo", encoded, &chunk),
-        // Those are refused without a look at their bodies.
+        // These are refused before their bodies are read.
         ("/nothing", encoded, &chunk),
         ("/", encoded, &chunk),
     ] {
@@ -306,11 +306,11 @@ async fn http1_clients_that_send_too_much_can_read_why() {
             "/" => "HTTP/1.1 405 ",
             _ => "HTTP/1.1 404 ",
         };
-        // The connection is as good as before.
+        // The connection still works.
         let answers = oversized(&site, path, framing, body).await;
         assert!(answers.starts_with(refusal) && answers.ends_with("hello"), "{path}: {answers}");
     }
-    // Headers without end: what else comes is not understood, and the connection closes.
+    // Headers without end: later bytes cannot be parsed, and the connection closes.
     let mut stream = site.dial_tcp(b"http/1.1").await;
     stream.write_all(b"GET / HTTP/1.1\r\nendless: ").await.unwrap();
     stream.write_all(&whole[..1024 * 1024]).await.unwrap();
@@ -335,12 +335,12 @@ async fn http2_clients_that_send_too_much_can_read_why() {
     assert_eq!(sender.send_request(request).await.unwrap().status(), StatusCode::OK);
 }
 
-/// What is answered to these bytes, until the server closes.
+/// The responses to these bytes, until the server closes.
 async fn answered<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S, bytes: &str) -> String {
     stream.write_all(bytes.as_bytes()).await.unwrap();
     stream.flush().await.unwrap();
     let mut answers = Vec::new();
-    // A server that has closed while something was on its way is one that has closed.
+    // A reset because of unread data also counts as closed.
     stream.read_to_end(&mut answers).await.ok();
     String::from_utf8_lossy(&answers).into_owned()
 }
@@ -373,7 +373,7 @@ async fn ambiguous_requests_are_refused() {
         let in_clear = answered(socket, &request).await;
         assert!(in_clear.starts_with(&expected), "{head:?}: {in_clear}");
     }
-    // Nothing comes behind it.
+    // No bytes follow.
     let short = "GET / HTTP/1.1\r\nhost: a\r\n\n";
     let unended = answered(site.dial_tcp(b"http/1.1").await, short).await;
     assert!(unended.starts_with("HTTP/1.1 400 "), "{unended}");
@@ -388,7 +388,7 @@ async fn a_request_is_answered_before_its_body_has_come() {
     let any = "127.0.0.1:0".parse().unwrap();
     let site = start_with(any, patient.clone(), BodyBudget::new(BUDGET_BYTES));
     let plain = Plain::start(&[any], &patient, &BodyBudget::new(BUDGET_BYTES), router()).unwrap();
-    // There is nothing of this name, as there is nothing for who is not known: nobody asks for the body.
+    // Nothing has this name, as for an unknown client: no handler reads the body.
     let head = "POST /nothing HTTP/1.1\r\nhost: a\r\ncontent-length: 9\r\n\r\n";
     async fn begun<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S, head: &str) -> String {
         stream.write_all(head.as_bytes()).await.unwrap();
@@ -406,7 +406,7 @@ async fn a_request_is_answered_before_its_body_has_come() {
     assert_eq!(stream.recv_response().await.unwrap().status(), StatusCode::NOT_FOUND);
 }
 
-/// Connections that a site of the tests below may have.
+/// The limit of connections in the tests below.
 const FEW: usize = 8;
 
 #[tokio::test]
@@ -419,7 +419,7 @@ async fn half_requests_make_room_for_whole_ones() {
     {
         let mut silent = Vec::new();
         for _ in 0..FEW {
-            // Before and behind a handshake.
+            // Before and after a handshake.
             silent.push(TcpStream::connect(site.endpoint.bound().https[0]).await.unwrap());
             let mut socket = TcpStream::connect(plain.bound()[0]).await.unwrap();
             socket.write_all(half.as_bytes()).await.unwrap();
@@ -444,7 +444,7 @@ async fn half_requests_make_room_for_whole_ones() {
 
 #[tokio::test]
 async fn half_bodies_make_room_for_whole_ones() {
-    // Strangers have a quarter: four bodies of this size.
+    // Clients without a token have a quarter: four bodies of this size.
     let patient = Limits { request_timeout: PATIENCE, ..limits() };
     let any = "127.0.0.1:0".parse().unwrap();
     let site = start_with(any, patient, BodyBudget::new(4 * 4 * MAX_BODY_BYTES));
@@ -469,7 +469,7 @@ async fn half_bodies_make_room_for_whole_ones() {
     let (_connection, mut sender) = site.dial().await;
     let answer = ask(&mut sender, Method::POST, "/echo", whole.as_bytes()).await;
     assert_eq!(answer, (StatusCode::OK, whole.into_bytes()));
-    // The oldest of them are told.
+    // The oldest of them get a response.
     let mut refusal = String::new();
     let mut oldest = waiting.remove(0);
     oldest.write_all(&[b'x'; 100]).await.ok();
@@ -479,7 +479,7 @@ async fn half_bodies_make_room_for_whole_ones() {
     assert!(site.endpoint.metrics().counts().bodies_refused > 0);
 }
 
-/// CONNECT of MQTT 5.0, clean start, an empty identifier; the answer begins with its first byte.
+/// CONNECT of MQTT 5.0, clean start, an empty identifier; and the first byte of the response.
 const CONNECT: &[u8] = b"\x10\x0d\x00\x04MQTT\x05\x02\x00\x3c\x00\x00\x00";
 
 #[tokio::test]
@@ -508,7 +508,7 @@ const CONNECT_FOR_EVER: &[u8] = b"\x10\x0d\x00\x04MQTT\x05\x02\x00\x00\x00\x00\x
 const PINGREQ: &[u8] = &[0xC0, 0];
 const PINGRESP: &[u8] = &[0xD0, 0];
 
-/// Whether the broker answers on a session's stream, behind whatever else it has said.
+/// Whether the broker responds on a session's stream, after any earlier packets.
 async fn is_alive((send, receive): &mut (quinn::SendStream, quinn::RecvStream)) -> bool {
     if send.write_all(PINGREQ).await.is_err() {
         return false;
@@ -534,10 +534,10 @@ async fn a_session_lives_as_long_as_its_keep_alive_and_other_connections_as_the_
     let (kept, mut sender) = site.dial_patient(None).await;
     let (_session, status) = session(&mut sender, None).await;
     assert_eq!(status, StatusCode::OK);
-    // A Keep Alive of 60 s; it says nothing more.
+    // A Keep Alive of 60 s; the client sends nothing more.
     let mut stream = mqtt(&kept, 0).await;
     let heard = kept.stats().udp_tx.datagrams;
-    // What came later and is as silent is given up, twice: without MQTT, and without a Keep Alive.
+    // Later connections that are as silent are closed: one without MQTT, and one without a Keep Alive.
     let (idle, mut other) = site.dial_patient(None).await;
     assert_eq!(ask(&mut other, Method::GET, "/", b"").await.0, StatusCode::OK);
     is_given_up(&idle).await;
@@ -545,10 +545,10 @@ async fn a_session_lives_as_long_as_its_keep_alive_and_other_connections_as_the_
     let (_endless, _) = session(&mut third, None).await;
     let _silent = mqtt_by(&unkept, 0, CONNECT_FOR_EVER).await;
     is_given_up(&unkept).await;
-    // Acknowledgements of the beginning aside, the client was not woken.
+    // Except for acknowledgements at the beginning, the server sent nothing to the client.
     assert!(kept.stats().udp_tx.datagrams <= heard + 2, "it was woken");
     assert!(is_alive(&mut stream).await);
-    // When MQTT is over the idle timeout holds.
+    // When MQTT has ended, the idle timeout applies.
     stream.0.write_all(&[0xE0, 0]).await.unwrap();
     is_given_up(&kept).await;
 }
@@ -602,7 +602,7 @@ async fn handshakes_that_fail_make_strangers_prove_their_address_and_others_get_
     for _ in 0..100 {
         nonsense.push(first_datagram(&client).await);
     }
-    // Their authentication fails: no connection comes of them.
+    // Their authentication fails: they do not become connections.
     let broken = nonsense.iter().map(|first| [&first[..first.len() - 1], &[0]].concat()).collect();
     for flood in [nonsense, broken] {
         let site = start();
@@ -636,17 +636,17 @@ async fn handshakes_that_fail_make_strangers_prove_their_address_and_others_get_
     }
 }
 
-/// Hostile connections that are tried, each with a seed of its own.
+/// The number of hostile connections, each with its own seed.
 const HOSTILE: u64 = 50;
 
-/// The beginning of a stream as HTTP/3 and WebTransport know them, or of one they do not, then anything.
+/// The beginning of a stream of HTTP/3 or WebTransport, or of an unknown type, followed by random bytes.
 fn hostile(random: &mut fastrand::Rng) -> Vec<u8> {
-    // DATA, HEADERS, CANCEL_PUSH, SETTINGS, PUSH_PROMISE, GOAWAY, streams of WebTransport, none that is known.
+    // DATA, HEADERS, CANCEL_PUSH, SETTINGS, PUSH_PROMISE, GOAWAY, WebTransport streams, unknown types.
     let kinds: [&[u8]; 9] =
         [&[0], &[1], &[3], &[4], &[5], &[7], &[0x40, 0x41], &[0x40, 0x54], &[0x21]];
     let mut bytes = kinds[random.usize(..kinds.len())].to_vec();
     for _ in 0..random.usize(..6) {
-        // A length, which may be a lie, and some of what it promises.
+        // A length, which may be false, and some of the bytes.
         let width = random.usize(..4);
         bytes.push((width as u8) << 6 | random.u8(..64));
         bytes.extend((1..1_usize << width).map(|_| random.u8(..)));
@@ -655,7 +655,7 @@ fn hostile(random: &mut fastrand::Rng) -> Vec<u8> {
     bytes
 }
 
-/// What fuzzers would do, on connections as they are: h3's streams cannot be had without one.
+/// A fuzzer on real connections, because h3's streams need one.
 #[tokio::test]
 async fn hostile_streams_harm_nobody_else() {
     let site = start();
@@ -665,7 +665,7 @@ async fn hostile_streams_harm_nobody_else() {
         let (connection, _sender) = site.dial().await;
         for _ in 0..random.usize(1..6) {
             let mut send = if random.bool() {
-                // The server may have had enough by now.
+                // The server may have closed the connection by now.
                 let Ok((send, _)) = connection.open_bi().await else { break };
                 send
             } else {
@@ -708,14 +708,14 @@ async fn a_new_short_lived_certificate_drops_no_connection() {
     assert_ne!(shown(&before), certificate);
     assert_eq!(shown(&after), certificate);
     assert_eq!(ask(&mut other, Method::GET, "/", b"").await.0, StatusCode::OK);
-    // PINGREQ on the old one; what comes before its answer is the rest of CONNACK.
+    // PINGREQ on the old connection; before its response comes the rest of CONNACK.
     send.write_all(&[0xc0, 0]).await.unwrap();
     let mut answer = Vec::new();
     while !answer.ends_with(&[0xd0, 0]) {
         let chunk = receive.read_chunk(100, true).await.unwrap();
         answer.extend_from_slice(&chunk.expect("the stream goes on").bytes);
     }
-    // The pages' own certificate is another.
+    // The pages have another certificate.
     let (pages, _sender) = site.dial().await;
     assert_ne!(shown(&pages), certificate);
 }

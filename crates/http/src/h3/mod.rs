@@ -80,7 +80,7 @@ pub(crate) fn transport(config: &EndpointConfig) -> quinn::TransportConfig {
     transport
 }
 
-/// Accepts until `stopping`; connections go on until their requests are answered.
+/// Accepts connections until `stopping`; existing ones continue until their requests are answered.
 pub(crate) async fn serve(
     handler: Arc<RequestHandler>,
     endpoint: quinn::Endpoint,
@@ -98,7 +98,7 @@ pub(crate) async fn serve(
         };
         let Some(incoming) = incoming else { return };
         if slots.is_full() && !incoming.remote_address_validated() {
-            // Nobody makes room for an address that may be forged.
+            // An address that may be forged does not close other connections.
             incoming.retry().ok();
             continue;
         }
@@ -115,7 +115,7 @@ pub(crate) async fn serve(
             lock(&pressure).proven(now);
         } else if handshake.is_err() || lock(&pressure).is_high(now) {
             lock(&pressure).asked_for_proof(now);
-            // It may; the error would only give `incoming` back.
+            // It is allowed; the error would only return `incoming`.
             incoming.retry().ok();
             continue;
         }
@@ -176,8 +176,8 @@ async fn connection<T: Send + 'static>(
     let limit = handler.router.limits.handshake_timeout;
     let (watched, counted) = (connection.clone(), Arc::clone(handler));
     tokio::spawn(async move {
-        // It says whether early data was accepted, whatever quinn's documentation promises, and ends
-        // as well when the connection is lost.
+        // It resolves to whether early data was accepted, despite quinn's documentation, and also ends when the
+        // connection is lost.
         let in_time = tokio::time::timeout(limit, complete).await.is_ok();
         if in_time && watched.close_reason().is_none() {
             watched.set_send_window(SEND_WINDOW_BYTES);
@@ -195,10 +195,10 @@ async fn connection<T: Send + 'static>(
     run(handler, connection, client, (is_complete, parameters), stopping).await
 }
 
-/// What a connection is when it can carry requests: the end of its handshake is still to come.
+/// A connection that can carry requests, before the end of its handshake.
 type Begun = (quinn::Connection, quinn::ZeroRttAccepted, Option<TransportParameters>);
 
-/// The connection as soon as it can carry requests, and the end of its handshake.
+/// Accepts a connection, and returns it as soon as it can carry requests.
 async fn begin(incoming: Incoming) -> Result<Begun, Failure> {
     let mut connecting = incoming.accept()?;
     // Without waiting for the ClientHello, one in four of Chromium's first connections hung.
@@ -220,7 +220,7 @@ pub(crate) struct Shared {
     client: Client,
     /// The QUIC connection itself, whose address may change.
     connection: quinn::Connection,
-    /// The handshake is complete: what comes now cannot be a replay.
+    /// Whether the handshake is complete: from then on, requests cannot be replays.
     complete: watch::Receiver<bool>,
     sessions: Sessions,
 }
@@ -261,7 +261,7 @@ async fn run(
     let silent = silence::keep_time(&shared, limits.idle_timeout, parameters);
     tokio::pin!(silent);
     let mut told = false;
-    // Counted here: h3 would wait for streams of WebTransport, whose end it does not see.
+    // Requests are counted here: h3 would wait for WebTransport streams, whose end it does not see.
     let mut open = JoinSet::new();
     while !told || !open.is_empty() {
         let accepted = tokio::select! {

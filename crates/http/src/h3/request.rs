@@ -1,7 +1,7 @@
-//! One stream a client has opened: a request and its answer, or a stream of a WebTransport session.
+//! One stream opened by a client: a request and its response, or a stream of a WebTransport session.
 //!
-//! What the first frame is decides. `request_handler` handles requests like those of other versions; here their
-//! bodies are translated, and every wait for the client has an end.
+//! The first frame decides which. `request_handler` handles requests like those of other versions; this module
+//! translates their bodies, and limits every wait for the client.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -21,13 +21,13 @@ use tracing::debug;
 use super::receive_limit::{Connection, LimitedStream, ReceiveLimit};
 use super::{Failure, Shared, session};
 
-/// What framing may add to a body and its trailers, in bytes; one in tiny frames may be refused.
+/// Overhead of a body's framing and its trailers, in bytes; a body in tiny frames may be refused.
 const FRAMING_BYTES: u64 = 256 * 1024;
 
 pub(super) type Stream = LimitedStream<h3_quinn::BidiStream<Bytes>>;
 type Resolver = RequestResolver<Connection, Bytes>;
 
-/// Serves it, whatever it is.
+/// Serves the stream.
 pub(super) async fn serve(shared: Arc<Shared>, resolver: Resolver, limit: ReceiveLimit) {
     if let Err(error) = stream(&shared, resolver, &limit).await {
         debug!(peer = %shared.client().address, "HTTP/3 stream ended: {error}");
@@ -43,7 +43,7 @@ async fn stream(
     let first = std::future::poll_fn(|cx| resolver.frame_stream.poll_next(cx));
     let first = tokio::time::timeout(limits.header_timeout, first).await?;
     if let Ok(Some(H3Frame::WebTransportStream(session))) = first {
-        // Its bytes go on as they come and wait nowhere: flow control bounds them.
+        // Its bytes are not buffered: flow control limits them.
         limit.set(u64::MAX);
         return session::stream(shared, session, resolver.frame_stream.into_inner()).await;
     }
@@ -62,7 +62,7 @@ async fn stream(
     answer(send, response, is_head, limits.idle_timeout).await
 }
 
-/// Sends an answer. `stall` is the longest any part of it may wait for the client.
+/// Sends a response. `stall` is the longest that any part of it may wait for the client.
 async fn answer<S: h3::quic::SendStream<Bytes>>(
     mut send: RequestStream<S, Bytes>,
     response: Response<Body>,
@@ -88,7 +88,7 @@ async fn answer<S: h3::quic::SendStream<Bytes>>(
 /// A request's body as it arrives.
 struct RequestBody {
     receive: RequestStream<LimitedStream<h3_quinn::RecvStream>, Bytes>,
-    /// The data are over.
+    /// The data has ended.
     trailing: bool,
 }
 

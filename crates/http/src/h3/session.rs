@@ -1,4 +1,4 @@
-//! WebTransport sessions (draft-ietf-webtrans-http3-02, as browsers have it): MQTT over QUIC for pages.
+//! WebTransport sessions (draft-ietf-webtrans-http3-02, which browsers implement): MQTT over QUIC for pages.
 //!
 //! A session at `/mqtt` is one MQTT connection; its first bidirectional stream carries it, like the
 //! control stream of MQTT over QUIC. Further streams are refused, datagrams dropped. A connection may have
@@ -23,21 +23,21 @@ use super::request::Stream;
 use super::{Failure, Shared};
 use crate::pump::pump;
 
-/// A stream of no session that could be found (WEBTRANSPORT_BUFFERED_STREAM_REJECTED).
+/// The error for a stream whose session is unknown (WEBTRANSPORT_BUFFERED_STREAM_REJECTED).
 const STREAM_REJECTED: u64 = 0x3994_bd84;
 
-/// Tells browsers which draft is spoken; some refuse the session without it.
+/// Announces the draft to browsers; some refuse the session without it.
 const DRAFT: (&str, HeaderValue) =
     ("sec-webtransport-http3-draft", HeaderValue::from_static("draft02"));
 
 type First = BufRecvStream<Stream, Bytes>;
 
-/// The sessions of a connection, by the stream they were asked for on.
+/// The sessions of a connection, by the stream of their request.
 #[derive(Default)]
 pub(super) struct Sessions {
-    /// Who waits for the first stream of each; `None` once it has come.
+    /// Receives the first stream of each session; `None` after that.
     waiting: Mutex<HashMap<SessionId, Option<oneshot::Sender<First>>>>,
-    /// One more has begun.
+    /// Notified when a session begins.
     begun: Notify,
     /// How long the client of each that carries MQTT may be silent.
     silences: Mutex<HashMap<SessionId, Arc<AllowedSilence>>>,
@@ -57,19 +57,20 @@ impl Sessions {
         self.silences().values().filter_map(|silence| silence.get()).max()
     }
 
-    /// Takes out who waits for the stream; the outer `None` means there is no such session.
+    /// Takes the receiver of the stream; the outer `None` means that there is no such session.
     fn claim(&self, id: SessionId) -> Option<Option<oneshot::Sender<First>>> {
         self.lock().get_mut(&id).map(Option::take)
     }
 }
 
-/// Answers the request for a session and carries its MQTT until either side ends it.
+/// Responds to the request for a session, and carries its MQTT until either side ends it.
 pub(super) async fn begin(
     shared: &Arc<Shared>,
     request: &Request<()>,
     mut stream: RequestStream<Stream, Bytes>,
 ) -> Result<(), Failure> {
-    // A session changes what the broker knows, so it waits for the proof that it is no replay.
+    // A session changes the broker's state, so it waits for the end of the handshake, which proves that it is not a
+    // replay.
     let mut complete = shared.complete.clone();
     complete.wait_for(|complete| *complete).await?;
     let status = if request.uri().path() != ws::PATHS[0] {
@@ -79,7 +80,7 @@ pub(super) async fn begin(
     } else {
         StatusCode::OK
     };
-    // h3's own conversion gives the stream's index, which names the session of the first stream only.
+    // h3's own conversion returns the stream's index, which is right for the first stream only.
     let id = SessionId::try_from(stream.id().into_inner())
         .map_err(|_| "the stream's number is not valid in QUIC")?;
     let (sender, first) = oneshot::channel();
@@ -131,13 +132,13 @@ async fn carry(
     result
 }
 
-/// Waits for the client to end the session; capsules before that are read and not needed.
+/// Waits for the client to end the session; earlier capsules are ignored.
 async fn closed(stream: &mut RequestStream<Stream, Bytes>) -> Result<(), Failure> {
     while stream.recv_data().await?.is_some() {}
     Ok(())
 }
 
-/// Brings a stream to its session.
+/// Passes a stream to its session.
 pub(super) async fn stream(
     shared: &Shared,
     id: SessionId,

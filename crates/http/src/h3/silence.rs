@@ -1,12 +1,12 @@
-//! How long an HTTP/3 connection may be silent.
+//! How long an HTTP/3 connection may be silent before it is closed.
 //!
-//! The rules are those of MQTT right over QUIC ([`fulmar_transport::Silence`]): a connection that carries a session
-//! of WebTransport whose Keep Alive the broker accepted lives as long as that says, and any other is closed after
-//! `[http] idle_timeout_s`. So the server names no idle timeout in the handshake and keeps time here.
+//! The rules are those of MQTT over QUIC ([`fulmar_transport::Silence`]): the Keep Alive of a WebTransport session
+//! that the broker accepted determines how long its connection may be silent, and other connections are closed after
+//! `[http] idle_timeout_s`. So the server announces no idle timeout in the handshake, and this module keeps the time.
 //!
-//! quinn neither shows a client's transport parameters nor sends a PING when asked to. [`Attentive`] reads the
-//! former; for the latter a unidirectional stream of a reserved type is opened and ended, which RFC 9114 section 6.2.3
-//! has for such purposes: every client ignores it, and its QUIC acknowledges it.
+//! quinn neither exposes a client's transport parameters nor sends a PING on request. [`Attentive`] reads the former;
+//! instead of the latter, the server opens and ends a unidirectional stream of a reserved type, which RFC 9114
+//! section 6.2.3 allows: clients ignore it, and their QUIC acknowledges it.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -23,14 +23,14 @@ use quinn_proto::{ConnectionId, Side, TransportError};
 
 use super::Shared;
 
-/// A stream type that means nothing (0x1f * N + 0x21, RFC 9114 section 6.2.3).
+/// A reserved stream type (0x1f * N + 0x21, RFC 9114 section 6.2.3).
 const RESERVED_STREAM: u8 = 0x21;
 
-/// A client that grants no stream for so long cannot be asked.
+/// If a client grants no stream for this long, it cannot be asked for an acknowledgement.
 const ASK: Duration = Duration::from_secs(1);
 
-/// Returns when nothing has come for longer than the client's sessions allow, or, while it has none with a Keep
-/// Alive, for `limit`.
+/// Returns when nothing was received for longer than the client's sessions allow, or, without a Keep Alive, for
+/// `limit`.
 pub(super) async fn keep_time(
     shared: &Shared,
     limit: Duration,
@@ -59,30 +59,30 @@ pub(super) async fn keep_time(
             }
             _ => {}
         }
-        // Nobody says when something comes, or when a session's Keep Alive changes.
+        // There is no notification of received packets, or of changes of a session's Keep Alive.
         let look = now + silence.look_every();
         let at = next.map_or(look, |(at, _)| at.min(look));
         tokio::time::sleep_until(at.into()).await;
     }
 }
 
-/// Makes the client acknowledge something.
+/// Makes the client acknowledge a packet.
 async fn ask(connection: &quinn::Connection) {
     let ask = async {
         let mut stream = connection.open_uni().await.ok()?;
         stream.write_all(&[RESERVED_STREAM]).await.ok()?;
         stream.finish().ok()
     };
-    // Whoever cannot be asked may still be heard of in time.
+    // A client that cannot be asked may still send something in time.
     tokio::time::timeout(ASK, ask).await.ok();
 }
 
-/// What [`Attentive`] has put in place of what was agreed on in the handshake.
+/// The transport parameters that [`Attentive`] has put in place of the handshake data.
 pub(super) fn parameters(handshake_data: Box<dyn Any>) -> Option<TransportParameters> {
     handshake_data.downcast::<Option<TransportParameters>>().ok().and_then(|parameters| *parameters)
 }
 
-/// TLS whose `handshake_data` is the client's transport parameters: `Option<TransportParameters>`.
+/// A TLS configuration whose `handshake_data` is the client's transport parameters: `Option<TransportParameters>`.
 pub(crate) struct Attentive(Arc<QuicServerConfig>);
 
 impl Attentive {
