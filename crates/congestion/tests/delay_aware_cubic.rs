@@ -1,4 +1,5 @@
-//! Congestion control in simulated time, over links as slow and as deep as 2G's, beside quinn's own.
+//! Congestion control in simulated time, over links as slow and with as deep queues as 2G's, compared with quinn's
+//! own.
 #![allow(clippy::unwrap_used)]
 
 mod exchange;
@@ -22,12 +23,12 @@ fn usual() -> Control {
     Arc::new(CubicConfig::default())
 }
 
-/// An answer of so many bytes on a new connection.
+/// A response of `bytes` on a new connection.
 fn new(link: Link, control: &Control, bytes: usize) -> Took {
     World::connected(link, control).ask(bytes)
 }
 
-/// The same on a connection that has carried one byte and rested.
+/// The same on a connection that has carried one byte and was idle.
 fn kept(link: Link, control: &Control, bytes: usize) -> Took {
     let mut world = World::connected(link, control);
     world.ask(1);
@@ -50,7 +51,7 @@ fn deep_queues_are_not_filled() {
     }
 }
 
-/// After a first loss the window is in CUBIC's hands, which counts in seconds; a round trip takes two here.
+/// After the first loss, CUBIC controls the window, which counts in seconds; a round trip takes two here.
 #[test]
 fn what_was_lost_once_is_not_lost_again_and_again() {
     let ours = Congestion::Cubic.factory();
@@ -65,7 +66,7 @@ fn what_was_lost_once_is_not_lost_again_and_again() {
 #[test]
 fn answers_on_used_connections_begin_with_more() {
     let ours = Congestion::Cubic.factory();
-    // 20 kB in one round trip of 1.4 s and the 1.85 s they take to send.
+    // 20 kB take one round trip of 1.4 s and 1.85 s of sending.
     let took = kept(link(92_000, 700), &ours, 20_000);
     assert!(took.time < Duration::from_millis(3300), "{took:?}");
     for bytes in [20_000, 60_000, 160_000] {

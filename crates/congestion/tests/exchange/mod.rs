@@ -1,4 +1,5 @@
-//! Two ends of QUIC and the link between them in simulated time: the same every time, and at once.
+//! A client and a server over QUIC, and the link between them in simulated time: every run is equal, and does not
+//! wait.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::{BTreeMap, VecDeque};
@@ -26,11 +27,11 @@ pub(crate) struct Link {
     pub(crate) bits_per_second: u64,
     /// One way.
     pub(crate) delay: Duration,
-    /// Longest wait for those before.
+    /// The longest queueing delay; datagrams that would wait longer are dropped.
     pub(crate) queue: Duration,
 }
 
-/// What came of an exchange.
+/// The result of an exchange.
 #[derive(Debug)]
 pub(crate) struct Took {
     pub(crate) time: Duration,
@@ -66,12 +67,12 @@ struct End {
     address: SocketAddr,
     /// Bytes still to write, by stream.
     owed: BTreeMap<StreamId, usize>,
-    /// Bytes of a request or an answer that came.
+    /// Bytes of a request or a response that have arrived.
     came: Vec<u8>,
     finished: bool,
 }
 
-/// A client that asks for so many bytes, and a server that sends them.
+/// A client that requests a number of bytes, and a server that sends them.
 pub(crate) struct World {
     now: Instant,
     client: End,
@@ -95,7 +96,7 @@ fn end(link: Link, now: Instant, port: u16, config: Option<ServerConfig>) -> End
 }
 
 impl World {
-    /// A connected pair; both send under the same control.
+    /// A connected pair; both send under the same congestion control.
     pub(crate) fn connected(link: Link, control: &Control) -> World {
         let issued = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
         let key = PrivateKeyDer::try_from(issued.signing_key.serialize_der()).unwrap();
@@ -128,7 +129,7 @@ impl World {
         world
     }
 
-    /// Lets time pass until nothing more happens or for so long.
+    /// Lets time pass until nothing more happens, at most for `time`.
     pub(crate) fn rest(&mut self, time: Duration) {
         let until = self.now + time;
         self.run_until(Some(until), |world| world.now >= until);
@@ -140,7 +141,7 @@ impl World {
         connection.congestion_state().window()
     }
 
-    /// Asks for so many bytes.
+    /// Requests this many bytes.
     pub(crate) fn ask(&mut self, bytes: usize) -> Took {
         let begun = self.now;
         let (_, connection) = self.client.connection.as_mut().unwrap();
@@ -159,7 +160,7 @@ impl World {
         self.run_until(None, is_done);
     }
 
-    /// Until it `is_done`, or nothing is left to happen.
+    /// Runs until it `is_done`, or nothing is left to happen.
     fn run_until(&mut self, end: Option<Instant>, is_done: impl Fn(&World) -> bool) {
         for _ in 0..1_000_000 {
             self.client.act(self.now);
@@ -179,7 +180,7 @@ impl World {
 }
 
 impl End {
-    /// When something happens to it or to what it sent.
+    /// When its next event is due.
     fn next(&mut self) -> Option<Instant> {
         let timeout =
             self.connection.as_mut().and_then(|(_, connection)| connection.poll_timeout());
@@ -187,7 +188,7 @@ impl End {
         timeout.into_iter().chain(arrival).min()
     }
 
-    /// Takes what has arrived, and notices the time.
+    /// Receives the datagrams that have arrived, and handles timeouts.
     fn take_from(&mut self, now: Instant, other: &mut End) {
         while other.out.under_way.front().is_some_and(|(at, _)| *at <= now) {
             let (_, datagram) = other.out.under_way.pop_front().unwrap();
@@ -215,9 +216,9 @@ impl End {
         }
     }
 
-    /// Does what there is to do now.
+    /// Sends everything that can be sent now.
     fn act(&mut self, now: Instant) {
-        self.hear();
+        self.read();
         self.write();
         let Some((handle, connection)) = &mut self.connection else { return };
         let mut datagrams = Vec::new();
@@ -238,8 +239,8 @@ impl End {
 }
 
 impl End {
-    /// Reads requests or an answer.
-    fn hear(&mut self) {
+    /// Reads requests or a response.
+    fn read(&mut self) {
         let Some((_, connection)) = &mut self.connection else { return };
         let mut readable = Vec::new();
         while let Some(event) = connection.poll() {
@@ -274,7 +275,7 @@ impl End {
         }
     }
 
-    /// Writes as much of the answers as there is room for.
+    /// Writes as much of the responses as the connection accepts.
     fn write(&mut self) {
         let Some((_, connection)) = &mut self.connection else { return };
         self.owed.retain(|id, left| {
