@@ -30,9 +30,9 @@ impl fmt::Display for Status {
 
 impl std::error::Error for Status {}
 
-/// Lets the program end quietly, and with success, when whoever reads its output has seen enough:
-/// `fulmar lab list | head -1`. Rust ignores SIGPIPE, which sockets are glad of, so that printing to a closed pipe
-/// panics; here that panic is an end like any other. To be called once, before anything is printed.
+/// Lets the program end quietly and with success when the reader of its output has ended, as in `fulmar lab list |
+/// head -1`. Rust ignores SIGPIPE, which sockets require, so printing to a closed pipe panics; here that panic ends
+/// the program normally. Call this once, before anything is printed.
 pub fn end_with_the_reader() {
     let otherwise = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {

@@ -1,6 +1,6 @@
-//! Keeps whoever talks to the program from flooding its log: of each kind of line (each place in the source that
-//! writes one) a number are written at once, and a few a second after that. How many were left out is said before
-//! the next one that is written. Debug and trace lines are all written: who asks for them wants them.
+//! Limits the log so that clients cannot flood it: of each kind of line (each place in the source that logs), a
+//! number are written at once, and a few per second after that. The next line that is written says how many were left
+//! out. Debug and trace lines are all written, because they are only enabled on purpose.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -13,13 +13,13 @@ use tracing_subscriber::layer::Context;
 
 /// Lines of a kind that are written at once.
 const AT_ONCE: f64 = 200.0;
-/// Lines of a kind that are written each second in the long run: 5, of some 200 bytes, are 90 MB a day.
+/// Lines of a kind that are written per second in the long run: 5, of about 200 bytes, are 90 MB per day.
 const PER_S: f64 = 5.0;
 
 /// The layer that decides.
 #[derive(Debug, Default)]
 pub(crate) struct Flood {
-    /// As many as the source has places that log.
+    /// One entry per place in the source that logs.
     kinds: Mutex<HashMap<Identifier, Kind>>,
 }
 

@@ -1,9 +1,8 @@
 //! `fulmar bench`: a load generator for any MQTT 3.1.1 broker.
 //!
-//! It is neutral (plain packets, no knowledge of the broker) and lighter than what it measures: one
-//! thread, packets encoded once, no allocation per message. Always bounded in connections and time.
-//! Read in the order of data: `plan` (who does what), `load` (what they say), `tcp` and
-//! `quic` (how it travels), `run` (the phases), `report`.
+//! It is neutral (plain packets, no knowledge of the broker) and lighter than the broker: one thread, packets encoded
+//! once, no allocation per message. Connections and time are always limited. Read in the order of data: `plan` (the
+//! clients), `load` (their packets), `tcp` and `quic` (the transports), `run` (the phases), `report`.
 
 mod load;
 mod plan;
@@ -37,7 +36,7 @@ use process::Processes;
 use progress::Progress;
 use run::{Driver, Run, Settings};
 
-/// Files the generator needs besides one a connection.
+/// Files that the generator needs besides one per connection.
 const SPARE_FILES: u64 = 64;
 
 const EXAMPLES: &str = "\

@@ -1,9 +1,9 @@
 //! The load itself, without sockets: what each lane says next and what its answers mean.
 //!
-//! Drivers feed bytes in with [`Load::receive`] and take bytes out with [`Load::outgoing`]. Nothing
-//! is allocated per message. Flat-out flows are held back by their own deliveries, so that the
-//! broker's queues stay short and what is counted is what arrived; paced flows send when their time
-//! has come, and latency counts from that time even if the generator itself was late.
+//! Drivers feed received bytes in with [`Load::receive`] and take bytes to send with [`Load::outgoing`]. Nothing is
+//! allocated per message. Flows at full speed wait for their own deliveries, so that the broker's queues stay short
+//! and the counted messages have arrived; paced flows send when a message is due, and latency counts from that time
+//! even if the generator itself was late.
 
 use std::mem;
 use std::time::Instant;
@@ -22,7 +22,7 @@ const MAX_PACKET_BYTES: usize = 2 * 1024 * 1024;
 /// Unacknowledged messages a paced flow may have; below the number of packet identifiers.
 const MAX_UNACKNOWLEDGED: u64 = 60_000;
 
-/// Highest latency the histogram tells apart, in microseconds.
+/// The highest latency that the histogram resolves, in microseconds.
 const MAX_LATENCY_US: u64 = 60_000_000;
 
 /// Counts since the start of traffic, or since a snapshot.
@@ -30,7 +30,7 @@ const MAX_LATENCY_US: u64 = 60_000_000;
 pub(super) struct Totals {
     pub(super) published: u64,
     pub(super) delivered: u64,
-    /// Messages given up on: nothing of their flow arrived for a second.
+    /// Messages given up: nothing of their flow arrived for a second.
     pub(super) lost: u64,
 }
 
@@ -146,7 +146,7 @@ impl Load {
         self.mark(lane);
     }
 
-    /// Says goodbye on the control lane of a connection.
+    /// Puts DISCONNECT on the control lane of a connection.
     pub(super) fn end(&mut self, connection: usize) {
         let lane = connection * self.plan.streams;
         self.lanes[lane].out.extend_from_slice(&wire::DISCONNECT);

@@ -28,7 +28,7 @@ pub(super) enum Scenario {
     Conns { count: usize },
     /// Each publisher to one subscriber, flat out.
     Pairs { count: usize },
-    /// Many publishers to few subscribers at a fixed rate in messages a second, all told.
+    /// Many publishers to few subscribers at a fixed total rate in messages per second.
     FanIn { publishers: usize, subscribers: usize, rate: f64 },
     /// One publisher to many subscribers, flat out.
     FanOut { subscribers: usize },
@@ -75,7 +75,7 @@ impl Plan {
         }
     }
 
-    /// Messages a second over all flows; `None` is flat out.
+    /// Messages per second over all flows; `None` is full speed.
     pub(super) fn rate(&self) -> Option<f64> {
         match self.scenario {
             Scenario::FanIn { rate, .. } => Some(rate),

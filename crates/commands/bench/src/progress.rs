@@ -1,4 +1,4 @@
-//! A line of progress for a person who waits: on standard error, and only if that is a terminal.
+//! A line of progress on standard error, only if that is a terminal.
 
 use std::io::{IsTerminal, stderr};
 

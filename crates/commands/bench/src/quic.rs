@@ -125,7 +125,7 @@ impl Quic {
         }
     }
 
-    /// Reads what has come, a bounded number of batches.
+    /// Reads received datagrams, up to a number of batches.
     fn receive(&mut self, now: Instant) -> anyhow::Result<()> {
         let mut inbox = mem::take(&mut self.inbox);
         for _ in 0..MAX_BATCHES {

@@ -1,5 +1,4 @@
-//! Whether to believe the broker's certificate: an authority's file, or nobody's word at all. The
-//! client library does the believing.
+//! Whether to verify the broker's certificate, with a CA file or not at all. The client library verifies it.
 //!
 //! `--insecure` exists because a load generator sends nothing worth protecting, and a peer's test
 //! certificate is nobody's. The handshake's signature is checked all the same, as its cost is part of

@@ -1,7 +1,7 @@
 //! Waiting for sockets with a deadline finer than epoll's millisecond.
 //!
-//! At 5,000 messages a second they are 200 µs apart: rounding up to milliseconds would send them in
-//! bursts and show as the broker's latency. A timerfd in the same epoll instance is exact.
+//! At 5,000 messages per second, the interval is 200 µs: rounding up to milliseconds would send them in bursts and
+//! count as the broker's latency. A timerfd in the same epoll instance is exact.
 
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsRawFd, OwnedFd};

@@ -20,7 +20,7 @@ pub(super) struct Channel<S> {
 }
 
 impl<G: Decrypt> Channel<ChannelEncryption<G>> {
-    /// Takes what has come, within the socket's turn.
+    /// Receives the waiting datagrams, up to the socket's limit per call.
     pub(super) fn receive(&mut self, buffer: &mut [u8], mut take: impl FnMut(SocketAddr, &[u8])) {
         for _ in 0..TURN {
             match self.socket.try_recv_from(buffer) {

@@ -184,7 +184,7 @@ impl<G: Decrypt> ChannelEncryption<G> {
         match inner.try_decrypt(datagram) {
             Ok(message) => Some(message),
             Err(reason) => {
-                // Once for people; each for who looks closely.
+                // A warning once; each datagram in the debug log.
                 if !std::mem::replace(&mut self.warned, true) {
                     tracing::warn!(%from, %reason,
                         "a datagram was dropped; further ones are only counted");

@@ -51,7 +51,7 @@ impl FileToSend {
         Ok(FileToSend { source, manifest, ..*self })
     }
 
-    /// What is told of it at the end.
+    /// Its entry in the final report.
     pub(super) fn told(&self) -> Value {
         let (name, sha256) = (&self.manifest.name, self.hash.to_string());
         json!({ "name": name, "bytes": self.bytes, "sha256": sha256 })

@@ -1,9 +1,9 @@
 //! Received objects become files of a folder.
 //!
-//! While an object is on its way it is in a hidden file there. It gets its name when it is whole, its SHA-256
-//! is what the sender said, and it is on the disk; under that name there is never anything else. A file
-//! that had the name before is replaced. What was interrupted stays hidden for a later run, if its SHA-256
-//! is known and a whole block of it has come (`state`).
+//! While an object is being received, it is in a hidden file in the folder. It gets its name when it is complete, has
+//! the SHA-256 that the sender announced, and is on the disk; incomplete files never have that name. An earlier file
+//! of that name is replaced. An interrupted file stays hidden for a later run if its SHA-256 is known and at least
+//! one block is complete (`state`).
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -62,7 +62,7 @@ impl Part {
     }
 }
 
-/// The folder, what is on its way into it and what has come.
+/// The folder, the files that are being received and those that are complete.
 pub(super) struct Files {
     folder: PathBuf,
     /// Whose they are: a later run is to be the same receiver.
@@ -204,7 +204,7 @@ impl Drop for Files {
     }
 }
 
-/// What is told of in a list stays for a later run.
+/// Files with a list of blocks stay for a later run.
 fn leave(part: &Part) {
     if part.state.is_none() {
         discard(&part.path);

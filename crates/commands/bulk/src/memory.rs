@@ -34,7 +34,7 @@ fn of_process(limits: &str) -> Option<u64> {
     limits.lines().filter_map(limit).min()
 }
 
-/// Where the limit of a line of `/proc/self/cgroup` is told, for either version of cgroups.
+/// The file with the memory limit of a line of `/proc/self/cgroup`, for both versions of cgroups.
 fn group_file(line: &str) -> Option<String> {
     let mut parts = line.splitn(3, ':').skip(1);
     let (controllers, group) = (parts.next()?, parts.next()?.trim_end_matches('/'));

@@ -38,8 +38,8 @@ ADDR is an address of this machine, a multicast group, or else the sender's addr
 printed in `sha256sum` format. A file appears under its name only when it is complete.
 The sender runs `fulmar send`, or another NORM program (RFC 5740).";
 
-/// Once it has all it should, it stays until the sender has gone or is silent for so long: the sender
-/// may not have heard that.
+/// A receiver that has everything stays until the sender has ended or is silent for this long, because its
+/// acknowledgement may have been lost.
 const LINGER: Duration = Duration::from_secs(3);
 
 /// Receive files over a bad link (NORM)
@@ -116,7 +116,7 @@ pub(super) struct Job {
     pub(super) keys: Option<ReceiverKeys>,
     /// The one file to take.
     pub(super) expected: Option<Manifest>,
-    /// Where to tell how many bytes have come.
+    /// Where to report the number of received bytes.
     pub(super) progress: Option<watch::Sender<u64>>,
 }
 

@@ -39,7 +39,7 @@ and repairs. With --adaptive the rate follows the link: it rises while no queue 
 random loss does not lower it.
 Without --key datagrams are not encrypted, and anyone who can send to the receiver can forge them.";
 
-/// Bits a second, unless another rate is given.
+/// Bits per second, unless another rate is given.
 const RATE: u64 = 10_000_000;
 /// Groups up to this size are asked to answer within one round-trip time, larger ones within four.
 const SMALL_GROUP: usize = 16;
@@ -103,8 +103,8 @@ pub struct Args {
 }
 
 impl Args {
-    /// As a roll-out sends: a file to an address; at a rate, perhaps found out; to so many receivers, waiting so
-    /// many seconds for one that is silent.
+    /// The options of a roll-out: a file to an address, at a fixed or adaptive rate, to a number of receivers; a
+    /// silent one is waited for a number of seconds.
     pub(super) fn of_rollout(
         (file, to): (&Path, &str),
         (rate, adaptive): (Option<u64>, bool),
@@ -302,7 +302,7 @@ fn node_of(to: &str, files: &[FileToSend]) -> u32 {
     node.clamp(1, u32::MAX - 1)
 }
 
-/// Puts the files into the sender; what is told about them at the end.
+/// Adds the files to the sender; returns their entries in the final report.
 fn add_files(
     files: Vec<FileToSend>,
     sender: &mut Sender<FileSource>,

@@ -1,4 +1,4 @@
-//! What a person who waits sees on standard error, if that is a terminal.
+//! Progress on standard error, only if that is a terminal.
 
 use std::io::{IsTerminal, stderr};
 use std::time::Duration;

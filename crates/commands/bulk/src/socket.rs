@@ -118,8 +118,8 @@ pub(super) fn to(
     make().with_context(|| format!("cannot send to {to}"))
 }
 
-/// A socket that hears what is sent to `from`, and whom alone to believe: if `from` is no address of this
-/// machine, it is the sender's.
+/// A socket that receives datagrams sent to `from`, and the only sender to accept: if `from` is not an address of
+/// this machine, it is the sender's.
 pub(super) fn from(
     from: SocketAddr,
     interface: Option<Interface>,

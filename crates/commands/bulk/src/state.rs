@@ -1,5 +1,5 @@
-//! What of a file is on the disk, told to a later run: beside the hidden file lies a list of its whole blocks, each
-//! with a hash, so that only what is there and as it was counts.
+//! The state of incomplete files for a later run: next to the hidden file is a list of its complete blocks, each with
+//! a hash, so that only unchanged blocks count.
 //!
 //! The list is appended to, never synced: what a crash of the machine loses of either file, hashes show. The file
 //! as a whole is checked against its SHA-256 at the end all the same.
@@ -22,7 +22,7 @@ const HASH_BYTES: usize = 16;
 const RECORD_BYTES: usize = 4 + HASH_BYTES;
 /// The longest list there can be: the receiver takes no object of more blocks.
 const MAX_BYTES: u64 = (HEADER_BYTES + (RECORD_BYTES << 20) * 2) as u64;
-/// Files kept for a later run, at most: those of which most has come.
+/// The most files kept for a later run: those with the most bytes.
 const MAX_KEPT: usize = 16;
 /// What nobody has gone on with for so long goes.
 const KEEP: Duration = Duration::from_secs(7 * 24 * 3600);
@@ -109,8 +109,8 @@ pub(super) fn take(part: &File) -> bool {
     part.try_lock().is_ok()
 }
 
-/// Looks at what earlier runs left in a folder: removes what is old, too much or of no use, and says which
-/// identity somebody had who was interrupted. Their sender still waits for that one.
+/// Checks the files that earlier runs left in a folder: removes old, superfluous and useless ones, and returns the
+/// identity of an interrupted receiver, for which its sender still waits.
 pub(super) fn interrupted(folder: &Path) -> io::Result<Option<NodeId>> {
     for part in hidden(folder, "part")? {
         if is_free(&part) && fs::symlink_metadata(part.with_extension("state")).is_err() {
@@ -122,8 +122,8 @@ pub(super) fn interrupted(folder: &Path) -> io::Result<Option<NodeId>> {
     Ok(lists.find_map(|list| symlink_safe::reopen(&list).ok().and_then(|file| read_node(&file))))
 }
 
-/// Removes what is kept of a kind for a later run and is old or too much, lists of blocks together with their
-/// files. Strangers may have begun as many as they like: what most has come of stays.
+/// Removes old or superfluous files of a kind that are kept for a later run, lists of blocks together with their
+/// files. Unknown senders may have begun any number: the files with the most bytes stay.
 pub(super) fn prune(folder: &Path, kind: &str) -> io::Result<()> {
     let mut kept = Vec::new();
     for path in hidden(folder, kind)?.into_iter().filter(|path| is_free(path)) {

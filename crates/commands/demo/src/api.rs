@@ -27,7 +27,7 @@ pub(super) fn password() -> anyhow::Result<String> {
     Ok(bytes.iter().map(letter).collect())
 }
 
-/// The API, and who is logged in.
+/// The API, with a logged-in user.
 pub(super) struct Api {
     router: Router,
     pub(super) token: String,

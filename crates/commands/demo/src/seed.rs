@@ -26,7 +26,7 @@ const DAY: Duration = Duration::from_secs(24 * 3600);
 /// Ages of every meter's readings, and of those of meters whose consumption is shown in more detail.
 const HISTORY_DAYS: [u32; 3] = [90, 60, 30];
 const DETAILED_DAYS: u32 = 28;
-/// One meter in so many has a detailed history.
+/// One in this many meters has a detailed history.
 const DETAILED: usize = 100;
 
 /// Readings the API takes at once.

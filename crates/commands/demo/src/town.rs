@@ -1,4 +1,4 @@
-//! The town: its streets, and its meters as the platform wants to be told of them.
+//! The town: its streets, and its meters in the format of the platform's import.
 //!
 //! Places, addresses, keys and counts come from the simulated drive, so that what the van receives is of the
 //! meters that the platform knows. Some have no radio and are read by hand.
@@ -11,7 +11,7 @@ pub(super) const NAME: &str = "Gullhaven Water";
 /// The twin's identifier.
 pub(super) const TWIN: &str = "gullhaven";
 
-/// One meter in so many has no radio.
+/// One in this many meters has no radio.
 const WITHOUT_RADIO: usize = 20;
 
 const STREETS: [&str; 24] = [

@@ -1,5 +1,5 @@
-//! The van: a receiver that publishes what it hears over MQTT over QUIC, through a bad link where this machine
-//! lets us make one.
+//! The van: a receiver that publishes the telegrams that it receives by MQTT over QUIC, through an emulated bad link
+//! if this machine allows one.
 //!
 //! The receiver is `fulmar pub`, behind `fulmar lab link` if there is a link. What it is given on its standard
 //! input is the simulated drive, in real time: like a real receiver it passes on frames whose checksums are
@@ -136,7 +136,7 @@ impl Receiver {
     }
 }
 
-/// What the van hears on its way.
+/// The telegrams that the van receives on its way.
 struct Route {
     drive: Drive,
     /// Meters with a radio, and when each was passed on last.
@@ -167,7 +167,7 @@ impl Route {
         }
     }
 
-    /// Tells what is heard when it is heard; false when the van is stopped, true when the receiver has ended.
+    /// Writes each telegram when it is due; returns false when the van is stopped, true when the receiver has ended.
     fn feed(&mut self, started: Instant, input: &mut ChildStdin) -> bool {
         while let Some(reception) = self.next() {
             let due = Duration::from_millis(reception.elapsed_ms);

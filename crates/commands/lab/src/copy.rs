@@ -29,7 +29,7 @@ Examples:
 const PIECE: usize = 1 << 16;
 /// What the receiver says when it has all.
 const DONE: u8 = 1;
-/// How often a receiver tells how far it is.
+/// The interval of the receiver's progress reports.
 const TELL_EVERY: Duration = Duration::from_secs(1);
 /// Copy a file over TCP or QUIC, create one, or compare two
 #[derive(clap::Args, Debug)]
@@ -125,7 +125,7 @@ fn make(args: &Make) -> anyhow::Result<()> {
     tell("made", json!({ "bytes": args.bytes }))
 }
 
-/// Tells rather than fails: a wrong file is a figure.
+/// Reports the result instead of failing: a wrong file is a result.
 fn check(args: &Check) -> anyhow::Result<()> {
     let (mut sent, mut arrived) = (open(&args.sent)?, open(&args.arrived)?);
     let bytes = sent.metadata()?.len();
@@ -179,7 +179,7 @@ fn receive_tcp(args: &Receive) -> anyhow::Result<()> {
     tell("file", json!({ "bytes": progress.bytes }))
 }
 
-/// What has arrived, told about each second.
+/// The bytes received, reported every second.
 struct Progress {
     bytes: usize,
     told: Instant,

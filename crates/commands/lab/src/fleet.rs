@@ -241,7 +241,7 @@ async fn client(fleet: Arc<Fleet>, number: u64) -> anyhow::Result<Fate> {
         let before = fate.first_and_last;
         match timeout_at(until, events.next()).await {
             Ok(event) => fate.event(event, &fleet, &topic)?,
-            // Told in the end; the experiment decides what it means.
+            // Reported at the end; the experiment decides what it means.
             Err(_) => break,
         }
         if fate.first_and_last != before {

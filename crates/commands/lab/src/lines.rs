@@ -1,4 +1,4 @@
-//! `fulmar lab lines`: messages, one each so many milliseconds, and how late each comes out of a stream.
+//! `fulmar lab lines`: sends messages over a stream at a fixed interval, and reports how late each arrives.
 //!
 //! Each is a line that says its number and when it was due, by the clock that all network namespaces of a machine share.
 //! Over TCP and QUIC this program is both ends; what another program carries (`fulmar send -`) is made to

@@ -125,7 +125,7 @@ impl clap::Args for Settings {
     }
 }
 
-/// Runs the program or programs and tells what happened.
+/// Runs the program or programs, and prints the summary.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     if args.list {
         return list();

@@ -1,8 +1,8 @@
 //! `fulmar lab message`: messages one after the other over MQTT or CoAP, and how long each takes from the moment it is
 //! handed over to its acknowledgement, the connection included where it has one of its own.
 //!
-//! One JSON object an event goes to standard output, as with `fulmar lab transfer`, whose figures these are
-//! set beside. A message that is not acknowledged in time is told as `failed`: it counts, it has no time.
+//! One JSON object per event goes to standard output, as with `fulmar lab transfer`, with which the results are
+//! compared. A message that is not acknowledged in time is reported as `failed`: it counts, but has no time.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -73,7 +73,7 @@ enum Connection {
     Kept,
 }
 
-/// A client that says something and hears that it was taken.
+/// A client that sends a message and waits for its acknowledgement.
 enum MessageClient {
     Mqtt(Mqtt),
     Coap(Box<Speaker>),

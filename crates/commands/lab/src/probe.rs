@@ -1,4 +1,4 @@
-//! `fulmar lab probe`: an MQTT client that tells when what happened, for experiments.
+//! `fulmar lab probe`: an MQTT client that reports the time of each event, for experiments.
 //!
 //! It prints one JSON object an event with `at_ns`, this machine's monotonic clock, which programs
 //! in other network namespaces share: a message's latency is the difference of two readings of one
@@ -107,7 +107,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     block_on(probe(args))
 }
 
-/// Tells an event; `more` is an object.
+/// Prints an event; `more` is an object.
 pub(super) fn tell(event: &str, more: Value) -> anyhow::Result<()> {
     let mut line = json!({ "event": event, "at_ns": now_ns() });
     if let (Some(line), Value::Object(more)) = (line.as_object_mut(), more) {
@@ -137,7 +137,7 @@ fn options(args: &Args) -> anyhow::Result<Options> {
     Ok(options)
 }
 
-/// Whom to believe.
+/// Which certificates to trust.
 pub(super) fn trust(cafile: Option<&PathBuf>, insecure: bool) -> Trust {
     match (cafile, insecure) {
         (Some(path), _) => Trust::CaFile(path.clone()),
@@ -236,7 +236,7 @@ async fn publish(client: &Client, args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Tells each message, and in the end how many are missing or came more than once.
+/// Reports each message, and at the end the numbers of missing messages and of duplicates.
 async fn receive(events: &mut Events, args: &Args) -> anyhow::Result<()> {
     if args.subscribe.is_none() {
         return Ok(());
@@ -260,7 +260,7 @@ async fn receive(events: &mut Events, args: &Args) -> anyhow::Result<()> {
             // Nothing that shows at a receiver.
             Ok(Some(_)) => {}
             Ok(None) => bail!("the client ended"),
-            // Told below; the experiment decides what it means.
+            // Reported below; the experiment decides what it means.
             Err(_) => break,
         }
     }
@@ -271,7 +271,7 @@ async fn receive(events: &mut Events, args: &Args) -> anyhow::Result<()> {
     )
 }
 
-/// A message of so many bytes, at least [`HEADER`], that carries its time and number.
+/// A message of `bytes`, at least [`HEADER`], that contains its time and number.
 pub(super) fn payload(bytes: usize, sent_ns: u64, number: u64) -> Vec<u8> {
     let mut payload = vec![0; bytes.max(HEADER)];
     payload[..8].copy_from_slice(&sent_ns.to_be_bytes());

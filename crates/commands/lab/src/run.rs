@@ -254,7 +254,7 @@ impl Go<'_> {
     }
 }
 
-/// How far a run is, for a person who waits.
+/// The progress of a run on a terminal.
 struct Progress {
     bar: ProgressBar,
     terminal: bool,

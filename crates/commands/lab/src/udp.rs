@@ -1,12 +1,12 @@
 //! `fulmar lab udp`: numbered, stamped datagrams at a steady rate, and what became of them.
 //!
-//! It measures a link from end to end with one clock: the machine's monotonic one, which network
-//! namespaces share. A datagram's delay begins before it is handed to the sending kernel and ends
-//! when the receiving kernel has it; what the receiving program waits for the processor is told
-//! apart. Nothing is judged here; experiments set bounds.
+//! It measures a link from end to end with one clock: the machine's monotonic clock, which network namespaces share.
+//! A datagram's delay begins before it is handed to the sending kernel and ends when the receiving kernel has it; the
+//! time that the receiving program waits for the processor is reported separately. Nothing is judged here;
+//! experiments set bounds.
 //!
-//! A datagram is: number, how many there are, time of sending (8 bytes each, big endian), and a
-//! filling that is the same in all. A filling that differs was damaged and yet believed.
+//! A datagram contains: its number, the number of all, the time of sending (8 bytes each, big endian), and padding
+//! that is the same in all. Datagrams with other padding were damaged without being detected.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::num::NonZeroU64;
@@ -34,11 +34,12 @@ const FILLING: u8 = 0xa5;
 /// Headers of IPv4 and UDP, and of IPv6 and UDP: links count them.
 const HEADERS_V4: u64 = 28;
 const HEADERS_V6: u64 = 48;
-/// Asked of the kernel, which may give less: half a second of small datagrams at 20,000 a second.
+/// The receive buffer to request, of which the kernel may grant less: half a second of small datagrams at 20,000 per
+/// second.
 const RECEIVE_BUFFER: usize = 16 << 20;
 /// Most datagrams of one stream: what the receiver remembers of each is bounded by it.
 const MAX_COUNT: u64 = 10_000_000;
-/// Delays that are told one by one; of more, evenly chosen ranks stand for all.
+/// The most delays that are reported one by one; of more, evenly chosen ranks are reported.
 const TOLD: usize = 1_000;
 
 /// Send numbered datagrams at a rate, or receive them and report delay, loss and rate
@@ -107,8 +108,7 @@ fn rate(text: &str) -> Result<u64, String> {
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
-    // A sleep otherwise ends up to 50 µs late, which is the distance of two datagrams at 20,000 a
-    // second.
+    // A sleep would otherwise end up to 50 µs late, which is the interval of datagrams at 20,000 per second.
     rustix::thread::set_current_timer_slack(NonZeroU64::new(1)).context("timer slack")?;
     match &args.command {
         Command::Send(args) => send(args),
@@ -133,8 +133,8 @@ fn send(args: &Send) -> anyhow::Result<()> {
         for (at, word) in [number, args.count, now_ns()].into_iter().enumerate() {
             datagram[at * 8..at * 8 + 8].copy_from_slice(&word.to_be_bytes());
         }
-        // An ICMP error about an earlier one, or no room: it counts as lost, which the receiver
-        // tells, and here is why.
+        // An ICMP error about an earlier datagram, or a full buffer: the datagram counts as lost in the receiver's
+        // report, and this line shows why.
         if socket.send(&datagram).is_err() {
             refused += 1;
         }
@@ -188,8 +188,8 @@ struct Stream {
     delays_seen: Vec<u64>,
 }
 
-/// The least squares line through the times at which so many bytes had arrived: unlike the time from
-/// the first to the last it does not hang on two arrivals.
+/// The least-squares line through received bytes over time: unlike the time from the first to the last datagram, it
+/// does not depend on two arrivals.
 #[derive(Clone, Copy, Debug, Default)]
 struct Pace {
     bytes: f64,
@@ -201,7 +201,7 @@ struct Pace {
 }
 
 impl Pace {
-    /// Notes a datagram of so many bytes, so many seconds after the first.
+    /// Records a datagram of `bytes`, received `seconds` after the first.
     fn arrived(&mut self, seconds: f64, bytes: u64) {
         self.bytes += bytes as f64;
         let x = self.bytes;

@@ -99,7 +99,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         failed: 0,
     };
     match lines.all(&mut *source, args.input.kind()) {
-        // Whoever read has read enough.
+        // The reader of standard output has ended.
         Err(error) if is_broken_pipe(&error) => return Ok(()),
         outcome => outcome.with_context(|| args.file.display().to_string())?,
     }

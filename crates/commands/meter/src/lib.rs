@@ -43,7 +43,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     }
 }
 
-/// Whether whoever read our output has read enough.
+/// Whether the reader of standard output has ended.
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
     use std::io::{Error, ErrorKind};
     error.downcast_ref::<Error>().is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)

@@ -11,7 +11,7 @@ use rustix::termios::{OptionalActions, Termios, tcgetattr, tcsetattr};
 use super::decode::InputKind;
 use crate::exit::Usage;
 
-/// Tells culfw to hand over what it receives in mode T, with level.
+/// Makes culfw output the telegrams received in mode T, with their level.
 const CUL_RECEIVE: &[u8] = b"X21\r\nbrt\r\n";
 
 /// Opens the source; a serial port is set up for the kind of stick.

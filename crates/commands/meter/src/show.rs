@@ -21,7 +21,7 @@ pub(super) fn write(
     Ok(())
 }
 
-/// Who was heard, and how.
+/// The received meter, and how it was received.
 #[derive(Serialize)]
 struct Reception<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -41,7 +41,7 @@ pub fn block_on(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Resul
     outcome
 }
 
-/// A mistake of the command line is told apart from a failure of the network.
+/// Distinguishes a mistake of the command line from a failure of the network.
 pub fn explain(error: Error) -> anyhow::Error {
     match error {
         Error::Url { .. } | Error::Options(_) | Error::Topic { .. } => {

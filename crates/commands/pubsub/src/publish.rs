@@ -146,7 +146,7 @@ async fn watch(events: &mut Events, log: &Mutex<Log>) -> anyhow::Error {
         match events.next().await {
             Some(Event::Disconnected { reason, retry_in: None }) => return explain(reason),
             Some(event) => lock(log).note(&event),
-            // Closed in good order: the publications tell how it went.
+            // Closed in good order: the publications have their own results.
             None => std::future::pending().await,
         }
     }

@@ -1,4 +1,4 @@
-//! What a person who waits is shown, and what `--stats` and `--json` tell of the connection.
+//! Progress on a terminal, and the connection's statistics for `--stats` and `--json`.
 
 use std::time::{Duration, Instant};
 
@@ -95,7 +95,7 @@ impl Counter {
         self.start.elapsed().as_secs_f64()
     }
 
-    /// Messages a second from the beginning.
+    /// Messages per second from the beginning.
     pub(super) fn rate(&self) -> f64 {
         self.messages as f64 / self.seconds().max(1e-9)
     }
@@ -151,7 +151,7 @@ impl Progress {
         Progress { bar, total, shown: !wanted, start: Instant::now() }
     }
 
-    /// So many messages are delivered.
+    /// This many messages are delivered.
     pub(super) fn at(&mut self, messages: u64) {
         self.bar.set_position(messages);
         if !self.shown && self.start.elapsed() >= PATIENCE {

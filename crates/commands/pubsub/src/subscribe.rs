@@ -240,7 +240,7 @@ impl Printer {
             return Ok(false);
         }
         match self.write(message) {
-            // Whoever read has had enough.
+            // The reader of standard output has ended.
             Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(true),
             written => written.context("standard output")?,
         }
@@ -253,7 +253,7 @@ impl Printer {
             || self.args.filter_out.iter().any(|filter| matches(filter, &message.topic))
     }
 
-    /// Writes one message and flushes it: whoever reads a pipe waits for it.
+    /// Writes one message and flushes it, because the reader of a pipe waits for it.
     fn write(&self, message: &Message) -> std::io::Result<()> {
         let mut line = Vec::with_capacity(message.payload.len() + message.topic.len() + 2);
         if self.args.json {

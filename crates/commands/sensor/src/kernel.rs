@@ -41,7 +41,7 @@ impl Kernel {
         Ok(Kernel { sensors })
     }
 
-    /// Reads all of them; what cannot be read now is told and left out.
+    /// Reads all of them; sensors that cannot be read now are reported and left out.
     pub(super) fn read(&self, at_ms: u64) -> Vec<Reading> {
         let mut readings = Vec::new();
         for (device, sensor) in &self.sensors {

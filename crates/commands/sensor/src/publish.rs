@@ -99,7 +99,7 @@ pub(super) async fn watch(mut events: Events) -> anyhow::Error {
                 tracing::info!(transport = transport.scheme(), "connected");
             }
             Some(_) => {}
-            // Closed in good order: the readings tell how it went.
+            // Closed in good order: the readings have their own results.
             None => std::future::pending().await,
         }
     }

@@ -125,7 +125,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<()> {
     match &args.broker.0 {
         Some(connection) => block_on(published(&mut passing, connection, &args)),
         None => match printed(&mut passing, args.json) {
-            // Whoever read our output has read enough.
+            // The reader of standard output has ended.
             Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
             outcome => Ok(outcome?),
         },

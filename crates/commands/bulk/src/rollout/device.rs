@@ -1,7 +1,8 @@
 //! `fulmar receive --announced`: a device waits for its turn in a roll-out, receives, verifies, installs, and says how
 //! it went.
 //!
-//! What the file must be comes over the broker, so that nobody who has the transfer's keys can pass off another.
+//! The file's SHA-256 comes from the broker, so that other participants of the transfer cannot substitute another
+//! file.
 
 use std::fs::File;
 use std::path::Path;
@@ -24,9 +25,9 @@ use crate::receive::{self, Job};
 use crate::via::{Fetching, TlsArgs};
 use crate::wait::interrupted;
 
-/// How often progress is told.
+/// The interval of progress reports.
 const TELL: Duration = Duration::from_secs(1);
-/// Characters of a reason that are told.
+/// The most characters of a reported reason.
 const MAX_REASON: usize = 300;
 
 /// The options for it.
@@ -159,7 +160,7 @@ impl Device<'_> {
         self.broker_client.tell(self.topics.status(self.name), &status).await
     }
 
-    /// Receives and installs the file. Tells whether that went well.
+    /// Receives and installs the file. Returns whether that succeeded.
     async fn serve(
         &mut self,
         announcement: &Announcement,

@@ -200,7 +200,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Those whose turn it is: so many more that the stage's share is reached. Who had it before has it.
+    /// The devices of the present stage: those chosen before, and new ones until the stage's share is reached.
     fn choose(&self) -> Vec<String> {
         let target = self.args.stages[self.stage].of(self.devices.len());
         let had = |device: &Device| device.admitted || device.state == State::Done;
@@ -252,7 +252,7 @@ impl Run<'_> {
                 }
             }
         }
-        // Who has failed need not be waited for.
+        // Devices that have failed are not waited for.
         drop(sending);
         self.fountain = fountain;
         for name in &chosen {
@@ -262,7 +262,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// What sends the file to so many devices.
+    /// The options of `fulmar send` for this number of devices.
     fn send_args(&self, devices: usize) -> send::Args {
         send::Args::of_rollout(
             (&self.args.file, &self.args.to),

@@ -1,4 +1,4 @@
-//! Who gets it when: one device, then a part of them, then all; and how many failures are too many.
+//! The stages of a roll-out: one device, then a part of them, then all; and the limit of failures.
 
 use std::fmt;
 use std::str::FromStr;
@@ -48,7 +48,7 @@ impl Share {
         }
     }
 
-    /// Whether so many failures are more than this, among so many devices.
+    /// Whether this number of failures exceeds the limit.
     pub(super) fn is_exceeded(self, failures: usize, devices: usize) -> bool {
         match self {
             Share::Devices(number) => failures > number,

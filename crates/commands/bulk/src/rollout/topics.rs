@@ -1,4 +1,4 @@
-//! Topics and messages of a roll-out. All are retained, so that it does not matter who comes first.
+//! Topics and messages of a roll-out. All are retained, so that the order of arrival does not matter.
 //!
 //! | topic | from | what |
 //! |---|---|---|
@@ -21,7 +21,7 @@ use crate::exit::Usage;
 
 /// Longest message of a roll-out looked at.
 const MAX_BYTES: usize = 4096;
-/// Who tries to reach the broker gives up after so long.
+/// How long to try to reach the broker.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Where the broker is and how to get in.
@@ -39,7 +39,7 @@ pub(crate) struct BrokerArgs {
 /// What a roll-out has to give.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub(super) struct Announcement {
-    /// Tells roll-outs apart.
+    /// Distinguishes roll-outs.
     pub(super) transfer: String,
     pub(super) name: String,
     pub(super) bytes: u64,
@@ -216,7 +216,7 @@ impl BrokerClient {
         }
     }
 
-    /// Publishes something retained. It is delivered once there is a connection.
+    /// Publishes a retained message. It is delivered once there is a connection.
     pub(super) async fn tell(&self, topic: String, value: &impl Serialize) -> anyhow::Result<()> {
         self.put(topic, serde_json::to_vec(value)?).await
     }

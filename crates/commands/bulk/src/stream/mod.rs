@@ -1,8 +1,8 @@
 //! `fulmar send -` and `fulmar receive --stdout`: what comes on standard input goes out on standard output elsewhere, as
 //! it comes, by a stream of NORM.
 //!
-//! Standard input and output are blocking, so each has a thread, and a short queue between it and the socket's loop:
-//! when that is full, who writes waits.
+//! Standard input and output block, so each has a thread, and a short queue between the thread and the socket's loop:
+//! when the queue is full, the writer waits.
 
 mod receive;
 mod send;
@@ -10,7 +10,7 @@ mod send;
 pub(super) use receive::{Receiving, receive};
 pub(super) use send::{Sending, send};
 
-/// Bytes read from standard input at once, as many as a pipe holds.
+/// Bytes read from standard input at once: the capacity of a pipe.
 const PIECE: usize = 1 << 16;
 /// Pieces that wait between a thread and the loop.
 const QUEUED: usize = 2;

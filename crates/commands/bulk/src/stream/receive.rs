@@ -33,7 +33,7 @@ struct Run {
     waiting: Option<Vec<u8>>,
     /// The end came.
     ended: bool,
-    /// Who is heard, and whether that was told.
+    /// The address of the sender, and whether it was reported.
     from: Option<SocketAddr>,
     late_told: bool,
     out: Vec<u8>,
@@ -124,7 +124,7 @@ impl Run {
 
     fn is_over(&mut self) -> anyhow::Result<bool> {
         if self.ended {
-            // A sender that goes on asking has not heard that all is here.
+            // A sender that keeps asking has not received the acknowledgement.
             return Ok(self.waiting.is_none() && self.receiver.is_over(self.start.elapsed()));
         }
         if let Some(error) = self.receiver.take_error() {

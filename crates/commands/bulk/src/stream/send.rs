@@ -130,7 +130,7 @@ impl Run {
                     shown += 1;
                     self.show_progress(shown.is_multiple_of(5));
                 }
-                // What was taken is brought to its end; who asks again does not want to wait for that.
+                // The first signal sends the rest of the data; a second one ends at once.
                 outcome = &mut stop => {
                     outcome?;
                     if std::mem::replace(&mut stopped, true) {

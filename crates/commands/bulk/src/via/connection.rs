@@ -203,7 +203,7 @@ pub(super) enum Listener {
     Quic(Endpoint),
 }
 
-/// One that has come, its handshake not done.
+/// An incoming connection before its handshake.
 pub(super) enum Arrival {
     Tcp(TcpStream),
     Quic(Endpoint, Box<quinn::Incoming>),

@@ -29,7 +29,7 @@ use crate::socket;
 const MAX_DEVICES: usize = 64;
 /// Between an attempt that failed and the next.
 const RETRY: Duration = Duration::from_millis(500);
-/// Who says nothing for so long is left.
+/// A client that is silent for this long is disconnected.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 #[derive(serde::Deserialize, serde::Serialize)]
@@ -47,8 +47,8 @@ struct Served {
 }
 
 impl Fountain {
-    /// Listens at all addresses of this machine, at the port that devices are told. Devices show tokens rather than
-    /// certificates.
+    /// Listens on all addresses of this machine, at the port that devices are configured with. Devices authenticate
+    /// with tokens instead of certificates.
     pub(crate) async fn open(to: &str, tls: &TlsArgs) -> anyhow::Result<Fountain> {
         let address = socket::address(to)?;
         let all: SocketAddr = match address {
@@ -58,7 +58,7 @@ impl Fountain {
         Ok(Fountain(Listener::bind(Via::Quic, all, &tls.without_authorities()).await?))
     }
 
-    /// Gives the file to whoever has one of the tokens, until it is dropped or the socket fails.
+    /// Sends the file to every client with one of the tokens, until it is dropped or the socket fails.
     pub(crate) async fn serve(
         &self,
         file: &FileToSend,

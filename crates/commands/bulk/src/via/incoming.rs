@@ -65,7 +65,7 @@ impl Incoming {
         Ok(())
     }
 
-    /// All has come: gives it its name if it is what was sent.
+    /// The file is complete: gives it its name if its hash is right.
     pub(super) fn finish(self, folder: &Path) -> anyhow::Result<(PathBuf, Hash)> {
         let digest = self.hash.finish();
         let hash = Hash(digest.as_ref().try_into()?);

@@ -110,7 +110,7 @@ async fn serve(arrival: Arrival, dir: PathBuf, told: &mpsc::Sender<Event>) -> an
         let offer = match hear::<Offer>(&mut channel, PATIENCE).await {
             Ok(Some(offer)) => offer,
             Ok(None) => break,
-            // Who has all it wanted may end the connection as it likes.
+            // After everything was served, the client may end the connection in any way.
             Err(_) if served => break,
             Err(error) => return Err(error),
         };
@@ -127,7 +127,7 @@ async fn serve(arrival: Arrival, dir: PathBuf, told: &mpsc::Sender<Event>) -> an
             }
         }
     }
-    // Whoever does not end its connection is not waited for.
+    // A client that does not end its connection is not waited for.
     let _ = timeout(LINGER, channel.closed()).await;
     Ok(())
 }
@@ -170,7 +170,7 @@ struct Run<'a> {
     complete: u64,
     failed: u64,
     open: usize,
-    /// When progress was told last, in whole seconds from the start.
+    /// The time of the last progress report, in whole seconds from the start.
     shown: u64,
 }
 

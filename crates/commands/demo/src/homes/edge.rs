@@ -11,7 +11,8 @@ use fulmar_sensors::homes::Plan;
 use super::super::process::{end, ready};
 use super::village::{GATEWAY_USER, TWIN};
 
-/// What the gateway acknowledged to the sensors, below the data folder: a JSON object a line.
+/// The file below the data folder with the readings that the gateway acknowledged to the sensors: one JSON object per
+/// line.
 pub(super) const RECORD: &str = "sensors.jsonl";
 
 /// `fulmar serve` with an `[upstream]`.

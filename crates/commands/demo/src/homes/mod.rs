@@ -88,7 +88,7 @@ pub(super) fn run(args: &Args, signals: Signals) -> anyhow::Result<()> {
     let homes = Simulation::start(data, &plan, &gateway.mqtt)?;
     announce(&server, &settled, args, data)?;
     let outcome = wait(signals, &mut server, teller(started, outage));
-    // From the sensors upwards: what they were told was taken goes on to be kept.
+    // Stops the sensors first: acknowledged readings are still forwarded and stored.
     homes.stop();
     gateway.stop();
     uplink.stop();

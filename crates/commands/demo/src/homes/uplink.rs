@@ -22,7 +22,7 @@ use crate::exit::Usage;
 /// Headers of IPv4 and UDP.
 const HEADER: usize = 28;
 const DATAGRAM: usize = 65_536 - HEADER;
-/// Addresses of the gateway that are told apart; it takes a new one when it dials again.
+/// The most client addresses of the gateway that are tracked; it has a new one after each reconnection.
 const MAX_CLIENTS: usize = 16;
 /// Datagrams that may wait for the model.
 const WAITING: usize = 4096;
@@ -32,7 +32,7 @@ const WAITING: usize = 4096;
 pub(super) struct Outage {
     /// Seconds after the start.
     pub(super) after_s: u32,
-    /// For so many seconds; 0 for never.
+    /// Seconds; 0 for never.
     pub(super) for_s: u32,
 }
 
@@ -158,7 +158,7 @@ impl Pump {
         self.link.receive(self.now(), direction, packet, number);
     }
 
-    /// Passes on what has come through.
+    /// Delivers packets that have passed the link.
     async fn deliver(&mut self) {
         while let Some(output) = self.link.poll_event(self.now()) {
             let Output::Arrive { direction, packet, tag, .. } = output else { continue };

@@ -142,7 +142,7 @@ async fn fill(api: &Api, plan: &Plan, history_days: u32) -> anyhow::Result<()> {
         .iter()
         .flat_map(|home| home.devices.iter().map(move |device| (home, device)));
     let mut devices: Vec<_> = devices.collect();
-    // One is left for whoever tries the registry.
+    // One is left for users who try the registry.
     devices.pop();
     for (home, device) in devices {
         let sensor = json!({

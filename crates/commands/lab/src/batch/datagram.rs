@@ -123,7 +123,7 @@ fn put(channel: &mut Channel, transfer: u32, parts: u32, end: Instant) -> anyhow
     for part in 0..parts {
         channel.send(&Header { kind: PART_OF, transfer, part, parts }.write(PART))?;
     }
-    // The server tells what it got when it has all, or when no more comes.
+    // The server reports what it has received when it has everything, or when no more arrives.
     let end = end.min(Instant::now() + 4 * SILENCE);
     loop {
         let Some(datagram) = channel.receive(end)? else { bail!("the server did not answer") };
@@ -208,7 +208,7 @@ impl Channel {
     }
 }
 
-/// What the server remembers of a client.
+/// The server's state of a client.
 struct Client {
     session: Option<DtlsSession>,
     heard: Instant,

@@ -2,9 +2,9 @@
 //! and a server of them; for HTTP there is `fulmar lab transfer`, and here only the server of unencrypted
 //! objects that it wants.
 //!
-//! A transfer has a connection of its own where there are any. Over UDP and DTLS nothing is sent again but
-//! requests: what the network or a small buffer loses makes a transfer fail, which is told and not hidden.
-//! It is a measuring instrument on a lab's network: whom it talks to is not verified.
+//! Each transfer has its own connection, if the protocol has connections. Over UDP and DTLS only requests are
+//! retransmitted: a loss in the network or a small buffer makes a transfer fail, which is reported. This is a
+//! measuring instrument for a lab's network: the peer is not verified.
 
 mod datagram;
 mod dtls;

@@ -1,5 +1,6 @@
-//! Transfers over QUIC: a stream each, and a connection each unless that is kept. The client's stream begins with what it wants
-//! (1: so many bytes, 2: so many bytes follow) and how many bytes (8, big endian).
+//! Transfers over QUIC: a stream each, and a connection each unless connections are kept. The client's stream begins
+//! with the request (1: send this many bytes, 2: this many bytes follow) and the number of bytes (8 bytes, big
+//! endian).
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -154,7 +155,7 @@ pub(super) fn serve(at: SocketAddr, files: &Files) -> anyhow::Result<()> {
     let mut tls = rustls::ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&rustls::version::TLS13])?
         .with_no_client_auth()
-        // A root that the client would have to believe already is not shown.
+        // A root is not sent, because the client must trust it already.
         .with_single_cert(chain[..1].to_vec(), key)?;
     tls.alpn_protocols = vec![ALPN.to_vec()];
     let crypto = QuicServerConfig::try_from(Arc::new(tls))?;

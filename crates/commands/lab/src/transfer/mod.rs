@@ -1,4 +1,4 @@
-//! `fulmar lab transfer`: an HTTP client that tells how long requests take, for experiments.
+//! `fulmar lab transfer`: an HTTP client that reports how long requests take, for experiments.
 //!
 //! A request's time begins before its connection is made, unless that is kept (`--connection kept`), and
 //! ends with the last byte of its answer. One JSON object an event goes to standard output, as with
@@ -202,7 +202,7 @@ impl Client {
 enum Mobility {
     /// Useless.
     Bound(Route),
-    /// The same, once the server has heard of it from there.
+    /// The same, after the server has received a packet from there.
     Follows(quic::Follower),
 }
 
@@ -242,7 +242,7 @@ impl OpenConnection {
         }
     }
 
-    /// What can be told of it.
+    /// Its statistics.
     fn figures(&self) -> Value {
         match self {
             OpenConnection::Tcp(conn) => conn.figures(),
@@ -304,7 +304,7 @@ async fn connect(client: &Client, ask: &Ask, early: bool) -> anyhow::Result<Open
     timeout(ask.patience, client.connect(early)).await.context("no connection in time")?
 }
 
-/// Measures one transfer and tells its figures. Returns the connection it ended on.
+/// Measures one transfer and prints the results. Returns the connection on which it ended.
 async fn transfer(
     args: &Args,
     client: &Client,

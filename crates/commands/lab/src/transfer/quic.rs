@@ -57,7 +57,7 @@ pub(super) struct OpenConnection {
     connection: quinn::Connection,
     sender: SendRequest<h3_quinn::OpenStreams, Bytes>,
     driver: JoinHandle<()>,
-    /// Tells whether the server took the early data, until it has.
+    /// Resolves to whether the server accepted the early data; `None` after that.
     accepting: Option<ZeroRttAccepted>,
     early_data: bool,
 }
@@ -85,7 +85,7 @@ impl Client {
         Ok(Client { config, address: target.address, name, tickets })
     }
 
-    /// Connects; with a ticket, and if `early` allows it, before anything has come from the server.
+    /// Connects; with a ticket and if `early` allows it, before the server has answered.
     pub(super) async fn connect(&self, early: bool) -> anyhow::Result<OpenConnection> {
         let any: IpAddr = if self.address.is_ipv4() { [0; 4].into() } else { [0_u16; 8].into() };
         let (socket, route) = (UdpSocket::bind((any, 0))?, Route::to(self.address)?);
@@ -150,8 +150,8 @@ impl ConnectionIdGenerator for NoName {
     }
 }
 
-/// Tells the server when this machine has another address. Who only receives would send nothing from
-/// there, and the server would go on towards the old one.
+/// Informs the server when this machine has another address. A client that only receives would not send anything from
+/// there, and the server would keep sending to the old address.
 pub(super) struct Follower {
     endpoint: Endpoint,
     connection: quinn::Connection,

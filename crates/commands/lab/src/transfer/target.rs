@@ -1,5 +1,5 @@
-//! Where a transfer goes and whom it believes: addresses, the TLS configuration, the tickets in it, and
-//! the route whose change ends a TCP connection.
+//! The target of a transfer and how it is verified: addresses, the TLS configuration with its tickets, and the route
+//! whose change ends a TCP connection.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::Arc;
@@ -51,7 +51,7 @@ impl Target {
             tokio::net::lookup_host((host.clone(), port)).await.with_context(|| host.clone())?;
         let address = found.next().with_context(|| format!("{host} has no address"))?;
         let tls = if secure {
-            // The client library knows whom to believe; MQTT has no part in it.
+            // The client library decides which certificates to trust; MQTT is not used.
             let mut options = Options::new(&format!("mqtts://{written}"))?;
             options.trust = trust(args.cafile.as_ref(), args.insecure);
             let name = ServerName::try_from(host)?;
@@ -71,7 +71,7 @@ impl Target {
     }
 }
 
-/// The tickets of a client, and whether one has come since it was last asked.
+/// The tickets of a client, and a notification of new ones.
 #[derive(Debug)]
 pub(super) struct Tickets {
     kept: Option<ClientSessionMemoryCache>,
@@ -92,7 +92,7 @@ impl Tickets {
         Arc::new(Tickets { kept: None, fresh: watch::Sender::new(false) })
     }
 
-    /// Waits until a ticket has come that was not waited for before.
+    /// Waits for the next ticket.
     pub(super) async fn arrived(&self) {
         let mut fresh = self.fresh.subscribe();
         // The sender is ours.

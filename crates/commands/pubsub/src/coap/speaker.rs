@@ -18,7 +18,7 @@ impl Speaker {
     /// Gets ready to publish to `topic`, as nobody in particular.
     ///
     /// # Errors
-    /// Usage, or no DTLS session with a server that is believed.
+    /// Usage errors, or no DTLS session with a trusted server.
     pub async fn open(url: &str, topic: &str, trust: Trust) -> anyhow::Result<Speaker> {
         let url = Url::parse(url)?;
         let path = url.path(topic)?;

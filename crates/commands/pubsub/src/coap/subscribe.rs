@@ -1,5 +1,5 @@
-//! `fulmar sub coap://…`: observes a resource a topic. Each is told its last value first, and then what
-//! follows; a server that loses its memory is asked again.
+//! `fulmar sub coap://…`: observes one resource per topic. The server first sends its last value, and then changes;
+//! if the server loses its state, the observation is renewed.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! What `coaps://` shows the server, and what it believes of it.
+//! The credentials for `coaps://`, and the verification of the server's certificate.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
@@ -53,7 +53,7 @@ impl Given {
     /// Looks at the server's certificate. One that has the user's key needs none.
     ///
     /// # Errors
-    /// It is not believed.
+    /// It is not trusted.
     pub(super) fn check(
         &self,
         session: &DtlsSession,
@@ -85,7 +85,7 @@ impl Given {
         }
         if server.is_loopback() {
             for path in fulmar_certs::dev_ca_locations().iter().filter(|path| path.is_file()) {
-                // A broken file where nobody named one is no reason to stop; the check will tell.
+                // A broken default file is not an error by itself; verification will fail if it was needed.
                 roots.add_parsable_certificates(files::read_chain(path).unwrap_or_default());
             }
         }

@@ -22,8 +22,8 @@ pub(super) struct Wire {
 }
 
 impl Wire {
-    /// Gets ready to ask the server of `url`. Over CoAP nothing is sent for that; over DTLS the session is open
-    /// and the server believed then.
+    /// Prepares requests to the server of `url`. For CoAP, nothing is sent; for DTLS, the session is opened and the
+    /// server verified.
     pub(super) async fn open(url: &Url, given: &Given) -> anyhow::Result<Wire> {
         let server = resolve(url).await?;
         let any = match server.ip() {
@@ -55,7 +55,7 @@ impl Wire {
     /// Ends an observation.
     pub(super) async fn cancel(&mut self, id: CallId) {
         self.client.cancel(id);
-        // The server learns of it otherwise too, when it tells of the next change.
+        // Without it, the server learns of it at the next notification.
         let _ = self.flush().await;
     }
 
