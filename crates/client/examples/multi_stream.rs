@@ -5,7 +5,7 @@
 
 use fulmar_client::{Client, Event, Message, Options, QoS, Streams, SubscribeOptions};
 
-/// Rooms, each with a topic and so with a stream.
+/// Rooms, each with its own topic and stream.
 const ROOMS: [&str; 3] = ["attic", "cellar", "kitchen"];
 
 #[tokio::main(flavor = "current_thread")]

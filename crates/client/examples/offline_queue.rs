@@ -2,9 +2,9 @@
 //! `cargo run -p fulmar-client --example offline_queue -- quic://HOST`. Start the broker later, or stop
 //! it and start it again.
 //!
-//! Messages wait in a queue that is bounded by count and by bytes; `publish` waits when it is full,
-//! and whoever cannot wait gives up the newest instead, as here. What has been queued is delivered in
-//! its order, and each message's `Delivery` tells when the broker has it for good.
+//! Messages wait in a queue that is limited by count and by bytes; `publish` waits when it is full, and a program
+//! that cannot wait drops the newest message instead, as here. Queued messages are delivered in order, and each
+//! message's `Delivery` resolves when the broker has accepted it for good.
 
 use std::time::Duration;
 

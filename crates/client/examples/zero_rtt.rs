@@ -1,10 +1,9 @@
 //! Coming back in no round trip: `cargo run -p fulmar-client --example zero_rtt -- quic://HOST`, then
 //! restart the broker a few times.
 //!
-//! The first connection brings a ticket. When the client comes back it sends CONNECT and what is
-//! queued in its first packet, and `early_data` tells whether the broker took it. Tickets end with the
-//! process. What goes early could be recorded and sent again by others: Fulmar's broker takes each
-//! ticket once, so that a copy does nothing.
+//! The first connection brings a ticket. When the client returns, it sends CONNECT and the queued messages in its
+//! first packet, and `early_data` shows whether the broker accepted them. Tickets end with the process. Early data
+//! could be recorded and replayed by others: Fulmar's broker accepts each ticket once, so a replay has no effect.
 
 use std::time::Duration;
 

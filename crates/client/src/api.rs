@@ -1,4 +1,5 @@
-//! The public handles: [`Client`] asks, [`Events`] tells, [`Delivery`] is one publication's fate.
+//! The public handles: [`Client`] sends requests, [`Events`] returns events, [`Delivery`] is the result of one
+//! publication.
 
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -59,10 +60,9 @@ pub enum Event {
         /// The address now.
         local: SocketAddr,
     },
-    /// The server has lost the session or a flow of it, so that this many publications at QoS 2 are
-    /// sent again as new: whether it had received them before nobody can tell, and if it had they
-    /// arrive twice. A session that outlives its connection (`session_expiry_s` above 0) and a server
-    /// that stores it make this rare.
+    /// The server has lost the session or a flow of it, so this many publications at QoS 2 are sent again as new: it
+    /// is unknown whether the server had received them before, and if so, they arrive twice. A session that outlives
+    /// its connection (`session_expiry_s` above 0) and a server that stores it make this rare.
     MayRepeat {
         /// How many.
         messages: usize,
@@ -79,7 +79,7 @@ pub enum Event {
     },
 }
 
-/// Figures of a connection at one moment, as its transport tells them.
+/// Statistics of a connection's path at one moment, as its transport reports them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PathStats {
@@ -232,7 +232,7 @@ impl Client {
     /// Acknowledges a message that came with a receipt. Where the connection that brought it has ended
     /// this does nothing: the server sends the message again.
     pub async fn acknowledge(&self, receipt: Receipt) {
-        // A client that is closed has nobody to tell.
+        // After a client is closed, there is no connection for the acknowledgement.
         drop(self.control.send(Control::Acknowledge(receipt)).await);
     }
 

@@ -39,7 +39,7 @@ pub(crate) type Rival = Pin<Box<dyn Future<Output = Result<ServerConnection, Err
 
 type Reader = Box<dyn AsyncRead + Send + Unpin>;
 
-/// The sending half; QUIC's can tell when everything has arrived.
+/// The sending half; QUIC's knows when everything was acknowledged.
 pub(crate) enum Writer {
     Plain(Box<dyn AsyncWrite + Send + Unpin>),
     Quic(quinn::SendStream),
@@ -151,13 +151,13 @@ impl Dialer {
         Ok(Dialer { options, tls, quic, answered, tcp_first_until })
     }
 
-    /// Dials, by both ways where told to.
+    /// Connects, by QUIC and TCP in parallel if configured.
     pub(crate) async fn dial(self: &Arc<Self>) -> Result<Dialled, Error> {
         let conn = self.dial_all(true).await?;
         let unanswered = conn.quic.as_ref().is_some_and(|quic| quic.early.is_some());
         let rival = unanswered.then(|| {
             let dialer = Arc::clone(self);
-            // Without early data, so that whoever wins has been answered.
+            // Without early data, so that the winner has had an answer from the server.
             let rival: Rival = Box::pin(async move {
                 tokio::time::sleep(HEAD_START).await;
                 dialer.dial_all(false).await

@@ -78,7 +78,7 @@ pub(crate) struct Driver {
     /// What the loop is to do to the connection, which only it has at hand.
     rebind_wanted: bool,
     stats_wanted: Vec<oneshot::Sender<Option<PathStats>>>,
-    /// Who waits for the end.
+    /// Tasks that wait for the end.
     ended: Vec<oneshot::Sender<()>>,
     /// When to stop waiting for deliveries; set when the client is to be closed.
     drain_by: Option<Instant>,
@@ -201,8 +201,8 @@ impl Driver {
         }
     }
 
-    /// One connection from dialling to its end; `None` when the client is closed. Tells the error
-    /// and whether the server had accepted the connection.
+    /// One connection from dialling to its end; `None` when the client is closed. Returns the error, and whether the
+    /// server had accepted the connection.
     async fn attempt(&mut self) -> Option<(Error, bool)> {
         let by = Instant::now() + self.options.connect_timeout;
         let dialer = Arc::clone(&self.dialer);
@@ -326,7 +326,7 @@ impl Driver {
                     self.backlog.push_back(Event::MayRepeat { messages });
                 }
                 Outcome::Message(message) => self.backlog.push_back(Event::Message(message)),
-                // Whoever asked may not want to know any more.
+                // The caller may have dropped the future.
                 Outcome::Published(done, result) => drop(done.send(result)),
                 Outcome::Answered(done, result) => drop(done.send(result)),
             }
@@ -599,7 +599,7 @@ fn lost(error: std::io::Error) -> Error {
 
 fn answer_all(asked: &mut Vec<oneshot::Sender<Option<PathStats>>>, stats: Option<PathStats>) {
     for ask in asked.drain(..) {
-        // Whoever asked may not want to know any more.
+        // The caller may have dropped the future.
         let _ = ask.send(stats);
     }
 }

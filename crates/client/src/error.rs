@@ -3,7 +3,7 @@
 use fulmar_mqtt::ReasonCode;
 use fulmar_mqtt::topic::TopicError;
 
-/// Why something failed. Cheap to clone: one failure may be told to many.
+/// Why something failed. Cheap to clone, because one failure may have several recipients.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
     /// The URL is not one of a broker.

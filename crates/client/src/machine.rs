@@ -51,7 +51,7 @@ pub(crate) enum Outcome<P, R> {
     Published(P, Result<ReasonCode, Error>),
     /// A request is answered, a reason code for each of its filters.
     Answered(R, Result<Vec<ReasonCode>, Error>),
-    /// So many QoS 2 publications go out as new although the server may have had them.
+    /// This many QoS 2 publications are sent as new although the server may have received them.
     MayRepeat { messages: usize },
 }
 
@@ -70,7 +70,7 @@ enum Phase {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ahead {
     Requests,
-    /// And publications that every server takes: what this one takes, only CONNACK tells.
+    /// Also publications that every server accepts; the limits of this one are only known after CONNACK.
     Modest,
     /// Everything, in QUIC's early data: there was a CONNACK before.
     All,
@@ -127,9 +127,9 @@ impl<P, R> Machine<P, R> {
         }
     }
 
-    /// A connection is there: CONNECT goes out. With `early` what waits on the control flow follows
-    /// at once, unless something is in flight there, whose fate only CONNACK can tell; without, what
-    /// the options allow of it. `streams` says whether there can be data streams.
+    /// A connection is there: writes CONNECT. With `early`, the messages waiting on the control flow follow at once,
+    /// unless something is in flight there whose state is only known after CONNACK; without, as much of them as the
+    /// options allow. `streams` is whether there can be data streams.
     pub(crate) fn connect(&mut self, now: Instant, early: bool, streams: bool) {
         self.connection += 1;
         self.prepare_streams(streams);

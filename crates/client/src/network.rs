@@ -1,5 +1,5 @@
-//! Tells when the network changed: the kernel's own announcements of links, addresses and routes
-//! (rtnetlink), where they can be had.
+//! Detects changes of the network by the kernel's notifications of links, addresses and routes (rtnetlink), where
+//! they are available.
 //!
 //! What changed is not looked into: whether it concerns a connection is found out by asking the
 //! kernel which address it would use now, which costs three system calls.
@@ -44,8 +44,7 @@ mod linux {
     }
 
     impl Monitor {
-        /// Listens from now on. Where the kernel does not allow it (Android's newer ones do not)
-        /// there is nothing to hear.
+        /// Listens from now on. Where the kernel does not allow it (newer Android), no changes are detected.
         pub(crate) fn new() -> Monitor {
             let opened = open().inspect_err(|error| {
                 tracing::debug!(%error, "the kernel does not report network changes");
@@ -69,7 +68,7 @@ mod linux {
 
 #[cfg(not(target_os = "linux"))]
 impl Monitor {
-    /// Nothing to hear: changes are noticed by silence and failing sends.
+    /// No notifications: changes are detected by silence and failed sends.
     pub(crate) fn new() -> Monitor {
         Monitor {}
     }

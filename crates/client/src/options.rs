@@ -1,4 +1,4 @@
-//! What a client can be told before it connects. Every bound has its unit in its name or its type.
+//! A client's options. The name or type of every limit has its unit.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -18,7 +18,7 @@ const MAX_DATA_STREAMS: u16 = 64;
 /// Shorter ones would be load and no use.
 const LEAST_QUIC_KEEP_ALIVE: Duration = Duration::from_millis(100);
 
-/// Which servers to believe, where the transport is encrypted.
+/// Which servers to trust, if the transport is encrypted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Trust {
     /// On this machine its development authority if there is one, and the system's authorities.
@@ -26,7 +26,7 @@ pub enum Trust {
     Auto,
     /// The authorities in this PEM file and no others.
     CaFile(PathBuf),
-    /// Anybody. For experiments: whoever sits between reads and changes everything.
+    /// Every server. For experiments: an attacker on the path can read and change everything.
     Insecure,
 }
 
@@ -157,7 +157,7 @@ pub struct Options {
     pub will: Option<Will>,
     /// Further CONNECT properties (user properties, authentication); MQTT 5.0 only.
     pub connect_properties: PropertyBuf,
-    /// Which servers to believe.
+    /// Which servers to trust.
     pub trust: Trust,
     /// The only version of TLS over TCP to speak; `None` takes the newest both sides know.
     pub tls_version: Option<TlsVersion>,

@@ -59,11 +59,11 @@ pub(crate) struct QuicConnection {
     local: IpAddr,
     events: mpsc::Receiver<SocketEvent>,
     tell: mpsc::Sender<SocketEvent>,
-    /// Tells whether the server took the early data, if the connection began with early data.
+    /// Resolves to whether the server accepted the early data, if there was any.
     pub(crate) early: Option<quinn::ZeroRttAccepted>,
-    /// The server has not been heard of at all.
+    /// Nothing has been received from the server.
     pub(crate) unanswered: bool,
-    /// Times the connection has moved to another socket and was heard there.
+    /// How often the connection has moved to another socket and received packets there.
     pub(crate) migrations: u32,
     silence: Silence,
     round_trip: RoundTrip,
@@ -83,7 +83,7 @@ impl Drop for QuicConnection {
     }
 }
 
-/// Whether the server was heard of since something was sent to it.
+/// Whether anything was received since the last packet was sent.
 #[derive(Default)]
 struct Silence {
     /// Datagrams received, and those sent by the time the last of them came.
@@ -93,10 +93,10 @@ struct Silence {
     looks: u32,
 }
 
-/// What happened to the network path of a connection.
+/// A change of a connection's network path.
 #[derive(Debug)]
 pub(crate) enum Change {
-    /// The server is heard on the socket that was moved to.
+    /// A packet was received on the new socket.
     Migrated(SocketAddr),
     /// Nobody listens at the server's port any more.
     Gone,
@@ -241,7 +241,7 @@ impl QuicConnection {
         Ok(ServerConnection::quic(receive, send, self))
     }
 
-    /// Ends the connection and waits until the server has been told.
+    /// Ends the connection, and waits until the close has been sent.
     pub(crate) async fn close(&self) {
         self.connection.close(VarInt::from_u32(0), b"");
         self.endpoint.wait_idle().await;

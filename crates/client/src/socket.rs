@@ -1,4 +1,4 @@
-//! The UDP socket of one QUIC connection, which tells what quinn's own keeps to itself.
+//! The UDP socket of one QUIC connection, which reports errors that quinn's own socket ignores.
 //!
 //! It is connected to the server: then the kernel reports that nobody listens there (ICMP port
 //! unreachable, checked against this socket's addresses and ports), and a dead broker is noticed with
@@ -46,7 +46,7 @@ pub(crate) struct Socket {
     state: UdpSocketState,
     events: mpsc::Sender<SocketEvent>,
     refused: AtomicU32,
-    /// Moved to and not heard of yet.
+    /// The connection has moved to this socket, and nothing was received on it yet.
     unconfirmed: AtomicBool,
     repeats: Option<Repeats>,
 }
@@ -224,7 +224,7 @@ mod tests {
         let (events, mut told) = mpsc::channel(MAX_WAITING_EVENTS);
         let socket = Socket::new(remote, true, events, None).unwrap();
         socket.io.writable().await.unwrap();
-        // The refusal of one datagram is told when the next is sent; loopback may take its time.
+        // The refusal of one datagram is reported when the next is sent; loopback may take some time.
         let deadline = Instant::now() + Duration::from_secs(20);
         for times in 1..=2 {
             let event = loop {

@@ -155,7 +155,7 @@ impl DataStreams {
         let mut all = true;
         for stream in &mut self.streams {
             let finished = stream.finished.get_or_insert_with(|| {
-                // Fails when it is finished or reset already, which `stopped` tells too.
+                // Fails if it is finished or reset already, which `stopped` also reports.
                 let _ = stream.send.finish();
                 let stopped = stream.send.stopped();
                 Box::pin(async move { drop(stopped.await) })

@@ -1,4 +1,4 @@
-//! Which servers to believe and who we are: the rustls configuration of a client.
+//! The rustls configuration of a client: which servers it trusts, and its own certificate.
 //!
 //! One configuration is made for a client and shared by all its connections, since it holds the
 //! session tickets that make 0-RTT possible. They end with the process: rustls does not let a client
@@ -90,7 +90,7 @@ fn roots(trust: &Trust, loopback: bool) -> Result<RootCertStore, Error> {
     }
     if loopback {
         for path in fulmar_certs::dev_ca_locations().iter().filter(|path| path.is_file()) {
-            // A broken file where nobody named one is no reason to stop; the handshake will tell.
+            // A broken default file is not an error by itself; the handshake will fail if it was needed.
             let chain = fulmar_certs::files::read_chain(path).unwrap_or_default();
             roots.add_parsable_certificates(chain);
         }
@@ -99,7 +99,7 @@ fn roots(trust: &Trust, loopback: bool) -> Result<RootCertStore, Error> {
     Ok(roots)
 }
 
-/// Believes any certificate, but not that somebody holds its key without proof.
+/// Accepts any certificate, but still requires the signature that proves possession of its key.
 #[derive(Debug)]
 struct Anybody(Arc<CryptoProvider>);
 

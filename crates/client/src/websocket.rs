@@ -36,7 +36,7 @@ where
     Ok(near)
 }
 
-/// Ends when either side does; dropping `far` is how MQTT hears of it.
+/// Ends when either side does; MQTT detects that because `far` is dropped.
 async fn bridge<S>(socket: WebSocketStream<S>, far: DuplexStream) -> Result<(), Error>
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,

@@ -21,8 +21,8 @@ use crate::message::Message;
 /// Bytes written ahead of a stream before publications wait their turn.
 pub(crate) const MAX_OUT_BYTES: usize = 64 * 1024;
 
-/// QoS 1 publications that may be on their way before CONNACK says how many: the least Receive Maximum
-/// that well-known brokers have unless told otherwise (HiveMQ's).
+/// QoS 1 publications that may be in flight before CONNACK gives the Receive Maximum: the smallest default of
+/// well-known brokers (HiveMQ's).
 const MODEST_WINDOW: usize = 10;
 
 /// Bytes written before CONNACK says what is too large: about what a new connection may have on its way
@@ -74,7 +74,7 @@ pub(super) const NO_LIMITS: ServerLimits =
 pub(super) struct Desk<P, R> {
     pub(super) version: Version,
     pub(super) limits: ServerLimits,
-    /// Whether CONNACK has come.
+    /// Whether CONNACK was received.
     pub(super) up: bool,
     /// Sent in early data, which the server may still refuse as a whole; in order.
     pub(super) early: Vec<Early<P>>,
@@ -241,9 +241,9 @@ impl<P, R> Flow<P, R> {
         }
     }
 
-    /// Writes publications that no server has a reason to refuse, before it has told what it takes: a few
-    /// small ones with QoS 1, without RETAIN. With QoS 0 nobody would know that one was lost when the
-    /// server refuses CONNECT. What comes behind another one waits with it.
+    /// Before CONNACK, writes publications that no server has a reason to refuse: a few small ones with QoS 1,
+    /// without RETAIN. With QoS 0, the loss of a publication would go unnoticed if the server refuses CONNECT.
+    /// Publications after one that has to wait also wait.
     pub(super) fn pump_modestly(&mut self, desk: &mut Desk<P, R>) {
         while self.outbound.in_flight() < MODEST_WINDOW && !self.outbound.is_full() {
             let modest = self.queue.pop_front_if(|pending| {

@@ -15,7 +15,7 @@ use super::{Ahead, Machine, Outcome, Phase, TOPIC_ALIAS_MAXIMUM, seconds};
 use crate::error::Error;
 use crate::message::{Message, Receipt};
 
-/// Why the connection has to end, and what to tell the server.
+/// Why the connection has to end, and the reason code for the server.
 struct Failure {
     error: Error,
     answer: Option<ReasonCode>,

@@ -14,7 +14,7 @@ use super::*;
 
 type Session = Machine<u32, u32>;
 
-/// A server that keeps one session, QoS state included, until told to forget it.
+/// A server that keeps one session, QoS state included, until a test makes it forget the session.
 #[derive(Default)]
 struct Server {
     has_session: bool,
@@ -649,8 +649,8 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// Whatever is lost: QoS 1 arrives, QoS 2 arrives once, both in the order of their first
-    /// sending, and every publication is told its fate once.
+    /// Whatever is lost: QoS 1 messages arrive, QoS 2 messages arrive once, both in the order in which they were
+    /// first sent, and every publication gets exactly one result.
     #[test]
     fn nothing_is_lost_whatever_the_connection_does(
         steps in proptest::collection::vec(step(), 0..60),
