@@ -1,6 +1,6 @@
-//! [`Disk`] as SQLite's file layer: a `sqlite3_vfs` whose functions find the disk by the folder of the
-//! path they are given. It becomes the process' default, so that the store needs no way of its own to be
-//! told of it; a folder where nothing is mounted cannot be opened.
+//! [`Disk`] as SQLite's file layer: a `sqlite3_vfs` whose functions find the disk by the folder of the given path. It
+//! becomes the process' default, so that the store needs no configuration for it; files in a folder without a disk
+//! cannot be opened.
 //!
 //! Locks are not kept: one process, one connection. There is no shared memory either, which SQLite does
 //! without when it has a database for itself (`locking_mode=EXCLUSIVE`, as the store has it).

@@ -1,8 +1,8 @@
 //! The simulator's storage over the real store: `SqliteStorage`, its thread and SQLite, on a [`Disk`].
 //!
-//! Everything that is drawn is drawn from a seed, and the writer's thread never runs beside the
-//! simulation: whoever lets it go waits until it sleeps again, is stalled by the disk, or has failed
-//! twice (the first attempt may have begun before). So a seed gives the same run each time.
+//! All random decisions come from a seed, and the writer's thread never runs in parallel with the simulation: after
+//! waking it, the simulation waits until it sleeps again, is stalled by the disk, or has failed twice (the first
+//! attempt may have begun before). So every run with the same seed is equal.
 //!
 //! After each crash what the store gives back must be what the operations of a whole number of batches
 //! mean, of all that were reported durable at the least, as `fulmar_simulator::Tables` has it.
@@ -217,7 +217,7 @@ impl State {
             if store.committed() >= last && !self.failing {
                 std::thread::yield_now();
             } else {
-                // A failure is told of once, so that the next attempt must be looked for.
+                // A failure is reported once, so the next attempt has to be polled for.
                 let _ = events.recv_timeout(Duration::from_micros(500));
             }
         }

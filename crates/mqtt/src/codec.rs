@@ -62,7 +62,7 @@ pub fn packet_len(
     Ok(Some(PacketLen { header, total }))
 }
 
-/// Lengths a fixed header tells, in bytes.
+/// The lengths in a fixed header, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PacketLen {
     /// Of the fixed header.

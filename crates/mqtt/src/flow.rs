@@ -1,9 +1,8 @@
 //! Stream headers of MQTT over QUIC's advanced mode: flows that survive their stream.
 //!
-//! The "MQTT-next" draft (W. Yang, 2024, sections 9.4 to 9.8) begins a stream with a header of QUIC
-//! variable-length integers (RFC 9000 section 16). A stream without one begins with an MQTT packet;
-//! none of a client's packets that may begin a data stream has a first byte of 0x11 to 0x14, so one
-//! byte tells.
+//! The "MQTT-next" draft (W. Yang, 2024, sections 9.4 to 9.8) begins a stream with a header of QUIC variable-length
+//! integers (RFC 9000 section 16). A stream without one begins with an MQTT packet; none of a client's packets that
+//! may begin a data stream has a first byte of 0x11 to 0x14, so one byte is enough to distinguish them.
 
 /// What a stream is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

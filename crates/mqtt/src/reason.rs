@@ -85,7 +85,7 @@ impl ReasonCode {
         self as u8
     }
 
-    /// Whether it tells of a failure.
+    /// Whether it is a failure.
     #[must_use]
     pub fn is_error(self) -> bool {
         self.as_u8() >= 0x80

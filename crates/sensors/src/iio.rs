@@ -3,7 +3,7 @@
 //!
 //! A channel is one file with the processed value (`in_temp_input`), or a raw count with scale and offset
 //! (`in_temp_raw`, `in_temp_scale`, `in_temp_offset`: (raw + offset) × scale). Buffers, triggers and events are not
-//! used: these sensors are read every minute, not a thousand times a second.
+//! used: these sensors are read every minute, not at a thousand hertz.
 
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use crate::reading::{MAX_DEVICE_LETTERS, is_device};
 /// Where the kernel shows its sensors.
 pub const DIRECTORY: &str = "/sys/bus/iio/devices";
 
-/// Most bytes of a file: sysfs gives at most a page.
+/// The most bytes of a file: sysfs returns at most one page.
 const MAX_BYTES: u64 = 4096;
 
 /// A kind of channel: its name in sysfs, our quantity, and what turns the kernel's unit into ours.
@@ -68,7 +68,7 @@ pub enum ChannelError {
     },
 }
 
-/// The sensors below a folder, by number; two of a name are told apart by it.
+/// The sensors below a folder, by number, which distinguishes sensors of the same name.
 ///
 /// # Errors
 /// The folder cannot be read.

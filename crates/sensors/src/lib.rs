@@ -1,5 +1,5 @@
-//! Readings of sensors: what a reading is, the lines in which it is told ([`mod@line`]), sensors that the Linux
-//! kernel drives ([`iio`]), and a simulator of homes ([`homes`]).
+//! Readings of sensors: their type, their text format ([`mod@line`]), sensors with Linux drivers ([`iio`]), and a
+//! simulator of homes ([`homes`]).
 //!
 //! Not here: MQTT, clocks, and what is done with readings. Time is passed in; files are read only by [`iio`].
 #![forbid(unsafe_code)]

@@ -1,4 +1,4 @@
-//! Lines that tell of readings, for whatever can print: a script, a serial port, another program.
+//! Readings as lines of text, which any source can print: a script, a serial port, another program.
 //!
 //! ```text
 //! # a comment; empty lines are passed over too
@@ -25,7 +25,7 @@ pub const MAX_READINGS: usize = 64;
 /// Most bytes of a unit.
 const MAX_UNIT_BYTES: usize = 32;
 
-/// What is wrong with a line.
+/// Mistakes in a line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LineError {

@@ -278,7 +278,7 @@ impl Ledger {
         owed.filter(|owed| !owed.by.is_empty()).collect()
     }
 
-    /// Its publisher is told that the broker has it.
+    /// The broker acknowledged it to the publisher.
     pub(crate) fn acknowledged(&mut self, message: usize) {
         let sent = &mut self.sent[message];
         if std::mem::replace(&mut sent.acknowledged, true) {
@@ -347,7 +347,7 @@ impl Ledger {
         self.readers[client].asked.get(&filter).map(|(_, lane)| *lane)
     }
 
-    /// SUBACK has come.
+    /// SUBACK was received.
     pub(crate) fn subscribed(&mut self, client: usize, filter: usize, qos: QoS) {
         self.numbers += 1;
         let number = self.numbers;

@@ -307,7 +307,7 @@ impl<'a> Scene<'a> {
     fn wait(&mut self, seconds: u64) {
         self.pass(seconds);
         if seconds >= u64::from(EXPIRY_S) {
-            // Who was not let in so far begins anew.
+            // A client that was not accepted so far starts again.
             for client in 0..self.clients.len() {
                 if self.greeted(client).is_none() {
                     self.cut(client, true, false);
@@ -368,7 +368,8 @@ impl<'a> Scene<'a> {
         Ok(())
     }
 
-    /// Everything comes to rest in the middle: who is there, with a stream for all it is owed, has that.
+    /// Everything comes to rest in the middle: connected clients that have streams for all that they are owed have
+    /// received it.
     fn rest(&mut self) -> Result<(), String> {
         if self.disk_fails {
             return Ok(());
@@ -396,7 +397,7 @@ impl<'a> Scene<'a> {
         self.world.disk.set_failing(false);
         self.disk_fails = false;
         self.rest()?;
-        // Again where a full queue ends connections: what could wait has come by then.
+        // Once more, because a full queue ends connections: everything that could wait has arrived by then.
         for _ in 0..MAX_RETURNS {
             self.come_back();
             self.settle()?;

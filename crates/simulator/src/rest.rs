@@ -1,5 +1,5 @@
-//! What must hold when everything has come to rest, beside what clients were owed: storage holds what
-//! they have and nothing of what is over, and who comes anew gets what is retained.
+//! The state that must hold at rest, besides what clients were owed: storage has exactly the state of the present
+//! sessions, and new subscribers get the retained messages.
 
 use fulmar_broker::StreamKey;
 use fulmar_broker::storage::SessionKey;

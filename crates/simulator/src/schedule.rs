@@ -98,7 +98,7 @@ pub struct Setup {
     pub calm: bool,
     /// A worker whose turns are long.
     pub slow_worker: Option<usize>,
-    /// One in so many publications is read while other workers do something amid it; 0 for none.
+    /// During one in this many publications, other workers act in between; 0 for none.
     pub amid: u8,
     /// Publications a flow may have in flight.
     pub max_in_flight: u16,
@@ -231,7 +231,7 @@ pub enum Step {
         /// Which worker.
         worker: usize,
     },
-    /// Storage commits up to so many batches.
+    /// Storage commits up to `most` batches.
     Commit {
         /// Most batches.
         most: usize,
@@ -253,10 +253,10 @@ pub enum Step {
     },
     /// The broker crashes and starts again.
     Crash {
-        /// With so many workers.
+        /// The number of workers.
         workers: usize,
     },
-    /// Everything comes to rest: who is there then has what it is owed.
+    /// Everything comes to rest: connected clients have received everything that they are owed.
     Rest,
 }
 
@@ -358,7 +358,7 @@ pub struct Schedule {
     pub setup: Setup,
     /// Its steps.
     pub steps: Vec<Step>,
-    /// What happens is told.
+    /// Whether to print the steps.
     pub aloud: bool,
 }
 

@@ -18,7 +18,7 @@ struct Current {
     line: usize,
     delay: Duration,
     durable: bool,
-    /// CONNACK has come, so that the broker has it.
+    /// CONNACK was received, so the broker has it.
     greeted: bool,
     fate: Fate,
     /// When the broker noticed that the connection was gone, at the latest.
@@ -36,7 +36,7 @@ enum Fate {
     Lost,
     /// Its client has said goodbye.
     Left,
-    /// Its client has come back.
+    /// Its client has returned.
     Over,
 }
 
@@ -204,7 +204,7 @@ impl Wills {
         });
     }
 
-    /// Everything has come to rest: clients that are not there have not come back in time.
+    /// Everything has come to rest: clients that are not connected have not returned in time.
     pub(crate) fn at_the_end(&mut self, ledger: &mut Ledger) {
         for will in self.current.iter().flatten() {
             let must = will.fate == Fate::Lost && will.greeted && !will.durable;

@@ -216,7 +216,7 @@ impl World {
         let line = &mut self.lines[line];
         let wire = line.wires.iter_mut().find(|wire| wire.key == key)?;
         let packet = wire.to_client.pop_front()?;
-        // The network can take more now. Where it could before, nobody asks for more unless told to.
+        // The network accepts more now. If it did before, clients only ask for more when notified.
         if line.open && std::mem::replace(&mut wire.full, false) {
             line.flush = true;
             let worker = line.worker;
@@ -391,7 +391,7 @@ impl World {
         shard.set_now(self.now);
     }
 
-    /// Whether the worker may do something of its own accord; wakes it if it was told to.
+    /// Whether the worker may run without input; wakes it if it was notified.
     pub(crate) fn is_awake(&mut self, at: usize) -> bool {
         if self.workers[at].shard.is_none() {
             return false;
@@ -504,7 +504,7 @@ impl World {
         }
     }
 
-    /// Storage commits up to so many batches and wakes who waits for that.
+    /// Storage commits up to `most` batches, and wakes those that wait for them.
     pub(crate) fn commit(&mut self, most: usize) -> usize {
         let committed = self.disk.commit(most);
         if committed > 0 {

@@ -1,8 +1,8 @@
 //! Fuzz targets of `fulmar-mqtt`: each a function of any bytes that panics when a rule is broken.
 //!
-//! `targets/` hands them to libFuzzer (`make fuzz`); the tests here run every seed through them, so that
-//! `cargo test` notices both a target that no longer holds and a bug that has come back. What a target
-//! found is a test beside the code it was found in, under a name that says what it was.
+//! `targets/` passes them to libFuzzer (`make fuzz`); the tests here run every seed through them, so that `cargo
+//! test` detects both a broken target and a bug that has returned. Each bug that a target found has a test beside its
+//! code, named after the bug.
 //!
 //! Also what the other crates' targets share: [`heap`], [`replay`], and the models in `tests/support`.
 

@@ -51,7 +51,7 @@ impl<'a> Packet<'a> {
         Packet::decode_rare(frame, version)
     }
 
-    /// What comes once in a connection, not once in a message.
+    /// Packets that occur once per connection, not once per message.
     fn decode_rare(frame: &Frame<'a>, version: Version) -> Result<Packet<'a>, DecodeError> {
         let kind = frame.packet_type();
         let flags = frame.first & 0x0F;

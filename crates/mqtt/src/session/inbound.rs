@@ -32,7 +32,7 @@ impl Inbound {
         Inbound::default()
     }
 
-    /// A PUBLISH with this identifier has come; at most `maximum` may be open.
+    /// A PUBLISH with this identifier was received; at most `maximum` may be open.
     pub fn publish(&mut self, id: PacketId, maximum: u16) -> Received {
         if self.is_open(id) {
             return Received::Duplicate;

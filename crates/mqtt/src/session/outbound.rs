@@ -1,8 +1,8 @@
 //! The sending side of QoS 1 and 2 (sections 4.3 and 4.4).
 //!
-//! Entries are kept in the order in which they were sent, which is the order to send them again in
-//! ([MQTT-4.6.0-1]). Acknowledgements nearly always come in that order too, so looking for one
-//! nearly always ends at the front; where it does not, its identifier tells where to look.
+//! Entries are in the order in which they were sent, which is the order of retransmission ([MQTT-4.6.0-1]).
+//! Acknowledgements nearly always arrive in that order too, so a search nearly always ends at the front; if not, the
+//! identifier gives the position.
 
 use std::collections::VecDeque;
 

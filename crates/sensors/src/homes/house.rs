@@ -1,7 +1,7 @@
 //! A house as one volume of air: what comes in, what goes out, what arises inside.
 //!
-//! Balances are per hour and stepped explicitly; with a step of a minute and at most nine air changes an hour that is
-//! stable.
+//! Balances are per hour, with explicit time steps; with a step of a minute and at most nine air changes per hour,
+//! that is stable.
 
 use super::people::{Doing, People};
 use super::weather::{Outside, saturation};
@@ -23,10 +23,10 @@ const WATER_SHOWER_G: f64 = 1800.0;
 /// Walls, furniture and clothes take up moisture: the air behaves like so much more of it.
 const MOISTURE_BUFFER: f64 = 3.0;
 
-/// Air changes an hour that an open window adds.
+/// Air changes per hour that an open window adds.
 const WINDOW_PER_H: f64 = 4.0;
 
-/// The flue of one home is blocked now and then: on one day of so many, at this hour, for so long.
+/// The flue of one home is sometimes blocked: on one day of this many, from this hour, for this long.
 const FLUE_EVERY_DAYS: u64 = 9;
 const FLUE_FROM_H: f64 = 19.0;
 const FLUE_FOR_H: f64 = 0.75;
@@ -50,7 +50,7 @@ pub(super) struct Air {
 pub(super) struct House {
     people: People,
     volume_m3: f64,
-    /// Air changes an hour with windows closed and little wind.
+    /// Air changes per hour with windows closed and little wind.
     leak_per_h: f64,
     /// What the ground gives, Bq/m³ an hour.
     radon_per_h: f64,

@@ -1,5 +1,5 @@
-//! Who is at home, and what they do: sleep, go to work, cook, shower, open windows. Pure: a question about a
-//! moment has one answer.
+//! The people of a home and their activities: sleep, work, cooking, showers, opening windows. A pure function of
+//! time.
 
 use crate::dice::Dice;
 
@@ -31,7 +31,7 @@ impl People {
         People { dice, count, stays: dice.share(1) < 0.2 }
     }
 
-    /// At a moment, with so many degrees inside.
+    /// The activities at a time, with this indoor temperature in °C.
     pub(super) fn at(&self, time_s: u64, temperature: f64) -> Doing {
         let day = time_s / DAY_S;
         let hour = (time_s % DAY_S) as f64 / 3600.0;

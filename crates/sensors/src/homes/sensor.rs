@@ -12,12 +12,12 @@ pub(super) const BOILER: &str = "boiler room";
 const SPIKE_TEMPERATURE: f64 = 85.0;
 const SPIKE_SHARE: f64 = 0.004;
 
-/// Faults come back after so many days.
+/// The interval of faults in days.
 const FAULT_EVERY_DAYS: u64 = 5;
-/// A sensor is stuck for so many hours, from three in the morning on.
+/// A stuck sensor is stuck from this hour, for this many hours.
 const STUCK_FROM_H: u64 = 3;
 const STUCK_FOR_H: u64 = 10;
-/// A unit loses its radio for so many hours, and on other days for some half hours.
+/// A unit has no radio for this many hours, and on other days for some half hours.
 const SILENT_FOR_H: u64 = 9;
 const SHORT_SILENCE_S: u64 = 1800;
 const SHORT_SILENCE_SHARE: f64 = 0.15;
@@ -123,7 +123,7 @@ impl Unit {
     }
 }
 
-/// On one day of [`FAULT_EVERY_DAYS`], in so many hours.
+/// Whether a time is in these hours of one day of [`FAULT_EVERY_DAYS`].
 fn is_within(at_s: u64, hours: u64) -> bool {
     let hour = at_s % DAY_S / HOUR_S;
     at_s / DAY_S % FAULT_EVERY_DAYS == 2 && (STUCK_FROM_H..STUCK_FROM_H + hours).contains(&hour)

@@ -41,7 +41,7 @@ pub(crate) struct Stream {
     pub(crate) key: StreamKey,
     pub(crate) lane: Lane,
     keep: bool,
-    /// It is another stream's flow, and nothing has come on this one: the broker may know of neither.
+    /// It has another stream's flow, and has received nothing yet: the broker may know neither stream.
     is_between: bool,
     /// `None` for one that takes the flow as it is.
     refusal: Option<Refusal>,
@@ -64,7 +64,7 @@ pub(crate) struct Client {
     pub(crate) nature: Nature,
     pub(crate) line: Option<usize>,
     pub(crate) quic: bool,
-    /// CONNACK has come on this line.
+    /// CONNACK was received on this connection.
     pub(crate) greeted: bool,
     /// What CONNACK must say of the session, if it can know.
     expects: Option<bool>,
@@ -200,7 +200,7 @@ impl Client {
         }
     }
 
-    /// What it has asked for on a stream that is gone and was not told: it may have got that or not.
+    /// Requests on a stream that has ended without a response: they may or may not have taken effect.
     fn doubt_unanswered(&self, lane: Lane, ledger: &mut Ledger) {
         for (filter, ..) in self.asking.values() {
             if ledger.lane_of(self.index, *filter) == Some(lane) {
