@@ -216,7 +216,7 @@ impl World {
         let line = &mut self.lines[line];
         let wire = line.wires.iter_mut().find(|wire| wire.key == key)?;
         let packet = wire.to_client.pop_front()?;
-        // The network accepts more now. If it did before, clients only ask for more when notified.
+        // The network accepts more now. If it was full before, the worker is woken to send more.
         if line.open && std::mem::replace(&mut wire.full, false) {
             line.flush = true;
             let worker = line.worker;
