@@ -1,7 +1,6 @@
-//! How many measurements a second the platform stores: `cargo run --release -p fulmar-platform
-//! --example measurements`, with the address of an empty PostgreSQL database behind it if that is to be
-//! measured. One sender, batches as the MQTT intake makes them, everything durable and
-//! every rule looked at.
+//! How many measurements per second the platform stores: `cargo run --release -p fulmar-platform --example
+//! measurements`, followed by the address of an empty PostgreSQL database to measure that. One sender, batches like
+//! those of the MQTT intake, everything durable, and every rule evaluated.
 #![allow(clippy::unwrap_used, reason = "a measurement may end with what went wrong")]
 
 use std::time::{Duration, Instant, SystemTime};

@@ -1,6 +1,6 @@
 //! Accounts and twins from the command line, on the data folder: with the server running or not.
 //!
-//! A running server sees the changes within half a second.
+//! A running server detects the changes within half a second.
 
 use std::path::Path;
 
@@ -15,7 +15,7 @@ use crate::text::Name;
 use crate::time::Time;
 use crate::twins::types::{TwinKind, check_name};
 
-/// The platform's accounts and twins, for whoever may open the data folder.
+/// The platform's accounts and twins, for any process that may open the data folder.
 #[derive(Debug)]
 pub struct Admin {
     store: Store,
@@ -88,7 +88,7 @@ impl Admin {
     /// # Errors
     /// There is one of this name, or there is no such twin.
     pub fn add_device(&self, user: &UserToAdd<'_>) -> Result<(), Error> {
-        // Of a secret that nobody is told: a login takes as long to refuse as for other users.
+        // With an unknown secret, so that refusing a login takes as long as for other users.
         let (secret, _) = credentials::make(parse_name("user", user.name)?, Time::now())?;
         self.add_account(user, password::hash(&secret)?)
     }
@@ -131,8 +131,8 @@ impl Admin {
         self.change(move |db| found(accounts::set_password(db, &user, &hash)?, "user"))
     }
 
-    /// Makes a token that lasts for an account. With `others_end_in_ms` all its other tokens of this kind
-    /// end so many milliseconds from now, so that until then both are good.
+    /// Creates a token without expiry for an account. With `others_end_in_ms`, all its other tokens of this kind
+    /// expire after this many milliseconds; until then, both are valid.
     ///
     /// # Errors
     /// There is no such account, or it has as many tokens as it may.

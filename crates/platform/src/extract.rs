@@ -18,10 +18,10 @@ use crate::problem::Problem;
 
 /// Bytes of a body that is no upload.
 const SMALL_BYTES: usize = 256 * 1024;
-/// Bytes of a body of somebody who has not logged in.
+/// The most bytes of a request's body without login.
 pub(crate) const STRANGERS_BYTES: usize = 16 * 1024;
 
-/// A JSON body of at most so many bytes.
+/// A JSON body of at most `MAX_BYTES`.
 pub(crate) struct Body<T, const MAX_BYTES: usize = SMALL_BYTES>(pub(crate) T);
 
 impl<S: Send + Sync, T: DeserializeOwned, const MAX_BYTES: usize> FromRequest<S>
@@ -59,7 +59,7 @@ async fn json<T: DeserializeOwned>(request: Request, max_bytes: usize) -> Result
     parse(&bytes(request, max_bytes).await?)
 }
 
-/// The whole body, of at most so many bytes, and no more than the endpoint takes.
+/// The whole body, of at most `max_bytes`, and no more than the endpoint accepts.
 pub(crate) async fn bytes(request: Request, max_bytes: usize) -> Result<Bytes, Problem> {
     to_bytes(request.into_body(), max_bytes).await.map_err(|error| {
         if is_too_long(&error) {
@@ -108,7 +108,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Params<T> {
     }
 }
 
-/// One thing or many, told apart by `items`.
+/// One item or many, distinguished by the key `items`.
 pub(crate) enum Import<T> {
     One(Box<T>),
     Many(Vec<Each<T>>),
@@ -140,7 +140,7 @@ struct Many<T> {
 /// not keep the others from being stored.
 #[derive(Debug)]
 pub(crate) struct Each<T> {
-    /// What it calls itself, where that can be told.
+    /// Its own identifier, if there is one.
     pub(crate) id: Option<String>,
     pub(crate) item: Result<T, Problem>,
 }
@@ -156,7 +156,7 @@ impl<'de, T: DeserializeOwned> Deserialize<'de> for Each<T> {
     }
 }
 
-/// Tells `null` from a value that is not given, for partial changes.
+/// Distinguishes `null` from a missing value, for partial changes.
 #[allow(clippy::option_option)]
 pub(crate) fn given<'de, D, T>(from: D) -> Result<Option<Option<T>>, D::Error>
 where

@@ -1,9 +1,9 @@
 //! The platform: a utility's meters, work lists, readings and devices, and what sensors in homes
 //! measure, behind a REST API.
 //!
-//! JSON over HTTP from one axum `Router`, a database of its own (SQLite, or PostgreSQL), accounts with roles in each twin (a
-//! utility's installation). It speaks no MQTT: what changes comes out as [`Announcement`]s for whoever
-//! publishes them. TLS, HTTP/3 and bounds of connections are the endpoint's.
+//! JSON over HTTP from one axum `Router`, a database of its own (SQLite, or PostgreSQL), accounts with roles in each
+//! twin (a utility's installation). It speaks no MQTT: changes come out as [`Announcement`]s, which the server
+//! publishes. TLS, HTTP/3 and limits of connections are the endpoint's.
 //!
 //! Read in this order: `routes` (what can be asked), `accounts` (who asks), `app` (what handlers share), then a folder a
 //! subject, each with `types` and `handlers`; `store` is all there is of SQL. What comes from outside is checked where

@@ -73,7 +73,7 @@ fn operations(item: &mut PathItem) -> impl Iterator<Item = &mut Operation> {
 }
 
 fn complete(path: &str, operation: &mut Operation) {
-    // Handlers of one name are told apart by the folder they are about.
+    // The folder distinguishes handlers of the same name.
     let subject = path.trim_start_matches(PREFIX).replace(['{', '}'], "").replace(['/', '.'], "_");
     let id = operation.operation_id.take().unwrap_or_default();
     operation.operation_id = Some(format!("{id}{subject}"));

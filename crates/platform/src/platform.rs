@@ -87,9 +87,8 @@ impl Platform {
         self.app.account_cache.account(user).is_some()
     }
 
-    /// Lets a user in by name and password, with the bounds that logins over HTTP have: so many wrong ones
-    /// from an address, so many hashed at once. Takes as long for a user that is not there. Needs a tokio
-    /// runtime.
+    /// Logs a user in by name and password, with the limits of logins over HTTP: failed logins per address, and
+    /// concurrent hashes. Takes the same time for an unknown user. Needs a tokio runtime.
     ///
     /// # Errors
     /// Why not.
@@ -134,7 +133,7 @@ impl Platform {
         };
         let role =
             account_cache.account(user).and_then(|account| account_cache.role(&account, &twin));
-        // A device that has told nobody of itself is the user of the same name.
+        // A device that has not registered is the user of the same name.
         let whose = |device: &str| match account_cache.whose(&twin, device, user) {
             Whose::Nobodys if device == user => Whose::Own,
             whose => whose,
@@ -148,8 +147,7 @@ impl Platform {
         self.app.signer.installation()
     }
 
-    /// What tells later, of a message that this user publishes now, that it was this user; `None` where it does
-    /// not matter.
+    /// A voucher that shows later that this user has published this message; `None` if that does not matter.
     #[must_use]
     pub fn vouch(&self, user: &str, topic: &str, payload: &[u8]) -> Option<String> {
         let levels: Vec<&str> = topic.split('/').collect();
@@ -157,7 +155,7 @@ impl Platform {
         Some(self.app.signer.vouch(user, topic, payload))
     }
 
-    /// Who published this message, by what [`Platform::vouch`] gave for it.
+    /// The user who published this message, by the voucher of [`Platform::vouch`].
     #[must_use]
     pub fn vouched<'a>(&self, voucher: &'a str, topic: &str, payload: &[u8]) -> Option<&'a str> {
         self.app.signer.vouched(voucher, topic, payload)

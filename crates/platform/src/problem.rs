@@ -1,7 +1,7 @@
 //! What an answer that is none says (RFC 9457): `application/problem+json` with a status, a sentence
 //! for people and, where single values are wrong, which.
 //!
-//! What went wrong inside the server is logged and not told.
+//! Internal errors are logged, and their details are not sent.
 
 use axum::body::Body;
 use axum::http::{HeaderValue, StatusCode, header};
@@ -66,17 +66,17 @@ impl Problem {
         problem
     }
 
-    /// Nobody knows who asks.
+    /// The caller is unknown (401).
     pub(crate) fn unauthorized(detail: &str) -> Problem {
         Problem::new(StatusCode::UNAUTHORIZED, detail)
     }
 
-    /// Who asks may not.
+    /// The caller is not allowed to do this (403).
     pub(crate) fn forbidden(detail: &str) -> Problem {
         Problem::new(StatusCode::FORBIDDEN, detail)
     }
 
-    /// There is none, or not for who asks.
+    /// It does not exist, or the caller may not know of it (404).
     pub(crate) fn not_found(what: &str) -> Problem {
         Problem::new(StatusCode::NOT_FOUND, format!("there is no such {what}"))
     }
@@ -157,7 +157,7 @@ impl From<DatabaseError> for Problem {
                 }
                 _ => Problem::internal(&format_args!("storage: {error}")),
             },
-            // Whoever lost it has logged that.
+            // The code that lost the connection has logged that.
             DatabaseError::Away(..) => Problem::unavailable(
                 "the server's database cannot be reached; nothing was acknowledged: send it again \
                  later",

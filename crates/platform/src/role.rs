@@ -39,7 +39,7 @@ pub(crate) enum Deed {
     Receive,
     /// Sends what sensors measured.
     Measure,
-    /// Tells of itself as a device, and takes commands.
+    /// Sends telemetry as a device, and receives commands.
     BeDevice,
     /// Changes meters and work lists, gives commands.
     Manage,

@@ -1,4 +1,4 @@
-//! Who may publish and subscribe where under `fulmar/`: what roles are in requests, as topics.
+//! Who may publish and subscribe below `fulmar/`: the roles of HTTP requests applied to topics.
 //!
 //! Strings only: MQTT is the broker's. A filter must name its twin, so that it reaches no other one.
 
@@ -7,11 +7,11 @@ use crate::role::{Deed, Role};
 /// Whose a device is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Whose {
-    /// Who asks has it.
+    /// The caller owns it.
     Own,
     /// Another user has it.
     Others,
-    /// Nobody has told of it.
+    /// No device has registered it.
     Nobodys,
 }
 

@@ -1,5 +1,4 @@
-//! What has to be done from time to time: looking who has become silent, and forgetting what is no
-//! longer to be kept.
+//! Periodic work: detecting silent devices, and deleting what is not kept any longer.
 
 use std::time::Duration;
 
@@ -9,7 +8,7 @@ use crate::problem::Problem;
 use crate::store::{accounts, alerts as stored, retention};
 use crate::time::Time;
 
-/// How often it is looked who is silent.
+/// The interval of the check for silent devices.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// Before it is first looked: what the broker kept while the platform was away comes first.
 const SETTLE: Duration = Duration::from_secs(30);
@@ -34,8 +33,7 @@ impl Platform {
         }
     }
 
-    /// Forgets tokens whose end has come, which ends the connections that were made with them before
-    /// anybody had set an end.
+    /// Deletes expired tokens, which ends connections that were made with them before the expiry was set.
     async fn end_what_expired(&self) {
         loop {
             tokio::time::sleep(LOOK_EVERY).await;

@@ -131,7 +131,7 @@ async fn who_loses_something_is_told_of() {
         told.send((goes_on, platform.may("north-viewer", false, "fulmar/north/reading/m1")))
             .unwrap();
     });
-    // Who gains something is no reason to look.
+    // New rights are no reason for a notification.
     world.log_in("north-device").await;
     let change = json!({"role": "reader"});
     world.call(&admin, "PATCH", "/api/v1/north/user/north-viewer", &change).await;

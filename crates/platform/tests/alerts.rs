@@ -1,4 +1,4 @@
-//! Alerts: raised, told, acknowledged and cleared by when things were measured, not when they came.
+//! Alerts: raised, published, acknowledged and cleared by the time of measurement, not of arrival.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -15,7 +15,7 @@ fn now_ms() -> i64 {
     i64::try_from(since.as_millis()).unwrap()
 }
 
-/// RFC 3339 of so many milliseconds since 1970, as answers have it.
+/// RFC 3339 of milliseconds since 1970, as in responses.
 fn at(ms: i64) -> String {
     let at = time::OffsetDateTime::from_unix_timestamp_nanos(i128::from(ms) * 1_000_000).unwrap();
     let (date, (hour, minute, second, ms)) = (at.date(), at.time().as_hms_milli());
@@ -48,7 +48,7 @@ impl Site {
         self.world.good(&self.office, "PATCH", &path, change).await
     }
 
-    /// Sends radon measured so many minutes after the start.
+    /// Sends radon measured this many minutes after the start.
     async fn radon(&self, values: &[(i64, f64)]) {
         let items: Vec<Value> = values
             .iter()

@@ -131,7 +131,7 @@ async fn a_correction_counts_everywhere_and_says_who_when_why_and_what_was() {
     let row = csv.lines().find(|line| line.contains(&id(2))).unwrap();
     assert!(row.contains(",118,") && row.contains(",1180,"), "{row}");
     assert!(row.ends_with("\"a zero too much, photo checked\""), "{row}");
-    // The phone that never heard the answer sends it again: it is the same reading, as it was sent.
+    // The phone did not receive the response and sends it again: it is the same reading, as it was sent.
     let copy = {
         let mut copy = typed.clone();
         copy["id"] = json!(id(9));

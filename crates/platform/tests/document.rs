@@ -69,8 +69,8 @@ async fn no_token_reaches_another_twin() {
     }
 }
 
-/// Who may do what: everything else is refused with 403. Where a role may, the answer is about what is
-/// asked, which these requests leave out.
+/// Roles and their permissions: everything else is refused with 403. Where a role has the permission, the response is
+/// about the missing content of these requests.
 #[tokio::test]
 async fn roles_may_what_they_may_and_nothing_else() {
     let world = World::new();

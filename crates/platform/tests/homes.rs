@@ -14,7 +14,7 @@ fn now_ms() -> i64 {
     i64::try_from(since.as_millis()).unwrap()
 }
 
-/// RFC 3339 of so many milliseconds since 1970.
+/// RFC 3339 of milliseconds since 1970.
 fn at(ms: i64) -> String {
     let at = time::OffsetDateTime::from_unix_timestamp_nanos(i128::from(ms) * 1_000_000).unwrap();
     let format = time::format_description::well_known::Rfc3339;

@@ -310,7 +310,7 @@ async fn what_the_van_decodes_does_the_work_of_the_list_when_a_key_or_a_role_vou
         .collect();
     assert_eq!(progress.len(), 1, "told once for all of them");
     assert_eq!(progress[0]["done"], json!(read.len()));
-    // The same meter heard by somebody who may read it.
+    // Another unencrypted meter, received by a user who may read meters.
     let other = CLEAR.replace("1389E201", "1390E201");
     let results = send(&world, &reader, json!([frame(&other, &at)])).await;
     assert_eq!(results[0]["status"], "stored", "{results:?}");

@@ -1,8 +1,8 @@
 //! The account cache: all accounts, twins, valid tokens and owners of devices in memory. Every request, and every MQTT
 //! client with a token, is checked against it.
 //!
-//! The writer's thread loads it again with every change, before the change is answered; changes by
-//! another process (`fulmar user`) are seen within half a second.
+//! The writer's thread reloads it with every change, before the change is answered; changes by another process
+//! (`fulmar user`) are detected within half a second.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;

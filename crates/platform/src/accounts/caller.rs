@@ -1,6 +1,6 @@
-//! Who asks: the account behind a request's token, and what it is in the twin that the path names.
+//! The caller: the account of a request's token, and its role in the twin that the path names.
 //!
-//! Someone who is not of a twin is told that there is none, so that names of other twins do not leak.
+//! To a user who is not a member of a twin, the twin does not exist, so that names of other twins do not leak.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -17,7 +17,7 @@ use crate::role::{Deed, Role};
 use crate::text::Name;
 use crate::time::Time;
 
-/// Who asks.
+/// The account that sent a request.
 #[derive(Clone, Debug)]
 pub(crate) struct Caller {
     pub(crate) account: Arc<Account>,
@@ -60,7 +60,7 @@ impl FromRequestParts<App> for Caller {
     }
 }
 
-/// Who asks, as a member of the twin in the path.
+/// The caller as a member of the twin in the path.
 #[derive(Clone, Debug)]
 pub(crate) struct Member {
     pub(crate) caller: Caller,

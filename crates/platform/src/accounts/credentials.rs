@@ -42,7 +42,7 @@ pub(crate) fn parse(token: &str) -> Option<(&str, String)> {
     Some((id, digest_of(token)))
 }
 
-/// Changes with the password's hash and tells nothing of it.
+/// A tag that changes with the password's hash and reveals nothing of it.
 pub(crate) fn tag_of(hash: &str) -> String {
     hex(digest(&SHA256, hash.as_bytes()).as_ref().get(..8).unwrap_or_default())
 }

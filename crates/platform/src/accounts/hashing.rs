@@ -1,5 +1,5 @@
-//! Who hashes next: hashing a password costs 19 MiB and a core for tens of milliseconds, and anybody may ask
-//! for it by logging in.
+//! Decides which password is hashed next: hashing takes 19 MiB and a core for tens of milliseconds, and every client
+//! can cause it by a login.
 //!
 //! A [`Turn`] goes into the work itself, so that work whose request is gone still counts; a request that is gone
 //! before its turn leaves the queue. Waiting requests are served in rotation by where they come from. Those of
@@ -110,7 +110,7 @@ impl Hashing {
             let (sender, mine) = oneshot::channel();
             let number = state.next_number;
             state.next_number += 1;
-            // What it takes the place of is told so when its sender is dropped.
+            // A displaced login is notified because its sender is dropped.
             state.enter(claimant, number, sender)?;
             (Place { hashing: self, claimant, number }, mine)
         };
@@ -119,7 +119,7 @@ impl Hashing {
         turn
     }
 
-    /// Gives a turn to who is next.
+    /// Gives a turn to the next login.
     fn hand(&self, next: Option<oneshot::Sender<Turn>>) {
         if let Some(next) = next {
             // If its request is gone just now, the turn comes back and goes on from there.
@@ -146,7 +146,7 @@ impl State {
             return Err(Crowded::Network);
         }
         if self.known.len + self.strangers.len >= MAX_WAITING {
-            // Who has most waiting makes room, unless that is who asks.
+            // The claimant with most waiting logins makes room, unless it is the one that asks.
             let own = self.lane(claimant).waiting_of(claimant);
             self.strangers.evict(own + 1).ok_or(Crowded::All)?;
         }
@@ -154,7 +154,7 @@ impl State {
         Ok(())
     }
 
-    /// Who is next, counted as running.
+    /// The next login, counted as running.
     fn start(&mut self) -> Option<oneshot::Sender<Turn>> {
         let stranger_first = self.in_a_row >= MAX_IN_A_ROW;
         let stranger = if stranger_first { self.strangers.pop() } else { None };

@@ -14,7 +14,7 @@ use crate::problem::Problem;
 /// Fewest and most characters of a new password.
 pub(crate) const PASSWORD_CHARACTERS: std::ops::RangeInclusive<usize> = 8..=200;
 
-/// Compared with where there is no such account, so that the time taken does not tell who exists.
+/// Compared with if the account does not exist, so that the time taken does not reveal which accounts exist.
 static DECOY: LazyLock<String> = LazyLock::new(|| hash("no password at all").unwrap_or_default());
 
 /// A hash that can be stored.

@@ -7,8 +7,8 @@ use std::time::Instant;
 
 use parking_lot::Mutex;
 
-/// Names that are remembered. Beyond, the fullest buckets are forgotten, which hold back least: who fills the
-/// table with names of their own does not get an empty bucket filled.
+/// The most names remembered. Beyond, the fullest buckets, which limit least, are forgotten: a client that fills the
+/// table with names does not empty the bucket of another.
 const MAX_NAMES: usize = 10_000;
 /// Buckets that are forgotten at once, so that not every new name means a search.
 const FORGOTTEN_AT_ONCE: usize = MAX_NAMES / 10;
@@ -47,7 +47,7 @@ impl<K: Hash + Eq> Rate<K> {
     /// Takes a token.
     ///
     /// # Errors
-    /// There is none; in so many seconds there will be.
+    /// There is no token; the error is the number of seconds until there is one.
     pub(crate) fn take(&self, name: K, now: Instant) -> Result<(), u64> {
         let mut buckets = self.buckets.lock();
         if buckets.len() >= MAX_NAMES && !buckets.contains_key(&name) {

@@ -18,12 +18,12 @@ use crate::store::accounts::SessionRow;
 use crate::text::Name;
 use crate::time::{SECOND_MS, Time};
 
-/// Who signs: tells our tokens from those of the operator's own issuer.
+/// The issuer, which distinguishes these tokens from those of the operator's own issuer.
 const ISSUER: &str = "fulmar-platform";
 /// Longest token looked at, in bytes.
 const MAX_TOKEN_BYTES: usize = 1024;
 const SECRET_BYTES: usize = 32;
-/// The header of every token: the only algorithm that is signed with, or believed.
+/// The header of every token: the only algorithm that is used and accepted.
 const HEADER: &str = r#"{"typ":"JWT","alg":"HS256"}"#;
 const VOUCHING: &[u8] = b"fulmar: who published";
 
@@ -40,7 +40,7 @@ struct Claims {
 pub(crate) struct Signer {
     /// Of tokens.
     signing: hmac::Key,
-    /// Follows from the secret and tells nothing of it.
+    /// Derived from the secret without revealing it.
     installation: String,
     vouching: hmac::Key,
 }
@@ -91,7 +91,7 @@ impl Signer {
         format!("{user}:{hex}")
     }
 
-    /// Who published this, if that was vouched for.
+    /// The user who published this message, if there is a valid voucher.
     pub(crate) fn vouched<'a>(
         &self,
         voucher: &'a str,

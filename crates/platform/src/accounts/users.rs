@@ -1,4 +1,4 @@
-//! A twin's users: who is a member, and as what.
+//! A twin's users: its members and their roles.
 //!
 //! Accounts belong to the server, since one person may work for two utilities; a twin's admin makes
 //! new ones, and gives and takes roles in this twin. Removing an account is the server's own

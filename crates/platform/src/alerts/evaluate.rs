@@ -60,7 +60,7 @@ pub(crate) fn series(
     Ok(notices)
 }
 
-/// Remembers whom to tell.
+/// Stores which webhooks to notify.
 pub(crate) fn remember(db: &Db, twin: &Name, notices: &[Notice], now: Time) -> Result<(), Problem> {
     for notice in notices {
         let forgotten = webhooks::tell(db, twin, notice, now)?;
@@ -105,13 +105,13 @@ impl Watch<'_> {
         }
         let from = until.plus_ms(-self.condition.averaging_ms);
         let series = self.known.series.seq;
-        // The first of so many: a window that they do not reach through is not covered, and says nothing.
+        // The first measurements, up to the limit: a window that they do not span is not covered, and has no result.
         let measured = measurements::raw(self.db, series, from, until, MAX_REPLAYED)?;
         machine.recall(&self.condition, &measured);
         Ok(())
     }
 
-    /// Stores a new alert; as it is told.
+    /// Stores a new alert; returns it in the form of notifications.
     fn raise(&self, episode: &Episode) -> Result<Alert, Problem> {
         add(self.db, self.twin, &self.alert(episode))
     }
@@ -220,14 +220,14 @@ fn settle(notices: &mut [Notice], alert: &Alert) {
     }
 }
 
-/// Stores a new alert; as it is told.
+/// Stores a new alert; returns it in the form of notifications.
 fn add(db: &Db, twin: &Name, alert: &Alert) -> Result<Alert, Problem> {
     alerts::add(db, twin, alert)?;
     let stored = alerts::get(db, twin, alert.id)?;
     stored.ok_or_else(|| Problem::internal(&"an alert that was just stored is missing"))
 }
 
-/// Raises alerts about who has been silent for too long, and clears those about who is not any more.
+/// Raises alerts for silent devices, and clears those of devices that are not silent any more.
 pub(crate) fn silence(db: &Db, now: Time) -> Result<Vec<(Name, Notice)>, Problem> {
     let mut notices = Vec::new();
     for silence in alerts::silences(db, now)? {

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::time::Time;
 
-/// A window for the mean is divided into so many parts.
+/// The number of parts of a window for the mean.
 const PARTS: i64 = 30;
 
 /// Which side of a limit is wrong.

@@ -14,7 +14,7 @@ fn above(limit: f64, clear: f64) -> Condition {
     Condition { side, limit, clear, for_ms: 0, averaging_ms: 0, gap_ms: 15 * MINUTE }
 }
 
-/// Values a minute apart.
+/// Values at intervals of a minute.
 fn minutes(values: &[f64]) -> Vec<(Time, f64)> {
     (0..).zip(values).map(|(minute, value)| (Time(minute * MINUTE), *value)).collect()
 }

@@ -20,7 +20,7 @@ pub(crate) use types::{Notice, Severity};
 use crate::app::App;
 use crate::text::Name;
 
-/// Tells who listens what became wrong or right: retained for as long as it is wrong.
+/// Publishes new and cleared alerts: retained for as long as they are raised.
 pub(crate) fn tell(app: &App, twin: &Name, notices: &[Notice]) {
     for Notice { alert, .. } in notices {
         let topic = format!("fulmar/{twin}/alert/{}", alert.id);

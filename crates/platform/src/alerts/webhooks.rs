@@ -1,4 +1,4 @@
-//! Webhooks: addresses that are told of alerts.
+//! Webhooks: addresses to which alerts are sent.
 //!
 //! Here they are listed, added and removed. What they receive is stored with the alert; `delivery` signs it, and
 //! `attempts` says when it is sent.

@@ -61,7 +61,7 @@ pub(crate) async fn add(
     json(StatusCode::OK, &FrameResults { results })
 }
 
-/// Takes frames and tells who listens.
+/// Stores frames and notifies subscribers.
 pub(crate) async fn take(
     app: &App,
     sender: Sender,

@@ -198,8 +198,8 @@ fn store(
         work_list: None,
         device: Some(receiver.clone()),
     };
-    // What a meter's own key vouches for does the work of lists whoever passed it on; what anybody could have
-    // made up does it only where it comes from somebody who may read meters.
+    // A telegram authenticated by a meter's own key completes entries of work lists whoever uploaded it; other
+    // telegrams do so only from senders that may read meters.
     let reads = sender.reads || telegram.security != Security::None;
     let outcome = take(db, &Sender { reads, ..sender.clone() }, &new)?;
     let status = match outcome.status {

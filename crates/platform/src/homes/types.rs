@@ -11,7 +11,7 @@ use crate::time::{SECOND_MS, Time};
 
 /// How long a sensor of which nothing is known may be quiet.
 const USUAL_SILENCE_MS: i64 = 15 * 60 * SECOND_MS;
-/// So many times the usual interval may pass.
+/// The number of usual intervals without a measurement before a sensor counts as silent.
 const MISSED_BEFORE_SILENT: i64 = 3;
 
 /// How long a sensor may be quiet before something is wrong.
@@ -20,7 +20,7 @@ pub(crate) fn silent_after_ms(expected_every_s: Option<u32>) -> i64 {
     expected_every_s.map_or(USUAL_SILENCE_MS, missed)
 }
 
-/// Whether a sensor that measured then should have been heard since.
+/// Whether a sensor with this last measurement is silent.
 pub(crate) fn is_silent(last_at: Time, expected_every_s: Option<u32>, now: Time) -> bool {
     now.ms_since(last_at) > silent_after_ms(expected_every_s)
 }

@@ -56,7 +56,7 @@ pub(crate) async fn add(
     json(StatusCode::OK, &MeasurementResults { results })
 }
 
-/// Takes measurements and tells who listens.
+/// Stores measurements and notifies subscribers.
 async fn take(
     app: &App,
     twin: Name,

@@ -45,7 +45,7 @@ struct Envelope {
 }
 
 impl Envelope {
-    /// A measurement; `part` tells it from others under the message's identifier.
+    /// A measurement; `part` distinguishes it from others under the message's identifier.
     fn item(&self, quantity: &Quantity, item: Item, part: &str) -> Result<NewMeasurement, String> {
         let id = match (item.id, &self.id) {
             (Some(id), _) => Some(id),

@@ -242,7 +242,7 @@ pub(crate) struct Meter {
 }
 
 impl Meter {
-    /// Leaves what a receiver needs for telling meters apart.
+    /// Keeps only what a receiver needs to recognize meters.
     pub(crate) fn strip(&mut self) {
         (self.serial, self.place, self.street, self.note) = (None, None, None, None);
         (self.expected, self.last, self.state) = (None, None, MeterState::Ok);

@@ -135,7 +135,7 @@ pub(crate) async fn add(State(app): State<App>, member: Member, body: Unread<Upl
     json(StatusCode::OK, &UploadResults { results })
 }
 
-/// Who sends, as the intake sees it.
+/// The sender for the intake.
 pub(crate) fn sender(member: &Member) -> Sender {
     Sender {
         twin: member.twin.clone(),
@@ -155,7 +155,7 @@ pub(crate) fn stored_readings(
     ids.into_iter().map(|id| existing(db, twin, id)).collect()
 }
 
-/// Tells who listens of new readings.
+/// Publishes new readings.
 pub(crate) fn tell(app: &App, twin: &Name, stored: &[Reading]) {
     for reading in stored {
         app.announcements.publish(
@@ -166,7 +166,7 @@ pub(crate) fn tell(app: &App, twin: &Name, stored: &[Reading]) {
     }
 }
 
-/// Tells who listens how far these work lists are.
+/// Publishes the progress of these work lists.
 pub(crate) async fn tell_lists(
     app: &App,
     twin: &Name,

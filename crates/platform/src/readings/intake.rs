@@ -1,7 +1,7 @@
 //! What becomes of a reading that is sent: stored, known already, in conflict, or rejected.
 //!
-//! Nothing here keeps a reading from being stored because it looks wrong: who stood before the meter
-//! knows more than the server. What looks wrong is flagged.
+//! A reading is stored even if it looks wrong, because the person at the meter knows more than the server.
+//! Implausible readings are flagged.
 
 use uuid::Uuid;
 
@@ -18,7 +18,7 @@ use crate::time::{HOUR_MS, Time};
 /// How far clocks of devices may be ahead.
 const AHEAD_MS: i64 = HOUR_MS;
 
-/// Who sends readings, where to and when.
+/// The sender of readings, the twin and the time.
 #[derive(Clone, Debug)]
 pub(crate) struct Sender {
     pub(crate) twin: Name,
@@ -112,7 +112,7 @@ pub(crate) fn take(db: &Db, sender: &Sender, new: &NewReading) -> Result<Outcome
         }
         lists.push(list);
     } else if sender.reads && !flags.contains(&Flag::Future) {
-        // What the radio brings is the meter's own word: it does the work of whoever had it.
+        // A reading by radio is the meter's own: it completes the work-list entry whoever has it.
         let is_radio = new.method == Method::Radio;
         let only = (sender.own_lists_only && !is_radio).then_some(&sender.reader);
         lists = work_lists::tick(db, twin, &new.meter, new.at, only)?;

@@ -1,10 +1,10 @@
 //! Use over time, from readings that were taken whenever somebody or the radio came by.
 //!
-//! Time is cut at the full hours, days or months of UTC. What the register showed at a cut is taken from the
-//! reading at that moment or, on a straight line, from the readings before and after, if these are not
-//! further apart than [`Step::reach_ms`] and the register did not fall between them (another meter, or a
-//! mistake). Use is the difference of two cuts. What cannot be told so is a gap, never a guess: nothing
-//! is drawn beyond the last reading. Nothing here knows the database or the clock.
+//! Time is cut at the full hours, days or months of UTC. The register at a cut is that of the reading at this moment
+//! or, by linear interpolation, of the readings before and after, if these are not further apart than
+//! [`Step::reach_ms`] and the register did not fall between them (another meter, or a mistake). Consumption is the
+//! difference of two cuts. Where it cannot be computed there is a gap, never a guess: there is no extrapolation
+//! beyond the last reading. Nothing here depends on the database or the clock.
 
 use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
@@ -114,7 +114,7 @@ pub(crate) fn register(
     Some(tidy(before.value + (after.value - before.value) * part))
 }
 
-/// Use from cut to cut; empty if nothing at all can be told.
+/// Consumption from cut to cut; empty if there is none at all.
 pub(crate) fn points(cuts: &[(Time, Option<f64>)]) -> Vec<Point> {
     let used = |from: Option<f64>, to: Option<f64>| {
         let used = to? - from?;

@@ -1,10 +1,9 @@
 //! Whether a meter counts without a pause, which a tap, a cistern or a pipe that is open looks like.
 //!
-//! Looked at are the [`WINDOW_MS`] before the newest reading, backwards, in stretches from one reading to
-//! the newest one that is at least [`STRETCH_MS`] older. Flow is continuous when the register rose in
-//! every stretch. Where readings are further apart than [`MAX_STRETCH_MS`] nothing can be told, and nothing
-//! is suspected: a pause would not have been seen. So it is with a register too coarse to move within a
-//! stretch. Nothing here knows the database or the clock.
+//! Examines the [`WINDOW_MS`] before the newest reading, backwards, in stretches from one reading to the newest one
+//! that is at least [`STRETCH_MS`] older. Flow is continuous if the register rose in every stretch. Where readings
+//! are further apart than [`MAX_STRETCH_MS`], a pause would be missed, so no leak is suspected; the same goes for a
+//! register too coarse to move within a stretch. Nothing here depends on the database or the clock.
 
 use super::Sample;
 use crate::time::{DAY_MS, HOUR_MS, Time};

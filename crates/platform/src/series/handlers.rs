@@ -18,7 +18,7 @@ use crate::store::measurements::{self, SeriesRow, Sums};
 use crate::text::Name;
 use crate::time::{DAY_MS, SECOND_MS, Time};
 
-/// Measurements the usual interval is taken from: few, so that a sensor that is told to measure more often soon has
+/// Measurements from which the usual interval is computed: few, so that a sensor that measures more often soon has
 /// finer curves.
 const INTERVALS: usize = 20;
 

@@ -7,7 +7,7 @@ use crate::time::{DAY_MS, HOUR_MS, SECOND_MS, Time};
 
 /// Points of an answer.
 pub(crate) const MAX_POINTS: usize = 2000;
-/// Points the automatic choice is content with: about as many as a chart has room for.
+/// Points at which the automatic choice aims: about what a chart has room for.
 const GOOD_POINTS: i64 = 500;
 /// Longest step, in seconds: a year.
 pub(crate) const MAX_STEP_S: u32 = 366 * 24 * 3600;

@@ -1,4 +1,4 @@
-//! Accounts, who is a member of which twin, and the tokens that are good.
+//! Accounts, members of twins, and valid tokens.
 
 use super::Db;
 use super::sql::{OptionalExtension as _, Result, params};

@@ -345,7 +345,7 @@ const WATCHED: &str = "FROM alert_rule r JOIN (
         AND a.cleared_at IS NULL
     WHERE r.silent_s IS NOT NULL AND r.enabled = 1";
 
-/// Who has become silent.
+/// Devices that have become silent.
 pub(crate) fn silences(db: &Db, now: Time) -> Result<Vec<Silence>> {
     let sql = format!(
         "SELECT {RULE}, r.twin, w.home, w.device, w.last_at {WATCHED}

@@ -207,7 +207,7 @@ pub(crate) fn stepped(
     rows.collect()
 }
 
-/// What tells a measurement of a series from all others, in their order: time, value, number.
+/// Identifies a measurement of a series, in their order: time, value, number.
 pub(crate) type RawKey = (Time, f64, i64);
 
 /// Up to `limit` measurements of that range, behind one.

@@ -1,4 +1,4 @@
-//! Webhooks in the database, and what they are still to be told.
+//! Webhooks in the database, and the events that they have not received yet.
 
 use uuid::Uuid;
 
@@ -30,13 +30,13 @@ pub(crate) fn add(db: &Db, twin: &str, webhook: &Webhook, secret: &str) -> Resul
     db.execute(sql, params![twin, id, webhook.url, least, secret]).map(drop)
 }
 
-/// Whether there was one; what it was still to be told goes with it.
+/// Whether there was one; its pending events are removed with it.
 pub(crate) fn remove(db: &Db, twin: &str, id: Uuid) -> Result<bool> {
     let sql = "DELETE FROM webhook WHERE twin = ?1 AND id = ?2";
     Ok(db.execute(sql, params![twin, id.to_string()])? == 1)
 }
 
-/// Remembers to tell the twin's webhooks; returns how many events were forgotten for it.
+/// Stores an event for the twin's webhooks; returns how many events were dropped for it.
 pub(crate) fn tell(db: &Db, twin: &str, notice: &Notice, now: Time) -> Result<u64> {
     let mut forgotten = 0;
     let mut rows = db.prepare_cached("SELECT id, least_severity FROM webhook WHERE twin = ?1")?;
@@ -47,8 +47,8 @@ pub(crate) fn tell(db: &Db, twin: &str, notice: &Notice, now: Time) -> Result<u6
             continue;
         }
         let body = serde_json::to_string(notice)?;
-        // A receiver tells repetitions by this number: it must never name another event. The tables' own numbers
-        // are given again once the events with the greatest are gone.
+        // A receiver recognizes repetitions by this number: it must never belong to another event. The tables' own
+        // numbers are reused once the events with the greatest are deleted.
         let number: i64 = db
             .prepare_cached(
                 "UPDATE counter SET last = last + 1 WHERE name = 'webhook_event' RETURNING last",
@@ -71,7 +71,7 @@ pub(crate) fn tell(db: &Db, twin: &str, notice: &Notice, now: Time) -> Result<u6
     Ok(forgotten)
 }
 
-/// Up to `limit` events whose time has come: of each webhook the oldest, so that order is kept.
+/// Up to `limit` events that are due: the oldest of each webhook, so that order is kept.
 pub(crate) fn due(db: &Db, now: Time, limit: usize) -> Result<Vec<Delivery>> {
     let mut rows = db.prepare_cached(
         "SELECT e.seq, w.url, w.secret, e.body, e.attempts FROM webhook_event e

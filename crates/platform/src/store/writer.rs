@@ -1,7 +1,7 @@
 //! The writer thread: takes what waits, runs it in one transaction, commits, then answers.
 //!
-//! Each change runs in a savepoint, so that one that fails takes nothing with it; if the commit itself
-//! fails, all are told so and none is stored.
+//! Each change runs in a savepoint, so that one that fails does not affect others; if the commit itself fails, all
+//! callers get the error and nothing is stored.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
@@ -13,7 +13,7 @@ use super::Db;
 use super::sql::{self, Begin};
 use crate::problem::Problem;
 
-/// Changes that wait; more are told to come again.
+/// The most waiting changes; beyond, callers get 503.
 const MAX_WAITING: usize = 1024;
 /// Changes of one transaction.
 const MAX_GROUP: usize = 256;
@@ -22,7 +22,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 type Foreign = Box<dyn Fn(&Db) + Send>;
 type Tell = Box<dyn FnOnce(Option<Problem>) + Send>;
-/// Makes the change, if it can be made, and says whether it is to stay, and how to tell of it.
+/// Makes the change if possible, and returns whether to keep it, and how to report the result.
 type Change = Box<dyn FnOnce(Result<&Db, Problem>) -> (bool, Tell) + Send>;
 
 /// A change and what is done with its outcome.

@@ -272,7 +272,7 @@ struct Progress<'a> {
     etag: &'a str,
 }
 
-/// Tells who listens how far the list is.
+/// Publishes the progress of the list.
 pub(crate) fn tell(app: &App, twin: &Name, list: &WorkList) {
     let WorkList { id, total, done, etag, .. } = list;
     let progress = Progress { id: *id, total: *total, done: *done, etag };

@@ -1,4 +1,4 @@
-//! Where the database is, for whoever needs a connection.
+//! The database's address, for all code that needs a connection.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ impl Source {
     }
 }
 
-/// Connects on a thread of its own: whoever opens a store may be a task, which must not wait.
+/// Connects on a thread of its own, because the caller may be an async task, which must not block.
 fn connect(address: &Arc<Address>, purpose: Purpose) -> Result<Db> {
     let connected = std::thread::scope(|scope| {
         scope

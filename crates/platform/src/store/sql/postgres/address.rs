@@ -30,7 +30,7 @@ pub struct Address {
     pub(super) config: Config,
     /// Whether the server must show a certificate for its name.
     pub(super) tls: bool,
-    /// Authorities to believe; the system's, if none is named.
+    /// The trusted CAs; the system's, if none is named.
     pub(super) ca_file: Option<PathBuf>,
 }
 

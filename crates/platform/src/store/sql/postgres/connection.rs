@@ -21,8 +21,8 @@ const CONNECTING: Duration = Duration::from_secs(10);
 /// Statements that stay prepared; those with filters are made in a few forms each.
 const MAX_PREPARED: usize = 256;
 
-/// What every connection is told first. A transaction that another process holds up, or whose client has
-/// gone without a word, ends. Acknowledged means durable, whatever the server's settings say.
+/// The first statements of every connection. A transaction ends if another process blocks it for too long, or its
+/// client has vanished. Acknowledged means durable, whatever the server's settings are.
 const SETTINGS: &str = "SET statement_timeout = '20s'; SET lock_timeout = '10s';
     SET idle_in_transaction_session_timeout = '60s'; SET tcp_keepalives_idle = 10;
     SET tcp_keepalives_interval = 5; SET tcp_keepalives_count = 3; SET standard_conforming_strings = on;
@@ -187,7 +187,7 @@ where
         Some(_) => failure(&error),
         None => DatabaseError::Away(address.to_string(), text_of(&error)),
     })?;
-    // Whoever waits for an answer is told how it ended.
+    // The tasks that wait for a response get the error.
     tokio::spawn(async { drop(connection.await) });
     Ok(client)
 }

@@ -17,7 +17,7 @@ use super::tables;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Between two attempts.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Once it was waited for in vain, it is looked for this often, and what comes meanwhile is refused at once.
+/// After a wait without success, the interval of attempts to connect; meanwhile requests are refused at once.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How long a server process that was killed may take to notice that its client is gone.
 const LET_GO: Duration = Duration::from_secs(10);
@@ -28,7 +28,7 @@ const LOOK_FOR_CHANGES: Duration = Duration::from_millis(500);
 const LOCKS: i32 = 0x4655_4c50;
 /// Held by the one server that may use the database.
 const SERVER: i32 = 1;
-/// Held by whoever writes.
+/// The lock of the process that writes.
 const WRITER: i32 = 2;
 
 /// What a connection is for.

@@ -6,7 +6,7 @@ use crate::store::schema::MIGRATIONS;
 
 /// Brings the tables to this version. Belongs into a transaction in which nobody else writes.
 pub(super) fn migrate(connection: &Connection) -> Result<()> {
-    // Whoever may not make schemas can be given one.
+    // A user who may not create schemas can be given one.
     if connection
         .number(&format!("SELECT count(*) FROM pg_namespace WHERE nspname = '{SCHEMA}'"))?
         == 0

@@ -21,7 +21,7 @@ use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 use super::super::DatabaseError;
 
-/// What makes connections TLS, believing the authorities of this PEM file or else the system's.
+/// TLS for connections, with the CAs of this PEM file or else the system's.
 pub(super) fn connector(ca_file: Option<&Path>) -> Result<Tls, DatabaseError> {
     let mut roots = RootCertStore::empty();
     match ca_file {
