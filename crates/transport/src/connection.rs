@@ -506,7 +506,7 @@ impl StreamConn {
         After::Again
     }
 
-    /// The transport has failed or ended: tells the core, once.
+    /// The transport has failed or ended: notifies the core, once.
     pub(crate) fn lost(&mut self, io: &mut Io, cause: LostCause) -> After {
         self.drop_core(io, cause);
         After::Gone
@@ -535,7 +535,7 @@ impl StreamConn {
     }
 }
 
-/// Who came through `listener`.
+/// The peer of a connection that `listener` accepted.
 fn peer(address: SocketAddr, listener: &ListenerConfig, identity: Option<Box<str>>) -> Peer {
     let transport = listener.carrier.kind();
     Peer { address, transport, identity, listener: listener.policy.clone() }

@@ -1,10 +1,9 @@
 //! Listeners and connections: sockets in, the broker core's calls out.
 //!
-//! [`Server`] runs one worker a core. A worker is one event loop that owns its listeners
-//! (SO_REUSEPORT), its connections and its [`fulmar_broker::Shard`]; connections never move and
-//! workers share nothing but the broker. Each has a thread, but while there is little to do one
-//! thread runs them all. There is no async runtime: a turn of the loop reads everything first and
-//! writes everything last, which is what makes bursts cheap.
+//! [`Server`] runs one worker per core. A worker is one event loop that owns its listeners (SO_REUSEPORT), its
+//! connections and its [`fulmar_broker::Shard`]; connections never move, and workers share nothing but the broker.
+//! Each worker has a thread, but under little load one thread runs them all. There is no async runtime: a turn of the
+//! loop reads everything first and writes everything last, which makes bursts cheap.
 //!
 //! Read in this order: `server` (threads), `scheduler` (which thread runs which worker), `run` (their loops),
 //! `coalesce` (when they pause), `listen` (binding), `worker` (a turn of the loop),

@@ -1,4 +1,4 @@
-//! Binding: one socket a worker on one address, told apart by the kernel (SO_REUSEPORT).
+//! Binds one socket per worker to one address; the kernel distributes connections among them (SO_REUSEPORT).
 //!
 //! SO_REUSEPORT has a trap: a second broker on the same port would start without an error and
 //! take half of the clients; and for UDP port 0 Linux may choose a port that another broker of the

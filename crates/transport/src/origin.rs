@@ -125,7 +125,7 @@ fn is_same<B>(request: &Request<B>, peer: SocketAddr) -> Option<()> {
     (same && (!peer.ip().to_canonical().is_loopback() || is_loopback(asked.host()))).then_some(())
 }
 
-/// This machine by any of its names for itself, which are one to whoever sits at it.
+/// Whether a host is one of this machine's names for itself, which are equivalent for a local user.
 fn is_loopback(host: &str) -> bool {
     let bare = host.trim_start_matches('[').trim_end_matches(']');
     host.eq_ignore_ascii_case("localhost")

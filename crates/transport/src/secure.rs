@@ -1,9 +1,9 @@
 //! One TLS connection without buffers of its own: records are taken from the worker's read buffer
 //! and written straight into the bytes to send.
 //!
-//! rustls' unbuffered interface is used because the buffered one keeps 4 KiB for reading in every
-//! connection, idle or not, and copies what is written once more. Early data is refused over TCP:
-//! nothing here could tell a replay (QUIC has its own rules for it).
+//! rustls' unbuffered interface is used because the buffered one keeps 4 KiB for reading per connection, idle or not,
+//! and copies written data once more. Early data is refused over TCP, because a replay could not be detected (QUIC
+//! has its own rules for it).
 
 use std::fmt;
 use std::sync::Arc;

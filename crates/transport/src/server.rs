@@ -1,4 +1,4 @@
-//! Starting and stopping: binds every address first, then runs one thread a worker.
+//! Starts and stops: binds every address first, then runs one thread per worker.
 //!
 //! There is no global state; a process may run several servers. TLS settings are exchanged by
 //! [`crate::SharedTls::replace`] while the server runs.
@@ -52,7 +52,7 @@ impl Sockets {
 impl Server {
     /// Binds all listeners and starts the workers.
     ///
-    /// `broker` must have been made for `config.workers` workers and told the time by `clock`.
+    /// `broker` must have been created for `config.workers` workers and with the time of `clock`.
     ///
     /// # Errors
     /// Names the address that cannot be bound, or says why a worker cannot run. Nothing is left
@@ -159,9 +159,8 @@ impl Server {
         self.handoff.clone()
     }
 
-    /// Stops accepting, tells every client (MQTT 5.0 reason 0x8B) and waits at most `timeout` for
-    /// what is on its way to them; then all workers have ended. Storage is flushed by its owner
-    /// after this.
+    /// Stops accepting, sends every client DISCONNECT (MQTT 5.0 reason 0x8B) and waits at most `timeout` for data in
+    /// flight; then all workers have ended. The owner of storage flushes it after this.
     pub fn drain(mut self, timeout: Duration) {
         self.stop(timeout);
     }

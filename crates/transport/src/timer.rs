@@ -1,4 +1,4 @@
-//! Deadlines of a worker's connections: a heap with, as a rule, one entry a connection.
+//! Deadlines of a worker's connections: a heap with, as a rule, one entry per connection.
 //!
 //! A keep alive moves its deadline with every packet. Moving a heap entry each time would cost more
 //! than the packet, so an entry stays where it is: when it comes up, its owner says whether the

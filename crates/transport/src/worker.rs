@@ -493,7 +493,7 @@ impl Worker {
                 self.control.told.store(true, Ordering::SeqCst);
             }
         } else if self.told {
-            // All that have a session have been told by now; the others cannot be.
+            // All clients with a session have been notified by now; the others cannot be.
             self.lose_all(|conn| !conn.is_closing());
         }
         self.told = self.control.told.load(Ordering::SeqCst);

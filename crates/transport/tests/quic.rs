@@ -240,7 +240,7 @@ async fn unidirectional_streams_are_answered_on_the_control_stream() {
     assert_eq!(control.next().await, Seen::Ack(AckKind::Pubrec, 60));
     control.send(&ack(AckKind::Pubrel, 60)).await;
     assert_eq!(control.next().await, Seen::Ack(AckKind::Pubcomp, 60));
-    // What is wrong there is told as well.
+    // Errors there are reported as well.
     let mut data = open().await;
     data.write_all(&publish("a/+", b"x", 61)).await.unwrap();
     assert_eq!(control.next().await, Seen::Disconnect(ReasonCode::TopicNameInvalid));

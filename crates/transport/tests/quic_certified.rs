@@ -1,5 +1,5 @@
-//! Early data of QUIC clients that show certificates: who they are is known before anything is done
-//! for them, and where a certificate is demanded, nothing is done before the handshake is over.
+//! Early data of QUIC clients with certificates: their identity is known before anything is done for them, and where
+//! a certificate is required, nothing is done before the handshake is complete.
 #![allow(clippy::unwrap_used)]
 
 mod quic_site;
@@ -57,7 +57,7 @@ async fn send(site: &Site, flight: &[Vec<u8>]) -> UdpSocket {
     socket
 }
 
-/// `meter-7` says one last thing, so that who hears it knows nothing came before.
+/// `meter-7` publishes one last message, so that a subscriber that receives it knows that nothing came before.
 async fn last_word(site: &Site, dir: &TempDir) {
     let config = site.certified_config(dir, "meter-7");
     let (_connection, mut control, _) = site.client_with(&config, &hello("last")).await;

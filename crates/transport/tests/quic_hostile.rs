@@ -207,7 +207,7 @@ async fn stalled_handshakes_give_their_places_back() {
         quic.retry = RetryPolicy::Never;
         quic.max_handshakes = STALLED;
     });
-    // First packets of clients that believe the server is here, passed on by a thief.
+    // First packets of clients that mistake the attacker for the server; the attacker passes them on.
     let endpoint = Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
     let mut buffer = [0; 2048];
     for _ in 0..STALLED {
@@ -429,7 +429,7 @@ async fn handshakes_that_fail_make_strangers_prove_their_address() {
         }
     };
     timeout(PATIENCE, is_retry).await.expect("failures do not count");
-    // Who proves its address is served.
+    // A client that validates its address is served.
     let config = site.client_config();
     assert_eq!(retries(&site, &config).await, 1);
 }

@@ -27,7 +27,7 @@ async fn first_answer(site: &Site) -> u8 {
     let _connecting = endpoint.connect_with(config, address, "localhost").unwrap();
     let mut buffer = [0; 2048];
     let length = timeout(PATIENCE, here.recv(&mut buffer)).await.unwrap().unwrap();
-    // Nobody else's datagrams, such as late ones to who had the port before.
+    // Only this server's datagrams, not late ones for an earlier owner of the port.
     other.connect(site.address()).await.unwrap();
     other.send(&buffer[..length]).await.unwrap();
     timeout(PATIENCE, other.recv(&mut buffer)).await.expect("not answered").unwrap();

@@ -52,7 +52,7 @@ async fn mqtt_3_1_2_22_a_quic_client_may_be_silent_as_long_as_its_keep_alive_say
     for own in [None, Some(Duration::from_secs(90))] {
         let config = with_idle_timeout(&site, own);
         let (connection, mut control) = connect(&site, &config, "sleeper", 60).await;
-        // What comes of the beginning has come when the first idler is gone.
+        // The effects of the beginning are over when the first idle client is gone.
         idle_timeouts_pass(&site, 1).await;
         let received = connection.stats().udp_rx.datagrams;
         idle_timeouts_pass(&site, 2).await;

@@ -1,10 +1,10 @@
 //! How much work strangers may cause (RFC 9000 section 21.1).
 //!
-//! What may begin a connection waits in two short queues, those with a token first, and is worked on after
-//! everything from known clients, for a bounded part of a turn. Handshakes that fail are counted: above a
-//! rate that honest clients do not reach, whoever begins must prove its address by a Retry, and strangers
-//! get at most a share of the worker's time. Addresses that have proven themselves and fail nevertheless
-//! are then left unanswered for a while; nobody is blamed for what carries a forged address.
+//! Datagrams that may begin a connection wait in two short queues, those with a token first, and are handled after
+//! everything from known clients, for a limited part of a turn. Failed handshakes are counted: above a rate that
+//! honest clients do not reach, new clients must validate their address by a Retry, and unknown clients get at most a
+//! share of the worker's time. Validated addresses that fail nevertheless are then ignored for some time; forged
+//! addresses do not count against their owners.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
@@ -18,24 +18,24 @@ use super::socket::Datagram;
 const MAX_WAITING: usize = 1024;
 /// How long strangers may keep a turn. One handshake takes some 0.2 ms.
 const TURN: Duration = Duration::from_millis(2);
-/// The share of a worker's time for strangers while many fail: one part of so many.
+/// The share of a worker's time for unknown clients while many handshakes fail: one part of this many.
 const SHARE: f64 = 2.0;
 /// Longest time without any of them, in seconds.
 const MAX_PAUSE: f64 = 0.1;
 /// Seconds for strangers that are saved up, at most.
 const MAX_SAVED: f64 = 0.02;
 
-/// Failures a second that are taken for ordinary.
+/// Failures per second that are ordinary.
 const FAILURES_A_SECOND: f64 = 20.0;
 /// Failures beyond that from which addresses must be proven.
 const FAILURES: f64 = 50.0;
 /// What counts of failures, at most: how long the demand lasts after the last of them.
 const MAX_FAILURES: f64 = 400.0;
 
-/// Failures of one proven address, and how many of them are forgotten a second.
+/// Failures of one validated address, and how many of them are forgotten per second.
 const OF_ADDRESS: Bound = Bound { most: 8.0, a_second: 1.0 };
-/// The same of an IPv4 address whatever the port, or the 64-bit prefix of an IPv6 address: a few hundred
-/// handshakes a second take a small part of a core, and a whole site may be behind one address.
+/// The same for an IPv4 address with any port, or the 64-bit prefix of an IPv6 address: a few hundred handshakes per
+/// second take a small part of a core, and a whole site may be behind one address.
 const OF_SITE: Bound = Bound { most: 200.0, a_second: 200.0 };
 /// Addresses and sites remembered, at most.
 const MAX_BLAMED: usize = 4096;
@@ -60,7 +60,7 @@ struct Bound {
     a_second: f64,
 }
 
-/// Who has failed lately.
+/// Addresses that have failed recently.
 #[derive(Debug)]
 struct Blamed<K> {
     bound: Bound,
@@ -81,7 +81,7 @@ impl<K: Eq + Hash> Blamed<K> {
             }
         }
         let level = self.levels.entry(key).or_insert(Level { level: 0.0, at: now });
-        // No more than twice the bound: who stops is forgiven soon.
+        // No more than twice the limit, so that an address that stops failing is soon accepted again.
         *level = Level { level: (level.at(now, a_second) + 1.0).min(2.0 * most), at: now };
     }
 
@@ -101,8 +101,8 @@ impl HandshakePressure {
         self.count(1.0, now);
     }
 
-    /// A client was told to prove its address. Until it does it counts as one that failed: those with forged
-    /// addresses are not heard of again, and the demand must not end for it.
+    /// A client got a Retry. Until it validates its address, it counts as failed: forged addresses never do, and the
+    /// Retries must not end because of that.
     pub fn asked_for_proof(&mut self, now: Instant) {
         self.count(1.0, now);
     }
@@ -203,7 +203,7 @@ impl Admission {
         }
     }
 
-    /// A stranger was told to prove its address.
+    /// An unknown client got a Retry.
     pub(super) fn asked_for_proof(&mut self, now: Instant) {
         self.pressure.asked_for_proof(now);
     }

@@ -1,4 +1,4 @@
-//! QUIC's settings, and what quinn-proto is told of them.
+//! QUIC's settings, and those passed to quinn-proto.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,18 +15,18 @@ use ring::{hkdf, hmac};
 use super::steering::WorkerCids;
 use crate::tls::{ServerTls, TlsError};
 
-/// Streams a client may open before its first data stream shows that it uses several. quinn keeps
-/// 34 bytes and more for each stream a client might open, most of them for nothing: 4 KiB a
-/// connection at 64 streams, half a KiB at these.
+/// Streams that a client may open before its first data stream shows that it uses several. quinn allocates at least
+/// 34 bytes for each stream that a client might open, mostly without use: 4 KiB per connection at 64 streams, half a
+/// KiB with this number.
 const FIRST_STREAMS: u32 = 8;
 
 /// Unread bytes taken on one connection before its client is let in; a CONNECT and a good deal of
 /// early data fit, and strangers do not fill the memory.
 const FIRST_WINDOW_BYTES: u32 = 64 * 1024;
 
-/// Least time between two stateless resets of one worker. After a restart they are what tells
-/// clients that their connections are gone: each asks once in its keep-alive time, and whoever gets
-/// no reset waits until its idle timeout. A reset is smaller than the packet it answers.
+/// The shortest interval between two stateless resets of one worker. After a restart, they notify clients that their
+/// connections are gone: each client sends once per keep-alive interval, and a client that gets no reset waits for
+/// its idle timeout. A reset is smaller than the packet it answers.
 const RESET_INTERVAL: Duration = Duration::from_millis(1);
 
 /// How long an address token (RFC 9000 section 8.1.3) is good.
@@ -50,8 +50,8 @@ pub enum RetryPolicy {
     Never,
 }
 
-/// Secrets that should outlive the process: with them a restarted server's stateless resets are
-/// believed and its address tokens are good.
+/// Secrets that should outlive the process: with them, clients accept a restarted server's stateless resets, and its
+/// address tokens remain valid.
 #[derive(Clone)]
 pub struct QuicKeys(pub [u8; 64]);
 

@@ -1,5 +1,5 @@
-//! What a datagram begins with, as far as its first packet's header says without any key (RFC 8999, RFC 9000
-//! section 17): enough to tell what strangers send from what known clients send, before anything is computed.
+//! Reads the first packet header of a datagram without keys (RFC 8999, RFC 9000 section 17), which is enough to
+//! distinguish unknown clients from known ones before anything is computed.
 
 /// The first packet of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

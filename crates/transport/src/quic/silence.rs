@@ -1,10 +1,10 @@
 //! How long a connection may be silent.
 //!
-//! QUIC's idle timeout is agreed on in the handshake, before CONNECT says how often the client will be
-//! heard of. So the server agrees to any (`super::config`) and keeps time itself: the listener's
-//! idle timeout before CONNECT and for clients without Keep Alive; with one, the client may be silent as
-//! long as that says, and the core closes the connection. HTTP/3, whose connections may carry sessions of
-//! WebTransport, keeps time by the same rules (`fulmar-http`).
+//! QUIC's idle timeout is agreed on in the handshake, before CONNECT contains the client's Keep Alive. So the server
+//! agrees to any timeout (`super::config`) and keeps time itself: the listener's idle timeout before CONNECT and for
+//! clients without Keep Alive; with one, the client may be silent for as long as that allows, and the core closes the
+//! connection. HTTP/3, whose connections may carry WebTransport sessions, keeps time by the same rules
+//! (`fulmar-http`).
 //!
 //! A client may have an idle timeout shorter than the silence its Keep Alive allows, since libraries
 //! have defaults for both. It would let go of the connection although it did what it promised. It is
@@ -32,19 +32,19 @@ pub struct Silence {
     limit_ms: u32,
     /// The client's; `u32::MAX` if it has none.
     clients_ms: u32,
-    /// The client has been asked since it was heard.
+    /// Whether the client was asked for a packet since the last one was received.
     asked: bool,
 }
 
 impl Silence {
-    /// For a connection heard of now, at a listener with this idle timeout.
+    /// For a connection that has just received a packet, at a listener with this idle timeout.
     #[must_use]
     pub fn new(now: Instant, limit: Duration) -> Silence {
         let limit_ms = u32::try_from(limit.as_millis()).unwrap_or(u32::MAX);
         Silence { heard_at: now, limit_ms, clients_ms: u32::MAX, asked: false }
     }
 
-    /// A datagram for the connection has come.
+    /// A datagram for the connection was received.
     pub fn heard(&mut self, now: Instant) {
         self.heard_at = now;
         self.asked = false;
@@ -63,8 +63,8 @@ impl Silence {
         };
     }
 
-    /// How often to look whether something has come, where nobody says so at once: an eighth of the shortest
-    /// timeout, so that a late look still leaves time to ask.
+    /// The interval at which to check for received packets, if there is no notification: an eighth of the shortest
+    /// timeout, so that a late check still leaves time to ask the client.
     #[must_use]
     pub fn look_every(&self) -> Duration {
         Duration::from_millis((self.limit_ms.min(self.clients_ms) / 8).max(1).into())

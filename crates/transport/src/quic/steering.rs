@@ -13,7 +13,7 @@ use quinn_proto::{ConnectionId, ConnectionIdGenerator, InvalidCid};
 use ring::rand::{SecureRandom, SystemRandom};
 use socket2::Socket;
 
-/// Most workers one byte can tell apart evenly enough.
+/// The most workers among which one byte distributes connections evenly enough.
 pub(crate) const MAX_WORKERS: usize = 64;
 
 /// Length of connection IDs in bytes: the first names the worker, the rest is random.

@@ -1,20 +1,19 @@
-//! The file that holds the tickets, and when what it says may be believed.
+//! The file with the tickets, and when its content is trusted.
 //!
-//! A taken ticket must not come back. Deleting it with an fsync would cost every returning client
-//! a wait for the disk, on the thread that serves all others too. Nothing is fsynced instead, and
-//! the store is believed only where that is enough:
+//! A taken ticket must not return. Deleting it with an fsync would make every returning client wait for the disk, on
+//! the thread that serves all others too. So nothing is fsynced, and the store is trusted only where that is enough:
 //!
-//! - The process died, the machine ran on: what was written is in the kernel's cache, and the
-//!   next process reads it. The store carries the kernel's boot ID to tell this case.
+//! - The process died, the machine continued: written data is in the kernel's cache, and the next process reads it.
+//!   The store contains the kernel's boot ID to recognize this case.
 //! - The broker stopped in order: `Store::close` has fsynced the store and then written so into
 //!   the file beside it, which the next opening empties, durably, before anything else. That
 //!   file is also the lock that keeps a second process out from before the one to after the other.
 //! - Otherwise the machine went down under a running broker: the disk may hold any older state,
 //!   in parts even. The store is dropped, and every client's next connection is a full handshake.
 //!
-//! A data folder that is set back to a copy made after an ordered stop (a backup, a machine image)
-//! cannot be told. There TLS's own check remains: rustls refuses early data whose ticket age is
-//! more than 60 s off, so only a first flight recorded within that time can be repeated.
+//! A data folder that is set back to a copy made after an ordered stop (a backup, a machine image) cannot be
+//! detected. There TLS's own check remains: rustls refuses early data whose ticket age is more than 60 s off, so only
+//! a first flight recorded within that time can be repeated.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -39,13 +38,13 @@ const CLOSED: &[u8] = b"closed\n";
 
 const PAGE_BYTES: i64 = 4096;
 
-/// The log is copied back after so many pages, 1 MiB, in well under a millisecond.
+/// The log is copied back after this many pages, 1 MiB, in well under a millisecond.
 const LOG_PAGES: i64 = 256;
 
-/// What may be believed of a store that was not closed: that of the same run of the machine.
+/// Decides whether to trust a store that was not closed: only within the same boot of the machine.
 #[derive(Clone, Debug)]
 pub(super) struct Trust {
-    /// `None` where the kernel does not tell; then only an ordered stop is believed.
+    /// `None` if the kernel does not report it; then only an ordered stop is trusted.
     boot: Option<String>,
 }
 
@@ -141,7 +140,7 @@ fn lock(path: &Path) -> Result<(File, bool), TicketError> {
     Ok((file, content == CLOSED))
 }
 
-/// The store that is there, if it may be believed.
+/// The existing store, if it can be trusted.
 fn existing(path: &Path, closed: bool, trust: &Trust) -> Result<Option<Connection>, TicketError> {
     if !path.exists() {
         return Ok(None);

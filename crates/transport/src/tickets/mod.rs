@@ -1,11 +1,10 @@
 //! TLS 1.3 session tickets that outlive the process and still work only once.
 //!
-//! rustls takes the ticket out of this store before it accepts the early data that came with it
-//! (RFC 8446 section 8.1, single-use tickets), so a recorded first flight fails a second time as
-//! long as a taken ticket stays taken, whatever happens to the process or the machine. How that
-//! is had without an fsync in the handshake is told in `file`. Tickets are bounded in number,
-//! size and age. There is no thread: a put or a take is one small SQLite transaction (measured 40
-//! to 50 µs in an unoptimised build beside the 350 µs of a handshake), done where it is asked for.
+//! rustls takes the ticket out of this store before it accepts the early data that came with it (RFC 8446 section
+//! 8.1, single-use tickets), so a recorded first flight fails a second time as long as a taken ticket stays taken,
+//! whatever happens to the process or the machine. `file` explains how that works without an fsync in the handshake.
+//! Tickets are limited in number, size and age. There is no thread: a put or a take is one small SQLite transaction
+//! (measured 40 to 50 µs in an unoptimised build, compared with the 350 µs of a handshake), on the calling thread.
 //!
 //! Not here: TLS 1.2 sessions. They are not single-use, and on disk they would cost their
 //! connections forward secrecy.
@@ -25,11 +24,11 @@ use rustls::time_provider::{DefaultTimeProvider, TimeProvider};
 
 use file::{Store, Trust};
 
-/// Tickets kept, unless told otherwise; the oldest go first.
+/// The default number of tickets; the oldest are removed first.
 pub const MAX_TICKETS: usize = 65_536;
 
-/// Age up to which a ticket is good, in seconds. rustls tells clients the same 24 hours and
-/// leaves it to the store to enforce them.
+/// Age up to which a ticket is valid, in seconds. rustls announces the same 24 hours to clients, and leaves enforcing
+/// them to the store.
 pub const LIFETIME_S: u64 = 24 * 3600;
 
 /// Largest session in bytes: a client certificate chain is the bulk of it (about 150 without).
@@ -39,7 +38,7 @@ const MAX_SESSION_BYTES: usize = 8 * 1024;
 /// it is cannot be said.
 const CLOCK_SKEW_S: u64 = 60;
 
-/// Rows that expire or are evicted at once, every so many puts; a handful of pages.
+/// Rows that expire or are evicted at once, once per this many puts; a handful of pages.
 const SWEEP: usize = 64;
 
 /// Why the store cannot be opened or closed.
@@ -283,8 +282,8 @@ impl Table {
         let mut rows = delete.query([id])?;
         let Some(row) = rows.next()? else { return Ok(None) };
         let found = (row.get::<_, i64>(0)?.cast_unsigned(), row.get(1)?);
-        // The transaction commits when the statement is done, not when it gives its row: stepping
-        // on is what tells whether the ticket is gone.
+        // The transaction commits when the statement is done, not when it returns its row: only stepping on shows
+        // whether the ticket is gone.
         while rows.next()?.is_some() {}
         self.held = self.held.saturating_sub(1);
         Ok(Some(found))

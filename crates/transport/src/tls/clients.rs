@@ -31,7 +31,7 @@ pub(super) struct Clients {
 #[derive(Clone, Debug)]
 struct Demands {
     verifier: Arc<dyn ClientCertVerifier>,
-    /// Tells these demands from all others.
+    /// Distinguishes these requirements from all others.
     scope: [u8; 32],
 }
 
@@ -121,7 +121,7 @@ impl ClientCertVerifier for Clients {
     }
 }
 
-/// Digest of what a full handshake demands of a client.
+/// Digest of a full handshake's requirements for a client.
 fn scope(auth: ClientAuth, roots: &RootCertStore) -> [u8; 32] {
     let mut parts: Vec<[&[u8]; 3]> = roots.roots.iter().map(anchor).collect();
     parts.sort_unstable();

@@ -86,8 +86,8 @@ impl Identity {
     }
 }
 
-/// Without the root at a chain's end: no client needs to be shown what it believes already (RFC 8446
-/// section 4.4.2), and without it most chains fit the first datagram of a QUIC handshake.
+/// Without the root at a chain's end: clients trust it already (RFC 8446 section 4.4.2), and without it most chains
+/// fit the first datagram of a QUIC handshake.
 fn certified(
     mut chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,

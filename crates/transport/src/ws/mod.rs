@@ -1,9 +1,8 @@
 //! WebSocket as a carrier of MQTT (MQTT 5.0 section 6, RFC 6455): the upgrade, then frames.
 //!
-//! tungstenite reads the request and the frame headers. Its `WebSocket` type is not used: it keeps
-//! a 128 KiB read buffer a connection and copies every message out of it, where an idle connection
-//! of ours owns no buffer and payloads are unmasked in the buffer they were read into. No
-//! extensions (compression) are negotiated.
+//! tungstenite reads the request and the frame headers. Its `WebSocket` type is not used: it keeps a 128 KiB read
+//! buffer per connection and copies every message out of it, whereas here an idle connection owns no buffer, and
+//! payloads are unmasked in the buffer into which they were read. No extensions (compression) are negotiated.
 
 mod frame;
 mod upgrade;

@@ -19,7 +19,7 @@ pub const PATHS: [&str; 2] = ["/mqtt", "/"];
 /// Subprotocols served, the first being the standard's.
 const PROTOCOLS: [&str; 2] = ["mqtt", "mqttv3.1"];
 
-/// What a page of another origin is told.
+/// The response to a page of another origin.
 pub const NOT_THIS_PAGE: &str = "pages of this origin may not connect";
 
 /// What to do with the bytes received so far.

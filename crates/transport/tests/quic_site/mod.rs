@@ -262,7 +262,7 @@ impl Site {
         timeout(PATIENCE, waiting).await.unwrap_or_else(|_| panic!("waited too long for {what}"));
     }
 
-    /// A new client says one last thing, so that who hears it knows nothing came before.
+    /// A new client publishes one last message, so that a subscriber that receives it knows that nothing came before.
     pub async fn last_word(&self, topic: &str) {
         let (_connection, mut control, _) = self.client(&hello("last")).await;
         control.send(&publish(topic, b"last", 1)).await;
@@ -483,14 +483,14 @@ impl Pipe {
     }
 }
 
-/// Passes datagrams between one client and the server, until told to stop, and keeps the client's.
+/// Passes datagrams between one client and the server until it is stopped, and records the client's.
 pub struct Relay {
     pub address: SocketAddr,
     pub passing: Arc<AtomicBool>,
     /// The server's datagrams that were not passed on.
     pub dropped: Arc<AtomicUsize>,
-    /// Of the server's datagrams, each one in so many is lost, and the others take [`LONG_WAY`]; 0 for a loopback
-    /// that loses nothing.
+    /// Of the server's datagrams, one in this many is lost, and the others take [`LONG_WAY`]; 0 for a loopback
+    /// without losses.
     pub loses: Arc<AtomicUsize>,
     pub recorded: Arc<Mutex<Vec<Vec<u8>>>>,
     /// Whether the client's datagrams arrive twice.

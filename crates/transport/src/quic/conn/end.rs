@@ -1,4 +1,4 @@
-//! How a connection ends: a last word first, and the core told once.
+//! How a connection ends: a last packet first, and one notification of the core.
 
 use std::time::{Duration, Instant};
 
@@ -52,7 +52,7 @@ impl QuicConn {
         self.lost.get_or_insert(LostCause::Closed);
     }
 
-    /// Nothing has come for too long.
+    /// Nothing was received for too long.
     pub(super) fn give_up(&mut self, io: &mut Io, now: Instant) {
         self.on_lost(io, &ConnectionError::TimedOut);
         self.inner.close(now, VarInt::from_u32(0), Bytes::from_static(b"idle timeout"));
@@ -81,7 +81,7 @@ impl QuicConn {
         self.close_at = None;
     }
 
-    /// Tells the core, once, that the connection is gone.
+    /// Notifies the core, once, that the connection is gone.
     pub(crate) fn lost(&mut self, io: &mut Io) {
         if let Some(mut core) = self.core.take() {
             core.set_transport_stats(&io.shard, self.stats(io));

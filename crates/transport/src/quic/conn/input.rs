@@ -111,9 +111,9 @@ impl QuicConn {
         }
     }
 
-    /// The peer does not want to hear more on a stream. What it says there counts nevertheless: a
-    /// client that only publishes lets go of the other direction at once. Nobody speaks MQTT
-    /// without hearing the control stream, so that one ends.
+    /// The peer has stopped reading a stream (STOP_SENDING). Its own data on the stream still counts: a client that
+    /// only publishes stops the other direction at once. MQTT does not work without reading the control stream, so if
+    /// that is stopped, the connection ends.
     pub(super) fn on_stopped(&mut self, io: &mut Io, id: StreamId, code: VarInt) {
         let _ = self.inner.send_stream(id).reset(code);
         let Some(stream) = self.streams.iter_mut().find(|stream| stream.id == id) else { return };
@@ -169,7 +169,7 @@ impl QuicConn {
         self.incomplete_bytes = held;
     }
 
-    /// Closes a connection that has come to hold more for incomplete packets than it may.
+    /// Closes a connection that holds more memory for incomplete packets than it may.
     fn bound_incomplete_bytes(&mut self, io: &mut Io) {
         let packet = io.shard.broker().limits().max_packet_bytes;
         let most = io.limits.max_partial_bytes_per_connection.max(packet.saturating_mul(2));

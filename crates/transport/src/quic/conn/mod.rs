@@ -44,12 +44,12 @@ pub(crate) struct QuicConn {
     streams_opened: u32,
     /// By when the handshake must be over and the control stream open.
     begin_by: Option<Instant>,
-    /// Until when the end of the handshake waits for CONNECT, to be told with its answer.
+    /// Until when the end of the handshake is held back, to be sent together with the response to CONNECT.
     held_until: Option<Instant>,
     silence: Silence,
     /// The client's name must be known before anything it sends is looked at.
     must_know_first: bool,
-    /// Memory its streams hold for incomplete packets, as told to the worker's account.
+    /// Memory that its streams hold for incomplete packets, as counted by the worker.
     incomplete_bytes: usize,
     /// The receive window of a client that has been let in, until it is.
     full_window: Option<VarInt>,
@@ -164,7 +164,7 @@ impl QuicConn {
         own.into_iter().flatten().min()
     }
 
-    /// A datagram has come.
+    /// A datagram was received.
     pub(crate) fn heard(&mut self, now: Instant) {
         self.silence.heard(now);
     }
@@ -203,7 +203,7 @@ impl QuicConn {
         }
     }
 
-    /// Acts on everything quinn has to tell.
+    /// Handles all of quinn's events.
     pub(crate) fn drive(
         &mut self,
         endpoint: &mut Endpoint,

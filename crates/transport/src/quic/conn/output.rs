@@ -75,7 +75,7 @@ impl QuicConn {
         self.close_when_said(now);
     }
 
-    /// Whether the path has lost packets lately and there are streams to tell apart.
+    /// Whether the path has lost packets recently and there are several streams.
     fn keeps_streams_apart(&mut self, now: Instant) -> bool {
         if self.streams.len() < 2 {
             return false;
@@ -114,7 +114,7 @@ impl QuicConn {
         streams.retain(|stream| {
             let over = stream.finish && stream.is_written();
             if over && inner.send_stream(stream.id).finish().is_err() {
-                // The peer has stopped it, and waits to hear that it is so.
+                // The peer has stopped it, and expects a reset.
                 let _ = inner.send_stream(stream.id).reset(VarInt::from_u32(0));
             }
             !over

@@ -20,7 +20,7 @@ pub(super) struct Stream {
     pending_at: usize,
     /// The core takes no more for now.
     pub(super) blocked: bool,
-    /// The peer has finished or reset its side; to be told to the core when all is read.
+    /// The peer has finished or reset its side; the core is notified when everything has been read.
     pub(super) ended: Option<StreamEnd>,
     /// The core has said its last on it: to be finished when everything is written.
     pub(super) finish: bool,
@@ -110,12 +110,12 @@ impl Stream {
         true
     }
 
-    /// Nothing more is wanted of what has come.
+    /// Received data is no longer wanted.
     pub(super) fn forget_input(&mut self) {
         self.incomplete.clear();
     }
 
-    /// Nobody wants to hear what waits.
+    /// Nobody will read the waiting data.
     pub(super) fn forget_pending(&mut self) {
         self.pending = Vec::new();
         self.pending_at = 0;

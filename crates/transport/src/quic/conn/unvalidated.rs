@@ -147,7 +147,7 @@ impl UnvalidatedPath {
         let challenges = std::mem::replace(&mut self.challenges, stats.frame_tx.path_challenge);
         let answered = stats.frame_rx.path_response > self.responses;
         if !inner.is_handshaking() && answered && stats.frame_tx.path_challenge == challenges {
-            // quinn challenges a path with each packet until the right response has come.
+            // quinn sends a challenge with each packet until the right response was received.
             return Sending::Proven;
         }
         self.responses = stats.frame_rx.path_response;
