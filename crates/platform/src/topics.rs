@@ -1,4 +1,4 @@
-//! Who may publish and subscribe below `fulmar/`: the roles of HTTP requests applied to topics.
+//! Permissions to publish and subscribe below `fulmar/`: the roles of HTTP requests applied to topics.
 //!
 //! Strings only: MQTT is the broker's. A filter must name its twin, so that it reaches no other one.
 

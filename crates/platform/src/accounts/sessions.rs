@@ -42,12 +42,12 @@ pub(crate) struct Login {
 /// Someone who is logged in.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Session {
-    /// What to send as `Authorization: Bearer …`, and as password of MQTT; told once.
+    /// The token for `Authorization: Bearer …`, and the password for MQTT; shown once.
     #[serde(skip_serializing_if = "Option::is_none")]
     token: Option<String>,
     /// When the token ends.
     expires_at: Time,
-    /// Who it is for.
+    /// The session's user.
     user: User,
 }
 

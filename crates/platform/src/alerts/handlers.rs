@@ -84,8 +84,8 @@ pub(crate) struct Acknowledgement {
 
 /// Acknowledge an alert
 ///
-/// Says that somebody knows; it stays raised until it is right again. Who was first is kept; a note given
-/// later takes the place of the one before.
+/// The alert stays raised until its cause is gone. The first user who acknowledged it is kept; a later note replaces
+/// the earlier one.
 #[utoipa::path(post, path = "/{twin}/alert/{id}/acknowledge", tag = "alerts",
     params(("twin" = Name, Path), ("id" = Uuid, Path)), request_body = Acknowledgement,
     responses((status = 200, body = Alert)))]

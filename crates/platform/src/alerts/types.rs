@@ -176,7 +176,7 @@ impl Alert {
     }
 }
 
-/// Something that happened to an alert, to be told.
+/// A change of an alert, for subscribers and webhooks.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Notice {
     pub(crate) event: AlertEvent,

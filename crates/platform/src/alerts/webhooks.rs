@@ -34,7 +34,7 @@ pub(crate) struct NewWebhook {
     url: Text<1, 1000>,
     /// `info`, unless it says otherwise.
     least_severity: Option<Severity>,
-    /// What bodies are signed with; never told again.
+    /// The secret with which bodies are signed; never shown again.
     #[schema(write_only)]
     secret: Text<8, 200>,
 }

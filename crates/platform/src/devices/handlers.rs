@@ -200,7 +200,7 @@ pub(crate) async fn change_command(
     crate::respond::done()
 }
 
-/// What a device tells of itself.
+/// A device's telemetry.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct TelemetryUpload {

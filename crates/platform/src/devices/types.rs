@@ -10,7 +10,7 @@ use crate::number::{Bounded, Place, Rssi};
 use crate::text::{Line, Name, Text};
 use crate::time::Time;
 
-/// A device that tells of itself.
+/// A device that sends telemetry.
 #[derive(Clone, Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = NewInstance)]
@@ -31,13 +31,13 @@ pub(crate) struct Device {
     pub(crate) app_version: Option<String>,
     /// Whose it is.
     pub(crate) user: Name,
-    /// When it last told of itself.
+    /// When it last sent telemetry.
     pub(crate) seen_at: Time,
-    /// What it told last.
+    /// Its latest telemetry.
     pub(crate) telemetry: Option<Telemetry>,
 }
 
-/// What a device tells of itself.
+/// A device's telemetry.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub(crate) struct Telemetry {
     /// Made by the device. What is sent again is stored once.

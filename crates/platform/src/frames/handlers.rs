@@ -25,7 +25,7 @@ const MAX_FRAMES: usize = 1000;
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct FrameUpload {
-    /// The device that heard them.
+    /// The device that received them.
     receiver: Name,
     #[schema(value_type = Vec<NewFrame>, max_items = 1000)]
     frames: Vec<Each<NewFrame>>,

@@ -198,8 +198,8 @@ fn store(
         work_list: None,
         device: Some(receiver.clone()),
     };
-    // A telegram authenticated by a meter's own key completes entries of work lists whoever uploaded it; other
-    // telegrams do so only from senders that may read meters.
+    // A telegram authenticated by a meter's own key completes entries of work lists for any sender; other telegrams
+    // do so only from senders that may read meters.
     let reads = sender.reads || telegram.security != Security::None;
     let outcome = take(db, &Sender { reads, ..sender.clone() }, &new)?;
     let status = match outcome.status {

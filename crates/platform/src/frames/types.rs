@@ -8,14 +8,14 @@ use crate::number::{Place, Rssi};
 use crate::text::{Name, Text};
 use crate::time::Time;
 
-/// A frame a receiver heard.
+/// A frame that a receiver received.
 #[derive(Clone, Debug, Deserialize, ToSchema)]
 pub(crate) struct NewFrame {
     /// The link frame in hexadecimal, from its length field on; checksums may be in it.
     pub(crate) hex: Text<2, 1200>,
     /// The radio mode, such as `T1`.
     pub(crate) mode: Option<Text<0, 16>>,
-    /// When it was heard.
+    /// When it was received.
     pub(crate) at: Time,
     pub(crate) rssi_dbm: Option<Rssi>,
     /// Where the receiver was.
@@ -55,7 +55,7 @@ pub(crate) struct FrameResult {
     pub(crate) detail: Option<String>,
 }
 
-/// That a meter was heard: nothing of what it said.
+/// That a meter's frame was received, without its content.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Heard {
     pub(crate) meter: Name,

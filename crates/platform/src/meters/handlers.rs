@@ -92,7 +92,7 @@ pub(crate) async fn list(
 
 /// One meter
 ///
-/// The role `device` is told its radio address and medium, not where or whose it is nor what it shows.
+/// The role `device` gets its radio address and medium, but not its place, serial number or readings.
 #[utoipa::path(get, path = "/{twin}/meter/{id}", tag = "meters",
     params(("twin" = Name, Path), ("id" = Name, Path)), responses((status = 200, body = Meter)))]
 pub(crate) async fn show(
@@ -287,7 +287,7 @@ pub(crate) struct KeyChange {
 
 /// Set a meter's key
 ///
-/// It is never told again.
+/// It is never shown again.
 #[utoipa::path(put, path = "/{twin}/meter/{id}/key", tag = "meters",
     params(("twin" = Name, Path), ("id" = Name, Path)), request_body = KeyChange,
     responses((status = 204)))]

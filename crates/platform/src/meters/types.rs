@@ -231,7 +231,7 @@ pub(crate) struct Meter {
     /// Whether the server has its key.
     pub(crate) has_key: bool,
     pub(crate) note: Option<String>,
-    /// Where its next value is plausible, if that can be told.
+    /// The plausible range of its next value, if it is known.
     pub(crate) expected: Option<Expected>,
     pub(crate) last: Option<LastReading>,
     pub(crate) state: MeterState,

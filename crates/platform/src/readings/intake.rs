@@ -112,7 +112,8 @@ pub(crate) fn take(db: &Db, sender: &Sender, new: &NewReading) -> Result<Outcome
         }
         lists.push(list);
     } else if sender.reads && !flags.contains(&Flag::Future) {
-        // A reading by radio is the meter's own: it completes the work-list entry whoever has it.
+        // A reading by radio is the meter's own: it completes the work-list entry, no matter to whom that is
+        // assigned.
         let is_radio = new.method == Method::Radio;
         let only = (sender.own_lists_only && !is_radio).then_some(&sender.reader);
         lists = work_lists::tick(db, twin, &new.meter, new.at, only)?;

@@ -35,7 +35,7 @@ pub(crate) struct Point {
     pub(crate) at: Time,
     /// What the register showed then; null where no reading is near enough.
     pub(crate) value: Option<f64>,
-    /// What was used in the step; null where it cannot be told.
+    /// The consumption in the step; null where it is unknown.
     pub(crate) consumption: Option<f64>,
 }
 

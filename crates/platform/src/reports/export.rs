@@ -177,8 +177,8 @@ fn part(db: &Db, twin: &Name, query: &Query) -> Result<Part, Problem> {
 
 /// Readings as CSV
 ///
-/// By the time they were taken; as many as there are. Text that begins like a formula (`=`, `+`, `-`, `@`)
-/// has an apostrophe before it. A table that ends before its last row ends with an error of the connection.
+/// All of them, by the time they were taken. Text that begins like a formula (`=`, `+`, `-`, `@`) has an apostrophe
+/// before it. A table that ends before its last row ends with an error of the connection.
 #[utoipa::path(get, path = "/{twin}/export/readings.csv", tag = "reports",
     params(("twin" = Name, Path), ExportQuery),
     responses((status = 200, content_type = "text/csv", body = String)))]

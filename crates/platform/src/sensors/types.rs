@@ -10,7 +10,7 @@ use crate::text::{Line, Name};
 use crate::time::Time;
 
 words! {
-    /// Whether a sensor is heard of.
+    /// Whether a sensor sends measurements.
     SensorState {
         /// It measured lately.
         Ok = "ok",

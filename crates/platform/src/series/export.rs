@@ -192,9 +192,8 @@ fn row(series: &Labelled, point: Point) -> Row {
 
 /// Measurements as CSV
 ///
-/// By home, device, quantity and time; as many as there are. Text that begins like a formula (`=`, `+`, `-`,
-/// `@`) has an apostrophe before it. A table that ends before its last row ends with an error of the
-/// connection.
+/// All of them, by home, device, quantity and time. Text that begins like a formula (`=`, `+`, `-`, `@`) has an
+/// apostrophe before it. A table that ends before its last row ends with an error of the connection.
 #[utoipa::path(get, path = "/{twin}/export/series.csv", tag = "homes",
     params(("twin" = Name, Path), SeriesExport),
     responses((status = 200, content_type = "text/csv", body = String)))]

@@ -38,7 +38,7 @@ words! {
 pub(crate) struct WorkList {
     pub(crate) id: Uuid,
     pub(crate) name: String,
-    /// Whose it is; null for whoever takes it.
+    /// The user to whom it is assigned; null for any user.
     pub(crate) assignee: Option<Name>,
     pub(crate) state: ListState,
     pub(crate) due: Option<Time>,
