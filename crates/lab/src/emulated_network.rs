@@ -234,7 +234,7 @@ impl Network for EmulatedNetwork {
         let mut counters = [
             ("packets_sent".to_owned(), packets.iter().filter(|seen| seen.sent).count() as f64),
             ("packets_lost".to_owned(), lost),
-            // Losses that the link model did not decide: anything but 0 spoils a sample.
+            // Losses that the link model did not decide: a sample with any is invalid.
             ("packets_overflowed".to_owned(), self.emulator.overflowed() as f64),
         ];
         let outcome = match self.emulator.finish() {

@@ -76,7 +76,7 @@ pub(crate) async fn show(
 
 /// Register or update a device
 ///
-/// Who does so first, owns it.
+/// The user who registers a device first owns it.
 #[utoipa::path(put, path = "/{twin}/instance/{device}", tag = "devices",
     params(("twin" = Name, Path), ("device" = Name, Path)), request_body = NewDevice,
     responses((status = 200, body = Device)))]

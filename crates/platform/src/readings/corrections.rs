@@ -173,8 +173,8 @@ pub(crate) struct TrailQuery {
 
 /// The audit trail of readings, newest first
 ///
-/// Who corrected, withdrew, restored or decided about which reading, when and why, and what it showed before.
-/// Entries are never changed.
+/// The user, time and reason of each correction, withdrawal, restoration and decision, and the earlier value. Entries
+/// are never changed.
 #[utoipa::path(get, path = "/{twin}/reading_change", tag = "readings",
     params(("twin" = Name, Path), TrailQuery), responses((status = 200, body = Page<ReadingChange>)))]
 pub(crate) async fn trail(

@@ -1,7 +1,7 @@
 //! TLS 1.3 session tickets that outlive the process and still work only once.
 //!
 //! rustls takes the ticket out of this store before it accepts the early data that came with it (RFC 8446 section
-//! 8.1, single-use tickets), so a recorded first flight fails a second time as long as a taken ticket stays taken,
+//! 8.1, single-use tickets), so a recorded first flight fails when it is repeated as long as a taken ticket stays taken,
 //! whatever happens to the process or the machine. `file` explains how that works without an fsync in the handshake.
 //! Tickets are limited in number, size and age. There is no thread: a put or a take is one small SQLite transaction
 //! (measured 40 to 50 µs in an unoptimised build, compared with the 350 µs of a handshake), on the calling thread.
