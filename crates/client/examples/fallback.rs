@@ -1,9 +1,9 @@
 //! QUIC where UDP passes, TLS over TCP where it does not:
 //! `cargo run -p fulmar-client --example fallback -- quic://HOST [TLS_PORT]`.
 //!
-//! Both ways are tried when QUIC has not answered after 300 ms; the first to be answered wins and is
-//! remembered for ten minutes. Plain TCP is never tried. Every event is printed: pull the network
-//! cable or restart the broker and see.
+//! TCP is tried too when QUIC has not answered after 300 ms; the first to be answered wins and is remembered for ten
+//! minutes. Plain TCP is never tried. Every event is printed: disconnect the network cable or restart the broker to
+//! see them.
 
 use fulmar_client::{Client, Fallback, Options};
 

@@ -1,7 +1,7 @@
 //! Topics and subscriptions on QUIC streams of their own, which survive the loss of stream,
 //! connection and broker: `cargo run -p fulmar-client --example multi_stream -- quic://HOST`.
 //!
-//! A packet that is lost delays the messages of its own stream and no others.
+//! A lost packet delays the messages of its own stream only.
 
 use fulmar_client::{Client, Event, Message, Options, QoS, Streams, SubscribeOptions};
 
@@ -15,8 +15,8 @@ async fn main() -> anyhow::Result<()> {
     options.client_id = "multi-stream-example".to_owned();
     options.session_expiry_s = 600;
     options.streams = Streams::PerTopicAndSubscription;
-    // Needs a broker that knows the MQTT-next draft's flows. Without it streams are plain, which
-    // EMQX understands too, and QoS 2 stays on the control stream.
+    // Needs a broker with the flows of the MQTT-next draft. Without it, streams are plain, which EMQX supports too,
+    // and QoS 2 stays on the control stream.
     options.persistent_flows = true;
     options.reconnect = None;
     let (client, mut events) = Client::connect(options)?;

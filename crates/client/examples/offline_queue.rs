@@ -1,6 +1,5 @@
-//! Measuring goes on while there is no connection:
-//! `cargo run -p fulmar-client --example offline_queue -- quic://HOST`. Start the broker later, or stop
-//! it and start it again.
+//! Measurements continue while there is no connection: `cargo run -p fulmar-client --example offline_queue --
+//! quic://HOST`. Start the broker later, or stop it and start it again.
 //!
 //! Messages wait in a queue that is limited by count and by bytes; `publish` waits when it is full, and a program
 //! that cannot wait drops the newest message instead, as here. Queued messages are delivered in order, and each

@@ -1,5 +1,5 @@
-//! Coming back in no round trip: `cargo run -p fulmar-client --example zero_rtt -- quic://HOST`, then
-//! restart the broker a few times.
+//! Reconnecting in zero round trips: `cargo run -p fulmar-client --example zero_rtt -- quic://HOST`, then restart the
+//! broker a few times.
 //!
 //! The first connection brings a ticket. When the client returns, it sends CONNECT and the queued messages in its
 //! first packet, and `early_data` shows whether the broker accepted them. Tickets end with the process. Early data

@@ -19,10 +19,10 @@ use crate::message::{Message, Receipt};
 use crate::options::{Options, Streams};
 use crate::url::Transport;
 
-/// Events and messages that may wait for the application before the connection is read no further.
+/// Events and messages that may wait for the application before the client stops reading from the connection.
 const EVENTS: usize = 1024;
 
-/// Commands on their way to the task.
+/// Commands that may wait for the task.
 const COMMANDS: usize = 256;
 
 /// A handle of one session; clones share it. When the last one is dropped the session ends as by
@@ -31,7 +31,7 @@ const COMMANDS: usize = 256;
 pub struct Client {
     publications: mpsc::Sender<Publication>,
     control: mpsc::Sender<Control>,
-    /// Each filter is asked for by itself, so that each can have its stream.
+    /// Whether each filter gets its own SUBSCRIBE, so that each can have its own stream.
     one_by_one: bool,
 }
 
@@ -47,34 +47,34 @@ pub struct Events {
 pub enum Event {
     /// The server has accepted a connection.
     Connected {
-        /// Whether it had kept the session.
+        /// Whether the server had kept the session.
         session_present: bool,
-        /// What carries it, which may be the fallback.
+        /// The transport, which may be the fallback.
         transport: Transport,
-        /// Whether CONNECT went in the first flight (QUIC's 0-RTT).
+        /// Whether CONNECT was in the first flight (QUIC's 0-RTT).
         early_data: bool,
     },
-    /// The connection goes on from another local address: the network changed, or was found silent,
-    /// or [`Client::rebind`] was called. Only QUIC can do this.
+    /// The connection continues from another local address: the network changed, or was silent, or [`Client::rebind`]
+    /// was called. Only QUIC can do this.
     Migrated {
-        /// The address now.
+        /// The new address.
         local: SocketAddr,
     },
     /// The server has lost the session or a flow of it, so this many publications at QoS 2 are sent again as new: it
     /// is unknown whether the server had received them before, and if so, they arrive twice. A session that outlives
     /// its connection (`session_expiry_s` above 0) and a server that stores it make this rare.
     MayRepeat {
-        /// How many.
+        /// The number of publications.
         messages: usize,
     },
-    /// A message came. It is acknowledged when the client has it, not when the application has, unless
-    /// [`Options::acknowledge_by_hand`] says so.
+    /// A message was received. It is acknowledged when the client has it, not when the application has, unless
+    /// [`Options::acknowledge_by_hand`] is set.
     Message(Message),
-    /// The connection is lost or did not come about.
+    /// The connection was lost or could not be made.
     Disconnected {
         /// Why.
         reason: Error,
-        /// When it is tried again; `None` when it is not.
+        /// When the client tries again; `None` if it does not.
         retry_in: Option<Duration>,
     },
 }
@@ -83,13 +83,13 @@ pub enum Event {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PathStats {
-    /// What carries it, which may be the fallback.
+    /// The transport, which may be the fallback.
     pub transport: Transport,
-    /// Whether the server took CONNECT in the first flight (QUIC's 0-RTT).
+    /// Whether the server accepted CONNECT in the first flight (QUIC's 0-RTT).
     pub early_data: bool,
     /// Smoothed round-trip time; QUIC only, as everything below.
     pub rtt: Option<Duration>,
-    /// Packets found lost.
+    /// Packets declared lost.
     pub lost_packets: u64,
     /// Datagrams sent again because packets are lost, see [`Options::copies`](crate::Options::copies).
     pub copies: u64,
@@ -99,9 +99,9 @@ pub struct PathStats {
     pub sent_bytes: u64,
     /// Bytes of UDP payload received.
     pub received_bytes: u64,
-    /// Bytes that may be on their way at a time.
+    /// Bytes that may be in flight.
     pub congestion_window_bytes: u64,
-    /// Times the connection has moved to another address.
+    /// How often the connection has moved to another address.
     pub migrations: u32,
     /// Streams open beside the control stream.
     pub data_streams: usize,
@@ -125,8 +125,7 @@ impl PathStats {
     }
 }
 
-/// Resolves when the server has taken a publication over: at once when sent (QoS 0), at PUBACK (1),
-/// at PUBCOMP (2).
+/// Resolves when the server has accepted a publication: at once when sent (QoS 0), at PUBACK (1), at PUBCOMP (2).
 #[derive(Debug)]
 #[must_use = "a failure is reported only if the future is awaited"]
 pub struct Delivery {
@@ -178,8 +177,8 @@ impl Client {
         Ok(Delivery { receiver })
     }
 
-    /// Subscribes and waits for the answer: a reason code for each filter. The subscriptions are
-    /// made again where a server has lost the session.
+    /// Subscribes and waits for the answer: a reason code for each filter. If a server has lost the session, the
+    /// client subscribes again.
     ///
     /// # Errors
     /// A filter is not one, none is given, or the client is closed.
@@ -229,34 +228,34 @@ impl Client {
         Ok(codes)
     }
 
-    /// Acknowledges a message that came with a receipt. Where the connection that brought it has ended
-    /// this does nothing: the server sends the message again.
+    /// Acknowledges a message that came with a receipt. After the end of its connection, this does nothing: the
+    /// server sends the message again.
     pub async fn acknowledge(&self, receipt: Receipt) {
         // After a client is closed, there is no connection for the acknowledgement.
         drop(self.control.send(Control::Acknowledge(receipt)).await);
     }
 
-    /// The connection's figures; `None` while there is none.
+    /// The connection's statistics; `None` without a connection.
     pub async fn path_stats(&self) -> Option<PathStats> {
         let (ask, answer) = oneshot::channel();
         self.control.send(Control::Stats(ask)).await.ok()?;
         answer.await.ok().flatten()
     }
 
-    /// Moves QUIC to a new UDP socket; the connection continues. The client does so by itself when
-    /// this machine's address changes or the server falls silent; an application that knows earlier
-    /// may say so. Nothing to do for the other transports.
+    /// Moves QUIC to a new UDP socket; the connection continues. The client does so by itself when this machine's
+    /// address changes or the server is silent; an application that knows earlier may call this. It has no effect on
+    /// other transports.
     pub async fn rebind(&self) {
-        // A client that is closed has no socket to move.
+        // A closed client has no socket to move.
         drop(self.control.send(Control::Rebind).await);
     }
 
-    /// Ends the session in an orderly way: what is queued is delivered first, for no longer than
-    /// the options' `drain_timeout`.
+    /// Ends the session in an orderly way: queued messages are delivered first, for at most the options'
+    /// `drain_timeout`.
     pub async fn disconnect(&self) {
         let (done, ended) = oneshot::channel();
         if self.control.send(Control::Disconnect(done)).await.is_ok() {
-            // The other end is dropped when all is over.
+            // The other end is dropped when the client has ended.
             drop(ended.await);
         }
     }

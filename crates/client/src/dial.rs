@@ -19,22 +19,22 @@ use crate::quic::{QuicConnection, QuicDialer};
 use crate::url::{BrokerUrl, Transport};
 use crate::{tls, websocket};
 
-/// Head start of QUIC before TLS over TCP is tried too. The "happy eyeballs" advice for
-/// connection attempts is 250 ms (RFC 8305 section 5); QUIC is what is wanted, so a little more.
+/// Head start of QUIC before TLS over TCP is tried too. The "happy eyeballs" advice for connection attempts is 250 ms
+/// (RFC 8305 section 5); QUIC is preferred, so a little more.
 const HEAD_START: Duration = Duration::from_millis(300);
 
-/// Time for one address of a name before the next is tried too (RFC 8305 section 5). A UDP port
-/// where nobody listens does not answer, and `localhost` is `::1` first on most machines.
+/// Time for one address of a name before the next is tried too (RFC 8305 section 5). A UDP port without a listener
+/// does not answer, and `localhost` is `::1` first on most machines.
 const NEXT_ADDRESS: Duration = Duration::from_millis(250);
 
-/// How long TLS over TCP is dialled first after it has won against QUIC. Networks that block UDP
-/// do so for as long as one is in them.
+/// How long TLS over TCP is dialled first after it has won against QUIC, because networks that block UDP usually keep
+/// doing so.
 const REMEMBERED: Duration = Duration::from_secs(600);
 
 /// How long closing a connection may take.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Another way that is being tried while a connection has not been answered yet.
+/// The other transport, tried while a connection has not been answered yet.
 pub(crate) type Rival = Pin<Box<dyn Future<Output = Result<ServerConnection, Error>> + Send>>;
 
 type Reader = Box<dyn AsyncRead + Send + Unpin>;
@@ -56,14 +56,14 @@ pub(crate) struct ServerConnection {
 /// The result of dialling.
 pub(crate) struct Dialled {
     pub(crate) conn: ServerConnection,
-    /// Set when the connection is not answered yet, because its first flight carries early data, and there
-    /// is another way.
+    /// Set if the connection has not been answered yet, because its first flight carries early data, and there is
+    /// another transport to try.
     pub(crate) rival: Option<Rival>,
 }
 
 impl Writer {
-    /// Writes some, or flushes when there is nothing to write, since TLS keeps bytes back until
-    /// asked. Cancelling it loses nothing.
+    /// Writes some bytes, or flushes if there are none, because TLS buffers bytes until a flush. Cancelling it loses
+    /// nothing.
     pub(crate) async fn push(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         match self {
             Writer::Plain(writer) if bytes.is_empty() => writer.flush().await.map(|()| 0),
@@ -98,8 +98,8 @@ impl ServerConnection {
         }
     }
 
-    /// Ends the stream and, over QUIC, closes the connection only when all of it has arrived: a
-    /// close would throw away what is on its way.
+    /// Ends the stream and, over QUIC, closes the connection only when everything has arrived: a close would discard
+    /// data in flight.
     pub(crate) async fn close(self) {
         let close = async {
             match self.writer {
@@ -127,7 +127,7 @@ pub(crate) struct Dialer {
     quic: Option<QuicDialer>,
     /// The address that answered last, tried first: early data goes to one address only.
     answered: Mutex<Option<IpAddr>>,
-    /// TLS over TCP goes first until then.
+    /// Until when TLS over TCP is tried first.
     tcp_first_until: Mutex<Option<Instant>>,
 }
 
@@ -198,7 +198,7 @@ impl Dialer {
         let addresses = addresses.map_err(|error| fail(error.to_string()))?;
         let mut addresses: Vec<_> = addresses.collect();
         let known = *lock(&self.answered);
-        // Stable: the resolver's order is kept otherwise.
+        // A stable sort, which otherwise keeps the resolver's order.
         addresses.sort_by_key(|address| Some(address.ip()) != known);
         let attempts = addresses.into_iter().map(async |address| {
             self.dial_address(url, address, early).await.map(|conn| (address, conn))
@@ -257,12 +257,12 @@ impl Dialer {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    // What is locked is plain values, whole at any time.
+    // The locked values are plain and always consistent.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The first to succeed; `second` starts after `head_start`, or at once when `first` fails. When
-/// both fail the error is the first's, which is what was asked for.
+/// The first to succeed; `second` starts after `head_start`, or at once if `first` fails. If both fail, the error is
+/// that of `first`, the preferred one.
 async fn race<T, E>(
     first: impl Future<Output = Result<T, E>>,
     second: impl Future<Output = Result<T, E>>,
@@ -293,8 +293,8 @@ async fn race<T, E>(
     }
 }
 
-/// The first of several attempts to succeed, each started `gap` after the one before it or as soon
-/// as one fails; the last error when all fail, `None` when there are none.
+/// The first of several attempts to succeed. Each starts `gap` after the one before, or as soon as one fails. Returns
+/// the last error if all fail, `None` if there are none.
 async fn staggered<T, E, F: Future<Output = Result<T, E>>>(
     attempts: impl Iterator<Item = F>,
     gap: Duration,
@@ -316,7 +316,7 @@ async fn staggered<T, E, F: Future<Output = Result<T, E>>>(
     }
 }
 
-/// What to try next.
+/// A hint what to try next.
 fn hint(url: &BrokerUrl, reason: &str) -> &'static str {
     let about = |words: &[&str]| words.iter().any(|word| reason.contains(word));
     if about(&["UnknownIssuer", "UnknownCA", "unknown CA", "BadSignature"]) {

@@ -1,9 +1,8 @@
-//! The task behind a client: moves bytes between a connection and the session machine, dials again when
-//! the connection is lost, and passes commands in and events out.
+//! A client's task: moves bytes between a connection and the session machine, reconnects when the connection is lost,
+//! receives commands and returns events.
 //!
-//! It never waits for the application while the server waits for it: events that do not fit stay in
-//! a backlog, and while there is one nothing more is read. All decisions of the protocol are the
-//! machine's.
+//! It never waits for the application while the server waits for it: events that do not fit go to a backlog, during
+//! which nothing more is read. The machine makes all decisions of the protocol.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -29,35 +28,35 @@ use crate::quic::{Change, QuicConnection};
 use crate::streams::{DataStreams, Happened};
 use crate::url::Transport;
 
-/// How often a QUIC connection is looked at for silence.
+/// The interval at which a QUIC connection is checked for silence.
 const LOOK: Duration = Duration::from_secs(5);
 
-/// Least room for one read, in bytes.
+/// Room for one read, in bytes.
 const READ_BYTES: usize = 16 * 1024;
 
 /// Stands for "no deadline".
 const FAR: Duration = Duration::from_secs(24 * 3600);
 
-/// Time for a last packet on a connection that is given up.
+/// Time for a last packet on a connection that is being given up.
 const FAREWELL: Duration = Duration::from_millis(500);
 
-/// Publications taken over in one turn, to be written together.
+/// Publications accepted in one turn, to be written together.
 const BATCH: usize = 256;
 
 type Published = oneshot::Sender<Result<ReasonCode, Error>>;
 type Answered = oneshot::Sender<Result<Vec<ReasonCode>, Error>>;
 
-/// A message and who wants to know of its fate.
+/// A message, and where to send its result.
 pub(crate) type Publication = (Message, Published);
 
-/// What is not a publication and must not wait behind a full queue of them.
+/// Commands other than publications, which must not wait behind a full queue of them.
 #[derive(Debug)]
 pub(crate) enum Control {
     Subscribe(Vec<(String, SubscribeOptions)>, Answered),
     Unsubscribe(Vec<String>, Answered),
     Acknowledge(Receipt),
     Rebind,
-    /// Asks for the connection's figures; `None` while there is none.
+    /// Asks for the connection's statistics; `None` without a connection.
     Stats(oneshot::Sender<Option<PathStats>>),
     /// The sender is dropped when the client is closed.
     Disconnect(oneshot::Sender<()>),
@@ -71,11 +70,11 @@ pub(crate) struct Driver {
     inbox: Inbox,
     events: mpsc::Sender<Event>,
     backlog: VecDeque<Event>,
-    /// What carries the connection.
+    /// The connection's transport.
     transport: Transport,
-    /// Whether the server took this connection's early data.
+    /// Whether the server accepted this connection's early data.
     early_data: bool,
-    /// What the loop is to do to the connection, which only it has at hand.
+    /// Whether the loop, which has the connection, is to move it to a new socket.
     rebind_wanted: bool,
     stats_wanted: Vec<oneshot::Sender<Option<PathStats>>>,
     /// Tasks that wait for the end.
@@ -91,46 +90,46 @@ struct Inbox {
     open: bool,
 }
 
-/// A connection while it is served, and what belongs to it.
+/// A connection while it is served, with its state.
 struct Served {
     conn: ServerConnection,
-    /// The fate of early data, until it is known.
+    /// Whether early data is accepted, until it is known.
     early: Option<quinn::ZeroRttAccepted>,
     streams: DataStreams,
-    /// Received on the control stream and not yet understood.
+    /// Bytes received on the control stream and not parsed yet.
     input: BytesMut,
-    /// The writer holds bytes back.
+    /// Whether the writer holds unflushed bytes.
     unflushed: bool,
-    /// When to look for silence next.
+    /// When to check for silence next.
     look_at: Instant,
 }
 
 enum Command {
     Publish(Publication),
     Control(Control),
-    /// Every handle is dropped.
+    /// Every handle was dropped.
     End,
 }
 
-/// What a turn of the loop was woken by.
+/// Why a turn of the loop was woken.
 enum Wake {
     EarlyData(bool),
     Read(std::io::Result<usize>),
     Wrote(std::io::Result<usize>),
     Stream(Happened),
-    /// The other way was answered first, or has failed.
+    /// The other transport was answered first, or has failed.
     Rival(Result<ServerConnection, Error>),
     Path(Change),
     /// The network of this machine changed.
     Network,
     Command(Command),
-    /// Events were handed over.
+    /// There is room for events again.
     Room,
     Time,
 }
 
 impl Inbox {
-    /// The next command; publications only when there is room for them.
+    /// The next command; a publication only if there is room for it.
     async fn next(&mut self, room: bool) -> Command {
         if !self.open {
             return std::future::pending().await;
@@ -173,7 +172,7 @@ impl Driver {
         }
     }
 
-    /// Runs until the client is closed or trying again is of no use.
+    /// Runs until the client is closed or an error is permanent.
     pub(crate) async fn run(mut self) {
         let mut failures = 0;
         while let Some((error, was_up)) = self.attempt().await {
@@ -225,7 +224,7 @@ impl Driver {
                 }
                 Err(error) => error,
             };
-            // A first flight that nobody took leaves the other way to be tried to its end.
+            // If early data was not accepted, the other transport still gets its full time.
             let Some(other) = rival.take().filter(|_| !was_up) else {
                 return Some((failed, was_up));
             };
@@ -249,8 +248,8 @@ impl Driver {
         Error::Dial { url: self.options.url.to_string(), reason }
     }
 
-    /// Awaits `future` while taking commands in and handing events out; `None` when the client is
-    /// to be closed and nothing is left that a connection could still deliver.
+    /// Awaits `future` while receiving commands and returning events; `None` when the client is to be closed and a
+    /// connection could not deliver anything any more.
     async fn meanwhile<F: Future>(&mut self, future: F) -> Option<F::Output> {
         tokio::pin!(future);
         loop {
@@ -305,7 +304,7 @@ impl Driver {
     }
 
     fn close(&mut self) {
-        // What was published before comes first, room or not: the channel is bounded.
+        // Earlier publications come first, with or without room: the channel is bounded.
         while let Ok((message, done)) = self.inbox.publications.try_recv() {
             self.machine.publish(message, done);
         }
@@ -313,7 +312,7 @@ impl Driver {
         self.machine.close();
     }
 
-    /// Hands outcomes on.
+    /// Delivers results.
     fn settle(&mut self) {
         while let Some(outcome) = self.machine.poll_event() {
             match outcome {
@@ -333,8 +332,8 @@ impl Driver {
         }
     }
 
-    /// Serves a connection until DISCONNECT is sent and the connection closed, or until `rival` is answered
-    /// first, which is returned then.
+    /// Serves a connection until DISCONNECT is sent and the connection closed, or until `rival`, which is then
+    /// returned, is answered first.
     async fn serve(
         &mut self,
         conn: ServerConnection,
@@ -376,7 +375,7 @@ impl Driver {
         }
     }
 
-    /// Waits for the first thing to happen.
+    /// Waits for the first event.
     async fn wait(
         &mut self,
         served: &mut Served,
@@ -386,7 +385,7 @@ impl Driver {
         let Served { conn, early, streams, input, unflushed, look_at } = served;
         let out = self.machine.output(CONTROL);
         let spread = self.options.streams != Streams::Single;
-        // With streams, one that is stuck must not hold up what goes on others.
+        // With streams, a blocked stream must not hold up others.
         let accepting = self.machine.has_room() && (spread || out.len() < MAX_OUT_BYTES);
         let waiting = !self.backlog.is_empty();
         let mut wake_at = self.wake_at(connect_by);
@@ -413,7 +412,7 @@ impl Driver {
         }
     }
 
-    /// Does what is to be done about it. Gives the rival that was answered first.
+    /// Handles the event. Returns the rival if it was answered first.
     async fn woken(
         &mut self,
         wake: Wake,
@@ -471,7 +470,7 @@ impl Driver {
         Ok(None)
     }
 
-    /// Does what commands want of the connection.
+    /// Applies commands to the connection.
     fn attend(&mut self, conn: &mut ServerConnection) {
         if std::mem::take(&mut self.rebind_wanted)
             && let Some(quic) = &mut conn.quic
@@ -513,7 +512,7 @@ impl Driver {
         Ok(())
     }
 
-    /// The server refused early data: everything again, on a new stream of the same connection.
+    /// The server refused early data: sends everything again, on a new stream of the same connection.
     async fn start_over(&mut self, conn: &mut ServerConnection) -> Result<(), Error> {
         self.machine.early_data_rejected();
         let quic = conn.quic.take();
@@ -560,7 +559,7 @@ impl Driver {
                 Ok(())
             }
             Err(error) => {
-                // Say why, if the connection takes it at once; it is lost either way.
+                // Sends the reason if the connection accepts it at once; the connection is lost either way.
                 let farewell = async {
                     conn.writer.push(self.machine.output(CONTROL)).await?;
                     conn.writer.push(&[]).await

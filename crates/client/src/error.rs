@@ -1,4 +1,4 @@
-//! What can go wrong for the user of a client, with what to try next.
+//! A client's errors, with what to try next.
 
 use fulmar_mqtt::ReasonCode;
 use fulmar_mqtt::topic::TopicError;
@@ -64,13 +64,13 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether trying again without changing anything is of no use.
+    /// Whether another attempt without a change would be useless.
     #[must_use]
     pub fn is_permanent(&self) -> bool {
         use ReasonCode as R;
         match self {
             Error::Url { .. } | Error::Options(_) | Error::Topic { .. } | Error::Closed => true,
-            // Two clients with one identifier would take the session from each other for ever.
+            // Two clients with one identifier would disconnect each other for ever.
             Error::Disconnected(reason) => *reason == R::SessionTakenOver,
             Error::Refused { reason, .. } => matches!(
                 reason,

@@ -1,6 +1,6 @@
 #![doc = include_str!("../README.md")]
 //!
-//! `machine` is the protocol; `driver` moves bytes between it and what `dial` brings.
+//! `machine` is the protocol; `driver` moves bytes between it and connections, which `dial` makes.
 #![forbid(unsafe_code)]
 
 mod api;

@@ -1,13 +1,12 @@
 //! One client's session as a state machine (section 4): packets in, packets and outcomes out.
 //!
-//! A session has a control flow and, over QUIC, may have further ones (`flow`, `stream_map`).
-//! No I/O and no clock: the owner says when it is, brings the server's bytes and takes what is to be
-//! sent. Everything not acknowledged outlives a connection: in-flight messages are sent again in
-//! their order, requests are made again, and where the server has lost the session its subscriptions
-//! are restored and what was in flight goes out as new messages.
+//! A session has a control flow and, over QUIC, may have further ones (`flow`, `stream_map`). There is no I/O and no
+//! clock: the owner passes the time and the server's bytes, and takes the bytes to be sent. Everything unacknowledged
+//! outlives a connection: messages in flight are sent again in their order, requests are made again, and if the
+//! server has lost the session, subscriptions are restored and messages in flight are sent as new.
 //!
-//! `P` and `R` are the owner's handles of a publication and of a request, given back with the
-//! outcome. Packets from the server are handled in `incoming`.
+//! `P` and `R` are the owner's handles of a publication and of a request, returned with the outcome. `incoming`
+//! handles packets from the server.
 
 #[cfg(test)]
 mod alias_tests;
@@ -40,14 +39,14 @@ pub(crate) use stream_map::{CONTROL, StreamLoss};
 /// Topic aliases the server may set.
 const TOPIC_ALIAS_MAXIMUM: u16 = 16;
 
-/// What happened.
+/// An outcome.
 #[derive(Debug)]
 pub(crate) enum Outcome<P, R> {
     /// The server has accepted the connection.
     Connected { session_present: bool },
-    /// A message came.
+    /// A message was received.
     Message(Message),
-    /// A publication is over.
+    /// A publication is finished.
     Published(P, Result<ReasonCode, Error>),
     /// A request is answered, a reason code for each of its filters.
     Answered(R, Result<Vec<ReasonCode>, Error>),
@@ -58,14 +57,14 @@ pub(crate) enum Outcome<P, R> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Down,
-    /// CONNECT is sent, and something may follow at once.
+    /// CONNECT was written, and packets may follow at once.
     Opening(Ahead),
     Up,
-    /// DISCONNECT is sent.
+    /// DISCONNECT was written.
     Done,
 }
 
-/// What follows CONNECT before it is answered (section 3.1.4). A first connection's requests always do; a
+/// The packets that follow CONNECT before it is answered (section 3.1.4). A first connection's requests always do; a
 /// later one's must not overtake the subscriptions that are restored then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ahead {
@@ -82,7 +81,7 @@ pub(crate) struct Machine<P, R> {
     phase: Phase,
     connected_before: bool,
     closing: bool,
-    /// All is delivered; data streams are to be ended before DISCONNECT, which would overtake them.
+    /// Everything is delivered; data streams are to be finished before DISCONNECT, which would overtake them.
     finishing: bool,
     client_id: String,
     keep_alive: Option<Duration>,
@@ -94,7 +93,7 @@ pub(crate) struct Machine<P, R> {
     last_sent: Instant,
     last_received: Instant,
     ping_sent: Option<Instant>,
-    /// Number of the connection, so that what belongs to an earlier one is known.
+    /// Number of the connection, which shows what belongs to an earlier one.
     connection: u64,
 }
 
@@ -147,14 +146,14 @@ impl<P, R> Machine<P, R> {
         self.pump();
     }
 
-    /// The connection is gone.
+    /// The connection was lost.
     pub(crate) fn disconnected(&mut self) {
         // At most once: they may have arrived.
         self.early_data_sent();
         self.down();
     }
 
-    /// The server has refused early data: nothing of it was seen, all of it goes out again.
+    /// The server has refused early data: it has processed none of it, so all of it is sent again.
     pub(crate) fn early_data_rejected(&mut self) {
         let control = &mut self.flows[CONTROL];
         for sent in std::mem::take(&mut self.desk.early).into_iter().rev() {
@@ -169,7 +168,7 @@ impl<P, R> Machine<P, R> {
         self.down();
     }
 
-    /// What went out in early data is as good as sent.
+    /// Early data counts as sent.
     fn early_data_sent(&mut self) {
         for sent in std::mem::take(&mut self.desk.early) {
             if let Early::Unacknowledged(pending) = sent {
@@ -212,7 +211,7 @@ impl<P, R> Machine<P, R> {
         self.pump();
     }
 
-    /// The application has what came with this receipt.
+    /// The application acknowledges the message of this receipt.
     pub(crate) fn acknowledge(&mut self, receipt: &Receipt) {
         let now = receipt.connection == self.connection && self.phase == Phase::Up;
         if now && self.stream_map.is_open(receipt.flow) {
@@ -234,7 +233,7 @@ impl<P, R> Machine<P, R> {
         self.phase = Phase::Done;
     }
 
-    /// Gives up whatever is not done.
+    /// Gives up everything unfinished.
     pub(crate) fn abandon(&mut self, error: &Error) {
         self.disconnected();
         self.phase = Phase::Done;
@@ -265,12 +264,12 @@ impl<P, R> Machine<P, R> {
             && self.desk.held_bytes < self.options.max_queued_bytes
     }
 
-    /// What is to be sent on a flow; the owner takes it off the front.
+    /// The bytes to be sent on a flow; the owner removes them from the front.
     pub(crate) fn output(&self, flow: usize) -> &[u8] {
         &self.flows[flow].out
     }
 
-    /// So much of a flow's output is sent.
+    /// This many bytes of a flow's output were sent.
     pub(crate) fn sent(&mut self, flow: usize, bytes: usize, now: Instant) {
         self.flows[flow].out.drain(..bytes);
         self.last_sent = now;
@@ -286,12 +285,12 @@ impl<P, R> Machine<P, R> {
         let keep_alive = self.keep_alive.filter(|_| self.phase == Phase::Up)?;
         Some(match self.ping_sent {
             Some(at) => at + keep_alive / 2,
-            // A little early: it has a way to go, and timers are late ([MQTT-3.1.2-20]).
+            // A little early, because of the network's delay and late timers ([MQTT-3.1.2-20]).
             None => self.last_sent.min(self.last_received) + keep_alive - keep_alive / 8,
         })
     }
 
-    /// Time has passed. `listening` says whether the owner has read what there was to read.
+    /// Handles the passing of time. `listening`: the owner has read all received bytes.
     ///
     /// # Errors
     /// The server does not answer.

@@ -13,20 +13,20 @@ pub struct Message {
     pub payload: Bytes,
     /// Quality of service.
     pub qos: QoS,
-    /// To be kept by the server; of a received message: whether it was kept.
+    /// Whether the server keeps it; of a received message: whether it was kept.
     pub retain: bool,
-    /// Whether it may have been received before; not looked at when publishing.
+    /// Whether it may have been received before; ignored when publishing.
     pub dup: bool,
     /// MQTT 5.0 properties; left out for 3.1.1.
     pub properties: PropertyBuf,
-    /// Of a received message that waits for [`Client::acknowledge`](crate::Client::acknowledge).
+    /// The receipt of a received message that waits for [`Client::acknowledge`](crate::Client::acknowledge).
     pub receipt: Option<Receipt>,
 }
 
-/// What acknowledges a received message, as long as the connection lasts that brought it.
+/// Acknowledges a received message, while the connection on which it was received lasts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Receipt {
-    /// Which of the client's connections.
+    /// The number of the connection.
     pub(crate) connection: u64,
     pub(crate) flow: usize,
     pub(crate) id: PacketId,
@@ -73,7 +73,7 @@ impl Message {
         self
     }
 
-    /// Bytes of memory it keeps, more or less.
+    /// The approximate memory that it takes, in bytes.
     pub(crate) fn size(&self) -> usize {
         let properties = self.properties.as_properties().raw().len();
         self.topic.len() + self.payload.len() + properties + std::mem::size_of::<Message>()

@@ -1,20 +1,20 @@
 //! Detects changes of the network by the kernel's notifications of links, addresses and routes (rtnetlink), where
 //! they are available.
 //!
-//! What changed is not looked into: whether it concerns a connection is found out by asking the
-//! kernel which address it would use now, which costs three system calls.
+//! The notifications are not parsed: to see whether a change concerns a connection, the client asks the kernel which
+//! address it would use now, which takes three system calls.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
 use crate::socket;
 
-/// The address this machine would talk to `remote` from.
+/// The address from which this machine would send to `remote`.
 pub(crate) fn source(remote: SocketAddr) -> io::Result<IpAddr> {
     Ok(socket::connected(remote)?.local_addr()?.ip())
 }
 
-/// Listens to announcements.
+/// Receives notifications.
 pub(crate) struct Monitor {
     #[cfg(target_os = "linux")]
     socket: Option<tokio::io::unix::AsyncFd<std::os::fd::OwnedFd>>,
@@ -59,7 +59,7 @@ mod linux {
                 return std::future::pending().await;
             };
             let mut buffer = [0; 4096];
-            // Several announcements make one change; too many to be kept (ENOBUFS) do too.
+            // Several notifications are one change; so is a lost one (ENOBUFS).
             while recv(socket, &mut buffer, RecvFlags::empty()).is_ok() {}
             ready.clear_ready();
         }
@@ -73,7 +73,7 @@ impl Monitor {
         Monitor {}
     }
 
-    /// Never comes.
+    /// Never resolves.
     pub(crate) async fn changed(&self) {
         std::future::pending().await
     }

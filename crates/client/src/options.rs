@@ -12,10 +12,10 @@ use crate::message::Message;
 use crate::tickets::Tickets;
 use crate::url::{BrokerUrl, Transport};
 
-/// Most streams beside the control stream.
+/// The most streams besides the control stream.
 const MAX_DATA_STREAMS: u16 = 64;
 
-/// Shorter ones would be load and no use.
+/// Shorter intervals would only be load.
 const LEAST_QUIC_KEEP_ALIVE: Duration = Duration::from_millis(100);
 
 /// Which servers to trust, if the transport is encrypted.
@@ -30,12 +30,12 @@ pub enum Trust {
     Insecure,
 }
 
-/// How to try again.
+/// The waits between attempts to connect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backoff {
     /// First wait; each further one is twice as long.
     pub first: Duration,
-    /// Longest wait. Half of each wait is random, so that many clients do not come at once.
+    /// Longest wait. Half of each wait is random, so that many clients do not reconnect at once.
     pub longest: Duration,
 }
 
@@ -47,25 +47,25 @@ impl Backoff {
     }
 }
 
-/// What to do where UDP does not pass.
+/// What to do if UDP is blocked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fallback {
     /// Nothing: QUIC or not at all.
     #[default]
     None,
-    /// Dial TLS over TCP too when QUIC has not answered after 300 ms, or at once when it is refused;
-    /// the first to be answered wins. Where TCP has won it is dialled first for ten minutes.
+    /// Tries TLS over TCP too if QUIC has not answered after 300 ms, or at once if QUIC is refused; the first to be
+    /// answered wins. If TCP has won, it is tried first for ten minutes.
     Race {
         /// TCP port, 8883 by convention.
         port: u16,
     },
 }
 
-/// How messages are spread over the streams of a QUIC connection. What is on one stream waits for
-/// lost packets of no other. Over other transports everything shares the one connection.
+/// How messages are distributed among the streams of a QUIC connection. A lost packet of one stream does not delay
+/// other streams. Other transports have one stream for everything.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Streams {
-    /// One stream for everything. Every server with MQTT over QUIC understands it.
+    /// One stream for everything, which every server with MQTT over QUIC supports.
     #[default]
     Single,
     /// Publications: a stream for each topic, subscriptions on the control stream.
@@ -76,12 +76,12 @@ pub enum Streams {
     PerTopicAndSubscription,
 }
 
-/// What the server publishes when this client is lost.
+/// The message that the server publishes if this client is lost.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Will {
     /// The message.
     pub message: Message,
-    /// Seconds to wait for the client to come back; MQTT 5.0 only.
+    /// Seconds to wait for the client to return; MQTT 5.0 only.
     pub delay_s: u32,
 }
 
@@ -163,13 +163,13 @@ pub struct Options {
     pub tls_version: Option<TlsVersion>,
     /// Client certificate chain and private key, PEM files.
     pub certificate: Option<(PathBuf, PathBuf)>,
-    /// What to do where UDP does not pass.
+    /// What to do if UDP is blocked.
     pub fallback: Fallback,
-    /// How to try again; `None` gives up at the first failure.
+    /// How to reconnect; `None` gives up at the first failure.
     pub reconnect: Option<Backoff>,
     /// Longest time for one attempt, CONNACK included.
     pub connect_timeout: Duration,
-    /// Longest time `disconnect` waits for what is not acknowledged.
+    /// The longest time for which `disconnect` waits for acknowledgements.
     pub drain_timeout: Duration,
     /// Tickets of servers: the client's own, or what [`Options::with_shared_tickets`] made.
     pub tickets: Tickets,
@@ -201,7 +201,7 @@ impl Options {
             clean_start: true,
             session_expiry_s: 0,
             keep_alive_s: 60,
-            // NAT bindings live 30 s and more; one lost packet in between does no harm.
+            // NAT bindings last at least 30 s; one lost packet in between does no harm.
             quic_keep_alive: Duration::from_secs(12),
             congestion: Congestion::default(),
             copies: true,
@@ -267,7 +267,7 @@ impl Options {
         Ok(())
     }
 
-    /// 3.1.1's one flag for two things.
+    /// 3.1.1 has one flag for both.
     pub(crate) fn is_clean_v311(&self) -> bool {
         self.session_expiry_s == 0
     }

@@ -1,5 +1,5 @@
-//! What the driver waits for beside its connection, where there may be nothing to wait for: such a wait
-//! never ends, so that it can stand in a `select!` as it is.
+//! Optional waits of the driver besides its connection: without anything to wait for, they never end, so that a
+//! `select!` can contain them unconditionally.
 
 use std::collections::VecDeque;
 
@@ -10,7 +10,7 @@ use crate::dial::{Rival, ServerConnection};
 use crate::error::Error;
 use crate::quic::{Change, QuicConnection};
 
-/// What a rival brought; never, where there is none.
+/// The rival's result; never, without a rival.
 pub(crate) async fn or_never(rival: &mut Option<Rival>) -> Result<ServerConnection, Error> {
     match rival {
         Some(rival) => rival.await,
@@ -18,7 +18,7 @@ pub(crate) async fn or_never(rival: &mut Option<Rival>) -> Result<ServerConnecti
     }
 }
 
-/// A change of the path; never, where it is not QUIC's.
+/// A change of the path; never, without QUIC.
 pub(crate) async fn changed(quic: &mut Option<QuicConnection>) -> Change {
     match quic {
         Some(quic) => quic.changed().await,
@@ -26,7 +26,7 @@ pub(crate) async fn changed(quic: &mut Option<QuicConnection>) -> Change {
     }
 }
 
-/// Whether the server took the early data; never, where there was none.
+/// Whether the server accepted the early data; never, without early data.
 pub(crate) async fn answer(early: &mut Option<quinn::ZeroRttAccepted>) -> bool {
     match early {
         Some(accepted) => accepted.await,
@@ -34,7 +34,7 @@ pub(crate) async fn answer(early: &mut Option<quinn::ZeroRttAccepted>) -> bool {
     }
 }
 
-/// Hands over as many events as fit, at least one; all are dropped when nobody listens any more.
+/// Sends as many events as fit, at least one; drops all of them if the application has dropped the receiver.
 pub(crate) async fn make_room(events: &mpsc::Sender<Event>, backlog: &mut VecDeque<Event>) {
     let Ok(permit) = events.reserve().await else {
         backlog.clear();

@@ -24,22 +24,21 @@ use crate::options::Options;
 use crate::socket::{MAX_WAITING_EVENTS, Socket, SocketEvent};
 use crate::tickets::{Losses, RoundTrip};
 
-/// Bytes that may be sent and not acknowledged. More does not help on the links this is for and
-/// makes what comes later wait.
+/// Bytes that may be sent and not acknowledged. More does not help on slow links, and would delay later data.
 const SEND_WINDOW_BYTES: u64 = 256 * 1024;
 
 /// Bytes the server may send before they are read.
 const RECEIVE_WINDOW_BYTES: u32 = 1 << 20;
 
-/// Bounds of the silence after which a connection is lost: two and a half keep-alive intervals
-/// within these, so that one lost packet is no lost connection.
+/// Limits of the idle timeout, which is two and a half keep-alive intervals within these, so that one lost packet
+/// does not end the connection.
 const IDLE_TIMEOUT: [Duration; 2] = [Duration::from_secs(8), Duration::from_secs(30)];
 
-/// Refusals (ICMP port unreachable) in a row that end a connection. One may be a server that is
-/// just being replaced by its successor on the same port.
+/// Refusals (ICMP port unreachable) in a row that end a connection. A single one may come from a server that is being
+/// replaced by its successor on the same port.
 const REFUSALS: u32 = 2;
 
-/// Dials and, in its TLS configuration, remembers the tickets.
+/// Dials; its TLS configuration has the tickets.
 pub(crate) struct QuicDialer {
     config: ClientConfig,
     keep_alive: Duration,
@@ -55,7 +54,7 @@ pub(crate) struct QuicConnection {
     pub(crate) connection: Connection,
     endpoint: Endpoint,
     remote: SocketAddr,
-    /// The address datagrams leave from.
+    /// The address from which datagrams are sent.
     local: IpAddr,
     events: mpsc::Receiver<SocketEvent>,
     tell: mpsc::Sender<SocketEvent>,
@@ -73,7 +72,7 @@ pub(crate) struct QuicConnection {
 
 impl Drop for QuicConnection {
     fn drop(&mut self) {
-        // Until something was acknowledged there is only what was assumed.
+        // Before the first acknowledgement there is only an assumed round-trip time.
         if self.connection.stats().frame_rx.acks > 0 {
             self.round_trip.keep(self.connection.rtt());
             if let Some(copies) = &self.copies {
@@ -86,10 +85,10 @@ impl Drop for QuicConnection {
 /// Whether anything was received since the last packet was sent.
 #[derive(Default)]
 struct Silence {
-    /// Datagrams received, and those sent by the time the last of them came.
+    /// Datagrams received, and those sent when the last was received.
     received: u64,
     sent: u64,
-    /// Looks in a row at which something was sent and nothing came.
+    /// Successive checks at which something had been sent and nothing received.
     looks: u32,
 }
 
@@ -98,7 +97,7 @@ struct Silence {
 pub(crate) enum Change {
     /// A packet was received on the new socket.
     Migrated(SocketAddr),
-    /// Nobody listens at the server's port any more.
+    /// The server's port is closed.
     Gone,
     /// The path may have changed: see [`QuicConnection::follow`].
     Doubt,
@@ -135,8 +134,8 @@ impl QuicDialer {
             .send_window(SEND_WINDOW_BYTES)
             .stream_receive_window(VarInt::from_u32(RECEIVE_WINDOW_BYTES))
             .receive_window(VarInt::from_u32(RECEIVE_WINDOW_BYTES))
-            // Most clients send little, and datagrams of 1200 bytes pass everywhere. Trying larger
-            // ones would cost each connection eight, 6 KB each way: seconds of a slow link.
+            // Most clients send little, and datagrams of 1200 bytes pass everywhere. Trying larger ones would take
+            // eight per connection, 6 KB each way: seconds of a slow link.
             .mtu_discovery_config(None)
             .congestion_controller_factory(control)
             .max_concurrent_bidi_streams(VarInt::from_u32(0))
@@ -147,8 +146,8 @@ impl QuicDialer {
         Ok(transport)
     }
 
-    /// Connects and opens the control stream; in the first flight, before any answer of the server,
-    /// if there is a ticket and `early` allows it.
+    /// Connects and opens the control stream; in the first flight, before an answer of the server, if there is a
+    /// ticket and `early` allows it.
     pub(crate) async fn dial(
         &self,
         remote: SocketAddr,
@@ -162,8 +161,8 @@ impl QuicDialer {
         let socket = Socket::new(remote, false, tell.clone(), copies.clone());
         let socket = socket.map_err(|error| text(&error))?;
         let mut config = EndpointConfig::default();
-        // Its socket is this connection's alone, so that packets to it need no name: eight bytes less
-        // in each, and nothing to say about further names.
+        // Its socket belongs to this connection alone, so packets to it need no connection ID: eight bytes less each,
+        // and no NEW_CONNECTION_ID frames.
         config.cid_generator(|| Box::new(NoName));
         let runtime = Arc::new(TokioRuntime);
         let endpoint = Endpoint::new_with_abstract_socket(config, None, socket, runtime);
@@ -216,7 +215,7 @@ impl ConnectionIdGenerator for NoName {
     }
 }
 
-/// The handshake, ended at once where nobody listens.
+/// The handshake; ends at once if the port is closed.
 async fn answered(
     connecting: Connecting,
     events: &mut mpsc::Receiver<SocketEvent>,
@@ -247,7 +246,7 @@ impl QuicConnection {
         self.endpoint.wait_idle().await;
     }
 
-    /// The next change its socket notices. Cancelling it loses nothing.
+    /// The next change that its socket detects. Cancelling it loses nothing.
     pub(crate) async fn changed(&mut self) -> Change {
         loop {
             match self.events.recv().await {
@@ -268,7 +267,7 @@ impl QuicConnection {
 
     /// Moves to a new socket if the kernel would use another address now.
     pub(crate) fn follow(&mut self) {
-        // Without any route there is nothing to move to; the next change may bring one.
+        // Without a route there is no address to move to; the next change may bring one.
         if network::source(self.remote).is_ok_and(|source| source != self.local) {
             self.rebind();
         }
@@ -288,7 +287,7 @@ impl QuicConnection {
             self.silence = Silence { received, sent, looks: 0 };
         } else if sent > self.silence.sent {
             self.silence.looks += 1;
-            // The first look may fall between a datagram and its answer.
+            // The first check may fall between a datagram and its answer.
             if self.silence.looks == 2 {
                 tracing::debug!("the server is silent; trying another socket");
                 self.rebind();

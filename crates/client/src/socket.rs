@@ -28,15 +28,15 @@ use repeats::Repeats;
 /// Events that may wait for their reader; further ones add nothing and are dropped.
 pub(crate) const MAX_WAITING_EVENTS: usize = 8;
 
-/// What happened at a socket.
+/// An event of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SocketEvent {
-    /// A datagram was refused because nobody listens at the port of the server: the number of times since it last
+    /// A datagram was refused because the server's port is closed; the number of refusals since the server last
     /// answered.
     Refused(u32),
     /// The network refuses datagrams from here.
     Unreachable,
-    /// The server has answered on a socket that was moved to.
+    /// The server has answered on a socket to which the connection moved.
     Moved(SocketAddr),
 }
 
@@ -82,7 +82,7 @@ impl Socket {
     }
 
     fn report(&self, event: SocketEvent) {
-        // Full: the owner has enough to do. Closed: the owner is gone.
+        // Full: the owner has enough events. Closed: the owner is gone.
         let _ = self.events.try_send(event);
     }
 
@@ -94,7 +94,7 @@ impl Socket {
             ErrorKind::ConnectionRefused => {
                 self.report(SocketEvent::Refused(self.refused.fetch_add(1, Ordering::Relaxed) + 1));
             }
-            // A datagram larger than the path takes is how quinn finds out what it takes.
+            // quinn finds the path's MTU by datagrams that are too large.
             _ if error.raw_os_error() == Some(libc::EMSGSIZE) => {}
             _ => {
                 tracing::debug!(%error, "UDP");

@@ -1,7 +1,7 @@
 //! The data streams of a QUIC connection: opened when a flow wants one, polled all together.
 //!
-//! Moves bytes only; which flow carries what, and what a loss means, is the machine's. Everything
-//! here is polled by the driver's task and keeps no state in futures that may be dropped.
+//! Moves bytes only; the machine decides which flow carries what, and what a loss means. The driver's task polls
+//! everything here, and no state is in futures that may be dropped.
 
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
@@ -17,12 +17,12 @@ use crate::machine::{CONTROL, Machine, StreamLoss};
 /// Room for one read, in bytes.
 const READ_BYTES: usize = 16 * 1024;
 
-/// Longest wait for the server to allow one more stream.
+/// The longest wait for the server to allow another stream.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(3);
 
 type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// What happened on one of the streams.
+/// An event of a stream.
 #[derive(Debug)]
 pub(crate) enum Happened {
     Opened {
@@ -62,12 +62,12 @@ struct Opening {
     patience: Pin<Box<Sleep>>,
 }
 
-/// All data streams of one connection; none ever, where it is not QUIC.
+/// All data streams of one connection; always none without QUIC.
 pub(crate) struct DataStreams {
     connection: Option<Connection>,
     streams: Vec<DataStream>,
     opening: Option<Opening>,
-    /// Where to begin looking, so that a busy stream does not starve the others.
+    /// Where polling begins, so that a busy stream does not starve the others.
     next: usize,
     scratch: Box<[u8]>,
 }
@@ -78,13 +78,13 @@ impl DataStreams {
         DataStreams { connection, streams: Vec::new(), opening: None, next: 0, scratch }
     }
 
-    /// What a stream has brought and is not used up.
+    /// Unparsed bytes of a stream.
     pub(crate) fn input(&mut self, flow: usize) -> Option<&mut BytesMut> {
         let stream = self.streams.iter_mut().find(|stream| stream.flow == flow);
         stream.map(|stream| &mut stream.input)
     }
 
-    /// The next thing that happens; reads only if `listening`.
+    /// The next event; reads only if `listening`.
     pub(crate) fn poll<P, R>(
         &mut self,
         context: &mut Context<'_>,
@@ -162,7 +162,7 @@ impl DataStreams {
             });
             let ready = finished.as_mut().poll(context).is_ready();
             if ready {
-                // Not to be polled again after its end.
+                // It must not be polled again after its end.
                 *finished = Box::pin(std::future::ready(()));
             }
             all &= ready;
@@ -197,7 +197,7 @@ impl DataStream {
                 self.input.extend_from_slice(buffer.filled());
                 Some(Happened::Read { flow })
             }
-            // What is finished by us may well be finished by the server.
+            // The server may also have finished a stream that the client has finished.
             Poll::Ready(Ok(())) if self.finished.is_some() => {
                 self.ended = true;
                 None

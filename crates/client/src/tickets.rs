@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What lets clients return to a server in fewer round trips, and with less waiting where packets are lost.
+/// Lets clients return to a server in fewer round trips, and with shorter timeouts.
 #[derive(Clone, Default)]
 pub struct Tickets {
     pub(crate) tls: Option<rustls::ClientConfig>,
@@ -14,19 +14,19 @@ pub struct Tickets {
     pub(crate) losses: Losses,
 }
 
-/// The round trip to assume before one was measured (RFC 9002 section 6.2.2); the first probe comes after
+/// The round-trip time to assume before one was measured (RFC 9002 section 6.2.2); the first probe is sent after
 /// three of them.
 const USUAL: Duration = Duration::from_millis(333);
-/// Less would send a slow server's first packets twice.
+/// With less, a slow server's first packets would be sent twice.
 const LEAST: Duration = Duration::from_millis(50);
 
-/// How long the last connection's round trips took, in µs; 0 where nothing is known.
+/// The last connection's round-trip time in µs; 0 if unknown.
 #[derive(Clone, Default)]
 pub(crate) struct RoundTrip(Arc<AtomicU64>);
 
 impl RoundTrip {
-    /// What the next connection is to begin with, which RFC 9002 section 6.2.2 allows for the same network.
-    /// On another one the first packet may be sent twice, or a lost one be missed later.
+    /// The initial round-trip time of the next connection, as RFC 9002 section 6.2.2 allows for the same network. On
+    /// another network, the first packet may be sent twice, or its loss be detected late.
     pub(crate) fn to_begin_with(&self) -> Duration {
         match self.0.load(Relaxed) {
             0 => USUAL,
@@ -34,8 +34,8 @@ impl RoundTrip {
         }
     }
 
-    /// Keeps what a connection has measured. What was lost in its handshake may have made that much longer
-    /// than the path is, so it grows a quarter at a time.
+    /// Stores the round-trip time of a connection. Losses in its handshake may have made that much longer than the
+    /// path is, so it grows by a quarter at a time.
     pub(crate) fn keep(&self, measured: Duration) {
         let most = USUAL.max(self.to_begin_with() * 5 / 4);
         let kept = measured.min(most).as_micros();

@@ -1,8 +1,7 @@
 //! The rustls configuration of a client: which servers it trusts, and its own certificate.
 //!
-//! One configuration is made for a client and shared by all its connections, since it holds the
-//! session tickets that make 0-RTT possible. They end with the process: rustls does not let a client
-//! store them.
+//! One configuration is made for a client and shared by all its connections, because it has the session tickets for
+//! 0-RTT. They end with the process: rustls does not let a client store them.
 
 use std::sync::Arc;
 
@@ -23,8 +22,8 @@ fn options_error(error: impl ToString) -> Error {
 }
 
 impl Options {
-    /// The TLS configuration a client with these options connects with, less the application
-    /// protocols: for programs that drive their own connections.
+    /// The TLS configuration with which a client with these options connects, without ALPN protocols: for programs
+    /// that drive their own connections.
     ///
     /// # Errors
     /// A certificate or key cannot be read or used.
@@ -32,9 +31,9 @@ impl Options {
         client_config(self)
     }
 
-    /// Has all clients made with clones of these options share the tickets servers give them, so that a
-    /// client made anew returns with TLS resumption and, over QUIC, with 0-RTT, as the same client would.
-    /// `trust`, `certificate` and `tls_version` are settled by it: what they are changed to later has no effect.
+    /// Lets all clients with clones of these options share the tickets of servers, so that a new client returns with
+    /// TLS resumption and, over QUIC, with 0-RTT. This fixes `trust`, `certificate` and `tls_version`: later changes
+    /// to them have no effect.
     ///
     /// # Errors
     /// A certificate or key cannot be read or used.
@@ -44,7 +43,7 @@ impl Options {
     }
 }
 
-/// Makes the configuration, without application protocols.
+/// Makes the configuration, without ALPN protocols.
 pub(crate) fn client_config(options: &Options) -> Result<ClientConfig, Error> {
     let provider = Arc::new(ring::default_provider());
     let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))

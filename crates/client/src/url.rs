@@ -1,5 +1,5 @@
-//! Addresses of brokers: `SCHEME://HOST[:PORT][/PATH]`. User and password are options, not part of
-//! an address, so that they do not end in logs and process lists.
+//! Addresses of brokers: `SCHEME://HOST[:PORT][/PATH]`. User and password are options, not part of an address, so
+//! that they do not get into logs and process lists.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 use crate::error::Error;
 
-/// What carries MQTT.
+/// A transport of MQTT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Transport {
     /// Plain TCP, `mqtt://`.
@@ -32,7 +32,7 @@ impl Transport {
     ];
 
     fn entry(self) -> &'static (Transport, &'static str, u16) {
-        // The table is in the order of the variants; a test holds them together.
+        // The table is in the order of the variants; a test compares them.
         &Transport::ALL[self as usize]
     }
 
@@ -58,7 +58,7 @@ impl Transport {
 /// Where a broker is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BrokerUrl {
-    /// What carries MQTT.
+    /// The transport.
     pub transport: Transport,
     /// Name or address, an IPv6 address without brackets.
     pub host: String,
@@ -76,7 +76,7 @@ impl BrokerUrl {
             || self.host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
     }
 
-    /// Host and port as they stand in a URL.
+    /// Host and port in the form of a URL.
     pub(crate) fn authority(&self) -> String {
         if self.host.contains(':') {
             format!("[{}]:{}", self.host, self.port)
@@ -101,7 +101,7 @@ impl FromStr for BrokerUrl {
 
     fn from_str(text: &str) -> Result<BrokerUrl, Error> {
         parse(text).map_err(|reason| {
-            // Whatever stands before an @ may be a password.
+            // Text before an @ may contain a password.
             let url =
                 text.rsplit_once('@').map_or(text.to_owned(), |(_, rest)| format!("…@{rest}"));
             Error::Url { url, reason }

@@ -1,4 +1,4 @@
-//! MQTT over WebSocket (section 6): a byte stream out of binary frames.
+//! MQTT over WebSocket (section 6): a byte stream made of binary frames.
 
 use futures_util::{SinkExt, StreamExt};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream};
@@ -11,7 +11,7 @@ use tokio_tungstenite::tungstenite::{Error, Message};
 /// Bytes between MQTT and the WebSocket, each way, and of one frame sent.
 const BUFFER_BYTES: usize = 64 * 1024;
 
-/// Shakes hands on `stream` and bridges it to the byte stream that is returned.
+/// Performs the WebSocket handshake on `stream`, and bridges it to the returned byte stream.
 pub(crate) async fn connect<S>(
     stream: S,
     url: &str,
@@ -55,7 +55,7 @@ where
     };
     let inwards = async {
         while let Some(message) = source.next().await {
-            // Pings are answered by the library with the next write; text is not MQTT.
+            // The library answers pings with the next write; text is not MQTT.
             match message? {
                 Message::Binary(bytes) => to_mqtt.write_all(&bytes).await?,
                 Message::Close(_) | Message::Text(_) => return Ok(()),

@@ -1,5 +1,4 @@
-//! 0-RTT between the client and a quinn server: taken, and refused after the server has forgotten
-//! its tickets.
+//! 0-RTT between the client and a quinn server: accepted, and refused after the server has lost its tickets.
 
 #![allow(clippy::unwrap_used)]
 
@@ -81,14 +80,14 @@ async fn a_reconnect_uses_early_data_and_survives_its_refusal() {
         quinn::Endpoint::server(server_config(), "127.0.0.1:0".parse().unwrap()).unwrap();
     let mut options = Options::new(&format!("quic://{}", endpoint.local_addr().unwrap())).unwrap();
     options.trust = Trust::Insecure;
-    // The loss is seen before the next attempt, so what is published then goes out early.
+    // The loss is detected before the next attempt, so later publications are sent early.
     let wait = Duration::from_millis(200);
     options.reconnect = Some(Backoff { first: wait, longest: wait });
     let (client, mut events) = Client::connect(options).unwrap();
 
     for (round, expect_early) in [false, true, false].into_iter().enumerate() {
         if round == 2 {
-            // New tickets, new certificate: what the client holds is worth nothing now.
+            // New tickets, new certificate: the client's ticket is invalid now.
             endpoint.set_server_config(Some(server_config()));
         }
         let zero = client.publish(Message::new("t", format!("{round} zero"))).await.unwrap();

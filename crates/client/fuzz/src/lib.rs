@@ -1,8 +1,7 @@
-//! Fuzz target of `fulmar-client`: its session machine, at the hands of a hostile server.
+//! Fuzz target of `fulmar-client`: its session machine with a hostile server.
 //!
-//! The machine and what it needs are compiled in as source files: it is no part of the crate's
-//! interface, and the rest of it (QUIC, TLS, an async runtime) would take minutes to build with
-//! counters.
+//! The machine and its dependencies are compiled in as source files: it is not public, and the rest of the crate
+//! (QUIC, TLS, an async runtime) would take minutes to build with counters.
 
 #[allow(
     dead_code,
@@ -21,14 +20,14 @@ mod client {
 }
 mod server;
 
-/// TLS has no part in what is fuzzed.
+/// TLS is not fuzzed here.
 #[allow(unreachable_pub, reason = "as it is in the crate itself")]
 mod tickets {
     #[derive(Clone, Default)]
     pub struct Tickets(());
 }
 
-// Where the sources look for each other.
+// The paths under which the sources find each other.
 use client::{error, machine, message, options, url};
 
 pub use server::server;

@@ -1,7 +1,7 @@
-//! A server that sends anything at any time, honest answers among it, while the application publishes
-//! and subscribes and the connection breaks. Held to: what the client writes is whole packets that a
-//! server may expect, never more of them unacknowledged than the server takes; every publication and
-//! request has one outcome; and memory stays in proportion to what came in.
+//! A server that sends anything at any time, honest answers included, while the application publishes and subscribes
+//! and the connection breaks. What is checked: the client writes whole packets that a server may expect, never more
+//! unacknowledged ones than the server allows; every publication and request has one outcome; and memory stays in
+//! proportion to the input.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,10 +18,10 @@ use crate::machine::{CONTROL, Machine, Outcome};
 use crate::message::Message;
 use crate::options::Options;
 
-/// Heap a client may use beyond a multiple of what the script holds, in bytes.
+/// Heap in bytes that a client may use beyond a multiple of the script's length.
 const MAX_HEAP_BYTES: usize = 1 << 20;
 
-/// First bytes of a server's packets; anything else comes out of the script.
+/// First bytes of a server's packets; the rest comes from the script.
 const FIRST_BYTES: [u8; 16] = [
     0x20, 0x30, 0x32, 0x34, 0x3A, 0x3C, 0x31, 0x33, 0x40, 0x50, 0x62, 0x70, 0x90, 0xB0, 0xD0, 0xE0,
 ];
@@ -31,23 +31,23 @@ struct Scene {
     now: Instant,
     version: Version,
     connected: bool,
-    /// Bytes of the server the client has not used.
+    /// Bytes from the server that the client has not read.
     unread: Vec<u8>,
-    /// Bytes of the client the server has not looked at.
+    /// Bytes from the client that the server has not parsed.
     wire: Vec<u8>,
     /// Packets the server has seen on this connection.
     packets: usize,
     /// QoS 1 and 2 publications of this connection that are not acknowledged, and how many may be.
     unacknowledged: Vec<PacketId>,
     window: usize,
-    /// The server has acknowledged what was not sent to it; what it gets then is its own doing.
+    /// The server has acknowledged packets that were not sent: the client's window may then be exceeded.
     confused: bool,
     publications: Vec<usize>,
     requests: Vec<usize>,
     done: bool,
 }
 
-/// The application's options, then what happens.
+/// The application's options, then the events.
 pub fn server(data: &[u8]) {
     let ((), used) = heap::measure(|| play(Script(data)));
     assert!(used.peak_bytes <= MAX_HEAP_BYTES + 64 * data.len(), "{used:?}");
@@ -102,7 +102,7 @@ impl Scene {
                 let first = script.byte();
                 let first = FIRST_BYTES.get(usize::from(first)).copied().unwrap_or(first);
                 let body = script.bytes();
-                // Up to 255 bytes: two length bytes are always right for what is over 127.
+                // Up to 255 bytes: two length bytes are correct for more than 127.
                 self.unread.push(first);
                 match body.len() {
                     len @ 0..128 => self.unread.push(len as u8),
@@ -189,7 +189,7 @@ impl Scene {
         self.connected = false;
     }
 
-    /// Lets the client read what there is.
+    /// Lets the client read the available bytes.
     fn read(&mut self) {
         if !self.connected {
             return self.unread.clear();
@@ -202,8 +202,8 @@ impl Scene {
         }
     }
 
-    /// What the server says about its window and with its acknowledgements, as far as the client can
-    /// have understood it: an error on the way ends the connection.
+    /// Records the server's window and acknowledgements, as far as the client can have parsed them: an error ends the
+    /// connection.
     fn hear(&mut self) {
         let mut rest = &self.unread[..];
         while let Ok(Some(frame)) = peek_frame(rest, 1024) {
@@ -230,7 +230,7 @@ impl Scene {
         }
     }
 
-    /// Takes what the client has written and checks it.
+    /// Takes the client's output and checks it.
     fn take_output(&mut self) {
         loop {
             let out = self.machine.output(CONTROL);
@@ -268,7 +268,7 @@ impl Scene {
         }
     }
 
-    /// Answers the newest packets honestly, or as the choice has it.
+    /// Answers the newest packets honestly, or as `choice` says.
     fn answer(&mut self, choice: u8) {
         self.take_output();
         if !self.connected {

@@ -1,5 +1,5 @@
-//! One flow of a session (section 4.3, for one stream): what waits, what is in flight, what is asked,
-//! and the bytes that are to go out on whatever carries it.
+//! One flow of a session (section 4.3, for one stream): queued messages, messages in flight, requests, and the bytes
+//! to be sent on its stream.
 //!
 //! Which messages and requests belong to a flow is decided in `stream_map`; packets from the server are
 //! handled in `incoming`.
@@ -18,18 +18,18 @@ use super::Outcome;
 use crate::error::Error;
 use crate::message::Message;
 
-/// Bytes written ahead of a stream before publications wait their turn.
+/// Bytes that may be written ahead of a stream before publications wait.
 pub(crate) const MAX_OUT_BYTES: usize = 64 * 1024;
 
 /// QoS 1 publications that may be in flight before CONNACK gives the Receive Maximum: the smallest default of
 /// well-known brokers (HiveMQ's).
 const MODEST_WINDOW: usize = 10;
 
-/// Bytes written before CONNACK says what is too large: about what a new connection may have on its way
-/// (RFC 9002 section 7.2), so that more would wait for an answer anyway.
+/// Bytes written before CONNACK gives the Maximum Packet Size: about the initial window of a new connection (RFC 9002
+/// section 7.2), so that more would wait for an answer anyway.
 const MODEST_BYTES: usize = 12_000;
 
-/// The largest MQTT packet there is (section 2.1.4), in bytes.
+/// The largest MQTT packet (section 2.1.4), in bytes.
 pub(super) const MAX_MQTT_PACKET: u32 = 268_435_460;
 
 #[derive(Debug)]
@@ -58,7 +58,7 @@ pub(super) struct Request<R> {
     pub(super) token: Option<R>,
 }
 
-/// What CONNACK says the server takes.
+/// The server's limits from CONNACK.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ServerLimits {
     pub(super) max_packet_bytes: u32,
@@ -69,28 +69,28 @@ pub(super) struct ServerLimits {
 pub(super) const NO_LIMITS: ServerLimits =
     ServerLimits { max_packet_bytes: MAX_MQTT_PACKET, max_qos: QoS::ExactlyOnce, retain: true };
 
-/// What all flows of a session share.
+/// State that all flows of a session share.
 #[derive(Debug)]
 pub(super) struct Desk<P, R> {
     pub(super) version: Version,
     pub(super) limits: ServerLimits,
     /// Whether CONNACK was received.
     pub(super) up: bool,
-    /// Sent in early data, which the server may still refuse as a whole; in order.
+    /// Packets sent in early data, which the server may still refuse as a whole; in order.
     pub(super) early: Vec<Early<P>>,
     pub(super) outcomes: VecDeque<Outcome<P, R>>,
-    /// Size of all publications that are not over.
+    /// Size of all unfinished publications.
     pub(super) held_bytes: usize,
 }
 
 impl<P, R> Desk<P, R> {
-    /// A publication is over.
+    /// A publication is finished.
     pub(super) fn published(&mut self, pending: Pending<P>, result: Result<ReasonCode, Error>) {
         self.held_bytes = self.held_bytes.saturating_sub(pending.message.size());
         self.outcomes.push_back(Outcome::Published(pending.token, result));
     }
 
-    /// A request is over.
+    /// A request is finished.
     pub(super) fn answered(&mut self, token: Option<R>, result: Result<Vec<ReasonCode>, Error>) {
         self.outcomes.extend(token.map(|token| Outcome::Answered(token, result)));
     }
@@ -115,7 +115,7 @@ pub(super) struct Flow<P, R> {
     /// Publications not sent yet.
     pub(super) queue: VecDeque<Pending<P>>,
     pub(super) outbound: Outbound<Pending<P>>,
-    /// In flight since an earlier stream and not sent again on this one.
+    /// Messages in flight since an earlier stream that were not sent again on this one.
     pub(super) replay: VecDeque<PacketId>,
     pub(super) inbound: Inbound,
     pub(super) aliases: TopicAliases,
@@ -146,8 +146,8 @@ impl<P, R> Flow<P, R> {
             && self.asked.is_empty()
     }
 
-    /// Its stream is gone. Returns the machine's own requests that are not answered, which are made
-    /// anew from the list of subscriptions.
+    /// Its stream is gone. Returns the machine's own unanswered requests, which are made again from the list of
+    /// subscriptions.
     pub(super) fn down(&mut self) -> Vec<Ask> {
         self.out.clear();
         self.replay.clear();
@@ -166,7 +166,7 @@ impl<P, R> Flow<P, R> {
         own
     }
 
-    /// The server has kept the flow: what is in flight goes out again as what it was.
+    /// The server has kept the flow: messages in flight are sent again unchanged.
     pub(super) fn resume(&mut self) {
         self.replay = self.outbound.replay().map(|entry| entry.packet_id()).collect();
     }
@@ -177,8 +177,8 @@ impl<P, R> Flow<P, R> {
         self.send_as_new(desk)
     }
 
-    /// What the server had received is its own, the rest is queued as new. Returns how many may
-    /// arrive twice by that although they were to arrive once (QoS 2).
+    /// Messages that the server has received are finished, the rest is queued as new. Returns how many QoS 2 messages
+    /// may therefore arrive twice.
     pub(super) fn send_as_new(&mut self, desk: &mut Desk<P, R>) -> usize {
         let mut again = Vec::new();
         for (handed_over, pending) in self.outbound.drain() {
@@ -196,7 +196,7 @@ impl<P, R> Flow<P, R> {
         doubtful
     }
 
-    /// Gives up whatever is not done.
+    /// Gives up everything unfinished.
     pub(super) fn abandon(&mut self, desk: &mut Desk<P, R>, error: &Error) {
         let in_flight: Vec<_> = self.outbound.drain().map(|(_, pending)| pending).collect();
         for pending in in_flight.into_iter().chain(std::mem::take(&mut self.queue)) {
@@ -220,7 +220,7 @@ impl<P, R> Flow<P, R> {
     pub(super) fn pump(&mut self, desk: &mut Desk<P, R>, publish: bool) {
         self.pump_replay(desk.version);
         self.pump_requests(desk);
-        // What is in flight comes before what is new ([MQTT-4.6.0-1]).
+        // Messages in flight come before new ones ([MQTT-4.6.0-1]).
         while publish && self.replay.is_empty() && self.out.len() < MAX_OUT_BYTES {
             let Some(pending) = self.queue.pop_front() else { break };
             if let Err(reason) = desk.fits(&pending.message) {
@@ -307,7 +307,7 @@ impl<P, R> Flow<P, R> {
         self.out.truncate(before);
         self.outbound.unreserve(id);
         match request.ask {
-            // Nobody waits for the machine's own: it makes them as small as they have to be.
+            // The machine makes its own requests as small as necessary, because no caller waits for them.
             Ask::Subscribe(mut filters) if request.token.is_none() && filters.len() > 1 => {
                 let rest = filters.split_off(filters.len() / 2);
                 for half in [rest, filters] {
@@ -354,7 +354,7 @@ fn put_ask(out: &mut Vec<u8>, version: Version, id: PacketId, ask: &Ask) -> Resu
     Ok(())
 }
 
-/// 3.1.1 has no options but the quality of service.
+/// 3.1.1 has no option except the quality of service.
 fn for_version(options: SubscribeOptions, version: Version) -> SubscribeOptions {
     match version {
         Version::V5 => options,

@@ -1,4 +1,4 @@
-//! What the server's packets do to a session (sections 3.2 to 3.15, a client's side of 4.3).
+//! Handles the server's packets (sections 3.2 to 3.15, a client's side of 4.3).
 
 use std::time::Instant;
 
@@ -25,13 +25,13 @@ fn broken(reason: ReasonCode, text: impl ToString) -> Failure {
     Failure { error: Error::Protocol(text.to_string()), answer: Some(reason) }
 }
 
-/// Whether only clients send packets of this type, whatever is in them.
+/// Whether only clients send packets of this type.
 fn is_clients_alone(packet_type: u8) -> bool {
     matches!(packet_type, 1 | 8 | 10 | 12)
 }
 
 impl<P, R> Machine<P, R> {
-    /// Bytes from the server on one flow; returns how many were whole packets and are done with.
+    /// Handles bytes from the server on one flow; returns how many were whole packets and have been handled.
     ///
     /// # Errors
     /// The connection is to be ended, after what is left of the control flow's output.
@@ -53,7 +53,7 @@ impl<P, R> Machine<P, R> {
         };
         self.pump();
         handled.map_err(|failure| {
-            // Before CONNACK a client cannot say why it goes ([MQTT-3.14.0-1] is the server's).
+            // Before CONNACK, a client cannot send a reason ([MQTT-3.14.0-1] is the server's).
             if let Some(reason) = failure.answer.filter(|_| self.phase == Phase::Up) {
                 self.put_disconnect(reason);
             }
@@ -110,7 +110,7 @@ impl<P, R> Machine<P, R> {
         if connack.reason.is_error() {
             return Err(Failure { error: self.refused(connack), answer: None });
         }
-        // [MQTT-3.2.2-2]: a new session cannot have been there.
+        // [MQTT-3.2.2-2]: a new session cannot be present.
         if connack.session_present && self.clean_start() {
             let text = "session present after a clean start";
             return Err(broken(ReasonCode::ProtocolError, text));
@@ -126,7 +126,7 @@ impl<P, R> Machine<P, R> {
         if !session_present {
             control.inbound = Inbound::new();
         }
-        // What is in flight after publications went ahead was sent on this very connection.
+        // If publications were sent ahead of CONNACK, those in flight were sent on this connection.
         match (ahead, session_present) {
             (Ahead::Modest | Ahead::All, _) => {}
             (Ahead::Requests, true) => control.resume(),
@@ -222,8 +222,8 @@ impl<P, R> Machine<P, R> {
         Ok(())
     }
 
-    /// An acknowledgement of nothing in flight is not worth a connection: a server that restored an
-    /// older state sends such. One of another quality of service is a protocol error.
+    /// An acknowledgement of an unknown identifier does not end the connection, because a server that has restored an
+    /// older state sends such. One for another quality of service is a protocol error.
     fn acknowledged(&mut self, flow: usize, kind: AckKind, ack: &Ack<'_>) -> Result<(), Failure> {
         let (id, reason) = (ack.packet_id, ack.reason);
         let outbound = &mut self.flows[flow].outbound;
@@ -271,7 +271,7 @@ impl<P, R> Machine<P, R> {
         };
         let codes: Option<Vec<_>> = codes.iter().map(|code| ReasonCode::from_u8(*code)).collect();
         let codes = codes.ok_or_else(|| broken(ReasonCode::MalformedPacket, "reason code"))?;
-        // An answer that is wrong ends the connection, and the request is made again on the next.
+        // An invalid answer ends the connection, and the request is made again on the next.
         if let Ask::Subscribe(filters) = &flow.asked[at].1.ask
             && codes.len() != filters.len()
         {
@@ -305,7 +305,7 @@ impl<P, R> Machine<P, R> {
         options: SubscribeOptions,
         code: ReasonCode,
     ) {
-        // The machine's own differ from what was wished for in when to send retained messages.
+        // The machine's own subscriptions differ from the application's in when retained messages are sent.
         if own && !code.is_error() {
             return;
         }

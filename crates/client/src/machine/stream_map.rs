@@ -47,11 +47,11 @@ pub(crate) enum StreamLoss {
 
 #[derive(Clone, Debug, Default)]
 struct DataStream {
-    /// It is open in the current connection.
+    /// Whether it is open in the current connection.
     open: bool,
-    /// The server has answered on this flow, so it knows it.
+    /// Whether the server has sent something on this flow, so it knows the flow.
     established: bool,
-    /// To be opened although there is nothing to send, because the server may have something.
+    /// To be opened although there is nothing to send, because the server may have messages.
     wanted: bool,
     folded: bool,
     failures: u8,
@@ -63,20 +63,20 @@ pub(super) struct StreamMap {
     strategy: Streams,
     persistent: bool,
     expiry_s: u32,
-    /// Topics and filters that have a stream to themselves, as far as the streams suffice.
+    /// Topics and filters that have their own stream, as far as there are enough.
     owners: HashMap<Box<str>, usize>,
     /// Publications in flight on the control flow that belonged to a data stream: until they are acknowledged
     /// no publication on a data stream may overtake them.
     held_up: usize,
 }
 
-/// A subscription the server has accepted.
+/// A subscription that the server has accepted.
 #[derive(Clone, Debug)]
 pub(super) struct Kept {
     pub(super) filter: String,
     pub(super) options: SubscribeOptions,
     pub(super) flow: usize,
-    /// The server delivers on another flow than wanted: to be subscribed again.
+    /// The server delivers on another flow than wanted: the client subscribes again.
     moved: bool,
 }
 
@@ -126,7 +126,7 @@ impl StreamMap {
                     None => CONTROL,
                 }
             }
-            // Where the subscription is.
+            // The flow of the subscription.
             Ask::Unsubscribe(filters) => {
                 let known = kept.iter().find(|kept| filters.contains(&kept.filter));
                 known.map_or(CONTROL, |kept| kept.flow)
@@ -156,7 +156,7 @@ impl StreamMap {
         flow == CONTROL || self.streams[flow - 1].open
     }
 
-    /// Whether publications of a flow may go out.
+    /// Whether publications of a flow may be sent.
     pub(super) fn may_publish(&self, flow: usize) -> bool {
         flow == CONTROL || self.held_up == 0
     }
@@ -179,7 +179,7 @@ impl StreamMap {
         }
     }
 
-    /// The connection is gone.
+    /// The connection was lost.
     pub(super) fn down(&mut self) {
         for stream in &mut self.streams {
             (stream.open, stream.failures) = (false, 0);
@@ -227,7 +227,7 @@ impl<P, R> Machine<P, R> {
         self.stream_map.streams.iter().filter(|stream| stream.open).count()
     }
 
-    /// A flow's stream is open.
+    /// A flow's stream was opened.
     pub(crate) fn stream_opened(&mut self, flow: usize) {
         if let Some(header) = self.stream_map.header(flow) {
             fulmar_mqtt::flow::encode(&header, &mut self.flows[flow].out);
@@ -238,7 +238,7 @@ impl<P, R> Machine<P, R> {
         self.pump();
     }
 
-    /// A data stream is gone while its connection lives.
+    /// A data stream was lost while its connection continues.
     pub(crate) fn stream_lost(&mut self, flow: usize, loss: StreamLoss) {
         let no_state = loss == StreamLoss::Reset(StreamError::NoFlowState as u64);
         tracing::debug!(flow, ?loss, "data stream lost");
@@ -298,7 +298,7 @@ impl<P, R> Machine<P, R> {
         }
         for flow in 1..self.flows.len() {
             if !self.stream_map.streams[flow - 1].folded {
-                // Without data streams the server moves what they were owed to the control flow.
+                // Without data streams, the server moves their messages to the control flow.
                 self.flows[flow].inbound = Inbound::new();
                 self.fold(flow);
             }
@@ -343,7 +343,7 @@ impl<P, R> Machine<P, R> {
                 continue;
             }
             if kept_by_server {
-                // A process before this one may have left something in any flow.
+                // An earlier process may have left something in any flow.
                 stream.wanted = first || stream.established || !idle;
                 continue;
             }
@@ -361,8 +361,8 @@ impl<P, R> Machine<P, R> {
         }
     }
 
-    /// Subscribes again where the server delivers elsewhere or not at all, without asking again for
-    /// retained messages where it had not forgotten the subscription.
+    /// Subscribes again where the server delivers on another flow or not at all; asks for retained messages again
+    /// only where the server had lost the subscription.
     fn restore_moved(&mut self) {
         let moved = self.subscriptions.iter_mut().filter(|kept| kept.moved);
         let mut again: Vec<_> = moved

@@ -1,4 +1,4 @@
-//! Sessions with data streams: what goes where, and what a lost stream leaves behind.
+//! Sessions with data streams: what is sent on which stream, and the state after a stream is lost.
 
 #![allow(clippy::unwrap_used)]
 

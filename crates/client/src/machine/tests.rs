@@ -1,4 +1,4 @@
-//! Sessions against a simulated server: single rules, and any losses at any time.
+//! Sessions with a simulated server: single rules, and arbitrary losses.
 
 #![allow(clippy::unwrap_used)]
 
@@ -130,7 +130,7 @@ impl Pair {
         out
     }
 
-    /// One round trip; the answers are lost if `lose_answers`. Whether anything moved.
+    /// One round trip; answers are lost if `lose_answers`. Returns whether anything was sent.
     fn round(&mut self, lose_answers: bool) -> bool {
         let out = self.flush();
         let answers = self.server.take(&out, &self.limits);
@@ -297,7 +297,7 @@ fn a_subscribe_larger_than_the_server_takes_is_refused_here() {
     pair.session.subscribe(vec![("a/#".into(), SubscribeOptions::default())], 1);
     pair.session.subscribe(vec![("b/#".into(), SubscribeOptions::default())], 2);
     pair.settle();
-    // The next server takes less: the list is made again in packets as small as it wants.
+    // The next server has a smaller limit: the subscriptions are sent again in packets within it.
     pair.limits.push(Property::MaximumPacketSize(14));
     pair.session.disconnected();
     pair.server.forget();
@@ -418,7 +418,7 @@ fn mqtt_3_1_4_a_first_connection_asks_before_it_is_let_in_and_publishes_after() 
     assert_eq!(pair.server.subscribed, ["f"]);
     assert!(pair.payloads().is_empty(), "only CONNACK tells what the server takes");
 
-    // Nobody answered: what was asked is asked again, on a later connection after CONNACK.
+    // There was no answer: the request is sent again, on a later connection after CONNACK.
     pair.session.disconnected();
     pair.server = Server::default();
     pair.up();
@@ -440,7 +440,7 @@ fn eager() -> Pair {
     pair
 }
 
-/// What the server gets in the flight that begins with CONNECT.
+/// What the server receives in the flight that begins with CONNECT.
 fn first_flight(pair: &mut Pair) -> Vec<String> {
     let mut server = Server::default();
     server.take(&pair.flush(), &PropertyBuf::new());
@@ -456,7 +456,7 @@ fn mqtt_3_1_4_publications_go_with_connect_if_allowed_and_again_if_nobody_answer
     assert_eq!(got, (0..10).map(|number| number.to_string()).collect::<Vec<_>>());
     assert!(pair.done.is_empty(), "nothing is acknowledged by being sent");
 
-    // The next attempt waits, since the server may have had something against the first.
+    // The next attempt waits, because the first may have been refused because of the early packets.
     pair.session.disconnected();
     pair.session.connect(pair.now, false, false);
     assert_eq!(first_flight(&mut pair), [""; 0]);
@@ -600,7 +600,7 @@ fn mqtt_4_3_3_4_a_pubrec_with_an_error_is_not_answered_with_pubrel() {
 fn a_refused_publication_is_over_its_identifier_free_and_it_is_never_sent_again() {
     for (qos, kind) in [(QoS::AtLeastOnce, 0x40), (QoS::ExactlyOnce, 0x50)] {
         let mut pair = Pair::new();
-        // One may be in flight, so that the next goes out only if this one is over.
+        // One may be in flight, so that the next is sent only when this one is finished.
         pair.limits.push(Property::ReceiveMaximum(1));
         pair.up();
         pair.publish(qos, 0);
@@ -703,7 +703,7 @@ proptest! {
         prop_assert_eq!(told, (0..sent.len() as u32).collect::<Vec<_>>());
     }
 
-    /// Any bytes from a server end in an error or are waited for; they never panic.
+    /// Arbitrary bytes from a server end in an error or wait for more; they never panic.
     #[test]
     fn any_bytes_are_survived(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
         let mut pair = Pair::new();
