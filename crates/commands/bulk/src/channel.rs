@@ -1,4 +1,4 @@
-//! A UDP socket with encryption, which files and streams, senders and receivers use alike.
+//! A UDP socket with encryption, for files and streams, senders and receivers.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -9,12 +9,12 @@ use super::encryption::{
     ChannelEncryption, Decrypt, ReceiverChannelEncryption, SenderChannelEncryption,
 };
 
-/// Datagrams taken from a socket before others have their turn.
+/// Datagrams received in one call, so that other work is not delayed.
 const TURN: usize = 64;
 
 pub(super) struct Channel<S> {
     pub(super) socket: UdpSocket,
-    /// Only what comes from there is taken.
+    /// Only datagrams from this address are accepted.
     pub(super) whom: Option<IpAddr>,
     pub(super) encryption: S,
 }
@@ -30,7 +30,7 @@ impl<G: Decrypt> Channel<ChannelEncryption<G>> {
                         take(from, message);
                     }
                 }
-                // An ICMP message makes the next call fail once.
+                // An ICMP error makes the next call fail once.
                 Err(error) if error.kind() != io::ErrorKind::WouldBlock => {}
                 Err(_) => break,
             }
@@ -39,7 +39,7 @@ impl<G: Decrypt> Channel<ChannelEncryption<G>> {
 }
 
 impl Channel<SenderChannelEncryption> {
-    /// Sends a message of a sender's.
+    /// Sends a sender's message.
     ///
     /// # Errors
     /// The message cannot be encrypted.
@@ -50,7 +50,7 @@ impl Channel<SenderChannelEncryption> {
 }
 
 impl Channel<ReceiverChannelEncryption> {
-    /// Sends a message of a receiver's, if it can be encrypted yet.
+    /// Sends a receiver's message, if it can be encrypted yet.
     pub(super) async fn send(&mut self, message: &[u8], to: SocketAddr) {
         if let Some(datagram) = self.encryption.encrypt(message) {
             put(&self.socket, datagram, to).await;
@@ -59,7 +59,7 @@ impl Channel<ReceiverChannelEncryption> {
 }
 
 async fn put(socket: &UdpSocket, datagram: &[u8], to: SocketAddr) {
-    // What the network refuses is as good as lost on the way.
+    // A datagram that the network refuses counts as lost.
     if let Err(error) = socket.send_to(datagram, to).await {
         tracing::debug!(%to, %error, "a datagram could not be sent");
     }

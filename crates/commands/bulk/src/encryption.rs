@@ -1,6 +1,6 @@
 //! The key that a sender and its receivers share, and the encryption of each datagram with it.
 //!
-//! Without a key, messages are sent as RFC 5740 has them, which other programs understand and anybody can forge.
+//! Without a key, messages are sent as in RFC 5740: other programs can receive them, and anyone can forge them.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -15,12 +15,12 @@ use serde_json::{Value, json};
 
 use crate::exit::Usage;
 
-/// The key's digits themselves, where there is no file.
+/// The environment variable with the key's digits, if there is no file.
 const VARIABLE: &str = "FULMAR_BULK_KEY";
 /// Bytes of a symbol that, with 32 bytes of encryption and 32 of NORM, fits 1500 bytes with IPv4 and UDP headers.
 const ENCRYPTED_SYMBOL_BYTES: u16 = 1408;
 
-/// The option for it.
+/// The option for the key.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub(super) struct KeyArgs {
     /// File with the key that sender and receivers share, 64 hexadecimal digits: `openssl rand -hex 32` creates one.
@@ -62,7 +62,7 @@ pub(super) fn parse(digits: &str) -> Option<[u8; KEY_BYTES]> {
     }
     let mut key = [0; KEY_BYTES];
     for (byte, digits) in key.iter_mut().zip(digits.as_bytes().as_chunks::<2>().0) {
-        // A sign would be taken for a digit.
+        // A sign would be parsed as a digit.
         let all = digits.iter().all(u8::is_ascii_hexdigit);
         *byte = u8::from_str_radix(str::from_utf8(digits).ok().filter(|_| all)?, 16).ok()?;
     }
@@ -79,14 +79,14 @@ pub(super) fn random<const N: usize>() -> anyhow::Result<[u8; N]> {
     Ok(bytes)
 }
 
-/// Says that datagrams are not protected, where others could send some.
+/// Warns that datagrams are not protected, if others could send some.
 pub(super) fn warn_if_plain(encrypted: bool, peer: IpAddr) {
     if !encrypted && !peer.is_loopback() {
         tracing::warn!("no --key: others on the network can read what is sent and forge datagrams");
     }
 }
 
-/// What the encryption of senders and of receivers has in common.
+/// The common interface of senders' and receivers' encryption.
 pub(super) trait Decrypt {
     fn try_decrypt<'a>(&mut self, datagram: &'a mut [u8]) -> Result<&'a [u8], Rejected>;
     fn counts(&self) -> Counts;
@@ -112,7 +112,7 @@ impl Decrypt for ReceiverEncryption {
     }
 }
 
-/// Encryption if there is a key; logs what it refuses.
+/// The encryption, if there is a key; logs refused datagrams.
 pub(super) struct ChannelEncryption<G> {
     inner: Option<G>,
     encrypted: Vec<u8>,
@@ -128,7 +128,7 @@ impl SenderChannelEncryption {
         Ok(ChannelEncryption::new(secret.map(|secret| SenderEncryption::new(secret, session))))
     }
 
-    /// The datagram to send for a message.
+    /// Encrypts a message to a datagram.
     pub(super) fn encrypt<'a>(&'a mut self, message: &'a [u8]) -> anyhow::Result<&'a [u8]> {
         let Some(inner) = &mut self.inner else { return Ok(message) };
         inner.encrypt(message, &mut self.encrypted)?;
@@ -152,7 +152,7 @@ impl ReceiverChannelEncryption {
         Ok(ChannelEncryption::new(keys.map(|keys| ReceiverEncryption::new(keys, session))))
     }
 
-    /// The datagram to send for a message; none if no sender is known that could decrypt it.
+    /// Encrypts a message to a datagram; `None` if there is no sender yet that could decrypt it.
     pub(super) fn encrypt<'a>(&'a mut self, message: &'a [u8]) -> Option<&'a [u8]> {
         let Some(inner) = &mut self.inner else { return Some(message) };
         inner.encrypt(message, &mut self.encrypted).ok()?;

@@ -1,4 +1,4 @@
-//! Files to send: opened and hashed, with the manifest that is sent beside them.
+//! Files to send: opened and hashed, with the manifest that is sent with them.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -58,7 +58,7 @@ impl FileToSend {
     }
 }
 
-/// Opens files, no two of one name; of a folder, those in it.
+/// Opens files, which must have different names; for a folder, the files in it.
 pub(super) fn open_all(paths: &[PathBuf]) -> anyhow::Result<Vec<FileToSend>> {
     let (mut names, mut files) = (HashSet::new(), Vec::new());
     for path in &expand(paths)? {
@@ -71,8 +71,8 @@ pub(super) fn open_all(paths: &[PathBuf]) -> anyhow::Result<Vec<FileToSend>> {
     Ok(files)
 }
 
-/// Paths as given, with the files of a folder, by name, in its place. Receivers keep files in one folder, so what
-/// lies deeper is not sent, and hidden files are not meant.
+/// The given paths, with folders replaced by their files in order of name. Receivers keep files in one folder, so
+/// subfolders and hidden files are not sent.
 fn expand(paths: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
     let mut all = Vec::new();
     for path in paths {

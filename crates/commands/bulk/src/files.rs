@@ -1,4 +1,4 @@
-//! Received objects become files of a folder.
+//! Stores received objects as files in a folder.
 //!
 //! While an object is being received, it is in a hidden file in the folder. It gets its name when it is complete, has
 //! the SHA-256 that the sender announced, and is on the disk; incomplete files never have that name. An earlier file
@@ -27,7 +27,7 @@ pub(super) struct Received {
     pub(super) path: PathBuf,
     pub(super) bytes: u64,
     pub(super) hash: Hash,
-    /// The sender said what the hash should be.
+    /// Whether the sender announced the hash.
     pub(super) verified: bool,
 }
 
@@ -37,9 +37,9 @@ struct Part {
     bytes: u64,
     hash: Context,
     hashed: u64,
-    /// Where this and its list are put when there is something to keep for a later run.
+    /// The paths of this file and its list, if it can be kept for a later run.
     places: Option<[PathBuf; 2]>,
-    /// What a later run needs to go on.
+    /// The state for a later run.
     state: Option<State>,
 }
 
@@ -49,7 +49,7 @@ impl Part {
         Part { path, file, bytes, hash, hashed: 0, places: None, state: None }
     }
 
-    /// Hashes what is done up to there.
+    /// Hashes the complete bytes up to `end`.
     fn hash_to(&mut self, end: u64) -> io::Result<()> {
         let mut piece = vec![0; PIECE];
         while self.hashed < end {
@@ -65,10 +65,10 @@ impl Part {
 /// The folder, the files that are being received and those that are complete.
 pub(super) struct Files {
     folder: PathBuf,
-    /// Whose they are: a later run is to be the same receiver.
+    /// The receiver's identity, with which a later run continues.
     node: NodeId,
     parts: HashMap<ObjectKey, Part>,
-    /// The only file to take, if it was announced.
+    /// The only file to accept, if one was announced.
     expected: Option<Manifest>,
     pub(super) received: Vec<Received>,
 }
@@ -115,7 +115,7 @@ impl Storage for Files {
         let path = self.folder.join(name);
         let file = symlink_safe::create(&path)?;
         state::take(&file);
-        // Holes take no room, so a lie about the length costs nothing.
+        // A sparse file takes no room, so a false length costs nothing.
         file.set_len(bytes)?;
         self.parts.insert(object, Part::new(path, file, bytes));
         Ok(())
@@ -127,7 +127,7 @@ impl Storage for Files {
         info: &[u8],
         parts: &Partition,
     ) -> io::Result<Vec<u32>> {
-        // Without a hash nobody could say at the end whether the parts were of the same file.
+        // Without a hash, it would be unknown at the end whether the parts were of the same file.
         let whole = Manifest::decode(info).is_ok_and(|manifest| manifest.hash.is_some());
         if !whole || parts.blocks() == 0 {
             return Ok(Vec::new());
@@ -136,7 +136,7 @@ impl Storage for Files {
         let part = self.part(object)?;
         if let Ok(file) = symlink_safe::reopen(&path) {
             if !state::take(&file) {
-                // Somebody else is at it; this one goes without.
+                // Another process is receiving it; this one receives it without the earlier blocks.
                 return Ok(Vec::new());
             }
             let same = file.metadata()?.len() == parts.bytes();
@@ -148,7 +148,7 @@ impl Storage for Files {
             }
             discard(&path);
         }
-        // Nothing lasting is made of what is only said.
+        // Files are only kept once data has arrived, not for an announcement.
         part.places = Some([path, list]);
         Ok(Vec::new())
     }
@@ -158,7 +158,7 @@ impl Storage for Files {
         let part = self.part(object)?;
         if let Some([path, list]) = part.places.take() {
             if fs::symlink_metadata(&path).is_ok() {
-                // Somebody else has begun it meanwhile.
+                // Another process has begun it in the meantime.
                 return Ok(());
             }
             fs::rename(&part.path, &path)?;
@@ -187,7 +187,7 @@ impl Storage for Files {
         let (path, state) =
             (part.path.clone(), part.state.as_ref().map(|state| state.path.clone()));
         let outcome = self.complete(part, info).inspect_err(|_| discard(&path));
-        // A list of blocks that are not there any more would do no harm, but no good either.
+        // A list of blocks that no longer exist would be useless.
         state.iter().for_each(|path| discard(path));
         self.received.push(outcome?);
         Ok(())
@@ -307,7 +307,7 @@ mod tests {
             files.abandon(key);
         }
         assert!(names(folder.path()).is_empty());
-        // Of those that a block was sent of few are kept.
+        // Few of the files of which one block was sent are kept.
         for object in 0..100 {
             let key = ObjectKey { object, ..KEY };
             let manifest =

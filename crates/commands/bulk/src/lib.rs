@@ -1,9 +1,9 @@
-//! `fulmar send` and `fulmar receive`: files over bad links, by the machines of `fulmar-bulk`.
+//! `fulmar send` and `fulmar receive`: files over bad links, with the state machines of `fulmar-bulk`.
 //!
-//! Here are sockets, files and output. `socket` interprets addresses, `files` stores received files in a folder,
-//! `manifest` describes a file, `encryption` keeps strangers out, `channel` is a socket with encryption, `statistics`
-//! has the statistics that senders report. `via` transfers files over TCP and QUIC, to compare; `stream`
-//! carries standard input without an end (`fulmar send -`); `rollout` brings a file to many devices in stages.
+//! This crate has sockets, files and output. `socket` interprets addresses, `files` stores received files in a
+//! folder, `manifest` describes a file, `encryption` protects datagrams, `channel` is a socket with encryption,
+//! `statistics` has the statistics that senders report. `via` transfers files over TCP and QUIC, for comparison;
+//! `stream` carries standard input (`fulmar send -`); `rollout` distributes a file to many devices in stages.
 
 mod channel;
 mod encryption;

@@ -1,13 +1,13 @@
-//! What goes with a file as NORM_INFO: its name, a zero byte, its SHA-256.
+//! A file's NORM_INFO: its name, a zero byte, its SHA-256.
 //!
-//! NRL's programs put the name there and read a zero byte as its end, so either understands the other.
+//! NRL's programs put the name there and read it up to a zero byte, so each program understands the other.
 
 use std::fmt;
 
 use super::symlink_safe::PREFIX;
 
 const HASH_BYTES: usize = 32;
-/// As long as a name in a folder can be.
+/// The longest name in a folder.
 const MAX_NAME_BYTES: usize = 255;
 
 /// The SHA-256 of a file.
@@ -23,7 +23,7 @@ impl fmt::Display for Hash {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Manifest {
     pub(super) name: String,
-    /// None from senders that are not Fulmar.
+    /// `None` for other senders than Fulmar's.
     pub(super) hash: Option<Hash>,
 }
 
@@ -37,7 +37,7 @@ impl Manifest {
         bytes
     }
 
-    /// Reads what a sender says; the name is that of a file in a folder and leads nowhere else.
+    /// Decodes a sender's manifest; the name must be that of a file in a folder.
     pub(super) fn decode(bytes: &[u8]) -> Result<Manifest, &'static str> {
         let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
         let (name, rest) = bytes.split_at(end);
@@ -51,7 +51,7 @@ impl Manifest {
     }
 }
 
-/// Whether a name can be one in a folder, hidden or not, without leading out of it.
+/// Whether a name, hidden or not, is valid in a folder and does not lead out of it.
 pub(super) fn check_name(name: &str) -> Result<(), &'static str> {
     if name.is_empty() || name.len() > MAX_NAME_BYTES {
         return Err("its name must have 1 to 255 bytes");

@@ -1,12 +1,12 @@
-//! How much memory there is for parity on a machine that limits this program: by `ulimit` or by a cgroup.
+//! Memory for parity on a machine that limits this program by `ulimit` or a cgroup.
 //!
-//! Where memory is not to be had, a program ends without a word. What does not fit the bound that is made of the limit is
-//! merely asked for again.
+//! A program that exceeds such a limit is killed. Data that does not fit the resulting limit of parity is requested
+//! again.
 
 use std::fs;
 use std::path::Path;
 
-/// What part of a limit is for parity; the rest is for the program and what it does besides.
+/// The part of a limit that is for parity; the rest is for the rest of the program.
 const SHARE: u64 = 4;
 
 /// Bytes of parity a receiver may hold, at most `most`.
@@ -28,7 +28,7 @@ fn of_process(limits: &str) -> Option<u64> {
         let rest = ["Max data size", "Max address space"]
             .iter()
             .find_map(|name| line.strip_prefix(name))?;
-        // The limit in force comes first; "unlimited" is no number.
+        // The soft limit comes first; "unlimited" is not a number.
         rest.split_whitespace().next()?.parse().ok()
     };
     limits.lines().filter_map(limit).min()

@@ -84,16 +84,16 @@ struct Run<'a> {
     channel: Channel<ReceiverChannelEncryption>,
     receiver: fulmar_bulk::Receiver<Files>,
     start: Instant,
-    /// When something came last.
+    /// When something was last received.
     heard: Instant,
     show: Show,
     out: Vec<u8>,
-    /// How many files are enough.
+    /// The number of files after which to end.
     count: Option<u64>,
     progress: Option<watch::Sender<u64>>,
     complete: u64,
     failed: u64,
-    /// Why, the last time.
+    /// The reason of the last failure.
     failure: Option<String>,
     senders: usize,
     gone: usize,
@@ -102,25 +102,25 @@ struct Run<'a> {
 impl Args {
     /// The folder that files are put into.
     pub(super) fn dir(&self) -> &Path {
-        // A stream has none, and does not ask.
+        // A stream has no folder and does not use this.
         self.dir.as_deref().unwrap_or(Path::new("."))
     }
 }
 
-/// What a roll-out has a device receive.
+/// What a device receives in a roll-out.
 #[derive(Default)]
 pub(super) struct Job {
-    /// Where it comes, unless the command line says so.
+    /// The address, unless the command line has one.
     pub(super) from: Option<String>,
-    /// Keys of its own.
+    /// The device's keys.
     pub(super) keys: Option<ReceiverKeys>,
-    /// The one file to take.
+    /// The only file to accept.
     pub(super) expected: Option<Manifest>,
     /// Where to report the number of received bytes.
     pub(super) progress: Option<watch::Sender<u64>>,
 }
 
-/// Receives until there are enough, or somebody wants it to end.
+/// Receives until there are enough files, or a signal arrives.
 pub(super) async fn run(args: &Args) -> anyhow::Result<()> {
     if args.stdout {
         return receive_stream(args).await;

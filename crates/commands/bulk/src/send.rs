@@ -43,9 +43,9 @@ Without --key datagrams are not encrypted, and anyone who can send to the receiv
 const RATE: u64 = 10_000_000;
 /// Groups up to this size are asked to answer within one round-trip time, larger ones within four.
 const SMALL_GROUP: usize = 16;
-/// After this time without an answer it is said that there is none.
+/// After this time without an answer, a warning is printed.
 const UNHEARD: Duration = Duration::from_secs(5);
-/// The file name that stands for standard input.
+/// The file name for standard input.
 const STANDARD_INPUT: &str = "-";
 const BUFFER_MIB: u16 = 8;
 
@@ -97,7 +97,7 @@ pub struct Args {
     /// No progress bar
     #[arg(short, long)]
     quiet: bool,
-    /// Say nothing at all: somebody else does.
+    /// Prints nothing, because the caller does.
     #[arg(skip)]
     silent: bool,
 }
@@ -132,7 +132,7 @@ impl Args {
     }
 }
 
-/// What only a stream has.
+/// Options of streams only.
 #[derive(clap::Args, Clone, Debug)]
 struct StreamArgs {
     /// Treat each line of a stream as a message, instead of each read. Receivers that come late or lose data
@@ -157,7 +157,7 @@ struct Run<'a> {
     show: Show,
     out: Vec<u8>,
     unreadable: bool,
-    /// It was said that nobody has answered.
+    /// Whether the warning was printed that no receiver has answered.
     warned: bool,
 }
 
@@ -247,7 +247,7 @@ async fn send_stream(args: &Args, secret: Option<Secret>) -> anyhow::Result<()> 
     .await
 }
 
-/// What files and streams have in common.
+/// Preparations for both files and streams.
 fn prepare(
     args: &Args,
     to: SocketAddr,
@@ -264,8 +264,8 @@ fn prepare(
         (true, ..=SMALL_GROUP) => 1,
         (true, _) => 4,
     };
-    // Ten receivers share repairs better the longer a block is, but at half of all packets lost a longer one
-    // than this has too little parity; a single one with heavy losses is better off with more of it.
+    // Ten receivers share repairs better with longer blocks, but at a loss rate of a half a longer block than this
+    // has too little parity; a single receiver with heavy losses needs more parity.
     let block_symbols = if to.ip().is_multicast() { 116 } else { 64 };
     let rate = args.rate.unwrap_or(if args.adaptive { units::MAX_RATE } else { RATE });
     let config = SenderConfig {
@@ -287,8 +287,8 @@ fn prepare(
     Ok((encryption, config))
 }
 
-/// The sender's identity: the same each time this machine sends these files there, so that receivers know
-/// who goes on.
+/// The sender's identity: the same whenever this machine sends these files to this address, so that receivers can
+/// continue.
 fn node_of(to: &str, files: &[FileToSend]) -> u32 {
     let machine = std::fs::read("/etc/machine-id").unwrap_or_default();
     let mut context = digest::Context::new(&digest::SHA256);
@@ -345,7 +345,7 @@ impl Run<'_> {
     }
 
     async fn send_due(&mut self) -> anyhow::Result<()> {
-        // As much as is due now; what falls due meanwhile waits for a look at what came in.
+        // Sends what is due now; what becomes due in the meantime waits until received datagrams were handled.
         let now = self.start.elapsed();
         while self.sender.poll_transmit(now, &mut self.out) {
             self.channel.send(&self.out, self.to).await?;
@@ -402,7 +402,7 @@ impl Run<'_> {
         peers.collect()
     }
 
-    /// Whether somebody should have answered, and nobody has.
+    /// Whether an answer is overdue.
     fn nobody(&self) -> bool {
         self.args.receivers > 0 && self.sender.progress().peers.is_empty()
     }

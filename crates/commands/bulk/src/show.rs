@@ -31,12 +31,12 @@ impl Show {
         self.0.set_message(message);
     }
 
-    /// Says something that stays.
+    /// Prints a line that stays.
     pub(super) fn say(&self, line: &str) {
         self.0.suspend(|| eprintln!("{line}"));
     }
 
-    /// Makes room on the screen to write on standard output.
+    /// Clears the progress line while something is written to standard output.
     pub(super) fn aside(&self, write: impl FnOnce()) {
         self.0.suspend(write);
     }

@@ -1,4 +1,4 @@
-//! What an address on the command line means as a UDP socket.
+//! Turns an address on the command line into a UDP socket.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
@@ -13,10 +13,10 @@ use crate::exit::Usage;
 
 /// NORM's port.
 const PORT: u16 = 6003;
-/// What waits in the kernel while we hash or write; it gives less if it may not give so much.
+/// The kernel's buffer for datagrams that arrive during hashing or writing; the kernel may grant less.
 const BUFFER_BYTES: usize = 4 << 20;
 
-/// Where multicast goes out or comes in: IPv4 knows interfaces by an address, IPv6 by a number.
+/// The interface for multicast: IPv4 identifies interfaces by an address, IPv6 by a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Interface {
     Address(Ipv4Addr),
@@ -37,7 +37,7 @@ impl FromStr for Interface {
     }
 }
 
-/// An interface as IPv4's options take it.
+/// An interface in the form of IPv4's options.
 fn by_address(interface: Option<Interface>) -> io::Result<Ipv4Addr> {
     match interface {
         None => Ok(Ipv4Addr::UNSPECIFIED),
@@ -48,7 +48,7 @@ fn by_address(interface: Option<Interface>) -> io::Result<Ipv4Addr> {
     }
 }
 
-/// And as IPv6's do; 0 is any.
+/// An interface in the form of IPv6's options; 0 is any.
 fn by_index(interface: Option<Interface>) -> io::Result<u32> {
     match interface {
         None => Ok(0),
@@ -82,7 +82,7 @@ pub(super) fn host(text: &str) -> &str {
 fn socket(family: SocketAddr) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(family), Type::DGRAM, Some(Protocol::UDP))?;
     socket.set_nonblocking(true)?;
-    // Both are wishes.
+    // Both may be refused.
     let _ = socket.set_recv_buffer_size(BUFFER_BYTES);
     let _ = socket.set_send_buffer_size(BUFFER_BYTES / 8);
     Ok(socket)
@@ -95,7 +95,7 @@ fn any(family: SocketAddr, port: u16) -> SocketAddr {
     }
 }
 
-/// A socket to send to `to` from.
+/// A socket for sending to `to`.
 pub(super) fn to(
     to: SocketAddr,
     interface: Option<Interface>,
@@ -137,7 +137,7 @@ pub(super) fn from(
             }
             return Ok((UdpSocket::from_std(socket.into())?, foreign.then_some(from.ip())));
         }
-        // Several receivers of a group may be on one machine.
+        // Several receivers of a group may run on one machine.
         socket.set_reuse_address(true)?;
         socket.bind(&SockAddr::from(from))?;
         match from.ip() {

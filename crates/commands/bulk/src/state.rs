@@ -1,8 +1,8 @@
 //! The state of incomplete files for a later run: next to the hidden file is a list of its complete blocks, each with
 //! a hash, so that only unchanged blocks count.
 //!
-//! The list is appended to, never synced: what a crash of the machine loses of either file, hashes show. The file
-//! as a whole is checked against its SHA-256 at the end all the same.
+//! The list is appended to and never synced: hashes show what a machine's crash has lost of either file. The whole
+//! file is verified by its SHA-256 at the end all the same.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -20,11 +20,11 @@ const MAGIC: &[u8; 12] = b"fulmar-part1";
 const HEADER_BYTES: usize = MAGIC.len() + 4;
 const HASH_BYTES: usize = 16;
 const RECORD_BYTES: usize = 4 + HASH_BYTES;
-/// The longest list there can be: the receiver takes no object of more blocks.
+/// The longest possible list: the receiver accepts no object with more blocks.
 const MAX_BYTES: u64 = (HEADER_BYTES + (RECORD_BYTES << 20) * 2) as u64;
 /// The most files kept for a later run: those with the most bytes.
 const MAX_KEPT: usize = 16;
-/// What nobody has gone on with for so long goes.
+/// Files that were not continued for this long are removed.
 const KEEP: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// A list of whole blocks.
@@ -34,14 +34,14 @@ pub(super) struct State {
 }
 
 impl State {
-    /// Begins a list.
+    /// Creates a list.
     pub(super) fn create(path: PathBuf, node: NodeId) -> io::Result<State> {
         let mut file = symlink_safe::create(&path)?;
         file.write_all(&[&MAGIC[..], &node.to_be_bytes()].concat())?;
         Ok(State { path, file })
     }
 
-    /// Goes on with a list, if there is one: the blocks that are in `part` as they were.
+    /// Opens a list if there is one, and checks which blocks in `part` are unchanged.
     pub(super) fn open(
         path: PathBuf,
         part: &File,
@@ -55,7 +55,7 @@ impl State {
         if length > MAX_BYTES || read_node(&file).is_none() {
             return Ok(None);
         }
-        // A record that was cut off would put all that follow it out of step.
+        // A truncated record would misalign all later ones.
         let whole = (length as usize - HEADER_BYTES) / RECORD_BYTES * RECORD_BYTES;
         file.set_len((HEADER_BYTES + whole) as u64)?;
         file.seek(SeekFrom::End(0))?;
@@ -70,7 +70,7 @@ impl State {
         Ok(Some((State { path, file }, last.into_keys().collect())))
     }
 
-    /// A block is whole.
+    /// Records a complete block.
     pub(super) fn keep(&mut self, part: &File, parts: &Partition, block: u32) -> io::Result<()> {
         let hash = hash_of(part, parts, block)?;
         self.file.write_all(&[&block.to_be_bytes()[..], &hash].concat())
@@ -94,7 +94,7 @@ fn read_node(file: &File) -> Option<NodeId> {
     Some(NodeId::from_be_bytes(node.try_into().ok()?)).filter(|&node| (1..u32::MAX).contains(&node))
 }
 
-/// Where the two hidden files of an object are, which is the same in each run.
+/// The paths of the two hidden files of an object, the same in each run.
 pub(super) fn places(folder: &Path, info: &[u8], parts: &Partition) -> [PathBuf; 2] {
     let shape = [parts.bytes(), parts.symbol_bytes().into(), parts.blocks().into()];
     let bytes: Vec<u8> =
@@ -104,7 +104,7 @@ pub(super) fn places(folder: &Path, info: &[u8], parts: &Partition) -> [PathBuf;
     ["part", "state"].map(|kind| folder.join(format!("{}{name}.{kind}", symlink_safe::PREFIX)))
 }
 
-/// Whether nobody has the file open as its own, and makes it ours.
+/// Locks the file; returns false if another process has it.
 pub(super) fn take(part: &File) -> bool {
     part.try_lock().is_ok()
 }
@@ -156,14 +156,14 @@ fn hidden(folder: &Path, kind: &str) -> io::Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// Whether nobody is at a file; of a list, at the file it is about.
+/// Whether no process has locked a file, or a list's file.
 fn is_free(path: &Path) -> bool {
     let is_list = path.extension().is_some_and(|kind| kind == "state");
     let file = if is_list { path.with_extension("part") } else { path.to_owned() };
     symlink_safe::reopen(&file).map_or(true, |file| take(&file))
 }
 
-/// Removes a file, and what a list is about with it. Somebody else may have been sooner.
+/// Removes a file, for a list together with its file. Another process may have done so already.
 fn remove(path: &Path) -> io::Result<()> {
     let part = path.extension().is_some_and(|kind| kind == "state");
     let paths = part.then(|| path.with_extension("part"));
@@ -218,7 +218,7 @@ mod tests {
             let file = symlink_safe::create(&part).unwrap();
             State::create(state, 9).unwrap();
             if number == 0 {
-                // Somebody is at it.
+                // Another process is receiving it.
                 assert!(take(&file));
                 held.push(file);
             }
@@ -227,7 +227,7 @@ mod tests {
         symlink_safe::create(&part).unwrap();
         let mut list = State::create(state, 7).unwrap();
         list.file.write_all(&[0; RECORD_BYTES]).unwrap();
-        // A crash left it before there was a list.
+        // A crash left the file before it had a list.
         symlink_safe::create(&pair("crashed")[0]).unwrap();
         interrupted(folder.path()).unwrap();
         assert_eq!(hidden(folder.path(), "state").unwrap().len(), MAX_KEPT + 1);

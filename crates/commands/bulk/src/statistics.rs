@@ -23,22 +23,22 @@ pub(super) fn of_sender(after: Duration, progress: &SenderProgress, rate: u64) -
     })
 }
 
-/// The greatest loss of a receiver's, 0 to 1.
+/// The greatest loss of a receiver, 0 to 1.
 pub(super) fn loss(progress: &SenderProgress) -> f64 {
     progress.peers.iter().map(|peer| peer.loss).fold(0.0, f64::max)
 }
 
-/// Which share of what was sent were repairs, 0 to 1.
+/// The share of repairs in the sent bytes, 0 to 1.
 pub(super) fn repair_share(progress: &SenderProgress) -> f64 {
     progress.repair_bytes as f64 / progress.sent_bytes.max(1) as f64
 }
 
-/// How many receivers have everything.
+/// The number of receivers that have everything.
 pub(super) fn confirmed(progress: &SenderProgress) -> usize {
     progress.peers.iter().filter(|peer| peer.confirmed).count()
 }
 
-/// A sender that ended before everybody had everything has failed.
+/// Ending before all receivers have everything is a failure.
 pub(super) fn check(complete: bool) -> anyhow::Result<()> {
     if !complete {
         bail!("not every receiver has acknowledged everything; see --patience and --receivers");

@@ -1,5 +1,5 @@
-//! `fulmar receive --announced`: a device waits for its turn in a roll-out, receives, verifies, installs, and says how
-//! it went.
+//! `fulmar receive --announced`: a device waits for its turn in a roll-out, receives, verifies, installs, and reports
+//! the result.
 //!
 //! The file's SHA-256 comes from the broker, so that other participants of the transfer cannot substitute another
 //! file.
@@ -59,11 +59,11 @@ struct Device<'a> {
     broker_client: BrokerClient,
     announcement: Option<Announcement>,
     admission: Option<Admission>,
-    /// The roll-out that this device is done with, well or not.
+    /// The roll-out that this device has finished, successfully or not.
     over: Option<String>,
 }
 
-/// Takes part in roll-outs until there were `count` of them, or somebody wants it to end.
+/// Takes part in roll-outs until there were `count` of them, or a signal arrives.
 pub(crate) async fn receive(
     receive: &receive::Args,
     announced: &Announced,
@@ -92,7 +92,7 @@ pub(crate) async fn receive(
         over,
     };
     let outcome = tokio::select! {
-        // First: what is interrupted has not failed.
+        // First, because an interrupted roll-out has not failed.
         biased;
         outcome = interrupted() => outcome,
         outcome = device.run(count) => outcome,
@@ -139,7 +139,7 @@ impl Device<'_> {
         Ok(())
     }
 
-    /// What is open, and admits this device, and has not been dealt with.
+    /// The open roll-out that admits this device, unless it is finished.
     fn turn(&self) -> Option<(Announcement, Admission)> {
         let (announcement, admission) = (self.announcement.clone()?, self.admission.clone()?);
         let now = announcement.transfer == admission.transfer
@@ -250,7 +250,7 @@ fn expected(announcement: &Announcement) -> anyhow::Result<Manifest> {
     Ok(Manifest { name: announcement.name.clone(), hash: Some(Hash(hash)) })
 }
 
-/// Whether the file is there already, from an earlier attempt.
+/// Whether the file exists already, from an earlier attempt.
 fn is_there(path: &Path, expected: &Manifest) -> bool {
     let hash = File::open(path).and_then(|file| file_to_send::hash(&file));
     hash.is_ok_and(|(_, hash)| Some(hash) == expected.hash)

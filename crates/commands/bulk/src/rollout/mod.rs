@@ -1,9 +1,9 @@
-//! `fulmar rollout`: a file to the devices of a group, a few first, by NORM under keys that come over the broker, or
+//! `fulmar rollout`: sends a file to the devices of a group in stages, by NORM with keys that the broker delivers, or
 //! by QUIC.
 //!
-//! The broker carries what is small and must be authenticated: what there is, whose turn it is, each device's
-//! keys, how far each is (`topics`). The file goes by `send`, once for each stage (`stages`), under a secret of
-//! that stage. `device` is the other side, `fulmar receive --announced`.
+//! The broker carries small authenticated messages: the announcement, whose turn it is, each device's keys and
+//! progress (`topics`). `send` sends the file, once per stage (`stages`), with a secret of that stage. `device` is
+//! the other side, `fulmar receive --announced`.
 
 mod device;
 mod stages;
@@ -112,13 +112,13 @@ struct Run<'a> {
     broker_client: BrokerClient,
     announcement: Announcement,
     file: FileToSend,
-    /// Where devices fetch, over QUIC.
+    /// Serves devices that fetch over QUIC.
     fountain: Option<Fountain>,
     devices: BTreeMap<String, Device>,
     show: Show,
     stage: usize,
     start: Instant,
-    /// When a device said something last.
+    /// When a device last reported something.
     heard: Instant,
 }
 
@@ -187,7 +187,7 @@ impl Run<'_> {
         Duration::from_secs(self.args.patience)
     }
 
-    /// Waits until as many devices are there as are expected.
+    /// Waits until the expected number of devices has appeared.
     async fn gather(&mut self) -> anyhow::Result<()> {
         let deadline = tokio::time::Instant::now() + self.patience();
         while (self.devices.len() as u64) < self.args.expect {
@@ -217,7 +217,7 @@ impl Run<'_> {
         }
         let (secret, mut tokens) = (Secret::new(encryption::random()?), HashSet::new());
         for (index, name) in chosen.iter().enumerate() {
-            // A sender's identity is a hash of 32 bits, hardly ever one of these.
+            // A sender's identity is a hash of 32 bits, so it is hardly ever one of these.
             let keys = secret.receiver(index as u32 + 2);
             let admission = Admission::new(&self.announcement.transfer, &keys);
             tokens.insert(admission.token());
@@ -285,7 +285,7 @@ impl Run<'_> {
         }
     }
 
-    /// Takes note of what a device says.
+    /// Handles a device's status.
     fn take(&mut self, (topic, payload): (String, Vec<u8>)) {
         let Some(name) = self.topics.device(&topic).map(str::to_owned) else { return };
         let Ok(status) = serde_json::from_slice::<Status>(&payload) else {
@@ -294,7 +294,7 @@ impl Run<'_> {
             }
             return;
         };
-        // What is retained of an earlier roll-out says nothing of this one.
+        // Retained statuses of an earlier roll-out do not count.
         if status.transfer != self.announcement.transfer {
             return;
         }
@@ -306,7 +306,7 @@ impl Run<'_> {
             admitted: false,
         });
         known.received = status.received_bytes.min(self.announcement.bytes);
-        // A device that begins anew does not undo what it said before.
+        // A device that starts again does not undo its earlier report.
         let settled = matches!(known.state, State::Done | State::Failed);
         if known.state != status.state && !settled {
             self.settle(&name, status.state, status.reason);
@@ -369,7 +369,7 @@ impl Run<'_> {
         self.show.set(received, count * self.announcement.bytes, message);
     }
 
-    /// Says how it ended, to devices and people.
+    /// Reports the result to devices and people.
     async fn close(mut self, phase: Phase) -> anyhow::Result<()> {
         self.announcement.state = phase;
         self.broker_client.tell(self.topics.announce(), &self.announcement).await?;

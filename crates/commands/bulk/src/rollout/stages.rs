@@ -39,11 +39,11 @@ impl fmt::Display for Share {
 }
 
 impl Share {
-    /// How many of `all` devices that is; a part is rounded up.
+    /// The number of devices among `all`; a part is rounded up.
     pub(super) fn of(self, all: usize) -> usize {
         match self {
             Share::Devices(number) => number.min(all),
-            // A thousandth less, so that what comes out whole but for rounding stays.
+            // Subtracts a thousandth so that rounding errors do not raise a whole number.
             Share::Percent(percent) => (all as f64 * percent / 100.0 - 0.001).ceil() as usize,
         }
     }

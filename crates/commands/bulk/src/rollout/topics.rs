@@ -6,7 +6,7 @@
 //! | `rollout/GROUP/device/DEVICE/keys` | roll-out | [`Admission`]: a device's turn, with its keys |
 //! | `rollout/GROUP/device/DEVICE/status` | device | [`Status`]: how far it is |
 //!
-//! Access rules are what lets a device read its own keys and write its own status only; `docs/bulk.md` shows them.
+//! Access rules ensure that a device can only read its own keys and write its own status; `docs/bulk.md` shows them.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use crate::encryption;
 use crate::exit::Usage;
 
-/// Longest message of a roll-out looked at.
+/// The longest message of a roll-out that is read.
 const MAX_BYTES: usize = 4096;
 /// How long to try to reach the broker.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -36,7 +36,7 @@ pub(crate) struct BrokerArgs {
     password: Option<String>,
 }
 
-/// What a roll-out has to give.
+/// The announcement of a roll-out.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub(super) struct Announcement {
     /// Distinguishes roll-outs.
@@ -44,7 +44,7 @@ pub(super) struct Announcement {
     pub(super) name: String,
     pub(super) bytes: u64,
     pub(super) sha256: String,
-    /// Where it is sent to: a multicast group, or a device; by QUIC, where devices fetch it.
+    /// The destination: a multicast group or a device; for QUIC, the address from which devices fetch it.
     pub(super) to: String,
     #[serde(default)]
     pub(super) via: Carrier,
@@ -86,7 +86,7 @@ impl Admission {
         Admission { transfer: transfer.to_owned(), node: keys.node, down, up }
     }
 
-    /// What the device shows to fetch the file over QUIC: nobody else knows its key.
+    /// The token with which the device fetches the file over QUIC: only the device knows its key.
     pub(super) fn token(&self) -> String {
         self.up.clone()
     }
@@ -100,7 +100,7 @@ impl Admission {
     }
 }
 
-/// How far a device is.
+/// The status of a device.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub(super) struct Status {
     pub(super) transfer: String,
@@ -114,7 +114,7 @@ pub(super) struct Status {
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum State {
-    /// For its turn.
+    /// Waiting for its turn.
     Waiting,
     Receiving,
     Done,
@@ -147,14 +147,14 @@ impl Topics {
         format!("{}/device/{device}/status", self.0)
     }
 
-    /// Whose status a topic is.
+    /// The device of a status topic.
     pub(super) fn device<'a>(&self, topic: &'a str) -> Option<&'a str> {
         let device = topic.strip_prefix(&self.0)?.strip_prefix("/device/")?;
         device.strip_suffix("/status").filter(|device| check_level(device).is_ok())
     }
 }
 
-/// Whether a name can be a level of a topic.
+/// Checks that a name is valid as a level of a topic.
 pub(super) fn check_level(name: &str) -> anyhow::Result<()> {
     if name.is_empty() || name.len() > 128 || name.contains(['/', '+', '#', '\0']) {
         let text = format!("{name:?}: use 1 to 128 characters without / + #");
@@ -200,7 +200,7 @@ impl BrokerClient {
         Ok(BrokerClient { client, events })
     }
 
-    /// The next message that is one of a roll-out's: topic and content. An empty one takes something back.
+    /// The next message of a roll-out: topic and content. An empty message withdraws one.
     pub(super) async fn next(&mut self) -> anyhow::Result<(String, Vec<u8>)> {
         loop {
             match self.events.next().await.context("the connection to the broker is closed")? {
@@ -221,13 +221,13 @@ impl BrokerClient {
         self.put(topic, serde_json::to_vec(value)?).await
     }
 
-    /// Takes something back.
+    /// Withdraws a message.
     pub(super) async fn clear(&self, topic: String) -> anyhow::Result<()> {
         self.put(topic, Vec::new()).await
     }
 
     async fn put(&self, topic: String, payload: Vec<u8>) -> anyhow::Result<()> {
-        // What becomes of it shows in what devices do.
+        // The devices' statuses show whether it was delivered.
         drop(self.client.publish(Message::new(topic, payload).qos1().retain()).await?);
         Ok(())
     }

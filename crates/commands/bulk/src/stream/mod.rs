@@ -1,5 +1,4 @@
-//! `fulmar send -` and `fulmar receive --stdout`: what comes on standard input goes out on standard output elsewhere, as
-//! it comes, by a stream of NORM.
+//! `fulmar send -` and `fulmar receive --stdout`: a NORM stream from standard input to standard output elsewhere.
 //!
 //! Standard input and output block, so each has a thread, and a short queue between the thread and the socket's loop:
 //! when the queue is full, the writer waits.
@@ -12,7 +11,7 @@ pub(super) use send::{Sending, send};
 
 /// Bytes read from standard input at once: the capacity of a pipe.
 const PIECE: usize = 1 << 16;
-/// Pieces that wait between a thread and the loop.
+/// The most pieces queued between a thread and the loop.
 const QUEUED: usize = 2;
-/// Shorter pieces go out, so there may be more.
+/// More for output, because its pieces are shorter.
 const QUEUED_OUT: usize = 64;

@@ -1,4 +1,4 @@
-//! A stream as standard output.
+//! Writes a stream to standard output.
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
@@ -29,9 +29,9 @@ struct Run {
     receiver: StreamReceiver,
     start: Instant,
     output: mpsc::Sender<Vec<u8>>,
-    /// What standard output has no room for yet.
+    /// Data for which standard output has no room yet.
     waiting: Option<Vec<u8>>,
-    /// The end came.
+    /// The end of the stream was received.
     ended: bool,
     /// The address of the sender, and whether it was reported.
     from: Option<SocketAddr>,
@@ -66,7 +66,7 @@ pub(in super::super) async fn receive(receiving: Receiving) -> anyhow::Result<()
     run.tell("end");
     let progress = run.receiver.progress();
     drop(run);
-    // What was read of the stream goes out before we go.
+    // Data that was read from the stream is written before the program ends.
     let written = writer.join().unwrap_or_else(|_| Err(io::Error::other("the output's thread")));
     written.context("standard output")?;
     outcome?;
@@ -106,7 +106,7 @@ impl Run {
                 _ = self.receiving.channel.socket.readable() => self.receive(&mut buffer),
                 () = sleep_until(self.start, deadline) => {}
                 permit = output.reserve(), if self.waiting.is_some() => {
-                    // Standard output is closed: its thread says why.
+                    // Standard output is closed; its thread reports why.
                     let Ok(permit) = permit else { return Ok(()) };
                     if let Some(bytes) = self.waiting.take() {
                         permit.send(bytes);
@@ -136,7 +136,7 @@ impl Run {
         Ok(false)
     }
 
-    /// Gives standard output what it has room for. What is not taken from the receiver is not acknowledged.
+    /// Passes data to standard output while there is room. Data that stays in the receiver is not acknowledged.
     fn read(&mut self) {
         while self.waiting.is_none()
             && let Some(piece) = self.receiver.read()

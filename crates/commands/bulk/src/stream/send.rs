@@ -1,4 +1,4 @@
-//! Standard input as a stream.
+//! Sends standard input as a stream.
 
 use std::io::{self, Read};
 use std::net::SocketAddr;
@@ -19,18 +19,18 @@ use super::super::statistics;
 use super::super::wait::{interrupted, sleep_until};
 use super::{PIECE, QUEUED};
 
-/// Parity of a block: what RFC 5510's code has at most.
+/// Parity symbols of a block: the most that RFC 5510's code allows.
 const PARITY_SYMBOLS: u8 = 255 - STREAM_BLOCK_SYMBOLS;
 
 /// What to send and how, after the command line.
 pub(in super::super) struct Sending {
     pub(in super::super) to: SocketAddr,
     pub(in super::super) channel: Channel<SenderChannelEncryption>,
-    /// As for files; what streams have otherwise is changed here.
+    /// The settings for files, which are changed here for streams.
     pub(in super::super) config: SenderConfig,
     pub(in super::super) buffer_bytes: usize,
     pub(in super::super) push: bool,
-    /// A message is a line; otherwise what was read at once.
+    /// Whether a message is a line; otherwise it is the data of one read.
     pub(in super::super) lines: bool,
     pub(in super::super) json: bool,
     pub(in super::super) show: Show,
@@ -41,7 +41,7 @@ struct Run {
     sender: StreamSender,
     start: Instant,
     input: mpsc::Receiver<io::Result<Vec<u8>>>,
-    /// What was read and is not written yet, from there on.
+    /// Data that was read and is not written yet, from this position on.
     piece: Vec<u8>,
     written: usize,
     ended: bool,
@@ -49,7 +49,7 @@ struct Run {
     unreadable: Option<io::Error>,
 }
 
-/// Sends what comes on standard input until it ends and all receivers have it.
+/// Sends standard input until it ends and all receivers have everything.
 pub(in super::super) async fn send(sending: Sending) -> anyhow::Result<()> {
     let config = StreamConfig {
         sender: SenderConfig {
@@ -157,7 +157,7 @@ impl Run {
         }
     }
 
-    /// Writes what was read, as far as there is room, and sends a datagram that is not full when nothing follows.
+    /// Writes data into the sender while there is room, and flushes an incomplete datagram if no data follows.
     fn feed(&mut self) {
         loop {
             while self.written < self.piece.len() {

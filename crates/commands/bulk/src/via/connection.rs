@@ -22,9 +22,9 @@ use crate::exit::Usage;
 const PROTOCOL: &[u8] = b"fulmar-bulk";
 const KEEP_ALIVE: Duration = Duration::from_secs(5);
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
-/// Unread bytes: what arrives after a gap waits until that is filled, which takes several round trips where much is lost.
-/// quinn holds 1,024 pieces of a stream with gaps between them and gives up a connection with more; of this window
-/// there are 874 where half is lost.
+/// The receive window: data after a gap waits until the gap is filled, which takes several round trips with much
+/// loss. quinn holds up to 1,024 pieces of a stream with gaps between them, and closes a connection with more; this
+/// window has 874 at a loss rate of a half.
 const WINDOW_BYTES: u32 = 4 << 20;
 
 /// What carries the files.
@@ -39,12 +39,12 @@ pub(crate) enum Via {
     Tcp,
 }
 
-/// How much a sender over QUIC has in flight.
+/// The congestion control of a sender over QUIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Control {
-    /// What quinn has, CUBIC.
+    /// quinn's default, CUBIC.
     Usual,
-    /// What the link carries, whatever it loses by chance.
+    /// The adaptive control, which tolerates random loss.
     Adaptive,
 }
 
@@ -64,18 +64,18 @@ pub(crate) struct TlsArgs {
 }
 
 impl TlsArgs {
-    /// The authorities' file, and those of the certificate and its key.
+    /// The files of the CAs, and of the certificate and its key.
     pub(crate) fn files(&self) -> (Option<PathBuf>, Option<(PathBuf, PathBuf)>) {
         (self.cafile.clone(), self.cert.clone().zip(self.cert_key.clone()))
     }
 
-    /// For a server that asks nobody for a certificate.
+    /// For a server that requires no client certificates.
     pub(super) fn without_authorities(&self) -> TlsArgs {
         TlsArgs { cafile: None, ..self.clone() }
     }
 }
 
-/// Both directions of a connection, and what has to live as long.
+/// Both directions of a connection, and values that must live as long.
 pub(super) struct Channel {
     pub(super) read: BufReader<Box<dyn AsyncRead + Send + Unpin>>,
     pub(super) write: Box<dyn AsyncWrite + Send + Unpin>,
@@ -97,7 +97,7 @@ impl Channel {
         Channel { read: BufReader::new(Box::new(read)), write: Box::new(write), quic }
     }
 
-    /// Ends it, where the other side has got everything.
+    /// Ends the connection after the other side has received everything.
     pub(super) async fn close(self) {
         if let Some((endpoint, connection)) = self.quic {
             connection.close(0u32.into(), b"");
@@ -105,7 +105,7 @@ impl Channel {
         }
     }
 
-    /// Waits until the other side ends it, lest what was written last be lost.
+    /// Waits until the other side ends the connection, so that the last bytes are not lost.
     pub(super) async fn closed(self) {
         if let Some((_, connection)) = self.quic {
             connection.closed().await;
@@ -113,7 +113,7 @@ impl Channel {
     }
 }
 
-/// The other side's certificate, or ours, is not accepted: trying again brings nothing.
+/// A certificate was not accepted: trying again would be useless.
 #[derive(Debug)]
 pub(super) struct Untrusted(String);
 
@@ -125,8 +125,8 @@ impl std::fmt::Display for Untrusted {
 
 impl std::error::Error for Untrusted {}
 
-/// A failed handshake as the mistake that it shows, if it is one of certificates: TLS alerts 42 to 49, 80 aside,
-/// and 116 (RFC 8446, section 6.2), as QUIC's errors 0x100 to 0x1ff.
+/// Maps a failed handshake to a mistake with certificates, if it is one: TLS alerts 42 to 49, except 80, and 116 (RFC
+/// 8446, section 6.2), as QUIC's errors 0x100 to 0x1ff.
 fn untrusted(name: &str, error: quinn::ConnectionError) -> anyhow::Error {
     let code = match &error {
         quinn::ConnectionError::TransportError(error) => u64::from(error.code),
@@ -178,7 +178,7 @@ fn transport(control: Control) -> anyhow::Result<Arc<TransportConfig>> {
     Ok(Arc::new(transport))
 }
 
-/// Checks what a sender needs before it begins.
+/// Checks what a sender needs before it starts.
 pub(super) fn client_config(
     name: &str,
     tls: &TlsArgs,
@@ -197,7 +197,7 @@ pub(super) fn client_config(
     Ok(config)
 }
 
-/// Where connections come in.
+/// Accepts connections.
 pub(super) enum Listener {
     Tcp(TcpListener),
     Quic(Endpoint),

@@ -1,4 +1,4 @@
-//! A roll-out over QUIC: devices connect to it and fetch the file, each with a token that came over the broker.
+//! A roll-out over QUIC: devices connect and fetch the file, each with a token that the broker delivered.
 //!
 //! ```text
 //! device:   {"token":…}\n                            then as in `stream`, the roll-out being the sender
@@ -25,9 +25,9 @@ use crate::file_to_send::FileToSend;
 use crate::manifest::Manifest;
 use crate::socket;
 
-/// Devices served at once; more wait.
+/// The most devices served at once; more wait.
 const MAX_DEVICES: usize = 64;
-/// Between an attempt that failed and the next.
+/// Pause after a failed attempt.
 const RETRY: Duration = Duration::from_millis(500);
 /// A client that is silent for this long is disconnected.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -37,7 +37,7 @@ struct Ask {
     token: String,
 }
 
-/// Where devices fetch.
+/// Serves devices that fetch a file.
 pub(crate) struct Fountain(Listener);
 
 struct Served {
@@ -101,7 +101,7 @@ impl Served {
     }
 }
 
-/// What a device fetches.
+/// What a device fetches, and how.
 pub(crate) struct Fetching<'a> {
     pub(crate) to: &'a str,
     pub(crate) tls: &'a TlsArgs,
@@ -112,7 +112,7 @@ pub(crate) struct Fetching<'a> {
 }
 
 impl Fetching<'_> {
-    /// Fetches it, over as many connections as that takes.
+    /// Fetches it, over as many connections as necessary.
     pub(crate) async fn run(&self) -> anyhow::Result<()> {
         let (mut last, mut had) = (Instant::now(), 0);
         loop {

@@ -1,4 +1,4 @@
-//! A file that comes as a stream: what is there of it is a beginning, which a later connection continues.
+//! A file that is received over a stream: the part that exists is its beginning, which a later connection continues.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -22,7 +22,7 @@ pub(super) struct Incoming {
 }
 
 impl Incoming {
-    /// Goes on with what there is, or begins.
+    /// Continues an existing part, or creates one.
     pub(super) fn open(folder: &Path, offer: &Offer) -> anyhow::Result<Incoming> {
         check_name(&offer.name).map_err(anyhow::Error::msg)?;
         let hex = offer.sha256.bytes().all(|digit| digit.is_ascii_hexdigit());

@@ -1,4 +1,4 @@
-//! The same files over TCP or QUIC, to compare with NORM: `--via`. One connection, file after file.
+//! `--via`: the same files over TCP or QUIC, for comparison with NORM. One connection, file after file.
 //!
 //! ```text
 //! sender:   {"name":…,"bytes":…,"sha256":…}\n
@@ -62,7 +62,7 @@ async fn say(channel: &mut Channel, value: &impl Serialize) -> anyhow::Result<()
     Ok(channel.write.flush().await?)
 }
 
-/// The next line; none at the orderly end.
+/// The next line; `None` at the orderly end.
 async fn hear<T: DeserializeOwned>(
     channel: &mut Channel,
     patience: Duration,

@@ -18,13 +18,13 @@ use crate::manifest::Hash;
 use crate::show::Show;
 use crate::wait::interrupted;
 
-/// Connections at once; more wait.
+/// The most concurrent connections; more wait.
 const MAX_CONNECTIONS: usize = 64;
-/// A sender that says nothing for so long is left.
+/// A sender that is silent for this long is disconnected.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// The end of a sender's connection is waited for no longer once all files are there.
+/// How long to wait for the end of a sender's connection once all files have been received.
 const LINGER: Duration = Duration::from_secs(3);
-/// Longest file taken, as with NORM.
+/// The largest file that is accepted, as with NORM.
 const MAX_BYTES: u64 = 64 << 30;
 
 /// What is received, and how.
@@ -50,11 +50,11 @@ pub(super) enum Event {
         resumed: u64,
     },
     Failed(String),
-    /// A connection is over.
+    /// A connection has ended.
     Over,
 }
 
-/// Receives until there are enough, or somebody wants it to end.
+/// Receives until there are enough files, or a signal arrives.
 pub(crate) async fn receive(receiving: Receiving<'_>) -> anyhow::Result<()> {
     let listener = Listener::bind(receiving.via, receiving.from, receiving.tls).await?;
     let bound = listener.address()?;
@@ -85,7 +85,7 @@ pub(crate) async fn receive(receiving: Receiving<'_>) -> anyhow::Result<()> {
                         tracing::warn!(%from, error = format!("{error:#}"), "a connection failed");
                     }
                     drop(place);
-                    // Nobody listens any more at the end.
+                    // At the end there is no receiver for this.
                     let _ = told.send(Event::Over).await;
                 });
             }
@@ -154,7 +154,7 @@ pub(super) async fn one(
             return Err(std::io::Error::from(std::io::ErrorKind::UnexpectedEof).into());
         }
         incoming.write(&piece[..length])?;
-        // A picture of progress may be missed.
+        // A progress update may be lost.
         let _ = told.try_send(Event::Progress { at: incoming.have, bytes: incoming.bytes });
     }
     let bytes = incoming.bytes;

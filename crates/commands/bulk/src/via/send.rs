@@ -17,7 +17,7 @@ use crate::show::Show;
 use crate::socket;
 use crate::wait::interrupted;
 
-/// Between an attempt that failed and the next.
+/// Pause after a failed attempt.
 const RETRY: Duration = Duration::from_millis(500);
 
 /// What is to be sent, and how.
@@ -32,7 +32,7 @@ pub(crate) struct Sending<'a> {
     pub(crate) show: Show,
 }
 
-/// Sends files until they are verified on the other side, over as many connections as that takes.
+/// Sends files until the other side has verified them, over as many connections as necessary.
 pub(crate) async fn send(sending: Sending<'_>) -> anyhow::Result<()> {
     let now = Instant::now();
     let total = sending.files.iter().map(|file| file.bytes).sum();
@@ -79,7 +79,7 @@ pub(super) async fn pour(
     Ok(channel.write.flush().await?)
 }
 
-/// The other side does not want it; to try again is of no use.
+/// The other side refuses the file; trying again would be useless.
 #[derive(Debug)]
 struct Refused {
     name: String,
@@ -97,14 +97,14 @@ impl std::error::Error for Refused {}
 struct Run<'a> {
     sending: Sending<'a>,
     start: Instant,
-    /// When something went last.
+    /// When something was last sent.
     progress: Instant,
     shown: Instant,
     total: u64,
     /// Bytes of the files before the current one.
     before: u64,
     sent: u64,
-    /// Bytes that were there already.
+    /// Bytes that the other side had already.
     skipped: u64,
     done: usize,
     connections: u32,
