@@ -1,4 +1,4 @@
-//! Puts the experiments of this source into the program, so that they are there wherever it is run.
+//! Builds this source's experiments into the program, so that they are available wherever it is run.
 
 use std::error::Error;
 use std::fmt::Write as _;

@@ -1,5 +1,4 @@
-//! TCP or QUIC between two ends of `fulmar lab copy` and `fulmar lab lines`: the options, a connection, a listener.
-//! What goes over it is theirs.
+//! TCP or QUIC for `fulmar lab copy` and `fulmar lab lines`: the options, a connection, a listener.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
@@ -13,8 +12,8 @@ use quinn::congestion::{BbrConfig, ControllerFactory, CubicConfig};
 use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use socket2::SockRef;
 
-/// What may be under way without an acknowledgement over QUIC: 100 Mbit/s for a round trip of two seconds.
-/// TCP's windows grow by themselves.
+/// Bytes that may be unacknowledged over QUIC: 100 Mbit/s for a round trip of two seconds. TCP's windows grow by
+/// themselves.
 const WINDOW_BYTES: u32 = 32 << 20;
 const PROTOCOL: &[u8] = b"fulmar-copy";
 
@@ -73,7 +72,7 @@ impl To {
         Ok(stream)
     }
 
-    /// A connection to an address whose certificate this machine's development CA made.
+    /// A connection to an address with a certificate of this machine's development CA.
     pub(super) async fn quic(&self) -> anyhow::Result<(quinn::Endpoint, quinn::Connection)> {
         let mut roots = rustls::RootCertStore::empty();
         for certificate in read_chain(&Authority::open(&self.ca)?.certificate_path())? {
@@ -113,7 +112,7 @@ impl At {
     }
 }
 
-/// The one connection that comes.
+/// Accepts one connection.
 pub(super) async fn accept(endpoint: &quinn::Endpoint) -> anyhow::Result<quinn::Connection> {
     let Some(incoming) = endpoint.accept().await else { bail!("the endpoint is closed") };
     Ok(incoming.await?)
@@ -130,7 +129,7 @@ fn transport(congestion: Congestion) -> Arc<quinn::TransportConfig> {
         .stream_receive_window(WINDOW_BYTES.into())
         .receive_window(WINDOW_BYTES.into())
         .send_window(WINDOW_BYTES.into())
-        // How long is too long is the experiment's to say.
+        // The experiment decides how long is too long.
         .max_idle_timeout(None);
     Arc::new(config)
 }

@@ -1,9 +1,9 @@
-//! `fulmar lab copy`: one file over TCP or QUIC, to set beside what `fulmar send` does with NORM.
+//! `fulmar lab copy`: one file over TCP or QUIC, for comparison with `fulmar send` over NORM.
 //!
-//! The sender connects, sends all bytes and ends its direction; the receiver has the file on its disk
-//! before it says so with one byte, as `fulmar receive` has. Nothing resumes and nothing is retried: a
-//! broken connection is a failure. It also makes the files to send and compares what arrived, so that
-//! every transport is judged in the same way.
+//! The sender connects, sends all bytes and ends its direction; the receiver writes the file to its disk before it
+//! acknowledges with one byte, as `fulmar receive` does. Nothing is resumed or retried: a broken connection is a
+//! failure. The command also creates files to send and compares received ones, so that every transport is judged in
+//! the same way.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -27,7 +27,7 @@ Examples:
 
 /// Bytes read and written at a time.
 const PIECE: usize = 1 << 16;
-/// What the receiver says when it has all.
+/// The receiver's acknowledgement.
 const DONE: u8 = 1;
 /// The interval of the receiver's progress reports.
 const TELL_EVERY: Duration = Duration::from_secs(1);
@@ -120,7 +120,7 @@ fn make(args: &Make) -> anyhow::Result<()> {
         file.write_all(&piece[..length]).with_context(context)?;
         left -= length as u64;
     }
-    // Its way to the disk is not to be in the way of what is measured.
+    // Writes it to the disk now, so that this does not disturb the measurement.
     file.sync_all().with_context(context)?;
     tell("made", json!({ "bytes": args.bytes }))
 }
@@ -221,7 +221,7 @@ async fn send_quic(args: &Send) -> anyhow::Result<()> {
     back.read_exact(&mut answer).await.context("the receiver closed the connection")?;
     tell("sent", json!({}))?;
     connection.close(0_u32.into(), b"");
-    // Until the receiver may be taken to know that.
+    // Waits until the receiver probably knows.
     endpoint.wait_idle().await;
     Ok(())
 }
@@ -241,7 +241,7 @@ async fn receive_quic(args: &Receive) -> anyhow::Result<()> {
     back.write_all(&[DONE]).await?;
     back.finish()?;
     tell("file", json!({ "bytes": progress.bytes }))?;
-    // The answer may be lost; the sender closes when it has it.
+    // The acknowledgement may be lost; the sender closes when it has it.
     connection.closed().await;
     Ok(())
 }

@@ -1,9 +1,9 @@
 //! `fulmar lab fleet`: many MQTT clients in one program, for experiments.
 //!
-//! Each publishes numbered messages at its own steady pace; with `--echo` it subscribes to them, so
-//! that each goes up to the broker and comes down again over the same connection. What never came
-//! back was lost, what came twice is a duplicate, and the longest time between two that came, less the
-//! time between two that were sent, is the longest gap. It prints JSON lines as `fulmar lab probe` does.
+//! Each publishes numbered messages at a steady pace; with `--echo` it subscribes to them, so that each message goes
+//! to the broker and returns over the same connection. Messages that never return are lost, messages that return
+//! twice are duplicates, and the longest time between two received messages, minus that between two sent ones, is the
+//! longest gap. The command prints JSON lines as `fulmar lab probe` does.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ Examples:
   fulmar lab fleet mqtt://broker --connections 100 --topics 10 --count 1000
       100 clients that only publish, ten to each of ten topics";
 
-/// Time over which arrivals are counted together.
+/// The interval over which arrivals are counted together.
 const FLOW_EVERY: Duration = Duration::from_millis(250);
 
 /// Run many publishing clients and report their statistics as JSON lines
@@ -89,7 +89,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<()> {
     block_on(fleet(Arc::new(args)))
 }
 
-/// What all clients share.
+/// State that all clients share.
 struct Fleet {
     args: Arc<Args>,
     /// Passed when all are connected and subscribed.
@@ -98,20 +98,20 @@ struct Fleet {
     arrived: AtomicU64,
 }
 
-/// How a client fared.
+/// A client's statistics.
 #[derive(Debug, Default)]
 struct Fate {
     /// How often each message came back, by number.
     seen: Vec<u32>,
     first_and_last: Option<(Instant, Instant)>,
-    /// Between two messages that came.
+    /// The longest time between two received messages.
     longest_wait: Duration,
     migrations: u64,
     reconnections: u64,
 }
 
 impl Fate {
-    /// Notes a message; false if it had come before or was never sent.
+    /// Records a message; false if it is a duplicate or was never sent.
     fn note(&mut self, number: u64, at: Instant) -> bool {
         let Some(times) = usize::try_from(number).ok().and_then(|n| self.seen.get_mut(n)) else {
             return false;
@@ -203,7 +203,7 @@ async fn client(fleet: Arc<Fleet>, number: u64) -> anyhow::Result<Fate> {
         match events.next().await {
             Some(Event::Connected { .. }) => break,
             Some(Event::Disconnected { reason, retry_in: None }) => return Err(reason.into()),
-            // It is tried again.
+            // The client tries again.
             Some(_) => {}
             None => bail!("client {number}: the connection ended before it began"),
         }
@@ -228,7 +228,7 @@ async fn client(fleet: Arc<Fleet>, number: u64) -> anyhow::Result<Fate> {
     }
     let publishing = publish(&client, args, &topic, qos, number);
     tokio::pin!(publishing);
-    // What comes is taken while messages go out, or the client would stop reading.
+    // Messages are received while others are sent, because the client would otherwise stop reading.
     loop {
         tokio::select! {
             published = &mut publishing => break published?,
@@ -253,7 +253,7 @@ async fn client(fleet: Arc<Fleet>, number: u64) -> anyhow::Result<Fate> {
     Ok(fate)
 }
 
-/// Publishes all messages and waits until the broker has taken the last one over.
+/// Publishes all messages and waits until the broker has acknowledged the last one.
 async fn publish(
     client: &Client,
     args: &Args,
@@ -262,7 +262,7 @@ async fn publish(
     number: u64,
 ) -> anyhow::Result<()> {
     let every = Duration::from_millis(args.every_ms);
-    // Spread over the interval: clients of a real fleet are not in step.
+    // Spread over the interval: clients of a real fleet are not synchronized.
     let share = number as f64 / args.connections as f64;
     let mut ticks = interval_at(Instant::now() + every.mul_f64(share), every);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -290,7 +290,7 @@ impl Fate {
             Some(Event::Migrated { .. }) => self.migrations += 1,
             Some(Event::Connected { .. }) => self.reconnections += 1,
             Some(Event::Disconnected { reason, retry_in: None }) => return Err(reason.into()),
-            // Other topics' messages, and nothing else that shows at a receiver.
+            // Messages of other topics, and events that do not concern receivers.
             Some(_) => {}
             None => bail!("a client ended"),
         }
@@ -309,7 +309,7 @@ mod tests {
         let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);
         assert!(fate.note(0, at(0)) && fate.note(1, at(10)) && fate.note(3, at(70)));
-        // Neither a repetition nor what nobody sent ends a wait.
+        // Neither a duplicate nor an unknown message ends a wait.
         assert!(!fate.note(1, at(200)) && !fate.note(9, at(201)));
         assert_eq!((fate.lost(), fate.duplicates()), (1, 1));
         assert_eq!(fate.longest_wait, Duration::from_millis(60));

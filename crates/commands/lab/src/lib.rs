@@ -1,5 +1,5 @@
-//! `fulmar lab`: experiments over bad links. The lab crate does the work; here are the options and
-//! what a terminal shows.
+//! `fulmar lab`: experiments over bad links. The lab crate does the work; this crate has the options and the
+//! terminal's output.
 
 mod batch;
 mod carrier;
@@ -74,7 +74,7 @@ enum Command {
     Fleet(fleet::Args),
 }
 
-/// Does what was asked.
+/// Runs the command.
 ///
 /// # Errors
 /// Wrong experiment files, folders that cannot be used, or a run without a single good sample.
@@ -97,7 +97,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     }
 }
 
-/// This program, for roles that are our own.
+/// The path of this program, for roles that use it.
 fn own_path() -> anyhow::Result<PathBuf> {
     std::env::current_exe().context("cannot find this program's own file")
 }

@@ -1,8 +1,8 @@
 //! `fulmar lab lines`: sends messages over a stream at a fixed interval, and reports how late each arrives.
 //!
-//! Each is a line that says its number and when it was due, by the clock that all network namespaces of a machine share.
-//! Over TCP and QUIC this program is both ends; what another program carries (`fulmar send -`) is made to
-//! standard output, and checked from standard input.
+//! Each line contains its number and the time at which it was due, by the clock that all network namespaces of a
+//! machine share. Over TCP and QUIC, this program is both ends; for another program (`fulmar send -`), lines are
+//! written to standard output and checked from standard input.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::time::Duration;
@@ -114,7 +114,7 @@ impl What {
         line
     }
 
-    /// When each is due, from now on.
+    /// When each line is due, from now on.
     fn times(&self) -> impl Iterator<Item = (u32, u64)> + use<> {
         let (begin, every) = (now_ns(), self.every);
         (0..self.count).map(move |number| (number, begin + u64::from(number) * every))
@@ -129,7 +129,7 @@ impl What {
     }
 }
 
-/// Lines that came.
+/// The lines received.
 struct Counted {
     expected: u32,
     next: u32,
@@ -177,7 +177,7 @@ fn send_tcp(args: &Send) -> anyhow::Result<()> {
     stream.set_nodelay(true)?;
     args.what.each(|line| stream.write_all(line))?;
     stream.shutdown(std::net::Shutdown::Write)?;
-    // Until the other side has all: it closes then.
+    // Waits until the other side has everything and closes.
     let closed = io::copy(&mut stream, &mut io::sink());
     closed.map(|_| ()).context("the receiver closed the connection")
 }

@@ -1,6 +1,6 @@
 //! `fulmar lab link`: a program behind a bad link, or two joined by one.
 //!
-//! The options that describe the link are made from the link model's own list of settings.
+//! The options for the link come from the link model's own list of settings.
 
 use std::ffi::OsString;
 use std::fs;
@@ -71,7 +71,7 @@ pub(crate) struct Args {
     command: Vec<OsString>,
 }
 
-/// The link's settings as given: names and values, the general before the particular.
+/// The link's settings: names and values, general ones before those of a direction.
 #[derive(Debug)]
 struct Settings(Vec<(String, String)>);
 
@@ -177,7 +177,7 @@ fn shell(line: &str) -> Command {
     command
 }
 
-/// The exit code that stands for a status, as shells have it.
+/// The exit code for a status, as in shells.
 fn code(status: ExitStatus) -> u8 {
     let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
     code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1)

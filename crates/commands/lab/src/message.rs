@@ -1,5 +1,5 @@
-//! `fulmar lab message`: messages one after the other over MQTT or CoAP, and how long each takes from the moment it is
-//! handed over to its acknowledgement, the connection included where it has one of its own.
+//! `fulmar lab message`: sends messages one after another over MQTT or CoAP, and reports how long each takes from the
+//! call to its acknowledgement, including the connection if it has its own.
 //!
 //! One JSON object per event goes to standard output, as with `fulmar lab transfer`, with which the results are
 //! compared. A message that is not acknowledged in time is reported as `failed`: it counts, but has no time.
@@ -79,7 +79,7 @@ enum MessageClient {
     Coap(Box<Speaker>),
 }
 
-/// A client, what happened to it, and whether it has sent early data.
+/// A client, its events, and whether it has sent early data.
 struct Mqtt {
     client: Client,
     events: Events,
@@ -101,7 +101,7 @@ async fn messages(args: &Args) -> anyhow::Result<()> {
     };
     let mut kept = None;
     if args.connection != Connection::New {
-        // What the first one costs is not measured.
+        // The cost of the first one is not measured.
         let mut client = MessageClient::begin(args, options.as_ref()).await?;
         client.say(args).await.context("the first message")?;
         sleep(Duration::from_millis(args.rest_ms)).await;
@@ -123,7 +123,7 @@ async fn messages(args: &Args) -> anyhow::Result<()> {
                 tell("failed", json!({ "after_ms": ms, "reason": format!("{error:#}") }))?;
             }
         }
-        // In it the ticket comes, which the next connection needs.
+        // During this time, the ticket for the next connection arrives.
         sleep(Duration::from_millis(args.rest_ms)).await;
         match (args.connection, client) {
             (Connection::Kept, client) => kept = client,
@@ -174,7 +174,7 @@ fn options(args: &Args) -> anyhow::Result<Options> {
 }
 
 impl MessageClient {
-    /// `options`: over MQTT.
+    /// `options` are for MQTT.
     async fn begin(args: &Args, options: Option<&Options>) -> anyhow::Result<MessageClient> {
         if let Some(options) = options {
             let (client, events) = Client::connect(options.clone())?;
@@ -186,7 +186,7 @@ impl MessageClient {
         Ok(MessageClient::Coap(Box::new(speaker.context("timeout")??)))
     }
 
-    /// Publishes a message and waits for its acknowledgement: whether it was early data.
+    /// Publishes a message and waits for its acknowledgement; returns whether it was early data.
     async fn say(&mut self, args: &Args) -> anyhow::Result<bool> {
         let payload = vec![b'x'; args.bytes as usize];
         let patience = Duration::from_secs(args.patience);
@@ -212,7 +212,7 @@ impl MessageClient {
 }
 
 impl Mqtt {
-    /// Without a connection the message waits for it, or goes out with the CONNECT as early data.
+    /// Without a connection, the message waits for one, or is sent with CONNECT as early data.
     async fn say(&mut self, message: Message) -> anyhow::Result<()> {
         let acknowledged = async {
             self.client.publish(message).await?.await?;
@@ -221,7 +221,7 @@ impl Mqtt {
         tokio::pin!(acknowledged);
         loop {
             tokio::select! {
-                // What is known of the connection comes before what came over it.
+                // Events of the connection come before messages received over it.
                 biased;
                 event = self.events.next() => match event {
                     Some(Event::Connected { early_data, .. }) => self.early_data = early_data,

@@ -1,4 +1,4 @@
-//! `fulmar lab new`: an experiment of one's own to begin with.
+//! `fulmar lab new`: writes an experiment to start from.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -8,7 +8,7 @@ use anyhow::Context;
 
 use crate::exit::Usage;
 
-/// The repository's own, so that it is one that runs.
+/// One of the repository's experiments, so that it certainly runs.
 const EXAMPLE: &str = include_str!("../../../../experiments/mosquitto-or-fulmar.toml");
 
 const EXAMPLES: &str = "\

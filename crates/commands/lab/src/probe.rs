@@ -1,8 +1,8 @@
 //! `fulmar lab probe`: an MQTT client that reports the time of each event, for experiments.
 //!
-//! It prints one JSON object an event with `at_ns`, this machine's monotonic clock, which programs
-//! in other network namespaces share: a message's latency is the difference of two readings of one
-//! clock. What it sends is numbered and carries its time; loss and duplication show at the receiver.
+//! It prints one JSON object per event with `at_ns`, this machine's monotonic clock, which programs in other network
+//! namespaces share: a message's latency is the difference of two readings of one clock. Messages are numbered and
+//! contain the time of sending; losses and duplicates show at the receiver.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -30,7 +30,7 @@ Examples:
 /// Bytes of a message's time and number.
 pub(super) const HEADER: usize = 16;
 
-/// Before the first wait of a client that comes again.
+/// The waits of a client that reconnects.
 pub(super) const RETRY: Backoff =
     Backoff { first: Duration::from_millis(50), longest: Duration::from_millis(500) };
 
@@ -157,8 +157,8 @@ async fn probe(args: &Args) -> anyhow::Result<()> {
         lost(&mut events).await?;
         tell("begin", json!({}))?;
     }
-    // What is asked before the connection is there goes out with it. Messages would too, but the time
-    // a connection takes is not theirs, unless they are to be early data.
+    // Requests made before the connection exists are sent together with CONNECT. So would be messages, but they must
+    // not include the time of connecting, unless they are to be early data.
     let (up, is_up) = oneshot::channel();
     let work = async {
         let publish = async {
@@ -257,7 +257,7 @@ async fn receive(events: &mut Events, args: &Args) -> anyhow::Result<()> {
             Ok(Some(Event::Migrated { .. })) => tell("migrated", json!({}))?,
             Ok(Some(Event::Disconnected { retry_in: Some(_), .. })) => tell("lost", json!({}))?,
             Ok(Some(Event::Disconnected { reason, retry_in: None })) => return Err(reason.into()),
-            // Nothing that shows at a receiver.
+            // Events that do not concern receivers.
             Ok(Some(_)) => {}
             Ok(None) => bail!("the client ended"),
             // Reported below; the experiment decides what it means.

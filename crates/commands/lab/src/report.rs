@@ -21,7 +21,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     write(&args.folder)
 }
 
-/// Writes a report and says where it is.
+/// Writes a report and prints its path.
 pub(super) fn write(folder: &Path) -> anyhow::Result<()> {
     let written = fulmar_lab::report::write(folder).context("no report")?;
     println!("{}", written.html.display());

@@ -27,7 +27,7 @@ Examples:
 
 Samples are kept in OUT/samples.jsonl, one JSON object per line. Samples in it are not measured again.";
 
-/// How often a run without a terminal says how far it is.
+/// How often a run without a terminal reports its progress.
 const TELL_EVERY: Duration = Duration::from_secs(30);
 
 /// Run experiments and report on them
@@ -70,7 +70,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     }
     let files = args.folder.open()?;
     let documents = args.names.iter().map(|name| files.load(name));
-    // All are read before the first one runs: a mistake in the last one should not show hours later.
+    // All files are read before the first experiment runs: a mistake in the last one should not show hours later.
     let documents = documents.collect::<anyhow::Result<Vec<_>>>()?;
     let folders = args.names.iter().zip(&documents).map(|(name, document)| {
         experiments(&ExperimentFiles::in_folder_of(&files.find(name)), document)
@@ -131,7 +131,7 @@ fn load_part(files: &ExperimentFiles, name: &str) -> anyhow::Result<(Box<Experim
     }
 }
 
-/// The values by condition, of a condition that was given more than once, too.
+/// The values by condition, even if a condition was given more than once.
 fn together(only: &[(String, Vec<String>)]) -> BTreeMap<String, Vec<String>> {
     let mut all = BTreeMap::<_, Vec<_>>::new();
     for (condition, values) in only {
@@ -140,7 +140,7 @@ fn together(only: &[(String, Vec<String>)]) -> BTreeMap<String, Vec<String>> {
     all
 }
 
-/// A condition that no experiment has, or a value that it has in none, would run nothing.
+/// A condition or value that no experiment has would select nothing.
 fn check_only(only: &[(String, Vec<String>)], all: &[Experiment]) -> anyhow::Result<()> {
     for (condition, values) in only {
         let levels = all.iter().filter_map(|experiment| experiment.matrix.get(condition)).flatten();
@@ -298,7 +298,7 @@ impl Progress {
     fn sample(&mut self, sample: &Sample) {
         self.bar.inc(1);
         let (at, of) = (self.bar.position(), self.bar.length().unwrap_or(0));
-        // Samples end in bursts, which mislead an estimate from the last few.
+        // Samples end in bursts, so an estimate from the last few would be misleading.
         let each_s = self.began.elapsed().as_secs_f64() / at.max(1) as f64;
         let left_s = each_s * of.saturating_sub(at) as f64;
         self.bar.set_message(format!("about {left_s:.0} s left"));

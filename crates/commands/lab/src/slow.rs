@@ -1,9 +1,9 @@
-//! `fulmar lab slow`: a program on a slower processor. The program is stopped whenever it has used more
-//! than its share of the time that has passed, and goes on when the share has grown past it: a quota like
-//! a control group's, without the rights that those take.
+//! `fulmar lab slow`: a program on a slower processor. The program is stopped whenever it has used more than its
+//! share of the elapsed time, and continues when its share has grown: a quota like a control group's, without the
+//! privileges that those require.
 //!
-//! The kernel counts a process's time when it stops running or at a tick of the clock (some ms), so the
-//! share holds over tens of milliseconds, not within each.
+//! The kernel accounts a process's time when the process stops running or at a clock tick (some ms), so the share
+//! holds over tens of milliseconds, not within each.
 
 use std::ffi::OsString;
 use std::process::{Command, Stdio};
@@ -15,9 +15,9 @@ use serde_json::json;
 
 use super::probe::tell;
 
-/// How often the program's time is looked at.
+/// How often the program's time is checked.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
-/// Processor time a program that has waited may use at once.
+/// Processor time that a program may use at once after waiting.
 const BURST_S: f64 = 0.000_2;
 
 /// Run a program on a share of the processor, and report what it used
@@ -60,7 +60,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         }
         std::thread::sleep(LOOK_EVERY);
     };
-    // What it used since it was last looked at is not in the first figure, but in the kernel's.
+    // The first figure lacks the time since the last check; the kernel's includes it.
     tell(
         "slow",
         json!({ "cpu_s": children_s().max(used_s), "wall_s": begun.elapsed().as_secs_f64() }),
@@ -71,16 +71,16 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// How much of the processor a program may have.
+/// The processor quota of a program.
 struct Quota {
     /// From 0 to 1; at 1 it is never stopped.
     share: f64,
-    /// What it could have used and did not, in s, which is not saved up.
+    /// Unused time in s, which is not saved up.
     unused_s: f64,
 }
 
 impl Quota {
-    /// For how long it is to be stopped, having used `used_s` in `elapsed_s`.
+    /// How long to stop the program after it has used `used_s` in `elapsed_s`.
     fn pause(&mut self, elapsed_s: f64, used_s: f64) -> Option<Duration> {
         let allowed_s = elapsed_s * self.share;
         self.unused_s = self.unused_s.max(allowed_s - used_s - BURST_S);
@@ -106,9 +106,9 @@ fn children_s() -> f64 {
     children_ticks(&stat) / rustix::param::clock_ticks_per_second() as f64
 }
 
-/// The same in ticks, out of a process's `stat` file (proc_pid_stat(5)).
+/// The same in ticks, from a process's `stat` file (proc_pid_stat(5)).
 fn children_ticks(stat: &str) -> f64 {
-    // Behind the name in parentheses: cutime and cstime are the 14th and 15th.
+    // After the name in parentheses: cutime and cstime are the 14th and 15th field.
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or("").split_whitespace().collect();
     let ticks = |at: usize| fields.get(at).and_then(|text| text.parse::<f64>().ok()).unwrap_or(0.0);
     ticks(13) + ticks(14)
@@ -119,7 +119,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    /// What a program uses that would use the whole processor, looked at every millisecond.
+    /// The time used by a program that would use the whole processor, checked every millisecond.
     fn used_s(quota: &mut Quota, from_s: f64, to_s: f64) -> f64 {
         let (mut now_s, mut used_s) = (from_s, 0.0);
         while now_s < to_s {

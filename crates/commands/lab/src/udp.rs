@@ -1,4 +1,4 @@
-//! `fulmar lab udp`: numbered, stamped datagrams at a steady rate, and what became of them.
+//! `fulmar lab udp`: sends numbered datagrams with timestamps at a steady rate, and reports delay, loss and rate.
 //!
 //! It measures a link from end to end with one clock: the machine's monotonic clock, which network namespaces share.
 //! A datagram's delay begins before it is handed to the sending kernel and ends when the receiving kernel has it; the
@@ -27,9 +27,9 @@ Examples:
                 'fulmar lab udp send $LAB_PEER:7000 --pps 1000 --count 5000; sleep 2'
       measure the accuracy of a link's delay and loss";
 
-/// Bytes of number, count and time.
+/// Bytes of number, total and time.
 const HEADER: usize = 24;
-/// What the rest is filled with.
+/// The padding.
 const FILLING: u8 = 0xa5;
 /// Headers of IPv4 and UDP, and of IPv6 and UDP: links count them.
 const HEADERS_V4: u64 = 28;
@@ -37,7 +37,7 @@ const HEADERS_V6: u64 = 48;
 /// The receive buffer to request, of which the kernel may grant less: half a second of small datagrams at 20,000 per
 /// second.
 const RECEIVE_BUFFER: usize = 16 << 20;
-/// Most datagrams of one stream: what the receiver remembers of each is bounded by it.
+/// The most datagrams of one stream, which limits the receiver's memory.
 const MAX_COUNT: u64 = 10_000_000;
 /// The most delays that are reported one by one; of more, evenly chosen ranks are reported.
 const TOLD: usize = 1_000;
@@ -116,7 +116,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     }
 }
 
-/// Sends on time, catching up if it was held up.
+/// Sends on time, and catches up after a delay.
 fn send(args: &Send) -> anyhow::Result<()> {
     let any: SocketAddr =
         if args.to.is_ipv4() { ([0; 4], 0).into() } else { ([0_u16; 8], 0).into() };
@@ -146,7 +146,7 @@ fn send(args: &Send) -> anyhow::Result<()> {
 
 fn receive(args: &Receive) -> anyhow::Result<()> {
     let socket = UdpSocket::bind(args.at).with_context(|| args.at.to_string())?;
-    // By force where it may, else up to the system's limit, else what there is.
+    // Beyond the system's limit if allowed, otherwise up to it.
     let _ = rustix::net::sockopt::set_socket_recv_buffer_size_force(&socket, RECEIVE_BUFFER)
         .or_else(|_| rustix::net::sockopt::set_socket_recv_buffer_size(&socket, RECEIVE_BUFFER));
     arrival::note_arrivals(&socket).context("no times of arrival")?;
@@ -169,10 +169,10 @@ fn receive(args: &Receive) -> anyhow::Result<()> {
     tell("received", stream.told(args))
 }
 
-/// What has arrived.
+/// The received datagrams.
 #[derive(Debug, Default)]
 struct Stream {
-    /// How many were sent, as they say.
+    /// The number of datagrams sent, as they say.
     total: u64,
     seen: Vec<bool>,
     distinct: u64,
@@ -212,7 +212,7 @@ impl Pace {
         self.sum_xy += x * seconds;
     }
 
-    /// 0 if all came at once.
+    /// 0 if all arrived at once.
     fn bits_per_second(&self) -> f64 {
         let spread = self.points * self.sum_xx - self.sum_x * self.sum_x;
         let seconds_per_byte = (self.points * self.sum_xy - self.sum_x * self.sum_y) / spread;
@@ -221,8 +221,8 @@ impl Pace {
 }
 
 impl Stream {
-    /// Notes a datagram that the kernel had `at` a time and this program has `seen` at another; false
-    /// if it is none of ours.
+    /// Records a datagram that the kernel received `at` and this program has `seen`; false if it is not part of the
+    /// stream.
     fn take(&mut self, at: u64, seen: u64, datagram: &[u8], headers: u64) -> bool {
         let word = |index: usize| {
             let bytes = datagram.get(index * 8..index * 8 + 8)?;
@@ -296,15 +296,15 @@ fn percent(part: u64, whole: u64) -> f64 {
     100.0 * part as f64 / whole.max(1) as f64
 }
 
-/// How many standard deviations of the binomial distribution a count is from its expectation; `None`
-/// where there is no chance in it.
+/// By how many standard deviations of the binomial distribution a count differs from its expectation; `None` if it is
+/// not random.
 fn off(hits: u64, trials: u64, share: f64) -> Option<f64> {
     let (n, k) = (trials as f64, hits as f64);
     let deviation = (n * share * (1.0 - share)).sqrt();
     (deviation > 0.0).then(|| (k - n * share).abs() / deviation)
 }
 
-/// Evenly chosen ranks of sorted numbers, the least and the greatest included.
+/// Evenly chosen ranks of sorted numbers, including the least and the greatest.
 fn ranks(sorted: &[f64]) -> Vec<f64> {
     if sorted.len() <= TOLD {
         return sorted.to_vec();
@@ -336,7 +336,7 @@ mod tests {
     #[test]
     fn what_became_of_each_datagram_is_told() {
         let mut stream = Stream::default();
-        // One of ten is lost, one doubled, one overtaken; each takes 10 ms and as many µs as its number.
+        // One of ten is lost, one duplicated, one reordered; each takes 10 ms plus its number in µs.
         for number in [0, 1, 2, 2, 4, 3, 5, 6, 7, 9] {
             let sent = number * 1_000_000;
             let at = sent + 10_000_000 + number * 1000;
@@ -361,7 +361,7 @@ mod tests {
     fn the_rate_is_that_of_the_link_whoever_is_late() {
         let mut stream = Stream::default();
         for number in 0..1000 {
-            // 128 bytes a millisecond; the last is held up by 20 ms.
+            // 128 bytes per millisecond; the last is delayed by 20 ms.
             let at = number * 1_000_000 + if number == 999 { 20_000_000 } else { 0 };
             stream.take(at, at, &datagram(number, 1000, 0), HEADERS_V4);
         }

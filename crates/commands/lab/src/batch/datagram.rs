@@ -1,9 +1,9 @@
-//! Transfers by datagrams, as they are or within DTLS. The client's first datagram asks (`get`) or says
-//! what is to come (`put`); the rest are numbered parts. Nothing is sent again but the question: this is
-//! what an application gets that takes UDP as it is.
+//! Transfers by datagrams, with or without DTLS. The client's first datagram is a request (`get`) or an announcement
+//! (`put`); the rest are numbered parts. Only that first datagram is retransmitted: this is what an application over
+//! plain UDP gets.
 //!
-//! Every datagram begins with a kind (1 byte), the transfer's number, the part's number and how many parts
-//! there are (4 bytes each, big endian).
+//! Every datagram begins with a kind (1 byte), the transfer's number, the part's number and the number of parts (4
+//! bytes each, big endian).
 
 use std::collections::HashMap;
 use std::net::{SocketAddr, UdpSocket};
@@ -14,7 +14,7 @@ use anyhow::{Context, bail};
 use super::Job;
 use super::dtls::{DtlsSession, Identity};
 
-/// Bytes of a part: with headers and DTLS's it stays below Ethernet's 1500.
+/// Bytes of a part: with all headers below Ethernet's 1500.
 const PART: usize = 1300;
 const HEADER: usize = 13;
 const LARGEST: usize = 2048;
@@ -23,14 +23,14 @@ const GET: u8 = 1;
 const PART_OF: u8 = 2;
 const GOT: u8 = 3;
 
-/// Time after which a question is asked again, and how often.
+/// Time after which a request is repeated, and how often.
 const ASK_AGAIN: Duration = Duration::from_millis(500);
 const ASKS: u32 = 4;
-/// Silence after which nothing more of a transfer is expected.
+/// Silence after which no more parts are expected.
 const SILENCE: Duration = Duration::from_millis(500);
-/// How long the server waits for a datagram before it looks at its timers.
+/// How long the server waits for a datagram before it checks its timers.
 const TICK: Duration = Duration::from_millis(5);
-/// Clients the server remembers; the one silent for longest goes first.
+/// The most clients of the server; the one silent for longest is dropped first.
 const CLIENTS: usize = 256;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +50,7 @@ impl Header {
         Some(Header { kind: header[0], transfer: number(1), part: number(5), parts: number(9) })
     }
 
-    /// The header with `filling` bytes behind it.
+    /// The header followed by `filling` bytes.
     fn write(self, filling: usize) -> Vec<u8> {
         let mut datagram = vec![self.kind];
         for number in [self.transfer, self.part, self.parts] {
@@ -65,7 +65,7 @@ fn parts(bytes: u64) -> u32 {
     u32::try_from(bytes.div_ceil(PART as u64)).unwrap_or(u32::MAX)
 }
 
-/// One transfer over a socket, and a DTLS session, of its own.
+/// One transfer over its own socket, and DTLS session.
 pub(super) fn transfer(job: &Job, identity: Option<&Identity>) -> anyhow::Result<()> {
     let socket = super::socket(job)?;
     socket.connect(job.server).with_context(|| job.server.to_string())?;
@@ -158,7 +158,7 @@ impl Channel {
 
     fn send(&mut self, datagram: &[u8]) -> anyhow::Result<()> {
         let Some(session) = &mut self.session else {
-            // A full buffer below loses it, as the network might.
+            // A full buffer loses the datagram, as the network might.
             drop(self.socket.send(datagram));
             return Ok(());
         };
@@ -167,7 +167,7 @@ impl Channel {
         Ok(())
     }
 
-    /// The next datagram for us, until `until`.
+    /// The next datagram of this transfer, until `until`.
     fn receive(&mut self, until: Instant) -> anyhow::Result<Option<Vec<u8>>> {
         let mut buffer = [0; LARGEST];
         loop {
@@ -212,7 +212,7 @@ impl Channel {
 struct Client {
     session: Option<DtlsSession>,
     heard: Instant,
-    /// What is being received: transfer, which parts are there.
+    /// The transfer being received, and which of its parts have arrived.
     coming: Option<(u32, Vec<bool>)>,
 }
 
@@ -233,7 +233,7 @@ pub(super) fn serve(at: SocketAddr, identity: Option<&Identity>) -> anyhow::Resu
             }
             let Some(client) = clients.get_mut(&peer) else { continue };
             client.heard = Instant::now();
-            // What a client does wrong ends its session, not the server.
+            // A client's error ends its session, not the server.
             if client.datagram(&socket, peer, &buffer[..len]).is_err() {
                 clients.remove(&peer);
             }
@@ -303,7 +303,7 @@ impl Client {
         Ok(())
     }
 
-    /// Says how many parts have come.
+    /// Reports how many parts have arrived.
     fn tell(&mut self, socket: &UdpSocket, peer: SocketAddr) -> anyhow::Result<()> {
         let Some((transfer, seen)) = self.coming.take() else { return Ok(()) };
         let got = seen.iter().filter(|seen| **seen).count() as u32;
@@ -422,7 +422,7 @@ mod tests {
             let mut buffer = [0; LARGEST];
             let (len, peer) = server.recv_from(&mut buffer).unwrap();
             let ask = Header::read(&buffer[..len]).unwrap();
-            // Another transfer's part counts as little as one that came before.
+            // A part of another transfer counts as little as a duplicate.
             let late = Header { kind: PART_OF, transfer: ask.transfer ^ 1, part: 1, ..ask };
             let parts = [0, 0, 2].map(|part| Header { kind: PART_OF, part, ..ask });
             for header in [&parts[..], &[late]].concat() {

@@ -1,5 +1,5 @@
-//! A DTLS 1.2 session (RFC 6347) as a queue in and a queue out, over the crate dimpl, which has neither
-//! sockets nor clock. Peers' certificates are taken as they are: a lab's network has no strangers.
+//! A DTLS 1.2 session (RFC 6347) as a queue in and a queue out, over the crate dimpl, which has neither sockets nor
+//! clock. Peers' certificates are accepted unverified, because this is for a lab's network.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use dimpl::{Config, Dtls, DtlsCertificate, Output};
 use super::Files;
 use crate::exit::Usage;
 
-/// Room for any datagram of ours.
+/// Room for the largest datagram.
 const LARGEST: usize = 2048;
 
 /// Certificate and settings.
@@ -39,7 +39,7 @@ pub(super) struct DtlsSession {
     connected: bool,
     outgoing: VecDeque<Vec<u8>>,
     received: VecDeque<Vec<u8>>,
-    /// When it wants to be asked again.
+    /// When its timer is due.
     due: Option<Instant>,
 }
 
@@ -59,14 +59,14 @@ impl DtlsSession {
         self.connected
     }
 
-    /// Takes a datagram.
+    /// Receives a datagram.
     pub(super) fn take(&mut self, datagram: &[u8]) -> anyhow::Result<()> {
         self.dtls.handle_packet(datagram).context("DTLS")?;
         self.drain();
         Ok(())
     }
 
-    /// Does what is due.
+    /// Handles the timer.
     pub(super) fn on_deadline(&mut self) -> anyhow::Result<()> {
         let now = Instant::now();
         if self.due.is_some_and(|due| due <= now) {

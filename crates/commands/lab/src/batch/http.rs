@@ -1,4 +1,4 @@
-//! Objects over HTTP/1.1 without TLS: those `fulmar serve` has, on a port of their own.
+//! Objects over HTTP/1.1 without TLS: those of `fulmar serve`, on a port of their own.
 
 use std::net::SocketAddr;
 

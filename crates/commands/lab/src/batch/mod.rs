@@ -1,6 +1,5 @@
-//! `fulmar lab batch`: transfers over transports that HTTP does not use (UDP, DTLS, plain QUIC streams),
-//! and a server of them; for HTTP there is `fulmar lab transfer`, and here only the server of unencrypted
-//! objects that it wants.
+//! `fulmar lab batch`: transfers over transports that HTTP does not use (UDP, DTLS, plain QUIC streams), and a server
+//! for them. `fulmar lab transfer` measures HTTP; the server of unencrypted objects for it is here.
 //!
 //! Each transfer has its own connection, if the protocol has connections. Over UDP and DTLS only requests are
 //! retransmitted: a loss in the network or a small buffer makes a transfer fail, which is reported. This is a
@@ -26,7 +25,7 @@ Examples:
   fulmar lab batch get 127.0.0.1:7000 --over udp --bytes 10000 --count 55
   fulmar lab batch put 127.0.0.1:7000 --over udp --bytes 10000 --window 5744";
 
-/// Most bytes of one transfer.
+/// The most bytes of one transfer.
 const MAX_BYTES: u64 = 16 << 20;
 
 /// Measure transfers over UDP, DTLS or QUIC streams
@@ -59,7 +58,8 @@ enum Over {
     Http,
 }
 
-/// Certificate and key, both ends' alike: DTLS wants one of a client, too, though nobody asks for it.
+/// Certificate and key, the same at both ends: DTLS requires one of a client, although the server does not request
+/// it.
 #[derive(clap::Args, Clone, Debug)]
 struct Files {
     /// PEM file of the certificate for DTLS and QUIC
@@ -123,7 +123,7 @@ struct Job {
     bytes: u64,
     window: Option<u32>,
     patience: Duration,
-    /// Whether the connection is for the next transfer, too.
+    /// Whether the connection is kept for the next transfer.
     keep: bool,
 }
 

@@ -24,9 +24,9 @@ const PUT: u8 = 2;
 const REQUEST: usize = 9;
 /// Bytes written at once.
 const PART: usize = 16 * 1024;
-/// Time to part; it is not measured.
+/// Time to close; it is not measured.
 const GOODBYE: Duration = Duration::from_millis(200);
-/// What a connection outlives the patience with a transfer by.
+/// How much longer the idle timeout is than that of a transfer.
 const MARGIN: Duration = Duration::from_secs(10);
 
 fn runtime() -> anyhow::Result<Runtime> {
@@ -34,7 +34,7 @@ fn runtime() -> anyhow::Result<Runtime> {
     runtime.context("cannot start the runtime")
 }
 
-/// A client; each transfer is a new one to the server, unless the connection is kept.
+/// A client; each transfer has a new connection, unless the connection is kept.
 pub(super) struct Client {
     runtime: Runtime,
     config: quinn::ClientConfig,
@@ -65,7 +65,7 @@ impl Client {
         Ok(Client { runtime: runtime()?, config, kept: None })
     }
 
-    /// Does nothing for a while but look after the connection that is kept.
+    /// Waits for some time while the kept connection is served.
     pub(super) fn rest(&self, time: Duration) {
         self.runtime.block_on(async { tokio::time::sleep(time).await });
     }
@@ -135,7 +135,7 @@ async fn write(send: &mut quinn::SendStream, mut left: u64) -> anyhow::Result<()
     Ok(())
 }
 
-/// Reads a stream to its end: how many bytes there were.
+/// Reads a stream to its end; returns the number of bytes.
 async fn drain(receive: &mut quinn::RecvStream) -> anyhow::Result<u64> {
     let (mut bytes, mut buffer) = (0, vec![0; PART]);
     while let Some(read) = receive.read(&mut buffer).await? {
@@ -164,7 +164,7 @@ pub(super) fn serve(at: SocketAddr, files: &Files) -> anyhow::Result<()> {
         let endpoint = Endpoint::server(config, at).with_context(|| at.to_string())?;
         println!("ready quic={}", endpoint.local_addr()?);
         while let Some(incoming) = endpoint.accept().await {
-            // What goes wrong with one client shows there.
+            // The client reports its errors.
             tokio::spawn(async { drop(answer(incoming).await) });
         }
         Ok(())

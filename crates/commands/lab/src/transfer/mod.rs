@@ -1,12 +1,12 @@
 //! `fulmar lab transfer`: an HTTP client that reports how long requests take, for experiments.
 //!
-//! A request's time begins before its connection is made, unless that is kept (`--connection kept`), and
-//! ends with the last byte of its answer. One JSON object an event goes to standard output, as with
-//! `fulmar lab probe`; a transfer that had to be begun again is one transfer, with `attempts` above 1.
+//! A request's time begins before its connection is made, unless that is kept (`--connection kept`), and ends with
+//! the last byte of its response. One JSON object per event goes to standard output, as with `fulmar lab probe`; a
+//! transfer that was started again is one transfer, with `attempts` above 1.
 //!
-//! Here are options, order of events and figures; `target` has addresses and trust, `tcp` HTTP/1.1 and
-//! HTTP/2, `quic` HTTP/3. Servers for it are any; `fulmar serve` has objects of any size for it when
-//! `[lab] objects` is set.
+//! This module has the options, the order of events and the statistics; `target` has addresses and certificates,
+//! `tcp` HTTP/1.1 and HTTP/2, `quic` HTTP/3. Any server will do; `fulmar serve` has objects of any size if `[lab]
+//! objects` is set.
 
 mod quic;
 mod target;
@@ -31,10 +31,10 @@ Examples:
       by a returning client: 0-RTT
   fulmar lab transfer https://server:8443/lab/objects --post 10000 --http 2 --insecure --count 5";
 
-/// What bodies are.
+/// The content type of bodies.
 const OPAQUE: HeaderValue = HeaderValue::from_static("application/octet-stream");
 
-/// Time to part from the server; it is measured nowhere.
+/// Time to close the connection; it is not measured.
 const GOODBYE: Duration = Duration::from_secs(1);
 
 /// Measure how long HTTP requests take, as JSON lines
@@ -128,7 +128,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     block_on(transfers(args))
 }
 
-/// What to ask for, and for how long to wait.
+/// The request, and its timeout.
 #[derive(Clone, Debug)]
 struct Ask {
     url: http::Uri,
@@ -137,26 +137,26 @@ struct Ask {
 }
 
 impl Ask {
-    /// The URL without scheme and host, as HTTP/1.1 has it in a request.
+    /// The URL without scheme and host, as in a request of HTTP/1.1.
     fn path(&self) -> http::Uri {
         let path = self.url.path_and_query().cloned();
         path.map_or_else(http::Uri::default, http::Uri::from)
     }
 }
 
-/// What came of it.
+/// The result of a request.
 #[derive(Debug)]
 struct Answer {
     status: http::StatusCode,
-    /// When the headers had come.
+    /// When the headers had arrived.
     headed: Instant,
-    /// When all of it had.
+    /// When everything had arrived.
     ended: Instant,
     /// Bytes of the body.
     bytes: u64,
 }
 
-/// A client with what it remembers: tickets, tokens.
+/// A client with its state: tickets, tokens.
 enum Client {
     Tcp(Box<tcp::Client>),
     Quic(quic::Client),
@@ -170,7 +170,7 @@ enum OpenConnection {
 
 impl Client {
     fn new(args: &Args, target: &Target) -> anyhow::Result<Client> {
-        // A client that is to be new each time must not learn from the time before.
+        // A client that is to be new each time must not keep any state.
         let remember = args.connection == Connection::Returning;
         Ok(match args.http {
             Version::Http3 => Client::Quic(quic::Client::new(target, remember, args)?),
@@ -181,7 +181,7 @@ impl Client {
         })
     }
 
-    /// Connects. `early`: what is asked first may be repeated by somebody else, so 0-RTT will do.
+    /// Connects. `early`: the first request may be replayed, so 0-RTT is allowed.
     async fn connect(&self, early: bool) -> anyhow::Result<OpenConnection> {
         Ok(match self {
             Client::Tcp(client) => OpenConnection::Tcp(client.connect().await?),
@@ -189,7 +189,7 @@ impl Client {
         })
     }
 
-    /// Waits until it has what it needs to be recognised.
+    /// Waits until the client has what it needs to be recognized.
     async fn remembered(&self) {
         match self {
             Client::Tcp(client) => client.tickets.arrived().await,
@@ -198,16 +198,16 @@ impl Client {
     }
 }
 
-/// What a connection is at another address of this machine's.
+/// What happens to a connection when this machine's address changes.
 enum Mobility {
-    /// Useless.
+    /// It is useless.
     Bound(Route),
     /// The same, after the server has received a packet from there.
     Follows(quic::Follower),
 }
 
 impl Mobility {
-    /// Returns when the connection is useless, and why.
+    /// Returns the reason when the connection has become useless.
     async fn end(self) -> anyhow::Error {
         match self {
             Mobility::Bound(route) => {
@@ -227,7 +227,7 @@ impl OpenConnection {
         }
     }
 
-    /// What to do when this machine's address changes.
+    /// How the client handles a change of this machine's address.
     fn mobility(&self) -> Mobility {
         match self {
             OpenConnection::Tcp(conn) => Mobility::Bound(conn.route),
@@ -293,7 +293,7 @@ async fn transfers(args: &Args) -> anyhow::Result<()> {
     tell("end", json!({}))
 }
 
-/// Ends a connection that is to be returned to. Without its ticket, the client would be a new one.
+/// Ends a connection to whose server the client is to return. Without its ticket, the client would be a new one.
 async fn leave(client: &Client, ask: &Ask, conn: OpenConnection) -> anyhow::Result<()> {
     timeout(ask.patience, client.remembered()).await.context("no ticket arrived")?;
     conn.close().await;
@@ -336,7 +336,7 @@ async fn transfer(
     }
 }
 
-/// One attempt: over `conn`, or a new connection and when that was there.
+/// One attempt over `conn` or a new connection; returns the time at which that was made.
 async fn attempt(
     args: &Args,
     client: &Client,

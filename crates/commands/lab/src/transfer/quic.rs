@@ -1,5 +1,5 @@
-//! HTTP/3, by quinn and h3. Each connection has a socket of its own on any address, so that what is sent
-//! leaves from whatever address this machine has then: the connection migrates with the next packet.
+//! HTTP/3 with quinn and h3. Each connection has its own socket on any address, so that packets leave from the
+//! machine's present address: the connection migrates with the next packet.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::Arc;
@@ -22,20 +22,20 @@ use tokio::time::timeout;
 use super::target::{Route, Target, Tickets};
 use super::{Answer, Args, Ask, Congestion};
 
-/// Silence after which a connection is lost; a request's own patience is mostly shorter.
+/// Silence after which a connection is lost; a request's timeout is mostly shorter.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Bytes the server may send before they are read, as hyper's HTTP/2 client allows.
 const STREAM_WINDOW_BYTES: u32 = 2 * 1024 * 1024;
 const CONNECTION_WINDOW_BYTES: u32 = 5 * 1024 * 1024;
 
-/// Parts a body is sent in.
+/// Size of the parts in which a body is sent.
 const PART_BYTES: usize = 16 * 1024;
 
 /// H3_NO_ERROR (RFC 9114 section 8.1).
 const NO_ERROR: VarInt = VarInt::from_u32(0x100);
 
-/// A stream of reserved type 0x21, and a packet full of nothing.
+/// A stream of reserved type 0x21, and a packet of padding.
 const RESERVED_STREAM: [u8; 1100] = {
     let mut stream = [0; 1100];
     stream[0] = 0x21;
@@ -76,7 +76,7 @@ impl Client {
         transport
             .stream_receive_window(window(STREAM_WINDOW_BYTES))
             .receive_window(window(CONNECTION_WINDOW_BYTES))
-            // Trying larger datagrams costs a slow link more than they save.
+            // Trying larger datagrams would cost more on a slow link than they save.
             .mtu_discovery_config(None)
             .max_idle_timeout(Some(IdleTimeout::try_from(IDLE_TIMEOUT)?));
         transport.congestion_controller_factory(args.congestion.map_or_else(ours, factory));
@@ -90,7 +90,7 @@ impl Client {
         let any: IpAddr = if self.address.is_ipv4() { [0; 4].into() } else { [0_u16; 8].into() };
         let (socket, route) = (UdpSocket::bind((any, 0))?, Route::to(self.address)?);
         let mut config = EndpointConfig::default();
-        // The socket is this connection's alone: packets to it need no name, eight bytes less in each.
+        // The socket belongs to this connection alone: packets to it need no connection ID, eight bytes less each.
         config.cid_generator(|| Box::new(NoName));
         let endpoint = Endpoint::new(config, None, socket, Arc::new(TokioRuntime))?;
         let connecting = endpoint.connect_with(self.config.clone(), self.address, &self.name)?;
@@ -100,12 +100,12 @@ impl Client {
                 Err(connecting) => (connecting.await?, None),
             };
         let mut builder = h3::client::builder();
-        // Grease is for finding servers that are wrong; here it would be bytes.
+        // Grease is for detecting broken servers; here it would only be bytes.
         builder.send_grease(false);
         let quic = h3_quinn::Connection::new(connection.clone());
         let (mut driver, sender) = builder.build(quic).await.context("HTTP/3")?;
         let driver = tokio::spawn(async move {
-            // What goes wrong shows at the request.
+            // Errors show at the request.
             drop(std::future::poll_fn(|cx| driver.poll_close(cx)).await);
         });
         Ok(OpenConnection {
@@ -120,7 +120,7 @@ impl Client {
     }
 }
 
-/// What every other client of ours has.
+/// The congestion control that all other Fulmar clients have.
 fn ours() -> Arc<dyn ControllerFactory + Send + Sync> {
     fulmar_congestion::Congestion::default().factory()
 }
@@ -159,7 +159,7 @@ pub(super) struct Follower {
 }
 
 impl Follower {
-    /// Returns when no socket can be had, and why.
+    /// Returns the reason when no socket can be created.
     pub(super) async fn follow(mut self) -> anyhow::Error {
         loop {
             self.route.changed().await;
@@ -172,10 +172,10 @@ impl Follower {
     async fn go(&mut self) -> anyhow::Result<()> {
         self.route = Route::to(self.route.remote)?;
         self.endpoint.rebind(UdpSocket::bind((self.route.local, 0))?)?;
-        // Until the server knows that we are there it may send three times what came from there (RFC 9000
-        // section 9.3). Where its first question is lost, as when the queue towards the old address is full,
-        // a mere PING leaves it without the right to ask again; a stream of a reserved type, which servers
-        // ignore (RFC 9114 section 6.2.3), does not.
+        // Until it has validated the new address, the server may send it three times the bytes received from there
+        // (RFC 9000 section 9.3). If the server's first challenge is lost, for example because the queue towards the
+        // old address is full, a PING alone would not allow another challenge; a stream of a reserved type, which
+        // servers ignore (RFC 9114 section 6.2.3), does.
         let mut stream = self.connection.open_uni().await?;
         stream.write_all(&RESERVED_STREAM).await?;
         Ok(stream.finish()?)
@@ -203,7 +203,7 @@ impl OpenConnection {
             let part = body.slice(start..body.len().min(start + PART_BYTES));
             let sent = timeout(ask.patience, stream.send_data(part)).await;
             if sent.context("the request stalled")?.is_err() {
-                // The server does not want it all; its answer says why.
+                // The server does not read all of it; its response says why.
                 break;
             }
         }

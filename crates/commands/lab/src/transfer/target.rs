@@ -21,10 +21,10 @@ use super::super::probe::trust;
 use super::Args;
 use crate::exit::Usage;
 
-/// How often a route is looked at.
+/// How often a route is checked.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// Sessions remembered: those of one server.
+/// The most sessions stored: those of one server.
 const SESSIONS: usize = 8;
 
 /// A server and an object there.
@@ -62,7 +62,7 @@ impl Target {
         Ok(Target { url, address, tls })
     }
 
-    /// The same server's other object.
+    /// Another object of the same server.
     pub(super) fn with_path(&self, path: &str) -> anyhow::Result<Uri> {
         let mut parts = self.url.clone().into_parts();
         let wrong = |_| Usage(format!("{path}: not a path"));
@@ -79,7 +79,7 @@ pub(super) struct Tickets {
 }
 
 impl Tickets {
-    /// Puts a store of tickets into a TLS configuration; one that forgets unless `remember`.
+    /// Installs a store of tickets in a TLS configuration; without `remember`, the store stays empty.
     pub(super) fn install(tls: &mut ClientConfig, remember: bool) -> Arc<Tickets> {
         let kept = remember.then(|| ClientSessionMemoryCache::new(SESSIONS));
         let tickets = Arc::new(Tickets { kept, fresh: watch::Sender::new(false) });
@@ -95,7 +95,7 @@ impl Tickets {
     /// Waits for the next ticket.
     pub(super) async fn arrived(&self) {
         let mut fresh = self.fresh.subscribe();
-        // The sender is ours.
+        // The sender still exists.
         drop(fresh.wait_for(|fresh| *fresh).await);
         self.fresh.send_replace(false);
     }
@@ -141,7 +141,7 @@ impl ClientSessionStore for Tickets {
     }
 }
 
-/// The address this machine uses towards a server.
+/// The address that this machine uses towards a server.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Route {
     pub(super) local: IpAddr,
@@ -157,7 +157,7 @@ impl Route {
     pub(super) async fn changed(self) {
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
-            // Without any route there is nothing to change to; the next look may find one.
+            // Without a route there is no other address; the next check may find one.
             if source(self.remote).is_ok_and(|source| source != self.local) {
                 return;
             }
@@ -165,7 +165,7 @@ impl Route {
     }
 }
 
-/// The address the kernel would send from. Connecting a UDP socket sends nothing.
+/// The address from which the kernel would send. Connecting a UDP socket sends nothing.
 fn source(remote: SocketAddr) -> std::io::Result<IpAddr> {
     let any: IpAddr = if remote.is_ipv4() { [0; 4].into() } else { [0_u16; 8].into() };
     let socket = UdpSocket::bind((any, 0))?;

@@ -1,4 +1,4 @@
-//! HTTP/1.1 over TCP or TLS, and HTTP/2 over TLS, by hyper.
+//! HTTP/1.1 over TCP or TLS, and HTTP/2 over TLS, with hyper.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -122,7 +122,7 @@ where
     T: hyper::rt::Read + hyper::rt::Write + Send + Unpin + 'static,
 {
     let (sender, connection) = http1::handshake(io).await?;
-    // What goes wrong shows at the request.
+    // Errors show at the request.
     Ok((Sender::One(sender), tokio::spawn(async move { drop(connection.await) })))
 }
 
@@ -150,7 +150,7 @@ impl OpenConnection {
             Ok::<_, hyper::Error>(match &mut self.sender {
                 Sender::One(sender) => {
                     let host = ask.url.authority().map_or("", |authority| authority.as_str());
-                    // A URL's authority is made of what headers may hold.
+                    // A URL's authority is a valid header value.
                     if let Ok(host) = HeaderValue::from_str(host) {
                         request.headers_mut().insert(header::HOST, host);
                     }
@@ -173,7 +173,7 @@ impl OpenConnection {
 
     pub(super) async fn close(self) {
         drop(self.sender);
-        // It says goodbye and ends; if it cannot, it ends with the program.
+        // It closes the connection; if it cannot in time, the connection ends with the program.
         drop(timeout(super::GOODBYE, self.driver).await);
     }
 
