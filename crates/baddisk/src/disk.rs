@@ -1,4 +1,4 @@
-//! A disk in memory: files as programs see them, and what of them has reached the medium.
+//! A disk in memory: files as programs see them, and the parts of them that have reached the medium.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::Sender;
@@ -6,10 +6,10 @@ use std::sync::mpsc::Sender;
 use fastrand::Rng;
 use parking_lot::{Condvar, Mutex};
 
-/// What survives a power failure survives in units of this many bytes.
+/// The unit in which data survives a power failure, in bytes.
 const SECTOR: usize = 512;
 
-/// What is wrong with a disk.
+/// A fault of a disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Trouble {
     /// Nothing.
@@ -19,19 +19,19 @@ pub enum Trouble {
     Full,
     /// Nothing can be written.
     Writes,
-    /// Writes succeed and syncs fail. What was to be synced never reaches the medium unless it is
-    /// written again: so Linux treats pages whose writeback failed.
+    /// Writes succeed and syncs fail. Data that was to be synced never reaches the medium unless it is written again,
+    /// because Linux treats pages whose writeback failed like that.
     Syncs,
 }
 
-/// What of that which was not synced survives a power failure.
+/// How much of the unsynced data survives a power failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Survival {
     /// Nothing.
     Nothing,
     /// Everything, as after kill -9.
     Everything,
-    /// Any sectors, in any order: drawn for each file anew.
+    /// Any sectors, in any order, drawn for each file separately.
     Any,
 }
 
@@ -53,17 +53,17 @@ struct File {
     seen: Vec<u8>,
     synced: Vec<u8>,
     pending: Vec<Change>,
-    /// The folder knows of it for good.
+    /// Whether the folder's entry is durable.
     entered: bool,
 }
 
 #[derive(Debug, Default)]
 struct State {
     files: BTreeMap<String, File>,
-    /// Files that were removed, which the folder may not have forgotten for good.
+    /// Removed files whose removal may not be durable.
     removed: BTreeMap<String, File>,
     trouble: Trouble,
-    /// Changes until everything stands still.
+    /// Changes until the disk stalls.
     until_stall: Option<u64>,
     stalled: bool,
     /// Changes until the power fails.
@@ -106,7 +106,7 @@ impl File {
         self.entered = true;
     }
 
-    /// What is left of it when the power fails.
+    /// The state after a power failure.
     fn after_power_failure(&self, survival: Survival, rng: &mut Rng) -> Vec<u8> {
         let share = match survival {
             Survival::Nothing => 0,
@@ -144,35 +144,35 @@ impl File {
 }
 
 impl Disk {
-    /// Says by `told` when it stalls or loses its power by itself.
+    /// Sends to `told` when the disk stalls or loses its power by itself.
     pub fn tell(&self, told: Sender<()>) {
         self.state.lock().told = Some(told);
     }
 
-    /// What is wrong with it from now on.
+    /// Sets its fault from now on.
     pub fn set_trouble(&self, trouble: Trouble) {
         self.state.lock().trouble = trouble;
     }
 
-    /// After this number of changes (writes, lengths, syncs, removals) the next one waits until this is called
-    /// again; nothing does with `None`.
+    /// After this number of changes (writes, lengths, syncs, removals), the next one waits until this is called
+    /// again; with `None`, none does.
     pub fn stall_after(&self, changes: Option<u64>) {
         let mut state = self.state.lock();
         (state.stalled, state.until_stall) = (false, changes);
         self.moved.notify_all();
     }
 
-    /// Whether something stands still.
+    /// Whether an operation is stalled.
     pub fn is_stalled(&self) -> bool {
         self.state.lock().stalled
     }
 
-    /// The power fails after this number of changes; with `None` it does not.
+    /// The power fails after this number of changes; with `None`, it does not.
     pub fn fail_power_after(&self, changes: Option<u64>) {
         self.state.lock().until_dead = changes;
     }
 
-    /// The power fails: everything fails from now on.
+    /// The power fails: every operation fails from now on.
     pub fn cut_power(&self) {
         self.state.lock().dead = true;
         self.moved.notify_all();
@@ -188,14 +188,14 @@ impl Disk {
         self.state.lock().changes
     }
 
-    /// The power fails, if it has not yet. Returns the disk as the next process finds it.
+    /// The power fails, if it has not yet. Returns the disk in the state in which the next process finds it.
     #[must_use]
     pub fn power_failure(&self, survival: Survival, rng: &mut Rng) -> Disk {
         self.cut_power();
         self.image(survival, rng)
     }
 
-    /// The disk as a process would find it if the power failed now; it goes on.
+    /// The disk as a process would find it if the power failed now; this disk continues.
     #[must_use]
     pub fn image(&self, survival: Survival, rng: &mut Rng) -> Disk {
         let state = self.state.lock();
@@ -224,7 +224,7 @@ impl Disk {
         self.state.lock().files.get(name).map(|file| file.seen.clone())
     }
 
-    /// Puts a file there, synced, or removes it.
+    /// Creates a file, synced, or removes it.
     pub fn put(&self, name: &str, bytes: Option<Vec<u8>>) {
         let files = &mut self.state.lock().files;
         match bytes {
@@ -237,7 +237,7 @@ impl Disk {
         }
     }
 
-    /// Waits while everything stands still; counts a change. Fails if the power does.
+    /// Waits while the disk is stalled; counts a change. Fails if the power fails.
     fn enter(&self, mut act: impl FnMut(&mut State) -> Result<(), Refusal>) -> Result<(), Refusal> {
         let mut state = self.state.lock();
         if state.until_stall == Some(0) && !state.dead {
@@ -257,7 +257,7 @@ impl Disk {
         if state.dead { Err(Refusal::Failed) } else { act(&mut state) }
     }
 
-    /// Opens a file, which is made if `create` says so. False if there is none.
+    /// Opens a file; creates it if `create`. False if there is none.
     pub(crate) fn open(&self, name: &str, create: bool) -> bool {
         let mut state = self.state.lock();
         if state.dead {
@@ -277,7 +277,7 @@ impl Disk {
         self.state.lock().files.get(name).map_or(0, |file| file.seen.len())
     }
 
-    /// Fills `into` as far as the file goes. Says how far.
+    /// Fills `into` up to the file's end; returns how far.
     pub(crate) fn read(&self, name: &str, at: usize, into: &mut [u8]) -> Result<usize, Refusal> {
         let state = self.state.lock();
         if state.dead {
@@ -314,7 +314,7 @@ impl Disk {
         })
     }
 
-    /// Syncs a file and the folder's entry for it, as SQLite does for what it creates.
+    /// Syncs a file and the folder's entry of it, as SQLite does for files that it creates.
     pub(crate) fn sync(&self, name: &str) -> Result<(), Refusal> {
         self.enter(|state| {
             let file = state.files.get_mut(name).ok_or(Refusal::Failed)?;
@@ -326,7 +326,7 @@ impl Disk {
                 Trouble::Writes => Err(Refusal::Failed),
                 Trouble::None | Trouble::Full => {
                     file.sync();
-                    // One sync of the folder is for all of its entries.
+                    // One sync of the folder covers all of its entries.
                     state.files.values_mut().for_each(|file| file.entered = true);
                     state.removed.clear();
                     Ok(())
@@ -353,7 +353,7 @@ impl Disk {
 impl State {
     fn say(&self) {
         if let Some(told) = &self.told {
-            // Nobody listens any more once its test is over.
+            // There is no receiver once the test is over.
             let _ = told.send(());
         }
     }

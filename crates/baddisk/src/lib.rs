@@ -1,12 +1,11 @@
-//! For tests alone: the real store (`fulmar-store`, SQLite) on a disk in memory that fails as disks do.
+//! For tests only: the real store (`fulmar-store`, SQLite) on a disk in memory with the faults of disks.
 //!
-//! `disk` is what a disk does to files: what is not synced may be lost, torn or reordered when the power
-//! fails; writes and syncs fail or stall; room ends. `vfs` shows it to SQLite, and is the one place with
-//! `unsafe`: SQLite's file layer is a table of C functions. `volume` is the simulator's storage over it,
-//! which compares what the store gives back after each crash with what `fulmar_simulator::Tables` says
-//! the operations mean.
+//! `disk` simulates a disk: unsynced data may be lost, torn or reordered when the power fails; writes and syncs fail
+//! or stall; the disk fills up. `vfs` connects it to SQLite, and is the only file with `unsafe`, because SQLite's
+//! file layer is a table of C functions. `volume` is the simulator's storage over it, which after each crash compares
+//! the store's state with the meaning of the operations in `fulmar_simulator::Tables`.
 //!
-//! What it does not do: two processes on one file, memory maps, and reads that fail.
+//! Not simulated: two processes on one file, memory maps, and failing reads.
 
 mod disk;
 mod vfs;

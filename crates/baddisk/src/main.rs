@@ -1,5 +1,5 @@
-//! Plays schedules over the real store on a bad disk, one seed after the other: `make simulate STORE=1`.
-//! `fulmar_simulator::campaign` says what the environment decides on.
+//! Plays schedules over the real store on a bad disk, one seed after another: `make simulate STORE=1`.
+//! `fulmar_simulator::campaign` documents the environment variables.
 
 use std::process::ExitCode;
 

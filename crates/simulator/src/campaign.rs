@@ -1,4 +1,4 @@
-//! Plays schedules, one seed after the other, and shows the first that fails step by step.
+//! Plays schedules, one seed after another, and shows the first failure step by step.
 //!
 //! Environment: `SEED` plays that one alone; `FROM` is the first seed (0), `SECONDS` how long to play
 //! (60), `SCHEDULES` how many at most, `STEPS` how many steps each (400), `KEEP_GOING` counts failures
@@ -12,15 +12,15 @@ use crate::play::{Failure, Played};
 use crate::schedule::Schedule;
 use crate::shrink::shrink;
 
-/// Schedules after which a campaign says how far it is, so that one that is broken off can be continued.
+/// A campaign reports its progress after this many schedules, so that one that is interrupted can be continued.
 const TELL_AFTER: u64 = 100_000;
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
-/// Plays what the environment asks for, each schedule by `play`, and prints what comes of it. Fails if
-/// any schedule did.
+/// Plays the schedules that the environment selects, each with `play`, and prints the results. Fails if any schedule
+/// failed.
 pub fn campaign(play: impl Fn(&Schedule) -> Result<Played, Failure>) -> ExitCode {
     std::panic::set_hook(Box::new(|_| {}));
     let steps = number("STEPS").map_or(400, |steps| steps as usize);

@@ -1,4 +1,4 @@
-//! Storage whose commits the schedule decides on: what is not committed at a crash is lost.
+//! Storage whose commits are steps of the schedule: a crash loses uncommitted batches.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -8,26 +8,25 @@ use parking_lot::Mutex;
 
 use crate::tables::Tables;
 
-/// Storage of a simulated world. It does nothing by itself: the schedule says when it commits, fails and
-/// crashes.
+/// Storage of a simulated world. It does nothing by itself: the schedule decides when it commits, fails and crashes.
 pub trait Volume: Storage {
-    /// Commits up to `most` batches. Says how many; none while the disk fails.
+    /// Commits up to `most` batches; returns how many. None while the disk fails.
     fn commit(&self, most: usize) -> usize;
 
     /// Makes every write fail from now on, or lets them succeed again.
     fn set_failing(&self, failing: bool);
 
-    /// Batches handed over and not committed.
+    /// Batches that were handed over and are not committed.
     fn waiting(&self) -> usize;
 
-    /// What is durable now.
+    /// The durable state.
     fn durable(&self) -> Tables;
 
-    /// The storage after a crash of the process now, and what the next one finds in it.
+    /// The storage after a crash now, and the state that the next process reads from it.
     fn crash(&self) -> (Arc<dyn Volume>, Restored);
 }
 
-/// Batches handed over, of which a prefix is committed.
+/// Batches that were handed over; a prefix of them is committed.
 #[derive(Debug, Default)]
 pub struct Disk {
     state: Mutex<State>,

@@ -1,7 +1,7 @@
-//! What clients were promised and what they got: every acknowledged message is owed to each session that
-//! was certainly subscribed from before it was sent until after it was acknowledged. Where a client
-//! cannot know (its SUBACK has not come, its session may have expired) nothing is owed, so that a
-//! complaint is always the broker's fault.
+//! What clients were promised and have received: every acknowledged message is owed to each session that was
+//! certainly subscribed from before it was sent until after it was acknowledged. If the client cannot know (SUBACK
+//! has not arrived, the session may have expired), nothing is owed, so that every reported error is the broker's
+//! fault.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,51 +10,51 @@ use fulmar_mqtt::QoS;
 
 use crate::schedule::{FILTERS, TOPICS};
 
-/// A flow as its client knows it.
+/// A flow from its client's view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Lane {
     Control,
     Named(u64),
-    /// By the stream it ends with.
+    /// A stream's unnamed flow, which ends with the stream.
     Unnamed(u64),
-    /// No stream at all: a will, by its number.
+    /// No stream: a will, by its number.
     Will(usize),
-    /// The control flow's, or one of the same name again: a flow has ended, or its client cannot know.
+    /// The control flow, or a later flow of the same name: the flow has ended, or its client cannot know.
     Gone,
 }
 
-/// A message as its publisher knows it.
+/// A message from its publisher's view.
 #[derive(Debug)]
 pub(crate) struct Sent {
-    /// Each lane of a publisher has an order of its own.
+    /// Order is promised within each lane of a publisher.
     publisher: (usize, Lane),
     /// `None` for the publisher's own retained topic.
     pub(crate) topic: Option<usize>,
     pub(crate) qos: QoS,
     pub(crate) acknowledged: bool,
     owed: Vec<Owed>,
-    /// Shared filters by which one of their group was certainly to get it, each with its group's number.
+    /// Shared filters of which one group member was certainly to receive it, each with its group's number.
     shared: Vec<(usize, u64)>,
-    /// Seconds after which it is worth nothing, and when that may be.
+    /// Seconds after which it expires, and the time when that may be.
     pub(crate) expiry_s: Option<u32>,
     lapses: Option<Timestamp>,
     will: Option<Bequest>,
 }
 
 impl Sent {
-    /// A will may come from then on, and soon be worth nothing.
+    /// A will may be published from then on, and expire soon after.
     fn may_come(&mut self, at: Timestamp) {
         self.will = Some(Bequest::NotBefore(at));
         self.lapses = self.expiry_s.map(|seconds| at.plus_secs(seconds));
     }
 
-    /// Whether it may be worth nothing by then.
+    /// Whether it may have expired by then.
     pub(crate) fn may_have_lapsed(&self, now: Timestamp) -> bool {
         self.lapses.is_some_and(|at| at <= now)
     }
 }
 
-/// When a will may come.
+/// When a will may be published.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Bequest {
     Never,
@@ -76,21 +76,21 @@ struct Certain {
     qos: QoS,
 }
 
-/// What one client is subscribed to and has got in this session.
+/// A client's subscriptions and received messages in this session.
 #[derive(Debug, Default)]
 struct Reader {
-    /// Changes when what it was owed is void.
+    /// Changes when the messages that it was owed are void.
     claim: u64,
     certain: BTreeMap<usize, Certain>,
-    /// Filters it has ever asked for in this session, and on which lane last.
+    /// Filters to which it ever subscribed in this session, and the last lane of each.
     asked: BTreeMap<usize, (QoS, Lane)>,
     arrived: BTreeMap<usize, Arrived>,
-    /// Publications (a message that is sent again is another) and the newest of each order.
+    /// Publications received (a repeated message is another), and the newest of each order.
     seen: BTreeSet<u64>,
     newest: BTreeMap<(usize, Lane, usize, u8), u64>,
     /// Overlapping filters were on different lanes, each of which gets a copy.
     mixed: bool,
-    /// Its lanes promise no order among each other.
+    /// Its lanes have no order among each other.
     loose: bool,
     moved_from: BTreeSet<Lane>,
 }
@@ -98,22 +98,22 @@ struct Reader {
 #[derive(Clone, Copy, Debug, Default)]
 struct Arrived {
     times: u32,
-    /// Of these at QoS 2.
+    /// The number of these at QoS 2.
     twos: u32,
-    /// Times it may arrive once more because a lane ended before its acknowledgement was known.
+    /// How often it may arrive once more, because a lane ended before its acknowledgement was known.
     again: u32,
 }
 
-/// A delivery as its client sees it.
+/// A delivery from its client's view.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Delivery {
     pub(crate) message: usize,
     pub(crate) publication: u64,
     pub(crate) qos: QoS,
     pub(crate) topic: usize,
-    /// It says that it may have come before.
+    /// Its DUP flag.
     pub(crate) dup: bool,
-    /// Seconds it has left, where the client's version can say so.
+    /// The remaining seconds, if the client's protocol version has them.
     pub(crate) left_s: Option<Option<u32>>,
 }
 
@@ -123,13 +123,13 @@ pub(crate) struct Ledger {
     pub(crate) sent: Vec<Sent>,
     readers: Vec<Reader>,
     numbers: u64,
-    /// On which line each publication was sent: an older line may be read from later.
+    /// The connection on which each publication was sent: an older connection may be read later.
     pub(crate) publications: Vec<usize>,
-    /// Changes whenever a shared subscription may have lost a member with what it was to get.
+    /// Changes whenever a shared subscription may have lost a member, with the messages it was to receive.
     groups: BTreeMap<usize, u64>,
-    /// Shared subscriptions with members that may lose what they are given.
+    /// Shared subscriptions with members that may lose their messages.
     weak: BTreeSet<usize>,
-    /// What was dropped or has expired may be back: a crash has undone that.
+    /// Dropped or expired messages may have returned, because a crash undid that.
     pub(crate) undone: bool,
 }
 
@@ -186,7 +186,7 @@ impl Ledger {
         });
     }
 
-    /// A client's CONNECT brings a will. Its number.
+    /// A client's CONNECT contains a will; returns its number.
     pub(crate) fn will(
         &mut self,
         client: usize,
@@ -202,7 +202,7 @@ impl Ledger {
         message
     }
 
-    /// The connection of a will is gone; it may come from then on.
+    /// The connection of a will has ended; it may be published from then on.
     pub(crate) fn bequeath(&mut self, message: usize, not_before: Timestamp) {
         let owed = self.sent[message].topic.map_or_else(Vec::new, |topic| self.owed_now(topic));
         self.sent[message].owed = owed;
@@ -221,12 +221,12 @@ impl Ledger {
         self.sent.get(message).is_some_and(|sent| sent.will.is_some())
     }
 
-    /// A will may come at any time.
+    /// A will may be published at any time.
     pub(crate) fn may_come(&mut self, message: usize) {
         self.sent[message].may_come(Timestamp(0));
     }
 
-    /// Nor need a client's earlier wills wait.
+    /// A client's earlier wills may be published too.
     pub(crate) fn wills_may_come(&mut self, client: usize) {
         let own = self.sent.iter_mut().filter(|sent| sent.publisher.0 == client);
         for sent in own.filter(|sent| matches!(sent.will, Some(Bequest::NotBefore(_)))) {
@@ -234,12 +234,12 @@ impl Ledger {
         }
     }
 
-    /// The broker knows that a will is not to come.
+    /// The broker knows that a will must not be published.
     pub(crate) fn must_not_come(&mut self, message: usize) {
         self.sent[message].will = Some(Bequest::Never);
     }
 
-    /// What is said of a message now, on this line.
+    /// The payload of a message sent now on this connection.
     pub(crate) fn payload(&mut self, message: usize, line: usize) -> String {
         self.publications.push(line);
         format!("{message} {}", self.publications.len() - 1)
@@ -260,7 +260,7 @@ impl Ledger {
         self.groups.get(&filter).copied().unwrap_or(0)
     }
 
-    /// What a client was to get of shared subscriptions may be lost.
+    /// Messages that a client was to receive through shared subscriptions may be lost.
     fn leaves_groups(&mut self, client: usize) {
         for filter in self.readers[client].asked.keys().filter(|filter| is_shared(**filter)) {
             *self.groups.entry(*filter).or_default() += 1;
@@ -299,8 +299,8 @@ impl Ledger {
         sent.shared.retain(|(filter, number)| groups.get(filter).copied().unwrap_or(0) == *number);
     }
 
-    /// A client has asked for a subscription on a lane. The lane it was on has a stream (`open`), and
-    /// an earlier SUBSCRIBE is not answered yet (`unanswered`). The client's session is `durable`.
+    /// A client has sent SUBSCRIBE on a lane. The subscription's former lane has a stream (`open`), and an earlier
+    /// SUBSCRIBE is not answered yet (`unanswered`). The client's session is `durable`.
     pub(crate) fn subscribing(
         &mut self,
         client: usize,
@@ -316,18 +316,18 @@ impl Ledger {
         if let Some(own) = reader.certain.get_mut(&filter) {
             own.qos = own.qos.min(qos);
             if qos == QoS::AtMostOnce {
-                // For a while nothing may be owed by it, also if that is never answered.
+                // In the meantime nothing is owed by it, even if it is never answered.
                 self.numbers += 1;
                 own.number = self.numbers;
             }
         }
         if let Some((most, before)) = reader.asked.get(&filter).copied() {
             if before != lane {
-                // A new subscription has nothing to do with an old one's lane, and a lane without a
-                // stream is not waited for.
+                // A new subscription does not depend on an old one's lane, and a lane without a stream is not waited
+                // for.
                 reader.loose |= !reader.certain.contains_key(&filter) || !open;
                 reader.moved_from.insert(before);
-                // It may overtake the one before.
+                // It may overtake the earlier one.
                 reader.moved_from.extend(unanswered.then_some(lane));
             }
             reader.asked.insert(filter, (most.max(qos), lane));
@@ -342,7 +342,7 @@ impl Ledger {
         }
     }
 
-    /// On which lane a client has asked for a filter last.
+    /// The lane of a client's last SUBSCRIBE for a filter.
     pub(crate) fn lane_of(&self, client: usize, filter: usize) -> Option<Lane> {
         self.readers[client].asked.get(&filter).map(|(_, lane)| *lane)
     }
@@ -355,25 +355,25 @@ impl Ledger {
         certain.entry(filter).or_insert(Certain { number, qos }).qos = qos;
     }
 
-    /// A client has asked to be unsubscribed.
+    /// A client has sent UNSUBSCRIBE.
     pub(crate) fn unsubscribing(&mut self, client: usize, filter: usize) {
         if is_shared(filter) {
             *self.groups.entry(filter).or_default() += 1;
         }
         let reader = &mut self.readers[client];
         reader.certain.remove(&filter);
-        // It may overtake a SUBSCRIBE on another stream, which then makes a new subscription.
+        // It may overtake a SUBSCRIBE on another stream, which then creates a new subscription.
         reader.loose |= !reader.moved_from.is_empty();
     }
 
-    /// Filters a client is certainly subscribed to; `None` if there may be others.
+    /// The filters to which a client is certainly subscribed; `None` if there may be others.
     pub(crate) fn certain(&self, client: usize) -> Option<BTreeSet<&'static str>> {
         let reader = &self.readers[client];
         let all = reader.asked.keys().all(|filter| reader.certain.contains_key(filter));
         all.then(|| reader.certain.keys().map(|filter| FILTERS[*filter]).collect())
     }
 
-    /// A client's session may be over.
+    /// A client's session may have ended.
     pub(crate) fn void(&mut self, client: usize) {
         self.leaves_groups(client);
         let reader = &mut self.readers[client];
@@ -381,21 +381,21 @@ impl Ledger {
         reader.certain.clear();
     }
 
-    /// A client's session is over.
+    /// A client's session has ended.
     pub(crate) fn forget(&mut self, client: usize) {
         self.leaves_groups(client);
         let claim = self.readers[client].claim + 1;
         self.readers[client] = Reader { claim, ..Reader::default() };
     }
 
-    /// A lane has lost its stream and lives on.
+    /// A lane has lost its stream and continues.
     pub(crate) fn lane_waits(&mut self, client: usize, lane: Lane) {
         let reader = &mut self.readers[client];
         reader.loose |= reader.moved_from.contains(&lane);
     }
 
-    /// A lane is no more. Its subscriptions go on elsewhere, and may bring a copy of their own beside
-    /// those of another flow (MQTT 5.0 section 3.3.4).
+    /// A lane has ended. Its subscriptions move, and may deliver copies besides those of another flow (MQTT 5.0
+    /// section 3.3.4).
     pub(crate) fn lane_ends(&mut self, client: usize, lane: Lane) {
         let asked = self.readers[client].asked.values_mut();
         asked.filter(|(_, own)| *own == lane).for_each(|(_, own)| *own = Lane::Gone);
@@ -430,12 +430,12 @@ impl Ledger {
     pub(crate) fn may_be_elsewhere(&mut self, client: usize, filter: usize) {
         let reader = &mut self.readers[client];
         if let Some((_, lane)) = reader.asked.get_mut(&filter) {
-            // Perhaps back where it was.
+            // It may be the former one.
             reader.moved_from.insert(std::mem::replace(lane, Lane::Gone));
         }
     }
 
-    /// Whether all that comes of a topic comes by one subscription, on the control flow since ever.
+    /// Whether all messages of a topic arrive through one subscription that was always on the control flow.
     pub(crate) fn has_one_copy(&self, client: usize, topic: usize) -> bool {
         let reader = &self.readers[client];
         let mut asked = reader.asked.iter().filter(|(filter, _)| matches(**filter, topic));
@@ -445,17 +445,17 @@ impl Ledger {
         first && asked.next().is_none() && reader.moved_from.is_empty()
     }
 
-    /// Lanes a client has subscriptions on.
+    /// The lanes of a client's subscriptions.
     pub(crate) fn lanes(&self, client: usize) -> BTreeSet<Lane> {
         self.readers[client].asked.values().map(|(_, lane)| *lane).collect()
     }
 
-    /// A lane has ended before what it brought at QoS 2 was known to have arrived.
+    /// A lane ended before its QoS 2 message was known to have arrived.
     pub(crate) fn may_come_again(&mut self, client: usize, message: usize) {
         self.readers[client].arrived.entry(message).or_default().again += 1;
     }
 
-    /// A client gets a message that its own state does not know.
+    /// A client receives a message that is not in its own state.
     pub(crate) fn arrive(&mut self, client: usize, got: Delivery) -> Result<(), String> {
         let Delivery { message, publication, qos, topic, .. } = got;
         let Some(sent) = self.sent.get(message) else {
@@ -476,7 +476,7 @@ impl Ledger {
             }
             _ => {}
         }
-        // It was given up, and a crash undid that: it comes when others have taken its place.
+        // It was given up, and a crash undid that: it is delivered when other messages have taken its place.
         let back = self.undone || sent.may_have_lapsed(self.now);
         let asked_s = sent.expiry_s;
         if let Some(left_s) = got.left_s
@@ -520,8 +520,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// Messages that did not arrive although they were promised to.
-    /// To clients of which `is_there` is true.
+    /// Promised messages that did not arrive, of clients for which `is_there` is true.
     pub(crate) fn missing(&self, is_there: impl Fn(usize) -> bool) -> Vec<String> {
         let mut missing = Vec::new();
         for (message, sent) in self.sent.iter().enumerate().filter(|(_, sent)| sent.acknowledged) {
@@ -533,7 +532,7 @@ impl Ledger {
             };
             for owed in sent.owed.iter().filter(|owed| is_there(owed.client)) {
                 let reader = &self.readers[owed.client];
-                // A will goes out at a time of its own.
+                // A will is published at a time of its own.
                 let lasted = |(filter, number): &(usize, u64)| {
                     reader.certain.get(filter).is_some_and(|own| own.number == *number)
                 };

@@ -1,13 +1,13 @@
-//! One simulated world for the broker and its storage: the schedule and every fault are drawn from a
-//! seed, and a seed always gives the same run (TigerBeetle's `vopr` is the model).
+//! One simulated world for the broker and its storage: the schedule and every fault are drawn from a seed, and a seed
+//! always gives the same run (like TigerBeetle's `vopr`).
 //!
 //! `schedule` draws the steps, `world` has the broker, whose workers run one step at a time, `client` the clients,
 //! `ledger` what the broker has promised them, `wills` their wills. `play` combines these, `rest` checks the state at
 //! the end, and `shrink` removes steps until only those remain without which nothing fails. `tables` defines what a
 //! storage operation means, for everything that simulates storage; `disk` commits at given steps.
 //!
-//! What happens inside one call of the core is one step here, although other workers may come in between; but within
-//! a publication, between finding its receivers and handing it to each, they do (`schedule::Amid`).
+//! One call of the core is one step here, although other workers may run during it; only within a publication,
+//! between finding its receivers and delivering to each, do they (`schedule::Amid`).
 #![forbid(unsafe_code)]
 
 mod campaign;

@@ -1,5 +1,5 @@
-//! Plays a schedule: takes its steps, then lets everything come to rest without further faults, and
-//! checks that every promise was kept and nothing is left behind.
+//! Plays a schedule: takes its steps, then lets everything come to rest without further faults, and checks that every
+//! promise was kept and that no state is left over.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -14,24 +14,24 @@ use crate::schedule::{Schedule, Setup, Step, Wanted};
 use crate::wills::Wills;
 use crate::world::{DISCONNECT, Input, World};
 
-/// Rounds in which everything must have come to rest.
+/// Rounds after which everything must be at rest.
 const MAX_ROUNDS: usize = 3_000;
 
-/// How often clients come back at most that are disconnected because their queue is full.
+/// How often clients that were disconnected because of a full queue return at most.
 const MAX_RETURNS: usize = 5;
 
-/// What was wrong, and at which step.
+/// A failure, and its step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// Index of the step; the number of steps if it showed at the end.
+    /// Index of the step; the number of steps if the check at the end failed.
     pub step: usize,
     /// In words.
     pub what: String,
-    /// The steps, and set in what clients read, if the schedule was to be played [aloud](Schedule::aloud).
+    /// The steps with the packets that clients read, if the schedule is played [aloud](Schedule::aloud).
     pub story: Vec<String>,
 }
 
-/// What a schedule that was played to its end has done.
+/// What a complete schedule has done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Played {
     /// Packets that clients read.
@@ -48,7 +48,7 @@ pub(crate) struct Scene<'a> {
     wills: Wills,
     disk_fails: bool,
     heard: u64,
-    /// What happens, for somebody who wants to read it.
+    /// The story for people, if wanted.
     story: &'a mut Option<Vec<String>>,
 }
 
@@ -60,8 +60,8 @@ pub fn play(schedule: &Schedule) -> Result<Played, Failure> {
     play_on(schedule, || Arc::new(Disk::default()))
 }
 
-/// Plays a schedule over the storage that `disk` makes, which must be empty and may panic when it holds
-/// what it must not.
+/// Plays a schedule over the storage that `disk` creates. The storage must be empty, and may panic when its state is
+/// wrong.
 ///
 /// # Errors
 /// Says which promise was broken first.
@@ -212,13 +212,13 @@ impl<'a> Scene<'a> {
         self.check_lines()
     }
 
-    /// The nth of the clients that can do something.
+    /// The nth client for which `can` is true.
     fn pick(&self, nth: usize, can: impl Fn(&usize) -> bool) -> Option<usize> {
         let able: Vec<usize> = (0..self.clients.len()).filter(can).collect();
         (!able.is_empty()).then(|| able[nth % able.len()])
     }
 
-    /// The line of a client that has been let in.
+    /// The connection of a client that has received CONNACK.
     fn greeted(&self, client: usize) -> Option<usize> {
         self.clients[client].line.filter(|_| self.clients[client].greeted)
     }
@@ -240,14 +240,14 @@ impl<'a> Scene<'a> {
         let said = who.connect(line, quic, clean, will, &mut self.ledger);
         self.say(line, [said]);
         if let Some(old) = old {
-            // The broker learns of that when it takes the session over, or before. An older CONNECT that
-            // came later would take it over back, and an older retained message would be the last.
+            // The broker detects that when it takes the session over, or before. An older CONNECT read later would
+            // take it back, and an older retained message would become the last.
             let lossy = !was_greeted || self.clients[client].retained.1.is_some();
             self.world.cut(old, lossy);
         }
     }
 
-    /// A client lets go of its connection, perhaps after its goodbye.
+    /// A client closes its connection, perhaps after DISCONNECT.
     fn cut(&mut self, client: usize, lossy: bool, goodbye: bool) {
         if let Some(line) = self.clients[client].line {
             let who = &self.clients[client];
@@ -265,7 +265,7 @@ impl<'a> Scene<'a> {
     fn open_stream(&mut self, client: usize, name: Option<u64>, keep: bool, wanted: Wanted) {
         let who = &mut self.clients[client];
         if let (Some(line), true, true) = (who.line, who.greeted, who.quic) {
-            // Were an older stream of that name still to be read, it would displace this one.
+            // An older stream of that name that is still unread would displace this one.
             for old in name.map_or_else(Vec::new, |name| who.streams_of(name)) {
                 self.world.reset(line, old);
             }
@@ -330,8 +330,8 @@ impl<'a> Scene<'a> {
         Ok(())
     }
 
-    /// The broker closes no connection of an honest client, but for one whose CONNECT was too slow, or
-    /// whose queue is full where that is what the operator wants.
+    /// The broker closes no connection of an honest client, except after a slow CONNECT, or because of a full queue
+    /// if it is configured so.
     fn check_lines(&mut self) -> Result<(), String> {
         for client in 0..self.clients.len() {
             let who = &mut self.clients[client];
@@ -359,7 +359,7 @@ impl<'a> Scene<'a> {
         disconnects && self.world.dropped() > 0
     }
 
-    /// Every promise but for what full queues have dropped.
+    /// Checks every promise, except for messages that full queues have dropped.
     fn check_missing(&self) -> Result<(), String> {
         let missing = self.ledger.missing(|_| true);
         if missing.len() as u64 > self.world.dropped() {
@@ -392,7 +392,7 @@ impl<'a> Scene<'a> {
         }
     }
 
-    /// Faults end; everybody is there and does what is due.
+    /// Faults end; all clients connect and do what is due.
     fn finish(&mut self) -> Result<(), String> {
         self.world.disk.set_failing(false);
         self.disk_fails = false;
@@ -410,14 +410,14 @@ impl<'a> Scene<'a> {
             }
         }
         self.check_missing()?;
-        // What waits for time to pass.
+        // Lets time pass for what waits for it.
         self.pass(10);
         self.settle()?;
         self.wills.look(&self.world, &mut self.ledger);
         self.wills.at_the_end(&mut self.ledger);
         self.check_missing()?;
         if self.may_overflow() {
-            // Clients that fill a queue with what they send again may be disconnected for ever.
+            // Clients that fill a queue with repeated messages may be disconnected for ever.
             return Ok(());
         }
         if let Some(client) = self.clients.iter().find(|client| !client.is_at_rest()) {
@@ -427,7 +427,7 @@ impl<'a> Scene<'a> {
         self.check_retained()
     }
 
-    /// Clients that have something to get are there.
+    /// Clients that are owed messages connect.
     fn come_back(&mut self) {
         for client in 0..self.clients.len() {
             let who = &self.clients[client];
@@ -438,7 +438,7 @@ impl<'a> Scene<'a> {
         }
     }
 
-    /// Flows that wait for their stream get one.
+    /// Flows that wait for a stream get one.
     fn reopen(&mut self) {
         for client in 0..self.clients.len() {
             for name in [2, 4] {
@@ -450,7 +450,7 @@ impl<'a> Scene<'a> {
         }
     }
 
-    /// Lets everything move until nothing does.
+    /// Runs until nothing happens any more.
     pub(crate) fn settle(&mut self) -> Result<(), String> {
         let mut quiet = 0;
         for _ in 0..MAX_ROUNDS {

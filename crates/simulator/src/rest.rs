@@ -12,11 +12,11 @@ use crate::play::Scene;
 use crate::schedule::FILTERS;
 use crate::world::Input;
 
-/// Seconds after which retained messages that have expired are gone.
+/// Seconds after which expired retained messages are deleted.
 const SWEPT_S: u64 = 100;
 
 impl Scene<'_> {
-    /// Storage holds what clients have, and nothing of what is over.
+    /// Storage has the state of the clients, and no state of what has ended.
     pub(crate) fn check_tables(&self) -> Result<(), String> {
         let tables = self.world.disk.durable();
         if self.world.disk.waiting() > 0 || self.world.disk.committed().0 == u64::MAX {
@@ -58,7 +58,7 @@ impl Scene<'_> {
         Ok(())
     }
 
-    /// A client that has never been there subscribes to what is retained. Storage has the same.
+    /// A new client subscribes and gets the retained messages, which must be those in storage.
     pub(crate) fn check_retained(&mut self) -> Result<(), String> {
         let Some(line) = self.world.open(0, false, usize::MAX) else {
             return Err("the broker takes no more connections".to_owned());

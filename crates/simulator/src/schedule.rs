@@ -1,6 +1,5 @@
-//! A schedule: how the world is set up, and its steps, all drawn from a seed before the first is taken.
-//! Every step means something in every state (what it cannot do it leaves), so that steps can be left
-//! out to find the few that matter.
+//! A schedule: the setup of a world and its steps, all drawn from a seed before the first is taken. Every step is
+//! valid in every state (it does nothing if impossible), so that steps can be removed to find the few that matter.
 
 use std::fmt;
 
@@ -8,7 +7,7 @@ use fastrand::Rng;
 use fulmar_broker::DropPolicy;
 use fulmar_mqtt::QoS;
 
-/// Most clients of a world.
+/// The most clients of a world.
 const MAX_CLIENTS: usize = 4;
 
 /// Topics that clients publish to, long enough for aliases.
@@ -18,7 +17,7 @@ pub const TOPICS: [&str; 3] = ["topic/0", "topic/1", "topic/2"];
 pub const FILTERS: [&str; 6] =
     ["topic/0", "topic/1", "topic/+", "topic/#", "$share/g/topic/+", "$share/g/topic/0"];
 
-/// A client's nature.
+/// A client's properties.
 #[derive(Clone, Copy, Debug)]
 pub struct Nature {
     /// MQTT 5.0, not 3.1.1.
@@ -27,17 +26,17 @@ pub struct Nature {
     pub durable: bool,
     /// Publications it takes at once.
     pub receive_maximum: u16,
-    /// Publications it has under way at once.
+    /// Publications that it may have in flight.
     pub window: u16,
-    /// Packets that wait for it in the network.
+    /// Packets that may wait for it in the network.
     pub room: usize,
-    /// It acknowledges what it reads later, not at once.
+    /// Whether it acknowledges later instead of at once.
     pub slow_acks: bool,
     /// What it leaves behind.
     pub will: Option<Will>,
     /// It says a topic's name once and an alias from then on, and allows the broker to.
     pub aliases: bool,
-    /// It publishes; one that only reads says less that would bring what waits for it by chance.
+    /// Whether it publishes; a client that only reads sends less, which might flush waiting messages by chance.
     pub publishes: bool,
 }
 
@@ -48,20 +47,20 @@ pub struct Will {
     pub delay_s: u32,
     /// Quality of service.
     pub qos: QoS,
-    /// Seconds after its publication in which it is worth something.
+    /// Seconds after which it expires.
     pub expiry_s: Option<u32>,
 }
 
-/// What other workers do within one publication of another.
+/// What other workers do during a publication.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Amid {
-    /// Before which of its receivers gets it.
+    /// Before which of its receivers.
     pub before: usize,
     /// What they do.
     pub asides: [Option<Aside>; 3],
 }
 
-/// One thing that another worker does within a publication. Numbers choose among what there is.
+/// One action of another worker during a publication. Numbers choose among the possibilities.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Aside {
     /// It reads one input.
@@ -92,9 +91,9 @@ pub struct Setup {
     pub workers: usize,
     /// Clients.
     pub natures: Vec<Nature>,
-    /// Each client keeps to one filter.
+    /// Whether each client keeps to one filter.
     pub one_filter: bool,
-    /// Few connections end, and little is sent that nobody is subscribed to: more comes together within one turn.
+    /// Whether few connections end, and most messages have subscribers: more happens within one turn.
     pub calm: bool,
     /// A worker whose turns are long.
     pub slow_worker: Option<usize>,
@@ -102,7 +101,7 @@ pub struct Setup {
     pub amid: u8,
     /// Publications a flow may have in flight.
     pub max_in_flight: u16,
-    /// Publications that may wait for a session, if few, and what gives way when there are more.
+    /// The limit of a session's queue if it is small, and which messages are dropped beyond it.
     pub queue: Option<(usize, DropPolicy)>,
 }
 
@@ -128,19 +127,19 @@ pub enum Step {
         worker: usize,
         /// Over a transport with streams.
         quic: bool,
-        /// Wants a new session, as one does whose own state is lost.
+        /// Whether it wants a new session, as after the loss of its own state.
         clean: bool,
-        /// Perhaps one that is connected.
+        /// Whether a connected client may be chosen.
         takeover: bool,
     },
-    /// A client's connection breaks; the broker notices when it next reads.
+    /// A client's connection breaks; the broker detects it at its next read.
     Cut {
         /// Which client.
         client: usize,
-        /// What the client said last is lost.
+        /// Whether the client's last packets are lost.
         lossy: bool,
     },
-    /// A client says DISCONNECT.
+    /// A client sends DISCONNECT.
     Leave {
         /// Which client.
         client: usize,
@@ -155,9 +154,9 @@ pub enum Step {
         qos: QoS,
         /// Among its streams.
         stream: usize,
-        /// To be retained, on a topic of its own.
+        /// Whether to retain it, on a topic of its own.
         retain: bool,
-        /// Seconds after which it is worth nothing.
+        /// Seconds after which it expires.
         expiry_s: Option<u32>,
     },
     /// A client subscribes, or moves a subscription to another stream.
@@ -184,7 +183,7 @@ pub enum Step {
         client: usize,
         /// The flow it names.
         name: Option<u64>,
-        /// The flow outlives the stream.
+        /// Whether the flow outlives the stream.
         keep: bool,
         /// How it wants the flow.
         wanted: Wanted,
@@ -195,7 +194,7 @@ pub enum Step {
         client: usize,
         /// Which of its streams.
         stream: usize,
-        /// In order, not by a reset.
+        /// Whether by FIN, not by a reset.
         finish: bool,
     },
     /// A client reads one packet.
@@ -218,7 +217,7 @@ pub enum Step {
         line: usize,
         /// Among its streams.
         stream: usize,
-        /// What others do within it, if it is a publication.
+        /// Actions of others during it, if it is a publication.
         amid: Option<Amid>,
     },
     /// A worker takes its events and sends.
@@ -349,10 +348,10 @@ impl fmt::Display for Step {
     }
 }
 
-/// A world and what happens in it.
+/// A world and its steps.
 #[derive(Clone, Debug)]
 pub struct Schedule {
-    /// What it was drawn from. A disk's own faults are drawn from it too.
+    /// The seed from which it was drawn, as well as a disk's own faults.
     pub seed: u64,
     /// The world.
     pub setup: Setup,
@@ -362,24 +361,23 @@ pub struct Schedule {
     pub aloud: bool,
 }
 
-/// How often each kind of step is drawn; some kinds not at all in a schedule, so that others meet more
-/// often.
+/// How often each kind of step is drawn; some kinds are left out of a schedule, so that others meet more often.
 const WEIGHTS: [u32; 19] = [6, 1, 1, 12, 4, 1, 3, 2, 24, 8, 28, 16, 16, 10, 1, 2, 1, 1, 1];
 
-/// The same where few connections end.
+/// The same for a calm world.
 const CALM: [u32; 19] = [6, 1, 1, 36, 6, 1, 6, 5, 72, 24, 84, 48, 48, 30, 1, 2, 1, 1, 4];
 
 /// Filters to which clients keep in a calm world, all of which reach the first topic.
 const CALM_FILTERS: [usize; 3] = [0, 2, 3];
 
-/// Kinds without which little happens.
+/// Kinds of steps without which little happens.
 const NEEDED: [usize; 8] = [0, 3, 4, 8, 9, 10, 11, 12];
 
 impl Schedule {
-    /// The schedule of a seed.
+    /// Draws the schedule of a seed.
     #[must_use]
     pub fn draw(seed: u64, steps: usize) -> Schedule {
-        // Neighbouring seeds are to have nothing in common.
+        // Neighbouring seeds must have unrelated schedules.
         let mut rng = Rng::with_seed(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0x5EED);
         let setup = Setup::draw(&mut rng);
         let mut weights = if setup.calm { CALM } else { WEIGHTS };
@@ -402,7 +400,7 @@ impl Schedule {
         for _ in 0..steps {
             let step = setup.step(&mut rng, &weights, quic, qos);
             if matches!(step, Step::Crash { .. }) && rng.bool() {
-                // Just when a worker's turn is durable, and others' are not.
+                // At the moment when a worker's turn is durable and those of others are not.
                 steps_drawn.push(Step::EndTurn { worker: rng.usize(..3) });
                 steps_drawn.push(Step::Commit { most: 100 });
             }
@@ -421,7 +419,7 @@ impl Setup {
         setup
     }
 
-    /// Makes the world a calm one, in which clients take little at once.
+    /// Makes the world calm, with clients that have small windows.
     fn calm_down(&mut self, rng: &mut Rng) {
         (self.calm, self.one_filter) = (true, true);
         self.workers = self.workers.max(2);
@@ -471,7 +469,7 @@ impl Setup {
         }
     }
 
-    /// Most schedules begin with clients that are there and subscribed.
+    /// Most schedules begin with clients that are connected and subscribed.
     fn open(&self, rng: &mut Rng, quic: u8, steps: &mut Vec<Step>) {
         if rng.u8(..8) == 0 {
             return;

@@ -1,9 +1,9 @@
-//! Leaves out steps of a schedule that fails until each that is left is needed.
+//! Removes steps of a failing schedule until every step left is needed.
 
 use crate::play::{Failure, Played};
 use crate::schedule::Schedule;
 
-/// The least of `schedule` that still fails when it is played, and how; `None` if it does not fail at all.
+/// The shortest part of `schedule` that still fails, and its failure; `None` if it does not fail at all.
 #[must_use]
 pub fn shrink(
     schedule: &Schedule,
@@ -35,7 +35,7 @@ pub fn shrink(
     }
 }
 
-/// What kind of failure it is: its words without numbers.
+/// The kind of a failure: its text without numbers.
 fn kind(failure: &Failure) -> String {
     let words = failure.what.split(|c: char| !c.is_alphabetic()).filter(|word| word.len() > 2);
     words.take(6).collect::<Vec<_>>().join(" ")

@@ -1,5 +1,5 @@
-//! What an [`Op`] means: the durable state as plain tables. The simulated storage, the crash tests of
-//! the broker and the model tests of `fulmar-store` share this one definition.
+//! The meaning of an [`Op`]: the durable state as plain tables. The simulated storage, the broker's crash tests and
+//! the model tests of `fulmar-store` share this one definition.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -98,7 +98,7 @@ impl Tables {
         self.inbound.retain(|at| (at.0, at.1) != place);
     }
 
-    /// Two messages of one flow that are in flight under one packet identifier, which no batch may leave behind.
+    /// Two messages of one flow that are in flight with the same packet identifier; no batch may leave that.
     #[must_use]
     pub fn contradiction(&self) -> Option<String> {
         let mut under_way = BTreeMap::new();
@@ -113,7 +113,7 @@ impl Tables {
         })
     }
 
-    /// What a broker finds at its start.
+    /// The state that a broker reads at its start.
     #[must_use]
     pub fn restored(&self) -> Restored {
         let inbound = |(session, flow, id): &(SessionKey, FlowId, u16)| {
@@ -133,7 +133,7 @@ impl Tables {
 }
 
 impl From<&Restored> for Tables {
-    /// The tables that storage gave back.
+    /// The tables of the state that storage returned.
     fn from(restored: &Restored) -> Tables {
         let subscription =
             |record: &SubscriptionRecord| ((record.session, record.filter.clone()), record.clone());

@@ -1,5 +1,5 @@
-//! What is known of each client's will: whether it may come, and whether it must (MQTT 5.0 section
-//! 3.1.2.5). A will is a message in the ledger that its client never says itself.
+//! Tracks each client's will: whether it may be published, and whether it must (MQTT 5.0 section 3.1.2.5). A will is
+//! a message in the ledger that its client never sends itself.
 
 use std::time::Duration;
 
@@ -21,20 +21,20 @@ struct Current {
     /// CONNACK was received, so the broker has it.
     greeted: bool,
     fate: Fate,
-    /// When the broker noticed that the connection was gone, at the latest.
+    /// The latest time at which the broker detected the end of the connection.
     noticed: Option<Timestamp>,
-    /// The broker has read the goodbye.
+    /// Whether the broker has read DISCONNECT.
     is_gone: bool,
 }
 
-/// What has become of the connection.
+/// The state of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
-    /// It is there.
+    /// It is open.
     There,
     /// It has broken.
     Lost,
-    /// Its client has said goodbye.
+    /// Its client has sent DISCONNECT.
     Left,
     /// Its client has returned.
     Over,
@@ -44,7 +44,7 @@ enum Fate {
 #[derive(Debug, Default)]
 pub(crate) struct Wills {
     current: Vec<Option<Current>>,
-    /// Those that must come, unless a crash changes that.
+    /// Wills that must be published, unless a crash changes that.
     due: Vec<Current>,
 }
 
@@ -53,8 +53,7 @@ impl Wills {
         Wills { current: vec![None; clients], due: Vec::new() }
     }
 
-    /// A client is about to connect on `line`: what its CONNECT says of a will. `clean` if it wants a
-    /// new session.
+    /// A client is about to connect on `line`; records its CONNECT's will. `clean` if it wants a new session.
     pub(crate) fn connecting(
         &mut self,
         client: &Client,
@@ -65,7 +64,7 @@ impl Wills {
     ) -> Option<(Will, String)> {
         self.comes_back(client, clean, world, ledger);
         if clean {
-            // One that a crash has kept is due with the session's end.
+            // A will that a crash has kept is due at the end of the session.
             ledger.wills_may_come(client.index);
         }
         let nature = client.nature;
@@ -97,7 +96,7 @@ impl Wills {
         }
     }
 
-    /// A client's connection has broken, or was given up for a new one.
+    /// A client's connection has broken, or was replaced by a new one.
     pub(crate) fn lost(&mut self, client: usize, ledger: &mut Ledger) {
         if let Some(will) = &mut self.current[client]
             && will.fate == Fate::There
@@ -107,7 +106,7 @@ impl Wills {
         }
     }
 
-    /// A client has said goodbye. Until that is read its connection may break.
+    /// A client has sent DISCONNECT. Until the broker reads it, the connection may break.
     pub(crate) fn left(&mut self, client: usize, ledger: &mut Ledger) {
         if let Some(will) = &mut self.current[client]
             && will.fate == Fate::There
@@ -128,18 +127,18 @@ impl Wills {
                 ledger.acknowledged(will.message);
                 self.due.push(*will);
             }
-            // With the session's end it is due at once.
+            // At the end of the session it is due at once.
             Fate::Lost if clean => ledger.may_come(will.message),
             Fate::Lost | Fate::Left | Fate::There | Fate::Over => {}
         }
     }
 
-    /// Notes what the broker has noticed by now.
+    /// Records what the broker has detected by now.
     pub(crate) fn look(&mut self, world: &World, ledger: &mut Ledger) {
         for will in self.current.iter_mut().flatten() {
             let Some(line) = world.lines.get(will.line) else { continue };
             match will.fate {
-                // By the broker.
+                // Closed by the broker.
                 Fate::There if line.closed_at.is_some() => {
                     (will.fate, will.noticed) = (Fate::Lost, line.closed_at);
                     ledger.bequeath(will.message, ledger.now + will.delay);
@@ -154,8 +153,8 @@ impl Wills {
         }
     }
 
-    /// The broker has crashed. What it must do about wills afterwards is what the storage that it finds knows, which
-    /// may be more than was known to be durable.
+    /// The broker has crashed. Afterwards its duties about wills follow from the state in storage, which may be newer
+    /// than what was known to be durable.
     pub(crate) fn crash(&mut self, sessions: &[SessionRecord], ledger: &mut Ledger) {
         for client in 0..self.current.len() {
             self.lost(client, ledger);
@@ -170,7 +169,7 @@ impl Wills {
         for session in sessions {
             let current = self.current.iter().flatten().map(|will| will.message);
             let message = session.will.as_ref().and_then(|will| message_of(&will.payload));
-            // One whose end was not stored.
+            // A will whose end was not stored.
             if let Some(message) =
                 message.filter(|message| !current.clone().any(|own| own == *message))
             {
@@ -182,7 +181,7 @@ impl Wills {
             match (will.fate, stored(will.message)) {
                 (Fate::Left, Some(_)) => ledger.may_come(will.message),
                 (Fate::Lost, Some(_)) => will.noticed = Some(now),
-                // It was taken out of storage in the batch of its publication.
+                // It was removed from storage in the batch of its publication.
                 (Fate::Lost, None) if will.durable && will.greeted => {
                     will.fate = Fate::Over;
                     ledger.acknowledged(will.message);

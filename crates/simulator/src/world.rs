@@ -1,8 +1,7 @@
-//! The broker with workers that are turned by hand, one small step at a time, and a network whose
-//! packets arrive when the schedule says so.
+//! The broker with workers that run step by step, and a network whose packets arrive when the schedule decides.
 //!
-//! A worker sleeps as the real one does: it does nothing more until a packet, a timer or another
-//! worker's wake-up comes. What is forgotten before a worker falls asleep is therefore missed here too.
+//! A worker sleeps as the real one does: it does nothing until a packet, a timer or another worker wakes it. Work
+//! forgotten before a worker falls asleep is therefore missing here too.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -25,7 +24,7 @@ use crate::schedule::{Amid, Aside};
 /// First byte of a DISCONNECT.
 pub(crate) const DISCONNECT: u8 = 0xE0;
 
-/// Something on its way from a client to the broker.
+/// Input from a client that is in flight to the broker.
 #[derive(Clone, Debug)]
 pub(crate) enum Input {
     /// One packet, or a flow header.
@@ -40,10 +39,10 @@ pub(crate) struct Wire {
     pub(crate) key: StreamKey,
     to_broker: VecDeque<Input>,
     to_client: VecDeque<Vec<u8>>,
-    /// The broker wants nothing more of it until an event.
+    /// The broker does not read from it until an event.
     blocked: bool,
     opened: bool,
-    /// The network takes no more for the client until the client has read something.
+    /// The network accepts no more for the client until the client has read something.
     full: bool,
 }
 
@@ -51,28 +50,28 @@ pub(crate) struct Wire {
 #[derive(Debug)]
 pub(crate) struct Line {
     pub(crate) worker: usize,
-    /// `None` while its worker publishes and others do something meanwhile.
+    /// `None` during a publication in which other workers act.
     connection: Option<Connection>,
     pub(crate) wires: Vec<Wire>,
-    /// The broker's end is open.
+    /// Whether the broker's end is open.
     pub(crate) open: bool,
-    /// The client has let go of it, and the broker has not noticed yet.
+    /// The client has closed it, and the broker has not detected that yet.
     cut: bool,
-    /// The transport is to ask for output.
+    /// Whether the transport is to ask for output.
     flush: bool,
-    /// Packets the network holds for the client on each stream.
+    /// Packets per stream that the network holds for the client.
     room: usize,
     /// The broker has read the client's DISCONNECT.
     pub(crate) said_goodbye: bool,
     /// When the broker's end was closed.
     pub(crate) closed_at: Option<Timestamp>,
-    /// Streams that the broker has aborted: what is said there is lost.
+    /// Streams that the broker has aborted: data sent there is lost.
     pub(crate) aborted: Vec<StreamKey>,
 }
 
 #[derive(Debug)]
 struct Worker {
-    /// `None` while it publishes and others do something meanwhile.
+    /// `None` during a publication in which other workers act.
     shard: Option<Shard>,
     asleep: bool,
     woken: Arc<AtomicBool>,
@@ -86,12 +85,12 @@ pub(crate) struct World {
     pub(crate) lines: Vec<Line>,
     pub(crate) now: Timestamp,
     limits: Limits,
-    /// Messages that brokers before this one have dropped because a queue was full.
+    /// Messages that earlier brokers have dropped because of a full queue.
     dropped_before: u64,
 }
 
 impl World {
-    /// A world whose storage is `disk`, which holds nothing yet.
+    /// A world with the empty storage `disk`.
     pub(crate) fn new(disk: Arc<dyn Volume>, workers: usize, limits: Limits) -> World {
         let now = Timestamp(1_000_000);
         World::start(disk, Restored::default(), workers, limits, now)
@@ -123,8 +122,8 @@ impl World {
         World { disk, broker, workers, lines: Vec::new(), now, limits, dropped_before: 0 }
     }
 
-    /// The process dies and starts again with as many workers: every connection is gone, and all that
-    /// was not committed. Returns the sessions that storage has then.
+    /// The process dies and starts again with this many workers: all connections and uncommitted batches are lost.
+    /// Returns the sessions that are in storage then.
     pub(crate) fn crash(&mut self, workers: usize) -> Result<Vec<SessionRecord>, String> {
         let (disk, restored) = self.disk.crash();
         if let Some(what) = disk.durable().contradiction() {
@@ -137,7 +136,7 @@ impl World {
         Ok(sessions)
     }
 
-    /// Messages that were dropped because a queue was full.
+    /// Messages dropped because of a full queue.
     pub(crate) fn dropped(&self) -> u64 {
         let now = self.broker.metrics().sum(|worker| &worker.messages_dropped_queue);
         self.dropped_before + now
@@ -147,7 +146,7 @@ impl World {
         self.workers.len()
     }
 
-    /// Opens a connection to a worker, which holds `room` packets a stream for a slow client.
+    /// Opens a connection to a worker; the network holds `room` packets per stream for a slow client.
     pub(crate) fn open(&mut self, worker: usize, quic: bool, room: usize) -> Option<usize> {
         let at = self.lines.len();
         let peer = Peer {
@@ -176,7 +175,7 @@ impl World {
         Some(at)
     }
 
-    /// The client says something on a stream, which it thereby opens.
+    /// The client sends something on a stream, which this opens.
     pub(crate) fn say(&mut self, line: usize, key: StreamKey, input: Input) {
         let line = &mut self.lines[line];
         if line.cut || line.aborted.contains(&key) {
@@ -191,7 +190,7 @@ impl World {
         }
     }
 
-    /// The client resets a stream; what it has said there is lost.
+    /// The client resets a stream; its unread data is lost.
     pub(crate) fn reset(&mut self, line: usize, key: StreamKey) {
         if let Some(wire) = self.lines[line].wires.iter_mut().find(|wire| wire.key == key) {
             wire.to_broker.clear();
@@ -199,7 +198,7 @@ impl World {
         }
     }
 
-    /// The client lets go of the connection. What it has said may be lost with it.
+    /// The client closes the connection. Its last packets may be lost.
     pub(crate) fn cut(&mut self, line: usize, lossy: bool) {
         let line = &mut self.lines[line];
         line.cut = true;
@@ -225,13 +224,13 @@ impl World {
         Some(packet)
     }
 
-    /// Streams on which something waits for the client.
+    /// Streams with packets for the client.
     pub(crate) fn audible(&self, line: usize) -> Vec<StreamKey> {
         let wires = self.lines[line].wires.iter();
         wires.filter(|wire| !wire.to_client.is_empty()).map(|wire| wire.key).collect()
     }
 
-    /// Lines from which the broker has something to read.
+    /// Connections with input for the broker.
     pub(crate) fn readable(&self) -> Vec<usize> {
         let readable = |line: &Line| {
             let wires = || line.wires.iter().any(Wire::is_readable);
@@ -242,12 +241,12 @@ impl World {
         (0..self.lines.len()).filter(able).collect()
     }
 
-    /// A worker reads one input of a line, of whichever stream `pick` says. False if there is none.
+    /// A worker reads one input of a connection, from the stream that `pick` chooses. False if there is none.
     pub(crate) fn read(&mut self, at: usize, pick: usize) -> bool {
         self.read_amid(at, pick, None)
     }
 
-    /// The same; if it is a publication, other workers do something `amid` it.
+    /// The same; during a publication, other workers act as in `amid`.
     pub(crate) fn read_amid(&mut self, at: usize, pick: usize, amid: Option<Amid>) -> bool {
         let line = &self.lines[at];
         if !line.open {
@@ -276,7 +275,7 @@ impl World {
         true
     }
 
-    /// The core does what one input asks for.
+    /// The core handles one input.
     fn act(
         &mut self,
         at: usize,
@@ -320,7 +319,7 @@ impl World {
         }
     }
 
-    /// Lets a worker do something; if it publishes, others do something `amid` it.
+    /// Runs a part of a worker's turn; during a publication, others act as in `amid`.
     fn with_others<R>(
         &mut self,
         amid: Option<Amid>,
@@ -381,7 +380,7 @@ impl World {
         }
     }
 
-    /// A worker that sleeps is woken by a packet or a timer.
+    /// A packet or a timer wakes a worker that sleeps.
     fn wake(&mut self, at: usize) {
         let worker = &mut self.workers[at];
         let Some(shard) = &mut worker.shard else { return };
@@ -404,7 +403,7 @@ impl World {
         false
     }
 
-    /// A worker takes its events and sends what it then has. Says how many.
+    /// A worker handles its events and sends the resulting output; returns how many packets.
     pub(crate) fn exchange(&mut self, at: usize) -> usize {
         if !self.is_awake(at) {
             return 0;
@@ -429,7 +428,7 @@ impl World {
         count
     }
 
-    /// Sends what the core has for a line, as far as the network takes it.
+    /// Sends the core's output for a connection, as far as the network accepts it.
     fn flush(&mut self, at: usize) {
         let line = &mut self.lines[at];
         line.flush = false;
@@ -477,12 +476,12 @@ impl World {
         let worker = &mut self.workers[at];
         let Some(shard) = &mut worker.shard else { return };
         shard.end_turn();
-        // A worker whose network can take more sends before it sleeps.
+        // A worker whose network accepts more sends before it sleeps.
         let sends = |line: &Line| line.worker == at && line.open && line.flush;
         worker.asleep = !self.lines.iter().any(sends) && shard.before_sleep();
     }
 
-    /// What is due on a worker happens.
+    /// Handles what is due on a worker.
     pub(crate) fn fire_timers(&mut self, at: usize) {
         let now = self.now;
         let due = |shard: &Shard| shard.deadline().is_some_and(|due| due <= now);
@@ -528,7 +527,7 @@ impl Wire {
         !self.blocked && !self.to_broker.is_empty()
     }
 
-    /// Puts whole packets on the way to the client.
+    /// Puts whole packets into the network towards the client.
     fn put(&mut self, mut bytes: &[u8]) {
         while let Ok(Some(frame)) = peek_frame(bytes, usize::MAX) {
             self.to_client.push_back(bytes[..frame.len].to_vec());

@@ -1,4 +1,4 @@
-//! A fixed set of schedules in every ordinary test run; `make simulate` goes on from there.
+//! A fixed set of schedules in every ordinary test run; `make simulate` continues from there.
 #![allow(clippy::unwrap_used)]
 
 use fulmar_simulator::{Schedule, play};

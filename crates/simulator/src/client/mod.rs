@@ -1,5 +1,5 @@
-//! An honest client: it follows the protocol to the letter, remembers what it must, and complains when
-//! the broker does not.
+//! An honest client: it follows the protocol exactly, keeps the state that it must keep, and reports an error when
+//! the broker breaks a promise.
 
 mod receive;
 mod streams;
@@ -19,23 +19,23 @@ use fulmar_mqtt::{Packet, PacketId, Properties, Property, PropertyBuf, QoS, Reas
 use crate::ledger::{Lane, Ledger};
 use crate::schedule::{FILTERS, Nature, TOPICS, Will};
 
-/// Seconds after which an absent client's session may be gone; its flows as well.
+/// Seconds after which an absent client's session and its flows may have expired.
 pub(crate) const EXPIRY_S: u32 = 1000;
 
 /// Bytes for a stream.
 pub(crate) type Said = (StreamKey, Vec<u8>);
 
-/// A publication under way to the client.
+/// A publication that is being received.
 #[derive(Clone, Copy, Debug)]
 struct Receiving {
     message: usize,
     qos: QoS,
-    /// On which connection it came last: what an earlier one brought does not count against the receive
-    /// maximum (MQTT 5.0 section 4.9).
+    /// The connection on which it was last received: those of earlier connections do not count towards the Receive
+    /// Maximum (MQTT 5.0 section 4.9).
     connection: u64,
 }
 
-/// A further stream.
+/// A stream other than the control stream.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stream {
     pub(crate) key: StreamKey,
@@ -43,18 +43,18 @@ pub(crate) struct Stream {
     keep: bool,
     /// It has another stream's flow, and has received nothing yet: the broker may know neither stream.
     is_between: bool,
-    /// `None` for one that takes the flow as it is.
+    /// `None` for a stream that accepts the flow in any state.
     refusal: Option<Refusal>,
 }
 
-/// Whether a stream that wants its flow as it was left is refused (draft section 9.7).
+/// Whether the broker must refuse a stream that resumes a flow (draft section 9.7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Refusal {
-    /// The broker cannot know the flow.
+    /// The broker cannot have the flow.
     Must,
-    /// A crash or time may have taken it.
+    /// A crash or expiry may have removed the flow.
     May,
-    /// It is known.
+    /// The broker has the flow.
     MustNot,
 }
 
@@ -66,29 +66,29 @@ pub(crate) struct Client {
     pub(crate) quic: bool,
     /// CONNACK was received on this connection.
     pub(crate) greeted: bool,
-    /// What CONNACK must say of the session, if it can know.
+    /// The session-present flag that CONNACK must have, if known.
     expects: Option<bool>,
     pub(crate) must_clean: bool,
-    /// Whether the broker has its session; `None` when it cannot know.
+    /// Whether the broker has its session; `None` if unknown.
     known: Option<bool>,
     pub(crate) streams: Vec<Stream>,
     next_stream: u64,
     /// Streams of this connection that have named a flow.
     named: Vec<(StreamKey, u64)>,
-    /// Flows that were ever asked for in this session.
+    /// Flows that were ever requested in this session.
     asked_for: BTreeSet<u64>,
-    /// Of those some wait for a stream when theirs is gone.
+    /// Those of them that wait for a new stream.
     kept: BTreeSet<u64>,
-    /// Flows that the broker has answered on in this connection, and which outlive their stream.
+    /// Flows on which the broker has answered in this connection, and which outlive their stream.
     answered: BTreeSet<u64>,
     outbound: BTreeMap<Lane, Outbound<usize>>,
     receiving: BTreeMap<Lane, BTreeMap<u16, Receiving>>,
-    /// Publications received on the control stream at QoS 1, and under which identifier.
+    /// Publications received on the control stream at QoS 1, and their identifiers.
     received_as: BTreeMap<u64, PacketId>,
-    /// Acknowledgements it is slow to send.
+    /// Delayed acknowledgements.
     unacknowledged: VecDeque<(StreamKey, Lane, AckKind, u16)>,
-    /// Subscriptions asked for on this line: filter, quality of service, and the least of those asked for
-    /// at the same time, of which the broker may have read another last.
+    /// Unanswered subscriptions of this connection: filter, quality of service, and the least of those requested at
+    /// the same time, of which the broker may have read another last.
     asking: BTreeMap<u16, (usize, QoS, QoS)>,
     /// Of these, those that were asked for before a flow was to be emptied, which may have been read last.
     doubted: BTreeSet<u16>,
@@ -96,9 +96,9 @@ pub(crate) struct Client {
     /// streams overtake each other.
     leaving: BTreeMap<u16, usize>,
     next_id: u16,
-    /// Connections it has made.
+    /// The number of its connections.
     connections: u64,
-    /// The topics for which aliases stand on each stream.
+    /// The topics of the aliases on each stream.
     aliases: BTreeMap<(u64, u16), String>,
     /// Those for which the broker's aliases stand.
     resolved: BTreeMap<(u64, u16), String>,
@@ -153,7 +153,7 @@ impl Client {
         if self.nature.v5 { Version::V5 } else { Version::V311 }
     }
 
-    /// Whether all it has sent and received is acknowledged.
+    /// Whether everything sent and received is acknowledged.
     pub(crate) fn is_at_rest(&self) -> bool {
         self.outbound.values().all(|outbound| outbound.in_flight() == 0)
             && self.receiving.values().all(BTreeMap::is_empty)
@@ -177,7 +177,7 @@ impl Client {
         }
     }
 
-    /// Its connection is gone, as far as it is concerned.
+    /// The connection has ended for the client.
     pub(crate) fn disconnected(&mut self, ledger: &mut Ledger) {
         if self.line.take().is_none() {
             return;
@@ -218,20 +218,20 @@ impl Client {
     /// So much time has passed that what waits for its client may have expired.
     pub(crate) fn aged(&mut self, ledger: &mut Ledger) {
         if !self.greeted && self.nature.v5 && self.nature.durable {
-            // By its own clock the session is over, and what it knew of it is worth nothing.
+            // By its own clock the session has expired, so its state is void.
             self.must_clean = true;
             self.expects = self.expects.filter(|present| !present);
             ledger.void(self.index);
         }
         self.answered.clear();
-        // Between two streams a flow may be over too.
+        // Between two streams, a flow may also have expired.
         let known = |refusal: &&mut Refusal| **refusal == Refusal::MustNot;
         let refusals = self.streams.iter_mut().filter_map(|stream| stream.refusal.as_mut());
         refusals.filter(known).for_each(|refusal| *refusal = Refusal::May);
         self.end_waiting_lanes(ledger);
     }
 
-    /// Its session is over.
+    /// Its session has ended.
     fn forget(&mut self, ledger: &mut Ledger) {
         self.asked_for.clear();
         self.kept.clear();
@@ -241,9 +241,9 @@ impl Client {
         ledger.forget(self.index);
     }
 
-    /// Whether its next CONNECT is for a new session, as it is if it wants one (`clean`) among others.
+    /// Whether its next CONNECT begins a new session; it does if `clean`, and in other cases.
     pub(crate) fn begins_anew(&self, clean: bool) -> bool {
-        // In 3.1.1 a clean session is one that does not last.
+        // In 3.1.1, a clean session is one that ends with the connection.
         self.must_clean || (clean && self.nature.v5) || !self.nature.durable
     }
 
@@ -341,8 +341,8 @@ impl Client {
         let (key, lane) = self.lane(nth);
         let (key, lane) =
             if topic.is_none() { (StreamKey::CONTROL, Lane::Control) } else { (key, lane) };
-        // What was open on a lane of a name is not known after its stream is gone; and at QoS 1 what was
-        // sent before may set the retained message again when it is sent again.
+        // The state of a lane with a name is unknown after its stream has ended; and at QoS 1, a repeated message may
+        // set the retained message again.
         let at_most_1 = matches!(lane, Lane::Named(_)) || topic.is_none();
         let qos = if at_most_1 { qos.min(QoS::AtLeastOnce) } else { qos };
         let message = ledger.sent.len();
@@ -379,7 +379,7 @@ impl Client {
         }
         let mut said_before = false;
         if self.nature.aliases && self.nature.v5 {
-            // Few, so that they stand for other topics later.
+            // Few, so that they are reused for other topics.
             let alias = 1 + (message % 2) as u16;
             properties.push(Property::TopicAlias(alias));
             let before = self.aliases.insert((key.0, alias), topic.to_owned());
@@ -446,7 +446,7 @@ impl Client {
         Some(self.packet(StreamKey::CONTROL, &Packet::Unsubscribe(unsubscribe)))
     }
 
-    /// Identifiers of SUBSCRIBE lie where publications' never come.
+    /// Identifiers of SUBSCRIBE are from a range that publications never use.
     fn next_id(&mut self) -> PacketId {
         self.next_id = (self.next_id + 1) % 10_000;
         PacketId::new(50_000 + self.next_id).unwrap_or(PacketId::FIRST)
@@ -462,7 +462,7 @@ impl Client {
         self.finish(key, lane, kind, PacketId::new(id)?)
     }
 
-    /// Acknowledges; what it has acknowledged for good it forgets.
+    /// Acknowledges; forgets a message after its final acknowledgement.
     fn finish(&mut self, key: StreamKey, lane: Lane, kind: AckKind, id: PacketId) -> Option<Said> {
         if kind == AckKind::Puback
             && let Some(receiving) = self.receiving.get_mut(&lane)
@@ -472,7 +472,7 @@ impl Client {
         Some(self.ack(key, kind, id))
     }
 
-    /// A packet for somebody who wants to read what happens.
+    /// A packet as text, for people.
     pub(crate) fn words(&self, bytes: &[u8]) -> String {
         let packet = peek_frame(bytes, usize::MAX).ok().flatten();
         match packet.map(|frame| decode(&frame, self.version())) {

@@ -1,4 +1,4 @@
-//! What a client makes of what it is sent, and what it says to that.
+//! Handles the packets that a client receives; returns its answers.
 
 use fulmar_broker::StreamKey;
 use fulmar_mqtt::ack::AckKind;
@@ -12,7 +12,7 @@ use crate::ledger::{Delivery, Lane, Ledger};
 use crate::schedule::TOPICS;
 
 impl Client {
-    /// Reads a packet. What it says to that.
+    /// Reads a packet; returns the client's answer.
     pub(crate) fn receive(
         &mut self,
         key: StreamKey,
@@ -70,7 +70,7 @@ impl Client {
         }
         self.greeted = true;
         if !self.quic {
-            // What waited for streams comes on this one.
+            // Messages that waited for streams arrive on this one.
             self.kept.clear();
         }
         self.must_clean = false;
@@ -121,7 +121,7 @@ impl Client {
             ledger.arrive(who, got)?;
             return Ok(Vec::new());
         };
-        // [MQTT-4.4.0-1]. A will's publication that a crash undid is made again.
+        // [MQTT-4.4.0-1]. If a crash undid a will's publication, it is published again.
         let one = !ledger.is_will(message);
         if one
             && qos == QoS::AtLeastOnce
@@ -146,7 +146,7 @@ impl Client {
                     "client {who} got message {message} as {id}, which is still message {before}"
                 ));
             }
-            // The same again: at QoS 2 it is known.
+            // A repetition: at QoS 2 the client has recorded it.
             Some(_) => qos == QoS::AtLeastOnce,
         };
         let room = usize::from(self.nature.receive_maximum);
