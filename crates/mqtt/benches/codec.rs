@@ -1,8 +1,7 @@
 //! Nanoseconds for each packet of a broker's hot path: `cargo bench -p fulmar-mqtt`.
 //!
-//! It prints and asserts nothing about time: machines differ and have neighbours. The best of several
-//! rounds is shown, which is the figure the neighbours disturb least. Compare two commits on one
-//! machine, one after the other.
+//! It prints results and asserts nothing about time: machines differ, and other programs disturb them. It shows the
+//! best of several rounds, which is disturbed least. Compare two commits on one machine, one after another.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 use std::hint::black_box;
@@ -93,7 +92,7 @@ fn main() {
             outbound.puback(oldest).unwrap();
             oldest = oldest.next();
         });
-        // The other way round, as a client may acknowledge.
+        // In reverse order, as a client may acknowledge.
         measure(&format!("session: push and PUBACK of it, {in_flight} in flight"), || {
             let newest = outbound.push(QoS::AtLeastOnce, 0).unwrap();
             outbound.puback(black_box(newest)).unwrap();

@@ -1,5 +1,5 @@
-//! The four acknowledgements of PUBLISH (sections 3.4 to 3.7) in their short forms: a few
-//! instructions each, since a broker writes one or two for every message.
+//! The four acknowledgements of PUBLISH (sections 3.4 to 3.7) in their short forms: a few instructions each, because
+//! a broker writes one or two per message.
 
 use crate::reason::ReasonCode;
 use crate::types::{PacketId, Version};
@@ -18,7 +18,7 @@ pub enum AckKind {
 }
 
 impl AckKind {
-    /// The acknowledgement that begins with `first`, if one does.
+    /// The acknowledgement whose first byte is `first`, if there is one.
     #[inline]
     pub(crate) fn from_first_byte(first: u8) -> Option<AckKind> {
         match first {
@@ -30,7 +30,7 @@ impl AckKind {
         }
     }
 
-    /// Whether the packet may give this reason (tables of sections 3.4.2.1, 3.5.2.1, 3.6.2.1 and 3.7.2.1).
+    /// Whether the packet may have this reason (tables of sections 3.4.2.1, 3.5.2.1, 3.6.2.1 and 3.7.2.1).
     pub(crate) fn may_say(self, reason: ReasonCode) -> bool {
         use ReasonCode as R;
         match self {
@@ -63,7 +63,7 @@ impl AckKind {
     }
 }
 
-/// Appends an acknowledgement without properties. 3.1.1 cannot say a reason.
+/// Appends an acknowledgement without properties. 3.1.1 has no reason.
 pub fn encode(
     out: &mut Vec<u8>,
     version: Version,

@@ -1,7 +1,7 @@
 //! From bytes to packets: find the frame, then decode it (section 2).
 //!
-//! [`peek_frame`] looks at the fixed header only: a packet over the limit is refused before its
-//! body has arrived, and an incomplete one costs nothing to ask for again.
+//! [`peek_frame`] reads the fixed header only: a packet over the limit is refused before its body has arrived, and
+//! calling it again for an incomplete one costs nothing.
 
 use crate::error::DecodeError;
 use crate::packet::Packet;
@@ -13,7 +13,7 @@ pub use crate::frame::Frame;
 /// The packet at the start of `buffer`; `None` when it is not complete yet.
 ///
 /// # Errors
-/// The length field is malformed or says more than `max_packet_bytes`, or no packet begins like it.
+/// The length field is malformed or exceeds `max_packet_bytes`, or no packet has such a first byte.
 #[inline]
 pub fn peek_frame(
     buffer: &[u8],
@@ -42,8 +42,8 @@ fn check_first_byte(first: u8) -> Result<(), DecodeError> {
 /// Largest packet the protocol can express, in bytes (section 2.1.4).
 pub const MAX_PACKET_BYTES: usize = 5 + MAX_VARIABLE;
 
-/// Length of the packet at the start of `buffer`, body arrived or not; `None` when the length field
-/// itself is cut short. For readers that want to reserve room.
+/// Length of the packet at the start of `buffer`, even if its body has not arrived; `None` if the length field itself
+/// is incomplete. For readers that reserve room.
 ///
 /// # Errors
 /// As [`peek_frame`].
@@ -65,13 +65,13 @@ pub fn packet_len(
 /// The lengths in a fixed header, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PacketLen {
-    /// Of the fixed header.
+    /// The fixed header's.
     pub header: usize,
-    /// Of the whole packet.
+    /// The whole packet's.
     pub total: usize,
 }
 
-/// Decodes a frame. CONNECT says its version itself; for all others it is the connection's.
+/// Decodes a frame. CONNECT contains its version; for all others it is the connection's.
 ///
 /// # Errors
 /// Says what is wrong; [`DecodeError::reason`] is the answer to give.

@@ -1,8 +1,8 @@
-//! What can be wrong with bytes that claim to be MQTT.
+//! Errors in bytes that should be an MQTT packet.
 
 use crate::reason::ReasonCode;
 
-/// Why bytes are not an MQTT packet; [`DecodeError::reason`] is what to answer with.
+/// Why bytes are not an MQTT packet; [`DecodeError::reason`] is the reason code of the answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
     /// A field ends beyond its packet, or bytes are left over.
@@ -11,7 +11,7 @@ pub enum DecodeError {
     /// A variable byte integer of more than four bytes (section 1.5.5).
     #[error("variable byte integer is too long")]
     VariableByteInteger,
-    /// The packet is longer than the receiver takes.
+    /// The packet is longer than the receiver allows.
     #[error("packet of {size} bytes is over the limit of {limit}")]
     TooLarge {
         /// Its size, fixed header included.
@@ -22,7 +22,7 @@ pub enum DecodeError {
     /// A packet type that does not exist in this version.
     #[error("packet type {0} does not exist")]
     PacketType(u8),
-    /// Reserved bits are not as they must be.
+    /// Reserved bits have wrong values.
     #[error("reserved flags are wrong")]
     Flags,
     /// Not UTF-8, or with U+0000 (section 1.5.4).
@@ -49,7 +49,7 @@ pub enum DecodeError {
     /// A property given twice.
     #[error("property 0x{0:02X} is given more than once")]
     PropertyTwice(u8),
-    /// A property with a value it must not have.
+    /// A property with a forbidden value.
     #[error("property 0x{0:02X} has a value that is not allowed")]
     PropertyValue(u8),
     /// SUBSCRIBE or UNSUBSCRIBE without a filter.
@@ -64,7 +64,7 @@ pub enum DecodeError {
 }
 
 impl DecodeError {
-    /// The reason code to answer with.
+    /// The reason code of the answer.
     #[must_use]
     pub fn reason(self) -> ReasonCode {
         match self {
@@ -72,8 +72,8 @@ impl DecodeError {
             DecodeError::ProtocolName | DecodeError::ProtocolVersion(_) => {
                 ReasonCode::UnsupportedProtocolVersion
             }
-            // An identifier that is not valid for its packet is malformed (section 2.2.2.2), one
-            // that is doubled or out of range a protocol error (section 2.2.2.2 and each packet's).
+            // An identifier that is not valid for its packet is malformed (section 2.2.2.2), one that is repeated or
+            // out of range a protocol error (section 2.2.2.2 and each packet's).
             DecodeError::PropertyTwice(_)
             | DecodeError::PropertyValue(_)
             | DecodeError::NoFilter

@@ -4,7 +4,7 @@
 //! integers (RFC 9000 section 16). A stream without one begins with an MQTT packet; none of a client's packets that
 //! may begin a data stream has a first byte of 0x11 to 0x14, so one byte is enough to distinguish them.
 
-/// What a stream is for.
+/// The purpose of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlowHeader {
     /// The control stream (0x11).
@@ -23,7 +23,7 @@ pub enum FlowHeader {
     },
 }
 
-/// Terms of a data flow.
+/// The settings of a data flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DataFlow {
     /// Unique within the session; the lowest bit is 0 for a client's flow, 1 for a server's.
@@ -59,7 +59,7 @@ impl FlowFlags {
     }
 }
 
-/// Why a header is not one.
+/// Why a header is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FlowError {
     /// The flow type is not the draft's.
@@ -71,7 +71,7 @@ pub enum FlowError {
     /// Flags that contradict each other.
     #[error("flow flags 0x{0:02X} contradict each other")]
     Flags(u8),
-    /// A server's flow that is to keep subscriptions, which are the client's alone to make.
+    /// A server's flow that is to keep subscriptions, which only a client can make.
     #[error("flow flags 0x{0:02X} ask for subscriptions in a server's flow")]
     ServerSubscriptions(u8),
     /// Optional headers, of which the draft defines none.
@@ -179,7 +179,7 @@ impl Cursor<'_> {
     }
 }
 
-/// Appends a QUIC variable-length integer; values over 2^62 - 1 are cut to it.
+/// Appends a QUIC variable-length integer; values over 2^62 - 1 become that.
 fn put_varint(out: &mut Vec<u8>, value: u64) {
     let value = value.min((1 << 62) - 1);
     let bytes = value.to_be_bytes();
@@ -202,7 +202,7 @@ pub enum StreamError {
     NoFlowState = 0xB3,
     /// A stream of a type that is not supported.
     StreamType = 0xB5,
-    /// Flow identifier and type do not go together.
+    /// Flow identifier and type do not match.
     BadFlowId = 0xB6,
     /// Subscriptions cannot be kept on this flow.
     PersistentSubscriptions = 0xB8,
@@ -215,7 +215,7 @@ pub enum StreamError {
 }
 
 impl FlowError {
-    /// The code to reset the stream with.
+    /// The code with which to reset the stream.
     #[must_use]
     pub fn stream_error(self) -> StreamError {
         match self {

@@ -1,8 +1,8 @@
 //! Properties of MQTT 5.0 (section 2.2.2.2).
 //!
-//! [`Properties`] is a checked view of encoded properties: every one is allowed in its packet, none
-//! is doubled that must not be, values are in range. Reading iterates over the bytes, so a packet
-//! with properties costs nothing until somebody asks. [`PropertyBuf`] builds the same encoding.
+//! [`Properties`] is a checked view of encoded properties: each is allowed in its packet, none is repeated that must
+//! not be, values are in range. Reading iterates over the bytes, so a packet with properties costs nothing until they
+//! are read. [`PropertyBuf`] builds the same encoding.
 
 use crate::error::DecodeError;
 use crate::topic::check_name;
@@ -48,7 +48,7 @@ const AUTHENTICATION_DATA: u8 = 0x16;
 const TOPIC_ALIAS: u8 = 0x23;
 const USER_PROPERTY: u8 = 0x26;
 
-/// Packets that carry properties, for which ones they allow.
+/// Packets with properties, which differ in the properties that they allow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     Connect,
@@ -106,14 +106,14 @@ impl<'a> Properties<'a> {
     /// No properties.
     pub const NONE: Properties<'static> = Properties { raw: &[] };
 
-    /// A view of what [`Properties::forwardable_into`] or [`Properties::raw`] gave and was kept. What is
-    /// not well-formed ends the list when it is read.
+    /// A view of bytes stored from [`Properties::forwardable_into`] or [`Properties::raw`]. A malformed property ends
+    /// the list when it is read.
     #[must_use]
     pub fn from_forwardable(raw: &'a [u8]) -> Properties<'a> {
         Properties { raw }
     }
 
-    /// Reads length and properties off `reader`.
+    /// Reads length and properties from `reader`.
     #[inline]
     pub(crate) fn read(
         reader: &mut Reader<'a>,
@@ -155,12 +155,12 @@ impl<'a> Properties<'a> {
             if reader.is_empty() {
                 return None;
             }
-            // Checked when the view was made; an error cannot happen and would end the list.
+            // Checked when the view was created; an error cannot happen and would end the list.
             read_property(&mut reader).ok().map(|(_, property)| property)
         })
     }
 
-    /// Appends what a server forwards with a message (section 3.3.2.3): everything but topic alias,
+    /// Appends the properties that a server forwards with a message (section 3.3.2.3): all except topic alias,
     /// subscription identifiers and message expiry, which belong to one hop or count down.
     pub fn forwardable_into(self, out: &mut Vec<u8>) {
         let mut reader = Reader::new(self.raw);
@@ -211,7 +211,7 @@ fn check_value(id: u8, property: Property<'_>) -> Result<(), DecodeError> {
         | Property::MaximumPacketSize(0)
         | Property::PayloadFormatIndicator(2..)
         | Property::MaximumQoS(2..) => Err(DecodeError::PropertyValue(id)),
-        // [MQTT-3.3.2-14], [MQTT-3.1.3-11]: a topic name, to which somebody will publish.
+        // [MQTT-3.3.2-14], [MQTT-3.1.3-11]: a topic name, to which a client will publish.
         Property::ResponseTopic(topic) => {
             check_name(topic).map_err(|_| DecodeError::PropertyValue(id))
         }
@@ -277,8 +277,8 @@ impl PropertyBuf {
         PropertyBuf::default()
     }
 
-    /// Appends one. The caller sees to it that it is allowed in its packet and not doubled; the
-    /// receiver will refuse it otherwise.
+    /// Appends a property. The caller must ensure that it is allowed in its packet and not repeated; otherwise the
+    /// receiver refuses the packet.
     pub fn push(&mut self, property: Property<'_>) -> &mut PropertyBuf {
         use Property as P;
         let out = &mut self.raw;

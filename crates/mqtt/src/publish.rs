@@ -1,10 +1,10 @@
-//! PUBLISH, written for the broker's hot path: everything before the payload, in one pass, from
-//! properties that are already encoded (section 3.3).
+//! PUBLISH for the broker's hot path: everything before the payload, in one pass, from properties that are already
+//! encoded (section 3.3).
 
 use crate::types::{PacketId, QoS, Version};
 use crate::wire::{fitting, put_packet_id, put_string, put_variable, variable_len};
 
-/// Everything of a PUBLISH but its payload.
+/// Everything in a PUBLISH except its payload.
 #[derive(Clone, Copy, Debug)]
 pub struct PublishHead<'a> {
     /// Whether it may have been sent before.
@@ -61,8 +61,8 @@ impl PublishHead<'_> {
     }
 }
 
-/// Appends everything of a PUBLISH but its payload. The caller has seen to it that the packet is
-/// not longer than the protocol can say, which is far above any sensible limit.
+/// Appends everything in a PUBLISH except its payload. The caller must have checked that the packet is not longer
+/// than the protocol allows, which is far above any sensible limit.
 pub fn encode_header(out: &mut Vec<u8>, version: Version, head: &PublishHead<'_>) {
     let remaining = head.remaining_len(version);
     out.reserve(5 + remaining);

@@ -1,10 +1,10 @@
-//! Reason codes (section 2.4) and the return codes 3.1.1 has in their place.
+//! Reason codes (section 2.4), and the return codes of 3.1.1.
 
 use std::fmt;
 
 macro_rules! reason_codes {
     ($($value:literal $name:ident $text:literal;)*) => {
-        /// Why something went as it did. Values from 0x80 are errors.
+        /// A reason code. Values from 0x80 are errors.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u8)]
         pub enum ReasonCode {
@@ -21,7 +21,7 @@ macro_rules! reason_codes {
                 }
             }
 
-            /// The specification's name for it.
+            /// Its name in the specification.
             #[must_use]
             pub fn text(self) -> &'static str {
                 match self {
@@ -91,7 +91,7 @@ impl ReasonCode {
         self.as_u8() >= 0x80
     }
 
-    /// The CONNACK return code that says it to a 3.1.1 client (3.1.1 section 3.2.2.3).
+    /// The corresponding CONNACK return code of 3.1.1 (3.1.1 section 3.2.2.3).
     #[must_use]
     pub fn to_v311_return_code(self) -> u8 {
         match self {
@@ -104,7 +104,7 @@ impl ReasonCode {
         }
     }
 
-    /// The reason a 3.1.1 CONNACK return code stands for; `None` for one that does not exist.
+    /// The reason code for a 3.1.1 CONNACK return code; `None` if that does not exist.
     #[must_use]
     pub fn from_v311_return_code(code: u8) -> Option<ReasonCode> {
         Some(match code {

@@ -1,4 +1,4 @@
-//! Sensors that the Linux kernel drives: its Industrial I/O folder in sysfs, as for the DHT11, BME280 or SCD30
+//! Sensors with Linux drivers: the Industrial I/O folder in sysfs, for example for the DHT11, BME280 or SCD30
 //! (Documentation/ABI/testing/sysfs-bus-iio of the kernel).
 //!
 //! A channel is one file with the processed value (`in_temp_input`), or a raw count with scale and offset
@@ -16,7 +16,7 @@ pub const DIRECTORY: &str = "/sys/bus/iio/devices";
 /// The most bytes of a file: sysfs returns at most one page.
 const MAX_BYTES: u64 = 4096;
 
-/// A kind of channel: its name in sysfs, our quantity, and what turns the kernel's unit into ours.
+/// A kind of channel: its name in sysfs, the quantity, and the factor from the kernel's unit to that of the quantity.
 struct Kind {
     channel: &'static str,
     quantity: &'static str,
@@ -40,7 +40,7 @@ const KINDS: [Kind; 6] = [
 /// A sensor of this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sensor {
-    /// A device's name: the driver's, made of letters that are allowed.
+    /// The device's name: the driver's, with allowed letters only.
     pub name: String,
     /// Its folder.
     pub path: PathBuf,
@@ -50,7 +50,7 @@ pub struct Sensor {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ChannelError {
-    /// It could not be read: a DHT11 fails so when the line was disturbed, and succeeds the next time.
+    /// It could not be read: a DHT11 fails like this if its line was disturbed, and succeeds the next time.
     #[error("{path}: {source}")]
     Read {
         /// The file.
@@ -98,9 +98,9 @@ pub fn sensors(directory: &Path) -> io::Result<Vec<Sensor>> {
     Ok(sensors)
 }
 
-/// A driver's name with only letters that a device's name may have; `dht11@0` becomes `dht11-0`.
+/// A driver's name with only the letters that are allowed in a device's name; `dht11@0` becomes `dht11-0`.
 fn cleaned(name: &str) -> String {
-    // Room for a number behind it.
+    // Leaves room for a number after it.
     let kept = name.trim().chars().take(MAX_DEVICE_LETTERS / 2);
     let letter = |letter: char| {
         if is_device(letter.encode_utf8(&mut [0; 4])) { letter } else { '-' }
@@ -109,7 +109,7 @@ fn cleaned(name: &str) -> String {
 }
 
 impl Sensor {
-    /// Reads every channel we know of: its quantity and its value, or why there is none.
+    /// Reads every known channel: its quantity, and its value or an error.
     #[must_use]
     pub fn read(&self) -> Vec<(&'static str, Result<f64, ChannelError>)> {
         let one = |kind: &Kind| {
@@ -130,7 +130,7 @@ impl Sensor {
         if !raw.exists() {
             return None;
         }
-        // A file that is missing says that there is nothing to add or to multiply by.
+        // A missing file means that there is nothing to add or to multiply by.
         let or = |part: &str, otherwise: f64| {
             let path = file(part);
             if path.exists() { number(&path) } else { Ok(otherwise) }
@@ -140,7 +140,7 @@ impl Sensor {
     }
 }
 
-/// Without the digits that the multiplication made up.
+/// Removes digits that the multiplication added.
 fn rounded(value: f64) -> f64 {
     (value * 1000.0).round() / 1000.0
 }

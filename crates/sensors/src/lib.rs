@@ -1,7 +1,7 @@
 //! Readings of sensors: their type, their text format ([`mod@line`]), sensors with Linux drivers ([`iio`]), and a
 //! simulator of homes ([`homes`]).
 //!
-//! Not here: MQTT, clocks, and what is done with readings. Time is passed in; files are read only by [`iio`].
+//! Not here: MQTT, clocks, and processing of readings. Time is passed in; only [`iio`] reads files.
 #![forbid(unsafe_code)]
 
 mod dice;

@@ -8,7 +8,7 @@
 //! {"device":"kitchen","at":"2026-11-21T17:30:00Z","temperature":21.5,"co2":640}
 //! ```
 //!
-//! Words are separated by blanks. What a line says is all there is: no line depends on another.
+//! Words are separated by blanks. Every line is complete: it does not depend on others.
 
 use serde_json::{Map, Value};
 use time::OffsetDateTime;
@@ -61,10 +61,10 @@ pub enum LineError {
     TooMany,
 }
 
-/// The readings of a line; none of an empty line and of a comment.
+/// The readings of a line; none for an empty line or a comment.
 ///
 /// # Errors
-/// The line is not as documented; nothing of it is given then.
+/// The line is not as documented; then none of its readings are returned.
 pub fn parse(line: &[u8]) -> Result<Vec<Reading>, LineError> {
     if line.len() > MAX_BYTES {
         return Err(LineError::TooLong);
@@ -119,7 +119,7 @@ fn of_object(mut object: Map<String, Value>) -> Result<Vec<Reading>, LineError> 
     let one = |(quantity, value): (&String, &Value)| {
         checked(&device, quantity, number(quantity, Some(value))?, None, at_ms)
     };
-    // In what order an object has its keys depends on what else is built with serde_json.
+    // The order of an object's keys depends on serde_json's features.
     let mut readings = object.iter().map(one).collect::<Result<Vec<_>, _>>()?;
     readings.sort_by(|a, b| a.quantity.cmp(&b.quantity));
     Ok(readings)

@@ -1,4 +1,4 @@
-//! A reading: which device measured what, when. Names are checked here and nowhere else.
+//! A reading: a device's measurement of a quantity at a time. Names are only checked here.
 
 use std::fmt::Write as _;
 
@@ -17,11 +17,11 @@ pub struct Reading {
     pub device: String,
     /// What was measured, such as `temperature`: lower-case letters, digits and `_`.
     pub quantity: String,
-    /// How much; finite.
+    /// The value; finite.
     pub value: f64,
-    /// In which unit, if it was said.
+    /// The unit, if given.
     pub unit: Option<String>,
-    /// When, in ms since 1970 (UTC); `None` if it was not said.
+    /// The time in ms since 1970 (UTC); `None` if not given.
     pub at_ms: Option<u64>,
 }
 
@@ -40,21 +40,21 @@ impl Reading {
     }
 }
 
-/// Whether a device may be called that.
+/// Whether a device's name is valid.
 #[must_use]
 pub fn is_device(name: &str) -> bool {
     let letter = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     (1..=MAX_DEVICE_LETTERS).contains(&name.len()) && name.bytes().all(letter)
 }
 
-/// Whether a quantity may be called that.
+/// Whether a quantity's name is valid.
 #[must_use]
 pub fn is_quantity(name: &str) -> bool {
     let letter = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
     (1..=MAX_QUANTITY_LETTERS).contains(&name.len()) && name.bytes().all(letter)
 }
 
-/// In what a quantity is measured unless a reading says otherwise.
+/// The default unit of a quantity.
 #[must_use]
 pub fn unit(quantity: &str) -> Option<&'static str> {
     match quantity {
@@ -68,8 +68,7 @@ pub fn unit(quantity: &str) -> Option<&'static str> {
     }
 }
 
-/// An instant in ms since 1970 as RFC 3339 has it, with milliseconds; one beyond the year 9999 as the last
-/// instant before.
+/// A time in ms since 1970 in RFC 3339 with milliseconds; after the year 9999, the last instant before.
 #[must_use]
 pub fn instant(ms: u64) -> String {
     const LAST_MS: u64 = 253_402_300_799_999;

@@ -1,4 +1,4 @@
-//! Counts the bytes each thread has on the heap, so that a target can hold a machine to its bounds.
+//! Counts the heap bytes of each thread, so that a target can check a machine's limits.
 //!
 //! Every program that links this crate gets the counting allocator: fuzz targets and their tests.
 #![allow(
@@ -23,7 +23,7 @@ fn changed(by: isize) {
     PEAK.set(PEAK.get().max(live));
 }
 
-// SAFETY: every call is handed on unchanged; counting allocates nothing.
+// SAFETY: every call is passed on unchanged; counting allocates nothing.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         changed(layout.size() as isize);
@@ -47,16 +47,16 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-/// What a piece of work did to its thread's heap.
+/// The heap use of a piece of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Use {
     /// Most bytes it had at once.
     pub peak_bytes: usize,
-    /// Bytes it left behind; negative if it freed what others had made.
+    /// Bytes that it did not free; negative if it freed memory of others.
     pub left_bytes: isize,
 }
 
-/// Does `work` and says what it used.
+/// Runs `work` and returns its heap use.
 pub fn measure<R>(work: impl FnOnce() -> R) -> (R, Use) {
     let before = LIVE.get();
     PEAK.set(before);

@@ -1,10 +1,10 @@
-//! Fuzz targets of `fulmar-mqtt`: each a function of any bytes that panics when a rule is broken.
+//! Fuzz targets of `fulmar-mqtt`: each a function of arbitrary bytes that panics when a rule is broken.
 //!
 //! `targets/` passes them to libFuzzer (`make fuzz`); the tests here run every seed through them, so that `cargo
 //! test` detects both a broken target and a bug that has returned. Each bug that a target found has a test beside its
 //! code, named after the bug.
 //!
-//! Also what the other crates' targets share: [`heap`], [`replay`], and the models in `tests/support`.
+//! Also shared code of other crates' targets: [`heap`], [`replay`], and the models in `tests/support`.
 
 pub mod heap;
 mod packet;
@@ -18,7 +18,7 @@ use support::{link, model, topics};
 
 pub use packet::packet;
 
-/// The session machines beside their models, and two of them over a link that is cut.
+/// The session machines compared with their models, and two of them over a link that is cut.
 pub fn session(data: &[u8]) {
     let Some((first, script)) = data.split_first() else { return };
     match first % 4 {
@@ -29,14 +29,14 @@ pub fn session(data: &[u8]) {
     }
 }
 
-/// Two lines of text: a filter as it stands in SUBSCRIBE, and a topic name.
+/// Two lines of text: a filter as in SUBSCRIBE, and a topic name.
 pub fn topic(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let (filter, name) = text.split_once('\n').unwrap_or((text, text));
     topics::agree(filter, name);
 }
 
-/// The header a data stream may begin with, cut anywhere.
+/// The header of a data stream, cut at any place.
 pub fn flow(data: &[u8]) {
     match flow::decode(data) {
         Ok(Some((header, used))) => {
@@ -57,7 +57,7 @@ pub fn flow(data: &[u8]) {
 /// Runs every file of a folder of seeds through a target.
 ///
 /// # Panics
-/// If there is none: a moved folder must not pass for a clean one.
+/// If there are none: a moved folder must not count as success.
 pub fn replay(folder: impl AsRef<Path>, target: fn(&[u8])) {
     let folder = folder.as_ref();
     let files: Vec<_> = std::fs::read_dir(folder).into_iter().flatten().flatten().collect();

@@ -1,6 +1,5 @@
-//! Packets from a hostile peer. Whatever is accepted must say the same after it has been encoded and
-//! decoded again, its lazy views must be whole, and looking at it allocates nothing, however long it
-//! says it is.
+//! Packets from a hostile peer. An accepted packet must stay the same after encoding and decoding it again, its lazy
+//! views must be valid, and reading it allocates nothing, whatever lengths it claims.
 
 use fulmar_mqtt::codec::{Frame, decode, peek_frame};
 use fulmar_mqtt::packet::Publish;
@@ -12,7 +11,7 @@ use crate::heap;
 /// Small, so that the fuzzer finds the limit.
 const MAX_PACKET_BYTES: usize = 4096;
 
-/// A version, then a stream of packets that may be cut anywhere.
+/// A version, then a stream of packets that may be cut at any place.
 pub fn packet(data: &[u8]) {
     let Some((first, mut rest)) = data.split_first() else { return };
     let version = if first & 1 == 0 { Version::V5 } else { Version::V311 };
@@ -34,7 +33,7 @@ fn look<'a>(frame: &Frame<'a>, version: Version) -> Result<Packet<'a>, DecodeErr
 }
 
 fn check(packet: &Packet<'_>, version: Version) {
-    // CONNECT says its version itself.
+    // CONNECT contains its version.
     let version = if let Packet::Connect(connect) = packet { connect.version } else { version };
     let mut bytes = Vec::new();
     packet.encode(version, &mut bytes);
@@ -51,7 +50,7 @@ fn check(packet: &Packet<'_>, version: Version) {
     }
 }
 
-/// As a broker sends it on: with its own hop's properties around those of the publisher.
+/// The packet as a broker forwards it: with the properties of its own hop around those of the publisher.
 fn forward(publish: &Publish<'_>) {
     let mut forwarded = Vec::new();
     publish.properties.forwardable_into(&mut forwarded);

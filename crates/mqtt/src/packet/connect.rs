@@ -6,17 +6,17 @@ use crate::reason::ReasonCode;
 use crate::types::{QoS, Version};
 use crate::wire::{Reader, end, put_binary, put_packet, put_string};
 
-/// Level byte of a bridge that speaks 3.1.1. No standard has it: mosquitto set it first
-/// (`try_private`), and other brokers know it.
+/// The level byte of a bridge with 3.1.1. It is not in any standard: mosquitto introduced it (`try_private`), and
+/// other brokers support it.
 const BRIDGE_LEVEL: u8 = 0x84;
 
 /// A client's request for a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Connect<'a> {
-    /// The version the client speaks.
+    /// The client's protocol version.
     pub version: Version,
-    /// The client is another broker's bridge, which mosquitto's say by the top bit of 3.1.1's level
-    /// byte; never with 5.0, whose subscription options serve them.
+    /// Whether the client is another broker's bridge, which mosquitto's show by the top bit of 3.1.1's level byte;
+    /// never with 5.0, where bridges use subscription options.
     pub bridge: bool,
     /// Clean Start (3.1.1: Clean Session).
     pub clean_start: bool,
@@ -50,11 +50,11 @@ pub struct LastWill<'a> {
 }
 
 impl<'a> Connect<'a> {
-    /// The version that the body of a CONNECT claims, whatever else is wrong with it: what to answer
-    /// in, and whether to answer at all (3.1.1 [MQTT-3.1.4-1] says not to).
+    /// The version that the body of a CONNECT claims, whatever else is wrong with it: it decides the form of the
+    /// answer, and whether there is one ([MQTT-3.1.4-1] of 3.1.1 forbids it).
     ///
     /// # Errors
-    /// It is too short for a version, or names another protocol or a version that does not exist here.
+    /// It is too short for a version, or names another protocol or an unsupported version.
     pub fn claimed_version(body: &[u8]) -> Result<Version, DecodeError> {
         read_version(&mut Reader::new(body)).map(|(version, _)| version)
     }
@@ -137,7 +137,7 @@ impl<'a> Connect<'a> {
     }
 }
 
-/// The version, and whether a bridge speaks it.
+/// The version, and whether the client is a bridge.
 fn read_version(reader: &mut Reader<'_>) -> Result<(Version, bool), DecodeError> {
     let name = reader.binary()?;
     let level = reader.u8()?;
@@ -192,7 +192,7 @@ impl<'a> Connack<'a> {
             return Err(DecodeError::Flags);
         }
         let code = reader.u8()?;
-        // A server that does not know version 5 refuses in the words of 3.1.1, without properties.
+        // A server that does not support version 5 refuses in the form of 3.1.1, without properties.
         let (reason, properties) = if version == Version::V311 || (reader.is_empty() && code != 0) {
             (ReasonCode::from_v311_return_code(code), Properties::NONE)
         } else {

@@ -7,7 +7,7 @@ use crate::reason::ReasonCode;
 use crate::types::Version;
 use crate::wire::{Reader, end, put_packet};
 
-/// The end of a connection, announced.
+/// The announced end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Disconnect<'a> {
     /// Why.
@@ -28,7 +28,7 @@ impl<'a> Disconnect<'a> {
         Ok(Disconnect { reason, properties })
     }
 
-    /// Whether a DISCONNECT may give this reason (table of section 3.14.2.1, [MQTT-3.14.2-1]).
+    /// Whether a DISCONNECT may have this reason (table of section 3.14.2.1, [MQTT-3.14.2-1]).
     fn may_say(reason: ReasonCode) -> bool {
         matches!(
             reason.as_u8(),
@@ -36,7 +36,7 @@ impl<'a> Disconnect<'a> {
         )
     }
 
-    /// Appends the packet. The reason has to be one that section 3.14.2.1 lists.
+    /// Appends the packet. The reason must be one of section 3.14.2.1.
     pub fn encode(&self, version: Version, out: &mut Vec<u8>) {
         debug_assert!(Disconnect::may_say(self.reason), "DISCONNECT cannot give {}", self.reason);
         match version {

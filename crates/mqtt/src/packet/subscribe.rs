@@ -7,7 +7,7 @@ use crate::properties::{Place, Properties};
 use crate::types::{PacketId, QoS, Version};
 use crate::wire::{Reader, end, put_packet, put_packet_id, put_string};
 
-/// When a new subscription is sent retained messages (section 3.8.3.1).
+/// When retained messages are sent for a subscription (section 3.8.3.1).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RetainHandling {
     /// At every SUBSCRIBE.
@@ -42,7 +42,7 @@ impl SubscribeOptions {
             | (self.retain_handling as u8) << 4
     }
 
-    /// The options a byte says; 3.1.1 knows only the quality of service.
+    /// Decodes an options byte; 3.1.1 has only the quality of service.
     ///
     /// # Errors
     /// Reserved bits are set, or a value does not exist.
@@ -111,7 +111,7 @@ impl<'a> FilterList<'a> {
             if reader.is_empty() {
                 return None;
             }
-            // Checked when the list was made.
+            // Checked when the list was created.
             self.read_one(&mut reader).ok()
         })
     }
@@ -122,10 +122,10 @@ impl<'a> FilterList<'a> {
         out.extend(options.map(SubscribeOptions::to_byte));
     }
 
-    /// A list from what [`FilterList::encode_one`] wrote.
+    /// A list of the bytes that [`FilterList::encode_one`] wrote.
     ///
     /// # Errors
-    /// It is empty or was not written so.
+    /// It is empty or was not written that way.
     pub fn from_encoded(
         raw: &'a [u8],
         with_options: bool,
@@ -135,7 +135,7 @@ impl<'a> FilterList<'a> {
     }
 }
 
-/// Reads a packet identifier, and properties where the version has them.
+/// Reads a packet identifier, and the properties if the version has them.
 fn read_head<'a>(
     reader: &mut Reader<'a>,
     version: Version,
@@ -156,17 +156,17 @@ fn put_head(out: &mut Vec<u8>, version: Version, packet_id: PacketId, properties
     }
 }
 
-/// Whether SUBACK may give this reason ([MQTT-3.9.3-2]).
+/// Whether SUBACK may have this reason ([MQTT-3.9.3-2]).
 fn is_suback_code(code: u8) -> bool {
     matches!(code, 0..=2 | 0x80 | 0x83 | 0x87 | 0x8F | 0x91 | 0x97 | 0x9E | 0xA1 | 0xA2)
 }
 
-/// Whether UNSUBACK may give this reason ([MQTT-3.11.3-2]).
+/// Whether UNSUBACK may have this reason ([MQTT-3.11.3-2]).
 fn is_unsuback_code(code: u8) -> bool {
     matches!(code, 0 | 0x11 | 0x80 | 0x83 | 0x87 | 0x8F | 0x91)
 }
 
-/// The reason codes at the end of an answer: at least one, none that `allowed` does not know.
+/// The reason codes at the end of an answer: at least one, and only codes that are `allowed`.
 fn read_codes(reader: Reader<'_>, allowed: impl Fn(u8) -> bool) -> Result<&[u8], DecodeError> {
     let codes = reader.rest();
     match codes.iter().find(|code| !allowed(**code)) {
@@ -239,7 +239,7 @@ pub struct Suback<'a> {
     pub packet_id: PacketId,
     /// Properties.
     pub properties: Properties<'a>,
-    /// A reason code a filter; 3.1.1: granted QoS or 0x80.
+    /// One reason code per filter; 3.1.1: granted QoS or 0x80.
     pub codes: &'a [u8],
 }
 
@@ -273,7 +273,7 @@ pub struct Unsuback<'a> {
     pub packet_id: PacketId,
     /// Properties.
     pub properties: Properties<'a>,
-    /// A reason code a filter; 3.1.1 has none.
+    /// One reason code per filter; 3.1.1 has none.
     pub codes: &'a [u8],
 }
 

@@ -1,4 +1,4 @@
-//! Topic aliases a sender has set (section 3.3.2.3.4).
+//! Topic aliases that a sender has set (section 3.3.2.3.4).
 
 /// Alias table of one receiving direction. Owns no memory until the first alias.
 #[derive(Debug, Default)]

@@ -1,16 +1,15 @@
-//! The receiving side of QoS 2: an identifier once seen is a duplicate until it is released
-//! ([MQTT-4.3.3-10]).
+//! The receiving side of QoS 2: a repeated identifier is a duplicate until it is released ([MQTT-4.3.3-10]).
 
 use std::collections::VecDeque;
 
 use crate::types::PacketId;
 
-/// What a QoS 2 PUBLISH is.
+/// The state of a QoS 2 PUBLISH.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Received {
-    /// To be handed on.
+    /// To be delivered.
     New,
-    /// Already handed on; only to be acknowledged.
+    /// Already delivered; only to be acknowledged.
     Duplicate,
     /// More than the receive maximum are open (0x93).
     TooMany,
@@ -19,9 +18,9 @@ pub enum Received {
 /// Identifiers received and not yet released. Owns no memory while there are none.
 #[derive(Clone, Debug, Default)]
 pub struct Inbound {
-    /// In order of arrival: PUBREL comes in that order too, so the search ends at the front.
-    /// Plain numbers, because the standard library searches those with vector instructions: a
-    /// PUBLISH with a new identifier is looked for everywhere.
+    /// In order of arrival: PUBREL arrives in that order too, so a search ends at the front. Plain numbers, because
+    /// the standard library searches those with vector instructions, and a PUBLISH with a new identifier is compared
+    /// with all of them.
     open: VecDeque<u16>,
 }
 

@@ -1,8 +1,7 @@
 //! Delivery state of one direction of one flow (section 4.3), the same for clients and servers.
 //!
-//! [`Outbound`] is the sender: packet identifiers, the send window, what is in flight and how far.
-//! [`Inbound`] is the receiver of QoS 2: which identifiers have come and are not yet released.
-//! [`TopicAliases`] is a receiver's alias table.
+//! [`Outbound`] is the sender: packet identifiers, the send window, messages in flight and their state. [`Inbound`]
+//! is the receiver of QoS 2: identifiers received and not yet released. [`TopicAliases`] is a receiver's alias table.
 
 mod aliases;
 mod inbound;

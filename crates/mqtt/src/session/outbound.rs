@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 
 use crate::types::{PacketId, QoS};
 
-/// An acknowledgement that fits nothing in flight.
+/// An acknowledgement that does not match any message in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AckError {
     /// No message in flight has this identifier.

@@ -1,4 +1,4 @@
-//! A house as one volume of air: what comes in, what goes out, what arises inside.
+//! A house as one volume of air: sources, losses and exchange with the outside.
 //!
 //! Balances are per hour, with explicit time steps; with a step of a minute and at most nine air changes per hour,
 //! that is stable.
@@ -9,18 +9,18 @@ use crate::dice::Dice;
 
 /// Half of the radon has decayed after 3.82 days.
 const RADON_DECAY_PER_H: f64 = 0.007_55;
-/// Outside air.
+/// Radon in outside air.
 const RADON_OUTSIDE: f64 = 8.0;
 const CO2_OUTSIDE: f64 = 425.0;
 
-/// What a person breathes out, m³ of carbon dioxide an hour; asleep less.
+/// Carbon dioxide that a person exhales, in m³ per hour; less asleep.
 const CO2_AWAKE_M3: f64 = 0.019;
 const CO2_ASLEEP_M3: f64 = 0.012;
-/// What a person gives off, what cooking and a shower do, g of water an hour.
+/// Water vapour from a person, cooking and a shower, in g per hour.
 const WATER_PERSON_G: f64 = 45.0;
 const WATER_COOKING_G: f64 = 700.0;
 const WATER_SHOWER_G: f64 = 1800.0;
-/// Walls, furniture and clothes take up moisture: the air behaves like so much more of it.
+/// Walls, furniture and clothes absorb moisture: the air behaves like this many times its volume.
 const MOISTURE_BUFFER: f64 = 3.0;
 
 /// Air changes per hour that an open window adds.
@@ -30,13 +30,13 @@ const WINDOW_PER_H: f64 = 4.0;
 const FLUE_EVERY_DAYS: u64 = 9;
 const FLUE_FROM_H: f64 = 19.0;
 const FLUE_FOR_H: f64 = 0.75;
-/// What it gives then, ppm an hour.
+/// Carbon monoxide from the blocked flue, in ppm per hour.
 const FLUE_CO_PER_H: f64 = 210.0;
-/// Above this the alarm sounds and windows are opened, ppm; until it is below the second.
+/// Above this the alarm sounds and windows are opened, in ppm, until it is below the second value.
 const CO_ALARM: f64 = 100.0;
 const CO_ALARM_ENDS: f64 = 10.0;
 
-/// The air inside at a moment, as it is.
+/// The indoor air at a moment.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Air {
     pub(super) radon: f64,
@@ -52,9 +52,9 @@ pub(super) struct House {
     volume_m3: f64,
     /// Air changes per hour with windows closed and little wind.
     leak_per_h: f64,
-    /// What the ground gives, Bq/m³ an hour.
+    /// Radon from the ground, in Bq/m³ per hour.
     radon_per_h: f64,
-    /// How slowly it follows the temperature outside, h.
+    /// How slowly the temperature follows that outside, in h.
     inertia_h: f64,
     set_point: f64,
     gas_cooker: bool,
@@ -69,7 +69,7 @@ pub(super) struct House {
 }
 
 impl House {
-    /// `rank` says where among all homes its radon is, 0 to 1.
+    /// `rank` is the position of its radon among all homes, 0 to 1.
     pub(super) fn new(dice: Dice, rank: f64, bad_flue: bool) -> House {
         let leak_per_h = dice.between(0, 0.25, 0.6);
         // Radon in homes is distributed log-normally, here with a median of 75 Bq/m³ and a geometric standard
@@ -94,7 +94,7 @@ impl House {
         }
     }
 
-    /// One step, at the end of which it is `time_s`.
+    /// One step, which ends at `time_s`.
     pub(super) fn step(&mut self, time_s: u64, hours: f64, outside: &Outside) {
         let doing = self.people.at(time_s, self.temperature);
         let changes = self.changes_per_h(&doing, outside);
@@ -147,7 +147,7 @@ impl House {
         outside: &Outside,
     ) {
         let hour = (time_s % 86_400) as f64 / 3600.0;
-        // From before they rise until they sleep, lower at night and while nobody is there.
+        // From before they rise until they sleep; lower at night and while nobody is at home.
         let lower = if !(6.0..22.5).contains(&hour) {
             3.0
         } else if doing.present == 0.0 {
@@ -158,7 +158,7 @@ impl House {
         let missing = self.set_point - lower - self.temperature;
         let heating = (2.0 * missing).clamp(0.0, 2.2);
         let gains = 0.07 * doing.present + if doing.cooking { 0.6 } else { 0.0 };
-        // Air that is exchanged cools less than the walls hold.
+        // Exchanged air carries less heat than the walls store.
         let loss =
             (self.temperature - outside.temperature) * (1.0 / self.inertia_h + 0.02 * changes);
         self.temperature += hours * (heating + gains - loss);

@@ -1,12 +1,11 @@
-//! A village of homes with sensors that read believable values: a simulation in steps of a minute.
+//! A village of homes with sensors that report plausible values: a simulation in steps of a minute.
 //!
-//! `weather` is outside; `people` come, go, cook and open windows; `house` follows from both: heat, moisture,
-//! carbon dioxide, radon and carbon monoxide in well-mixed air; `sensor` measures it with noise and, in three homes,
-//! with faults. Everything follows from a seed and from the time, which is passed in: a village that is begun earlier
-//! has the same values later, but for what the first days settle.
+//! `weather` is outside; `people` come, go, cook and open windows; `house` computes heat, moisture, carbon dioxide,
+//! radon and carbon monoxide in well-mixed air; `sensor` measures it with noise and, in three homes, with faults.
+//! Everything follows from a seed and from the time, which is passed in: a village that starts earlier has the same
+//! values later, except for the first days.
 //!
-//! The figures are of the order that is found in homes; this is a source of data to try things with, no model to
-//! learn about air from.
+//! The values are of realistic magnitude; this is a source of test data, not a model of indoor air.
 
 mod house;
 mod people;
@@ -23,15 +22,15 @@ use crate::dice::Dice;
 
 /// A step of the simulation, s.
 const STEP_S: u64 = 60;
-/// So long before the beginning the simulation starts, so that it is settled: three days.
+/// How long the simulation runs before the first reading, so that it has settled: three days.
 const SETTLING_S: u64 = 3 * 86_400;
 
-/// Most homes of a village.
+/// The most homes of a village.
 pub const MAX_HOMES: u32 = 1000;
 
 /// Where the village is, degrees (WGS84).
 const CENTRE: (f64, f64) = (54.12, -8.34);
-/// How far homes are from there at most, degrees of latitude: about 3 km.
+/// The largest distance of a home from there, in degrees of latitude: about 3 km.
 const SPREAD: f64 = 0.028;
 
 const ROADS: [&str; 10] = [
@@ -47,18 +46,18 @@ const ROADS: [&str; 10] = [
     "Well Lane",
 ];
 
-/// What a village is made from.
+/// The parameters of a village.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
     /// How many homes, 1 to [`MAX_HOMES`].
     pub homes: u32,
-    /// What all random decisions come from.
+    /// The seed of all random decisions.
     pub seed: u64,
     /// Seconds between two readings of a device, at least 1.
     pub every_s: u32,
 }
 
-/// A home and what is in it.
+/// A home and its devices.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Home {
     /// Such as `home-07`.
@@ -94,14 +93,14 @@ pub struct Village {
     houses: Vec<House>,
     units: Vec<Unit>,
     every_s: u64,
-    /// Up to here the houses are simulated, s since 1970.
+    /// The time up to which the houses are simulated, in s since 1970.
     simulated_s: u64,
-    /// Readings before this were given, ms since 1970.
+    /// Readings before this time were returned, in ms since 1970.
     given_ms: u64,
 }
 
 impl Village {
-    /// The village that follows from a plan; its first readings are those from `from_ms` on (since 1970).
+    /// A plan's village; its first readings are from `from_ms` on (since 1970).
     #[must_use]
     pub fn new(plan: &Plan, from_ms: u64) -> Village {
         let count = plan.homes.clamp(1, MAX_HOMES);
@@ -140,9 +139,9 @@ impl Village {
         &self.homes
     }
 
-    /// What is measured from where the last call ended to `until_ms` (excluded), in order of time.
+    /// The readings from the end of the last call to `until_ms` (excluded), in order of time.
     ///
-    /// Time does not go back: an earlier `until_ms` gives nothing.
+    /// Time does not go back: an earlier `until_ms` returns nothing.
     pub fn advance(&mut self, until_ms: u64) -> Vec<Measured> {
         let mut all = Vec::new();
         while self.given_ms < until_ms {
@@ -155,7 +154,7 @@ impl Village {
         all
     }
 
-    /// Brings the houses to the minute that a time is in.
+    /// Advances the houses to the minute of a time.
     fn simulate_to(&mut self, time_s: u64) {
         while self.simulated_s + STEP_S <= time_s {
             self.simulated_s += STEP_S;
@@ -166,12 +165,12 @@ impl Village {
         }
     }
 
-    /// Readings within this minute, from where we are.
+    /// Readings within this minute, from the present time on.
     fn measure(&mut self, to_ms: u64, all: &mut Vec<Measured>) {
         let every_ms = self.every_s * 1000;
         let mut due = Vec::new();
         for (number, unit) in self.units.iter().enumerate() {
-            // Each unit has its own moment, or all would speak at once.
+            // Each unit has its own moment, so that they do not all send at once.
             let offset = unit.offset_ms(every_ms);
             let first = (self.given_ms + every_ms - 1).saturating_sub(offset) / every_ms;
             let times = (first..).map(|turn| turn * every_ms + offset);
@@ -190,13 +189,13 @@ impl Village {
     }
 }
 
-/// A home where its number and chance put it.
+/// A home at a place derived from its number and the seed.
 fn home(dice: Dice, number: u32) -> Home {
     let dice = dice.of(3).of(u64::from(number));
     let road = ROADS[number as usize % ROADS.len()];
     let house = 1 + number as usize / ROADS.len() * 2 + usize::from(dice.share(0) < 0.5);
     let id = format!("home-{:02}", number + 1);
-    // Round about the centre, no two in the same direction.
+    // Around the centre, in different directions.
     let angle = f64::from(number) * 2.399_963 + dice.between(1, -0.2, 0.2);
     let far = SPREAD * dice.between(2, 0.15, 1.0).sqrt();
     let device = |place, room, model, quantities| HomeDevice {
@@ -223,7 +222,7 @@ fn home(dice: Dice, number: u32) -> Home {
     }
 }
 
-/// Which home has how much radon below it: a permutation of 0 to `count`, as shares of the way up.
+/// How much radon is below each home: a permutation of 0 to `count`, as a share.
 fn ranks(dice: Dice, count: u32) -> Vec<f64> {
     let mut order: Vec<u32> = (0..count).collect();
     order.sort_by(|&a, &b| dice.share(a.into()).total_cmp(&dice.share(b.into())));

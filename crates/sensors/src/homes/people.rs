@@ -10,14 +10,14 @@ const DAY_S: u64 = 86_400;
 pub(super) struct People {
     dice: Dice,
     count: f64,
-    /// Of five households about one has somebody at home all day.
+    /// In about one household of five, somebody is at home all day.
     stays: bool,
 }
 
-/// What they do at a moment.
+/// Their activities at a moment.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Doing {
-    /// How many are there.
+    /// How many are at home.
     pub(super) present: f64,
     pub(super) asleep: bool,
     pub(super) cooking: bool,
@@ -35,7 +35,7 @@ impl People {
     pub(super) fn at(&self, time_s: u64, temperature: f64) -> Doing {
         let day = time_s / DAY_S;
         let hour = (time_s % DAY_S) as f64 / 3600.0;
-        // What belongs to this day; 1970-01-01 was a Thursday.
+        // Random values of this day; 1970-01-01 was a Thursday.
         let dice = self.dice.of(100 + day);
         let weekend = matches!((day + 4) % 7, 0 | 6);
         let rises = if weekend { 8.5 } else { 6.7 } + dice.bell(0) * 0.4;

@@ -1,4 +1,4 @@
-//! Sensor units: noise, resolution, and in some homes what goes wrong with sensors.
+//! Sensor units: noise, resolution, and in some homes faults.
 
 use super::HomeDevice;
 use super::house::Air;
@@ -8,7 +8,7 @@ use crate::reading::Reading;
 pub(super) const LIVING: &str = "living room";
 pub(super) const BOILER: &str = "boiler room";
 
-/// What a sensor that has just lost its supply reports: the value the DS18B20 starts with.
+/// The value that a DS18B20 reports after a loss of power.
 const SPIKE_TEMPERATURE: f64 = 85.0;
 const SPIKE_SHARE: f64 = 0.004;
 
@@ -25,7 +25,7 @@ const SHORT_SILENCE_SHARE: f64 = 0.15;
 const HOUR_S: u64 = 3600;
 const DAY_S: u64 = 86_400;
 
-/// What goes wrong with a unit now and then.
+/// A unit's occasional fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// Its humidity stays at one value for hours.
@@ -36,14 +36,14 @@ pub enum Fault {
     Spike,
 }
 
-/// A reading, and what is wrong with it.
+/// A reading, and its fault.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Measured {
     /// Number of its home, from 0.
     pub home: usize,
     /// As the unit sends it.
     pub reading: Reading,
-    /// Why the value is not what the air is like; `None` if it is.
+    /// Why the value is wrong; `None` if it is right.
     pub fault: Option<Fault>,
 }
 
@@ -77,7 +77,7 @@ impl Unit {
         Unit { home, dice, device: name.clone(), quantities, fault, held: None }
     }
 
-    /// When within its interval it measures.
+    /// The moment within its interval at which it measures.
     pub(super) fn offset_ms(&self, every_ms: u64) -> u64 {
         (self.dice.share(0) * every_ms as f64) as u64
     }
@@ -129,11 +129,11 @@ fn is_within(at_s: u64, hours: u64) -> bool {
     at_s / DAY_S % FAULT_EVERY_DAYS == 2 && (STUCK_FROM_H..STUCK_FROM_H + hours).contains(&hour)
 }
 
-/// What a sensor makes of the air: noise and resolution of inexpensive ones.
+/// A measurement of the air with the noise and resolution of an inexpensive sensor.
 fn sensed(quantity: &str, air: &Air, noise: f64) -> f64 {
     let to = |value: f64, step: f64| (value / step).round() * step;
     let value = match quantity {
-        // It counts decays: the more there are, the less it errs.
+        // Radon sensors count decays: the more there are, the smaller the error.
         "radon" => to(air.radon + noise * (2.0 + 0.6 * air.radon.sqrt()), 1.0).max(0.0),
         "co2" => to(air.co2 + noise * 8.0, 1.0),
         "co" => to(air.co + noise * 0.2, 0.5).max(0.0),
@@ -141,7 +141,6 @@ fn sensed(quantity: &str, air: &Air, noise: f64) -> f64 {
         "humidity" => to(air.humidity + noise * 0.4, 0.1).clamp(0.0, 100.0),
         _ => f64::NAN,
     };
-    // Without the digits that the division made up.
-    // Adding makes 0 of -0.
+    // Removes digits that the division added. Adding zero makes 0 of -0.
     (value * 10.0).round() / 10.0 + 0.0
 }

@@ -1,4 +1,4 @@
-//! What the village does: the same for the same seed, whenever it is asked, and like homes.
+//! The village: the same for the same seed, whenever it is queried, and like real homes.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::{HashMap, HashSet};
@@ -51,7 +51,7 @@ fn steps_do_not_matter() {
     let mut parts = Vec::new();
     let mut at = MONDAY_MS;
     while at < end {
-        // Neither minutes nor intervals.
+        // A step that is neither minutes nor intervals.
         at = (at + 37_123).min(end);
         parts.extend(village.advance(at));
     }

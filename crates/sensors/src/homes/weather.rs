@@ -5,16 +5,16 @@ use crate::dice::Dice;
 const DAY_S: f64 = 86_400.0;
 const YEAR_DAYS: f64 = 365.25;
 
-/// Outside, at some moment.
+/// The outside at a moment.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Outside {
     /// °C.
     pub(super) temperature: f64,
     /// Water in the air, g/m³.
     pub(super) moisture: f64,
-    /// How fast the pressure changes, in about -1 to 1: falling pressure draws radon out of the ground.
+    /// The change of pressure, about -1 to 1: falling pressure draws radon out of the ground.
     pub(super) pressure_change: f64,
-    /// How strong the wind is, 1 on average.
+    /// The strength of the wind, 1 on average.
     pub(super) wind: f64,
 }
 
